@@ -1,0 +1,302 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/vmm"
+)
+
+// Deadlines of a boot, until the guest rings its bell.
+const (
+	// hardwareProbe: on an accelerator that is not known to work here. One that
+	// works needs half a second; a broken KVM often hangs.
+	hardwareProbe = 4 * time.Second
+	// bootDeadline: on one that works. A boot takes one to three seconds under
+	// TCG, several times that on a machine that is busy.
+	bootDeadline = 30 * time.Second
+	// connectDeadline bounds the seed, the dial and the start of the code.
+	connectDeadline = 30 * time.Second
+)
+
+// sinks take what a machine has to say beside its conversation.
+type sinks struct {
+	netlog  func(netstack.Decision)
+	console io.Writer
+}
+
+func recordSinks(rec *record.Run) sinks {
+	return sinks{netlog: func(d netstack.Decision) { rec.Netlog(d) }, console: rec.Console()}
+}
+
+// booted is a machine whose guest waits for its code, and the network around it.
+type booted struct {
+	accel   vmm.Accel
+	qemu    vmm.QEMU
+	machine *vmm.Machine
+	network *netstack.Network
+	console *console
+	once    sync.Once
+}
+
+// boot boots an image on the best accelerator that works, and remembers which.
+func (rt *Runtime) boot(ctx context.Context, im *image.Image, memoryMB int, to sinks) (*booted, error) {
+	arch := vmm.Arch(im.Arch)
+	qemu, err := vmm.FindQEMU(ctx, arch, rt.memo)
+	if err != nil {
+		return nil, err
+	}
+	host := vmm.ThisHost()
+	candidates, _, err := host.Candidates(arch, rt.opts.Accel)
+	if err != nil {
+		return nil, err
+	}
+	key := accelKey(qemu, im)
+	known, _ := rt.memo.Get(key)
+	if rt.opts.Accel == vmm.Auto {
+		candidates = knownFirst(candidates, vmm.Accel(known))
+	}
+	var failures []error
+	for _, accel := range candidates {
+		tries, deadline := 2, bootDeadline
+		if accel != vmm.TCG && string(accel) != known {
+			deadline = hardwareProbe
+			if rt.opts.Accel == vmm.Auto {
+				tries = 1
+			}
+		}
+		for try := range tries {
+			b, err := rt.bootOnce(ctx, im, qemu, accel, memoryMB, deadline, to)
+			if err == nil {
+				rt.memo.Put(key, string(accel))
+				return b, nil
+			}
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			failures = append(failures, fmt.Errorf("%s: %w", accel, err))
+			if try+1 < tries && errors.Is(err, context.DeadlineExceeded) {
+				rt.opts.Events(Event{EventRetry, failures[len(failures)-1].Error()})
+				continue
+			}
+			break
+		}
+		rt.opts.Events(Event{EventAccel, failures[len(failures)-1].Error()})
+	}
+	err = errors.Join(failures...)
+	if rt.opts.Accel != vmm.Auto && rt.opts.Accel != vmm.TCG {
+		err = fmt.Errorf("accelerator %w; --accel auto picks one that works, --accel tcg works everywhere", err)
+	}
+	return nil, err
+}
+
+// knownFirst moves the accelerator that worked before to the front; those that
+// were tried before it then are not tried again.
+func knownFirst(candidates []vmm.Accel, known vmm.Accel) []vmm.Accel {
+	for i, a := range candidates {
+		if a == known {
+			return candidates[i:]
+		}
+	}
+	return candidates
+}
+
+// accelKey names the answer to "which accelerator boots this": it is good for
+// one QEMU, one image and one boot of the host.
+func accelKey(q vmm.QEMU, im *image.Image) string {
+	return "accel " + q.ID + " " + im.Digest + " " + bootID()
+}
+
+// bootID changes when the host is booted.
+func bootID() string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// bootOnce starts a machine and waits for the guest's bell.
+func (rt *Runtime) bootOnce(ctx context.Context, im *image.Image, qemu vmm.QEMU, accel vmm.Accel, memoryMB int, deadline time.Duration, to sinks) (*booted, error) {
+	network, err := netstack.New(netstack.Config{Log: to.netlog})
+	if err != nil {
+		return nil, err
+	}
+	b := &booted{accel: accel, qemu: qemu, network: network, console: &console{record: to.console, left: maxConsole}}
+	b.machine, err = vmm.Start(ctx, vmm.Config{
+		QEMU: qemu, Arch: vmm.Arch(im.Arch), Accel: accel, MemoryMB: memoryMB,
+		Boot: rt.bootSpec(im, accel, memoryMB), NIC: network.GuestEnd(), Console: b.console,
+	})
+	network.ReleaseGuestEnd()
+	if err != nil {
+		b.close()
+		return nil, err
+	}
+	timed, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	if err := guest.Await(timed, network); err != nil {
+		err = b.explain(err)
+		b.close()
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			err = fmt.Errorf("the guest did not come up within %s: %w", deadline, err)
+		}
+		return nil, err
+	}
+	return b, nil
+}
+
+// bootSpec is what a kernel needs of its machine.
+func (rt *Runtime) bootSpec(im *image.Image, accel vmm.Accel, memoryMB int) vmm.Boot {
+	boot := vmm.Boot{Kernel: im.Path(image.KernelFile), Initrd: im.Path(image.InitrdFile), Disks: []string{im.Path(image.DiskFile)}}
+	serial := "ttyS0"
+	if im.Arch == image.ARM64 {
+		serial = "ttyAMA0"
+	} else {
+		boot.MachineOptions = "acpi=on"
+	}
+	// reboot=t, panic=-1: a stop is a reset, which -no-reboot turns into an end.
+	// The rest saves boot time: no self-tests, no IPv6, no audit, no zeroing.
+	args := []string{"console=" + serial, "quiet", "reboot=t", "panic=-1", "cryptomgr.notests", "ipv6.disable=1", "lsm=landlock",
+		"audit=0", "init_on_alloc=0", "unitask.heap=" + strconv.Itoa(heapMB(memoryMB))}
+	if khz := rt.tscKHz(); khz > 0 && accel == vmm.TCG && im.Arch == image.AMD64 {
+		// Under TCG the guest's TSC is the host's. Without this, and without an
+		// HPET, its calibration fails on a busy host and one boot in 15 hangs.
+		args = append(args, "tsc_early_khz="+strconv.Itoa(khz))
+	}
+	boot.Append = strings.Join(args, " ")
+	return boot
+}
+
+// heapMB is V8's old-space limit for a machine: what is left when the kernel,
+// Node's own memory and the young generation have theirs. Below it V8 collects
+// harder; above it the kernel would kill the process.
+func heapMB(memoryMB int) int { return max(memoryMB*5/8, memoryMB-512) }
+
+// tscKHz measures the host's time stamp counter once a boot.
+func (rt *Runtime) tscKHz() int {
+	key := "tsc " + bootID()
+	if v, ok := rt.memo.Get(key); ok {
+		khz, _ := strconv.Atoi(v)
+		return khz
+	}
+	khz := vmm.HostTSCKHz()
+	rt.memo.Put(key, strconv.Itoa(khz))
+	return khz
+}
+
+// connect seeds the guest, puts the program in and starts it.
+func (b *booted) connect(ctx context.Context, p program) (*guest.Conn, error) {
+	timed, cancel := context.WithTimeout(ctx, connectDeadline)
+	defer cancel()
+	conn, err := guest.Connect(timed, b.network)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.put(timed, conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// afterlifeWait is how long a machine has to end after its guest is gone.
+const afterlifeWait = 2 * time.Second
+
+// afterlife finds out how the code ended when the agent could not tell: from
+// the status that the machine ended with.
+func (b *booted) afterlife(ctx context.Context, gone error) (guest.End, error) {
+	timed, cancel := context.WithTimeout(ctx, afterlifeWait)
+	defer cancel()
+	exit, err := b.machine.Wait(timed)
+	if err != nil {
+		return guest.End{}, gone
+	}
+	if exit.Guest >= 0 && exit.Guest < exitUnknown {
+		return guest.End{Code: exit.Guest}, nil
+	}
+	return guest.End{}, gone
+}
+
+// exitUnknown and above are statuses that init and the kernels use for their
+// own failures.
+const exitUnknown = 125
+
+// explain adds what the machine and its console have to say to an error of the
+// conversation with it.
+func (b *booted) explain(err error) error {
+	var proto *guest.ProtocolError
+	if errors.As(err, &proto) {
+		return &GuestError{Reason: err.Error(), Err: err}
+	}
+	if b.machine == nil {
+		return err
+	}
+	select {
+	case <-b.machine.Exited():
+	case <-time.After(100 * time.Millisecond):
+		return err
+	}
+	b.network.Close()
+	exit, waitErr := b.machine.Wait(context.Background())
+	if waitErr != nil {
+		return err
+	}
+	tail := consoleTail(b.console.tail)
+	if exit.Stderr != "" || exit.Signal != "" {
+		return fmt.Errorf("%w (%w)", exit.Err(), err)
+	}
+	reason := "the machine stopped before the code had ended"
+	if tail != "" {
+		reason += "; its console ends: " + lastLines(tail, 1)
+	}
+	return &GuestError{Reason: reason, Console: lastLines(tail, 20), Err: err}
+}
+
+// consoleTail is the console's text with control characters shown, so that a
+// guest can't move the reader's cursor.
+func consoleTail(raw []byte) string {
+	var out strings.Builder
+	for _, line := range strings.Split(strings.ReplaceAll(string(raw), "\r", ""), "\n") {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		quoted := strconv.Quote(line)
+		out.WriteString(quoted[1:len(quoted)-1] + "\n")
+	}
+	return strings.TrimSpace(out.String())
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(s, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func (b *booted) drops() map[netstack.Drop]uint64 { return b.network.Stats() }
+
+func (b *booted) describe(im *image.Image, memoryMB int) *record.Machine {
+	return &record.Machine{
+		Kernel: string(im.Kernel), KernelVersion: im.Version, Node: im.Node, Arch: string(im.Arch), ImageDigest: im.Digest,
+		Accelerator: string(b.accel), QEMU: b.qemu.Version, Jail: b.machine.Jail, MemoryMB: memoryMB,
+	}
+}
+
+// close kills the machine and frees the network. It may be called again.
+func (b *booted) close() {
+	b.once.Do(func() {
+		if b.machine != nil {
+			b.machine.Close()
+		}
+		b.network.Close()
+	})
+}

@@ -1,0 +1,126 @@
+// Package cli is the unitask command: a file for each subcommand, and ui.go for
+// everything that is printed. It parses and prints; what it does, the packages
+// below do.
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/unitask/unitask"
+)
+
+// Streams are what a command reads and writes. Stdin is passed to the code when
+// it is not a terminal.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// Main runs the command line and returns the exit code. It never exits itself.
+func Main(args []string, std Streams) int {
+	// A reader that went away is an error of a write, not the end of us: the
+	// machine and the record are still to be seen to.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
+
+	a := &app{std: std, ui: newUI(std)}
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return a.code
+	}
+	a.ui.fail(err)
+	if a.code != 0 {
+		return a.code
+	}
+	return exitCode(err)
+}
+
+// app is one invocation.
+type app struct {
+	std  Streams
+	ui   *ui
+	code int // the exit code, when it is not the error's to say
+
+	home    string
+	accel   string
+	verbose bool
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func usage(err error) error { return usageError{err} }
+
+func exitCode(err error) int {
+	if errors.As(err, new(usageError)) {
+		return unitask.ExitUsage
+	}
+	return unitask.ExitCode(nil, err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "unitask",
+		Short: "Run untrusted code in a fresh, one-shot virtual machine",
+		Long: `unitask runs JavaScript and TypeScript that nobody trusts in a fresh, one-shot
+virtual machine: code in, runs, result out, machine gone, record kept.`,
+		Version:       version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(a.std.Stdin)
+	root.SetOut(a.std.Stdout)
+	root.SetErr(a.std.Stderr)
+	root.SetVersionTemplate("unitask {{.Version}}\n")
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return hint(usage(err), cmd.CommandPath()+" --help") })
+	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say more of what is done, on stderr")
+	root.AddCommand(a.runCommand(), a.inspectCommand(), a.imageCommand(), a.doctorCommand())
+	for _, cmd := range root.Commands() {
+		wrapArgs(cmd)
+	}
+	return root
+}
+
+// wrapArgs makes mistakes in a command's arguments usage errors.
+func wrapArgs(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return hint(usage(err), cmd.CommandPath()+" --help")
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		wrapArgs(sub)
+	}
+}
+
+// open opens the runtime that every command but help works on.
+func (a *app) open() (*unitask.Runtime, error) {
+	opts := unitask.Options{Home: a.home, Events: a.ui.event(a.verbose)}
+	opts.Accel = accelName(a.accel)
+	return unitask.Open(opts)
+}
+
+// isTerminal says whether a stream is one.
+func isTerminal(s any) bool {
+	f, ok := s.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

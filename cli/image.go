@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask/image"
+)
+
+func (a *app) imageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Build, list and remove the images that machines boot from",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.imageBuild(), a.imageList(), a.imageRemove(), a.imageVendor())
+	return cmd
+}
+
+func (a *app) imageBuild() *cobra.Command {
+	var kernel, arch string
+	cmd := &cobra.Command{
+		Use:   "build",
+		Short: "Build an image ahead of the first run",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rt, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			ar, err := image.ParseArch(arch)
+			if err != nil {
+				return usage(err)
+			}
+			k := image.Kernel(kernel)
+			if k == "" {
+				k = rt.Images().Best(ar)
+			}
+			if k != image.Linux && k != image.Nanos {
+				return usage(fmt.Errorf("unknown kernel %q: use linux or nanos", kernel))
+			}
+			start := time.Now()
+			im, err := rt.Images().Ensure(cmd.Context(), k, ar)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
+			a.ui.note("%s image for %s, %d MiB, ready after %.1f s", im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
+	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	return cmd
+}
+
+func (a *app) imageList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the images in the store",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			rt, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			list, err := rt.Images().List()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.ui.json(append([]*image.Image{}, list...))
+			}
+			var rows [][]string
+			for _, im := range list {
+				rows = append(rows, []string{im.Digest[:12], string(im.Kernel), string(im.Arch), im.Version, im.Node,
+					fmt.Sprintf("%d MiB", im.Size()>>20), im.Built.Local().Format(time.DateTime)})
+			}
+			a.ui.table("IMAGE|KERNEL|ARCH|VERSION|NODE|SIZE|BUILT", rows)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	return cmd
+}
+
+func (a *app) imageRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm IMAGE...",
+		Short: "Remove images from the store",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			rt, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			for _, prefix := range args {
+				digest, err := rt.Images().Remove(prefix)
+				if err != nil {
+					return usage(err)
+				}
+				fmt.Fprintln(a.std.Stdout, digest)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) imageVendor() *cobra.Command {
+	var arch, from string
+	cmd := &cobra.Command{
+		Use:   "vendor",
+		Short: "Fetch the parts that images are made of",
+		Long: `Vendor fetches every part that image/vendor.lock names and that the store lacks:
+Node from the npm registry, its libraries, the CA certificates and the Linux
+kernel from Debian's packages, each checked against its digest. It installs
+nothing. Runs never use the network for parts.
+
+--from takes parts that were brought by hand, a folder or a file: the locked
+packages (.deb, .tgz), or the vendor folder of another machine's store.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rt, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			ar, err := image.ParseArch(arch)
+			if err != nil {
+				return usage(err)
+			}
+			if from != "" {
+				_, err := rt.Images().VendorFrom(cmd.Context(), ar, from)
+				return err
+			}
+			if err := rt.Images().Vendor(cmd.Context(), ar); err != nil {
+				return err
+			}
+			parts, err := rt.Images().Parts(ar)
+			if err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, p := range parts {
+				note := ""
+				if p.BehindLock {
+					note = "newer than vendor.lock"
+				}
+				rows = append(rows, []string{p.Name, p.Version, p.License, note})
+			}
+			a.ui.table("PART|VERSION|LICENSE|", rows)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	cmd.Flags().StringVar(&from, "from", "", "take parts from a folder or file instead of fetching them")
+	return cmd
+}

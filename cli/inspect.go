@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/record"
+)
+
+func (a *app) inspectCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "inspect ID",
+		Short: "Show the record of a run",
+		Long:  `Inspect shows what a run was asked, what it was granted, how it ended and what it printed. ID is a run's id, a unique prefix of one, or "last".`,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			rt, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			runs := rt.Runs()
+			id, err := runs.Find(args[0])
+			if err != nil {
+				if errors.Is(err, record.ErrNotFound) {
+					return usage(err)
+				}
+				return err
+			}
+			rec, err := runs.Get(id)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.inspectJSON(runs, rec)
+			}
+			return a.inspect(runs, rec)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the record as one object, streams included")
+	return cmd
+}
+
+// inspection is the record and what lies beside it.
+type inspection struct {
+	*record.Record
+	Code    string            `json:"code"`
+	Stdout  string            `json:"stdout"`
+	Stderr  string            `json:"stderr"`
+	Netlog  []json.RawMessage `json:"netlog"`
+	Console string            `json:"console"`
+}
+
+func (a *app) inspectJSON(runs *record.Store, rec *record.Record) error {
+	in := inspection{Record: rec, Netlog: []json.RawMessage{}}
+	for name, to := range map[string]*string{rec.CodeFile: &in.Code, record.StdoutFile: &in.Stdout, record.StderrFile: &in.Stderr, record.ConsoleFile: &in.Console} {
+		text, err := os.ReadFile(runs.Path(rec.ID, name))
+		if err != nil {
+			return err
+		}
+		*to = string(text)
+	}
+	log, err := os.ReadFile(runs.Path(rec.ID, record.NetlogFile))
+	if err != nil {
+		return err
+	}
+	for _, line := range strings.Split(string(log), "\n") {
+		if json.Valid([]byte(line)) { // the last one of an interrupted run may be cut
+			in.Netlog = append(in.Netlog, json.RawMessage(line))
+		}
+	}
+	return a.ui.json(in)
+}
+
+func (a *app) inspect(runs *record.Store, rec *record.Record) error {
+	w := a.std.Stdout
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("run", "%s", rec.ID)
+	row("status", "%s", rec.Status)
+	row("created", "%s", rec.Created.Local().Format(time.RFC3339))
+	var res unitask.Result
+	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
+		row("outcome", "%s, exit code %d", res.Outcome, res.ExitCode)
+		row("time", "%d ms: boot %d, connect %d, run %d", res.Duration.Total, res.Duration.Boot, res.Duration.Connect, res.Duration.Run)
+	}
+	if rec.Error != "" {
+		row("error", "%s", safe(rec.Error))
+	}
+	if m := rec.Machine; m != nil {
+		row("machine", "%s %s, node %s, %s, %d MiB, %s (QEMU %s), image %.12s", m.Kernel, m.KernelVersion, m.Node, m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest)
+		row("held by", "%s", m.Jail)
+	}
+	row("requested", "%s", oneLine(rec.Request))
+	if rec.Effective != nil {
+		row("effective", "%s", oneLine(rec.Effective))
+	}
+	row("network", "%s", a.networkSummary(runs, rec))
+	row("files", "%s", runs.Path(rec.ID, ""))
+	for _, s := range []struct{ title, name string }{{"code", rec.CodeFile}, {"stdout", record.StdoutFile}, {"stderr", record.StderrFile}} {
+		text, err := os.ReadFile(runs.Path(rec.ID, s.name))
+		if err != nil {
+			return err
+		}
+		if len(text) > 0 {
+			fmt.Fprintf(w, "\n--- %s\n", s.title)
+			for _, line := range strings.SplitAfter(string(text), "\n") {
+				fmt.Fprint(w, safeLine(line))
+			}
+			if text[len(text)-1] != '\n' {
+				fmt.Fprintln(w)
+			}
+		}
+	}
+	return nil
+}
+
+// oneLine is JSON without line breaks.
+func oneLine(raw json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return safe(string(raw))
+	}
+	return b.String()
+}
+
+// safeLine is a line of text whose control characters, tabs and the newline
+// aside, are shown as escapes.
+func safeLine(line string) string {
+	body := strings.TrimSuffix(line, "\n")
+	var out strings.Builder
+	for _, r := range body {
+		if r != '\t' && (r < 0x20 || r >= 0x7f && r < 0xa0) {
+			fmt.Fprintf(&out, "\\x%02x", r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.String() + line[len(body):]
+}
+
+func (a *app) networkSummary(runs *record.Store, rec *record.Record) string {
+	text, err := os.ReadFile(runs.Path(rec.ID, record.NetlogFile))
+	if err != nil {
+		return err.Error()
+	}
+	parts := []string{fmt.Sprintf("%d decisions", strings.Count(string(text), "\n"))}
+	var drops map[string]uint64
+	if json.Unmarshal(rec.Drops, &drops) == nil {
+		for kind, n := range drops {
+			parts = append(parts, fmt.Sprintf("%d %s dropped", n, kind))
+		}
+	}
+	sort.Strings(parts[1:])
+	return strings.Join(parts, ", ")
+}

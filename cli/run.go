@@ -1,0 +1,267 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+type runFlags struct {
+	code, file, lang, timeout, kernel string
+	memory                            int
+	output                            int64
+	env                               []string
+	json                              bool
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run (--code STRING | --code-file PATH | -) [flags] [-- ARG...]",
+		Short: "Run code in a fresh machine",
+		Long: `Run boots a fresh machine, runs the code in it with Node, and destroys it.
+
+The code comes from --code, from a file (--code-file), or from standard input
+(-). Whether it is an ES module, CommonJS or TypeScript is told as plain node
+tells it. Arguments after -- reach process.argv; standard input, when it is not
+a terminal and does not hold the code, reaches the code.
+
+The exit code is the code's own. Besides: 2 a mistake on the command line,
+124 the time limit, 125 unitask or the host failed, 130 interrupted, 137 out of
+memory, 128+n ended by signal n. --json tells the code's own from these.`,
+		Example: `  unitask run --code 'console.log(process.version)'
+  unitask run --code-file ./report.mjs --timeout 10s -- --month 2026-10
+  echo 'console.log(6 * 7)' | unitask run -`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, args, f) },
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVar(&f.code, "code", "", "the code itself")
+	fl.StringVar(&f.file, "code-file", "", "a file that holds the code: .js .cjs .mjs .ts .cts .mts")
+	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
+	fl.StringVar(&f.timeout, "timeout", "60s", "time limit of the code: a duration, or seconds")
+	fl.IntVar(&f.memory, "memory", 0, "memory of the machine in MiB (default 512)")
+	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
+	fl.Int64Var(&f.output, "output-bytes", 0, "bytes kept of each of stdout and stderr (default 16 MiB)")
+	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
+	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
+	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
+	return cmd
+}
+
+func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
+	req, codeOnStdin, err := a.request(cmd, args, f)
+	if err != nil {
+		return a.failedJSON(f.json, err)
+	}
+	rt, err := a.open()
+	if err != nil {
+		return a.failedJSON(f.json, err)
+	}
+	defer rt.Close()
+	var streams unitask.IO
+	if !codeOnStdin && !isTerminal(a.std.Stdin) {
+		streams.Stdin = a.std.Stdin
+	}
+	if !f.json {
+		streams.Stdout, streams.Stderr = a.std.Stdout, a.std.Stderr
+	}
+	res, err := rt.Run(cmd.Context(), req, streams)
+	a.code = unitask.ExitCode(res, err)
+	if errors.Is(err, syscall.EPIPE) {
+		a.code = exitPipe
+	}
+	if f.json {
+		if res == nil {
+			return a.failedJSON(true, err)
+		}
+		return a.ui.json(res)
+	}
+	if res != nil && err == nil {
+		a.explain(res, rt)
+	}
+	if res != nil && err != nil {
+		return hint(err, "unitask inspect "+res.RunID)
+	}
+	return err
+}
+
+// exitPipe is what a shell gives a command whose reader went away.
+const exitPipe = 128 + int(syscall.SIGPIPE)
+
+// explain says on stderr what an exit code alone would not.
+func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
+	if res.Outcome != unitask.OutcomeExited {
+		a.ui.note("%s", res.Error)
+	}
+	if res.Truncated {
+		a.ui.note("output beyond %d bytes a stream was dropped; --output-bytes keeps more", res.Policy.Effective.OutputBytes)
+	}
+	for _, d := range res.Policy.Denials {
+		a.ui.note("denied: %s %s: %s", d.Field, safe(d.Requested), d.Reason)
+	}
+	if a.verbose {
+		a.ui.note("%s on %s: boot %d ms, connect %d ms, run %d ms; record %s", res.Kernel, res.Accelerator,
+			res.Duration.Boot, res.Duration.Connect, res.Duration.Run, filepath.Join(rt.Runs().Dir(), res.RunID))
+	}
+}
+
+// failedJSON gives an error its JSON form when --json was asked for.
+func (a *app) failedJSON(asked bool, err error) error {
+	if !asked || err == nil {
+		return err
+	}
+	a.code = exitCode(err)
+	kind := unitask.OutcomeFailed
+	if a.code == unitask.ExitUsage {
+		kind = "usage"
+	}
+	return a.ui.json(struct {
+		Outcome  unitask.Outcome `json:"outcome"`
+		ExitCode int             `json:"exitCode"`
+		Error    string          `json:"error"`
+	}{kind, a.code, err.Error()})
+}
+
+// request builds the request from flags; codeOnStdin says that standard input
+// held the code.
+func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitask.Request, codeOnStdin bool, err error) {
+	dash := cmd.ArgsLenAtDash()
+	if dash < 0 {
+		dash = len(args)
+	}
+	own, rest := args[:dash], args[dash:]
+	codeOnStdin = len(own) == 1 && own[0] == "-"
+	if len(own) > 0 && !codeOnStdin {
+		return req, false, hint(usage(fmt.Errorf("unexpected argument %q", own[0])), "arguments for the code follow --")
+	}
+	sources := 0
+	for _, given := range []bool{cmd.Flags().Changed("code"), cmd.Flags().Changed("code-file"), codeOnStdin} {
+		if given {
+			sources++
+		}
+	}
+	if sources != 1 {
+		return req, false, hint(usage(errors.New("give the code once: --code STRING, --code-file PATH or -")), "unitask run --help")
+	}
+	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang}
+	if cmd.Flags().Changed("memory") && f.memory <= 0 {
+		return req, false, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))
+	}
+	if req.Timeout, err = parseTimeout(f.timeout); err != nil {
+		return req, false, usage(err)
+	}
+	if req.Env, err = parseEnv(f.env); err != nil {
+		return req, false, usage(err)
+	}
+	if req.Dir, err = os.Getwd(); err != nil {
+		return req, false, err
+	}
+	switch {
+	case codeOnStdin:
+		req.Code, err = readCode("standard input", a.std.Stdin)
+	case f.file != "":
+		err = fileCode(&req, f.file)
+	default:
+		req.Code = f.code
+	}
+	return req, codeOnStdin, err
+}
+
+// maxCode is the most source text that is read.
+const maxCode = 64 << 20
+
+func readCode(name string, r io.Reader) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxCode+1))
+	if err != nil {
+		return "", usage(fmt.Errorf("read %s: %w", name, err))
+	}
+	if len(text) > maxCode {
+		return "", usage(fmt.Errorf("%s holds more than %d MiB of code", name, maxCode>>20))
+	}
+	if !utf8.Valid(text) {
+		return "", usage(fmt.Errorf("%s is not UTF-8 text", name))
+	}
+	return string(text), nil
+}
+
+// fileCode fills in the code, its path and what Node would learn from the
+// nearest package.json.
+func fileCode(req *unitask.Request, name string) error {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return usage(err)
+	}
+	f, err := os.Open(abs)
+	if err != nil {
+		return usage(fmt.Errorf("--code-file: %w", err))
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return usage(fmt.Errorf("--code-file %s is not a regular file", name))
+	}
+	if req.Code, err = readCode("--code-file "+name, f); err != nil {
+		return err
+	}
+	req.Path, req.PackageType = abs, packageType(filepath.Dir(abs))
+	return nil
+}
+
+// packageType is the type field of the nearest package.json, as Node looks it
+// up: from the folder upwards, stopping at the first one found or at a
+// node_modules folder.
+func packageType(dir string) string {
+	for {
+		text, err := os.ReadFile(filepath.Join(dir, "package.json"))
+		if err == nil {
+			var pkg struct{ Type string }
+			if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg) == nil && (pkg.Type == "module" || pkg.Type == "commonjs") {
+				return pkg.Type
+			}
+			return ""
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir || filepath.Base(dir) == "node_modules" {
+			return ""
+		}
+		dir = parent
+	}
+}
+
+// parseTimeout takes a duration, or a plain number of seconds.
+func parseTimeout(s string) (time.Duration, error) {
+	if secs, err := strconv.ParseFloat(s, 64); err == nil {
+		s = strconv.FormatFloat(secs, 'f', -1, 64) + "s"
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("--timeout %q: use a duration like 30s or 2m, or a number of seconds", s)
+	}
+	return d, nil
+}
+
+func parseEnv(list []string) (map[string]string, error) {
+	env := map[string]string{}
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--env %q: use NAME=VALUE", e)
+		}
+		env[name] = value
+	}
+	return env, nil
+}

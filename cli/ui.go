@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"strings"
+	"text/tabwriter"
+
+	"github.com/unitask/unitask"
+)
+
+// This file prints. The rules for messages:
+//
+//   - stdout belongs to the answer: the code's own output, a table, JSON.
+//     Everything else goes to stderr.
+//   - A message begins with "unitask: ", has one line, and names what it is about.
+//   - An error says what to do about it, on a line of its own that begins with
+//     "  hint: ".
+//   - What came from a guest is shown with its control characters escaped.
+//   - Nothing is printed for what went as expected, unless -v asks for it.
+
+type ui struct {
+	std Streams
+	tty bool // stderr is a terminal
+}
+
+func newUI(std Streams) *ui { return &ui{std: std, tty: isTerminal(std.Stderr)} }
+
+// hinted is an error with a remedy.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
+func hint(err error, what string) error { return hinted{err, what} }
+
+func (u *ui) note(format string, args ...any) {
+	fmt.Fprintf(u.std.Stderr, "unitask: %s\n", fmt.Sprintf(format, args...))
+}
+
+func (u *ui) fail(err error) {
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	u.note("%s", lines[0])
+	for _, l := range lines[1:] {
+		fmt.Fprintf(u.std.Stderr, "  %s\n", l)
+	}
+	var guest *unitask.GuestError
+	if errors.As(err, &guest) && guest.Console != "" {
+		fmt.Fprintf(u.std.Stderr, "  console:\n    %s\n", strings.ReplaceAll(guest.Console, "\n", "\n    "))
+	}
+	var h hinted
+	if errors.As(err, &h) {
+		fmt.Fprintf(u.std.Stderr, "  hint: %s\n", h.hint)
+	}
+}
+
+// event returns the sink for a run's events.
+func (u *ui) event(verbose bool) func(unitask.Event) {
+	return func(e unitask.Event) {
+		switch e.Kind {
+		case unitask.EventImage, unitask.EventRetry:
+			u.note("%s", e.Message)
+		case unitask.EventAccel:
+			if verbose {
+				u.note("accelerator %s", e.Message)
+			}
+		case unitask.EventRecord:
+			if verbose {
+				u.note("run %s", e.Message)
+			}
+		}
+	}
+}
+
+func (u *ui) json(v any) error {
+	enc := json.NewEncoder(u.std.Stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// table prints rows under a header, columns aligned.
+func (u *ui) table(header string, rows [][]string) {
+	w := tabwriter.NewWriter(u.std.Stdout, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, strings.ReplaceAll(header, "|", "\t"))
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	w.Flush()
+}
+
+// safe shows control and other unprintable characters as escapes, so that a
+// hostile name can neither forge a line nor move the cursor.
+func safe(s string) string {
+	q := strconv.Quote(s)
+	if plain := q[1 : len(q)-1]; plain != s {
+		return q
+	}
+	return s
+}
+
+// mark is a check's sign, green or red on a terminal.
+func (u *ui) mark(ok bool) string {
+	sign, colour := "ok  ", "32"
+	if !ok {
+		sign, colour = "FAIL", "31"
+	}
+	if isTerminal(u.std.Stdout) {
+		return "\x1b[" + colour + "m" + sign + "\x1b[0m"
+	}
+	return sign
+}

@@ -1,0 +1,18 @@
+package cli
+
+import (
+	"runtime/debug"
+
+	"github.com/unitask/unitask/vmm"
+)
+
+// version is the module's version as the Go toolchain recorded it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
+}
+
+func accelName(s string) vmm.Accel { return vmm.Accel(s) }

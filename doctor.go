@@ -1,0 +1,140 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/vmm"
+)
+
+// Check is one line of the doctor's report.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"` // for one that is not OK, or could be better
+}
+
+// AccelReport is what the doctor found out about one accelerator.
+type AccelReport struct {
+	Accel  vmm.Accel `json:"accel"`
+	OK     bool      `json:"ok"`
+	BootMs int64     `json:"bootMs,omitempty"`
+	Reason string    `json:"reason,omitempty"` // why not
+}
+
+// Report is what the doctor says.
+type Report struct {
+	OK           bool          `json:"ok"`
+	Checks       []Check       `json:"checks"`
+	Accelerators []AccelReport `json:"accelerators"`
+}
+
+func (r *Report) add(name string, err error, detail, remedy string) bool {
+	c := Check{Name: name, OK: err == nil, Detail: detail}
+	if err != nil {
+		c.Detail, c.Remedy = err.Error(), remedy
+		r.OK = false
+	}
+	r.Checks = append(r.Checks, c)
+	return err == nil
+}
+
+// Doctor looks at everything a run needs and boots a real machine on every
+// accelerator that might work. It changes nothing but the memo of which one
+// does.
+func (rt *Runtime) Doctor(ctx context.Context) *Report {
+	r := &Report{OK: true}
+	arch := image.HostArch()
+	qemu, qemuErr := vmm.FindQEMU(ctx, vmm.Arch(arch), rt.memo)
+	r.add("qemu", qemuErr, fmt.Sprintf("%s %s", qemu.Path, qemu.Version), "install or update QEMU")
+
+	node, err := rt.images.Part(arch, "node")
+	r.add("node", err, "Node "+node.Version, "make vendor, or unitask image vendor")
+	kernel := rt.images.Best(arch)
+	rt.checkKernel(r, arch, kernel)
+
+	im, imageErr := rt.images.Lookup(kernel, arch)
+	if imageErr == nil {
+		r.add("image", nil, fmt.Sprintf("%s %.12s, %d MiB, built %s", im.Kernel, im.Digest, im.Size()>>20, im.Built.Format(time.DateOnly)), "")
+	} else if errors.Is(imageErr, os.ErrNotExist) {
+		r.add("image", errors.New("not built yet"), "", "unitask image build; the first run does it too")
+	} else {
+		r.add("image", imageErr, "", "unitask image ls")
+	}
+	r.add("records", rt.writable(), rt.runs.Dir(), "make the folder writable, or set UNITASK_HOME to another")
+	if qemuErr == nil && imageErr == nil {
+		rt.checkBoot(ctx, r, im, qemu)
+	}
+	return r
+}
+
+func (rt *Runtime) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
+	part, err := rt.images.Part(arch, string(kernel))
+	if !r.add("kernel", err, fmt.Sprintf("%s %s", kernel, part.Version), "make vendor, or unitask image vendor") {
+		return
+	}
+	if kernel == image.Linux {
+		c := &r.Checks[len(r.Checks)-1]
+		c.Detail += ", in the place of nanos, which is not vendored"
+		c.Remedy = "unitask image vendor --from DIR, where DIR holds a Nanos release"
+	}
+}
+
+// writable creates and removes a folder in the run store.
+func (rt *Runtime) writable() error {
+	if err := os.MkdirAll(rt.runs.Dir(), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(rt.runs.Dir(), ".doctor-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString("x")
+	return errors.Join(err, f.Close())
+}
+
+// checkBoot boots the image once on each candidate.
+func (rt *Runtime) checkBoot(ctx context.Context, r *Report, im *image.Image, qemu vmm.QEMU) {
+	candidates, rejected, err := vmm.ThisHost().Candidates(vmm.Arch(im.Arch), rt.opts.Accel)
+	for _, no := range rejected {
+		r.Accelerators = append(r.Accelerators, AccelReport{Accel: no.Accel, Reason: no.Reason})
+	}
+	var best *AccelReport
+	for _, accel := range candidates {
+		deadline := bootDeadline
+		if accel != vmm.TCG {
+			deadline = hardwareProbe
+		}
+		start := time.Now()
+		b, err := rt.bootOnce(ctx, im, qemu, accel, policy.DefaultMemoryMB, deadline, sinks{console: io.Discard})
+		report := AccelReport{Accel: accel, OK: err == nil}
+		if err == nil {
+			report.BootMs = time.Since(start).Milliseconds()
+			jail := b.machine.Jail
+			b.close()
+			if best == nil {
+				best = &report
+				rt.memo.Put(accelKey(qemu, im), string(accel))
+				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s; held by %s", im.Kernel, report.BootMs, accel, jail), "")
+			}
+		} else {
+			report.Reason = err.Error()
+		}
+		r.Accelerators = append(r.Accelerators, report)
+	}
+	if best == nil {
+		if err == nil {
+			err = errors.New("no accelerator boots the image")
+		}
+		r.add("boot", err, "", "see the reasons above; --accel tcg works wherever QEMU does, "+filepath.Join(rt.opts.Home, "runs")+" has consoles")
+	}
+}

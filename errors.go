@@ -1,0 +1,77 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/unitask/unitask/policy"
+)
+
+// What can keep a result from being had, told apart by errors.As and errors.Is:
+//
+//	*policy.FieldError   the request can't be what it is
+//	*HostError           unitask or the host failed
+//	*GuestError          the machine or its kernel died, or the guest broke the protocol
+//	context.Cause(ctx)   the caller stopped it
+
+// HostError is a failure of unitask or of the host. It has nothing to do with
+// the code.
+type HostError struct {
+	Op  string // what was being done: "boot", "record", …
+	Err error
+}
+
+func (e *HostError) Error() string { return e.Op + ": " + e.Err.Error() }
+func (e *HostError) Unwrap() error { return e.Err }
+
+// GuestError says that the machine ended without saying how the code did: the
+// kernel stopped, or the guest broke the protocol.
+type GuestError struct {
+	Reason  string // one sentence
+	Console string // the last lines of the serial console
+	Err     error
+}
+
+func (e *GuestError) Error() string { return e.Reason }
+func (e *GuestError) Unwrap() error { return e.Err }
+
+// errTimeout is the cause of a run's context when its time is up.
+var errTimeout = errors.New("time limit reached")
+
+// Exit codes of a run, as `unitask run` returns them. They are timeout(1)'s and
+// the shell's.
+const (
+	ExitUsage     = 2
+	ExitTimeout   = 124
+	ExitHost      = 125 // unitask, the host or the machine failed
+	ExitCancelled = 130
+	ExitOOM       = 137
+	exitSignal    = 128 // plus the signal's number
+)
+
+// ExitCode returns the exit code for what Run returned.
+func ExitCode(res *Result, err error) int {
+	var field *policy.FieldError
+	switch {
+	case err == nil && res != nil:
+		return res.ExitCode
+	case errors.As(err, &field):
+		return ExitUsage
+	case res != nil && res.Outcome == OutcomeCancelled, errors.Is(err, context.Canceled):
+		return ExitCancelled
+	}
+	return ExitHost
+}
+
+func hostError(op string, err error) error {
+	var host *HostError
+	if errors.As(err, &host) {
+		return err
+	}
+	return &HostError{Op: op, Err: err}
+}
+
+func outOfMemory(memoryMB int) string {
+	return fmt.Sprintf("out of memory: the code needed more than its %d MiB; --memory gives more", memoryMB)
+}

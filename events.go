@@ -1,0 +1,19 @@
+package unitask
+
+// EventKind says what an Event is about.
+type EventKind string
+
+const (
+	EventImage   EventKind = "image"   // parts are fetched, an image is built
+	EventAccel   EventKind = "accel"   // an accelerator was tried and does not work
+	EventRetry   EventKind = "retry"   // a boot did not come up and is tried again
+	EventRecord  EventKind = "record"  // the run has an id: Message
+	EventStarted EventKind = "started" // the code has started
+)
+
+// Event tells what a run is doing. It is the only thing that goes upwards while
+// a run is under way.
+type Event struct {
+	Kind    EventKind
+	Message string // one line for people
+}

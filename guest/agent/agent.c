@@ -1,0 +1,453 @@
+// One conversation with the host: bell, seed, files, start, streams, exit.
+// One thread, one poll loop, no allocation after the start.
+#define _GNU_SOURCE
+#include "agent.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	HEADER = 5,            // u32 length, u8 type
+	CHUNK = 64 << 10,      // most bytes of output in one frame
+	OUT_SIZE = 256 << 10,  // frames waiting for the host to read
+	BELL_MS = 50,          // between two rings until the host answers
+	PATH_LIMIT = 4096,
+};
+
+static uint8_t in_buf[HEADER + AGENT_MAX_FRAME];  // the frame being received
+static size_t in_len;
+static uint8_t out_buf[OUT_SIZE];  // out_buf[out_off..out_len) waits to be sent
+static size_t out_off, out_len;
+static size_t stdin_off, stdin_len;  // part of in_buf still owed to stdin
+static int file_fd = -1;             // the file that data frames go to
+static uint64_t file_left;
+static int started;  // the start frame went to Node: from here on output counts
+
+static void put32(uint8_t *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); }
+static uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return ntohl(v); }
+static uint64_t get64(const uint8_t *p) { return (uint64_t)get32(p) << 32 | get32(p + 4); }
+static uint16_t get16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
+
+static void nonblocking(int fd, int on)
+{
+	int fl = fcntl(fd, F_GETFL);
+	fcntl(fd, F_SETFL, on ? fl | O_NONBLOCK : fl & ~O_NONBLOCK);
+}
+
+static int write_all(int fd, const void *buf, size_t n)
+{
+	const uint8_t *p = buf;
+	while (n > 0) {
+		ssize_t w = write(fd, p, n);
+		if (w < 0 && errno == EINTR)
+			continue;
+		if (w <= 0)
+			return -1;
+		p += w;
+		n -= (size_t)w;
+	}
+	return 0;
+}
+
+// Outgoing frames -----------------------------------------------------------
+
+static size_t out_room(void)
+{
+	if (out_off > 0) {
+		memmove(out_buf, out_buf + out_off, out_len - out_off);
+		out_len -= out_off;
+		out_off = 0;
+	}
+	return OUT_SIZE - out_len;
+}
+
+static void out_frame(uint8_t type, const void *data, size_t n)
+{
+	uint8_t *p = out_buf + out_len;
+	put32(p, (uint32_t)n);
+	p[4] = type;
+	memcpy(p + HEADER, data, n);
+	out_len += HEADER + n;
+}
+
+// out_flush sends what it can; -1 when the host is gone.
+static int out_flush(int conn)
+{
+	while (out_off < out_len) {
+		ssize_t w = send(conn, out_buf + out_off, out_len - out_off, MSG_NOSIGNAL);
+		if (w < 0) {
+			if (errno == EINTR)
+				continue;
+			return errno == EAGAIN ? 0 : -1;
+		}
+		out_off += (size_t)w;
+	}
+	out_off = out_len = 0;
+	return 0;
+}
+
+// pump moves one chunk of a stream into the out buffer. It returns the number
+// of bytes moved, 0 at the end of the stream, -1 when there is nothing now.
+static ssize_t pump(int fd, uint8_t type)
+{
+	if (out_room() < HEADER + CHUNK)
+		return -1;
+	uint8_t *p = out_buf + out_len;
+	ssize_t n = read(fd, p + HEADER, CHUNK);
+	if (n <= 0)
+		return n;
+	put32(p, (uint32_t)n);
+	p[4] = type;
+	out_len += HEADER + (size_t)n;
+	return n;
+}
+
+// discard throws away what a stream holds: output of the time before the start.
+static void discard(int fd)
+{
+	static uint8_t junk[CHUNK];
+	while (read(fd, junk, sizeof junk) > 0)
+		;
+}
+
+// Incoming frames -----------------------------------------------------------
+
+static int own(struct agent *a, const char *path)
+{
+	// Nanos has no users: chown succeeds and changes nothing.
+	return lchown(path, a->owner, a->owner);
+}
+
+static void make_parents(char *path)
+{
+	for (char *s = path + 1; (s = strchr(s, '/')) != NULL; s++) {
+		*s = 0;
+		mkdir(path, 0755);
+		*s = '/';
+	}
+}
+
+// A file frame: u8 kind (f, d, l), u8 owner (0 root, 1 user), u32 mode,
+// u64 size, u16 path length, path, and for l the link's target.
+static int on_file(struct agent *a, const uint8_t *p, size_t n)
+{
+	static char path[PATH_LIMIT], target[PATH_LIMIT];
+	if (n < 16 || file_fd >= 0)
+		return -1;
+	uint8_t kind = p[0], owner = p[1];
+	mode_t mode = get32(p + 2) & 07777;
+	uint64_t size = get64(p + 6);
+	size_t plen = get16(p + 14);
+	if (plen == 0 || plen >= sizeof path || n < 16 + plen)
+		return -1;
+	memcpy(path, p + 16, plen);
+	path[plen] = 0;
+	make_parents(path);
+	switch (kind) {
+	case 'd':
+		if (mkdir(path, mode) < 0 && errno != EEXIST)
+			goto fail;
+		chmod(path, mode);
+		break;
+	case 'l': {
+		size_t tlen = n - 16 - plen;
+		if (tlen == 0 || tlen >= sizeof target)
+			return -1;
+		memcpy(target, p + 16 + plen, tlen);
+		target[tlen] = 0;
+		unlink(path);
+		if (symlink(target, path) < 0)
+			goto fail;
+		break;
+	}
+	case 'f':
+		file_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+		if (file_fd < 0)
+			goto fail;
+		fchmod(file_fd, mode);
+		file_left = size;
+		if (size == 0) {
+			close(file_fd);
+			file_fd = -1;
+		}
+		break;
+	default:
+		return -1;
+	}
+	if (owner == 1 && own(a, path) < 0)
+		goto fail;
+	return 0;
+fail:
+	printf("unitask: cannot create %s: %s\n", path, strerror(errno));
+	fflush(stdout);
+	return -1;
+}
+
+static int on_data(const uint8_t *p, size_t n)
+{
+	if (file_fd < 0 || n > file_left)
+		return -1;
+	if (write_all(file_fd, p, n) < 0) {
+		printf("unitask: cannot store a file: %s\n", strerror(errno));
+		fflush(stdout);
+		return -1;
+	}
+	file_left -= n;
+	if (file_left == 0) {
+		close(file_fd);
+		file_fd = -1;
+	}
+	return 0;
+}
+
+static void close_stdin(struct agent *a)
+{
+	if (a->in_w >= 0)
+		close(a->in_w);
+	a->in_w = -1;
+}
+
+// feed_stdin gives the program as much as its pipe takes.
+static void feed_stdin(struct agent *a)
+{
+	while (stdin_off < stdin_len) {
+		ssize_t w = a->in_w < 0 ? -1 : write(a->in_w, in_buf + HEADER + stdin_off, stdin_len - stdin_off);
+		if (w < 0 && a->in_w >= 0 && errno == EINTR)
+			continue;
+		if (w < 0 && a->in_w >= 0 && errno == EAGAIN)
+			return;
+		if (w < 0) {  // the program closed it: the rest has no reader
+			close_stdin(a);
+			break;
+		}
+		stdin_off += (size_t)w;
+	}
+	stdin_off = stdin_len = 0;
+}
+
+static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
+{
+	switch (type) {
+	case 'F':
+		return on_file(a, p, n);
+	case 'D':
+		return on_data(p, n);
+	case 'S':  // start
+	case 'W':  // warm: run the throw-away script once more
+		if (a->lazy && type == 'S') {
+			a->lazy = 0;
+			a->spawn(a);
+		}
+		discard(a->out_r);
+		discard(a->err_r);
+		started = type == 'S';
+		return write_all(a->ctl, in_buf, HEADER + n);
+	case 'I':
+		stdin_off = 0;
+		stdin_len = n;
+		feed_stdin(a);
+		return 0;
+	case 'Z':
+		close_stdin(a);
+		return 0;
+	}
+	return -1;
+}
+
+// receive reads from the host and handles every whole frame; -1 ends the run.
+static int receive(struct agent *a, int conn)
+{
+	while (stdin_len == 0) {
+		size_t want = HEADER;
+		if (in_len >= HEADER) {
+			uint32_t n = get32(in_buf);
+			if (n > AGENT_MAX_FRAME)
+				return -1;
+			want = HEADER + n;
+		}
+		if (in_len < want) {
+			ssize_t r = recv(conn, in_buf + in_len, want - in_len, 0);
+			if (r < 0)
+				return errno == EAGAIN || errno == EINTR ? 0 : -1;
+			if (r == 0)
+				return -1;
+			in_len += (size_t)r;
+			continue;
+		}
+		if (in_len == HEADER && want > HEADER)
+			continue;
+		in_len = 0;
+		if (on_frame(a, in_buf[4], in_buf + HEADER, want - HEADER) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+// Bell and seed -------------------------------------------------------------
+
+static void ring(struct agent *a, int udp)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(AGENT_PORT)};
+	to.sin_addr.s_addr = a->gateway;
+	sendto(udp, "UTD1", 4, 0, (struct sockaddr *)&to, sizeof to);
+}
+
+// take_seed handles one datagram; 1 when it was a seed. The answer carries its
+// nonce, so that the host knows that this very entropy is in.
+static int take_seed(struct agent *a, int udp)
+{
+	uint8_t m[128];
+	struct sockaddr_in from;
+	socklen_t flen = sizeof from;
+	ssize_t n = recvfrom(udp, m, sizeof m, 0, (struct sockaddr *)&from, &flen);
+	if (n != 4 + 8 + 8 + AGENT_ENTROPY || memcmp(m, "UTS1", 4) != 0 || from.sin_addr.s_addr != a->gateway)
+		return 0;
+	a->seed(m + 20, AGENT_ENTROPY, (int64_t)get64(m + 12));
+	memcpy(m, "UTA1", 4);
+	sendto(udp, m, 12, 0, (struct sockaddr *)&from, flen);
+	return 1;
+}
+
+static int listen_socket(int type)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(AGENT_PORT)};
+	int one = 1, s = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+	setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+	if (s < 0 || bind(s, (struct sockaddr *)&at, sizeof at) < 0 || (type == SOCK_STREAM && listen(s, 1) < 0)) {
+		printf("unitask: cannot listen: %s\n", strerror(errno));
+		fflush(stdout);
+		return -1;
+	}
+	nonblocking(s, 1);
+	return s;
+}
+
+// The loop ------------------------------------------------------------------
+
+// finish sends what is left, then how it ended, and waits until the host has
+// seen it: the host closes the connection or, mostly, kills the machine.
+static void finish(struct agent *a, int conn, const struct agent_end *end)
+{
+	uint8_t b;
+	char json[96];
+	int fds[2] = {a->out_r, a->err_r};
+	nonblocking(conn, 0);
+	if (out_flush(conn) < 0)
+		return;
+	for (int i = 0; i < 2; i++) {
+		nonblocking(fds[i], 1);
+		while (fds[i] >= 0 && pump(fds[i], i == 0 ? 'o' : 'e') > 0)
+			if (out_flush(conn) < 0)
+				return;
+	}
+	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s}", end->code, end->signal,
+			 end->oom ? "true" : "false");
+	out_frame('x', json, (size_t)n);
+	if (out_flush(conn) < 0)
+		return;
+	struct timeval wait = {.tv_sec = 5};
+	setsockopt(conn, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+	while (recv(conn, &b, 1, 0) > 0)
+		;
+}
+
+int agent_run(struct agent *a, struct agent_end *end)
+{
+	int ready = a->lazy, seeded = 0, conn = -1;
+	int udp = listen_socket(SOCK_DGRAM), lsn = listen_socket(SOCK_STREAM);
+	if (udp < 0 || lsn < 0)
+		return -1;
+	nonblocking(a->in_w, 1);
+	nonblocking(a->out_r, 1);
+	nonblocking(a->err_r, 1);
+	if (ready)
+		ring(a, udp);
+	for (;;) {
+		enum { EVENT, CTL, OUT, ERR, UDP, LSN, CONN, IN, COUNT };
+		struct pollfd p[COUNT];
+		for (int i = 0; i < COUNT; i++)
+			p[i] = (struct pollfd){.fd = -1};
+		p[EVENT] = (struct pollfd){a->event, POLLIN, 0};
+		p[CTL] = (struct pollfd){a->ctl, POLLIN, 0};
+		int room = conn < 0 || out_room() >= HEADER + CHUNK;
+		if (room) {
+			p[OUT] = (struct pollfd){a->out_r, POLLIN, 0};
+			p[ERR] = (struct pollfd){a->err_r, POLLIN, 0};
+		}
+		if (conn < 0) {
+			p[UDP] = (struct pollfd){udp, POLLIN, 0};
+			p[LSN] = (struct pollfd){seeded ? lsn : -1, POLLIN, 0};
+		} else {
+			short ev = (short)((stdin_len == 0 ? POLLIN : 0) | (out_off < out_len ? POLLOUT : 0));
+			p[CONN] = (struct pollfd){conn, ev, 0};
+			p[IN] = (struct pollfd){stdin_len > 0 ? a->in_w : -1, POLLOUT, 0};
+		}
+		int timeout = conn < 0 && ready && !seeded ? BELL_MS : -1;
+		int n = poll(p, COUNT, timeout);
+		if (n < 0 && errno != EINTR)
+			return -1;
+		if (n == 0 && timeout > 0)
+			ring(a, udp);
+		if (n <= 0)
+			continue;
+
+		if (p[UDP].revents && take_seed(a, udp))
+			seeded = 1;
+		if (p[LSN].revents && (conn = accept4(lsn, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+			int one = 1;
+			char hello[128];
+			setsockopt(conn, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+			close(udp);
+			close(lsn);
+			udp = lsn = -1;
+			int len = snprintf(hello, sizeof hello, "{\"version\":1,\"kernel\":\"%s\"}", a->kernel);
+			out_frame('h', hello, (size_t)len);
+		}
+		if (p[CTL].revents) {  // Node says R: ready, S: started, W: warmed
+			char c;
+			ssize_t r = read(a->ctl, &c, 1);
+			if (r <= 0) {  // Node closes it when the user's code begins
+				close(a->ctl);
+				a->ctl = -1;
+			} else if (c == 'R' && !ready) {
+				ready = 1;
+				ring(a, udp);
+			} else if ((c == 'S' || c == 'W') && conn >= 0) {
+				out_frame(c == 'S' ? 's' : 'w', "", 0);
+			}
+		}
+		for (int i = OUT; i <= ERR; i++) {
+			if (!p[i].revents)
+				continue;
+			int *fd = i == OUT ? &a->out_r : &a->err_r;
+			if (!started) {
+				discard(*fd);
+			} else if (pump(*fd, i == OUT ? 'o' : 'e') == 0) {
+				close(*fd);
+				*fd = -1;
+			}
+		}
+		if (p[IN].revents)
+			feed_stdin(a);
+		if (p[CONN].revents & (POLLHUP | POLLERR) || (p[CONN].revents & POLLIN && receive(a, conn) < 0))
+			return 0;
+		if (conn >= 0 && out_flush(conn) < 0)
+			return 0;
+		if (p[EVENT].revents && a->ended(a, end)) {
+			if (conn < 0)
+				return -1;
+			finish(a, conn, end);
+			return 0;
+		}
+	}
+}

@@ -1,0 +1,53 @@
+// The guest side of the conversation with the host: what both kernels share.
+//
+// On Linux it runs in PID 1 (../init/init.c); on Nanos, which has one process,
+// in a thread of Node's own process (../shim/shim.c). The two give it the
+// program's standard streams, a control channel to Node's main thread and a
+// few hooks; everything the host sees comes from agent.c.
+//
+// The wire format is described once, in ../frame.go.
+#ifndef UNITASK_AGENT_H
+#define UNITASK_AGENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	AGENT_PORT = 7001,          // TCP for the conversation, UDP for bell and seed
+	AGENT_ENTROPY = 64,         // bytes of host randomness in a seed
+	AGENT_MAX_FRAME = 1 << 20,  // largest payload either side may send
+};
+
+// How the program ended.
+struct agent_end {
+	int code;    // exit code, when signal is 0
+	int signal;  // the fatal signal, or 0
+	int oom;     // 1 when the kernel ran out of memory meanwhile
+};
+
+struct agent {
+	// Set by the owner before agent_run.
+	const char *kernel;    // "linux" or "nanos"
+	uint32_t gateway;      // the host's address, network byte order
+	int in_w;              // write end of the program's stdin
+	int out_r, err_r;      // read ends of its stdout and stderr
+	int ctl;               // stream to Node's main thread, see agent.js
+	int event;             // becomes readable when the program may have ended
+	int lazy;              // 1: Node is started by the start frame, not before
+	uint32_t owner;        // uid and gid of files that belong to the user
+
+	// seed mixes fresh entropy into the kernel's generator and sets the clock
+	// (nanoseconds since 1970). Called before any TCP segment is answered.
+	void (*seed)(const uint8_t *entropy, size_t n, int64_t now_ns);
+	// spawn starts Node (lazy only).
+	void (*spawn)(struct agent *);
+	// ended drains `event`; it returns 1 and fills *end once the program is over.
+	int (*ended)(struct agent *, struct agent_end *end);
+};
+
+// agent_run serves one conversation and returns when it is over: after the
+// exit frame was taken by the host, or when the host went away. It returns 0
+// for a finished run and -1 when the program died before a host was there.
+int agent_run(struct agent *a, struct agent_end *end);
+
+#endif

@@ -1,0 +1,73 @@
+// What runs in Node before the user's code: preloaded with --require, it tells
+// the agent (agent.c) that Node is up, waits for the start, makes the process
+// look as if `node main.js args` had been typed, and gets out of the way.
+// Node itself then loads /unitask/main, a link to the user's file, so that
+// module kinds, stack traces and exit paths are Node's own.
+'use strict';
+
+const CTL = 3; // stream to agent.c: frames in (u32 length, type, payload), letters out
+
+// Workers inherit --require: nothing to do there.
+if (require('node:worker_threads').isMainThread) main();
+
+function main() {
+  const fs = require('node:fs');
+  const native = loadNative();
+
+  const start = JSON.parse(waitForStart(fs).toString());
+
+  // Refuse to run on entropy that others have: a clone shares all its state.
+  const entropy = Buffer.from(start.entropy, 'hex');
+  if (entropy.length !== 64) throw new Error('unitask: no fresh entropy in the start');
+  native.seed(entropy);
+  require('node:v8').setFlagsFromString(`--random-seed=${entropy.readInt32LE(0) & 0x7fffffff}`);
+
+  for (const name of Object.keys(process.env)) delete process.env[name];
+  Object.assign(process.env, start.env);
+  process.chdir(start.cwd);
+  process.argv = [process.execPath, ...start.argv];
+  process.execArgv = [];
+  delete require.cache[__filename];
+
+  fs.writeSync(CTL, 'S');
+  fs.closeSync(CTL);
+}
+
+function loadNative() {
+  const m = { exports: {} };
+  process.dlopen(m, '/unitask/lib/shim.node');
+  return m.exports;
+}
+
+function waitForStart(fs) {
+  fs.writeSync(CTL, 'R');
+  for (;;) {
+    const header = readExactly(fs, 5);
+    const payload = readExactly(fs, header.readUInt32BE(0));
+    switch (String.fromCharCode(header[4])) {
+      case 'S':
+        return payload;
+      case 'W':
+        warm();
+        fs.writeSync(CTL, 'W');
+    }
+  }
+}
+
+function readExactly(fs, n) {
+  const buf = Buffer.alloc(n);
+  for (let off = 0; off < n; ) {
+    const r = fs.readSync(CTL, buf, off, n - off, null);
+    if (r === 0) process.reallyExit(125);
+    off += r;
+  }
+  return buf;
+}
+
+// warm runs a throw-away script the whole way, so that the code it takes is
+// compiled when the user's comes.
+function warm() {
+  const file = '/unitask/lib/warm.js';
+  require(file);
+  delete require.cache[file];
+}

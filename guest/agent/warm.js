@@ -1,0 +1,2 @@
+// The throw-away script: touches what nearly every script touches.
+console.log('warm');

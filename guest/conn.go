@@ -1,0 +1,339 @@
+package guest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// Network is the way to the guest; netstack.Network is one.
+type Network interface {
+	// SendDatagram sends one datagram to the agent; it may be lost.
+	SendDatagram(payload []byte)
+	// ReceiveDatagram waits for one from the agent until ctx ends or the guest
+	// is gone.
+	ReceiveDatagram(ctx context.Context) ([]byte, error)
+	// DialGuest opens a TCP connection to a port of the guest.
+	DialGuest(ctx context.Context, port uint16) (net.Conn, error)
+}
+
+const agentPort = 7001
+
+// Hello is the agent's first frame.
+type Hello struct {
+	Version int    `json:"version"`
+	Kernel  string `json:"kernel"`
+}
+
+// Start is what the code is started with.
+type Start struct {
+	// Argv is the absolute path of the main file and the arguments: everything
+	// of process.argv but Node itself.
+	Argv []string `json:"argv"`
+	// Env is the whole environment.
+	Env map[string]string `json:"env"`
+	// Dir is the working directory; it must exist.
+	Dir string `json:"cwd"`
+}
+
+// End is how the code ended, as the guest tells it.
+type End struct {
+	Code   int  `json:"code"`   // 0 to 255; valid when Signal is 0
+	Signal int  `json:"signal"` // the fatal signal's number, or 0
+	OOM    bool `json:"oom"`    // the guest ran out of memory
+}
+
+// File is something to be put into the guest before the start.
+type File struct {
+	Path   string // absolute
+	Mode   os.FileMode
+	Target string // for a symbolic link
+	Size   int64  // for a regular file: exactly what Put's reader holds
+	// User says that the file belongs to the user that the code runs as; else
+	// it is root's and the code may only read it.
+	User bool
+}
+
+// Conn is the conversation with one guest. One goroutine at a time may use it,
+// but for Close, which may come from anywhere and ends every other call.
+type Conn struct {
+	conn    net.Conn
+	r       *bufio.Reader
+	buf     []byte
+	started bool
+	Hello   Hello
+}
+
+// Await waits for the guest's bell: Node is up and waits for its start.
+func Await(ctx context.Context, n Network) error {
+	for {
+		p, err := n.ReceiveDatagram(ctx)
+		if err != nil {
+			return err
+		}
+		if string(p) == "UTD1" {
+			return nil
+		}
+	}
+}
+
+const (
+	entropySize = 64
+	// seedEvery is how long to wait for a seed's answer before it is sent again:
+	// a clone's card takes a moment until it takes frames.
+	seedEvery = 5 * time.Millisecond
+)
+
+// Connect seeds the guest with the time and fresh entropy, dials its agent and
+// takes its hello.
+func Connect(ctx context.Context, n Network) (*Conn, error) {
+	if err := seed(ctx, n); err != nil {
+		return nil, err
+	}
+	conn, err := n.DialGuest(ctx, agentPort)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 128<<10), buf: make([]byte, 64<<10)}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	kind, payload, err := c.read()
+	if err == nil && kind != frameHello {
+		err = violation("frame %q before hello", kind)
+	}
+	if err == nil {
+		err = decode(payload, &c.Hello)
+	}
+	if err == nil && c.Hello.Version != Version {
+		err = violation("it speaks version %d, this is %d", c.Hello.Version, Version)
+	}
+	if err != nil {
+		conn.Close()
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("wait for the guest's hello: %w", context.Cause(ctx))
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+// seed sends seeds until one is acknowledged. The time in each is that of its
+// sending.
+func seed(ctx context.Context, n Network) error {
+	var m [4 + 8 + 8 + entropySize]byte
+	copy(m[:], "UTS1")
+	if _, err := rand.Read(m[4:]); err != nil {
+		return err
+	}
+	for wait := seedEvery; ; wait += seedEvery {
+		binary.BigEndian.PutUint64(m[12:], uint64(time.Now().UnixNano()))
+		n.SendDatagram(m[:])
+		attempt, cancel := context.WithTimeout(ctx, wait)
+		p, err := n.ReceiveDatagram(attempt)
+		for err == nil && (len(p) != 12 || string(p[:4]) != "UTA1" || !bytes.Equal(p[4:], m[4:12])) {
+			p, err = n.ReceiveDatagram(attempt)
+		}
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("seed the guest: %w", context.Cause(ctx))
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("seed the guest: %w", err)
+		}
+	}
+}
+
+func (c *Conn) read() (kind byte, payload []byte, err error) {
+	kind, payload, c.buf, err = readFrame(c.r, c.buf)
+	return kind, payload, err
+}
+
+func decode(payload []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(payload))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return violation("%v", err)
+	}
+	return nil
+}
+
+func (c *Conn) send(kind byte, payload []byte) error {
+	_, err := c.conn.Write(appendFrame(make([]byte, 0, headerSize+len(payload)), kind, payload))
+	return err
+}
+
+// dataChunk is how much of a file goes into one frame.
+const dataChunk = 256 << 10
+
+// Put creates a file, folder or link in the guest; parents are made as needed.
+// content is read for regular files only.
+func (c *Conn) Put(f File, content io.Reader) error {
+	if len(f.Path) == 0 || f.Path[0] != '/' || len(f.Path) >= 4096 {
+		return fmt.Errorf("put %q: not an absolute path of less than 4096 bytes", f.Path)
+	}
+	kind, size := byte('f'), f.Size
+	switch f.Mode.Type() {
+	case os.ModeDir:
+		kind, size = 'd', 0
+	case os.ModeSymlink:
+		kind, size = 'l', 0
+	case 0:
+	default:
+		return fmt.Errorf("put %s: neither a file, a folder nor a link", f.Path)
+	}
+	owner := byte(0)
+	if f.User {
+		owner = 1
+	}
+	p := []byte{kind, owner}
+	p = binary.BigEndian.AppendUint32(p, uint32(f.Mode.Perm()))
+	p = binary.BigEndian.AppendUint64(p, uint64(size))
+	p = binary.BigEndian.AppendUint16(p, uint16(len(f.Path)))
+	p = append(append(p, f.Path...), f.Target...)
+	if err := c.send(frameFile, p); err != nil {
+		return fmt.Errorf("put %s: %w", f.Path, err)
+	}
+	buf := make([]byte, min(size, dataChunk))
+	for size > 0 {
+		n, err := io.ReadFull(content, buf[:min(size, dataChunk)])
+		if err != nil {
+			return fmt.Errorf("put %s: %w", f.Path, err)
+		}
+		if err := c.send(frameData, buf[:n]); err != nil {
+			return fmt.Errorf("put %s: %w", f.Path, err)
+		}
+		size -= int64(n)
+	}
+	return nil
+}
+
+// MainLink is the link that Node was told to run; Start's caller puts it, and
+// its target is the code.
+const MainLink = "/unitask/main"
+
+// Start starts the code, with fresh entropy for it, and waits until Node has
+// taken both.
+func (c *Conn) Start(ctx context.Context, s Start) error {
+	var entropy [entropySize]byte
+	if _, err := rand.Read(entropy[:]); err != nil {
+		return err
+	}
+	if s.Env == nil {
+		s.Env = map[string]string{}
+	}
+	text, err := json.Marshal(struct {
+		Start
+		Entropy string `json:"entropy"`
+	}{s, hex.EncodeToString(entropy[:])})
+	if err != nil {
+		return err
+	}
+	if len(text) > maxFrame {
+		return fmt.Errorf("start: arguments and environment take %d bytes; %d is the most", len(text), maxFrame)
+	}
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	defer stop()
+	if err := c.send(frameStart, text); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	kind, _, err := c.read()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("start: %w", context.Cause(ctx))
+	case err != nil:
+		return fmt.Errorf("start: %w", err)
+	case kind == frameExit:
+		return ErrGone
+	case kind != frameStarted:
+		return violation("frame %q before the code was started", kind)
+	}
+	c.started = true
+	return nil
+}
+
+// ErrGone says that the guest went away without an exit frame.
+var ErrGone = errors.New("the guest went away")
+
+// Stream carries the streams of a started program until it ends. stdin may be
+// nil: the program then reads end of file at once. Output is written as it
+// comes; a writer that fails ends the stream with its error. When ctx ends,
+// Stream returns its cause.
+//
+// A stdin whose Read blocks for ever keeps one goroutine until it returns,
+// unless it has a SetReadDeadline (files and connections do).
+func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (End, error) {
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	defer stop()
+	go c.feed(stdin)
+	if d, ok := stdin.(interface{ SetReadDeadline(time.Time) error }); ok {
+		defer func() { _ = d.SetReadDeadline(time.Unix(1, 0)) }()
+	}
+	for {
+		kind, payload, err := c.read()
+		switch {
+		case ctx.Err() != nil:
+			return End{}, context.Cause(ctx)
+		case errors.As(err, new(*ProtocolError)):
+			return End{}, err
+		case err != nil:
+			return End{}, ErrGone
+		}
+		switch kind {
+		case frameStdout:
+			_, err = stdout.Write(payload)
+		case frameStderr:
+			_, err = stderr.Write(payload)
+		case frameExit:
+			return decodeEnd(payload)
+		default:
+			err = violation("frame %q while the code runs", kind)
+		}
+		if err != nil {
+			return End{}, err
+		}
+	}
+}
+
+func decodeEnd(payload []byte) (End, error) {
+	var end End
+	if err := decode(payload, &end); err != nil {
+		return End{}, err
+	}
+	if end.Code < 0 || end.Code > 255 || end.Signal < 0 || end.Signal > 64 {
+		return End{}, violation("exit code %d, signal %d", end.Code, end.Signal)
+	}
+	return end, nil
+}
+
+// feed sends standard input until it ends or the connection does.
+func (c *Conn) feed(stdin io.Reader) {
+	if stdin != nil {
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := stdin.Read(buf)
+			if n > 0 && c.send(frameStdin, buf[:n]) != nil {
+				return
+			}
+			if err != nil {
+				break
+			}
+		}
+	}
+	_ = c.send(frameStdinEnd, nil)
+}
+
+// Close ends the conversation and with it every call on it.
+func (c *Conn) Close() error { return c.conn.Close() }

@@ -1,0 +1,102 @@
+package guest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// The conversation, both ends (agent/agent.c has the other).
+//
+// Before there is a connection, single UDP datagrams between port 7001 on both
+// sides:
+//
+//	UTD1                            guest → host: the bell; I am ready
+//	UTS1 nonce:8 time:8 entropy:64  host → guest: the seed; time in ns since 1970
+//	UTA1 nonce:8                    guest → host: that seed is in
+//
+// The seed comes first so that the guest's kernel has fresh entropy and the
+// right time before it answers its first TCP segment.
+//
+// Then one TCP connection that the host dials, and frames on it: payload length
+// (4 bytes, big-endian), type (1 byte), payload. All numbers are big-endian.
+const (
+	// Host to guest.
+	frameFile     = 'F' // kind:1 owner:1 mode:4 size:8 pathlen:2 path [link target]
+	frameData     = 'D' // part of the file announced last
+	frameStart    = 'S' // JSON, see Start
+	frameWarm     = 'W' // run the throw-away script
+	frameStdin    = 'I' // bytes for standard input
+	frameStdinEnd = 'Z'
+
+	// Guest to host.
+	frameHello   = 'h' // JSON, see Hello
+	frameWarmed  = 'w'
+	frameStarted = 's' // the start was taken, entropy included; user code is next
+	frameStdout  = 'o'
+	frameStderr  = 'e'
+	frameExit    = 'x' // JSON, see End
+)
+
+// Version is the protocol's version, in hello.
+const Version = 1
+
+// Limits on a frame.
+const (
+	headerSize = 5
+	// maxFrame bounds a payload in either direction; the agent has a buffer of
+	// that size. The guest's own frames are 64 KiB at most.
+	maxFrame = 1 << 20
+	// maxJSON bounds a frame that we decode: a hello or an exit.
+	maxJSON = 4 << 10
+)
+
+// ProtocolError says that the guest broke the protocol; the run is over.
+type ProtocolError struct{ Reason string }
+
+func (e *ProtocolError) Error() string { return "the guest broke the protocol: " + e.Reason }
+
+func violation(format string, args ...any) error {
+	return &ProtocolError{fmt.Sprintf(format, args...)}
+}
+
+// readFrame reads one frame; the payload is valid until buf is used again. A
+// length is checked before anything is read or grown.
+func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err error) {
+	var h [headerSize]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			err = io.EOF
+		}
+		return 0, nil, buf, err
+	}
+	n := binary.BigEndian.Uint32(h[:4])
+	kind = h[4]
+	limit := uint32(maxFrame)
+	switch kind {
+	case frameStdout, frameStderr:
+	case frameHello, frameExit, frameWarmed, frameStarted:
+		limit = maxJSON
+	default:
+		return 0, nil, buf, violation("a frame of unknown type %#02x", kind)
+	}
+	if n > limit {
+		return 0, nil, buf, violation("a frame of type %q says it has %d bytes; %d is the most", kind, n, limit)
+	}
+	if int(n) > cap(buf) {
+		buf = make([]byte, n)
+	}
+	payload = buf[:n]
+	if _, err := io.ReadFull(r, payload); err != nil {
+		return 0, nil, buf, io.EOF
+	}
+	return kind, payload, buf, nil
+}
+
+// appendFrame appends a whole frame.
+func appendFrame(buf []byte, kind byte, payload []byte) []byte {
+	buf = binary.BigEndian.AppendUint32(buf, uint32(len(payload)))
+	buf = append(buf, kind)
+	return append(buf, payload...)
+}

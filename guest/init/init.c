@@ -1,0 +1,353 @@
+// PID 1 of the linux guest: sets the machine up, runs Node as an unprivileged
+// user and serves the conversation (../agent/agent.c) beside it.
+//
+// It is linked statically and is the only program of the initramfs. The root
+// filesystem stays the initramfs (a tmpfs, so any path can be created); what
+// Node needs comes from the read-only disk by bind mounts.
+#define _GNU_SOURCE
+#include "../agent/agent.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/random.h>
+#include <net/if.h>
+#include <net/route.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/io.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/reboot.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { USER_ID = 1000, DEBUG_EXIT_PORT = 0x501, CTL_FD = 3 };
+
+static const char *guest_ip = "10.0.2.15", *netmask = "255.255.255.0", *gateway_ip = "10.0.2.2";
+
+static pid_t node_pid = -1;
+static int child_in, child_out, child_err, child_ctl;  // Node's ends until it runs
+static char cmdline[4096];
+static unsigned long long oom_before;
+
+// die reports on the console, which the host keeps, and stops the machine.
+static void die(const char *what)
+{
+	printf("unitask: %s: %s\n", what, strerror(errno));
+	fflush(stdout);
+	sync();
+#if defined(__x86_64__)
+	if (ioperm(DEBUG_EXIT_PORT, 4, 1) == 0)
+		outl(125, DEBUG_EXIT_PORT);
+#endif
+	reboot(RB_AUTOBOOT);
+	for (;;)
+		pause();
+}
+
+static void stop(int status)
+{
+#if defined(__x86_64__)
+	if (ioperm(DEBUG_EXIT_PORT, 4, 1) == 0)
+		outl((unsigned)status, DEBUG_EXIT_PORT);
+#endif
+	(void)status;
+	reboot(RB_AUTOBOOT);
+	for (;;)
+		pause();
+}
+
+static void must_mount(const char *src, const char *dst, const char *type, unsigned long flags, const char *opt)
+{
+	mkdir(dst, 0755);
+	if (mount(src, dst, type, flags, opt) < 0)
+		die(dst);
+}
+
+static void put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	if (fd >= 0) {
+		ssize_t n = write(fd, text, strlen(text));
+		(void)n;
+		close(fd);
+	}
+}
+
+// load_modules loads /modules/NN-name.ko in order of their names; the image
+// writer numbers them by dependency.
+static void load_modules(void)
+{
+	char path[64];
+	FILE *list = fopen("/modules/order", "re");
+	while (list && fscanf(list, "%63s", path) == 1) {
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0 || syscall(SYS_finit_module, fd, "", 0) < 0)
+			die(path);
+		close(fd);
+	}
+	if (list)
+		fclose(list);
+}
+
+static void interface_up(int s, const char *name, const char *ip, const char *mask)
+{
+	struct ifreq r = {0};
+	struct sockaddr_in *a = (struct sockaddr_in *)&r.ifr_addr;
+	strncpy(r.ifr_name, name, IFNAMSIZ - 1);
+	a->sin_family = AF_INET;
+	inet_pton(AF_INET, ip, &a->sin_addr);
+	if (ioctl(s, SIOCSIFADDR, &r) < 0)
+		die(name);
+	inet_pton(AF_INET, mask, &a->sin_addr);
+	ioctl(s, SIOCSIFNETMASK, &r);
+	r.ifr_flags = IFF_UP | IFF_RUNNING;
+	if (ioctl(s, SIOCSIFFLAGS, &r) < 0)
+		die(name);
+}
+
+static void network(void)
+{
+	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	interface_up(s, "lo", "127.0.0.1", "255.0.0.0");
+	interface_up(s, "eth0", guest_ip, netmask);
+	struct rtentry rt = {0};
+	struct sockaddr_in *gw = (struct sockaddr_in *)&rt.rt_gateway;
+	gw->sin_family = AF_INET;
+	inet_pton(AF_INET, gateway_ip, &gw->sin_addr);
+	rt.rt_dst.sa_family = rt.rt_genmask.sa_family = AF_INET;
+	rt.rt_flags = RTF_UP | RTF_GATEWAY;
+	if (ioctl(s, SIOCADDRT, &rt) < 0)
+		die("default route");
+	close(s);
+	put("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+	sethostname("unitask", 7);
+}
+
+static void filesystems(void)
+{
+	must_mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
+	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
+	load_modules();
+	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
+	mkdir("/unitask", 0755);
+	static const char *dirs[] = {"/usr", "/lib", "/lib64", "/etc", "/unitask/lib"};
+	for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+		char src[64];
+		snprintf(src, sizeof src, "/image%s", dirs[i]);
+		if (access(src, F_OK) < 0)
+			continue;
+		must_mount(src, dirs[i], NULL, MS_BIND, NULL);
+	}
+	mkdir("/dev/shm", 01777);
+	must_mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
+	must_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
+	mkdir("/home", 0755);
+	mkdir("/home/user", 0755);
+	mkdir("/out", 0755);
+	if (chown("/home/user", USER_ID, USER_ID) < 0 || chown("/out", USER_ID, USER_ID) < 0)
+		die("chown");
+	static const char *links[][2] = {{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"},
+					 {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"},
+					 {"usr/bin", "/bin"}};
+	for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+		if (symlink(links[i][0], links[i][1]) < 0)
+			die(links[i][1]);
+}
+
+static unsigned long long oom_kills(void)
+{
+	char line[128];
+	unsigned long long n = 0;
+	FILE *f = fopen("/proc/vmstat", "re");
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "oom_kill %llu", &n) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+static void seed(const uint8_t *entropy, size_t n, int64_t now_ns)
+{
+	struct timespec ts = {.tv_sec = now_ns / 1000000000, .tv_nsec = now_ns % 1000000000};
+	clock_settime(CLOCK_REALTIME, &ts);
+	struct {
+		int entropy_count, buf_size;
+		uint8_t buf[AGENT_ENTROPY];
+	} pool = {.entropy_count = (int)n * 8, .buf_size = (int)n};
+	memcpy(pool.buf, entropy, n);
+	int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
+	if (fd < 0 || ioctl(fd, RNDADDENTROPY, &pool) < 0 || ioctl(fd, RNDRESEEDCRNG) < 0)
+		die("seed");
+	close(fd);
+}
+
+static const char *kernel_arg(const char *name)
+{
+	static char value[256];
+	char *p = strstr(cmdline, name);
+	if (p == NULL || sscanf(p + strlen(name), "%255s", value) != 1)
+		return NULL;
+	return value;
+}
+
+static void as_user(void)
+{
+	put("/proc/self/oom_score_adj", "0");
+	struct rlimit core = {0, 0}, procs = {512, 512}, files = {65536, 65536};
+	setrlimit(RLIMIT_CORE, &core);
+	setrlimit(RLIMIT_NPROC, &procs);
+	setrlimit(RLIMIT_NOFILE, &files);
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (setgid(USER_ID) < 0 || setuid(USER_ID) < 0)
+		_exit(125);
+}
+
+static char *node_env[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", NULL};
+
+// spawn starts Node with agent.js preloaded; it waits there for the start.
+static void spawn(struct agent *a)
+{
+	(void)a;
+	pid_t pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (pid == 0) {
+		char heap[64];
+		const char *mb = kernel_arg("unitask.heap=");
+		snprintf(heap, sizeof heap, "--max-old-space-size=%s", mb ? mb : "256");
+		sigset_t none;
+		sigemptyset(&none);
+		sigprocmask(SIG_SETMASK, &none, NULL);
+		int fds[4] = {child_in, child_out, child_err, child_ctl};
+		for (int i = 0; i < 4; i++)
+			fds[i] = fcntl(fds[i], F_DUPFD, 16);
+		for (int i = 0; i < 4; i++)
+			dup2(fds[i], i);
+		syscall(SYS_close_range, 4, ~0U, 0);
+		setsid();
+		as_user();
+		if (chdir("/home/user") < 0)
+			_exit(125);
+		char *argv[] = {"node", heap, "--require", "/unitask/lib/agent.js", "/unitask/main", NULL};
+		execve("/usr/bin/node", argv, node_env);
+		_exit(126);
+	}
+	node_pid = pid;
+	close(child_in);
+	close(child_out);
+	close(child_err);
+	close(child_ctl);
+}
+
+// ended reaps every child; the run is over when Node itself is.
+static int ended(struct agent *a, struct agent_end *end)
+{
+	struct signalfd_siginfo info;
+	ssize_t n = read(a->event, &info, sizeof info);
+	(void)n;
+	int status, over = 0;
+	pid_t pid;
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (pid != node_pid)
+			continue;
+		over = 1;
+		end->code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+		end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+	}
+	if (over) {
+		end->oom = oom_kills() > oom_before;
+		kill(-1, SIGKILL);  // what the code left running
+	}
+	return over;
+}
+
+static void pipe_pair(int fds[2])
+{
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		die("pipe");
+}
+
+// direct runs one script with its output on the console and stops: the bare
+// boot that benchmarks compare with.
+static void direct(const char *script)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		as_user();
+		char *argv[] = {"node", (char *)script, NULL};
+		execve("/usr/bin/node", argv, node_env);
+		_exit(126);
+	}
+	int status = 0;
+	waitpid(pid, &status, 0);
+	stop(WEXITSTATUS(status));
+}
+
+int main(void)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	umask(022);
+	signal(SIGPIPE, SIG_IGN);
+	filesystems();
+	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, cmdline, sizeof cmdline - 1);
+	cmdline[n > 0 ? n : 0] = 0;
+	close(fd);
+	network();
+	put("/proc/sys/vm/overcommit_memory", "1");
+	put("/proc/sys/kernel/printk", "1");
+	put("/proc/self/oom_score_adj", "-1000");
+	const char *script = kernel_arg("unitask.direct=");
+	if (script)
+		direct(script);
+
+	sigset_t mask;
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &mask, NULL);
+	int in[2], out[2], err[2], ctl[2];
+	pipe_pair(in);
+	pipe_pair(out);
+	pipe_pair(err);
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ctl) < 0)
+		die("socketpair");
+	child_in = in[0], child_out = out[1], child_err = err[1], child_ctl = ctl[1];
+	struct agent a = {
+		.kernel = "linux",
+		.gateway = inet_addr(gateway_ip),
+		.in_w = in[1],
+		.out_r = out[0],
+		.err_r = err[0],
+		.ctl = ctl[0],
+		.event = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK),
+		.lazy = strstr(cmdline, "unitask.lazy") != NULL,
+		.owner = USER_ID,
+		.seed = seed,
+		.spawn = spawn,
+		.ended = ended,
+	};
+	oom_before = oom_kills();
+	if (!a.lazy)
+		spawn(&a);
+	struct agent_end end = {0};
+	if (agent_run(&a, &end) < 0) {
+		printf("unitask: node ended before its start: code %d, signal %d\n", end.code, end.signal);
+		fflush(stdout);
+		stop(125);
+	}
+	stop(end.signal ? 128 + end.signal : end.code);
+}

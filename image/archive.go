@@ -1,0 +1,100 @@
+package image
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Bounds on what an archive may unpack to: well above any part we know, so that
+// a crafted one can't fill the disk.
+const (
+	maxArchiveFiles = 50_000
+	maxArchiveBytes = 2 << 30
+)
+
+// selector maps a name in an archive to a path in the part's folder; ok is
+// false for what is not wanted.
+type selector func(name string) (dst string, ok bool)
+
+// unpackTar writes the wanted files and links of a tar stream below dir.
+func unpackTar(r io.Reader, dir string, want selector) error {
+	tr := tar.NewReader(r)
+	left := int64(maxArchiveBytes)
+	for n := 0; ; n++ {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read archive: %w", err)
+		}
+		if n >= maxArchiveFiles {
+			return fmt.Errorf("read archive: more than %d files", maxArchiveFiles)
+		}
+		name := strings.TrimPrefix(h.Name, "./")
+		if name == "" || name == "." {
+			continue
+		}
+		if !filepath.IsLocal(strings.TrimSuffix(name, "/")) {
+			return fmt.Errorf("read archive: %q leads out of the archive", h.Name)
+		}
+		dst, ok := want(path.Clean(name))
+		if !ok {
+			continue
+		}
+		out := filepath.Join(dir, dst)
+		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+			return err
+		}
+		switch h.Typeflag {
+		case tar.TypeDir:
+		case tar.TypeReg:
+			if left -= h.Size; left < 0 {
+				return fmt.Errorf("read archive: more than %d bytes", int64(maxArchiveBytes))
+			}
+			if err := writeFile(out, tr, h.Size, h.FileInfo().Mode().Perm()); err != nil {
+				return fmt.Errorf("unpack %s: %w", name, err)
+			}
+		case tar.TypeSymlink:
+			if err := os.Symlink(h.Linkname, out); err != nil {
+				return fmt.Errorf("unpack %s: %w", name, err)
+			}
+		default:
+			return fmt.Errorf("read archive: %q is neither a file, a folder nor a link", h.Name)
+		}
+	}
+}
+
+// writeFile writes exactly size bytes of r to a new file.
+func writeFile(name string, r io.Reader, size int64, mode os.FileMode) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	if _, err := io.CopyN(f, r, size); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+func sha256File(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("read %s: %w", name, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

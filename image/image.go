@@ -1,0 +1,151 @@
+// Package image makes and keeps what a machine boots from.
+//
+// A Store holds vendored parts (Node, its libraries, kernels: vendor.lock pins
+// them), and bootable images built from them. An image is a directory named by
+// the digest of everything that went into it: the kernel, an initramfs where
+// the kernel wants one, and a root disk. Images are built under a temporary
+// name and renamed, so that a half-built one is never seen, and two processes
+// may build at once.
+//
+// The package never starts a machine and never talks to a guest. It uses the
+// network only in Vendor, through the package managers' own clients.
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// Kernel names a guest kernel.
+type Kernel string
+
+const (
+	Linux Kernel = "linux" // Debian's cloud kernel, with our init as PID 1
+	Nanos Kernel = "nanos" // the Nanos unikernel: one process, no fork
+)
+
+// Arch names a guest architecture as Go does.
+type Arch string
+
+const (
+	AMD64 Arch = "amd64"
+	ARM64 Arch = "arm64"
+)
+
+// HostArch is the architecture of this machine.
+func HostArch() Arch { return Arch(runtime.GOARCH) }
+
+// ParseArch accepts amd64, x86_64, arm64 and aarch64; "" is the host's own.
+func ParseArch(s string) (Arch, error) {
+	switch s {
+	case "":
+		return HostArch(), nil
+	case "amd64", "x86_64":
+		return AMD64, nil
+	case "arm64", "aarch64":
+		return ARM64, nil
+	}
+	return "", fmt.Errorf("unknown architecture %q: use amd64 or arm64", s)
+}
+
+// debian is the architecture's library folder, as in /lib/<triplet>.
+func (a Arch) triplet() string {
+	if a == ARM64 {
+		return "aarch64-linux-gnu"
+	}
+	return "x86_64-linux-gnu"
+}
+
+// ErrNotVendored says that a part an image needs is not in the store.
+var ErrNotVendored = errors.New("not vendored")
+
+// ErrDamaged says that an image's files are not what was built.
+var ErrDamaged = errors.New("image is damaged")
+
+// Image is a bootable image in the store. All paths are absolute.
+type Image struct {
+	Digest  string    `json:"digest"` // hex SHA-256 over the inputs
+	Kernel  Kernel    `json:"kernel"`
+	Arch    Arch      `json:"arch"`
+	Version string    `json:"kernelVersion"` // the kernel package's version
+	Node    string    `json:"node"`          // Node's version
+	Built   time.Time `json:"built"`
+	BuildMs int64     `json:"buildMs"`
+	Parts   []string  `json:"parts"` // "name version" of each input
+	Files   []File    `json:"files"`
+
+	dir string
+}
+
+// File is one file of an image and its digest.
+type File struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+	// Stamp is the inode's change time in ns when the digest was last known to
+	// hold; a file that still has it is not read again.
+	Stamp int64 `json:"stamp"`
+}
+
+// Names of an image's files.
+const (
+	KernelFile = "kernel"
+	InitrdFile = "initrd" // linux only
+	DiskFile   = "disk.img"
+)
+
+// Path returns the path of one of the image's files, or "" if it has none of
+// that name.
+func (im *Image) Path(name string) string {
+	for _, f := range im.Files {
+		if f.Name == name {
+			return filepath.Join(im.dir, name)
+		}
+	}
+	return ""
+}
+
+// Size is the bytes that the image occupies on disk, holes not counted.
+func (im *Image) Size() int64 {
+	var n int64
+	for _, f := range im.Files {
+		if st, err := os.Stat(filepath.Join(im.dir, f.Name)); err == nil {
+			n += allocated(st)
+		}
+	}
+	return n
+}
+
+// Store is a folder of parts and images: $UNITASK_HOME. It holds no state of
+// its own; any number of processes may use one folder.
+type Store struct {
+	home  string
+	guest fs.FS
+	log   func(string)
+}
+
+// Open returns the store in the folder home, which is created when missing.
+// guest holds the sources of the guest's own programs (guest.Sources). log, if
+// not nil, is told in one short line each what a long call is doing.
+func Open(home string, guest fs.FS, log func(string)) (*Store, error) {
+	if log == nil {
+		log = func(string) {}
+	}
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return nil, fmt.Errorf("open store: %w (UNITASK_HOME names another folder)", err)
+	}
+	return &Store{home: home, guest: guest, log: log}, nil
+}
+
+// Home is the store's folder.
+func (s *Store) Home() string { return s.home }
+
+func (s *Store) logf(format string, args ...any) { s.log(fmt.Sprintf(format, args...)) }
+
+func (s *Store) vendorDir(arch Arch) string { return filepath.Join(s.home, "vendor", string(arch)) }
+func (s *Store) imagesDir() string          { return filepath.Join(s.home, "images") }

@@ -1,0 +1,59 @@
+package image
+
+import (
+	_ "embed"
+	"fmt"
+
+	"github.com/BurntSushi/toml"
+)
+
+//go:embed vendor.lock
+var lockText string
+
+// LockedPart is one entry of vendor.lock.
+type LockedPart struct {
+	Name      string `toml:"name"`
+	Arch      Arch   `toml:"arch"`
+	From      string `toml:"from"` // npm, debian or release
+	Package   string `toml:"package"`
+	Successor string `toml:"successor"` // debian: the metapackage that leads to a newer Package
+	Version   string `toml:"version"`
+	URL       string `toml:"url"`    // release: the archive; its .md5 lies beside it
+	MD5URL    string `toml:"md5url"` // release
+	Digest    string `toml:"digest"` // sha512-BASE64 or sha256-HEX; "" when none is known yet
+	License   string `toml:"license"`
+}
+
+// Lock returns the parts that vendor.lock pins for one architecture.
+func Lock(arch Arch) ([]LockedPart, error) {
+	all, err := parseLock(lockText)
+	if err != nil {
+		return nil, err
+	}
+	var parts []LockedPart
+	for _, p := range all {
+		if p.Arch == arch {
+			parts = append(parts, p)
+		}
+	}
+	return parts, nil
+}
+
+func parseLock(text string) ([]LockedPart, error) {
+	var lock struct {
+		Part []LockedPart `toml:"part"`
+	}
+	meta, err := toml.Decode(text, &lock)
+	if err != nil {
+		return nil, fmt.Errorf("read vendor.lock: %w", err)
+	}
+	if extra := meta.Undecoded(); len(extra) > 0 {
+		return nil, fmt.Errorf("read vendor.lock: unknown key %s", extra[0])
+	}
+	for _, p := range lock.Part {
+		if p.Name == "" || p.Version == "" || p.License == "" || (p.Arch != AMD64 && p.Arch != ARM64) {
+			return nil, fmt.Errorf("read vendor.lock: incomplete part %+v", p)
+		}
+	}
+	return lock.Part, nil
+}

@@ -1,0 +1,14 @@
+package image
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// changeStamp is when the inode was last changed, in ns; user code can't set it.
+func changeStamp(st fs.FileInfo) int64 {
+	sys := st.Sys().(*syscall.Stat_t)
+	return sys.Ctimespec.Nano()
+}
+
+func allocated(st fs.FileInfo) int64 { return st.Sys().(*syscall.Stat_t).Blocks * 512 }

@@ -1,0 +1,291 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+)
+
+// builderVersion goes into every image's digest: raise it when the same parts
+// give another image.
+const builderVersion = 1
+
+const imageFile = "image.json"
+
+// Digest returns the digest of the image that the store's present parts give.
+// It is cheap: parts are known by their recorded digests.
+func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
+	guest, err := s.guestDigest()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "unitask image %d %s %s\nguest %s\n", builderVersion, kernel, arch, guest)
+	for _, name := range partsOf(kernel) {
+		p, err := s.Part(arch, name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %s\n", name, p.Digest)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// partsOf names the parts an image is made of, the guest's own programs aside.
+func partsOf(kernel Kernel) []string {
+	parts := []string{"node", "libc", "libstdc++", "libgcc", "ca-certificates"}
+	if kernel == Nanos {
+		return append(parts, "nanos")
+	}
+	return append(parts, "busybox", "linux")
+}
+
+// Lookup returns the image of the store's present parts if it is built and
+// whole. The error wraps fs.ErrNotExist when it has not been built,
+// ErrNotVendored when a part is missing, ErrDamaged when a file was changed.
+func (s *Store) Lookup(kernel Kernel, arch Arch) (*Image, error) {
+	digest, err := s.Digest(kernel, arch)
+	if err != nil {
+		return nil, err
+	}
+	return s.load(digest)
+}
+
+// Ensure returns the image of the store's present parts, and builds it first
+// when it is missing.
+func (s *Store) Ensure(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
+	im, err := s.Lookup(kernel, arch)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return im, err
+	}
+	return s.Build(ctx, kernel, arch)
+}
+
+// Build builds the image, or returns it when it is there already.
+func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
+	unlockVendor, err := s.lock(ctx, "vendor-"+string(arch))
+	if err != nil {
+		return nil, err
+	}
+	err = s.ensureGuest(ctx, arch)
+	unlockVendor()
+	if err != nil {
+		return nil, err
+	}
+	digest, err := s.Digest(kernel, arch)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := s.lock(ctx, "image-"+digest)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if im, err := s.load(digest); !errors.Is(err, fs.ErrNotExist) {
+		return im, err
+	}
+	if err := os.MkdirAll(s.imagesDir(), 0o700); err != nil {
+		return nil, err
+	}
+	s.sweep()
+	tmp, err := os.MkdirTemp(s.imagesDir(), ".new-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	s.logf("building the %s image for %s", kernel, arch)
+	start := time.Now()
+	im := &Image{Digest: digest, Kernel: kernel, Arch: arch, dir: tmp}
+	var parts []Part
+	switch kernel {
+	case Linux:
+		parts, im.Version, err = s.buildLinux(arch, tmp)
+	default:
+		err = fmt.Errorf("unknown kernel %q: use linux or nanos", kernel)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("build %s image for %s: %w", kernel, arch, err)
+	}
+	for _, p := range parts {
+		im.Parts = append(im.Parts, p.Name+" "+p.Version)
+		if p.Name == "node" {
+			im.Node = p.Version
+		}
+	}
+	if err := im.describeFiles(); err != nil {
+		return nil, err
+	}
+	im.Built, im.BuildMs = time.Now().UTC().Truncate(time.Second), time.Since(start).Milliseconds()
+	if err := im.save(); err != nil {
+		return nil, err
+	}
+	final := filepath.Join(s.imagesDir(), digest)
+	if err := os.Rename(tmp, final); err != nil {
+		return nil, err
+	}
+	return s.load(digest)
+}
+
+// describeFiles fills Files with what lies in the image's folder.
+func (im *Image) describeFiles() error {
+	entries, err := os.ReadDir(im.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		sum, err := sha256File(filepath.Join(im.dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		im.Files = append(im.Files, File{Name: e.Name(), Size: info.Size(), SHA256: sum, Stamp: changeStamp(info)})
+	}
+	return nil
+}
+
+func (im *Image) save() error {
+	text, err := json.MarshalIndent(im, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(im.dir, fmt.Sprintf(".%s.%d", imageFile, os.Getpid()))
+	if err := os.WriteFile(tmp, append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(im.dir, imageFile))
+}
+
+// load reads an image's description and checks that its files are those that
+// were built.
+func (s *Store) load(digest string) (*Image, error) {
+	im, err := s.describe(digest)
+	if err != nil {
+		return nil, err
+	}
+	if err := im.verify(); err != nil {
+		return nil, err
+	}
+	return im, nil
+}
+
+func (s *Store) describe(digest string) (*Image, error) {
+	im := &Image{dir: filepath.Join(s.imagesDir(), digest)}
+	text, err := os.ReadFile(filepath.Join(im.dir, imageFile))
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, im); err != nil || im.Digest != digest {
+		return nil, im.damaged(digest, "its description can't be read")
+	}
+	return im, nil
+}
+
+func (im *Image) damaged(digest, why string) error {
+	return fmt.Errorf("%w: %s: %s; `unitask image rm %.12s` removes it, the next run builds it again", ErrDamaged, im.dir, why, digest)
+}
+
+// verify compares sizes and change stamps, and reads a file in full only when
+// its stamp is not the one at which its digest was last known to hold.
+func (im *Image) verify() error {
+	restamped := false
+	for i := range im.Files {
+		f := &im.Files[i]
+		path := filepath.Join(im.dir, f.Name)
+		st, err := os.Lstat(path)
+		if err != nil {
+			return im.damaged(im.Digest, fmt.Sprintf("%s: %v", f.Name, err))
+		}
+		if !st.Mode().IsRegular() || st.Size() != f.Size {
+			return im.damaged(im.Digest, fmt.Sprintf("%s has %d bytes and not %d", f.Name, st.Size(), f.Size))
+		}
+		if changeStamp(st) == f.Stamp {
+			continue
+		}
+		sum, err := sha256File(path)
+		if err != nil {
+			return im.damaged(im.Digest, err.Error())
+		}
+		if sum != f.SHA256 {
+			return im.damaged(im.Digest, fmt.Sprintf("the digest of %s is %.12s… and not %.12s…", f.Name, sum, f.SHA256))
+		}
+		f.Stamp, restamped = changeStamp(st), true
+	}
+	if restamped {
+		_ = im.save() // only spares the next look
+	}
+	return nil
+}
+
+// List returns every image in the store, newest first; what can't be read is
+// left out.
+func (s *Store) List() ([]*Image, error) {
+	entries, err := os.ReadDir(s.imagesDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var list []*Image
+	for _, e := range entries {
+		if im, err := s.describe(e.Name()); err == nil {
+			list = append(list, im)
+		}
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].Built.After(list[j].Built) })
+	return list, nil
+}
+
+// Remove removes the image whose digest begins with prefix. A machine that runs
+// from it keeps its open files.
+func (s *Store) Remove(prefix string) (string, error) {
+	entries, err := os.ReadDir(s.imagesDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	var found []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) && !strings.HasPrefix(e.Name(), ".") {
+			found = append(found, e.Name())
+		}
+	}
+	switch {
+	case prefix == "" || len(found) == 0:
+		return "", fmt.Errorf("no image begins with %q: `unitask image ls` shows them", prefix)
+	case len(found) > 1:
+		return "", fmt.Errorf("%d images begin with %q: give more of the digest", len(found), prefix)
+	}
+	return found[0], os.RemoveAll(filepath.Join(s.imagesDir(), found[0]))
+}
+
+// sweepAge is how old a temporary folder must be to be taken for left behind:
+// far longer than any build takes.
+const sweepAge = time.Hour
+
+// sweep removes what builds that were killed left behind.
+func (s *Store) sweep() {
+	left, _ := filepath.Glob(filepath.Join(s.imagesDir(), ".new-*"))
+	for _, dir := range left {
+		if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > sweepAge {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
+// Best is the kernel to use when none is asked for: nanos where one is
+// vendored, else linux.
+func (s *Store) Best(arch Arch) Kernel {
+	if _, err := s.Part(arch, "nanos"); err == nil {
+		return Nanos
+	}
+	return Linux
+}

@@ -1,0 +1,292 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+)
+
+// Part is what the store knows of a vendored part: vendor/<arch>/<name>/part.json.
+type Part struct {
+	Name     string    `json:"name"`
+	Version  string    `json:"version"`
+	Package  string    `json:"package,omitempty"`
+	Digest   string    `json:"digest"` // of the package as fetched
+	From     string    `json:"from"`
+	License  string    `json:"license"`
+	Vendored time.Time `json:"vendored"`
+	// BehindLock: the pinned version is gone from the archive; this is its
+	// successor by the archive's signed index.
+	BehindLock bool `json:"behindLock,omitempty"`
+	// FirstSeen: no digest was known beforehand; this one was recorded when the
+	// part was first taken.
+	FirstSeen bool `json:"firstSeen,omitempty"`
+
+	dir string
+}
+
+const partFile = "part.json"
+
+// path joins names to the part's folder.
+func (p Part) path(names ...string) string {
+	return filepath.Join(append([]string{p.dir}, names...)...)
+}
+
+// Part returns a vendored part, or an error that wraps ErrNotVendored and says
+// how to get it.
+func (s *Store) Part(arch Arch, name string) (Part, error) {
+	p := Part{dir: filepath.Join(s.vendorDir(arch), name)}
+	text, err := os.ReadFile(p.path(partFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, fmt.Errorf("%s for %s: %w: `unitask image vendor --arch %s` fetches it", name, arch, ErrNotVendored, arch)
+	}
+	if err != nil {
+		return p, fmt.Errorf("read part %s: %w", name, err)
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return p, fmt.Errorf("read %s: %w: remove the folder and run `unitask image vendor --arch %s`", p.path(partFile), err, arch)
+	}
+	return p, nil
+}
+
+// Parts returns every vendored part of an architecture, by name.
+func (s *Store) Parts(arch Arch) ([]Part, error) {
+	entries, err := os.ReadDir(s.vendorDir(arch))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var parts []Part
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		p, err := s.Part(arch, e.Name())
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, p)
+	}
+	sort.Slice(parts, func(i, j int) bool { return parts[i].Name < parts[j].Name })
+	return parts, nil
+}
+
+// Vendor fetches every locked part that the store does not have yet, checks it
+// and compiles the guest's own programs. It is the only call of this package
+// that uses the network.
+func (s *Store) Vendor(ctx context.Context, arch Arch) error {
+	unlock, err := s.lock(ctx, "vendor-"+string(arch))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	locked, err := Lock(arch)
+	if err != nil {
+		return err
+	}
+	apt := &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch))}
+	for _, p := range locked {
+		if p.From == "release" {
+			continue // asked for by name: VendorRelease
+		}
+		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock) {
+			continue
+		}
+		s.logf("fetching %s %s (%s)", p.Name, p.Version, p.Package)
+		err := s.addPart(arch, p.Name, func(dir string) (Part, error) { return s.fetch(ctx, apt, p, dir) })
+		if err != nil {
+			return fmt.Errorf("vendor %s for %s: %w", p.Name, arch, err)
+		}
+	}
+	return s.ensureGuest(ctx, arch)
+}
+
+func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string) (Part, error) {
+	part := Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: p.Digest, From: p.From, License: p.License}
+	down := filepath.Join(dir, ".download")
+	if err := os.Mkdir(down, 0o755); err != nil {
+		return part, err
+	}
+	defer os.RemoveAll(down)
+	switch p.From {
+	case "npm":
+		file, err := npmDownload(ctx, p, down)
+		if err != nil {
+			return part, err
+		}
+		return part, unpackTgz(file, dir, npmFiles)
+	case "debian":
+		got, err := apt.download(ctx, p, down)
+		if err != nil {
+			return part, err
+		}
+		if got.behind {
+			s.logf("%s %s is gone from the archive; taking %s %s (vendor.lock is behind)", p.Package, p.Version, got.pkg, got.version)
+		}
+		part.Package, part.Version, part.Digest, part.BehindLock = got.pkg, got.version, got.digest, got.behind
+		return part, unpackDeb(ctx, got.file, dir, debianFiles(p.Name, p.Arch))
+	}
+	return part, fmt.Errorf("vendor.lock: unknown source %q", p.From)
+}
+
+// addPart fills a new folder and puts it in the place of vendor/<arch>/<name>.
+func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, error)) error {
+	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(s.vendorDir(arch), ".new-")
+	if err != nil {
+		return err
+	}
+	defer removeTree(tmp)
+	part, err := fill(tmp)
+	if err != nil {
+		return err
+	}
+	part.Vendored = time.Now().UTC().Truncate(time.Second)
+	text, err := json.MarshalIndent(part, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(tmp, partFile), append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	dst := filepath.Join(s.vendorDir(arch), name)
+	old := tmp + ".old"
+	if err := os.Rename(dst, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	defer removeTree(old)
+	return os.Rename(tmp, dst)
+}
+
+// VendorFrom takes parts that were brought by hand: a folder or a file. It
+// understands the packages that vendor.lock names (.deb, .tgz), and a vendor
+// folder of another machine's store. It returns the names of the parts taken.
+func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
+	unlock, err := s.lock(ctx, "vendor-"+string(arch))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	st, err := os.Stat(from)
+	if err != nil {
+		return nil, err
+	}
+	files := []string{from}
+	if st.IsDir() {
+		entries, err := os.ReadDir(from)
+		if err != nil {
+			return nil, err
+		}
+		files = files[:0]
+		for _, e := range entries {
+			files = append(files, filepath.Join(from, e.Name()))
+		}
+	}
+	var taken []string
+	for _, file := range files {
+		name, err := s.takeFile(ctx, arch, file)
+		if err != nil {
+			return taken, err
+		}
+		if name != "" {
+			s.logf("took %s from %s", name, file)
+			taken = append(taken, name)
+		}
+	}
+	if len(taken) == 0 {
+		return nil, fmt.Errorf("%s holds no part that vendor.lock names for %s: it wants the locked .deb and .tgz packages, or a vendor/%s folder of another store", from, arch, arch)
+	}
+	return taken, nil
+}
+
+// takeFile imports one file or folder; "" when it is none of ours.
+func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, error) {
+	if _, err := os.Stat(filepath.Join(file, partFile)); err == nil {
+		return s.takePartFolder(arch, file)
+	}
+	locked, err := Lock(arch)
+	if err != nil {
+		return "", err
+	}
+	switch filepath.Ext(file) {
+	case ".deb":
+		sum, err := sha256File(file)
+		if err != nil {
+			return "", err
+		}
+		return s.takePackage(arch, locked, "sha256-"+sum, func(p LockedPart, dir string) error {
+			return unpackDeb(ctx, file, dir, debianFiles(p.Name, arch))
+		})
+	case ".tgz":
+		sum, err := integrity(file)
+		if err != nil {
+			return "", err
+		}
+		return s.takePackage(arch, locked, sum, func(_ LockedPart, dir string) error {
+			return unpackTgz(file, dir, npmFiles)
+		})
+	}
+	return "", nil
+}
+
+func (s *Store) takePackage(arch Arch, locked []LockedPart, digest string, unpack func(LockedPart, string) error) (string, error) {
+	for _, p := range locked {
+		if p.Digest != digest {
+			continue
+		}
+		return p.Name, s.addPart(arch, p.Name, func(dir string) (Part, error) {
+			return Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: digest, From: "file", License: p.License}, unpack(p, dir)
+		})
+	}
+	return "", nil
+}
+
+// takePartFolder copies one part of another store as it is.
+func (s *Store) takePartFolder(arch Arch, dir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, partFile))
+	if err != nil {
+		return "", err
+	}
+	var p Part
+	if err := json.Unmarshal(text, &p); err != nil || !filepath.IsLocal(p.Name) || strings.Contains(p.Name, "/") || p.Name != filepath.Base(dir) {
+		return "", fmt.Errorf("%s is not a part's description", filepath.Join(dir, partFile))
+	}
+	return p.Name, s.addPart(arch, p.Name, func(tmp string) (Part, error) {
+		return p, os.CopyFS(tmp, skipPartFile{os.DirFS(dir)})
+	})
+}
+
+// skipPartFile hides part.json, which addPart writes itself.
+type skipPartFile struct{ fs.FS }
+
+func (f skipPartFile) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(f.FS, name)
+	if name != "." {
+		return entries, err
+	}
+	kept := entries[:0]
+	for _, e := range entries {
+		if e.Name() != partFile {
+			kept = append(kept, e)
+		}
+	}
+	return kept, err
+}
+
+// ReadLink and Lstat keep links as links in os.CopyFS.
+func (f skipPartFile) ReadLink(name string) (string, error)   { return fs.ReadLink(f.FS, name) }
+func (f skipPartFile) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(f.FS, name) }
+
+// removeTree removes a tree that may hold folders without write permission.
+func removeTree(dir string) { _ = os.RemoveAll(dir) }

@@ -1,0 +1,99 @@
+package netstack
+
+import (
+	"maps"
+	"sync"
+	"time"
+)
+
+// Verdict is what became of a request. The zero value is a denial.
+type Verdict int
+
+const (
+	Denied Verdict = iota
+	Allowed
+)
+
+func (v Verdict) String() string {
+	if v == Allowed {
+		return "allowed"
+	}
+	return "denied"
+}
+
+// MarshalText gives the verdict's name.
+func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// Decision is one line of the netlog.
+type Decision struct {
+	Time       time.Time `json:"time"`
+	Proto      string    `json:"proto"` // dns, tcp
+	Name       string    `json:"name,omitempty"`
+	Addr       string    `json:"addr,omitempty"`
+	Port       uint16    `json:"port,omitempty"`
+	Verdict    Verdict   `json:"verdict"`
+	Rule       string    `json:"rule,omitempty"` // the rule that allowed it
+	Reason     string    `json:"reason,omitempty"`
+	BytesUp    int64     `json:"bytesUp,omitempty"` // from the guest
+	BytesDown  int64     `json:"bytesDown,omitempty"`
+	DurationMs int64     `json:"durationMs,omitempty"`
+}
+
+// Drop is a kind of frame that is dropped without a line in the netlog. The
+// kinds are constants: a guest can't make more of them.
+type Drop string
+
+const (
+	DropRunt      Drop = "runt"      // too short for its headers
+	DropMalformed Drop = "malformed" // lengths or checksum wrong
+	DropSource    Drop = "source"    // from an address that is not the guest's
+	DropMulticast Drop = "multicast" // to nobody we know
+	DropEtherType Drop = "ethertype" // neither IPv4 nor ARP
+	DropIPv6      Drop = "ipv6"
+	DropOptions   Drop = "ipOptions"
+	DropFragment  Drop = "fragment"
+	DropICMP      Drop = "icmp"
+	DropProtocol  Drop = "protocol" // neither TCP, UDP nor ICMP
+	DropUDP       Drop = "udp"      // to anything but our DHCP and DNS
+	DropARP       Drop = "arp"      // not a question for the gateway
+	DropDHCP      Drop = "dhcp"
+	DropOut       Drop = "unread" // answers the guest did not read
+	DropLog       Drop = "netlog" // decisions beyond maxDecisions
+)
+
+// maxDecisions bounds the netlog of one run; further ones are counted.
+const maxDecisions = 10_000
+
+type netlog struct {
+	sink func(Decision)
+	now  func() time.Time
+
+	mu    sync.Mutex
+	lines int
+	drops map[Drop]uint64
+}
+
+func (l *netlog) drop(d Drop) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drops[d]++
+}
+
+func (l *netlog) counts() map[Drop]uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.drops)
+}
+
+func (l *netlog) decide(d Decision) {
+	d.Time = l.now().UTC()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lines++; l.lines > maxDecisions {
+		l.drops[DropLog]++
+		return
+	}
+	if l.sink != nil {
+		l.sink(d)
+	}
+}

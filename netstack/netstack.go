@@ -1,0 +1,279 @@
+// Package netstack is the guest's only network, inside our own process.
+//
+// The machine's network card ends in a stream socket; the other end is a
+// Network. It answers ARP, DHCP and DNS at the frame layer, hands the guest's
+// TCP to a gVisor stack, and drops everything else, counted by kind. There is
+// no other way out: no tap device, no host route.
+//
+// The host dials into the guest through the same stack (DialGuest), and
+// exchanges single datagrams with the guest's agent (control.go).
+//
+// Nothing that the guest sends is trusted: every frame is bounded, every parser
+// checks the length first, and a guest that does not read what it is sent loses
+// it and blocks nobody.
+package netstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// The guest's network, the same for every machine: one machine is one network.
+var (
+	GuestAddr   = netip.MustParseAddr("10.0.2.15")
+	GatewayAddr = netip.MustParseAddr("10.0.2.2") // also the guest's resolver
+	subnetMask  = net.CIDRMask(24, 32)
+
+	guestMAC   = net.HardwareAddr{0x52, 0x54, 0x00, 0x75, 0x74, 0x01}
+	gatewayMAC = net.HardwareAddr{0x52, 0x54, 0x00, 0x75, 0x74, 0x02}
+)
+
+// Limits on what a guest can make us hold.
+const (
+	mtu             = 1500
+	maxFrame        = 9216      // a longer frame is no Ethernet: the link ends
+	outQueue        = 1024      // the stack's packets that wait for the guest to read
+	ownQueue        = 64        // our own answers that do
+	socketBuffer    = 256 << 10 // per direction and connection, in the stack
+	maxHalfOpen     = 64        // handshakes under way; more are ignored, the guest tries again
+	timeWait        = time.Second
+	dialGuestFirst  = 20 * time.Millisecond // first attempt; each next one waits longer
+	dialGuestFactor = 2
+)
+
+// Config is inert; New copies it.
+type Config struct {
+	// Log receives one Decision for everything the guest asked of the network,
+	// up to a bound (maxDecisions). It is called from several goroutines, one
+	// at a time. nil discards.
+	Log func(Decision)
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Network is one guest's network. All methods may be called from any goroutine.
+type Network struct {
+	link    *link
+	stack   *stack.Stack
+	ep      *channel.Endpoint
+	log     *netlog
+	control *control
+
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+	closed sync.Once
+	guest  *os.File
+}
+
+const nicID = 1
+
+// New returns a network and starts it. GuestEnd is for the machine.
+func New(cfg Config) (*Network, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open network: %w", err)
+	}
+	for _, fd := range fds {
+		unix.CloseOnExec(fd)
+	}
+	ours := os.NewFile(uintptr(fds[0]), "guest network")
+	defer ours.Close()
+	theirs := os.NewFile(uintptr(fds[1]), "guest network")
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		theirs.Close()
+		return nil, fmt.Errorf("open network: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n := &Network{
+		link:    newLink(conn),
+		ep:      channel.New(outQueue, mtu, tcpip.LinkAddress(gatewayMAC)),
+		log:     &netlog{sink: cfg.Log, now: cfg.Now, drops: map[Drop]uint64{}},
+		control: newControl(),
+		cancel:  cancel,
+		guest:   theirs,
+	}
+	if n.stack, err = newStack(n.ep); err != nil {
+		cancel()
+		conn.Close()
+		theirs.Close()
+		return nil, err
+	}
+	fwd := tcp.NewForwarder(n.stack, socketBuffer, maxHalfOpen, n.forward)
+	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, fwd.HandlePacket)
+	n.group.Go(func() { _ = n.link.readFrames(n.handle) })
+	n.group.Go(func() { n.link.writeFrames(ctx, n.ep) })
+	return n, nil
+}
+
+// newStack returns a stack that speaks TCP over IPv4 only, to any address.
+func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
+	})
+	fail := func(what string, err tcpip.Error) (*stack.Stack, error) {
+		s.Destroy()
+		return nil, fmt.Errorf("open network: %s: %s", what, err)
+	}
+	sack, recovery, wait := tcpip.TCPSACKEnabled(true), tcpip.TCPRecovery(0), tcpip.TCPTimeWaitTimeoutOption(timeWait)
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: socketBuffer, Max: socketBuffer}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: socketBuffer, Max: socketBuffer}
+	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &recovery, &wait, &send, &receive} {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
+			return fail("TCP options", err)
+		}
+	}
+	if err := s.CreateNIC(nicID, ep); err != nil {
+		return fail("create NIC", err)
+	}
+	addr := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddrFrom4(GatewayAddr.As4()).WithPrefix()}
+	if err := s.AddProtocolAddress(nicID, addr, stack.AddressProperties{}); err != nil {
+		return fail("address", err)
+	}
+	// The stack stands for every address the guest may dial.
+	if err := s.SetPromiscuousMode(nicID, true); err != nil {
+		return fail("promiscuous mode", err)
+	}
+	if err := s.SetSpoofing(nicID, true); err != nil {
+		return fail("spoofing", err)
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nicID}})
+	return s, nil
+}
+
+// GuestEnd is the machine's end of the link. A process that inherits it holds a
+// copy; once it does, ReleaseGuestEnd gives ours up, so that the end of that
+// process is the end of the link.
+func (n *Network) GuestEnd() *os.File { return n.guest }
+
+// ReleaseGuestEnd closes our copy of the machine's end. Close does it too.
+func (n *Network) ReleaseGuestEnd() { n.guest.Close() }
+
+// handle sorts one frame. It must not block: it runs on the link's reader.
+func (n *Network) handle(frame []byte) {
+	kind, pkt := classify(frame)
+	switch kind {
+	case frameARP:
+		n.reply(answerARP(pkt.payload))
+	case frameTCP:
+		n.inject(frame[header.EthernetMinimumSize:])
+	case frameUDP:
+		n.handleUDP(pkt)
+	default:
+		n.log.drop(pkt.drop)
+	}
+}
+
+func (n *Network) handleUDP(p packet) {
+	switch {
+	case p.dstPort == dhcpServerPort:
+		n.reply(answerDHCP(p.payload))
+	case p.src != GuestAddr:
+		n.log.drop(DropSource)
+	case p.dst == GatewayAddr && p.dstPort == dnsPort:
+		answer, decision := answerDNS(p.payload)
+		if decision != nil {
+			n.log.decide(*decision)
+		}
+		if answer != nil {
+			n.reply(udpFrame(GatewayAddr, GuestAddr, dnsPort, p.srcPort, answer), "")
+		}
+	case p.dst == GatewayAddr && p.dstPort == ControlPort:
+		n.control.receive(p.payload)
+	default:
+		n.log.drop(DropUDP)
+	}
+}
+
+// reply sends one of our own frames, or counts why there is none.
+func (n *Network) reply(frame []byte, drop Drop) {
+	if frame == nil {
+		if drop != "" {
+			n.log.drop(drop)
+		}
+		return
+	}
+	if !n.link.send(frame) {
+		n.log.drop(DropOut)
+	}
+}
+
+// inject hands an IP packet to the stack.
+func (n *Network) inject(ip []byte) {
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(ip)})
+	n.ep.InjectInbound(ipv4.ProtocolNumber, pkt)
+	pkt.DecRef()
+}
+
+// forward is called for each TCP connection that the guest opens.
+func (n *Network) forward(r *tcp.ForwarderRequest) {
+	id := r.ID()
+	dst := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
+	n.log.decide(Decision{Proto: "tcp", Addr: dst.Addr().String(), Port: dst.Port(), Verdict: Denied, Reason: "no rule allows it"})
+	r.Complete(true) // RST before any handshake
+}
+
+// DialGuest opens a TCP connection into the guest. A guest whose card is not up
+// yet loses the first attempt, and the stack would wait a second before the
+// next one: so attempts are short, and grow, until ctx ends.
+func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) {
+	to := tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(GuestAddr.As4()), Port: port}
+	from := tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(GatewayAddr.As4())}
+	for wait := dialGuestFirst; ; wait *= dialGuestFactor {
+		attempt, cancel := context.WithTimeout(ctx, wait)
+		conn, err := gonet.DialTCPWithBind(attempt, n.stack, from, to, ipv4.ProtocolNumber)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("dial guest port %d: %w", port, context.Cause(ctx))
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// Stats returns what was dropped, by kind.
+func (n *Network) Stats() map[Drop]uint64 { return n.log.counts() }
+
+// Done is closed when the guest's end of the link is gone.
+func (n *Network) Done() <-chan struct{} { return n.link.done }
+
+// Close ends the network and every connection, and waits until nothing of it
+// runs any more. It may be called more than once.
+func (n *Network) Close() error {
+	n.closed.Do(func() {
+		n.cancel()
+		n.link.conn.Close()
+		n.guest.Close()
+		n.stack.Destroy()
+		n.control.close()
+		n.group.Wait()
+	})
+	return nil
+}

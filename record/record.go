@@ -1,0 +1,59 @@
+// Package record keeps what happened: one folder a run, written while it runs.
+//
+// A folder holds run.json (what was asked, what was given, how it ended), the
+// code, stdout, stderr, netlog.jsonl (one line for each network decision) and
+// console.log (the serial port). The process that runs it holds a lock; a
+// record that says it is running and whose lock is free was interrupted.
+//
+// Folders are 0700 and files 0600. Everything is bounded: by the caller for the
+// streams, here for the rest.
+package record
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// SchemaVersion is run.json's; a reader takes every version up to its own.
+const SchemaVersion = 1
+
+// Status is how far a run got.
+type Status string
+
+const (
+	Running     Status = "running"
+	Done        Status = "done"        // the code ran and ended, however
+	Failed      Status = "failed"      // unitask or the host failed; Error says why
+	Interrupted Status = "interrupted" // the process that ran it is gone
+)
+
+// Record is run.json. Request, Effective and Denials are the policy package's,
+// Result the root package's, kept as they were given.
+type Record struct {
+	SchemaVersion int             `json:"schemaVersion"`
+	ID            string          `json:"id"`
+	Status        Status          `json:"status"`
+	Created       time.Time       `json:"created"`
+	Finished      *time.Time      `json:"finished,omitempty"`
+	CodeFile      string          `json:"codeFile"` // its name in the folder
+	Request       json.RawMessage `json:"request"`
+	Effective     json.RawMessage `json:"effective,omitempty"`
+	Denials       json.RawMessage `json:"denials,omitempty"`
+	Machine       *Machine        `json:"machine,omitempty"`
+	Result        json.RawMessage `json:"result,omitempty"`
+	Drops         json.RawMessage `json:"networkDrops,omitempty"` // frames dropped, by kind
+	Error         string          `json:"error,omitempty"`
+}
+
+// Machine is what the run ran on.
+type Machine struct {
+	Kernel        string `json:"kernel"`
+	KernelVersion string `json:"kernelVersion"`
+	Node          string `json:"node"`
+	Arch          string `json:"arch"`
+	ImageDigest   string `json:"imageDigest"`
+	Accelerator   string `json:"accelerator"`
+	QEMU          string `json:"qemu"`
+	Jail          string `json:"jail"`
+	MemoryMB      int    `json:"memoryMb"`
+}

@@ -1,0 +1,308 @@
+package record
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names in a run's folder.
+const (
+	recordFile  = "run.json"
+	lockFile    = "lock"
+	StdoutFile  = "stdout"
+	StderrFile  = "stderr"
+	NetlogFile  = "netlog.jsonl"
+	ConsoleFile = "console.log"
+)
+
+// maxRecord bounds a run.json that is read back.
+const maxRecord = 64 << 20
+
+// ErrNotFound says that no run has that id.
+var ErrNotFound = errors.New("no such run")
+
+// Store is a folder of runs. It holds no state: any number of processes may use
+// one folder.
+type Store struct{ dir string }
+
+// Open returns the store in dir, which is created with the first run.
+func Open(dir string) *Store { return &Store{dir} }
+
+// Dir is the store's folder.
+func (s *Store) Dir() string { return s.dir }
+
+// newID returns an id that sorts by time: UTC to the millisecond, and 30 random
+// bits against two at once.
+func newID(now time.Time) string {
+	const letters = "abcdefghijkmnpqrstuvwxyz23456789" // 32, without l, o, 0 and 1
+	var random [6]byte
+	_, _ = rand.Read(random[:])
+	for i := range random {
+		random[i] = letters[random[i]%32]
+	}
+	return strings.Replace(now.UTC().Format("20060102-150405.000"), ".", "", 1) + "-" + string(random[:])
+}
+
+// Create makes a run's folder and its record, with status running. codeFile is
+// the name for the code: code.js, say.
+func (s *Store) Create(now time.Time, codeFile string, code []byte, request any) (_ *Run, err error) {
+	id := newID(now)
+	r := &Run{dir: filepath.Join(s.dir, id), Record: Record{
+		SchemaVersion: SchemaVersion, ID: id, Status: Running, Created: now.UTC(), CodeFile: codeFile,
+	}}
+	if r.Record.Request, err = json.Marshal(request); err != nil {
+		return nil, fmt.Errorf("create record: %w", err)
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create record: %w", err)
+	}
+	if err := os.Mkdir(r.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create record: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			r.closeFiles()
+			_ = os.RemoveAll(r.dir)
+			err = fmt.Errorf("create record: %w", err)
+		}
+	}()
+	if r.lock, err = r.create(lockFile); err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(r.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, codeFile), code, 0o600); err != nil {
+		return nil, err
+	}
+	for name, f := range map[string]**os.File{StdoutFile: &r.stdout, StderrFile: &r.stderr, NetlogFile: &r.netlog, ConsoleFile: &r.console} {
+		if *f, err = r.create(name); err != nil {
+			return nil, err
+		}
+	}
+	return r, r.write(false)
+}
+
+// Run is a record being written. Its methods may be called from any goroutine;
+// the fields of Record belong to the owner until Finish.
+type Run struct {
+	Record
+
+	dir                             string
+	lock                            *os.File
+	stdout, stderr, netlog, console *os.File
+
+	mu  sync.Mutex
+	err error // the first write that failed
+}
+
+func (r *Run) create(name string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(r.dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// Dir is the run's folder.
+func (r *Run) Dir() string { return r.dir }
+
+// Update writes run.json as it is now.
+func (r *Run) Update() error {
+	if err := r.write(false); err != nil {
+		r.failed(err)
+		return err
+	}
+	return nil
+}
+
+// write replaces run.json in one step.
+func (r *Run) write(sync bool) error {
+	text, err := json.MarshalIndent(&r.Record, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(r.dir, "."+recordFile)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if sync && err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(tmp, filepath.Join(r.dir, recordFile))
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
+	}
+	return err
+}
+
+func (r *Run) failed(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = fmt.Errorf("write record %s: %w", r.ID, err)
+	}
+}
+
+// Err is the first write that failed, or nil: a full disk does not stop the
+// code at once, but the run is then not a good one.
+func (r *Run) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// stream is a file whose first failure is remembered and which never fails the
+// writer.
+type stream struct {
+	run  *Run
+	file *os.File
+}
+
+func (s stream) Write(p []byte) (int, error) {
+	if _, err := s.file.Write(p); err != nil {
+		s.run.failed(err)
+	}
+	return len(p), nil
+}
+
+// Stdout, Stderr and Console take what the guest wrote. Writing never fails;
+// Err tells.
+func (r *Run) Stdout() io.Writer  { return stream{r, r.stdout} }
+func (r *Run) Stderr() io.Writer  { return stream{r, r.stderr} }
+func (r *Run) Console() io.Writer { return stream{r, r.console} }
+
+// Netlog appends one line.
+func (r *Run) Netlog(decision any) {
+	text, err := json.Marshal(decision)
+	if err == nil {
+		_, err = r.netlog.Write(append(text, '\n'))
+	}
+	if err != nil {
+		r.failed(err)
+	}
+}
+
+// Finish writes the record for the last time, to the disk itself, and lets go
+// of it. It returns the first error of the whole record.
+func (r *Run) Finish(now time.Time) error {
+	finished := now.UTC()
+	r.Finished = &finished
+	if err := r.write(true); err != nil {
+		r.failed(err)
+	}
+	r.closeFiles()
+	return r.Err()
+}
+
+func (r *Run) closeFiles() {
+	for _, f := range []*os.File{r.stdout, r.stderr, r.netlog, r.console, r.lock} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// Get reads a run's record. A record that says it is running is Interrupted
+// when nobody holds its lock.
+func (s *Store) Get(id string) (*Record, error) {
+	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") {
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+	}
+	f, err := os.Open(filepath.Join(s.dir, id, recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var rec Record
+	if err := json.NewDecoder(io.LimitReader(f, maxRecord)).Decode(&rec); err != nil {
+		return nil, fmt.Errorf("read record %s: %w", id, err)
+	}
+	if rec.SchemaVersion > SchemaVersion {
+		return nil, fmt.Errorf("read record %s: it has schema version %d, this unitask knows %d: use a newer unitask", id, rec.SchemaVersion, SchemaVersion)
+	}
+	if rec.Status == Running && !s.held(id) {
+		rec.Status = Interrupted
+	}
+	return &rec, nil
+}
+
+// held says whether a process holds the run's lock.
+func (s *Store) held(id string) bool {
+	f, err := os.Open(filepath.Join(s.dir, id, lockFile))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// Path is a file of a run.
+func (s *Store) Path(id, name string) string { return filepath.Join(s.dir, id, name) }
+
+// IDs returns every run's id, oldest first.
+func (s *Store) IDs() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			ids = append(ids, e.Name())
+		}
+	}
+	sort.Strings(ids)
+	return ids, nil
+}
+
+// Find returns the id that "last" or a unique prefix means.
+func (s *Store) Find(prefix string) (string, error) {
+	ids, err := s.IDs()
+	if err != nil {
+		return "", err
+	}
+	if prefix == "last" {
+		if len(ids) == 0 {
+			return "", fmt.Errorf("%w: nothing was run yet", ErrNotFound)
+		}
+		return ids[len(ids)-1], nil
+	}
+	var found []string
+	for _, id := range ids {
+		if id == prefix {
+			return id, nil
+		}
+		if prefix != "" && strings.HasPrefix(id, prefix) {
+			found = append(found, id)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return "", fmt.Errorf("%w: none begins with %q", ErrNotFound, prefix)
+	}
+	return "", fmt.Errorf("%d runs begin with %q: give more of the id", len(found), prefix)
+}

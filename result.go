@@ -1,0 +1,123 @@
+package unitask
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"unicode/utf8"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/vmm"
+)
+
+// Outcome is how a run ended, apart from its exit code.
+type Outcome string
+
+const (
+	OutcomeExited    Outcome = "exited"    // by itself; ExitCode is its own
+	OutcomeSignaled  Outcome = "signaled"  // by a signal; ExitCode is 128 plus its number
+	OutcomeTimeout   Outcome = "timeout"   // ExitCode 124
+	OutcomeOOM       Outcome = "oom"       // ExitCode 137
+	OutcomeCancelled Outcome = "cancelled" // the caller stopped it; ExitCode 130
+	OutcomeCrashed   Outcome = "crashed"   // the machine died or broke the protocol; ExitCode 125
+	OutcomeFailed    Outcome = "failed"    // unitask or the host failed; ExitCode 125
+)
+
+// Result is what came of a run. Its JSON form is what `unitask run --json`
+// prints and what the record and MCP hold.
+type Result struct {
+	RunID     string
+	Outcome   Outcome
+	ExitCode  int
+	Stdout    []byte // empty when IO.Stdout was given
+	Stderr    []byte
+	Truncated bool // more was printed than OutputBytes
+	TimedOut  bool
+	OOM       bool
+	Error     string // one sentence for every outcome but exited
+	Duration  Durations
+
+	Kernel      image.Kernel
+	Accelerator vmm.Accel
+	MemoryMB    int
+	Policy      Policy
+}
+
+// Durations are a run's parts in milliseconds.
+type Durations struct {
+	Total   int64 `json:"total"`   // from the request to the end
+	Boot    int64 `json:"boot"`    // until the guest waited for its code
+	Connect int64 `json:"connect"` // until the code was in and started
+	Run     int64 `json:"run"`     // the code itself
+}
+
+// Policy is what was granted and what was not.
+type Policy struct {
+	Effective policy.Effective `json:"effective"`
+	Denials   []policy.Denial  `json:"denials"`
+}
+
+// resultJSON is Result's wire form. Streams that are not UTF-8 come as base64.
+type resultJSON struct {
+	RunID        string       `json:"runId"`
+	Outcome      Outcome      `json:"outcome"`
+	ExitCode     int          `json:"exitCode"`
+	Stdout       string       `json:"stdout"`
+	Stderr       string       `json:"stderr"`
+	StdoutBase64 string       `json:"stdoutBase64,omitempty"`
+	StderrBase64 string       `json:"stderrBase64,omitempty"`
+	Truncated    bool         `json:"truncated"`
+	TimedOut     bool         `json:"timedOut"`
+	OOM          bool         `json:"oom"`
+	Error        string       `json:"error,omitempty"`
+	Duration     Durations    `json:"durationMs"`
+	Kernel       image.Kernel `json:"kernel,omitempty"`
+	Accelerator  vmm.Accel    `json:"accelerator,omitempty"`
+	MemoryMB     int          `json:"memoryMb,omitempty"`
+	Policy       Policy       `json:"policy"`
+}
+
+// MarshalJSON gives the wire form.
+func (r Result) MarshalJSON() ([]byte, error) {
+	j := resultJSON{
+		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
+		Error: r.Error, Duration: r.Duration, Kernel: r.Kernel, Accelerator: r.Accelerator, MemoryMB: r.MemoryMB, Policy: r.Policy,
+	}
+	j.Stdout, j.StdoutBase64 = text(r.Stdout)
+	j.Stderr, j.StderrBase64 = text(r.Stderr)
+	if j.Policy.Denials == nil {
+		j.Policy.Denials = []policy.Denial{}
+	}
+	return json.Marshal(j)
+}
+
+// text is a stream as JSON can hold it, and exactly where that loses something.
+func text(b []byte) (plain, exact string) {
+	if utf8.Valid(b) {
+		return string(b), ""
+	}
+	return string(b), base64.StdEncoding.EncodeToString(b)
+}
+
+// UnmarshalJSON reads the wire form.
+func (r *Result) UnmarshalJSON(data []byte) error {
+	var j resultJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	*r = Result{
+		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
+		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Duration: j.Duration, Kernel: j.Kernel, Accelerator: j.Accelerator,
+		MemoryMB: j.MemoryMB, Policy: j.Policy,
+	}
+	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {
+		if from != "" {
+			b, err := base64.StdEncoding.DecodeString(from)
+			if err != nil {
+				return err
+			}
+			*to = b
+		}
+	}
+	return nil
+}

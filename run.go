@@ -1,0 +1,298 @@
+package unitask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// maxCode bounds the source text; Node itself refuses strings of 512 MiB.
+const maxCode = 64 << 20
+
+// Run runs one request: resolve, record, image, network, machine, guest, code,
+// end. Every value goes down this list once.
+func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, error) {
+	begin := time.Now()
+	code, err := checkCode(req)
+	if err != nil {
+		return nil, err
+	}
+	asked := policy.Request{
+		Kernel: string(req.Kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
+	}
+	eff, denials, err := policy.Resolve(asked)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := rt.runs.Create(begin, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{asked, code.path, req.Args, req.Env, code.dir})
+	if err != nil {
+		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
+	}
+	rt.opts.Events(Event{EventRecord, rec.ID})
+	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{eff, denials}}
+
+	err = rt.run(ctx, code, eff, streams, rec, res)
+	res.Duration.Total = time.Since(begin).Milliseconds()
+	if err != nil {
+		res.Error = err.Error()
+	}
+	if e := finish(rec, res); e != nil && err == nil {
+		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
+		err = hostError("record", e)
+	}
+	return res, err
+}
+
+// run does what needs a machine, and fills in res.
+func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, streams IO, rec *record.Run, res *Result) error {
+	start := time.Now()
+	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
+	im, err := rt.ensureImage(ctx, image.Kernel(eff.Kernel))
+	if err != nil {
+		return rt.classify(ctx, res, "image", err)
+	}
+	res.Kernel = im.Kernel
+	res.Policy.Effective.Kernel = string(im.Kernel)
+
+	b, err := rt.boot(ctx, im, eff.MemoryMB, recordSinks(rec))
+	if err != nil {
+		return rt.classify(ctx, res, "boot", err)
+	}
+	defer b.close()
+	res.Accelerator = b.accel
+	rec.Machine = b.describe(im, eff.MemoryMB)
+	rec.Effective, _ = json.Marshal(res.Policy.Effective)
+	rec.Denials, _ = json.Marshal(res.Policy.Denials)
+	if err := rec.Update(); err != nil {
+		return rt.classify(ctx, res, "record", err)
+	}
+	booted := time.Now()
+	res.Duration.Boot = booted.Sub(start).Milliseconds()
+
+	conn, err := b.connect(ctx, code)
+	if err != nil {
+		return rt.classify(ctx, res, "connect", b.explain(err))
+	}
+	defer conn.Close()
+	rt.opts.Events(Event{EventStarted, ""})
+	started := time.Now()
+	res.Duration.Connect = started.Sub(booted).Milliseconds()
+
+	stdout := newCapped(eff.OutputBytes, rec.Stdout(), streams.Stdout)
+	stderr := newCapped(eff.OutputBytes, rec.Stderr(), streams.Stderr)
+	timed, cancel := context.WithTimeoutCause(ctx, eff.Timeout(), errTimeout)
+	defer cancel()
+	end, err := conn.Stream(timed, streams.Stdin, stdout, stderr)
+	res.Duration.Run = time.Since(started).Milliseconds()
+	if errors.Is(err, guest.ErrGone) {
+		end, err = b.afterlife(ctx, err)
+	}
+	b.close() // the machine is gone before anything is said of its end
+	res.Stdout, res.Stderr = stdout.bytes(), stderr.bytes()
+	res.Truncated = stdout.truncated || stderr.truncated
+	rec.Drops, _ = json.Marshal(b.drops())
+	if err != nil {
+		return rt.classify(ctx, res, "run", b.explain(err))
+	}
+	res.ended(end, string(stderr.tail))
+	return nil
+}
+
+// ended fills in how the code ended by itself.
+func (r *Result) ended(end guest.End, stderrTail string) {
+	switch {
+	case end.OOM || (end.Signal == sigabrt && strings.Contains(stderrTail, "JavaScript heap out of memory")):
+		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, outOfMemory(r.MemoryMB)
+	case end.Signal != 0:
+		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, exitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
+	default:
+		r.Outcome, r.ExitCode = OutcomeExited, end.Code
+	}
+}
+
+const sigabrt = 6
+
+// classify turns an error into the outcome that it means; it returns nil for a
+// time-out, which is a result.
+func (rt *Runtime) classify(ctx context.Context, res *Result, op string, err error) error {
+	var gone *GuestError
+	switch {
+	case errors.Is(err, errTimeout):
+		res.Outcome, res.ExitCode, res.TimedOut = OutcomeTimeout, ExitTimeout, true
+		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", res.Policy.Effective.TimeoutSeconds)
+		return nil
+	case ctx.Err() != nil:
+		res.Outcome, res.ExitCode = OutcomeCancelled, ExitCancelled
+		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	case errors.As(err, &gone):
+		res.Outcome, res.ExitCode = OutcomeCrashed, ExitHost
+		return err
+	}
+	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
+	return hostError(op, err)
+}
+
+// finish completes the record.
+func finish(rec *record.Run, res *Result) error {
+	rec.Status = record.Done
+	if res.Outcome == OutcomeFailed {
+		rec.Status = record.Failed
+	}
+	rec.Error = res.Error
+	brief := *res
+	brief.Stdout, brief.Stderr = nil, nil // in files of their own
+	rec.Result, _ = json.Marshal(brief)
+	return rec.Finish(time.Now())
+}
+
+// recordedRequest is what the record holds of a request, the code aside.
+type recordedRequest struct {
+	policy.Request
+	Path string            `json:"path"`
+	Args []string          `json:"args,omitempty"`
+	Env  map[string]string `json:"env,omitempty"`
+	Dir  string            `json:"dir"`
+}
+
+// program is a request's code, checked.
+type program struct {
+	text        string
+	path        string // absolute, in the guest
+	dir         string
+	packageType string
+	args        []string
+	env         map[string]string
+}
+
+const (
+	defaultDir  = "/work"
+	defaultFile = "code.js"
+)
+
+// checkCode checks what of a request is no policy.
+func checkCode(req Request) (program, error) {
+	bad := func(field, value, reason string) (program, error) {
+		return program{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
+	}
+	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, env: map[string]string{
+		"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/user",
+	}}
+	if p.dir == "" {
+		p.dir = defaultDir
+	}
+	if p.path == "" {
+		p.path = defaultFile
+	}
+	if !path.IsAbs(p.dir) {
+		return bad("dir", fmt.Sprintf("%q", p.dir), "must be absolute")
+	}
+	p.dir = path.Clean(p.dir)
+	if !path.IsAbs(p.path) {
+		p.path = path.Join(p.dir, p.path)
+	}
+	p.path = path.Clean(p.path)
+	switch {
+	case len(p.text) > maxCode:
+		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", maxCode))
+	case !isSource(path.Ext(p.path)):
+		return bad("path", fmt.Sprintf("%q", p.path), "must end in .js, .cjs, .mjs, .ts, .cts or .mts")
+	case p.packageType != "" && p.packageType != "module" && p.packageType != "commonjs":
+		return bad("packageType", fmt.Sprintf("%q", p.packageType), "must be module or commonjs")
+	}
+	for _, where := range []string{p.path, p.dir} {
+		if strings.ContainsRune(where, 0) || len(where) > maxPath || reserved(where) {
+			return bad("path", fmt.Sprintf("%.80q", where), "is not a path the guest can have: it keeps /dev, /proc, /sys, /usr, /lib, /etc, /bin and /unitask for itself")
+		}
+	}
+	for _, a := range p.args {
+		if strings.ContainsRune(a, 0) {
+			return bad("args", fmt.Sprintf("%.80q", a), "must not hold a NUL byte")
+		}
+	}
+	for name := range req.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(req.Env[name], 0) {
+			return bad("env", fmt.Sprintf("%.80q", name), "a name must not be empty or hold = or a NUL byte")
+		}
+	}
+	maps.Copy(p.env, req.Env)
+	return p, nil
+}
+
+func isSource(ext string) bool {
+	switch ext {
+	case ".js", ".cjs", ".mjs", ".ts", ".cts", ".mts":
+		return true
+	}
+	return false
+}
+
+// maxPath bounds a path inside the guest, as PATH_MAX does.
+const maxPath = 4000
+
+// reserved says that a path lies where the guest's own files are.
+func reserved(p string) bool {
+	for _, dir := range []string{"/dev", "/proc", "/sys", "/usr", "/lib", "/lib64", "/etc", "/bin", "/unitask", "/image", "/modules", "/init"} {
+		if p == dir || strings.HasPrefix(p, dir+"/") {
+			return true
+		}
+	}
+	return p == "/"
+}
+
+// files is what must be in the guest before the start, in order.
+func (p program) files() []guest.File {
+	files := []guest.File{{Path: p.dir, Mode: fs.ModeDir | 0o755, User: true}}
+	if p.packageType != "" {
+		files = append(files, guest.File{Path: path.Join(path.Dir(p.path), "package.json"), Mode: 0o644, Size: int64(len(p.packageJSON()))})
+	}
+	return append(files,
+		guest.File{Path: p.path, Mode: 0o644, Size: int64(len(p.text))},
+		guest.File{Path: guest.MainLink, Mode: fs.ModeSymlink, Target: p.path})
+}
+
+func (p program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
+
+// put sends the program into the guest and starts it.
+func (p program) put(ctx context.Context, conn *guest.Conn) error {
+	for _, f := range p.files() {
+		content := p.text
+		if strings.HasSuffix(f.Path, "/package.json") && f.Path != p.path {
+			content = p.packageJSON()
+		}
+		if err := conn.Put(f, strings.NewReader(content)); err != nil {
+			return err
+		}
+	}
+	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: p.env, Dir: p.dir})
+}
+
+// ensureImage returns the image for a kernel, building what is missing.
+func (rt *Runtime) ensureImage(ctx context.Context, kernel image.Kernel) (*image.Image, error) {
+	arch := image.HostArch()
+	if kernel == "" {
+		kernel = rt.images.Best(arch)
+	}
+	im, err := rt.images.Ensure(ctx, kernel, arch)
+	if errors.Is(err, image.ErrNotVendored) && kernel == image.Linux {
+		if err := rt.images.Vendor(ctx, arch); err != nil {
+			return nil, err
+		}
+		im, err = rt.images.Ensure(ctx, kernel, arch)
+	}
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home)
+	}
+	return im, err
+}

@@ -1,0 +1,80 @@
+package unitask
+
+import (
+	"bytes"
+	"io"
+)
+
+// capped passes a stream on up to a limit and drops the rest, so that a guest
+// that prints without end costs neither memory nor disk and is not stalled.
+type capped struct {
+	left      int64
+	truncated bool
+	record    io.Writer
+	out       io.Writer     // the caller's, or nil
+	collected *bytes.Buffer // when out is nil
+	tail      []byte        // the last bytes, for diagnosis; also of what was dropped
+}
+
+// tailSize holds V8's report of a full heap, a few kilobytes before the end.
+const tailSize = 16 << 10
+
+func newCapped(limit int64, record, out io.Writer) *capped {
+	c := &capped{left: limit, record: record, out: out}
+	if out == nil {
+		c.collected = new(bytes.Buffer)
+		c.out = c.collected
+	}
+	return c
+}
+
+// Write fails only when the caller's writer does.
+func (c *capped) Write(p []byte) (int, error) {
+	n := len(p)
+	c.tail = append(c.tail, p...)
+	if over := len(c.tail) - tailSize; over > 0 {
+		c.tail = append(c.tail[:0], c.tail[over:]...)
+	}
+	if int64(len(p)) > c.left {
+		c.truncated = true
+		p = p[:c.left]
+	}
+	c.left -= int64(len(p))
+	if len(p) == 0 {
+		return n, nil
+	}
+	_, _ = c.record.Write(p)
+	if _, err := c.out.Write(p); err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+func (c *capped) bytes() []byte {
+	if c.collected == nil {
+		return nil
+	}
+	return c.collected.Bytes()
+}
+
+// console keeps the serial port's output: the beginning in the record, up to a
+// limit, and the end for a reason when the machine dies.
+type console struct {
+	record io.Writer
+	left   int
+	tail   []byte
+}
+
+// maxConsole bounds console.log; a booting kernel prints some kilobytes.
+const maxConsole = 1 << 20
+
+func (c *console) Write(p []byte) (int, error) {
+	c.tail = append(c.tail, p...)
+	if over := len(c.tail) - tailSize; over > 0 {
+		c.tail = append(c.tail[:0], c.tail[over:]...)
+	}
+	keep := p[:min(len(p), c.left)]
+	c.left -= len(keep)
+	_, _ = c.record.Write(keep)
+	return len(p), nil
+}

@@ -1,0 +1,152 @@
+// Package unitask runs code that nobody trusts in a fresh, one-shot virtual
+// machine under a declarative policy: code in, runs, result out, machine gone,
+// record kept.
+//
+//	result, err := unitask.Run(ctx, unitask.Request{
+//		Code:     `console.log("hello from", process.platform)`,
+//		MemoryMB: 256,
+//		Timeout:  10 * time.Second,
+//	}, unitask.Options{})
+//	// result.Stdout is "hello from linux\n", result.ExitCode is 0
+//
+// The promise: the code runs in a machine that nobody has used before and
+// nobody will use again; it has no network but what the policy allows, no files
+// but those it was given, and no more memory, time and output than it was
+// granted. Whatever it does, Run returns within the time limit, nothing of the
+// machine is left, and what happened is on record.
+//
+// A program that fails is a Result, not an error: errors are for what kept the
+// code from running or its result from being had (see errors.go).
+package unitask
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/vmm"
+)
+
+// Request is the code and what it asks for. Zero values mean the default.
+type Request struct {
+	// Code is the source text. Whether it is an ES module, CommonJS or
+	// TypeScript is told as Node tells it: by the extension of Path, the nearest
+	// package.json's type (PackageType), and the syntax.
+	Code string
+	// Path is the code's file inside the guest; a relative one is taken from
+	// Dir. "" is code.js. Extensions: .js .cjs .mjs .ts .cts .mts.
+	Path string
+	// PackageType is "module" or "commonjs" when a package.json beside the code
+	// says so, else "".
+	PackageType string
+	// Args follow the file's name in process.argv.
+	Args []string
+	// Env is added to the guest's environment, which holds PATH and HOME only.
+	Env map[string]string
+	// Dir is the working directory inside the guest, absolute; "" is /work.
+	Dir string
+
+	Kernel      image.Kernel  // "" is the best there is: nanos where its kernel is vendored, else linux
+	MemoryMB    int           // of the machine, MiB; 0 is 512
+	Timeout     time.Duration // of the code, from its first line on; 0 is 60 s
+	OutputBytes int64         // kept of each of stdout and stderr; 0 is 16 MiB
+}
+
+// IO are a run's streams.
+type IO struct {
+	// Stdin is the code's standard input; nil is empty.
+	Stdin io.Reader
+	// Stdout and Stderr receive the streams while the code runs. Where one is
+	// nil, the stream is collected in the Result instead.
+	Stdout, Stderr io.Writer
+}
+
+// Options say where and how to run; the zero value will do.
+type Options struct {
+	// Home is the folder for parts, images and records; "" is $UNITASK_HOME, or
+	// ~/.unitask.
+	Home string
+	// Accel is the accelerator; "" is auto.
+	Accel vmm.Accel
+	// Events, if not nil, is told what a run does; see Event. It is called from
+	// the goroutine that runs, and must not block.
+	Events func(Event)
+	// Streams of the run, for Run. Runtime.Run has its own.
+	IO
+}
+
+// Run runs one request and returns when its machine is gone.
+//
+// The Result is not nil once there is a record, also when err is not nil. A ctx
+// that ends stops the machine; err then wraps its cause.
+func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
+	rt, err := Open(opts)
+	if err != nil {
+		return nil, err
+	}
+	defer rt.Close()
+	return rt.Run(ctx, req, opts.IO)
+}
+
+// Runtime runs requests. Any number of goroutines may call Run at once.
+type Runtime struct {
+	opts   Options
+	images *image.Store
+	runs   *record.Store
+	memo   *vmm.Memo
+}
+
+// DefaultHome is $UNITASK_HOME, or ~/.unitask.
+func DefaultHome() (string, error) {
+	if home := os.Getenv("UNITASK_HOME"); home != "" {
+		return filepath.Abs(home)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find the home folder: %w: set UNITASK_HOME", err)
+	}
+	return filepath.Join(home, ".unitask"), nil
+}
+
+// Open checks the options and returns a runtime. Close frees it.
+func Open(opts Options) (*Runtime, error) {
+	var err error
+	if opts.Home == "" {
+		if opts.Home, err = DefaultHome(); err != nil {
+			return nil, &HostError{Op: "open", Err: err}
+		}
+	}
+	if opts.Accel, err = vmm.ParseAccel(string(opts.Accel)); err != nil {
+		return nil, &policy.FieldError{Field: "accel", Value: string(opts.Accel), Reason: err.Error()}
+	}
+	if opts.Events == nil {
+		opts.Events = func(Event) {}
+	}
+	events := opts.Events
+	images, err := image.Open(opts.Home, guest.Sources, func(msg string) { events(Event{Kind: EventImage, Message: msg}) })
+	if err != nil {
+		return nil, &HostError{Op: "open", Err: err}
+	}
+	return &Runtime{
+		opts:   opts,
+		images: images,
+		runs:   record.Open(filepath.Join(opts.Home, "runs")),
+		memo:   vmm.OpenMemo(filepath.Join(opts.Home, "cache", "memo.json")),
+	}, nil
+}
+
+// Images is the store of parts and images.
+func (rt *Runtime) Images() *image.Store { return rt.images }
+
+// Runs is the store of records.
+func (rt *Runtime) Runs() *record.Store { return rt.runs }
+
+// Close frees what the runtime holds. Runs under way go on.
+func (rt *Runtime) Close() error { return nil }

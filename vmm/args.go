@@ -1,0 +1,121 @@
+package vmm
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Boot is what a machine starts from. Paths are opened by QEMU.
+type Boot struct {
+	Kernel string
+	Initrd string   // "" when the kernel wants none
+	Append string   // kernel command line
+	Disks  []string // raw images, read-only, in order
+	// MachineOptions are what this kernel needs of the machine beyond the
+	// defaults below, in -M's own form: "acpi=on,rtc=on".
+	MachineOptions string
+}
+
+// Spec is one machine as the command line sees it.
+type Spec struct {
+	Arch     Arch
+	Accel    Accel
+	MemoryMB int
+	Boot     Boot
+	// Descriptor numbers in QEMU: stream sockets for the network card, for QMP
+	// and for the serial console.
+	NetFD, QMPFD, ConsoleFD int
+	// Sandbox turns on QEMU's own system call filter (Linux builds have it).
+	Sandbox bool
+}
+
+// GuestMAC is the address of every machine's network card: one machine is one
+// network, so it need not be unique, and a snapshot can keep it.
+const GuestMAC = "52:54:00:75:74:01"
+
+// DebugExitPort is the I/O port of amd64's debug-exit device; writing v ends
+// QEMU with status v<<1|1.
+const DebugExitPort = 0x501
+
+// Args returns QEMU's command line without the program's name. It is pure.
+func Args(s Spec) []string {
+	args := []string{
+		"-nodefaults",
+		"-no-user-config",
+		"-no-reboot",
+		"-display", "none",
+		"-accel", accelArg(s.Accel),
+		"-cpu", cpuModel(s.Accel),
+		"-smp", "1",
+		"-m", strconv.Itoa(s.MemoryMB),
+	}
+	switch s.Arch {
+	case ARM64:
+		// gic-version=3 leaves Nanos silent.
+		args = append(args, "-M", machine("virt,gic-version=2", s.Boot.MachineOptions), "-semihosting-config", "enable=on,target=native")
+	default:
+		// Without rtc the guest has no wall clock before it is seeded.
+		args = append(args, "-M", machine("microvm,rtc=on,isa-serial=on", s.Boot.MachineOptions),
+			"-global", "virtio-mmio.force-legacy=false",
+			"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
+	}
+	if s.Sandbox {
+		args = append(args, "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
+	}
+	args = append(args, "-kernel", s.Boot.Kernel)
+	if s.Boot.Initrd != "" {
+		args = append(args, "-initrd", s.Boot.Initrd)
+	}
+	if s.Boot.Append != "" {
+		args = append(args, "-append", s.Boot.Append)
+	}
+	for i, d := range s.Boot.Disks {
+		id := fmt.Sprintf("disk%d", i)
+		args = append(args,
+			"-blockdev", "driver=raw,node-name="+id+",read-only=on,file.driver=file,file.locking=off,file.filename="+comma(d),
+			"-device", "virtio-blk-device,drive="+id)
+	}
+	return append(args,
+		"-netdev", fmt.Sprintf("stream,id=net0,server=off,addr.type=fd,addr.str=%d", s.NetFD),
+		"-device", "virtio-net-device,netdev=net0,mac="+GuestMAC,
+		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", s.QMPFD),
+		"-mon", "chardev=qmp,mode=control",
+		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", s.ConsoleFD),
+		"-serial", "chardev:console",
+	)
+}
+
+func machine(base, more string) string {
+	if more == "" {
+		return base
+	}
+	return base + "," + more
+}
+
+func accelArg(a Accel) string {
+	if a == TCG {
+		// The translation buffer is a machine's largest memory beside its RAM:
+		// QEMU's default is up to a quarter of the host's.
+		return "tcg,tb-size=128"
+	}
+	return string(a)
+}
+
+func cpuModel(a Accel) string {
+	if a == TCG {
+		return "max" // qemu64 costs Node a second more
+	}
+	return "host"
+}
+
+// comma doubles commas, which separate options in QEMU's option strings.
+func comma(path string) string {
+	out := make([]byte, 0, len(path))
+	for i := range len(path) {
+		if path[i] == ',' {
+			out = append(out, ',')
+		}
+		out = append(out, path[i])
+	}
+	return string(out)
+}

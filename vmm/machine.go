@@ -1,0 +1,249 @@
+package vmm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config is a machine to be started.
+type Config struct {
+	QEMU     QEMU
+	Arch     Arch
+	Accel    Accel // not Auto
+	MemoryMB int   // of the guest
+	Boot     Boot
+	// NIC is QEMU's end of the network card's stream socket. Start duplicates
+	// it; the caller closes its own copy.
+	NIC *os.File
+	// Console receives what the guest writes to its serial port, as it comes. A
+	// Write that fails is ignored: the guest must not stall. nil discards.
+	Console io.Writer
+	// NoJail leaves out namespaces and the change of user (see Jail).
+	NoJail bool
+}
+
+// Machine is a running QEMU. Close ends it; every other call may be made from
+// any goroutine.
+type Machine struct {
+	Monitor *Monitor
+	// Jail says what holds the process: "namespaces, user nobody, no new
+	// privileges, seccomp".
+	Jail string
+
+	cmd     *exec.Cmd
+	stderr  tail
+	console net.Conn
+	copied  chan struct{} // closed when the console's reader is done
+	exited  chan struct{} // closed when the process is reaped
+	status  Exit
+
+	closeOnce sync.Once
+}
+
+// Exit is how QEMU ended.
+type Exit struct {
+	Code   int    // exit status; -1 when Signal is set
+	Signal string // "killed", …; "" for an ordinary exit
+	Stderr string // QEMU's own messages, the last kilobytes
+	// Guest is the status that the guest wrote to the debug-exit device, or -1.
+	// It has 7 bits.
+	Guest int
+}
+
+// Start starts QEMU and returns when the process runs; it does not wait for
+// QMP, which comes up while the guest boots (Monitor.Connect waits).
+func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
+	var clean cleanups
+	defer func() {
+		if err != nil {
+			clean.run()
+		}
+	}()
+	qmpOurs, qmpTheirs, err := socketPair()
+	if err != nil {
+		return nil, fmt.Errorf("start machine: %w", err)
+	}
+	clean.push(func() { qmpOurs.Close() })
+	defer qmpTheirs.Close()
+	conOurs, conTheirs, err := socketPair()
+	if err != nil {
+		return nil, fmt.Errorf("start machine: %w", err)
+	}
+	clean.push(func() { conOurs.Close() })
+	defer conTheirs.Close()
+
+	m := &Machine{console: conOurs, copied: make(chan struct{}), exited: make(chan struct{})}
+	m.stderr.limit = 16 << 10
+	// Descriptors from 3 on, in this order.
+	files := []*os.File{cfg.NIC, qmpTheirs, conTheirs}
+	spec := Spec{Arch: cfg.Arch, Accel: cfg.Accel, MemoryMB: cfg.MemoryMB, NetFD: 3, QMPFD: 4, ConsoleFD: 5, Sandbox: sandboxed}
+	spec.Boot, files, err = openBoot(cfg.Boot, files)
+	defer func() {
+		for _, f := range files[3:] {
+			f.Close()
+		}
+	}()
+	if err != nil {
+		return nil, fmt.Errorf("start machine: %w", err)
+	}
+	m.cmd = exec.Command(cfg.QEMU.Path, Args(spec)...)
+	m.cmd.ExtraFiles = files
+	m.cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	m.cmd.Dir = "/"
+	m.cmd.Stderr = &m.stderr
+	if m.Jail, err = m.spawn(cfg.NoJail); err != nil {
+		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
+	}
+	m.Monitor = NewMonitor(qmpOurs)
+	go m.copyConsole(cfg.Console)
+	limit(m.cmd.Process.Pid, cfg.MemoryMB)
+	return m, nil
+}
+
+// consoleDrain bounds how long the console is read after QEMU has ended.
+const consoleDrain = time.Second
+
+func (m *Machine) copyConsole(w io.Writer) {
+	defer close(m.copied)
+	if w == nil {
+		w = io.Discard
+	}
+	buf := make([]byte, 4096)
+	for {
+		n, err := m.console.Read(buf)
+		if n > 0 {
+			_, _ = w.Write(buf[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// reaped is called once by spawn's goroutine with the result of Wait.
+func (m *Machine) reaped(state *os.ProcessState) {
+	st := Exit{Code: -1, Guest: -1, Stderr: m.stderr.String()}
+	if state != nil {
+		st.Code = state.ExitCode()
+		if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			st.Signal = ws.Signal().String()
+		}
+		// The debug-exit device ends QEMU with v<<1|1; QEMU's own failures are 1
+		// and have something on stderr.
+		if st.Code&1 == 1 && st.Code > 0 && st.Stderr == "" {
+			st.Guest = st.Code >> 1
+		}
+	}
+	m.status = st
+	close(m.exited)
+}
+
+// Exited is closed when the process has ended.
+func (m *Machine) Exited() <-chan struct{} { return m.exited }
+
+// Wait waits for the end of the process and of its console, and returns the
+// same answer to every caller.
+func (m *Machine) Wait(ctx context.Context) (Exit, error) {
+	select {
+	case <-m.exited:
+	case <-ctx.Done():
+		return Exit{}, context.Cause(ctx)
+	}
+	_ = m.console.SetReadDeadline(time.Now().Add(consoleDrain))
+	<-m.copied
+	return m.status, nil
+}
+
+// Err turns the end of a process that should still run into an error.
+func (e Exit) Err() error {
+	status := fmt.Sprintf("exit status %d", e.Code)
+	if e.Signal != "" {
+		status = "signal: " + e.Signal
+	}
+	return &ExitError{Status: status, Stderr: e.Stderr}
+}
+
+// Close kills the machine and frees everything it holds. It may be called more
+// than once and by several goroutines; each returns when all is gone.
+func (m *Machine) Close() error {
+	m.closeOnce.Do(func() {
+		_ = m.cmd.Process.Kill()
+		<-m.exited
+		_ = m.Monitor.Disconnect()
+		_ = m.console.SetReadDeadline(time.Now().Add(consoleDrain))
+		<-m.copied
+		_ = m.console.Close()
+	})
+	<-m.copied
+	return nil
+}
+
+// Pid is QEMU's process id.
+func (m *Machine) Pid() int { return m.cmd.Process.Pid }
+
+// socketPair returns a connected pair of stream sockets: ours as a net.Conn,
+// theirs as a file to be inherited.
+func socketPair() (ours net.Conn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	for _, fd := range fds {
+		unix.CloseOnExec(fd)
+	}
+	f := os.NewFile(uintptr(fds[0]), "socketpair")
+	defer f.Close()
+	theirs = os.NewFile(uintptr(fds[1]), "socketpair")
+	ours, err = net.FileConn(f)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	return ours, theirs, nil
+}
+
+// cleanups run once, in reverse.
+type cleanups []func()
+
+func (c *cleanups) push(f func()) { *c = append(*c, f) }
+func (c *cleanups) run() {
+	for i := len(*c) - 1; i >= 0; i-- {
+		(*c)[i]()
+	}
+	*c = nil
+}
+
+// tail keeps the last bytes written to it.
+type tail struct {
+	mu    sync.Mutex
+	limit int
+	buf   []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - t.limit; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf)
+}
+
+var errNotRegular = errors.New("not a regular file")

@@ -1,0 +1,98 @@
+package vmm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strconv"
+	"time"
+)
+
+// QEMU is an installed QEMU.
+type QEMU struct {
+	Path    string `json:"path"`
+	Version string `json:"version"` // "7.2.22"
+	// ID changes when the binary does: path, size and time of change.
+	ID string `json:"id"`
+}
+
+// The oldest QEMU that has the stream network back end.
+const (
+	minMajor = 7
+	minMinor = 2
+)
+
+// versionTimeout bounds `qemu --version`, which takes some 20 ms.
+const versionTimeout = 10 * time.Second
+
+var programs = map[Arch]string{AMD64: "qemu-system-x86_64", ARM64: "qemu-system-aarch64"}
+
+// FindQEMU looks up the QEMU for an architecture on PATH and checks its
+// version. memo may hold the version of a binary that was seen before.
+func FindQEMU(ctx context.Context, arch Arch, memo *Memo) (QEMU, error) {
+	path, err := exec.LookPath(programs[arch])
+	if err != nil {
+		return QEMU{}, fmt.Errorf("%w: no %s on PATH: %s", ErrNoQEMU, programs[arch], installHint(arch))
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return QEMU{}, fmt.Errorf("%w: %v", ErrNoQEMU, err)
+	}
+	q := QEMU{Path: path, ID: fmt.Sprintf("%s:%d:%d", path, st.Size(), st.ModTime().UnixNano())}
+	if version, ok := memo.Get("qemu " + q.ID); ok {
+		q.Version = version
+		return q, nil
+	}
+	if q.Version, err = queryVersion(ctx, path); err != nil {
+		return QEMU{}, err
+	}
+	if err := checkVersion(q.Version); err != nil {
+		return QEMU{}, fmt.Errorf("%w: %s is version %s, %d.%d is needed: %s", ErrOldQEMU, path, q.Version, minMajor, minMinor, installHint(arch))
+	}
+	memo.Put("qemu "+q.ID, q.Version)
+	return q, nil
+}
+
+var versionPattern = regexp.MustCompile(`QEMU emulator version (\d+\.\d+(?:\.\d+)?)`)
+
+func queryVersion(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+			err = fmt.Errorf("%w: %s", err, lastLine(string(exit.Stderr)))
+		}
+		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	m := versionPattern.FindSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("ask %s for its version: it says %.80q", path, out)
+	}
+	return string(m[1]), nil
+}
+
+func checkVersion(v string) error {
+	var major, minor int
+	if _, err := fmt.Sscanf(v, "%d.%d", &major, &minor); err != nil {
+		return err
+	}
+	if major < minMajor || (major == minMajor && minor < minMinor) {
+		return errors.New("too old: " + strconv.Itoa(major))
+	}
+	return nil
+}
+
+// installHint says how to get QEMU on this system.
+func installHint(arch Arch) string {
+	if runtime.GOOS == "darwin" {
+		return "`brew install qemu`"
+	}
+	pkg := map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-arm"}[arch]
+	return fmt.Sprintf("on Debian and Ubuntu `apt-get install --no-install-recommends %s`, or your distribution's package of that sort", pkg)
+}

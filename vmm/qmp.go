@@ -1,0 +1,313 @@
+package vmm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+
+	"github.com/digitalocean/go-qemu/qmp"
+)
+
+// Monitor speaks QMP on a connection that is already there. It satisfies
+// go-qemu's qmp.Monitor, so that its typed commands (qmp/raw) work on it.
+//
+// go-qemu's own socket monitor would not do: its replies alias the read buffer
+// and are overwritten by an event that follows at once, events that nobody
+// drains block Run and Disconnect, a reply of more than 64 KiB ends it, and it
+// only dials paths. One goroutine reads here; every reply is a copy, found by
+// its id; events go to subscribers that lose the oldest when they don't keep up.
+//
+// Run may be called by many goroutines at once.
+type Monitor struct {
+	conn net.Conn
+
+	mu      sync.Mutex
+	next    int
+	waiting map[string]chan reply
+	subs    map[chan qmp.Event]struct{}
+	err     error // why reading ended; set before done is closed
+
+	greeting chan struct{} // closed when QEMU has greeted
+	version  qmp.Version
+	done     chan struct{} // closed when reading has ended
+}
+
+var _ qmp.Monitor = (*Monitor)(nil)
+
+// Bounds on what QEMU may send: query-qmp-schema answers with some 300 KiB; a
+// QEMU that was broken out of must not fill our memory.
+const (
+	maxQMPReply  = 4 << 20
+	eventBacklog = 64
+)
+
+type reply struct {
+	raw []byte
+	err error
+}
+
+// CommandError is QEMU's refusal of a command.
+type CommandError struct {
+	Command string
+	Class   string // "GenericError", "CommandNotFound", …
+	Desc    string
+}
+
+func (e *CommandError) Error() string { return fmt.Sprintf("QMP %s: %s", e.Command, e.Desc) }
+
+// NewMonitor returns a monitor on conn, which it owns from here on. Connect
+// does the handshake.
+func NewMonitor(conn net.Conn) *Monitor {
+	m := &Monitor{
+		conn:     conn,
+		waiting:  map[string]chan reply{},
+		subs:     map[chan qmp.Event]struct{}{},
+		greeting: make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+	go m.read()
+	return m
+}
+
+// Connect waits for the greeting and leaves negotiation mode.
+func (m *Monitor) Connect() error { return m.ConnectContext(context.Background()) }
+
+// ConnectContext is Connect with a bound.
+func (m *Monitor) ConnectContext(ctx context.Context) error {
+	select {
+	case <-m.greeting:
+	case <-m.done:
+		return m.readError()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for QEMU's greeting: %w", context.Cause(ctx))
+	}
+	_, err := m.RunContext(ctx, []byte(`{"execute":"qmp_capabilities"}`))
+	return err
+}
+
+// Version is what QEMU's greeting said. Valid after Connect.
+func (m *Monitor) Version() string {
+	v := m.version.QEMU
+	return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Micro)
+}
+
+// Disconnect closes the connection and waits for the reader. It may be called
+// more than once.
+func (m *Monitor) Disconnect() error {
+	err := m.conn.Close()
+	<-m.done
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Done is closed when QEMU has closed the connection.
+func (m *Monitor) Done() <-chan struct{} { return m.done }
+
+// Run sends one command ({"execute": …}) and returns the whole reply
+// ({"return": …}). It blocks until the reply comes or the connection ends.
+func (m *Monitor) Run(command []byte) ([]byte, error) {
+	return m.RunContext(context.Background(), command)
+}
+
+// RunContext is Run with a bound. A reply that comes later is dropped.
+func (m *Monitor) RunContext(ctx context.Context, command []byte) ([]byte, error) {
+	var cmd map[string]json.RawMessage
+	if err := json.Unmarshal(command, &cmd); err != nil {
+		return nil, fmt.Errorf("QMP command: %w", err)
+	}
+	name, _ := strconv.Unquote(string(cmd["execute"]))
+	answer := make(chan reply, 1)
+	m.mu.Lock()
+	m.next++
+	id := strconv.Itoa(m.next)
+	m.waiting[id] = answer
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		delete(m.waiting, id)
+		m.mu.Unlock()
+	}()
+	cmd["id"] = json.RawMessage(strconv.Quote(id))
+	line, err := json.Marshal(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := m.conn.Write(append(line, '\n')); err != nil {
+		return nil, fmt.Errorf("QMP %s: %w", name, err)
+	}
+	select {
+	case r := <-answer:
+		var refused *CommandError
+		if errors.As(r.err, &refused) {
+			refused.Command = name
+		}
+		return r.raw, r.err
+	case <-m.done:
+		return nil, m.readError()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("QMP %s: %w", name, context.Cause(ctx))
+	}
+}
+
+// Do runs one command with arguments (nil for none) and decodes what it returns
+// into result (nil to ignore it).
+func (m *Monitor) Do(ctx context.Context, name string, arguments, result any) error {
+	cmd := map[string]any{"execute": name}
+	if arguments != nil {
+		cmd["arguments"] = arguments
+	}
+	text, err := json.Marshal(cmd)
+	if err != nil {
+		return err
+	}
+	raw, err := m.RunContext(ctx, text)
+	if err != nil || result == nil {
+		return err
+	}
+	return json.Unmarshal(raw, &struct {
+		Return any `json:"return"`
+	}{result})
+}
+
+// Events returns QEMU's events from now on. The channel holds the newest
+// events; a reader that does not keep up loses the oldest. It is closed when
+// ctx ends or the connection does.
+func (m *Monitor) Events(ctx context.Context) (<-chan qmp.Event, error) {
+	ch := make(chan qmp.Event, eventBacklog)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return nil, m.err
+	}
+	m.subs[ch] = struct{}{}
+	context.AfterFunc(ctx, func() { m.unsubscribe(ch) })
+	return ch, nil
+}
+
+func (m *Monitor) unsubscribe(ch chan qmp.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.subs[ch]; ok {
+		delete(m.subs, ch)
+		close(ch)
+	}
+}
+
+func (m *Monitor) readError() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// message is anything QEMU sends.
+type message struct {
+	QMP *struct {
+		Version qmp.Version `json:"version"`
+	} `json:"QMP"`
+	ID    string          `json:"id"`
+	Event string          `json:"event"`
+	Ret   json.RawMessage `json:"return"`
+	Error *struct {
+		Class string `json:"class"`
+		Desc  string `json:"desc"`
+	} `json:"error"`
+}
+
+func (m *Monitor) read() {
+	err := m.readAll()
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	m.mu.Lock()
+	m.err = fmt.Errorf("QMP connection ended: %w", err)
+	for ch := range m.subs {
+		delete(m.subs, ch)
+		close(ch)
+	}
+	m.mu.Unlock()
+	close(m.done)
+}
+
+func (m *Monitor) readAll() error {
+	r := bufio.NewReaderSize(m.conn, 16<<10)
+	for {
+		line, err := readLine(r)
+		if err != nil {
+			return err
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		var msg message
+		if err := json.Unmarshal(line, &msg); err != nil {
+			return fmt.Errorf("not QMP: %.80q", line)
+		}
+		m.dispatch(&msg, line)
+	}
+}
+
+// readLine returns a line in memory of its own.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) > maxQMPReply {
+			return nil, fmt.Errorf("a reply of more than %d bytes", maxQMPReply)
+		}
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
+}
+
+func (m *Monitor) dispatch(msg *message, line []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case msg.QMP != nil:
+		select {
+		case <-m.greeting:
+		default:
+			m.version = msg.QMP.Version
+			close(m.greeting)
+		}
+	case msg.Event != "":
+		var ev qmp.Event
+		if json.Unmarshal(line, &ev) != nil {
+			return
+		}
+		for ch := range m.subs {
+			for {
+				select {
+				case ch <- ev:
+				default:
+					select {
+					case <-ch: // make room: drop the oldest
+					default:
+					}
+					continue
+				}
+				break
+			}
+		}
+	case m.waiting[msg.ID] != nil:
+		r := reply{raw: line}
+		if msg.Error != nil {
+			r = reply{err: &CommandError{Class: msg.Error.Class, Desc: msg.Error.Desc}}
+		}
+		select {
+		case m.waiting[msg.ID] <- r:
+		default: // a second reply to one command: QEMU does not do that
+		}
+	}
+}

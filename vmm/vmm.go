@@ -1,0 +1,49 @@
+// Package vmm runs one QEMU machine: its command line (args.go, a pure
+// function), its process and limits (machine.go, spawn_linux.go), its control
+// channel (qmp.go) and the choice of accelerator (accel.go).
+//
+// A machine has one disk or more, one network card and one serial console. The
+// card's other end is a stream socket that the caller holds; the package never
+// gives a machine any other way out, and knows nothing of what runs inside.
+package vmm
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Arch names a guest architecture as Go does: amd64 or arm64.
+type Arch string
+
+const (
+	AMD64 Arch = "amd64"
+	ARM64 Arch = "arm64"
+)
+
+// ErrNoQEMU says that no QEMU for the architecture was found.
+var ErrNoQEMU = errors.New("QEMU is not installed")
+
+// ErrOldQEMU says that the QEMU found lacks what is needed.
+var ErrOldQEMU = errors.New("QEMU is too old")
+
+// ExitError says that QEMU ended when it should not have.
+type ExitError struct {
+	Status string // as os.ProcessState gives it: "exit status 1", "signal: aborted"
+	Stderr string // what QEMU said, cut to its last kilobytes
+}
+
+func (e *ExitError) Error() string {
+	if e.Stderr == "" {
+		return fmt.Sprintf("QEMU ended: %s", e.Status)
+	}
+	return fmt.Sprintf("QEMU ended: %s: %s", e.Status, lastLine(e.Stderr))
+}
+
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
+		s = s[i+1:]
+	}
+	return s
+}
