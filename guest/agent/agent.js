@@ -7,7 +7,9 @@
 
 const CTL = 3; // stream to agent.c: frames in (u32 length, type, payload), letters out
 
-// Workers inherit --require: nothing to do there.
+// Workers inherit --require: nothing to do there but to leave no trace.
+delete require.cache[__filename];
+process.execArgv = [];
 if (require('node:worker_threads').isMainThread) main();
 
 function main() {
@@ -26,9 +28,6 @@ function main() {
   Object.assign(process.env, start.env);
   process.chdir(start.cwd);
   process.argv = [process.execPath, ...start.argv];
-  process.execArgv = [];
-  delete require.cache[__filename];
-
   fs.writeSync(CTL, 'S');
   fs.closeSync(CTL);
 }

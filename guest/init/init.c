@@ -277,7 +277,8 @@ static int ended(struct agent *a, struct agent_end *end)
 
 static void pipe_pair(int fds[2])
 {
-	if (pipe2(fds, O_CLOEXEC) < 0)
+	// The user owns it, so that the code can open /dev/stdout and its like.
+	if (pipe2(fds, O_CLOEXEC) < 0 || fchown(fds[0], USER_ID, USER_ID) < 0)
 		die("pipe");
 }
 
@@ -303,6 +304,7 @@ int main(void)
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);
 	filesystems();
+	chmod("/", 0755);
 	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? 0 : read(fd, cmdline, sizeof cmdline - 1);
 	cmdline[n > 0 ? n : 0] = 0;

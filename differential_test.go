@@ -1,0 +1,240 @@
+package unitask_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+// The differential test: every script in testdata/differential is run by the
+// vendored node on this host and in a machine; stdout, stderr and the exit code
+// must be the same, byte for byte. What differs is listed, with its reason, in
+// testdata/differential/exceptions.toml.
+
+type exception struct {
+	Script string   `toml:"script"`
+	Kernel []string `toml:"kernel"` // where it holds; none: everywhere
+	Reason string   `toml:"reason"`
+	// What the guest gives instead; a field that is not there is not compared.
+	Exit   *int    `toml:"exit"`
+	Stdout *string `toml:"stdout"` // regular expressions
+	Stderr *string `toml:"stderr"`
+}
+
+func loadExceptions(t *testing.T) []exception {
+	t.Helper()
+	var file struct {
+		Exception []exception `toml:"exception"`
+	}
+	meta, err := toml.DecodeFile("testdata/differential/exceptions.toml", &file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if extra := meta.Undecoded(); len(extra) > 0 {
+		t.Fatalf("exceptions.toml: unknown key %v", extra)
+	}
+	for _, e := range file.Exception {
+		if e.Reason == "" || e.Script == "" {
+			t.Fatalf("exceptions.toml: an exception wants a script and a reason: %+v", e)
+		}
+		if _, err := os.Stat("testdata/differential/" + e.Script); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return file.Exception
+}
+
+// What a script is given beside its text.
+var (
+	scriptArgs  = map[string][]string{"process-args.js": {"one", "--two=3", "", "with space", "ünïcödé"}}
+	scriptStdin = map[string]string{
+		"stdin-echo.js": "hello\n", "stdin-lines.js": "a\nb\nlast", "stdin-sync.js": "all of\nit\n",
+		"stdin-async-iter.mjs": strings.Repeat("0123456789", 30000), "stdin-unread.js": "unread",
+	}
+)
+
+type outcome struct {
+	stdout, stderr string
+	exit           int
+}
+
+func TestDifferential(t *testing.T) {
+	needVM(t)
+	scripts, err := filepath.Glob("testdata/differential/*.*s")
+	if err != nil || len(scripts) < 80 {
+		t.Fatalf("only %d scripts: %v", len(scripts), err)
+	}
+	exceptions := loadExceptions(t)
+	home := newHome(t)
+	for _, kernel := range kernels(t) {
+		for _, script := range scripts {
+			name := filepath.Base(script)
+			t.Run(string(kernel)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				slot(t)
+				text, err := os.ReadFile(script)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := onHost(t, name, string(text))
+				got := inGuest(t, home, kernel, name, string(text))
+				compare(t, exceptions, kernel, name, want, got)
+			})
+		}
+	}
+}
+
+// place puts a script into a folder that has the same path on both sides.
+func place(t *testing.T, name, text string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "unitask-diff-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const differentialTimeout = 40 * time.Second
+
+func onHost(t *testing.T, name, text string) outcome {
+	t.Helper()
+	path := place(t, name, text)
+	ctx, cancel := context.WithTimeout(t.Context(), differentialTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, nodeBinary(), append([]string{path}, scriptArgs[name]...)...)
+	cmd.Args[0] = "node"
+	cmd.Dir = filepath.Dir(path)
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root"}
+	cmd.Stdin = io.MultiReader(strings.NewReader(scriptStdin[name])) // a pipe, as in the guest
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	o := outcome{normalize(out.String(), path), normalize(errs.String(), path), cmd.ProcessState.ExitCode()}
+	if o.exit < 0 { // killed by a signal: what a shell would say
+		o.exit = 128 + signalOf(cmd.ProcessState)
+	}
+	return o
+}
+
+func inGuest(t *testing.T, home string, kernel image.Kernel, name, text string) outcome {
+	t.Helper()
+	path := place(t, name, text)
+	var out, errs bytes.Buffer
+	res, err := unitask.Run(t.Context(), unitask.Request{
+		Code: text, Path: path, Dir: filepath.Dir(path), Args: scriptArgs[name], Kernel: kernel, Timeout: differentialTimeout,
+	}, unitask.Options{Home: home, IO: unitask.IO{Stdin: strings.NewReader(scriptStdin[name]), Stdout: &out, Stderr: &errs}})
+	if err != nil {
+		t.Fatalf("run: %v", err)
+	}
+	return outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode}
+}
+
+// The few things that must differ from run to run.
+var normalizations = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`\(node:\d+\)`), "(node:PID)"},
+	{regexp.MustCompile(`\[\d+:0x[0-9a-f]+(:\d+)?\]`), "[PID]"},
+	{regexp.MustCompile(`unitask-diff-\d+`), "unitask-diff-N"},
+	{regexp.MustCompile(`0x[0-9a-f]{6,}`), "0xADDR"},
+	// V8's native stack trace has host libraries in it, and PID and times.
+	{regexp.MustCompile(`(?m)^ *\d+: 0xADDR.*\n`), ""},
+}
+
+func normalize(s, path string) string {
+	for _, n := range normalizations {
+		s = n.pattern.ReplaceAllString(s, n.with)
+	}
+	return s
+}
+
+func compare(t *testing.T, exceptions []exception, kernel image.Kernel, name string, want, got outcome) {
+	t.Helper()
+	for _, e := range exceptions {
+		if e.Script != name || (len(e.Kernel) > 0 && !contains(e.Kernel, string(kernel))) {
+			continue
+		}
+		if e.Exit != nil && *e.Exit != got.exit {
+			t.Errorf("exit %d, the exception says %d", got.exit, *e.Exit)
+		}
+		for _, c := range []struct {
+			what    string
+			pattern *string
+			got     string
+			want    *string
+		}{{"stdout", e.Stdout, got.stdout, &want.stdout}, {"stderr", e.Stderr, got.stderr, &want.stderr}} {
+			if c.pattern != nil && !regexp.MustCompile(`(?s)\A`+*c.pattern+`\z`).MatchString(c.got) {
+				t.Errorf("%s is\n%s\nthe exception says\n%s", c.what, c.got, *c.pattern)
+			}
+		}
+		if want == got {
+			t.Errorf("is the same as on the host: the exception is no longer needed")
+		}
+		return
+	}
+	if got.exit != want.exit {
+		t.Errorf("exit %d, on the host %d", got.exit, want.exit)
+	}
+	if got.stdout != want.stdout {
+		t.Errorf("stdout differs:\n%s", firstDifference(got.stdout, want.stdout))
+	}
+	if got.stderr != want.stderr {
+		t.Errorf("stderr differs:\n%s", firstDifference(got.stderr, want.stderr))
+	}
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+func firstDifference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range max(len(g), len(w)) {
+		var a, b string
+		if i < len(g) {
+			a = g[i]
+		}
+		if i < len(w) {
+			b = w[i]
+		}
+		if a != b {
+			return "line " + itoa(i+1) + " (" + itoa(len(g)) + " and " + itoa(len(w)) + " lines)\n  guest: " + cut(a) + "\n  host:  " + cut(b)
+		}
+	}
+	return ""
+}
+
+func cut(s string) string {
+	if len(s) > 400 {
+		return s[:400] + "…"
+	}
+	return s
+}

@@ -1,0 +1,1 @@
+const { AsyncLocalStorage, AsyncResource, executionAsyncId } = require('async_hooks'); const als = new AsyncLocalStorage(); als.run({ id: 7 }, () => setTimeout(() => console.log(als.getStore()), 1)); console.log(als.getStore(), executionAsyncId() > 0);

@@ -1,0 +1,1 @@
+const cp = require('child_process'); cp.exec('echo out; echo err >&2; exit 3', (e, o, r) => console.log(e.code, o, r)); console.log(cp.execSync('printf hi').toString()); cp.spawn('no-such-program').on('error', (e) => console.log(e.code, e.path)); console.log(cp.spawnSync('cat', { input: 'piped' }).stdout.toString());

@@ -1,0 +1,1 @@
+const cp = require('child_process'); if (process.send) { process.on('message', (m) => { process.send({ got: m, argv: process.argv.slice(2) }); process.disconnect(); }); } else { const c = cp.fork(__filename, ['arg']); c.on('message', (m) => console.log(m)); c.on('exit', (x) => console.log('exit', x)); c.send('hello'); }

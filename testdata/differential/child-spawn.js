@@ -1,0 +1,2 @@
+const cp = require('child_process'); const c = cp.spawn(process.execPath, ['-e', 'console.log("child", process.argv.length, process.execArgv.length, process.env.Q); process.exit(5)'], { env: { Q: '1' } }); c.stdout.on('data', (d) => process.stdout.write(d)); c.on('exit', (code, sig) => console.log(code, sig));
+const s = cp.spawnSync(process.execPath, ['-p', '1+1']); console.log(String(s.stdout), s.status, s.signal, s.error);

@@ -1,0 +1,1 @@
+const d = require('dgram'); const s = d.createSocket('udp4'); s.on('message', (m, r) => { console.log(String(m), r.address, r.size); s.close(); }); s.bind(0, '127.0.0.1', () => d.createSocket('udp4').send('udp', s.address().port, '127.0.0.1', function () { this.close(); }));

@@ -1,0 +1,1 @@
+Error.stackTraceLimit = 3; function a() { b(); } function b() { console.log(new Error('s').stack); } a(); setTimeout(function timer() { console.log(new Error('t').stack); }, 1); Promise.resolve().then(async function af() { await null; console.log(new Error('async').stack); });

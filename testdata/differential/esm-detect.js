@@ -1,0 +1,2 @@
+import { sep } from 'path';
+console.log('detected', sep, typeof require, await 3);

@@ -1,0 +1,1 @@
+console.log('one'); await null; throw new TypeError('from a module');

@@ -1,0 +1,1 @@
+console.log('before'); await new Promise(() => {}); console.log('never');

@@ -1,0 +1,2 @@
+import { EventEmitter, once, on } from 'events'; const e = new EventEmitter(); setTimeout(() => e.emit('x', 1, 2), 1); console.log(await once(e, 'x')); e.on('error', (x) => console.log('err', x.message)); e.emit('error', new Error('q'));
+const t = new EventTarget(); t.addEventListener('y', (ev) => console.log(ev.type, ev.detail)); t.dispatchEvent(new CustomEvent('y', { detail: 5 })); new EventEmitter().emit('error', new Error('no listener'));

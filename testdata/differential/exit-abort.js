@@ -1,0 +1,1 @@
+console.log('before abort'); process.abort();

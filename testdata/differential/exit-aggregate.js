@@ -1,0 +1,1 @@
+throw new AggregateError([new Error('a'), new Error('b')], 'many');

@@ -1,0 +1,1 @@
+console.log('before kill'); process.kill(process.pid, 'SIGKILL'); for (;;);

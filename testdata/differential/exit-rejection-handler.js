@@ -1,0 +1,1 @@
+process.on('unhandledRejection', (r) => console.log('unhandled', r)); process.on('rejectionHandled', () => console.log('handled late')); const p = Promise.reject(3); setTimeout(() => p.catch(() => {}), 5);

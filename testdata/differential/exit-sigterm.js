@@ -1,0 +1,1 @@
+console.log('before term'); process.kill(process.pid, 'SIGTERM'); setTimeout(() => console.log('never'), 5000);

@@ -1,0 +1,1 @@
+process.on('uncaughtException', () => { throw new Error('again'); }); throw new Error('first');

@@ -1,0 +1,1 @@
+throw { custom: true, n: 1 };

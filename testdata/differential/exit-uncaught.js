@@ -1,0 +1,1 @@
+setTimeout(() => { throw new Error('late'); }, 2); process.on('exit', (c) => console.log('code', c));

@@ -1,0 +1,1 @@
+const fs = require('fs'); fs.writeSync(1, 'sync to one\n'); fs.writeSync(2, 'sync to two\n'); fs.writeSync(process.stdout.fd, 'by fd\n'); fs.writeFileSync('/dev/stdout', 'dev stdout\n'); fs.writeFileSync('/dev/null', 'x'); console.log(fs.fstatSync(1).isFIFO(), fs.fstatSync(0).isFIFO());

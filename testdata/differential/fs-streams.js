@@ -1,0 +1,2 @@
+const fs = require('fs'), path = require('path'); const f = path.join(fs.mkdtempSync(path.join(require('os').tmpdir(), 's-')), 'big'); const w = fs.createWriteStream(f);
+for (let i = 0; i < 2000; i++) w.write(`line ${i}\n`); w.end(() => { let n = 0; require('readline').createInterface({ input: fs.createReadStream(f) }).on('line', () => n++).on('close', () => console.log(n, fs.statSync(f).size)); });

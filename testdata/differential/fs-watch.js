@@ -1,0 +1,1 @@
+const fs = require('fs'), path = require('path'); const d = fs.mkdtempSync(path.join(require('os').tmpdir(), 'w-')); const w = fs.watch(d, (t, n) => { console.log(t, n); w.close(); }); setTimeout(() => fs.writeFileSync(path.join(d, 'f'), 'x'), 20);

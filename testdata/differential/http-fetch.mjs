@@ -1,0 +1,2 @@
+import http from 'http'; const s = http.createServer((q, r) => { if (q.url === '/r') { r.writeHead(302, { location: '/j' }); return r.end(); } r.setHeader('content-type', 'application/json'); r.end('{"ok":true}'); }); await new Promise((r) => s.listen(0, 'localhost', r));
+const u = `http://localhost:${s.address().port}`; const r = await fetch(u + '/r'); console.log(r.status, r.redirected, await r.json(), r.headers.get('content-type')); await fetch('http://127.0.0.1:1/').catch((e) => console.log(e.message, e.cause.code)); s.close(); s.closeAllConnections();

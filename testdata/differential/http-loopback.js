@@ -1,0 +1,2 @@
+const http = require('http'); const s = http.createServer((q, r) => { let b = ''; q.on('data', (d) => b += d).on('end', () => { r.setHeader('x-h', q.headers['x-in']); r.end(q.method + q.url + b); }); });
+s.listen(0, '127.0.0.1', () => { const q = http.request({ port: s.address().port, host: '127.0.0.1', method: 'POST', path: '/p?q=1', headers: { 'x-in': 'v' } }, (r) => { let b = ''; r.on('data', (d) => b += d).on('end', () => { console.log(r.statusCode, r.headers['x-h'], b); s.close(() => console.log('closed')); }); }); q.end('body'); });

@@ -1,0 +1,1 @@
+console.log(Intl.DateTimeFormat().resolvedOptions().timeZone, new Date(0).toString(), new Date(0).toLocaleString(), new Date('2026-03-29T12:00:00').toISOString(), Intl.DateTimeFormat().resolvedOptions().locale, process.env.TZ, new Date(0).getTimezoneOffset());

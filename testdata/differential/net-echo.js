@@ -1,0 +1,2 @@
+const net = require('net'); const s = net.createServer((c) => c.pipe(c)).listen(0, '127.0.0.1', () => { const c = net.connect(s.address().port, '127.0.0.1'); let n = 0; c.on('data', (d) => { n += d.length; if (n === 300000) { console.log(n); c.end(); } }).on('close', () => s.close(() => console.log('closed'))); c.write(Buffer.alloc(300000)); });
+net.connect(9, '127.0.0.1').on('error', (e) => console.log(e.code, e.syscall, e.address, e.port)); net.connect(1, 'localhost').on('error', (e) => console.log(e.name));

@@ -1,0 +1,1 @@
+const net = require('net'), path = require('path'); const p = path.join(require('fs').mkdtempSync(path.join(require('os').tmpdir(), 'u-')), 's'); const s = net.createServer((c) => c.end('hi')).listen(p, () => net.connect(p).on('data', (d) => console.log(String(d))).on('close', () => s.close(() => console.log('done'))));

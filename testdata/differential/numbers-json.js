@@ -1,0 +1,1 @@
+console.log(0.1 + 0.2, (25).toString(36), 1e21, (1.005).toFixed(2), parseInt('08'), Number('0x1f'), 2n ** 64n, JSON.stringify({ a: undefined, b: [undefined], c: new Date(0), d: 1e400, e: '\u2028' }), JSON.parse('[1,{"a":null}]')); try { JSON.parse('{bad'); } catch (e) { console.log(e.message); } try { JSON.stringify(1n); } catch (e) { console.log(e.message); }

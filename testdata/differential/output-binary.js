@@ -1,0 +1,1 @@
+process.stdout.write(Buffer.from(Array.from({ length: 256 }, (_, i) => i)));

@@ -1,0 +1,1 @@
+const p = require('path'), os = require('os'); console.log(p.resolve('a', '..', 'b') === p.join(process.cwd(), 'b'), p.parse('/a/b.c.d'), p.relative('/a/b', '/a/c/d'), p.win32.join('a', 'b')); console.log(os.EOL, os.platform(), os.arch(), os.endianness(), os.type(), typeof os.totalmem(), os.tmpdir(), os.devNull, os.constants.signals.SIGKILL);

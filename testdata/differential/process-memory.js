@@ -1,0 +1,1 @@
+const m = process.memoryUsage(); console.log(Object.keys(m), m.rss > 1e7, m.heapUsed > 1e6, process.memoryUsage.rss() > 1e7, process.cpuUsage().user > 0, Object.keys(process.resourceUsage()).length, require('v8').getHeapStatistics().total_heap_size > 0);

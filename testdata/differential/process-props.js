@@ -1,0 +1,2 @@
+console.log(process.title, process.argv0, process.argv.length, process.execArgv, process.platform, process.arch, process.version, process.release.name, process.exitCode, process.connected, process.channel, process.features.inspector, process.config.variables.napi_build_version);
+console.log(Object.keys(process.versions).sort().join(), process.stdout.constructor.name, process.stdout.fd, process.stdout.writable, process.umask().toString(8), process.argv[0] === process.execPath, process.allowedNodeEnvironmentFlags.size, process.getActiveResourcesInfo());

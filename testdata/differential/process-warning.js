@@ -1,0 +1,1 @@
+process.emitWarning('careful', { code: 'W1', detail: 'more' }); process.on('warning', (w) => console.log(w.name, w.code)); new (require('events'))().setMaxListeners(1).on('a', () => {}).on('a', () => {});

@@ -1,0 +1,2 @@
+for (const s of ['SIGTERM', 'SIGUSR2', 'SIGHUP', 'SIGINT', 'SIGWINCH']) process.on(s, (n, c) => console.log(n, c)); let left = ['SIGTERM', 'SIGUSR2', 'SIGHUP', 'SIGINT', 'SIGWINCH'];
+const next = () => { const s = left.shift(); if (!s) return; process.kill(process.pid, s); setTimeout(next, 30); }; next(); console.log(process.kill(process.pid, 0)); try { process.kill(99999999, 0); } catch (e) { console.log(e.code); }

@@ -1,0 +1,1 @@
+const { DatabaseSync } = require('node:sqlite'); const d = new DatabaseSync(':memory:'); d.exec('create table t(a, b)'); d.prepare('insert into t values (?, ?)').run(1, 'x'); console.log(d.prepare('select * from t').all());

@@ -1,0 +1,1 @@
+const os: typeof import('os') = require('os'); console.log(typeof os.arch(), typeof module);

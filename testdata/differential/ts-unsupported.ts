@@ -1,0 +1,1 @@
+enum Colour { Red } console.log(Colour.Red);

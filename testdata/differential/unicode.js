@@ -1,0 +1,3 @@
+console.log('日本語 🎉 👩‍👩‍👧 é ñ \u{1F600}', [...'👍🏽'].length, 'ß'.toUpperCase(), 'İ'.toLowerCase().length, 'a\u0301'.normalize('NFC').length); console.log(['ä', 'a', 'z'].sort(new Intl.Collator('de').compare), ['ä', 'a', 'z'].sort(new Intl.Collator('sv').compare));
+console.log(new Intl.NumberFormat('de-DE', { style: 'currency', currency: 'EUR' }).format(1234.5), new Intl.DateTimeFormat('ja-JP', { timeZone: 'Asia/Tokyo', dateStyle: 'full' }).format(0), 'x'.localeCompare('y'), [...new Intl.Segmenter('en', { granularity: 'word' }).segment('a b')].length);
+console.log(encodeURIComponent('é €'), '\ud800'.isWellFormed(), /\p{L}+/u.exec('héé!')[0]);

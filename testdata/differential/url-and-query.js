@@ -1,0 +1,1 @@
+const u = new URL('https://u:p@exämple.com:8080/a/../b?x=1&y=%20#h'); console.log(u.href, u.host, [...u.searchParams], URL.canParse('::'), require('url').parse('http://a.b/c?d').query, require('querystring').stringify({ a: [1, 2] }), require('url').domainToASCII('español.com'), require('url').fileURLToPath('file:///a%20b')); console.log(u);

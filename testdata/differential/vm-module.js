@@ -1,0 +1,1 @@
+const vm = require('vm'); console.log(vm.runInNewContext('a + 1', { a: 2 }), vm.isContext(vm.createContext({}))); try { vm.runInNewContext('while(true);', {}, { timeout: 20 }); } catch (e) { console.log(e.code); } try { vm.runInThisContext('throw new Error("vm")', 'named.vm'); } catch (e) { console.log(e.stack.split('\n')[1].trim()); }

@@ -1,0 +1,2 @@
+const b = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 7, 1, 96, 2, 127, 127, 1, 127, 3, 2, 1, 0, 7, 7, 1, 3, 97, 100, 100, 0, 0, 10, 9, 1, 7, 0, 32, 0, 32, 1, 106, 11]);
+WebAssembly.instantiate(b).then(({ instance }) => console.log(instance.exports.add(40, 2))); const m = new WebAssembly.Memory({ initial: 1, maximum: 2 }); m.grow(1); try { m.grow(1); } catch (e) { console.log(e.message); } console.log(WebAssembly.validate(b));

@@ -1,0 +1,1 @@
+const { Worker } = require('worker_threads'); const w = new Worker('console.log("from worker"); console.error("err from worker"); process.stdout.write("raw\\n")', { eval: true }); w.on('exit', (c) => console.log('exit', c));
