@@ -181,7 +181,7 @@ func (rt *Runtime) bootSpec(im *image.Image, accel vmm.Accel, memoryMB int) vmm.
 // heapMB is V8's old-space limit for a machine: what is left when the kernel,
 // Node's own memory and the young generation have theirs. Below it V8 collects
 // harder; above it the kernel would kill the process.
-func heapMB(memoryMB int) int { return max(memoryMB*5/8, memoryMB-512) }
+func heapMB(memoryMB int) int { return max(memoryMB-136-memoryMB/16, 40) }
 
 // tscKHz measures the host's time stamp counter once a boot.
 func (rt *Runtime) tscKHz() int {

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -25,6 +26,9 @@ type Network interface {
 	ReceiveDatagram(ctx context.Context) ([]byte, error)
 	// DialGuest opens a TCP connection to a port of the guest.
 	DialGuest(ctx context.Context, port uint16) (net.Conn, error)
+	// Done is closed when the guest is gone. A connection into it does not
+	// notice that by itself: nobody is left to say so.
+	Done() <-chan struct{}
 }
 
 const agentPort = 7001
@@ -70,7 +74,8 @@ type Conn struct {
 	conn    net.Conn
 	r       *bufio.Reader
 	buf     []byte
-	started bool
+	closing sync.Once
+	closed  chan struct{}
 	Hello   Hello
 }
 
@@ -104,7 +109,8 @@ func Connect(ctx context.Context, n Network) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 128<<10), buf: make([]byte, 64<<10)}
+	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 128<<10), buf: make([]byte, 64<<10), closed: make(chan struct{})}
+	go c.watch(n.Done())
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	kind, payload, err := c.read()
@@ -118,13 +124,25 @@ func Connect(ctx context.Context, n Network) (*Conn, error) {
 		err = violation("it speaks version %d, this is %d", c.Hello.Version, Version)
 	}
 	if err != nil {
-		conn.Close()
+		c.Close()
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("wait for the guest's hello: %w", context.Cause(ctx))
 		}
 		return nil, err
 	}
 	return c, nil
+}
+
+// drainTime is how long what a gone guest had sent may be read.
+const drainTime = 200 * time.Millisecond
+
+// watch ends every call on the connection soon after the guest is gone.
+func (c *Conn) watch(gone <-chan struct{}) {
+	select {
+	case <-gone:
+		_ = c.conn.SetDeadline(time.Now().Add(drainTime))
+	case <-c.closed:
+	}
 }
 
 // seed sends seeds until one is acknowledged. The time in each is that of its
@@ -260,7 +278,6 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	case kind != frameStarted:
 		return violation("frame %q before the code was started", kind)
 	}
-	c.started = true
 	return nil
 }
 
@@ -336,4 +353,8 @@ func (c *Conn) feed(stdin io.Reader) {
 }
 
 // Close ends the conversation and with it every call on it.
-func (c *Conn) Close() error { return c.conn.Close() }
+// It may be called more than once.
+func (c *Conn) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	return c.conn.Close()
+}

@@ -139,7 +139,14 @@ static void filesystems(void)
 {
 	must_mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
 	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
-	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
+	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	// Short of memory, a guest without swap would throw Node's code out and read
+	// it again for minutes. The multi-generational LRU ends that: what was used
+	// in the last half second stays, and where that can't be, the OOM killer
+	// comes (Linux, Documentation/admin-guide/mm/multigen_lru.rst).
+	put("/sys/kernel/mm/lru_gen/enabled", "y");
+	put("/sys/kernel/mm/lru_gen/min_ttl_ms", "500");
+	mount(NULL, "/sys", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	load_modules();
 	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
 	mkdir("/unitask", 0755);
