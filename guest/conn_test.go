@@ -1,0 +1,322 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// wire is a Network whose guest is a function: what it does with its end of the
+// connection. It is the other end of the protocol in a test's hands, so that a
+// guest can break it; the real one is tested end to end.
+type wire struct {
+	conn      net.Conn
+	datagrams chan []byte
+	gone      chan struct{}
+	seeds     int
+	deaf      int // seeds to ignore
+	mangle    func([]byte) []byte
+}
+
+func (w *wire) SendDatagram(p []byte) {
+	if w.seeds++; w.seeds <= w.deaf {
+		return
+	}
+	ack := append([]byte("UTA1"), p[4:12]...)
+	if w.mangle != nil {
+		ack = w.mangle(ack)
+	}
+	w.datagrams <- ack
+}
+
+func (w *wire) ReceiveDatagram(ctx context.Context) ([]byte, error) {
+	select {
+	case p := <-w.datagrams:
+		return p, nil
+	case <-w.gone:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (w *wire) DialGuest(context.Context, uint16) (net.Conn, error) { return w.conn, nil }
+func (w *wire) Done() <-chan struct{}                               { return w.gone }
+
+// loopback returns a connected pair of TCP connections.
+func loopback(t *testing.T) (a, b net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+func withGuest(t *testing.T, guest func(net.Conn)) *wire {
+	t.Helper()
+	host, inside := loopback(t)
+	w := &wire{conn: host, datagrams: make(chan []byte, 1000), gone: make(chan struct{})}
+	var group sync.WaitGroup
+	group.Go(func() { guest(inside) })
+	t.Cleanup(func() { inside.Close(); host.Close(); group.Wait() })
+	return w
+}
+
+const goodHello = `{"version":1,"kernel":"linux"}`
+
+func sendFrame(c net.Conn, kind byte, payload string) {
+	_, _ = c.Write(appendFrame(nil, kind, []byte(payload)))
+}
+
+func TestHelloViolations(t *testing.T) {
+	for name, guest := range map[string]func(net.Conn){
+		"wrong version":          func(c net.Conn) { sendFrame(c, 'h', `{"version":2,"kernel":"linux"}`) },
+		"no version":             func(c net.Conn) { sendFrame(c, 'h', `{}`) },
+		"unknown field":          func(c net.Conn) { sendFrame(c, 'h', `{"version":1,"kernel":"linux","evil":1}`) },
+		"not JSON":               func(c net.Conn) { sendFrame(c, 'h', `hello`) },
+		"output first":           func(c net.Conn) { sendFrame(c, 'o', `hello`) },
+		"exit first":             func(c net.Conn) { sendFrame(c, 'x', `{"code":0}`) },
+		"a length of a gigabyte": func(c net.Conn) { _, _ = c.Write([]byte{0x40, 0, 0, 0, 'h'}) },
+		"HTTP":                   func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\n\r\n")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := Connect(ctx, withGuest(t, guest))
+			if !errors.As(err, new(*ProtocolError)) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	t.Run("hangs up", func(t *testing.T) {
+		if _, err := Connect(t.Context(), withGuest(t, func(c net.Conn) { c.Close() })); err == nil {
+			t.Error("connected")
+		}
+	})
+	t.Run("says nothing", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := Connect(ctx, withGuest(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// A run whose guest does not acknowledge this very entropy does not start.
+func TestSeed(t *testing.T) {
+	quiet := func(c net.Conn) { sendFrame(c, 'h', goodHello); _, _ = io.Copy(io.Discard, c) }
+	t.Run("the first ones are lost", func(t *testing.T) {
+		w := withGuest(t, quiet)
+		w.deaf = 3
+		if _, err := Connect(t.Context(), w); err != nil || w.seeds != 4 {
+			t.Errorf("%v after %d seeds", err, w.seeds)
+		}
+	})
+	for name, mangle := range map[string]func([]byte) []byte{
+		"another nonce":  func(p []byte) []byte { p[5] ^= 1; return p },
+		"too short":      func(p []byte) []byte { return p[:8] },
+		"too long":       func(p []byte) []byte { return append(p, 0) },
+		"something else": func([]byte) []byte { return []byte("UTD1") },
+		"empty":          func([]byte) []byte { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := withGuest(t, quiet)
+			w.mangle = mangle
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := Connect(ctx, w); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	t.Run("the guest is gone", func(t *testing.T) {
+		w := withGuest(t, quiet)
+		w.deaf = 1 << 30
+		close(w.gone)
+		if _, err := Connect(t.Context(), w); err == nil {
+			t.Error("seeded nobody")
+		}
+	})
+}
+
+// stream runs the conversation up to Stream with a guest that then does what it
+// is told to.
+func stream(t *testing.T, ctx context.Context, stdin io.Reader, then func(net.Conn)) (End, error, string, string) {
+	t.Helper()
+	w := withGuest(t, func(c net.Conn) {
+		sendFrame(c, 'h', goodHello)
+		for { // until the start
+			var h [5]byte
+			if _, err := io.ReadFull(c, h[:]); err != nil {
+				return
+			}
+			if _, err := io.CopyN(io.Discard, c, int64(binary.BigEndian.Uint32(h[:4]))); err != nil {
+				return
+			}
+			if h[4] == 'S' {
+				break
+			}
+		}
+		sendFrame(c, 's', "")
+		then(c)
+	})
+	c, err := Connect(ctx, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.Start(ctx, Start{Argv: []string{"/x.js"}, Dir: "/"}); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	end, err := c.Stream(ctx, stdin, &out, &errs)
+	return end, err, out.String(), errs.String()
+}
+
+func TestStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		then func(net.Conn)
+		end  End
+		err  any // nil, an error to be Is, or *ProtocolError
+	}{
+		"ends well":              {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":7,"signal":0,"oom":false}`) }, End{Code: 7}, nil},
+		"out of memory":          {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":0,"signal":9,"oom":true}`) }, End{Signal: 9, OOM: true}, nil},
+		"exit code 256":          {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":256}`) }, End{}, new(*ProtocolError)},
+		"exit code of a million": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":1e6}`) }, End{}, new(*ProtocolError)},
+		"negative signal":        {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"signal":-1}`) }, End{}, new(*ProtocolError)},
+		"exit is not JSON":       {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `0`) }, End{}, new(*ProtocolError)},
+		"second hello":           {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'h', goodHello) }, End{}, new(*ProtocolError)},
+		"second start":           {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 's', "") }, End{}, new(*ProtocolError)},
+		"a length that lies":     {func(c net.Conn) { sendFrame(c, 'o', "a"); _, _ = c.Write([]byte{0x7f, 0, 0, 0, 'o'}) }, End{}, new(*ProtocolError)},
+		"garbage":                {func(c net.Conn) { sendFrame(c, 'o', "a"); _, _ = c.Write(bytes.Repeat([]byte{0xaa}, 1000)) }, End{}, new(*ProtocolError)},
+		"goes away":              {func(c net.Conn) { sendFrame(c, 'o', "a"); c.Close() }, End{}, ErrGone},
+		"goes away in mid-frame": {func(c net.Conn) { sendFrame(c, 'o', "a"); _, _ = c.Write([]byte{0, 0, 1, 0, 'o', 'b'}); c.Close() }, End{}, ErrGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			end, err, out, _ := stream(t, t.Context(), nil, c.then)
+			if end != c.end || out != "a" {
+				t.Errorf("%+v, stdout %q", end, out)
+			}
+			switch want := c.err.(type) {
+			case nil:
+				if err != nil {
+					t.Error(err)
+				}
+			case error:
+				if !errors.Is(err, want) {
+					t.Errorf("%v", err)
+				}
+			default:
+				if !errors.As(err, new(*ProtocolError)) {
+					t.Errorf("%v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestStreamContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
+	_, err, _, _ := stream(t, ctx, strings.NewReader("in"), func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	if !errors.Is(err, why) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A guest that is gone without a word (its machine was killed) is noticed.
+func TestStreamGuestGone(t *testing.T) {
+	w := withGuest(t, func(c net.Conn) {
+		sendFrame(c, 'h', goodHello)
+		sendFrame(c, 's', "")
+		_, _ = io.Copy(io.Discard, c)
+	})
+	c, err := Connect(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Start(t.Context(), Start{}); err != nil {
+		t.Fatal(err)
+	}
+	close(w.gone)
+	if _, err := c.Stream(t.Context(), nil, io.Discard, io.Discard); !errors.Is(err, ErrGone) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A writer that fails ends the stream with its error: nobody reads any more.
+func TestStreamWriterFails(t *testing.T) {
+	w := withGuest(t, func(c net.Conn) {
+		sendFrame(c, 'h', goodHello)
+		sendFrame(c, 's', "")
+		sendFrame(c, 'o', "x")
+		_, _ = io.Copy(io.Discard, c)
+	})
+	c, err := Connect(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Start(t.Context(), Start{}); err != nil {
+		t.Fatal(err)
+	}
+	r, pipe := io.Pipe()
+	r.CloseWithError(fs.ErrClosed)
+	if _, err := c.Stream(t.Context(), nil, pipe, io.Discard); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPut(t *testing.T) {
+	var got bytes.Buffer
+	w := withGuest(t, func(c net.Conn) {
+		sendFrame(c, 'h', goodHello)
+		_, _ = io.Copy(&got, c)
+	})
+	c, err := Connect(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]File{
+		"relative":  {Path: "x"},
+		"empty":     {},
+		"too long":  {Path: "/" + strings.Repeat("x", 5000)},
+		"a device":  {Path: "/x", Mode: fs.ModeDevice},
+		"too short": {Path: "/x", Size: 10},
+	} {
+		if err := c.Put(f, strings.NewReader("123")); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestStartTooLarge(t *testing.T) {
+	w := withGuest(t, func(c net.Conn) { sendFrame(c, 'h', goodHello); _, _ = io.Copy(io.Discard, c) })
+	c, err := Connect(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Start(t.Context(), Start{Argv: []string{strings.Repeat("x", maxFrame)}}); err == nil || !strings.Contains(err.Error(), "arguments and environment") {
+		t.Errorf("%v", err)
+	}
+}

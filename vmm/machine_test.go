@@ -1,0 +1,149 @@
+package vmm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/digitalocean/go-qemu/qmp/raw"
+)
+
+// realQEMU starts this machine's QEMU on a kernel that does nothing but halt.
+func realQEMU(t *testing.T, kernel []byte) (*Machine, error) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts QEMU; not in -short")
+	}
+	qemu, err := FindQEMU(t.Context(), AMD64, nil)
+	if err != nil {
+		t.Skipf("%v", err)
+	}
+	file := filepath.Join(t.TempDir(), "kernel")
+	if err := os.WriteFile(file, kernel, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ours.Close() })
+	defer theirs.Close()
+	m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: Boot{Kernel: file}, NIC: theirs})
+	if err == nil {
+		t.Cleanup(func() { m.Close() })
+	}
+	return m, err
+}
+
+// haltKernel is a multiboot kernel of three instructions (Multiboot 0.6.96: the
+// address fields say where it goes): cli; hlt; jmp.
+func haltKernel() []byte {
+	const load = 0x100000
+	header := []uint32{0x1BADB002, 0x00010000, 0xE4514FFE, load, load, load + 64, load + 64, load + 32}
+	var k bytes.Buffer
+	for _, v := range header {
+		k.Write([]byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24)})
+	}
+	k.Write([]byte{0xfa, 0xf4, 0xeb, 0xfc})
+	k.Write(make([]byte, 64))
+	return k.Bytes()
+}
+
+func TestMachine(t *testing.T) {
+	m, err := realQEMU(t, haltKernel())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := m.Monitor.ConnectContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	q := raw.NewMonitor(m.Monitor)
+	if st, err := q.QueryStatus(); err != nil || !st.Running {
+		t.Errorf("%+v %v", st, err)
+	}
+	if os.Getuid() == 0 { // what holds it, as the kernel sees it
+		status, err := os.ReadFile("/proc/" + strconv.Itoa(m.Pid()) + "/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"NoNewPrivs:\t1", "CapEff:\t0000000000000000", "Seccomp:\t2", "Uid:\t65534"} {
+			if !strings.Contains(string(status), want) {
+				t.Errorf("%s is not so:\n%s", want, status)
+			}
+		}
+	}
+	for range 3 {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := syscall.Kill(m.Pid(), 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the process is still there: %v", err)
+	}
+	if exit, err := m.Wait(ctx); err != nil || exit.Signal != "killed" {
+		t.Errorf("%+v %v", exit, err)
+	}
+}
+
+func TestMachineBadKernel(t *testing.T) {
+	m, err := realQEMU(t, []byte("this is no kernel"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	exit, err := m.Wait(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed *ExitError
+	if err := exit.Err(); !errors.As(err, &failed) || exit.Code == 0 || !strings.Contains(err.Error(), "kernel") {
+		t.Errorf("%+v: %v", exit, err)
+	}
+	if err := m.Monitor.ConnectContext(ctx); err == nil {
+		t.Error("connected to nobody")
+	}
+}
+
+func TestMachineNoSuchFile(t *testing.T) {
+	before := openFiles(t)
+	for _, boot := range []Boot{{Kernel: "/nowhere"}, {Kernel: "/etc/passwd", Initrd: "/nowhere"}, {Kernel: "/etc/passwd", Disks: []string{"/dev/null"}}, {Kernel: "/tmp"}} {
+		if _, err := Start(t.Context(), Config{QEMU: QEMU{Path: "/bin/true"}, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: boot}); err == nil {
+			t.Errorf("%+v started", boot)
+		}
+	}
+	if after := openFiles(t); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("no /proc on this system")
+	}
+	return len(fds)
+}
+
+func TestSocketPairIsPrivate(t *testing.T) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	defer theirs.Close()
+	if _, ok := ours.(*net.UnixConn); !ok {
+		t.Errorf("%T", ours)
+	}
+}

@@ -1,0 +1,114 @@
+package vmm
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// script puts an executable of that name on an otherwise empty PATH.
+func script(t *testing.T, name, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	return filepath.Join(dir, name)
+}
+
+func TestFindQEMU(t *testing.T) {
+	for name, c := range map[string]struct {
+		text    string // of the qemu-system-x86_64 on PATH; "" for none
+		version string
+		is      error
+		says    string
+	}{
+		"missing":    {"", "", ErrNoQEMU, "apt-get install"},
+		"too old":    {"echo QEMU emulator version 6.2.0", "", ErrOldQEMU, "6.2.0, 7.2 is needed"},
+		"a bit old":  {"echo QEMU emulator version 7.1.9", "", ErrOldQEMU, "7.1.9"},
+		"oldest":     {"echo QEMU emulator version 7.2", "7.2", nil, ""},
+		"Debian's":   {"echo 'QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)'", "7.2.22", nil, ""},
+		"newer":      {"echo QEMU emulator version 10.0.2", "10.0.2", nil, ""},
+		"not QEMU":   {"echo hello", "", nil, `it says "hello\n"`},
+		"broken":     {"echo oh no >&2; exit 3", "", nil, "oh no"},
+		"says a lot": {"head -c 1000000 /dev/zero", "", nil, "it says"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.text == "" {
+				t.Setenv("PATH", t.TempDir())
+			} else {
+				script(t, "qemu-system-x86_64", "PATH=/bin:/usr/bin\n"+c.text)
+			}
+			q, err := FindQEMU(t.Context(), AMD64, nil)
+			if q.Version != c.version || (err == nil) != (c.version != "") {
+				t.Errorf("%+v, %v", q, err)
+			}
+			if c.is != nil && !errors.Is(err, c.is) {
+				t.Errorf("%v is not %v", err, c.is)
+			}
+			if err != nil && (!strings.Contains(err.Error(), c.says) || len(err.Error()) > 500) {
+				t.Errorf("%v does not say %q", err, c.says)
+			}
+		})
+	}
+}
+
+// A version is asked for once, and again when the binary has changed.
+func TestFindQEMURemembers(t *testing.T) {
+	path := script(t, "qemu-system-x86_64", "echo x >> \"$0.asked\"\necho QEMU emulator version 8.0.1")
+	memo := OpenMemo(filepath.Join(t.TempDir(), "memo.json"))
+	for range 3 {
+		if _, err := FindQEMU(t.Context(), AMD64, memo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if asked, _ := os.ReadFile(path + ".asked"); string(asked) != "x\n" {
+		t.Errorf("asked %q", asked)
+	}
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version 9.0.1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if q, err := FindQEMU(t.Context(), AMD64, memo); err != nil || q.Version != "9.0.1" {
+		t.Errorf("%+v %v", q, err)
+	}
+}
+
+func TestMemo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "memo.json")
+	m := OpenMemo(path)
+	m.Put("a", "1")
+	m.Put("b", "2")
+	m.Put("b", "")
+	if v, ok := OpenMemo(path).Get("a"); v != "1" || !ok {
+		t.Error("a is forgotten")
+	}
+	if _, ok := OpenMemo(path).Get("b"); ok {
+		t.Error("b is remembered")
+	}
+	for i := range 3 * maxMemo {
+		m.Put(strings.Repeat("k", i+1), "v")
+	}
+	if n := len(OpenMemo(path).values); n > maxMemo {
+		t.Errorf("%d values", n)
+	}
+	for _, broken := range []string{"", "null", "[1]", "{\"a\":", strings.Repeat("x", 2<<20)} {
+		if err := os.WriteFile(path, []byte(broken), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := OpenMemo(path)
+		if _, ok := m.Get("a"); ok {
+			t.Error("a value out of nothing")
+		}
+		m.Put("a", "1") // and it works again
+	}
+	var none *Memo
+	none.Put("a", "1")
+	if _, ok := none.Get("a"); ok {
+		t.Error("nil remembers")
+	}
+	// Where it can't be written it is only slow.
+	OpenMemo("/proc/nothing/memo.json").Put("a", "1")
+}

@@ -1,0 +1,219 @@
+package vmm
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/digitalocean/go-qemu/qmp"
+	"github.com/digitalocean/go-qemu/qmp/raw"
+)
+
+const greeting = `{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}` + "\n"
+
+// fakeQEMU greets and answers each command by answer, which may write anything.
+func fakeQEMU(t *testing.T, answer func(w io.Writer, name, id string)) *Monitor {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	var group sync.WaitGroup
+	group.Go(func() {
+		defer theirs.Close()
+		if _, err := io.WriteString(theirs, greeting); err != nil {
+			return
+		}
+		r := bufio.NewScanner(theirs)
+		for r.Scan() {
+			var cmd struct{ Execute, ID string }
+			if json.Unmarshal(r.Bytes(), &cmd) != nil {
+				return
+			}
+			if cmd.Execute == "qmp_capabilities" {
+				fmt.Fprintf(theirs, `{"return": {}, "id": %q}`+"\n", cmd.ID)
+				continue
+			}
+			answer(theirs, cmd.Execute, cmd.ID)
+		}
+	})
+	m := NewMonitor(ours)
+	t.Cleanup(func() {
+		if err := m.Disconnect(); err != nil {
+			t.Error(err)
+		}
+		group.Wait()
+	})
+	if err := m.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// The first of the four defects of go-qemu's own monitor: a reply is overwritten
+// by the event that follows it at once.
+func TestQMPReplyBeforeEvent(t *testing.T) {
+	m := fakeQEMU(t, func(w io.Writer, name, id string) {
+		fmt.Fprintf(w, `{"return": {"said": %q}, "id": %q}`+"\n"+`{"event": "STOP", "data": {"x": "%s"}, "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n",
+			strings.Repeat(name, 20), id, strings.Repeat("y", 400))
+	})
+	var group sync.WaitGroup
+	for i := range 4 {
+		group.Go(func() {
+			for j := range 200 {
+				name := fmt.Sprintf("cmd-%d-%d", i, j)
+				var got struct{ Said string }
+				if err := m.Do(t.Context(), name, nil, &got); err != nil || got.Said != strings.Repeat(name, 20) {
+					t.Errorf("%v, %q", err, got.Said)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// The second: events that nobody reads block Run and Disconnect.
+func TestQMPUnreadEvents(t *testing.T) {
+	m := fakeQEMU(t, func(w io.Writer, _, id string) {
+		for i := range 10 * eventBacklog {
+			fmt.Fprintf(w, `{"event": "E%d", "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n", i)
+		}
+		fmt.Fprintf(w, `{"return": {}, "id": %q}`+"\n", id)
+	})
+	events, err := m.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Run([]byte(`{"execute": "x"}`)); err != nil {
+		t.Fatal(err)
+	}
+	// What is kept is the newest.
+	var last qmp.Event
+	for range eventBacklog {
+		last = <-events
+	}
+	if want := fmt.Sprintf("E%d", 10*eventBacklog-1); last.Event != want {
+		t.Errorf("last event %q, want %q", last.Event, want)
+	}
+	if err := m.Disconnect(); err != nil {
+		t.Error(err)
+	}
+	if _, open := <-events; open {
+		t.Error("events go on after the end")
+	}
+}
+
+// The third: a reply of more than 64 KiB ends it.
+func TestQMPLongReply(t *testing.T) {
+	long := strings.Repeat("z", 400<<10)
+	m := fakeQEMU(t, func(w io.Writer, _, id string) {
+		fmt.Fprintf(w, `{"return": %q, "id": %q}`+"\n", long, id)
+	})
+	var got string
+	if err := m.Do(t.Context(), "query-qmp-schema", nil, &got); err != nil || got != long {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// The fourth: a command can't be given up.
+func TestQMPContext(t *testing.T) {
+	m := fakeQEMU(t, func(w io.Writer, name, id string) {
+		if name == "slow" {
+			time.Sleep(100 * time.Millisecond)
+		}
+		fmt.Fprintf(w, `{"return": %q, "id": %q}`+"\n", name, id)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := m.Do(ctx, "slow", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	var got string
+	if err := m.Do(t.Context(), "next", nil, &got); err != nil || got != "next" {
+		t.Errorf("the late reply of the command before: %q, %v", got, err)
+	}
+}
+
+func TestQMPRefusal(t *testing.T) {
+	m := fakeQEMU(t, func(w io.Writer, _, id string) {
+		fmt.Fprintf(w, `{"error": {"class": "CommandNotFound", "desc": "no such"}, "id": %q}`+"\n", id)
+	})
+	var refused *CommandError
+	if err := m.Do(t.Context(), "nonsense", nil, nil); !errors.As(err, &refused) || refused.Command != "nonsense" || refused.Class != "CommandNotFound" {
+		t.Errorf("%v", err)
+	}
+	if m.Version() != "7.2.22" {
+		t.Error(m.Version())
+	}
+}
+
+// A QEMU that was broken out of is hostile too.
+func TestQMPHostile(t *testing.T) {
+	for name, text := range map[string]string{
+		"not JSON":      "hello\n",
+		"endless line":  strings.Repeat("x", maxQMPReply+1),
+		"cut":           `{"return": {`,
+		"nothing":       "",
+		"wrong id":      `{"return": {}, "id": "999"}` + "\n",
+		"id of a shape": `{"return": {}, "id": {"a": 1}}` + "\n",
+		"two greetings": greeting + greeting,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, theirs) }()
+			go func() {
+				_, _ = io.WriteString(theirs, text)
+				theirs.Close()
+			}()
+			m := NewMonitor(ours)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if err := m.ConnectContext(ctx); err == nil {
+				t.Error("connected")
+			}
+			if err := m.Disconnect(); err != nil {
+				t.Error(err)
+			}
+			if _, err := m.Events(ctx); err == nil {
+				t.Error("events after the end")
+			}
+		})
+	}
+}
+
+// go-qemu's typed commands work on our monitor.
+func TestQMPRaw(t *testing.T) {
+	m := fakeQEMU(t, func(w io.Writer, name, id string) {
+		if name == "query-status" {
+			fmt.Fprintf(w, `{"return": {"status": "running", "singlestep": false, "running": true}, "id": %q}`+"\n", id)
+		}
+	})
+	st, err := raw.NewMonitor(m).QueryStatus()
+	if err != nil || !st.Running || st.Status != raw.RunStateRunning {
+		t.Errorf("%+v %v", st, err)
+	}
+}
+
+func FuzzQMP(f *testing.F) {
+	f.Add(greeting)
+	f.Add(`{"event": "STOP"}` + "\n")
+	f.Add(`{"return": {}, "id": "1"}` + "\n" + `{"return": {}, "id": "1"}` + "\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		ours, theirs := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, theirs) }()
+		m := NewMonitor(ours)
+		go func() { _ = m.Do(t.Context(), "x", nil, nil) }()
+		_, _ = io.WriteString(theirs, text)
+		theirs.Close()
+		<-m.Done()
+		if m.readError() == nil {
+			t.Error("ended without a reason")
+		}
+	})
+}
