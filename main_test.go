@@ -2,6 +2,7 @@ package unitask_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +22,12 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
+	flag.Parse()
+	if testing.Short() { // examples boot machines
+		if err := flag.Set("test.skip", "^Example"); err != nil {
+			return 1
+		}
+	}
 	var err error
 	if baseHome = os.Getenv("UNITASK_TEST_HOME"); baseHome == "" {
 		if baseHome, err = unitask.DefaultHome(); err != nil {
@@ -28,9 +35,18 @@ func testMain(m *testing.M) int {
 			return 1
 		}
 	}
-	if err := os.Unsetenv("UNITASK_HOME"); err != nil {
+	home, err := os.MkdirTemp("", "unitask-test-home-") // for the examples
+	if err == nil {
+		err = borrow(home)
+	}
+	if err == nil {
+		err = os.Setenv("UNITASK_HOME", home)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	defer os.RemoveAll(home)
 	return m.Run()
 }
 
@@ -70,15 +86,23 @@ func kernels(t testing.TB) []image.Kernel {
 func newHome(t testing.TB) string {
 	t.Helper()
 	home := t.TempDir()
-	for _, shared := range []string{"vendor", "images", "locks", "cache"} {
-		if err := os.MkdirAll(filepath.Join(baseHome, shared), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(filepath.Join(baseHome, shared), filepath.Join(home, shared)); err != nil {
-			t.Fatal(err)
-		}
+	if err := borrow(home); err != nil {
+		t.Fatal(err)
 	}
 	return home
+}
+
+// borrow gives a home the base's parts and images.
+func borrow(home string) error {
+	for _, shared := range []string{"vendor", "images", "locks", "cache"} {
+		if err := os.MkdirAll(filepath.Join(baseHome, shared), 0o700); err != nil {
+			return err
+		}
+		if err := os.Symlink(filepath.Join(baseHome, shared), filepath.Join(home, shared)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // slots bounds how many machines the tests run at once: a boot under TCG takes a

@@ -18,8 +18,9 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// maxCode bounds the source text; Node itself refuses strings of 512 MiB.
-const maxCode = 64 << 20
+// MaxCode is the most source text a request may have, in bytes; Node itself
+// refuses strings of 512 MiB.
+const MaxCode = 64 << 20
 
 // Run runs one request: resolve, record, image, network, machine, guest, code,
 // end. Every value goes down this list once.
@@ -204,8 +205,8 @@ func checkCode(req Request) (program, error) {
 	}
 	p.path = path.Clean(p.path)
 	switch {
-	case len(p.text) > maxCode:
-		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", maxCode))
+	case len(p.text) > MaxCode:
+		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", MaxCode))
 	case !isSource(path.Ext(p.path)):
 		return bad("path", fmt.Sprintf("%q", p.path), "must end in .js, .cjs, .mjs, .ts, .cts or .mts")
 	case p.packageType != "" && p.packageType != "module" && p.packageType != "commonjs":

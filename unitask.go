@@ -123,9 +123,11 @@ func Open(opts Options) (*Runtime, error) {
 			return nil, &HostError{Op: "open", Err: err}
 		}
 	}
-	if opts.Accel, err = vmm.ParseAccel(string(opts.Accel)); err != nil {
-		return nil, &policy.FieldError{Field: "accel", Value: string(opts.Accel), Reason: err.Error()}
+	accel, err := vmm.ParseAccel(string(opts.Accel))
+	if err != nil {
+		return nil, &policy.FieldError{Field: "accel", Value: fmt.Sprintf("%q", opts.Accel), Reason: "use auto, kvm, hvf or tcg"}
 	}
+	opts.Accel = accel
 	if opts.Events == nil {
 		opts.Events = func(Event) {}
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/vmm"
 )
 
 // Streams are what a command reads and writes. Stdin is passed to the code when
@@ -91,9 +92,7 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say more of what is done, on stderr")
 	root.AddCommand(a.runCommand(), a.inspectCommand(), a.imageCommand(), a.doctorCommand())
-	for _, cmd := range root.Commands() {
-		wrapArgs(cmd)
-	}
+	wrapArgs(root)
 	return root
 }
 
@@ -114,9 +113,7 @@ func wrapArgs(cmd *cobra.Command) {
 
 // open opens the runtime that every command but help works on.
 func (a *app) open() (*unitask.Runtime, error) {
-	opts := unitask.Options{Home: a.home, Events: a.ui.event(a.verbose)}
-	opts.Accel = accelName(a.accel)
-	return unitask.Open(opts)
+	return unitask.Open(unitask.Options{Home: a.home, Accel: vmm.Accel(a.accel), Events: a.ui.event(a.verbose)})
 }
 
 // isTerminal says whether a stream is one.

@@ -182,16 +182,13 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	return req, codeOnStdin, err
 }
 
-// maxCode is the most source text that is read.
-const maxCode = 64 << 20
-
 func readCode(name string, r io.Reader) (string, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxCode+1))
+	text, err := io.ReadAll(io.LimitReader(r, unitask.MaxCode+1))
 	if err != nil {
 		return "", usage(fmt.Errorf("read %s: %w", name, err))
 	}
-	if len(text) > maxCode {
-		return "", usage(fmt.Errorf("%s holds more than %d MiB of code", name, maxCode>>20))
+	if len(text) > unitask.MaxCode {
+		return "", usage(fmt.Errorf("%s holds more than %d MiB of code", name, unitask.MaxCode>>20))
 	}
 	if !utf8.Valid(text) {
 		return "", usage(fmt.Errorf("%s is not UTF-8 text", name))

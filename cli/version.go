@@ -1,10 +1,6 @@
 package cli
 
-import (
-	"runtime/debug"
-
-	"github.com/unitask/unitask/vmm"
-)
+import "runtime/debug"
 
 // version is the module's version as the Go toolchain recorded it.
 func version() string {
@@ -14,5 +10,3 @@ func version() string {
 	}
 	return info.Main.Version
 }
-
-func accelName(s string) vmm.Accel { return vmm.Accel(s) }

@@ -24,8 +24,14 @@ const (
 // false for what is not wanted.
 type selector func(name string) (dst string, ok bool)
 
-// unpackTar writes the wanted files and links of a tar stream below dir.
+// unpackTar writes the wanted files and links of a tar stream below dir. A link
+// may point anywhere, but nothing is written through one that leads out.
 func unpackTar(r io.Reader, dir string, want selector) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
 	tr := tar.NewReader(r)
 	left := int64(maxArchiveBytes)
 	for n := 0; ; n++ {
@@ -50,9 +56,8 @@ func unpackTar(r io.Reader, dir string, want selector) error {
 		if !ok {
 			continue
 		}
-		out := filepath.Join(dir, dst)
-		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-			return err
+		if err := root.MkdirAll(path.Dir(dst), 0o755); err != nil {
+			return fmt.Errorf("unpack %s: %w", name, err)
 		}
 		switch h.Typeflag {
 		case tar.TypeDir:
@@ -60,11 +65,11 @@ func unpackTar(r io.Reader, dir string, want selector) error {
 			if left -= h.Size; left < 0 {
 				return fmt.Errorf("read archive: more than %d bytes", int64(maxArchiveBytes))
 			}
-			if err := writeFile(out, tr, h.Size, h.FileInfo().Mode().Perm()); err != nil {
+			if err := writeFile(root, dst, tr, h.Size, h.FileInfo().Mode().Perm()); err != nil {
 				return fmt.Errorf("unpack %s: %w", name, err)
 			}
 		case tar.TypeSymlink:
-			if err := os.Symlink(h.Linkname, out); err != nil {
+			if err := root.Symlink(h.Linkname, dst); err != nil {
 				return fmt.Errorf("unpack %s: %w", name, err)
 			}
 		default:
@@ -74,8 +79,8 @@ func unpackTar(r io.Reader, dir string, want selector) error {
 }
 
 // writeFile writes exactly size bytes of r to a new file.
-func writeFile(name string, r io.Reader, size int64, mode os.FileMode) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+func writeFile(root *os.Root, name string, r io.Reader, size int64, mode os.FileMode) error {
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,247 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/cli"
+	"github.com/unitask/unitask/image"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"unitask": func() {
+			os.Exit(cli.Main(os.Args[1:], cli.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}))
+		},
+	})
+}
+
+// baseHome is the folder whose parts and images the scripts borrow.
+func baseHome(t testing.TB) string {
+	t.Helper()
+	home := os.Getenv("UNITASK_TEST_HOME")
+	if home == "" {
+		var err error
+		if home, err = unitask.DefaultHome(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	if _, err := rt.Images().Ensure(context.Background(), image.Linux, image.HostArch()); err != nil {
+		t.Fatalf("%v\n`make vendor` fetches what is missing", err)
+	}
+	return home
+}
+
+// TestScripts runs every script of testdata with the unitask command on PATH.
+// Those whose name begins with "vm" boot machines.
+func TestScripts(t *testing.T) {
+	base := ""
+	if !testing.Short() {
+		base = baseHome(t)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			home := filepath.Join(env.WorkDir, "home")
+			env.Setenv("UNITASK_HOME", home)
+			env.Setenv("HOME", env.WorkDir)
+			if err := os.Mkdir(home, 0o700); err != nil || base == "" {
+				return err
+			}
+			return borrow(base, home)
+		},
+		Condition: func(cond string) (bool, error) {
+			switch cond {
+			case "root":
+				return os.Getuid() == 0, nil
+			case "kvm":
+				f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+				if err == nil {
+					f.Close()
+				}
+				return err == nil, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": cmdExits, "waitfor": cmdWaitFor, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(borrow(base, ts.MkAbs(args[0])))
+			},
+		},
+	})
+}
+
+func borrow(base, home string) error {
+	for _, shared := range []string{"vendor", "images", "locks", "cache"} {
+		if err := os.MkdirAll(filepath.Join(base, shared), 0o700); err != nil {
+			return err
+		}
+		if err := os.Symlink(filepath.Join(base, shared), filepath.Join(home, shared)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// exits CODE COMMAND [ARG...]: the command ends with that exit code.
+func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+const patience = 60 * time.Second
+
+// waitfor GLOB TEXT: waits until a file of that name holds the text.
+func cmdWaitFor(ts *testscript.TestScript, _ bool, args []string) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		files, err := filepath.Glob(ts.MkAbs(args[0]))
+		ts.Check(err)
+		for _, f := range files {
+			if text, err := os.ReadFile(f); err == nil && bytes.Contains(text, []byte(args[1])) {
+				return
+			}
+		}
+	}
+	ts.Fatalf("no %s holds %q", args[0], args[1])
+}
+
+// noqemu: no QEMU is left that a unitask of this test binary started. It is
+// given a moment: the kernel kills it after its parent.
+func cmdNoQEMU(ts *testscript.TestScript, _ bool, _ []string) {
+	var left []string
+	for range 100 {
+		if left = qemus(ts.Getenv("UNITASK_HOME")); len(left) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	ts.Fatalf("still there: %v", left)
+}
+
+// qemus are the running QEMU processes that boot from below home, or that have
+// no parent any more but init.
+func qemus(home string) []string {
+	var found []string
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+		if err != nil || !strings.Contains(string(stat), "(qemu-system") {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		if f := strings.Fields(rest); len(f) > 1 && f[0] != "Z" && f[1] == "1" {
+			found = append(found, filepath.Base(dir))
+		}
+	}
+	return found
+}
+
+// tmpfs DIR SIZE: mounts a small disk.
+func cmdTmpfs(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.MkdirAll(dir, 0o700))
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+args[1], "unitask-test", dir).CombinedOutput(); err != nil {
+		ts.Fatalf("mount: %v: %s", err, out)
+	}
+	ts.Defer(func() { _ = exec.Command("umount", dir).Run() })
+}
+
+// bigfile NAME MIB: a file of spaces.
+func cmdBigFile(ts *testscript.TestScript, _ bool, args []string) {
+	mib, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), append(bytes.Repeat([]byte(" "), mib<<20), "console.log('big')\n"...), 0o644))
+}
+
+// An ordinary user, who may do nothing special, can run it: QEMU is then held by
+// a user namespace.
+func TestAsUnprivilegedUser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a machine; not in -short")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("wants root, to become somebody else")
+	}
+	const user = 12345
+	base := baseHome(t)
+	dir, err := os.MkdirTemp("", "unitask-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	program := filepath.Join(dir, "unitask")
+	if out, err := exec.Command("go", "build", "-o", program, "./unitask").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	rt, err := unitask.Open(unitask.Options{Home: base})
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := rt.Images().Lookup(image.Linux, image.HostArch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies := map[string]string{filepath.Dir(im.Path(image.DiskFile)): filepath.Join("images", im.Digest)}
+	parts, _ := filepath.Glob(filepath.Join(base, "vendor", runtime.GOARCH, "*", "part.json"))
+	for _, p := range parts {
+		if filepath.Base(filepath.Dir(p)) == "nanos" {
+			continue
+		}
+		copies[p] = filepath.Join("vendor", runtime.GOARCH, filepath.Base(filepath.Dir(p)), "part.json")
+	}
+	for from, to := range copies {
+		to = filepath.Join(dir, "home", to)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("cp", "-r", from, to).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if out, err := exec.Command("chown", "-R", strconv.Itoa(user), dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	cmd := exec.Command(program, "run", "-v", "--code", "console.log(6 * 7)")
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "UNITASK_HOME=" + filepath.Join(dir, "home")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil || out.String() != "42\n" {
+		t.Fatalf("%v\n%s%s", err, out.String(), errs.String())
+	}
+	inspect := exec.Command(program, "inspect", "last")
+	inspect.Env, inspect.SysProcAttr = cmd.Env, cmd.SysProcAttr
+	if text, err := inspect.Output(); err != nil || !strings.Contains(string(text), "no new privileges, seccomp") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}

@@ -1,0 +1,76 @@
+package unitask_test
+
+import (
+	"encoding/json"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The house: who may import whom. cli → mcp → the root → the six on the ground
+// floor, which know nothing of each other.
+const module = "github.com/unitask/unitask"
+
+var mayImport = map[string][]string{
+	"cli/unitask": {"cli"},
+	"cli":         {"mcp", "", "policy", "image", "guest", "netstack", "vmm", "record"},
+	"mcp":         {"", "policy", "image", "guest", "netstack", "vmm", "record"},
+	"":            {"policy", "image", "guest", "netstack", "vmm", "record"},
+	"policy":      {}, "image": {}, "guest": {}, "netstack": {}, "vmm": {}, "record": {},
+	"image/tfs": {}, "hack/bench": {""},
+}
+
+type goPackage struct {
+	ImportPath, Doc string
+	Imports         []string
+}
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Doc,Imports", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []goPackage
+	for d := json.NewDecoder(strings.NewReader(string(out))); d.More(); {
+		var p goPackage
+		if err := d.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+func room(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, module), "/") }
+
+func TestImportDirections(t *testing.T) {
+	for _, p := range packages(t) {
+		allowed, known := mayImport[room(p.ImportPath)]
+		if !known {
+			t.Errorf("package %s has no place in the house", p.ImportPath)
+		}
+		for _, i := range p.Imports {
+			if !strings.HasPrefix(i, module) {
+				continue
+			}
+			// A package may use those inside its own folder.
+			if own := room(p.ImportPath); own != "" && strings.HasPrefix(room(i), own+"/") {
+				continue
+			}
+			if !slices.Contains(allowed, room(i)) {
+				t.Errorf("%s imports %s", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+// Each package says what it is in a comment of its own.
+func TestPackageComments(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.Doc) < 20 {
+			t.Errorf("package %s has no comment", p.ImportPath)
+		}
+	}
+}

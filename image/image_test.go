@@ -1,0 +1,524 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/ext4"
+	"github.com/pierrec/lz4/v4"
+)
+
+func TestLock(t *testing.T) {
+	for _, arch := range []Arch{AMD64, ARM64} {
+		parts, err := Lock(arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		for _, p := range parts {
+			names[p.Name] = true
+			if p.From != "release" && !strings.HasPrefix(p.Digest, "sha256-") && !strings.HasPrefix(p.Digest, "sha512-") {
+				t.Errorf("%s for %s has no digest", p.Name, arch)
+			}
+		}
+		for _, name := range partsOf(Linux) {
+			if !names[name] {
+				t.Errorf("no %s for %s", name, arch)
+			}
+		}
+	}
+	for name, text := range map[string]string{
+		"unknown key":     "[[part]]\nname='x'\narch='amd64'\nversion='1'\nlicense='MIT'\ncolour='red'",
+		"no licence":      "[[part]]\nname='x'\narch='amd64'\nversion='1'",
+		"no architecture": "[[part]]\nname='x'\narch='mips'\nversion='1'\nlicense='MIT'",
+		"not TOML":        "[[part",
+	} {
+		if _, err := parseLock(text); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestParseArch(t *testing.T) {
+	for in, want := range map[string]Arch{"": HostArch(), "amd64": AMD64, "x86_64": AMD64, "arm64": ARM64, "aarch64": ARM64} {
+		if got, err := ParseArch(in); err != nil || got != want {
+			t.Errorf("%q: %q %v", in, got, err)
+		}
+	}
+	if _, err := ParseArch("mips"); err == nil {
+		t.Error("mips is known")
+	}
+}
+
+// archive returns a tar of the given headers, each with its content.
+func archive(t testing.TB, entries ...*tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range entries {
+		body := make([]byte, h.Size)
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func everything(name string) (string, bool) { return name, true }
+
+func TestUnpackTar(t *testing.T) {
+	for name, c := range map[string]struct {
+		in   []byte
+		says string // of the error
+	}{
+		"leads up":           {archive(t, &tar.Header{Name: "../evil", Typeflag: tar.TypeReg}), "leads out"},
+		"leads up inside":    {archive(t, &tar.Header{Name: "a/../../evil", Typeflag: tar.TypeReg}), "leads out"},
+		"absolute":           {archive(t, &tar.Header{Name: "/etc/evil", Typeflag: tar.TypeReg}), "leads out"},
+		"a device":           {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeChar}), "neither a file"},
+		"a hard link":        {archive(t, &tar.Header{Name: "x", Linkname: "/etc/passwd", Typeflag: tar.TypeLink}), "neither a file"},
+		"the same twice":     {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg}, &tar.Header{Name: "x", Typeflag: tar.TypeReg}), "exists"},
+		"through a link":     {archive(t, &tar.Header{Name: "x", Linkname: "/tmp", Typeflag: tar.TypeSymlink}, &tar.Header{Name: "x/evil", Typeflag: tar.TypeReg}), ""},
+		"cut":                {archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg, Size: 5000})[:2000], "unexpected EOF"},
+		"not an archive":     {bytes.Repeat([]byte("x"), 2000), "read archive"},
+		"a plain file":       {archive(t, &tar.Header{Name: "./a/b", Typeflag: tar.TypeReg, Size: 5, Mode: 0o755}), ""},
+		"a folder":           {archive(t, &tar.Header{Name: "a/", Typeflag: tar.TypeDir}), ""},
+		"an empty archive":   {archive(t), ""},
+		"nothing whatsoever": {nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outside := t.TempDir()
+			dir := filepath.Join(outside, "part")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			err := unpackTar(bytes.NewReader(c.in), dir, everything)
+			if (err == nil) != (c.says == "") && name != "through a link" {
+				t.Fatalf("%v", err)
+			}
+			if err != nil && c.says != "" && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v does not say %q", err, c.says)
+			}
+			if _, err := os.Lstat("/tmp/evil"); err == nil {
+				os.Remove("/tmp/evil")
+				t.Error("wrote through a link")
+			}
+			if entries, _ := os.ReadDir(outside); len(entries) != 1 {
+				t.Errorf("wrote outside: %v", entries)
+			}
+		})
+	}
+}
+
+func TestUnpackTarBounds(t *testing.T) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := range maxArchiveFiles + 1 {
+		if err := w.WriteHeader(&tar.Header{Name: fmt.Sprint(i), Typeflag: tar.TypeDir}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unpackTar(&b, t.TempDir(), func(string) (string, bool) { return "", false }); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("%v", err)
+	}
+	big := archive(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg, Size: 1})
+	// A header that says four gigabytes is refused before anything is read.
+	h, err := tar.NewReader(bytes.NewReader(big)).Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Size = 4 << 30
+	b.Reset()
+	if err := tar.NewWriter(&b).WriteHeader(h); err != nil {
+		t.Fatal(err)
+	}
+	if err := unpackTar(&b, t.TempDir(), everything); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzUnpackTar(f *testing.F) {
+	f.Add(archive(f, &tar.Header{Name: "a/b", Typeflag: tar.TypeReg, Size: 5}, &tar.Header{Name: "l", Linkname: "a", Typeflag: tar.TypeSymlink}))
+	f.Add(archive(f, &tar.Header{Name: "../x", Typeflag: tar.TypeReg}))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		outside := t.TempDir()
+		dir := filepath.Join(outside, "part")
+		if os.Mkdir(dir, 0o755) != nil {
+			t.Skip()
+		}
+		_ = unpackTar(bytes.NewReader(in), dir, everything)
+		if entries, _ := os.ReadDir(outside); len(entries) != 1 {
+			t.Errorf("wrote outside: %v", entries)
+		}
+	})
+}
+
+// bzImage wraps a payload as Linux's boot protocol has it.
+func bzImage(payload []byte, size uint32) []byte {
+	bz := make([]byte, 1024)
+	bz[bzSetupSects] = 1
+	copy(bz[bzMagic:], "HdrS")
+	payload = append(payload, byte(size), byte(size>>8), byte(size>>16), byte(size>>24))
+	n := len(payload)
+	copy(bz[bzPayloadLength:], []byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)})
+	return append(bz, payload...)
+}
+
+func lz4Of(t testing.TB, text []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := lz4.NewWriter(&b)
+	if err := w.Apply(lz4.LegacyOption(true)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestBootableKernel(t *testing.T) {
+	elf := append([]byte("\x7fELF"), bytes.Repeat([]byte("code"), 1000)...)
+	good := bzImage(lz4Of(t, elf), uint32(len(elf)))
+	if got := bootableKernel(good); !bytes.Equal(got, elf) {
+		t.Errorf("%d bytes, not the ELF", len(got))
+	}
+	// Whatever is not understood stays as it is: QEMU can boot a bzImage too.
+	for name, bz := range map[string][]byte{
+		"empty": nil, "short": make([]byte, 0x240), "not a bzImage": bytes.Repeat([]byte{1}, 4096), "no ELF inside": bzImage(lz4Of(t, []byte("hello")), 5),
+		"size lies: more": bzImage(lz4Of(t, elf), uint32(len(elf)+1)), "size lies: gigabytes": bzImage(lz4Of(t, elf), 0xffffffff), "payload cut": good[:len(good)-100],
+		"other compression": bzImage([]byte("\x1f\x8b not lz4"), 10),
+	} {
+		if got := bootableKernel(bz); !bytes.Equal(got, bz) {
+			t.Errorf("%s: changed", name)
+		}
+	}
+}
+
+func FuzzBootableKernel(f *testing.F) {
+	f.Add(bzImage(lz4Of(f, []byte("\x7fELF....")), 8))
+	f.Fuzz(func(t *testing.T, bz []byte) {
+		if len(bz) > 1<<20 {
+			t.Skip()
+		}
+		bootableKernel(bz)
+	})
+}
+
+func TestExt4(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "source")
+	big := bytes.Repeat([]byte("0123456789abcdef"), 200_000)
+	if err := os.WriteFile(source, big, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tr := tree{}
+	tr.file("/usr/bin/big", 0o755, source)
+	tr.text("/etc/hosts", "127.0.0.1 localhost\n")
+	tr.link("/usr/bin/link", "big")
+	name := filepath.Join(dir, "disk.img")
+	if err := writeExt4(name, tr); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := ext4.Read(file.New(f, true), st.Size(), 0, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := fs.ReadFile(disk, "usr/bin/big")
+	if err != nil || !bytes.Equal(got, big) {
+		t.Errorf("%d bytes: %v", len(got), err)
+	}
+	info, err := fs.Stat(disk, "usr/bin/big")
+	if err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("%v %v", info, err)
+	}
+	for bad, tr := range map[string]tree{
+		"no source":        {"/x": {path: "/x", source: filepath.Join(dir, "nowhere")}},
+		"source a folder":  {"/x": {path: "/x", source: dir}},
+		"no parent folder": {"/a/b": {path: "/a/b", data: []byte("x")}},
+	} {
+		if err := writeExt4(filepath.Join(dir, bad), tr); err == nil {
+			t.Errorf("%s: no error", bad)
+		}
+	}
+}
+
+// fakeStore is a store whose parts are small stand-ins: what is tested with it is
+// the store, which does not look into them.
+func fakeStore(t *testing.T) *Store {
+	t.Helper()
+	sources := fstest.MapFS{"agent/agent.js": {Data: []byte("//")}, "agent/warm.js": {Data: []byte("//")}}
+	s, err := Open(t.TempDir(), sources, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := s.guestDigest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(part, digest string, files ...string) {
+		err := s.addPart(HostArch(), part, func(dir string) (Part, error) {
+			for _, f := range files {
+				if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(f)), 0o755); err != nil {
+					return Part{}, err
+				}
+				if err := os.WriteFile(filepath.Join(dir, f), []byte(f), 0o755); err != nil {
+					return Part{}, err
+				}
+			}
+			return Part{Name: part, Version: "1", Digest: digest, From: "test", License: "MIT"}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("node", "n", "node")
+	for _, lib := range []string{"libc", "libstdc++", "libgcc"} {
+		put(lib, lib, "root/lib/"+lib+".so")
+	}
+	put("ca-certificates", "c", "certs/a.crt")
+	put("busybox", "b", "root/bin/busybox")
+	put("linux", "l", "vmlinuz", "modules/virtio.ko")
+	put(guestPart, digest, "init", "shim.node")
+	return s
+}
+
+func TestStore(t *testing.T) {
+	s := fakeStore(t)
+	if _, err := s.Lookup(Linux, HostArch()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before: %v", err)
+	}
+	im, err := s.Ensure(t.Context(), Linux, HostArch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.Ensure(t.Context(), Linux, HostArch()); err != nil || again.Digest != im.Digest || !again.Built.Equal(im.Built) {
+		t.Errorf("%+v %v", again, err)
+	}
+	if list, err := s.List(); err != nil || len(list) != 1 || list[0].Kernel != Linux {
+		t.Errorf("%v %v", list, err)
+	}
+	// Another part is another image.
+	if err := s.addPart(HostArch(), "busybox", func(dir string) (Part, error) {
+		if err := os.MkdirAll(filepath.Join(dir, "root/bin"), 0o755); err != nil {
+			return Part{}, err
+		}
+		return Part{Name: "busybox", Version: "2", Digest: "b2"}, os.WriteFile(filepath.Join(dir, "root/bin/busybox"), nil, 0o755)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	other, err := s.Ensure(t.Context(), Linux, HostArch())
+	if err != nil || other.Digest == im.Digest {
+		t.Errorf("%v %v", other, err)
+	}
+	if _, err := s.Remove(""); err == nil {
+		t.Error("an empty prefix removes something")
+	}
+	if _, err := s.Remove("zz"); err == nil {
+		t.Error("removed what is not there")
+	}
+	if digest, err := s.Remove(im.Digest[:12]); err != nil || digest != im.Digest {
+		t.Errorf("%s %v", digest, err)
+	}
+	if _, err := s.Lookup(Nanos, HostArch()); !errors.Is(err, ErrNotVendored) {
+		t.Errorf("%v", err)
+	}
+	if _, err := s.Ensure(t.Context(), "bsd", HostArch()); err == nil {
+		t.Error("built a bsd")
+	}
+}
+
+// Two who build at once get the same image, and nothing half-made is left.
+func TestBuildAtOnce(t *testing.T) {
+	s := fakeStore(t)
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			other, err := Open(s.Home(), s.guest, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := other.Ensure(t.Context(), Linux, HostArch()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	entries, err := os.ReadDir(s.imagesDir())
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%v %v", entries, err)
+	}
+}
+
+func TestDamage(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, dir string){
+		"truncated": func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, DiskFile), 100)) },
+		"longer":    func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, DiskFile), 1<<30)) },
+		"missing":   func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, KernelFile))) },
+		"a link instead": func(t *testing.T, dir string) {
+			p := filepath.Join(dir, InitrdFile)
+			must(t, os.Remove(p))
+			must(t, os.Symlink("/etc/passwd", p))
+		},
+		"same size, other bytes": func(t *testing.T, dir string) {
+			f, err := os.OpenFile(filepath.Join(dir, DiskFile), os.O_WRONLY, 0)
+			must(t, err)
+			_, err = f.WriteAt([]byte("evil"), 5000)
+			must(t, err)
+			must(t, f.Close())
+		},
+		"description": func(t *testing.T, dir string) {
+			must(t, os.WriteFile(filepath.Join(dir, imageFile), []byte("{"), 0o600))
+		},
+		"description of another one": func(t *testing.T, dir string) {
+			must(t, os.WriteFile(filepath.Join(dir, imageFile), []byte(`{"digest":"00"}`), 0o600))
+		},
+		"description without an end?": func(t *testing.T, dir string) {
+			must(t, os.WriteFile(filepath.Join(dir, imageFile), bytes.Repeat([]byte("["), 1<<20), 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := fakeStore(t)
+			im, err := s.Ensure(t.Context(), Linux, HostArch())
+			must(t, err)
+			for _, f := range im.Files {
+				must(t, os.Chmod(im.Path(f.Name), 0o600))
+			}
+			damage(t, im.dir)
+			_, err = s.Lookup(Linux, HostArch())
+			if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "unitask image rm "+im.Digest[:12]) {
+				t.Errorf("%v", err)
+			}
+			if _, err := s.Ensure(t.Context(), Linux, HostArch()); !errors.Is(err, ErrDamaged) {
+				t.Errorf("a damaged image is not silently replaced: %v", err)
+			}
+			_, err = s.Remove(im.Digest[:12])
+			must(t, err)
+			_, err = s.Ensure(t.Context(), Linux, HostArch())
+			must(t, err)
+		})
+	}
+}
+
+// A touched file whose bytes are right is no damage.
+func TestTouchedIsNotDamaged(t *testing.T) {
+	s := fakeStore(t)
+	im, err := s.Ensure(t.Context(), Linux, HostArch())
+	must(t, err)
+	must(t, os.Chtimes(im.Path(DiskFile), time.Now(), time.Now()))
+	_, err = s.Lookup(Linux, HostArch())
+	must(t, err)
+}
+
+func TestSweep(t *testing.T) {
+	s := fakeStore(t)
+	old, young := filepath.Join(s.imagesDir(), ".new-1"), filepath.Join(s.imagesDir(), ".new-2")
+	must(t, os.MkdirAll(old, 0o700))
+	must(t, os.MkdirAll(young, 0o700))
+	long := time.Now().Add(-2 * sweepAge)
+	must(t, os.Chtimes(old, long, long))
+	_, err := s.Ensure(t.Context(), Linux, HostArch())
+	must(t, err)
+	if _, err := os.Stat(old); err == nil {
+		t.Error("what a killed build left is still there")
+	}
+	if _, err := os.Stat(young); err != nil {
+		t.Error("a build under way was swept")
+	}
+}
+
+func TestVendorFrom(t *testing.T) {
+	s := fakeStore(t)
+	// The vendor folder of another machine's store.
+	other, err := Open(t.TempDir(), s.guest, nil)
+	must(t, err)
+	taken, err := other.VendorFrom(t.Context(), HostArch(), s.vendorDir(HostArch()))
+	if err != nil || len(taken) != 8 {
+		t.Fatalf("%v %v", taken, err)
+	}
+	a, err := s.Ensure(t.Context(), Linux, HostArch())
+	must(t, err)
+	b, err := other.Ensure(t.Context(), Linux, HostArch())
+	must(t, err)
+	if a.Digest != b.Digest {
+		t.Error("the same parts give another image")
+	}
+
+	dir := t.TempDir()
+	tgz := filepath.Join(dir, "x.tgz")
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err = z.Write(archive(t, &tar.Header{Name: "package/bin/node", Typeflag: tar.TypeReg, Size: 3}))
+	must(t, err)
+	must(t, z.Close())
+	must(t, os.WriteFile(tgz, packed.Bytes(), 0o600))
+	for name, from := range map[string]string{"a package of another digest": tgz, "an empty folder": t.TempDir(), "nowhere": filepath.Join(dir, "nowhere"), "a text": "/etc/passwd"} {
+		if taken, err := s.VendorFrom(t.Context(), HostArch(), from); err == nil {
+			t.Errorf("%s: took %v", name, taken)
+		}
+	}
+	evil := filepath.Join(dir, "evil")
+	must(t, os.Mkdir(evil, 0o700))
+	for _, name := range []string{"../up", "a/b", "..", ""} {
+		text, err := json.Marshal(Part{Name: name})
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(evil, partFile), text, 0o600))
+		if taken, err := s.VendorFrom(t.Context(), HostArch(), dir); err == nil {
+			t.Errorf("%q: took %v", name, taken)
+		}
+	}
+}
+
+func TestLockWaits(t *testing.T) {
+	s := fakeStore(t)
+	unlock, err := s.lock(t.Context(), "x")
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.lock(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	unlock()
+	again, err := s.lock(t.Context(), "x")
+	must(t, err)
+	again()
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
