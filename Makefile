@@ -1,0 +1,46 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+.PHONY: all demo test check build vendor image setup bench clean
+
+export CGO_ENABLED = 0
+GO ?= go
+STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+TESTFLAGS ?=
+
+all: build
+
+# Installs what is missing, vendors the payloads, builds, runs real code in a
+# real machine. What is already done is skipped.
+demo: image
+	bin/unitask run --code 'console.log("hello from", process.platform, process.arch, "pid", process.pid)'
+
+# Everything, end to end with real machines included.
+test: image
+	$(GO) test -p 1 -timeout 20m $(TESTFLAGS) ./...
+
+# What a reviewer would do by hand.
+check:
+	test -z "$$(gofmt -l .)"
+	$(GO) mod tidy -diff
+	$(GO) vet ./...
+	$(STATICCHECK) ./...
+	GOOS=darwin GOARCH=arm64 $(GO) build ./... && GOOS=darwin GOARCH=arm64 $(GO) vet ./... && GOOS=darwin GOARCH=arm64 $(STATICCHECK) ./...
+	GOOS=linux GOARCH=arm64 $(GO) build ./... && GOOS=linux GOARCH=arm64 $(GO) vet ./... && GOOS=linux GOARCH=arm64 $(STATICCHECK) ./...
+
+setup:
+	@hack/setup
+
+build: setup
+	$(GO) build -o bin/unitask ./cli/unitask
+
+vendor: build
+	bin/unitask image vendor
+
+image: vendor
+	bin/unitask image build --kernel linux
+
+# `unitask run` against the same image booted by a bare QEMU command line.
+bench: image
+	$(GO) run ./hack/bench -n 10 -max 1.15
+
+clean:
+	rm -rf bin
