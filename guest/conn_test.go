@@ -158,7 +158,7 @@ func TestSeed(t *testing.T) {
 
 // stream runs the conversation up to Stream with a guest that then does what it
 // is told to.
-func stream(t *testing.T, ctx context.Context, stdin io.Reader, then func(net.Conn)) (End, error, string, string) {
+func stream(t *testing.T, ctx context.Context, stdin io.Reader, then func(net.Conn)) (end End, stdout string, err error) {
 	t.Helper()
 	w := withGuest(t, func(c net.Conn) {
 		sendFrame(c, 'h', goodHello)
@@ -186,8 +186,8 @@ func stream(t *testing.T, ctx context.Context, stdin io.Reader, then func(net.Co
 		t.Fatal(err)
 	}
 	var out, errs bytes.Buffer
-	end, err := c.Stream(ctx, stdin, &out, &errs)
-	return end, err, out.String(), errs.String()
+	end, err = c.Stream(ctx, stdin, &out, &errs)
+	return end, out.String(), err
 }
 
 func TestStream(t *testing.T) {
@@ -210,7 +210,7 @@ func TestStream(t *testing.T) {
 		"goes away in mid-frame": {func(c net.Conn) { sendFrame(c, 'o', "a"); _, _ = c.Write([]byte{0, 0, 1, 0, 'o', 'b'}); c.Close() }, End{}, ErrGone},
 	} {
 		t.Run(name, func(t *testing.T) {
-			end, err, out, _ := stream(t, t.Context(), nil, c.then)
+			end, out, err := stream(t, t.Context(), nil, c.then)
 			if end != c.end || out != "a" {
 				t.Errorf("%+v, stdout %q", end, out)
 			}
@@ -236,7 +236,7 @@ func TestStreamContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("enough")
 	time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
-	_, err, _, _ := stream(t, ctx, strings.NewReader("in"), func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	_, _, err := stream(t, ctx, strings.NewReader("in"), func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	if !errors.Is(err, why) {
 		t.Errorf("%v", err)
 	}
