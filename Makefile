@@ -3,7 +3,7 @@
 
 export CGO_ENABLED = 0
 GO ?= go
-STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+STATICCHECK = bin/staticcheck
 TESTFLAGS ?=
 
 all: build
@@ -18,13 +18,16 @@ test: image
 	$(GO) test -p 1 -timeout 20m $(TESTFLAGS) ./...
 
 # What a reviewer would do by hand.
-check:
+check: $(STATICCHECK)
 	test -z "$$(gofmt -l .)"
 	$(GO) mod tidy -diff
 	$(GO) vet ./...
 	$(STATICCHECK) ./...
 	GOOS=darwin GOARCH=arm64 $(GO) build ./... && GOOS=darwin GOARCH=arm64 $(GO) vet ./... && GOOS=darwin GOARCH=arm64 $(STATICCHECK) ./...
 	GOOS=linux GOARCH=arm64 $(GO) build ./... && GOOS=linux GOARCH=arm64 $(GO) vet ./... && GOOS=linux GOARCH=arm64 $(STATICCHECK) ./...
+
+$(STATICCHECK):
+	GOBIN=$(CURDIR)/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 setup:
 	@hack/setup
