@@ -42,6 +42,7 @@ func recordSinks(rec *record.Run) sinks {
 
 // booted is a machine whose guest waits for its code, and the network around it.
 type booted struct {
+	kernel  image.Kernel
 	accel   vmm.Accel
 	qemu    vmm.QEMU
 	machine *vmm.Machine
@@ -133,7 +134,7 @@ func (rt *Runtime) bootOnce(ctx context.Context, im *image.Image, qemu vmm.QEMU,
 	if err != nil {
 		return nil, err
 	}
-	b := &booted{accel: accel, qemu: qemu, network: network, console: &console{record: to.console, left: maxConsole}}
+	b := &booted{kernel: im.Kernel, accel: accel, qemu: qemu, network: network, console: &console{record: to.console, left: maxConsole}}
 	b.machine, err = vmm.Start(ctx, vmm.Config{
 		QEMU: qemu, Arch: vmm.Arch(im.Arch), Accel: accel, MemoryMB: memoryMB,
 		Boot: rt.bootSpec(im, accel, memoryMB), NIC: network.GuestEnd(), Console: b.console,
@@ -159,6 +160,14 @@ func (rt *Runtime) bootOnce(ctx context.Context, im *image.Image, qemu vmm.QEMU,
 // bootSpec is what a kernel needs of its machine.
 func (rt *Runtime) bootSpec(im *image.Image, accel vmm.Accel, memoryMB int) vmm.Boot {
 	boot := vmm.Boot{Kernel: im.Path(image.KernelFile), Initrd: im.Path(image.InitrdFile), Disks: []string{im.Path(image.DiskFile)}}
+	if im.Kernel == image.Nanos {
+		if im.Arch == image.AMD64 {
+			boot.MachineOptions = "ioapic2=off" // with it, the kernel hangs without a word
+		} else {
+			boot.PCI = true // its arm64 kernel knows virtio on PCI only
+		}
+		return boot // it takes no command line
+	}
 	serial := "ttyS0"
 	if im.Arch == image.ARM64 {
 		serial = "ttyAMA0"
@@ -213,8 +222,8 @@ func (b *booted) connect(ctx context.Context, p program) (*guest.Conn, error) {
 // afterlifeWait is how long a machine has to end after its guest is gone.
 const afterlifeWait = 2 * time.Second
 
-// afterlife finds out how the code ended when the agent could not tell: from
-// the status that the machine ended with.
+// afterlife finds out how the code ended when the agent could not tell: from the
+// kernel's last words, or from the status that the machine ended with.
 func (b *booted) afterlife(ctx context.Context, gone error) (guest.End, error) {
 	timed, cancel := context.WithTimeout(ctx, afterlifeWait)
 	defer cancel()
@@ -222,7 +231,10 @@ func (b *booted) afterlife(ctx context.Context, gone error) (guest.End, error) {
 	if err != nil {
 		return guest.End{}, gone
 	}
-	if exit.Guest >= 0 && exit.Guest < exitUnknown {
+	if end, ok := guest.LastWords(string(b.console.tail)); ok {
+		return end, nil
+	}
+	if b.kernel == image.Linux && exit.Guest >= 0 && exit.Guest < exitUnknown { // init's; Nanos's own are signals and faults
 		return guest.End{Code: exit.Guest}, nil
 	}
 	return guest.End{}, gone

@@ -1,11 +1,7 @@
 package image
 
 import (
-	"fmt"
-	"io"
-	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem/ext4"
@@ -55,43 +51,11 @@ func writeExt4(name string, t tree) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, n := range t.sorted() {
-		if err := addExt4(disk, n); err != nil {
-			return fmt.Errorf("%s: %w", n.path, err)
-		}
+	if err := fill(disk, t); err != nil {
+		return err
 	}
 	if err := disk.Close(); err != nil {
 		return err
 	}
 	return f.Chmod(0o444)
-}
-
-func addExt4(disk *ext4.FileSystem, n node) error {
-	p := strings.TrimPrefix(n.path, "/") // go-diskfs wants no leading slash
-	switch n.mode.Type() {
-	case fs.ModeDir:
-		if err := disk.Mkdir(p); err != nil {
-			return err
-		}
-	case fs.ModeSymlink:
-		return disk.Symlink(n.target, p)
-	default:
-		src, _, err := n.open()
-		if err != nil {
-			return err
-		}
-		defer src.Close()
-		dst, err := disk.OpenFile(p, os.O_CREATE|os.O_RDWR)
-		if err != nil {
-			return err
-		}
-		if _, err := io.CopyBuffer(dst, src, make([]byte, 1<<20)); err != nil {
-			dst.Close()
-			return err
-		}
-		if err := dst.Close(); err != nil {
-			return err
-		}
-	}
-	return disk.Chmod(p, n.mode.Perm())
 }

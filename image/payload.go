@@ -12,6 +12,7 @@ import (
 // Paths and addresses inside the guest that the guest's programs know as well.
 const (
 	guestLib    = "/unitask/lib" // agent.js, warm.js, shim.node
+	guestAddr   = "10.0.2.15"    // the one address that netstack serves
 	gatewayAddr = "10.0.2.2"     // netstack's own address, and the resolver's
 )
 

@@ -44,7 +44,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 func partsOf(kernel Kernel) []string {
 	parts := []string{"node", "libc", "libstdc++", "libgcc", "ca-certificates"}
 	if kernel == Nanos {
-		return append(parts, "nanos")
+		return append(parts, nanosPart)
 	}
 	return append(parts, "busybox", "linux")
 }
@@ -109,6 +109,8 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	switch kernel {
 	case Linux:
 		parts, im.Version, err = s.buildLinux(arch, tmp)
+	case Nanos:
+		parts, im.Version, err = s.buildNanos(arch, digest, tmp)
 	default:
 		err = fmt.Errorf("unknown kernel %q: use linux or nanos", kernel)
 	}
@@ -284,7 +286,7 @@ func (s *Store) sweep() {
 // Best is the kernel to use when none is asked for: nanos where one is
 // vendored, else linux.
 func (s *Store) Best(arch Arch) Kernel {
-	if _, err := s.Part(arch, "nanos"); err == nil {
+	if _, err := s.Part(arch, nanosPart); err == nil {
 		return Nanos
 	}
 	return Linux

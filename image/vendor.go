@@ -183,12 +183,19 @@ func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 		return nil, err
 	}
 	files := []string{from}
+	if exists(filepath.Join(from, nanosKernel)) {
+		if err := s.addPart(arch, nanosPart, func(dir string) (Part, error) { return takeNanos(arch, from, dir) }); err != nil {
+			return nil, fmt.Errorf("take %s: %w", from, err)
+		}
+		s.logf("took %s from %s", nanosPart, from)
+		return []string{nanosPart}, nil
+	}
 	if st.IsDir() {
 		entries, err := os.ReadDir(from)
 		if err != nil {
 			return nil, err
 		}
-		files = files[:0]
+		files = nil
 		for _, e := range entries {
 			files = append(files, filepath.Join(from, e.Name()))
 		}

@@ -14,6 +14,9 @@ type Boot struct {
 	// MachineOptions are what this kernel needs of the machine beyond the
 	// defaults below, in -M's own form: "acpi=on,rtc=on".
 	MachineOptions string
+	// PCI puts the disks and the network card on a PCI bus, where the machine
+	// has one, in place of virtio-mmio.
+	PCI bool
 }
 
 // Spec is one machine as the command line sees it.
@@ -69,15 +72,19 @@ func Args(s Spec) []string {
 	if s.Boot.Append != "" {
 		args = append(args, "-append", s.Boot.Append)
 	}
+	bus := "device"
+	if s.Boot.PCI {
+		bus = "pci"
+	}
 	for i, d := range s.Boot.Disks {
 		id := fmt.Sprintf("disk%d", i)
 		args = append(args,
 			"-blockdev", "driver=raw,node-name="+id+",read-only=on,file.driver=file,file.locking=off,file.filename="+comma(d),
-			"-device", "virtio-blk-device,drive="+id)
+			"-device", "virtio-blk-"+bus+",drive="+id)
 	}
 	return append(args,
 		"-netdev", fmt.Sprintf("stream,id=net0,server=off,addr.type=fd,addr.str=%d", s.NetFD),
-		"-device", "virtio-net-device,netdev=net0,mac="+GuestMAC,
+		"-device", "virtio-net-"+bus+",netdev=net0,mac="+GuestMAC,
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", s.QMPFD),
 		"-mon", "chardev=qmp,mode=control",
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", s.ConsoleFD),

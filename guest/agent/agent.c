@@ -188,18 +188,16 @@ static int on_file(struct agent *a, const uint8_t *p, size_t n)
 		goto fail;
 	return 0;
 fail:
-	printf("unitask: cannot create %s: %s\n", path, strerror(errno));
-	fflush(stdout);
+	dprintf(a->log, "unitask: cannot create %s: %s\n", path, strerror(errno));
 	return -1;
 }
 
-static int on_data(const uint8_t *p, size_t n)
+static int on_data(struct agent *a, const uint8_t *p, size_t n)
 {
 	if (file_fd < 0 || n > file_left)
 		return -1;
 	if (write_all(file_fd, p, n) < 0) {
-		printf("unitask: cannot store a file: %s\n", strerror(errno));
-		fflush(stdout);
+		dprintf(a->log, "unitask: cannot store a file: %s\n", strerror(errno));
 		return -1;
 	}
 	file_left -= n;
@@ -241,7 +239,7 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 	case 'F':
 		return on_file(a, p, n);
 	case 'D':
-		return on_data(p, n);
+		return on_data(a, p, n);
 	case 'S':  // start
 	case 'W':  // warm: run the throw-away script once more
 		if (a->lazy && type == 'S') {
@@ -318,14 +316,13 @@ static int take_seed(struct agent *a, int udp)
 	return 1;
 }
 
-static int listen_socket(int type)
+static int listen_socket(struct agent *a, int type)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(AGENT_PORT)};
 	int one = 1, s = socket(AF_INET, type | SOCK_CLOEXEC, 0);
 	setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (s < 0 || bind(s, (struct sockaddr *)&at, sizeof at) < 0 || (type == SOCK_STREAM && listen(s, 1) < 0)) {
-		printf("unitask: cannot listen: %s\n", strerror(errno));
-		fflush(stdout);
+		dprintf(a->log, "unitask: cannot listen: %s\n", strerror(errno));
 		return -1;
 	}
 	nonblocking(s, 1);
@@ -364,7 +361,7 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 int agent_run(struct agent *a, struct agent_end *end)
 {
 	int ready = a->lazy, seeded = 0, conn = -1;
-	int udp = listen_socket(SOCK_DGRAM), lsn = listen_socket(SOCK_STREAM);
+	int udp = listen_socket(a, SOCK_DGRAM), lsn = listen_socket(a, SOCK_STREAM);
 	if (udp < 0 || lsn < 0)
 		return -1;
 	nonblocking(a->in_w, 1);

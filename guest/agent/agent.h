@@ -34,6 +34,7 @@ struct agent {
 	int ctl;               // stream to Node's main thread, see agent.js
 	int event;             // becomes readable when the program may have ended
 	int lazy;              // 1: Node is started by the start frame, not before
+	int log;               // where the agent reports what goes wrong: the console
 	uint32_t owner;        // uid and gid of files that belong to the user
 
 	// seed mixes fresh entropy into the kernel's generator and sets the clock

@@ -5,7 +5,7 @@
 // module kinds, stack traces and exit paths are Node's own.
 'use strict';
 
-const CTL = 3; // stream to agent.c: frames in (u32 length, type, payload), letters out
+let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
 
 // Workers inherit --require: nothing to do there but to leave no trace. chdir is
 // disabled in them, and asking it costs nothing; loading worker_threads to ask
@@ -17,6 +17,7 @@ if (!process.chdir.disabled) main();
 function main() {
   const fs = require('node:fs');
   const native = loadNative();
+  CTL = native.attach();
 
   const start = JSON.parse(waitForStart(fs).toString());
 
@@ -29,6 +30,8 @@ function main() {
   Object.assign(process.env, start.env);
   process.chdir(start.cwd);
   process.argv = [process.execPath, ...start.argv];
+  // Nanos: a file system without modes; what was not given stays as it is.
+  if (native.nanos) native.protect(['/tmp', '/out', '/home/user', '/dev', start.cwd]);
   fs.writeSync(CTL, 'S');
   fs.closeSync(CTL);
 }

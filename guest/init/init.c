@@ -344,6 +344,7 @@ int main(void)
 		.ctl = ctl[0],
 		.event = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK),
 		.lazy = strstr(cmdline, "unitask.lazy") != NULL,
+		.log = STDOUT_FILENO,
 		.owner = USER_ID,
 		.seed = seed,
 		.spawn = spawn,

@@ -1,19 +1,240 @@
 // A Node addon for what JavaScript cannot do in the guest.
 //
+//   attach()      returns the descriptor of the control channel to the agent. On
+//                 linux PID 1 has made it, and it is 3. On Nanos, which has one
+//                 process, attach makes the streams and starts the agent in a
+//                 thread.
+//   nanos         whether this is Nanos.
 //   seed(buffer)  mixes the bytes into OpenSSL's generator, which after a clone
 //                 holds the same state as every other clone of its template.
 //                 Node exports RAND_add (openssl/rand.h). It also seeds V8's
 //                 Math.random, which no context has used yet.
+//   protect(dirs) leaves only these folders writable (Nanos, with unveil).
+//
+// On Nanos it is also the program's LD_PRELOAD and stands before a few functions
+// of libc that Nanos has no system call for, or gets wrong.
+#define _GNU_SOURCE
 #define NAPI_VERSION 8
+#include "../agent/agent.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
 #include <node_api.h>
-#include <stdint.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
 
 extern void RAND_add(const void *buf, int num, double entropy);
 // v8::V8::SetFlagsFromString(char const *), which node:v8's function of that
 // name calls; loading that module costs 40 ms under TCG.
 extern void v8_set_flags(const char *flags) __asm__("_ZN2v82V818SetFlagsFromStringEPKc");
+
+enum { LINUX_CTL_FD = 3 };
+
+static const char *gateway_ip = "10.0.2.2";
+
+static int is_nanos(void)
+{
+	struct utsname u;
+	return uname(&u) == 0 && strcmp(u.sysname, "Linux") != 0;
+}
+
+// Nanos: the agent in a thread of this process ------------------------------
+
+static pthread_t agent_thread;
+static int event_w = -1;      // the agent's event: how the program ends
+static atomic_int ending;     // somebody is ending the program already
+static int console = -1;
+
+// end_with tells the agent how the program ends and waits until the host has
+// seen everything; the host then kills the machine. Safe in a signal handler.
+static void end_with(int code, int sig)
+{
+	int32_t how[2] = {code, sig};
+	if (event_w < 0 || pthread_equal(pthread_self(), agent_thread))
+		return;
+	if (atomic_exchange(&ending, 1) == 0 && write(event_w, how, sizeof how) < 0)
+		return;
+	struct timespec long_time = {.tv_sec = 10};
+	while (nanosleep(&long_time, &long_time) < 0)
+		;
+}
+
+static void on_program_exit(int code, void *arg)
+{
+	(void)arg;
+	fflush(NULL);
+	end_with(code & 0xff, 0);
+}
+
+static void on_fatal_signal(int sig)
+{
+	end_with(0, sig);
+	_exit(128 + sig);
+}
+
+static int nanos_ended(struct agent *a, struct agent_end *end)
+{
+	int32_t how[2];
+	if (read(a->event, how, sizeof how) != sizeof how)
+		return 0;
+	end->code = how[0];
+	end->signal = how[1];
+	return 1;
+}
+
+// nanos_seed sets the clock, and makes the kernel's generator take fresh seeds of
+// its own: it does after 64 KiB. Writing to /dev/urandom does nothing there.
+static void nanos_seed(const uint8_t *entropy, size_t n, int64_t now_ns)
+{
+	static uint8_t junk[4096];
+	struct timespec ts = {.tv_sec = now_ns / 1000000000, .tv_nsec = now_ns % 1000000000};
+	clock_settime(CLOCK_REALTIME, &ts);
+	for (int i = 0; i < 17; i++)
+		if (getrandom(junk, sizeof junk, 0) < 0)
+			break;
+	(void)entropy;
+	(void)n;
+}
+
+static void *run_agent(void *arg)
+{
+	struct agent_end end = {0};
+	agent_run(arg, &end);
+	_exit(125);
+	return NULL;
+}
+
+static int nanos_attach(void)
+{
+	static struct agent a;
+	int in[2], out[2], err[2], ctl[2], event[2];
+	if (pipe(in) < 0 || pipe(out) < 0 || pipe(err) < 0 || pipe(event) < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, ctl) < 0)
+		return -1;
+	console = dup(STDERR_FILENO);
+	fflush(NULL);
+	if (console < 0 || dup2(in[0], 0) < 0 || dup2(out[1], 1) < 0 || dup2(err[1], 2) < 0)
+		return -1;
+	close(in[0]);
+	close(out[1]);
+	close(err[1]);
+	event_w = event[1];
+	a = (struct agent){
+		.kernel = "nanos",
+		.gateway = inet_addr(gateway_ip),
+		.in_w = in[1],
+		.out_r = out[0],
+		.err_r = err[0],
+		.ctl = ctl[0],
+		.event = event[0],
+		.log = console,
+		.seed = nanos_seed,
+		.ended = nanos_ended,
+	};
+	// The agent's thread takes no signals: they belong to the program.
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int failed = pthread_create(&agent_thread, NULL, run_agent, &a);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (failed || on_exit(on_program_exit, NULL) != 0)
+		return -1;
+	// Signals that end a process by default would end the machine without a
+	// word. SIGSEGV and SIGBUS stay: V8 has uses for them.
+	// Node's own handlers for SIGTERM and SIGINT do no more than that.
+	static const int fatal[] = {SIGABRT, SIGILL, SIGFPE, SIGTRAP, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR2, SIGALRM, SIGSYS};
+	struct sigaction act = {.sa_handler = on_fatal_signal};
+	for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
+		sigaction(fatal[i], &act, NULL);
+	return ctl[1];
+}
+
+// Nanos: in the place of libc ------------------------------------------------
+
+// Before Node's main: V8's limit for old objects, from the machine's memory, as
+// init and unitask (heapMB) reckon it on linux. The root tuple can't hold it: the
+// image serves machines of every size.
+__attribute__((constructor)) static void limit_heap(void)
+{
+	char line[128], option[64];
+	long kb = 0;
+	FILE *f = is_nanos() ? fopen("/proc/meminfo", "r") : NULL;
+	if (f == NULL)
+		return;
+	while (fgets(line, sizeof line, f) && sscanf(line, "MemTotal: %ld", &kb) != 1)
+		;
+	fclose(f);
+	long mb = kb / 1024, heap = mb - 136 - mb / 16;
+	if (mb > 0) {
+		snprintf(option, sizeof option, "--max-old-space-size=%ld", heap > 40 ? heap : 40);
+		setenv("NODE_OPTIONS", option, 1);
+	}
+	unsetenv("LD_PRELOAD");
+}
+
+// kill: a fatal signal to ourselves that nobody handles, SIGKILL above all, would
+// end the machine before what was printed is out.
+int kill(pid_t pid, int sig)
+{
+	static const int harmless[] = {SIGCHLD, SIGCONT, SIGURG, SIGWINCH};
+	struct sigaction now;
+	int ours = pid == getpid() || pid == 0, fatal = sig > 0;
+	for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+		fatal = fatal && sig != harmless[i];
+	if (ours && fatal && event_w >= 0 &&
+	    (sig == SIGKILL || (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_DFL)))
+		on_fatal_signal(sig);
+	return (int)syscall(SYS_kill, pid, sig);
+}
+
+pid_t getppid(void) { return is_nanos() ? 1 : (pid_t)syscall(SYS_getppid); }
+
+// V8 asks for each worker, and complains on stderr when it can't be told.
+int pthread_getschedparam(pthread_t thread, int *policy, struct sched_param *param)
+{
+	(void)thread;
+	*policy = SCHED_OTHER;
+	param->sched_priority = 0;
+	return 0;
+}
+
+// getifaddrs: Nanos leaves what was on the stack behind an interface's name.
+int getifaddrs(struct ifaddrs **list)
+{
+	int (*real)(struct ifaddrs **) = (int (*)(struct ifaddrs **))dlsym(RTLD_NEXT, "getifaddrs");
+	int result = real ? real(list) : -1;
+	for (struct ifaddrs *i = result == 0 ? *list : NULL; i; i = i->ifa_next)
+		for (char *c = i->ifa_name; c && *c; c++)
+			if (!isalnum((unsigned char)*c))
+				*c = 0;
+	return result;
+}
+
+// N-API ---------------------------------------------------------------------
+
+static napi_value attach(napi_env env, napi_callback_info info)
+{
+	(void)info;
+	napi_value fd;
+	int ctl = is_nanos() ? nanos_attach() : LINUX_CTL_FD;
+	if (ctl < 0)
+		napi_throw_error(env, NULL, strerror(errno));
+	napi_create_int32(env, ctl, &fd);
+	return fd;
+}
 
 static napi_value seed(napi_env env, napi_callback_info info)
 {
@@ -34,10 +255,38 @@ static napi_value seed(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
+enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
+
+static napi_value protect(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value list, item;
+	uint32_t n = 0;
+	char path[4096];
+	if (napi_get_cb_info(env, info, &argc, &list, NULL, NULL) != napi_ok || argc != 1 ||
+	    napi_get_array_length(env, list, &n) != napi_ok)
+		return NULL;
+	for (uint32_t i = 0; i < n; i++)
+		if (napi_get_element(env, list, i, &item) == napi_ok &&
+		    napi_get_value_string_utf8(env, item, path, sizeof path, NULL) == napi_ok)
+			syscall(SYS_UNVEIL, path, "rwxc");
+	syscall(SYS_UNVEIL, "/", "rx");
+	syscall(SYS_UNVEIL, NULL, NULL);  // for good
+	return NULL;
+}
+
 NAPI_MODULE_INIT()
 {
-	napi_value fn;
-	napi_create_function(env, "seed", NAPI_AUTO_LENGTH, seed, NULL, &fn);
-	napi_set_named_property(env, exports, "seed", fn);
+	static const struct {
+		const char *name;
+		napi_callback call;
+	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect}};
+	napi_value v;
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+		napi_create_function(env, calls[i].name, NAPI_AUTO_LENGTH, calls[i].call, NULL, &v);
+		napi_set_named_property(env, exports, calls[i].name, v);
+	}
+	napi_get_boolean(env, is_nanos(), &v);
+	napi_set_named_property(env, exports, "nanos", v);
 	return exports;
 }

@@ -1,0 +1,213 @@
+package image
+
+import (
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/unitask/unitask/image/tfs"
+)
+
+// nanosPart is the part that holds a Nanos release.
+const nanosPart = "nanos"
+
+// Names in a Nanos release.
+const (
+	nanosKernel = "kernel.img"
+	nanosBoot   = "boot.img" // amd64 only
+	nanosKlibs  = "klibs"
+)
+
+// efiLoader names the UEFI loader in a release and in EFI/Boot.
+func efiLoader(arch Arch) string {
+	if arch == ARM64 {
+		return "bootaa64.efi"
+	}
+	return "bootx64.efi"
+}
+
+// sandboxKlib gives the guest unveil: what the code may not change becomes
+// read-only once the agent has put its files.
+const sandboxKlib = "sandbox"
+
+// nanosScratch is how much can be written to the guest's filesystem; the memory
+// of the machine bounds it as well. The disk itself is never written: it is
+// read-only to QEMU, and what the guest writes stays in its page cache.
+const nanosScratch = 512 << 20
+
+// nanosTree is the root filesystem of the nanos guest.
+func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
+	t, parts, err := s.payload(arch)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, dir := range []string{"/tmp", "/out", "/work", "/home/user"} {
+		t.dir(dir, 0o777)
+	}
+	// Nanos makes only a few files of /proc itself. Without these, os.cpus() is
+	// empty and process.memoryUsage() throws.
+	for name, text := range nanosProc {
+		t.text(name, text)
+	}
+	return t, parts, nil
+}
+
+// nanosProc are files of /proc that Node reads, in Linux's form (proc(5)). They
+// can't move: times are zero, the resident set is 20480 pages.
+var nanosProc = map[string]string{
+	"/proc/self/stat": "2 (node) R 0 2 2 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 0 1073741824 20480 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n",
+	"/proc/cpuinfo":   "processor\t: 0\nmodel name\t: virtual\ncpu MHz\t\t: 1000.000\n\n",
+	"/proc/stat":      "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n",
+}
+
+// nanosRoot is the root tuple's configuration: these keys and no others.
+func nanosRoot(klibs bool) tfs.Tuple {
+	t := tfs.Tuple{
+		{Name: "program", Value: "/usr/bin/node"},
+		{Name: "arguments", Value: []tfs.Value{"node", "--require", guestLib + "/agent.js", "/unitask/main"}},
+		{Name: "environment", Value: tfs.Tuple{{Name: "PATH", Value: "/usr/local/bin:/usr/bin:/bin"}, {Name: "HOME", Value: "/home/user"}, {Name: "LD_PRELOAD", Value: guestLib + "/shim.node"}}},
+		{Name: "cwd", Value: "/work"},
+		// The one address, without DHCP's round trip; an Ethernet's MTU and not
+		// the 1460 that Nanos starts from.
+		{Name: "en1", Value: tfs.Tuple{
+			{Name: "ipaddr", Value: guestAddr}, {Name: "netmask", Value: "255.255.255.0"}, {Name: "gateway", Value: gatewayAddr}, {Name: "mtu", Value: "1500"}}},
+		// The machine ends with the program, and its status says how.
+		{Name: "debug_exit", Value: "t"},
+	}
+	if klibs {
+		t = append(t, tfs.Pair{Name: "klibs", Value: "bootfs"}, tfs.Pair{Name: "sandbox", Value: tfs.Tuple{{Name: "unveil", Value: tfs.Tuple{}}}})
+	}
+	return t
+}
+
+// buildNanos writes kernel and disk.img into dir.
+func (s *Store) buildNanos(arch Arch, digest, dir string) ([]Part, string, error) {
+	t, parts, err := s.nanosTree(arch)
+	if err != nil {
+		return nil, "", err
+	}
+	release, err := s.Part(arch, nanosPart)
+	if err != nil {
+		return nil, "", err
+	}
+	d := nanosDisk{kernel: release.path(nanosKernel), root: t, slack: nanosScratch, klibs: map[string]string{}}
+	if klib := release.path(nanosKlibs, sandboxKlib); exists(klib) {
+		d.klibs[sandboxKlib] = klib
+	}
+	d.rootTuple = nanosRoot(len(d.klibs) > 0)
+	if arch == AMD64 {
+		if d.boot, err = os.ReadFile(release.path(nanosBoot)); err != nil {
+			return nil, "", err
+		}
+	}
+	if loader := release.path(efiLoader(arch)); exists(loader) {
+		d.efi, d.efiName = loader, efiLoader(arch)
+	}
+	sum, err := hex.DecodeString(digest)
+	if err != nil {
+		return nil, "", err
+	}
+	copy(d.uuid[:], sum)
+	kernel, err := os.ReadFile(d.kernel)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, KernelFile), kernel, 0o444); err != nil {
+		return nil, "", err
+	}
+	if err := writeNanosDisk(filepath.Join(dir, DiskFile), d); err != nil {
+		return nil, "", fmt.Errorf("write disk: %w", err)
+	}
+	return append(parts, release), release.Version, nil
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// takeNanos copies a Nanos release that was brought as a folder with kernel.img,
+// boot.img and klibs into a part, and checks that it is one for arch.
+func takeNanos(arch Arch, from, dir string) (Part, error) {
+	part := Part{Name: nanosPart, Version: "local", From: "file", License: "Apache-2.0", FirstSeen: true}
+	if text, err := os.ReadFile(filepath.Join(from, "version")); err == nil && len(text) < 64 {
+		part.Version = lastLine(string(text))
+	}
+	wanted := []string{nanosKernel}
+	if arch == AMD64 {
+		wanted = append(wanted, nanosBoot)
+	}
+	for _, optional := range []string{efiLoader(arch), filepath.Join(nanosKlibs, sandboxKlib)} {
+		if exists(filepath.Join(from, optional)) {
+			wanted = append(wanted, optional)
+		}
+	}
+	h := sha256.New()
+	for _, name := range wanted {
+		text, err := readBounded(filepath.Join(from, name), maxNanosFile)
+		if err != nil {
+			return part, fmt.Errorf("a Nanos release for %s has a %s: %w", arch, name, err)
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			return part, err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return part, err
+		}
+		fmt.Fprintf(h, "%s %d\n", name, len(text))
+		h.Write(text)
+	}
+	part.Digest = "sha256-" + hex.EncodeToString(h.Sum(nil))
+	return part, checkNanos(arch, dir)
+}
+
+// maxNanosFile bounds each file of a release; the kernel has some two megabytes.
+const maxNanosFile = 64 << 20
+
+func readBounded(name string, limit int64) ([]byte, error) {
+	st, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > limit {
+		return nil, fmt.Errorf("%s is no file of at most %d bytes", name, limit)
+	}
+	return os.ReadFile(name)
+}
+
+// checkNanos refuses a release that can't boot on arch, by name.
+func checkNanos(arch Arch, dir string) error {
+	name := filepath.Join(dir, nanosKernel)
+	f, err := elf.Open(name)
+	if err != nil {
+		return fmt.Errorf("%s is no ELF file: %w", nanosKernel, err)
+	}
+	defer f.Close()
+	want := map[Arch]elf.Machine{AMD64: elf.EM_X86_64, ARM64: elf.EM_AARCH64}[arch]
+	if f.Machine != want {
+		return fmt.Errorf("%s is for %s, not for %s (%s)", nanosKernel, f.Machine, arch, want)
+	}
+	for _, p := range f.Progs {
+		st, err := os.Stat(name)
+		if err != nil {
+			return err
+		}
+		if p.Off+p.Filesz > uint64(st.Size()) {
+			return fmt.Errorf("%s is cut: a segment ends at byte %d of %d", nanosKernel, p.Off+p.Filesz, st.Size())
+		}
+	}
+	if arch != AMD64 {
+		return nil
+	}
+	boot, err := readBounded(filepath.Join(dir, nanosBoot), maxNanosFile)
+	if err != nil {
+		return err
+	}
+	if len(boot) < 2*mbrSize || boot[510] != 0x55 || boot[511] != 0xaa {
+		return fmt.Errorf("%s is no boot loader: no signature at the end of its first sector", nanosBoot)
+	}
+	return nil
+}
