@@ -60,7 +60,7 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, streams IO, rec *record.Run, res *Result) error {
 	start := time.Now()
 	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
-	im, err := rt.ensureImage(ctx, image.Kernel(eff.Kernel))
+	im, err := rt.ensureImage(ctx, image.Kernel(eff.Kernel), code.arch)
 	if err != nil {
 		return rt.classify(ctx, res, "image", err)
 	}
@@ -175,6 +175,7 @@ type program struct {
 	packageType string
 	args        []string
 	env         map[string]string
+	arch        image.Arch
 }
 
 const (
@@ -190,6 +191,11 @@ func checkCode(req Request) (program, error) {
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, env: map[string]string{
 		"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/user",
 	}}
+	arch, err := image.ParseArch(string(req.Arch))
+	if err != nil {
+		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
+	}
+	p.arch = arch
 	if p.dir == "" {
 		p.dir = defaultDir
 	}
@@ -280,8 +286,7 @@ func (p program) put(ctx context.Context, conn *guest.Conn) error {
 }
 
 // ensureImage returns the image for a kernel, building what is missing.
-func (rt *Runtime) ensureImage(ctx context.Context, kernel image.Kernel) (*image.Image, error) {
-	arch := image.HostArch()
+func (rt *Runtime) ensureImage(ctx context.Context, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
 	if kernel == "" {
 		kernel = rt.images.Best(arch)
 	}

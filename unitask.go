@@ -54,6 +54,7 @@ type Request struct {
 	Dir string
 
 	Kernel      image.Kernel  // "" is the best there is: nanos where its kernel is vendored, else linux
+	Arch        image.Arch    // "" is the host's; another one is translated
 	MemoryMB    int           // of the machine, MiB; 0 is 512
 	Timeout     time.Duration // of the code, from its first line on; 0 is 60 s
 	OutputBytes int64         // kept of each of stdout and stderr; 0 is 16 MiB

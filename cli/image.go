@@ -21,11 +21,15 @@ func (a *app) imageCommand() *cobra.Command {
 }
 
 func (a *app) imageBuild() *cobra.Command {
-	var kernel, arch string
+	var kernel, arch, output string
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build an image ahead of the first run",
-		Args:  cobra.NoArgs,
+		Long: `Build builds the image of the vendored parts, unless it is there already, and
+prints its digest. -o writes a nanos image's disk to a file that stands alone: it
+boots by BIOS on amd64, by UEFI where the release brings a loader, and with
+-kernel.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rt, err := a.open()
 			if err != nil {
@@ -48,6 +52,11 @@ func (a *app) imageBuild() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if output != "" {
+				if err := im.Export(output); err != nil {
+					return err
+				}
+			}
 			fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
 			a.ui.note("%s image for %s, %d MiB, ready after %.1f s", im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
 			return nil
@@ -55,14 +64,16 @@ func (a *app) imageBuild() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "write the disk to this file too (nanos)")
 	return cmd
 }
 
 func (a *app) imageList() *cobra.Command {
 	var asJSON bool
+	var files string
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the images in the store",
+		Short: "List the images in the store, or an image's files",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			rt, err := a.open()
@@ -70,6 +81,9 @@ func (a *app) imageList() *cobra.Command {
 				return err
 			}
 			defer rt.Close()
+			if files != "" {
+				return a.imageFiles(rt.Images(), files, asJSON)
+			}
 			list, err := rt.Images().List()
 			if err != nil {
 				return err
@@ -87,7 +101,30 @@ func (a *app) imageList() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	cmd.Flags().StringVar(&files, "files", "", "list the files of the image whose digest begins so, read back from its disk")
 	return cmd
+}
+
+func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {
+	im, err := store.Find(prefix)
+	if err != nil {
+		return usage(err)
+	}
+	entries, err := im.Entries()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return a.ui.json(entries)
+	}
+	for _, e := range entries {
+		name := safe(e.Path)
+		if e.Target != "" {
+			name += " -> " + safe(e.Target)
+		}
+		fmt.Fprintf(a.std.Stdout, "%s %10d %s\n", e.Mode, e.Size, name)
+	}
+	return nil
 }
 
 func (a *app) imageRemove() *cobra.Command {
@@ -114,7 +151,7 @@ func (a *app) imageRemove() *cobra.Command {
 }
 
 func (a *app) imageVendor() *cobra.Command {
-	var arch, from string
+	var arch, from, nanos string
 	cmd := &cobra.Command{
 		Use:   "vendor",
 		Short: "Fetch the parts that images are made of",
@@ -123,8 +160,12 @@ Node from the npm registry, its libraries, the CA certificates and the Linux
 kernel from Debian's packages, each checked against its digest. It installs
 nothing. Runs never use the network for parts.
 
+--nanos fetches the official release of the Nanos unikernel, which is the default
+kernel from then on.
+
 --from takes parts that were brought by hand, a folder or a file: the locked
-packages (.deb, .tgz), or the vendor folder of another machine's store.`,
+packages (.deb, .tgz), a Nanos release (.tar.gz, or a folder with kernel.img,
+boot.img and klibs), or the vendor folder of another machine's store.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rt, err := a.open()
@@ -140,6 +181,12 @@ packages (.deb, .tgz), or the vendor folder of another machine's store.`,
 				_, err := rt.Images().VendorFrom(cmd.Context(), ar, from)
 				return err
 			}
+			if nanos != "" {
+				if nanos == lockedVersion {
+					nanos = ""
+				}
+				return rt.Images().VendorNanos(cmd.Context(), ar, nanos)
+			}
 			if err := rt.Images().Vendor(cmd.Context(), ar); err != nil {
 				return err
 			}
@@ -150,8 +197,11 @@ packages (.deb, .tgz), or the vendor folder of another machine's store.`,
 			var rows [][]string
 			for _, p := range parts {
 				note := ""
-				if p.BehindLock {
+				switch {
+				case p.BehindLock:
 					note = "newer than vendor.lock"
+				case p.FirstSeen:
+					note = "digest as first seen"
 				}
 				rows = append(rows, []string{p.Name, p.Version, p.License, note})
 			}
@@ -160,6 +210,11 @@ packages (.deb, .tgz), or the vendor folder of another machine's store.`,
 		},
 	}
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	cmd.Flags().StringVar(&nanos, "nanos", "", "fetch a Nanos release instead: --nanos, or --nanos=VERSION")
+	cmd.Flags().Lookup("nanos").NoOptDefVal = lockedVersion
 	cmd.Flags().StringVar(&from, "from", "", "take parts from a folder or file instead of fetching them")
 	return cmd
 }
+
+// lockedVersion is --nanos without a version.
+const lockedVersion = "the locked one"

@@ -21,11 +21,11 @@ import (
 )
 
 type runFlags struct {
-	code, file, lang, timeout, kernel string
-	memory                            int
-	output                            int64
-	env                               []string
-	json                              bool
+	code, file, lang, timeout, kernel, arch string
+	memory                                  int
+	output                                  int64
+	env                                     []string
+	json                                    bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -58,6 +58,7 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
 	fl.Int64Var(&f.output, "output-bytes", 0, "bytes kept of each of stdout and stderr (default 16 MiB)")
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
+	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")
 	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	return cmd
@@ -158,7 +159,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if sources != 1 {
 		return req, false, hint(usage(errors.New("give the code once: --code STRING, --code-file PATH or -")), "unitask run --help")
 	}
-	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang}
+	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), Arch: image.Arch(f.arch), MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang}
 	if cmd.Flags().Changed("memory") && f.memory <= 0 {
 		return req, false, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path"
@@ -150,6 +151,9 @@ func unpackDeb(ctx context.Context, file, dir string, want selector) error {
 		return fmt.Errorf("unpack %s: %w", filepath.Base(file), err)
 	}
 	unpackErr := unpackTar(pipe, dir, want)
+	if unpackErr == nil { // the padding after the archive's end
+		_, unpackErr = io.Copy(io.Discard, io.LimitReader(pipe, maxArchiveBytes))
+	}
 	pipe.Close()
 	if err := cmd.Wait(); err != nil && unpackErr == nil {
 		return fmt.Errorf("unpack %s: %w: %s", filepath.Base(file), err, lastLine(errs.String()))

@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -129,39 +131,37 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// takeNanos copies a Nanos release that was brought as a folder with kernel.img,
-// boot.img and klibs into a part, and checks that it is one for arch.
+// takeNanos copies a Nanos release that was brought as a folder into a part, and
+// checks that it is one for arch.
 func takeNanos(arch Arch, from, dir string) (Part, error) {
-	part := Part{Name: nanosPart, Version: "local", From: "file", License: "Apache-2.0", FirstSeen: true}
-	if text, err := os.ReadFile(filepath.Join(from, "version")); err == nil && len(text) < 64 {
-		part.Version = lastLine(string(text))
-	}
-	wanted := []string{nanosKernel}
-	if arch == AMD64 {
-		wanted = append(wanted, nanosBoot)
-	}
-	for _, optional := range []string{efiLoader(arch), filepath.Join(nanosKlibs, sandboxKlib)} {
-		if exists(filepath.Join(from, optional)) {
-			wanted = append(wanted, optional)
-		}
-	}
+	names := []string{nanosKernel, nanosBoot, efiLoader(arch), filepath.Join(nanosKlibs, sandboxKlib)}
 	h := sha256.New()
-	for _, name := range wanted {
+	for _, name := range names {
 		text, err := readBounded(filepath.Join(from, name), maxNanosFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
-			return part, fmt.Errorf("a Nanos release for %s has a %s: %w", arch, name, err)
+			return Part{}, err
 		}
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-			return part, err
+			return Part{}, err
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-			return part, err
+			return Part{}, err
 		}
 		fmt.Fprintf(h, "%s %d\n", name, len(text))
 		h.Write(text)
 	}
+	part, err := describeNanos(arch, dir)
 	part.Digest = "sha256-" + hex.EncodeToString(h.Sum(nil))
-	return part, checkNanos(arch, dir)
+	return part, err
+}
+
+// describeNanos is the part of a release that was brought by hand: nothing says
+// which version it is.
+func describeNanos(arch Arch, dir string) (Part, error) {
+	return Part{Name: nanosPart, Version: "local", From: "file", License: "Apache-2.0", FirstSeen: true}, checkNanos(arch, dir)
 }
 
 // maxNanosFile bounds each file of a release; the kernel has some two megabytes.
@@ -183,7 +183,7 @@ func checkNanos(arch Arch, dir string) error {
 	name := filepath.Join(dir, nanosKernel)
 	f, err := elf.Open(name)
 	if err != nil {
-		return fmt.Errorf("%s is no ELF file: %w", nanosKernel, err)
+		return fmt.Errorf("%s is no kernel: %w", nanosKernel, err)
 	}
 	defer f.Close()
 	want := map[Arch]elf.Machine{AMD64: elf.EM_X86_64, ARM64: elf.EM_AARCH64}[arch]

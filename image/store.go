@@ -247,9 +247,27 @@ func (s *Store) List() ([]*Image, error) {
 	return list, nil
 }
 
-// Remove removes the image whose digest begins with prefix. A machine that runs
-// from it keeps its open files.
+// Find returns the image whose digest begins with prefix, without checking its
+// files.
+func (s *Store) Find(prefix string) (*Image, error) {
+	digest, err := s.findDigest(prefix)
+	if err != nil {
+		return nil, err
+	}
+	return s.describe(digest)
+}
+
+// Remove removes the image whose digest begins with prefix, and returns its
+// digest. A machine that runs from it keeps its open files.
 func (s *Store) Remove(prefix string) (string, error) {
+	digest, err := s.findDigest(prefix)
+	if err != nil {
+		return "", err
+	}
+	return digest, os.RemoveAll(filepath.Join(s.imagesDir(), digest))
+}
+
+func (s *Store) findDigest(prefix string) (string, error) {
 	entries, err := os.ReadDir(s.imagesDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
@@ -266,7 +284,7 @@ func (s *Store) Remove(prefix string) (string, error) {
 	case len(found) > 1:
 		return "", fmt.Errorf("%d images begin with %q: give more of the digest", len(found), prefix)
 	}
-	return found[0], os.RemoveAll(filepath.Join(s.imagesDir(), found[0]))
+	return found[0], nil
 }
 
 // sweepAge is how old a temporary folder must be to be taken for left behind:

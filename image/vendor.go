@@ -96,7 +96,7 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 	apt := &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch))}
 	for _, p := range locked {
 		if p.From == "release" {
-			continue // asked for by name: VendorRelease
+			continue // asked for by name: VendorNanos
 		}
 		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock) {
 			continue
@@ -170,7 +170,8 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 }
 
 // VendorFrom takes parts that were brought by hand: a folder or a file. It
-// understands the packages that vendor.lock names (.deb, .tgz), and a vendor
+// understands the packages that vendor.lock names (.deb, .tgz), a Nanos release
+// (its .tar.gz, or a folder with kernel.img, boot.img and klibs), and a vendor
 // folder of another machine's store. It returns the names of the parts taken.
 func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
 	unlock, err := s.lock(ctx, "vendor-"+string(arch))
@@ -212,7 +213,7 @@ func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 		}
 	}
 	if len(taken) == 0 {
-		return nil, fmt.Errorf("%s holds no part that vendor.lock names for %s: it wants the locked .deb and .tgz packages, or a vendor/%s folder of another store", from, arch, arch)
+		return nil, fmt.Errorf("%s holds no part that vendor.lock names for %s: it wants the locked .deb and .tgz packages, a Nanos release, or a vendor/%s folder of another store", from, arch, arch)
 	}
 	return taken, nil
 }
@@ -235,6 +236,8 @@ func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, e
 		return s.takePackage(arch, locked, "sha256-"+sum, func(p LockedPart, dir string) error {
 			return unpackDeb(ctx, file, dir, debianFiles(p.Name, arch))
 		})
+	case ".gz":
+		return s.takeRelease(arch, file)
 	case ".tgz":
 		sum, err := integrity(file)
 		if err != nil {
@@ -257,6 +260,22 @@ func (s *Store) takePackage(arch Arch, locked []LockedPart, digest string, unpac
 		})
 	}
 	return "", nil
+}
+
+// takeRelease takes a Nanos release's archive.
+func (s *Store) takeRelease(arch Arch, file string) (string, error) {
+	sum, err := sha256File(file)
+	if err != nil {
+		return "", err
+	}
+	return nanosPart, s.addPart(arch, nanosPart, func(dir string) (Part, error) {
+		if err := unpackTgz(file, dir, nanosFiles); err != nil {
+			return Part{}, err
+		}
+		part, err := describeNanos(arch, dir)
+		part.Digest = "sha256-" + sum
+		return part, err
+	})
 }
 
 // takePartFolder copies one part of another store as it is.

@@ -18,7 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
 #include <sys/io.h>
+#endif
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>

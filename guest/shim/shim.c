@@ -32,6 +32,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -198,6 +199,22 @@ int kill(pid_t pid, int sig)
 	    (sig == SIGKILL || (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_DFL)))
 		on_fatal_signal(sig);
 	return (int)syscall(SYS_kill, pid, sig);
+}
+
+// A refused connection comes as a reset one; libuv asks for it only then.
+int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
+{
+	int result = (int)syscall(SYS_getsockopt, fd, level, name, value, len);
+	if (result == 0 && level == SOL_SOCKET && name == SO_ERROR && *(int *)value == ECONNRESET && is_nanos())
+		*(int *)value = ECONNREFUSED;
+	return result;
+}
+
+// There are no modes, so the mask is only remembered.
+mode_t umask(mode_t mask)
+{
+	static _Atomic mode_t now = 022;
+	return is_nanos() ? atomic_exchange(&now, mask & 0777) : (mode_t)syscall(SYS_umask, mask);
 }
 
 pid_t getppid(void) { return is_nanos() ? 1 : (pid_t)syscall(SYS_getppid); }

@@ -1,0 +1,166 @@
+package image
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Bounds on a download.
+const (
+	maxRelease     = 256 << 20 // a Nanos release has some ten megabytes
+	releaseTimeout = 10 * time.Minute
+)
+
+var releaseVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,40}$`)
+
+// VendorNanos fetches the official Nanos release of a version, or of the one that
+// vendor.lock names for "". The release's own MD5 is compared, and its SHA-256
+// where vendor.lock has one; where it has none, the one that was first seen is
+// recorded and every later fetch must have it.
+func (s *Store) VendorNanos(ctx context.Context, arch Arch, version string) error {
+	locked, err := Lock(arch)
+	if err != nil {
+		return err
+	}
+	for _, p := range locked {
+		if p.From == "release" && p.Name == nanosPart {
+			return s.vendorRelease(ctx, p, version)
+		}
+	}
+	return fmt.Errorf("vendor.lock names no Nanos release for %s", arch)
+}
+
+func (s *Store) vendorRelease(ctx context.Context, p LockedPart, version string) error {
+	if version != "" && version != p.Version {
+		if !releaseVersion.MatchString(version) {
+			return fmt.Errorf("Nanos version %.60q: use one like %s", version, p.Version)
+		}
+		p.Version, p.Digest = version, ""
+	}
+	unlock, err := s.lock(ctx, "vendor-"+string(p.Arch))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	have, haveErr := s.Part(p.Arch, nanosPart)
+	err = s.addPart(p.Arch, nanosPart, func(dir string) (Part, error) {
+		part := Part{Name: nanosPart, Version: p.Version, Package: p.at(p.URL), From: p.From, License: p.License}
+		archive := filepath.Join(dir, ".archive")
+		defer os.Remove(archive)
+		s.logf("fetching %s", part.Package)
+		sums, err := download(ctx, part.Package, archive)
+		if err != nil {
+			return part, err
+		}
+		md5sum, err := fetchText(ctx, p.at(p.MD5URL))
+		if err != nil {
+			return part, err
+		}
+		if want := strings.ToLower(strings.Fields(md5sum + " -")[0]); want != sums.md5 {
+			return part, fmt.Errorf("%s has MD5 %s, its release says %.40q", part.Package, sums.md5, want)
+		}
+		part.Digest = "sha256-" + sums.sha256
+		switch {
+		case p.Digest != "" && p.Digest != part.Digest:
+			return part, fmt.Errorf("%s has digest %s, vendor.lock says %s", part.Package, part.Digest, p.Digest)
+		case p.Digest == "" && haveErr == nil && have.From == p.From && have.Version == p.Version && have.Digest != part.Digest:
+			return part, fmt.Errorf("%s has digest %s, and had %s when it was first seen on %s", part.Package, part.Digest, have.Digest, have.Vendored.Format(time.DateOnly))
+		case p.Digest == "":
+			part.FirstSeen = true
+			s.logf("vendor.lock has no digest for Nanos %s yet; recorded as first seen: %s", p.Version, part.Digest)
+		}
+		if err := unpackTgz(archive, dir, nanosFiles); err != nil {
+			return part, err
+		}
+		return part, checkNanos(p.Arch, dir)
+	})
+	if err != nil {
+		return fmt.Errorf("vendor Nanos %s for %s: %w; --from takes a release that was brought by hand", p.Version, p.Arch, err)
+	}
+	return nil
+}
+
+// at fills the version into an address.
+func (p LockedPart) at(url string) string { return strings.ReplaceAll(url, "VERSION", p.Version) }
+
+// nanosFiles picks what is used of a release.
+func nanosFiles(name string) (string, bool) {
+	switch name {
+	case nanosKernel, nanosBoot, efiLoader(AMD64), efiLoader(ARM64), nanosKlibs + "/" + sandboxKlib:
+		return name, true
+	}
+	return "", false
+}
+
+type checksums struct{ md5, sha256 string }
+
+// get opens an address; the caller closes the body.
+func get(ctx context.Context, url string) (io.ReadCloser, context.CancelFunc, error) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		res.Body.Close()
+		cancel()
+		return nil, nil, fmt.Errorf("get %s: %s", url, res.Status)
+	}
+	return res.Body, cancel, nil
+}
+
+func download(ctx context.Context, url, to string) (checksums, error) {
+	body, cancel, err := get(ctx, url)
+	if err != nil {
+		return checksums{}, err
+	}
+	defer cancel()
+	defer body.Close()
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return checksums{}, err
+	}
+	m, h := md5.New(), sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, m, h), io.LimitReader(body, maxRelease+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return checksums{}, fmt.Errorf("get %s: %w", url, err)
+	}
+	if n > maxRelease {
+		return checksums{}, fmt.Errorf("get %s: more than %d bytes", url, maxRelease)
+	}
+	return checksums{hex.EncodeToString(m.Sum(nil)), hex.EncodeToString(h.Sum(nil))}, nil
+}
+
+// maxText bounds a checksum's file.
+const maxText = 4 << 10
+
+func fetchText(ctx context.Context, url string) (string, error) {
+	body, cancel, err := get(ctx, url)
+	if err != nil {
+		return "", err
+	}
+	defer cancel()
+	defer body.Close()
+	text, err := io.ReadAll(io.LimitReader(body, maxText))
+	if err != nil {
+		return "", fmt.Errorf("get %s: %w", url, err)
+	}
+	return string(text), nil
+}
