@@ -5,6 +5,7 @@ export CGO_ENABLED = 0
 GO ?= go
 STATICCHECK = bin/staticcheck
 TESTFLAGS ?=
+OTHER_ARCH = $(if $(filter x86_64,$(shell uname -m)),arm64,amd64)
 
 all: build
 
@@ -13,8 +14,11 @@ all: build
 demo: image
 	bin/unitask run --code 'console.log("hello from", process.platform, process.arch, "pid", process.pid)'
 
-# Everything, end to end with real machines included.
+# Everything, end to end with real machines included, one of them of the other
+# architecture.
 test: image
+	@hack/setup --test
+	bin/unitask image vendor --arch $(OTHER_ARCH)
 	$(GO) test -p 1 -timeout 20m $(TESTFLAGS) ./...
 
 # What a reviewer would do by hand.
@@ -44,6 +48,7 @@ image: vendor
 # `unitask run` against the same image booted by a bare QEMU command line.
 bench: image
 	$(GO) run ./hack/bench -n 10 -max 1.15
+	! bin/unitask image ls | grep -q ' nanos ' || $(GO) run ./hack/bench -kernel nanos -n 10 -max 1.15
 
 clean:
 	rm -rf bin

@@ -40,6 +40,13 @@ func TestArgs(t *testing.T) {
 			Spec{Arch: ARM64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
 			common("hvf", "host", "virt,gic-version=2", "-semihosting-config enable=on,target=native"),
 		},
+		"arm64 on PCI": {
+			Spec{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, PCI: true}},
+			append(slices.DeleteFunc(common("tcg,tb-size=128", "max", "virt,gic-version=2", "-semihosting-config enable=on,target=native"),
+				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
+				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
+				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01"),
+		},
 	} {
 		c.spec.MemoryMB, c.spec.NetFD, c.spec.QMPFD, c.spec.ConsoleFD = 256, 3, 4, 5
 		got := pairs(Args(c.spec))

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math/rand"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -376,5 +377,37 @@ func TestTreeBomb(t *testing.T) {
 	must(t, f.writeExtension(1, logSectors, append(ext, recordEnd)))
 	if _, err := Read(d, 4<<20, 0); !errors.Is(err, errFormat) || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Another writer of the format: Nanos's own mkfs, where this machine has one.
+func TestMkfs(t *testing.T) {
+	mkfs := os.Getenv("NANOS_MKFS")
+	if mkfs == "" {
+		t.Skip("NANOS_MKFS names no mkfs of Nanos: it is in no package")
+	}
+	dir := t.TempDir()
+	source := filepath.Join(dir, "source")
+	must(t, os.WriteFile(source, noise(300_000), 0o600))
+	manifest := "(children:(usr:(children:(big:(contents:(host:" + source + ")) empty:(children:())))) program:/usr/big arguments:[a b] environment:(X:1))"
+	image := filepath.Join(dir, "image")
+	cmd := exec.Command(mkfs, "-l", "label", image)
+	cmd.Stdin = strings.NewReader(manifest)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	f, err := os.Open(image)
+	must(t, err)
+	defer f.Close()
+	st, err := f.Stat()
+	must(t, err)
+	r, err := Read(file.New(f, true), st.Size(), 0)
+	must(t, err)
+	got, err := r.ReadFile("usr/big")
+	if err != nil || !bytes.Equal(got, noise(300_000)) {
+		t.Errorf("%d bytes: %v", len(got), err)
+	}
+	if r.Label() != "label" || r.Attributes().Get("program") != "/usr/big" || !reflect.DeepEqual(r.Attributes().Get("arguments"), []Value{"a", "b"}) {
+		t.Errorf("%q %v", r.Label(), r.Attributes())
 	}
 }
