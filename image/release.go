@@ -44,7 +44,7 @@ func (s *Store) VendorNanos(ctx context.Context, arch Arch, version string) erro
 func (s *Store) vendorRelease(ctx context.Context, p LockedPart, version string) error {
 	if version != "" && version != p.Version {
 		if !releaseVersion.MatchString(version) {
-			return fmt.Errorf("Nanos version %.60q: use one like %s", version, p.Version)
+			return fmt.Errorf("version %.60q of Nanos: use one like %s", version, p.Version)
 		}
 		p.Version, p.Digest = version, ""
 	}

@@ -173,11 +173,9 @@ func (f *FileSystem) writeLog(tuple []byte) error {
 	for rest := tuple; ; {
 		ext := appendVarint(appendVarint([]byte(magic), version), logSectors)
 		kind := byte(recordContinue)
-		head := appendVarint(nil, 0)
+		var head []byte
 		if len(rest) == len(tuple) {
 			kind, head = recordTuple, appendVarint(nil, uint64(len(tuple)))
-		} else {
-			head = nil
 		}
 		const lengthSize = 10 // the most that a varint takes
 		room := logSectors*sectorSize - len(ext) - 1 - len(head) - lengthSize - linkSize
