@@ -30,16 +30,6 @@ const (
 	connectDeadline = 30 * time.Second
 )
 
-// sinks take what a machine has to say beside its conversation.
-type sinks struct {
-	netlog  func(netstack.Decision)
-	console io.Writer
-}
-
-func recordSinks(rec *record.Run) sinks {
-	return sinks{netlog: func(d netstack.Decision) { rec.Netlog(d) }, console: rec.Console()}
-}
-
 // booted is a machine whose guest waits for its code, and the network around it.
 type booted struct {
 	kernel  image.Kernel
@@ -52,7 +42,7 @@ type booted struct {
 }
 
 // boot boots an image on the best accelerator that works, and remembers which.
-func (rt *Runtime) boot(ctx context.Context, im *image.Image, memoryMB int, to sinks) (*booted, error) {
+func (rt *Runtime) boot(ctx context.Context, im *image.Image, memoryMB int, network netstack.Config, console io.Writer) (*booted, error) {
 	arch := vmm.Arch(im.Arch)
 	qemu, err := vmm.FindQEMU(ctx, arch, rt.memo)
 	if err != nil {
@@ -78,7 +68,7 @@ func (rt *Runtime) boot(ctx context.Context, im *image.Image, memoryMB int, to s
 			}
 		}
 		for try := range tries {
-			b, err := rt.bootOnce(ctx, im, qemu, accel, memoryMB, deadline, to)
+			b, err := rt.bootOnce(ctx, im, qemu, accel, memoryMB, deadline, network, console)
 			if err == nil {
 				rt.memo.Put(key, string(accel))
 				return b, nil
@@ -129,12 +119,12 @@ func bootID() string {
 }
 
 // bootOnce starts a machine and waits for the guest's bell.
-func (rt *Runtime) bootOnce(ctx context.Context, im *image.Image, qemu vmm.QEMU, accel vmm.Accel, memoryMB int, deadline time.Duration, to sinks) (*booted, error) {
-	network, err := netstack.New(netstack.Config{Log: to.netlog})
+func (rt *Runtime) bootOnce(ctx context.Context, im *image.Image, qemu vmm.QEMU, accel vmm.Accel, memoryMB int, deadline time.Duration, cfg netstack.Config, serial io.Writer) (*booted, error) {
+	network, err := netstack.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	b := &booted{kernel: im.Kernel, accel: accel, qemu: qemu, network: network, console: &console{record: to.console, left: maxConsole}}
+	b := &booted{kernel: im.Kernel, accel: accel, qemu: qemu, network: network, console: &console{record: serial, left: maxConsole}}
 	b.machine, err = vmm.Start(ctx, vmm.Config{
 		QEMU: qemu, Arch: vmm.Arch(im.Arch), Accel: accel, MemoryMB: memoryMB,
 		Boot: rt.bootSpec(im, accel, memoryMB), NIC: network.GuestEnd(), Console: b.console,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
@@ -115,7 +116,7 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, im *image.Image, qe
 			deadline = hardwareProbe
 		}
 		start := time.Now()
-		b, err := rt.bootOnce(ctx, im, qemu, accel, policy.DefaultMemoryMB, deadline, sinks{console: io.Discard})
+		b, err := rt.bootOnce(ctx, im, qemu, accel, policy.DefaultMemoryMB, deadline, netstack.Config{}, io.Discard)
 		report := AccelReport{Accel: accel, OK: err == nil}
 		if err == nil {
 			report.BootMs = time.Since(start).Milliseconds()

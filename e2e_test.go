@@ -59,8 +59,9 @@ func TestRuns(t *testing.T) {
 			t.Run(string(kernel)+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				slot(t)
-				c.req.Kernel = kernel
-				res, err := unitask.Run(t.Context(), c.req, unitask.Options{Home: home})
+				req := c.req
+				req.Kernel = kernel
+				res, err := unitask.Run(t.Context(), req, unitask.Options{Home: home})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -73,7 +74,7 @@ func TestRuns(t *testing.T) {
 						t.Errorf("%s is %q, want %q", s.what, s.got, s.want)
 					}
 				}
-				if want := c.req.OutputBytes > 0; res.Truncated != want {
+				if want := req.OutputBytes > 0; res.Truncated != want {
 					t.Errorf("truncated: %v", res.Truncated)
 				}
 				if res.Kernel != kernel || res.Accelerator == "" || res.Duration.Total < res.Duration.Run || res.Duration.Boot == 0 {

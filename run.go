@@ -2,6 +2,7 @@ package unitask
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -32,6 +34,8 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	}
 	asked := policy.Request{
 		Kernel: string(req.Kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
+		AllowNet: req.AllowNet, AllowNetAny: req.AllowNetAny, AllowTCP: req.AllowTCP,
+		MaxConnections: req.MaxConnections, MaxUpload: req.MaxUpload, MaxDownload: req.MaxDownload,
 	}
 	eff, denials, err := policy.Resolve(asked)
 	if err != nil {
@@ -67,7 +71,13 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	res.Kernel = im.Kernel
 	res.Policy.Effective.Kernel = string(im.Kernel)
 
-	b, err := rt.boot(ctx, im, eff.MemoryMB, recordSinks(rec))
+	network, relayed, err := rt.networkConfig(eff)
+	if err != nil {
+		return rt.classify(ctx, res, "network", err)
+	}
+	network.Log, network.Capture = func(d netstack.Decision) { rec.Netlog(d) }, streams.Capture
+	code.relayed = relayed
+	b, err := rt.boot(ctx, im, eff.MemoryMB, network, rec.Console())
 	if err != nil {
 		return rt.classify(ctx, res, "boot", err)
 	}
@@ -176,6 +186,8 @@ type program struct {
 	args        []string
 	env         map[string]string
 	arch        image.Arch
+	ca          string
+	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
 
 const (
@@ -195,7 +207,10 @@ func checkCode(req Request) (program, error) {
 	if err != nil {
 		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
 	}
-	p.arch = arch
+	p.arch, p.ca = arch, req.CA
+	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
+		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
+	}
 	if p.dir == "" {
 		p.dir = defaultDir
 	}
@@ -282,7 +297,10 @@ func (p program) put(ctx context.Context, conn *guest.Conn) error {
 			return err
 		}
 	}
-	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: p.env, Dir: p.dir})
+	if err := conn.Relay(p.relayed); err != nil {
+		return err
+	}
+	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: p.env, Dir: p.dir, CA: p.ca})
 }
 
 // ensureImage returns the image for a kernel, building what is missing.

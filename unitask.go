@@ -29,6 +29,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
@@ -58,6 +59,23 @@ type Request struct {
 	MemoryMB    int           // of the machine, MiB; 0 is 512
 	Timeout     time.Duration // of the code, from its first line on; 0 is 60 s
 	OutputBytes int64         // kept of each of stdout and stderr; 0 is 16 MiB
+
+	// AllowNet are hosts that the code may speak HTTP and TLS to: "example.com",
+	// "*.example.com" (any depth, not the apex), "example.com:8443", an address.
+	// Ports 80 and 443 if none is given. None is no network.
+	AllowNet []string
+	// AllowNetAny allows every public host on ports 80 and 443.
+	AllowNetAny bool
+	// AllowTCP are HOST:PORT that the code may speak anything to, private
+	// addresses included. The host's own loopback is reached inside at the same
+	// 127.0.0.1:PORT.
+	AllowTCP []string
+	// CA is PEM of certificates that the code's TLS clients trust beside Node's
+	// own.
+	CA string
+	// Bounds of the network; 0 is 128 connections at once, 1 GiB up, 8 GiB down.
+	MaxConnections         int
+	MaxUpload, MaxDownload int64
 }
 
 // IO are a run's streams.
@@ -67,6 +85,8 @@ type IO struct {
 	// Stdout and Stderr receive the streams while the code runs. Where one is
 	// nil, the stream is collected in the Result instead.
 	Stdout, Stderr io.Writer
+	// Capture, if not nil, receives a pcap of the guest's network.
+	Capture io.Writer
 }
 
 // Options say where and how to run; the zero value will do.
@@ -79,6 +99,10 @@ type Options struct {
 	// Events, if not nil, is told what a run does; see Event. It is called from
 	// the goroutine that runs, and must not block.
 	Events func(Event)
+	// Upstream is how what the code may reach is reached; the zero value is the
+	// host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
+	// NO_PROXY name.
+	Upstream netstack.Upstream
 	// Streams of the run, for Run. Runtime.Run has its own.
 	IO
 }
@@ -129,6 +153,9 @@ func Open(opts Options) (*Runtime, error) {
 		return nil, &policy.FieldError{Field: "accel", Value: fmt.Sprintf("%q", opts.Accel), Reason: "use auto, kvm, hvf or tcg"}
 	}
 	opts.Accel = accel
+	if opts.Upstream.Proxy == nil {
+		opts.Upstream.Proxy = environmentProxy()
+	}
 	if opts.Events == nil {
 		opts.Events = func(Event) {}
 	}

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/record"
 )
 
@@ -106,8 +108,16 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 	if rec.Effective != nil {
 		row("effective", "%s", oneLine(rec.Effective))
 	}
-	row("network", "%s", a.networkSummary(runs, rec))
+	summary, decisions := networkTable(runs, rec)
+	row("network", "%s", summary)
 	row("files", "%s", runs.Path(rec.ID, ""))
+	if len(decisions) > 0 {
+		fmt.Fprintln(w)
+		a.ui.table("PROTO|NAME|PORT|VERDICT|RULE|UP|DOWN|TIME|REASON", decisions[:min(len(decisions), maxNetRows)])
+		if more := len(decisions) - maxNetRows; more > 0 {
+			fmt.Fprintf(w, "and %d more; --json has all\n", more)
+		}
+	}
 	for _, s := range []struct{ title, name string }{{"code", rec.CodeFile}, {"stdout", record.StdoutFile}, {"stderr", record.StderrFile}} {
 		text, err := os.ReadFile(runs.Path(rec.ID, s.name))
 		if err != nil {
@@ -150,18 +160,46 @@ func safeLine(line string) string {
 	return out.String() + line[len(body):]
 }
 
-func (a *app) networkSummary(runs *record.Store, rec *record.Record) string {
+// maxNetRows bounds the table; --json has all.
+const maxNetRows = 100
+
+// networkTable reads the netlog: totals in one line, and a row for each decision.
+func networkTable(runs *record.Store, rec *record.Record) (summary string, rows [][]string) {
 	text, err := os.ReadFile(runs.Path(rec.ID, record.NetlogFile))
 	if err != nil {
-		return err.Error()
+		return err.Error(), nil
 	}
-	parts := []string{fmt.Sprintf("%d decisions", strings.Count(string(text), "\n"))}
+	var allowed, denied int
+	var up, down int64
+	for _, line := range strings.Split(string(text), "\n") {
+		var d netstack.Decision
+		if json.Unmarshal([]byte(line), &d) != nil {
+			continue
+		}
+		if d.Verdict == netstack.Allowed {
+			allowed++
+		} else {
+			denied++
+		}
+		up, down = up+d.BytesUp, down+d.BytesDown
+		name := d.Name
+		if name == "" {
+			name = d.Addr
+		}
+		port := ""
+		if d.Port != 0 {
+			port = strconv.Itoa(int(d.Port))
+		}
+		rows = append(rows, []string{d.Proto, safe(name), port, d.Verdict.String(), safe(d.Rule), strconv.FormatInt(d.BytesUp, 10), strconv.FormatInt(d.BytesDown, 10),
+			fmt.Sprintf("%d ms", d.DurationMs), safe(d.Reason)})
+	}
+	parts := []string{fmt.Sprintf("%d allowed, %d denied, %d bytes up, %d down", allowed, denied, up, down)}
 	var drops map[string]uint64
 	if json.Unmarshal(rec.Drops, &drops) == nil {
 		for kind, n := range drops {
-			parts = append(parts, fmt.Sprintf("%d %s dropped", n, kind))
+			parts = append(parts, fmt.Sprintf("%d %s dropped", n, safe(kind)))
 		}
 	}
 	sort.Strings(parts[1:])
-	return strings.Join(parts, ", ")
+	return strings.Join(parts, ", "), rows
 }

@@ -22,10 +22,11 @@ import (
 
 type runFlags struct {
 	code, file, lang, timeout, kernel, arch string
-	memory                                  int
-	output                                  int64
-	env                                     []string
-	json                                    bool
+	memory, connections                     int
+	output, upload, download                int64
+	env, allowNet, allowTCP                 []string
+	ca, pcap                                string
+	allowNetAny, json                       bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -55,6 +56,14 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
 	fl.StringVar(&f.timeout, "timeout", "60s", "time limit of the code: a duration, or seconds")
 	fl.IntVar(&f.memory, "memory", 0, "memory of the machine in MiB (default 512)")
+	fl.StringArrayVar(&f.allowNet, "allow-net", nil, "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable")
+	fl.BoolVar(&f.allowNetAny, "allow-net-any", false, "allow every public host on ports 80 and 443")
+	fl.StringArrayVar(&f.allowTCP, "allow-tcp", nil, "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable")
+	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
+	fl.IntVar(&f.connections, "max-connections", 0, "network connections at once (default 128)")
+	fl.Int64Var(&f.upload, "max-upload", 0, "bytes that may leave in the whole run (default 1 GiB)")
+	fl.Int64Var(&f.download, "max-download", 0, "bytes that may come in (default 8 GiB)")
+	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
 	fl.Int64Var(&f.output, "output-bytes", 0, "bytes kept of each of stdout and stderr (default 16 MiB)")
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
@@ -80,6 +89,14 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	if !f.json {
 		streams.Stdout, streams.Stderr = a.std.Stdout, a.std.Stderr
+	}
+	if f.pcap != "" {
+		file, err := os.Create(f.pcap)
+		if err != nil {
+			return a.failedJSON(f.json, usage(fmt.Errorf("--pcap: %w", err)))
+		}
+		defer file.Close()
+		streams.Capture = file
 	}
 	res, err := rt.Run(cmd.Context(), req, streams)
 	a.code = unitask.ExitCode(res, err)
@@ -159,12 +176,20 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if sources != 1 {
 		return req, false, hint(usage(errors.New("give the code once: --code STRING, --code-file PATH or -")), "unitask run --help")
 	}
-	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), Arch: image.Arch(f.arch), MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang}
+	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), Arch: image.Arch(f.arch), MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang,
+		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download}
 	if cmd.Flags().Changed("memory") && f.memory <= 0 {
 		return req, false, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))
 	}
 	if req.Timeout, err = parseTimeout(f.timeout); err != nil {
 		return req, false, usage(err)
+	}
+	if f.ca != "" {
+		text, err := os.ReadFile(f.ca)
+		if err != nil {
+			return req, false, usage(fmt.Errorf("--ca: %w", err))
+		}
+		req.CA = string(text)
 	}
 	if req.Env, err = parseEnv(f.env); err != nil {
 		return req, false, usage(err)

@@ -48,6 +48,8 @@ type Start struct {
 	Env map[string]string `json:"env"`
 	// Dir is the working directory; it must exist.
 	Dir string `json:"cwd"`
+	// CA is PEM that TLS clients trust beside Node's own certificates, or "".
+	CA string `json:"ca,omitempty"`
 }
 
 // End is how the code ended, as the guest tells it.
@@ -234,6 +236,22 @@ func (c *Conn) Put(f File, content io.Reader) error {
 			return fmt.Errorf("put %s: %w", f.Path, err)
 		}
 		size -= int64(n)
+	}
+	return nil
+}
+
+// Relay has the guest listen on these ports of its loopback and carry each
+// connection to the same port of the gateway. It must come before Start.
+func (c *Conn) Relay(ports []uint16) error {
+	if len(ports) == 0 {
+		return nil
+	}
+	var p []byte
+	for _, port := range ports {
+		p = binary.BigEndian.AppendUint16(p, port)
+	}
+	if err := c.send(frameRelay, p); err != nil {
+		return fmt.Errorf("relay: %w", err)
 	}
 	return nil
 }

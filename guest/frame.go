@@ -25,6 +25,7 @@ const (
 	// Host to guest.
 	frameFile     = 'F' // kind:1 owner:1 mode:4 size:8 pathlen:2 path [link target]
 	frameData     = 'D' // part of the file announced last
+	frameRelay    = 'L' // ports (2 bytes each) of the loopback that lead to the gateway
 	frameStart    = 'S' // JSON, see Start
 	frameWarm     = 'W' // run the throw-away script
 	frameStdin    = 'I' // bytes for standard input

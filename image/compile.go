@@ -60,7 +60,7 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 		}
 		cc := compiler(arch)
 		base := []string{"-Os", "-Wall", "-Wextra", "-s", "-o"}
-		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "agent/agent.c")...); err != nil {
+		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "agent/agent.c", "agent/relay.c")...); err != nil {
 			return part, err
 		}
 		err := compile(ctx, src, cc, append(base, filepath.Join(dir, "shim.node"), "-shared", "-fPIC", "-pthread", "-I", node.dir, "shim/shim.c", "agent/agent.c")...)

@@ -4,9 +4,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// answerARP answers the one question a guest needs: who is the gateway. Nothing
-// is learned from a guest's ARP, so there is no table to poison; an
-// announcement (Linux and QEMU send them) is not answered.
+// answerARP answers every question with the gateway's address: who asks for a
+// neighbour that is not there is to be refused at once, and logged, like everybody
+// else. Nothing is learned from a guest's ARP, so there is no table to poison; a
+// question for the guest's own address (an announcement, a probe) is not answered.
 func answerARP(body []byte) (frame []byte, why Drop) {
 	if len(body) < header.ARPSize {
 		return nil, DropMalformed
@@ -15,8 +16,8 @@ func answerARP(body []byte) (frame []byte, why Drop) {
 	if !ask.IsValid() {
 		return nil, DropMalformed
 	}
-	gateway := GatewayAddr.As4()
-	if ask.Op() != header.ARPRequest || string(ask.ProtocolAddressTarget()) != string(gateway[:]) {
+	guest := GuestAddr.As4()
+	if ask.Op() != header.ARPRequest || string(ask.ProtocolAddressTarget()) == string(guest[:]) {
 		return nil, DropARP
 	}
 	frame = appendEthernet(nil, header.ARPProtocolNumber)
@@ -25,7 +26,7 @@ func answerARP(body []byte) (frame []byte, why Drop) {
 	answer.SetIPv4OverEthernet()
 	answer.SetOp(header.ARPReply)
 	copy(answer.HardwareAddressSender(), gatewayMAC)
-	copy(answer.ProtocolAddressSender(), gateway[:])
+	copy(answer.ProtocolAddressSender(), ask.ProtocolAddressTarget())
 	copy(answer.HardwareAddressTarget(), guestMAC)
 	copy(answer.ProtocolAddressTarget(), ask.ProtocolAddressSender())
 	return frame, ""

@@ -84,6 +84,9 @@ func classifyIPv4(body []byte, broadcast bool) (frameKind, packet) {
 		if broadcast || p.src != GuestAddr {
 			return drop(DropSource)
 		}
+		if p.dst.IsLoopback() || p.dst.IsMulticast() || p.dst.IsUnspecified() || p.dst == GuestAddr || p.dst.As4()[0] >= 240 {
+			return drop(DropTarget)
+		}
 		if len(payload) < header.TCPMinimumSize {
 			return drop(DropMalformed)
 		}

@@ -37,7 +37,7 @@ func packetIPv4(proto uint8, payload []byte, edit func(header.IPv4)) []byte {
 	return b
 }
 
-func udp(srcPort, dstPort uint16, length int, payload []byte) []byte {
+func udpOf(srcPort, dstPort uint16, length int, payload []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, srcPort)
 	b = binary.BigEndian.AppendUint16(b, dstPort)
 	b = binary.BigEndian.AppendUint16(b, uint16(length))
@@ -76,28 +76,31 @@ func TestClassify(t *testing.T) {
 		"spoofed source":                {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4([4]byte{10, 0, 2, 16})) })), frameDropped, DropSource},
 		"the gateway's own source":      {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4(GatewayAddr.As4())) })), frameDropped, DropSource},
 		"loopback source":               {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetSourceAddress(tcpip.AddrFrom4([4]byte{127, 0, 0, 1})) })), frameDropped, DropSource},
+		"TCP to the loopback":           {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4([4]byte{127, 0, 0, 1})) })), frameDropped, DropTarget},
+		"TCP to everybody":              {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetDestinationAddress(header.IPv4Broadcast) })), frameDropped, DropTarget},
+		"TCP to itself":                 {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, func(ip header.IPv4) { ip.SetDestinationAddress(tcpip.AddrFrom4(GuestAddr.As4())) })), frameDropped, DropTarget},
 		"ICMP":                          {ethernet(0x0800, packetIPv4(icmp, make([]byte, 8), nil)), frameDropped, DropICMP},
 		"IGMP":                          {ethernet(0x0800, packetIPv4(2, make([]byte, 8), nil)), frameDropped, DropProtocol},
 		"GRE":                           {ethernet(0x0800, packetIPv4(47, make([]byte, 80), nil)), frameDropped, DropProtocol},
 		"TCP of 19 bytes":               {ethernet(0x0800, packetIPv4(tcpProto, goodTCP[:19], nil)), frameDropped, DropMalformed},
 		"TCP":                           {ethernet(0x0800, packetIPv4(tcpProto, goodTCP, nil)), frameTCP, ""},
 		"UDP of 7 bytes":                {ethernet(0x0800, packetIPv4(udpProto, make([]byte, 7), nil)), frameDropped, DropMalformed},
-		"UDP that lies: longer":         {ethernet(0x0800, packetIPv4(udpProto, udp(1, 2, 100, []byte("x")), nil)), frameDropped, DropMalformed},
-		"UDP that lies: shorter":        {ethernet(0x0800, packetIPv4(udpProto, udp(1, 2, 3, []byte("x")), nil)), frameDropped, DropMalformed},
-		"UDP":                           {ethernet(0x0800, packetIPv4(udpProto, udp(1, 2, 9, []byte("x")), nil)), frameUDP, ""},
+		"UDP that lies: longer":         {ethernet(0x0800, packetIPv4(udpProto, udpOf(1, 2, 100, []byte("x")), nil)), frameDropped, DropMalformed},
+		"UDP that lies: shorter":        {ethernet(0x0800, packetIPv4(udpProto, udpOf(1, 2, 3, []byte("x")), nil)), frameDropped, DropMalformed},
+		"UDP":                           {ethernet(0x0800, packetIPv4(udpProto, udpOf(1, 2, 9, []byte("x")), nil)), frameUDP, ""},
 	} {
 		kind, p := classify(c.frame)
 		if kind != c.kind || p.drop != c.drop {
 			t.Errorf("%s: kind %d, drop %q; want %d, %q", name, kind, p.drop, c.kind, c.drop)
 		}
 	}
-	if _, p := classify(ethernet(0x0800, packetIPv4(udpProto, udp(1, 2, 9, []byte("x")), nil))); string(p.payload) != "x" || p.srcPort != 1 || p.dstPort != 2 || p.src != GuestAddr || p.dst != GatewayAddr {
+	if _, p := classify(ethernet(0x0800, packetIPv4(udpProto, udpOf(1, 2, 9, []byte("x")), nil))); string(p.payload) != "x" || p.srcPort != 1 || p.dstPort != 2 || p.src != GuestAddr || p.dst != GatewayAddr {
 		t.Errorf("%+v", p)
 	}
 }
 
 func FuzzClassify(f *testing.F) {
-	f.Add(ethernet(0x0800, packetIPv4(17, udp(1, 53, 9, []byte("x")), nil)))
+	f.Add(ethernet(0x0800, packetIPv4(17, udpOf(1, 53, 9, []byte("x")), nil)))
 	f.Add(ethernet(0x0806, make([]byte, 28)))
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		kind, p := classify(frame)
@@ -112,7 +115,7 @@ func FuzzClassify(f *testing.F) {
 			answerARP(p.payload)
 		case frameUDP:
 			answerDHCP(p.payload)
-			answerDNS(p.payload)
+			answerDNS(&filter{}, newNames(), p.payload)
 		}
 	})
 }
@@ -132,13 +135,15 @@ func TestARP(t *testing.T) {
 	if a.Op() != header.ARPReply || string(a.HardwareAddressSender()) != string(gatewayMAC) || string(a.ProtocolAddressSender()) != "\x0a\x00\x02\x02" || string(a.ProtocolAddressTarget()) != "\x0a\x00\x02\x0f" {
 		t.Errorf("%x", frame)
 	}
+	if frame, _ := answerARP(arp(1, [4]byte{169, 254, 169, 254})); frame == nil || string(header.ARP(frame[14:]).ProtocolAddressSender()) != "\xa9\xfe\xa9\xfe" {
+		t.Errorf("a neighbour that is not there: %x", frame)
+	}
 	for name, c := range map[string]struct {
 		body []byte
 		drop Drop
 	}{
 		"nothing":          {nil, DropMalformed},
 		"27 bytes":         {arp(1, [4]byte{10, 0, 2, 2})[:27], DropMalformed},
-		"another host":     {arp(1, [4]byte{10, 0, 2, 3}), DropARP},
 		"an announcement":  {arp(1, [4]byte{10, 0, 2, 15}), DropARP},
 		"a reply":          {arp(2, [4]byte{10, 0, 2, 2}), DropARP},
 		"RARP":             {arp(3, [4]byte{10, 0, 2, 2}), DropARP},
@@ -217,7 +222,7 @@ func dnsQuery(name string, kind dnsmessage.Type) []byte {
 
 func TestDNSDeniesAll(t *testing.T) {
 	for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeTXT, dnsmessage.TypeNS} {
-		answer, d := answerDNS(dnsQuery("example.com.", kind))
+		answer, d := answerDNS(&filter{}, newNames(), dnsQuery("example.com.", kind))
 		var m dnsmessage.Message
 		if err := m.Unpack(answer); err != nil || m.RCode != dnsmessage.RCodeNameError || m.ID != 7 || !m.Response || len(m.Answers) != 0 {
 			t.Errorf("%v: %v %+v", kind, err, m)
@@ -231,7 +236,7 @@ func TestDNSDeniesAll(t *testing.T) {
 	response[2] |= 0x80
 	for name, body := range map[string][]byte{"nothing": nil, "header only": make([]byte, 12), "too long": long, "a response": response, "cut": dnsQuery("example.com.", dnsmessage.TypeA)[:20],
 		"a name that points at itself": {0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0x0c, 0, 1, 0, 1}} {
-		if answer, d := answerDNS(body); answer != nil || d == nil || d.Verdict != Denied {
+		if answer, d := answerDNS(&filter{}, newNames(), body); answer != nil || d == nil || d.Verdict != Denied {
 			t.Errorf("%s: %x %+v", name, answer, d)
 		}
 	}

@@ -16,13 +16,14 @@ import (
 // link carries Ethernet frames on a stream, each behind its length (4 bytes,
 // big-endian): the form of QEMU's stream network back end (net/stream.c).
 type link struct {
-	conn net.Conn
-	own  chan []byte   // frames that we made ourselves, waiting to be sent
-	done chan struct{} // closed when the guest's end is gone
+	conn    net.Conn
+	capture *capture
+	own     chan []byte   // frames that we made ourselves, waiting to be sent
+	done    chan struct{} // closed when the guest's end is gone
 }
 
-func newLink(conn net.Conn) *link {
-	return &link{conn: conn, own: make(chan []byte, ownQueue), done: make(chan struct{})}
+func newLink(conn net.Conn, c *capture) *link {
+	return &link{conn: conn, capture: c, own: make(chan []byte, ownQueue), done: make(chan struct{})}
 }
 
 const linkHeader = 4
@@ -46,6 +47,7 @@ func (l *link) readFrames(handle func(frame []byte)) error {
 		if _, err := io.ReadFull(r, frame[:n]); err != nil {
 			return err
 		}
+		l.capture.frame(frame[:n])
 		handle(frame[:n])
 	}
 }
@@ -62,6 +64,7 @@ func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 		select {
 		case frame := <-l.own:
 			buf = appendFrame(buf, frame)
+			l.capture.frame(frame)
 		case <-wake:
 		case <-ctx.Done():
 			return
@@ -71,7 +74,9 @@ func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 			if pkt == nil {
 				break
 			}
+			begin := len(buf)
 			buf = appendStackFrame(buf, pkt)
+			l.capture.frame(buf[begin+linkHeader:])
 			pkt.DecRef()
 		}
 		if _, err := l.conn.Write(buf); err != nil {

@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -23,6 +24,15 @@ func (v Verdict) String() string {
 
 // MarshalText gives the verdict's name.
 func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// UnmarshalText reads it; what it does not know is a denial.
+func (v *Verdict) UnmarshalText(text []byte) error {
+	*v = Denied
+	if string(text) == Allowed.String() {
+		*v = Allowed
+	}
+	return nil
+}
 
 // Decision is one line of the netlog.
 type Decision struct {
@@ -48,6 +58,7 @@ const (
 	DropMalformed Drop = "malformed" // lengths or checksum wrong
 	DropSource    Drop = "source"    // from an address that is not the guest's
 	DropMulticast Drop = "multicast" // to nobody we know
+	DropTarget    Drop = "target"    // TCP to an address that nobody can have
 	DropEtherType Drop = "ethertype" // neither IPv4 nor ARP
 	DropIPv6      Drop = "ipv6"
 	DropOptions   Drop = "ipOptions"
@@ -57,12 +68,26 @@ const (
 	DropUDP       Drop = "udp"      // to anything but our DHCP and DNS
 	DropARP       Drop = "arp"      // not a question for the gateway
 	DropDHCP      Drop = "dhcp"
+	DropDNS       Drop = "dns"    // queries beyond the rate
 	DropOut       Drop = "unread" // answers the guest did not read
 	DropLog       Drop = "netlog" // decisions beyond maxDecisions
 )
 
 // maxDecisions bounds the netlog of one run; further ones are counted.
 const maxDecisions = 10_000
+
+// maxLogged bounds a text of the guest's in the netlog.
+const maxLogged = 300
+
+// printable is a text of the guest's or of a server's as it may be logged: cut, and
+// with what is not plain shown as escapes.
+func printable(s string) string {
+	if len(s) > maxLogged {
+		s = s[:maxLogged]
+	}
+	q := strconv.QuoteToASCII(s)
+	return q[1 : len(q)-1]
+}
 
 type netlog struct {
 	sink func(Decision)

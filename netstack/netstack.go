@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -25,6 +26,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -57,8 +59,39 @@ const (
 	dialGuestFactor = 2
 )
 
+// Limits bound what a guest can ask of the network. Each zero value is the
+// default.
+type Limits struct {
+	Connections  int   // at once; 128. Each holds up to 4 buffers of 256 KiB.
+	NewPerSecond int   // new connections; 50, and as many at once
+	BytesUp      int64 // from the guest in the whole run; 1 GiB
+	BytesDown    int64 // to the guest; 8 GiB
+	DNSPerSecond int   // queries; 50, and as many at once
+}
+
+func (l Limits) withDefaults() Limits {
+	for field, value := range map[*int]int{&l.Connections: 128, &l.NewPerSecond: 50, &l.DNSPerSecond: 50} {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	if l.BytesUp == 0 {
+		l.BytesUp = 1 << 30
+	}
+	if l.BytesDown == 0 {
+		l.BytesDown = 8 << 30
+	}
+	return l
+}
+
 // Config is inert; New copies it.
 type Config struct {
+	// Rules are what the guest may reach; none is nothing.
+	Rules    []Rule
+	Limits   Limits
+	Upstream Upstream
+	// Capture, if not nil, receives a pcap of the guest's frames.
+	Capture io.Writer
 	// Log receives one Decision for everything the guest asked of the network,
 	// up to a bound (maxDecisions). It is called from several goroutines, one
 	// at a time. nil discards.
@@ -74,6 +107,8 @@ type Network struct {
 	ep      *channel.Endpoint
 	log     *netlog
 	control *control
+	forward *forwarder
+	queries bucket
 
 	cancel context.CancelFunc
 	group  sync.WaitGroup
@@ -83,8 +118,12 @@ type Network struct {
 
 const nicID = 1
 
+// quiet keeps gVisor from writing to our stderr what a guest provokes.
+var quiet = sync.OnceFunc(func() { log.SetTarget(&log.Writer{Next: io.Discard}) })
+
 // New returns a network and starts it. GuestEnd is for the machine.
 func New(cfg Config) (*Network, error) {
+	quiet()
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -105,20 +144,24 @@ func New(cfg Config) (*Network, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &Network{
-		link:    newLink(conn),
+		link:    newLink(conn, newCapture(cfg.Capture, cfg.Now)),
 		ep:      channel.New(outQueue, mtu, tcpip.LinkAddress(gatewayMAC)),
 		log:     &netlog{sink: cfg.Log, now: cfg.Now, drops: map[Drop]uint64{}},
 		control: newControl(),
 		cancel:  cancel,
 		guest:   theirs,
 	}
+	n.forward = &forwarder{filter: filter{append([]Rule(nil), cfg.Rules...)}, names: newNames(), upstream: cfg.Upstream.withDefaults(),
+		limits: cfg.Limits.withDefaults(), log: n.log, ctx: ctx}
+	n.forward.rate = newBucket(n.forward.limits.NewPerSecond, cfg.Now)
+	n.queries = newBucket(n.forward.limits.DNSPerSecond, cfg.Now)
 	if n.stack, err = newStack(n.ep); err != nil {
 		cancel()
 		conn.Close()
 		theirs.Close()
 		return nil, err
 	}
-	fwd := tcp.NewForwarder(n.stack, socketBuffer, maxHalfOpen, n.forward)
+	fwd := tcp.NewForwarder(n.stack, socketBuffer, maxHalfOpen, n.forward.handle)
 	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, fwd.HandlePacket)
 	n.group.Go(func() { _ = n.link.readFrames(n.handle) })
 	n.group.Go(func() { n.link.writeFrames(ctx, n.ep) })
@@ -191,7 +234,11 @@ func (n *Network) handleUDP(p packet) {
 	case p.src != GuestAddr:
 		n.log.drop(DropSource)
 	case p.dst == GatewayAddr && p.dstPort == dnsPort:
-		answer, decision := answerDNS(p.payload)
+		if !n.queries.take() {
+			n.log.drop(DropDNS)
+			return
+		}
+		answer, decision := answerDNS(&n.forward.filter, n.forward.names, p.payload)
 		if decision != nil {
 			n.log.decide(*decision)
 		}
@@ -223,14 +270,6 @@ func (n *Network) inject(ip []byte) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(ip)})
 	n.ep.InjectInbound(ipv4.ProtocolNumber, pkt)
 	pkt.DecRef()
-}
-
-// forward is called for each TCP connection that the guest opens.
-func (n *Network) forward(r *tcp.ForwarderRequest) {
-	id := r.ID()
-	dst := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
-	n.log.decide(Decision{Proto: "tcp", Addr: dst.Addr().String(), Port: dst.Port(), Verdict: Denied, Reason: "no rule allows it"})
-	r.Complete(true) // RST before any handshake
 }
 
 // DialGuest opens a TCP connection into the guest. A guest whose card is not up
@@ -271,9 +310,11 @@ func (n *Network) Close() error {
 		n.cancel()
 		n.link.conn.Close()
 		n.guest.Close()
+		n.forward.close()
 		n.stack.Destroy()
 		n.control.close()
 		n.group.Wait()
+		n.link.capture.end()
 	})
 	return nil
 }

@@ -61,7 +61,7 @@ func TestLinkAnswers(t *testing.T) {
 		t.Errorf("%x", f)
 	}
 	q := dnsQuery("evil.example.", dnsmessage.TypeA)
-	sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udp(4000, 53, 8+len(q), q), nil)))
+	sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udpOf(4000, 53, 8+len(q), q), nil)))
 	if f := receiveFrom(t, guest); len(f) < 50 {
 		t.Errorf("%x", f)
 	}
@@ -123,10 +123,12 @@ func TestDatagrams(t *testing.T) {
 		t.Errorf("%x", f)
 	}
 	for range 3 * controlQueue { // a guest that rings without end is not stored
-		sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udp(ControlPort, ControlPort, 8+4, []byte("UTD1")), nil)))
+		sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udpOf(ControlPort, ControlPort, 8+4, []byte("UTD1")), nil)))
 	}
 	big := make([]byte, maxDatagram+1)
-	sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udp(ControlPort, ControlPort, 8+len(big), big), nil)))
+	sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udpOf(ControlPort, ControlPort, 8+len(big), big), nil)))
+	sendTo(t, guest, ethernet(0x0806, arp(1, [4]byte{10, 0, 2, 2})))
+	receiveFrom(t, guest) // everything before it was handled
 	if p, err := n.ReceiveDatagram(t.Context()); err != nil || string(p) != "UTD1" {
 		t.Errorf("%q %v", p, err)
 	}
@@ -205,7 +207,7 @@ func TestFrameStorm(t *testing.T) {
 			frame = ethernet(0x0800, packetIPv4(byte(random.Intn(256)), body, nil))
 		default:
 			q := dnsQuery("a.b.c.", dnsmessage.TypeTXT)
-			frame = ethernet(0x0800, packetIPv4(17, udp(4000, 53, 8+len(q), q), nil))
+			frame = ethernet(0x0800, packetIPv4(17, udpOf(4000, 53, 8+len(q), q), nil))
 		}
 		if batch = appendFrame(batch, frame); len(batch) > 64<<10 {
 			if _, err := guest.Write(batch); err != nil {

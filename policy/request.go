@@ -6,6 +6,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -15,6 +16,19 @@ type Request struct {
 	MemoryMB       int     `json:"memoryMb,omitempty"`       // of the machine, MiB
 	TimeoutSeconds float64 `json:"timeoutSeconds,omitempty"` // of the code, not of the boot
 	OutputBytes    int64   `json:"outputBytes,omitempty"`    // kept of each of stdout and stderr
+
+	// AllowNet are hosts for HTTP and TLS: "example.com", "*.example.com",
+	// "example.com:8443", an address; ports 80 and 443 if none is given.
+	AllowNet []string `json:"allowNet,omitempty"`
+	// AllowNetAny allows every public host on 80 and 443.
+	AllowNetAny bool `json:"allowNetAny,omitempty"`
+	// AllowTCP are HOST:PORT for raw TCP, private addresses and the host's own
+	// loopback included.
+	AllowTCP []string `json:"allowTcp,omitempty"`
+	// Bounds of the network: connections at once, bytes from and to the guest.
+	MaxConnections int   `json:"maxConnections,omitempty"`
+	MaxUpload      int64 `json:"maxUploadBytes,omitempty"`
+	MaxDownload    int64 `json:"maxDownloadBytes,omitempty"`
 }
 
 // Effective is what a run gets.
@@ -23,6 +37,13 @@ type Effective struct {
 	MemoryMB       int     `json:"memoryMb"`
 	TimeoutSeconds float64 `json:"timeoutSeconds"`
 	OutputBytes    int64   `json:"outputBytes"`
+
+	AllowNet       []string `json:"allowNet"` // in normal form
+	AllowNetAny    bool     `json:"allowNetAny"`
+	AllowTCP       []string `json:"allowTcp"` // in normal form
+	MaxConnections int      `json:"maxConnections"`
+	MaxUpload      int64    `json:"maxUploadBytes"`
+	MaxDownload    int64    `json:"maxDownloadBytes"`
 }
 
 // Timeout is the time limit as a duration.
@@ -43,6 +64,9 @@ const (
 	DefaultMemoryMB       = 512
 	DefaultTimeoutSeconds = 60
 	DefaultOutputBytes    = 16 << 20
+	DefaultMaxConnections = 128
+	DefaultMaxUpload      = 1 << 30
+	DefaultMaxDownload    = 8 << 30
 )
 
 // Bounds on what can be asked for at all.
@@ -51,6 +75,9 @@ const (
 	MaxMemoryMB       = 64 << 10
 	MaxTimeoutSeconds = 24 * 60 * 60
 	MaxOutputBytes    = 1 << 30
+	MaxRules          = 256 // of each list
+	MaxMaxConnections = 4096
+	MaxTransfer       = 1 << 40
 )
 
 // FieldError says that a field of a request can't be what it is.
@@ -74,6 +101,15 @@ func Resolve(r Request) (Effective, []Denial, error) {
 	if e.OutputBytes == 0 {
 		e.OutputBytes = DefaultOutputBytes
 	}
+	if e.MaxConnections == 0 {
+		e.MaxConnections = DefaultMaxConnections
+	}
+	if e.MaxUpload == 0 {
+		e.MaxUpload = DefaultMaxUpload
+	}
+	if e.MaxDownload == 0 {
+		e.MaxDownload = DefaultMaxDownload
+	}
 	bad := func(field string, value any, format string, args ...any) (Effective, []Denial, error) {
 		return Effective{}, nil, &FieldError{field, fmt.Sprint(value), fmt.Sprintf(format, args...)}
 	}
@@ -86,6 +122,37 @@ func Resolve(r Request) (Effective, []Denial, error) {
 		return bad("timeoutSeconds", e.TimeoutSeconds, "must be more than 0 and at most %d", MaxTimeoutSeconds)
 	case e.OutputBytes < 0 || e.OutputBytes > MaxOutputBytes:
 		return bad("outputBytes", e.OutputBytes, "must be from 1 to %d", MaxOutputBytes)
+	case e.MaxConnections < 0 || e.MaxConnections > MaxMaxConnections:
+		return bad("maxConnections", e.MaxConnections, "must be from 1 to %d", MaxMaxConnections)
+	case e.MaxUpload < 0 || e.MaxUpload > MaxTransfer:
+		return bad("maxUploadBytes", e.MaxUpload, "must be from 1 to %d", int64(MaxTransfer))
+	case e.MaxDownload < 0 || e.MaxDownload > MaxTransfer:
+		return bad("maxDownloadBytes", e.MaxDownload, "must be from 1 to %d", int64(MaxTransfer))
+	}
+	var err error
+	if e.AllowNet, err = normalList("allowNet", r.AllowNet, ParseNetRule); err != nil {
+		return Effective{}, nil, err
+	}
+	if e.AllowTCP, err = normalList("allowTcp", r.AllowTCP, ParseTCPRule); err != nil {
+		return Effective{}, nil, err
 	}
 	return e, nil, nil
+}
+
+// normalList brings rules into normal form, each once, in the order given.
+func normalList[R fmt.Stringer](field string, list []string, parse func(string) (R, error)) ([]string, error) {
+	out := []string{}
+	if len(list) > MaxRules {
+		return nil, &FieldError{field, fmt.Sprintf("of %d entries", len(list)), fmt.Sprintf("must have at most %d", MaxRules)}
+	}
+	for _, s := range list {
+		r, err := parse(s)
+		if err != nil {
+			return nil, &FieldError{field, fmt.Sprintf("%.100q", s), err.Error()}
+		}
+		if text := r.String(); !slices.Contains(out, text) {
+			out = append(out, text)
+		}
+	}
+	return out, nil
 }

@@ -3,12 +3,14 @@ package policy
 import (
 	"errors"
 	"math"
+	"reflect"
 	"testing"
 )
 
 func TestResolve(t *testing.T) {
 	e, denials, err := Resolve(Request{})
-	if err != nil || len(denials) != 0 || e != (Effective{MemoryMB: 512, TimeoutSeconds: 60, OutputBytes: 16 << 20}) {
+	want := Effective{MemoryMB: 512, TimeoutSeconds: 60, OutputBytes: 16 << 20, AllowNet: []string{}, AllowTCP: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30}
+	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
 	}
 	for name, c := range map[string]struct {
@@ -26,10 +28,17 @@ func TestResolve(t *testing.T) {
 		"endless time":           {Request{TimeoutSeconds: math.Inf(1)}, "timeoutSeconds"},
 		"negative output":        {Request{OutputBytes: -1}, "outputBytes"},
 		"too much output":        {Request{OutputBytes: 1<<30 + 1}, "outputBytes"},
+		"a host that is none":    {Request{AllowNet: []string{"a.com", "b c"}}, "allowNet"},
+		"every host":             {Request{AllowNet: []string{"*"}}, "allowNet"},
+		"no port":                {Request{AllowTCP: []string{"a.com"}}, "allowTcp"},
+		"too many hosts":         {Request{AllowNet: make([]string, MaxRules+1)}, "allowNet"},
+		"negative connections":   {Request{MaxConnections: -1}, "maxConnections"},
+		"negative upload":        {Request{MaxUpload: -1}, "maxUploadBytes"},
+		"negative download":      {Request{MaxDownload: -1}, "maxDownloadBytes"},
 	} {
 		e, _, err := Resolve(c.req)
 		var bad *FieldError
-		if !errors.As(err, &bad) || bad.Field != c.field || bad.Reason == "" || e != (Effective{}) {
+		if !errors.As(err, &bad) || bad.Field != c.field || bad.Reason == "" || !reflect.DeepEqual(e, Effective{}) {
 			t.Errorf("%s: %+v %v", name, e, err)
 		}
 	}
@@ -38,10 +47,10 @@ func TestResolve(t *testing.T) {
 // Whatever is asked for, what is granted lies within the bounds, and resolving
 // it again changes nothing.
 func FuzzResolve(f *testing.F) {
-	f.Add("linux", 512, 60.0, int64(100))
-	f.Add("", 0, 0.0, int64(0))
-	f.Fuzz(func(t *testing.T, kernel string, memory int, timeout float64, output int64) {
-		e, _, err := Resolve(Request{kernel, memory, timeout, output})
+	f.Add("linux", 512, 60.0, int64(100), "*.example.com")
+	f.Add("", 0, 0.0, int64(0), "A.example:1")
+	f.Fuzz(func(t *testing.T, kernel string, memory int, timeout float64, output int64, host string) {
+		e, _, err := Resolve(Request{Kernel: kernel, MemoryMB: memory, TimeoutSeconds: timeout, OutputBytes: output, AllowNet: []string{host}})
 		if err != nil {
 			return
 		}
@@ -49,7 +58,7 @@ func FuzzResolve(f *testing.F) {
 			t.Errorf("%+v", e)
 		}
 		again, _, err := Resolve(Request(e))
-		if err != nil || again != e {
+		if err != nil || !reflect.DeepEqual(again, e) {
 			t.Errorf("%+v, then %+v %v", e, again, err)
 		}
 	})

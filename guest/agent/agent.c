@@ -240,6 +240,17 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		return on_file(a, p, n);
 	case 'D':
 		return on_data(a, p, n);
+	case 'L': {
+		uint16_t ports[AGENT_MAX_RELAYS];
+		if (started || n % 2 != 0 || n / 2 > AGENT_MAX_RELAYS)
+			return -1;
+		for (size_t i = 0; i < n / 2; i++)
+			ports[i] = get16(p + 2 * i);
+		if (a->relay(a, ports, n / 2) == 0)
+			return 0;
+		dprintf(a->log, "unitask: cannot relay a port: %s\n", strerror(errno));
+		return -1;
+	}
 	case 'S':  // start
 	case 'W':  // warm: run the throw-away script once more
 		if (a->lazy && type == 'S') {

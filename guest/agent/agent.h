@@ -16,6 +16,7 @@ enum {
 	AGENT_PORT = 7001,          // TCP for the conversation, UDP for bell and seed
 	AGENT_ENTROPY = 64,         // bytes of host randomness in a seed
 	AGENT_MAX_FRAME = 1 << 20,  // largest payload either side may send
+	AGENT_MAX_RELAYS = 256,     // ports of the loopback that lead to the host's
 };
 
 // How the program ended.
@@ -42,6 +43,9 @@ struct agent {
 	void (*seed)(const uint8_t *entropy, size_t n, int64_t now_ns);
 	// spawn starts Node (lazy only).
 	void (*spawn)(struct agent *);
+	// relay has connections to these ports of the loopback lead to the gateway from
+	// now on (relay.c); -1 if it can't. Called once, before the start.
+	int (*relay)(struct agent *, const uint16_t *ports, size_t n);
 	// ended drains `event`; it returns 1 and fills *end once the program is over.
 	int (*ended)(struct agent *, struct agent_end *end);
 };
@@ -50,5 +54,10 @@ struct agent {
 // exit frame was taken by the host, or when the host went away. It returns 0
 // for a finished run and -1 when the program died before a host was there.
 int agent_run(struct agent *a, struct agent_end *end);
+
+// relay_listen opens the relay's listening sockets; relay_run carries connections
+// from them to the gateway and never returns.
+int relay_listen(const uint16_t *ports, size_t n);
+void relay_run(uint32_t gateway);
 
 #endif

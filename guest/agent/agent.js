@@ -30,6 +30,10 @@ function main() {
   Object.assign(process.env, start.env);
   process.chdir(start.cwd);
   process.argv = [process.execPath, ...start.argv];
+  if (start.ca) {
+    const tls = require('node:tls');
+    tls.setDefaultCACertificates([...tls.getCACertificates('default'), ...start.ca.match(/-----BEGIN CERTIFICATE-----[^]+?-----END CERTIFICATE-----/g)]);
+  }
   // Nanos: a file system without modes; what was not given stays as it is.
   if (native.nanos) native.protect(['/tmp', '/out', '/home/user', '/dev', start.cwd]);
   fs.writeSync(CTL, 'S');

@@ -34,7 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { USER_ID = 1000, DEBUG_EXIT_PORT = 0x501, CTL_FD = 3 };
+enum { USER_ID = 1000, NOBODY_ID = 65534, DEBUG_EXIT_PORT = 0x501, CTL_FD = 3 };
 
 static const char *guest_ip = "10.0.2.15", *netmask = "255.255.255.0", *gateway_ip = "10.0.2.2";
 
@@ -262,6 +262,20 @@ static void spawn(struct agent *a)
 	close(child_ctl);
 }
 
+// relay runs as nobody, in a process of its own.
+static int relay(struct agent *a, const uint16_t *ports, size_t n)
+{
+	if (relay_listen(ports, n) < 0)
+		return -1;
+	pid_t pid = fork();
+	if (pid == 0) {
+		if (setgid(NOBODY_ID) < 0 || setuid(NOBODY_ID) < 0)
+			_exit(125);
+		relay_run(a->gateway);
+	}
+	return pid < 0 ? -1 : 0;
+}
+
 // ended reaps every child; the run is over when Node itself is.
 static int ended(struct agent *a, struct agent_end *end)
 {
@@ -350,6 +364,7 @@ int main(void)
 		.owner = USER_ID,
 		.seed = seed,
 		.spawn = spawn,
+		.relay = relay,
 		.ended = ended,
 	};
 	oom_before = oom_kills();

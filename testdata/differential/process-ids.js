@@ -1,1 +1,1 @@
-console.log(typeof process.pid, process.pid > 0, typeof process.ppid, process.ppid >= 0, require('os').cpus().length > 0, require('os').availableParallelism() > 0, require('os').loadavg().length, require('os').uptime() > 0, typeof require('os').hostname());
+console.log(typeof process.pid, process.pid > 0, typeof process.ppid, process.ppid >= 0, require('os').cpus().length > 0, require('os').availableParallelism() > 0, require('os').loadavg().length, require('os').uptime() >= 0, typeof require('os').hostname());

@@ -1,0 +1,370 @@
+package unitask_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/netstack"
+)
+
+// site is the internet that the egress tests have: names that lead to public
+// addresses, and local servers behind them.
+type site struct {
+	ca       string
+	upstream netstack.Upstream
+}
+
+const publicAddr = "93.184.216.34"
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	handler := http.NewServeMux()
+	handler.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s %s %s", r.Proto, r.Method, r.Host) })
+	handler.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://"+r.URL.Query().Get("to")+"/", http.StatusFound)
+	})
+	handler.HandleFunc("/digest", func(w http.ResponseWriter, r *http.Request) {
+		h := sha256.New()
+		n, _ := io.Copy(h, r.Body)
+		fmt.Fprint(w, n, " ", hex.EncodeToString(h.Sum(nil)))
+	})
+	handler.HandleFunc("/big", func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(bigBody) })
+	handler.HandleFunc("/ws", webSocketEcho)
+	plain, secure := httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are what is tested
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "unitask test"}, DNSNames: []string{"good.example", "a.b.wild.example"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	s := &site{ca: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
+	s.upstream = netstack.Upstream{
+		Proxy: func(string, uint16) *url.URL { return nil },
+		Resolve: func(_ context.Context, name string) ([]netip.Addr, error) {
+			switch name {
+			case "good.example", "a.b.wild.example":
+				return []netip.Addr{netip.MustParseAddr(publicAddr)}, nil
+			case "inside.example":
+				return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+			}
+			return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+		},
+		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			real := to.String()
+			switch real {
+			case publicAddr + ":80":
+				real = plain.Listener.Addr().String()
+			case publicAddr + ":443":
+				real = secure.Listener.Addr().String()
+			}
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", real)
+		},
+	}
+	return s
+}
+
+var bigBody = bytes.Repeat([]byte("0123456789abcdef"), 50<<20/16)
+
+// webSocketEcho answers one short text frame (RFC 6455).
+func webSocketEcho(w http.ResponseWriter, r *http.Request) {
+	sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	c, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
+	_ = rw.Flush()
+	var h [6]byte
+	if _, err := io.ReadFull(rw, h[:]); err != nil {
+		return
+	}
+	body := make([]byte, h[1]&0x7f)
+	if _, err := io.ReadFull(rw, body); err != nil {
+		return
+	}
+	for i := range body {
+		body[i] ^= h[2+i%4]
+	}
+	_, _ = rw.Write(append([]byte{0x81, byte(len(body))}, body...))
+	_ = rw.Flush()
+	_, _ = rw.ReadByte()
+}
+
+// TestEgress is the network as code in a guest meets it.
+func TestEgress(t *testing.T) {
+	needVM(t)
+	home, web := newHome(t), newSite(t)
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { echo.Close() })
+	go func() {
+		for {
+			c, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); c.Close() }()
+		}
+	}()
+	port := strconv.Itoa(echo.Addr().(*net.TCPAddr).Port)
+	good, wild := []string{"good.example"}, []string{"*.wild.example"}
+	const tryFetch = `const f = (u, o) => fetch(u, o).then((r) => r.text()).catch((e) => (e.cause?.code ?? e.cause?.message ?? e.message)); `
+	cases := []struct {
+		name   string
+		req    unitask.Request
+		stdout string
+		log    string // part of a line of the netlog
+	}{
+		{"HTTP", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/x").then(console.log)`}, "HTTP/1.1 GET good.example\n", `"name":"good.example","addr":"198.18.0.1","port":80,"verdict":"allowed","rule":"net good.example"`},
+		{"HTTPS with a CA of its own", unitask.Request{AllowNet: good, CA: web.ca, Code: tryFetch + `f("https://good.example/").then(console.log)`}, "HTTP/1.1 GET good.example\n", `"port":443,"verdict":"allowed"`},
+		{"HTTPS without it", unitask.Request{AllowNet: good, Code: tryFetch + `f("https://good.example/").then(console.log)`}, "DEPTH_ZERO_SELF_SIGNED_CERT\n", ``},
+		{"HTTP/2", unitask.Request{AllowNet: wild, CA: web.ca, Code: `const c = require("http2").connect("https://a.b.wild.example"); const r = c.request({ ":path": "/" }); r.on("data", (d) => { console.log(String(d)); c.close() }); r.end()`}, "HTTP/2.0 GET a.b.wild.example:443\n", `"rule":"net *.wild.example"`},
+		{"WebSocket", unitask.Request{AllowNet: good, Code: `const w = new WebSocket("ws://good.example/ws"); w.onopen = () => w.send("hello"); w.onmessage = (m) => { console.log(m.data); process.exit() }; w.onerror = (e) => console.log(e.message)`}, "hello\n", ``},
+		{"keep-alive and many at once", unitask.Request{AllowNet: good, Code: tryFetch + `Promise.all(Array.from({ length: 20 }, () => f("http://good.example/"))).then((a) => console.log(new Set(a).size, a.length))`}, "1 20\n", ``},
+		{"a name that is not allowed", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://evil.example/").then(console.log)`}, "ENOTFOUND\n", `"name":"evil.example.","verdict":"denied"`},
+		{"the apex of a wildcard", unitask.Request{AllowNet: wild, Code: tryFetch + `f("http://wild.example/").then(console.log)`}, "ENOTFOUND\n", ``},
+		{"another port", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example:8080/").then(console.log)`}, "ECONNREFUSED\n", `"reason":"no rule allows this port"`},
+		{"a redirect to a private host", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/away?to=10.0.0.1").then(console.log)`}, "ECONNREFUSED\n", `"addr":"10.0.0.1","port":80,"verdict":"denied"`},
+		{"a redirect to metadata", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/away?to=169.254.169.254").then(console.log)`}, "ECONNREFUSED\n", `"addr":"169.254.169.254"`},
+		{"a name that leads to our loopback", unitask.Request{AllowNet: []string{"inside.example"}, Code: tryFetch + `f("http://inside.example/").then(console.log)`}, "ECONNREFUSED\n", `leads to an address that is not public`},
+		{"another Host on the connection", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/").then(() => require("http").get({ host: "good.example", headers: { Host: "evil.example" } }).on("error", (e) => console.log(e.code)))`}, "ECONNRESET\n", `"reason":"HTTP for evil.example"`},
+		{"another name in TLS", unitask.Request{AllowNet: good, Code: `require("tls").connect({ host: "good.example", port: 443, servername: "evil.example" }).on("error", (e) => console.log(e.code))`}, "ECONNRESET\n", `"reason":"TLS for evil.example"`},
+		{"DNS of another kind", unitask.Request{AllowNet: good, Code: `require("dns").resolveTxt("secret.good.example", (e) => { console.log(e.code); require("dns").resolveTxt("good.example", (e) => console.log(e.code)) })`}, "ENOTFOUND\nENODATA\n", `"name":"secret.good.example."`},
+		{"UDP to the world", unitask.Request{AllowNet: good, Code: `const s = require("dgram").createSocket("udp4"); s.on("message", () => console.log("heard")); s.send("x", 53, "8.8.8.8"); s.send("x", 443, "198.18.0.1"); setTimeout(() => { console.log("silence"); s.close() }, 300)`}, "silence\n", ``},
+		{"raw TCP to our loopback", unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Code: echoClient(port, "127.0.0.1")}, "echo\n", `"addr":"127.0.0.1","port":` + port + `,"verdict":"allowed","rule":"tcp 127.0.0.1:` + port},
+		{"the same by name", unitask.Request{AllowTCP: []string{"localhost:" + port}, Code: echoClient(port, "localhost")}, "echo\n", ``},
+		{"another port of our loopback", unitask.Request{AllowTCP: []string{"127.0.0.1:1"}, Code: echoClient(port, "127.0.0.1")}, "ECONNREFUSED\n", ``},
+		{"our loopback by the gateway", unitask.Request{Code: echoClient(port, "10.0.2.2")}, "ECONNREFUSED\n", `"addr":"10.0.2.2"`},
+		{"a megabyte through the relay, both ways", unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Code: `const b = require("crypto").randomBytes(1 << 20), got = []; const c = require("net").connect(` + port + `, "127.0.0.1", () => c.write(b)); c.on("data", (d) => { got.push(d); const all = Buffer.concat(got); if (all.length === b.length) { console.log(all.equals(b)); c.destroy() } })`}, "true\n", ``},
+		{"the proxy of the host is not told", unitask.Request{Code: `console.log(Object.keys(process.env).filter((k) => /proxy/i.test(k)).length)`}, "0\n", ``},
+		{"an upload beyond the limit", unitask.Request{AllowNet: good, MaxUpload: 100_000, Code: tryFetch + `f("http://good.example/digest", { method: "POST", body: "x".repeat(1e6) }).then((r) => console.log(r.startsWith("1000000") ? "went through" : "cut"))`}, "cut\n", `the run's limit of 100000 bytes up is reached`},
+	}
+	for _, kernel := range kernels(t) {
+		for _, c := range cases {
+			t.Run(string(kernel)+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				slot(t)
+				req := c.req
+				req.Kernel, req.Timeout = kernel, 30*time.Second
+				res, err := unitask.Run(t.Context(), req, unitask.Options{Home: home, Upstream: web.upstream})
+				if err != nil || string(res.Stdout) != c.stdout {
+					t.Errorf("%v, stdout %q, want %q\n%s", err, res.Stdout, c.stdout, res.Stderr)
+				}
+				netlog, err := os.ReadFile(filepath.Join(home, "runs", res.RunID, "netlog.jsonl"))
+				if err != nil || !strings.Contains(string(netlog), c.log) {
+					t.Errorf("the netlog has no %s:\n%s", c.log, netlog)
+				}
+			})
+		}
+	}
+}
+
+func echoClient(port, host string) string {
+	return `const c = require("net").connect({ port: ` + port + `, host: "` + host + `", family: 4 }, () => c.end("echo")); c.on("data", (d) => console.log(String(d))).on("error", (e) => console.log(e.code))`
+}
+
+// Fifty megabytes each way, digests equal.
+func TestThroughput(t *testing.T) {
+	needVM(t)
+	home, web := newHome(t), newSite(t)
+	sum := sha256.Sum256(bigBody)
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, AllowNet: []string{"good.example"}, Timeout: 2 * time.Minute, Code: `
+				const { createHash } = require("crypto"), http = require("http");
+				let t = Date.now(); const h = createHash("sha256");
+				http.get("http://good.example/big", (r) => r.on("data", (d) => h.update(d)).on("end", () => {
+					console.log(h.digest("hex")); console.error("down", Date.now() - t, "ms"); t = Date.now();
+					const body = Buffer.from("0123456789abcdef".repeat((50 << 20) / 16));
+					const q = http.request("http://good.example/digest", { method: "POST" }, (r) => r.on("data", (d) => console.log(String(d))).on("end", () => console.error("up", Date.now() - t, "ms")));
+					q.end(body);
+				}))`}, unitask.Options{Home: home, Upstream: web.upstream})
+			want := fmt.Sprintf("%x\n%d %x\n", sum, len(bigBody), sum)
+			if err != nil || string(res.Stdout) != want {
+				t.Errorf("%v: %q, want %q\n%s", err, res.Stdout, want, res.Stderr)
+			}
+			t.Logf("50 MiB: %s", strings.ReplaceAll(strings.TrimSpace(string(res.Stderr)), "\n", ", "))
+		})
+	}
+}
+
+// Real servers from the distribution, on the host's loopback.
+func TestDatabases(t *testing.T) {
+	needVM(t)
+	home := newHome(t)
+	t.Run("redis", func(t *testing.T) {
+		port := freePort(t)
+		startServer(t, port, "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "")
+		res, err := unitask.Run(t.Context(), unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Code: `
+			const c = require("net").connect(` + port + `, "127.0.0.1"); let got = "";
+			c.write("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
+			c.on("data", (d) => { got += d; if (got.includes("value\r\n")) { console.log(JSON.stringify(got)); c.destroy() } })`}, unitask.Options{Home: home})
+		if err != nil || string(res.Stdout) != `"+OK\r\n$5\r\nvalue\r\n"`+"\n" {
+			t.Errorf("%v %q %s", err, res.Stdout, res.Stderr)
+		}
+	})
+	t.Run("postgresql", func(t *testing.T) {
+		port := freePort(t)
+		startPostgres(t, port)
+		res, err := unitask.Run(t.Context(), unitask.Request{AllowTCP: []string{"127.0.0.1:" + port}, Args: []string{port}, Code: postgresClient}, unitask.Options{Home: home})
+		if err != nil || string(res.Stdout) != "42\n" {
+			t.Errorf("%v %q %s", err, res.Stdout, res.Stderr)
+		}
+	})
+}
+
+// postgresClient speaks the frontend protocol 3.0 as far as a trusted user needs.
+const postgresClient = `
+const text = (s) => Buffer.from(s + "\0"); let buf = Buffer.alloc(0);
+const message = (type, ...parts) => { const body = Buffer.concat(parts), h = Buffer.alloc(4); h.writeInt32BE(body.length + 4); return Buffer.concat([Buffer.from(type), h, body]) };
+const c = require("net").connect(Number(process.argv[2]), "127.0.0.1", () => c.write(message("", Buffer.from([0, 3, 0, 0]), text("user"), text("postgres"), text(""))));
+let asked = false;
+c.on("data", (d) => {
+  buf = Buffer.concat([buf, d]);
+  while (buf.length >= 5 && buf.length > buf.readInt32BE(1)) {
+    const type = String.fromCharCode(buf[0]), body = buf.subarray(5, 1 + buf.readInt32BE(1)); buf = buf.subarray(1 + buf.readInt32BE(1));
+    if (type === "E") { console.log(String(body)); c.destroy() }
+    if (type === "Z" && asked) c.end(message("X"));
+    if (type === "Z" && !asked) { asked = true; c.write(message("Q", text("SELECT 6 * 7"))) }
+    if (type === "D") console.log(String(body.subarray(6)));
+  }
+});`
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// startServer starts a program and waits until it takes connections.
+func startServer(t *testing.T, port, program string, args ...string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skipf("no %s on this machine: hack/setup --test installs it", program)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Dir = t.TempDir()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for s := bufio.NewScanner(out); s.Scan(); {
+		}
+	}()
+	t.Cleanup(func() { _ = cmd.Process.Signal(os.Interrupt); _ = cmd.Wait() })
+	for range 200 {
+		if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+			c.Close()
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("%s does not come up", program)
+}
+
+func startPostgres(t *testing.T, port string) {
+	t.Helper()
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	if len(found) == 0 {
+		t.Skip("no PostgreSQL on this machine: hack/setup --test installs it")
+	}
+	dir, err := os.MkdirTemp("", "unitask-pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	bin := filepath.Dir(found[0])
+	as := []string{}
+	if os.Getuid() == 0 { // it refuses to run as root
+		if out, err := exec.Command("chown", "nobody", dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v %s", err, out)
+		}
+		as = []string{"setpriv", "--reuid=nobody", "--clear-groups"}
+	}
+	data := filepath.Join(dir, "data")
+	initdb := append(as, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+	cmd := exec.Command(initdb[0], initdb[1:]...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	serve := append(as, found[0], "-D", data, "-p", port, "-h", "127.0.0.1", "-k", dir, "-F")
+	startServer(t, port, serve[0], serve[1:]...)
+}
+
+// A capture that tshark reads.
+func TestPcap(t *testing.T) {
+	needVM(t)
+	if _, err := exec.LookPath("tshark"); err != nil {
+		t.Skip("no tshark on this machine: hack/setup --test installs it")
+	}
+	home, web := newHome(t), newSite(t)
+	file := filepath.Join(t.TempDir(), "x.pcap")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, AllowNet: []string{"good.example"}, Code: `fetch("http://good.example/marker").then((r) => r.text()).then(console.log)`},
+		unitask.Options{Home: home, Upstream: web.upstream, IO: unitask.IO{Capture: f}})
+	f.Close()
+	if err != nil || res.ExitCode != 0 {
+		t.Fatalf("%v %+v", err, res)
+	}
+	out, err := exec.Command("tshark", "-r", file, "-Y", "dns or http", "-T", "fields", "-e", "dns.qry.name", "-e", "http.request.uri").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "good.example") || !strings.Contains(string(out), "/marker") {
+		t.Errorf("%v: %s", err, out)
+	}
+}

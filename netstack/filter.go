@@ -1,0 +1,186 @@
+package netstack
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+)
+
+// Rule is one thing that a guest may reach. The zero value is nothing.
+type Rule struct {
+	Text string // how the netlog names it
+	// What it is about: one host, in normal form; every name below Host
+	// (Wildcard); one address; or everything (Any).
+	Host     string
+	Wildcard bool
+	Addr     netip.Addr
+	Any      bool
+	Port     uint16 // 0 is 80 and 443
+	// Raw rules allow exactly this host and port, whatever is spoken there and
+	// wherever the name leads. The others must lead to a public address and, on
+	// 80 and 443, speak HTTP or TLS to a name that the rule allows.
+	Raw bool
+}
+
+// loopback says that the rule is about our own loopback, which the guest reaches
+// at the gateway.
+func (r *Rule) loopback() bool {
+	return r.Raw && (r.Host == "localhost" || r.Addr.IsLoopback())
+}
+
+// allowsName says whether a name in normal form is the rule's.
+func (r *Rule) allowsName(name string) bool {
+	switch {
+	case r.Any:
+		return true
+	case r.Host == "" || name == "":
+		return false
+	case r.Wildcard:
+		return strings.HasSuffix(name, "."+r.Host)
+	}
+	return name == r.Host
+}
+
+func (r *Rule) allowsPort(port uint16) bool {
+	if r.Port == 0 {
+		return port == 80 || port == 443
+	}
+	return port == r.Port
+}
+
+// target is where a guest wants to go: to a name, or to an address.
+type target struct {
+	name string // in normal form, or ""
+	addr netip.Addr
+	port uint16
+}
+
+// ruling is the filter's answer. The zero value denies.
+type ruling struct {
+	rule   *Rule  // nil: denied
+	reason string // why it is denied
+}
+
+// filter decides. It is pure: it neither resolves nor dials, and knows nothing of
+// frames.
+type filter struct{ rules []Rule }
+
+const noRule = "no rule allows it"
+
+// query decides about a name that is looked up.
+func (f *filter) query(name string) ruling {
+	for i := range f.rules {
+		if r := &f.rules[i]; r.allowsName(name) && !r.loopback() {
+			return ruling{rule: r}
+		}
+	}
+	return ruling{reason: noRule}
+}
+
+// connect decides about a connection. A raw rule goes before others: it asks for
+// less.
+func (f *filter) connect(t target) ruling {
+	var found *Rule
+	port := false
+	for i := range f.rules {
+		r := &f.rules[i]
+		if r.loopback() {
+			continue
+		}
+		if host := r.allowsName(t.name) || (t.name == "" && (r.Any || r.Addr.IsValid() && r.Addr == t.addr)); !host {
+			continue
+		}
+		if !r.allowsPort(t.port) {
+			port = true
+			continue
+		}
+		if found == nil || r.Raw {
+			found = r
+		}
+	}
+	switch {
+	case found != nil:
+		return ruling{rule: found}
+	case port:
+		return ruling{reason: "no rule allows this port"}
+	}
+	return ruling{reason: noRule}
+}
+
+// gateway decides about a connection to the gateway's own address: a port of our
+// loopback that a rule names.
+func (f *filter) gateway(port uint16) ruling {
+	for i := range f.rules {
+		if r := &f.rules[i]; r.loopback() && r.Port == port {
+			return ruling{rule: r}
+		}
+	}
+	return ruling{reason: noRule}
+}
+
+// notPublic are the networks that a name which somebody else controls must not
+// lead to (IANA's special-purpose registries; the metadata services of clouds).
+var notPublic = func() []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range strings.Fields(`
+		0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.31.196.0/24
+		192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3
+		168.63.129.16/32
+		::/96 ::ffff:0:0/96 64:ff9b::/96 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 2002::/16 3fff::/20 5f00::/16
+		fc00::/7 fe80::/10 fec0::/10 ff00::/8`) {
+		list = append(list, netip.MustParsePrefix(p))
+	}
+	return list
+}()
+
+var errNotPublic = errors.New("not a public address")
+
+// public says whether an address may be dialled for a rule that is not raw.
+func public(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	if !addr.IsValid() || addr.Zone() != "" {
+		return false
+	}
+	for _, p := range notPublic {
+		if p.Contains(addr) {
+			return false
+		}
+	}
+	return true
+}
+
+const maxHostName = 253
+
+// normalName brings a name as it comes on the wire (DNS, SNI, Host) into normal
+// form: lower case, no trailing dot. What is not made of letters, digits, hyphens
+// and underscores in labels of 1 to 63 is no name.
+func normalName(s string) (string, bool) {
+	s = strings.TrimSuffix(s, ".")
+	if s == "" || len(s) > maxHostName {
+		return "", false
+	}
+	out := []byte(s)
+	label := 0
+	for i, c := range out {
+		switch {
+		case c == '.':
+			if label == 0 {
+				return "", false
+			}
+			label = 0
+			continue
+		case 'A' <= c && c <= 'Z':
+			out[i] = c + 'a' - 'A'
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '-', c == '_':
+		default:
+			return "", false
+		}
+		if label++; label > 63 {
+			return "", false
+		}
+	}
+	if label == 0 {
+		return "", false
+	}
+	return string(out), true
+}

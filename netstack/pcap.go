@@ -1,0 +1,68 @@
+package netstack
+
+import (
+	"encoding/binary"
+	"io"
+	"sync"
+	"time"
+)
+
+// capture writes every frame of the link as a classic pcap file (Ethernet, times
+// in microseconds; draft-ietf-opsawg-pcap). The first write that fails ends it.
+type capture struct {
+	mu  sync.Mutex
+	w   io.Writer
+	now func() time.Time
+	buf []byte
+}
+
+const (
+	pcapMagic    = 0xa1b2c3d4
+	pcapEthernet = 1
+)
+
+// newCapture writes the file's head; a nil w captures nothing.
+func newCapture(w io.Writer, now func() time.Time) *capture {
+	if w == nil {
+		return nil
+	}
+	c := &capture{w: w, now: now}
+	h := binary.BigEndian.AppendUint32(nil, pcapMagic)
+	h = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(h, 2), 4)
+	h = append(h, make([]byte, 8)...)
+	h = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(h, maxFrame), pcapEthernet)
+	c.write(h)
+	return c
+}
+
+func (c *capture) write(b []byte) {
+	if c.w != nil {
+		if _, err := c.w.Write(b); err != nil {
+			c.w = nil
+		}
+	}
+}
+
+func (c *capture) frame(frame []byte) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.now()
+	c.buf = c.buf[:0]
+	for _, v := range []uint32{uint32(t.Unix()), uint32(t.Nanosecond() / 1000), uint32(len(frame)), uint32(len(frame))} {
+		c.buf = binary.BigEndian.AppendUint32(c.buf, v)
+	}
+	c.write(append(c.buf, frame...))
+}
+
+// end stops the capture: nothing is written after it returns.
+func (c *capture) end() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.w = nil
+}

@@ -1,0 +1,58 @@
+package unitask
+
+import (
+	"net"
+	"net/url"
+	"strconv"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+)
+
+// networkConfig is the network of a run, from what was granted.
+func (rt *Runtime) networkConfig(eff policy.Effective) (netstack.Config, []uint16, error) {
+	cfg := netstack.Config{Upstream: rt.opts.Upstream, Limits: netstack.Limits{
+		Connections: eff.MaxConnections, BytesUp: eff.MaxUpload, BytesDown: eff.MaxDownload,
+	}}
+	var relayed []uint16 // ports of our loopback, which the guest has at its own
+	for _, text := range eff.AllowTCP {
+		r, err := policy.ParseTCPRule(text)
+		if err != nil {
+			return cfg, nil, err
+		}
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "tcp " + text, Host: r.Host, Addr: r.Addr, Port: r.Port, Raw: true})
+		if r.Loopback() {
+			relayed = append(relayed, r.Port)
+		}
+	}
+	for _, text := range eff.AllowNet {
+		r, err := policy.ParseNetRule(text)
+		if err != nil {
+			return cfg, nil, err
+		}
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net " + text, Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port})
+	}
+	if eff.AllowNetAny {
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net any", Any: true})
+	}
+	return cfg, relayed, nil
+}
+
+// environmentProxy is the proxy that the host's environment names. The guest never
+// sees it.
+func environmentProxy() func(host string, port uint16) *url.URL {
+	choose := httpproxy.FromEnvironment().ProxyFunc()
+	return func(host string, port uint16) *url.URL {
+		scheme := "https"
+		if port == 80 {
+			scheme = "http"
+		}
+		u, err := choose(&url.URL{Scheme: scheme, Host: net.JoinHostPort(host, strconv.Itoa(int(port)))})
+		if err != nil {
+			return nil
+		}
+		return u
+	}
+}

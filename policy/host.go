@@ -1,0 +1,185 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/idna"
+	"golang.org/x/net/publicsuffix"
+)
+
+// NetRule is one --allow-net: a host, an address or a wildcard, and a port.
+type NetRule struct {
+	// Host is a name in its normal form (lower case, ASCII by IDNA, no trailing
+	// dot), or "" where Addr is set or for the rule that allows everything.
+	Host string
+	// Wildcard: every name below Host, at any depth, and not Host itself.
+	Wildcard bool
+	Addr     netip.Addr // of an address literal
+	Port     uint16     // 0 is 80 and 443
+	Any      bool       // every host (--allow-net-any)
+}
+
+// String is the rule in its normal form, which ParseNetRule reads.
+func (r NetRule) String() string {
+	host := r.Host
+	switch {
+	case r.Any:
+		host = "*"
+	case r.Addr.IsValid():
+		if host = r.Addr.String(); r.Addr.Is6() && r.Port != 0 {
+			host = "[" + host + "]"
+		}
+	case r.Wildcard:
+		host = "*." + host
+	}
+	if r.Port != 0 {
+		host += ":" + strconv.Itoa(int(r.Port))
+	}
+	return host
+}
+
+// TCPRule is one --allow-tcp: exactly this host and port, whatever is spoken.
+type TCPRule struct {
+	Host string     // in normal form, or "" where Addr is set
+	Addr netip.Addr // of an address literal
+	Port uint16
+}
+
+// String is the rule in its normal form.
+func (r TCPRule) String() string {
+	host := r.Host
+	if r.Addr.IsValid() {
+		if host = r.Addr.String(); r.Addr.Is6() {
+			host = "[" + host + "]"
+		}
+	}
+	return host + ":" + strconv.Itoa(int(r.Port))
+}
+
+// Loopback says that the rule is about the host's own loopback, which the guest
+// reaches at the same port of its own.
+func (r TCPRule) Loopback() bool { return r.Host == "localhost" || r.Addr.IsLoopback() }
+
+// profile is IDNA for looking names up: mapped to lower case, checked, in ASCII.
+var profile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(true), idna.VerifyDNSLength(true))
+
+// NormalHost returns a host name's normal form, or why it is none. A name that
+// another parser could read otherwise is refused and not repaired.
+func NormalHost(name string) (string, error) {
+	if name == "" {
+		return "", errors.New("is empty")
+	}
+	for _, c := range []byte(name) {
+		if c <= ' ' || c == 0x7f || strings.IndexByte("%/\\@:?#[]*\"'<>|^`{}", c) >= 0 {
+			return "", fmt.Errorf("holds %q", c)
+		}
+	}
+	ascii, err := profile.ToASCII(strings.TrimSuffix(name, "."))
+	if err != nil {
+		return "", errors.New("is no host name")
+	}
+	labels := strings.Split(ascii, ".")
+	if last := labels[len(labels)-1]; last == "" || strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
+		return "", errors.New("looks like an address and is none") // 127.1, 0x7f.1, 2130706433
+	}
+	return ascii, nil
+}
+
+func splitPort(s string) (host string, port uint16, given bool, err error) {
+	colon := strings.LastIndexByte(s, ':')
+	switch {
+	case strings.HasPrefix(s, "["):
+		end := strings.IndexByte(s, ']')
+		if end < 0 {
+			return "", 0, false, errors.New("has no ]")
+		}
+		host = s[1:end]
+		if a, err := netip.ParseAddr(host); err != nil || !a.Is6() {
+			return "", 0, false, errors.New("has no IPv6 address in its brackets")
+		}
+		if end == len(s)-1 {
+			return host, 0, false, nil
+		}
+		if s[end+1] != ':' {
+			return "", 0, false, errors.New("goes on after its closing bracket")
+		}
+		colon = end + 1
+	case colon < 0 || strings.Count(s, ":") > 1: // a name, or a bare IPv6 address
+		return s, 0, false, nil
+	default:
+		host = s[:colon]
+	}
+	n, err := strconv.ParseUint(s[colon+1:], 10, 16)
+	if err != nil || n == 0 || s[colon+1] == '0' {
+		return "", 0, false, fmt.Errorf("has port %q: use 1 to 65535", s[colon+1:])
+	}
+	return host, uint16(n), true, nil
+}
+
+func parseAddr(host string) (netip.Addr, bool, error) {
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.Addr{}, false, nil
+	}
+	if addr.Zone() != "" {
+		return netip.Addr{}, false, errors.New("has a zone")
+	}
+	return addr.Unmap(), true, nil
+}
+
+// ParseNetRule reads HOST, *.DOMAIN, an address, each with :PORT if wanted. "*" and
+// wildcards that cover a whole public suffix are refused.
+func ParseNetRule(s string) (NetRule, error) {
+	var r NetRule
+	host, port, _, err := splitPort(s)
+	if err != nil {
+		return r, err
+	}
+	r.Port = port
+	if addr, is, err := parseAddr(host); err != nil || is {
+		r.Addr = addr
+		return r, err
+	}
+	if rest, ok := strings.CutPrefix(host, "*"); ok {
+		if rest == "" || rest == "." {
+			return r, errors.New("covers every host: --allow-net-any says that")
+		}
+		if rest[0] != '.' {
+			return r, errors.New("has a * that is no whole label")
+		}
+		r.Wildcard, host = true, rest[1:]
+	}
+	if r.Host, err = NormalHost(host); err != nil {
+		return NetRule{}, err
+	}
+	if r.Wildcard {
+		if suffix, _ := publicsuffix.PublicSuffix(r.Host); suffix == r.Host {
+			return NetRule{}, fmt.Errorf("covers all of the public suffix %s: --allow-net-any says that", suffix)
+		}
+	}
+	return r, nil
+}
+
+// ParseTCPRule reads HOST:PORT.
+func ParseTCPRule(s string) (TCPRule, error) {
+	host, port, given, err := splitPort(s)
+	if err != nil {
+		return TCPRule{}, err
+	}
+	if !given {
+		return TCPRule{}, errors.New("has no port: use HOST:PORT")
+	}
+	r := TCPRule{Port: port}
+	if addr, is, err := parseAddr(host); err != nil || is {
+		r.Addr = addr
+		return r, err
+	}
+	if r.Host, err = NormalHost(host); err != nil {
+		return TCPRule{}, err
+	}
+	return r, nil
+}
