@@ -116,7 +116,7 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, im *image.Image, qe
 			deadline = hardwareProbe
 		}
 		start := time.Now()
-		b, err := rt.bootOnce(ctx, im, qemu, accel, policy.DefaultMemoryMB, deadline, netstack.Config{}, io.Discard)
+		b, err := rt.bootOnce(ctx, im, qemu, accel, policy.DefaultMemoryMB, deadline, nil, netstack.Config{}, io.Discard)
 		report := AccelReport{Accel: accel, OK: err == nil}
 		if err == nil {
 			report.BootMs = time.Since(start).Milliseconds()

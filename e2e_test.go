@@ -55,12 +55,16 @@ func TestRuns(t *testing.T) {
 		{"truncated output", unitask.Request{Code: `process.stdout.write("x".repeat(5000)); console.error("e")`, OutputBytes: 1000}, unitask.OutcomeExited, 0, `x{1000}`, `e\n`, ``},
 	}
 	for _, kernel := range kernels(t) {
-		for _, c := range cases {
-			t.Run(string(kernel)+"/"+c.name, func(t *testing.T) {
+		for i := range 2 * len(cases) {
+			c, how, cold := cases[i%len(cases)], "clone", false
+			if i >= len(cases) {
+				how, cold = "cold", true
+			}
+			t.Run(string(kernel)+"/"+how+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				slot(t)
 				req := c.req
-				req.Kernel = kernel
+				req.Kernel, req.Cold = kernel, cold
 				res, err := unitask.Run(t.Context(), req, unitask.Options{Home: home})
 				if err != nil {
 					t.Fatal(err)
@@ -76,6 +80,9 @@ func TestRuns(t *testing.T) {
 				}
 				if want := req.OutputBytes > 0; res.Truncated != want {
 					t.Errorf("truncated: %v", res.Truncated)
+				}
+				if res.Cloned == cold && (cold || req.MemoryMB == 0) {
+					t.Errorf("cloned: %v", res.Cloned)
 				}
 				if res.Kernel != kernel || res.Accelerator == "" || res.Duration.Total < res.Duration.Run || res.Duration.Boot == 0 {
 					t.Errorf("incomplete: %+v", res)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/vmm"
 )
 
 // baseHome is the folder whose parts and images the tests use. Each test that
@@ -65,6 +67,9 @@ func needVM(t testing.TB) {
 		if _, err := rt.Images().Ensure(context.Background(), kernel, image.HostArch()); err != nil {
 			t.Fatalf("%v\n`make vendor` fetches what is missing", err)
 		}
+		if _, err := rt.MakeTemplate(context.Background(), kernel, image.HostArch(), policy.DefaultMemoryMB); err != nil && vmm.CanClone {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -94,7 +99,7 @@ func newHome(t testing.TB) string {
 
 // borrow gives a home the base's parts and images.
 func borrow(home string) error {
-	for _, shared := range []string{"vendor", "images", "locks", "cache"} {
+	for _, shared := range []string{"vendor", "images", "locks", "cache", "templates"} {
 		if err := os.MkdirAll(filepath.Join(baseHome, shared), 0o700); err != nil {
 			return err
 		}

@@ -77,24 +77,32 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	}
 	network.Log, network.Capture = func(d netstack.Decision) { rec.Netlog(d) }, streams.Capture
 	code.relayed = relayed
-	b, err := rt.boot(ctx, im, eff.MemoryMB, network, rec.Console())
-	if err != nil {
-		return rt.classify(ctx, res, "boot", err)
-	}
-	defer b.close()
-	res.Accelerator = b.accel
-	rec.Machine = b.describe(im, eff.MemoryMB)
-	rec.Effective, _ = json.Marshal(res.Policy.Effective)
-	rec.Denials, _ = json.Marshal(res.Policy.Denials)
-	if err := rec.Update(); err != nil {
-		return rt.classify(ctx, res, "record", err)
-	}
-	booted := time.Now()
-	res.Duration.Boot = booted.Sub(start).Milliseconds()
-
-	conn, err := b.connect(ctx, code)
-	if err != nil {
-		return rt.classify(ctx, res, "connect", b.explain(err))
+	var b *booted
+	var conn *guest.Conn
+	var booted time.Time
+	for cold := code.cold; conn == nil; cold = true {
+		if b, err = rt.machine(ctx, im, eff.MemoryMB, cold, network, rec.Console()); err != nil {
+			return rt.classify(ctx, res, "boot", err)
+		}
+		defer b.close()
+		res.Accelerator, res.Cloned = b.accel, b.clone
+		rec.Machine = b.describe(im, eff.MemoryMB)
+		rec.Effective, _ = json.Marshal(res.Policy.Effective)
+		rec.Denials, _ = json.Marshal(res.Policy.Denials)
+		if err := rec.Update(); err != nil {
+			return rt.classify(ctx, res, "record", err)
+		}
+		booted = time.Now()
+		res.Duration.Boot = booted.Sub(start).Milliseconds()
+		conn, err = b.connect(ctx, code)
+		if err != nil && (!b.clone || ctx.Err() != nil) {
+			return rt.classify(ctx, res, "connect", b.explain(err))
+		}
+		if err != nil { // a clone that does not answer: this run boots, and so do the next ones
+			b.close()
+			b.drop()
+			rt.opts.Events(Event{EventRetry, "the clone does not answer: " + err.Error() + "; booting instead"})
+		}
 	}
 	defer conn.Close()
 	rt.opts.Events(Event{EventStarted, ""})
@@ -187,6 +195,7 @@ type program struct {
 	env         map[string]string
 	arch        image.Arch
 	ca          string
+	cold        bool
 	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
 
@@ -207,7 +216,7 @@ func checkCode(req Request) (program, error) {
 	if err != nil {
 		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
 	}
-	p.arch, p.ca = arch, req.CA
+	p.arch, p.ca, p.cold = arch, req.CA, req.Cold
 	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
 		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
 	}

@@ -60,6 +60,10 @@ type Request struct {
 	Timeout     time.Duration // of the code, from its first line on; 0 is 60 s
 	OutputBytes int64         // kept of each of stdout and stderr; 0 is 16 MiB
 
+	// Cold boots the machine for this run, also where there is a template to
+	// clone it from.
+	Cold bool
+
 	// AllowNet are hosts that the code may speak HTTP and TLS to: "example.com",
 	// "*.example.com" (any depth, not the apex), "example.com:8443", an address.
 	// Ports 80 and 443 if none is given. None is no network.
@@ -126,6 +130,8 @@ type Runtime struct {
 	images *image.Store
 	runs   *record.Store
 	memo   *vmm.Memo
+
+	templates *vmm.Templates
 }
 
 // DefaultHome is $UNITASK_HOME, or ~/.unitask.
@@ -169,11 +175,16 @@ func Open(opts Options) (*Runtime, error) {
 		images: images,
 		runs:   record.Open(filepath.Join(opts.Home, "runs")),
 		memo:   vmm.OpenMemo(filepath.Join(opts.Home, "cache", "memo.json")),
+
+		templates: vmm.OpenTemplates(filepath.Join(opts.Home, "templates")),
 	}, nil
 }
 
 // Images is the store of parts and images.
 func (rt *Runtime) Images() *image.Store { return rt.images }
+
+// Templates is the store of snapshots that runs are cloned from.
+func (rt *Runtime) Templates() *vmm.Templates { return rt.templates }
 
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }

@@ -1,6 +1,8 @@
 package unitask_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"strconv"
 	"syscall"
@@ -10,4 +12,9 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 func signalOf(state *os.ProcessState) int {
 	return int(state.Sys().(syscall.WaitStatus).Signal())
+}
+
+func sha256Hex(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }

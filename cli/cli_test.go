@@ -20,6 +20,8 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/cli"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/vmm"
 )
 
 func TestMain(m *testing.M) {
@@ -47,6 +49,9 @@ func baseHome(t testing.TB) string {
 	defer rt.Close()
 	if _, err := rt.Images().Ensure(context.Background(), image.Linux, image.HostArch()); err != nil {
 		t.Fatalf("%v\n`make vendor` fetches what is missing", err)
+	}
+	if _, err := rt.MakeTemplate(context.Background(), rt.Images().Best(image.HostArch()), image.HostArch(), policy.DefaultMemoryMB); err != nil && vmm.CanClone {
+		t.Fatal(err)
 	}
 	return home
 }
@@ -91,7 +96,7 @@ func TestScripts(t *testing.T) {
 }
 
 func borrow(base, home string) error {
-	for _, shared := range []string{"vendor", "images", "locks", "cache"} {
+	for _, shared := range []string{"vendor", "images", "locks", "cache", "templates"} {
 		if err := os.MkdirAll(filepath.Join(base, shared), 0o700); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
 )
 
 func (a *app) imageCommand() *cobra.Command {
@@ -16,12 +17,14 @@ func (a *app) imageCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.imageBuild(), a.imageList(), a.imageRemove(), a.imageVendor())
+	cmd.AddCommand(a.imageBuild(), a.imageList(), a.imageRemove(), a.imagePrune(), a.imageVendor())
 	return cmd
 }
 
 func (a *app) imageBuild() *cobra.Command {
 	var kernel, arch, output string
+	var warm bool
+	var memory int
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build an image ahead of the first run",
@@ -57,6 +60,11 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 					return err
 				}
 			}
+			if warm {
+				if _, err := rt.MakeTemplate(cmd.Context(), k, ar, memory); err != nil {
+					return err
+				}
+			}
 			fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
 			a.ui.note("%s image for %s, %d MiB, ready after %.1f s", im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
 			return nil
@@ -64,6 +72,8 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 	}
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from")
+	cmd.Flags().IntVar(&memory, "memory", policy.DefaultMemoryMB, "with --warm: memory of the machines in MiB")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "write the disk to this file too (nanos)")
 	return cmd
 }
@@ -145,6 +155,37 @@ func (a *app) imageRemove() *cobra.Command {
 				}
 				fmt.Fprintln(a.std.Stdout, digest)
 			}
+			return nil
+		},
+	}
+}
+
+func (a *app) imagePrune() *cobra.Command {
+	return &cobra.Command{
+		Use:   "prune",
+		Short: "Remove every template, and the images that no run uses any more",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			rt, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			list, err := rt.Images().List()
+			if err != nil {
+				return err
+			}
+			removed := 0
+			for _, im := range list {
+				if now, err := rt.Images().Digest(im.Kernel, im.Arch); err == nil && now == im.Digest {
+					continue
+				}
+				if _, err := rt.Images().Remove(im.Digest); err != nil {
+					return err
+				}
+				removed++
+			}
+			fmt.Fprintf(a.std.Stdout, "%d templates and %d images removed\n", rt.Templates().Prune(0), removed)
 			return nil
 		},
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/vmm"
 )
 
 type runFlags struct {
@@ -26,7 +28,7 @@ type runFlags struct {
 	output, upload, download                int64
 	env, allowNet, allowTCP                 []string
 	ca, pcap                                string
-	allowNetAny, json                       bool
+	allowNetAny, json, cold                 bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -69,6 +71,7 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
 	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")
 	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
+	fl.BoolVar(&f.cold, "cold", false, "boot the machine, also where there is a template to clone it from")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	return cmd
 }
@@ -103,6 +106,9 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	if errors.Is(err, syscall.EPIPE) {
 		a.code = exitPipe
 	}
+	if err == nil && !res.Cloned && !f.cold {
+		warmLater(rt, res, f.arch)
+	}
 	if f.json {
 		if res == nil {
 			return a.failedJSON(true, err)
@@ -116,6 +122,22 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return hint(err, "unitask inspect "+res.RunID)
 	}
 	return err
+}
+
+// warmLater has a process of its own make the template that the next run like this
+// one is cloned from. This run does not wait for it; it ends by itself after some
+// seconds. That it can't be started, or fails, only means that the next run boots.
+func warmLater(rt *unitask.Runtime, res *unitask.Result, arch string) {
+	self, err := os.Executable()
+	if err != nil || !vmm.CanClone {
+		return
+	}
+	cmd := exec.Command(self, "--home", rt.Images().Home(), "image", "build", "--warm", "--kernel", string(res.Kernel), "--arch", arch, "--memory", strconv.Itoa(res.MemoryMB))
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if cmd.Start() == nil {
+		_ = cmd.Process.Release()
+	}
 }
 
 // exitPipe is what a shell gives a command whose reader went away.
@@ -133,8 +155,9 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 		a.ui.note("denied: %s %s: %s", d.Field, safe(d.Requested), d.Reason)
 	}
 	if a.verbose {
-		a.ui.note("%s on %s: boot %d ms, connect %d ms, run %d ms; record %s", res.Kernel, res.Accelerator,
-			res.Duration.Boot, res.Duration.Connect, res.Duration.Run, filepath.Join(rt.Runs().Dir(), res.RunID))
+		how := map[bool]string{true: "clone", false: "boot"}[res.Cloned]
+		a.ui.note("%s on %s: %s %d ms, connect %d ms, run %d ms; record %s", res.Kernel, res.Accelerator,
+			how, res.Duration.Boot, res.Duration.Connect, res.Duration.Run, filepath.Join(rt.Runs().Dir(), res.RunID))
 	}
 }
 
@@ -176,7 +199,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if sources != 1 {
 		return req, false, hint(usage(errors.New("give the code once: --code STRING, --code-file PATH or -")), "unitask run --help")
 	}
-	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), Arch: image.Arch(f.arch), MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang,
+	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), Arch: image.Arch(f.arch), Cold: f.cold, MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang,
 		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download}
 	if cmd.Flags().Changed("memory") && f.memory <= 0 {
 		return req, false, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))

@@ -94,6 +94,21 @@ func Await(ctx context.Context, n Network) error {
 	}
 }
 
+// Warm has the guest run its throw-away script, so that the code that every run
+// takes is compiled, and waits until it has. Nothing random comes of it.
+func Warm(ctx context.Context, n Network) error {
+	n.SendDatagram([]byte("UTW1"))
+	for {
+		p, err := n.ReceiveDatagram(ctx)
+		if err != nil {
+			return err
+		}
+		if string(p) == "UTX1" {
+			return nil
+		}
+	}
+}
+
 const (
 	entropySize = 64
 	// seedEvery is how long to wait for a seed's answer before it is sent again:

@@ -15,6 +15,8 @@ import (
 //	UTD1                            guest → host: the bell; I am ready
 //	UTS1 nonce:8 time:8 entropy:64  host → guest: the seed; time in ns since 1970
 //	UTA1 nonce:8                    guest → host: that seed is in
+//	UTW1                            host → guest: run the throw-away script
+//	UTX1                            guest → host: it has run
 //
 // The seed comes first so that the guest's kernel has fresh entropy and the
 // right time before it answers its first TCP segment.
@@ -27,13 +29,11 @@ const (
 	frameData     = 'D' // part of the file announced last
 	frameRelay    = 'L' // ports (2 bytes each) of the loopback that lead to the gateway
 	frameStart    = 'S' // JSON, see Start
-	frameWarm     = 'W' // run the throw-away script
 	frameStdin    = 'I' // bytes for standard input
 	frameStdinEnd = 'Z'
 
 	// Guest to host.
 	frameHello   = 'h' // JSON, see Hello
-	frameWarmed  = 'w'
 	frameStarted = 's' // the start was taken, entropy included; user code is next
 	frameStdout  = 'o'
 	frameStderr  = 'e'
@@ -77,7 +77,7 @@ func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err e
 	limit := uint32(maxFrame)
 	switch kind {
 	case frameStdout, frameStderr:
-	case frameHello, frameExit, frameWarmed, frameStarted:
+	case frameHello, frameExit, frameStarted:
 		limit = maxJSON
 	default:
 		return 0, nil, buf, violation("a frame of unknown type %#02x", kind)

@@ -56,4 +56,5 @@ type Machine struct {
 	QEMU          string `json:"qemu"`
 	Jail          string `json:"jail"`
 	MemoryMB      int    `json:"memoryMb"`
+	Cloned        bool   `json:"cloned"` // of a template; else booted for this run
 }

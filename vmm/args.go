@@ -3,6 +3,7 @@ package vmm
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Boot is what a machine starts from. Paths are opened by QEMU.
@@ -28,6 +29,14 @@ type Spec struct {
 	// Descriptor numbers in QEMU: stream sockets for the network card, for QMP
 	// and for the serial console.
 	NetFD, QMPFD, ConsoleFD int
+	// MemoryPath is a file that is the machine's memory, or "" for memory of
+	// QEMU's own. Changes go to the file if MemoryShared, else to private copies
+	// of its pages.
+	MemoryPath   string
+	MemoryShared bool
+	// Incoming: the machine starts from a state that is fed to it (QMP
+	// migrate-incoming), and from no kernel.
+	Incoming bool
 	// Sandbox turns on QEMU's own system call filter (Linux builds have it).
 	Sandbox bool
 }
@@ -52,20 +61,30 @@ func Args(s Spec) []string {
 		"-smp", "1",
 		"-m", strconv.Itoa(s.MemoryMB),
 	}
+	options := s.Boot.MachineOptions
+	if s.MemoryPath != "" {
+		share := map[bool]string{true: "on", false: "off"}[s.MemoryShared]
+		args = append(args, "-object", fmt.Sprintf("memory-backend-file,id=mem,size=%dM,mem-path=%s,share=%s", s.MemoryMB, comma(s.MemoryPath), share))
+		options = strings.TrimPrefix(options+",memory-backend=mem", ",")
+	}
 	switch s.Arch {
 	case ARM64:
 		// gic-version=3 leaves Nanos silent.
-		args = append(args, "-M", machine("virt,gic-version=2", s.Boot.MachineOptions), "-semihosting-config", "enable=on,target=native")
+		args = append(args, "-M", machine("virt,gic-version=2", options), "-semihosting-config", "enable=on,target=native")
 	default:
 		// Without rtc the guest has no wall clock before it is seeded.
-		args = append(args, "-M", machine("microvm,rtc=on,isa-serial=on", s.Boot.MachineOptions),
+		args = append(args, "-M", machine("microvm,rtc=on,isa-serial=on", options),
 			"-global", "virtio-mmio.force-legacy=false",
 			"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
 	}
 	if s.Sandbox {
 		args = append(args, "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 	}
-	args = append(args, "-kernel", s.Boot.Kernel)
+	if s.Incoming {
+		args = append(args, "-incoming", "defer")
+	} else {
+		args = append(args, "-kernel", s.Boot.Kernel)
+	}
 	if s.Boot.Initrd != "" {
 		args = append(args, "-initrd", s.Boot.Initrd)
 	}

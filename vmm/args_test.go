@@ -40,6 +40,17 @@ func TestArgs(t *testing.T) {
 			Spec{Arch: ARM64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
 			common("hvf", "host", "virt,gic-version=2", "-semihosting-config enable=on,target=native"),
 		},
+		"a template in the making": {
+			Spec{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}, MemoryPath: "/proc/self/fd/7", MemoryShared: true},
+			common("tcg,tb-size=128", "max", "microvm,rtc=on,isa-serial=on,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
+				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on"),
+		},
+		"a clone": {
+			Spec{Arch: AMD64, Accel: TCG, Boot: Boot{MachineOptions: "acpi=on"}, MemoryPath: "/proc/self/fd/7", Incoming: true},
+			slices.DeleteFunc(common("tcg,tb-size=128", "max", "microvm,rtc=on,isa-serial=on,acpi=on,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
+				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-incoming defer"),
+				func(a string) bool { return a == "-kernel /k" }),
+		},
 		"arm64 on PCI": {
 			Spec{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, PCI: true}},
 			append(slices.DeleteFunc(common("tcg,tb-size=128", "max", "virt,gic-version=2", "-semihosting-config enable=on,target=native"),

@@ -28,6 +28,13 @@ type Config struct {
 	// Console receives what the guest writes to its serial port, as it comes. A
 	// Write that fails is ignored: the guest must not stall. nil discards.
 	Console io.Writer
+	// Memory, if not nil, is a memfd of MemoryMB that becomes the machine's
+	// memory: shared, to make a template; or, with State, the template's, of
+	// which the machine gets private pages.
+	Memory *os.File
+	// State, if not nil, is a template's device state (SaveState); the machine
+	// then starts stopped and without a kernel, and Restore lets it go on.
+	State []byte
 	// NoJail leaves out namespaces and the change of user (see Jail).
 	NoJail bool
 }
@@ -41,6 +48,7 @@ type Machine struct {
 	Jail string
 
 	cmd     *exec.Cmd
+	state   net.Conn // the device state, to QEMU or from it: its descriptor stateFD
 	stderr  tail
 	console net.Conn
 	copied  chan struct{} // closed when the console's reader is done
@@ -82,14 +90,30 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	clean.push(func() { conOurs.Close() })
 	defer conTheirs.Close()
 
-	m := &Machine{console: conOurs, copied: make(chan struct{}), exited: make(chan struct{})}
+	stateOurs, stateTheirs, err := socketPair()
+	if err != nil {
+		return nil, fmt.Errorf("start machine: %w", err)
+	}
+	clean.push(func() { stateOurs.Close() })
+	defer stateTheirs.Close()
+
+	m := &Machine{console: conOurs, state: stateOurs, copied: make(chan struct{}), exited: make(chan struct{})}
 	m.stderr.limit = 16 << 10
 	// Descriptors from 3 on, in this order.
-	files := []*os.File{cfg.NIC, qmpTheirs, conTheirs}
-	spec := Spec{Arch: cfg.Arch, Accel: cfg.Accel, MemoryMB: cfg.MemoryMB, NetFD: 3, QMPFD: 4, ConsoleFD: 5, Sandbox: sandboxed}
+	files := []*os.File{cfg.NIC, qmpTheirs, conTheirs, stateTheirs}
+	own := len(files) // what comes behind was opened here
+	spec := Spec{Arch: cfg.Arch, Accel: cfg.Accel, MemoryMB: cfg.MemoryMB, NetFD: 3, QMPFD: 4, ConsoleFD: 5, Sandbox: sandboxed, Incoming: cfg.State != nil}
+	if cfg.Memory != nil {
+		files = append(files, cfg.Memory)
+		own = len(files)
+		spec.MemoryPath, spec.MemoryShared = fmt.Sprintf("/proc/self/fd/%d", len(files)+2), cfg.State == nil
+	}
+	if cfg.State != nil {
+		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
+	}
 	spec.Boot, files, err = openBoot(cfg.Boot, files)
 	defer func() {
-		for _, f := range files[3:] {
+		for _, f := range files[own:] {
 			f.Close()
 		}
 	}()
@@ -180,6 +204,7 @@ func (m *Machine) Close() error {
 		_ = m.cmd.Process.Kill()
 		<-m.exited
 		_ = m.Monitor.Disconnect()
+		_ = m.state.Close()
 		_ = m.console.SetReadDeadline(time.Now().Add(consoleDrain))
 		<-m.copied
 		_ = m.console.Close()

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 
 	"github.com/digitalocean/go-qemu/qmp"
+	"golang.org/x/sys/unix"
 )
 
 // Monitor speaks QMP on a connection that is already there. It satisfies
@@ -120,6 +122,23 @@ func (m *Monitor) Run(command []byte) ([]byte, error) {
 
 // RunContext is Run with a bound. A reply that comes later is dropped.
 func (m *Monitor) RunContext(ctx context.Context, command []byte) ([]byte, error) {
+	return m.run(ctx, command, nil)
+}
+
+// SendFile gives QEMU a descriptor under a name (getfd). The connection must be a
+// Unix socket.
+func (m *Monitor) SendFile(ctx context.Context, name string, f *os.File) error {
+	command, err := json.Marshal(map[string]any{"execute": "getfd", "arguments": map[string]string{"fdname": name}})
+	if err != nil {
+		return err
+	}
+	_, err = m.run(ctx, command, unix.UnixRights(int(f.Fd())))
+	return err
+}
+
+// run sends a command, with rights beside it if there are any, and waits for its
+// reply.
+func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, error) {
 	var cmd map[string]json.RawMessage
 	if err := json.Unmarshal(command, &cmd); err != nil {
 		return nil, fmt.Errorf("QMP command: %w", err)
@@ -141,7 +160,7 @@ func (m *Monitor) RunContext(ctx context.Context, command []byte) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.conn.Write(append(line, '\n')); err != nil {
+	if err := m.send(append(line, '\n'), rights); err != nil {
 		return nil, fmt.Errorf("QMP %s: %w", name, err)
 	}
 	select {
@@ -156,6 +175,19 @@ func (m *Monitor) RunContext(ctx context.Context, command []byte) ([]byte, error
 	case <-ctx.Done():
 		return nil, fmt.Errorf("QMP %s: %w", name, context.Cause(ctx))
 	}
+}
+
+func (m *Monitor) send(line, rights []byte) error {
+	if rights == nil {
+		_, err := m.conn.Write(line)
+		return err
+	}
+	c, ok := m.conn.(*net.UnixConn)
+	if !ok {
+		return errors.New("descriptors need a Unix socket")
+	}
+	_, _, err := c.WriteMsgUnix(line, rights, nil)
+	return err
 }
 
 // Do runs one command with arguments (nil for none) and decodes what it returns

@@ -252,14 +252,13 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		return -1;
 	}
 	case 'S':  // start
-	case 'W':  // warm: run the throw-away script once more
-		if (a->lazy && type == 'S') {
+		if (a->lazy) {
 			a->lazy = 0;
 			a->spawn(a);
 		}
 		discard(a->out_r);
 		discard(a->err_r);
-		started = type == 'S';
+		started = 1;
 		return write_all(a->ctl, in_buf, HEADER + n);
 	case 'I':
 		stdin_off = 0;
@@ -304,21 +303,32 @@ static int receive(struct agent *a, int conn)
 
 // Bell and seed -------------------------------------------------------------
 
-static void ring(struct agent *a, int udp)
+// warm has Node run its throw-away script.
+static int warm(struct agent *a)
+{
+	static const uint8_t frame[HEADER] = {0, 0, 0, 0, 'W'};
+	return write_all(a->ctl, frame, sizeof frame);
+}
+
+static void tell(struct agent *a, int udp, const char *word)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(AGENT_PORT)};
 	to.sin_addr.s_addr = a->gateway;
-	sendto(udp, "UTD1", 4, 0, (struct sockaddr *)&to, sizeof to);
+	sendto(udp, word, 4, 0, (struct sockaddr *)&to, sizeof to);
 }
 
-// take_seed handles one datagram; 1 when it was a seed. The answer carries its
+// take_datagram handles one datagram; 1 when it was a seed. The answer carries its
 // nonce, so that the host knows that this very entropy is in.
-static int take_seed(struct agent *a, int udp)
+static int take_datagram(struct agent *a, int udp, int ready)
 {
 	uint8_t m[128];
 	struct sockaddr_in from;
 	socklen_t flen = sizeof from;
 	ssize_t n = recvfrom(udp, m, sizeof m, 0, (struct sockaddr *)&from, &flen);
+	if (n == 4 && memcmp(m, "UTW1", 4) == 0 && from.sin_addr.s_addr == a->gateway && ready && !a->lazy) {
+		warm(a);
+		return 0;
+	}
 	if (n != 4 + 8 + 8 + AGENT_ENTROPY || memcmp(m, "UTS1", 4) != 0 || from.sin_addr.s_addr != a->gateway)
 		return 0;
 	a->seed(m + 20, AGENT_ENTROPY, (int64_t)get64(m + 12));
@@ -379,7 +389,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 	nonblocking(a->out_r, 1);
 	nonblocking(a->err_r, 1);
 	if (ready)
-		ring(a, udp);
+		tell(a, udp, "UTD1");
 	for (;;) {
 		enum { EVENT, CTL, OUT, ERR, UDP, LSN, CONN, IN, COUNT };
 		struct pollfd p[COUNT];
@@ -405,11 +415,11 @@ int agent_run(struct agent *a, struct agent_end *end)
 		if (n < 0 && errno != EINTR)
 			return -1;
 		if (n == 0 && timeout > 0)
-			ring(a, udp);
+			tell(a, udp, "UTD1");
 		if (n <= 0)
 			continue;
 
-		if (p[UDP].revents && take_seed(a, udp))
+		if (p[UDP].revents && take_datagram(a, udp, ready))
 			seeded = 1;
 		if (p[LSN].revents && (conn = accept4(lsn, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
 			int one = 1;
@@ -429,9 +439,12 @@ int agent_run(struct agent *a, struct agent_end *end)
 				a->ctl = -1;
 			} else if (c == 'R' && !ready) {
 				ready = 1;
-				ring(a, udp);
-			} else if ((c == 'S' || c == 'W') && conn >= 0) {
-				out_frame(c == 'S' ? 's' : 'w', "", 0);
+				tell(a, udp, "UTD1");
+			} else if (c == 'W') {
+				if (conn < 0)
+					tell(a, udp, "UTX1");
+			} else if (c == 'S' && conn >= 0) {
+				out_frame('s', "", 0);
 			}
 		}
 		for (int i = OUT; i <= ERR; i++) {

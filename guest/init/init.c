@@ -225,7 +225,7 @@ static void as_user(void)
 		_exit(125);
 }
 
-static char *node_env[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", NULL};
+static char *node_env[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", "LD_PRELOAD=/unitask/lib/shim.node", NULL};
 
 // spawn starts Node with agent.js preloaded; it waits there for the start.
 static void spawn(struct agent *a)

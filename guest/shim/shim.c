@@ -11,8 +11,8 @@
 //                 Math.random, which no context has used yet.
 //   protect(dirs) leaves only these folders writable (Nanos, with unveil).
 //
-// On Nanos it is also the program's LD_PRELOAD and stands before a few functions
-// of libc that Nanos has no system call for, or gets wrong.
+// It is also the program's LD_PRELOAD and stands before a few functions of libc: on
+// Nanos those that it has no system call for, or gets wrong; on both mkdtemp.
 #define _GNU_SOURCE
 #define NAPI_VERSION 8
 #include "../agent/agent.h"
@@ -198,7 +198,6 @@ __attribute__((constructor)) static void limit_heap(void)
 		snprintf(option, sizeof option, "--max-old-space-size=%ld", heap > 40 ? heap : 40);
 		setenv("NODE_OPTIONS", option, 1);
 	}
-	unsetenv("LD_PRELOAD");
 }
 
 // kill: a fatal signal to ourselves that nobody handles, SIGKILL above all, would
@@ -251,10 +250,37 @@ pid_t getppid(void) { return is_nanos() ? 1 : (pid_t)syscall(SYS_getppid); }
 // V8 asks for each worker, and complains on stderr when it can't be told.
 int pthread_getschedparam(pthread_t thread, int *policy, struct sched_param *param)
 {
-	(void)thread;
+	int (*real)(pthread_t, int *, struct sched_param *) =
+		(int (*)(pthread_t, int *, struct sched_param *))dlsym(RTLD_NEXT, "pthread_getschedparam");
+	if (!is_nanos() && real)
+		return real(thread, policy, param);
 	*policy = SCHED_OTHER;
 	param->sched_priority = 0;
 	return 0;
+}
+
+// mkdtemp: glibc's makes its first name from the monotonic clock and a stack address,
+// which the clones of one template share; this one asks the kernel's generator.
+char *mkdtemp(char *template)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+	size_t n = strlen(template);
+	uint8_t random[6];
+	if (n < sizeof random || strcmp(template + n - sizeof random, "XXXXXX") != 0) {
+		errno = EINVAL;
+		return NULL;
+	}
+	for (int tries = 0; tries < 100; tries++) {
+		if (getrandom(random, sizeof random, 0) != sizeof random)
+			return NULL;
+		for (size_t i = 0; i < sizeof random; i++)
+			template[n - sizeof random + i] = letters[random[i] % (sizeof letters - 1)];
+		if (mkdir(template, 0700) == 0)
+			return template;
+		if (errno != EEXIST)
+			return NULL;
+	}
+	return NULL;
 }
 
 // getifaddrs: Nanos leaves what was on the stack behind an interface's name.
@@ -264,7 +290,7 @@ int getifaddrs(struct ifaddrs **list)
 	int result = real ? real(list) : -1;
 	for (struct ifaddrs *i = result == 0 ? *list : NULL; i; i = i->ifa_next)
 		for (char *c = i->ifa_name; c && *c; c++)
-			if (!isalnum((unsigned char)*c))
+			if (is_nanos() && !isalnum((unsigned char)*c))
 				*c = 0;
 	return result;
 }

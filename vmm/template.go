@@ -1,0 +1,237 @@
+package vmm
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Templates is a folder of snapshots to clone machines from: one folder each, named
+// by the digest of everything that a clone must have in common with it. Folders are
+// 0700 and files 0600. It holds no state: any number of processes may use it.
+type Templates struct{ dir string }
+
+// OpenTemplates returns the store in dir, which is created with the first template.
+func OpenTemplates(dir string) *Templates { return &Templates{dir} }
+
+// Renewal of templates: what its clones share (address layout, V8's hash seed) an
+// attacker could learn run by run.
+const (
+	maxTemplateAge  = 6 * time.Hour
+	maxTemplateUses = 1000
+	maxTemplates    = 8 // kept; the oldest go first. One has 60 to 200 MiB.
+)
+
+// ErrTemplate says that a template is not whole.
+var ErrTemplate = errors.New("template is damaged")
+
+const (
+	memoryName   = "memory"
+	stateName    = "state"
+	templateName = "template.json"
+	usesName     = "uses" // a byte for each clone
+)
+
+type templateInfo struct {
+	Key         string    `json:"key"`
+	Created     time.Time `json:"created"`
+	StateSHA256 string    `json:"stateSha256"`
+	// Of the memory's file when it was written: a file that was changed since has
+	// another change time. Reading it all for a digest would take as long as a
+	// clone does.
+	MemorySize  int64 `json:"memorySize"`
+	MemoryStamp int64 `json:"memoryStamp"`
+}
+
+// Template is one that is loaded: sealed memory and device state.
+type Template struct {
+	Memory *os.File
+	State  []byte
+}
+
+// Close frees the memory; machines that run on it keep theirs.
+func (t *Template) Close() error { return t.Memory.Close() }
+
+func (s *Templates) path(key, name string) string { return filepath.Join(s.dir, digestOf(key), name) }
+
+func digestOf(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Load loads the template of a key. The error is fs.ErrNotExist where there is none,
+// or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
+func (s *Templates) Load(key string) (_ *Template, err error) {
+	text, err := os.ReadFile(s.path(key, templateName))
+	if err != nil {
+		return nil, err
+	}
+	damaged := func(why string) error { return fmt.Errorf("%w: %s: %s", ErrTemplate, s.path(key, ""), why) }
+	var info templateInfo
+	if json.Unmarshal(text, &info) != nil || info.Key != key {
+		return nil, damaged("its description can't be read")
+	}
+	if age := time.Since(info.Created); age > maxTemplateAge || age < 0 || s.uses(key) >= maxTemplateUses {
+		return nil, fs.ErrNotExist
+	}
+	state, err := os.ReadFile(s.path(key, stateName))
+	if err != nil {
+		return nil, damaged(err.Error())
+	}
+	if sum := sha256.Sum256(state); hex.EncodeToString(sum[:]) != info.StateSHA256 {
+		return nil, damaged("the digest of its state is wrong")
+	}
+	from, err := os.Open(s.path(key, memoryName))
+	if err != nil {
+		return nil, damaged(err.Error())
+	}
+	defer from.Close()
+	st, err := from.Stat()
+	if err != nil || st.Size() != info.MemorySize || changeTime(st) != info.MemoryStamp {
+		return nil, damaged("its memory was changed")
+	}
+	memory, err := NewMemory(st.Size())
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(CopyMemory(memory, from), SealMemory(memory)); err != nil {
+		memory.Close()
+		return nil, err
+	}
+	return &Template{Memory: memory, State: state}, nil
+}
+
+func (s *Templates) uses(key string) int64 {
+	st, err := os.Stat(s.path(key, usesName))
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}
+
+// Used counts a clone.
+func (s *Templates) Used(key string) {
+	f, err := os.OpenFile(s.path(key, usesName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return
+	}
+	_, _ = f.Write([]byte{'.'})
+	f.Close()
+}
+
+// Lock takes the right to make a template; false when somebody else has it. The
+// kernel gives it back when the process dies.
+func (s *Templates) Lock(key string) (unlock func(), ok bool) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, false
+	}
+	f, err := os.OpenFile(filepath.Join(s.dir, "."+digestOf(key)+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, false
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, false
+	}
+	return func() { f.Close() }, true
+}
+
+// Save keeps a snapshot as the template of a key, in one step, and drops the oldest
+// ones beyond a number. The caller holds the key's lock.
+func (s *Templates) Save(key string, memory *os.File, state []byte) error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	tmp, err := os.MkdirTemp(s.dir, ".new-")
+	if err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	info := templateInfo{Key: key, Created: time.Now().UTC()}
+	sum := sha256.Sum256(state)
+	info.StateSHA256 = hex.EncodeToString(sum[:])
+	st, err := memory.Stat()
+	if err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	to, err := os.OpenFile(filepath.Join(tmp, memoryName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	if err := errors.Join(to.Truncate(st.Size()), CopyMemory(to, memory), to.Close()); err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	if st, err = os.Stat(filepath.Join(tmp, memoryName)); err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	info.MemorySize, info.MemoryStamp = st.Size(), changeTime(st)
+	text, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{stateName: state, templateName: text} {
+		if err := os.WriteFile(filepath.Join(tmp, name), content, 0o600); err != nil {
+			return fmt.Errorf("save template: %w", err)
+		}
+	}
+	s.Drop(key)
+	if err := os.Rename(tmp, filepath.Join(s.dir, digestOf(key))); err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	s.Prune(maxTemplates)
+	return nil
+}
+
+// Drop removes the template of a key.
+func (s *Templates) Drop(key string) { _ = os.RemoveAll(filepath.Join(s.dir, digestOf(key))) }
+
+// Prune removes all but the newest keep templates, and what a killed maker left. It
+// returns how many it removed.
+func (s *Templates) Prune(keep int) int {
+	entries, _ := os.ReadDir(s.dir)
+	type aged struct {
+		name    string
+		created time.Time
+	}
+	var list []aged
+	removed := 0
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(s.dir, e.Name(), templateName))
+		var info templateInfo
+		if err == nil {
+			err = json.NewDecoder(bytes.NewReader(text)).Decode(&info)
+		}
+		switch {
+		case !e.IsDir():
+		case err == nil && e.Name()[0] != '.':
+			list = append(list, aged{e.Name(), info.Created})
+		default:
+			st, statErr := e.Info()
+			if statErr == nil && time.Since(st.ModTime()) > time.Hour {
+				_ = os.RemoveAll(filepath.Join(s.dir, e.Name()))
+				removed++
+			}
+		}
+	}
+	for len(list) > keep {
+		oldest := 0
+		for i := range list {
+			if list[i].created.Before(list[oldest].created) {
+				oldest = i
+			}
+		}
+		_ = os.RemoveAll(filepath.Join(s.dir, list[oldest].name))
+		list = append(list[:oldest], list[oldest+1:]...)
+		removed++
+	}
+	return removed
+}

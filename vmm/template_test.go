@@ -1,0 +1,185 @@
+package vmm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// saved returns a store with one template, of memory with holes.
+func saved(t *testing.T, key string) (*Templates, string) {
+	t.Helper()
+	if !CanClone {
+		t.Skip("snapshots need Linux's memfd")
+	}
+	s := OpenTemplates(filepath.Join(t.TempDir(), "templates"))
+	save(t, s, key)
+	return s, s.path(key, "")
+}
+
+func save(t *testing.T, s *Templates, key string) {
+	t.Helper()
+	memory, err := NewMemory(8 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	for at, text := range map[int64]string{0: "first", 3 << 20: "middle", 8<<20 - 4: "last"} {
+		if _, err := memory.WriteAt([]byte(text), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Save(key, memory, []byte("state")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTemplate(t *testing.T) {
+	s, dir := saved(t, "key")
+	got, err := s.Load("key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	all, err := io.ReadAll(io.NewSectionReader(got.Memory, 0, 9<<20))
+	if err != nil || len(all) != 8<<20 || string(all[:5]) != "first" || string(all[3<<20:3<<20+6]) != "middle" || string(all[8<<20-4:]) != "last" || string(got.State) != "state" {
+		t.Errorf("%d bytes: %v", len(all), err)
+	}
+	// Nobody changes it any more: not by writing, not by size.
+	if _, err := got.Memory.WriteAt([]byte("evil"), 0); err == nil {
+		t.Error("the template's memory can be written")
+	}
+	if err := got.Memory.Truncate(1); err == nil {
+		t.Error("the template's memory can be cut")
+	}
+	if w, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", got.Memory.Fd()), os.O_RDWR, 0); err == nil {
+		if _, err := w.WriteAt([]byte("evil"), 0); err == nil {
+			t.Error("the template's memory can be written by another descriptor")
+		}
+		w.Close()
+	}
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if info, err := d.Info(); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s: %v %v", path, info.Mode(), err)
+		}
+		return nil
+	})
+	if _, err := s.Load("another"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("another key: %v", err)
+	}
+	s.Drop("key")
+	if _, err := s.Load("key"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after Drop: %v", err)
+	}
+}
+
+func TestTemplateDamage(t *testing.T) {
+	replace := func(name, old, with string) error {
+		text, err := os.ReadFile(name)
+		if err == nil && !strings.Contains(string(text), old) {
+			err = fmt.Errorf("no %s", old)
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(name, []byte(strings.Replace(string(text), old, with, 1)), 0o600)
+	}
+	for name, c := range map[string]struct {
+		damage func(dir string) error
+		want   error
+	}{
+		"memory cut":       {func(dir string) error { return os.Truncate(dir+"/memory", 1<<20) }, ErrTemplate},
+		"memory longer":    {func(dir string) error { return os.Truncate(dir+"/memory", 1<<30) }, ErrTemplate},
+		"memory edited":    {func(dir string) error { return replace(dir+"/memory", "middle", "edited") }, ErrTemplate},
+		"memory missing":   {func(dir string) error { return os.Remove(dir + "/memory") }, ErrTemplate},
+		"state cut":        {func(dir string) error { return os.Truncate(dir+"/state", 2) }, ErrTemplate},
+		"state edited":     {func(dir string) error { return replace(dir+"/state", "state", "stale") }, ErrTemplate},
+		"state missing":    {func(dir string) error { return os.Remove(dir + "/state") }, ErrTemplate},
+		"description cut":  {func(dir string) error { return os.Truncate(dir+"/template.json", 10) }, ErrTemplate},
+		"another's":        {func(dir string) error { return replace(dir+"/template.json", `"key":"key"`, `"key":"yek"`) }, ErrTemplate},
+		"description gone": {func(dir string) error { return os.Remove(dir + "/template.json") }, fs.ErrNotExist},
+		"used too often": {func(dir string) error {
+			return os.WriteFile(dir+"/uses", make([]byte, maxTemplateUses), 0o600)
+		}, fs.ErrNotExist},
+		"too old":         {func(dir string) error { return replace(dir+"/template.json", `"created":"20`, `"created":"19`) }, fs.ErrNotExist},
+		"from the future": {func(dir string) error { return replace(dir+"/template.json", `"created":"20`, `"created":"29`) }, fs.ErrNotExist},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, dir := saved(t, "key")
+			if err := c.damage(dir); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Load("key"); !errors.Is(err, c.want) {
+				t.Errorf("%v", err)
+			}
+			save(t, s, "key") // and it can be made anew
+			got, err := s.Load("key")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Close()
+		})
+	}
+}
+
+func TestTemplateStore(t *testing.T) {
+	s, _ := saved(t, "first")
+	for range maxTemplateUses - 1 {
+		s.Used("first")
+	}
+	if got, err := s.Load("first"); err != nil {
+		t.Error(err)
+	} else {
+		got.Close()
+	}
+	s.Used("first")
+	if _, err := s.Load("first"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after %d uses: %v", maxTemplateUses, err)
+	}
+	for i := range maxTemplates + 3 {
+		save(t, s, fmt.Sprint(i))
+	}
+	left, _ := filepath.Glob(filepath.Join(s.dir, "[0-9a-f]*"))
+	if len(left) != maxTemplates {
+		t.Errorf("%d templates are kept", len(left))
+	}
+	if got, err := s.Load(fmt.Sprint(maxTemplates + 2)); err != nil {
+		t.Errorf("the newest is gone: %v", err)
+	} else {
+		got.Close()
+	}
+	killed := filepath.Join(s.dir, ".new-1")
+	if err := os.Mkdir(killed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(killed, long, long); err != nil {
+		t.Fatal(err)
+	}
+	s.Prune(2)
+	if left, _ := filepath.Glob(filepath.Join(s.dir, "[0-9a-f]*")); len(left) != 2 {
+		t.Errorf("%d templates after Prune", len(left))
+	}
+	if _, err := os.Stat(killed); err == nil {
+		t.Error("what a killed maker left is still there")
+	}
+	unlock, ok := s.Lock("x")
+	if !ok {
+		t.Fatal("no lock")
+	}
+	if _, again := s.Lock("x"); again {
+		t.Error("two have the lock")
+	}
+	unlock()
+	if unlock, ok := s.Lock("x"); !ok {
+		t.Error("the lock is not given back")
+	} else {
+		unlock()
+	}
+}
