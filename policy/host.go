@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 	"golang.org/x/net/publicsuffix"
@@ -67,11 +68,20 @@ func (r TCPRule) Loopback() bool { return r.Host == "localhost" || r.Addr.IsLoop
 // profile is IDNA for looking names up: mapped to lower case, checked, in ASCII.
 var profile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(true), idna.VerifyDNSLength(true))
 
+// maxName bounds a name before IDNA looks at it; in ASCII it may then have 253 bytes.
+const maxName = 1024
+
 // NormalHost returns a host name's normal form, or why it is none. A name that
 // another parser could read otherwise is refused and not repaired.
 func NormalHost(name string) (string, error) {
 	if name == "" {
 		return "", errors.New("is empty")
+	}
+	if len(name) > maxName {
+		return "", fmt.Errorf("is longer than %d bytes", maxName)
+	}
+	if !utf8.ValidString(name) {
+		return "", errors.New("is not UTF-8")
 	}
 	for _, c := range []byte(name) {
 		if c <= ' ' || c == 0x7f || strings.IndexByte("%/\\@:?#[]*\"'<>|^`{}", c) >= 0 {

@@ -29,7 +29,7 @@ func TestParseNetRule(t *testing.T) {
 		"http://example.com": "", "example.com/path": `'/'`, "user@example.com": `'@'`, "example..com": "no host name", ".example.com": "no host name", "-a.com": "no host name",
 		strings.Repeat("a", 64) + ".com": "no host name", strings.Repeat("a.", 130) + "com": "no host name", "127.1": "looks like", "2130706433": "looks like", "0x7f.1": "looks like",
 		"0x7f000001": "looks like", "127.0.0.1.": "looks like", "1.2.3.4.5": "looks like", "[::1": "no ]", "[example.com]:1": "brackets", "[::1]x": "closing bracket", "fe80::1%eth0": "zone",
-		"under_score.com": "no host name", "a\tb.com": `'\t'`, "ex\u00adample.com\u202e": "no host name", "example.com..": "",
+		"under_score.com": "no host name", "a\tb.com": `'\t'`, "ex\u00adample.com\u202e": "no host name", "example.com..": "", "0\xbc0": "UTF-8",
 	} {
 		if r, err := ParseNetRule(in); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %q %v, want %q", in, r.String(), err, says)

@@ -25,6 +25,7 @@ function main() {
   const entropy = Buffer.from(start.entropy, 'hex');
   if (entropy.length !== 64) throw new Error('unitask: no fresh entropy in the start');
   native.seed(entropy);
+  startClock();
 
   for (const name of Object.keys(process.env)) delete process.env[name];
   Object.assign(process.env, start.env);
@@ -38,6 +39,15 @@ function main() {
   if (native.nanos) native.protect(['/tmp', '/out', '/home/user', '/dev', start.cwd]);
   fs.writeSync(CTL, 'S');
   fs.closeSync(CTL);
+}
+
+// startClock mends performance.timeOrigin, which Node took when the process began:
+// the clock was another one then, and a clone has slept since.
+function startClock() {
+  const origin = Date.now() - performance.now();
+  if (Math.abs(origin - performance.timeOrigin) < 1) return;
+  const was = Object.getOwnPropertyDescriptor(Performance.prototype, 'timeOrigin');
+  Object.defineProperty(Performance.prototype, 'timeOrigin', { ...was, get: () => origin });
 }
 
 function loadNative() {
@@ -77,4 +87,5 @@ function warm() {
   const file = '/unitask/lib/warm.js';
   require(file);
   delete require.cache[file];
+  process._tickCallback(); // what it left to do must not be in the user's first stack
 }
