@@ -38,20 +38,21 @@ const (
 type booted struct {
 	kernel  image.Kernel
 	clone   bool // of a template; else booted for this run
+	pooled  bool // a clone that stood ready
 	accel   vmm.Accel
 	qemu    vmm.QEMU
 	machine *vmm.Machine
 	network *netstack.Network
 	console *console
-	drop    func() // gives up the template (clone)
+	failed  func(error) // is told that the clone does not answer
 	once    sync.Once
 }
 
-// machine returns a machine whose guest waits for its code: a clone of a template
-// where there is one, else freshly booted.
-func (rt *Runtime) machine(ctx context.Context, im *image.Image, memoryMB int, cold bool, network netstack.Config, console io.Writer) (*booted, error) {
-	if !cold {
-		b, err := rt.cloned(ctx, im, memoryMB, network, console)
+// machine returns a machine whose guest waits for its code: one that stands ready, a
+// clone of a template where there is one, else freshly booted.
+func (rt *Runtime) machine(ctx context.Context, im *image.Image, code program, memoryMB int, network netstack.Config, console io.Writer) (*booted, error) {
+	if !code.cold && vmm.CanClone {
+		b, err := rt.clone(ctx, im, memoryMB, code.fresh, network, console)
 		if err == nil || ctx.Err() != nil {
 			return b, err
 		}
@@ -60,134 +61,6 @@ func (rt *Runtime) machine(ctx context.Context, im *image.Image, memoryMB int, c
 		}
 	}
 	return rt.boot(ctx, im, memoryMB, network, console)
-}
-
-// cloned restores the template of a machine like this; the error is fs.ErrNotExist
-// where there is none. A template that does not work is dropped.
-func (rt *Runtime) cloned(ctx context.Context, im *image.Image, memoryMB int, cfg netstack.Config, serial io.Writer) (*booted, error) {
-	if !vmm.CanClone {
-		return nil, fs.ErrNotExist
-	}
-	qemu, err := vmm.FindQEMU(ctx, vmm.Arch(im.Arch), rt.memo)
-	if err != nil {
-		return nil, err
-	}
-	accel := rt.knownAccel(qemu, im)
-	key := templateKey(qemu, im, accel, memoryMB)
-	template, err := rt.templates.Load(key)
-	if err != nil {
-		if errors.Is(err, vmm.ErrTemplate) {
-			rt.templates.Drop(key)
-		}
-		return nil, err
-	}
-	defer template.Close()
-	network, err := netstack.New(cfg)
-	if err != nil {
-		return nil, err
-	}
-	b := &booted{kernel: im.Kernel, clone: true, accel: accel, qemu: qemu, network: network, console: &console{record: serial, left: maxConsole}}
-	timed, cancel := context.WithTimeout(ctx, cloneDeadline)
-	defer cancel()
-	b.machine, err = vmm.Start(ctx, vmm.Config{
-		QEMU: qemu, Arch: vmm.Arch(im.Arch), Accel: accel, MemoryMB: memoryMB, Memory: template.Memory, State: template.State,
-		Boot: rt.bootSpec(im, accel, memoryMB), NIC: network.GuestEnd(), Console: b.console,
-	})
-	network.ReleaseGuestEnd()
-	if err == nil {
-		err = b.machine.Restore(timed, template.State)
-	}
-	if err != nil {
-		if b.machine != nil {
-			err = b.explain(err)
-		}
-		b.close()
-		rt.templates.Drop(key)
-		return nil, err
-	}
-	b.drop = func() { rt.templates.Drop(key) }
-	rt.templates.Used(key)
-	return b, nil
-}
-
-// knownAccel is the accelerator that is known to boot the image here, or "".
-func (rt *Runtime) knownAccel(qemu vmm.QEMU, im *image.Image) vmm.Accel {
-	if rt.opts.Accel != vmm.Auto {
-		return rt.opts.Accel
-	}
-	known, _ := rt.memo.Get(accelKey(qemu, im))
-	return vmm.Accel(known)
-}
-
-// templateVersion goes into every template's key: raise it when the command line or
-// the way a template is made changes.
-const templateVersion = 1
-
-// templateKey names everything that a clone must have in common with its template.
-// The image's digest holds the agent; a host's boot holds its TSC.
-func templateKey(q vmm.QEMU, im *image.Image, accel vmm.Accel, memoryMB int) string {
-	return fmt.Sprintf("%d %s %s %s %d %s %s", templateVersion, im.Digest, accel, q.Version, memoryMB, q.ID, bootID())
-}
-
-// MakeTemplate makes the template that runs with this kernel, architecture and memory
-// are then cloned from. It boots a machine, has it run a throw-away script, and keeps
-// its memory and the state of its devices. Where another process is making it, or it
-// is there, it does nothing. It returns whether it made one.
-func (rt *Runtime) MakeTemplate(ctx context.Context, kernel image.Kernel, arch image.Arch, memoryMB int) (bool, error) {
-	if !vmm.CanClone {
-		return false, hostError("template", errors.New("this system has no memfd: runs boot cold"))
-	}
-	im, err := rt.ensureImage(ctx, kernel, arch)
-	if err != nil {
-		return false, hostError("image", err)
-	}
-	qemu, err := vmm.FindQEMU(ctx, vmm.Arch(im.Arch), rt.memo)
-	if err != nil {
-		return false, hostError("template", err)
-	}
-	accel := rt.knownAccel(qemu, im)
-	if accel == "" { // a boot finds out
-		b, err := rt.boot(ctx, im, memoryMB, netstack.Config{}, io.Discard)
-		if err != nil {
-			return false, hostError("boot", err)
-		}
-		accel = b.accel
-		b.close()
-	}
-	key := templateKey(qemu, im, accel, memoryMB)
-	unlock, ok := rt.templates.Lock(key)
-	if !ok {
-		return false, nil
-	}
-	defer unlock()
-	if old, err := rt.templates.Load(key); err == nil {
-		old.Close()
-		return false, nil
-	}
-	memory, err := vmm.NewMemory(int64(memoryMB) << 20)
-	if err != nil {
-		return false, hostError("template", err)
-	}
-	defer memory.Close()
-	b, err := rt.bootOnce(ctx, im, qemu, accel, memoryMB, bootDeadline, memory, netstack.Config{}, io.Discard)
-	if err != nil {
-		return false, hostError("boot", err)
-	}
-	defer b.close()
-	timed, cancel := context.WithTimeout(ctx, bootDeadline)
-	defer cancel()
-	if err := guest.Warm(timed, b.network); err != nil {
-		return false, hostError("template", b.explain(err))
-	}
-	state, err := b.machine.SaveState(timed)
-	if err != nil {
-		return false, hostError("template", err)
-	}
-	b.close()
-	if err := rt.templates.Save(key, memory, state); err != nil {
-		return false, hostError("template", err)
-	}
-	return true, nil
 }
 
 // boot boots an image on the best accelerator that works, and remembers which.
@@ -217,7 +90,7 @@ func (rt *Runtime) boot(ctx context.Context, im *image.Image, memoryMB int, netw
 			}
 		}
 		for try := range tries {
-			b, err := rt.bootOnce(ctx, im, qemu, accel, memoryMB, deadline, nil, network, console)
+			b, err := rt.bootOnce(ctx, machineSpec{image: im, qemu: qemu, accel: accel, memoryMB: memoryMB}, deadline, nil, network, console)
 			if err == nil {
 				rt.memo.Put(key, string(accel))
 				return b, nil
@@ -268,15 +141,15 @@ func bootID() string {
 }
 
 // bootOnce starts a machine and waits for the guest's bell.
-func (rt *Runtime) bootOnce(ctx context.Context, im *image.Image, qemu vmm.QEMU, accel vmm.Accel, memoryMB int, deadline time.Duration, memory *os.File, cfg netstack.Config, serial io.Writer) (*booted, error) {
+func (rt *Runtime) bootOnce(ctx context.Context, spec machineSpec, deadline time.Duration, memory *os.File, cfg netstack.Config, serial io.Writer) (*booted, error) {
 	network, err := netstack.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	b := &booted{kernel: im.Kernel, accel: accel, qemu: qemu, network: network, console: &console{record: serial, left: maxConsole}}
+	b := newBooted(spec, network, serial)
 	b.machine, err = vmm.Start(ctx, vmm.Config{
-		QEMU: qemu, Arch: vmm.Arch(im.Arch), Accel: accel, MemoryMB: memoryMB,
-		Memory: memory, Boot: rt.bootSpec(im, accel, memoryMB), NIC: network.GuestEnd(), Console: b.console,
+		QEMU: spec.qemu, Arch: vmm.Arch(spec.image.Arch), Accel: spec.accel, MemoryMB: spec.memoryMB,
+		Memory: memory, Boot: rt.bootSpec(spec), NIC: network.GuestEnd(), Console: b.console,
 	})
 	network.ReleaseGuestEnd()
 	if err != nil {
@@ -296,8 +169,13 @@ func (rt *Runtime) bootOnce(ctx context.Context, im *image.Image, qemu vmm.QEMU,
 	return b, nil
 }
 
+func newBooted(spec machineSpec, network *netstack.Network, serial io.Writer) *booted {
+	return &booted{kernel: spec.image.Kernel, accel: spec.accel, qemu: spec.qemu, network: network, console: &console{record: serial, left: maxConsole}}
+}
+
 // bootSpec is what a kernel needs of its machine.
-func (rt *Runtime) bootSpec(im *image.Image, accel vmm.Accel, memoryMB int) vmm.Boot {
+func (rt *Runtime) bootSpec(spec machineSpec) vmm.Boot {
+	im := spec.image
 	boot := vmm.Boot{Kernel: im.Path(image.KernelFile), Initrd: im.Path(image.InitrdFile), Disks: []string{im.Path(image.DiskFile)}}
 	if im.Kernel == image.Nanos {
 		if im.Arch == image.AMD64 {
@@ -316,8 +194,11 @@ func (rt *Runtime) bootSpec(im *image.Image, accel vmm.Accel, memoryMB int) vmm.
 	// reboot=t, panic=-1: a stop is a reset, which -no-reboot turns into an end.
 	// The rest saves boot time: no self-tests, no IPv6, no audit, no zeroing.
 	args := []string{"console=" + serial, "quiet", "reboot=t", "panic=-1", "cryptomgr.notests", "ipv6.disable=1", "lsm=landlock",
-		"audit=0", "init_on_alloc=0", "unitask.heap=" + strconv.Itoa(heapMB(memoryMB))}
-	if khz := rt.tscKHz(); khz > 0 && accel == vmm.TCG && im.Arch == image.AMD64 {
+		"audit=0", "init_on_alloc=0", "unitask.heap=" + strconv.Itoa(heapMB(spec.memoryMB))}
+	if spec.fresh {
+		args = append(args, "unitask.lazy")
+	}
+	if khz := rt.tscKHz(); khz > 0 && spec.accel == vmm.TCG && im.Arch == image.AMD64 {
 		// Under TCG the guest's TSC is the host's. Without this, and without an
 		// HPET, its calibration fails on a busy host and one boot in 15 hangs.
 		args = append(args, "tsc_early_khz="+strconv.Itoa(khz))
@@ -442,7 +323,7 @@ func (b *booted) drops() map[netstack.Drop]uint64 { return b.network.Stats() }
 func (b *booted) describe(im *image.Image, memoryMB int) *record.Machine {
 	return &record.Machine{
 		Kernel: string(im.Kernel), KernelVersion: im.Version, Node: im.Node, Arch: string(im.Arch), ImageDigest: im.Digest,
-		Accelerator: string(b.accel), QEMU: b.qemu.Version, Jail: b.machine.Jail, MemoryMB: memoryMB, Cloned: b.clone,
+		Accelerator: string(b.accel), QEMU: b.qemu.Version, Jail: b.machine.Jail, MemoryMB: memoryMB, Cloned: b.clone, Pooled: b.pooled,
 	}
 }
 

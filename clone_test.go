@@ -13,7 +13,6 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -117,7 +116,7 @@ func TestDamagedTemplate(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer rt.Close()
-			if made, err := rt.MakeTemplate(t.Context(), image.Linux, image.HostArch(), policy.DefaultMemoryMB); err != nil || !made {
+			if made, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux}); err != nil || !made {
 				t.Fatal(made, err)
 			}
 			dirs, _ := filepath.Glob(filepath.Join(templates, "[0-9a-f]*"))
@@ -131,7 +130,7 @@ func TestDamagedTemplate(t *testing.T) {
 			if err != nil || res.Cloned || string(res.Stdout) != "still\n" {
 				t.Errorf("%v %+v", err, res)
 			}
-			if made, err := rt.MakeTemplate(t.Context(), image.Linux, image.HostArch(), policy.DefaultMemoryMB); err != nil || !made {
+			if made, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux}); err != nil || !made {
 				t.Errorf("it is not made anew: %v %v", made, err)
 			}
 			if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil || !res.Cloned {
@@ -189,7 +188,7 @@ func TestTemplateMakers(t *testing.T) {
 				return
 			}
 			defer rt.Close()
-			ok, err := rt.MakeTemplate(t.Context(), image.Linux, image.HostArch(), 256)
+			ok, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, MemoryMB: 256})
 			if err != nil {
 				t.Error(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/image"
@@ -73,8 +74,34 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	r.add("records", rt.writable(), rt.runs.Dir(), "make the folder writable, or set UNITASK_HOME to another")
 	if qemuErr == nil && imageErr == nil {
 		rt.checkBoot(ctx, r, im, qemu)
+		rt.checkClone(ctx, r, im)
 	}
 	return r
+}
+
+// checkClone restores the default template, and tells of one that failed.
+func (rt *Runtime) checkClone(ctx context.Context, r *Report, im *image.Image) {
+	if !vmm.CanClone {
+		r.add("clone", nil, "not on this system: every run boots", "")
+		return
+	}
+	start := time.Now()
+	b, err := rt.clone(ctx, im, policy.DefaultMemoryMB, false, netstack.Config{}, io.Discard)
+	switch {
+	case err == nil:
+		b.close()
+		r.add("clone", nil, fmt.Sprintf("restored in %d ms", time.Since(start).Milliseconds()), "")
+	case errors.Is(err, os.ErrNotExist):
+		r.add("clone", nil, "no template yet: the first run has one made, unitask image build --warm makes it now", "")
+	default:
+		r.add("clone", err, "", "the template was dropped; the next run boots, and has another made")
+	}
+	failed, _ := rt.memo.Get(templateFailure)
+	if at, why, ok := strings.Cut(failed, " "); ok {
+		if when, err := time.Parse(time.RFC3339, at); err == nil && time.Since(when) < 24*time.Hour {
+			r.Checks[len(r.Checks)-1].Remedy = fmt.Sprintf("at %s one was dropped: %s", at, why)
+		}
+	}
 }
 
 func (rt *Runtime) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
@@ -116,7 +143,7 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, im *image.Image, qe
 			deadline = hardwareProbe
 		}
 		start := time.Now()
-		b, err := rt.bootOnce(ctx, im, qemu, accel, policy.DefaultMemoryMB, deadline, nil, netstack.Config{}, io.Discard)
+		b, err := rt.bootOnce(ctx, machineSpec{image: im, qemu: qemu, accel: accel, memoryMB: policy.DefaultMemoryMB}, deadline, nil, netstack.Config{}, io.Discard)
 		report := AccelReport{Accel: accel, OK: err == nil}
 		if err == nil {
 			report.BootMs = time.Since(start).Milliseconds()

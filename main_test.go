@@ -11,7 +11,6 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -67,7 +66,7 @@ func needVM(t testing.TB) {
 		if _, err := rt.Images().Ensure(context.Background(), kernel, image.HostArch()); err != nil {
 			t.Fatalf("%v\n`make vendor` fetches what is missing", err)
 		}
-		if _, err := rt.MakeTemplate(context.Background(), kernel, image.HostArch(), policy.DefaultMemoryMB); err != nil && vmm.CanClone {
+		if _, err := rt.MakeTemplate(context.Background(), unitask.Shape{Kernel: kernel}); err != nil && vmm.CanClone {
 			t.Fatal(err)
 		}
 	}

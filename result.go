@@ -40,6 +40,7 @@ type Result struct {
 	Kernel      image.Kernel
 	Accelerator vmm.Accel
 	Cloned      bool // the machine was cloned from a template; else booted
+	Pooled      bool // and the clone stood ready
 	MemoryMB    int
 	Policy      Policy
 }
@@ -75,6 +76,7 @@ type resultJSON struct {
 	Kernel       image.Kernel `json:"kernel,omitempty"`
 	Accelerator  vmm.Accel    `json:"accelerator,omitempty"`
 	Cloned       bool         `json:"cloned"`
+	Pooled       bool         `json:"pooled"`
 	MemoryMB     int          `json:"memoryMb,omitempty"`
 	Policy       Policy       `json:"policy"`
 }
@@ -83,7 +85,7 @@ type resultJSON struct {
 func (r Result) MarshalJSON() ([]byte, error) {
 	j := resultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
-		Error: r.Error, Duration: r.Duration, Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, MemoryMB: r.MemoryMB, Policy: r.Policy,
+		Error: r.Error, Duration: r.Duration, Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
 	j.Stderr, j.StderrBase64 = text(r.Stderr)
@@ -109,7 +111,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	}
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
-		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Duration: j.Duration, Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned,
+		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Duration: j.Duration, Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
 		MemoryMB: j.MemoryMB, Policy: j.Policy,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {

@@ -32,8 +32,12 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	if err != nil {
 		return nil, err
 	}
+	kernel, err := freshKernel(req.Kernel, req.FreshProcess)
+	if err != nil {
+		return nil, err
+	}
 	asked := policy.Request{
-		Kernel: string(req.Kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
+		Kernel: string(kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
 		AllowNet: req.AllowNet, AllowNetAny: req.AllowNetAny, AllowTCP: req.AllowTCP,
 		MaxConnections: req.MaxConnections, MaxUpload: req.MaxUpload, MaxDownload: req.MaxDownload,
 	}
@@ -75,17 +79,17 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	if err != nil {
 		return rt.classify(ctx, res, "network", err)
 	}
-	network.Log, network.Capture = func(d netstack.Decision) { rec.Netlog(d) }, streams.Capture
+	network.Log, network.Capture = func(d netstack.Decision) { rec.Netlog(d) }, netstack.NewCapture(streams.Capture)
 	code.relayed = relayed
 	var b *booted
 	var conn *guest.Conn
 	var booted time.Time
-	for cold := code.cold; conn == nil; cold = true {
-		if b, err = rt.machine(ctx, im, eff.MemoryMB, cold, network, rec.Console()); err != nil {
+	for conn == nil {
+		if b, err = rt.machine(ctx, im, code, eff.MemoryMB, network, rec.Console()); err != nil {
 			return rt.classify(ctx, res, "boot", err)
 		}
 		defer b.close()
-		res.Accelerator, res.Cloned = b.accel, b.clone
+		res.Accelerator, res.Cloned, res.Pooled = b.accel, b.clone, b.pooled
 		rec.Machine = b.describe(im, eff.MemoryMB)
 		rec.Effective, _ = json.Marshal(res.Policy.Effective)
 		rec.Denials, _ = json.Marshal(res.Policy.Denials)
@@ -100,8 +104,11 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		}
 		if err != nil { // a clone that does not answer: this run boots, and so do the next ones
 			b.close()
-			b.drop()
+			if b.failed != nil {
+				b.failed(err)
+			}
 			rt.opts.Events(Event{EventRetry, "the clone does not answer: " + err.Error() + "; booting instead"})
+			code.cold = true
 		}
 	}
 	defer conn.Close()
@@ -196,6 +203,7 @@ type program struct {
 	arch        image.Arch
 	ca          string
 	cold        bool
+	fresh       bool
 	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
 
@@ -216,7 +224,7 @@ func checkCode(req Request) (program, error) {
 	if err != nil {
 		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
 	}
-	p.arch, p.ca, p.cold = arch, req.CA, req.Cold
+	p.arch, p.ca, p.cold, p.fresh = arch, req.CA, req.Cold, req.FreshProcess
 	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
 		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
 	}

@@ -63,6 +63,10 @@ type Request struct {
 	// Cold boots the machine for this run, also where there is a template to
 	// clone it from.
 	Cold bool
+	// FreshProcess clones a machine in which Node has not been started yet, so that
+	// the run shares no address layout and no hash seed with others. It needs the
+	// linux kernel, and takes longer than a clone that has Node waiting.
+	FreshProcess bool
 
 	// AllowNet are hosts that the code may speak HTTP and TLS to: "example.com",
 	// "*.example.com" (any depth, not the apex), "example.com:8443", an address.
@@ -107,6 +111,13 @@ type Options struct {
 	// host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
 	// NO_PROXY name.
 	Upstream netstack.Upstream
+	// Pool keeps clones ready in this process; the zero value keeps none. Close
+	// destroys them. PoolShape is what Min of them are made for.
+	Pool      PoolSize
+	PoolShape Shape
+	// PoolDaemon has runs use the clones of the pool daemon of this home (ServePool)
+	// where one runs.
+	PoolDaemon bool
 	// Streams of the run, for Run. Runtime.Run has its own.
 	IO
 }
@@ -132,6 +143,8 @@ type Runtime struct {
 	memo   *vmm.Memo
 
 	templates *vmm.Templates
+	loaded    loadedTemplates
+	pool      *pool // nil without one
 }
 
 // DefaultHome is $UNITASK_HOME, or ~/.unitask.
@@ -170,14 +183,25 @@ func Open(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	return &Runtime{
+	if opts.Pool.Max < 0 || opts.Pool.Min < 0 || opts.Pool.Min > opts.Pool.Max || opts.Pool.Max > maxPool {
+		return nil, &policy.FieldError{Field: "pool", Value: fmt.Sprintf("%d:%d", opts.Pool.Min, opts.Pool.Max), Reason: fmt.Sprintf("use 0 ≤ Min ≤ Max ≤ %d", maxPool)}
+	}
+	rt := &Runtime{
 		opts:   opts,
 		images: images,
 		runs:   record.Open(filepath.Join(opts.Home, "runs")),
 		memo:   vmm.OpenMemo(filepath.Join(opts.Home, "cache", "memo.json")),
 
 		templates: vmm.OpenTemplates(filepath.Join(opts.Home, "templates")),
-	}, nil
+		loaded:    loadedTemplates{kept: map[string]loadedTemplate{}},
+	}
+	if opts.Pool.Max > 0 && vmm.CanClone {
+		rt.pool = newPool(rt, opts.Pool)
+		if opts.Pool.Min > 0 {
+			rt.pool.stock(opts.PoolShape)
+		}
+	}
+	return rt, nil
 }
 
 // Images is the store of parts and images.
@@ -189,5 +213,20 @@ func (rt *Runtime) Templates() *vmm.Templates { return rt.templates }
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }
 
-// Close frees what the runtime holds. Runs under way go on.
-func (rt *Runtime) Close() error { return nil }
+// Pool returns the figures of the runtime's pool; zero without one.
+func (rt *Runtime) Pool() PoolStats {
+	if rt.pool == nil {
+		return PoolStats{}
+	}
+	return rt.pool.figures()
+}
+
+// Close frees what the runtime holds, its pool's machines among it. Runs under way
+// go on.
+func (rt *Runtime) Close() error {
+	if rt.pool != nil {
+		rt.pool.close()
+	}
+	rt.loaded.close()
+	return nil
+}

@@ -91,7 +91,7 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return hint(usage(err), cmd.CommandPath()+" --help") })
 	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say more of what is done, on stderr")
-	root.AddCommand(a.runCommand(), a.inspectCommand(), a.imageCommand(), a.doctorCommand())
+	root.AddCommand(a.runCommand(), a.inspectCommand(), a.imageCommand(), a.poolCommand(), a.doctorCommand())
 	wrapArgs(root)
 	return root
 }
@@ -113,7 +113,13 @@ func wrapArgs(cmd *cobra.Command) {
 
 // open opens the runtime that every command but help works on.
 func (a *app) open() (*unitask.Runtime, error) {
-	return unitask.Open(unitask.Options{Home: a.home, Accel: vmm.Accel(a.accel), Events: a.ui.event(a.verbose)})
+	return a.openWith(unitask.Options{PoolDaemon: true})
+}
+
+// openWith adds to the options what every command has.
+func (a *app) openWith(opts unitask.Options) (*unitask.Runtime, error) {
+	opts.Home, opts.Accel, opts.Events = a.home, vmm.Accel(a.accel), a.ui.event(a.verbose)
+	return unitask.Open(opts)
 }
 
 // isTerminal says whether a stream is one.

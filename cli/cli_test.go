@@ -20,7 +20,6 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/cli"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -50,7 +49,7 @@ func baseHome(t testing.TB) string {
 	if _, err := rt.Images().Ensure(context.Background(), image.Linux, image.HostArch()); err != nil {
 		t.Fatalf("%v\n`make vendor` fetches what is missing", err)
 	}
-	if _, err := rt.MakeTemplate(context.Background(), rt.Images().Best(image.HostArch()), image.HostArch(), policy.DefaultMemoryMB); err != nil && vmm.CanClone {
+	if _, err := rt.MakeTemplate(context.Background(), unitask.Shape{}); err != nil && vmm.CanClone {
 		t.Fatal(err)
 	}
 	return home

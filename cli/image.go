@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 )
@@ -23,7 +24,7 @@ func (a *app) imageCommand() *cobra.Command {
 
 func (a *app) imageBuild() *cobra.Command {
 	var kernel, arch, output string
-	var warm bool
+	var warm, fresh bool
 	var memory int
 	cmd := &cobra.Command{
 		Use:   "build",
@@ -61,7 +62,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				}
 			}
 			if warm {
-				if _, err := rt.MakeTemplate(cmd.Context(), k, ar, memory); err != nil {
+				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Kernel: k, Arch: ar, MemoryMB: memory, FreshProcess: fresh}); err != nil {
 					return err
 				}
 			}
@@ -73,6 +74,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
 	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from")
+	cmd.Flags().BoolVar(&fresh, "fresh-process", false, "with --warm: for runs with --fresh-process")
 	cmd.Flags().IntVar(&memory, "memory", policy.DefaultMemoryMB, "with --warm: memory of the machines in MiB")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "write the disk to this file too (nanos)")
 	return cmd

@@ -28,7 +28,7 @@ type runFlags struct {
 	output, upload, download                int64
 	env, allowNet, allowTCP                 []string
 	ca, pcap                                string
-	allowNetAny, json, cold                 bool
+	allowNetAny, json, cold, fresh          bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -72,6 +72,7 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")
 	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine, also where there is a template to clone it from")
+	fl.BoolVar(&f.fresh, "fresh-process", false, "start Node anew in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	return cmd
 }
@@ -107,7 +108,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		a.code = exitPipe
 	}
 	if err == nil && !res.Cloned && !f.cold {
-		warmLater(rt, res, f.arch)
+		warmLater(rt, res, f)
 	}
 	if f.json {
 		if res == nil {
@@ -127,12 +128,13 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 // warmLater has a process of its own make the template that the next run like this
 // one is cloned from. This run does not wait for it; it ends by itself after some
 // seconds. That it can't be started, or fails, only means that the next run boots.
-func warmLater(rt *unitask.Runtime, res *unitask.Result, arch string) {
+func warmLater(rt *unitask.Runtime, res *unitask.Result, f runFlags) {
 	self, err := os.Executable()
 	if err != nil || !vmm.CanClone {
 		return
 	}
-	cmd := exec.Command(self, "--home", rt.Images().Home(), "image", "build", "--warm", "--kernel", string(res.Kernel), "--arch", arch, "--memory", strconv.Itoa(res.MemoryMB))
+	cmd := exec.Command(self, "--home", rt.Images().Home(), "image", "build", "--warm", "--kernel", string(res.Kernel), "--arch", f.arch, "--memory", strconv.Itoa(res.MemoryMB),
+		"--fresh-process="+strconv.FormatBool(f.fresh))
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if cmd.Start() == nil {
@@ -155,7 +157,13 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 		a.ui.note("denied: %s %s: %s", d.Field, safe(d.Requested), d.Reason)
 	}
 	if a.verbose {
-		how := map[bool]string{true: "clone", false: "boot"}[res.Cloned]
+		how := "boot"
+		switch {
+		case res.Pooled:
+			how = "pool"
+		case res.Cloned:
+			how = "clone"
+		}
 		a.ui.note("%s on %s: %s %d ms, connect %d ms, run %d ms; record %s", res.Kernel, res.Accelerator,
 			how, res.Duration.Boot, res.Duration.Connect, res.Duration.Run, filepath.Join(rt.Runs().Dir(), res.RunID))
 	}
@@ -199,7 +207,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if sources != 1 {
 		return req, false, hint(usage(errors.New("give the code once: --code STRING, --code-file PATH or -")), "unitask run --help")
 	}
-	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), Arch: image.Arch(f.arch), Cold: f.cold, MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang,
+	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), Arch: image.Arch(f.arch), Cold: f.cold, FreshProcess: f.fresh, MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang,
 		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download}
 	if cmd.Flags().Changed("memory") && f.memory <= 0 {
 		return req, false, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))

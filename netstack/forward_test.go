@@ -973,7 +973,7 @@ func TestProxy(t *testing.T) {
 
 func TestCapture(t *testing.T) {
 	var file bytes.Buffer
-	g := newGuest(t, Config{Capture: &file})
+	g := newGuest(t, Config{Capture: NewCapture(&file)})
 	g.lookup("x.example")
 	g.n.Close()
 	b := file.Bytes()

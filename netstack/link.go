@@ -17,12 +17,13 @@ import (
 // big-endian): the form of QEMU's stream network back end (net/stream.c).
 type link struct {
 	conn    net.Conn
-	capture *capture
+	capture *Capture
 	own     chan []byte   // frames that we made ourselves, waiting to be sent
 	done    chan struct{} // closed when the guest's end is gone
+	whole   bool          // reading ended between two frames; valid after done
 }
 
-func newLink(conn net.Conn, c *capture) *link {
+func newLink(conn net.Conn, c *Capture) *link {
 	return &link{conn: conn, capture: c, own: make(chan []byte, ownQueue), done: make(chan struct{})}
 }
 
@@ -36,7 +37,8 @@ func (l *link) readFrames(handle func(frame []byte)) error {
 	var length [linkHeader]byte
 	frame := make([]byte, maxFrame)
 	for {
-		if _, err := io.ReadFull(r, length[:]); err != nil {
+		if got, err := io.ReadFull(r, length[:]); err != nil {
+			l.whole = got == 0
 			return err
 		}
 		n := binary.BigEndian.Uint32(length[:])

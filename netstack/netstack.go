@@ -90,14 +90,17 @@ type Config struct {
 	Rules    []Rule
 	Limits   Limits
 	Upstream Upstream
-	// Capture, if not nil, receives a pcap of the guest's frames.
-	Capture io.Writer
+	// Capture, if not nil, receives the guest's frames.
+	Capture *Capture
 	// Log receives one Decision for everything the guest asked of the network,
 	// up to a bound (maxDecisions). It is called from several goroutines, one
 	// at a time. nil discards.
 	Log func(Decision)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Link, if not nil, is our end of a link (Pair, Detach) to a machine that is
+	// there; New owns it. nil makes a link, whose other end is GuestEnd.
+	Link *os.File
 }
 
 // Network is one guest's network. All methods may be called from any goroutine.
@@ -127,24 +130,22 @@ func New(cfg Config) (*Network, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open network: %w", err)
+	ours, theirs := cfg.Link, (*os.File)(nil)
+	if ours == nil {
+		var err error
+		if ours, theirs, err = Pair(); err != nil {
+			return nil, err
+		}
 	}
-	for _, fd := range fds {
-		unix.CloseOnExec(fd)
-	}
-	ours := os.NewFile(uintptr(fds[0]), "guest network")
 	defer ours.Close()
-	theirs := os.NewFile(uintptr(fds[1]), "guest network")
 	conn, err := net.FileConn(ours)
 	if err != nil {
-		theirs.Close()
+		theirs.Close() // nil will do
 		return nil, fmt.Errorf("open network: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &Network{
-		link:    newLink(conn, newCapture(cfg.Capture, cfg.Now)),
+		link:    newLink(conn, cfg.Capture),
 		ep:      channel.New(outQueue, mtu, tcpip.LinkAddress(gatewayMAC)),
 		log:     &netlog{sink: cfg.Log, now: cfg.Now, drops: map[Drop]uint64{}},
 		control: newControl(),
@@ -166,6 +167,36 @@ func New(cfg Config) (*Network, error) {
 	n.group.Go(func() { _ = n.link.readFrames(n.handle) })
 	n.group.Go(func() { n.link.writeFrames(ctx, n.ep) })
 	return n, nil
+}
+
+// Pair returns the two ends of a link: ours for Config.Link, theirs for the machine.
+func Pair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open network: %w", err)
+	}
+	for _, fd := range fds {
+		unix.CloseOnExec(fd)
+	}
+	return os.NewFile(uintptr(fds[0]), "guest network"), os.NewFile(uintptr(fds[1]), "guest network"), nil
+}
+
+// Detach ends the network and returns its end of the link, for a network with
+// another policy to go on with. The machine must be paused: between two frames.
+func (n *Network) Detach() (*os.File, error) {
+	file, err := n.link.conn.(*net.UnixConn).File()
+	if err != nil {
+		n.Close()
+		return nil, fmt.Errorf("detach network: %w", err)
+	}
+	_ = n.link.conn.SetReadDeadline(time.Unix(1, 0))
+	<-n.link.done
+	n.Close()
+	if !n.link.whole {
+		file.Close()
+		return nil, errors.New("detach network: in the middle of a frame")
+	}
+	return file, nil
 }
 
 // newStack returns a stack that speaks TCP over IPv4 only, to any address.
@@ -204,7 +235,7 @@ func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	return s, nil
 }
 
-// GuestEnd is the machine's end of the link. A process that inherits it holds a
+// GuestEnd is the machine's end of the link, nil where New was given ours. A process that inherits it holds a
 // copy; once it does, ReleaseGuestEnd gives ours up, so that the end of that
 // process is the end of the link.
 func (n *Network) GuestEnd() *os.File { return n.guest }
@@ -314,7 +345,6 @@ func (n *Network) Close() error {
 		n.stack.Destroy()
 		n.control.close()
 		n.group.Wait()
-		n.link.capture.end()
 	})
 	return nil
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// capture writes every frame of the link as a classic pcap file (Ethernet, times
-// in microseconds; draft-ietf-opsawg-pcap). The first write that fails ends it.
-type capture struct {
+// Capture writes every frame of the links it is given to as a classic pcap file
+// (Ethernet, times in microseconds; draft-ietf-opsawg-pcap). The first write that
+// fails ends it. nil captures nothing.
+type Capture struct {
 	mu  sync.Mutex
 	w   io.Writer
-	now func() time.Time
 	buf []byte
 }
 
@@ -21,12 +21,12 @@ const (
 	pcapEthernet = 1
 )
 
-// newCapture writes the file's head; a nil w captures nothing.
-func newCapture(w io.Writer, now func() time.Time) *capture {
+// NewCapture writes the file's head; it returns nil for a nil w.
+func NewCapture(w io.Writer) *Capture {
 	if w == nil {
 		return nil
 	}
-	c := &capture{w: w, now: now}
+	c := &Capture{w: w}
 	h := binary.BigEndian.AppendUint32(nil, pcapMagic)
 	h = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(h, 2), 4)
 	h = append(h, make([]byte, 8)...)
@@ -35,7 +35,7 @@ func newCapture(w io.Writer, now func() time.Time) *capture {
 	return c
 }
 
-func (c *capture) write(b []byte) {
+func (c *Capture) write(b []byte) {
 	if c.w != nil {
 		if _, err := c.w.Write(b); err != nil {
 			c.w = nil
@@ -43,26 +43,16 @@ func (c *capture) write(b []byte) {
 	}
 }
 
-func (c *capture) frame(frame []byte) {
+func (c *Capture) frame(frame []byte) {
 	if c == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.now()
+	t := time.Now()
 	c.buf = c.buf[:0]
 	for _, v := range []uint32{uint32(t.Unix()), uint32(t.Nanosecond() / 1000), uint32(len(frame)), uint32(len(frame))} {
 		c.buf = binary.BigEndian.AppendUint32(c.buf, v)
 	}
 	c.write(append(c.buf, frame...))
-}
-
-// end stops the capture: nothing is written after it returns.
-func (c *capture) end() {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.w = nil
 }

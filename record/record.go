@@ -57,4 +57,5 @@ type Machine struct {
 	Jail          string `json:"jail"`
 	MemoryMB      int    `json:"memoryMb"`
 	Cloned        bool   `json:"cloned"` // of a template; else booted for this run
+	Pooled        bool   `json:"pooled"` // and the clone stood ready
 }

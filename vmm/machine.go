@@ -26,7 +26,8 @@ type Config struct {
 	// it; the caller closes its own copy.
 	NIC *os.File
 	// Console receives what the guest writes to its serial port, as it comes. A
-	// Write that fails is ignored: the guest must not stall. nil discards.
+	// Write that fails is ignored: the guest must not stall. nil leaves it all in
+	// the socket until ReadConsole.
 	Console io.Writer
 	// Memory, if not nil, is a memfd of MemoryMB that becomes the machine's
 	// memory: shared, to make a template; or, with State, the template's, of
@@ -42,12 +43,14 @@ type Config struct {
 // Machine is a running QEMU. Close ends it; every other call may be made from
 // any goroutine.
 type Machine struct {
-	Monitor *Monitor
+	Monitor *Monitor // nil for a machine that another process holds (Adopt)
 	// Jail says what holds the process: "namespaces, user nobody, no new
 	// privileges, seccomp".
 	Jail string
 
 	cmd     *exec.Cmd
+	pid     int
+	kill    func()
 	state   net.Conn // the device state, to QEMU or from it: its descriptor stateFD
 	stderr  tail
 	console net.Conn
@@ -55,17 +58,17 @@ type Machine struct {
 	exited  chan struct{} // closed when the process is reaped
 	status  Exit
 
-	closeOnce sync.Once
+	readOnce, closeOnce sync.Once
 }
 
 // Exit is how QEMU ended.
 type Exit struct {
-	Code   int    // exit status; -1 when Signal is set
-	Signal string // "killed", …; "" for an ordinary exit
-	Stderr string // QEMU's own messages, the last kilobytes
+	Code   int    `json:"code"`   // exit status; -1 when Signal is set
+	Signal string `json:"signal"` // "killed", …; "" for an ordinary exit
+	Stderr string `json:"stderr"` // QEMU's own messages, the last kilobytes
 	// Guest is the status that the guest wrote to the debug-exit device, or -1.
 	// It has 7 bits.
-	Guest int
+	Guest int `json:"guest"`
 }
 
 // Start starts QEMU and returns when the process runs; it does not wait for
@@ -128,20 +131,55 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if m.Jail, err = m.spawn(cfg.NoJail); err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
 	}
+	m.pid, m.kill = m.cmd.Process.Pid, func() { _ = m.cmd.Process.Kill() }
 	m.Monitor = NewMonitor(qmpOurs)
-	go m.copyConsole(cfg.Console)
-	limit(m.cmd.Process.Pid, cfg.MemoryMB)
+	if cfg.Console != nil {
+		m.ReadConsole(cfg.Console)
+	}
+	limit(m.pid, cfg.MemoryMB)
 	return m, nil
 }
+
+// Adoption is a machine that another process started and holds.
+type Adoption struct {
+	Jail    string
+	Pid     int
+	Console *os.File // our end of its console; Adopt duplicates it
+	Kill    func()   // asks for its end
+	Exited  <-chan Exit
+}
+
+// Adopt returns a machine that was started elsewhere and runs. It has no Monitor.
+func Adopt(a Adoption) (*Machine, error) {
+	console, err := net.FileConn(a.Console)
+	if err != nil {
+		return nil, fmt.Errorf("adopt machine: %w", err)
+	}
+	m := &Machine{Jail: a.Jail, pid: a.Pid, kill: a.Kill, console: console, copied: make(chan struct{}), exited: make(chan struct{})}
+	go func() {
+		m.status = <-a.Exited
+		close(m.exited)
+	}()
+	return m, nil
+}
+
+// ConsoleFile duplicates our end of the console, for a process that adopts the
+// machine; ReadConsole must not have been called.
+func (m *Machine) ConsoleFile() (*os.File, error) { return m.console.(*net.UnixConn).File() }
+
+// ReadConsole copies the console to w from now on. Only the first call counts.
+func (m *Machine) ReadConsole(w io.Writer) {
+	m.readOnce.Do(func() { go m.copyConsole(w) })
+}
+
+// noConsole: from here on there is nobody to read it.
+func (m *Machine) noConsole() { m.readOnce.Do(func() { close(m.copied) }) }
 
 // consoleDrain bounds how long the console is read after QEMU has ended.
 const consoleDrain = time.Second
 
 func (m *Machine) copyConsole(w io.Writer) {
 	defer close(m.copied)
-	if w == nil {
-		w = io.Discard
-	}
 	buf := make([]byte, 4096)
 	for {
 		n, err := m.console.Read(buf)
@@ -183,9 +221,20 @@ func (m *Machine) Wait(ctx context.Context) (Exit, error) {
 	case <-ctx.Done():
 		return Exit{}, context.Cause(ctx)
 	}
+	m.noConsole()
 	_ = m.console.SetReadDeadline(time.Now().Add(consoleDrain))
 	<-m.copied
 	return m.status, nil
+}
+
+// Status is how the process ended; an error while it runs.
+func (m *Machine) Status() (Exit, error) {
+	select {
+	case <-m.exited:
+		return m.status, nil
+	default:
+		return Exit{}, errors.New("the machine still runs")
+	}
 }
 
 // Err turns the end of a process that should still run into an error.
@@ -201,10 +250,13 @@ func (e Exit) Err() error {
 // than once and by several goroutines; each returns when all is gone.
 func (m *Machine) Close() error {
 	m.closeOnce.Do(func() {
-		_ = m.cmd.Process.Kill()
+		m.kill()
 		<-m.exited
-		_ = m.Monitor.Disconnect()
-		_ = m.state.Close()
+		if m.Monitor != nil {
+			_ = m.Monitor.Disconnect()
+			_ = m.state.Close()
+		}
+		m.noConsole()
 		_ = m.console.SetReadDeadline(time.Now().Add(consoleDrain))
 		<-m.copied
 		_ = m.console.Close()
@@ -214,7 +266,7 @@ func (m *Machine) Close() error {
 }
 
 // Pid is QEMU's process id.
-func (m *Machine) Pid() int { return m.cmd.Process.Pid }
+func (m *Machine) Pid() int { return m.pid }
 
 // socketPair returns a connected pair of stream sockets: ours as a net.Conn,
 // theirs as a file to be inherited.

@@ -78,7 +78,7 @@ func (m *Machine) saveState(ctx context.Context) ([]byte, error) {
 	if err := m.migrated(ctx); err != nil {
 		return nil, err
 	}
-	_ = m.cmd.Process.Kill() // closes its end: that is the state's end
+	m.kill() // closes its end: that is the state's end
 	s := <-done
 	switch {
 	case s.err != nil:
@@ -159,6 +159,22 @@ func (m *Machine) Restore(ctx context.Context, state []byte) error {
 	}
 	if err := m.Monitor.Do(ctx, "cont", nil, nil); err != nil {
 		return fmt.Errorf("restore: %w", err)
+	}
+	return nil
+}
+
+// Pause stops a machine's processor: it then costs memory only.
+func (m *Machine) Pause(ctx context.Context) error {
+	if err := m.Monitor.Do(ctx, "stop", nil, nil); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	return nil
+}
+
+// Resume lets a paused machine go on.
+func (m *Machine) Resume(ctx context.Context) error {
+	if err := m.Monitor.Do(ctx, "cont", nil, nil); err != nil {
+		return fmt.Errorf("resume: %w", err)
 	}
 	return nil
 }

@@ -61,6 +61,15 @@ type Template struct {
 // Close frees the memory; machines that run on it keep theirs.
 func (t *Template) Close() error { return t.Memory.Close() }
 
+// Dup returns the template again, to be closed by itself.
+func (t *Template) Dup() (*Template, error) {
+	fd, err := unix.FcntlInt(t.Memory.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate template: %w", err)
+	}
+	return &Template{Memory: os.NewFile(uintptr(fd), t.Memory.Name()), State: t.State}, nil
+}
+
 func (s *Templates) path(key, name string) string { return filepath.Join(s.dir, digestOf(key), name) }
 
 func digestOf(key string) string {
@@ -68,36 +77,53 @@ func digestOf(key string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// Created is when the template of a key was made, or fs.ErrNotExist where there is
+// none that is still fresh.
+func (s *Templates) Created(key string) (time.Time, error) {
+	info, err := s.info(key)
+	return info.Created, err
+}
+
+func (s *Templates) info(key string) (info templateInfo, err error) {
+	text, err := os.ReadFile(s.path(key, templateName))
+	if err != nil {
+		return info, err
+	}
+	if json.Unmarshal(text, &info) != nil || info.Key != key {
+		return info, s.damaged(key, "its description can't be read")
+	}
+	if age := time.Since(info.Created); age > maxTemplateAge || age < 0 || s.uses(key) >= maxTemplateUses {
+		return info, fs.ErrNotExist
+	}
+	return info, nil
+}
+
+func (s *Templates) damaged(key, why string) error {
+	return fmt.Errorf("%w: %s: %s", ErrTemplate, s.path(key, ""), why)
+}
+
 // Load loads the template of a key. The error is fs.ErrNotExist where there is none,
 // or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
 func (s *Templates) Load(key string) (_ *Template, err error) {
-	text, err := os.ReadFile(s.path(key, templateName))
+	info, err := s.info(key)
 	if err != nil {
 		return nil, err
 	}
-	damaged := func(why string) error { return fmt.Errorf("%w: %s: %s", ErrTemplate, s.path(key, ""), why) }
-	var info templateInfo
-	if json.Unmarshal(text, &info) != nil || info.Key != key {
-		return nil, damaged("its description can't be read")
-	}
-	if age := time.Since(info.Created); age > maxTemplateAge || age < 0 || s.uses(key) >= maxTemplateUses {
-		return nil, fs.ErrNotExist
-	}
 	state, err := os.ReadFile(s.path(key, stateName))
 	if err != nil {
-		return nil, damaged(err.Error())
+		return nil, s.damaged(key, err.Error())
 	}
 	if sum := sha256.Sum256(state); hex.EncodeToString(sum[:]) != info.StateSHA256 {
-		return nil, damaged("the digest of its state is wrong")
+		return nil, s.damaged(key, "the digest of its state is wrong")
 	}
 	from, err := os.Open(s.path(key, memoryName))
 	if err != nil {
-		return nil, damaged(err.Error())
+		return nil, s.damaged(key, err.Error())
 	}
 	defer from.Close()
 	st, err := from.Stat()
 	if err != nil || st.Size() != info.MemorySize || changeTime(st) != info.MemoryStamp {
-		return nil, damaged("its memory was changed")
+		return nil, s.damaged(key, "its memory was changed")
 	}
 	memory, err := NewMemory(st.Size())
 	if err != nil {
@@ -145,6 +171,21 @@ func (s *Templates) Lock(key string) (unlock func(), ok bool) {
 	return func() { f.Close() }, true
 }
 
+// minFree is what a template must leave free in its file system.
+const minFree = 256 << 20
+
+// Room says whether a template of at most size bytes finds room.
+func (s *Templates) Room(size int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.dir, &st); err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	if free := int64(st.Bavail) * int64(st.Bsize); free < size+minFree {
+		return fmt.Errorf("save template: %s has %d MiB free: a template may take %d, and leaves %d", s.dir, free>>20, size>>20, minFree>>20)
+	}
+	return nil
+}
+
 // Save keeps a snapshot as the template of a key, in one step, and drops the oldest
 // ones beyond a number. The caller holds the key's lock.
 func (s *Templates) Save(key string, memory *os.File, state []byte) error {
@@ -178,10 +219,12 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err != nil {
 		return err
 	}
-	for name, content := range map[string][]byte{stateName: state, templateName: text} {
-		if err := os.WriteFile(filepath.Join(tmp, name), content, 0o600); err != nil {
-			return fmt.Errorf("save template: %w", err)
-		}
+	err = os.WriteFile(filepath.Join(tmp, stateName), state, 0o600)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(tmp, templateName), text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("save template: %w", err)
 	}
 	s.Drop(key)
 	if err := os.Rename(tmp, filepath.Join(s.dir, digestOf(key))); err != nil {

@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+func (a *app) poolCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pool",
+		Short: "Keep machines ready, so that runs need not wait for one",
+		Long: `Pool keeps clones ready in a background process of your own. unitask run uses one
+where there is one, and does without where there is not; each serves one run and
+is destroyed. The process hands machines out and sees nothing else of a run: the
+policy, the network, the record and the streams stay with the command that runs.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.poolUp(), a.poolDown(), a.poolStatus(), a.poolServe())
+	return cmd
+}
+
+type poolFlags struct {
+	size, kernel string
+	memory       int
+	fresh        bool
+	idle         time.Duration
+}
+
+func (f *poolFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVar(&f.size, "size", "2:4", "machines that stand ready: MIN:MAX, between them as demand is")
+	fl.IntVar(&f.memory, "memory", 0, "memory of the machines in MiB (default 512)")
+	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
+	fl.BoolVar(&f.fresh, "fresh-process", false, "machines for runs with --fresh-process")
+	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "go down when no run has come for so long")
+}
+
+// open checks the flags and opens a runtime with the pool that they name.
+func (f *poolFlags) open(a *app, serve bool) (*unitask.Runtime, error) {
+	size, err := unitask.ParsePoolSize(f.size)
+	if err == nil && size.Max == 0 {
+		err = fmt.Errorf("pool size %q: the most must be more than 0", f.size)
+	}
+	if err == nil && f.idle <= 0 {
+		err = fmt.Errorf("--idle %s: must be more than 0", f.idle)
+	}
+	if err != nil {
+		return nil, usage(err)
+	}
+	opts := unitask.Options{PoolShape: unitask.Shape{Kernel: image.Kernel(f.kernel), MemoryMB: f.memory, FreshProcess: f.fresh}}
+	if serve {
+		opts.Pool = size
+	}
+	return a.openWith(opts)
+}
+
+func (a *app) poolServe() *cobra.Command {
+	var f poolFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Be the pool, in the foreground",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rt, err := f.open(a, true)
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			return rt.ServePool(cmd.Context(), f.idle)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// poolUpPatience is how long the first machine may take: a template may have to be
+// made before.
+const poolUpPatience = 2 * time.Minute
+
+func (a *app) poolUp() *cobra.Command {
+	var f poolFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start the pool, and wait until a machine stands ready",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rt, err := f.open(a, false)
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			home := rt.Images().Home()
+			if st, err := unitask.PoolDaemonStatus(home); err == nil {
+				a.ui.note("the pool is up already, process %d; unitask pool down ends it", st.Pid)
+				return nil
+			}
+			start := time.Now()
+			ended, log, err := a.startPool(home, f)
+			if err != nil {
+				return err
+			}
+			for time.Since(start) < poolUpPatience {
+				st, err := unitask.PoolDaemonStatus(home)
+				if err == nil && (st.Idle > 0 || st.Min == 0) {
+					a.ui.note("the pool is up, process %d, after %.1f s", st.Pid, time.Since(start).Seconds())
+					return nil
+				}
+				if err == nil && st.Held != "" {
+					return fmt.Errorf("the pool makes no machine: %s", st.Held)
+				}
+				select {
+				case <-ended:
+					text, _ := os.ReadFile(log)
+					return fmt.Errorf("the pool ended: %s", bytes.TrimSpace(text))
+				case <-cmd.Context().Done():
+					return cmd.Context().Err()
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+			return fmt.Errorf("no machine stands ready after %s; see %s", poolUpPatience, log)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// startPool starts `pool serve` as a process of its own, which outlives us.
+func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, "", err
+	}
+	logName = filepath.Join(home, "pool.log")
+	log, err := os.OpenFile(logName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, "", err
+	}
+	defer log.Close()
+	cmd := exec.Command(self, "--home", home, "pool", "serve", "--size", f.size, "--memory", strconv.Itoa(f.memory), "--kernel", f.kernel,
+		"--fresh-process="+strconv.FormatBool(f.fresh), "--idle", f.idle.String())
+	cmd.Dir, cmd.Stderr = "/", log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, "", err
+	}
+	ended = make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return ended, logName, nil
+}
+
+func (a *app) poolDown() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "End the pool, after the runs that are under way on its machines",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rt, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			err = unitask.StopPoolDaemon(cmd.Context(), rt.Images().Home())
+			if errors.Is(err, unitask.ErrNoPool) {
+				a.ui.note("no pool is up")
+				return nil
+			}
+			return err
+		},
+	}
+}
+
+func (a *app) poolStatus() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the pool; exit code 1 where none is up",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			rt, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			st, err := unitask.PoolDaemonStatus(rt.Images().Home())
+			if errors.Is(err, unitask.ErrNoPool) {
+				a.code = 1
+				a.ui.note("no pool is up; unitask pool up starts one")
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.ui.json(st)
+			}
+			fmt.Fprintf(a.std.Stdout, "process  %d, up since %s\n", st.Pid, st.Started.Local().Format(time.DateTime))
+			fmt.Fprintf(a.std.Stdout, "ready    %d machines of %d to %d, %d MiB; %d being made\n", st.Idle, st.Min, st.Max, st.MemoryMB, st.Making)
+			fmt.Fprintf(a.std.Stdout, "runs     %d under way, %d served, %d found none ready\n", st.Running, st.Served, st.Missed)
+			if st.Held != "" {
+				fmt.Fprintf(a.std.Stdout, "held     %s\n", st.Held)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
+	return cmd
+}

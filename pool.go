@@ -1,0 +1,444 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// PoolSize is how many idle clones stand ready. Each serves one run and is then
+// destroyed.
+type PoolSize struct {
+	// Min stand ready for the pool's own shape as soon as they can be made; 0 makes
+	// none before a run has asked.
+	Min int
+	// Max bounds all of them together; 0 is no pool. Between the two, demand decides:
+	// as many as runs came in the last half minute.
+	Max int
+}
+
+// ParsePoolSize reads MIN:MAX, or one number for both.
+func ParsePoolSize(s string) (PoolSize, error) {
+	low, high, ok := strings.Cut(s, ":")
+	if !ok {
+		high = low
+	}
+	lo, err := strconv.Atoi(low)
+	hi, err2 := strconv.Atoi(high)
+	if err != nil || err2 != nil || lo < 0 || hi < lo || hi > maxPool {
+		return PoolSize{}, fmt.Errorf("pool size %q: use MIN:MAX, with 0 ≤ MIN ≤ MAX ≤ %d", s, maxPool)
+	}
+	return PoolSize{lo, hi}, nil
+}
+
+const (
+	maxPool = 256
+	// demandWindow: as many clones stand ready as runs came in this time.
+	demandWindow = 30 * time.Second
+	// poolIdle: without a run for so long, the pool is emptied; the next run fills it.
+	poolIdle = 10 * time.Minute
+	// standbyAge: a clone does not stand ready for longer; its template is not much
+	// older.
+	standbyAge = time.Hour
+	// poolTick is how often the pool looks at itself without being asked.
+	poolTick = time.Second
+	// makerRest is how long no clone of a shape is made after one could not be.
+	makerRest = 10 * time.Second
+)
+
+// pool keeps clones ready. One goroutine decides (tend); at most so many others as
+// half the processors make clones.
+type pool struct {
+	rt     *Runtime
+	size   PoolSize
+	free   func() int64 // bytes of memory that may still be used
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{}
+	group  sync.WaitGroup
+
+	mu      sync.Mutex
+	shelves map[string]*shelf // by the spec's key
+	making  int
+	last    time.Time // of the last run
+	stats   PoolStats
+	fault   string // why the pool's own shape can't be made
+}
+
+// shelf is the clones of one shape.
+type shelf struct {
+	spec   machineSpec
+	floor  int // stand ready without demand
+	ready  []*standby
+	spare  *standby // a QEMU that waits for its state: saves its start
+	making bool
+	takes  []time.Time // of the last runs
+	rest   time.Time   // no clone is made before
+}
+
+// PoolStats are a pool's figures.
+type PoolStats struct {
+	Idle   int   `json:"idle"`   // clones that stand ready
+	Spare  int   `json:"spare"`  // QEMUs that wait for a state
+	Making int   `json:"making"` // clones being made
+	Served int64 `json:"served"` // runs that got a clone that stood ready
+	Missed int64 `json:"missed"` // runs that did not
+	// MemoryMB is the proportional memory of all idle clones.
+	MemoryMB int64  `json:"memoryMb"`
+	Held     string `json:"held,omitempty"` // why no clone is made now
+}
+
+func newPool(rt *Runtime, size PoolSize) *pool {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &pool{rt: rt, size: size, free: freeMemory, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), shelves: map[string]*shelf{}, last: time.Now()}
+	p.group.Go(func() { p.tend(ctx) })
+	return p
+}
+
+// stock has Min clones of a shape stand ready, in the background. Why it can't is in
+// the pool's figures.
+func (p *pool) stock(sh Shape) {
+	ctx := p.ctx
+	p.group.Go(func() {
+		err := p.floor(ctx, sh)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			p.fault = err.Error()
+		}
+	})
+}
+
+func (p *pool) floor(ctx context.Context, sh Shape) error {
+	if _, err := p.rt.MakeTemplate(ctx, sh); err != nil { // and finds out what boots here
+		return err
+	}
+	spec, err := p.rt.resolve(ctx, sh)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.shelf(spec).floor = p.size.Min
+	p.last = time.Now()
+	p.mu.Unlock()
+	p.ring()
+	return nil
+}
+
+// shelf is the one for a spec; mu is held.
+func (p *pool) shelf(spec machineSpec) *shelf {
+	s := p.shelves[spec.key()]
+	if s == nil {
+		s = &shelf{spec: spec}
+		p.shelves[spec.key()] = s
+	}
+	return s
+}
+
+func (p *pool) ring() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns a clone, nil where none stands ready. The pool sees the demand.
+func (p *pool) take(spec machineSpec) *standby {
+	if spec.accel == "" {
+		return nil
+	}
+	p.mu.Lock()
+	s := p.shelf(spec)
+	now := time.Now()
+	p.last = now
+	if s.takes = append(s.takes, now); len(s.takes) > maxPool {
+		s.takes = s.takes[1:]
+	}
+	var got *standby
+	var dead []*standby
+	for got == nil && len(s.ready) > 0 {
+		got, s.ready = s.ready[0], s.ready[1:]
+		if !got.alive() {
+			dead = append(dead, got)
+			got = nil
+		}
+	}
+	if got != nil {
+		p.stats.Served++
+	} else {
+		p.stats.Missed++
+		if got, s.spare = s.spare, nil; got != nil && !got.alive() {
+			dead = append(dead, got)
+			got = nil
+		}
+	}
+	p.mu.Unlock()
+	p.ring()
+	destroy(dead)
+	return got
+}
+
+func destroy(list []*standby) {
+	for _, s := range list {
+		s.close()
+	}
+}
+
+// tend keeps the pool at its size until ctx ends.
+func (p *pool) tend(ctx context.Context) {
+	tick := time.NewTicker(poolTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.wake:
+		}
+		destroy(p.surplus(time.Now()))
+		p.refill(ctx)
+	}
+}
+
+// target is how many clones of a shelf should stand ready.
+func (p *pool) target(s *shelf, now time.Time) int {
+	for len(s.takes) > 0 && now.Sub(s.takes[0]) > demandWindow {
+		s.takes = s.takes[1:]
+	}
+	return min(max(len(s.takes), s.floor), p.size.Max)
+}
+
+// surplus takes out what should not be there (any more).
+func (p *pool) surplus(now time.Time) (out []*standby) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.Held = p.fault
+	closed := p.closed(now)
+	for key, s := range p.shelves {
+		keep := p.target(s, now)
+		if closed {
+			keep = 0
+		}
+		kept := s.ready[:0]
+		for i, c := range s.ready {
+			if i < keep && c.alive() && now.Sub(c.since) < standbyAge {
+				kept = append(kept, c)
+			} else {
+				out = append(out, c)
+			}
+		}
+		s.ready = kept
+		if s.spare != nil && (keep == 0 || !s.spare.alive() || now.Sub(s.spare.since) > standbyAge) {
+			out, s.spare = append(out, s.spare), nil
+		}
+		if keep == 0 && s.floor == 0 && !s.making && len(s.takes) == 0 {
+			delete(p.shelves, key)
+		}
+	}
+	return out
+}
+
+// closed says that nothing may stand ready now; mu is held.
+func (p *pool) closed(now time.Time) bool {
+	switch {
+	case p.free() < p.reserve():
+		p.stats.Held = "memory is short"
+	case now.Sub(p.last) > poolIdle:
+		p.stats.Held = "no run for " + poolIdle.String()
+	default:
+		return false
+	}
+	return true
+}
+
+// reserve is the memory that the pool leaves free: a tenth of the machine's.
+func (p *pool) reserve() int64 { return totalMemory() / 10 }
+
+// refill starts makers for what is missing.
+func (p *pool) refill(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.closed(now) || ctx.Err() != nil {
+		return
+	}
+	total := 0
+	for _, s := range p.shelves {
+		total += len(s.ready)
+	}
+	for _, s := range p.shelves {
+		want := p.target(s, now)
+		if s.making || now.Before(s.rest) || p.making >= makers() || want == 0 || (len(s.ready) >= want && s.spare != nil) {
+			continue
+		}
+		full := len(s.ready) >= want || total+p.making >= p.size.Max
+		if full && s.spare != nil {
+			continue
+		}
+		s.making = true
+		p.making++
+		p.group.Go(func() { p.make(ctx, s, full) })
+	}
+}
+
+// makers is how many clones are made at once: half the processors are the runs'.
+func makers() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
+// make makes one clone for a shelf, or only a spare. It makes the template that is
+// missing.
+func (p *pool) make(ctx context.Context, s *shelf, onlySpare bool) {
+	p.mu.Lock()
+	c := s.spare
+	if !onlySpare {
+		s.spare = nil
+	}
+	p.mu.Unlock()
+	var err error
+	if onlySpare || c == nil {
+		c, err = p.rt.spawn(ctx, s.spec)
+		if errors.Is(err, fs.ErrNotExist) {
+			sh := Shape{Kernel: s.spec.image.Kernel, Arch: s.spec.image.Arch, MemoryMB: s.spec.memoryMB, FreshProcess: s.spec.fresh}
+			if _, err = p.rt.MakeTemplate(ctx, sh); err == nil {
+				c, err = p.rt.spawn(ctx, s.spec)
+			}
+		}
+	}
+	if err == nil && !onlySpare {
+		err = c.ready(ctx, s.spec)
+	}
+	p.mu.Lock()
+	s.making = false
+	p.making--
+	switch {
+	case err != nil:
+		s.rest = time.Now().Add(makerRest)
+	case ctx.Err() != nil:
+	case onlySpare:
+		s.spare, c = c, nil
+	default:
+		c.since = time.Now()
+		s.ready, c = append(s.ready, c), nil
+	}
+	p.mu.Unlock()
+	if c != nil {
+		c.close()
+	}
+	p.ring()
+}
+
+// figures returns the pool's figures.
+func (p *pool) figures() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.stats
+	st.Making = p.making
+	for _, s := range p.shelves {
+		st.Idle += len(s.ready)
+		for _, c := range s.ready {
+			st.MemoryMB += proportional(c.machine.Pid()) >> 20
+		}
+		if s.spare != nil {
+			st.Spare++
+		}
+	}
+	return st
+}
+
+// known returns the spec of a key that the pool has seen.
+func (p *pool) known(key string) (machineSpec, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.shelves[key]
+	if s == nil {
+		return machineSpec{}, false
+	}
+	return s.spec, true
+}
+
+func (p *pool) lastRun() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
+// close destroys every clone, and returns when all are gone.
+func (p *pool) close() {
+	p.cancel()
+	p.group.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, s := range p.shelves {
+		destroy(s.ready)
+		if s.spare != nil {
+			s.spare.close()
+		}
+		delete(p.shelves, key)
+	}
+}
+
+// totalMemory is the machine's, in bytes.
+func totalMemory() int64 { return meminfo("MemTotal") }
+
+// freeMemory is what may be used without hurting others: what the kernel says is
+// available, or what our cgroup (v2) still allows, if that is less. Where neither
+// can be read it is without end.
+func freeMemory() int64 {
+	free := meminfo("MemAvailable")
+	self, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return free
+	}
+	_, rest, ok := strings.Cut("\n"+string(self), "\n0::")
+	if !ok {
+		return free
+	}
+	dir := filepath.Join("/sys/fs/cgroup", strings.TrimSpace(strings.SplitN(rest, "\n", 2)[0]))
+	limit, errMax := readInt(filepath.Join(dir, "memory.max"))
+	used, errUsed := readInt(filepath.Join(dir, "memory.current"))
+	if errMax != nil || errUsed != nil {
+		return free
+	}
+	return min(free, limit-used)
+}
+
+func readInt(name string) (int64, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
+
+func meminfo(field string) int64 {
+	return kilobytes("/proc/meminfo", field, math.MaxInt64)
+}
+
+// proportional is a process's share of the memory it uses (Pss), in bytes.
+func proportional(pid int) int64 {
+	return kilobytes("/proc/"+strconv.Itoa(pid)+"/smaps_rollup", "Pss", 0)
+}
+
+// kilobytes reads a field of one of the kernel's tables, in bytes.
+func kilobytes(name, field string, otherwise int64) int64 {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return otherwise
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, field+":"); ok {
+			if n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64); err == nil {
+				return n << 10
+			}
+		}
+	}
+	return otherwise
+}
