@@ -231,6 +231,10 @@ func (s *standby) open(ctx context.Context, spec machineSpec, cfg netstack.Confi
 	return b, nil
 }
 
+// rehearsals of a clone that is to stand ready: the first translates what a run takes,
+// the second what V8 compiles when it sees it again.
+const rehearsals = 2
+
 // ready takes a spawned clone as far as it goes without a run: it is restored, has
 // run the throw-away script, so that its code is translated, and is paused.
 func (s *standby) ready(ctx context.Context, spec machineSpec) error {
@@ -242,7 +246,9 @@ func (s *standby) ready(ctx context.Context, spec machineSpec) error {
 	}
 	err = s.machine.Restore(timed, s.state)
 	if err == nil && !spec.fresh {
-		err = guest.Warm(timed, network)
+		for range rehearsals {
+			err = errors.Join(err, guest.Rehearse(timed, network))
+		}
 	}
 	if err == nil {
 		err = s.machine.Pause(timed)
@@ -356,7 +362,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	timed, cancel := context.WithTimeout(ctx, bootDeadline)
 	defer cancel()
 	if !spec.fresh {
-		if err := guest.Warm(timed, b.network); err != nil {
+		if err := guest.Rehearse(timed, b.network); err != nil {
 			return false, hostError("template", b.explain(err))
 		}
 	}

@@ -13,7 +13,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -94,26 +96,81 @@ func Await(ctx context.Context, n Network) error {
 	}
 }
 
-// Warm has the guest run its throw-away script, so that the code that every run
-// takes is compiled, and waits until it has. Nothing random comes of it.
-func Warm(ctx context.Context, n Network) error {
-	n.SendDatagram([]byte("UTW1"))
+// rehearsalDir is where the rehearsal's program is; the agent removes it.
+const rehearsalDir = "/tmp/.rehearsal"
+
+// rehearsals counts them, to tell their programs apart.
+var rehearsals atomic.Int64
+
+// Rehearse goes the whole way of a run with a throw-away program, so that what every
+// run takes is compiled, and translated where the machine is emulated. The guest is
+// then as it was before: it waits for its seed. Nothing random comes of it.
+func Rehearse(ctx context.Context, n Network) error {
+	err := rehearse(ctx, n)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("rehearse: %w", err)
+	}
+	return nil
+}
+
+func rehearse(ctx context.Context, n Network) error {
+	if err := ask(ctx, n, []byte("UTW1"), func(p []byte) bool { return string(p) == "UTW1" }); err != nil {
+		return err
+	}
+	c, err := Connect(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	defer stop()
+	// Another text each time, so that it is compiled each time.
+	code := fmt.Sprintf("%s// %d\n", rehearsal, rehearsals.Add(1))
+	for _, f := range []File{
+		{Path: rehearsalDir, Mode: os.ModeDir | 0o755, User: true},
+		{Path: rehearsalDir + "/code.js", Mode: 0o644, Size: int64(len(code))},
+		{Path: rehearsalDir + "/main", Mode: os.ModeSymlink, Target: rehearsalDir + "/code.js"},
+	} {
+		if err := c.Put(f, strings.NewReader(code)); err != nil {
+			return err
+		}
+	}
+	text, err := startFrame(Start{Argv: []string{rehearsalDir + "/main"}, Env: map[string]string{"HOME": "/"}, Dir: rehearsalDir}, true)
+	if err != nil {
+		return err
+	}
+	if err := c.send(frameStart, text); err != nil {
+		return err
+	}
 	for {
-		p, err := n.ReceiveDatagram(ctx)
+		kind, _, err := c.read()
 		if err != nil {
 			return err
 		}
-		if string(p) == "UTX1" {
-			return nil
+		if kind == frameRehearsed {
+			break
+		}
+		if kind != frameStdout && kind != frameStderr {
+			return violation("frame %q in a rehearsal", kind)
+		}
+	}
+	c.Close()
+	for {
+		p, err := n.ReceiveDatagram(ctx)
+		if err != nil || string(p) == "UTX1" {
+			return err
 		}
 	}
 }
 
 const (
 	entropySize = 64
-	// seedEvery is how long to wait for a seed's answer before it is sent again:
+	// askEvery is how long to wait for a datagram's answer before it is sent again:
 	// a clone's card takes a moment until it takes frames.
-	seedEvery = 5 * time.Millisecond
+	askEvery = 5 * time.Millisecond
 )
 
 // Connect seeds the guest with the time and fresh entropy, dials its agent and
@@ -170,23 +227,36 @@ func seed(ctx context.Context, n Network) error {
 	if _, err := rand.Read(m[4:]); err != nil {
 		return err
 	}
-	for wait := seedEvery; ; wait += seedEvery {
-		binary.BigEndian.PutUint64(m[12:], uint64(time.Now().UnixNano()))
-		n.SendDatagram(m[:])
+	err := ask(ctx, n, m[:], func(p []byte) bool {
+		return len(p) == 12 && string(p[:4]) == "UTA1" && bytes.Equal(p[4:], m[4:12])
+	})
+	if err != nil {
+		return fmt.Errorf("seed the guest: %w", err)
+	}
+	return nil
+}
+
+// ask sends a datagram until it is answered. One of a seed's length has the time of
+// each sending in bytes 12 to 19.
+func ask(ctx context.Context, n Network, m []byte, answers func([]byte) bool) error {
+	for wait := askEvery; ; wait += askEvery {
+		if len(m) > 20 {
+			binary.BigEndian.PutUint64(m[12:], uint64(time.Now().UnixNano()))
+		}
+		n.SendDatagram(m)
 		attempt, cancel := context.WithTimeout(ctx, wait)
 		p, err := n.ReceiveDatagram(attempt)
-		for err == nil && (len(p) != 12 || string(p[:4]) != "UTA1" || !bytes.Equal(p[4:], m[4:12])) {
+		for err == nil && !answers(p) {
 			p, err = n.ReceiveDatagram(attempt)
 		}
 		cancel()
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("seed the guest: %w", context.Cause(ctx))
-		}
-		if !errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("seed the guest: %w", err)
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !errors.Is(err, context.DeadlineExceeded):
+			return err
 		}
 	}
 }
@@ -278,22 +348,9 @@ const MainLink = "/unitask/main"
 // Start starts the code, with fresh entropy for it, and waits until Node has
 // taken both.
 func (c *Conn) Start(ctx context.Context, s Start) error {
-	var entropy [entropySize]byte
-	if _, err := rand.Read(entropy[:]); err != nil {
-		return err
-	}
-	if s.Env == nil {
-		s.Env = map[string]string{}
-	}
-	text, err := json.Marshal(struct {
-		Start
-		Entropy string `json:"entropy"`
-	}{s, hex.EncodeToString(entropy[:])})
+	text, err := startFrame(s, false)
 	if err != nil {
 		return err
-	}
-	if len(text) > maxFrame {
-		return fmt.Errorf("start: arguments and environment take %d bytes; %d is the most", len(text), maxFrame)
 	}
 	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
 	defer stop()
@@ -312,6 +369,29 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 		return violation("frame %q before the code was started", kind)
 	}
 	return nil
+}
+
+// startFrame is a start with fresh entropy.
+func startFrame(s Start, rehearsal bool) ([]byte, error) {
+	var entropy [entropySize]byte
+	if _, err := rand.Read(entropy[:]); err != nil {
+		return nil, err
+	}
+	if s.Env == nil {
+		s.Env = map[string]string{}
+	}
+	text, err := json.Marshal(struct {
+		Start
+		Entropy   string `json:"entropy"`
+		Rehearsal bool   `json:"rehearsal,omitempty"`
+	}{s, hex.EncodeToString(entropy[:]), rehearsal})
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFrame {
+		return nil, fmt.Errorf("start: arguments and environment take %d bytes; %d is the most", len(text), maxFrame)
+	}
+	return text, nil
 }
 
 // ErrGone says that the guest went away without an exit frame.

@@ -15,8 +15,9 @@ import (
 //	UTD1                            guest → host: the bell; I am ready
 //	UTS1 nonce:8 time:8 entropy:64  host → guest: the seed; time in ns since 1970
 //	UTA1 nonce:8                    guest → host: that seed is in
-//	UTW1                            host → guest: run the throw-away script
-//	UTX1                            guest → host: it has run
+//	UTW1                            host → guest: the next conversation is a rehearsal
+//	UTW1                            guest → host: very well
+//	UTX1                            guest → host: it is over and forgotten
 //
 // The seed comes first so that the guest's kernel has fresh entropy and the
 // right time before it answers its first TCP segment.
@@ -38,6 +39,8 @@ const (
 	frameStdout  = 'o'
 	frameStderr  = 'e'
 	frameExit    = 'x' // JSON, see End
+
+	frameRehearsed = 'w' // the rehearsal's program has ended
 )
 
 // Version is the protocol's version, in hello.
@@ -77,7 +80,7 @@ func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err e
 	limit := uint32(maxFrame)
 	switch kind {
 	case frameStdout, frameStderr:
-	case frameHello, frameExit, frameStarted:
+	case frameHello, frameExit, frameStarted, frameRehearsed:
 		limit = maxJSON
 	default:
 		return 0, nil, buf, violation("a frame of unknown type %#02x", kind)

@@ -13,5 +13,10 @@ import "embed"
 
 // Sources holds the sources of the guest's own programs.
 //
-//go:embed agent/agent.c agent/agent.h agent/relay.c agent/agent.js agent/warm.js init/init.c shim/shim.c
+//go:embed agent/agent.c agent/agent.h agent/relay.c agent/agent.js agent/rehearsal.js init/init.c shim/shim.c
 var Sources embed.FS
+
+// rehearsal is the throw-away program.
+//
+//go:embed agent/rehearsal.js
+var rehearsal string

@@ -278,7 +278,7 @@ func TestExt4(t *testing.T) {
 // the store, which does not look into them.
 func fakeStore(t *testing.T) *Store {
 	t.Helper()
-	sources := fstest.MapFS{"agent/agent.js": {Data: []byte("//")}, "agent/warm.js": {Data: []byte("//")}}
+	sources := fstest.MapFS{"agent/agent.js": {Data: []byte("//")}, "agent/rehearsal.js": {Data: []byte("//")}}
 	s, err := Open(t.TempDir(), sources, nil)
 	if err != nil {
 		t.Fatal(err)

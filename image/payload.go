@@ -11,7 +11,7 @@ import (
 
 // Paths and addresses inside the guest that the guest's programs know as well.
 const (
-	guestLib    = "/unitask/lib" // agent.js, warm.js, shim.node
+	guestLib    = "/unitask/lib" // agent.js, rehearsal.js, shim.node
 	guestAddr   = "10.0.2.15"    // the one address that netstack serves
 	gatewayAddr = "10.0.2.2"     // netstack's own address, and the resolver's
 )
@@ -44,7 +44,7 @@ func (s *Store) payload(arch Arch) (tree, []Part, error) {
 			}
 		}
 	}
-	for _, js := range []string{"agent.js", "warm.js"} {
+	for _, js := range []string{"agent.js", "rehearsal.js"} {
 		text, err := fs.ReadFile(s.guest, "agent/"+js)
 		if err != nil {
 			return nil, nil, err

@@ -31,7 +31,9 @@ static size_t out_off, out_len;
 static size_t stdin_off, stdin_len;  // part of in_buf still owed to stdin
 static int file_fd = -1;             // the file that data frames go to
 static uint64_t file_left;
-static int started;  // the start frame went to Node: from here on output counts
+static int started;     // the start frame went to Node: from here on output counts
+static int seeded;      // fresh entropy is in: the host may connect
+static int rehearsing;  // the conversation is a rehearsal, and another one comes
 
 static void put32(uint8_t *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); }
 static uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return ntohl(v); }
@@ -110,6 +112,18 @@ static ssize_t pump(int fd, uint8_t type)
 	p[4] = type;
 	out_len += HEADER + (size_t)n;
 	return n;
+}
+
+// flush_streams moves what the streams hold into frames and sends them; -1 when the
+// host is gone.
+static int flush_streams(struct agent *a, int conn)
+{
+	int fds[2] = {a->out_r, a->err_r};
+	for (int i = 0; i < 2; i++)
+		while (fds[i] >= 0 && pump(fds[i], i == 0 ? 'o' : 'e') > 0)
+			if (out_flush(conn) < 0)
+				return -1;
+	return 0;
 }
 
 // discard throws away what a stream holds: output of the time before the start.
@@ -303,13 +317,6 @@ static int receive(struct agent *a, int conn)
 
 // Bell and seed -------------------------------------------------------------
 
-// warm has Node run its throw-away script.
-static int warm(struct agent *a)
-{
-	static const uint8_t frame[HEADER] = {0, 0, 0, 0, 'W'};
-	return write_all(a->ctl, frame, sizeof frame);
-}
-
 static void tell(struct agent *a, int udp, const char *word)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(AGENT_PORT)};
@@ -326,7 +333,8 @@ static int take_datagram(struct agent *a, int udp, int ready)
 	socklen_t flen = sizeof from;
 	ssize_t n = recvfrom(udp, m, sizeof m, 0, (struct sockaddr *)&from, &flen);
 	if (n == 4 && memcmp(m, "UTW1", 4) == 0 && from.sin_addr.s_addr == a->gateway && ready && !a->lazy) {
-		warm(a);
+		rehearsing = 1;
+		sendto(udp, m, 4, 0, (struct sockaddr *)&from, flen);
 		return 0;
 	}
 	if (n != 4 + 8 + 8 + AGENT_ENTROPY || memcmp(m, "UTS1", 4) != 0 || from.sin_addr.s_addr != a->gateway)
@@ -358,16 +366,9 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 {
 	uint8_t b;
 	char json[96];
-	int fds[2] = {a->out_r, a->err_r};
 	nonblocking(conn, 0);
-	if (out_flush(conn) < 0)
+	if (out_flush(conn) < 0 || flush_streams(a, conn) < 0)
 		return;
-	for (int i = 0; i < 2; i++) {
-		nonblocking(fds[i], 1);
-		while (fds[i] >= 0 && pump(fds[i], i == 0 ? 'o' : 'e') > 0)
-			if (out_flush(conn) < 0)
-				return;
-	}
 	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s}", end->code, end->signal,
 			 end->oom ? "true" : "false");
 	out_frame('x', json, (size_t)n);
@@ -379,9 +380,52 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 		;
 }
 
+// forget ends a rehearsal: the agent is as it was before it.
+static void forget(struct agent *a, int conn, int udp)
+{
+	close(conn);
+	if (file_fd >= 0)
+		close(file_fd);
+	file_fd = -1;
+	in_len = out_off = out_len = stdin_off = stdin_len = 0;
+	started = seeded = rehearsing = 0;
+	unlink(AGENT_REHEARSAL "/main");
+	unlink(AGENT_REHEARSAL "/code.js");
+	rmdir(AGENT_REHEARSAL);
+	tell(a, udp, "UTX1");
+}
+
+// on_word handles what Node says: R it is ready, S it has started the user's code, W
+// it has rehearsed, E and a byte it ends with that exit code. 1 when it has ended.
+// After the start it may be the user's code that says it, which can end by itself too.
+static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_end *end)
+{
+	uint8_t c[2];
+	ssize_t n = recv(a->ctl, c, sizeof c, MSG_DONTWAIT);
+	if (n == 0) {
+		close(a->ctl);
+		a->ctl = -1;
+	}
+	if (n <= 0)
+		return 0;
+	if (n == 2 && c[0] == 'E' && conn >= 0) {
+		*end = (struct agent_end){.code = c[1]};
+		return 1;
+	}
+	if (c[0] == 'R' && !*ready) {
+		*ready = 1;
+		tell(a, udp, "UTD1");
+	} else if (c[0] == 'S' && conn >= 0 && !rehearsing) {
+		out_frame('s', "", 0);
+	} else if (c[0] == 'W' && conn >= 0 && rehearsing && flush_streams(a, conn) == 0) {
+		out_frame('w', "", 0);
+	}
+	return 0;
+}
+
 int agent_run(struct agent *a, struct agent_end *end)
 {
-	int ready = a->lazy, seeded = 0, conn = -1;
+	int ready = a->lazy, conn = -1;
 	int udp = listen_socket(a, SOCK_DGRAM), lsn = listen_socket(a, SOCK_STREAM);
 	if (udp < 0 || lsn < 0)
 		return -1;
@@ -425,27 +469,17 @@ int agent_run(struct agent *a, struct agent_end *end)
 			int one = 1;
 			char hello[128];
 			setsockopt(conn, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-			close(udp);
-			close(lsn);
-			udp = lsn = -1;
+			if (!rehearsing) {
+				close(udp);
+				close(lsn);
+				udp = lsn = -1;
+			}
 			int len = snprintf(hello, sizeof hello, "{\"version\":1,\"kernel\":\"%s\"}", a->kernel);
 			out_frame('h', hello, (size_t)len);
 		}
-		if (p[CTL].revents) {  // Node says R: ready, S: started, W: warmed
-			char c;
-			ssize_t r = read(a->ctl, &c, 1);
-			if (r <= 0) {  // Node closes it when the user's code begins
-				close(a->ctl);
-				a->ctl = -1;
-			} else if (c == 'R' && !ready) {
-				ready = 1;
-				tell(a, udp, "UTD1");
-			} else if (c == 'W') {
-				if (conn < 0)
-					tell(a, udp, "UTX1");
-			} else if (c == 'S' && conn >= 0) {
-				out_frame('s', "", 0);
-			}
+		if (p[CTL].revents && on_word(a, conn, udp, &ready, end)) {
+			finish(a, conn, end);
+			return 0;
 		}
 		for (int i = OUT; i <= ERR; i++) {
 			if (!p[i].revents)
@@ -460,10 +494,13 @@ int agent_run(struct agent *a, struct agent_end *end)
 		}
 		if (p[IN].revents)
 			feed_stdin(a);
-		if (p[CONN].revents & (POLLHUP | POLLERR) || (p[CONN].revents & POLLIN && receive(a, conn) < 0))
-			return 0;
-		if (conn >= 0 && out_flush(conn) < 0)
-			return 0;
+		if (p[CONN].revents & (POLLHUP | POLLERR) || (p[CONN].revents & POLLIN && receive(a, conn) < 0) ||
+		    (conn >= 0 && out_flush(conn) < 0)) {
+			if (!rehearsing)
+				return 0;
+			forget(a, conn, udp);
+			conn = -1;
+		}
 		if (p[EVENT].revents && a->ended(a, end)) {
 			if (conn < 0)
 				return -1;

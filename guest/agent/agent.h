@@ -19,6 +19,9 @@ enum {
 	AGENT_MAX_RELAYS = 256,     // ports of the loopback that lead to the host's
 };
 
+// AGENT_REHEARSAL is where the host puts a rehearsal's program: code.js and main.
+#define AGENT_REHEARSAL "/tmp/.rehearsal"
+
 // How the program ended.
 struct agent_end {
 	int code;    // exit code, when signal is 0

@@ -1,11 +1,13 @@
-// What runs in Node before the user's code: preloaded with --require, it tells
-// the agent (agent.c) that Node is up, waits for the start, makes the process
-// look as if `node main.js args` had been typed, and gets out of the way.
-// Node itself then loads /unitask/main, a link to the user's file, so that
+// What runs in Node before the user's code: preloaded with --require, it stands
+// before Module.runMain, the last thing that Node calls before it loads the program.
+// There it tells the agent (agent.c) that Node is up, waits for the start, makes
+// the process look as if `node main.js args` had been typed, and gets out of the
+// way. Node itself then loads /unitask/main, a link to the user's file, so that
 // module kinds, stack traces and exit paths are Node's own.
 'use strict';
 
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
+let noteExit; // the last listener for the process's exit
 
 // Workers inherit --require: nothing to do there but to leave no trace. chdir is
 // disabled in them, and asking it costs nothing; loading worker_threads to ask
@@ -18,19 +20,27 @@ function main() {
   const fs = require('node:fs');
   const native = loadNative();
   CTL = native.attach();
+  // Kept for the user's sake and loaded here: loading it takes a tenth of a second.
+  const { performance, Performance } = require('node:perf_hooks');
+  keepTimeOrigin(performance, Performance);
+  quickExit(native);
 
-  const start = JSON.parse(waitForStart(fs).toString());
+  // Node reads Module.runMain and calls what it read: a getter is in no stack trace.
+  const Module = require('node:module');
+  const was = Object.getOwnPropertyDescriptor(Module, 'runMain');
+  Object.defineProperty(Module, 'runMain', {
+    configurable: true,
+    get() {
+      Object.defineProperty(Module, 'runMain', was);
+      wait(fs, native);
+      return was.value;
+    },
+  });
+}
 
-  // Refuse to run on entropy that others have: a clone shares all its state.
-  const entropy = Buffer.from(start.entropy, 'hex');
-  if (entropy.length !== 64) throw new Error('unitask: no fresh entropy in the start');
-  native.seed(entropy);
-  startClock();
-
-  for (const name of Object.keys(process.env)) delete process.env[name];
-  Object.assign(process.env, start.env);
-  process.chdir(start.cwd);
-  process.argv = [process.execPath, ...start.argv];
+function wait(fs, native) {
+  const start = waitForStart(fs, native);
+  begin(start, native);
   if (start.ca) {
     const tls = require('node:tls');
     tls.setDefaultCACertificates([...tls.getCACertificates('default'), ...start.ca.match(/-----BEGIN CERTIFICATE-----[^]+?-----END CERTIFICATE-----/g)]);
@@ -41,13 +51,50 @@ function main() {
   fs.closeSync(CTL);
 }
 
-// startClock mends performance.timeOrigin, which Node took when the process began:
-// the clock was another one then, and a clone has slept since.
-function startClock() {
-  const origin = Date.now() - performance.now();
-  if (Math.abs(origin - performance.timeOrigin) < 1) return;
+// begin gives the process what it was started with.
+function begin(start, native) {
+  // Refuse to run on entropy that others have: a clone shares all its state.
+  const entropy = Buffer.from(start.entropy, 'hex');
+  if (entropy.length !== 64) throw new Error('unitask: no fresh entropy in the start');
+  native.seed(entropy);
+  for (const name of Object.keys(process.env)) delete process.env[name];
+  Object.assign(process.env, start.env);
+  process.chdir(start.cwd);
+  process.argv = [process.execPath, ...start.argv];
+}
+
+// keepTimeOrigin mends performance.timeOrigin, which Node took when the process
+// began: the clock was another one then, and a clone has slept since.
+function keepTimeOrigin(performance, Performance) {
   const was = Object.getOwnPropertyDescriptor(Performance.prototype, 'timeOrigin');
-  Object.defineProperty(Performance.prototype, 'timeOrigin', { ...was, get: () => origin });
+  let origin;
+  Object.defineProperty(Performance.prototype, 'timeOrigin', { ...was, get: () => (origin ??= Date.now() - performance.now()) });
+}
+
+// quickExit has the process end as soon as the last listener for its exit has run:
+// what Node does then (freeing its heap, joining its threads) takes a tenth of a
+// second, and the machine is gone a moment later. An exception that nobody caught is
+// printed after that, so the listener here only notes the code, and the addon ends
+// the process when Node begins to take itself apart. It is added when Node is about
+// to emit exit, behind those of the user's.
+function quickExit(native) {
+  process.reallyExit = native.reallyExit;
+  noteExit = (code) => native.exitCode(process.exitCode ?? code);
+  const { emit } = process;
+  let added = false;
+  Object.defineProperty(Object.getPrototypeOf(process), 'emit', {
+    configurable: true,
+    get() {
+      if (process._exiting && !added) {
+        added = true;
+        process.on('exit', noteExit);
+      }
+      return emit;
+    },
+    set(value) {
+      Object.defineProperty(this, 'emit', { value, writable: true, enumerable: true, configurable: true });
+    },
+  });
 }
 
 function loadNative() {
@@ -56,18 +103,14 @@ function loadNative() {
   return m.exports;
 }
 
-function waitForStart(fs) {
+function waitForStart(fs, native) {
   fs.writeSync(CTL, 'R');
   for (;;) {
     const header = readExactly(fs, 5);
-    const payload = readExactly(fs, header.readUInt32BE(0));
-    switch (String.fromCharCode(header[4])) {
-      case 'S':
-        return payload;
-      case 'W':
-        warm();
-        fs.writeSync(CTL, 'W');
-    }
+    const start = JSON.parse(readExactly(fs, header.readUInt32BE(0)).toString());
+    if (!start.rehearsal) return start;
+    rehearse(start, native);
+    fs.writeSync(CTL, 'W');
   }
 }
 
@@ -81,11 +124,21 @@ function readExactly(fs, n) {
   return buf;
 }
 
-// warm runs a throw-away script the whole way, so that the code it takes is
-// compiled when the user's comes.
-function warm() {
-  const file = '/unitask/lib/warm.js';
-  require(file);
-  delete require.cache[file];
+// rehearse goes the whole way of a run with a throw-away program, so that the code
+// it takes is compiled, and translated by the emulator, when the user's comes. It
+// leaves nothing behind that the user's could see.
+function rehearse(start, native) {
+  const Module = require('node:module');
+  const paths = new Set(Object.keys(Module._pathCache));
+  const cwd = process.cwd();
+  begin(start, native);
+  Module.runMain(start.argv[0]);
+  process.on('exit', noteExit);
+  noteExit(0);
+  process.removeListener('exit', noteExit);
   process._tickCallback(); // what it left to do must not be in the user's first stack
+  for (const name of Object.keys(require.cache)) delete require.cache[name];
+  for (const name of Object.keys(Module._pathCache)) if (!paths.has(name)) delete Module._pathCache[name];
+  delete process.mainModule;
+  process.chdir(cwd);
 }

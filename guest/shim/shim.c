@@ -10,6 +10,10 @@
 //                 Node exports RAND_add (openssl/rand.h). It also seeds V8's
 //                 Math.random, which no context has used yet.
 //   protect(dirs) leaves only these folders writable (Nanos, with unveil).
+//   reallyExit(code)
+//                 ends the program at once (quickExit in agent.js).
+//   exitCode(code)
+//                 is told the code that it will end with by itself.
 //
 // It is also the program's LD_PRELOAD and stands before a few functions of libc: on
 // Nanos those that it has no system call for, or gets wrong; on both mkdtemp.
@@ -72,6 +76,35 @@ static void end_with(int code, int sig)
 	struct timespec long_time = {.tv_sec = 10};
 	while (nanosleep(&long_time, &long_time) < 0)
 		;
+}
+
+// Linux: Node tells PID 1 its exit code, rather than that PID 1 waits until the kernel
+// has taken the process apart; all of it stops, so that PID 1 has the processor.
+static int ctl_kept = -1;
+static pid_t armed;  // the process to end so; not one that it has forked
+
+// end_now ends the program at once, or returns if it can't.
+static void end_now(int code)
+{
+	uint8_t word[2] = {'E', (uint8_t)code};
+	if (armed != getpid())
+		return;
+	fflush(NULL);
+	if (event_w >= 0)
+		end_with(code & 0xff, 0);
+	else if (write(ctl_kept, word, sizeof word) == sizeof word)
+		for (;;)
+			syscall(SYS_kill, armed, SIGSTOP);
+}
+
+// exit: Node calls it when an exception was not caught, and has printed it.
+__attribute__((noreturn)) void exit(int code)
+{
+	end_now(code);
+	void (*real)(int) = (void (*)(int))dlsym(RTLD_NEXT, "exit");
+	if (real)
+		real(code);
+	_exit(code);
 }
 
 static void on_program_exit(int code, void *arg)
@@ -304,6 +337,8 @@ static napi_value attach(napi_env env, napi_callback_info info)
 	int ctl = is_nanos() ? nanos_attach() : LINUX_CTL_FD;
 	if (ctl < 0)
 		napi_throw_error(env, NULL, strerror(errno));
+	if (!is_nanos()) // high, out of the way of the descriptors that the code gets
+		ctl_kept = fcntl(ctl, F_DUPFD_CLOEXEC, 512);
 	napi_create_int32(env, ctl, &fd);
 	return fd;
 }
@@ -318,6 +353,7 @@ static napi_value seed(napi_env env, napi_callback_info info)
 		napi_throw_type_error(env, NULL, "seed wants a buffer of 32 bytes or more");
 		return NULL;
 	}
+	armed = getpid();
 	RAND_add(data, (int)n, (double)n);
 	char flag[48];
 	uint32_t random;
@@ -325,6 +361,39 @@ static napi_value seed(napi_env env, napi_callback_info info)
 	snprintf(flag, sizeof flag, "--random-seed=%u", random & 0x7fffffff);
 	v8_set_flags(flag);
 	return NULL;
+}
+
+static napi_value really_exit(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	int32_t code = 0;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
+		napi_get_value_int32(env, arg, &code);
+	exit(code);
+}
+
+static int exit_code = -1;  // of the end that is coming
+
+// exitCode(code) notes what the program will end with when Node takes itself apart.
+static napi_value note_exit_code(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	int32_t code;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1 &&
+	    napi_coerce_to_number(env, arg, &arg) == napi_ok && napi_get_value_int32(env, arg, &code) == napi_ok)
+		exit_code = code & 0xff;
+	return NULL;
+}
+
+// on_cleanup: the loop has run dry, every listener has run, and Node begins to take
+// itself apart.
+static void on_cleanup(void *arg)
+{
+	(void)arg;
+	if (exit_code >= 0)
+		end_now(exit_code);
 }
 
 enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
@@ -352,12 +421,14 @@ NAPI_MODULE_INIT()
 	static const struct {
 		const char *name;
 		napi_callback call;
-	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect}};
+	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect},
+		{"reallyExit", really_exit}, {"exitCode", note_exit_code}};
 	napi_value v;
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
 		napi_create_function(env, calls[i].name, NAPI_AUTO_LENGTH, calls[i].call, NULL, &v);
 		napi_set_named_property(env, exports, calls[i].name, v);
 	}
+	napi_add_env_cleanup_hook(env, on_cleanup, NULL);
 	napi_get_boolean(env, is_nanos(), &v);
 	napi_set_named_property(env, exports, "nanos", v);
 	return exports;

@@ -1,9 +1,9 @@
-// Command bench compares `unitask run` with the same image booted by a bare
-// QEMU command line, in one loop, and prints the ratio of the medians. What the
-// bare boot does without: the record, the network, the agent's conversation,
-// the jail.
+// Command bench measures the ways of starting a run against references that run in
+// the same loop, and prints the ratios of the medians. The references: the same image
+// booted by a bare QEMU command line (without record, network, agent or jail), and
+// the vendored node as a process of the host.
 //
-//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-kernel linux] [-n 10] [-max 1.15]
+//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-kernel nanos,linux] [-n 20] [-check]
 package main
 
 import (
@@ -18,79 +18,309 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/diskfs/go-diskfs/backend"
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/partition/mbr"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/tfs"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
 
 func main() {
-	rounds := flag.Int("n", 10, "rounds")
-	limit := flag.Float64("max", 0, "fail if the ratio is more than this; 0 never")
+	rounds := flag.Int("n", 20, "rounds")
+	check := flag.Bool("check", false, "fail where a ratio is more than its target")
 	program := flag.String("unitask", "bin/unitask", "the binary")
-	kernel := flag.String("kernel", "linux", "linux or nanos")
+	kernels := flag.String("kernel", "", "linux, nanos, or both with a comma (default those that are vendored)")
+	only := flag.String("only", "", "only rows whose name holds this")
 	flag.Parse()
-	ratio, err := bench(context.Background(), *program, image.Kernel(*kernel), *rounds)
+	ok, err := bench(context.Background(), *program, *kernels, *only, *rounds)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
-	if *limit > 0 && ratio > *limit {
-		fmt.Fprintf(os.Stderr, "bench: %.2f is more than %.2f\n", ratio, *limit)
+	if *check && !ok {
+		fmt.Fprintln(os.Stderr, "bench: a target was missed")
 		os.Exit(1)
 	}
 }
 
-func bench(ctx context.Context, program string, kernel image.Kernel, rounds int) (float64, error) {
-	rt, err := unitask.Open(unitask.Options{})
-	if err != nil {
-		return 0, err
-	}
-	defer rt.Close()
-	im, err := rt.Images().Ensure(ctx, kernel, image.HostArch())
-	if err != nil {
-		return 0, err
-	}
-	qemu, err := vmm.FindQEMU(ctx, vmm.Arch(im.Arch), nil)
-	if err != nil {
-		return 0, err
-	}
+// row is one line of the table: a way to start, and what it is compared with.
+type row struct {
+	name      string
+	target    float64
+	subject   func() error
+	reference func() error
+	against   string
+	before    func() error // each round, not timed
+	rounds    int
+}
+
+// hello is what every subject and reference runs and prints.
+const hello = `console.log("hello from", process.platform, process.arch)`
+
+type suite struct {
+	ctx     context.Context
+	program string
+	dir     string
+	home    string
+	rt      *unitask.Runtime
+	node    string
+	script  string
+}
+
+func bench(ctx context.Context, program, kernels, only string, rounds int) (ok bool, err error) {
 	dir, err := os.MkdirTemp("", "unitask-bench-")
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	defer os.RemoveAll(dir)
-	bare := linuxCommand(qemu.Path, im)
+	rt, err := unitask.Open(unitask.Options{Accel: vmm.TCG})
+	if err != nil {
+		return false, err
+	}
+	defer rt.Close()
+	if kernels == "" {
+		kernels = "linux"
+		if rt.Images().Best(image.HostArch()) == image.Nanos {
+			kernels = "nanos,linux"
+		}
+	}
+	s := &suite{ctx: ctx, program: program, dir: dir, home: rt.Images().Home(), rt: rt, script: filepath.Join(dir, "hello.js")}
+	s.node = filepath.Join(s.home, "vendor", string(image.HostArch()), "node", "node")
+	if err := os.WriteFile(s.script, []byte(hello), 0o600); err != nil {
+		return false, err
+	}
+	ok = true
+	fmt.Println("| path | reference | p50 | p95 | reference p50 | ratio | target |\n| --- | --- | --- | --- | --- | --- | --- |")
+	for _, k := range strings.Split(kernels, ",") {
+		good, err := s.kernel(image.Kernel(k), only, rounds)
+		if err != nil {
+			return false, err
+		}
+		ok = ok && good
+	}
+	return ok, nil
+}
+
+// kernel measures every row of one kernel.
+func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, err error) {
+	im, err := s.rt.Images().Ensure(s.ctx, kernel, image.HostArch())
+	if err != nil {
+		return false, err
+	}
+	qemu, err := vmm.FindQEMU(s.ctx, vmm.Arch(im.Arch), nil)
+	if err != nil {
+		return false, err
+	}
+	direct, full, fullName, cloneTarget := linuxCommand(qemu.Path, im), []string(nil), "the image booted by bare QEMU", 0.10
+	full = direct
 	if kernel == image.Nanos {
-		if bare, err = nanosCommand(qemu.Path, im, filepath.Join(dir, "disk")); err != nil {
-			return 0, err
+		disk := filepath.Join(s.dir, "disk")
+		if err := nanosDisk(im, disk); err != nil {
+			return false, err
+		}
+		direct = machine(qemu.Path, "ioapic2=off", disk, im.Path(image.KernelFile))
+		full, fullName, cloneTarget = biosCommand(qemu.Path, disk), "the image booted from disk by BIOS, bare QEMU", 0.15
+	}
+	shape := unitask.Shape{Kernel: kernel}
+	if _, err := s.rt.MakeTemplate(s.ctx, shape); err != nil {
+		return false, err
+	}
+	run := []string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--code-file", s.script}
+	pool := "4:4"
+	pooled, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Pool: unitask.PoolSize{Min: 4, Max: 4}, PoolShape: shape})
+	if err != nil {
+		return false, err
+	}
+	defer pooled.Close()
+	command := func(argv []string) func() error { return func() error { return s.command(argv) } }
+	node := command([]string{s.node, s.script})
+	rows := []row{
+		{name: "run --cold", target: 1.15, subject: command(append(slices.Clone(run), "--cold")), reference: command(direct), against: "the image booted by bare QEMU"},
+		{name: "run, a clone", target: cloneTarget, subject: command(run), reference: command(full), against: fullName},
+		{name: "20 runs by 4 callers, clones", target: 0.30, subject: func() error { return s.many(kernel, false) },
+			reference: func() error { return s.many(kernel, true) }, against: "the same, cold", rounds: 2},
+		{name: "Run of the package, pool", target: 1.0, subject: func() error { return s.inProcess(pooled, kernel) }, reference: node, against: "node on the host",
+			before: func() error { return s.full(pooled.Pool) }},
+		{name: "run, pool daemon", target: 2.0, subject: command(run), reference: node, against: "node on the host", before: func() error { return s.full(s.daemon) }},
+	}
+	ok = true
+	for _, r := range rows {
+		if !strings.Contains(r.name, only) {
+			continue
+		}
+		if strings.HasPrefix(r.name, "run, pool daemon") {
+			pooled.Close()
+			if err := s.up(kernel, pool); err != nil {
+				return false, err
+			}
+		}
+		if r.rounds == 0 {
+			r.rounds = rounds
+		}
+		good, err := s.row(kernel, r)
+		if strings.HasPrefix(r.name, "run, pool daemon") {
+			if err == nil {
+				good = s.memory(kernel) && good
+			}
+			_ = exec.Command(s.program, "pool", "down").Run()
+		}
+		if err != nil {
+			return false, fmt.Errorf("%s, %s: %w", kernel, r.name, err)
+		}
+		ok = ok && good
+	}
+	return ok, nil
+}
+
+// row measures subject and reference in turns.
+func (s *suite) row(kernel image.Kernel, r row) (bool, error) {
+	var subjects, references []time.Duration
+	for i := range r.rounds + 1 {
+		if r.before != nil {
+			if err := r.before(); err != nil {
+				return false, err
+			}
+		}
+		a, err := timed(r.subject)
+		if err != nil {
+			return false, err
+		}
+		if r.before != nil { // the machine refills its pool: not now
+			if err := r.before(); err != nil {
+				return false, err
+			}
+		}
+		b, err := timed(r.reference)
+		if err != nil {
+			return false, err
+		}
+		if i > 0 { // the page cache is warm from here on
+			subjects, references = append(subjects, a), append(references, b)
 		}
 	}
-	run := []string{program, "run", "--kernel", string(kernel), "--accel", "tcg", "--code", `console.log("warm")`}
-	var bares, runs []time.Duration
-	for i := range rounds + 1 {
-		b, err := timed(ctx, bare)
-		if err != nil {
-			return 0, err
-		}
-		r, err := timed(ctx, run)
-		if err != nil {
-			return 0, err
-		}
-		if i == 0 {
-			continue // the page cache is warm from here on
-		}
-		bares, runs = append(bares, b), append(runs, r)
-		fmt.Printf("bare %4d ms   unitask %4d ms\n", b.Milliseconds(), r.Milliseconds())
+	ratio := float64(quantile(subjects, 50)) / float64(quantile(references, 50))
+	fmt.Printf("| %s: %s | %s | %s | %s | %s | %.2f | %.2f |\n", kernel, r.name, r.against, ms(quantile(subjects, 50)), ms(quantile(subjects, 95)),
+		ms(quantile(references, 50)), ratio, r.target)
+	return ratio <= r.target, nil
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
+
+// up starts the pool daemon of the home.
+func (s *suite) up(kernel image.Kernel, size string) error {
+	out, err := exec.CommandContext(s.ctx, s.program, "pool", "up", "--kernel", string(kernel), "--size", size).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("pool up: %w: %s", err, out)
 	}
-	ratio := float64(median(runs)) / float64(median(bares))
-	fmt.Printf("median: bare %d ms, unitask %d ms, ratio %.2f\n", median(bares).Milliseconds(), median(runs).Milliseconds(), ratio)
-	return ratio, nil
+	return nil
+}
+
+func (s *suite) daemon() unitask.PoolStats {
+	st, err := unitask.PoolDaemonStatus(s.home)
+	if err != nil {
+		return unitask.PoolStats{}
+	}
+	return st.PoolStats
+}
+
+// full waits until a pool of four has what it should.
+func (s *suite) full(stats func() unitask.PoolStats) error {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if st := stats(); st.Idle == 4 && st.Spare == 1 && st.Making == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("the pool does not fill: %+v", stats())
+}
+
+// memory measures the proportional memory of the daemon's idle clones.
+func (s *suite) memory(kernel image.Kernel) bool {
+	if err := s.full(s.daemon); err != nil {
+		fmt.Println(err)
+		return false
+	}
+	st := s.daemon()
+	each := float64(st.MemoryMB) / float64(st.Idle)
+	ratio := each / policy.DefaultMemoryMB
+	fmt.Printf("| %s: proportional memory of an idle clone, %d of them | its --memory | %.0f MiB | | %d MiB | %.2f | 0.15 |\n", kernel, st.Idle, each, policy.DefaultMemoryMB, ratio)
+	return ratio <= 0.15
+}
+
+func (s *suite) inProcess(rt *unitask.Runtime, kernel image.Kernel) error {
+	res, err := rt.Run(s.ctx, unitask.Request{Kernel: kernel, Code: hello}, unitask.IO{})
+	switch {
+	case err != nil:
+		return err
+	case !res.Pooled:
+		return fmt.Errorf("not from the pool: %+v", res)
+	}
+	return said(string(res.Stdout))
+}
+
+// many runs 20 by 4 callers.
+func (s *suite) many(kernel image.Kernel, cold bool) error {
+	next, failed := make(chan int), make(chan error, 20)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range next {
+				res, err := s.rt.Run(s.ctx, unitask.Request{Kernel: kernel, Code: hello, Cold: cold}, unitask.IO{})
+				if err == nil {
+					err = said(string(res.Stdout))
+				}
+				if err == nil && res.Cloned == cold {
+					err = fmt.Errorf("cloned: %v", res.Cloned)
+				}
+				failed <- err
+			}
+		})
+	}
+	for i := range 20 {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+	for range 20 {
+		if err := <-failed; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *suite) command(argv []string) error {
+	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
+	if said(string(out)) != nil {
+		return fmt.Errorf("%s: %w: %s", argv[0], err, out)
+	}
+	return nil
+}
+
+func said(out string) error {
+	if !strings.Contains(out, "hello from") && !strings.Contains(out, "rehearsal") {
+		return fmt.Errorf("it said %q", out)
+	}
+	return nil
+}
+
+func timed(f func() error) (time.Duration, error) {
+	start := time.Now()
+	err := f()
+	return time.Since(start), err
+}
+
+func quantile(d []time.Duration, percent int) time.Duration {
+	s := slices.Sorted(slices.Values(d))
+	return s[min(len(s)*percent/100, len(s)-1)]
 }
 
 // machine is the command line that both kernels have.
@@ -105,63 +335,78 @@ func machine(qemu, options, disk, kernel string) []string {
 // linuxCommand boots the image to the end of one script with nothing around it.
 func linuxCommand(qemu string, im *image.Image) []string {
 	args := []string{"console=ttyS0", "quiet", "reboot=t", "panic=-1", "cryptomgr.notests", "ipv6.disable=1", "lsm=landlock", "audit=0", "init_on_alloc=0",
-		"tsc_early_khz=" + strconv.Itoa(vmm.HostTSCKHz()), "unitask.direct=/unitask/lib/warm.js"}
+		"tsc_early_khz=" + strconv.Itoa(vmm.HostTSCKHz()), "unitask.direct=/unitask/lib/rehearsal.js"}
 	return append(machine(qemu, "acpi=on", im.Path(image.DiskFile), im.Path(image.KernelFile)),
 		"-initrd", im.Path(image.InitrdFile), "-append", strings.Join(args, " "))
 }
 
-// nanosCommand does the same with a copy of the image whose program is the script
-// and not the agent: Nanos takes no command line.
-func nanosCommand(qemu string, im *image.Image, disk string) ([]string, error) {
+// biosCommand boots a disk as any PC does.
+func biosCommand(qemu, disk string) []string {
+	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128", "-cpu", "max", "-m", "512", "-M", "q35",
+		"-device", "isa-debug-exit,iobase=0x501,iosize=4", "-drive", "id=d,format=raw,if=none,snapshot=on,file=" + disk, "-device", "virtio-blk-pci,drive=d,bootindex=1",
+		"-netdev", "user,id=n,restrict=on", "-device", "virtio-net-pci,netdev=n", "-serial", "stdio"}
+}
+
+// nanosDisk writes the image's disk as `image build -o` does, with the script as its
+// program and not the agent: Nanos takes no command line.
+func nanosDisk(im *image.Image, disk string) error {
 	from, err := os.Open(im.Path(image.DiskFile))
 	if err != nil {
-		return nil, err
+		return err
 	}
+	defer from.Close()
 	defer from.Close()
 	st, err := from.Stat()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	old := file.New(from, true)
-	table, err := mbr.Read(old, 512, 512)
+	start, _, err := lastPartition(old)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	root := table.Partitions[0]
-	for _, p := range table.Partitions {
-		if p.Size > 0 {
-			root = p
-		}
-	}
-	files, err := tfs.Read(old, st.Size()-root.GetStart(), root.GetStart())
+	files, err := tfs.Read(old, st.Size()-start, start)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	to, err := os.Create(disk)
+	if err := im.Export(disk); err != nil {
+		return err
+	}
+	to, err := os.OpenFile(disk, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer to.Close()
-	const start = 2048
-	if err := to.Truncate(start*512 + st.Size()); err != nil {
-		return nil, err
-	}
 	storage := file.New(to, false)
-	table.Partitions = []*mbr.Partition{{Index: 1, Type: mbr.Linux, Start: 64, Size: 64}, {Index: 2, Type: mbr.Linux, Start: start, Size: uint32(st.Size() / 512)}}
-	if err := table.Write(to, st.Size()); err != nil {
-		return nil, err
+	start, size, err := lastPartition(storage)
+	if err != nil {
+		return err
 	}
 	params := tfs.Params{Attributes: tfs.Tuple{
-		{Name: "program", Value: "/usr/bin/node"}, {Name: "arguments", Value: []tfs.Value{"node", "/unitask/lib/warm.js"}},
+		{Name: "program", Value: "/usr/bin/node"}, {Name: "arguments", Value: []tfs.Value{"node", "/unitask/lib/rehearsal.js"}},
 		{Name: "environment", Value: tfs.Tuple{{Name: "HOME", Value: "/"}}}, {Name: "debug_exit", Value: "t"}, {Name: "en1", Value: files.Attributes().Get("en1")}}}
-	fresh, err := tfs.Create(storage, st.Size(), start*512, params)
+	fresh, err := tfs.Create(storage, size, start, params)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := copyFiles(fresh, files); err != nil {
-		return nil, err
+		return err
 	}
-	return machine(qemu, "ioapic2=off", disk, im.Path(image.KernelFile)), fresh.Close()
+	return fresh.Close()
+}
+
+// lastPartition is where the root file system is, in bytes.
+func lastPartition(disk backend.File) (start, size int64, err error) {
+	table, err := mbr.Read(disk, 512, 512)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, p := range table.Partitions {
+		if p.Size > 0 {
+			start, size = p.GetStart(), p.GetSize()
+		}
+	}
+	return start, size, nil
 }
 
 func copyFiles(to, from *tfs.FileSystem) error {
@@ -191,19 +436,3 @@ func copyFiles(to, from *tfs.FileSystem) error {
 	})
 }
 
-func timed(ctx context.Context, argv []string) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	start := time.Now()
-	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
-	took := time.Since(start)
-	if !strings.Contains(string(out), "warm") {
-		return 0, fmt.Errorf("%s: %v\n%s", argv[0], err, out)
-	}
-	return took, nil
-}
-
-func median(d []time.Duration) time.Duration {
-	s := slices.Sorted(slices.Values(d))
-	return s[len(s)/2]
-}
