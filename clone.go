@@ -231,9 +231,22 @@ func (s *standby) open(ctx context.Context, spec machineSpec, cfg netstack.Confi
 	return b, nil
 }
 
-// rehearsals of a clone that is to stand ready: the first translates what a run takes,
-// the second what V8 compiles when it sees it again.
-const rehearsals = 2
+// Rehearsals: in a template until V8 has learned what a run takes (a clone's run then
+// takes half the time under TCG); in a clone that is to stand ready, so that the
+// emulator has translated it too.
+const (
+	templateRehearsals = 6
+	cloneRehearsals    = 2
+)
+
+func rehearse(ctx context.Context, network *netstack.Network, times int, snapshot bool) error {
+	for i := range times {
+		if err := guest.Rehearse(ctx, network, snapshot && i == times-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // ready takes a spawned clone as far as it goes without a run: it is restored, has
 // run the throw-away script, so that its code is translated, and is paused.
@@ -246,9 +259,7 @@ func (s *standby) ready(ctx context.Context, spec machineSpec) error {
 	}
 	err = s.machine.Restore(timed, s.state)
 	if err == nil && !spec.fresh {
-		for range rehearsals {
-			err = errors.Join(err, guest.Rehearse(timed, network))
-		}
+		err = rehearse(timed, network, cloneRehearsals, false)
 	}
 	if err == nil {
 		err = s.machine.Pause(timed)
@@ -362,7 +373,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	timed, cancel := context.WithTimeout(ctx, bootDeadline)
 	defer cancel()
 	if !spec.fresh {
-		if err := guest.Rehearse(timed, b.network); err != nil {
+		if err := rehearse(timed, b.network, templateRehearsals, true); err != nil {
 			return false, hostError("template", b.explain(err))
 		}
 	}

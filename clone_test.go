@@ -2,11 +2,13 @@ package unitask_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,73 +28,148 @@ func needClones(t *testing.T) {
 
 // No two clones of a template are alike in what must differ.
 const unique = `
-const c = require("crypto"), fs = require("fs"), net = require("net"), tls = require("tls");
+const c = require("crypto"), fs = require("fs"), net = require("net"), tls = require("tls"), dns = require("dns");
+const h = process.hrtime.bigint();
 const out = { random: Math.random(), random2: Math.random(), uuid: c.randomUUID(), bytes: c.randomBytes(16).toString("hex"),
   values: Buffer.from(crypto.getRandomValues(new Uint8Array(16))).toString("hex"), temp: fs.mkdtempSync("/tmp/x-"),
   key: c.generateKeyPairSync("x25519").publicKey.export({ type: "spki", format: "der" }).toString("hex"), now: Date.now() };
-// A TLS client's random, as it goes over the wire.
-const server = net.createServer((s) => s.once("data", (d) => { out.hello = d.subarray(11, 43).toString("hex"); s.destroy(); server.close(); console.log(JSON.stringify(out)) }))
-  .listen(0, "127.0.0.1", () => tls.connect({ port: server.address().port, host: "127.0.0.1" }).on("error", () => {}));`
+const sane = () => process.hrtime.bigint() > h && Number(process.hrtime.bigint() - h) < 60e9 && performance.now() > 0 && process.uptime() > 0 && process.uptime() < 3600 &&
+  Math.abs(performance.timeOrigin + performance.now() - Date.now()) < 50;
+// What the host sees on the wire: DNS ids, ports, initial sequence numbers.
+dns.resolve4("a.example", () => dns.lookup("b.example", () => net.connect(80, "198.18.200.200").on("error", () => {
+  // A TLS client's random, as it goes over the wire.
+  const server = net.createServer((s) => s.once("data", (d) => { out.hello = d.subarray(11, 43).toString("hex"); s.destroy(); server.close(); out.sane = sane(); console.log(JSON.stringify(out)) }))
+    .listen(0, "127.0.0.1", () => tls.connect({ port: server.address().port, host: "127.0.0.1" }).on("error", () => {}));
+})));`
 
 func TestClonesDiffer(t *testing.T) {
 	needClones(t)
-	clones := 100
+	clones := 200
 	if n, err := strconv.Atoi(os.Getenv("UNITASK_TEST_CLONES")); err == nil {
 		clones = n
 	}
 	for _, kernel := range kernels(t) {
-		t.Run(string(kernel), func(t *testing.T) {
-			rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer rt.Close()
-			var mu sync.Mutex
-			seen := map[string]int{}
-			var group sync.WaitGroup
-			next := make(chan int)
-			for range cap(slots) {
-				group.Go(func() {
-					for i := range next {
-						begin := time.Now()
-						res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: unique}, unitask.IO{})
-						end := time.Now()
-						if err != nil || !res.Cloned {
-							t.Errorf("clone %d: %v %+v", i, err, res)
-							continue
-						}
-						var out map[string]any
-						if err := json.Unmarshal(res.Stdout, &out); err != nil {
-							t.Errorf("clone %d: %v: %s%s", i, err, res.Stdout, res.Stderr)
-							continue
-						}
-						now := time.UnixMilli(int64(out["now"].(float64)))
-						if now.Before(begin.Add(-50*time.Millisecond)) || now.After(end.Add(50*time.Millisecond)) {
-							t.Errorf("clone %d: its clock says %s, between %s and %s", i, now, begin, end)
-						}
-						delete(out, "now")
-						mu.Lock()
-						for what, value := range out {
-							key := fmt.Sprint(what, " ", value)
-							if other, ok := seen[key]; ok {
-								t.Errorf("clones %d and %d have the same %s", other, i, key)
-							}
-							seen[key] = i
-						}
-						mu.Unlock()
+		share := clones / len(kernels(t))
+		t.Run(string(kernel), func(t *testing.T) { differ(t, unitask.Request{Kernel: kernel}, unitask.PoolSize{}, share*7/10) })
+		t.Run(string(kernel)+"/pool", func(t *testing.T) {
+			differ(t, unitask.Request{Kernel: kernel}, unitask.PoolSize{Min: 2, Max: 4}, share*2/10)
+		})
+	}
+	t.Run("fresh process", func(t *testing.T) {
+		differ(t, unitask.Request{Kernel: image.Linux, FreshProcess: true}, unitask.PoolSize{}, clones/10)
+	})
+}
+
+// differ runs clones of one template and compares them.
+func differ(t *testing.T, req unitask.Request, pool unitask.PoolSize, clones int) {
+	shape := unitask.Shape{Kernel: req.Kernel, FreshProcess: req.FreshProcess}
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Pool: pool, PoolShape: shape})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	if _, err := rt.MakeTemplate(t.Context(), shape); err != nil {
+		t.Fatal(err)
+	}
+	req.Code = unique
+	var mu sync.Mutex
+	seen, wire := map[string]int{}, map[string]map[uint32]bool{}
+	var group sync.WaitGroup
+	next := make(chan int)
+	for range cap(slots) {
+		group.Go(func() {
+			for i := range next {
+				begin := time.Now()
+				var capture bytes.Buffer
+				res, err := rt.Run(t.Context(), req, unitask.IO{Capture: &capture})
+				end := time.Now()
+				if err != nil || !res.Cloned {
+					t.Errorf("clone %d: %v %+v", i, err, res)
+					continue
+				}
+				var out map[string]any
+				if err := json.Unmarshal(res.Stdout, &out); err != nil {
+					t.Errorf("clone %d: %v: %s%s", i, err, res.Stdout, res.Stderr)
+					continue
+				}
+				now := time.UnixMilli(int64(out["now"].(float64)))
+				if now.Before(begin.Add(-50*time.Millisecond)) || now.After(end.Add(50*time.Millisecond)) {
+					t.Errorf("clone %d: its clock says %s, between %s and %s", i, now, begin, end)
+				}
+				if out["sane"] != true {
+					t.Errorf("clone %d: its clocks disagree", i)
+				}
+				delete(out, "now")
+				delete(out, "sane")
+				mu.Lock()
+				for what, value := range out {
+					key := fmt.Sprint(what, " ", value)
+					if other, ok := seen[key]; ok {
+						t.Errorf("clones %d and %d have the same %s", other, i, key)
 					}
-				})
-			}
-			for i := range clones {
-				next <- i
-			}
-			close(next)
-			group.Wait()
-			if len(seen) != clones*8 {
-				t.Errorf("%d values of %d clones", len(seen), clones)
+					seen[key] = i
+				}
+				for what, value := range wireValues(capture.Bytes()) {
+					if wire[what] == nil {
+						wire[what] = map[uint32]bool{}
+					}
+					wire[what][value] = true
+				}
+				mu.Unlock()
 			}
 		})
 	}
+	for i := range clones {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+	if len(seen) != clones*8 {
+		t.Errorf("%d values of %d clones", len(seen), clones)
+	}
+	// Of n random ones of 15 or 16 bits some are the same: at most n²/2^16 pairs are
+	// to be expected.
+	enough := clones - 3 - clones*clones/(1<<15)
+	for what, values := range wire {
+		if what == "sequence number" && req.Kernel == image.Nanos {
+			continue // it begins with the same one at every boot, and it goes no further than to us
+		}
+		if len(values) < enough {
+			t.Errorf("%s: %d of %d clones differ", what, len(values), clones)
+		}
+	}
+	if len(wire) != 4 {
+		t.Errorf("on the wire there was %v", wire)
+	}
+}
+
+// wireValues are what a guest chose for the first packets of its kind, of a pcap.
+func wireValues(pcap []byte) map[string]uint32 {
+	values := map[string]uint32{}
+	first := func(what string, v uint32) {
+		if _, ok := values[what]; !ok {
+			values[what] = v
+		}
+	}
+	for rest := pcap[min(24, len(pcap)):]; len(rest) >= 16; {
+		n := int(binary.BigEndian.Uint32(rest[8:]))
+		frame := rest[16 : 16+n]
+		rest = rest[16+n:]
+		if len(frame) < 54 || frame[12] != 8 || frame[13] != 0 || frame[29] != 15 { // IPv4 from the guest
+			continue
+		}
+		ip := frame[14:]
+		segment := ip[int(ip[0]&15)*4:]
+		switch {
+		case ip[9] == 6 && segment[13]&0x12 == 2: // SYN and no ACK
+			first("TCP port", uint32(binary.BigEndian.Uint16(segment)))
+			first("sequence number", binary.BigEndian.Uint32(segment[4:]))
+		case ip[9] == 17 && binary.BigEndian.Uint16(segment[2:]) == 53:
+			first("DNS id", uint32(binary.BigEndian.Uint16(segment[8:])))
+			first("DNS port", uint32(binary.BigEndian.Uint16(segment)))
+		}
+	}
+	return values
 }
 
 // A template that is not what it was is dropped, and the run boots.
@@ -208,5 +285,35 @@ func TestTemplateMakers(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(home, "templates", ".new-*")); len(left) > 0 {
 		t.Errorf("left %v", left)
+	}
+}
+
+// In a fresh process nothing is where it was in the last one; in a clone all is.
+func TestFreshProcess(t *testing.T) {
+	needClones(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{FreshProcess: true}); err != nil {
+		t.Fatal(err)
+	}
+	layouts := map[bool]map[string]bool{true: {}, false: {}}
+	for i := range 6 {
+		fresh := i%2 == 0
+		res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, FreshProcess: fresh, Args: []string{"x"},
+			Code: `console.log(require("fs").readFileSync("/proc/self/maps", "utf8").split("\n").filter((l) => / \S*(node|libc\S*|\[stack\])$/.test(l)).map((l) => l.split("-")[0]).join())`}, unitask.IO{})
+		if err != nil || !res.Cloned || res.Kernel != image.Linux || len(res.Stdout) < 30 {
+			t.Fatalf("%v %+v", err, res)
+		}
+		layouts[fresh][string(res.Stdout)] = true
+	}
+	if len(layouts[true]) != 3 || len(layouts[false]) != 1 {
+		t.Errorf("%d layouts of 3 fresh processes, %d of 3 clones", len(layouts[true]), len(layouts[false]))
+	}
+	_, err = rt.Run(t.Context(), unitask.Request{Kernel: image.Nanos, FreshProcess: true, Code: "1"}, unitask.IO{})
+	if err == nil || !strings.Contains(err.Error(), "needs the linux kernel") {
+		t.Errorf("on nanos: %v", err)
 	}
 }

@@ -104,9 +104,14 @@ var rehearsals atomic.Int64
 
 // Rehearse goes the whole way of a run with a throw-away program, so that what every
 // run takes is compiled, and translated where the machine is emulated. The guest is
-// then as it was before: it waits for its seed. Nothing random comes of it.
-func Rehearse(ctx context.Context, n Network) error {
-	err := rehearse(ctx, n)
+// then as it was before: it waits for its seed. Nothing random comes of it. The last
+// one before a snapshot leaves no garbage.
+func Rehearse(ctx context.Context, n Network, last bool) error {
+	kind := "again"
+	if last {
+		kind = "last"
+	}
+	err := rehearse(ctx, n, kind)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -116,7 +121,7 @@ func Rehearse(ctx context.Context, n Network) error {
 	return nil
 }
 
-func rehearse(ctx context.Context, n Network) error {
+func rehearse(ctx context.Context, n Network, kind string) error {
 	if err := ask(ctx, n, []byte("UTW1"), func(p []byte) bool { return string(p) == "UTW1" }); err != nil {
 		return err
 	}
@@ -138,7 +143,7 @@ func rehearse(ctx context.Context, n Network) error {
 			return err
 		}
 	}
-	text, err := startFrame(Start{Argv: []string{rehearsalDir + "/main"}, Env: map[string]string{"HOME": "/"}, Dir: rehearsalDir}, true)
+	text, err := startFrame(Start{Argv: []string{rehearsalDir + "/main"}, Env: map[string]string{"HOME": "/"}, Dir: rehearsalDir}, kind)
 	if err != nil {
 		return err
 	}
@@ -146,15 +151,15 @@ func rehearse(ctx context.Context, n Network) error {
 		return err
 	}
 	for {
-		kind, _, err := c.read()
+		frame, _, err := c.read()
 		if err != nil {
 			return err
 		}
-		if kind == frameRehearsed {
+		if frame == frameRehearsed {
 			break
 		}
-		if kind != frameStdout && kind != frameStderr {
-			return violation("frame %q in a rehearsal", kind)
+		if frame != frameStdout && frame != frameStderr {
+			return violation("frame %q in a rehearsal", frame)
 		}
 	}
 	c.Close()
@@ -348,7 +353,7 @@ const MainLink = "/unitask/main"
 // Start starts the code, with fresh entropy for it, and waits until Node has
 // taken both.
 func (c *Conn) Start(ctx context.Context, s Start) error {
-	text, err := startFrame(s, false)
+	text, err := startFrame(s, "")
 	if err != nil {
 		return err
 	}
@@ -372,7 +377,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 }
 
 // startFrame is a start with fresh entropy.
-func startFrame(s Start, rehearsal bool) ([]byte, error) {
+func startFrame(s Start, rehearsal string) ([]byte, error) {
 	var entropy [entropySize]byte
 	if _, err := rand.Read(entropy[:]); err != nil {
 		return nil, err
@@ -383,7 +388,7 @@ func startFrame(s Start, rehearsal bool) ([]byte, error) {
 	text, err := json.Marshal(struct {
 		Start
 		Entropy   string `json:"entropy"`
-		Rehearsal bool   `json:"rehearsal,omitempty"`
+		Rehearsal string `json:"rehearsal,omitempty"`
 	}{s, hex.EncodeToString(entropy[:]), rehearsal})
 	if err != nil {
 		return nil, err

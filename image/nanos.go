@@ -69,7 +69,7 @@ var nanosProc = map[string]string{
 func nanosRoot(klibs bool) tfs.Tuple {
 	t := tfs.Tuple{
 		{Name: "program", Value: "/usr/bin/node"},
-		{Name: "arguments", Value: []tfs.Value{"node", "--require", guestLib + "/agent.js", "/unitask/main"}},
+		{Name: "arguments", Value: []tfs.Value{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", guestLib + "/agent.js", "/unitask/main"}},
 		{Name: "environment", Value: tfs.Tuple{{Name: "PATH", Value: "/usr/local/bin:/usr/bin:/bin"}, {Name: "HOME", Value: "/home/user"}, {Name: "LD_PRELOAD", Value: guestLib + "/shim.node"}}},
 		{Name: "cwd", Value: "/work"},
 		// The one address, without DHCP's round trip; an Ethernet's MTU and not

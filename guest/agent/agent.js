@@ -24,6 +24,7 @@ function main() {
   const { performance, Performance } = require('node:perf_hooks');
   keepTimeOrigin(performance, Performance);
   quickExit(native);
+  native.rehearsing(true); // else they make Node's own code hot
 
   // Node reads Module.runMain and calls what it read: a getter is in no stack trace.
   const Module = require('node:module');
@@ -57,6 +58,7 @@ function begin(start, native) {
   const entropy = Buffer.from(start.entropy, 'hex');
   if (entropy.length !== 64) throw new Error('unitask: no fresh entropy in the start');
   native.seed(entropy);
+  native.rehearsing(false);
   for (const name of Object.keys(process.env)) delete process.env[name];
   Object.assign(process.env, start.env);
   process.chdir(start.cwd);
@@ -141,4 +143,6 @@ function rehearse(start, native) {
   for (const name of Object.keys(Module._pathCache)) if (!paths.has(name)) delete Module._pathCache[name];
   delete process.mainModule;
   process.chdir(cwd);
+  native.tidy(start.rehearsal === 'last');
+  native.rehearsing(true);
 }

@@ -251,7 +251,7 @@ static void spawn(struct agent *a)
 		as_user();
 		if (chdir("/home/user") < 0)
 			_exit(125);
-		char *argv[] = {"node", heap, "--require", "/unitask/lib/agent.js", "/unitask/main", NULL};
+		char *argv[] = {"node", heap, "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", "/unitask/lib/agent.js", "/unitask/main", NULL};
 		execve("/usr/bin/node", argv, node_env);
 		_exit(126);
 	}

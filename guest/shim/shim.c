@@ -10,6 +10,10 @@
 //                 Node exports RAND_add (openssl/rand.h). It also seeds V8's
 //                 Math.random, which no context has used yet.
 //   protect(dirs) leaves only these folders writable (Nanos, with unveil).
+//   tidy(all)     empties V8's nursery, so that the user's code starts with all of it;
+//                 all collects the old garbage too, so that no collection is under way.
+//   rehearsing(yes)
+//                 keeps what is compiled from now on from being optimized early.
 //   reallyExit(code)
 //                 ends the program at once (quickExit in agent.js).
 //   exitCode(code)
@@ -47,7 +51,12 @@ extern void RAND_add(const void *buf, int num, double entropy);
 // name calls; loading that module costs 40 ms under TCG.
 extern void v8_set_flags(const char *flags) __asm__("_ZN2v82V818SetFlagsFromStringEPKc");
 
-enum { LINUX_CTL_FD = 3 };
+// v8::Isolate::GetCurrent() and RequestGarbageCollectionForTesting(type), which
+// demands --expose-gc.
+extern void *v8_isolate(void) __asm__("_ZN2v87Isolate10GetCurrentEv");
+extern void v8_collect(void *isolate, int type) __asm__("_ZN2v87Isolate34RequestGarbageCollectionForTestingENS0_21GarbageCollectionTypeE");
+
+enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1 };
 
 static const char *gateway_ip = "10.0.2.2";
 
@@ -248,9 +257,27 @@ int kill(pid_t pid, int sig)
 	return (int)syscall(SYS_kill, pid, sig);
 }
 
+// random_port gives a socket that has no port yet a random one: the kernel counts them
+// up, and the clones of one template would all have the same.
+static void random_port(int fd)
+{
+	struct sockaddr_in me = {0};
+	socklen_t len = sizeof me;
+	uint16_t random;
+	if (getsockname(fd, (struct sockaddr *)&me, &len) < 0 || me.sin_family != AF_INET || me.sin_port != 0)
+		return;
+	for (int tries = 0; tries < 8 && getrandom(&random, sizeof random, 0) == sizeof random; tries++) {
+		me.sin_port = htons((uint16_t)(32768 + random % 28232));
+		if (bind(fd, (struct sockaddr *)&me, sizeof me) == 0)
+			return;
+	}
+}
+
 int connect(int fd, const struct sockaddr *to, socklen_t len)
 {
 	struct sockaddr_in in;
+	if (to != NULL && to->sa_family == AF_INET && is_nanos())
+		random_port(fd);
 	if (to != NULL && len >= sizeof in && to->sa_family == AF_INET) {
 		memcpy(&in, to, sizeof in);
 		for (size_t i = 0; i < relayed_count; i++)
@@ -363,6 +390,33 @@ static napi_value seed(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
+static napi_value tidy(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	bool all = false;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
+		napi_get_value_bool(env, arg, &all);
+	v8_set_flags("--expose-gc");
+	for (int i = 0; i < 2; i++)  // what survives two is old
+		v8_collect(v8_isolate(), MINOR_COLLECTION);
+	if (all)
+		v8_collect(v8_isolate(), FULL_COLLECTION);
+	v8_set_flags("--no-expose-gc");
+	return NULL;
+}
+
+static napi_value rehearsing(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	bool on = false;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
+		napi_get_value_bool(env, arg, &on);
+	v8_set_flags(on ? "--invocation-count-for-maglev=8000" : "--invocation-count-for-maglev=400");  // 400 is V8's own
+	return NULL;
+}
+
 static napi_value really_exit(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1;
@@ -422,7 +476,7 @@ NAPI_MODULE_INIT()
 		const char *name;
 		napi_callback call;
 	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect},
-		{"reallyExit", really_exit}, {"exitCode", note_exit_code}};
+		{"tidy", tidy}, {"rehearsing", rehearsing}, {"reallyExit", really_exit}, {"exitCode", note_exit_code}};
 	napi_value v;
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
 		napi_create_function(env, calls[i].name, NAPI_AUTO_LENGTH, calls[i].call, NULL, &v);

@@ -232,7 +232,7 @@ func (s *suite) daemon() unitask.PoolStats {
 
 // full waits until a pool of four has what it should.
 func (s *suite) full(stats func() unitask.PoolStats) error {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(250 * time.Millisecond) {
 		if st := stats(); st.Idle == 4 && st.Spare == 1 && st.Making == 0 {
 			return nil
 		}
@@ -435,4 +435,3 @@ func copyFiles(to, from *tfs.FileSystem) error {
 		return err
 	})
 }
-

@@ -1,0 +1,214 @@
+package unitask_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+// openPool opens a runtime with a pool, and closes it at the end: nothing is left.
+func openPool(t *testing.T, home string, size unitask.PoolSize, shape unitask.Shape) *unitask.Runtime {
+	t.Helper()
+	rt, err := unitask.Open(unitask.Options{Home: home, Pool: size, PoolShape: shape})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		rt.Close()
+		if left := qemuChildren(t, os.Getpid()); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+	return rt
+}
+
+// poolHas waits until the pool's figures are as wanted.
+func poolHas(t *testing.T, rt *unitask.Runtime, what string, ok func(unitask.PoolStats) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if ok(rt.Pool()) {
+			return
+		}
+	}
+	t.Fatalf("%s: %+v", what, rt.Pool())
+}
+
+func hello(t *testing.T, rt *unitask.Runtime, req unitask.Request) *unitask.Result {
+	t.Helper()
+	req.Code = `console.log("hello", require("crypto").randomUUID())`
+	res, err := rt.Run(t.Context(), req, unitask.IO{})
+	if err != nil || res.ExitCode != 0 || !strings.HasPrefix(string(res.Stdout), "hello ") {
+		t.Fatalf("%v %+v", err, res)
+	}
+	return res
+}
+
+func TestPool(t *testing.T) {
+	needClones(t)
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			home := newHome(t)
+			rt := openPool(t, home, unitask.PoolSize{Min: 2, Max: 3}, unitask.Shape{Kernel: kernel})
+			full := func(st unitask.PoolStats) bool { return st.Idle >= 2 && st.Spare == 1 && st.Making == 0 }
+			poolHas(t, rt, "it does not fill", full)
+			seen := map[string]bool{}
+			for range 5 { // each clone serves once
+				res := hello(t, rt, unitask.Request{Kernel: kernel})
+				if seen[string(res.Stdout)] {
+					t.Errorf("again: %s", res.Stdout)
+				}
+				seen[string(res.Stdout)] = true
+			}
+			poolHas(t, rt, "it does not refill, with demand to its most", func(st unitask.PoolStats) bool { return st.Idle == 3 })
+			res := hello(t, rt, unitask.Request{Kernel: kernel})
+			if !res.Pooled || !res.Cloned {
+				t.Errorf("%+v", res)
+			}
+			rec, err := rt.Runs().Get(res.RunID)
+			if err != nil || !rec.Machine.Pooled {
+				t.Errorf("%v %+v", err, rec)
+			}
+			poolHas(t, rt, "full again", func(st unitask.PoolStats) bool { return st.Idle == 3 && st.Making == 0 })
+
+			// Those that died while they stood ready are passed over.
+			for _, pid := range qemuChildren(t, os.Getpid()) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			hello(t, rt, unitask.Request{Kernel: kernel})
+			poolHas(t, rt, "after their death", full)
+
+			// Another shape is another shelf; what is asked for cold is cold.
+			if res := hello(t, rt, unitask.Request{Kernel: kernel, MemoryMB: 256}); res.Pooled {
+				t.Errorf("%+v", res)
+			}
+			if res := hello(t, rt, unitask.Request{Kernel: kernel, Cold: true}); res.Cloned || res.Pooled {
+				t.Errorf("%+v", res)
+			}
+		})
+	}
+}
+
+// Many at once: those that find no clone ready do without.
+func TestPoolUnderLoad(t *testing.T) {
+	needClones(t)
+	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 2}, unitask.Shape{Kernel: image.Linux})
+	poolHas(t, rt, "it does not fill", func(st unitask.PoolStats) bool { return st.Idle >= 1 })
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range 4 {
+				res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `console.log(1)`}, unitask.IO{})
+				if err != nil || string(res.Stdout) != "1\n" || !res.Cloned {
+					t.Errorf("%v %+v", err, res)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if st := rt.Pool(); st.Served < 1 || st.Served+st.Missed != 16 || st.Idle > 2 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Memory that is short, and time without a run, empty the pool.
+func TestPoolEmpties(t *testing.T) {
+	needClones(t)
+	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 1}, unitask.Shape{Kernel: image.Linux})
+	full := func(st unitask.PoolStats) bool { return st.Idle == 1 && st.MemoryMB > 0 }
+	empty := func(st unitask.PoolStats) bool { return st.Idle == 0 && st.Spare == 0 && st.Held != "" }
+	poolHas(t, rt, "it does not fill", full)
+	restore := unitask.ShortOfMemory(rt)
+	poolHas(t, rt, "memory is short", empty)
+	if res := hello(t, rt, unitask.Request{Kernel: image.Linux}); res.Pooled {
+		t.Errorf("%+v", res)
+	}
+	restore()
+	poolHas(t, rt, "memory is there again", full)
+	unitask.LastRun(rt, time.Now().Add(-time.Hour))
+	poolHas(t, rt, "idle", empty)
+	if res := hello(t, rt, unitask.Request{Kernel: image.Linux}); res.Pooled {
+		t.Errorf("%+v", res)
+	}
+	poolHas(t, rt, "a run wakes it", full)
+}
+
+func TestPoolSize(t *testing.T) {
+	for in, want := range map[string]unitask.PoolSize{"2:4": {Min: 2, Max: 4}, "3": {Min: 3, Max: 3}, "0:1": {Max: 1}} {
+		if got, err := unitask.ParsePoolSize(in); err != nil || got != want {
+			t.Errorf("%q: %+v %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", ":", "4:2", "-1:2", "1:x", "1:2:3", "1:99999"} {
+		if got, err := unitask.ParsePoolSize(in); err == nil || !strings.Contains(err.Error(), "MIN:MAX") {
+			t.Errorf("%q: %+v %v", in, got, err)
+		}
+	}
+	if _, err := unitask.Open(unitask.Options{Home: t.TempDir(), Pool: unitask.PoolSize{Min: 3, Max: 1}}); err == nil {
+		t.Error("3:1 was taken")
+	}
+}
+
+// A long life costs nothing: descriptors, processes, goroutines, files and memory
+// stay as they are.
+func TestSoak(t *testing.T) {
+	needClones(t)
+	runs := 60
+	if n, err := strconv.Atoi(os.Getenv("UNITASK_TEST_SOAK")); err == nil {
+		runs = n
+	}
+	home := newHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: home, Pool: unitask.PoolSize{Min: 2, Max: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	idle := func(st unitask.PoolStats) bool { return st.Idle == 2 && st.Spare == 1 && st.Making == 0 }
+	some := func(n int) {
+		var group sync.WaitGroup
+		for range 2 {
+			group.Go(func() {
+				for range n / 2 {
+					hello(t, rt, unitask.Request{})
+				}
+			})
+		}
+		group.Wait()
+		poolHas(t, rt, "full", idle)
+		time.Sleep(300 * time.Millisecond)
+	}
+	some(max(runs/5, 10))
+	before, rss := inventory(t), resident(t)
+	some(runs)
+	after := inventory(t)
+	if after.qemus != before.qemus || after.tempFiles != before.tempFiles || after.descriptors > before.descriptors || after.goroutines > before.goroutines {
+		t.Errorf("before: %+v\nafter:  %+v", before, after)
+	}
+	if grown := resident(t) - rss; grown > 32<<10 {
+		t.Errorf("%d KiB more are resident", grown)
+	}
+	if files, _ := filepath.Glob(filepath.Join(home, "*")); len(files) != 6 { // five that are borrowed, and the runs
+		t.Errorf("in the home: %v", files)
+	}
+}
+
+// resident is our own resident memory in KiB.
+func resident(t *testing.T) int {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip("no /proc on this system")
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	n, err := strconv.Atoi(strings.Fields(rest)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
