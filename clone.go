@@ -26,6 +26,26 @@ type Shape struct {
 	FreshProcess bool `json:"freshProcess,omitempty"`
 }
 
+// check says what is wrong with a shape.
+func (s Shape) check() error {
+	_, _, err := s.resolve()
+	return err
+}
+
+// resolve gives a shape its defaults.
+func (s Shape) resolve() (image.Arch, policy.Effective, error) {
+	arch, err := image.ParseArch(string(s.Arch))
+	if err != nil {
+		return "", policy.Effective{}, &policy.FieldError{Field: "arch", Value: fmt.Sprintf("%q", s.Arch), Reason: "use amd64 or arm64"}
+	}
+	kernel, err := freshKernel(s.Kernel, s.FreshProcess)
+	if err != nil {
+		return "", policy.Effective{}, err
+	}
+	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: s.MemoryMB})
+	return arch, eff, err
+}
+
 // machineSpec is a shape on this host.
 type machineSpec struct {
 	image    *image.Image
@@ -66,19 +86,11 @@ func (rt *Runtime) spec(ctx context.Context, im *image.Image, memoryMB int, fres
 
 // resolve is spec for a shape; it builds the image that is missing.
 func (rt *Runtime) resolve(ctx context.Context, sh Shape) (machineSpec, error) {
-	arch, err := image.ParseArch(string(sh.Arch))
-	if err != nil {
-		return machineSpec{}, &policy.FieldError{Field: "arch", Value: fmt.Sprintf("%q", sh.Arch), Reason: "use amd64 or arm64"}
-	}
-	kernel, err := freshKernel(sh.Kernel, sh.FreshProcess)
+	arch, eff, err := sh.resolve()
 	if err != nil {
 		return machineSpec{}, err
 	}
-	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB})
-	if err != nil {
-		return machineSpec{}, err
-	}
-	im, err := rt.ensureImage(ctx, kernel, arch)
+	im, err := rt.ensureImage(ctx, image.Kernel(eff.Kernel), arch)
 	if err != nil {
 		return machineSpec{}, hostError("image", err)
 	}

@@ -55,17 +55,31 @@ func TestRuns(t *testing.T) {
 		{"truncated output", unitask.Request{Code: `process.stdout.write("x".repeat(5000)); console.error("e")`, OutputBytes: 1000}, unitask.OutcomeExited, 0, `x{1000}`, `e\n`, ``},
 	}
 	for _, kernel := range kernels(t) {
-		for i := range 2 * len(cases) {
-			c, how, cold := cases[i%len(cases)], "clone", false
-			if i >= len(cases) {
-				how, cold = "cold", true
-			}
+		pooled, err := unitask.Open(unitask.Options{Home: home, Pool: unitask.PoolSize{Max: 2}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { pooled.Close() })
+		ways := []string{"clone", "cold", "pool"}
+		if kernel == image.Linux {
+			ways = append(ways, "fresh")
+		}
+		for i := range len(ways) * len(cases) {
+			c, how := cases[i%len(cases)], ways[i/len(cases)]
+			cold := how == "cold"
 			t.Run(string(kernel)+"/"+how+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				slot(t)
 				req := c.req
-				req.Kernel, req.Cold = kernel, cold
-				res, err := unitask.Run(t.Context(), req, unitask.Options{Home: home})
+				req.Kernel, req.Cold, req.FreshProcess = kernel, cold, how == "fresh"
+				rt := pooled
+				if how != "pool" {
+					if rt, err = unitask.Open(unitask.Options{Home: home}); err != nil {
+						t.Fatal(err)
+					}
+					defer rt.Close()
+				}
+				res, err := rt.Run(t.Context(), req, unitask.IO{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -81,7 +95,7 @@ func TestRuns(t *testing.T) {
 				if want := req.OutputBytes > 0; res.Truncated != want {
 					t.Errorf("truncated: %v", res.Truncated)
 				}
-				if res.Cloned == cold && (cold || req.MemoryMB == 0) {
+				if res.Cloned == cold && (cold || req.MemoryMB == 0 && !req.FreshProcess) {
 					t.Errorf("cloned: %v", res.Cloned)
 				}
 				if res.Kernel != kernel || res.Accelerator == "" || res.Duration.Total < res.Duration.Run || res.Duration.Boot == 0 {

@@ -186,6 +186,9 @@ func Open(opts Options) (*Runtime, error) {
 	if opts.Pool.Max < 0 || opts.Pool.Min < 0 || opts.Pool.Min > opts.Pool.Max || opts.Pool.Max > maxPool {
 		return nil, &policy.FieldError{Field: "pool", Value: fmt.Sprintf("%d:%d", opts.Pool.Min, opts.Pool.Max), Reason: fmt.Sprintf("use 0 ≤ Min ≤ Max ≤ %d", maxPool)}
 	}
+	if err := opts.PoolShape.check(); err != nil {
+		return nil, err
+	}
 	rt := &Runtime{
 		opts:   opts,
 		images: images,

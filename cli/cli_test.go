@@ -87,7 +87,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "waitfor": cmdWaitFor, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
+			"exits": cmdExits, "sleep": cmdSleep, "stranger": cmdStranger, "killpool": cmdKillPool, "waitfor": cmdWaitFor, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(borrow(base, ts.MkAbs(args[0])))
 			},
 		},
@@ -136,6 +136,39 @@ func cmdWaitFor(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("no %s holds %q", args[0], args[1])
+}
+
+// sleep DURATION
+func cmdSleep(ts *testscript.TestScript, _ bool, args []string) {
+	d, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	time.Sleep(d)
+}
+
+// stranger SOCKET: another user's process asks the pool daemon, and is not answered.
+// Perl, because that user may execute what Debian has and not our test's binary.
+func cmdStranger(ts *testscript.TestScript, _ bool, args []string) {
+	const ask = `use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => "pool.sock") or die "connect: $!"; print $s qq({"op":"status"}\n); $s->flush; my $l = <$s>; print defined $l ? "answer: $l" : "nothing";`
+	cmd := exec.Command("perl", "-e", ask)
+	home, err := os.Open(filepath.Dir(ts.MkAbs(args[0])))
+	ts.Check(err)
+	defer home.Close()
+	// The folders above are closed to it; it is put inside.
+	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", home.Fd())
+	ts.Check(home.Chmod(0o755))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || string(out) != "nothing" {
+		ts.Fatalf("%v: %s", err, out)
+	}
+	ts.Check(home.Chmod(0o700))
+}
+
+// killpool kills the pool daemon of the home.
+func cmdKillPool(ts *testscript.TestScript, _ bool, _ []string) {
+	st, err := unitask.PoolDaemonStatus(ts.Getenv("UNITASK_HOME"))
+	ts.Check(err)
+	ts.Check(syscall.Kill(st.Pid, syscall.SIGKILL))
 }
 
 // noqemu: no QEMU is left that a unitask of this test binary started. It is

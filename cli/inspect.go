@@ -101,7 +101,8 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 		row("error", "%s", safe(rec.Error))
 	}
 	if m := rec.Machine; m != nil {
-		row("machine", "%s %s, node %s, %s, %d MiB, %s (QEMU %s), image %.12s", m.Kernel, m.KernelVersion, m.Node, m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest)
+		row("machine", "%s %s, node %s, %s, %d MiB, %s (QEMU %s), image %.12s, %s", m.Kernel, m.KernelVersion, m.Node, m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest,
+			startedAs(m.Cloned, m.Pooled))
 		row("held by", "%s", m.Jail)
 	}
 	row("requested", "%s", oneLine(rec.Request))
@@ -202,4 +203,15 @@ func networkTable(runs *record.Store, rec *record.Record) (summary string, rows 
 	}
 	sort.Strings(parts[1:])
 	return strings.Join(parts, ", "), rows
+}
+
+// startedAs says where a machine came from.
+func startedAs(cloned, pooled bool) string {
+	switch {
+	case pooled:
+		return "cloned, from the pool"
+	case cloned:
+		return "cloned"
+	}
+	return "booted"
 }
