@@ -42,7 +42,7 @@ func (s Shape) resolve() (image.Arch, policy.Effective, error) {
 	if err != nil {
 		return "", policy.Effective{}, err
 	}
-	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: s.MemoryMB})
+	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: s.MemoryMB}, nil)
 	return arch, eff, err
 }
 

@@ -57,6 +57,7 @@ type Durations struct {
 type Policy struct {
 	Effective policy.Effective `json:"effective"`
 	Denials   []policy.Denial  `json:"denials"`
+	Ceiling   string           `json:"ceiling,omitempty"` // the file that it was cut to
 }
 
 // resultJSON is Result's wire form. Streams that are not UTF-8 come as base64.

@@ -32,25 +32,22 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	if err != nil {
 		return nil, err
 	}
-	kernel, err := freshKernel(req.Kernel, req.FreshProcess)
+	asked := req.policy()
+	eff, denials, err := policy.Resolve(asked, rt.opts.Ceiling)
 	if err != nil {
 		return nil, err
 	}
-	asked := policy.Request{
-		Kernel: string(kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
-		AllowNet: req.AllowNet, AllowNetAny: req.AllowNetAny, AllowTCP: req.AllowTCP,
-		MaxConnections: req.MaxConnections, MaxUpload: req.MaxUpload, MaxDownload: req.MaxDownload,
-	}
-	eff, denials, err := policy.Resolve(asked)
-	if err != nil {
+	if kernel, err := freshKernel(image.Kernel(eff.Kernel), req.FreshProcess); err != nil {
 		return nil, err
+	} else if req.FreshProcess {
+		eff.Kernel = string(kernel)
 	}
 	rec, err := rt.runs.Create(begin, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{asked, code.path, req.Args, req.Env, code.dir})
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}
 	rt.opts.Events(Event{EventRecord, rec.ID})
-	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{eff, denials}}
+	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{Effective: eff, Denials: denials, Ceiling: rt.opts.ceilingPath()}}
 
 	err = rt.run(ctx, code, eff, streams, rec, res)
 	res.Duration.Total = time.Since(begin).Milliseconds()
@@ -62,6 +59,20 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 		err = hostError("record", e)
 	}
 	return res, err
+}
+
+// policy is what of a request the policy decides on.
+func (req Request) policy() policy.Request {
+	return policy.Request{
+		Kernel: string(req.Kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
+		AllowNet: req.AllowNet, AllowNetAny: req.AllowNetAny, AllowTCP: req.AllowTCP,
+		MaxConnections: req.MaxConnections, MaxUpload: req.MaxUpload, MaxDownload: req.MaxDownload,
+	}
+}
+
+// Resolve says what a request would get under a ceiling, nil for none, and what not.
+func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
+	return policy.Resolve(req.policy(), ceiling)
 }
 
 // run does what needs a machine, and fills in res.

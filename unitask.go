@@ -111,6 +111,8 @@ type Options struct {
 	// host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
 	// NO_PROXY name.
 	Upstream netstack.Upstream
+	// Ceiling is the most that any run gets (policy.FindCeiling); nil is none.
+	Ceiling *policy.Ceiling
 	// Pool keeps clones ready in this process; the zero value keeps none. Close
 	// destroys them. PoolShape is what Min of them are made for.
 	Pool      PoolSize
@@ -120,6 +122,14 @@ type Options struct {
 	PoolDaemon bool
 	// Streams of the run, for Run. Runtime.Run has its own.
 	IO
+}
+
+// ceilingPath names the ceiling's file, "" where there is none.
+func (o Options) ceilingPath() string {
+	if o.Ceiling == nil {
+		return ""
+	}
+	return o.Ceiling.Path
 }
 
 // Run runs one request and returns when its machine is gone.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -27,7 +28,7 @@ type runFlags struct {
 	memory, connections                     int
 	output, upload, download                int64
 	env, allowNet, allowTCP                 []string
-	ca, pcap                                string
+	ca, pcap, policy                        string
 	allowNetAny, json, cold, fresh          bool
 }
 
@@ -56,19 +57,10 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.code, "code", "", "the code itself")
 	fl.StringVar(&f.file, "code-file", "", "a file that holds the code: .js .cjs .mjs .ts .cts .mts")
 	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
-	fl.StringVar(&f.timeout, "timeout", "60s", "time limit of the code: a duration, or seconds")
-	fl.IntVar(&f.memory, "memory", 0, "memory of the machine in MiB (default 512)")
-	fl.StringArrayVar(&f.allowNet, "allow-net", nil, "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable")
-	fl.BoolVar(&f.allowNetAny, "allow-net-any", false, "allow every public host on ports 80 and 443")
-	fl.StringArrayVar(&f.allowTCP, "allow-tcp", nil, "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable")
+	f.policyFlags(cmd)
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
-	fl.IntVar(&f.connections, "max-connections", 0, "network connections at once (default 128)")
-	fl.Int64Var(&f.upload, "max-upload", 0, "bytes that may leave in the whole run (default 1 GiB)")
-	fl.Int64Var(&f.download, "max-download", 0, "bytes that may come in (default 8 GiB)")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
-	fl.Int64Var(&f.output, "output-bytes", 0, "bytes kept of each of stdout and stderr (default 16 MiB)")
-	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
 	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")
 	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine, also where there is a template to clone it from")
@@ -77,12 +69,71 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	return cmd
 }
 
+// policyFlags are the flags that the ceiling bounds.
+func (f *runFlags) policyFlags(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.timeout, "timeout", "", "time limit of the code: a duration, or seconds (default 60s)")
+	fl.IntVar(&f.memory, "memory", 0, "memory of the machine in MiB (default 512)")
+	fl.StringArrayVar(&f.allowNet, "allow-net", nil, "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable")
+	fl.BoolVar(&f.allowNetAny, "allow-net-any", false, "allow every public host on ports 80 and 443")
+	fl.StringArrayVar(&f.allowTCP, "allow-tcp", nil, "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable")
+	fl.IntVar(&f.connections, "max-connections", 0, "network connections at once (default 128)")
+	fl.Int64Var(&f.upload, "max-upload", 0, "bytes that may leave in the whole run (default 1 GiB)")
+	fl.Int64Var(&f.download, "max-download", 0, "bytes that may come in (default 8 GiB)")
+	fl.Int64Var(&f.output, "output-bytes", 0, "bytes kept of each of stdout and stderr (default 16 MiB)")
+	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
+	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
+}
+
+// ceiling is the one that the flags name, or the working directory's.
+func (f *runFlags) ceiling() (*policy.Ceiling, error) {
+	if f.policy != "" {
+		c, err := policy.ReadCeiling(f.policy)
+		return c, usageOf(err)
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	c, err := policy.FindCeiling(dir)
+	return c, usageOf(err)
+}
+
+// usageOf makes an error, if it is one, a usage error.
+func usageOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usage(err)
+}
+
+// granted are the fields of a request that the policy decides on.
+func (f *runFlags) granted(cmd *cobra.Command) (unitask.Request, error) {
+	req := unitask.Request{Kernel: image.Kernel(f.kernel), MemoryMB: f.memory, OutputBytes: f.output,
+		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download}
+	if cmd.Flags().Changed("memory") && f.memory <= 0 {
+		return req, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))
+	}
+	if f.timeout == "" {
+		return req, nil
+	}
+	var err error
+	if req.Timeout, err = parseTimeout(f.timeout); err != nil {
+		return req, usage(err)
+	}
+	return req, nil
+}
+
 func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	req, codeOnStdin, err := a.request(cmd, args, f)
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}
-	rt, err := a.open()
+	ceiling, err := f.ceiling()
+	if err != nil {
+		return a.failedJSON(f.json, err)
+	}
+	rt, err := a.openWith(unitask.Options{PoolDaemon: true, Ceiling: ceiling})
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}
@@ -207,14 +258,10 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if sources != 1 {
 		return req, false, hint(usage(errors.New("give the code once: --code STRING, --code-file PATH or -")), "unitask run --help")
 	}
-	req = unitask.Request{Args: rest, Kernel: image.Kernel(f.kernel), Arch: image.Arch(f.arch), Cold: f.cold, FreshProcess: f.fresh, MemoryMB: f.memory, OutputBytes: f.output, Path: "code." + f.lang,
-		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download}
-	if cmd.Flags().Changed("memory") && f.memory <= 0 {
-		return req, false, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))
+	if req, err = f.granted(cmd); err != nil {
+		return req, false, err
 	}
-	if req.Timeout, err = parseTimeout(f.timeout); err != nil {
-		return req, false, usage(err)
-	}
+	req.Args, req.Arch, req.Cold, req.FreshProcess, req.Path = rest, image.Arch(f.arch), f.cold, f.fresh, "code."+f.lang
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {

@@ -1,7 +1,8 @@
-// Package policy says what a run may do: what is asked for (Request), and what
-// comes of it (Effective, and a Denial for each thing that was cut).
+// Package policy says what a run may do: what is asked for (Request), the most that
+// is given (Ceiling, a .unitask.toml), and what comes of it (Effective, and a Denial
+// for each thing that was cut).
 //
-// It is pure: it starts nothing and dials nowhere.
+// It is pure but for the one file that it reads: it starts nothing and dials nowhere.
 package policy
 
 import (
@@ -89,8 +90,9 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Reason) }
 
-// Resolve checks a request and fills in the defaults.
-func Resolve(r Request) (Effective, []Denial, error) {
+// Resolve checks a request, fills in the defaults, and cuts it to a ceiling; nil is
+// none. What was cut is in the denials.
+func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 	e := Effective(r)
 	if e.MemoryMB == 0 {
 		e.MemoryMB = DefaultMemoryMB
@@ -136,7 +138,11 @@ func Resolve(r Request) (Effective, []Denial, error) {
 	if e.AllowTCP, err = normalList("allowTcp", r.AllowTCP, ParseTCPRule); err != nil {
 		return Effective{}, nil, err
 	}
-	return e, nil, nil
+	if c == nil {
+		return e, nil, nil
+	}
+	denials := c.narrow(&e, r)
+	return e, denials, nil
 }
 
 // normalList brings rules into normal form, each once, in the order given.

@@ -8,7 +8,7 @@ import (
 )
 
 func TestResolve(t *testing.T) {
-	e, denials, err := Resolve(Request{})
+	e, denials, err := Resolve(Request{}, nil)
 	want := Effective{MemoryMB: 512, TimeoutSeconds: 60, OutputBytes: 16 << 20, AllowNet: []string{}, AllowTCP: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30}
 	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
@@ -36,7 +36,7 @@ func TestResolve(t *testing.T) {
 		"negative upload":        {Request{MaxUpload: -1}, "maxUploadBytes"},
 		"negative download":      {Request{MaxDownload: -1}, "maxDownloadBytes"},
 	} {
-		e, _, err := Resolve(c.req)
+		e, _, err := Resolve(c.req, nil)
 		var bad *FieldError
 		if !errors.As(err, &bad) || bad.Field != c.field || bad.Reason == "" || !reflect.DeepEqual(e, Effective{}) {
 			t.Errorf("%s: %+v %v", name, e, err)
@@ -50,14 +50,14 @@ func FuzzResolve(f *testing.F) {
 	f.Add("linux", 512, 60.0, int64(100), "*.example.com")
 	f.Add("", 0, 0.0, int64(0), "A.example:1")
 	f.Fuzz(func(t *testing.T, kernel string, memory int, timeout float64, output int64, host string) {
-		e, _, err := Resolve(Request{Kernel: kernel, MemoryMB: memory, TimeoutSeconds: timeout, OutputBytes: output, AllowNet: []string{host}})
+		e, _, err := Resolve(Request{Kernel: kernel, MemoryMB: memory, TimeoutSeconds: timeout, OutputBytes: output, AllowNet: []string{host}}, nil)
 		if err != nil {
 			return
 		}
 		if e.MemoryMB < MinMemoryMB || e.MemoryMB > MaxMemoryMB || !(e.TimeoutSeconds > 0) || e.TimeoutSeconds > MaxTimeoutSeconds || e.OutputBytes < 1 || e.OutputBytes > MaxOutputBytes || e.Timeout() < 0 {
 			t.Errorf("%+v", e)
 		}
-		again, _, err := Resolve(Request(e))
+		again, _, err := Resolve(Request(e), nil)
 		if err != nil || !reflect.DeepEqual(again, e) {
 			t.Errorf("%+v, then %+v %v", e, again, err)
 		}

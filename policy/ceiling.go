@@ -1,0 +1,259 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+)
+
+// CeilingFile is the name that is looked for, from the working directory upwards.
+const CeilingFile = ".unitask.toml"
+
+// Ceiling is the most that runs may have. What is nil is no ceiling on that field; an
+// empty list allows nothing.
+type Ceiling struct {
+	// Path is the file it was read from.
+	Path string `toml:"-" json:"path"`
+
+	Kernel         *string  `toml:"kernel" json:"kernel,omitempty"` // the only one that runs may have
+	MemoryMB       *int     `toml:"memoryMb" json:"memoryMb,omitempty"`
+	TimeoutSeconds *float64 `toml:"timeoutSeconds" json:"timeoutSeconds,omitempty"`
+	OutputBytes    *int64   `toml:"outputBytes" json:"outputBytes,omitempty"`
+
+	// AllowNet and AllowTCP are in normal form. A wildcard admits what it covers.
+	AllowNet       *[]string `toml:"allowNet" json:"allowNet,omitempty"`
+	AllowNetAny    *bool     `toml:"allowNetAny" json:"allowNetAny,omitempty"`
+	AllowTCP       *[]string `toml:"allowTcp" json:"allowTcp,omitempty"`
+	MaxConnections *int      `toml:"maxConnections" json:"maxConnections,omitempty"`
+	MaxUpload      *int64    `toml:"maxUploadBytes" json:"maxUploadBytes,omitempty"`
+	MaxDownload    *int64    `toml:"maxDownloadBytes" json:"maxDownloadBytes,omitempty"`
+
+	text []byte // of the file, to name lines
+}
+
+// CeilingError says what is wrong with a ceiling's file: no run may go on under it.
+type CeilingError struct {
+	Path string
+	Line int // 0 when it is about the file as a whole
+	Err  error
+}
+
+func (e *CeilingError) Error() string {
+	if e.Line > 0 {
+		return fmt.Sprintf("%s:%d: %v", e.Path, e.Line, e.Err)
+	}
+	return fmt.Sprintf("%s: %v", e.Path, e.Err)
+}
+
+func (e *CeilingError) Unwrap() error { return e.Err }
+
+// maxCeiling bounds the file.
+const maxCeiling = 1 << 20
+
+// FindCeiling reads the first CeilingFile in dir or a folder above it; nil where there
+// is none. Everything that keeps it from being read as it was meant is an error.
+func FindCeiling(dir string) (*Ceiling, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		name := filepath.Join(dir, CeilingFile)
+		_, err := os.Lstat(name)
+		switch {
+		case err == nil:
+			return ReadCeiling(name)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, &CeilingError{Path: name, Err: err}
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return nil, nil
+		}
+		dir = parent
+	}
+}
+
+// ReadCeiling reads a ceiling's file.
+func ReadCeiling(name string) (*Ceiling, error) {
+	text, err := readTrusted(name)
+	if err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return nil, &CeilingError{Path: name, Err: err}
+	}
+	return ParseCeiling(name, text)
+}
+
+// readTrusted reads a file that nobody but its owner, us or root, may have written,
+// and that is not a link out of its own folder.
+func readTrusted(name string) ([]byte, error) {
+	real, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	if rel, err := filepath.Rel(dir, real); err != nil || !filepath.IsLocal(rel) {
+		return nil, fmt.Errorf("is a link to %s, outside of its folder", real)
+	}
+	f, err := os.OpenFile(real, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, errors.New("is not a regular file")
+	case st.Mode().Perm()&0o002 != 0:
+		return nil, fmt.Errorf("may be written by everybody (mode %04o): chmod o-w", st.Mode().Perm())
+	case st.Size() > maxCeiling:
+		return nil, fmt.Errorf("has more than %d bytes", maxCeiling)
+	}
+	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != 0 && owner != os.Getuid() {
+		return nil, fmt.Errorf("belongs to another user (uid %d)", owner)
+	}
+	return io.ReadAll(io.LimitReader(f, maxCeiling+1))
+}
+
+// ParseCeiling reads a ceiling's text; name is for messages and relative paths.
+func ParseCeiling(name string, text []byte) (*Ceiling, error) {
+	c := &Ceiling{Path: name, text: text}
+	if !utf8.Valid(text) {
+		return nil, &CeilingError{name, 1, errors.New("is not UTF-8 text")}
+	}
+	meta, err := toml.NewDecoder(bytes.NewReader(text)).Decode(c)
+	if err != nil {
+		var parse toml.ParseError
+		if errors.As(err, &parse) {
+			return nil, &CeilingError{name, parse.Position.Line, errors.New(strings.TrimPrefix(parse.Message, "toml: "))}
+		}
+		return nil, &CeilingError{name, c.lineIn(err.Error()), errors.New(strings.TrimPrefix(err.Error(), "toml: "))}
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return nil, c.wrong(unknown[0][0], fmt.Errorf("unknown key %q", unknown[0].String()))
+	}
+	return c, c.check()
+}
+
+// wrong is an error about a key.
+func (c *Ceiling) wrong(key string, err error) error {
+	return &CeilingError{c.Path, c.line(key), err}
+}
+
+// line is where a key of the top level stands; 0 if it can't be found.
+func (c *Ceiling) line(key string) int {
+	at := regexp.MustCompile(`(?m)^[ \t]*\[*[ \t]*["']?` + regexp.QuoteMeta(key) + `["']?[ \t]*[=.\]]`).FindIndex(c.text)
+	if at == nil {
+		return 0
+	}
+	return 1 + bytes.Count(c.text[:at[0]], []byte{'\n'})
+}
+
+var quotedKey = regexp.MustCompile(`"([A-Za-z]+)"`)
+
+// lineIn is the line of the key that a message of the decoder names.
+func (c *Ceiling) lineIn(message string) int {
+	for _, m := range quotedKey.FindAllStringSubmatch(message, -1) {
+		if line := c.line(m[1]); line > 0 {
+			return line
+		}
+	}
+	return 0
+}
+
+// check holds every value against what can be asked for at all.
+func (c *Ceiling) check() error {
+	var r Request
+	set := func(key string, apply func() bool) error {
+		if !apply() {
+			return nil
+		}
+		_, _, err := Resolve(r, nil)
+		var field *FieldError
+		if errors.As(err, &field) {
+			err = fmt.Errorf("%s %s: %s", key, field.Value, field.Reason)
+		}
+		r = Request{}
+		if err != nil {
+			return c.wrong(key, err)
+		}
+		return nil
+	}
+	positive := func(key string, n *int64) error {
+		if n != nil && *n <= 0 {
+			return c.wrong(key, fmt.Errorf("%s %d: must be more than 0", key, *n))
+		}
+		return nil
+	}
+	whole := func(n *int) *int64 {
+		if n == nil {
+			return nil
+		}
+		v := int64(*n)
+		return &v
+	}
+	return errors.Join(
+		positive("memoryMb", whole(c.MemoryMB)), positive("outputBytes", c.OutputBytes), positive("maxConnections", whole(c.MaxConnections)),
+		positive("maxUploadBytes", c.MaxUpload), positive("maxDownloadBytes", c.MaxDownload),
+		set("kernel", func() bool { return give(&r.Kernel, c.Kernel) }),
+		set("memoryMb", func() bool { return give(&r.MemoryMB, c.MemoryMB) }),
+		set("timeoutSeconds", func() bool {
+			if c.TimeoutSeconds != nil && *c.TimeoutSeconds == 0 {
+				r.TimeoutSeconds = -1
+				return true
+			}
+			return give(&r.TimeoutSeconds, c.TimeoutSeconds)
+		}),
+		set("outputBytes", func() bool { return give(&r.OutputBytes, c.OutputBytes) }),
+		set("maxConnections", func() bool { return give(&r.MaxConnections, c.MaxConnections) }),
+		set("maxUploadBytes", func() bool { return give(&r.MaxUpload, c.MaxUpload) }),
+		set("maxDownloadBytes", func() bool { return give(&r.MaxDownload, c.MaxDownload) }),
+		set("allowNet", func() bool { return give(&r.AllowNet, c.AllowNet) }),
+		set("allowTcp", func() bool { return give(&r.AllowTCP, c.AllowTCP) }),
+	)
+}
+
+// give copies a value that is there.
+func give[T any](to, from *T) bool {
+	if from != nil {
+		*to = *from
+	}
+	return from != nil
+}
+
+// Example is a commented file with every key, none of them in force.
+const Example = `# The most that unitask may give to a run started in this folder or below.
+# A key that is left out is no ceiling on that field. Whatever a run asks for beyond
+# it is cut, and said so in the result and in the record.
+
+# kernel = "linux"          # the only guest kernel: linux or nanos
+# memoryMb = 1024           # memory of the machine
+# timeoutSeconds = 120      # time limit of the code
+# outputBytes = 16777216    # kept of each of stdout and stderr
+
+# Network. An empty list allows nothing; a wildcard admits every name below it.
+# allowNet = ["api.example.com", "*.example.org", "example.net:8443"]
+# allowNetAny = false
+# allowTcp = ["127.0.0.1:5432"]
+# maxConnections = 128
+# maxUploadBytes = 1073741824
+# maxDownloadBytes = 8589934592
+`

@@ -1,0 +1,264 @@
+package policy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func ceiling(t *testing.T, text string) *Ceiling {
+	t.Helper()
+	c, err := ParseCeiling("test.toml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestNarrow(t *testing.T) {
+	for name, c := range map[string]struct {
+		ceiling string
+		asked   Request
+		check   func(Effective) any
+		want    any
+		denied  string // fields, with a blank between
+	}{
+		"none":                      {"", Request{MemoryMB: 4096}, func(e Effective) any { return e.MemoryMB }, 4096, ""},
+		"memory":                    {"memoryMb = 256", Request{MemoryMB: 512}, func(e Effective) any { return e.MemoryMB }, 256, "memoryMb"},
+		"the default is no denial":  {"memoryMb = 256", Request{}, func(e Effective) any { return e.MemoryMB }, 256, ""},
+		"less than the ceiling":     {"memoryMb = 256", Request{MemoryMB: 128}, func(e Effective) any { return e.MemoryMB }, 128, ""},
+		"time":                      {"timeoutSeconds = 1.5", Request{TimeoutSeconds: 9}, func(e Effective) any { return e.TimeoutSeconds }, 1.5, "timeoutSeconds"},
+		"time as a whole number":    {"timeoutSeconds = 2", Request{TimeoutSeconds: 9}, func(e Effective) any { return e.TimeoutSeconds }, 2.0, "timeoutSeconds"},
+		"output":                    {"outputBytes = 10", Request{OutputBytes: 11}, func(e Effective) any { return e.OutputBytes }, int64(10), "outputBytes"},
+		"transfer":                  {"maxUploadBytes = 1\nmaxDownloadBytes = 2\nmaxConnections = 3", Request{MaxUpload: 9, MaxDownload: 9, MaxConnections: 9}, func(e Effective) any { return []int64{e.MaxUpload, e.MaxDownload, int64(e.MaxConnections)} }, []int64{1, 2, 3}, "maxConnections maxDownloadBytes maxUploadBytes"},
+		"kernel":                    {`kernel = "linux"`, Request{Kernel: "nanos"}, func(e Effective) any { return e.Kernel }, "linux", "kernel"},
+		"kernel that was not named": {`kernel = "linux"`, Request{}, func(e Effective) any { return e.Kernel }, "linux", ""},
+		"no network":                {`allowNet = []`, Request{AllowNet: []string{"a.com"}}, net, []string{}, "allowNet"},
+		"a host":                    {`allowNet = ["a.com", "b.com"]`, Request{AllowNet: []string{"b.com", "c.com"}}, net, []string{"b.com"}, "allowNet"},
+		"another spelling":          {`allowNet = ["Bücher.example."]`, Request{AllowNet: []string{"xn--bcher-kva.example"}}, net, []string{"xn--bcher-kva.example"}, ""},
+		"a wildcard admits":         {`allowNet = ["*.a.com"]`, Request{AllowNet: []string{"x.y.a.com", "a.com", "xa.com"}}, net, []string{"x.y.a.com"}, "allowNet allowNet"},
+		"a wildcard is narrowed":    {`allowNet = ["x.a.com", "y.b.com"]`, Request{AllowNet: []string{"*.a.com"}}, net, []string{"x.a.com"}, "allowNet"},
+		"to several":                {`allowNet = ["x.a.com", "y.a.com:444", "z.a.com:443"]`, Request{AllowNet: []string{"*.a.com"}}, net, []string{"x.a.com", "z.a.com:443"}, "allowNet"},
+		"two wildcards":             {`allowNet = ["*.x.a.com"]`, Request{AllowNet: []string{"*.a.com", "*.y.x.a.com"}}, net, []string{"*.x.a.com", "*.y.x.a.com"}, "allowNet"},
+		"a port of both":            {`allowNet = ["a.com:443"]`, Request{AllowNet: []string{"a.com"}}, net, []string{"a.com:443"}, "allowNet"},
+		"one of both":               {`allowNet = ["a.com"]`, Request{AllowNet: []string{"a.com:80"}}, net, []string{"a.com:80"}, ""},
+		"another port":              {`allowNet = ["a.com"]`, Request{AllowNet: []string{"a.com:8080"}}, net, []string{}, "allowNet"},
+		"an address":                {`allowNet = ["192.0.2.1"]`, Request{AllowNet: []string{"192.0.2.1", "192.0.2.2"}}, net, []string{"192.0.2.1"}, "allowNet"},
+		"any, under a list":         {`allowNet = ["a.com", "b.com:8443", "*.c.com:80"]`, Request{AllowNetAny: true}, net, []string{"a.com", "*.c.com:80"}, "allowNetAny"},
+		"any, forbidden":            {`allowNetAny = false`, Request{AllowNetAny: true, AllowNet: []string{"a.com:1"}}, net, []string{"a.com:1"}, "allowNetAny"},
+		"any, allowed":              {"allowNetAny = true\nallowNet = []", Request{AllowNetAny: true, AllowNet: []string{"a.com", "a.com:8080"}}, net, []string{"a.com"}, "allowNet"},
+		"tcp":                       {`allowTcp = ["127.0.0.1:5432"]`, Request{AllowTCP: []string{"127.0.0.1:5432", "localhost:5432", "[::1]:5432", "127.0.0.1:5433"}}, func(e Effective) any { return e.AllowTCP }, []string{"127.0.0.1:5432"}, "allowTcp allowTcp allowTcp"},
+	} {
+		top := ceiling(t, c.ceiling)
+		e, denials, err := Resolve(c.asked, top)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var fields []string
+		for _, d := range denials {
+			if d.Requested == "" || d.Reason == "" || d.Rule != "test.toml" {
+				t.Errorf("%s: %+v", name, d)
+			}
+			fields = append(fields, d.Field)
+		}
+		slices.Sort(fields)
+		if got := c.check(e); !reflect.DeepEqual(got, c.want) || strings.Join(fields, " ") != c.denied {
+			t.Errorf("%s: %v, denied %v; want %v, %q", name, got, fields, c.want, c.denied)
+		}
+		again, denials, err := Resolve(Request(e), top)
+		if err != nil || !reflect.DeepEqual(again, e) || len(denials) > 0 {
+			t.Errorf("%s: once more it is %+v %v %v", name, again, denials, err)
+		}
+	}
+}
+
+func net(e Effective) any { return e.AllowNet }
+
+func TestBadCeilings(t *testing.T) {
+	for text, want := range map[string]string{
+		"memoryMb = \"512\"":                       "test.toml:1:",
+		"\n\nmemoryMB = 5":                         "", // keys are not told apart by case: too little memory
+		"# x\nmemory = 5":                          `test.toml:2: unknown key "memory"`,
+		"memoryMb = 1":                             "test.toml:1: memoryMb 1: must be from 128",
+		"memoryMb = 0":                             "must be more than 0",
+		"memoryMb = -5":                            "must be more than 0",
+		"memoryMb = 1.5":                           "test.toml:1:",
+		"timeoutSeconds = 0":                       "timeoutSeconds",
+		"timeoutSeconds = nan":                     "timeoutSeconds",
+		"timeoutSeconds = inf":                     "timeoutSeconds",
+		"\nkernel = \"bsd\"":                       `test.toml:2: kernel "bsd"`,
+		"allowNet = \"a.com\"":                     "test.toml:1:",
+		"allowNet = [\"a.com\", \"*\"]":            "--allow-net-any",
+		"allowNet = [1]":                           "test.toml:1:",
+		"allowTcp = [\"a.com\"]":                   "test.toml:1: allowTcp",
+		"[policy]\nmemoryMb = 512":                 `test.toml:1: unknown key "policy`,
+		"memoryMb = 512\nmemoryMb = 512":           "test.toml:2:",
+		"memoryMb":                                 "test.toml:1:",
+		"allowNetAny = 1":                          "test.toml:1:",
+		"memoryMb = 99999999999999999999":          "test.toml:1:",
+		"outputBytes = 0":                          "outputBytes 0: must be more than 0",
+		"a = [" + strings.Repeat("[", 5000):        "test.toml:1:",
+		"\xff\xfe":                                 "test.toml:1:",
+		"kernel = \"\"\nmemoryMb = 256\nx.y = 1\n": `test.toml:3: unknown key "x.y"`,
+	} {
+		c, err := ParseCeiling("test.toml", []byte(text))
+		var bad *CeilingError
+		if !errors.As(err, &bad) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: %+v %v, want %q", text, c, err, want)
+		}
+	}
+	if _, err := ParseCeiling("x", []byte(Example)); err != nil {
+		t.Error(err)
+	}
+	if c, err := ParseCeiling("x", []byte(strings.ReplaceAll(Example, "\n# ", "\n"))); err == nil {
+		t.Errorf("prose is no TOML: %+v", c)
+	}
+}
+
+func TestFindCeiling(t *testing.T) {
+	root := t.TempDir()
+	deep := filepath.Join(root, "a", "b", "c")
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	put := func(dir, text string, mode os.FileMode) string {
+		t.Helper()
+		name := filepath.Join(dir, CeilingFile)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(name, mode); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	upper := put(root, "memoryMb = 256", 0o644)
+	find := func(wantPath string, wantMB int) {
+		t.Helper()
+		c, err := FindCeiling(deep)
+		if err != nil || c == nil || c.Path != wantPath || *c.MemoryMB != wantMB {
+			t.Errorf("%+v %v", c, err)
+		}
+	}
+	find(upper, 256)
+	nearer := put(filepath.Join(root, "a"), "memoryMb = 300", 0o600)
+	find(nearer, 300) // the first one wins, it is not merged
+
+	refuse := func(says string) {
+		t.Helper()
+		if c, err := FindCeiling(deep); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v %v, want %q", c, err, says)
+		}
+	}
+	if err := os.Chmod(nearer, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	refuse("may be written by everybody")
+	put(filepath.Join(root, "a"), "memoryMb = ", 0o600)
+	refuse(nearer + ":1:")
+	if err := os.Remove(nearer); err != nil {
+		t.Fatal(err)
+	}
+	outside := filepath.Join(t.TempDir(), "x.toml")
+	if err := os.WriteFile(outside, []byte("memoryMb = 4096"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, nearer); err != nil {
+		t.Fatal(err)
+	}
+	refuse("outside of its folder")
+	if err := os.Remove(nearer); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("b/real.toml", nearer); err != nil {
+		t.Fatal(err)
+	}
+	refuse("no such file")
+	if err := os.WriteFile(filepath.Join(root, "a", "b", "real.toml"), []byte("memoryMb = 200"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	find(nearer, 200)
+	if err := os.Remove(nearer); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(nearer, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	refuse("not a regular file")
+	if err := os.Remove(nearer); err != nil {
+		t.Fatal(err)
+	}
+	find(upper, 256)
+	if os.Getuid() == 0 {
+		if err := os.Chown(upper, 12345, 0); err != nil {
+			t.Fatal(err)
+		}
+		refuse("another user")
+	}
+}
+
+// Whatever the ceiling and the request: what is granted lies within both, a second
+// time changes nothing, and the order of the lists does not matter.
+func FuzzNarrow(f *testing.F) {
+	f.Add("memoryMb = 256\nallowNet = [\"*.a.com\", \"b.com:1\"]", 512, "x.a.com", "*.com", true)
+	f.Add("allowNet = [\"x.a.com\"]", 0, "*.a.com", "x.a.com:443", false)
+	f.Add("allowNetAny = true\nallowTcp = []", 128, "1.2.3.4", "[::1]:5", true)
+	f.Fuzz(func(t *testing.T, text string, memory int, one, two string, anyHost bool) {
+		c, err := ParseCeiling("x", []byte(text))
+		if err != nil {
+			if !errors.As(err, new(*CeilingError)) {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+		asked := Request{MemoryMB: memory, AllowNet: []string{one, two}, AllowNetAny: anyHost}
+		wide, _, err := Resolve(asked, nil)
+		if err != nil {
+			return
+		}
+		e, denials, err := Resolve(asked, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.MemoryMB > wide.MemoryMB || (c.MemoryMB != nil && e.MemoryMB > *c.MemoryMB) || (e.AllowNetAny && (!anyHost || !c.any())) {
+			t.Errorf("%q: %+v from %+v", text, e, wide)
+		}
+		within := func(rule string, list []string, anyToo bool) bool {
+			r, err := ParseNetRule(rule)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range list {
+				o, _ := ParseNetRule(text)
+				if both, ok := r.intersect(o); ok && both == r {
+					return true
+				}
+			}
+			both, ok := r.intersect(NetRule{Any: true})
+			return anyToo && ok && both == r
+		}
+		for _, rule := range e.AllowNet {
+			if !within(rule, wide.AllowNet, anyHost) {
+				t.Errorf("%q: %s was not asked for: %+v", text, rule, wide)
+			}
+			if c.AllowNet != nil && !within(rule, *c.AllowNet, c.any()) {
+				t.Errorf("%q: %s is not allowed", text, rule)
+			}
+		}
+		again, more, err := Resolve(Request(e), c)
+		if err != nil || !reflect.DeepEqual(again, e) || len(more) > 0 {
+			t.Errorf("%q: %+v, then %+v %v %v", text, e, again, more, err)
+		}
+		turned, other, err := Resolve(Request{MemoryMB: memory, AllowNet: []string{two, one}, AllowNetAny: anyHost}, c)
+		slices.Sort(turned.AllowNet)
+		slices.Sort(e.AllowNet)
+		if err != nil || !reflect.DeepEqual(turned, e) || len(other) != len(denials) {
+			t.Errorf("%q: turned round it is %+v %v, not %+v %v", text, turned, other, e, denials)
+		}
+	})
+}
