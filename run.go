@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,9 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	if err != nil {
 		return nil, err
 	}
+	if len(req.Secrets) > 0 && streams.Capture != nil {
+		return nil, &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
+	}
 	asked := req.policy()
 	eff, denials, err := policy.Resolve(asked, rt.opts.Ceiling)
 	if err != nil {
@@ -42,6 +46,14 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	} else if req.FreshProcess {
 		eff.Kernel = string(kernel)
 	}
+	code.secrets = map[string]string{}
+	for _, name := range eff.Secrets {
+		code.secrets[name] = req.Secrets[name]
+	}
+	redactor, err := record.NewRedactor(req.Secrets)
+	if err != nil {
+		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: err.Error()}
+	}
 	rec, err := rt.runs.Create(begin, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{asked, code.path, req.Args, req.Env, code.dir})
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
@@ -49,11 +61,16 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	rt.opts.Events(Event{EventRecord, rec.ID})
 	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{Effective: eff, Denials: denials, Ceiling: rt.opts.ceilingPath()}}
 
-	err = rt.run(ctx, code, eff, streams, rec, res)
+	err = rt.run(ctx, code, eff, streams, rec, redactor, res)
 	res.Duration.Total = time.Since(begin).Milliseconds()
+	var gone *GuestError
+	if errors.As(err, &gone) && redactor != nil { // it quotes the guest
+		err = &GuestError{Reason: redactor.String(gone.Reason), Console: redactor.String(gone.Console)}
+	}
 	if err != nil {
 		res.Error = err.Error()
 	}
+	res.Error = redactor.String(res.Error)
 	if e := finish(rec, res); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
@@ -67,6 +84,7 @@ func (req Request) policy() policy.Request {
 		Kernel: string(req.Kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
 		AllowNet: req.AllowNet, AllowNetAny: req.AllowNetAny, AllowTCP: req.AllowTCP,
 		MaxConnections: req.MaxConnections, MaxUpload: req.MaxUpload, MaxDownload: req.MaxDownload,
+		Secrets: slices.Sorted(maps.Keys(req.Secrets)),
 	}
 }
 
@@ -76,7 +94,7 @@ func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.
 }
 
 // run does what needs a machine, and fills in res.
-func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, streams IO, rec *record.Run, res *Result) error {
+func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, streams IO, rec *record.Run, redactor *record.Redactor, res *Result) error {
 	start := time.Now()
 	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
 	im, err := rt.ensureImage(ctx, image.Kernel(eff.Kernel), code.arch)
@@ -90,13 +108,19 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	if err != nil {
 		return rt.classify(ctx, res, "network", err)
 	}
-	network.Log, network.Capture = func(d netstack.Decision) { rec.Netlog(d) }, netstack.NewCapture(streams.Capture)
+	network.Log = func(d netstack.Decision) {
+		d.Name, d.Reason = redactor.String(d.Name), redactor.String(d.Reason)
+		rec.Netlog(d)
+	}
+	network.Capture = netstack.NewCapture(streams.Capture)
+	serial := redactor.Writer(rec.Console())
+	defer serial.Close()
 	code.relayed = relayed
 	var b *booted
 	var conn *guest.Conn
 	var booted time.Time
 	for conn == nil {
-		if b, err = rt.machine(ctx, im, code, eff.MemoryMB, network, rec.Console()); err != nil {
+		if b, err = rt.machine(ctx, im, code, eff.MemoryMB, network, serial); err != nil {
 			return rt.classify(ctx, res, "boot", err)
 		}
 		defer b.close()
@@ -131,7 +155,9 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	stderr := newCapped(eff.OutputBytes, rec.Stderr(), streams.Stderr)
 	timed, cancel := context.WithTimeoutCause(ctx, eff.Timeout(), errTimeout)
 	defer cancel()
-	end, err := conn.Stream(timed, streams.Stdin, stdout, stderr)
+	plainOut, plainErr := redactor.Writer(stdout), redactor.Writer(stderr)
+	end, err := conn.Stream(timed, streams.Stdin, plainOut, plainErr)
+	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	res.Duration.Run = time.Since(started).Milliseconds()
 	if errors.Is(err, guest.ErrGone) {
 		end, err = b.afterlife(ctx, err)
@@ -213,6 +239,7 @@ type program struct {
 	env         map[string]string
 	arch        image.Arch
 	ca          string
+	secrets     map[string]string
 	cold        bool
 	fresh       bool
 	relayed     []uint16 // ports of the guest's loopback that lead to ours
@@ -277,6 +304,17 @@ func checkCode(req Request) (program, error) {
 		}
 	}
 	maps.Copy(p.env, req.Env)
+	for name, value := range req.Secrets {
+		_, twice := req.Env[name]
+		switch {
+		case len(value) < record.MinSecret:
+			return bad("secrets", name, fmt.Sprintf("has %d bytes: a secret of less than %d would be found everywhere", len(value), record.MinSecret))
+		case strings.ContainsRune(value, 0):
+			return bad("secrets", name, "must not hold a NUL byte")
+		case twice:
+			return bad("secrets", name, "is in env too")
+		}
+	}
 	return p, nil
 }
 
@@ -328,7 +366,9 @@ func (p program) put(ctx context.Context, conn *guest.Conn) error {
 	if err := conn.Relay(p.relayed); err != nil {
 		return err
 	}
-	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: p.env, Dir: p.dir, CA: p.ca})
+	env := maps.Clone(p.env)
+	maps.Copy(env, p.secrets)
+	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, CA: p.ca})
 }
 
 // ensureImage returns the image for a kernel, building what is missing.

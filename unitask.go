@@ -51,6 +51,11 @@ type Request struct {
 	Args []string
 	// Env is added to the guest's environment, which holds PATH and HOME only.
 	Env map[string]string
+	// Secrets are added to the guest's environment by their names, each of 6 bytes or
+	// more. They are kept out of the record, and redacted, in their common encodings,
+	// from everything that the run says (record.Forms). A run that has some can't be
+	// captured: the capture would hold them.
+	Secrets map[string]string
 	// Dir is the working directory inside the guest, absolute; "" is /work.
 	Dir string
 

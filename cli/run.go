@@ -27,7 +27,7 @@ type runFlags struct {
 	code, file, lang, timeout, kernel, arch string
 	memory, connections                     int
 	output, upload, download                int64
-	env, allowNet, allowTCP                 []string
+	env, allowNet, allowTCP, secrets        []string
 	ca, pcap, policy                        string
 	allowNetAny, json, cold, fresh          bool
 }
@@ -82,6 +82,7 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 	fl.Int64Var(&f.download, "max-download", 0, "bytes that may come in (default 8 GiB)")
 	fl.Int64Var(&f.output, "output-bytes", 0, "bytes kept of each of stdout and stderr (default 16 MiB)")
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
+	fl.StringArrayVar(&f.secrets, "secret", nil, "NAME of the environment, or NAME=@FILE: given to the code, kept out of the record and of what it prints; repeatable")
 	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
 }
 
@@ -114,10 +115,13 @@ func (f *runFlags) granted(cmd *cobra.Command) (unitask.Request, error) {
 	if cmd.Flags().Changed("memory") && f.memory <= 0 {
 		return req, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))
 	}
+	var err error
+	if req.Secrets, err = readSecrets(f.secrets); err != nil {
+		return req, usage(err)
+	}
 	if f.timeout == "" {
 		return req, nil
 	}
-	var err error
 	if req.Timeout, err = parseTimeout(f.timeout); err != nil {
 		return req, usage(err)
 	}
@@ -365,4 +369,38 @@ func parseEnv(list []string) (map[string]string, error) {
 		env[name] = value
 	}
 	return env, nil
+}
+
+// maxSecretFile bounds a secret that comes from a file.
+const maxSecretFile = 64 << 10
+
+// readSecrets takes each secret from the environment or from the file that it names;
+// of a file's text one newline at the end is left out.
+func readSecrets(list []string) (map[string]string, error) {
+	secrets := map[string]string{}
+	for _, s := range list {
+		name, from, given := strings.Cut(s, "=")
+		switch {
+		case !given:
+			value, ok := os.LookupEnv(name)
+			if !ok || value == "" {
+				return nil, fmt.Errorf("--secret %s: the environment has no %s, or an empty one", name, name)
+			}
+			secrets[name] = value
+		case strings.HasPrefix(from, "@"):
+			f, err := os.Open(from[1:])
+			if err != nil {
+				return nil, fmt.Errorf("--secret %s: %w", name, err)
+			}
+			text, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
+			f.Close()
+			if err != nil || len(text) > maxSecretFile {
+				return nil, fmt.Errorf("--secret %s: %s can't be read, or has more than %d bytes", name, from[1:], maxSecretFile)
+			}
+			secrets[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+		default: // a value on the command line is in the process list
+			return nil, fmt.Errorf("--secret %s=…: use --secret %s with the value in the environment, or --secret %s=@FILE", name, name, name)
+		}
+	}
+	return secrets, nil
 }

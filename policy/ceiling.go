@@ -38,6 +38,9 @@ type Ceiling struct {
 	MaxUpload      *int64    `toml:"maxUploadBytes" json:"maxUploadBytes,omitempty"`
 	MaxDownload    *int64    `toml:"maxDownloadBytes" json:"maxDownloadBytes,omitempty"`
 
+	// Secrets are the names of the secrets that runs may have.
+	Secrets *[]string `toml:"secrets" json:"secrets,omitempty"`
+
 	text []byte // of the file, to name lines
 }
 
@@ -227,6 +230,7 @@ func (c *Ceiling) check() error {
 		set("maxUploadBytes", func() bool { return give(&r.MaxUpload, c.MaxUpload) }),
 		set("maxDownloadBytes", func() bool { return give(&r.MaxDownload, c.MaxDownload) }),
 		set("allowNet", func() bool { return give(&r.AllowNet, c.AllowNet) }),
+		set("secrets", func() bool { return give(&r.Secrets, c.Secrets) }),
 		set("allowTcp", func() bool { return give(&r.AllowTCP, c.AllowTCP) }),
 	)
 }
@@ -256,4 +260,7 @@ const Example = `# The most that unitask may give to a run started in this folde
 # maxConnections = 128
 # maxUploadBytes = 1073741824
 # maxDownloadBytes = 8589934592
+
+# Names of secrets that a run may be given (--secret).
+# secrets = ["GITHUB_TOKEN"]
 `

@@ -6,6 +6,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -30,6 +31,8 @@ type Request struct {
 	MaxConnections int   `json:"maxConnections,omitempty"`
 	MaxUpload      int64 `json:"maxUploadBytes,omitempty"`
 	MaxDownload    int64 `json:"maxDownloadBytes,omitempty"`
+	// Secrets are the names of the secrets that the code gets.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Effective is what a run gets.
@@ -45,6 +48,8 @@ type Effective struct {
 	MaxConnections int      `json:"maxConnections"`
 	MaxUpload      int64    `json:"maxUploadBytes"`
 	MaxDownload    int64    `json:"maxDownloadBytes"`
+
+	Secrets []string `json:"secrets"` // names
 }
 
 // Timeout is the time limit as a duration.
@@ -138,6 +143,9 @@ func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 	if e.AllowTCP, err = normalList("allowTcp", r.AllowTCP, ParseTCPRule); err != nil {
 		return Effective{}, nil, err
 	}
+	if e.Secrets, err = normalList("secrets", r.Secrets, parseName); err != nil {
+		return Effective{}, nil, err
+	}
 	if c == nil {
 		return e, nil, nil
 	}
@@ -161,4 +169,23 @@ func normalList[R fmt.Stringer](field string, list []string, parse func(string) 
 		}
 	}
 	return out, nil
+}
+
+// name is that of an environment variable.
+type name string
+
+func (n name) String() string { return string(n) }
+
+func (n name) intersect(o name) (name, bool) { return n, n == o }
+
+func parseName(s string) (name, error) {
+	for i, c := range []byte(s) {
+		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
+			return "", errors.New("is no name of an environment variable: letters, digits and _ only")
+		}
+	}
+	if s == "" || len(s) > 256 {
+		return "", errors.New("must have 1 to 256 bytes")
+	}
+	return name(s), nil
 }

@@ -9,7 +9,7 @@ import (
 
 func TestResolve(t *testing.T) {
 	e, denials, err := Resolve(Request{}, nil)
-	want := Effective{MemoryMB: 512, TimeoutSeconds: 60, OutputBytes: 16 << 20, AllowNet: []string{}, AllowTCP: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30}
+	want := Effective{MemoryMB: 512, TimeoutSeconds: 60, OutputBytes: 16 << 20, AllowNet: []string{}, AllowTCP: []string{}, Secrets: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30}
 	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
 	}
@@ -17,24 +17,26 @@ func TestResolve(t *testing.T) {
 		req   Request
 		field string
 	}{
-		"kernel":                 {Request{Kernel: "bsd"}, "kernel"},
-		"kernel in capitals":     {Request{Kernel: "Linux"}, "kernel"},
-		"too little memory":      {Request{MemoryMB: 127}, "memoryMb"},
-		"negative memory":        {Request{MemoryMB: -1}, "memoryMb"},
-		"too much memory":        {Request{MemoryMB: 1 << 30}, "memoryMb"},
-		"no time":                {Request{TimeoutSeconds: -0.001}, "timeoutSeconds"},
-		"too much time":          {Request{TimeoutSeconds: 86401}, "timeoutSeconds"},
-		"time that is no number": {Request{TimeoutSeconds: math.NaN()}, "timeoutSeconds"},
-		"endless time":           {Request{TimeoutSeconds: math.Inf(1)}, "timeoutSeconds"},
-		"negative output":        {Request{OutputBytes: -1}, "outputBytes"},
-		"too much output":        {Request{OutputBytes: 1<<30 + 1}, "outputBytes"},
-		"a host that is none":    {Request{AllowNet: []string{"a.com", "b c"}}, "allowNet"},
-		"every host":             {Request{AllowNet: []string{"*"}}, "allowNet"},
-		"no port":                {Request{AllowTCP: []string{"a.com"}}, "allowTcp"},
-		"too many hosts":         {Request{AllowNet: make([]string, MaxRules+1)}, "allowNet"},
-		"negative connections":   {Request{MaxConnections: -1}, "maxConnections"},
-		"negative upload":        {Request{MaxUpload: -1}, "maxUploadBytes"},
-		"negative download":      {Request{MaxDownload: -1}, "maxDownloadBytes"},
+		"kernel":                  {Request{Kernel: "bsd"}, "kernel"},
+		"kernel in capitals":      {Request{Kernel: "Linux"}, "kernel"},
+		"too little memory":       {Request{MemoryMB: 127}, "memoryMb"},
+		"negative memory":         {Request{MemoryMB: -1}, "memoryMb"},
+		"too much memory":         {Request{MemoryMB: 1 << 30}, "memoryMb"},
+		"no time":                 {Request{TimeoutSeconds: -0.001}, "timeoutSeconds"},
+		"too much time":           {Request{TimeoutSeconds: 86401}, "timeoutSeconds"},
+		"time that is no number":  {Request{TimeoutSeconds: math.NaN()}, "timeoutSeconds"},
+		"endless time":            {Request{TimeoutSeconds: math.Inf(1)}, "timeoutSeconds"},
+		"negative output":         {Request{OutputBytes: -1}, "outputBytes"},
+		"too much output":         {Request{OutputBytes: 1<<30 + 1}, "outputBytes"},
+		"a host that is none":     {Request{AllowNet: []string{"a.com", "b c"}}, "allowNet"},
+		"every host":              {Request{AllowNet: []string{"*"}}, "allowNet"},
+		"no port":                 {Request{AllowTCP: []string{"a.com"}}, "allowTcp"},
+		"too many hosts":          {Request{AllowNet: make([]string, MaxRules+1)}, "allowNet"},
+		"negative connections":    {Request{MaxConnections: -1}, "maxConnections"},
+		"negative upload":         {Request{MaxUpload: -1}, "maxUploadBytes"},
+		"a secret without a name": {Request{Secrets: []string{""}}, "secrets"},
+		"a secret's strange name": {Request{Secrets: []string{"A=B"}}, "secrets"},
+		"negative download":       {Request{MaxDownload: -1}, "maxDownloadBytes"},
 	} {
 		e, _, err := Resolve(c.req, nil)
 		var bad *FieldError

