@@ -245,6 +245,23 @@ func (s *poolServer) serve(conn *net.UnixConn) {
 	}
 }
 
+// known returns the spec of a key that the pool has seen.
+func (p *pool) known(key string) (machineSpec, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.shelves[key]
+	if s == nil {
+		return machineSpec{}, false
+	}
+	return s.spec, true
+}
+
+func (p *pool) lastRun() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
 // clone hands a clone out and holds it until it or its run has ended.
 func (s *poolServer) clone(conn *net.UnixConn, req poolRequest) {
 	ctx, cancel := context.WithTimeout(context.Background(), poolPatience)

@@ -353,23 +353,6 @@ func (p *pool) figures() PoolStats {
 	return st
 }
 
-// known returns the spec of a key that the pool has seen.
-func (p *pool) known(key string) (machineSpec, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.shelves[key]
-	if s == nil {
-		return machineSpec{}, false
-	}
-	return s.spec, true
-}
-
-func (p *pool) lastRun() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.last
-}
-
 // close destroys every clone, and returns when all are gone.
 func (p *pool) close() {
 	p.cancel()
