@@ -54,7 +54,8 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	if err != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: err.Error()}
 	}
-	rec, err := rt.runs.Create(begin, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{asked, code.path, req.Args, req.Env, code.dir})
+	rec, err := rt.runs.Create(begin, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{Request: asked, Path: code.path,
+		PackageType: code.packageType, Args: req.Args, Env: req.Env, Dir: code.dir, Arch: req.Arch, Cold: req.Cold, FreshProcess: req.FreshProcess, CA: req.CA})
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}
@@ -220,13 +221,52 @@ func finish(rec *record.Run, res *Result) error {
 	return rec.Finish(time.Now())
 }
 
-// recordedRequest is what the record holds of a request, the code aside.
+// recordedRequest is what the record holds of a request, the code and the secrets'
+// values aside.
 type recordedRequest struct {
 	policy.Request
-	Path string            `json:"path"`
-	Args []string          `json:"args,omitempty"`
-	Env  map[string]string `json:"env,omitempty"`
-	Dir  string            `json:"dir"`
+	Path         string            `json:"path"`
+	PackageType  string            `json:"packageType,omitempty"`
+	Args         []string          `json:"args,omitempty"`
+	Env          map[string]string `json:"env,omitempty"`
+	Dir          string            `json:"dir"`
+	Arch         image.Arch        `json:"arch,omitempty"`
+	Cold         bool              `json:"cold,omitempty"`
+	FreshProcess bool              `json:"freshProcess,omitempty"`
+	CA           string            `json:"ca,omitempty"`
+}
+
+// Recorded returns the request of a recorded run, to be run again. Its Secrets have
+// names and no values: those are nowhere.
+func (rt *Runtime) Recorded(id string) (Request, error) {
+	rec, err := rt.runs.Get(id)
+	if err != nil {
+		return Request{}, err
+	}
+	var r recordedRequest
+	if err := json.Unmarshal(rec.Request, &r); err != nil {
+		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
+	}
+	if rec.CodeFile != "code"+path.Ext(rec.CodeFile) {
+		return Request{}, fmt.Errorf("read the request of %s: its code's file can't be %q", id, rec.CodeFile)
+	}
+	code, err := os.ReadFile(rt.runs.Path(id, rec.CodeFile))
+	if err != nil {
+		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
+	}
+	req := Request{
+		Code: string(code), Path: r.Path, PackageType: r.PackageType, Args: r.Args, Env: r.Env, Dir: r.Dir,
+		Kernel: image.Kernel(r.Kernel), Arch: r.Arch, MemoryMB: r.MemoryMB, Timeout: time.Duration(r.TimeoutSeconds * float64(time.Second)), OutputBytes: r.OutputBytes,
+		Cold: r.Cold, FreshProcess: r.FreshProcess, AllowNet: r.AllowNet, AllowNetAny: r.AllowNetAny, AllowTCP: r.AllowTCP, CA: r.CA,
+		MaxConnections: r.MaxConnections, MaxUpload: r.MaxUpload, MaxDownload: r.MaxDownload,
+	}
+	for _, name := range r.Secrets {
+		if req.Secrets == nil {
+			req.Secrets = map[string]string{}
+		}
+		req.Secrets[name] = ""
+	}
+	return req, nil
 }
 
 // program is a request's code, checked.

@@ -91,7 +91,7 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return hint(usage(err), cmd.CommandPath()+" --help") })
 	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say more of what is done, on stderr")
-	root.AddCommand(a.runCommand(), a.inspectCommand(), a.imageCommand(), a.poolCommand(), a.policyCommand(), a.doctorCommand())
+	root.AddCommand(a.runCommand(), a.inspectCommand(), a.runsCommand(), a.imageCommand(), a.poolCommand(), a.policyCommand(), a.doctorCommand())
 	wrapArgs(root)
 	return root
 }

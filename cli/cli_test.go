@@ -87,7 +87,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "sleep": cmdSleep, "stranger": cmdStranger, "killpool": cmdKillPool, "waitfor": cmdWaitFor, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
+			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "waitfor": cmdWaitFor, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(borrow(base, ts.MkAbs(args[0])))
 			},
 		},
@@ -136,6 +136,13 @@ func cmdWaitFor(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("no %s holds %q", args[0], args[1])
+}
+
+// first: $FIRST is the id of the oldest run.
+func cmdFirst(ts *testscript.TestScript, _ bool, _ []string) {
+	runs, err := os.ReadDir(filepath.Join(ts.Getenv("UNITASK_HOME"), "runs"))
+	ts.Check(err)
+	ts.Setenv("FIRST", runs[0].Name())
 }
 
 // sleep DURATION

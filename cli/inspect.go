@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
 
@@ -108,6 +109,12 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 	row("requested", "%s", oneLine(rec.Request))
 	if rec.Effective != nil {
 		row("effective", "%s", oneLine(rec.Effective))
+	}
+	var denials []policy.Denial
+	if rec.Denials != nil && json.Unmarshal(rec.Denials, &denials) == nil {
+		for _, d := range denials {
+			row("denied", "%s %s: %s", d.Field, safe(d.Requested), d.Reason)
+		}
 	}
 	summary, decisions := networkTable(runs, rec)
 	row("network", "%s", summary)

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
@@ -28,14 +31,14 @@ type runFlags struct {
 	memory, connections                     int
 	output, upload, download                int64
 	env, allowNet, allowTCP, secrets        []string
-	ca, pcap, policy                        string
+	ca, pcap, policy, replay                string
 	allowNetAny, json, cold, fresh          bool
 }
 
 func (a *app) runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run (--code STRING | --code-file PATH | -) [flags] [-- ARG...]",
+		Use:   "run (--code STRING | --code-file PATH | - | --replay ID) [flags] [-- ARG...]",
 		Short: "Run code in a fresh machine",
 		Long: `Run boots a fresh machine, runs the code in it with Node, and destroys it.
 
@@ -57,6 +60,7 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.code, "code", "", "the code itself")
 	fl.StringVar(&f.file, "code-file", "", "a file that holds the code: .js .cjs .mjs .ts .cts .mts")
 	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
+	fl.StringVar(&f.replay, "replay", "", "run the request of this record again (ID, a unique prefix, or last); no other flag of the request goes with it")
 	f.policyFlags(cmd)
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
@@ -129,9 +133,13 @@ func (f *runFlags) granted(cmd *cobra.Command) (unitask.Request, error) {
 }
 
 func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
-	req, codeOnStdin, err := a.request(cmd, args, f)
-	if err != nil {
-		return a.failedJSON(f.json, err)
+	var req unitask.Request
+	var codeOnStdin bool
+	var err error
+	if f.replay == "" {
+		if req, codeOnStdin, err = a.request(cmd, args, f); err != nil {
+			return a.failedJSON(f.json, err)
+		}
 	}
 	ceiling, err := f.ceiling()
 	if err != nil {
@@ -142,6 +150,11 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return a.failedJSON(f.json, err)
 	}
 	defer rt.Close()
+	if f.replay != "" {
+		if req, err = recorded(cmd, args, rt, f.replay); err != nil {
+			return a.failedJSON(f.json, err)
+		}
+	}
 	var streams unitask.IO
 	if !codeOnStdin && !isTerminal(a.std.Stdin) {
 		streams.Stdin = a.std.Stdin
@@ -178,6 +191,40 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return hint(err, "unitask inspect "+res.RunID)
 	}
 	return err
+}
+
+// recorded is the request of a record, with its secrets' values from the environment
+// of now.
+func recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, id string) (unitask.Request, error) {
+	var other error
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		switch flag.Name {
+		case "replay", "json", "policy", "accel", "pcap", "verbose", "home", "cold":
+		default:
+			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
+		}
+	})
+	if len(args) > 0 {
+		other = fmt.Errorf("unexpected argument %q: the record has the code and its arguments", args[0])
+	}
+	if other != nil {
+		return unitask.Request{}, usage(other)
+	}
+	id, err := rt.Runs().Find(id)
+	if err != nil {
+		return unitask.Request{}, usage(err)
+	}
+	req, err := rt.Recorded(id)
+	if err != nil {
+		return req, usage(err)
+	}
+	if cold, err := cmd.Flags().GetBool("cold"); err == nil && cold {
+		req.Cold = true
+	}
+	if req.Secrets, err = readSecrets(slices.Sorted(maps.Keys(req.Secrets))); err != nil {
+		return req, usage(err)
+	}
+	return req, nil
 }
 
 // warmLater has a process of its own make the template that the next run like this

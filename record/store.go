@@ -255,6 +255,30 @@ func (s *Store) held(id string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
+// ErrRunning says that a run is still under way.
+var ErrRunning = errors.New("the run is still under way")
+
+// Remove removes a run's record, whole or not at all; the error is ErrRunning for one
+// that is under way.
+func (s *Store) Remove(id string) error {
+	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") {
+		return fmt.Errorf("%w: %q", ErrNotFound, id)
+	}
+	if s.held(id) {
+		return fmt.Errorf("%w: %s", ErrRunning, id)
+	}
+	gone := filepath.Join(s.dir, ".removed-"+id)
+	if err := os.Rename(filepath.Join(s.dir, id), gone); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s", ErrNotFound, id)
+	} else if err != nil {
+		return fmt.Errorf("remove record: %w", err)
+	}
+	if err := os.RemoveAll(gone); err != nil {
+		return fmt.Errorf("remove record: %w", err)
+	}
+	return nil
+}
+
 // Path is a file of a run.
 func (s *Store) Path(id, name string) string { return filepath.Join(s.dir, id, name) }
 

@@ -32,6 +32,7 @@ static size_t stdin_off, stdin_len;  // part of in_buf still owed to stdin
 static int file_fd = -1;             // the file that data frames go to
 static uint64_t file_left;
 static int started;     // the start frame went to Node: from here on output counts
+static int told;        // the host knows that the user's code has started
 static int seeded;      // fresh entropy is in: the host may connect
 static int rehearsing;  // the conversation is a rehearsal, and another one comes
 
@@ -415,7 +416,8 @@ static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_
 	if (c[0] == 'R' && !*ready) {
 		*ready = 1;
 		tell(a, udp, "UTD1");
-	} else if (c[0] == 'S' && conn >= 0 && !rehearsing) {
+	} else if (c[0] == 'S' && conn >= 0 && !rehearsing && !told) {
+		told = 1;
 		out_frame('s', "", 0);
 	} else if (c[0] == 'W' && conn >= 0 && rehearsing && flush_streams(a, conn) == 0) {
 		out_frame('w', "", 0);
