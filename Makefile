@@ -19,7 +19,7 @@ demo: image
 test: image
 	@hack/setup --test
 	bin/unitask image vendor --arch $(OTHER_ARCH)
-	$(GO) test -p 1 -timeout 20m $(TESTFLAGS) ./...
+	$(GO) test -p 1 -timeout 30m $(TESTFLAGS) ./...
 
 # What a reviewer would do by hand.
 check: $(STATICCHECK)

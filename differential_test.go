@@ -82,9 +82,16 @@ func TestDifferential(t *testing.T) {
 	exceptions := loadExceptions(t)
 	home := newHome(t)
 	for _, kernel := range kernels(t) {
-		for _, script := range scripts {
+		for i := range 2 * len(scripts) {
+			script, way, cold := scripts[i/2], "clone", i%2 == 1
+			if cold {
+				way = "cold"
+			}
+			if cold && i%8 != 1 && os.Getenv("UNITASK_TEST_COLD") == "" {
+				continue // a fourth of them, to save minutes; CI goes both ways with all
+			}
 			name := filepath.Base(script)
-			t.Run(string(kernel)+"/"+name, func(t *testing.T) {
+			t.Run(string(kernel)+"/"+way+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				slot(t)
 				text, err := os.ReadFile(script)
@@ -93,7 +100,7 @@ func TestDifferential(t *testing.T) {
 				}
 				want := onHost(t, name, string(text))
 				except := exceptionFor(exceptions, kernel, name)
-				got := inGuest(t, home, kernel, name, string(text), except)
+				got := inGuest(t, home, kernel, name, string(text), except, cold)
 				compare(t, except, want, got)
 			})
 		}
@@ -151,7 +158,7 @@ func exceptionFor(list []exception, kernel image.Kernel, name string) *exception
 	return nil
 }
 
-func inGuest(t *testing.T, home string, kernel image.Kernel, name, text string, except *exception) outcome {
+func inGuest(t *testing.T, home string, kernel image.Kernel, name, text string, except *exception, cold bool) outcome {
 	t.Helper()
 	timeout := differentialTimeout
 	if except != nil && except.Timeout > 0 {
@@ -160,7 +167,7 @@ func inGuest(t *testing.T, home string, kernel image.Kernel, name, text string, 
 	path := place(t, name, text)
 	var out, errs bytes.Buffer
 	res, err := unitask.Run(t.Context(), unitask.Request{
-		Code: text, Path: path, Dir: filepath.Dir(path), Args: scriptArgs[name], Kernel: kernel, Timeout: timeout,
+		Code: text, Path: path, Dir: filepath.Dir(path), Args: scriptArgs[name], Kernel: kernel, Timeout: timeout, Cold: cold,
 	}, unitask.Options{Home: home, IO: unitask.IO{Stdin: strings.NewReader(scriptStdin[name]), Stdout: &out, Stderr: &errs}})
 	if err != nil {
 		t.Fatalf("run: %v", err)

@@ -184,12 +184,16 @@ func TestEgress(t *testing.T) {
 		{"an upload beyond the limit", unitask.Request{AllowNet: good, MaxUpload: 100_000, Code: tryFetch + `f("http://good.example/digest", { method: "POST", body: "x".repeat(1e6) }).then((r) => console.log(r.startsWith("1000000") ? "went through" : "cut"))`}, "cut\n", `the run's limit of 100000 bytes up is reached`},
 	}
 	for _, kernel := range kernels(t) {
-		for _, c := range cases {
-			t.Run(string(kernel)+"/"+c.name, func(t *testing.T) {
+		for i := range 2 * len(cases) {
+			c, way, cold := cases[i/2], "clone", i%2 == 1
+			if cold {
+				way = "cold"
+			}
+			t.Run(string(kernel)+"/"+way+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				slot(t)
 				req := c.req
-				req.Kernel, req.Timeout = kernel, 30*time.Second
+				req.Kernel, req.Timeout, req.Cold = kernel, 30*time.Second, cold
 				res, err := unitask.Run(t.Context(), req, unitask.Options{Home: home, Upstream: web.upstream})
 				if err != nil || string(res.Stdout) != c.stdout {
 					t.Errorf("%v, stdout %q, want %q\n%s", err, res.Stdout, c.stdout, res.Stderr)
