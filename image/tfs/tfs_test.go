@@ -316,7 +316,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(seed[:512], seed[512:])
 	f.Fuzz(func(t *testing.T, head, log []byte) {
 		if len(head) > 512 || len(log) > 1<<16 {
-			t.Skip()
+			return
 		}
 		image := make([]byte, 1<<20)
 		copy(image, head)
