@@ -163,7 +163,7 @@ func FuzzUnpackTar(f *testing.F) {
 		outside := t.TempDir()
 		dir := filepath.Join(outside, "part")
 		if os.Mkdir(dir, 0o755) != nil {
-			t.Skip()
+			return
 		}
 		_ = unpackTar(bytes.NewReader(in), dir, everything)
 		if entries, _ := os.ReadDir(outside); len(entries) != 1 {
@@ -221,7 +221,7 @@ func FuzzBootableKernel(f *testing.F) {
 	f.Add(bzImage(lz4Of(f, []byte("\x7fELF....")), 8))
 	f.Fuzz(func(t *testing.T, bz []byte) {
 		if len(bz) > 1<<20 {
-			t.Skip()
+			return
 		}
 		bootableKernel(bz)
 	})
