@@ -6,13 +6,13 @@ import "time"
 
 // ShortOfMemory has the pool see no free memory until restore is called.
 func ShortOfMemory(rt *Runtime) (restore func()) {
-	set := func(f func() int64) {
+	set := func(f func() (int64, int64)) {
 		rt.pool.mu.Lock()
 		defer rt.pool.mu.Unlock()
-		rt.pool.free = f
+		rt.pool.memory = f
 	}
-	set(func() int64 { return 0 })
-	return func() { set(freeMemory) }
+	set(func() (int64, int64) { return 1 << 30, 1 << 20 })
+	return func() { set(memory) }
 }
 
 // LastRun sets when the pool saw its last run.

@@ -60,7 +60,7 @@ const (
 type pool struct {
 	rt     *Runtime
 	size   PoolSize
-	free   func() int64 // bytes of memory that may still be used
+	memory func() (total, free int64) // in bytes
 	ctx    context.Context
 	cancel context.CancelFunc
 	wake   chan struct{}
@@ -99,7 +99,7 @@ type PoolStats struct {
 
 func newPool(rt *Runtime, size PoolSize) *pool {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &pool{rt: rt, size: size, free: freeMemory, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), shelves: map[string]*shelf{}, last: time.Now()}
+	p := &pool{rt: rt, size: size, memory: memory, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), shelves: map[string]*shelf{}, last: time.Now()}
 	p.group.Go(func() { p.tend(ctx) })
 	return p
 }
@@ -249,8 +249,9 @@ func (p *pool) surplus(now time.Time) (out []*standby) {
 
 // closed says that nothing may stand ready now; mu is held.
 func (p *pool) closed(now time.Time) bool {
+	total, free := p.memory()
 	switch {
-	case p.free() < p.reserve():
+	case free < total/10: // the rest of the machine's
 		p.stats.Held = "memory is short"
 	case now.Sub(p.last) > poolIdle:
 		p.stats.Held = "no run for " + poolIdle.String()
@@ -259,9 +260,6 @@ func (p *pool) closed(now time.Time) bool {
 	}
 	return true
 }
-
-// reserve is the memory that the pool leaves free: a tenth of the machine's.
-func (p *pool) reserve() int64 { return totalMemory() / 10 }
 
 // refill starts makers for what is missing.
 func (p *pool) refill(ctx context.Context) {
@@ -368,29 +366,36 @@ func (p *pool) close() {
 	}
 }
 
-// totalMemory is the machine's, in bytes.
-func totalMemory() int64 { return meminfo("MemTotal") }
-
-// freeMemory is what may be used without hurting others: what the kernel says is
-// available, or what our cgroup (v2) still allows, if that is less. Where neither
-// can be read it is without end.
-func freeMemory() int64 {
-	free := meminfo("MemAvailable")
+// memory is what there is for us and what of it may be used without hurting others,
+// in bytes: the machine's (MemTotal, MemAvailable), or what our cgroup (v2) has and
+// still allows, its page cache aside, if that is less. What can't be read is without
+// end.
+func memory() (total, free int64) {
+	total, free = meminfo("MemTotal"), meminfo("MemAvailable")
 	self, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return free
+		return total, free
 	}
 	_, rest, ok := strings.Cut("\n"+string(self), "\n0::")
 	if !ok {
-		return free
+		return total, free
 	}
 	dir := filepath.Join("/sys/fs/cgroup", strings.TrimSpace(strings.SplitN(rest, "\n", 2)[0]))
 	limit, errMax := readInt(filepath.Join(dir, "memory.max"))
 	used, errUsed := readInt(filepath.Join(dir, "memory.current"))
 	if errMax != nil || errUsed != nil {
-		return free
+		return total, free // "max" is no number: no limit
 	}
-	return min(free, limit-used)
+	if stat, err := os.ReadFile(filepath.Join(dir, "memory.stat")); err == nil {
+		for line := range strings.Lines(string(stat)) {
+			if n, ok := strings.CutPrefix(line, "inactive_file "); ok {
+				if cache, err := strconv.ParseInt(strings.TrimSpace(n), 10, 64); err == nil {
+					used -= cache
+				}
+			}
+		}
+	}
+	return min(total, limit), min(free, limit-used)
 }
 
 func readInt(name string) (int64, error) {

@@ -155,7 +155,7 @@ func cmdSleep(ts *testscript.TestScript, _ bool, args []string) {
 // stranger SOCKET: another user's process asks the pool daemon, and is not answered.
 // Perl, because that user may execute what Debian has and not our test's binary.
 func cmdStranger(ts *testscript.TestScript, _ bool, args []string) {
-	const ask = `use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => "pool.sock") or die "connect: $!"; print $s qq({"op":"status"}\n); $s->flush; my $l = <$s>; print defined $l ? "answer: $l" : "nothing";`
+	const ask = `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "pool.sock") or die "connect: $!"; print $s qq({"op":"status"}\n); $s->flush; my $l = <$s>; print defined $l ? "answer: $l" : "nothing";`
 	cmd := exec.Command("perl", "-e", ask)
 	home, err := os.Open(filepath.Dir(ts.MkAbs(args[0])))
 	ts.Check(err)
