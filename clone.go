@@ -101,6 +101,11 @@ func (rt *Runtime) resolve(ctx context.Context, sh Shape) (machineSpec, error) {
 	return spec, nil
 }
 
+// shape is what the spec was made of.
+func (s machineSpec) shape() Shape {
+	return Shape{Kernel: s.image.Kernel, Arch: s.image.Arch, MemoryMB: s.memoryMB, FreshProcess: s.fresh}
+}
+
 // freshKernel is the kernel of a run that may want a fresh process: Nanos is its
 // process, and has no other.
 func freshKernel(k image.Kernel, fresh bool) (image.Kernel, error) {
@@ -122,11 +127,7 @@ func (rt *Runtime) clone(ctx context.Context, im *image.Image, memoryMB int, fre
 		return nil, err
 	}
 	if rt.pool != nil {
-		for {
-			s := rt.pool.take(spec)
-			if s == nil {
-				break
-			}
+		if s := rt.pool.take(spec); s != nil {
 			if b, err := s.open(ctx, spec, cfg, serial); err == nil {
 				return b, nil
 			}
@@ -166,6 +167,7 @@ type standby struct {
 	link    *os.File // our end of its network
 	state   []byte   // to be restored; nil when it was, and is paused
 	running bool     // not paused either: another process let it go on
+	spare   bool     // that restored it only now
 	since   time.Time
 	once    sync.Once
 }
@@ -227,7 +229,7 @@ func (s *standby) open(ctx context.Context, spec machineSpec, cfg netstack.Confi
 		return nil, err
 	}
 	b := newBooted(spec, network, serial)
-	b.machine, b.clone, b.pooled = s.machine, true, s.state == nil
+	b.machine, b.clone, b.pooled = s.machine, true, s.state == nil && !s.spare
 	s.machine.ReadConsole(b.console)
 	switch {
 	case s.state != nil:
@@ -332,7 +334,8 @@ func (l *loadedTemplates) load(store *vmm.Templates, key string) (*vmm.Template,
 	return t.Dup()
 }
 
-func (l *loadedTemplates) close() {
+// drop lets go of all of them.
+func (l *loadedTemplates) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key, kept := range l.kept {

@@ -26,6 +26,27 @@ func needClones(t *testing.T) {
 	needVM(t)
 }
 
+// A runtime makes the template that its next run is cloned from by itself.
+func TestWarm(t *testing.T) {
+	needClones(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	req := unitask.Request{Code: `console.log("hi")`, MemoryMB: 311}
+	for i := range 100 {
+		res, err := rt.Run(t.Context(), req, unitask.IO{})
+		if err != nil || string(res.Stdout) != "hi\n" || (i == 0 && res.Cloned) {
+			t.Fatalf("run %d: %+v %v", i, res, err)
+		}
+		if res.Cloned {
+			return
+		}
+	}
+	t.Error("none of 100 runs was cloned")
+}
+
 // No two clones of a template are alike in what must differ.
 const unique = `
 const c = require("crypto"), fs = require("fs"), net = require("net"), tls = require("tls"), dns = require("dns");

@@ -40,12 +40,6 @@ const (
 	poolClients  = 512
 )
 
-// ErrNoPool says that no pool daemon runs.
-var ErrNoPool = errors.New("no pool daemon runs")
-
-// ErrPoolRuns says that one runs already.
-var ErrPoolRuns = errors.New("a pool daemon runs already")
-
 type poolRequest struct {
 	Op  string `json:"op"`            // clone, status or down
 	Key string `json:"key,omitempty"` // of the clone's spec
@@ -56,18 +50,8 @@ type poolReply struct {
 	OK     bool        `json:"ok"`
 	Jail   string      `json:"jail,omitempty"`
 	Pid    int         `json:"pid,omitempty"`
+	Spare  bool        `json:"spare,omitempty"` // it had to be restored first
 	Status *PoolStatus `json:"status,omitempty"`
-}
-
-// PoolStatus is what a pool daemon says of itself.
-type PoolStatus struct {
-	Pid     int       `json:"pid"`
-	Started time.Time `json:"started"`
-	Min     int       `json:"min"`
-	Max     int       `json:"max"`
-	Shape   Shape     `json:"shape"`
-	Running int       `json:"running"` // runs under way on its clones
-	PoolStats
 }
 
 // ServePool is the pool daemon of the runtime's home, which must have been opened
@@ -256,12 +240,6 @@ func (p *pool) known(key string) (machineSpec, bool) {
 	return s.spec, true
 }
 
-func (p *pool) lastRun() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.last
-}
-
 // clone hands a clone out and holds it until it or its run has ended.
 func (s *poolServer) clone(conn *net.UnixConn, req poolRequest) {
 	ctx, cancel := context.WithTimeout(context.Background(), poolPatience)
@@ -281,7 +259,8 @@ func (s *poolServer) clone(conn *net.UnixConn, req poolRequest) {
 	}
 	defer c.close()
 	var err error
-	if c.state != nil { // a spare: restored here, where its monitor is
+	spare := c.state != nil
+	if spare { // restored here, where its monitor is
 		err = c.machine.Restore(ctx, c.state)
 	} else {
 		err = c.machine.Resume(ctx)
@@ -295,7 +274,7 @@ func (s *poolServer) clone(conn *net.UnixConn, req poolRequest) {
 		_ = writeLine(conn, poolReply{}, nil)
 		return
 	}
-	err = writeLine(conn, poolReply{OK: true, Jail: c.machine.Jail, Pid: c.machine.Pid()}, unix.UnixRights(int(c.link.Fd()), int(console.Fd())))
+	err = writeLine(conn, poolReply{OK: true, Jail: c.machine.Jail, Pid: c.machine.Pid(), Spare: spare}, unix.UnixRights(int(c.link.Fd()), int(console.Fd())))
 	console.Close()
 	c.link.Close() // the run's alone now: its end is the link's end
 	if err != nil {
@@ -346,8 +325,7 @@ func lease(ctx context.Context, conn *net.UnixConn, spec machineSpec) (*standby,
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(poolPatience))
-	sh := Shape{Kernel: spec.image.Kernel, Arch: spec.image.Arch, MemoryMB: spec.memoryMB, FreshProcess: spec.fresh}
-	if err := writeLine(conn, poolRequest{Op: "clone", Key: spec.key(), Shape: sh}, nil); err != nil {
+	if err := writeLine(conn, poolRequest{Op: "clone", Key: spec.key(), Shape: spec.shape()}, nil); err != nil {
 		return nil, err
 	}
 	var reply poolReply
@@ -377,7 +355,7 @@ func lease(ctx context.Context, conn *net.UnixConn, spec machineSpec) (*standby,
 	}
 	link := files[0]
 	files = files[1:]
-	return &standby{machine: machine, link: link, running: true, since: time.Now()}, nil
+	return &standby{machine: machine, link: link, running: true, spare: reply.Spare, since: time.Now()}, nil
 }
 
 // PoolDaemonStatus asks the home's pool daemon; the error is ErrNoPool where none runs.

@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // PoolSize is how many idle clones stand ready. Each serves one run and is then
@@ -72,6 +75,7 @@ type pool struct {
 	last    time.Time // of the last run
 	stats   PoolStats
 	fault   string // why the pool's own shape can't be made
+	held    string // why nothing may stand ready
 }
 
 // shelf is the clones of one shape.
@@ -204,8 +208,17 @@ func (p *pool) tend(ctx context.Context) {
 		case <-tick.C:
 		case <-p.wake:
 		}
-		destroy(p.surplus(time.Now()))
-		p.refill(ctx)
+		now, why := time.Now(), p.closed()
+		p.mu.Lock()
+		p.held = why
+		p.mu.Unlock()
+		if why != "" {
+			p.rt.loaded.drop()
+		}
+		destroy(p.surplus(now, why != ""))
+		if why == "" {
+			p.refill(ctx, now)
+		}
 	}
 }
 
@@ -218,11 +231,9 @@ func (p *pool) target(s *shelf, now time.Time) int {
 }
 
 // surplus takes out what should not be there (any more).
-func (p *pool) surplus(now time.Time) (out []*standby) {
+func (p *pool) surplus(now time.Time, closed bool) (out []*standby) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stats.Held = p.fault
-	closed := p.closed(now)
 	for key, s := range p.shelves {
 		keep := p.target(s, now)
 		if closed {
@@ -247,26 +258,29 @@ func (p *pool) surplus(now time.Time) (out []*standby) {
 	return out
 }
 
-// closed says that nothing may stand ready now; mu is held.
-func (p *pool) closed(now time.Time) bool {
-	total, free := p.memory()
-	switch {
-	case free < total/10: // the rest of the machine's
-		p.stats.Held = "memory is short"
-	case now.Sub(p.last) > poolIdle:
-		p.stats.Held = "no run for " + poolIdle.String()
-	default:
-		return false
+// closed says why nothing may stand ready now, "" if it may.
+func (p *pool) closed() string {
+	if total, free := p.memory(); free < total/10 { // the rest of the machine's
+		return "memory is short"
 	}
-	return true
+	if time.Since(p.lastRun()) > poolIdle {
+		return "no run for " + poolIdle.String()
+	}
+	return ""
+}
+
+// lastRun is when a run last asked.
+func (p *pool) lastRun() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
 }
 
 // refill starts makers for what is missing.
-func (p *pool) refill(ctx context.Context) {
+func (p *pool) refill(ctx context.Context, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Now()
-	if p.closed(now) || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return
 	}
 	total := 0
@@ -304,8 +318,7 @@ func (p *pool) make(ctx context.Context, s *shelf, onlySpare bool) {
 	if onlySpare || c == nil {
 		c, err = p.rt.spawn(ctx, s.spec)
 		if errors.Is(err, fs.ErrNotExist) {
-			sh := Shape{Kernel: s.spec.image.Kernel, Arch: s.spec.image.Arch, MemoryMB: s.spec.memoryMB, FreshProcess: s.spec.fresh}
-			if _, err = p.rt.MakeTemplate(ctx, sh); err == nil {
+			if _, err = p.rt.MakeTemplate(ctx, s.spec.shape()); err == nil {
 				c, err = p.rt.spawn(ctx, s.spec)
 			}
 		}
@@ -335,20 +348,29 @@ func (p *pool) make(ctx context.Context, s *shelf, onlySpare bool) {
 
 // figures returns the pool's figures.
 func (p *pool) figures() PoolStats {
+	st, pids := p.count()
+	for _, pid := range pids { // milliseconds each: no run waits for it
+		st.MemoryMB += proportional(pid) >> 20
+	}
+	return st
+}
+
+// count returns the figures without the memory, and the idle clones' processes.
+func (p *pool) count() (st PoolStats, pids []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := p.stats
-	st.Making = p.making
+	st = p.stats
+	st.Making, st.Held = p.making, cmp.Or(p.held, p.fault)
 	for _, s := range p.shelves {
 		st.Idle += len(s.ready)
 		for _, c := range s.ready {
-			st.MemoryMB += proportional(c.machine.Pid()) >> 20
+			pids = append(pids, c.machine.Pid())
 		}
 		if s.spare != nil {
 			st.Spare++
 		}
 	}
-	return st
+	return st, pids
 }
 
 // close destroys every clone, and returns when all are gone.
@@ -371,7 +393,7 @@ func (p *pool) close() {
 // still allows, its page cache aside, if that is less. What can't be read is without
 // end.
 func memory() (total, free int64) {
-	total, free = meminfo("MemTotal"), meminfo("MemAvailable")
+	total, free = machineMemory()
 	self, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return total, free
@@ -406,27 +428,29 @@ func readInt(name string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-func meminfo(field string) int64 {
-	return kilobytes("/proc/meminfo", field, math.MaxInt64)
-}
-
-// proportional is a process's share of the memory it uses (Pss), in bytes.
-func proportional(pid int) int64 {
-	return kilobytes("/proc/"+strconv.Itoa(pid)+"/smaps_rollup", "Pss", 0)
-}
-
-// kilobytes reads a field of one of the kernel's tables, in bytes.
-func kilobytes(name, field string, otherwise int64) int64 {
-	text, err := os.ReadFile(name)
+// machineMemory is MemTotal and MemAvailable, in bytes.
+func machineMemory() (total, free int64) {
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
-		return otherwise
+		return math.MaxInt64, math.MaxInt64
 	}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, field+":"); ok {
-			if n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64); err == nil {
-				return n << 10
-			}
-		}
+	m, err := proc.Meminfo()
+	if err != nil || m.MemTotalBytes == nil || m.MemAvailableBytes == nil {
+		return math.MaxInt64, math.MaxInt64
 	}
-	return otherwise
+	return int64(*m.MemTotalBytes), int64(*m.MemAvailableBytes)
+}
+
+// proportional is a process's share of the memory it uses (Pss), in bytes; 0 if it
+// can't be told.
+func proportional(pid int) int64 {
+	proc, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0
+	}
+	m, err := proc.ProcSMapsRollup()
+	if err != nil {
+		return 0
+	}
+	return int64(m.Pss)
 }

@@ -41,11 +41,11 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	if err != nil {
 		return nil, err
 	}
-	if kernel, err := freshKernel(image.Kernel(eff.Kernel), req.FreshProcess); err != nil {
+	kernel, err := freshKernel(image.Kernel(eff.Kernel), req.FreshProcess)
+	if err != nil {
 		return nil, err
-	} else if req.FreshProcess {
-		eff.Kernel = string(kernel)
 	}
+	eff.Kernel = string(kernel)
 	code.secrets = map[string]string{}
 	for _, name := range eff.Secrets {
 		code.secrets[name] = req.Secrets[name]
@@ -64,6 +64,9 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 
 	err = rt.run(ctx, code, eff, streams, rec, redactor, res)
 	res.Duration.Total = time.Since(begin).Milliseconds()
+	if err == nil && !res.Cloned && !req.Cold {
+		defer rt.warm(Shape{Kernel: res.Kernel, Arch: req.Arch, MemoryMB: res.MemoryMB, FreshProcess: req.FreshProcess})
+	}
 	var gone *GuestError
 	if errors.As(err, &gone) && redactor != nil { // it quotes the guest
 		err = &GuestError{Reason: redactor.String(gone.Reason), Console: redactor.String(gone.Console)}

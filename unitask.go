@@ -25,6 +25,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -122,6 +123,9 @@ type Options struct {
 	// destroys them. PoolShape is what Min of them are made for.
 	Pool      PoolSize
 	PoolShape Shape
+	// Warm is told of a run that found no template to be cloned from, when it has
+	// ended; nil has the runtime make one in the background, until Close.
+	Warm func(Shape)
 	// PoolDaemon has runs use the clones of the pool daemon of this home (ServePool)
 	// where one runs.
 	PoolDaemon bool
@@ -142,6 +146,9 @@ func (o Options) ceilingPath() string {
 // The Result is not nil once there is a record, also when err is not nil. A ctx
 // that ends stops the machine; err then wraps its cause.
 func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
+	if opts.Warm == nil {
+		opts.Warm = func(Shape) {} // there is no background
+	}
 	rt, err := Open(opts)
 	if err != nil {
 		return nil, err
@@ -160,6 +167,10 @@ type Runtime struct {
 	templates *vmm.Templates
 	loaded    loadedTemplates
 	pool      *pool // nil without one
+
+	background context.Context // ends with Close
+	stop       context.CancelFunc
+	group      sync.WaitGroup // of what runs in the background
 }
 
 // DefaultHome is $UNITASK_HOME, or ~/.unitask.
@@ -213,6 +224,7 @@ func Open(opts Options) (*Runtime, error) {
 		templates: vmm.OpenTemplates(filepath.Join(opts.Home, "templates")),
 		loaded:    loadedTemplates{kept: map[string]loadedTemplate{}},
 	}
+	rt.background, rt.stop = context.WithCancel(context.Background())
 	if opts.Pool.Max > 0 && vmm.CanClone {
 		rt.pool = newPool(rt, opts.Pool)
 		if opts.Pool.Min > 0 {
@@ -239,12 +251,30 @@ func (rt *Runtime) Pool() PoolStats {
 	return rt.pool.figures()
 }
 
+// warm sees to it that the next run like one that had to boot is cloned. A pool does
+// that by itself.
+func (rt *Runtime) warm(sh Shape) {
+	switch {
+	case !vmm.CanClone || rt.pool != nil || rt.background.Err() != nil:
+	case rt.opts.Warm != nil:
+		rt.opts.Warm(sh)
+	default:
+		rt.group.Go(func() {
+			if _, err := rt.MakeTemplate(rt.background, sh); err != nil && rt.background.Err() == nil {
+				rt.opts.Events(Event{EventRetry, "no template could be made: " + err.Error()})
+			}
+		})
+	}
+}
+
 // Close frees what the runtime holds, its pool's machines among it. Runs under way
 // go on.
 func (rt *Runtime) Close() error {
+	rt.stop()
+	rt.group.Wait()
 	if rt.pool != nil {
 		rt.pool.close()
 	}
-	rt.loaded.close()
+	rt.loaded.drop()
 	return nil
 }

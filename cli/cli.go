@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 
@@ -80,9 +81,8 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root = group(root, a.runCommand(), a.inspectCommand(), a.runsCommand(), a.imageCommand(), a.poolCommand(), a.policyCommand(), a.doctorCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)
 	root.SetErr(a.std.Stderr)
@@ -91,7 +91,6 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return hint(usage(err), cmd.CommandPath()+" --help") })
 	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say more of what is done, on stderr")
-	root.AddCommand(a.runCommand(), a.inspectCommand(), a.runsCommand(), a.imageCommand(), a.poolCommand(), a.policyCommand(), a.doctorCommand())
 	wrapArgs(root)
 	return root
 }
@@ -120,6 +119,38 @@ func (a *app) open() (*unitask.Runtime, error) {
 func (a *app) openWith(opts unitask.Options) (*unitask.Runtime, error) {
 	opts.Home, opts.Accel, opts.Events = a.home, vmm.Accel(a.accel), a.ui.event(a.verbose)
 	return unitask.Open(opts)
+}
+
+// withRuntime gives a command the runtime for as long as it runs.
+func (a *app) withRuntime(do func(*cobra.Command, []string, *unitask.Runtime) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		rt, err := a.open()
+		if err != nil {
+			return err
+		}
+		defer rt.Close()
+		return do(cmd, args, rt)
+	}
+}
+
+// group is a command that only holds others.
+func group(cmd *cobra.Command, members ...*cobra.Command) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(members...)
+	return cmd
+}
+
+// detached is a command line of our own program that outlives us.
+func detached(args ...string) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd, nil
 }
 
 // isTerminal says whether a stream is one.

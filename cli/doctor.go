@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -13,12 +15,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short: "Check everything a run needs, and boot a machine",
 		Long:  `Doctor checks QEMU, the vendored parts, the image and the store, and boots the image on every accelerator that might work here. It exits with 1 if something is wrong.`,
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			r := rt.Doctor(cmd.Context())
 			if !r.OK {
 				a.code = 1
@@ -40,7 +37,7 @@ func (a *app) doctorCommand() *cobra.Command {
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one report object")
 	cmd.Flags().StringVar(&a.accel, "accel", "auto", "accelerator to boot with: auto, kvm, hvf or tcg")

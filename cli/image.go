@@ -12,14 +12,10 @@ import (
 )
 
 func (a *app) imageCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "image",
 		Short: "Build, list and remove the images that machines boot from",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.imageBuild(), a.imageList(), a.imageRemove(), a.imagePrune(), a.imageVendor())
-	return cmd
+	}, a.imageBuild(), a.imageList(), a.imageRemove(), a.imagePrune(), a.imageVendor())
 }
 
 func (a *app) imageBuild() *cobra.Command {
@@ -34,12 +30,7 @@ prints its digest. -o writes a nanos image's disk to a file that stands alone: i
 boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 -kernel.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			ar, err := image.ParseArch(arch)
 			if err != nil {
 				return usage(err)
@@ -69,7 +60,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 			fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
 			a.ui.note("%s image for %s, %d MiB, ready after %.1f s", im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
@@ -87,12 +78,7 @@ func (a *app) imageList() *cobra.Command {
 		Use:   "ls",
 		Short: "List the images in the store, or an image's files",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			if files != "" {
 				return a.imageFiles(rt.Images(), files, asJSON)
 			}
@@ -110,7 +96,7 @@ func (a *app) imageList() *cobra.Command {
 			}
 			a.ui.table("IMAGE|KERNEL|ARCH|VERSION|NODE|SIZE|BUILT", rows)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	cmd.Flags().StringVar(&files, "files", "", "list the files of the image whose digest begins so, read back from its disk")
@@ -144,12 +130,7 @@ func (a *app) imageRemove() *cobra.Command {
 		Use:   "rm IMAGE...",
 		Short: "Remove images from the store",
 		Args:  cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(_ *cobra.Command, args []string, rt *unitask.Runtime) error {
 			for _, prefix := range args {
 				digest, err := rt.Images().Remove(prefix)
 				if err != nil {
@@ -158,7 +139,7 @@ func (a *app) imageRemove() *cobra.Command {
 				fmt.Fprintln(a.std.Stdout, digest)
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -167,12 +148,7 @@ func (a *app) imagePrune() *cobra.Command {
 		Use:   "prune",
 		Short: "Remove every template, and the images that no run uses any more",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			list, err := rt.Images().List()
 			if err != nil {
 				return err
@@ -189,7 +165,7 @@ func (a *app) imagePrune() *cobra.Command {
 			}
 			fmt.Fprintf(a.std.Stdout, "%d templates and %d images removed\n", rt.Templates().Prune(0), removed)
 			return nil
-		},
+		}),
 	}
 }
 
@@ -210,12 +186,7 @@ kernel from then on.
 packages (.deb, .tgz), a Nanos release (.tar.gz, or a folder with kernel.img,
 boot.img and klibs), or the vendor folder of another machine's store.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			ar, err := image.ParseArch(arch)
 			if err != nil {
 				return usage(err)
@@ -250,7 +221,7 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 			}
 			a.ui.table("PART|VERSION|LICENSE|", rows)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
 	cmd.Flags().StringVar(&nanos, "nanos", "", "fetch a Nanos release instead: --nanos, or --nanos=VERSION")

@@ -26,12 +26,7 @@ func (a *app) inspectCommand() *cobra.Command {
 		Short: "Show the record of a run",
 		Long:  `Inspect shows what a run was asked, what it was granted, how it ended and what it printed. ID is a run's id, a unique prefix of one, or "last".`,
 		Args:  cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(_ *cobra.Command, args []string, rt *unitask.Runtime) error {
 			runs := rt.Runs()
 			id, err := runs.Find(args[0])
 			if err != nil {
@@ -48,7 +43,7 @@ func (a *app) inspectCommand() *cobra.Command {
 				return a.inspectJSON(runs, rec)
 			}
 			return a.inspect(runs, rec)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the record as one object, streams included")
 	return cmd
@@ -113,7 +108,7 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 	var denials []policy.Denial
 	if rec.Denials != nil && json.Unmarshal(rec.Denials, &denials) == nil {
 		for _, d := range denials {
-			row("denied", "%s %s: %s", d.Field, safe(d.Requested), d.Reason)
+			row("denied", "%s", denial(d))
 		}
 	}
 	summary, decisions := networkTable(runs, rec)

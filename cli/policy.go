@@ -13,18 +13,14 @@ import (
 )
 
 func (a *app) policyCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "policy",
 		Short: "Show or begin the ceiling that runs are held to",
 		Long: `Policy is about .unitask.toml, the most that a run gets. It is looked for from
 the working directory upwards, and the first one found holds. A run that asks for
 more gets less, and says so; a file that can't be read as it was meant (an unknown
 key, a wrong type, written by others) lets nothing run.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.policyShow(), a.policyInit())
-	return cmd
+	}, a.policyShow(), a.policyInit())
 }
 
 func (a *app) policyShow() *cobra.Command {
@@ -71,7 +67,7 @@ func (a *app) policyShow() *cobra.Command {
 			}
 			row("effective", effective)
 			for _, d := range denials {
-				fmt.Fprintf(a.std.Stdout, "%-10s %s %s: %s\n", "denied", d.Field, safe(d.Requested), d.Reason)
+				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "denied", denial(d))
 			}
 			return nil
 		},

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,18 +16,14 @@ import (
 )
 
 func (a *app) poolCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "pool",
 		Short: "Keep machines ready, so that runs need not wait for one",
 		Long: `Pool keeps clones ready in a background process of your own. unitask run uses one
 where there is one, and does without where there is not; each serves one run and
 is destroyed. The process hands machines out and sees nothing else of a run: the
 policy, the network, the record and the streams stay with the command that runs.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.poolUp(), a.poolDown(), a.poolStatus(), a.poolServe())
-	return cmd
+	}, a.poolUp(), a.poolDown(), a.poolStatus(), a.poolServe())
 }
 
 type poolFlags struct {
@@ -140,20 +134,18 @@ func (a *app) poolUp() *cobra.Command {
 
 // startPool starts `pool serve` as a process of its own, which outlives us.
 func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName string, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, "", err
-	}
 	logName = filepath.Join(home, "pool.log")
 	log, err := os.OpenFile(logName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, "", err
 	}
 	defer log.Close()
-	cmd := exec.Command(self, "--home", home, "pool", "serve", "--size", f.size, "--memory", strconv.Itoa(f.memory), "--kernel", f.kernel,
+	cmd, err := detached("--home", home, "pool", "serve", "--size", f.size, "--memory", strconv.Itoa(f.memory), "--kernel", f.kernel,
 		"--fresh-process="+strconv.FormatBool(f.fresh), "--idle", f.idle.String())
-	cmd.Dir, cmd.Stderr = "/", log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err != nil {
+		return nil, "", err
+	}
+	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		return nil, "", err
 	}
@@ -170,19 +162,14 @@ func (a *app) poolDown() *cobra.Command {
 		Use:   "down",
 		Short: "End the pool, after the runs that are under way on its machines",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
-			err = unitask.StopPoolDaemon(cmd.Context(), rt.Images().Home())
+		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
+			err := unitask.StopPoolDaemon(cmd.Context(), rt.Images().Home())
 			if errors.Is(err, unitask.ErrNoPool) {
 				a.ui.note("no pool is up")
 				return nil
 			}
 			return err
-		},
+		}),
 	}
 }
 
@@ -192,12 +179,7 @@ func (a *app) poolStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show the pool; exit code 1 where none is up",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			st, err := unitask.PoolDaemonStatus(rt.Images().Home())
 			if errors.Is(err, unitask.ErrNoPool) {
 				a.code = 1
@@ -217,7 +199,7 @@ func (a *app) poolStatus() *cobra.Command {
 				fmt.Fprintf(a.std.Stdout, "held     %s\n", st.Held)
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -23,7 +22,6 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/vmm"
 )
 
 type runFlags struct {
@@ -145,7 +143,8 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}
-	rt, err := a.openWith(unitask.Options{PoolDaemon: true, Ceiling: ceiling})
+	var rt *unitask.Runtime
+	rt, err = a.openWith(unitask.Options{PoolDaemon: true, Ceiling: ceiling, Warm: func(sh unitask.Shape) { warmLater(rt.Images().Home(), sh) }})
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}
@@ -174,9 +173,6 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	a.code = unitask.ExitCode(res, err)
 	if errors.Is(err, syscall.EPIPE) {
 		a.code = exitPipe
-	}
-	if err == nil && !res.Cloned && !f.cold {
-		warmLater(rt, res, f)
 	}
 	if f.json {
 		if res == nil {
@@ -230,16 +226,10 @@ func recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, id string)
 // warmLater has a process of its own make the template that the next run like this
 // one is cloned from. This run does not wait for it; it ends by itself after some
 // seconds. That it can't be started, or fails, only means that the next run boots.
-func warmLater(rt *unitask.Runtime, res *unitask.Result, f runFlags) {
-	self, err := os.Executable()
-	if err != nil || !vmm.CanClone {
-		return
-	}
-	cmd := exec.Command(self, "--home", rt.Images().Home(), "image", "build", "--warm", "--kernel", string(res.Kernel), "--arch", f.arch, "--memory", strconv.Itoa(res.MemoryMB),
-		"--fresh-process="+strconv.FormatBool(f.fresh))
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if cmd.Start() == nil {
+func warmLater(home string, sh unitask.Shape) {
+	cmd, err := detached("--home", home, "image", "build", "--warm", "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB),
+		"--fresh-process="+strconv.FormatBool(sh.FreshProcess))
+	if err == nil && cmd.Start() == nil {
 		_ = cmd.Process.Release()
 	}
 }
@@ -256,7 +246,7 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 		a.ui.note("output beyond %d bytes a stream was dropped; --output-bytes keeps more", res.Policy.Effective.OutputBytes)
 	}
 	for _, d := range res.Policy.Denials {
-		a.ui.note("denied: %s %s: %s", d.Field, safe(d.Requested), d.Reason)
+		a.ui.note("denied: %s", denial(d))
 	}
 	if a.verbose {
 		how := "boot"

@@ -19,14 +19,10 @@ import (
 )
 
 func (a *app) runsCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "runs",
 		Short: "List and remove the records of runs",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.runsList(), a.runsRemove(), a.runsPrune())
-	return cmd
+	}, a.runsList(), a.runsRemove(), a.runsPrune())
 }
 
 // listed is a run as the list shows it.
@@ -72,6 +68,13 @@ func list(runs *record.Store, id string) listed {
 	return l
 }
 
+// newest are the ids of all runs, the newest first.
+func newest(runs *record.Store) ([]string, error) {
+	ids, err := runs.IDs()
+	slices.Reverse(ids)
+	return ids, err
+}
+
 func firstLine(name string) string {
 	f, err := os.Open(name)
 	if err != nil {
@@ -96,7 +99,7 @@ func (a *app) runsList() *cobra.Command {
 		Use:   "ls",
 		Short: "List runs, the newest first",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			age, err := parseAge(since)
 			if err != nil {
 				return usage(fmt.Errorf("--since %q: %w", since, err))
@@ -104,16 +107,10 @@ func (a *app) runsList() *cobra.Command {
 			if limit < 0 {
 				return usage(fmt.Errorf("--limit %d: must be 0 or more", limit))
 			}
-			rt, err := a.open()
+			ids, err := newest(rt.Runs())
 			if err != nil {
 				return err
 			}
-			defer rt.Close()
-			ids, err := rt.Runs().IDs()
-			if err != nil {
-				return err
-			}
-			slices.Reverse(ids)
 			found := []listed{}
 			for _, id := range ids {
 				if limit > 0 && len(found) == limit {
@@ -132,7 +129,7 @@ func (a *app) runsList() *cobra.Command {
 			}
 			a.runsTable(found)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&status, "status", "", "only with this outcome or status: exited, timeout, oom, signaled, crashed, failed, cancelled, running, interrupted, done")
 	cmd.Flags().StringVar(&since, "since", "", "only from the last: 90m, 12h, 7d")
@@ -174,12 +171,7 @@ func (a *app) runsRemove() *cobra.Command {
 		Use:   "rm ID...",
 		Short: "Remove records",
 		Args:  cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			rt, err := a.open()
-			if err != nil {
-				return err
-			}
-			defer rt.Close()
+		RunE: a.withRuntime(func(_ *cobra.Command, args []string, rt *unitask.Runtime) error {
 			for _, arg := range args {
 				id, err := rt.Runs().Find(arg)
 				if err == nil {
@@ -194,7 +186,7 @@ func (a *app) runsRemove() *cobra.Command {
 				fmt.Fprintln(a.std.Stdout, id)
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -205,7 +197,7 @@ func (a *app) runsPrune() *cobra.Command {
 		Use:   "prune (--keep N | --older-than AGE)",
 		Short: "Remove old records; those of runs under way stay",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			byCount, byAge := cmd.Flags().Changed("keep"), cmd.Flags().Changed("older-than")
 			if !byCount && !byAge {
 				return usage(errors.New("say which: --keep N, --older-than AGE, or both"))
@@ -217,16 +209,10 @@ func (a *app) runsPrune() *cobra.Command {
 			if err != nil {
 				return usage(fmt.Errorf("--older-than %q: %w", older, err))
 			}
-			rt, err := a.open()
+			ids, err := newest(rt.Runs())
 			if err != nil {
 				return err
 			}
-			defer rt.Close()
-			ids, err := rt.Runs().IDs()
-			if err != nil {
-				return err
-			}
-			slices.Reverse(ids)
 			removed := 0
 			for i, id := range ids {
 				if byCount && i < keep {
@@ -244,7 +230,7 @@ func (a *app) runsPrune() *cobra.Command {
 			}
 			fmt.Fprintf(a.std.Stdout, "%d runs removed\n", removed)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().IntVar(&keep, "keep", 0, "the newest so many stay")
 	cmd.Flags().StringVar(&older, "older-than", "", "only those that are older: 90m, 12h, 7d")

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-
 	"strings"
 	"text/tabwriter"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
 )
 
 // This file prints. The rules for messages:
@@ -102,6 +102,11 @@ func safe(s string) string {
 		return q
 	}
 	return s
+}
+
+// denial is one line about something that was asked for and not given.
+func denial(d policy.Denial) string {
+	return fmt.Sprintf("%s %s: %s", d.Field, safe(d.Requested), d.Reason)
 }
 
 // mark is a check's sign, green or red on a terminal.

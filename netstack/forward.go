@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -30,7 +31,7 @@ type forwarder struct {
 	log      *netlog
 	ctx      context.Context // ends with the network
 
-	rate     bucket
+	rate     *rate.Limiter // new connections
 	open     atomic.Int64
 	up, down atomic.Int64 // bytes of the run
 
@@ -89,7 +90,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	d.Rule = rule.rule.Text
 	switch {
-	case !f.rate.take():
+	case !f.rate.Allow():
 		deny("more than " + strconv.Itoa(f.limits.NewPerSecond) + " new connections a second")
 		return
 	case f.open.Add(1) > int64(f.limits.Connections):
@@ -349,31 +350,3 @@ func (fl *flow) copyDown(response chan<- bool) error {
 // onlyReader hides a connection's WriterTo and ReaderFrom, which would go round the
 // counting.
 type onlyReader struct{ io.Reader }
-
-// bucket limits a rate; the zero value lets nothing through.
-type bucket struct {
-	perSecond float64
-	now       func() time.Time
-
-	mu     sync.Mutex
-	tokens float64
-	last   time.Time
-}
-
-// newBucket returns one that is full: a second's worth may come at once.
-func newBucket(perSecond int, now func() time.Time) bucket {
-	return bucket{perSecond: float64(perSecond), now: now, tokens: float64(perSecond), last: now()}
-}
-
-func (b *bucket) take() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.now()
-	b.tokens = min(b.perSecond, b.tokens+now.Sub(b.last).Seconds()*b.perSecond)
-	b.last = now
-	if b.tokens < 1 {
-		return false
-	}
-	b.tokens--
-	return true
-}

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -111,7 +112,7 @@ type Network struct {
 	log     *netlog
 	control *control
 	forward *forwarder
-	queries bucket
+	queries *rate.Limiter
 
 	cancel context.CancelFunc
 	group  sync.WaitGroup
@@ -154,8 +155,8 @@ func New(cfg Config) (*Network, error) {
 	}
 	n.forward = &forwarder{filter: filter{append([]Rule(nil), cfg.Rules...)}, names: newNames(), upstream: cfg.Upstream.withDefaults(),
 		limits: cfg.Limits.withDefaults(), log: n.log, ctx: ctx}
-	n.forward.rate = newBucket(n.forward.limits.NewPerSecond, cfg.Now)
-	n.queries = newBucket(n.forward.limits.DNSPerSecond, cfg.Now)
+	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
+	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
 	if n.stack, err = newStack(n.ep); err != nil {
 		cancel()
 		conn.Close()
@@ -265,7 +266,7 @@ func (n *Network) handleUDP(p packet) {
 	case p.src != GuestAddr:
 		n.log.drop(DropSource)
 	case p.dst == GatewayAddr && p.dstPort == dnsPort:
-		if !n.queries.take() {
+		if !n.queries.Allow() {
 			n.log.drop(DropDNS)
 			return
 		}

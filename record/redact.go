@@ -29,8 +29,9 @@ type node struct {
 	match int32 // the longest form that ends here
 }
 
-// maxForms bounds the automaton: a node takes a kilobyte.
-const maxForms = 1 << 20
+// maxForms bounds the bytes of all forms: the automaton has a node of a kilobyte for
+// each.
+const maxForms = 1 << 16
 
 // NewRedactor makes a redactor for secrets by their names; nil for none.
 func NewRedactor(secrets map[string]string) (*Redactor, error) {
@@ -47,8 +48,8 @@ func NewRedactor(secrets map[string]string) (*Redactor, error) {
 	total := 0
 	for _, name := range names {
 		for _, form := range Forms(secrets[name]) {
-			if total += len(form); total > maxForms/16 {
-				return nil, fmt.Errorf("secrets are too long to be looked for in what the code prints: %d bytes in all their forms, %d is the most", total, maxForms/16)
+			if total += len(form); total > maxForms {
+				return nil, fmt.Errorf("secrets are too long to be looked for in what the code prints: %d bytes in all their forms, %d is the most", total, maxForms)
 			}
 			r.insert(form)
 		}

@@ -56,7 +56,9 @@ type row struct {
 	subject   func() error
 	reference func() error
 	against   string
+	setup     func() error // once
 	before    func() error // each round, not timed
+	after     func() bool  // once; measures what else there is
 	rounds    int
 }
 
@@ -150,16 +152,16 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 			reference: func() error { return s.many(kernel, true) }, against: "the same, cold", rounds: 2},
 		{name: "Run of the package, pool", target: 1.0, subject: func() error { return s.inProcess(pooled, kernel) }, reference: node, against: "node on the host",
 			before: func() error { return s.full(pooled.Pool) }},
-		{name: "run, pool daemon", target: 2.0, subject: command(run), reference: node, against: "node on the host", before: func() error { return s.full(s.daemon) }},
+		{name: "run, pool daemon", target: 2.0, subject: command(run), reference: node, against: "node on the host",
+			setup: func() error { pooled.Close(); return s.up(kernel, pool) }, before: func() error { return s.full(s.daemon) }, after: func() bool { return s.down(kernel) }},
 	}
 	ok = true
 	for _, r := range rows {
 		if !strings.Contains(r.name, only) {
 			continue
 		}
-		if strings.HasPrefix(r.name, "run, pool daemon") {
-			pooled.Close()
-			if err := s.up(kernel, pool); err != nil {
+		if r.setup != nil {
+			if err := r.setup(); err != nil {
 				return false, err
 			}
 		}
@@ -167,11 +169,8 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 			r.rounds = rounds
 		}
 		good, err := s.row(kernel, r)
-		if strings.HasPrefix(r.name, "run, pool daemon") {
-			if err == nil {
-				good = s.memory(kernel) && good
-			}
-			_ = exec.Command(s.program, "pool", "down").Run()
+		if r.after != nil {
+			good = r.after() && good
 		}
 		if err != nil {
 			return false, fmt.Errorf("%s, %s: %w", kernel, r.name, err)
@@ -240,6 +239,13 @@ func (s *suite) full(stats func() unitask.PoolStats) error {
 		}
 	}
 	return fmt.Errorf("the pool does not fill: %+v", stats())
+}
+
+// down measures the daemon's memory and ends it.
+func (s *suite) down(kernel image.Kernel) bool {
+	ok := s.memory(kernel)
+	_ = exec.Command(s.program, "pool", "down").Run()
+	return ok
 }
 
 // memory measures the proportional memory of the daemon's idle clones.

@@ -1,0 +1,26 @@
+package unitask
+
+import (
+	"errors"
+	"time"
+)
+
+// The pool daemon is a pool that other processes of its user get clones from; see
+// daemon_linux.go.
+
+// ErrNoPool says that no pool daemon runs. On macOS, which has no memfd, none can.
+var ErrNoPool = errors.New("no pool daemon runs")
+
+// ErrPoolRuns says that one runs already.
+var ErrPoolRuns = errors.New("a pool daemon runs already")
+
+// PoolStatus is what a pool daemon says of itself.
+type PoolStatus struct {
+	Pid     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	Min     int       `json:"min"`
+	Max     int       `json:"max"`
+	Shape   Shape     `json:"shape"`
+	Running int       `json:"running"` // runs under way on its clones
+	PoolStats
+}
