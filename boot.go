@@ -225,7 +225,7 @@ func (rt *Runtime) tscKHz() int {
 }
 
 // connect seeds the guest, puts the program in and starts it.
-func (b *booted) connect(ctx context.Context, p program) (*guest.Conn, error) {
+func (b *booted) connect(ctx context.Context, p *program) (*guest.Conn, error) {
 	deadline := connectDeadline
 	if b.clone {
 		deadline = cloneDeadline
@@ -236,8 +236,15 @@ func (b *booted) connect(ctx context.Context, p program) (*guest.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.put(timed, conn); err != nil {
+	sending, cancelSending := context.WithTimeout(ctx, deadline+p.inputs.patience())
+	defer cancelSending()
+	stop := context.AfterFunc(sending, func() { conn.Close() })
+	defer stop()
+	if err := p.put(sending, conn); err != nil {
 		conn.Close()
+		if sending.Err() != nil {
+			err = context.Cause(sending)
+		}
 		return nil, err
 	}
 	return conn, nil
@@ -271,6 +278,9 @@ const exitUnknown = 125
 // explain adds what the machine and its console have to say to an error of the
 // conversation with it.
 func (b *booted) explain(err error) error {
+	if errors.As(err, new(*guest.ContentError)) {
+		return err
+	}
 	var proto *guest.ProtocolError
 	if errors.As(err, &proto) {
 		return &GuestError{Reason: err.Error(), Err: err}
@@ -295,6 +305,11 @@ func (b *booted) explain(err error) error {
 	reason := "the machine stopped before the code had ended"
 	if tail != "" {
 		reason += "; its console ends: " + lastLines(tail, 1)
+		for line := range strings.Lines(tail) {
+			if why, ok := strings.CutPrefix(line, "unitask: "); ok { // the agent's own
+				reason = "the guest gave up: " + strings.TrimSpace(why)
+			}
+		}
 	}
 	return &GuestError{Reason: reason, Console: lastLines(tail, 20), Err: err}
 }

@@ -43,7 +43,12 @@ func TestReadmeCommands(t *testing.T) {
 		"report.ts": `const month: string = process.argv[3]; console.log(month)`,
 		"count.mjs": `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
 		"data.csv":  "a,b\n1,2\n",
+		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
+		"analyze.js": `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,
 	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

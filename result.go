@@ -7,6 +7,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -43,6 +44,12 @@ type Result struct {
 	Pooled      bool // and the clone stood ready
 	MemoryMB    int
 	Policy      Policy
+
+	// Artifacts are the files that the code left in /out; they are in the record
+	// (record.Store.OpenArtifact). ArtifactsRefused is what did not come back, at
+	// most a hundred.
+	Artifacts        []record.Artifact
+	ArtifactsRefused []record.Refusal
 }
 
 // Durations are a run's parts in milliseconds.
@@ -80,6 +87,9 @@ type resultJSON struct {
 	Pooled       bool         `json:"pooled"`
 	MemoryMB     int          `json:"memoryMb,omitempty"`
 	Policy       Policy       `json:"policy"`
+
+	Artifacts        []record.Artifact `json:"artifacts,omitempty"`
+	ArtifactsRefused []record.Refusal  `json:"artifactsRefused,omitempty"`
 }
 
 // MarshalJSON gives the wire form.
@@ -87,6 +97,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	j := resultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
 		Error: r.Error, Duration: r.Duration, Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
+		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
 	j.Stderr, j.StderrBase64 = text(r.Stderr)
@@ -113,7 +124,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
 		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Duration: j.Duration, Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
-		MemoryMB: j.MemoryMB, Policy: j.Policy,
+		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {
 		if from != "" {

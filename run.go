@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,12 +38,15 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	if len(req.Secrets) > 0 && streams.Capture != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
 	}
-	asked := req.policy()
-	eff, denials, err := policy.Resolve(asked, rt.opts.Ceiling)
+	defer code.inputs.close()
+	asked, eff, denials, err := req.resolve(rt.opts.Ceiling, &code.inputs)
 	if err != nil {
 		return nil, err
 	}
 	kernel, err := freshKernel(image.Kernel(eff.Kernel), req.FreshProcess)
+	if err == nil {
+		kernel, err = code.inputs.kernel(kernel)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +60,7 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: err.Error()}
 	}
 	rec, err := rt.runs.Create(begin, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{Request: asked, Path: code.path,
-		PackageType: code.packageType, Args: req.Args, Env: req.Env, Dir: code.dir, Arch: req.Arch, Cold: req.Cold, FreshProcess: req.FreshProcess, CA: req.CA})
+		PackageType: code.packageType, Args: req.Args, Env: req.Env, Dir: code.dir, Arch: req.Arch, Cold: req.Cold, FreshProcess: req.FreshProcess, CA: req.CA, DirMax: req.DirMax})
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}
@@ -88,13 +93,35 @@ func (req Request) policy() policy.Request {
 		Kernel: string(req.Kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
 		AllowNet: req.AllowNet, AllowNetAny: req.AllowNetAny, AllowTCP: req.AllowTCP,
 		MaxConnections: req.MaxConnections, MaxUpload: req.MaxUpload, MaxDownload: req.MaxDownload,
-		Secrets: slices.Sorted(maps.Keys(req.Secrets)),
+		Secrets: slices.Sorted(maps.Keys(req.Secrets)), Artifacts: req.MaxArtifacts,
 	}
 }
 
 // Resolve says what a request would get under a ceiling, nil for none, and what not.
+// It looks at the files and folders that the request names.
 func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
-	return policy.Resolve(req.policy(), ceiling)
+	var in inputs
+	defer in.close()
+	_, eff, denials, err := req.resolve(ceiling, &in)
+	return eff, denials, err
+}
+
+// resolve opens what the request brings along, and lets go of what is not granted.
+func (req Request) resolve(ceiling *policy.Ceiling, in *inputs) (asked policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
+	asked = req.policy()
+	if req.DirMax < 0 {
+		return asked, eff, nil, &policy.FieldError{Field: "dirMax", Value: strconv.FormatInt(req.DirMax, 10), Reason: "must be 0, which is the default, or more"}
+	}
+	if asked.Files, err = in.openMounts("files", req.Files, false); err != nil {
+		return asked, eff, nil, err
+	}
+	if asked.Dirs, err = in.openMounts("dirs", req.Dirs, true); err != nil {
+		return asked, eff, nil, err
+	}
+	if eff, denials, err = policy.Resolve(asked, ceiling); err != nil {
+		return asked, eff, nil, err
+	}
+	return asked, eff, denials, in.keep(slices.Concat(eff.Files, eff.Dirs), cmp.Or(req.DirMax, DefaultDirMax), eff.MemoryMB)
 }
 
 // run does what needs a machine, and fills in res.
@@ -137,8 +164,8 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		}
 		booted = time.Now()
 		res.Duration.Boot = booted.Sub(start).Milliseconds()
-		conn, err = b.connect(ctx, code)
-		if err != nil && (!b.clone || ctx.Err() != nil) {
+		conn, err = b.connect(ctx, &code)
+		if err != nil && (!b.clone || ctx.Err() != nil || errors.As(err, new(*guest.ContentError))) {
 			return rt.classify(ctx, res, "connect", b.explain(err))
 		}
 		if err != nil { // a clone that does not answer: this run boots, and so do the next ones
@@ -166,6 +193,9 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	if errors.Is(err, guest.ErrGone) {
 		end, err = b.afterlife(ctx, err)
 	}
+	if err == nil && end.Out && eff.Artifacts > 0 {
+		err = collect(ctx, conn, rec.Artifacts(eff.Artifacts, redactor), res)
+	}
 	b.close() // the machine is gone before anything is said of its end
 	res.Stdout, res.Stderr = stdout.bytes(), stderr.bytes()
 	res.Truncated = stdout.truncated || stderr.truncated
@@ -175,6 +205,29 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	}
 	res.ended(end, string(stderr.tail))
 	return nil
+}
+
+// collectDeadline bounds the sending of artifacts.
+const collectDeadline = time.Minute
+
+// collect takes what the code left in /out. That not all of it came is no error of the
+// run: the result says so.
+func collect(ctx context.Context, conn *guest.Conn, to *record.Artifacts, res *Result) error {
+	timed, cancel := context.WithTimeout(ctx, collectDeadline)
+	defer cancel()
+	err := conn.Collect(timed, to)
+	if e := to.Close(err == nil); e != nil && err == nil {
+		err = e
+	}
+	res.Artifacts, res.ArtifactsRefused = to.Kept, to.Refused
+	if ctx.Err() == nil && (errors.Is(err, guest.ErrGone) || timed.Err() != nil) {
+		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + err.Error()})
+		return nil
+	}
+	if errors.Is(err, record.ErrEnough) {
+		return nil
+	}
+	return err
 }
 
 // ended fills in how the code ended by itself.
@@ -208,6 +261,9 @@ func (rt *Runtime) classify(ctx context.Context, res *Result, op string, err err
 		return err
 	}
 	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
+	if errors.As(err, new(*guest.ContentError)) {
+		op = "files"
+	}
 	return hostError(op, err)
 }
 
@@ -237,6 +293,7 @@ type recordedRequest struct {
 	Cold         bool              `json:"cold,omitempty"`
 	FreshProcess bool              `json:"freshProcess,omitempty"`
 	CA           string            `json:"ca,omitempty"`
+	DirMax       int64             `json:"dirMax,omitempty"`
 }
 
 // Recorded returns the request of a recorded run, to be run again. Its Secrets have
@@ -262,6 +319,13 @@ func (rt *Runtime) Recorded(id string) (Request, error) {
 		Kernel: image.Kernel(r.Kernel), Arch: r.Arch, MemoryMB: r.MemoryMB, Timeout: time.Duration(r.TimeoutSeconds * float64(time.Second)), OutputBytes: r.OutputBytes,
 		Cold: r.Cold, FreshProcess: r.FreshProcess, AllowNet: r.AllowNet, AllowNetAny: r.AllowNetAny, AllowTCP: r.AllowTCP, CA: r.CA,
 		MaxConnections: r.MaxConnections, MaxUpload: r.MaxUpload, MaxDownload: r.MaxDownload,
+		MaxArtifacts: r.Artifacts, DirMax: r.DirMax,
+	}
+	for _, m := range r.Files {
+		req.Files = append(req.Files, Mount{m.Host, m.Guest})
+	}
+	for _, m := range r.Dirs {
+		req.Dirs = append(req.Dirs, Mount{m.Host, m.Guest})
 	}
 	for _, name := range r.Secrets {
 		if req.Secrets == nil {
@@ -285,6 +349,7 @@ type program struct {
 	secrets     map[string]string
 	cold        bool
 	fresh       bool
+	inputs      inputs
 	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
 
@@ -332,8 +397,8 @@ func checkCode(req Request) (program, error) {
 		return bad("packageType", fmt.Sprintf("%q", p.packageType), "must be module or commonjs")
 	}
 	for _, where := range []string{p.path, p.dir} {
-		if strings.ContainsRune(where, 0) || len(where) > maxPath || reserved(where) {
-			return bad("path", fmt.Sprintf("%.80q", where), "is not a path the guest can have: it keeps /dev, /proc, /sys, /usr, /lib, /etc, /bin and /unitask for itself")
+		if err := checkGuestPath("path", where); err != nil {
+			return program{}, err
 		}
 	}
 	for _, a := range p.args {
@@ -372,6 +437,22 @@ func isSource(ext string) bool {
 // maxPath bounds a path inside the guest, as PATH_MAX does.
 const maxPath = 4000
 
+// checkGuestPath says what is wrong with a path inside.
+func checkGuestPath(field, p string) error {
+	reason := ""
+	switch {
+	case !path.IsAbs(p):
+		reason = "must be absolute"
+	case strings.ContainsRune(p, 0) || len(p) > maxPath:
+		reason = fmt.Sprintf("must have no NUL byte and at most %d bytes", maxPath)
+	case reserved(path.Clean(p)):
+		reason = "is not a path the guest can have: it keeps /dev, /proc, /sys, /usr, /lib, /etc, /bin and /unitask for itself; give another one"
+	default:
+		return nil
+	}
+	return &policy.FieldError{Field: field, Value: fmt.Sprintf("%.80q", p), Reason: reason}
+}
+
 // reserved says that a path lies where the guest's own files are.
 func reserved(p string) bool {
 	for _, dir := range []string{"/dev", "/proc", "/sys", "/usr", "/lib", "/lib64", "/etc", "/bin", "/unitask", "/image", "/modules", "/init"} {
@@ -382,10 +463,10 @@ func reserved(p string) bool {
 	return p == "/"
 }
 
-// files is what must be in the guest before the start, in order.
-func (p program) files() []guest.File {
-	files := []guest.File{{Path: p.dir, Mode: fs.ModeDir | 0o755, User: true}}
-	if p.packageType != "" {
+// files is what must be in the guest before the start, in order, after the inputs.
+func (p *program) files() []guest.File {
+	files := []guest.File{{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.under(p.dir)}}
+	if p.packageType != "" && !p.inputs.at(path.Join(path.Dir(p.path), "package.json")) {
 		files = append(files, guest.File{Path: path.Join(path.Dir(p.path), "package.json"), Mode: 0o644, Size: int64(len(p.packageJSON()))})
 	}
 	return append(files,
@@ -393,10 +474,13 @@ func (p program) files() []guest.File {
 		guest.File{Path: guest.MainLink, Mode: fs.ModeSymlink, Target: p.path})
 }
 
-func (p program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
+func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
 
 // put sends the program into the guest and starts it.
-func (p program) put(ctx context.Context, conn *guest.Conn) error {
+func (p *program) put(ctx context.Context, conn *guest.Conn) error {
+	if err := p.inputs.put(ctx, conn); err != nil {
+		return err
+	}
 	for _, f := range p.files() {
 		content := p.text
 		if strings.HasSuffix(f.Path, "/package.json") && f.Path != p.path {
@@ -411,7 +495,7 @@ func (p program) put(ctx context.Context, conn *guest.Conn) error {
 	}
 	env := maps.Clone(p.env)
 	maps.Copy(env, p.secrets)
-	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, CA: p.ca})
+	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, CA: p.ca, ReadOnly: p.inputs.paths()})
 }
 
 // ensureImage returns the image for a kernel, building what is missing.

@@ -60,6 +60,12 @@ type Request struct {
 	// Dir is the working directory inside the guest, absolute; "" is /work.
 	Dir string
 
+	// Files and Dirs are the host's, which the code may read and not write. What is not
+	// a regular file, a folder or a link that stays inside is refused.
+	Files, Dirs []Mount
+	// DirMax bounds the bytes that one of Dirs brings; 0 is DefaultDirMax.
+	DirMax int64
+
 	Kernel      image.Kernel  // "" is the best there is: nanos where its kernel is vendored, else linux
 	Arch        image.Arch    // "" is the host's; another one is translated
 	MemoryMB    int           // of the machine, MiB; 0 is 512
@@ -90,6 +96,10 @@ type Request struct {
 	// Bounds of the network; 0 is 128 connections at once, 1 GiB up, 8 GiB down.
 	MaxConnections         int
 	MaxUpload, MaxDownload int64
+
+	// MaxArtifacts bounds the bytes that come back of what the code leaves in /out; 0
+	// is 64 MiB, -1 is none.
+	MaxArtifacts int64
 }
 
 // IO are a run's streams.

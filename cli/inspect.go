@@ -113,7 +113,13 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 	}
 	summary, decisions := networkTable(runs, rec)
 	row("network", "%s", summary)
-	row("files", "%s", runs.Path(rec.ID, ""))
+	row("record", "%s", runs.Path(rec.ID, ""))
+	for _, art := range res.Artifacts {
+		row("artifact", "%s, %d bytes, mode %s, sha256 %s", safe(art.Path), art.Size, art.Mode, art.SHA256)
+	}
+	for _, r := range res.ArtifactsRefused {
+		row("not taken", "%s: %s", safe(r.Path), safe(r.Reason))
+	}
 	if len(decisions) > 0 {
 		fmt.Fprintln(w)
 		a.ui.table("PROTO|NAME|PORT|VERDICT|RULE|UP|DOWN|TIME|REASON", decisions[:min(len(decisions), maxNetRows)])

@@ -29,7 +29,9 @@ type runFlags struct {
 	memory, connections                     int
 	output, upload, download                int64
 	env, allowNet, allowTCP, secrets        []string
-	ca, pcap, policy, replay                string
+	files, dirs                             []string
+	dirMax, artifacts                       int64
+	ca, pcap, policy, replay, out           string
 	allowNetAny, json, cold, fresh          bool
 }
 
@@ -60,6 +62,8 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
 	fl.StringVar(&f.replay, "replay", "", "run the request of this record again (ID, a unique prefix, or last); no other flag of the request goes with it")
 	f.policyFlags(cmd)
+	fl.Int64Var(&f.dirMax, "dir-max", 0, "bytes that one --dir may bring (default 256 MiB)")
+	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder")
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
@@ -85,6 +89,9 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 	fl.Int64Var(&f.output, "output-bytes", 0, "bytes kept of each of stdout and stderr (default 16 MiB)")
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
 	fl.StringArrayVar(&f.secrets, "secret", nil, "NAME of the environment, or NAME=@FILE: given to the code, kept out of the record and of what it prints; repeatable")
+	fl.StringArrayVar(&f.files, "file", nil, "PATH[:/GUESTPATH] of a file that the code may read, inside at the same path unless another is given; repeatable")
+	fl.StringArrayVar(&f.dirs, "dir", nil, "PATH[:/GUESTPATH] of a folder that the code may read; .unitaskignore says what stays out; repeatable")
+	fl.Int64Var(&f.artifacts, "max-artifacts", 0, "bytes that may come back from /out, -1 for none (default 64 MiB)")
 	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
 }
 
@@ -113,7 +120,8 @@ func usageOf(err error) error {
 // granted are the fields of a request that the policy decides on.
 func (f *runFlags) granted(cmd *cobra.Command) (unitask.Request, error) {
 	req := unitask.Request{Kernel: image.Kernel(f.kernel), MemoryMB: f.memory, OutputBytes: f.output,
-		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download}
+		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download,
+		Files: parseMounts(f.files), Dirs: parseMounts(f.dirs), DirMax: f.dirMax, MaxArtifacts: f.artifacts}
 	if cmd.Flags().Changed("memory") && f.memory <= 0 {
 		return req, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))
 	}
@@ -169,7 +177,15 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		defer file.Close()
 		streams.Capture = file
 	}
+	if f.out != "" { // before the run, which is lost else
+		if err := os.MkdirAll(f.out, 0o755); err != nil {
+			return a.failedJSON(f.json, usage(fmt.Errorf("--out: %w", err)))
+		}
+	}
 	res, err := rt.Run(cmd.Context(), req, streams)
+	if f.out != "" && res != nil && len(res.Artifacts) > 0 {
+		err = errors.Join(err, rt.Runs().CopyArtifacts(res.RunID, res.Artifacts, f.out))
+	}
 	a.code = unitask.ExitCode(res, err)
 	if errors.Is(err, syscall.EPIPE) {
 		a.code = exitPipe
@@ -195,7 +211,7 @@ func recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, id string)
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "replay", "json", "policy", "accel", "pcap", "verbose", "home", "cold":
+		case "replay", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out":
 		default:
 			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
 		}
@@ -244,6 +260,9 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	}
 	if res.Truncated {
 		a.ui.note("output beyond %d bytes a stream was dropped; --output-bytes keeps more", res.Policy.Effective.OutputBytes)
+	}
+	for _, r := range res.ArtifactsRefused {
+		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
 	}
 	for _, d := range res.Policy.Denials {
 		a.ui.note("denied: %s", denial(d))
@@ -406,6 +425,18 @@ func parseEnv(list []string) (map[string]string, error) {
 		env[name] = value
 	}
 	return env, nil
+}
+
+// parseMounts takes PATH, or PATH:/GUESTPATH.
+func parseMounts(list []string) (mounts []unitask.Mount) {
+	for _, s := range list {
+		m := unitask.Mount{Host: s}
+		if i := strings.LastIndex(s, ":/"); i > 0 {
+			m.Host, m.Guest = s[:i], s[i+1:]
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts
 }
 
 // maxSecretFile bounds a secret that comes from a file.

@@ -52,6 +52,9 @@ type Start struct {
 	Dir string `json:"cwd"`
 	// CA is PEM that TLS clients trust beside Node's own certificates, or "".
 	CA string `json:"ca,omitempty"`
+	// ReadOnly are paths that the code may not write to; a kernel that has users
+	// needs no telling.
+	ReadOnly []string `json:"readOnly,omitempty"`
 }
 
 // End is how the code ended, as the guest tells it.
@@ -59,6 +62,7 @@ type End struct {
 	Code   int  `json:"code"`   // 0 to 255; valid when Signal is 0
 	Signal int  `json:"signal"` // the fatal signal's number, or 0
 	OOM    bool `json:"oom"`    // the guest ran out of memory
+	Out    bool `json:"out"`    // there is something in /out
 }
 
 // File is something to be put into the guest before the start.
@@ -67,6 +71,8 @@ type File struct {
 	Mode   os.FileMode
 	Target string // for a symbolic link
 	Size   int64  // for a regular file: exactly what Put's reader holds
+	// ModTime is a regular file's; zero is now.
+	ModTime time.Time
 	// User says that the file belongs to the user that the code runs as; else
 	// it is root's and the code may only read it.
 	User bool
@@ -77,6 +83,7 @@ type File struct {
 type Conn struct {
 	conn    net.Conn
 	r       *bufio.Reader
+	w       *bufio.Writer // of Put; the rest writes to conn, when this is empty
 	buf     []byte
 	closing sync.Once
 	closed  chan struct{}
@@ -188,7 +195,7 @@ func Connect(ctx context.Context, n Network) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 128<<10), buf: make([]byte, 64<<10), closed: make(chan struct{})}
+	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 128<<10), w: bufio.NewWriterSize(conn, 128<<10), buf: make([]byte, 64<<10), closed: make(chan struct{})}
 	go c.watch(n.Done())
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -281,15 +288,18 @@ func decode(payload []byte, into any) error {
 }
 
 func (c *Conn) send(kind byte, payload []byte) error {
+	if c.w.Buffered() > 0 {
+		if err := c.w.Flush(); err != nil {
+			return err
+		}
+	}
 	_, err := c.conn.Write(appendFrame(make([]byte, 0, headerSize+len(payload)), kind, payload))
 	return err
 }
 
-// dataChunk is how much of a file goes into one frame.
-const dataChunk = 256 << 10
-
 // Put creates a file, folder or link in the guest; parents are made as needed.
-// content is read for regular files only.
+// content is read for regular files only. What is put is there when the code starts:
+// Start sends what is buffered.
 func (c *Conn) Put(f File, content io.Reader) error {
 	if len(f.Path) == 0 || f.Path[0] != '/' || len(f.Path) >= 4096 {
 		return fmt.Errorf("put %q: not an absolute path of less than 4096 bytes", f.Path)
@@ -311,23 +321,49 @@ func (c *Conn) Put(f File, content io.Reader) error {
 	p := []byte{kind, owner}
 	p = binary.BigEndian.AppendUint32(p, uint32(f.Mode.Perm()))
 	p = binary.BigEndian.AppendUint64(p, uint64(size))
+	mtime := int64(0)
+	if !f.ModTime.IsZero() {
+		mtime = max(f.ModTime.UnixNano(), 0)
+	}
+	p = binary.BigEndian.AppendUint64(p, uint64(mtime))
 	p = binary.BigEndian.AppendUint16(p, uint16(len(f.Path)))
 	p = append(append(p, f.Path...), f.Target...)
-	if err := c.send(frameFile, p); err != nil {
+	if err := c.write(frameFile, p); err != nil {
 		return fmt.Errorf("put %s: %w", f.Path, err)
 	}
-	buf := make([]byte, min(size, dataChunk))
 	for size > 0 {
-		n, err := io.ReadFull(content, buf[:min(size, dataChunk)])
+		n, err := io.ReadFull(content, c.buf[:min(size, int64(len(c.buf)))])
 		if err != nil {
-			return fmt.Errorf("put %s: %w", f.Path, err)
+			return &ContentError{f.Path, err}
 		}
-		if err := c.send(frameData, buf[:n]); err != nil {
+		if err := c.write(frameData, c.buf[:n]); err != nil {
 			return fmt.Errorf("put %s: %w", f.Path, err)
 		}
 		size -= int64(n)
 	}
 	return nil
+}
+
+// ContentError says that a file's content could not be read: the guest has nothing
+// to do with it.
+type ContentError struct {
+	Path string // in the guest
+	Err  error
+}
+
+func (e *ContentError) Error() string { return "put " + e.Path + ": " + e.Err.Error() }
+func (e *ContentError) Unwrap() error { return e.Err }
+
+// write buffers a frame.
+func (c *Conn) write(kind byte, payload []byte) error {
+	var h [headerSize]byte
+	binary.BigEndian.PutUint32(h[:], uint32(len(payload)))
+	h[4] = kind
+	_, err := c.w.Write(h[:])
+	if err == nil {
+		_, err = c.w.Write(payload)
+	}
+	return err
 }
 
 // Relay has the guest listen on these ports of its loopback and carry each
@@ -438,6 +474,57 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 		}
 		if err != nil {
 			return End{}, err
+		}
+	}
+}
+
+// Sink takes what the code left in /out, one after the other. An error of it ends
+// Collect.
+type Sink interface {
+	// Begin is told of something: what kind it is (0 is a regular file), its
+	// permissions and its path below /out. Nothing of it can be trusted.
+	Begin(kind os.FileMode, perm os.FileMode, path string) error
+	// Data is the next bytes of the regular file that was begun last.
+	Data(p []byte) error
+}
+
+// kinds are the letters of an artifact's frame. What has none of them is irregular.
+var kinds = map[byte]os.FileMode{'f': 0, 'l': os.ModeSymlink, 'p': os.ModeNamedPipe, 's': os.ModeSocket}
+
+// Collect asks for what the code left in /out. It may be called once, when the code
+// has ended and its End says that there is something.
+func (c *Conn) Collect(ctx context.Context, to Sink) error {
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	defer stop()
+	if err := c.send(frameCollect, nil); err != nil {
+		return ErrGone
+	}
+	file := false // one was begun
+	for {
+		kind, payload, err := c.read()
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.As(err, new(*ProtocolError)):
+			return err
+		case err != nil:
+			return ErrGone
+		case kind == frameArtifactsEnd:
+			return nil
+		case kind == frameArtifact && len(payload) > 5:
+			what, known := kinds[payload[0]]
+			if !known {
+				what = os.ModeIrregular
+			}
+			file = what == 0
+			err = to.Begin(what, os.FileMode(binary.BigEndian.Uint32(payload[1:]))&os.ModePerm, string(payload[5:]))
+		case kind == frameArtifactData && file:
+			err = to.Data(payload)
+		default:
+			err = violation("frame %q among the artifacts", kind)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }

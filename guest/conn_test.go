@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -319,4 +320,79 @@ func TestStartTooLarge(t *testing.T) {
 	if err := c.Start(t.Context(), Start{Argv: []string{strings.Repeat("x", maxFrame)}}); err == nil || !strings.Contains(err.Error(), "arguments and environment") {
 		t.Errorf("%v", err)
 	}
+}
+
+// taken is a Sink that notes what it is told.
+type taken struct{ log []string }
+
+func (s *taken) Begin(kind, perm fs.FileMode, path string) error {
+	s.log = append(s.log, fmt.Sprintf("%v %04o %q", kind, perm, path))
+	return nil
+}
+
+func (s *taken) Data(p []byte) error {
+	s.log = append(s.log, string(p))
+	return nil
+}
+
+func TestCollect(t *testing.T) {
+	entry := func(kind byte, mode string, path string) string { return string(kind) + mode + path }
+	for name, c := range map[string]struct {
+		send func(net.Conn)
+		want string // what the sink was told, or part of the error
+		bad  bool
+	}{
+		"nothing": {func(c net.Conn) { sendFrame(c, 'z', "") }, "[]", false},
+		"some": {func(c net.Conn) {
+			sendFrame(c, 'a', entry('f', "\x00\x00\x01\xed", "x/y"))
+			sendFrame(c, 'd', "one")
+			sendFrame(c, 'd', "two")
+			sendFrame(c, 'a', entry('l', "\xff\xff\xff\xff", "../z"))
+			sendFrame(c, 'a', entry('?', "\x00\x00\x00\x00", "\x00"))
+			sendFrame(c, 'z', "")
+		}, `[---------- 0755 "x/y" one two L--------- 0777 "../z" ?--------- 0000 "\x00"]`, false},
+		"data without a file":  {func(c net.Conn) { sendFrame(c, 'd', "one") }, "", true},
+		"data for a link":      {func(c net.Conn) { sendFrame(c, 'a', entry('l', "\x00\x00\x00\x00", "x")); sendFrame(c, 'd', "one") }, "", true},
+		"an entry without one": {func(c net.Conn) { sendFrame(c, 'a', "f\x00\x00") }, "", true},
+		"an endless name":      {func(c net.Conn) { sendFrame(c, 'a', "f\x00\x00\x00\x00"+strings.Repeat("x", 5000)) }, "", true},
+		"another exit":         {func(c net.Conn) { sendFrame(c, 'x', `{"code":0,"signal":0,"oom":false,"out":true}`) }, "", true},
+		"output":               {func(c net.Conn) { sendFrame(c, 'o', "late") }, "", true},
+	} {
+		w := withGuest(t, func(end net.Conn) {
+			sendFrame(end, 'h', goodHello)
+			_, _ = io.ReadFull(end, make([]byte, 5)) // the collect
+			c.send(end)
+			_, _ = io.Copy(io.Discard, end)
+		})
+		conn, err := Connect(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s taken
+		err = conn.Collect(t.Context(), &s)
+		if c.bad != errors.As(err, new(*ProtocolError)) || (!c.bad && (err != nil || fmt.Sprint(s.log) != c.want)) {
+			t.Errorf("%s: %v %v", name, s.log, err)
+		}
+		conn.Close()
+	}
+	t.Run("never ends", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		conn, err := Connect(t.Context(), withGuest(t, func(c net.Conn) { sendFrame(c, 'h', goodHello); _, _ = io.Copy(io.Discard, c) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Collect(ctx, &taken{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+	t.Run("goes away", func(t *testing.T) {
+		conn, err := Connect(t.Context(), withGuest(t, func(c net.Conn) { sendFrame(c, 'h', goodHello); c.Close() }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Collect(t.Context(), &taken{}); !errors.Is(err, ErrGone) {
+			t.Error(err)
+		}
+	})
 }

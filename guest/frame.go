@@ -26,12 +26,13 @@ import (
 // (4 bytes, big-endian), type (1 byte), payload. All numbers are big-endian.
 const (
 	// Host to guest.
-	frameFile     = 'F' // kind:1 owner:1 mode:4 size:8 pathlen:2 path [link target]
+	frameFile     = 'F' // kind:1 owner:1 mode:4 size:8 mtime:8 pathlen:2 path [link target]
 	frameData     = 'D' // part of the file announced last
 	frameRelay    = 'L' // ports (2 bytes each) of the loopback that lead to the gateway
 	frameStart    = 'S' // JSON, see Start
 	frameStdin    = 'I' // bytes for standard input
 	frameStdinEnd = 'Z'
+	frameCollect  = 'A' // after the exit: send what lies in /out
 
 	// Guest to host.
 	frameHello   = 'h' // JSON, see Hello
@@ -41,6 +42,10 @@ const (
 	frameExit    = 'x' // JSON, see End
 
 	frameRehearsed = 'w' // the rehearsal's program has ended
+
+	frameArtifact     = 'a' // kind:1 mode:4 path below /out, of something in it
+	frameArtifactData = 'd' // bytes of the file announced last
+	frameArtifactsEnd = 'z'
 )
 
 // Version is the protocol's version, in hello.
@@ -52,6 +57,8 @@ const (
 	// maxFrame bounds a payload in either direction; the agent has a buffer of
 	// that size. The guest's own frames are 64 KiB at most.
 	maxFrame = 1 << 20
+	// maxArtifact bounds an artifact's name and what comes before it.
+	maxArtifact = 5 + 4096
 	// maxJSON bounds a frame that we decode: a hello or an exit.
 	maxJSON = 4 << 10
 )
@@ -79,9 +86,11 @@ func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err e
 	kind = h[4]
 	limit := uint32(maxFrame)
 	switch kind {
-	case frameStdout, frameStderr:
-	case frameHello, frameExit, frameStarted, frameRehearsed:
+	case frameStdout, frameStderr, frameArtifactData:
+	case frameHello, frameExit, frameStarted, frameRehearsed, frameArtifactsEnd:
 		limit = maxJSON
+	case frameArtifact:
+		limit = maxArtifact
 	default:
 		return 0, nil, buf, violation("a frame of unknown type %#02x", kind)
 	}

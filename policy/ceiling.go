@@ -40,6 +40,13 @@ type Ceiling struct {
 
 	// Secrets are the names of the secrets that runs may have.
 	Secrets *[]string `toml:"secrets" json:"secrets,omitempty"`
+	// FilesUnder and DirsUnder are the folders below which files and folders may be
+	// given: absolute, links resolved. Relative ones in the file are taken from its own
+	// folder.
+	FilesUnder *[]string `toml:"filesUnder" json:"filesUnder,omitempty"`
+	DirsUnder  *[]string `toml:"dirsUnder" json:"dirsUnder,omitempty"`
+	// Artifacts are the bytes that may come back from /out; 0 is none.
+	Artifacts *int64 `toml:"artifacts" json:"artifacts,omitempty"`
 
 	text []byte // of the file, to name lines
 }
@@ -153,7 +160,40 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return nil, c.wrong(unknown[0][0], fmt.Errorf("unknown key %q", unknown[0].String()))
 	}
-	return c, c.check()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	return c, errors.Join(c.realFolders("filesUnder", c.FilesUnder), c.realFolders("dirsUnder", c.DirsUnder))
+}
+
+// realFolders resolves the links of a list's folders. One that does not exist admits
+// nothing, whatever will be there later.
+func (c *Ceiling) realFolders(key string, list *[]string) error {
+	if list == nil {
+		return nil
+	}
+	base, err := filepath.Abs(filepath.Dir(c.Path))
+	if err != nil {
+		return c.wrong(key, err)
+	}
+	out := []string{}
+	for _, dir := range *list {
+		if dir == "" || strings.ContainsRune(dir, 0) {
+			return c.wrong(key, fmt.Errorf("%s %q: is not a folder's path", key, dir))
+		}
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(base, dir)
+		}
+		real, err := filepath.EvalSymlinks(dir)
+		switch {
+		case err == nil:
+			out = append(out, real)
+		case !errors.Is(err, fs.ErrNotExist):
+			return c.wrong(key, fmt.Errorf("%s %q: %w", key, dir, err))
+		}
+	}
+	*list = out
+	return nil
 }
 
 // wrong is an error about a key.
@@ -206,6 +246,12 @@ func (c *Ceiling) check() error {
 		}
 		return nil
 	}
+	notNegative := func(key string, n *int64) error {
+		if n != nil && *n < 0 {
+			return c.wrong(key, fmt.Errorf("%s %d: must not be negative", key, *n))
+		}
+		return nil
+	}
 	whole := func(n *int) *int64 {
 		if n == nil {
 			return nil
@@ -216,6 +262,8 @@ func (c *Ceiling) check() error {
 	return errors.Join(
 		positive("memoryMb", whole(c.MemoryMB)), positive("outputBytes", c.OutputBytes), positive("maxConnections", whole(c.MaxConnections)),
 		positive("maxUploadBytes", c.MaxUpload), positive("maxDownloadBytes", c.MaxDownload),
+		notNegative("artifacts", c.Artifacts),
+		set("artifacts", func() bool { return give(&r.Artifacts, c.Artifacts) }),
 		set("kernel", func() bool { return give(&r.Kernel, c.Kernel) }),
 		set("memoryMb", func() bool { return give(&r.MemoryMB, c.MemoryMB) }),
 		set("timeoutSeconds", func() bool {
@@ -263,4 +311,12 @@ const Example = `# The most that unitask may give to a run started in this folde
 
 # Names of secrets that a run may be given (--secret).
 # secrets = ["GITHUB_TOKEN"]
+
+# Folders below which a run may be given files (--file) and folders (--dir). Relative
+# ones are taken from this file's folder; links are resolved.
+# filesUnder = ["./data"]
+# dirsUnder = ["./data", "/srv/shared"]
+
+# Bytes that may come back from /out; 0 is none.
+# artifacts = 67108864
 `

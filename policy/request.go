@@ -33,6 +33,23 @@ type Request struct {
 	MaxDownload    int64 `json:"maxDownloadBytes,omitempty"`
 	// Secrets are the names of the secrets that the code gets.
 	Secrets []string `json:"secrets,omitempty"`
+	// Files and Dirs are the host's, read-only inside.
+	Files []Mount `json:"files,omitempty"`
+	Dirs  []Mount `json:"dirs,omitempty"`
+	// Artifacts are the bytes that may come back of what the code leaves in /out; -1
+	// is none.
+	Artifacts int64 `json:"artifacts,omitempty"`
+}
+
+// Mount is a file or folder of the host that the code may read.
+type Mount struct {
+	// Host is the path as it was asked for, absolute.
+	Host string `json:"host"`
+	// Real is the path that Host led to when it was opened, links resolved. The
+	// ceiling is held against this one.
+	Real string `json:"real,omitempty"`
+	// Guest is the path inside, absolute.
+	Guest string `json:"guest"`
 }
 
 // Effective is what a run gets.
@@ -49,7 +66,10 @@ type Effective struct {
 	MaxUpload      int64    `json:"maxUploadBytes"`
 	MaxDownload    int64    `json:"maxDownloadBytes"`
 
-	Secrets []string `json:"secrets"` // names
+	Secrets   []string `json:"secrets"` // names
+	Files     []Mount  `json:"files,omitempty"`
+	Dirs      []Mount  `json:"dirs,omitempty"`
+	Artifacts int64    `json:"artifacts"` // bytes; -1 is none
 }
 
 // Timeout is the time limit as a duration.
@@ -73,6 +93,7 @@ const (
 	DefaultMaxConnections = 128
 	DefaultMaxUpload      = 1 << 30
 	DefaultMaxDownload    = 8 << 30
+	DefaultArtifacts      = 64 << 20
 )
 
 // Bounds on what can be asked for at all.
@@ -84,6 +105,7 @@ const (
 	MaxRules          = 256 // of each list
 	MaxMaxConnections = 4096
 	MaxTransfer       = 1 << 40
+	MaxArtifacts      = 4 << 30
 )
 
 // FieldError says that a field of a request can't be what it is.
@@ -117,6 +139,9 @@ func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 	if e.MaxDownload == 0 {
 		e.MaxDownload = DefaultMaxDownload
 	}
+	if e.Artifacts == 0 {
+		e.Artifacts = DefaultArtifacts
+	}
 	bad := func(field string, value any, format string, args ...any) (Effective, []Denial, error) {
 		return Effective{}, nil, &FieldError{field, fmt.Sprint(value), fmt.Sprintf(format, args...)}
 	}
@@ -135,6 +160,12 @@ func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 		return bad("maxUploadBytes", e.MaxUpload, "must be from 1 to %d", int64(MaxTransfer))
 	case e.MaxDownload < 0 || e.MaxDownload > MaxTransfer:
 		return bad("maxDownloadBytes", e.MaxDownload, "must be from 1 to %d", int64(MaxTransfer))
+	case e.Artifacts < -1 || e.Artifacts > MaxArtifacts:
+		return bad("artifacts", e.Artifacts, "must be from 1 to %d bytes, or -1 for none", int64(MaxArtifacts))
+	case len(e.Files) > MaxRules:
+		return bad("files", fmt.Sprintf("of %d entries", len(e.Files)), "must have at most %d: --dir brings whole folders", MaxRules)
+	case len(e.Dirs) > MaxRules:
+		return bad("dirs", fmt.Sprintf("of %d entries", len(e.Dirs)), "must have at most %d", MaxRules)
 	}
 	var err error
 	if e.AllowNet, err = normalList("allowNet", r.AllowNet, ParseNetRule); err != nil {

@@ -9,7 +9,7 @@ import (
 
 func TestResolve(t *testing.T) {
 	e, denials, err := Resolve(Request{}, nil)
-	want := Effective{MemoryMB: 512, TimeoutSeconds: 60, OutputBytes: 16 << 20, AllowNet: []string{}, AllowTCP: []string{}, Secrets: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30}
+	want := Effective{MemoryMB: 512, TimeoutSeconds: 60, OutputBytes: 16 << 20, AllowNet: []string{}, AllowTCP: []string{}, Secrets: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30, Artifacts: 64 << 20}
 	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
 	}
@@ -37,6 +37,10 @@ func TestResolve(t *testing.T) {
 		"a secret without a name": {Request{Secrets: []string{""}}, "secrets"},
 		"a secret's strange name": {Request{Secrets: []string{"A=B"}}, "secrets"},
 		"negative download":       {Request{MaxDownload: -1}, "maxDownloadBytes"},
+		"negative artifacts":      {Request{Artifacts: -2}, "artifacts"},
+		"too many artifacts":      {Request{Artifacts: MaxArtifacts + 1}, "artifacts"},
+		"too many files":          {Request{Files: make([]Mount, MaxRules+1)}, "files"},
+		"too many folders":        {Request{Dirs: make([]Mount, MaxRules+1)}, "dirs"},
 	} {
 		e, _, err := Resolve(c.req, nil)
 		var bad *FieldError

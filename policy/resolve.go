@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -56,8 +57,47 @@ func (c *Ceiling) narrow(e *Effective, asked Request) (denials []Denial) {
 			*names = append(*names, name(text))
 		}
 	}
+	e.Files = under("files", e.Files, "filesUnder", c.FilesUnder, deny)
+	e.Dirs = under("dirs", e.Dirs, "dirsUnder", c.DirsUnder, deny)
+	if c.Artifacts != nil && *c.Artifacts == 0 { // which, in a request, is the default
+		if asked.Artifacts > 0 {
+			deny("artifacts", e.Artifacts, "none are allowed")
+		}
+		e.Artifacts = -1
+	} else {
+		clamp(&e.Artifacts, c.Artifacts, "artifacts", asked.Artifacts != 0, deny)
+	}
 	e.Secrets = cut("secrets", e.Secrets, names, parseName, name.intersect, deny)
 	return denials
+}
+
+// under keeps the mounts whose real path lies in one of the folders.
+func under(field string, asked []Mount, key string, folders *[]string, deny func(string, any, string)) []Mount {
+	if folders == nil {
+		return asked
+	}
+	var out []Mount
+	for _, m := range asked {
+		if slices.ContainsFunc(*folders, func(dir string) bool { return Within(dir, m.Real) }) {
+			out = append(out, m)
+			continue
+		}
+		what := "is not under a folder of " + key
+		if m.Real != m.Host {
+			what = fmt.Sprintf("leads to %q, which %s", m.Real, what)
+		}
+		deny(field, m.Host, what)
+	}
+	return out
+}
+
+// Within says that an absolute path is a folder or lies below it, by whole components.
+// Both must be free of links and of "..": one that is not lies nowhere.
+func Within(folder, path string) bool {
+	if !filepath.IsAbs(folder) || !filepath.IsAbs(path) || filepath.Clean(folder) != folder || filepath.Clean(path) != path {
+		return false
+	}
+	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
 }
 
 // any says that every public host is allowed on 80 and 443.

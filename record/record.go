@@ -1,8 +1,8 @@
 // Package record keeps what happened: one folder a run, written while it runs.
 //
 // A folder holds run.json (what was asked, what was given, how it ended), the
-// code, stdout, stderr, netlog.jsonl (one line for each network decision) and
-// console.log (the serial port). The process that runs it holds a lock; a
+// code, stdout, stderr, netlog.jsonl (one line for each network decision),
+// console.log (the serial port) and out (what the code left to come back). The process that runs it holds a lock; a
 // record that says it is running and whose lock is free was interrupted.
 //
 // Folders are 0700 and files 0600. Everything is bounded: by the caller for the

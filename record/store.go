@@ -221,7 +221,7 @@ func (r *Run) closeFiles() {
 // Get reads a run's record. A record that says it is running is Interrupted
 // when nobody holds its lock.
 func (s *Store) Get(id string) (*Record, error) {
-	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") {
+	if !validID(id) {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
 	}
 	f, err := os.Open(filepath.Join(s.dir, id, recordFile))
@@ -245,6 +245,11 @@ func (s *Store) Get(id string) (*Record, error) {
 	return &rec, nil
 }
 
+// validID says that an id can be a run's folder.
+func validID(id string) bool {
+	return id != "" && id == filepath.Base(id) && !strings.HasPrefix(id, ".") && id != "/"
+}
+
 // held says whether a process holds the run's lock.
 func (s *Store) held(id string) bool {
 	f, err := os.Open(filepath.Join(s.dir, id, lockFile))
@@ -261,7 +266,7 @@ var ErrRunning = errors.New("the run is still under way")
 // Remove removes a run's record, whole or not at all; the error is ErrRunning for one
 // that is under way.
 func (s *Store) Remove(id string) error {
-	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") {
+	if !validID(id) {
 		return fmt.Errorf("%w: %q", ErrNotFound, id)
 	}
 	if s.held(id) {

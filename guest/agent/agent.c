@@ -4,6 +4,7 @@
 #include "agent.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -22,6 +23,7 @@ enum {
 	OUT_SIZE = 256 << 10,  // frames waiting for the host to read
 	BELL_MS = 50,          // between two rings until the host answers
 	PATH_LIMIT = 4096,
+	OUT_DEPTH = 64,        // of folders in /out
 };
 
 static uint8_t in_buf[HEADER + AGENT_MAX_FRAME];  // the frame being received
@@ -30,7 +32,7 @@ static uint8_t out_buf[OUT_SIZE];  // out_buf[out_off..out_len) waits to be sent
 static size_t out_off, out_len;
 static size_t stdin_off, stdin_len;  // part of in_buf still owed to stdin
 static int file_fd = -1;             // the file that data frames go to
-static uint64_t file_left;
+static uint64_t file_left, file_mtime;
 static int started;     // the start frame went to Node: from here on output counts
 static int told;        // the host knows that the user's code has started
 static int seeded;      // fresh entropy is in: the host may connect
@@ -152,20 +154,32 @@ static void make_parents(char *path)
 	}
 }
 
+static void file_done(void)
+{
+	struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = (time_t)(file_mtime / 1000000000), .tv_nsec = (long)(file_mtime % 1000000000)}};
+	if (file_mtime > 0)
+		futimens(file_fd, t);
+	close(file_fd);
+	file_fd = -1;
+}
+
 // A file frame: u8 kind (f, d, l), u8 owner (0 root, 1 user), u32 mode,
-// u64 size, u16 path length, path, and for l the link's target.
+// u64 size, u64 mtime in ns (0 is now), u16 path length, path, and for l the link's
+// target.
 static int on_file(struct agent *a, const uint8_t *p, size_t n)
 {
 	static char path[PATH_LIMIT], target[PATH_LIMIT];
-	if (n < 16 || file_fd >= 0)
+	enum { FIXED = 24 };
+	if (n < FIXED || file_fd >= 0)
 		return -1;
 	uint8_t kind = p[0], owner = p[1];
 	mode_t mode = get32(p + 2) & 07777;
 	uint64_t size = get64(p + 6);
-	size_t plen = get16(p + 14);
-	if (plen == 0 || plen >= sizeof path || n < 16 + plen)
+	uint64_t mtime = get64(p + 14);
+	size_t plen = get16(p + 22);
+	if (plen == 0 || plen >= sizeof path || n < FIXED + plen)
 		return -1;
-	memcpy(path, p + 16, plen);
+	memcpy(path, p + FIXED, plen);
 	path[plen] = 0;
 	make_parents(path);
 	switch (kind) {
@@ -175,10 +189,10 @@ static int on_file(struct agent *a, const uint8_t *p, size_t n)
 		chmod(path, mode);
 		break;
 	case 'l': {
-		size_t tlen = n - 16 - plen;
+		size_t tlen = n - FIXED - plen;
 		if (tlen == 0 || tlen >= sizeof target)
 			return -1;
-		memcpy(target, p + 16 + plen, tlen);
+		memcpy(target, p + FIXED + plen, tlen);
 		target[tlen] = 0;
 		unlink(path);
 		if (symlink(target, path) < 0)
@@ -191,10 +205,9 @@ static int on_file(struct agent *a, const uint8_t *p, size_t n)
 			goto fail;
 		fchmod(file_fd, mode);
 		file_left = size;
-		if (size == 0) {
-			close(file_fd);
-			file_fd = -1;
-		}
+		file_mtime = mtime;
+		if (size == 0)
+			file_done();
 		break;
 	default:
 		return -1;
@@ -216,10 +229,8 @@ static int on_data(struct agent *a, const uint8_t *p, size_t n)
 		return -1;
 	}
 	file_left -= n;
-	if (file_left == 0) {
-		close(file_fd);
-		file_fd = -1;
-	}
+	if (file_left == 0)
+		file_done();
 	return 0;
 }
 
@@ -359,26 +370,107 @@ static int listen_socket(struct agent *a, int type)
 	return s;
 }
 
+// Artifacts -----------------------------------------------------------------
+
+// out_empty says that there is nothing in /out.
+static int out_empty(void)
+{
+	DIR *d = opendir(AGENT_OUT);
+	struct dirent *e;
+	int empty = 1;
+	while (d && empty && (e = readdir(d)) != NULL)
+		empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+	if (d)
+		closedir(d);
+	return empty;
+}
+
+// send_tree sends what is in a folder, whose descriptor it closes: for each thing u8
+// kind (f, l, p, s, or x for the rest), u32 mode, path; for a file its bytes too. The
+// path of the folder below /out is path[..len). -1 when the host is gone.
+static int send_tree(int conn, int dir, char *path, size_t len, int depth)
+{
+	DIR *d = fdopendir(dir);
+	struct dirent *e;
+	int r = 0;
+	if (d == NULL) {
+		close(dir);
+		return 0;
+	}
+	while (r == 0 && (e = readdir(d)) != NULL) {
+		struct stat st;
+		size_t n = strlen(e->d_name);
+		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+			continue;
+		if (len + 1 + n >= PATH_LIMIT || fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		memcpy(path + 5 + len, e->d_name, n);
+		size_t end = len + n;
+		int fd = -1;
+		if (S_ISDIR(st.st_mode) && depth < OUT_DEPTH &&
+		    (fd = openat(dir, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) >= 0) {
+			path[5 + end] = '/';
+			r = send_tree(conn, fd, path, end + 1, depth + 1);
+			continue;
+		}
+		if (S_ISREG(st.st_mode))
+			fd = openat(dir, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		path[0] = fd >= 0 ? 'f' : S_ISLNK(st.st_mode) ? 'l' : S_ISFIFO(st.st_mode) ? 'p' : S_ISSOCK(st.st_mode) ? 's' : 'x';
+		put32((uint8_t *)path + 1, st.st_mode & 07777);
+		out_frame('a', path, 5 + end);
+		r = out_flush(conn);
+		while (r == 0 && fd >= 0 && pump(fd, 'd') > 0)
+			r = out_flush(conn);
+		if (fd >= 0)
+			close(fd);
+	}
+	closedir(d);
+	return r;
+}
+
+static int send_artifacts(int conn)
+{
+	static char path[5 + PATH_LIMIT];
+	int dir = open(AGENT_OUT, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir >= 0 && send_tree(conn, dir, path, 0, 0) < 0)
+		return -1;
+	out_frame('z', "", 0);
+	return out_flush(conn);
+}
+
 // The loop ------------------------------------------------------------------
 
-// finish sends what is left, then how it ended, and waits until the host has
-// seen it: the host closes the connection or, mostly, kills the machine.
+// finish sends what is left, then how it ended, and what is in /out if the host asks
+// for it. It waits until the host has seen all: the host closes the connection or,
+// mostly, kills the machine.
 static void finish(struct agent *a, int conn, const struct agent_end *end)
 {
-	uint8_t b;
 	char json[96];
 	nonblocking(conn, 0);
 	if (out_flush(conn) < 0 || flush_streams(a, conn) < 0)
 		return;
-	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s}", end->code, end->signal,
-			 end->oom ? "true" : "false");
+	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s,\"out\":%s}", end->code, end->signal,
+			 end->oom ? "true" : "false", out_empty() ? "false" : "true");
 	out_frame('x', json, (size_t)n);
 	if (out_flush(conn) < 0)
 		return;
 	struct timeval wait = {.tv_sec = 5};
 	setsockopt(conn, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
-	while (recv(conn, &b, 1, 0) > 0)
-		;
+	for (;;) {  // frames of standard input may still be under way
+		size_t want = HEADER + (in_len >= HEADER ? get32(in_buf) : 0);
+		if (want > sizeof in_buf)
+			return;
+		if (in_len >= HEADER && in_len == want) {
+			in_len = 0;
+			if (in_buf[4] == 'A' && send_artifacts(conn) < 0)
+				return;
+			continue;
+		}
+		ssize_t r = recv(conn, in_buf + in_len, want - in_len, 0);
+		if (r <= 0)
+			return;
+		in_len += (size_t)r;
+	}
 }
 
 // forget ends a rehearsal: the agent is as it was before it.

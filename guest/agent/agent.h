@@ -22,6 +22,9 @@ enum {
 // AGENT_REHEARSAL is where the host puts a rehearsal's program: code.js and main.
 #define AGENT_REHEARSAL "/tmp/.rehearsal"
 
+// AGENT_OUT is where the code leaves what is to come back.
+#define AGENT_OUT "/out"
+
 // How the program ended.
 struct agent_end {
 	int code;    // exit code, when signal is 0

@@ -47,7 +47,11 @@ function wait(fs, native) {
     tls.setDefaultCACertificates([...tls.getCACertificates('default'), ...start.ca.match(/-----BEGIN CERTIFICATE-----[^]+?-----END CERTIFICATE-----/g)]);
   }
   // Nanos: a file system without modes; what was not given stays as it is.
-  if (native.nanos) native.protect(['/tmp', '/out', '/home/user', '/dev', start.cwd]);
+  if (native.nanos) {
+    const given = start.readOnly ?? [];
+    const inside = given.some((dir) => start.cwd === dir || start.cwd.startsWith(dir + '/'));
+    native.protect(given, ['/tmp', '/out', '/home/user', '/dev', ...(inside ? [] : [start.cwd])]);
+  }
   fs.writeSync(CTL, 'S');
   fs.closeSync(CTL);
 }

@@ -9,7 +9,9 @@
 //                 holds the same state as every other clone of its template.
 //                 Node exports RAND_add (openssl/rand.h). It also seeds V8's
 //                 Math.random, which no context has used yet.
-//   protect(dirs) leaves only these folders writable (Nanos, with unveil).
+//   protect(read, write)
+//                 leaves only the second list's folders writable, but for the first
+//                 list's paths in them (Nanos, with unveil).
 //   tidy(all)     empties V8's nursery, so that the user's code starts with all of it;
 //                 all collects the old garbage too, so that no collection is under way.
 //   rehearsing(yes)
@@ -452,19 +454,27 @@ static void on_cleanup(void *arg)
 
 enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
 
-static napi_value protect(napi_env env, napi_callback_info info)
+static void unveil_all(napi_env env, napi_value list, const char *permissions)
 {
-	size_t argc = 1;
-	napi_value list, item;
+	napi_value item;
 	uint32_t n = 0;
 	char path[4096];
-	if (napi_get_cb_info(env, info, &argc, &list, NULL, NULL) != napi_ok || argc != 1 ||
-	    napi_get_array_length(env, list, &n) != napi_ok)
-		return NULL;
+	if (napi_get_array_length(env, list, &n) != napi_ok)
+		return;
 	for (uint32_t i = 0; i < n; i++)
 		if (napi_get_element(env, list, i, &item) == napi_ok &&
 		    napi_get_value_string_utf8(env, item, path, sizeof path, NULL) == napi_ok)
-			syscall(SYS_UNVEIL, path, "rwxc");
+			syscall(SYS_UNVEIL, path, permissions);
+}
+
+static napi_value protect(napi_env env, napi_callback_info info)
+{
+	size_t argc = 2;
+	napi_value lists[2];
+	if (napi_get_cb_info(env, info, &argc, lists, NULL, NULL) != napi_ok || argc != 2)
+		return NULL;
+	unveil_all(env, lists[0], "rx");
+	unveil_all(env, lists[1], "rwxc");
 	syscall(SYS_UNVEIL, "/", "rx");
 	syscall(SYS_UNVEIL, NULL, NULL);  // for good
 	return NULL;

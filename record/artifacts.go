@@ -1,0 +1,309 @@
+package record
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+)
+
+// ArtifactsDir is the folder in a run's for what its code left in /out.
+const ArtifactsDir = "out"
+
+// Bounds of artifacts, bytes aside.
+const (
+	maxArtifacts = 1000
+	maxRefusals  = 100
+	maxNesting   = 32
+	maxName      = 255
+	maxNames     = 1024 // bytes of a path
+)
+
+// Artifact is a file that came back.
+type Artifact struct {
+	Path   string `json:"path"` // below the folder, with slashes
+	Size   int64  `json:"size"`
+	Mode   string `json:"mode"` // permissions, octal: "0644"
+	SHA256 string `json:"sha256"`
+}
+
+// Refusal is something in /out that did not come back.
+type Refusal struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// ErrEnough ends the collecting: a bound is reached.
+var ErrEnough = errors.New("no more artifacts are taken")
+
+// Artifacts stores what comes back from a guest, which is trusted in nothing: names
+// are checked and stay below the folder, only regular files are stored, each is new.
+type Artifacts struct {
+	Kept    []Artifact
+	Refused []Refusal
+
+	root     *os.Root
+	dir      string
+	left     int64
+	most     int64
+	redactor *Redactor
+
+	at     Artifact
+	file   *os.File
+	plain  io.WriteCloser // redacts, into file
+	digest hash.Hash
+	size   int64
+	skip   bool
+}
+
+// Artifacts returns the store for a run's artifacts, of at most most bytes. Names and
+// contents are redacted. Close it.
+func (r *Run) Artifacts(most int64, redactor *Redactor) *Artifacts {
+	return &Artifacts{dir: filepath.Join(r.dir, ArtifactsDir), left: most, most: most, redactor: redactor}
+}
+
+// refuse notes what did not come back; the list is bounded.
+func (a *Artifacts) refuse(name, reason string) {
+	a.skip = true
+	if len(a.Refused) < maxRefusals {
+		a.Refused = append(a.Refused, Refusal{strings.ToValidUTF8(a.redactor.String(name), "\ufffd"), reason})
+	}
+}
+
+// Begin is told of the next thing; see guest.Sink.
+func (a *Artifacts) Begin(kind, perm fs.FileMode, name string) error {
+	if err := a.end(); err != nil {
+		return err
+	}
+	a.skip = false
+	if len(a.Refused) == maxRefusals {
+		return ErrEnough
+	}
+	if why := badName(name); why != "" {
+		a.refuse(name, why)
+		return nil
+	}
+	switch kind {
+	case 0:
+	case fs.ModeSymlink:
+		a.refuse(name, "is a link")
+		return nil
+	default:
+		a.refuse(name, "is not a regular file")
+		return nil
+	}
+	if len(a.Kept) == maxArtifacts {
+		a.refuse(name, fmt.Sprintf("is beyond %d files", maxArtifacts))
+		return ErrEnough
+	}
+	name = a.redactor.String(name)
+	if err := a.open(name); err != nil {
+		a.refuse(name, err.Error())
+		return nil
+	}
+	a.at = Artifact{Path: name, Mode: fmt.Sprintf("%04o", perm.Perm())}
+	a.digest, a.size = sha256.New(), 0
+	a.plain = a.redactor.Writer(writer(a.store))
+	return nil
+}
+
+func (a *Artifacts) open(name string) (err error) {
+	if a.root == nil {
+		if err := os.Mkdir(a.dir, 0o700); err != nil {
+			return plainError(err)
+		}
+		if a.root, err = os.OpenRoot(a.dir); err != nil {
+			return plainError(err)
+		}
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := a.root.MkdirAll(dir, 0o700); err != nil {
+			return plainError(err)
+		}
+	}
+	a.file, err = a.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return plainError(err)
+}
+
+func plainError(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// store writes to the file and what is said of it.
+func (a *Artifacts) store(p []byte) (int, error) {
+	a.digest.Write(p)
+	a.size += int64(len(p))
+	return a.file.Write(p)
+}
+
+// Data is the next bytes of the file that was begun last.
+func (a *Artifacts) Data(p []byte) error {
+	if a.left -= int64(len(p)); a.left < 0 {
+		if !a.skip {
+			name := a.at.Path
+			a.drop()
+			a.refuse(name, fmt.Sprintf("is beyond %d bytes in all", a.most))
+		}
+		return ErrEnough
+	}
+	if a.skip {
+		return nil
+	}
+	if _, err := a.plain.Write(p); err != nil {
+		a.drop()
+		return fmt.Errorf("store an artifact: %w", err)
+	}
+	return nil
+}
+
+// drop removes the file that was begun.
+func (a *Artifacts) drop() {
+	a.file.Close()
+	_ = a.root.Remove(a.at.Path)
+	a.file = nil
+}
+
+// end finishes the file that was begun.
+func (a *Artifacts) end() error {
+	if a.file == nil {
+		return nil
+	}
+	err := a.plain.Close()
+	if e := a.file.Close(); err == nil {
+		err = e
+	}
+	a.file = nil
+	if err != nil {
+		_ = a.root.Remove(a.at.Path)
+		return fmt.Errorf("store an artifact: %w", err)
+	}
+	a.at.Size, a.at.SHA256 = a.size, hex.EncodeToString(a.digest.Sum(nil))
+	a.Kept = append(a.Kept, a.at)
+	return nil
+}
+
+// Close ends the collecting. A file that did not come to its end, as complete tells, is
+// not kept.
+func (a *Artifacts) Close(complete bool) error {
+	var err error
+	if a.file != nil && !complete {
+		name := a.at.Path
+		a.drop()
+		a.refuse(name, "did not come through whole")
+	} else {
+		err = a.end()
+	}
+	if a.root != nil {
+		a.root.Close()
+	}
+	return err
+}
+
+// badName says what is wrong with a path that came from a guest.
+func badName(name string) string {
+	switch {
+	case name == "" || len(name) > maxNames:
+		return fmt.Sprintf("has a path of no or more than %d bytes", maxNames)
+	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+		return "has a name that is no text"
+	}
+	parts := strings.Split(name, "/")
+	if len(parts) > maxNesting {
+		return fmt.Sprintf("lies more than %d folders deep", maxNesting)
+	}
+	for _, part := range parts {
+		if part == "" || part == "." || part == ".." || len(part) > maxName {
+			return "has a path that can't be"
+		}
+	}
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return "has a path that can't be"
+	}
+	return ""
+}
+
+// OpenArtifact opens an artifact of a run to be read.
+func (s *Store) OpenArtifact(id, name string) (*os.File, error) {
+	if !validID(id) || badName(name) != "" {
+		return nil, fmt.Errorf("%w: artifact %q of %q", ErrNotFound, name, id)
+	}
+	root, err := os.OpenRoot(s.Path(id, ArtifactsDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: artifact %q of %s", ErrNotFound, name, id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := root.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: artifact %q of %s", ErrNotFound, name, id)
+	}
+	return f, err
+}
+
+// CopyArtifacts copies artifacts of a run into a folder. A file that is there is
+// replaced, in one step; a link that is there is not followed.
+func (s *Store) CopyArtifacts(id string, list []Artifact, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, a := range list {
+		if err := s.copyArtifact(id, a, root); err != nil {
+			return fmt.Errorf("copy %s to %s: %w", a.Path, dir, err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) copyArtifact(id string, a Artifact, root *os.Root) error {
+	from, err := s.OpenArtifact(id, a.Path)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	dir := path.Dir(a.Path)
+	if err := root.MkdirAll(dir, 0o755); err != nil {
+		return plainError(err)
+	}
+	mode := fs.FileMode(0o644)
+	var perm uint32
+	if _, err := fmt.Sscanf(a.Mode, "%o", &perm); err == nil && perm&0o100 != 0 {
+		mode = 0o755
+	}
+	tmp := path.Join(dir, ".unitask-"+id)
+	_ = root.Remove(tmp)
+	to, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return plainError(err)
+	}
+	_, err = io.Copy(to, from)
+	if e := to.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = root.Rename(tmp, a.Path)
+	}
+	if err != nil {
+		_ = root.Remove(tmp)
+	}
+	return err
+}
