@@ -30,6 +30,20 @@ const MaxCode = 64 << 20
 // Run runs one request: resolve, record, image, network, machine, guest, code,
 // end. Every value goes down this list once.
 func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, error) {
+	return rt.RunFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req, streams)
+}
+
+// Caller is whom a run is for, where one runtime serves several.
+type Caller struct {
+	// Name goes into the record.
+	Name string
+	// Ceiling is the most that the caller gets; nil is none.
+	Ceiling *policy.Ceiling
+}
+
+// RunFor runs a request for a caller; the Ceiling of the runtime's options is not
+// looked at.
+func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
 	begin := time.Now()
 	code, err := checkCode(req)
 	if err != nil {
@@ -39,7 +53,7 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 		return nil, &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
 	}
 	defer code.inputs.close()
-	asked, eff, denials, err := req.resolve(rt.opts.Ceiling, &code.inputs)
+	asked, eff, denials, err := req.resolve(caller.Ceiling, &code.inputs)
 	if err != nil {
 		return nil, err
 	}
@@ -59,13 +73,13 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	if err != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: err.Error()}
 	}
-	rec, err := rt.runs.Create(begin, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{Request: asked, Path: code.path,
+	rec, err := rt.runs.Create(begin, caller.Name, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{Request: asked, Path: code.path,
 		PackageType: code.packageType, Args: req.Args, Env: req.Env, Dir: code.dir, Arch: req.Arch, Cold: req.Cold, FreshProcess: req.FreshProcess, CA: req.CA, DirMax: req.DirMax})
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}
 	rt.opts.Events(Event{EventRecord, rec.ID})
-	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{Effective: eff, Denials: denials, Ceiling: rt.opts.ceilingPath()}}
+	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
 
 	err = rt.run(ctx, code, eff, streams, rec, redactor, res)
 	res.Duration.Total = time.Since(begin).Milliseconds()
@@ -85,6 +99,14 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 		err = hostError("record", e)
 	}
 	return res, err
+}
+
+// ceilingPath names the ceiling's file, "" where there is none.
+func (c Caller) ceilingPath() string {
+	if c.Ceiling == nil {
+		return ""
+	}
+	return c.Ceiling.Path
 }
 
 // policy is what of a request the policy decides on.

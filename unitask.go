@@ -143,14 +143,6 @@ type Options struct {
 	IO
 }
 
-// ceilingPath names the ceiling's file, "" where there is none.
-func (o Options) ceilingPath() string {
-	if o.Ceiling == nil {
-		return ""
-	}
-	return o.Ceiling.Path
-}
-
 // Run runs one request and returns when its machine is gone.
 //
 // The Result is not nil once there is a record, also when err is not nil. A ctx

@@ -40,44 +40,17 @@ func (a *app) inspectCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return a.inspectJSON(runs, rec)
+				all, err := rt.Inspect(id, 0)
+				if err != nil {
+					return err
+				}
+				return a.ui.json(all)
 			}
 			return a.inspect(runs, rec)
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the record as one object, streams included")
 	return cmd
-}
-
-// inspection is the record and what lies beside it.
-type inspection struct {
-	*record.Record
-	Code    string            `json:"code"`
-	Stdout  string            `json:"stdout"`
-	Stderr  string            `json:"stderr"`
-	Netlog  []json.RawMessage `json:"netlog"`
-	Console string            `json:"console"`
-}
-
-func (a *app) inspectJSON(runs *record.Store, rec *record.Record) error {
-	in := inspection{Record: rec, Netlog: []json.RawMessage{}}
-	for name, to := range map[string]*string{rec.CodeFile: &in.Code, record.StdoutFile: &in.Stdout, record.StderrFile: &in.Stderr, record.ConsoleFile: &in.Console} {
-		text, err := os.ReadFile(runs.Path(rec.ID, name))
-		if err != nil {
-			return err
-		}
-		*to = string(text)
-	}
-	log, err := os.ReadFile(runs.Path(rec.ID, record.NetlogFile))
-	if err != nil {
-		return err
-	}
-	for _, line := range strings.Split(string(log), "\n") {
-		if json.Valid([]byte(line)) { // the last one of an interrupted run may be cut
-			in.Netlog = append(in.Netlog, json.RawMessage(line))
-		}
-	}
-	return a.ui.json(in)
 }
 
 func (a *app) inspect(runs *record.Store, rec *record.Record) error {

@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,72 +23,6 @@ func (a *app) runsCommand() *cobra.Command {
 	}, a.runsList(), a.runsRemove(), a.runsPrune())
 }
 
-// listed is a run as the list shows it.
-type listed struct {
-	ID       string          `json:"id"`
-	Created  time.Time       `json:"created"`
-	Status   record.Status   `json:"status"`
-	Outcome  unitask.Outcome `json:"outcome,omitempty"`
-	ExitCode *int            `json:"exitCode,omitempty"`
-	TotalMs  int64           `json:"durationMs,omitempty"`
-	Kernel   string          `json:"kernel,omitempty"`
-	Denials  int             `json:"denials"`
-	Code     string          `json:"code"` // its first line
-	Error    string          `json:"error,omitempty"`
-}
-
-// state is what a filter by status compares: the outcome where there is one.
-func (l listed) state() string {
-	if l.Outcome != "" {
-		return string(l.Outcome)
-	}
-	return string(l.Status)
-}
-
-// list reads a run's record for the list. One that can't be read is listed as such.
-func list(runs *record.Store, id string) listed {
-	l := listed{ID: id}
-	rec, err := runs.Get(id)
-	if err != nil {
-		l.Status, l.Error = "unreadable", err.Error()
-		return l
-	}
-	l.Created, l.Status, l.Error = rec.Created, rec.Status, rec.Error
-	var res unitask.Result
-	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
-		l.Outcome, l.ExitCode, l.TotalMs, l.Kernel = res.Outcome, &res.ExitCode, res.Duration.Total, string(res.Kernel)
-	}
-	var denials []json.RawMessage
-	if rec.Denials != nil && json.Unmarshal(rec.Denials, &denials) == nil {
-		l.Denials = len(denials)
-	}
-	l.Code = firstLine(runs.Path(id, rec.CodeFile))
-	return l
-}
-
-// newest are the ids of all runs, the newest first.
-func newest(runs *record.Store) ([]string, error) {
-	ids, err := runs.IDs()
-	slices.Reverse(ids)
-	return ids, err
-}
-
-func firstLine(name string) string {
-	f, err := os.Open(name)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	buf := make([]byte, 400)
-	n, _ := f.Read(buf)
-	for line := range strings.Lines(string(buf[:n])) {
-		if line = strings.TrimSpace(strings.ToValidUTF8(line, "")); line != "" {
-			return line
-		}
-	}
-	return ""
-}
-
 func (a *app) runsList() *cobra.Command {
 	var asJSON bool
 	var status, since string
@@ -107,22 +39,9 @@ func (a *app) runsList() *cobra.Command {
 			if limit < 0 {
 				return usage(fmt.Errorf("--limit %d: must be 0 or more", limit))
 			}
-			ids, err := newest(rt.Runs())
+			found, err := rt.Summaries(unitask.Filter{Status: status, Within: age, Limit: limit})
 			if err != nil {
 				return err
-			}
-			found := []listed{}
-			for _, id := range ids {
-				if limit > 0 && len(found) == limit {
-					break
-				}
-				l := list(rt.Runs(), id)
-				if age > 0 && time.Since(l.Created) > age {
-					continue
-				}
-				if status == "" || status == l.state() || status == string(l.Status) {
-					found = append(found, l)
-				}
 			}
 			if asJSON {
 				return a.ui.json(found)
@@ -139,7 +58,7 @@ func (a *app) runsList() *cobra.Command {
 }
 
 // runsTable prints runs, the code cut to what the terminal has left.
-func (a *app) runsTable(runs []listed) {
+func (a *app) runsTable(runs []unitask.Summary) {
 	const others = 23 + 2 + 19 + 2 + 11 + 2 + 4 + 2 + 9 + 2 + 6 + 2
 	width := 120
 	if f, ok := a.std.Stdout.(*os.File); ok {
@@ -153,7 +72,7 @@ func (a *app) runsTable(runs []listed) {
 		if l.ExitCode != nil {
 			exit = strconv.Itoa(*l.ExitCode)
 		}
-		rows = append(rows, []string{l.ID, l.Created.Local().Format(time.DateTime), l.state(), exit, fmt.Sprintf("%d ms", l.TotalMs), l.Kernel, cutTo(safe(l.Code), max(width-others, 10))})
+		rows = append(rows, []string{l.ID, l.Created.Local().Format(time.DateTime), l.State(), exit, fmt.Sprintf("%d ms", l.TotalMs), l.Kernel, cutTo(safe(l.Code), max(width-others, 10))})
 	}
 	a.ui.table("RUN|CREATED|OUTCOME|EXIT|TIME|KERNEL|CODE", rows)
 }
@@ -209,19 +128,16 @@ func (a *app) runsPrune() *cobra.Command {
 			if err != nil {
 				return usage(fmt.Errorf("--older-than %q: %w", older, err))
 			}
-			ids, err := newest(rt.Runs())
+			all, err := rt.Summaries(unitask.Filter{})
 			if err != nil {
 				return err
 			}
 			removed := 0
-			for i, id := range ids {
-				if byCount && i < keep {
+			for i, run := range all {
+				if byCount && i < keep || byAge && time.Since(run.Created) < age {
 					continue
 				}
-				if byAge && time.Since(list(rt.Runs(), id).Created) < age {
-					continue
-				}
-				switch err := rt.Runs().Remove(id); {
+				switch err := rt.Runs().Remove(run.ID); {
 				case err == nil:
 					removed++
 				case !errors.Is(err, record.ErrRunning) && !errors.Is(err, record.ErrNotFound):

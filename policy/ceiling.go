@@ -48,7 +48,23 @@ type Ceiling struct {
 	// Artifacts are the bytes that may come back from /out; 0 is none.
 	Artifacts *int64 `toml:"artifacts" json:"artifacts,omitempty"`
 
-	text []byte // of the file, to name lines
+	// Principals are what the callers of a shared server get, by their names: each
+	// narrows the ceiling further and can't widen it.
+	Principals map[string]*Ceiling `toml:"principals" json:"principals,omitempty"`
+
+	over *Ceiling // what this one narrows
+	text []byte   // of the file, to name lines
+}
+
+// For is the ceiling of a principal: this one, narrowed by the principal's own if
+// there is one.
+func (c *Ceiling) For(principal string) *Ceiling {
+	if c == nil || c.Principals[principal] == nil {
+		return c
+	}
+	own := *c.Principals[principal]
+	own.over = c
+	return &own
 }
 
 // CeilingError says what is wrong with a ceiling's file: no run may go on under it.
@@ -160,10 +176,33 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return nil, c.wrong(unknown[0][0], fmt.Errorf("unknown key %q", unknown[0].String()))
 	}
-	if err := c.check(); err != nil {
+	if kind := meta.Type("principals"); kind != "" && kind != "Hash" {
+		return nil, c.wrong("principals", fmt.Errorf("principals is a %s: use [principals.NAME]", strings.ToLower(kind)))
+	}
+	if err := c.finish(); err != nil {
 		return nil, err
 	}
-	return c, errors.Join(c.realFolders("filesUnder", c.FilesUnder), c.realFolders("dirsUnder", c.DirsUnder))
+	for name, own := range c.Principals {
+		own.Path = c.Path
+		err := own.finish()
+		var bad *CeilingError
+		if errors.As(err, &bad) {
+			err = bad.Err
+		}
+		if err == nil && own.Principals != nil {
+			err = errors.New("has principals of its own")
+		}
+		if err != nil {
+			return nil, c.wrong("principals", fmt.Errorf("principals.%s: %w", name, err))
+		}
+		own.Path += " [principals." + name + "]"
+	}
+	return c, nil
+}
+
+// finish checks what was read and resolves the folders.
+func (c *Ceiling) finish() error {
+	return errors.Join(c.check(), c.realFolders("filesUnder", c.FilesUnder), c.realFolders("dirsUnder", c.DirsUnder))
 }
 
 // realFolders resolves the links of a list's folders. One that does not exist admits
@@ -319,4 +358,9 @@ const Example = `# The most that unitask may give to a run started in this folde
 
 # Bytes that may come back from /out; 0 is none.
 # artifacts = 67108864
+
+# What callers of a shared server (unitask mcp --http) get, by the name of their token:
+# all of the above, narrowed further.
+# [principals.alice]
+# memoryMb = 512
 `

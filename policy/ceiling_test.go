@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -114,11 +115,36 @@ func TestBadCeilings(t *testing.T) {
 			t.Errorf("%.40q: %+v %v, want %q", text, c, err, want)
 		}
 	}
+	for text, want := range map[string]string{
+		"[principals.a]\nmemoryMb = 1":        "test.toml:1: principals.a: memoryMb 1",
+		"x = 1\n[principals.a]\nmemory = 512": `unknown key`,
+		"[principals.a.principals.b]":         "principals of its own",
+		"principals = 5":                      "test.toml:1:",
+	} {
+		if c, err := ParseCeiling("test.toml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %+v %v", text, c, err)
+		}
+	}
 	if _, err := ParseCeiling("x", []byte(Example)); err != nil {
 		t.Error(err)
 	}
 	if c, err := ParseCeiling("x", []byte(strings.ReplaceAll(Example, "\n# ", "\n"))); err == nil {
 		t.Errorf("prose is no TOML: %+v", c)
+	}
+}
+
+// A principal's table narrows the ceiling and never widens it.
+func TestPrincipals(t *testing.T) {
+	c := ceiling(t, "memoryMb = 512\nallowNet = [\"*.a.com\"]\n[principals.low]\nmemoryMb = 256\nallowNet = [\"x.a.com\", \"b.com\"]\n[principals.high]\nmemoryMb = 4096")
+	ask := Request{MemoryMB: 8192, AllowNet: []string{"x.a.com", "y.a.com", "b.com"}}
+	for name, want := range map[string]string{"low": "256 [x.a.com] 4", "high": "512 [x.a.com y.a.com] 2", "other": "512 [x.a.com y.a.com] 2"} {
+		e, denials, err := Resolve(ask, c.For(name))
+		if got := fmt.Sprint(e.MemoryMB, " ", e.AllowNet, " ", len(denials)); err != nil || got != want {
+			t.Errorf("%s: %s %v %+v", name, got, err, denials)
+		}
+	}
+	if (*Ceiling)(nil).For("x") != nil {
+		t.Error("a ceiling out of nothing")
 	}
 }
 

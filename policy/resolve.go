@@ -9,6 +9,9 @@ import (
 
 // narrow cuts what was granted to what a ceiling allows. It never adds.
 func (c *Ceiling) narrow(e *Effective, asked Request) (denials []Denial) {
+	if c.over != nil {
+		denials = c.over.narrow(e, asked)
+	}
 	deny := func(field string, requested any, reason string) {
 		denials = append(denials, Denial{Field: field, Requested: fmt.Sprint(requested), Reason: reason, Rule: c.Path})
 	}

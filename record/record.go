@@ -35,7 +35,8 @@ type Record struct {
 	Status        Status          `json:"status"`
 	Created       time.Time       `json:"created"`
 	Finished      *time.Time      `json:"finished,omitempty"`
-	CodeFile      string          `json:"codeFile"` // its name in the folder
+	Owner         string          `json:"owner,omitempty"` // whom the run was for
+	CodeFile      string          `json:"codeFile"`        // its name in the folder
 	Request       json.RawMessage `json:"request"`
 	Effective     json.RawMessage `json:"effective,omitempty"`
 	Denials       json.RawMessage `json:"denials,omitempty"`

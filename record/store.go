@@ -56,11 +56,12 @@ func newID(now time.Time) string {
 }
 
 // Create makes a run's folder and its record, with status running. codeFile is
-// the name for the code: code.js, say.
-func (s *Store) Create(now time.Time, codeFile string, code []byte, request any) (_ *Run, err error) {
+// the name for the code: code.js, say. owner is whom the run is for, "" for nobody in
+// particular.
+func (s *Store) Create(now time.Time, owner, codeFile string, code []byte, request any) (_ *Run, err error) {
 	id := newID(now)
 	r := &Run{dir: filepath.Join(s.dir, id), Record: Record{
-		SchemaVersion: SchemaVersion, ID: id, Status: Running, Created: now.UTC(), CodeFile: codeFile,
+		SchemaVersion: SchemaVersion, ID: id, Status: Running, Created: now.UTC(), Owner: owner, CodeFile: codeFile,
 	}}
 	if r.Record.Request, err = json.Marshal(request); err != nil {
 		return nil, fmt.Errorf("create record: %w", err)
@@ -282,6 +283,27 @@ func (s *Store) Remove(id string) error {
 		return fmt.Errorf("remove record: %w", err)
 	}
 	return nil
+}
+
+// Read reads a file of a run, at most most bytes of it; 0 is all. more says that there
+// are more. The name is one of the constants, or the record's CodeFile.
+func (s *Store) Read(id, name string, most int64) (text []byte, more bool, err error) {
+	if !validID(id) || name != filepath.Base(name) {
+		return nil, false, fmt.Errorf("%w: %q of %q", ErrNotFound, name, id)
+	}
+	f, err := os.Open(s.Path(id, name))
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	if most == 0 {
+		text, err = io.ReadAll(f)
+		return text, false, err
+	}
+	if text, err = io.ReadAll(io.LimitReader(f, most+1)); int64(len(text)) > most {
+		text, more = text[:most], true
+	}
+	return text, more, err
 }
 
 // Path is a file of a run.

@@ -1,0 +1,135 @@
+package unitask
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/record"
+)
+
+// Summary is a recorded run in a line.
+type Summary struct {
+	ID       string        `json:"id"`
+	Created  time.Time     `json:"created"`
+	Status   record.Status `json:"status"`
+	Owner    string        `json:"owner,omitempty"`
+	Outcome  Outcome       `json:"outcome,omitempty"`
+	ExitCode *int          `json:"exitCode,omitempty"`
+	TotalMs  int64         `json:"durationMs,omitempty"`
+	Kernel   string        `json:"kernel,omitempty"`
+	Denials  int           `json:"denials"`
+	Code     string        `json:"code"` // its first line
+	Error    string        `json:"error,omitempty"`
+}
+
+// State is the outcome where there is one, else the record's status.
+func (s Summary) State() string {
+	if s.Outcome != "" {
+		return string(s.Outcome)
+	}
+	return string(s.Status)
+}
+
+// Unreadable is the status of a record that can't be read.
+const Unreadable record.Status = "unreadable"
+
+// Filter says which runs; the zero value is all.
+type Filter struct {
+	Status string            // an outcome or a record's status
+	Within time.Duration     // created since
+	Limit  int               // at most so many
+	Owner  func(string) bool // whose; nil is everybody's
+}
+
+// Summaries lists recorded runs, the newest first.
+func (rt *Runtime) Summaries(f Filter) ([]Summary, error) {
+	ids, err := rt.runs.IDs()
+	if err != nil {
+		return nil, err
+	}
+	found := []Summary{}
+	for _, id := range slices.Backward(ids) {
+		if f.Limit > 0 && len(found) == f.Limit {
+			break
+		}
+		s := rt.summary(id)
+		if f.Within > 0 && time.Since(s.Created) > f.Within || f.Owner != nil && !f.Owner(s.Owner) {
+			continue
+		}
+		if f.Status == "" || f.Status == s.State() || f.Status == string(s.Status) {
+			found = append(found, s)
+		}
+	}
+	return found, nil
+}
+
+// summary reads a run's record. One that can't be read is listed as such.
+func (rt *Runtime) summary(id string) Summary {
+	s := Summary{ID: id}
+	rec, err := rt.runs.Get(id)
+	if err != nil {
+		s.Status, s.Error = Unreadable, err.Error()
+		return s
+	}
+	s.Created, s.Status, s.Owner, s.Error = rec.Created, rec.Status, rec.Owner, rec.Error
+	var res Result
+	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
+		s.Outcome, s.ExitCode, s.TotalMs, s.Kernel = res.Outcome, &res.ExitCode, res.Duration.Total, string(res.Kernel)
+	}
+	var denials []json.RawMessage
+	if rec.Denials != nil && json.Unmarshal(rec.Denials, &denials) == nil {
+		s.Denials = len(denials)
+	}
+	text, _, _ := rt.runs.Read(id, rec.CodeFile, 400)
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(strings.ToValidUTF8(line, "")); line != "" {
+			s.Code = line
+			break
+		}
+	}
+	return s
+}
+
+// Inspection is a record and what lies beside it. Each text has at most the asked
+// number of bytes.
+type Inspection struct {
+	*record.Record
+	Code    string            `json:"code"`
+	Stdout  string            `json:"stdout"`
+	Stderr  string            `json:"stderr"`
+	Netlog  []json.RawMessage `json:"netlog"`
+	Console string            `json:"console"`
+	Cut     []string          `json:"cut,omitempty"` // what is longer
+}
+
+// Inspect reads a run's record and what lies beside it, at most most bytes of each
+// file; 0 is all.
+func (rt *Runtime) Inspect(id string, most int64) (*Inspection, error) {
+	rec, err := rt.runs.Get(id)
+	if err != nil {
+		return nil, err
+	}
+	in := &Inspection{Record: rec, Netlog: []json.RawMessage{}}
+	var netlog string
+	for _, part := range []struct {
+		name string
+		to   *string
+	}{{rec.CodeFile, &in.Code}, {record.StdoutFile, &in.Stdout}, {record.StderrFile, &in.Stderr}, {record.NetlogFile, &netlog}, {record.ConsoleFile, &in.Console}} {
+		text, more, err := rt.runs.Read(id, part.name, most)
+		if err != nil {
+			return nil, err
+		}
+		if more {
+			in.Cut = append(in.Cut, part.name)
+		}
+		*part.to = string(text)
+	}
+	for line := range strings.Lines(netlog) {
+		if json.Valid([]byte(line)) { // the last one of an interrupted run may be cut
+			in.Netlog = append(in.Netlog, json.RawMessage(line))
+		}
+	}
+	return in, nil
+}
