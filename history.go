@@ -40,6 +40,7 @@ type Filter struct {
 	Status string            // an outcome or a record's status
 	Within time.Duration     // created since
 	Limit  int               // at most so many
+	Before string            // with ids before this one: older
 	Owner  func(string) bool // whose; nil is everybody's
 }
 
@@ -53,6 +54,9 @@ func (rt *Runtime) Summaries(f Filter) ([]Summary, error) {
 	for _, id := range slices.Backward(ids) {
 		if f.Limit > 0 && len(found) == f.Limit {
 			break
+		}
+		if f.Before != "" && id >= f.Before {
+			continue
 		}
 		s := rt.summary(id)
 		if f.Within > 0 && time.Since(s.Created) > f.Within || f.Owner != nil && !f.Owner(s.Owner) {

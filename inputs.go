@@ -31,6 +31,14 @@ type Mount struct {
 	Guest string
 }
 
+// ParseMount takes PATH, or PATH:/GUESTPATH.
+func ParseMount(s string) Mount {
+	if i := strings.LastIndex(s, ":/"); i > 0 {
+		return Mount{s[:i], s[i+1:]}
+	}
+	return Mount{Host: s}
+}
+
 // IgnoreFile names, in gitignore's syntax, what a folder does not bring along. Each
 // folder may have one, for itself and what is below.
 const IgnoreFile = ".unitaskignore"

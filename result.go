@@ -67,8 +67,8 @@ type Policy struct {
 	Ceiling   string           `json:"ceiling,omitempty"` // the file that it was cut to
 }
 
-// resultJSON is Result's wire form. Streams that are not UTF-8 come as base64.
-type resultJSON struct {
+// ResultJSON is the wire form of a Result. Streams that are not UTF-8 come as base64.
+type ResultJSON struct {
 	RunID        string       `json:"runId"`
 	Outcome      Outcome      `json:"outcome"`
 	ExitCode     int          `json:"exitCode"`
@@ -94,7 +94,7 @@ type resultJSON struct {
 
 // MarshalJSON gives the wire form.
 func (r Result) MarshalJSON() ([]byte, error) {
-	j := resultJSON{
+	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
 		Error: r.Error, Duration: r.Duration, Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
 		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused,
@@ -117,7 +117,7 @@ func text(b []byte) (plain, exact string) {
 
 // UnmarshalJSON reads the wire form.
 func (r *Result) UnmarshalJSON(data []byte) error {
-	var j resultJSON
+	var j ResultJSON
 	if err := json.Unmarshal(data, &j); err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root = group(root, a.runCommand(), a.inspectCommand(), a.runsCommand(), a.imageCommand(), a.poolCommand(), a.policyCommand(), a.doctorCommand())
+	root = group(root, a.runCommand(), a.inspectCommand(), a.runsCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.policyCommand(), a.doctorCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)
 	root.SetErr(a.std.Stderr)

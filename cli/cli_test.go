@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,8 +18,8 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/cli"
+	"github.com/unitask/unitask/hack/testhome"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/vmm"
 )
 
 func TestMain(m *testing.M) {
@@ -31,36 +30,16 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// baseHome is the folder whose parts and images the scripts borrow.
-func baseHome(t testing.TB) string {
-	t.Helper()
-	home := os.Getenv("UNITASK_TEST_HOME")
-	if home == "" {
-		var err error
-		if home, err = unitask.DefaultHome(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	rt, err := unitask.Open(unitask.Options{Home: home})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
-	if _, err := rt.Images().Ensure(context.Background(), image.Linux, image.HostArch()); err != nil {
-		t.Fatalf("%v\n`make vendor` fetches what is missing", err)
-	}
-	if _, err := rt.MakeTemplate(context.Background(), unitask.Shape{}); err != nil && vmm.CanClone {
-		t.Fatal(err)
-	}
-	return home
-}
-
 // TestScripts runs every script of testdata with the unitask command on PATH.
 // Those whose name begins with "vm" boot machines.
 func TestScripts(t *testing.T) {
 	base := ""
 	if !testing.Short() {
-		base = baseHome(t)
+		var err error
+		if base, err = testhome.Base(); err != nil {
+			t.Fatal(err)
+		}
+		testhome.Ready(t, base, image.Linux)
 	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
@@ -71,7 +50,7 @@ func TestScripts(t *testing.T) {
 			if err := os.Mkdir(home, 0o700); err != nil || base == "" {
 				return err
 			}
-			return borrow(base, home)
+			return testhome.Borrow(base, home)
 		},
 		Condition: func(cond string) (bool, error) {
 			switch cond {
@@ -88,22 +67,10 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "waitfor": cmdWaitFor, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Check(borrow(base, ts.MkAbs(args[0])))
+				ts.Check(testhome.Borrow(base, ts.MkAbs(args[0])))
 			},
 		},
 	})
-}
-
-func borrow(base, home string) error {
-	for _, shared := range []string{"vendor", "images", "locks", "cache", "templates"} {
-		if err := os.MkdirAll(filepath.Join(base, shared), 0o700); err != nil {
-			return err
-		}
-		if err := os.Symlink(filepath.Join(base, shared), filepath.Join(home, shared)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // exits CODE COMMAND [ARG...]: the command ends with that exit code.
@@ -229,14 +196,15 @@ func cmdBigFile(ts *testscript.TestScript, _ bool, args []string) {
 // An ordinary user, who may do nothing special, can run it: QEMU is then held by
 // a user namespace.
 func TestAsUnprivilegedUser(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots a machine; not in -short")
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
 	}
+	testhome.Ready(t, base, image.Linux)
 	if os.Getuid() != 0 {
 		t.Skip("wants root, to become somebody else")
 	}
 	const user = 12345
-	base := baseHome(t)
 	dir, err := os.MkdirTemp("", "unitask-user-")
 	if err != nil {
 		t.Fatal(err)

@@ -95,10 +95,10 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
 }
 
-// ceiling is the one that the flags name, or the working directory's.
-func (f *runFlags) ceiling() (*policy.Ceiling, error) {
-	if f.policy != "" {
-		c, err := policy.ReadCeiling(f.policy)
+// findCeiling reads the file that was named, or the working directory's.
+func findCeiling(named string) (*policy.Ceiling, error) {
+	if named != "" {
+		c, err := policy.ReadCeiling(named)
 		return c, usageOf(err)
 	}
 	dir, err := os.Getwd()
@@ -147,7 +147,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 			return a.failedJSON(f.json, err)
 		}
 	}
-	ceiling, err := f.ceiling()
+	ceiling, err := findCeiling(f.policy)
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}
@@ -427,14 +427,9 @@ func parseEnv(list []string) (map[string]string, error) {
 	return env, nil
 }
 
-// parseMounts takes PATH, or PATH:/GUESTPATH.
 func parseMounts(list []string) (mounts []unitask.Mount) {
 	for _, s := range list {
-		m := unitask.Mount{Host: s}
-		if i := strings.LastIndex(s, ":/"); i > 0 {
-			m.Host, m.Guest = s[:i], s[i+1:]
-		}
-		mounts = append(mounts, m)
+		mounts = append(mounts, unitask.ParseMount(s))
 	}
 	return mounts
 }

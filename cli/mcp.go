@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/mcp"
+)
+
+type mcpFlags struct {
+	policy, prompts, pool, kernel string
+	concurrent, queue             int
+
+	http, tokenFile, jwks, audience, issuer, url, cert, key string
+	hosts, origins                                          []string
+	stateless, logJSON                                      bool
+	drain                                                   time.Duration
+	callerConcurrent, callerPerMinute                       int
+}
+
+func (a *app) mcpCommand() *cobra.Command {
+	var f mcpFlags
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Serve the Model Context Protocol to agents, on stdin and stdout or over HTTP",
+		Long: `Mcp serves the tools run_code, inspect_run, list_runs and doctor, the records of
+runs as resources, and a folder of snippets as prompts.
+
+Every call is held to the ceiling of the folder it was started in, or --policy.
+Where there is none, a built-in one holds: files of this folder only, no secrets,
+no raw TCP.
+
+--http serves streamable HTTP at ADDR/mcp, with /healthz and /metrics beside it. On a
+loopback address everybody on this machine may call; elsewhere callers need a token:
+--token-file, or --jwks with --audience.`,
+		Example: `  unitask mcp config claude-code --write
+  unitask mcp --http 127.0.0.1:7777
+  unitask mcp --http 0.0.0.0:7777 --token-file tokens --tls-cert cert.pem --tls-key key.pem`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd, f) },
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
+	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts), offered as prompts")
+	fl.StringVar(&f.pool, "pool", "1:2", "machines that stand ready: MIN:MAX, between them as demand is; 0 is none")
+	fl.StringVar(&f.kernel, "kernel", "", "guest kernel of the machines that stand ready: linux or nanos (default the best there is)")
+	fl.IntVar(&f.concurrent, "max-concurrent", 4, "runs at once")
+	fl.IntVar(&f.queue, "max-queue", 64, "calls that may wait for one")
+	fl.StringVar(&f.http, "http", "", "serve streamable HTTP on HOST:PORT instead of stdin and stdout")
+	fl.StringVar(&f.tokenFile, "token-file", "", "with --http: a file of callers, NAME TOKEN a line")
+	fl.StringVar(&f.jwks, "jwks", "", "with --http: accept JSON Web Tokens signed by a key of this URL")
+	fl.StringVar(&f.audience, "audience", "", "with --jwks: what their aud must be")
+	fl.StringVar(&f.issuer, "issuer", "", "with --jwks: what their iss must be")
+	fl.StringVar(&f.url, "url", "", "with --jwks: where clients reach this server (default the audience)")
+	fl.StringVar(&f.cert, "tls-cert", "", "with --http: a PEM file of the certificate chain")
+	fl.StringVar(&f.key, "tls-key", "", "with --http: a PEM file of its key")
+	fl.StringArrayVar(&f.hosts, "allow-host", nil, "with --http: a name that requests may be for; repeatable")
+	fl.StringArrayVar(&f.origins, "allow-origin", nil, "with --http: a web origin that may call; repeatable")
+	fl.BoolVar(&f.stateless, "stateless", false, "with --http: no sessions for older clients either, for load balancers without affinity")
+	fl.DurationVar(&f.drain, "drain", 30*time.Second, "with --http: how long runs may take to end when the server is told to go down")
+	fl.IntVar(&f.callerConcurrent, "caller-concurrent", 0, "with --http: runs at once of one caller (default no bound)")
+	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs a minute of one caller (default no bound)")
+	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
+	cmd.AddCommand(a.mcpConfig())
+	return cmd
+}
+
+func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
+	size, err := unitask.ParsePoolSize(f.pool)
+	if err != nil {
+		return usage(err)
+	}
+	if f.http == "" {
+		for _, name := range []string{"token-file", "jwks", "tls-cert", "tls-key", "allow-host", "allow-origin", "stateless", "drain"} {
+			if cmd.Flags().Changed(name) {
+				return usage(fmt.Errorf("--%s needs --http", name))
+			}
+		}
+	}
+	ceiling, err := findCeiling(f.policy)
+	if err != nil {
+		return err
+	}
+	httpOpts, err := f.httpOptions()
+	if err != nil {
+		return usage(err)
+	}
+	// stdout is the protocol's.
+	level := slog.LevelWarn
+	if a.verbose || f.http != "" {
+		level = slog.LevelInfo
+	}
+	log := slog.New(logHandler(a.std.Stderr, f.logJSON, level))
+	rt, err := unitask.Open(unitask.Options{Home: a.home, Pool: size, PoolShape: unitask.Shape{Kernel: image.Kernel(f.kernel)},
+		Events: func(e unitask.Event) { log.Debug(e.Message, "event", e.Kind) }})
+	if err != nil {
+		return err
+	}
+	defer rt.Close()
+	server, err := mcp.New(rt, mcp.Options{Version: version(), Ceiling: ceiling, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
+		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
+	if err != nil {
+		return usage(err)
+	}
+	defer server.Close()
+	if f.http == "" {
+		return server.ServeStdio(cmd.Context(), a.std.Stdin, a.std.Stdout)
+	}
+	return server.ServeHTTP(cmd.Context(), httpOpts, func(at net.Addr) {
+		scheme := "http"
+		if httpOpts.TLS != nil {
+			scheme = "https"
+		}
+		a.ui.note("serving %s://%s/mcp", scheme, at)
+	})
+}
+
+func logHandler(w io.Writer, asJSON bool, level slog.Level) slog.Handler {
+	if asJSON {
+		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
+	}
+	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
+}
+
+// httpOptions are the flags of the HTTP side, checked.
+func (f *mcpFlags) httpOptions() (opts mcp.HTTPOptions, err error) {
+	opts = mcp.HTTPOptions{Addr: f.http, Hosts: f.hosts, Origins: f.origins, Stateless: f.stateless, Drain: f.drain}
+	switch {
+	case f.tokenFile != "" && f.jwks != "":
+		return opts, errors.New("give --token-file or --jwks, not both")
+	case f.tokenFile != "":
+		opts.Auth, err = mcp.TokenFile(f.tokenFile)
+	case f.jwks != "":
+		opts.Auth, err = mcp.JWTs(mcp.JWTOptions{JWKS: f.jwks, Audience: f.audience, Issuer: f.issuer, URL: f.url})
+	}
+	if err != nil {
+		return opts, err
+	}
+	if (f.cert == "") != (f.key == "") {
+		return opts, errors.New("--tls-cert and --tls-key go together")
+	}
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return opts, fmt.Errorf("--tls-cert: %w", err)
+		}
+		opts.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	}
+	return opts, nil
+}

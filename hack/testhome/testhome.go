@@ -1,0 +1,67 @@
+// Package testhome is where the tests of every package find the vendored parts, the
+// images and the templates, which take long to make: a base home that is kept, and
+// homes of single tests that borrow them.
+package testhome
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/vmm"
+)
+
+// Base is the home that is borrowed from: $UNITASK_TEST_HOME, or the user's own.
+func Base() (string, error) {
+	if home := os.Getenv("UNITASK_TEST_HOME"); home != "" {
+		return home, nil
+	}
+	return unitask.DefaultHome()
+}
+
+// Borrow gives a home the base's parts and images, and no runs.
+func Borrow(base, home string) error {
+	for _, shared := range []string{"vendor", "images", "locks", "cache", "templates"} {
+		if err := os.MkdirAll(filepath.Join(base, shared), 0o700); err != nil {
+			return err
+		}
+		if err := os.Symlink(filepath.Join(base, shared), filepath.Join(home, shared)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// New returns a home that has borrowed, for one test.
+func New(t testing.TB, base string) string {
+	t.Helper()
+	home := t.TempDir()
+	if err := Borrow(base, home); err != nil {
+		t.Fatal(err)
+	}
+	return home
+}
+
+// Ready makes sure that the base has images and templates of the kernels, and skips in
+// -short.
+func Ready(t testing.TB, base string, kernels ...image.Kernel) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots real machines; not in -short")
+	}
+	rt, err := unitask.Open(unitask.Options{Home: base, Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for _, kernel := range kernels {
+		if _, err := rt.Images().Ensure(t.Context(), kernel, image.HostArch()); err != nil {
+			t.Fatalf("%v\n`make vendor` fetches what is missing", err)
+		}
+		if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: kernel}); err != nil && vmm.CanClone {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package mcp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	"github.com/tailscale/hujson"
+)
+
+// client is where an MCP client keeps its servers.
+type client struct {
+	// file is the configuration's path: in the home, in the project, or by system.
+	file func(home, project string) string
+	// key is the member that holds the servers; entry is what one looks like.
+	key   string
+	entry func(command string, args []string) any
+	toml  bool
+}
+
+func plainEntry(command string, args []string) any {
+	return map[string]any{"command": command, "args": args}
+}
+
+func typedEntry(command string, args []string) any {
+	return map[string]any{"type": "stdio", "command": command, "args": args}
+}
+
+func homeFile(parts ...string) func(string, string) string {
+	return func(home, _ string) string { return filepath.Join(append([]string{home}, parts...)...) }
+}
+
+var clients = map[string]client{
+	"claude-code": {func(_, project string) string { return filepath.Join(project, ".mcp.json") }, "mcpServers", typedEntry, false},
+	"claude-desktop": {func(home, _ string) string {
+		if runtime.GOOS == "darwin" {
+			return filepath.Join(home, "Library", "Application Support", "Claude", "claude_desktop_config.json")
+		}
+		return filepath.Join(home, ".config", "Claude", "claude_desktop_config.json")
+	}, "mcpServers", plainEntry, false},
+	"cursor":         {homeFile(".cursor", "mcp.json"), "mcpServers", plainEntry, false},
+	"vscode-copilot": {func(_, project string) string { return filepath.Join(project, ".vscode", "mcp.json") }, "servers", typedEntry, false},
+	"codex":          {homeFile(".codex", "config.toml"), "mcp_servers", plainEntry, true},
+	"windsurf":       {homeFile(".codeium", "windsurf", "mcp_config.json"), "mcpServers", plainEntry, false},
+	"zed":            {homeFile(".config", "zed", "settings.json"), "context_servers", plainEntry, false},
+}
+
+// Clients are the names that ClientConfig knows.
+func Clients() []string { return slices.Sorted(maps.Keys(clients)) }
+
+// Config is a client's configuration for unitask.
+type Config struct {
+	File    string // where it goes
+	Snippet string // what goes there, as a file of its own
+	client  client
+	entry   any
+}
+
+// serverName is ours in clients' configuration.
+const serverName = "unitask"
+
+// ClientConfig returns the configuration of a client that starts command with args.
+func ClientConfig(name, home, project, command string, args []string) (*Config, error) {
+	c, ok := clients[name]
+	if !ok {
+		return nil, fmt.Errorf("client %q: use %s", name, strings.Join(Clients(), ", "))
+	}
+	cfg := &Config{File: c.file(home, project), client: c, entry: c.entry(command, args)}
+	whole := map[string]any{c.key: map[string]any{serverName: cfg.entry}}
+	if c.toml {
+		var b strings.Builder
+		enc := toml.NewEncoder(&b)
+		enc.Indent = ""
+		if err := enc.Encode(whole); err != nil {
+			return nil, err
+		}
+		cfg.Snippet = strings.TrimPrefix(b.String(), "["+c.key+"]\n")
+		return cfg, nil
+	}
+	text, err := json.MarshalIndent(whole, "", "  ")
+	cfg.Snippet = string(text) + "\n"
+	return cfg, err
+}
+
+// Write puts the server into the client's file, and leaves everything else in it as it
+// is, comments too. What was there before is kept in backup, "" if nothing was.
+func (c *Config) Write() (backup string, err error) {
+	old, err := os.ReadFile(c.File)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	mode := fs.FileMode(0o644)
+	if st, err := os.Stat(c.File); err == nil {
+		mode = st.Mode().Perm()
+	}
+	merged, err := c.merge(old)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: it was left as it is", c.File, err)
+	}
+	if string(merged) == string(old) {
+		return "", nil
+	}
+	if err := os.MkdirAll(filepath.Dir(c.File), 0o755); err != nil {
+		return "", err
+	}
+	if old != nil {
+		backup = c.File + ".bak"
+		if err := os.WriteFile(backup, old, mode); err != nil {
+			return "", err
+		}
+	}
+	real := c.File // a link (of a dotfiles folder, say) stays one
+	if to, err := filepath.EvalSymlinks(c.File); err == nil {
+		real = to
+	}
+	tmp := real + ".unitask"
+	if err := os.WriteFile(tmp, merged, mode); err != nil {
+		return backup, err
+	}
+	if err := os.Rename(tmp, real); err != nil {
+		_ = os.Remove(tmp)
+		return backup, err
+	}
+	return backup, nil
+}
+
+func (c *Config) merge(old []byte) ([]byte, error) {
+	if strings.TrimSpace(string(old)) == "" {
+		return []byte(c.Snippet), nil
+	}
+	if c.client.toml {
+		return c.mergeTOML(old)
+	}
+	doc, err := hujson.Parse(old)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := json.Marshal(c.entry)
+	if err != nil {
+		return nil, err
+	}
+	patch := ""
+	if doc.Find("/"+c.client.key) == nil {
+		patch = fmt.Sprintf(`{"op":"add","path":"/%s","value":{}},`, c.client.key)
+	}
+	patch = fmt.Sprintf(`[%s{"op":"add","path":"/%s/%s","value":%s}]`, patch, c.client.key, serverName, entry)
+	if err := doc.Patch([]byte(patch)); err != nil {
+		return nil, err
+	}
+	doc.Format()
+	return doc.Pack(), nil
+}
+
+// mergeTOML replaces our table, or puts it at the end.
+func (c *Config) mergeTOML(old []byte) ([]byte, error) {
+	var all map[string]any
+	if err := toml.Unmarshal(old, &all); err != nil {
+		return nil, err
+	}
+	table := "[" + c.client.key + "." + serverName
+	var out strings.Builder
+	ours := false
+	for line := range strings.Lines(string(old)) {
+		if trimmed := strings.TrimSpace(line); strings.HasPrefix(trimmed, "[") {
+			ours = strings.HasPrefix(trimmed, table+"]") || strings.HasPrefix(trimmed, table+".")
+		}
+		if !ours {
+			out.WriteString(line)
+		}
+	}
+	text := strings.TrimRight(out.String(), "\n")
+	if text != "" {
+		text += "\n\n"
+	}
+	text += c.Snippet
+	var now map[string]any
+	if err := toml.Unmarshal([]byte(text), &now); err != nil { // ours in a form that is not a table's
+		return nil, fmt.Errorf("it has %s in a form that can't be replaced: put this there:\n%s", serverName, c.Snippet)
+	}
+	return []byte(text), nil
+}

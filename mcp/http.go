@@ -1,0 +1,260 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+)
+
+// HTTPOptions say how a server is reached over streamable HTTP.
+type HTTPOptions struct {
+	// Addr is HOST:PORT to listen on. Anything but a loopback address needs Auth.
+	Addr string
+	// Auth tells callers by their tokens; nil lets everybody in.
+	Auth *Auth
+	// TLS, if not nil, is the server's side of TLS.
+	TLS *tls.Config
+	// Hosts are names, without a port, that requests may be for beside the address itself and, on
+	// loopback, localhost. Where Auth is set and Hosts is empty, any.
+	Hosts []string
+	// Origins are web origins that may call: "https://app.example.com". None but the
+	// server's own, if it is empty.
+	Origins []string
+	// Stateless keeps no sessions for clients of older revisions either, so that any
+	// server behind a load balancer can answer any request. Streams can't be resumed.
+	Stateless bool
+	// Drain is how long runs under way may take when the server goes down; 0 is 30 s.
+	Drain time.Duration
+}
+
+// Bounds of the HTTP side.
+const (
+	sessionIdle  = 30 * time.Minute // a session of an older revision
+	eventBytes   = 64 << 20         // kept of streams that may be resumed
+	headerTime   = 10 * time.Second
+	bodyTime     = time.Minute
+	headerBytes  = 64 << 10
+	defaultDrain = 30 * time.Second
+)
+
+// path is where MCP is.
+const endpoint = "/mcp"
+
+// Handler serves MCP at /mcp, and /healthz, /metrics and the protected-resource
+// metadata (RFC 9728) beside it.
+func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	server := func(*http.Request) *sdk.Server { return s.sdk }
+	one := &sdk.StreamableHTTPOptions{Stateless: true, Logger: s.opts.Log, MaxRequestBodyBytes: maxMessage, PropagateRequestCancellation: true, DisableLocalhostProtection: true} // ours is stricter
+	many := *one
+	if !opts.Stateless {
+		events := sdk.NewMemoryEventStore(nil)
+		events.SetMaxBytes(eventBytes)
+		many.Stateless, many.EventStore, many.SessionTimeout = false, events, sessionIdle
+	}
+	mcp := byRevision(sdk.NewStreamableHTTPHandler(server, one), sdk.NewStreamableHTTPHandler(server, &many))
+	protect := func(h http.Handler) http.Handler { return opts.guard(h) }
+	mux := http.NewServeMux()
+	if opts.Auth != nil {
+		inner := protect
+		metadata := ""
+		if m := opts.Auth.metadata(); m != nil {
+			metadata = m.url
+			mux.Handle("/.well-known/oauth-protected-resource", auth.ProtectedResourceMetadataHandler(m.doc))
+			mux.Handle("/.well-known/oauth-protected-resource"+endpoint, auth.ProtectedResourceMetadataHandler(m.doc))
+		}
+		bearer := auth.RequireBearerToken(opts.Auth.verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, AllowMissingExpiration: opts.Auth.tokens != nil})
+		protect = func(h http.Handler) http.Handler { return inner(bearer(h)) }
+	}
+	mux.Handle(endpoint, protect(mcp))
+	mux.Handle("/metrics", protect(s.metrics.handler()))
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if s.ctx.Err() != nil || s.draining.Load() {
+			http.Error(w, "going down", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux, nil
+}
+
+// check says what is wrong with the options.
+func (o *HTTPOptions) check() error {
+	host, _, err := net.SplitHostPort(o.Addr)
+	if err != nil {
+		return fmt.Errorf("address %q: use HOST:PORT", o.Addr)
+	}
+	if o.Auth == nil && !isLoopback(host) {
+		return fmt.Errorf("address %s can be reached by others: give --token-file or --jwks, or listen on 127.0.0.1", o.Addr)
+	}
+	for _, origin := range o.Origins {
+		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
+			return fmt.Errorf("origin %q: use SCHEME://HOST[:PORT]", origin)
+		}
+	}
+	return nil
+}
+
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// guard refuses requests for a host that is not ours, and those that a web page of
+// another origin sends: a browser can be led here by a name that changes its address.
+func (o *HTTPOptions) guard(next http.Handler) http.Handler {
+	own, _, _ := net.SplitHostPort(o.Addr)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		host = strings.Trim(host, "[]")
+		known := strings.EqualFold(host, own) || isLoopback(own) && isLoopback(host) || slices.ContainsFunc(o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) ||
+			o.Auth != nil && len(o.Hosts) == 0 && !isLoopback(own)
+		if !known {
+			http.Error(w, "this server is not "+host+": --allow-host adds names", http.StatusForbidden)
+			return
+		}
+		if origins := r.Header.Values("Origin"); len(origins) > 0 {
+			u, err := url.Parse(origins[0])
+			ours := err == nil && len(origins) == 1 && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+			if !ours && !(len(origins) == 1 && slices.Contains(o.Origins, origins[0])) {
+				http.Error(w, "requests of web pages of this origin are refused: --allow-origin adds one", http.StatusForbidden)
+				return
+			}
+			if !ours {
+				w.Header().Set("Access-Control-Allow-Origin", origins[0])
+				w.Header().Set("Access-Control-Expose-Headers", "Mcp-Session-Id, WWW-Authenticate")
+				w.Header().Set("Vary", "Origin")
+				if r.Method == http.MethodOptions {
+					w.Header().Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+					w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
+					w.WriteHeader(http.StatusNoContent)
+					return
+				}
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// byRevision sends a request where its revision is served: 2026-07-28 knows no
+// sessions, the ones before begin one with initialize.
+func byRevision(stateless2026, sessions http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			sessions.ServeHTTP(w, r)
+			return
+		}
+		control := http.NewResponseController(w)
+		_ = control.SetReadDeadline(time.Now().Add(bodyTime))
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
+		if errors.As(err, new(*http.MaxBytesError)) {
+			http.Error(w, fmt.Sprintf("a request may have at most %d bytes", maxMessage), http.StatusRequestEntityTooLarge)
+			return
+		}
+		if err != nil {
+			http.Error(w, "the request did not come in time", http.StatusRequestTimeout)
+			return
+		}
+		_ = control.SetReadDeadline(time.Time{})
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		version := r.Header.Get("Mcp-Protocol-Version")
+		switch {
+		case r.Header.Get("Mcp-Session-Id") != "", version != "" && version < stateless && slices.Contains(sdk.SupportedProtocolVersions(), version):
+			sessions.ServeHTTP(w, r)
+			return
+		case version != "":
+			stateless2026.ServeHTTP(w, r)
+			return
+		}
+		var call struct {
+			Method string `json:"method"`
+			Params struct {
+				Meta map[string]json.RawMessage `json:"_meta"`
+			} `json:"params"`
+		}
+		_ = json.Unmarshal(body, &call) // what is no JSON is told so by either
+		if _, newer := call.Params.Meta[sdk.MetaKeyProtocolVersion]; newer {
+			stateless2026.ServeHTTP(w, r)
+			return
+		}
+		sessions.ServeHTTP(w, r)
+	})
+}
+
+// ServeHTTP serves until ctx ends, then lets the runs under way end, for as long as
+// opts.Drain. listening is told the address.
+func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func(net.Addr)) error {
+	handler, err := s.Handler(opts)
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", opts.Addr)
+	if err != nil {
+		return err
+	}
+	if opts.TLS != nil {
+		l = tls.NewListener(l, opts.TLS)
+	}
+	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: 2 * time.Minute}
+	listening(l.Addr())
+	failed := make(chan error, 1)
+	go func() { failed <- hs.Serve(l) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	if opts.Drain == 0 {
+		opts.Drain = defaultDrain
+	}
+	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), opts.Drain)
+	defer cancel()
+	s.drain(timed)
+	s.Close()
+	short, cancelShort := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // streams of sessions stay open by themselves
+	defer cancelShort()
+	if err := hs.Shutdown(short); errors.Is(err, context.DeadlineExceeded) {
+		return hs.Close()
+	}
+	return nil
+}
+
+// drain waits until no run is under way, or ctx ends.
+func (s *Server) drain(ctx context.Context) {
+	idle := make(chan struct{})
+	go func() {
+		s.runs.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
+
+// resource is what a server says of itself to those who have no token.
+type resource struct {
+	url string // of the document
+	doc *oauthex.ProtectedResourceMetadata
+}

@@ -1,0 +1,135 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// live tells a client what the code prints while it runs: as progress notifications
+// where the call has a progress token; else, to clients of revisions before 2026-07-28,
+// as log messages, if they have asked for some.
+type live struct {
+	ctx   context.Context
+	req   *sdk.CallToolRequest
+	token any
+	log   bool
+
+	mu      sync.Mutex
+	pending []byte
+	dropped int
+	sent    float64
+	done    chan struct{}
+	group   sync.WaitGroup
+}
+
+// Bounds of what is told.
+const (
+	livePeriod  = 100 * time.Millisecond
+	liveMessage = 8 << 10 // bytes of one notification; what comes faster is left out
+)
+
+// stateless is the first revision without sessions and with deprecated logging.
+const stateless = "2026-07-28"
+
+func newLive(ctx context.Context, req *sdk.CallToolRequest) *live {
+	l := &live{ctx: ctx, req: req, token: req.Params.GetProgressToken(), done: make(chan struct{})}
+	l.log = l.token == nil && req.ProtocolVersion() < stateless
+	if l.token != nil || l.log {
+		l.group.Go(l.tell)
+	}
+	return l
+}
+
+// tee passes what is printed to the result and to the client.
+type tee struct {
+	to   *bytes.Buffer
+	live *live
+}
+
+func (t tee) Write(p []byte) (int, error) {
+	t.live.add(p)
+	return t.to.Write(p)
+}
+
+func (l *live) add(p []byte) {
+	if l.token == nil && !l.log {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	room := max(0, liveMessage-len(l.pending))
+	l.pending = append(l.pending, p[:min(len(p), room)]...)
+	l.dropped += max(0, len(p)-room)
+}
+
+// say tells one thing at once.
+func (l *live) say(text string) {
+	if l.token != nil {
+		l.send(text, 1)
+	}
+}
+
+// tell sends what has come, now and then.
+func (l *live) tell() {
+	tick := time.NewTicker(livePeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.done:
+			l.flush(true)
+			return
+		case <-tick.C:
+			l.flush(false)
+		}
+	}
+}
+
+func (l *live) flush(all bool) {
+	l.mu.Lock()
+	text, n := l.pending, len(l.pending)+l.dropped
+	if !all { // a character that is not whole yet waits
+		for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
+			if b := text[len(text)-i]; utf8.RuneStart(b) {
+				if !utf8.FullRune(text[len(text)-i:]) {
+					text = text[:len(text)-i]
+				}
+				break
+			}
+		}
+	}
+	message := strings.ToValidUTF8(string(text), "\ufffd")
+	if l.dropped > 0 {
+		message += "…"
+	}
+	l.pending, l.dropped = append([]byte(nil), l.pending[len(text):]...), 0
+	l.mu.Unlock()
+	if message == "" {
+		return
+	}
+	l.send(message, n)
+}
+
+func (l *live) send(message string, n int) {
+	l.mu.Lock()
+	l.sent += float64(n)
+	progress := l.sent
+	l.mu.Unlock()
+	if l.log {
+		//lint:ignore SA1019 for clients of older revisions, which know nothing else
+		_ = l.req.Session.Log(l.ctx, &sdk.LoggingMessageParams{Level: "info", Logger: "run_code", Data: message})
+		return
+	}
+	_ = l.req.Session.NotifyProgress(l.ctx, &sdk.ProgressNotificationParams{ProgressToken: l.token, Progress: progress, Message: message})
+}
+
+// close sends the rest.
+func (l *live) close() {
+	close(l.done)
+	l.group.Wait()
+}

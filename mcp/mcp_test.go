@@ -1,0 +1,533 @@
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/hack/testhome"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/policy"
+)
+
+var base = func() string {
+	home, err := testhome.Base()
+	if err != nil {
+		panic(err)
+	}
+	return home
+}()
+
+// program builds the unitask command, once.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "unitask-mcp-")
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(dir, "unitask")
+	if out, err := exec.Command("go", "build", "-o", name, "../cli/unitask").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return name, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if name, err := program(); err == nil {
+		os.RemoveAll(filepath.Dir(name))
+	}
+	os.Exit(code)
+}
+
+// open returns a runtime on a home of its own, and the home.
+func open(t *testing.T, pool unitask.PoolSize) *unitask.Runtime {
+	t.Helper()
+	testhome.Ready(t, base, image.Linux)
+	rt, err := unitask.Open(unitask.Options{Home: testhome.New(t, base), Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	return rt
+}
+
+func newServer(t *testing.T, rt *unitask.Runtime, opts mcp.Options) *mcp.Server {
+	t.Helper()
+	if testing.Verbose() {
+		opts.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	s, err := mcp.New(rt, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// serve serves over HTTP, and returns the URL.
+func serve(t *testing.T, s *mcp.Server, opts mcp.HTTPOptions) string {
+	t.Helper()
+	hs := httptest.NewUnstartedServer(nil)
+	opts.Addr = hs.Listener.Addr().String()
+	h, err := s.Handler(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hs.Config.Handler = h
+	hs.Start()
+	t.Cleanup(hs.CloseClientConnections)
+	t.Cleanup(hs.Close)
+	return hs.URL
+}
+
+// stdio starts the real program, as a client does.
+func stdio(t *testing.T, home, dir string, opts *sdk.ClientOptions, args ...string) (*sdk.ClientSession, *exec.Cmd) {
+	t.Helper()
+	name, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(name, append([]string{"mcp", "--pool", "0"}, args...)...)
+	cmd.Env, cmd.Dir, cmd.Stderr = append(os.Environ(), "UNITASK_HOME="+home, "A_SECRET=do-not-tell"), dir, os.Stderr
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), &sdk.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cs.Close() })
+	return cs, cmd
+}
+
+type object = map[string]any
+
+// call calls a tool; its arguments are given as they go over the wire.
+func call(t *testing.T, cs *sdk.ClientSession, tool string, args any) (*sdk.CallToolResult, object, string) {
+	t.Helper()
+	res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
+	if err != nil {
+		t.Fatalf("%s %v: %v", tool, args, err)
+	}
+	text := ""
+	for _, c := range res.Content {
+		if c, ok := c.(*sdk.TextContent); ok {
+			text += c.Text
+		}
+	}
+	structured, _ := res.StructuredContent.(object)
+	return res, structured, text
+}
+
+// The tools over stdio, with the real program.
+func TestStdio(t *testing.T) {
+	testhome.Ready(t, base, image.Linux)
+	home, dir := testhome.New(t, base), t.TempDir()
+	prompts := filepath.Join(dir, "prompts")
+	for name, text := range map[string]string{
+		"data.csv": "a,b\n1,2\n", "prompts/sum.js": "/* +++\ndescription = \"Add two numbers\"\n[arguments.A]\ndescription = \"one\"\nrequired = true\n[arguments.B]\n+++ */\nconsole.log(Number(process.env.A) + Number(process.env.B ?? 1))\n",
+		"prompts/plain.ts": "const s: string = 'typed'; console.log(s)", "prompts/README.md": "no snippet",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cs, _ := stdio(t, home, dir, nil, "--prompts", prompts)
+	tools, err := cs.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]*sdk.Tool{}
+	for _, tool := range tools.Tools {
+		names[tool.Name] = tool
+		if tool.Description == "" || tool.Annotations == nil || tool.InputSchema == nil {
+			t.Errorf("%+v", tool)
+		}
+	}
+	if len(names) != 4 || !names["inspect_run"].Annotations.ReadOnlyHint || names["run_code"].Annotations.ReadOnlyHint || !*names["run_code"].Annotations.OpenWorldHint || *names["run_code"].Annotations.DestructiveHint {
+		t.Errorf("%v", names)
+	}
+
+	res, out, text := call(t, cs, "run_code", object{"code": "console.log('hello', process.argv[2], require('fs').readFileSync(0, 'utf8'), process.env.X); console.error('err')", "args": []string{"arg"}, "stdin": "in", "env": object{"X": "y"}})
+	if res.IsError || out["stdout"] != "hello arg in y\n" || out["stderr"] != "err\n" || out["exitCode"] != 0.0 || out["outcome"] != "exited" || !strings.Contains(text, "exit code 0") || !strings.Contains(text, "hello arg in y") {
+		t.Errorf("%v %q", out, text)
+	}
+	id := out["runId"].(string)
+	res, out, text = call(t, cs, "run_code", object{"code": "const n: number = 1; console.log(n); process.exit(3)", "language": "typescript"})
+	if !res.IsError || out["exitCode"] != 3.0 || out["stdout"] != "1\n" {
+		t.Errorf("%v %q", out, text)
+	}
+	res, out, text = call(t, cs, "run_code", object{"code": "for(;;);", "timeoutSeconds": 0.5})
+	if !res.IsError || out["outcome"] != "timeout" || !strings.Contains(text, "time limit") {
+		t.Errorf("%v %q", out, text)
+	}
+	// The built-in ceiling: files of this folder, no secret, no raw TCP.
+	res, out, text = call(t, cs, "run_code", object{"code": "const fs = require('fs'); console.log(fs.readFileSync('data.csv', 'utf8').length, fs.existsSync('/work/hosts'), process.env.A_SECRET)",
+		"files": []string{"data.csv", "/etc/hosts:/work/hosts"}, "secrets": []string{"A_SECRET"}, "allowTcp": []string{"127.0.0.1:1"}})
+	if res.IsError || out["stdout"] != "8 false undefined\n" || !strings.Contains(text, "not given: files /etc/hosts") || !strings.Contains(text, "not given: secrets A_SECRET") || !strings.Contains(text, "not given: allowTcp") {
+		t.Errorf("%v %q", out, text)
+	}
+	// Artifacts, a picture among them.
+	res, out, _ = call(t, cs, "run_code", object{"code": "const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"})
+	var links []string
+	images := 0
+	for _, c := range res.Content {
+		switch c := c.(type) {
+		case *sdk.ResourceLink:
+			links = append(links, c.URI)
+		case *sdk.ImageContent:
+			images++
+		}
+	}
+	slices.Sort(links)
+	at := "unitask://runs/" + out["runId"].(string) + "/artifacts/"
+	if images != 1 || !slices.Equal(links, []string{at + "a%20b.png", at + "d/t.txt"}) {
+		t.Errorf("%d %v", images, links)
+	}
+	for uri, want := range map[string]string{at + "d/t.txt": "text", "unitask://runs/" + id + "/stdout": "hello arg in y\n", "unitask://runs/" + id + "/stderr": "err\n", "unitask://runs/" + id: `"stdin"`} {
+		r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
+		if err != nil || len(r.Contents) != 1 || (want != r.Contents[0].Text && !strings.Contains(r.Contents[0].Text, `"schemaVersion"`)) {
+			t.Errorf("%s: %+v %v", uri, r, err)
+		}
+	}
+	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: at + "a%20b.png"}); err != nil || len(r.Contents[0].Blob) != 8 || r.Contents[0].MIMEType != "image/png" {
+		t.Errorf("%+v %v", r, err)
+	}
+	for _, uri := range []string{"unitask://runs/none", "unitask://runs/" + id + "/lock", "unitask://runs/" + id + "/artifacts/none", "unitask://runs/../x", "unitask://runs/" + id + "/artifacts/../stdout",
+		"unitask://runs/" + id + "/artifacts/%2e%2e/stdout", "unitask://runs/%2e%2e/stdout", "file:///etc/passwd"} {
+		if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil {
+			t.Errorf("%s: %+v", uri, r)
+		}
+	}
+	listed := 0
+	for r, err := range cs.Resources(t.Context(), nil) {
+		if err != nil || !strings.HasPrefix(r.URI, "unitask://runs/") {
+			t.Errorf("%+v %v", r, err)
+		}
+		listed++
+	}
+	_, out, _ = call(t, cs, "list_runs", object{"status": "timeout"})
+	if runs := out["runs"].([]any); len(runs) != 1 || listed != 5 {
+		t.Errorf("%v, %d resources", runs, listed)
+	}
+	_, out, _ = call(t, cs, "inspect_run", object{"runId": id})
+	if out["stdout"] != "hello arg in y\n" || out["status"] != "done" {
+		t.Errorf("%v", out)
+	}
+	completed, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource", URI: "unitask://runs/{id}/{part}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: id[:10]}})
+	if err != nil || !slices.Contains(completed.Completion.Values, id) {
+		t.Errorf("%+v %v", completed, err)
+	}
+	// Prompts, and snippets by name.
+	got, err := cs.GetPrompt(t.Context(), &sdk.GetPromptParams{Name: "sum", Arguments: map[string]string{"A": "41"}})
+	if err != nil || !strings.Contains(got.Messages[0].Content.(*sdk.TextContent).Text, `{"snippet":"sum","env":{"A":"41"}}`) {
+		t.Errorf("%+v %v", got, err)
+	}
+	if _, err := cs.GetPrompt(t.Context(), &sdk.GetPromptParams{Name: "sum"}); err == nil {
+		t.Error("a prompt without its argument")
+	}
+	if _, out, _ = call(t, cs, "run_code", object{"snippet": "sum", "env": object{"A": "41"}}); out["stdout"] != "42\n" {
+		t.Errorf("%v", out)
+	}
+	if _, out, _ = call(t, cs, "run_code", object{"snippet": "plain"}); out["stdout"] != "typed\n" {
+		t.Errorf("%v", out)
+	}
+	// What is wrong with a call is a tool's error that says what to send.
+	for _, c := range []struct {
+		args any
+		want string
+	}{
+		{object{}, "code is empty"}, {object{"code": 5}, "run_code takes: code (string)"}, {object{"code": "1", "cod": "x"}, "run_code takes"}, {object{"code": "1", "language": "python"}, "language"},
+		{object{"code": "1", "memoryMb": 1}, "memoryMb"}, {object{"code": "1", "timeoutSeconds": -1}, "timeoutSeconds"}, {object{"code": "1", "allowNet": []string{"*"}}, "covers every host"},
+		{object{"code": "1", "allowNet": "a.com"}, "allowNet"}, {object{"code": "1", "files": []string{"none.txt"}}, "no such file"}, {object{"code": "1", "env": object{"A=B": "x"}}, "env"},
+		{object{"snippet": "none"}, "prompts/list"}, {object{"snippet": "sum"}, "env.A"}, {object{"snippet": "sum", "code": "1"}, "not both"},
+	} {
+		res, _, text := call(t, cs, "run_code", c.args)
+		if !res.IsError || !strings.Contains(text, c.want) {
+			t.Errorf("%v: %v %q", c.args, res.IsError, text)
+		}
+	}
+	if res, _, text := call(t, cs, "inspect_run", object{"runId": "../../etc"}); !res.IsError || !strings.Contains(text, "no such run") {
+		t.Errorf("%q", text)
+	}
+	var bad error
+	if _, bad = cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "rm_rf"}); bad == nil {
+		t.Error("a tool that is none")
+	}
+}
+
+// What the code prints comes while it runs; a cancelled call, and a client that goes
+// away, leave no machine.
+func TestLive(t *testing.T) {
+	testhome.Ready(t, base, image.Linux)
+	home := testhome.New(t, base)
+	var mu sync.Mutex
+	var progress []string
+	last := 0.0
+	cs, cmd := stdio(t, home, t.TempDir(), &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Params.Progress <= last {
+			t.Errorf("progress went from %v to %v", last, r.Params.Progress)
+		}
+		last = r.Params.Progress
+		progress = append(progress, r.Params.Message)
+	}})
+	params := &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "let n = 0; const t = setInterval(() => { console.log('tick', n, 'ü'); if (++n == 4) clearInterval(t) }, 250)"}}
+	params.SetProgressToken("p")
+	res, err := cs.CallTool(t.Context(), params)
+	if err != nil || res.IsError {
+		t.Fatalf("%+v %v", res, err)
+	}
+	mu.Lock()
+	if all := strings.Join(progress, ""); len(progress) < 3 || all != "tick 0 ü\ntick 1 ü\ntick 2 ü\ntick 3 ü\n" {
+		t.Errorf("%q", progress)
+	}
+	mu.Unlock()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	started := make(chan struct{})
+	go func() {
+		for { // until the run's machine is there
+			if pids := machines(t, home); len(pids) > 0 {
+				close(started)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	go func() {
+		<-started
+		time.Sleep(300 * time.Millisecond)
+		cancel()
+	}()
+	if _, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	noMachines(t, home, time.Second)
+
+	// The client's end closes: the program ends, and with it the machine.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = cs.CallTool(context.Background(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
+	}()
+	for len(machines(t, home)) == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	begin := time.Now()
+	if err := cs.Close(); err != nil {
+		t.Error(err)
+	}
+	<-done
+	if took := time.Since(begin); took > 3*time.Second || cmd.ProcessState == nil || !cmd.ProcessState.Success() {
+		t.Errorf("it ended after %s: %v", took, cmd.ProcessState)
+	}
+	noMachines(t, home, time.Second)
+}
+
+// machines are the QEMU processes of a home.
+func machines(t *testing.T, home string) (pids []string) {
+	t.Helper()
+	runs, err := os.ReadDir(filepath.Join(home, "runs"))
+	if err != nil {
+		return nil
+	}
+	for _, r := range runs {
+		text, err := os.ReadFile(filepath.Join(home, "runs", r.Name(), "run.json"))
+		if err == nil && strings.Contains(string(text), `"status": "running"`) && strings.Contains(string(text), `"machine"`) {
+			pids = append(pids, r.Name())
+		}
+	}
+	return pids
+}
+
+func noMachines(t *testing.T, home string, within time.Duration) {
+	t.Helper()
+	for deadline := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
+		left := machines(t, home)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("still there after %s: %v", within, left)
+			return
+		}
+	}
+}
+
+// Fifty calls at once on few machines: each gets its own answer.
+func TestConcurrentCalls(t *testing.T) {
+	rt := open(t, unitask.PoolSize{Min: 1, Max: 2})
+	s := newServer(t, rt, mcp.Options{MaxConcurrent: 2, MaxQueue: 100})
+	url := serve(t, s, mcp.HTTPOptions{})
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url + "/mcp"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cs.Close()
+	var group sync.WaitGroup
+	for i := range 50 {
+		group.Go(func() {
+			res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": fmt.Sprintf("console.log(%d * 2)", i)}})
+			if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != fmt.Sprintf("%d\n", i*2) {
+				t.Errorf("%d: %+v %v", i, res, err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// Without room, a call is told so at once.
+func TestBackPressure(t *testing.T) {
+	rt := open(t, unitask.PoolSize{})
+	s := newServer(t, rt, mcp.Options{MaxConcurrent: 1, MaxQueue: 1})
+	cs := inMemory(t, s, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	for range 2 { // one runs, one waits
+		group.Go(func() {
+			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
+		})
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if waiting, running := mcp.QueueOf(s); waiting == 1 && running == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the two are not under way")
+		}
+	}
+	res, _, text := call(t, cs, "run_code", object{"code": "1"})
+	if !res.IsError || !strings.Contains(text, "busy: 1 runs are under way and 1 wait") {
+		t.Errorf("%q", text)
+	}
+}
+
+// inMemory connects a client without a wire.
+func inMemory(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *sdk.ClientSession {
+	t.Helper()
+	a, b := sdk.NewInMemoryTransports()
+	ss, err := mcp.SDK(s).Connect(t.Context(), a, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cs.Close(); _ = ss.Wait() })
+	return cs
+}
+
+// Whatever the arguments: a tool's answer, and no protocol error.
+func FuzzArguments(f *testing.F) {
+	if testing.Short() {
+		return
+	}
+	rt, err := unitask.Open(unitask.Options{Home: f.TempDir()})
+	if err != nil {
+		f.Fatal(err)
+	}
+	none := []string{}
+	// No run gets as far as a machine: the only kernel is one that is not vendored.
+	nanos := "nanos"
+	s, err := mcp.New(rt, mcp.Options{Dir: f.TempDir(), Ceiling: &policy.Ceiling{Kernel: &nanos, FilesUnder: &none, DirsUnder: &none, Secrets: &none}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	a, b := sdk.NewInMemoryTransports()
+	if _, err := mcp.SDK(s).Connect(context.Background(), a, nil); err != nil {
+		f.Fatal(err)
+	}
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "fuzz", Version: "1"}, nil).Connect(context.Background(), b, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("run_code", `{"code":"1","allowNet":["a.com"],"memoryMb":512}`)
+	f.Add("run_code", `{"code":"1","files":["/etc/passwd:/x"],"secrets":["PATH"],"env":{"a":"b"}}`)
+	f.Add("inspect_run", `{"runId":"../x"}`)
+	f.Add("list_runs", `{"limit":-1}`)
+	f.Fuzz(func(t *testing.T, tool, args string) {
+		if !json.Valid([]byte(args)) || !strings.HasPrefix(args, "{") || (tool != "run_code" && tool != "inspect_run" && tool != "list_runs") {
+			return
+		}
+		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
+		if err != nil {
+			t.Fatalf("%s %s: %v", tool, args, err)
+		}
+		if tool == "run_code" && !res.IsError {
+			t.Errorf("%s ran", args)
+		}
+	})
+}
+
+// Nothing but the protocol is on stdout, whatever goes wrong.
+func TestNothingElseOnStdout(t *testing.T) {
+	testhome.Ready(t, base, image.Linux)
+	name, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(name, "mcp", "--pool", "0", "-v")
+	cmd.Env = append(os.Environ(), "UNITASK_HOME="+testhome.New(t, base))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for _, line := range []string{
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"console.log('{}\\n{'); process.kill(process.pid, 'SIGKILL')"}}}`,
+			`{"jsonrpc":"2.0","id":3,"method":"nonsense"}`,
+		} {
+			_, _ = io.WriteString(in, line+"\n")
+		}
+	}()
+	dec, answered := json.NewDecoder(out), 0
+	for answered < 3 {
+		var m struct {
+			JSONRPC string `json:"jsonrpc"`
+			ID      any    `json:"id"`
+		}
+		if err := dec.Decode(&m); err != nil || m.JSONRPC != "2.0" {
+			t.Fatalf("%+v %v\n%s", m, err, errs.String())
+		}
+		if m.ID != nil {
+			answered++
+		}
+	}
+	in.Close()
+	rest, err := io.ReadAll(io.MultiReader(dec.Buffered(), out))
+	if err != nil || strings.TrimSpace(string(rest)) != "" {
+		t.Errorf("%q %v", rest, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, errs.String())
+	}
+}

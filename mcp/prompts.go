@@ -1,0 +1,137 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// snippet is code that is kept under a name: a file of the prompts folder. It may begin
+// with its front matter, TOML in a comment:
+//
+//	/* +++
+//	description = "Sum a column of a CSV file"
+//	[arguments.COLUMN]
+//	description = "its name"
+//	required = true
+//	+++ */
+//
+// Arguments reach the code in process.env.
+type snippet struct {
+	name, file, code string
+	Description      string
+	Arguments        map[string]struct {
+		Description string
+		Required    bool
+	}
+}
+
+// Bounds of a folder of snippets.
+const (
+	maxSnippets = 1000
+	maxSnippet  = 1 << 20
+)
+
+var frontMatter = regexp.MustCompile(`(?s)^\s*/\*\s*\+\+\+\r?\n(.*?)\n\s*\+\+\+\s*\*/`)
+
+// readSnippets reads a folder; "" has none.
+func readSnippets(dir string) (map[string]*snippet, error) {
+	found := map[string]*snippet{}
+	if dir == "" {
+		return found, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("prompts: %w", err)
+	}
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		if languages[strings.TrimPrefix(ext, ".")] == "" || ext == "" {
+			continue
+		}
+		s, err := readSnippet(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("prompt %s: %w", e.Name(), err)
+		}
+		if found[s.name] != nil {
+			return nil, fmt.Errorf("prompt %s: %s has the same name", e.Name(), found[s.name].file)
+		}
+		if found[s.name] = s; len(found) > maxSnippets {
+			return nil, fmt.Errorf("prompts: %s has more than %d", dir, maxSnippets)
+		}
+	}
+	return found, nil
+}
+
+func readSnippet(name string) (*snippet, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSnippet+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(text) > maxSnippet:
+		return nil, fmt.Errorf("has more than %d bytes", maxSnippet)
+	case !utf8.Valid(text):
+		return nil, fmt.Errorf("is not UTF-8 text")
+	}
+	file := filepath.Base(name)
+	s := &snippet{name: strings.TrimSuffix(file, filepath.Ext(file)), file: file, code: string(text)}
+	if m := frontMatter.FindSubmatch(text); m != nil {
+		meta, err := toml.Decode(string(m[1]), s)
+		if err != nil {
+			return nil, fmt.Errorf("front matter: %w", err)
+		}
+		if unknown := meta.Undecoded(); len(unknown) > 0 {
+			return nil, fmt.Errorf("front matter: unknown key %q", unknown[0])
+		}
+	}
+	return s, nil
+}
+
+// missing are the required arguments that are not there.
+func (s *snippet) missing(given map[string]string) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(s.Arguments)) {
+		if _, ok := given[name]; !ok && s.Arguments[name].Required {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (s *Server) addPrompts() {
+	for _, sn := range s.snippets {
+		p := &sdk.Prompt{Name: sn.name, Description: sn.Description}
+		for _, name := range slices.Sorted(maps.Keys(sn.Arguments)) {
+			p.Arguments = append(p.Arguments, &sdk.PromptArgument{Name: name, Description: sn.Arguments[name].Description, Required: sn.Arguments[name].Required})
+		}
+		s.sdk.AddPrompt(p, sn.prompt)
+	}
+}
+
+// prompt asks the model to run the snippet.
+func (s *snippet) prompt(_ context.Context, req *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+	if missing := s.missing(req.Params.Arguments); len(missing) > 0 {
+		return nil, fmt.Errorf("prompt %s needs the argument %s", s.name, strings.Join(missing, ", "))
+	}
+	call, err := json.Marshal(runArgs{Snippet: s.name, Env: req.Params.Arguments})
+	if err != nil {
+		return nil, err
+	}
+	return &sdk.GetPromptResult{Description: s.Description, Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{
+		Text: fmt.Sprintf("Call the tool run_code with %s. It runs this:\n\n```%s\n%s\n```", call, strings.TrimPrefix(filepath.Ext(s.file), "."), s.code)}}}}, nil
+}

@@ -1,0 +1,186 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/record"
+)
+
+// Resources: a record at unitask://runs/{id}, its parts below, its artifacts below
+// artifacts/.
+const runsURI = "unitask://runs/"
+
+// parts are the files of a record that are resources of their own.
+var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile}
+
+// resourceBytes bounds a resource that is read.
+const resourceBytes = 16 << 20
+
+func artifactURI(id, name string) string {
+	return runsURI + id + "/artifacts/" + (&url.URL{Path: name}).EscapedPath()
+}
+
+func (s *Server) addResources() {
+	for _, t := range []*sdk.ResourceTemplate{
+		{URITemplate: runsURI + "{id}", Name: "run", Title: "A run's record", MIMEType: "application/json", Description: "What a run was asked, what it was granted, how it ended and what it printed."},
+		{URITemplate: runsURI + "{id}/{part}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: "A run's code, stdout, stderr, netlog (a JSON object a line) or console."},
+		{URITemplate: runsURI + "{id}/artifacts/{+path}", Name: "artifact", Title: "An artifact", Description: "A file that a run left in /out."},
+	} {
+		s.sdk.AddResourceTemplate(t, s.read)
+	}
+	s.sdk.AddReceivingMiddleware(s.listResources)
+}
+
+func (s *Server) read(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+	uri := req.Params.URI
+	contents, err := s.resource(s.caller(req.Extra), uri)
+	if errors.Is(err, record.ErrNotFound) {
+		return nil, sdk.ResourceNotFoundError(uri)
+	}
+	if err != nil {
+		return nil, err
+	}
+	contents.URI = uri
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{contents}}, nil
+}
+
+func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceContents, error) {
+	id, rest, _ := strings.Cut(strings.TrimPrefix(uri, runsURI), "/")
+	rec, err := s.rt.Runs().Get(id)
+	if err != nil {
+		return nil, err
+	}
+	if may := sees(caller); may != nil && !may(rec.Owner) {
+		return nil, record.ErrNotFound
+	}
+	if name, ok := strings.CutPrefix(rest, "artifacts/"); ok {
+		if name, err = url.PathUnescape(name); err != nil {
+			return nil, record.ErrNotFound
+		}
+		data, err := s.readArtifact(id, name)
+		if err != nil {
+			return nil, err
+		}
+		return contentsOf(data, mimeType(name)), nil
+	}
+	if rest == "" {
+		in, err := s.rt.Inspect(id, partBytes)
+		if err != nil {
+			return nil, err
+		}
+		text, err := json.MarshalIndent(in, "", "  ")
+		return &sdk.ResourceContents{MIMEType: "application/json", Text: string(text)}, err
+	}
+	file, ok := parts[rest]
+	if !ok {
+		return nil, record.ErrNotFound
+	}
+	if rest == "code" {
+		file = rec.CodeFile
+	}
+	data, _, err := s.rt.Runs().Read(id, file, resourceBytes)
+	if err != nil {
+		return nil, err
+	}
+	return contentsOf(data, "text/plain"), nil
+}
+
+// contentsOf is text where it is text, else the bytes.
+func contentsOf(data []byte, kind string) *sdk.ResourceContents {
+	if utf8.Valid(data) && !strings.HasPrefix(kind, "image/") {
+		return &sdk.ResourceContents{MIMEType: kind, Text: string(data)}
+	}
+	return &sdk.ResourceContents{MIMEType: kind, Blob: data}
+}
+
+func (s *Server) readArtifact(id, name string) ([]byte, error) {
+	f, err := s.rt.Runs().OpenArtifact(id, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, resourceBytes+1))
+	if err == nil && len(data) > resourceBytes {
+		err = fmt.Errorf("artifact %s has more than %d bytes", name, resourceBytes)
+	}
+	return data, err
+}
+
+// pageSize is how many runs a page of resources lists.
+const pageSize = 100
+
+// listResources lists runs, which come and go, beside what the SDK knows.
+func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		params, ok := req.GetParams().(*sdk.ListResourcesParams)
+		if method != "resources/list" || !ok {
+			return next(ctx, method, req)
+		}
+		after, ours := strings.CutPrefix(params.Cursor, runsURI)
+		if params.Cursor != "" && !ours {
+			return next(ctx, method, req)
+		}
+		params.Cursor = "" // the first page is the SDK's, and the first of ours
+		res, err := next(ctx, method, req)
+		list, ok := res.(*sdk.ListResourcesResult)
+		if err != nil || !ok {
+			return res, err
+		}
+		if ours {
+			list.Resources = nil
+		}
+		page, err := s.rt.Summaries(unitask.Filter{Owner: sees(s.caller(req.GetExtra())), Before: after, Limit: pageSize + 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(page) > pageSize {
+			page = page[:pageSize]
+			list.NextCursor = runsURI + page[pageSize-1].ID
+		}
+		for _, run := range page {
+			list.Resources = append(list.Resources, &sdk.Resource{URI: runsURI + run.ID, Name: run.ID, Title: run.State() + ": " + run.Code, MIMEType: "application/json"})
+		}
+		return list, nil
+	}
+}
+
+// complete completes ids and parts of resources.
+func (s *Server) complete(_ context.Context, req *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
+	var values []string
+	ref, arg := req.Params.Ref, req.Params.Argument
+	if ref != nil && strings.HasPrefix(ref.URI, runsURI) {
+		switch arg.Name {
+		case "id":
+			all, err := s.rt.Summaries(unitask.Filter{Owner: sees(s.caller(req.Extra))})
+			if err != nil {
+				return nil, err
+			}
+			for _, run := range all {
+				values = append(values, run.ID)
+			}
+		case "part":
+			for name := range parts {
+				values = append(values, name)
+			}
+			slices.Sort(values)
+		}
+	}
+	values = slices.DeleteFunc(values, func(v string) bool { return !strings.HasPrefix(v, arg.Value) })
+	const most = 100 // the protocol's
+	out := &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Total: len(values), HasMore: len(values) > most, Values: values[:min(len(values), most)]}}
+	if out.Completion.Values == nil {
+		out.Completion.Values = []string{}
+	}
+	return out, nil
+}

@@ -1,0 +1,185 @@
+// Package mcp serves unitask over the Model Context Protocol: code in, result out, for
+// coding agents and AI backends. server.go is the server on one screen; tools.go,
+// resources.go and prompts.go are what it offers, queue.go bounds it, http.go serves it
+// to many, and config.go writes it into clients' configuration.
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// Options say what a server gives. The zero value of a field is its default.
+type Options struct {
+	// Version is told to clients.
+	Version string
+	// Dir is where relative paths begin, and the code's working directory; "" is the
+	// process's own.
+	Dir string
+	// Ceiling is the most that any call gets; nil is DefaultCeiling(Dir).
+	Ceiling *policy.Ceiling
+	// Prompts is a folder of snippets; "" is none.
+	Prompts string
+	// MaxConcurrent bounds the runs under way (0 is 4), MaxQueue the calls that wait
+	// for one (0 is 64).
+	MaxConcurrent, MaxQueue int
+	// CallerConcurrent and CallerPerMinute bound one caller's runs; 0 is no bound.
+	CallerConcurrent, CallerPerMinute int
+	// Log is told what the server does; nil is nobody.
+	Log *slog.Logger
+}
+
+// Server is an MCP server over a runtime.
+type Server struct {
+	rt       *unitask.Runtime
+	opts     Options
+	sdk      *sdk.Server
+	queue    *queue
+	metrics  *metrics
+	snippets map[string]*snippet
+
+	ctx      context.Context // ends with Close, and every run with it
+	stop     context.CancelFunc
+	runs     sync.WaitGroup
+	draining atomic.Bool
+}
+
+// instructions are what a client's model is told of the server as a whole.
+const instructions = `unitask runs JavaScript and TypeScript for Node 24 in a fresh virtual machine that is destroyed afterwards. ` +
+	`Nothing persists between calls. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
+	`what was asked for and not given is listed in policy.denials. Print results to stdout, or leave files in /out to get them back.`
+
+// New returns a server. Close it.
+func New(rt *unitask.Runtime, opts Options) (*Server, error) {
+	var err error
+	if opts.Dir == "" {
+		opts.Dir = "."
+	}
+	if opts.Dir, err = filepath.Abs(opts.Dir); err != nil {
+		return nil, err
+	}
+	if opts.Ceiling == nil {
+		opts.Ceiling = DefaultCeiling(opts.Dir)
+	}
+	if opts.MaxConcurrent < 0 || opts.MaxQueue < 0 || opts.CallerConcurrent < 0 || opts.CallerPerMinute < 0 {
+		return nil, errors.New("bounds on runs must not be negative")
+	}
+	if opts.MaxConcurrent == 0 {
+		opts.MaxConcurrent = 4
+	}
+	if opts.MaxQueue == 0 {
+		opts.MaxQueue = 64
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{rt: rt, opts: opts, metrics: newMetrics()}
+	s.queue = newQueue(opts.MaxConcurrent, opts.MaxQueue, opts.CallerConcurrent, opts.CallerPerMinute, s.metrics.waiting)
+	if s.snippets, err = readSnippets(opts.Prompts); err != nil {
+		return nil, err
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "unitask", Title: "unitask", Version: opts.Version}, &sdk.ServerOptions{
+		Instructions: instructions, Logger: opts.Log, CompletionHandler: s.complete, SetCacheable: uncached,
+	})
+	s.addTools()
+	s.addResources()
+	s.addPrompts()
+	return s, nil
+}
+
+// DefaultCeiling holds where no ceiling was given: a model is not its user. It gives no
+// secret, no raw TCP, and files of the folder alone; of the root and of a home folder,
+// none.
+func DefaultCeiling(dir string) *policy.Ceiling {
+	none, under := []string{}, []string{}
+	real, err := filepath.EvalSymlinks(dir)
+	home, _ := os.UserHomeDir()
+	if realHome, err := filepath.EvalSymlinks(home); err == nil {
+		home = realHome
+	}
+	if err == nil && real != "/" && real != home {
+		under = []string{real}
+	}
+	return &policy.Ceiling{Path: "the built-in ceiling (unitask policy init begins your own)", Secrets: &none, AllowTCP: &none, FilesUnder: &under, DirsUnder: &under}
+}
+
+// uncached keeps what depends on the caller or changes with each run out of shared
+// caches.
+func uncached(_ context.Context, _ sdk.Request, c *sdk.Cacheable) {
+	c.TTLMs, c.CacheScope = 0, "private"
+}
+
+// ServeStdio serves one client over a pair of streams until the client closes its end
+// or ctx ends. Every run of it has then ended.
+func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
+	stop := context.AfterFunc(ctx, s.stop)
+	defer stop()
+	err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: io.NopCloser(ending{in, s.stop}), Writer: nopCloser{out}, MaxLineLength: maxMessage})
+	s.stop()
+	s.runs.Wait()
+	if ctx.Err() != nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("serve stdio: %w", err)
+	}
+	return nil
+}
+
+// ending tells when a reader has ended: the SDK waits for calls under way, which
+// nobody waits for any more.
+type ending struct {
+	io.Reader
+	ended func()
+}
+
+func (e ending) Read(p []byte) (int, error) {
+	n, err := e.Reader.Read(p)
+	if err != nil {
+		e.ended()
+	}
+	return n, err
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+// maxMessage bounds a message from a client: code as JSON, with room for escapes.
+const maxMessage = 2*unitask.MaxCode + 1<<20
+
+// Close ends every run.
+func (s *Server) Close() {
+	s.stop()
+	s.runs.Wait()
+}
+
+// caller is whom a request is from.
+func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
+	name := ""
+	if extra != nil && extra.TokenInfo != nil {
+		name = extra.TokenInfo.UserID
+	}
+	return unitask.Caller{Name: name, Ceiling: s.opts.Ceiling.For(name)}
+}
+
+// sees says whose runs a caller sees: its own; where nobody has a name, all.
+func sees(caller unitask.Caller) func(owner string) bool {
+	if caller.Name == "" {
+		return nil
+	}
+	return func(owner string) bool { return owner == caller.Name }
+}

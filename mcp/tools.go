@@ -1,0 +1,371 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"mime"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// runArgs are run_code's arguments.
+type runArgs struct {
+	Code           string            `json:"code,omitempty" jsonschema:"the source text to run with Node 24; either this or snippet"`
+	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
+	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), mjs, cjs, ts, mts or cts; javascript and typescript are js and ts"`
+	Args           []string          `json:"args,omitempty" jsonschema:"what process.argv holds from its third element on"`
+	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
+	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables; nothing of the host's environment is there"`
+	AllowNet       []string          `json:"allowNet,omitempty" jsonschema:"hosts the code may speak HTTP and TLS to: example.com, *.example.com, example.com:8443. Without any there is no network"`
+	AllowTCP       []string          `json:"allowTcp,omitempty" jsonschema:"HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them"`
+	Files          []string          `json:"files,omitempty" jsonschema:"files of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
+	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
+	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in process.env; their values are redacted from everything"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of the code in seconds; 60 if not given"`
+	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
+}
+
+// languages are what language may be, and the file's extension.
+var languages = map[string]string{"": "js", "js": "js", "javascript": "js", "mjs": "mjs", "cjs": "cjs", "ts": "ts", "typescript": "ts", "mts": "mts", "cts": "cts"}
+
+type inspectArgs struct {
+	RunID string `json:"runId" jsonschema:"a run's id, a unique prefix of one, or last"`
+}
+
+type listArgs struct {
+	Status string `json:"status,omitempty" jsonschema:"only runs with this outcome or status: exited, signaled, timeout, oom, cancelled, crashed, failed, running, interrupted"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"at most so many, the newest first; 20 if not given"`
+}
+
+type listResult struct {
+	Runs []unitask.Summary `json:"runs"`
+}
+
+// Bounds of what a result carries; the record has all of it.
+const (
+	outputBytes = 256 << 10 // of each stream
+	partBytes   = 64 << 10  // of each part of inspect_run
+	imageBytes  = 1 << 20   // of a picture that is shown
+	maxImages   = 4
+	maxListed   = 200
+)
+
+func (s *Server) addTools() {
+	yes, no := true, false
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: "run_code", Title: "Run code",
+		Description: "Run JavaScript or TypeScript with Node 24 in a fresh virtual machine that is destroyed afterwards. " +
+			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
+		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
+			p["language"].Enum = anys(slices.DeleteFunc(slices.Sorted(maps.Keys(languages)), func(l string) bool { return l == "" }))
+			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), float(policy.MaxTimeoutSeconds)
+			p["memoryMb"].Minimum, p["memoryMb"].Maximum = float(policy.MinMemoryMB), float(policy.MaxMemoryMB)
+		}),
+		OutputSchema: outputSchema[unitask.ResultJSON](map[string]string{
+			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}", "outcome": "how it ended: exited (by itself), signaled, timeout, oom, cancelled, crashed, failed",
+			"exitCode": "the code's own when outcome is exited", "stdout": "what it printed", "truncated": "more was printed than is shown",
+			"policy": "what was granted (effective), and what was asked for and not given (denials)", "artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
+		}),
+		// It runs what it is told to, but in a machine of its own, which it can't leave.
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false, OpenWorldHint: &yes},
+	}, s.runCode)
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: "inspect_run", Title: "Inspect a run",
+		Description: "Show the record of a run: what was asked, what was granted, how it ended, what it printed, and every network connection it tried.",
+		InputSchema: inputSchema[inspectArgs](nil), OutputSchema: &jsonschema.Schema{Type: "object"},
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
+	}, s.inspectRun)
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: "list_runs", Title: "List runs", Description: "List earlier runs, the newest first.",
+		InputSchema: inputSchema[listArgs](func(p map[string]*jsonschema.Schema) {
+			p["limit"].Minimum, p["limit"].Maximum = float(1), float(maxListed)
+		}),
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
+	}, s.listRuns)
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: "doctor", Title: "Check the installation", Description: "Check everything that a run needs on this host, and boot a machine. It takes some seconds.",
+		InputSchema: inputSchema[struct{}](nil),
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
+	}, s.doctor)
+	s.sdk.AddReceivingMiddleware(explainArguments)
+}
+
+func float[N int | float64](n N) *float64 { f := float64(n); return &f }
+
+func anys(list []string) (out []any) {
+	for _, s := range list {
+		out = append(out, s)
+	}
+	return out
+}
+
+// inputSchema is a type's schema, with what its tags can't say.
+func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Schema {
+	schema, err := jsonschema.For[T](nil)
+	if err != nil {
+		panic(err) // of our own types
+	}
+	for _, p := range schema.Properties { // an absent list is no list, not null
+		if len(p.Types) == 2 {
+			p.Type, p.Types = p.Types[1], nil
+		}
+	}
+	if more != nil {
+		more(schema.Properties)
+	}
+	return schema
+}
+
+// outputSchema is a type's schema with descriptions of its fields.
+func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
+	schema, err := jsonschema.For[T](nil)
+	if err != nil {
+		panic(err)
+	}
+	schema.AdditionalProperties = nil // later versions may say more
+	for name, text := range describe {
+		schema.Properties[name].Description = text
+	}
+	return schema
+}
+
+// explainArguments adds to an error about a tool's arguments what it takes.
+func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		res, err := next(ctx, method, req)
+		call, ok := res.(*sdk.CallToolResult)
+		if !ok || err != nil || !call.IsError || len(call.Content) != 1 {
+			return res, err
+		}
+		text, ok := call.Content[0].(*sdk.TextContent)
+		if !ok || !strings.HasPrefix(text.Text, `validating "arguments"`) {
+			return res, err
+		}
+		if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
+			text.Text += "\nrun_code takes: code (string), and optionally language, args, stdin, env, allowNet, allowTcp, files, dirs, secrets, timeoutSeconds, memoryMb, snippet"
+		}
+		return res, nil
+	}
+}
+
+func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runArgs) (*sdk.CallToolResult, *unitask.Result, error) {
+	run, err := s.request(in)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.ctx.Err() != nil || s.draining.Load() {
+		return nil, nil, errors.New("the server is going down")
+	}
+	s.runs.Add(1)
+	defer s.runs.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+
+	caller, live := s.caller(req.Extra), newLive(ctx, req)
+	asked := time.Now()
+	leave, err := s.queue.enter(ctx, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
+	if err != nil {
+		s.metrics.refused(err)
+		return nil, nil, err
+	}
+	defer leave()
+	waited := time.Since(asked)
+	var stdout, stderr bytes.Buffer
+	res, err := s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}})
+	live.close()
+	leave()
+	if res == nil {
+		s.opts.Log.Info("run refused", "caller", caller.Name, "error", err)
+		return nil, nil, err
+	}
+	res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
+	s.metrics.ran(res, waited)
+	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total, "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
+	out := &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0}
+	out.Content = append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res)...)
+	return out, res, nil
+}
+
+// request is what a call asks for.
+func (s *Server) request(in runArgs) (unitask.Request, error) {
+	ext, ok := languages[in.Language]
+	req := unitask.Request{
+		Code: in.Code, Path: "code." + ext, Args: in.Args, Env: in.Env, Dir: s.opts.Dir, AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
+		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
+	}
+	switch {
+	case !ok:
+		return req, fmt.Errorf("language %q: use js, mjs, cjs, ts, mts or cts", in.Language)
+	case in.Code == "" && in.Snippet == "":
+		return req, errors.New("code is empty: send the source text to run, as a string")
+	case in.Code != "" && in.Snippet != "":
+		return req, errors.New("send code or snippet, not both")
+	case in.Snippet != "":
+		snippet := s.snippets[in.Snippet]
+		if snippet == nil {
+			return req, fmt.Errorf("snippet %q: there is none; prompts/list names them", in.Snippet)
+		}
+		if missing := snippet.missing(in.Env); len(missing) > 0 {
+			return req, fmt.Errorf("snippet %q needs env.%s", in.Snippet, strings.Join(missing, ", env."))
+		}
+		req.Code, req.Path = snippet.code, snippet.file
+	case !utf8.ValidString(in.Code):
+		return req, errors.New("code is not UTF-8 text")
+	}
+	for _, m := range in.Files {
+		req.Files = append(req.Files, s.mount(m))
+	}
+	for _, m := range in.Dirs {
+		req.Dirs = append(req.Dirs, s.mount(m))
+	}
+	for _, name := range in.Secrets {
+		if req.Secrets == nil {
+			req.Secrets = map[string]string{}
+		}
+		value := os.Getenv(name)
+		if s.allowed(name) && value == "" {
+			return req, fmt.Errorf("secret %s: the server's environment has no such variable, or an empty one", name)
+		}
+		if !s.allowed(name) {
+			value = rand.Text() // the policy denies it, by name
+		}
+		req.Secrets[name] = value
+	}
+	return req, nil
+}
+
+// allowed says that some caller may have a secret: of others not even their being there
+// is told.
+func (s *Server) allowed(name string) bool {
+	return s.opts.Ceiling.Secrets == nil || slices.Contains(*s.opts.Ceiling.Secrets, name)
+}
+
+// mount takes relative paths from the server's folder.
+func (s *Server) mount(text string) unitask.Mount {
+	m := unitask.ParseMount(text)
+	if m.Host != "" && !path.IsAbs(m.Host) {
+		m.Host = path.Join(s.opts.Dir, m.Host)
+	}
+	return m
+}
+
+// report is a result as a model reads it.
+func report(res *unitask.Result) string {
+	var b strings.Builder
+	if res.Outcome == unitask.OutcomeExited {
+		fmt.Fprintf(&b, "exit code %d, %d ms", res.ExitCode, res.Duration.Run)
+	} else {
+		fmt.Fprintf(&b, "%s: %s", res.Outcome, res.Error)
+	}
+	for _, d := range res.Policy.Denials {
+		fmt.Fprintf(&b, "\nnot given: %s %s: %s", d.Field, d.Requested, d.Reason)
+	}
+	for _, stream := range []struct {
+		name string
+		text []byte
+	}{{"stdout", res.Stdout}, {"stderr", res.Stderr}} {
+		if len(stream.text) > 0 {
+			fmt.Fprintf(&b, "\n--- %s\n%s", stream.name, strings.ToValidUTF8(string(stream.text), "\ufffd"))
+		}
+	}
+	if res.Truncated {
+		fmt.Fprintf(&b, "\n(more was printed than the %d bytes a stream that are kept)", res.Policy.Effective.OutputBytes)
+	}
+	for _, r := range res.ArtifactsRefused {
+		fmt.Fprintf(&b, "\nnot taken from /out: %s: %s", r.Path, r.Reason)
+	}
+	return b.String()
+}
+
+// artifacts are links to what the code left in /out, and small pictures themselves.
+func (s *Server) artifacts(res *unitask.Result) (out []sdk.Content) {
+	images := 0
+	for _, a := range res.Artifacts {
+		size, kind := a.Size, mimeType(a.Path)
+		switch kind {
+		case "image/png", "image/jpeg", "image/gif", "image/webp":
+			if size <= imageBytes && images < maxImages {
+				if data, err := s.readArtifact(res.RunID, a.Path); err == nil {
+					out = append(out, &sdk.ImageContent{Data: data, MIMEType: kind})
+					images++
+				}
+			}
+		}
+		out = append(out, &sdk.ResourceLink{URI: artifactURI(res.RunID, a.Path), Name: a.Path, MIMEType: kind, Size: &size})
+	}
+	return out
+}
+
+// mimeType is a file's by its extension.
+func mimeType(name string) string {
+	kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(name)), ";")
+	if kind == "" {
+		return "application/octet-stream"
+	}
+	return kind
+}
+
+func (s *Server) inspectRun(_ context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *unitask.Inspection, error) {
+	id, err := s.find(s.caller(req.Extra), in.RunID)
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := s.rt.Inspect(id, partBytes)
+	return nil, found, err
+}
+
+// find returns the id that a caller means, of a run that it may see. Another's run is
+// like none.
+func (s *Server) find(caller unitask.Caller, prefix string) (string, error) {
+	if caller.Name == "" {
+		return s.rt.Runs().Find(prefix)
+	}
+	own, err := s.rt.Summaries(unitask.Filter{Owner: sees(caller)})
+	if err != nil {
+		return "", err
+	}
+	for _, run := range own {
+		if run.ID == prefix || prefix == "last" {
+			return run.ID, nil
+		}
+	}
+	return "", fmt.Errorf("runId %q: %w; list_runs has the ids", prefix, record.ErrNotFound)
+}
+
+func (s *Server) listRuns(_ context.Context, req *sdk.CallToolRequest, in listArgs) (*sdk.CallToolResult, listResult, error) {
+	if in.Limit == 0 {
+		in.Limit = 20
+	}
+	list, err := s.rt.Summaries(unitask.Filter{Status: in.Status, Limit: in.Limit, Owner: sees(s.caller(req.Extra))})
+	return nil, listResult{list}, err
+}
+
+func (s *Server) doctor(ctx context.Context, _ *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *unitask.Report, error) {
+	leave, err := s.queue.enter(ctx, "", func(int) {})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
+	report := s.rt.Doctor(ctx)
+	if !report.OK {
+		return &sdk.CallToolResult{IsError: true}, report, nil
+	}
+	return nil, report, nil
+}
