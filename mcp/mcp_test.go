@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -97,7 +98,7 @@ func serve(t *testing.T, s *mcp.Server, opts mcp.HTTPOptions) string {
 }
 
 // stdio starts the real program, as a client does.
-func stdio(t *testing.T, home, dir string, opts *sdk.ClientOptions, args ...string) (*sdk.ClientSession, *exec.Cmd) {
+func stdio(t *testing.T, home, dir string, opts *sdk.ClientOptions, args ...string) *sdk.ClientSession {
 	t.Helper()
 	name, err := program()
 	if err != nil {
@@ -110,7 +111,7 @@ func stdio(t *testing.T, home, dir string, opts *sdk.ClientOptions, args ...stri
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cs.Close() })
-	return cs, cmd
+	return cs
 }
 
 type object = map[string]any
@@ -145,7 +146,7 @@ func TestStdio(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cs, _ := stdio(t, home, dir, nil, "--prompts", prompts)
+	cs := stdio(t, home, dir, nil, "--prompts", prompts)
 	tools, err := cs.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +278,7 @@ func TestLive(t *testing.T) {
 	var mu sync.Mutex
 	var progress []string
 	last := 0.0
-	cs, cmd := stdio(t, home, t.TempDir(), &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+	cs := stdio(t, home, t.TempDir(), &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
 		mu.Lock()
 		defer mu.Unlock()
 		if r.Params.Progress <= last {
@@ -319,24 +320,63 @@ func TestLive(t *testing.T) {
 	}
 	noMachines(t, home, time.Second)
 
-	// The client's end closes: the program ends, and with it the machine.
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = cs.CallTool(context.Background(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
-	}()
-	for len(machines(t, home)) == 0 {
-		time.Sleep(10 * time.Millisecond)
+}
+
+// raw starts the program for a client that is a pair of pipes.
+func raw(t *testing.T, home string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
+	t.Helper()
+	name, err := program()
+	if err != nil {
+		t.Fatal(err)
 	}
-	begin := time.Now()
-	if err := cs.Close(); err != nil {
-		t.Error(err)
+	cmd = exec.Command(name, "mcp", "--pool", "0", "-v")
+	cmd.Env = append(os.Environ(), "UNITASK_HOME="+home)
+	if in, err = cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
 	}
-	<-done
-	if took := time.Since(begin); took > 3*time.Second || cmd.ProcessState == nil || !cmd.ProcessState.Success() {
-		t.Errorf("it ended after %s: %v", took, cmd.ProcessState)
+	if out, err = cmd.StdoutPipe(); err != nil {
+		t.Fatal(err)
 	}
-	noMachines(t, home, time.Second)
+	cmd.Stderr = new(strings.Builder)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd, in, out
+}
+
+const handshake = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+`
+
+// The client's end closes, or it is told to go: the program ends, and with it the
+// machines.
+func TestClientGone(t *testing.T) {
+	testhome.Ready(t, base, image.Linux)
+	for name, leave := range map[string]func(*exec.Cmd, io.Closer){
+		"stdin closes": func(_ *exec.Cmd, in io.Closer) { in.Close() },
+		"SIGTERM":      func(cmd *exec.Cmd, _ io.Closer) { _ = cmd.Process.Signal(syscall.SIGTERM) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := testhome.New(t, base)
+			cmd, in, out := raw(t, home)
+			go func() { _, _ = io.Copy(io.Discard, out) }()
+			call := `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"setInterval(() => {}, 1e6)"}}}` + "\n"
+			if _, err := io.WriteString(in, handshake+fmt.Sprintf(call, 2)+fmt.Sprintf(call, 3)); err != nil {
+				t.Fatal(err)
+			}
+			for len(machines(t, home)) < 2 {
+				time.Sleep(10 * time.Millisecond)
+			}
+			begin := time.Now()
+			leave(cmd, in)
+			err := cmd.Wait()
+			if took := time.Since(begin); err != nil || took > time.Second {
+				t.Errorf("it ended after %s: %v\n%s", took, err, cmd.Stderr)
+			}
+			noMachines(t, home, 0)
+		})
+	}
 }
 
 // machines are the QEMU processes of a home.
@@ -480,29 +520,10 @@ func FuzzArguments(f *testing.F) {
 // Nothing but the protocol is on stdout, whatever goes wrong.
 func TestNothingElseOnStdout(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
-	name, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(name, "mcp", "--pool", "0", "-v")
-	cmd.Env = append(os.Environ(), "UNITASK_HOME="+testhome.New(t, base))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd, in, out := raw(t, testhome.New(t, base))
 	go func() {
+		_, _ = io.WriteString(in, handshake)
 		for _, line := range []string{
-			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
-			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"console.log('{}\\n{'); process.kill(process.pid, 'SIGKILL')"}}}`,
 			`{"jsonrpc":"2.0","id":3,"method":"nonsense"}`,
 		} {
@@ -516,7 +537,7 @@ func TestNothingElseOnStdout(t *testing.T) {
 			ID      any    `json:"id"`
 		}
 		if err := dec.Decode(&m); err != nil || m.JSONRPC != "2.0" {
-			t.Fatalf("%+v %v\n%s", m, err, errs.String())
+			t.Fatalf("%+v %v\n%s", m, err, cmd.Stderr)
 		}
 		if m.ID != nil {
 			answered++
@@ -528,6 +549,6 @@ func TestNothingElseOnStdout(t *testing.T) {
 		t.Errorf("%q %v", rest, err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, errs.String())
+		t.Errorf("%v\n%s", err, cmd.Stderr)
 	}
 }
