@@ -114,7 +114,7 @@ func (o *HTTPOptions) check() error {
 
 func isLoopback(host string) bool {
 	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return host == "localhost" || err == nil && addr.IsLoopback()
+	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
 }
 
 // guard refuses requests for a host that is not ours, and those that a web page of

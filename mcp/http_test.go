@@ -1,0 +1,491 @@
+package mcp_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/hack/testhome"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/policy"
+)
+
+// withToken adds a bearer token to every request.
+type withToken string
+
+func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+string(w))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func connect(t *testing.T, url, token string) *sdk.ClientSession {
+	t.Helper()
+	transport := &sdk.StreamableClientTransport{Endpoint: url + "/mcp"}
+	if token != "" {
+		transport.HTTPClient = &http.Client{Transport: withToken(token)}
+	}
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), transport, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cs.Close() })
+	return cs
+}
+
+// send sends a request as it is, and returns the answer's status, headers and body.
+func send(t *testing.T, method, url, body string, headers ...string) (int, http.Header, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Host" {
+			r.Host = value
+		} else {
+			r.Header.Add(name, value)
+		}
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, res.Header, string(text)
+}
+
+const (
+	initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	listTools  = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	revision   = "Mcp-Protocol-Version: 2026-07-28"
+	named      = "Mcp-Method: tools/list"
+)
+
+// Callers with tokens of a file: who may in, what each gets, and whose runs it sees.
+func TestTokenFile(t *testing.T) {
+	rt := open(t, unitask.PoolSize{})
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte("# callers\nalice alice-token-0123456789\nbob bob-token-0123456789\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	auth, err := mcp.TokenFile(tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ceiling, err := policy.ParseCeiling("c.toml", []byte("memoryMb = 512\nsecrets = []\n[principals.bob]\nmemoryMb = 256\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, rt, mcp.Options{Ceiling: ceiling, CallerPerMinute: 3})
+	url := serve(t, s, mcp.HTTPOptions{Auth: auth})
+	for token, want := range map[string]int{"": 401, "Bearer": 401, "Bearer wrong-token-0123456789": 401, "Basic alice-token-0123456789": 401, "Bearer alice-token-0123456789x": 401, "Bearer alice": 401,
+		"Bearer alice-token-0123456789": 200, "bearer bob-token-0123456789": 200} {
+		headers := []string{revision, named}
+		if token != "" {
+			headers = append(headers, "Authorization: "+token)
+		}
+		if code, _, body := send(t, "POST", url+"/mcp", listTools, headers...); code != want {
+			t.Errorf("%q: %d %s", token, code, body)
+		}
+		if code, _, _ := send(t, "GET", url+"/metrics", "", headers...); code != want {
+			t.Errorf("metrics with %q: %d", token, code)
+		}
+	}
+	alice, bob := connect(t, url, "alice-token-0123456789"), connect(t, url, "bob-token-0123456789")
+	_, out, _ := call(t, alice, "run_code", object{"code": "console.log('mine')", "memoryMb": 300})
+	id := out["runId"].(string)
+	if rec, err := rt.Runs().Get(id); err != nil || rec.Owner != "alice" {
+		t.Errorf("%+v %v", rec, err)
+	}
+	if _, out, text := call(t, bob, "run_code", object{"code": "1", "memoryMb": 300}); out["memoryMb"] != 256.0 || !strings.Contains(text, "not given: memoryMb 300") {
+		t.Errorf("%v %s", out, text)
+	}
+	if res, _, _ := call(t, alice, "inspect_run", object{"runId": id}); res.IsError {
+		t.Error("alice does not see her run")
+	}
+	for _, ref := range []string{id, "last", id[:12]} {
+		if res, out, text := call(t, bob, "inspect_run", object{"runId": ref}); ref != "last" && !res.IsError || ref == "last" && out["owner"] != "bob" {
+			t.Errorf("bob sees %s: %s", ref, text)
+		}
+	}
+	if r, err := bob.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id + "/stdout"}); err == nil {
+		t.Errorf("bob reads %+v", r)
+	}
+	if _, err := alice.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id + "/stdout"}); err != nil {
+		t.Error(err)
+	}
+	for cs, want := range map[*sdk.ClientSession]int{alice: 1, bob: 1} {
+		list, err := cs.ListResources(t.Context(), nil)
+		_, out, _ := call(t, cs, "list_runs", object{})
+		if err != nil || len(list.Resources) != want || len(out["runs"].([]any)) != want {
+			t.Errorf("%+v %v %v", list, out, err)
+		}
+	}
+	// The third run in a minute is the last; others' are not touched.
+	call(t, bob, "run_code", object{"code": "1"})
+	call(t, bob, "run_code", object{"code": "1"})
+	if res, _, text := call(t, bob, "run_code", object{"code": "1"}); !res.IsError || !strings.Contains(text, "3 runs a minute") {
+		t.Errorf("%s", text)
+	}
+	if res, _, text := call(t, alice, "run_code", object{"code": "1"}); res.IsError {
+		t.Errorf("%s", text)
+	}
+	_, _, metrics := send(t, "GET", url+"/metrics", "", "Authorization: Bearer alice-token-0123456789")
+	for _, want := range []string{`unitask_runs_total{outcome="exited"} 5`, `unitask_denials_total{field="memoryMb"} 1`, "unitask_refused_busy_total 1", `unitask_run_start_seconds_count`, `unitask_output_bytes_total{stream="stdout"} 5`, "unitask_running 0"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in\n%s", want, metrics)
+		}
+	}
+	if code, _, body := send(t, "GET", url+"/healthz", ""); code != 200 || body != "ok\n" {
+		t.Errorf("%d %q", code, body)
+	}
+}
+
+func TestBadTokenFiles(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "tokens")
+	for text, want := range map[string]string{"": "no token", "alice": "NAME TOKEN", "alice short": "16 characters", "a b c": "NAME TOKEN", "\n# x\n": "no token"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := mcp.TokenFile(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := os.Chmod(name, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mcp.TokenFile(name); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Error(err)
+	}
+	if _, err := mcp.TokenFile(name + "x"); err == nil {
+		t.Error("a file that is not there")
+	}
+}
+
+// An OAuth 2.1 resource server: which tokens are good.
+func TestJWTs(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	key := func() *ecdsa.PrivateKey {
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	good, stranger := key(), key()
+	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(set) }))
+	defer issuer.Close()
+	const audience = "https://unitask.example/mcp"
+	auth, err := mcp.JWTs(mcp.JWTOptions{JWKS: issuer.URL, Audience: audience, Issuer: "https://issuer.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{Auth: auth})
+	sign := func(alg jose.SignatureAlgorithm, with any, change func(*jwt.Claims)) string {
+		t.Helper()
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: jose.JSONWebKey{Key: with, KeyID: "k"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims := jwt.Claims{Issuer: "https://issuer.example", Subject: "carol", Audience: jwt.Audience{audience}, Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour)), IssuedAt: jwt.NewNumericDate(time.Now())}
+		if change != nil {
+			change(&claims)
+		}
+		text, err := jwt.Signed(signer).Claims(claims).Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	fine := sign(jose.ES256, good, nil)
+	parts := strings.Split(fine, ".")
+	for name, c := range map[string]struct {
+		token string
+		want  int
+	}{
+		"good":              {fine, 200},
+		"two audiences":     {sign(jose.ES256, good, func(c *jwt.Claims) { c.Audience = append(c.Audience, "other") }), 200},
+		"none at all":       {"", 401},
+		"no JWT":            {"abc", 401},
+		"expired":           {sign(jose.ES256, good, func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }), 401},
+		"never expires":     {sign(jose.ES256, good, func(c *jwt.Claims) { c.Expiry = nil }), 401},
+		"not yet":           {sign(jose.ES256, good, func(c *jwt.Claims) { c.NotBefore = jwt.NewNumericDate(time.Now().Add(time.Hour)) }), 401},
+		"wrong audience":    {sign(jose.ES256, good, func(c *jwt.Claims) { c.Audience = jwt.Audience{"https://other.example"} }), 401},
+		"no audience":       {sign(jose.ES256, good, func(c *jwt.Claims) { c.Audience = nil }), 401},
+		"wrong issuer":      {sign(jose.ES256, good, func(c *jwt.Claims) { c.Issuer = "https://evil.example" }), 401},
+		"no subject":        {sign(jose.ES256, good, func(c *jwt.Claims) { c.Subject = "" }), 401},
+		"another key":       {sign(jose.ES256, stranger, nil), 401},
+		"the key as secret": {sign(jose.HS256, set, nil), 401},
+		"unsigned":          {parts[0] + "." + parts[1] + ".", 401},
+		"alg none":          {"eyJhbGciOiJub25lIn0." + parts[1] + ".", 401},
+		"changed":           {parts[0] + "." + parts[1][:len(parts[1])-4] + "AAAA." + parts[2], 401},
+	} {
+		headers := []string{revision, named}
+		if c.token != "" {
+			headers = append(headers, "Authorization: Bearer "+c.token)
+		}
+		code, h, body := send(t, "POST", url+"/mcp", listTools, headers...)
+		if code != c.want || code == 401 && !strings.Contains(h.Get("WWW-Authenticate"), `resource_metadata="https://unitask.example/.well-known/oauth-protected-resource/mcp"`) {
+			t.Errorf("%s: %d %q %s", name, code, h.Get("WWW-Authenticate"), body)
+		}
+	}
+	for _, at := range []string{"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"} {
+		code, _, body := send(t, "GET", url+at, "")
+		if code != 200 || !strings.Contains(body, `"resource":"https://unitask.example/mcp"`) || !strings.Contains(body, "https://issuer.example") {
+			t.Errorf("%s: %d %s", at, code, body)
+		}
+	}
+	for _, opts := range []mcp.JWTOptions{{JWKS: "http://keys.example", Audience: "a"}, {JWKS: "nonsense", Audience: "a"}, {JWKS: issuer.URL}} {
+		if _, err := mcp.JWTs(opts); err == nil {
+			t.Errorf("%+v", opts)
+		}
+	}
+}
+
+// Web pages and names of strangers, addresses that others reach, bodies without end.
+func TestGuards(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	s := newServer(t, rt, mcp.Options{})
+	url := serve(t, s, mcp.HTTPOptions{Origins: []string{"https://app.example"}, Hosts: []string{"box.local"}})
+	host := strings.TrimPrefix(url, "http://")
+	_, port, _ := strings.Cut(host, ":")
+	for _, c := range []struct {
+		headers string
+		want    int
+	}{
+		{"", 200}, {"Host: localhost:" + port, 200}, {"Host: [::1]:" + port, 200}, {"Host: LOCALHOST:" + port, 200}, {"Host: box.local", 200}, {"Host: box.local:80", 200},
+		{"Host: evil.example", 403}, {"Host: evil.example:" + port, 403}, {"Host: 127.0.0.1.evil.example", 403}, {"Host: localhost.evil.example:" + port, 403}, {"Host: 10.0.0.1:" + port, 403},
+		{"Origin: http://" + host, 200}, {"Origin: https://app.example", 200}, {"Origin: http://evil.example", 403}, {"Origin: null", 403}, {"Origin: http://app.example", 403},
+		{"Origin: https://app.example.evil.example", 403}, {"Origin: http://localhost:1", 403}, {"Origin: ", 403},
+	} {
+		headers := []string{revision, named}
+		if c.headers != "" {
+			headers = append(headers, c.headers)
+		}
+		if code, _, body := send(t, "POST", url+"/mcp", listTools, headers...); code != c.want {
+			t.Errorf("%s: %d %s, want %d", c.headers, code, body, c.want)
+		}
+	}
+	if code, h, _ := send(t, "OPTIONS", url+"/mcp", "", "Origin: https://app.example"); code != 204 || h.Get("Access-Control-Allow-Origin") != "https://app.example" {
+		t.Errorf("%d %v", code, h)
+	}
+	for addr, fine := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "localhost:0": true, "0.0.0.0:0": false, ":0": false, "192.0.2.1:80": false, "nonsense": false} {
+		if _, err := s.Handler(mcp.HTTPOptions{Addr: addr}); (err == nil) != fine {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+	if _, err := s.Handler(mcp.HTTPOptions{Addr: "127.0.0.1:0", Origins: []string{"app.example"}}); err == nil {
+		t.Error("an origin without a scheme")
+	}
+	big := bytes.NewReader(append([]byte(`{"jsonrpc":"2.0","id":1,"method":"x","params":"`), make([]byte, 130<<20)...))
+	r, err := http.NewRequestWithContext(t.Context(), "POST", url+"/mcp", big)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if res, err := http.DefaultClient.Do(r); err == nil {
+		if res.Body.Close(); res.StatusCode != http.StatusRequestEntityTooLarge {
+			t.Errorf("%v", res.Status)
+		}
+	}
+	for _, body := range []string{"", "{", "[]", "null", `"x"`, `{"jsonrpc":"2.0"}`, strings.Repeat("[", 100_000)} {
+		if code, _, _ := send(t, "POST", url+"/mcp", body, revision); code < 400 || code > 499 {
+			t.Errorf("%.20q: %d", body, code)
+		}
+	}
+}
+
+// Older revisions have a session, 2026-07-28 none; with Stateless nobody has.
+func TestRevisions(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	s := newServer(t, rt, mcp.Options{})
+	url := serve(t, s, mcp.HTTPOptions{})
+	code, h, body := send(t, "POST", url+"/mcp", initialize)
+	session := h.Get("Mcp-Session-Id")
+	if code != 200 || session == "" || !strings.Contains(body, `"protocolVersion":"2025-11-25"`) {
+		t.Errorf("%d %v %s", code, h, body)
+	}
+	if code, _, _ := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id: "+session, "Mcp-Protocol-Version: 2025-11-25"); code != 202 {
+		t.Errorf("%d", code)
+	}
+	if code, _, body := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, "Mcp-Session-Id: "+session, "Mcp-Protocol-Version: 2025-11-25"); code != 200 || !strings.Contains(body, "run_code") {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, _, _ := send(t, "DELETE", url+"/mcp", "", "Mcp-Session-Id: "+session); code != 204 && code != 200 {
+		t.Errorf("%d", code)
+	}
+	if code, _, _ := send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, "Mcp-Session-Id: "+session); code != 404 {
+		t.Errorf("a session that has ended: %d", code)
+	}
+	code, h, body = send(t, "POST", url+"/mcp", listTools, revision, named)
+	if code != 200 || h.Get("Mcp-Session-Id") != "" || !strings.Contains(body, "run_code") {
+		t.Errorf("%d %v %s", code, h, body)
+	}
+	lone := serve(t, s, mcp.HTTPOptions{Stateless: true})
+	for range 2 { // any server of several
+		if code, h, body := send(t, "POST", lone+"/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, "Mcp-Protocol-Version: 2025-06-18"); code != 200 || h.Get("Mcp-Session-Id") != "" || !strings.Contains(body, "run_code") {
+			t.Errorf("%d %v %s", code, h, body)
+		}
+	}
+}
+
+// Told to go, the server lets runs end and takes no others; the real program, with TLS.
+func TestDrain(t *testing.T) {
+	testhome.Ready(t, base, image.Linux)
+	name, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cert := httptest.NewTLSServer(nil)
+	cert.Close()
+	certFile, keyFile := writePair(t, dir, cert)
+	cmd := exec.Command(name, "mcp", "--http", "127.0.0.1:0", "--pool", "0", "--tls-cert", certFile, "--tls-key", keyFile, "--log-json")
+	cmd.Env = append(os.Environ(), "UNITASK_HOME="+testhome.New(t, base))
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	lines := bufio.NewScanner(errs)
+	url := ""
+	for url == "" && lines.Scan() {
+		if m := regexp.MustCompile(`serving (https://\S+)/mcp`).FindStringSubmatch(lines.Text()); m != nil {
+			url = m[1]
+		}
+	}
+	go func() {
+		for lines.Scan() {
+		}
+	}()
+	client := cert.Client()
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: client}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	started := make(chan struct{})
+	group.Go(func() {
+		params := &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "console.log('begun'); setTimeout(() => console.log('done'), 1500)"}}
+		close(started)
+		res, err := cs.CallTool(t.Context(), params)
+		if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != "begun\ndone\n" {
+			t.Errorf("%+v %v", res, err)
+		}
+	})
+	<-started
+	time.Sleep(time.Second)
+	begin := time.Now()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", url+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := client.Do(r); err != nil || res.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%+v %v", res, err)
+	}
+	if res, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "1"}}); err == nil && !res.IsError {
+		t.Errorf("%+v", res)
+	}
+	group.Wait()
+	if err := cmd.Wait(); err != nil || time.Since(begin) > 10*time.Second {
+		t.Errorf("%v after %s", err, time.Since(begin))
+	}
+}
+
+// writePair writes a test server's certificate and key as PEM.
+func writePair(t *testing.T, dir string, s *httptest.Server) (cert, key string) {
+	t.Helper()
+	pair := s.TLS.Certificates[0]
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for name, block := range map[string][]byte{cert: encodePEM(t, "CERTIFICATE", pair.Certificate[0]), key: encodeKey(t, pair.PrivateKey)} {
+		if err := os.WriteFile(name, block, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+func TestStdioOnlyFlags(t *testing.T) {
+	name, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--token-file", "x"}, {"--pool", "x"}, {"--http", "0.0.0.0:1"}, {"--http", "127.0.0.1:1", "--tls-cert", "x"}, {"--http", "127.0.0.1:1", "--jwks", "https://x.example"},
+		{"--http", "127.0.0.1:1", "--jwks", "https://x.example", "--token-file", "y"}, {"--prompts", "/nonexistent"}, {"--policy", "/nonexistent"}} {
+		out, err := exec.Command(name, append([]string{"mcp"}, args...)...).CombinedOutput()
+		if err == nil || !strings.HasPrefix(string(out), "unitask: ") {
+			t.Errorf("%v: %v %s", args, err, out)
+		}
+	}
+}
+
+func encodePEM(t *testing.T, kind string, der []byte) []byte {
+	t.Helper()
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+func encodeKey(t *testing.T, key any) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encodePEM(t, "PRIVATE KEY", der)
+}
