@@ -398,7 +398,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	if err := c.send(frameStart, text); err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	kind, _, err := c.read()
+	kind, payload, err := c.read()
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("start: %w", context.Cause(ctx))
@@ -406,6 +406,8 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 		return fmt.Errorf("start: %w", err)
 	case kind == frameExit:
 		return ErrGone
+	case kind == frameStderr:
+		return violation("Node printed before the code was started: %.500q", payload)
 	case kind != frameStarted:
 		return violation("frame %q before the code was started", kind)
 	}

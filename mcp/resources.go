@@ -96,6 +96,15 @@ func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceConte
 	return contentsOf(data, "text/plain"), nil
 }
 
+// subscribe lets a caller be told when a run that it may see has ended.
+func (s *Server) subscribe(_ context.Context, req *sdk.SubscribeRequest) error {
+	_, err := s.resource(s.caller(req.Extra), req.Params.URI)
+	if errors.Is(err, record.ErrNotFound) && strings.HasPrefix(req.Params.URI, runsURI) {
+		return sdk.ResourceNotFoundError(req.Params.URI)
+	}
+	return nil
+}
+
 // contentsOf is text where it is text, else the bytes.
 func contentsOf(data []byte, kind string) *sdk.ResourceContents {
 	if utf8.Valid(data) && !strings.HasPrefix(kind, "image/") {
@@ -127,11 +136,14 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 		if method != "resources/list" || !ok {
 			return next(ctx, method, req)
 		}
-		after, ours := strings.CutPrefix(params.Cursor, runsURI)
-		if params.Cursor != "" && !ours {
-			return next(ctx, method, req)
+		after, ours := "", false
+		if params != nil {
+			after, ours = strings.CutPrefix(params.Cursor, runsURI)
+			if params.Cursor != "" && !ours {
+				return next(ctx, method, req)
+			}
+			params.Cursor = "" // the first page is the SDK's, and the first of ours
 		}
-		params.Cursor = "" // the first page is the SDK's, and the first of ours
 		res, err := next(ctx, method, req)
 		list, ok := res.(*sdk.ListResourcesResult)
 		if err != nil || !ok {

@@ -12,9 +12,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
@@ -82,6 +84,9 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if opts.MaxQueue == 0 {
 		opts.MaxQueue = 64
 	}
+	if opts.Version == "" {
+		opts.Version = "(devel)"
+	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -93,11 +98,30 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "unitask", Title: "unitask", Version: opts.Version}, &sdk.ServerOptions{
 		Instructions: instructions, Logger: opts.Log, CompletionHandler: s.complete, SetCacheable: uncached,
+		SubscribeHandler: s.subscribe, UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
+		Capabilities: &sdk.ServerCapabilities{
+			Logging: &sdk.LoggingCapabilities{}, //lint:ignore SA1019 for clients of older revisions
+			Prompts: &sdk.PromptCapabilities{ListChanged: true},
+		},
 	})
+	s.sdk.AddReceivingMiddleware(s.recovered)
 	s.addTools()
 	s.addResources()
 	s.addPrompts()
 	return s, nil
+}
+
+// recovered keeps one call that we handle badly from ending all others.
+func (s *Server) recovered(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
+		defer func() {
+			if what := recover(); what != nil {
+				s.opts.Log.Error("panic", "method", method, "what", what, "stack", string(debug.Stack()))
+				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+			}
+		}()
+		return next(ctx, method, req)
+	}
 }
 
 // DefaultCeiling holds where no ceiling was given: a model is not its user. It gives no

@@ -196,6 +196,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 		return nil, nil, err
 	}
 	res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
+	_ = s.sdk.ResourceUpdated(context.WithoutCancel(ctx), &sdk.ResourceUpdatedNotificationParams{URI: runsURI + res.RunID})
 	s.metrics.ran(res, waited)
 	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total, "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
 	out := &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0}

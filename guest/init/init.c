@@ -166,6 +166,7 @@ static void filesystems(void)
 	mkdir("/home", 0755);
 	mkdir("/home/user", 0755);
 	mkdir("/out", 0755);
+	chmod("/root", 0755);  // the kernel's own initramfs has it, with 0700
 	if (chown("/home/user", USER_ID, USER_ID) < 0 || chown("/out", USER_ID, USER_ID) < 0)
 		die("chown");
 	static const char *links[][2] = {{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"},
