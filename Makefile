@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: all demo test check build vendor image setup bench clean
+.PHONY: all demo test check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -49,5 +49,10 @@ image: vendor
 bench: image
 	$(GO) run ./hack/bench
 
+# What a release is made of: archives, bundles for MCP clients, the registry's entry.
+VERSION ?= 0.1.0
+dist:
+	$(GO) run ./hack/dist -version $(VERSION)
+
 clean:
-	rm -rf bin
+	rm -rf bin dist

@@ -1,6 +1,7 @@
 package unitask_test
 
 import (
+	"bufio"
 	"errors"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -44,12 +46,13 @@ func TestReadmeCommands(t *testing.T) {
 		"count.mjs": `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
 		"data.csv":  "a,b\n1,2\n",
 		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
+		"tokens":     "alice a-token-of-sixteen\n",
 		"analyze.js": `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,7 +70,11 @@ func TestReadmeCommands(t *testing.T) {
 			}
 			cmd := exec.Command("sh", "-c", line)
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "UNITASK_HOME="+home)
+			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "UNITASK_HOME="+home, "HOME="+dir)
+			if strings.Contains(line, "mcp --http") {
+				serves(t, line, cmd)
+				continue
+			}
 			out, err := cmd.CombinedOutput()
 			code, want := 0, 0
 			var exit *exec.ExitError
@@ -83,6 +90,29 @@ func TestReadmeCommands(t *testing.T) {
 				t.Errorf("%s: exit code %d, want %d\n%s", line, code, want, out)
 			}
 		}
+	}
+}
+
+// serves checks that a command serves until it is told to go.
+func serves(t *testing.T, line string, cmd *exec.Cmd) {
+	t.Helper()
+	cmd.Args[2] = "exec " + line // the signal is for it, not for the shell
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for lines := bufio.NewScanner(errs); lines.Scan(); {
+		said = append(said, lines.Text())
+		if strings.Contains(lines.Text(), "unitask: serving http://") {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		}
+	}
+	if err := cmd.Wait(); err != nil || len(said) == 0 {
+		t.Errorf("%s: %v\n%s", line, err, strings.Join(said, "\n"))
 	}
 }
 

@@ -459,6 +459,15 @@ func isSource(ext string) bool {
 // maxPath bounds a path inside the guest, as PATH_MAX does.
 const maxPath = 4000
 
+// GuestDir is a folder of the host as the code's working directory: "", which is the
+// default, where the guest can't have it.
+func GuestDir(dir string) string {
+	if checkGuestPath("dir", dir) != nil {
+		return ""
+	}
+	return dir
+}
+
 // checkGuestPath says what is wrong with a path inside.
 func checkGuestPath(field, p string) error {
 	reason := ""

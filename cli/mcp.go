@@ -17,8 +17,8 @@ import (
 )
 
 type mcpFlags struct {
-	policy, prompts, pool, kernel string
-	concurrent, queue             int
+	dir, policy, prompts, pool, kernel string
+	concurrent, queue                  int
 
 	http, tokenFile, jwks, audience, issuer, url, cert, key string
 	hosts, origins                                          []string
@@ -50,7 +50,8 @@ loopback address everybody on this machine may call; elsewhere callers need a to
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
+	fl.StringVar(&f.dir, "dir", "", "where relative paths begin and the ceiling is looked for (default the working directory)")
+	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from there upwards)")
 	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts), offered as prompts")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines that stand ready: MIN:MAX, between them as demand is; 0 is none")
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel of the machines that stand ready: linux or nanos (default the best there is)")
@@ -87,7 +88,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			}
 		}
 	}
-	ceiling, err := findCeiling(f.policy)
+	ceiling, err := findCeiling(f.dir, f.policy)
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return err
 	}
 	defer rt.Close()
-	server, err := mcp.New(rt, mcp.Options{Version: version(), Ceiling: ceiling, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
+	server, err := mcp.New(rt, mcp.Options{Version: version(), Dir: f.dir, Ceiling: ceiling, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
 		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
 	if err != nil {
 		return usage(err)

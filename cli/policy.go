@@ -31,7 +31,7 @@ func (a *app) policyShow() *cobra.Command {
 		Short: "Show the ceiling here, and what a run with these flags would get",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ceiling, err := findCeiling(f.policy)
+			ceiling, err := findCeiling("", f.policy)
 			if err != nil {
 				return err
 			}

@@ -95,15 +95,12 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
 }
 
-// findCeiling reads the file that was named, or the working directory's.
-func findCeiling(named string) (*policy.Ceiling, error) {
+// findCeiling reads the file that was named, or the one of a folder, "" for the working
+// directory.
+func findCeiling(dir, named string) (*policy.Ceiling, error) {
 	if named != "" {
 		c, err := policy.ReadCeiling(named)
 		return c, usageOf(err)
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return nil, err
 	}
 	c, err := policy.FindCeiling(dir)
 	return c, usageOf(err)
@@ -147,7 +144,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 			return a.failedJSON(f.json, err)
 		}
 	}
-	ceiling, err := findCeiling(f.policy)
+	ceiling, err := findCeiling("", f.policy)
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}
@@ -332,9 +329,11 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if req.Env, err = parseEnv(f.env); err != nil {
 		return req, false, usage(err)
 	}
-	if req.Dir, err = os.Getwd(); err != nil {
+	dir, err := os.Getwd()
+	if err != nil {
 		return req, false, err
 	}
+	req.Dir = unitask.GuestDir(dir)
 	switch {
 	case codeOnStdin:
 		req.Code, err = readCode("standard input", a.std.Stdin)

@@ -1,9 +1,14 @@
 package mcp_test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -42,6 +47,29 @@ func TestOtherClients(t *testing.T) {
 			}
 		}
 	})
+	t.Run("README", func(t *testing.T) {
+		text, err := os.ReadFile("../README.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		snippet := regexp.MustCompile("(?ms)^```js\n(.*?)^```").FindSubmatch(text)
+		if snippet == nil {
+			t.Fatal("README.md has no js block")
+		}
+		dir := npm(t, "sdk", "@modelcontextprotocol/sdk@1.32.2")
+		name := filepath.Join(dir, "readme.mjs")
+		if err := os.WriteFile(name, snippet[1], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		own := t.TempDir() // the client passes HOME on, and nothing of ours
+		if err := os.Symlink(home, filepath.Join(own, ".unitask")); err != nil {
+			t.Fatal(err)
+		}
+		out, err := run(t, dir, []string{"PATH=" + filepath.Dir(bin) + ":" + path[5:], "HOME=" + own}, name)
+		if err != nil || out != "hello from linux\n\n" {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 	t.Run("typescript", func(t *testing.T) {
 		dir := npm(t, "sdk", "@modelcontextprotocol/sdk@1.32.2")
 		script, err := os.ReadFile("testdata/client.mjs")
@@ -70,4 +98,41 @@ func TestOtherClients(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What `make dist` builds is what the official validator takes, and starts.
+func TestBundle(t *testing.T) {
+	nodePath := node(t)
+	out := t.TempDir()
+	cmd := exec.Command("go", "run", "./hack/dist", "-version", "0.0.1", "-o", out, "-only", runtime.GOOS+"/"+runtime.GOARCH)
+	cmd.Dir = ".."
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	var entry struct {
+		Packages []struct{ Identifier, FileSha256 string }
+	}
+	text, err := os.ReadFile(filepath.Join(out, "server.json"))
+	if err != nil || json.Unmarshal(text, &entry) != nil || len(entry.Packages) != 1 {
+		t.Fatalf("%v %s", err, text)
+	}
+	dir := npm(t, "mcpb", "@anthropic-ai/mcpb@2.1.2")
+	path := "PATH=" + filepath.Dir(nodePath) + ":" + os.Getenv("PATH")
+	for _, p := range entry.Packages {
+		name := filepath.Join(out, filepath.Base(p.Identifier))
+		text, err := os.ReadFile(name)
+		if err != nil || fmt.Sprintf("%x", sha256.Sum256(text)) != p.FileSha256 {
+			t.Errorf("%s: %v", name, err)
+		}
+		to := t.TempDir()
+		if text, err := run(t, to, []string{path}, filepath.Join(dir, "node_modules/.bin/mcpb"), "unpack", name, to); err != nil {
+			t.Errorf("unpack: %v\n%s", err, text)
+		}
+		if text, err := run(t, to, []string{path}, filepath.Join(dir, "node_modules/.bin/mcpb"), "validate", filepath.Join(to, "manifest.json")); err != nil {
+			t.Errorf("validate: %v\n%s", err, text)
+		}
+		if text, err := exec.Command(filepath.Join(to, "server", "unitask"), "--version").CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, text)
+		}
+	}
 }

@@ -143,20 +143,53 @@ func (c *Config) merge(old []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	entry, err := json.Marshal(c.entry)
+	entry, err := json.MarshalIndent(c.entry, "    ", "  ")
 	if err != nil {
 		return nil, err
 	}
-	patch := ""
-	if doc.Find("/"+c.client.key) == nil {
-		patch = fmt.Sprintf(`{"op":"add","path":"/%s","value":{}},`, c.client.key)
+	at := "/" + c.client.key
+	if now := doc.Find(at + "/" + serverName); now != nil && same(now.Pack(), entry) {
+		return old, nil
 	}
-	patch = fmt.Sprintf(`[%s{"op":"add","path":"/%s/%s","value":%s}]`, patch, c.client.key, serverName, entry)
-	if err := doc.Patch([]byte(patch)); err != nil {
+	patch := fmt.Sprintf(`{"op":"add","path":"%s/%s","value":%s}`, at, serverName, entry)
+	if doc.Find(at) == nil {
+		patch = fmt.Sprintf(`{"op":"add","path":"%s","value":{}},`, at) + patch
+	}
+	if err := doc.Patch([]byte("[" + patch + "]")); err != nil {
 		return nil, err
 	}
-	doc.Format()
+	// On lines of their own; the rest of the file keeps its looks.
+	indent(&doc, c.client.key, "\n  ")
+	indent(doc.Find(at), serverName, "\n    ")
 	return doc.Pack(), nil
+}
+
+// same says that two JSON texts mean the same.
+func same(a, b []byte) bool {
+	a, err := hujson.Minimize(a)
+	if err != nil {
+		return false
+	}
+	b, err = hujson.Minimize(b)
+	return err == nil && string(a) == string(b)
+}
+
+// indent puts a member that has nothing before it on a line of its own.
+func indent(v *hujson.Value, name, before string) {
+	object, ok := v.Value.(*hujson.Object)
+	if !ok {
+		return
+	}
+	for i := range object.Members {
+		m := &object.Members[i]
+		if literal, ok := m.Name.Value.(hujson.Literal); !ok || literal.String() != name || len(m.Name.BeforeExtra) > 0 {
+			continue
+		}
+		m.Name.BeforeExtra, m.Value.BeforeExtra = hujson.Extra(before), hujson.Extra(" ")
+		if i == len(object.Members)-1 && len(object.AfterExtra) == 0 {
+			object.AfterExtra = hujson.Extra(before[:len(before)-2])
+		}
+	}
 }
 
 // mergeTOML replaces our table, or puts it at the end.

@@ -72,6 +72,9 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if opts.Dir, err = filepath.Abs(opts.Dir); err != nil {
 		return nil, err
 	}
+	if st, err := os.Stat(opts.Dir); err != nil || !st.IsDir() {
+		return nil, fmt.Errorf("folder %s: is none that can be read", opts.Dir)
+	}
 	if opts.Ceiling == nil {
 		opts.Ceiling = DefaultCeiling(opts.Dir)
 	}

@@ -208,7 +208,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 func (s *Server) request(in runArgs) (unitask.Request, error) {
 	ext, ok := languages[in.Language]
 	req := unitask.Request{
-		Code: in.Code, Path: "code." + ext, Args: in.Args, Env: in.Env, Dir: s.opts.Dir, AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
+		Code: in.Code, Path: "code." + ext, Args: in.Args, Env: in.Env, Dir: unitask.GuestDir(s.opts.Dir), AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
 	}
 	switch {

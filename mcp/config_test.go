@@ -1,0 +1,145 @@
+package mcp_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+	"github.com/tailscale/hujson"
+
+	"github.com/unitask/unitask/mcp"
+)
+
+func config(t *testing.T, client, home string) *mcp.Config {
+	t.Helper()
+	cfg, err := mcp.ClientConfig(client, home, filepath.Join(home, "project"), "/usr/local/bin/unitask", []string{"mcp", "--policy", "/x y/.unitask.toml"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(cfg.File, home) {
+		t.Errorf("%s: %s", client, cfg.File)
+	}
+	return cfg
+}
+
+// read returns our entry of a client's file, and the number of servers in it.
+func read(t *testing.T, file string) (entry map[string]any, servers int) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]any
+	if strings.HasSuffix(file, ".toml") {
+		err = toml.Unmarshal(text, &all)
+	} else if text, err = hujson.Standardize(text); err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", file, err, text)
+	}
+	for _, key := range []string{"mcpServers", "servers", "mcp_servers", "context_servers"} {
+		if m, ok := all[key].(map[string]any); ok {
+			entry, _ = m["unitask"].(map[string]any)
+			return entry, len(m)
+		}
+	}
+	return nil, 0
+}
+
+func TestClientConfig(t *testing.T) {
+	for _, client := range mcp.Clients() {
+		t.Run(client, func(t *testing.T) {
+			home := t.TempDir()
+			cfg := config(t, client, home)
+			check := func(servers int) {
+				t.Helper()
+				entry, n := read(t, cfg.File)
+				if n != servers || entry["command"] != "/usr/local/bin/unitask" || len(entry["args"].([]any)) != 3 {
+					t.Errorf("%v, %d servers", entry, n)
+				}
+			}
+			// Where nothing is.
+			backup, err := cfg.Write()
+			if err != nil || backup != "" {
+				t.Fatalf("%q %v", backup, err)
+			}
+			check(1)
+			// Again: nothing changes.
+			before, _ := os.ReadFile(cfg.File)
+			if backup, err = cfg.Write(); err != nil || backup != "" {
+				t.Fatalf("%q %v", backup, err)
+			}
+			if after, _ := os.ReadFile(cfg.File); string(after) != string(before) {
+				t.Errorf("%s\n%s", before, after)
+			}
+			// What others have put there stays, comments too, and an old entry of ours goes.
+			old := "// mine\n{\n  // a comment\n  \"other\": [1, 2],\n  \"" + key(before) + "\": {\"theirs\": {\"command\": \"x\"}, \"unitask\": {\"command\": \"old\", \"args\": []}, },\n}\n"
+			if strings.HasSuffix(cfg.File, ".toml") {
+				old = "# mine\nmodel = \"x\"\n[mcp_servers.theirs]\ncommand = \"x\"\n[mcp_servers.unitask]\ncommand = \"old\"\nargs = []\n[mcp_servers.unitask.env]\nA = \"b\"\n[other]\nx = 1 # one\n"
+			}
+			if err := errors.Join(os.WriteFile(cfg.File, []byte(old), 0o600), os.Chmod(cfg.File, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if backup, err = cfg.Write(); err != nil || backup == "" {
+				t.Fatalf("%q %v", backup, err)
+			}
+			check(2)
+			text, _ := os.ReadFile(cfg.File)
+			kept, _ := os.ReadFile(backup)
+			st, err := os.Stat(cfg.File)
+			if string(kept) != old || !strings.Contains(string(text), "mine") || !strings.Contains(string(text), "other") || strings.Contains(string(text), "old") || err != nil || st.Mode().Perm() != 0o600 {
+				t.Errorf("%s\n%v", text, st.Mode())
+			}
+			// What can't be read is left as it is.
+			if err := os.WriteFile(cfg.File, []byte("{ broken = "), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err = cfg.Write(); err == nil {
+				t.Error("written over what is broken")
+			}
+			if text, _ := os.ReadFile(cfg.File); string(text) != "{ broken = " {
+				t.Errorf("%s", text)
+			}
+		})
+	}
+	if _, err := mcp.ClientConfig("emacs", "/h", "/p", "x", nil); err == nil || !strings.Contains(err.Error(), "claude-code, claude-desktop, codex, cursor") {
+		t.Error(err)
+	}
+	t.Run("a link stays one", func(t *testing.T) {
+		home, dotfiles := t.TempDir(), t.TempDir()
+		cfg := config(t, "cursor", home)
+		real := filepath.Join(dotfiles, "mcp.json")
+		if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(real, []byte("{}"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(real, cfg.File); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cfg.Write(); err != nil {
+			t.Fatal(err)
+		}
+		if target, err := os.Readlink(cfg.File); err != nil || target != real {
+			t.Errorf("%s %v", target, err)
+		}
+		if entry, _ := read(t, real); entry == nil {
+			t.Error("not written")
+		}
+	})
+}
+
+func key(text []byte) string {
+	for _, k := range []string{"mcpServers", "context_servers", "servers"} {
+		if strings.Contains(string(text), `"`+k+`"`) {
+			return k
+		}
+	}
+	return ""
+}
