@@ -24,10 +24,13 @@ import (
 	"github.com/diskfs/go-diskfs/backend"
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/partition/mbr"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/tfs"
+	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -143,6 +146,11 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 		return false, err
 	}
 	defer pooled.Close()
+	client, leave, err := s.serve(pooled, kernel)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
 	command := func(argv []string) func() error { return func() error { return s.command(argv) } }
 	node := command([]string{s.node, s.script})
 	rows := []row{
@@ -150,10 +158,10 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 		{name: "run, a clone", target: cloneTarget, subject: command(run), reference: command(full), against: fullName},
 		{name: "20 runs by 4 callers, clones", target: 0.30, subject: func() error { return s.many(kernel, false) },
 			reference: func() error { return s.many(kernel, true) }, against: "the same, cold", rounds: 2},
-		{name: "Run of the package, pool", target: 1.0, subject: func() error { return s.inProcess(pooled, kernel) }, reference: node, against: "node on the host",
+		{name: "MCP run_code, pool", target: 1.0, subject: func() error { return s.call(client) }, reference: node, against: "node on the host",
 			before: func() error { return s.full(pooled.Pool) }},
 		{name: "run, pool daemon", target: 2.0, subject: command(run), reference: node, against: "node on the host",
-			setup: func() error { pooled.Close(); return s.up(kernel, pool) }, before: func() error { return s.full(s.daemon) }, after: func() bool { return s.down(kernel) }},
+			setup: func() error { leave(); pooled.Close(); return s.up(kernel, pool) }, before: func() error { return s.full(s.daemon) }, after: func() bool { return s.down(kernel) }},
 	}
 	ok = true
 	for _, r := range rows {
@@ -261,15 +269,30 @@ func (s *suite) memory(kernel image.Kernel) bool {
 	return ratio <= 0.15
 }
 
-func (s *suite) inProcess(rt *unitask.Runtime, kernel image.Kernel) error {
-	res, err := rt.Run(s.ctx, unitask.Request{Kernel: kernel, Code: hello}, unitask.IO{})
-	switch {
-	case err != nil:
-		return err
-	case !res.Pooled:
-		return fmt.Errorf("not from the pool: %+v", res)
+// serve serves MCP over a pair of pipes, as over stdin and stdout, and connects a client.
+func (s *suite) serve(rt *unitask.Runtime, kernel image.Kernel) (client *sdk.ClientSession, leave func(), err error) {
+	name := string(kernel)
+	server, err := mcp.New(rt, mcp.Options{Dir: s.dir, Ceiling: &policy.Ceiling{Kernel: &name}})
+	if err != nil {
+		return nil, nil, err
 	}
-	return said(string(res.Stdout))
+	in, toServer := io.Pipe()
+	fromServer, out := io.Pipe()
+	go func() { _ = server.ServeStdio(s.ctx, in, out) }()
+	client, err = sdk.NewClient(&sdk.Implementation{Name: "bench", Version: "1"}, nil).Connect(s.ctx, &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	return client, sync.OnceFunc(func() { client.Close(); server.Close() }), err
+}
+
+func (s *suite) call(client *sdk.ClientSession) error {
+	res, err := client.CallTool(s.ctx, &sdk.CallToolParams{Name: "run_code", Arguments: map[string]any{"code": hello}})
+	if err != nil {
+		return err
+	}
+	got, _ := res.StructuredContent.(map[string]any)
+	if got["pooled"] != true {
+		return fmt.Errorf("not from the pool: %+v", got)
+	}
+	return said(fmt.Sprint(got["stdout"]))
 }
 
 // many runs 20 by 4 callers.
