@@ -69,7 +69,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		events.SetMaxBytes(eventBytes)
 		many.Stateless, many.EventStore, many.SessionTimeout = false, events, sessionIdle
 	}
-	mcp := byRevision(sdk.NewStreamableHTTPHandler(server, one), sdk.NewStreamableHTTPHandler(server, &many))
+	mcp := s.byRevision(sdk.NewStreamableHTTPHandler(server, one), sdk.NewStreamableHTTPHandler(server, &many))
 	protect := func(h http.Handler) http.Handler { return opts.guard(h) }
 	mux := http.NewServeMux()
 	if opts.Auth != nil {
@@ -158,8 +158,15 @@ func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 
 // byRevision sends a request where its revision is served: 2026-07-28 knows no
 // sessions, the ones before begin one with initialize.
-func byRevision(stateless2026, sessions http.Handler) http.Handler {
+func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if session := r.Header.Get("Mcp-Session-Id"); r.Method == http.MethodDelete && session != "" { // the SDK waits for its calls
+			caller := ""
+			if token := auth.TokenInfoFromContext(r.Context()); token != nil {
+				caller = token.UserID
+			}
+			s.sessions.end(session, caller)
+		}
 		if r.Method != http.MethodPost {
 			sessions.ServeHTTP(w, r)
 			return

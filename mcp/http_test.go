@@ -489,3 +489,75 @@ func encodeKey(t *testing.T, key any) []byte {
 	}
 	return encodePEM(t, "PRIVATE KEY", der)
 }
+
+// A call that is cancelled over HTTP, a client that hangs up, and a session that is
+// ended leave no machine.
+func TestHTTPCancel(t *testing.T) {
+	rt := open(t, unitask.PoolSize{})
+	home := rt.Images().Home()
+	url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{})
+	const endless = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"setInterval(() => {}, 1e6)"}%s}}`
+	begun := func() {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); len(machines(t, home)) == 0; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("nothing runs")
+			}
+		}
+	}
+	post := func(ctx context.Context, body string, headers ...string) {
+		r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp", strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ": ")
+			r.Header.Set(name, value)
+		}
+		if res, err := http.DefaultClient.Do(r); err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	t.Run("the client's context", func(t *testing.T) {
+		cs := connect(t, url, "")
+		ctx, cancel := context.WithCancel(t.Context())
+		group.Go(func() {
+			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
+		})
+		begun()
+		cancel()
+		noMachines(t, home, time.Second)
+	})
+	t.Run("a client of 2026-07-28 hangs up", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		meta := `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+		group.Go(func() {
+			post(ctx, strings.Replace(endless, "%s", meta, 1), revision, "Mcp-Method: tools/call", "Mcp-Name: run_code")
+		})
+		begun()
+		cancel()
+		noMachines(t, home, time.Second)
+	})
+	for name, end := range map[string]func(session string){
+		"an older client's notification": func(session string) {
+			post(t.Context(), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`, "Mcp-Session-Id: "+session)
+		},
+		"an older session is ended": func(session string) { send(t, "DELETE", url+"/mcp", "", "Mcp-Session-Id: "+session) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, h, _ := send(t, "POST", url+"/mcp", initialize)
+			session := h.Get("Mcp-Session-Id")
+			send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id: "+session)
+			group.Go(func() { post(t.Context(), strings.Replace(endless, "%s", "", 1), "Mcp-Session-Id: "+session) })
+			begun()
+			end(session)
+			noMachines(t, home, time.Second)
+		})
+	}
+}

@@ -179,6 +179,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	defer stop()
 
 	caller, live := s.caller(req.Extra), newLive(ctx, req)
+	defer s.sessions.add(req.Session.ID(), caller.Name, cancel)()
 	asked := time.Now()
 	leave, err := s.queue.enter(ctx, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
 	if err != nil {

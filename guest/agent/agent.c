@@ -548,14 +548,17 @@ int agent_run(struct agent *a, struct agent_end *end)
 			p[CONN] = (struct pollfd){conn, ev, 0};
 			p[IN] = (struct pollfd){stdin_len > 0 ? a->in_w : -1, POLLOUT, 0};
 		}
-		int timeout = conn < 0 && ready && !seeded ? BELL_MS : -1;
+		int timeout = conn < 0 && ready && !seeded ? BELL_MS : conn >= 0 && started && a->again_ms > 0 ? a->again_ms : -1;
 		int n = poll(p, COUNT, timeout);
 		if (n < 0 && errno != EINTR)
 			return -1;
-		if (n == 0 && timeout > 0)
+		if (n == 0 && conn < 0)
 			tell(a, udp, "UTD1");
-		if (n <= 0)
+		if (n < 0 || (n == 0 && conn < 0))
 			continue;
+		if (n == 0)
+			for (int i = OUT; i <= ERR; i++)
+				p[i].revents = p[i].events;
 
 		if (p[UDP].revents && take_datagram(a, udp, ready))
 			seeded = 1;

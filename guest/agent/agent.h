@@ -41,6 +41,8 @@ struct agent {
 	int ctl;               // stream to Node's main thread, see agent.js
 	int event;             // becomes readable when the program may have ended
 	int lazy;              // 1: Node is started by the start frame, not before
+	int again_ms;          // after so long without an event, look again: a kernel may lose
+	                       // one; 0 for one that does not
 	int log;               // where the agent reports what goes wrong: the console
 	uint32_t owner;        // uid and gid of files that belong to the user
 

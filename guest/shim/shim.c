@@ -193,6 +193,7 @@ static int nanos_attach(void)
 	event_w = event[1];
 	a = (struct agent){
 		.kernel = "nanos",
+		.again_ms = 50,
 		.gateway = inet_addr(gateway_ip),
 		.in_w = in[1],
 		.out_r = out[0],
