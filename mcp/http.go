@@ -49,6 +49,7 @@ const (
 	headerTime   = 10 * time.Second
 	bodyTime     = time.Minute
 	headerBytes  = 64 << 10
+	bodyBytes    = 16 << 20
 	defaultDrain = 30 * time.Second
 )
 
@@ -62,7 +63,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		return nil, err
 	}
 	server := func(*http.Request) *sdk.Server { return s.sdk }
-	one := &sdk.StreamableHTTPOptions{Stateless: true, Logger: s.opts.Log, MaxRequestBodyBytes: maxMessage, PropagateRequestCancellation: true, DisableLocalhostProtection: true} // ours is stricter
+	one := &sdk.StreamableHTTPOptions{Stateless: true, Logger: s.opts.Log, MaxRequestBodyBytes: bodyBytes, PropagateRequestCancellation: true, DisableLocalhostProtection: true} // ours is stricter
 	many := *one
 	if !opts.Stateless {
 		events := sdk.NewMemoryEventStore(nil)
@@ -173,9 +174,9 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 		}
 		control := http.NewResponseController(w)
 		_ = control.SetReadDeadline(time.Now().Add(bodyTime))
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytes))
 		if errors.As(err, new(*http.MaxBytesError)) {
-			http.Error(w, fmt.Sprintf("a request may have at most %d bytes", maxMessage), http.StatusRequestEntityTooLarge)
+			http.Error(w, fmt.Sprintf("a request may have at most %d bytes", bodyBytes), http.StatusRequestEntityTooLarge)
 			return
 		}
 		if err != nil {

@@ -321,7 +321,7 @@ func TestGuards(t *testing.T) {
 	if _, err := s.Handler(mcp.HTTPOptions{Addr: "127.0.0.1:0", Origins: []string{"app.example"}}); err == nil {
 		t.Error("an origin without a scheme")
 	}
-	big := bytes.NewReader(append([]byte(`{"jsonrpc":"2.0","id":1,"method":"x","params":"`), make([]byte, 130<<20)...))
+	big := bytes.NewReader(append([]byte(`{"jsonrpc":"2.0","id":1,"method":"x","params":"`), make([]byte, 17<<20)...))
 	r, err := http.NewRequestWithContext(t.Context(), "POST", url+"/mcp", big)
 	if err != nil {
 		t.Fatal(err)
