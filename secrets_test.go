@@ -3,10 +3,14 @@ package unitask_test
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"io"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/unitask/unitask"
@@ -113,5 +117,25 @@ func TestSecretsUnderCeiling(t *testing.T) {
 		unitask.Options{Home: newHome(t), Ceiling: ceiling})
 	if err != nil || string(res.Stdout) != "GOOD,HOME,PATH\n" || len(res.Policy.Denials) != 1 || res.Policy.Denials[0].Requested != "BAD" || res.Policy.Ceiling != "test.toml" {
 		t.Errorf("%v %s %+v", err, res.Stdout, res.Policy)
+	}
+}
+
+// A secret reaches the server that the policy allows, and nobody else.
+func TestSecretReachesServer(t *testing.T) {
+	needVM(t)
+	const token = "ghp_0123456789abcdef"
+	var got atomic.Value
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got.Store(r.Header.Get("Authorization"))
+		_, _ = io.WriteString(w, "hello "+r.Header.Get("Authorization"))
+	}))
+	defer server.Close()
+	address := server.Listener.Addr().String()
+	for _, kernel := range kernels(t) {
+		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Secrets: map[string]string{"GITHUB_TOKEN": token}, AllowTCP: []string{address},
+			Code: `fetch("http://` + address + `/user", { headers: { Authorization: "Bearer " + process.env.GITHUB_TOKEN } }).then((r) => r.text()).then(console.log)`}, unitask.Options{Home: newHome(t)})
+		if err != nil || string(res.Stdout) != "hello Bearer "+record.Redacted+"\n" || got.Swap("") != "Bearer "+token {
+			t.Errorf("%s: %v %q %q", kernel, err, res.Stdout, res.Stderr)
+		}
 	}
 }
