@@ -209,7 +209,7 @@ func TestDamagedTemplate(t *testing.T) {
 			if err := os.Remove(templates); err != nil {
 				t.Fatal(err)
 			}
-			rt, err := unitask.Open(unitask.Options{Home: home})
+			rt, err := unitask.Open(unitask.Options{Home: home, Warm: func(unitask.Shape) {}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -280,7 +280,7 @@ func TestTemplateMakers(t *testing.T) {
 	var group sync.WaitGroup
 	for range cap(made) {
 		group.Go(func() {
-			rt, err := unitask.Open(unitask.Options{Home: home})
+			rt, err := unitask.Open(unitask.Options{Home: home, Warm: func(unitask.Shape) {}})
 			if err != nil {
 				t.Error(err)
 				return
