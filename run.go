@@ -241,6 +241,7 @@ func collect(ctx context.Context, conn *guest.Conn, to *record.Artifacts, res *R
 	if e := to.Close(err == nil); e != nil && err == nil {
 		err = e
 	}
+	slices.SortFunc(to.Kept, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
 	res.Artifacts, res.ArtifactsRefused = to.Kept, to.Refused
 	if ctx.Err() == nil && (errors.Is(err, guest.ErrGone) || timed.Err() != nil) {
 		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + err.Error()})

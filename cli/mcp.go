@@ -36,8 +36,8 @@ func (a *app) mcpCommand() *cobra.Command {
 runs as resources, and a folder of snippets as prompts.
 
 Every call is held to the ceiling of the folder it was started in, or --policy.
-Where there is none, a built-in one holds: files of this folder only, no secrets,
-no raw TCP.
+Where there is none, a built-in one holds: files of this folder only (over HTTP
+none), no secrets, no raw TCP.
 
 --http serves streamable HTTP at ADDR/mcp, with /healthz and /metrics beside it. On a
 loopback address everybody on this machine may call; elsewhere callers need a token:
@@ -91,6 +91,9 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	ceiling, err := findCeiling(f.dir, f.policy)
 	if err != nil {
 		return err
+	}
+	if ceiling == nil && f.http != "" {
+		ceiling = mcp.DefaultCeiling("") // callers need not be those whose files these are
 	}
 	httpOpts, err := f.httpOptions()
 	if err != nil {

@@ -87,7 +87,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	mux.Handle(endpoint, protect(mcp))
 	mux.Handle("/metrics", protect(s.metrics.handler()))
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if s.ctx.Err() != nil || s.draining.Load() {
+		if !s.accepts() {
 			http.Error(w, "going down", http.StatusServiceUnavailable)
 			return
 		}
@@ -232,7 +232,7 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 		return err
 	case <-ctx.Done():
 	}
-	s.draining.Store(true)
+	s.refuse()
 	if opts.Drain == 0 {
 		opts.Drain = defaultDrain
 	}

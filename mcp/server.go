@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -55,7 +55,8 @@ type Server struct {
 	ctx      context.Context // ends with Close, and every run with it
 	stop     context.CancelFunc
 	runs     sync.WaitGroup
-	draining atomic.Bool
+	mu       sync.Mutex
+	draining bool // no call is taken any more
 	sessions sessions
 }
 
@@ -129,11 +130,14 @@ func (s *Server) recovered(next sdk.MethodHandler) sdk.MethodHandler {
 }
 
 // DefaultCeiling holds where no ceiling was given: a model is not its user. It gives no
-// secret, no raw TCP, and files of the folder alone; of the root and of a home folder,
+// secret, no raw TCP, and files of the folder alone; of "", the root and a home folder,
 // none.
 func DefaultCeiling(dir string) *policy.Ceiling {
 	none, under := []string{}, []string{}
 	real, err := filepath.EvalSymlinks(dir)
+	if dir == "" {
+		err = fs.ErrNotExist
+	}
 	home, _ := os.UserHomeDir()
 	if realHome, err := filepath.EvalSymlinks(home); err == nil {
 		home = realHome
@@ -156,8 +160,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	stop := context.AfterFunc(ctx, s.stop)
 	defer stop()
 	err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: io.NopCloser(ending{in, s.stop}), Writer: nopCloser{out}, MaxLineLength: maxMessage})
-	s.stop()
-	s.runs.Wait()
+	s.Close()
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -191,8 +194,34 @@ const maxMessage = 2*unitask.MaxCode + 1<<20
 
 // Close ends every run.
 func (s *Server) Close() {
+	s.refuse()
 	s.stop()
 	s.runs.Wait()
+}
+
+// refuse has no call taken any more.
+func (s *Server) refuse() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = true
+}
+
+// accepts says whether calls are taken.
+func (s *Server) accepts() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.draining
+}
+
+// begin counts a call that is taken, until done is called.
+func (s *Server) begin() (done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return nil, errors.New("the server is going down")
+	}
+	s.runs.Add(1)
+	return s.runs.Done, nil
 }
 
 // sessions are the calls under way of older clients' sessions.

@@ -168,11 +168,11 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	if err != nil {
 		return nil, nil, err
 	}
-	if s.ctx.Err() != nil || s.draining.Load() {
-		return nil, nil, errors.New("the server is going down")
+	done, err := s.begin()
+	if err != nil {
+		return nil, nil, err
 	}
-	s.runs.Add(1)
-	defer s.runs.Done()
+	defer done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
