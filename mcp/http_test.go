@@ -561,3 +561,42 @@ func TestHTTPCancel(t *testing.T) {
 		})
 	}
 }
+
+// An older client whose connection breaks gets the rest of its stream, the result among
+// it, when it comes back.
+func TestResume(t *testing.T) {
+	rt := open(t, unitask.PoolSize{})
+	url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{})
+	_, h, _ := send(t, "POST", url+"/mcp", initialize)
+	session := "Mcp-Session-Id: " + h.Get("Mcp-Session-Id")
+	send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_code","arguments":{"code":"console.log('first'); setTimeout(() => console.log('last'), 1000)"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, header := range []string{session, "Content-Type: application/json", "Accept: application/json, text/event-stream"} {
+		name, value, _ := strings.Cut(header, ": ")
+		r.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := ""
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if v, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			id = v
+		}
+		if strings.Contains(lines.Text(), "first") {
+			break
+		}
+	}
+	cancel() // the connection breaks
+	res.Body.Close()
+	time.Sleep(200 * time.Millisecond)
+	code, _, rest := send(t, "GET", url+"/mcp", "", session, "Last-Event-ID: "+id)
+	if code != 200 || !strings.Contains(rest, `"id":9`) || !strings.Contains(rest, `"stdout":"first\nlast\n"`) {
+		t.Errorf("%d after event %q:\n%s", code, id, rest)
+	}
+}

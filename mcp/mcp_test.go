@@ -524,17 +524,22 @@ func TestNothingElseOnStdout(t *testing.T) {
 	go func() {
 		_, _ = io.WriteString(in, handshake)
 		for _, line := range []string{
+			`{"jsonrpc":"2.0","id":4,"method":"logging/setLevel","params":{"level":"info"}}`,
 			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"console.log('{}\\n{'); process.kill(process.pid, 'SIGKILL')"}}}`,
 			`{"jsonrpc":"2.0","id":3,"method":"nonsense"}`,
 		} {
 			_, _ = io.WriteString(in, line+"\n")
 		}
 	}()
-	dec, answered := json.NewDecoder(out), 0
-	for answered < 3 {
+	dec, answered, logged := json.NewDecoder(out), 0, ""
+	for answered < 4 {
 		var m struct {
 			JSONRPC string `json:"jsonrpc"`
 			ID      any    `json:"id"`
+			Method  string `json:"method"`
+			Params  struct {
+				Data string `json:"data"`
+			} `json:"params"`
 		}
 		if err := dec.Decode(&m); err != nil || m.JSONRPC != "2.0" {
 			t.Fatalf("%+v %v\n%s", m, err, cmd.Stderr)
@@ -542,6 +547,12 @@ func TestNothingElseOnStdout(t *testing.T) {
 		if m.ID != nil {
 			answered++
 		}
+		if m.Method == "notifications/message" {
+			logged += m.Params.Data
+		}
+	}
+	if logged != "{}\n{\n" { // an older client without a progress token sees it as log messages
+		t.Errorf("logged %q", logged)
 	}
 	in.Close()
 	rest, err := io.ReadAll(io.MultiReader(dec.Buffered(), out))
