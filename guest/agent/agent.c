@@ -485,6 +485,7 @@ static void forget(struct agent *a, int conn, int udp)
 	unlink(AGENT_REHEARSAL "/main");
 	unlink(AGENT_REHEARSAL "/code.js");
 	rmdir(AGENT_REHEARSAL);
+	out_empty();  // what else an end takes
 	tell(a, udp, "UTX1");
 }
 
