@@ -2,10 +2,15 @@ package unitask
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
 
@@ -136,4 +141,60 @@ func (rt *Runtime) Inspect(id string, most int64) (*Inspection, error) {
 		}
 	}
 	return in, nil
+}
+
+// recordedRequest is what the record holds of a request, the code and the secrets'
+// values aside.
+type recordedRequest struct {
+	policy.Request
+	Path         string            `json:"path"`
+	PackageType  string            `json:"packageType,omitempty"`
+	Args         []string          `json:"args,omitempty"`
+	Env          map[string]string `json:"env,omitempty"`
+	Dir          string            `json:"dir"`
+	Arch         image.Arch        `json:"arch,omitempty"`
+	Cold         bool              `json:"cold,omitempty"`
+	FreshProcess bool              `json:"freshProcess,omitempty"`
+	CA           string            `json:"ca,omitempty"`
+	DirMax       int64             `json:"dirMax,omitempty"`
+}
+
+// Recorded returns the request of a recorded run, to be run again. Its Secrets have
+// names and no values: those are nowhere.
+func (rt *Runtime) Recorded(id string) (Request, error) {
+	rec, err := rt.runs.Get(id)
+	if err != nil {
+		return Request{}, err
+	}
+	var r recordedRequest
+	if err := json.Unmarshal(rec.Request, &r); err != nil {
+		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
+	}
+	if rec.CodeFile != "code"+path.Ext(rec.CodeFile) {
+		return Request{}, fmt.Errorf("read the request of %s: its code's file can't be %q", id, rec.CodeFile)
+	}
+	code, err := os.ReadFile(rt.runs.Path(id, rec.CodeFile))
+	if err != nil {
+		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
+	}
+	req := Request{
+		Code: string(code), Path: r.Path, PackageType: r.PackageType, Args: r.Args, Env: r.Env, Dir: r.Dir,
+		Kernel: image.Kernel(r.Kernel), Arch: r.Arch, MemoryMB: r.MemoryMB, Timeout: time.Duration(r.TimeoutSeconds * float64(time.Second)), OutputBytes: r.OutputBytes,
+		Cold: r.Cold, FreshProcess: r.FreshProcess, AllowNet: r.AllowNet, AllowNetAny: r.AllowNetAny, AllowTCP: r.AllowTCP, CA: r.CA,
+		MaxConnections: r.MaxConnections, MaxUpload: r.MaxUpload, MaxDownload: r.MaxDownload,
+		MaxArtifacts: r.Artifacts, DirMax: r.DirMax,
+	}
+	for _, m := range r.Files {
+		req.Files = append(req.Files, Mount{m.Host, m.Guest})
+	}
+	for _, m := range r.Dirs {
+		req.Dirs = append(req.Dirs, Mount{m.Host, m.Guest})
+	}
+	for _, name := range r.Secrets {
+		if req.Secrets == nil {
+			req.Secrets = map[string]string{}
+		}
+		req.Secrets[name] = ""
+	}
+	return req, nil
 }

@@ -13,9 +13,7 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -99,81 +97,6 @@ func Await(ctx context.Context, n Network) error {
 		}
 		if string(p) == "UTD1" {
 			return nil
-		}
-	}
-}
-
-// rehearsalDir is where the rehearsal's program is; the agent removes it.
-const rehearsalDir = "/tmp/.rehearsal"
-
-// rehearsals counts them, to tell their programs apart.
-var rehearsals atomic.Int64
-
-// Rehearse goes the whole way of a run with a throw-away program, so that what every
-// run takes is compiled, and translated where the machine is emulated. The guest is
-// then as it was before: it waits for its seed. Nothing random comes of it. The last
-// one before a snapshot leaves no garbage.
-func Rehearse(ctx context.Context, n Network, last bool) error {
-	kind := "again"
-	if last {
-		kind = "last"
-	}
-	err := rehearse(ctx, n, kind)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("rehearse: %w", err)
-	}
-	return nil
-}
-
-func rehearse(ctx context.Context, n Network, kind string) error {
-	if err := ask(ctx, n, []byte("UTW1"), func(p []byte) bool { return string(p) == "UTW1" }); err != nil {
-		return err
-	}
-	c, err := Connect(ctx, n)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
-	defer stop()
-	// Another text each time, so that it is compiled each time.
-	code := fmt.Sprintf("%s// %d\n", rehearsal, rehearsals.Add(1))
-	for _, f := range []File{
-		{Path: rehearsalDir, Mode: os.ModeDir | 0o755, User: true},
-		{Path: rehearsalDir + "/code.js", Mode: 0o644, Size: int64(len(code))},
-		{Path: rehearsalDir + "/main", Mode: os.ModeSymlink, Target: rehearsalDir + "/code.js"},
-	} {
-		if err := c.Put(f, strings.NewReader(code)); err != nil {
-			return err
-		}
-	}
-	text, err := startFrame(Start{Argv: []string{rehearsalDir + "/main"}, Env: map[string]string{"HOME": "/"}, Dir: rehearsalDir}, kind)
-	if err != nil {
-		return err
-	}
-	if err := c.send(frameStart, text); err != nil {
-		return err
-	}
-	for {
-		frame, _, err := c.read()
-		if err != nil {
-			return err
-		}
-		if frame == frameRehearsed {
-			break
-		}
-		if frame != frameStdout && frame != frameStderr {
-			return violation("frame %q in a rehearsal", frame)
-		}
-	}
-	c.Close()
-	for {
-		p, err := n.ReceiveDatagram(ctx)
-		if err != nil || string(p) == "UTX1" {
-			return err
 		}
 	}
 }
@@ -476,57 +399,6 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 		}
 		if err != nil {
 			return End{}, err
-		}
-	}
-}
-
-// Sink takes what the code left in /out, one after the other. An error of it ends
-// Collect.
-type Sink interface {
-	// Begin is told of something: what kind it is (0 is a regular file), its
-	// permissions and its path below /out. Nothing of it can be trusted.
-	Begin(kind os.FileMode, perm os.FileMode, path string) error
-	// Data is the next bytes of the regular file that was begun last.
-	Data(p []byte) error
-}
-
-// kinds are the letters of an artifact's frame. What has none of them is irregular.
-var kinds = map[byte]os.FileMode{'f': 0, 'l': os.ModeSymlink, 'p': os.ModeNamedPipe, 's': os.ModeSocket}
-
-// Collect asks for what the code left in /out. It may be called once, when the code
-// has ended and its End says that there is something.
-func (c *Conn) Collect(ctx context.Context, to Sink) error {
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
-	defer stop()
-	if err := c.send(frameCollect, nil); err != nil {
-		return ErrGone
-	}
-	file := false // one was begun
-	for {
-		kind, payload, err := c.read()
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.As(err, new(*ProtocolError)):
-			return err
-		case err != nil:
-			return ErrGone
-		case kind == frameArtifactsEnd:
-			return nil
-		case kind == frameArtifact && len(payload) > 5:
-			what, known := kinds[payload[0]]
-			if !known {
-				what = os.ModeIrregular
-			}
-			file = what == 0
-			err = to.Begin(what, os.FileMode(binary.BigEndian.Uint32(payload[1:]))&os.ModePerm, string(payload[5:]))
-		case kind == frameArtifactData && file:
-			err = to.Data(payload)
-		default:
-			err = violation("frame %q among the artifacts", kind)
-		}
-		if err != nil {
-			return err
 		}
 	}
 }

@@ -25,7 +25,13 @@ type Auth struct {
 	tokens []namedToken // of a file
 
 	verifier *oidc.IDTokenVerifier // of JWTs
-	resource *resource
+	resource *resource             // what clients without a token are pointed to; nil for none
+}
+
+// resource is what a server says of itself to those who have no token.
+type resource struct {
+	url string // of the document
+	doc *oauthex.ProtectedResourceMetadata
 }
 
 type namedToken struct {
@@ -113,9 +119,6 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	}
 	return a, nil
 }
-
-// metadata is what clients without a token are pointed to, or nil.
-func (a *Auth) metadata() *resource { return a.resource }
 
 // verify is an auth.TokenVerifier.
 func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {

@@ -18,7 +18,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/modelcontextprotocol/go-sdk/oauthex"
 )
 
 // HTTPOptions say how a server is reached over streamable HTTP.
@@ -76,7 +75,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	if opts.Auth != nil {
 		inner := protect
 		metadata := ""
-		if m := opts.Auth.metadata(); m != nil {
+		if m := opts.Auth.resource; m != nil {
 			metadata = m.url
 			mux.Handle("/.well-known/oauth-protected-resource", auth.ProtectedResourceMetadataHandler(m.doc))
 			mux.Handle("/.well-known/oauth-protected-resource"+endpoint, auth.ProtectedResourceMetadataHandler(m.doc))
@@ -259,10 +258,4 @@ func (s *Server) drain(ctx context.Context) {
 	case <-idle:
 	case <-ctx.Done():
 	}
-}
-
-// resource is what a server says of itself to those who have no token.
-type resource struct {
-	url string // of the document
-	doc *oauthex.ProtectedResourceMetadata
 }

@@ -477,9 +477,6 @@ func inMemory(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *sdk.ClientS
 
 // Whatever the arguments: a tool's answer, and no protocol error.
 func FuzzArguments(f *testing.F) {
-	if testing.Short() {
-		return
-	}
 	rt, err := unitask.Open(unitask.Options{Home: f.TempDir()})
 	if err != nil {
 		f.Fatal(err)

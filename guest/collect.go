@@ -1,0 +1,59 @@
+package guest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+)
+
+// Sink takes what the code left in /out, one after the other. An error of it ends
+// Collect.
+type Sink interface {
+	// Begin is told of something: what kind it is (0 is a regular file), its
+	// permissions and its path below /out. Nothing of it can be trusted.
+	Begin(kind os.FileMode, perm os.FileMode, path string) error
+	// Data is the next bytes of the regular file that was begun last.
+	Data(p []byte) error
+}
+
+// kinds are the letters of an artifact's frame. What has none of them is irregular.
+var kinds = map[byte]os.FileMode{'f': 0, 'l': os.ModeSymlink, 'p': os.ModeNamedPipe, 's': os.ModeSocket}
+
+// Collect asks for what the code left in /out. It may be called once, when the code
+// has ended and its End says that there is something.
+func (c *Conn) Collect(ctx context.Context, to Sink) error {
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	defer stop()
+	if err := c.send(frameCollect, nil); err != nil {
+		return ErrGone
+	}
+	file := false // one was begun
+	for {
+		kind, payload, err := c.read()
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.As(err, new(*ProtocolError)):
+			return err
+		case err != nil:
+			return ErrGone
+		case kind == frameArtifactsEnd:
+			return nil
+		case kind == frameArtifact && len(payload) > 5:
+			what, known := kinds[payload[0]]
+			if !known {
+				what = os.ModeIrregular
+			}
+			file = what == 0
+			err = to.Begin(what, os.FileMode(binary.BigEndian.Uint32(payload[1:]))&os.ModePerm, string(payload[5:]))
+		case kind == frameArtifactData && file:
+			err = to.Data(payload)
+		default:
+			err = violation("frame %q among the artifacts", kind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

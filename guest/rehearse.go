@@ -1,0 +1,84 @@
+package guest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+)
+
+// rehearsalDir is where the rehearsal's program is; the agent removes it.
+const rehearsalDir = "/tmp/.rehearsal"
+
+// rehearsals counts them, to tell their programs apart.
+var rehearsals atomic.Int64
+
+// Rehearse goes the whole way of a run with a throw-away program, so that what every
+// run takes is compiled, and translated where the machine is emulated. The guest is
+// then as it was before: it waits for its seed. Nothing random comes of it. The last
+// one before a snapshot leaves no garbage.
+func Rehearse(ctx context.Context, n Network, last bool) error {
+	kind := "again"
+	if last {
+		kind = "last"
+	}
+	err := rehearse(ctx, n, kind)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("rehearse: %w", err)
+	}
+	return nil
+}
+
+func rehearse(ctx context.Context, n Network, kind string) error {
+	if err := ask(ctx, n, []byte("UTW1"), func(p []byte) bool { return string(p) == "UTW1" }); err != nil {
+		return err
+	}
+	c, err := Connect(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	defer stop()
+	// Another text each time, so that it is compiled each time.
+	code := fmt.Sprintf("%s// %d\n", rehearsal, rehearsals.Add(1))
+	for _, f := range []File{
+		{Path: rehearsalDir, Mode: os.ModeDir | 0o755, User: true},
+		{Path: rehearsalDir + "/code.js", Mode: 0o644, Size: int64(len(code))},
+		{Path: rehearsalDir + "/main", Mode: os.ModeSymlink, Target: rehearsalDir + "/code.js"},
+	} {
+		if err := c.Put(f, strings.NewReader(code)); err != nil {
+			return err
+		}
+	}
+	text, err := startFrame(Start{Argv: []string{rehearsalDir + "/main"}, Env: map[string]string{"HOME": "/"}, Dir: rehearsalDir}, kind)
+	if err != nil {
+		return err
+	}
+	if err := c.send(frameStart, text); err != nil {
+		return err
+	}
+	for {
+		frame, _, err := c.read()
+		if err != nil {
+			return err
+		}
+		if frame == frameRehearsed {
+			break
+		}
+		if frame != frameStdout && frame != frameStderr {
+			return violation("frame %q in a rehearsal", frame)
+		}
+	}
+	c.Close()
+	for {
+		p, err := n.ReceiveDatagram(ctx)
+		if err != nil || string(p) == "UTX1" {
+			return err
+		}
+	}
+}

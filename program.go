@@ -1,0 +1,187 @@
+package unitask
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"strings"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// program is a request's code, checked.
+type program struct {
+	text        string
+	path        string // absolute, in the guest
+	dir         string
+	packageType string
+	args        []string
+	env         map[string]string
+	arch        image.Arch
+	ca          string
+	secrets     map[string]string
+	cold        bool
+	fresh       bool
+	inputs      inputs
+	relayed     []uint16 // ports of the guest's loopback that lead to ours
+}
+
+const (
+	defaultDir  = "/work"
+	defaultFile = "code.js"
+)
+
+// checkCode checks what of a request is no policy.
+func checkCode(req Request) (program, error) {
+	bad := func(field, value, reason string) (program, error) {
+		return program{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
+	}
+	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, env: map[string]string{
+		"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/user",
+	}}
+	arch, err := image.ParseArch(string(req.Arch))
+	if err != nil {
+		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
+	}
+	p.arch, p.ca, p.cold, p.fresh = arch, req.CA, req.Cold, req.FreshProcess
+	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
+		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
+	}
+	if p.dir == "" {
+		p.dir = defaultDir
+	}
+	if p.path == "" {
+		p.path = defaultFile
+	}
+	if !path.IsAbs(p.dir) {
+		return bad("dir", fmt.Sprintf("%q", p.dir), "must be absolute")
+	}
+	p.dir = path.Clean(p.dir)
+	if !path.IsAbs(p.path) {
+		p.path = path.Join(p.dir, p.path)
+	}
+	p.path = path.Clean(p.path)
+	switch {
+	case len(p.text) > MaxCode:
+		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", MaxCode))
+	case !isSource(path.Ext(p.path)):
+		return bad("path", fmt.Sprintf("%q", p.path), "must end in .js, .cjs, .mjs, .ts, .cts or .mts")
+	case p.packageType != "" && p.packageType != "module" && p.packageType != "commonjs":
+		return bad("packageType", fmt.Sprintf("%q", p.packageType), "must be module or commonjs")
+	}
+	for _, where := range []string{p.path, p.dir} {
+		if err := checkGuestPath("path", where); err != nil {
+			return program{}, err
+		}
+	}
+	for _, a := range p.args {
+		if strings.ContainsRune(a, 0) {
+			return bad("args", fmt.Sprintf("%.80q", a), "must not hold a NUL byte")
+		}
+	}
+	for name := range req.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(req.Env[name], 0) {
+			return bad("env", fmt.Sprintf("%.80q", name), "a name must not be empty or hold = or a NUL byte")
+		}
+	}
+	maps.Copy(p.env, req.Env)
+	for name, value := range req.Secrets {
+		_, twice := req.Env[name]
+		switch {
+		case len(value) < record.MinSecret:
+			return bad("secrets", name, fmt.Sprintf("has %d bytes: a secret of less than %d would be found everywhere", len(value), record.MinSecret))
+		case strings.ContainsRune(value, 0):
+			return bad("secrets", name, "must not hold a NUL byte")
+		case twice:
+			return bad("secrets", name, "is in env too")
+		}
+	}
+	return p, nil
+}
+
+func isSource(ext string) bool {
+	switch ext {
+	case ".js", ".cjs", ".mjs", ".ts", ".cts", ".mts":
+		return true
+	}
+	return false
+}
+
+// maxPath bounds a path inside the guest, as PATH_MAX does.
+const maxPath = 4000
+
+// GuestDir is a folder of the host as the code's working directory: "", which is the
+// default, where the guest can't have it.
+func GuestDir(dir string) string {
+	if checkGuestPath("dir", dir) != nil {
+		return ""
+	}
+	return dir
+}
+
+// checkGuestPath says what is wrong with a path inside.
+func checkGuestPath(field, p string) error {
+	reason := ""
+	switch {
+	case !path.IsAbs(p):
+		reason = "must be absolute"
+	case strings.ContainsRune(p, 0) || len(p) > maxPath:
+		reason = fmt.Sprintf("must have no NUL byte and at most %d bytes", maxPath)
+	case reserved(path.Clean(p)):
+		reason = "is not a path the guest can have: it keeps /dev, /proc, /sys, /usr, /lib, /etc, /bin and /unitask for itself; give another one"
+	default:
+		return nil
+	}
+	return &policy.FieldError{Field: field, Value: fmt.Sprintf("%.80q", p), Reason: reason}
+}
+
+// reserved says that a path lies where the guest's own files are.
+func reserved(p string) bool {
+	for _, dir := range []string{"/dev", "/proc", "/sys", "/usr", "/lib", "/lib64", "/etc", "/bin", "/unitask", "/image", "/modules", "/init"} {
+		if p == dir || strings.HasPrefix(p, dir+"/") {
+			return true
+		}
+	}
+	return p == "/"
+}
+
+// files is what must be in the guest before the start, in order, after the inputs.
+func (p *program) files() []guest.File {
+	files := []guest.File{{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.under(p.dir)}}
+	if p.packageType != "" && !p.inputs.at(path.Join(path.Dir(p.path), "package.json")) {
+		files = append(files, guest.File{Path: path.Join(path.Dir(p.path), "package.json"), Mode: 0o644, Size: int64(len(p.packageJSON()))})
+	}
+	return append(files,
+		guest.File{Path: p.path, Mode: 0o644, Size: int64(len(p.text))},
+		guest.File{Path: guest.MainLink, Mode: fs.ModeSymlink, Target: p.path})
+}
+
+func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
+
+// put sends the program into the guest and starts it.
+func (p *program) put(ctx context.Context, conn *guest.Conn) error {
+	if err := p.inputs.put(ctx, conn); err != nil {
+		return err
+	}
+	for _, f := range p.files() {
+		content := p.text
+		if strings.HasSuffix(f.Path, "/package.json") && f.Path != p.path {
+			content = p.packageJSON()
+		}
+		if err := conn.Put(f, strings.NewReader(content)); err != nil {
+			return err
+		}
+	}
+	if err := conn.Relay(p.relayed); err != nil {
+		return err
+	}
+	env := maps.Clone(p.env)
+	maps.Copy(env, p.secrets)
+	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, CA: p.ca, ReadOnly: p.inputs.paths()})
+}
