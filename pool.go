@@ -54,6 +54,9 @@ const (
 	standbyAge = time.Hour
 	// poolTick is how often the pool looks at itself without being asked.
 	poolTick = time.Second
+	// runsFirst: no clone is made for so long after a run took the first: most runs
+	// are over by then, and have the processors to themselves.
+	runsFirst = 250 * time.Millisecond
 	// makerRest is how long no clone of a shape is made after one could not be.
 	makerRest = 10 * time.Second
 )
@@ -73,6 +76,7 @@ type pool struct {
 	shelves map[string]*shelf // by the spec's key
 	making  int
 	last    time.Time // of the last run
+	due     time.Time // when to refill what was taken; zero while all is full
 	stats   PoolStats
 	fault   string // why the pool's own shape can't be made
 	held    string // why nothing may stand ready
@@ -164,6 +168,9 @@ func (p *pool) take(spec machineSpec) *standby {
 	s := p.shelf(spec)
 	now := time.Now()
 	p.last = now
+	if p.due.IsZero() {
+		p.due = now.Add(runsFirst)
+	}
 	if s.takes = append(s.takes, now); len(s.takes) > maxPool {
 		s.takes = s.takes[1:]
 	}
@@ -201,12 +208,14 @@ func destroy(list []*standby) {
 func (p *pool) tend(ctx context.Context) {
 	tick := time.NewTicker(poolTick)
 	defer tick.Stop()
+	var due <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		case <-p.wake:
+		case <-due:
 		}
 		now, why := time.Now(), p.closed()
 		p.mu.Lock()
@@ -216,8 +225,10 @@ func (p *pool) tend(ctx context.Context) {
 			p.rt.loaded.drop()
 		}
 		destroy(p.surplus(now, why != ""))
-		if why == "" {
-			p.refill(ctx, now)
+		if due = nil; why == "" {
+			if wait := p.refill(ctx, now); wait > 0 {
+				due = time.After(wait)
+			}
 		}
 	}
 }
@@ -276,30 +287,36 @@ func (p *pool) lastRun() time.Time {
 	return p.last
 }
 
-// refill starts makers for what is missing.
-func (p *pool) refill(ctx context.Context, now time.Time) {
+// refill starts makers for what is missing, or says how long to leave the processors
+// to the runs.
+func (p *pool) refill(ctx context.Context, now time.Time) (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if ctx.Err() != nil {
-		return
+	if wait = p.due.Sub(now); ctx.Err() != nil || wait > 0 {
+		return wait
 	}
-	total := 0
+	total, missing := 0, false
 	for _, s := range p.shelves {
 		total += len(s.ready)
 	}
 	for _, s := range p.shelves {
 		want := p.target(s, now)
-		if s.making || now.Before(s.rest) || p.making >= makers() || want == 0 || (len(s.ready) >= want && s.spare != nil) {
+		full := len(s.ready) >= want || total+p.making >= p.size.Max
+		if want == 0 || (full && s.spare != nil && !s.making) {
 			continue
 		}
-		full := len(s.ready) >= want || total+p.making >= p.size.Max
-		if full && s.spare != nil {
+		missing = true
+		if s.making || now.Before(s.rest) || p.making >= makers() {
 			continue
 		}
 		s.making = true
 		p.making++
 		p.group.Go(func() { p.make(ctx, s, full) })
 	}
+	if !missing {
+		p.due = time.Time{}
+	}
+	return 0
 }
 
 // makers is how many clones are made at once: half the processors are the runs'.
