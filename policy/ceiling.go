@@ -263,71 +263,57 @@ func (c *Ceiling) lineIn(message string) int {
 
 // check holds every value against what can be asked for at all.
 func (c *Ceiling) check() error {
-	var r Request
-	set := func(key string, apply func() bool) error {
-		if !apply() {
-			return nil
-		}
-		_, _, err := Resolve(r, nil)
-		var field *FieldError
-		if errors.As(err, &field) {
-			err = fmt.Errorf("%s %s: %s", key, field.Value, field.Reason)
-		}
-		r = Request{}
-		if err != nil {
-			return c.wrong(key, err)
-		}
-		return nil
-	}
-	positive := func(key string, n *int64) error {
-		if n != nil && *n <= 0 {
-			return c.wrong(key, fmt.Errorf("%s %d: must be more than 0", key, *n))
-		}
-		return nil
-	}
-	notNegative := func(key string, n *int64) error {
-		if n != nil && *n < 0 {
-			return c.wrong(key, fmt.Errorf("%s %d: must not be negative", key, *n))
-		}
-		return nil
-	}
-	whole := func(n *int) *int64 {
-		if n == nil {
-			return nil
-		}
-		v := int64(*n)
-		return &v
-	}
 	return errors.Join(
-		positive("memoryMb", whole(c.MemoryMB)), positive("outputBytes", c.OutputBytes), positive("maxConnections", whole(c.MaxConnections)),
-		positive("maxUploadBytes", c.MaxUpload), positive("maxDownloadBytes", c.MaxDownload),
-		notNegative("artifacts", c.Artifacts),
-		set("artifacts", func() bool { return give(&r.Artifacts, c.Artifacts) }),
-		set("kernel", func() bool { return give(&r.Kernel, c.Kernel) }),
-		set("memoryMb", func() bool { return give(&r.MemoryMB, c.MemoryMB) }),
-		set("timeoutSeconds", func() bool {
-			if c.TimeoutSeconds != nil && *c.TimeoutSeconds == 0 {
-				r.TimeoutSeconds = -1
-				return true
-			}
-			return give(&r.TimeoutSeconds, c.TimeoutSeconds)
-		}),
-		set("outputBytes", func() bool { return give(&r.OutputBytes, c.OutputBytes) }),
-		set("maxConnections", func() bool { return give(&r.MaxConnections, c.MaxConnections) }),
-		set("maxUploadBytes", func() bool { return give(&r.MaxUpload, c.MaxUpload) }),
-		set("maxDownloadBytes", func() bool { return give(&r.MaxDownload, c.MaxDownload) }),
-		set("allowNet", func() bool { return give(&r.AllowNet, c.AllowNet) }),
-		set("secrets", func() bool { return give(&r.Secrets, c.Secrets) }),
-		set("allowTcp", func() bool { return give(&r.AllowTCP, c.AllowTCP) }),
+		checkKey(c, "kernel", c.Kernel, nil, func(r *Request) *string { return &r.Kernel }),
+		checkKey(c, "memoryMb", c.MemoryMB, positive, func(r *Request) *int { return &r.MemoryMB }),
+		checkKey(c, "timeoutSeconds", c.TimeoutSeconds, positive, func(r *Request) *float64 { return &r.TimeoutSeconds }),
+		checkKey(c, "outputBytes", c.OutputBytes, positive, func(r *Request) *int64 { return &r.OutputBytes }),
+		checkKey(c, "maxConnections", c.MaxConnections, positive, func(r *Request) *int { return &r.MaxConnections }),
+		checkKey(c, "maxUploadBytes", c.MaxUpload, positive, func(r *Request) *int64 { return &r.MaxUpload }),
+		checkKey(c, "maxDownloadBytes", c.MaxDownload, positive, func(r *Request) *int64 { return &r.MaxDownload }),
+		checkKey(c, "artifacts", c.Artifacts, notNegative, func(r *Request) *int64 { return &r.Artifacts }),
+		checkKey(c, "allowNet", c.AllowNet, nil, func(r *Request) *[]string { return &r.AllowNet }),
+		checkKey(c, "allowTcp", c.AllowTCP, nil, func(r *Request) *[]string { return &r.AllowTCP }),
+		checkKey(c, "secrets", c.Secrets, nil, func(r *Request) *[]string { return &r.Secrets }),
 	)
 }
 
-// give copies a value that is there.
-func give[T any](to, from *T) bool {
-	if from != nil {
-		*to = *from
+// checkKey checks the value of a key, nil for one that is absent: against bounds,
+// which says what it must be if it isn't, and as a request for that field alone.
+func checkKey[T any](c *Ceiling, key string, value *T, bounds func(T) string, field func(*Request) *T) error {
+	if value == nil {
+		return nil
 	}
-	return from != nil
+	if bounds != nil {
+		if must := bounds(*value); must != "" {
+			return c.wrong(key, fmt.Errorf("%s %v: must %s", key, *value, must))
+		}
+	}
+	var r Request
+	*field(&r) = *value
+	_, _, err := Resolve(r, nil)
+	var wrong *FieldError
+	if errors.As(err, &wrong) {
+		err = fmt.Errorf("%s %s: %s", key, wrong.Value, wrong.Reason)
+	}
+	if err != nil {
+		return c.wrong(key, err)
+	}
+	return nil
+}
+
+func positive[T int | int64 | float64](n T) string {
+	if n <= 0 {
+		return "be more than 0"
+	}
+	return ""
+}
+
+func notNegative[T int | int64](n T) string {
+	if n < 0 {
+		return "not be negative"
+	}
+	return ""
 }
 
 // Example is a commented file with every key, none of them in force.
