@@ -24,21 +24,22 @@ type live struct {
 	pending []byte
 	dropped int
 	sent    float64
+	wake    chan struct{}
 	done    chan struct{}
 	group   sync.WaitGroup
 }
 
 // Bounds of what is told.
 const (
-	livePeriod  = 100 * time.Millisecond
-	liveMessage = 8 << 10 // bytes of one notification; what comes faster is left out
+	livePeriod  = 100 * time.Millisecond // between two notifications; the first comes at once
+	liveMessage = 8 << 10                // bytes of one notification; what comes faster is left out
 )
 
 // stateless is the first revision without sessions and with deprecated logging.
 const stateless = "2026-07-28"
 
 func newLive(ctx context.Context, req *sdk.CallToolRequest) *live {
-	l := &live{ctx: ctx, req: req, token: req.Params.GetProgressToken(), done: make(chan struct{})}
+	l := &live{ctx: ctx, req: req, token: req.Params.GetProgressToken(), wake: make(chan struct{}, 1), done: make(chan struct{})}
 	l.log = l.token == nil && req.ProtocolVersion() < stateless
 	if l.token != nil || l.log {
 		l.group.Go(l.tell)
@@ -66,6 +67,10 @@ func (l *live) add(p []byte) {
 	room := max(0, liveMessage-len(l.pending))
 	l.pending = append(l.pending, p[:min(len(p), room)]...)
 	l.dropped += max(0, len(p)-room)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
 }
 
 // say tells one thing at once.
@@ -75,17 +80,20 @@ func (l *live) say(text string) {
 	}
 }
 
-// tell sends what has come, now and then.
+// tell sends what has come, at once and then once in a period.
 func (l *live) tell() {
-	tick := time.NewTicker(livePeriod)
-	defer tick.Stop()
+	defer l.flush(true)
 	for {
 		select {
 		case <-l.done:
-			l.flush(true)
 			return
-		case <-tick.C:
-			l.flush(false)
+		case <-l.wake:
+		}
+		l.flush(false)
+		select {
+		case <-l.done:
+			return
+		case <-time.After(livePeriod):
 		}
 	}
 }

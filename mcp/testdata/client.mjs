@@ -12,9 +12,10 @@ await client.connect(transport);
 
 const { tools } = await client.listTools();
 const hello = await client.callTool({ name: "run_code", arguments: { code: `console.log("hello from", process.platform)` } });
+// The SDK drops progress that it reads together with the result: the code ends later.
 let progress = "";
 const failed = await client.callTool(
-  { name: "run_code", arguments: { code: `console.log("one"); setTimeout(() => { console.log("two"); process.exit(7) }, 300)` } },
+  { name: "run_code", arguments: { code: `console.log("one"); setTimeout(() => { console.log("two"); setTimeout(() => process.exit(7), 300) }, 300)` } },
   undefined,
   { onprogress: (p) => (progress += p.message ?? "") },
 );
