@@ -8,9 +8,6 @@ import (
 	"sync/atomic"
 )
 
-// rehearsalDir is where the rehearsal's program is; the agent removes it.
-const rehearsalDir = "/tmp/.rehearsal"
-
 // rehearsals counts them, to tell their programs apart.
 var rehearsals atomic.Int64
 
@@ -44,18 +41,20 @@ func rehearse(ctx context.Context, n Network, kind string) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
 	defer stop()
-	// Another text each time, so that it is compiled each time.
-	code := fmt.Sprintf("%s// %d\n", rehearsal, rehearsals.Add(1))
+	// Another text each time, so that it is compiled each time, in another folder, so
+	// that it is looked for each time. agent.js removes it.
+	number := rehearsals.Add(1)
+	dir, code := fmt.Sprintf("/tmp/.rehearsal-%d", number), fmt.Sprintf("%s// %d\n", rehearsal, number)
 	for _, f := range []File{
-		{Path: rehearsalDir, Mode: os.ModeDir | 0o755, User: true},
-		{Path: rehearsalDir + "/code.js", Mode: 0o644, Size: int64(len(code))},
-		{Path: rehearsalDir + "/main", Mode: os.ModeSymlink, Target: rehearsalDir + "/code.js"},
+		{Path: dir, Mode: os.ModeDir | 0o755, User: true},
+		{Path: dir + "/code.js", Mode: 0o644, Size: int64(len(code))},
+		{Path: dir + "/main", Mode: os.ModeSymlink, Target: dir + "/code.js"},
 	} {
 		if err := c.Put(f, strings.NewReader(code)); err != nil {
 			return err
 		}
 	}
-	text, err := startFrame(Start{Argv: []string{rehearsalDir + "/main"}, Env: map[string]string{"HOME": "/"}, Dir: rehearsalDir}, kind)
+	text, err := startFrame(Start{Argv: []string{dir + "/main"}, Env: map[string]string{"HOME": "/", "PATH": "/"}, Dir: dir}, kind)
 	if err != nil {
 		return err
 	}

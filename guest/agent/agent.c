@@ -24,6 +24,7 @@ enum {
 	BELL_MS = 50,          // between two rings until the host answers
 	PATH_LIMIT = 4096,
 	OUT_DEPTH = 64,        // of folders in /out
+	MAX_PIPE = 1 << 20,    // bytes
 };
 
 static uint8_t in_buf[HEADER + AGENT_MAX_FRAME];  // the frame being received
@@ -118,14 +119,19 @@ static ssize_t pump(int fd, uint8_t type)
 }
 
 // flush_streams moves what the streams hold into frames and sends them; -1 when the
-// host is gone.
+// host is gone. What the program left running may go on writing: a pipe's size holds
+// all that was written before.
 static int flush_streams(struct agent *a, int conn)
 {
 	int fds[2] = {a->out_r, a->err_r};
-	for (int i = 0; i < 2; i++)
-		while (fds[i] >= 0 && pump(fds[i], i == 0 ? 'o' : 'e') > 0)
+	for (int i = 0; i < 2; i++) {
+		ssize_t n, left = fds[i] < 0 ? 0 : fcntl(fds[i], F_GETPIPE_SZ);
+		if (left < 0)  // Nanos does not tell
+			left = MAX_PIPE;
+		for (; left > 0 && (n = pump(fds[i], i == 0 ? 'o' : 'e')) > 0; left -= n)
 			if (out_flush(conn) < 0)
 				return -1;
+	}
 	return 0;
 }
 
@@ -462,8 +468,12 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 			return;
 		if (in_len >= HEADER && in_len == want) {
 			in_len = 0;
-			if (in_buf[4] == 'A' && send_artifacts(conn) < 0)
-				return;
+			if (in_buf[4] == 'A') {
+				if (a->freeze)
+					a->freeze();
+				if (send_artifacts(conn) < 0)
+					return;
+			}
 			continue;
 		}
 		ssize_t r = recv(conn, in_buf + in_len, want - in_len, 0);
@@ -482,9 +492,6 @@ static void forget(struct agent *a, int conn, int udp)
 	file_fd = -1;
 	in_len = out_off = out_len = stdin_off = stdin_len = 0;
 	started = seeded = rehearsing = 0;
-	unlink(AGENT_REHEARSAL "/main");
-	unlink(AGENT_REHEARSAL "/code.js");
-	rmdir(AGENT_REHEARSAL);
 	out_empty();  // what else an end takes
 	tell(a, udp, "UTX1");
 }

@@ -19,9 +19,6 @@ enum {
 	AGENT_MAX_RELAYS = 256,     // ports of the loopback that lead to the host's
 };
 
-// AGENT_REHEARSAL is where the host puts a rehearsal's program: code.js and main.
-#define AGENT_REHEARSAL "/tmp/.rehearsal"
-
 // AGENT_OUT is where the code leaves what is to come back.
 #define AGENT_OUT "/out"
 
@@ -54,6 +51,9 @@ struct agent {
 	// relay has connections to these ports of the loopback lead to the gateway from
 	// now on (relay.c); -1 if it can't. Called once, before the start.
 	int (*relay)(struct agent *, const uint16_t *ports, size_t n);
+	// freeze stops what the code left running, so that /out stays as it is; NULL where
+	// that can't be.
+	void (*freeze)(void);
 	// ended drains `event`; it returns 1 and fills *end once the program is over.
 	int (*ended)(struct agent *, struct agent_end *end);
 };

@@ -7,7 +7,7 @@
 'use strict';
 
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
-let noteExit; // the last listener for the process's exit
+const ending = { noted: false, nested: false, rehearsed: false }; // quickExit
 
 // Workers inherit --require: nothing to do there but to leave no trace. chdir is
 // disabled in them, and asking it costs nothing; loading worker_threads to ask
@@ -46,14 +46,23 @@ function wait(fs, native) {
     const tls = require('node:tls');
     tls.setDefaultCACertificates([...tls.getCACertificates('default'), ...start.ca.match(/-----BEGIN CERTIFICATE-----[^]+?-----END CERTIFICATE-----/g)]);
   }
-  // Nanos: a file system without modes; what was not given stays as it is.
-  if (native.nanos) {
-    const given = start.readOnly ?? [];
-    const inside = given.some((dir) => start.cwd === dir || start.cwd.startsWith(dir + '/'));
-    native.protect(given, ['/tmp', '/out', '/home/user', '/dev', ...(inside ? [] : [start.cwd])]);
-  }
+  if (native.nanos) native.protect(protection(start));
   fs.writeSync(CTL, 'S');
   fs.closeSync(CTL);
+}
+
+// protection says what the code may do where, on Nanos, whose file system has no
+// modes: permissions and a path in turns. What was given stays as it is.
+function protection(start) {
+  let inside = false;
+  let text = '';
+  for (const dir of start.readOnly ?? []) {
+    inside ||= start.cwd === dir || start.cwd.startsWith(dir + '/');
+    text += 'rx\0' + dir + '\0';
+  }
+  text += 'rwxc\0/tmp\0rwxc\0/out\0rwxc\0/home/user\0rwxc\0/dev\0';
+  if (!inside) text += 'rwxc\0' + start.cwd + '\0';
+  return text + 'rx\0/\0';
 }
 
 // begin gives the process what it was started with.
@@ -78,22 +87,22 @@ function keepTimeOrigin(performance, Performance) {
 }
 
 // quickExit has the process end as soon as the last listener for its exit has run:
-// what Node does then (freeing its heap, joining its threads) takes a tenth of a
-// second, and the machine is gone a moment later. An exception that nobody caught is
-// printed after that, so the listener here only notes the code, and the addon ends
-// the process when Node begins to take itself apart. It is added when Node is about
-// to emit exit, behind those of the user's.
+// what Node does then (closing handles, freeing its heap, joining its threads) takes a
+// tenth of a second, and the machine is gone a moment later. The listener here is added
+// when Node is about to emit exit, behind those of the user's. With a code of 0 it ends
+// the process; with another one an exception may yet be printed, so it only notes the
+// code, and the addon ends the process when Node begins to take itself apart. So it
+// does when a listener emits something itself: others may come behind it.
 function quickExit(native) {
   process.reallyExit = native.reallyExit;
-  noteExit = (code) => native.exitCode(process.exitCode ?? code);
   const { emit } = process;
-  let added = false;
   Object.defineProperty(Object.getPrototypeOf(process), 'emit', {
     configurable: true,
     get() {
-      if (process._exiting && !added) {
-        added = true;
-        process.on('exit', noteExit);
+      if (process._exiting) {
+        const first = !ending.noted;
+        if (first) process.on('exit', (ending.noted = noteExit.bind(null, native))); // which emits newListener
+        ending.nested = !first;
       }
       return emit;
     },
@@ -101,6 +110,12 @@ function quickExit(native) {
       Object.defineProperty(this, 'emit', { value, writable: true, enumerable: true, configurable: true });
     },
   });
+}
+
+function noteExit(native, code) {
+  const now = process.exitCode ?? code;
+  if (code === 0 && now === 0 && !ending.nested) native.end(ending.rehearsed);
+  native.exitCode(now);
 }
 
 function loadNative() {
@@ -115,7 +130,7 @@ function waitForStart(fs, native) {
     const header = readExactly(fs, 5);
     const start = JSON.parse(readExactly(fs, header.readUInt32BE(0)).toString());
     if (!start.rehearsal) return start;
-    rehearse(start, native);
+    rehearse(start, fs, native);
     fs.writeSync(CTL, 'W');
   }
 }
@@ -133,20 +148,25 @@ function readExactly(fs, n) {
 // rehearse goes the whole way of a run with a throw-away program, so that the code
 // it takes is compiled, and translated by the emulator, when the user's comes. It
 // leaves nothing behind that the user's could see.
-function rehearse(start, native) {
+function rehearse(start, fs, native) {
   const Module = require('node:module');
   const paths = new Set(Object.keys(Module._pathCache));
   const cwd = process.cwd();
   begin(start, native);
+  if (native.nanos) protection(start);
+  fs.closeSync(fs.openSync(start.argv[0]));
   Module.runMain(start.argv[0]);
-  process.on('exit', noteExit);
-  noteExit(0);
-  process.removeListener('exit', noteExit);
   process._tickCallback(); // what it left to do must not be in the user's first stack
+  ending.rehearsed = true;
+  native.rehearseEnd();
+  process.removeListener('exit', ending.noted);
+  process._exiting = ending.noted = ending.nested = ending.rehearsed = false;
   for (const name of Object.keys(require.cache)) delete require.cache[name];
   for (const name of Object.keys(Module._pathCache)) if (!paths.has(name)) delete Module._pathCache[name];
   delete process.mainModule;
   process.chdir(cwd);
+  for (const name of fs.readdirSync(start.cwd)) fs.unlinkSync(start.cwd + '/' + name);
+  fs.rmdirSync(start.cwd);
   native.tidy(start.rehearsal === 'last');
   native.rehearsing(true);
 }

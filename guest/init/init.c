@@ -277,6 +277,11 @@ static int relay(struct agent *a, const uint16_t *ports, size_t n)
 	return pid < 0 ? -1 : 0;
 }
 
+static void freeze(void)
+{
+	kill(-1, SIGSTOP);
+}
+
 // ended reaps every child; the run is over when Node itself is.
 static int ended(struct agent *a, struct agent_end *end)
 {
@@ -366,6 +371,7 @@ int main(void)
 		.seed = seed,
 		.spawn = spawn,
 		.relay = relay,
+		.freeze = freeze,
 		.ended = ended,
 	};
 	oom_before = oom_kills();

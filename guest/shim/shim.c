@@ -9,9 +9,8 @@
 //                 holds the same state as every other clone of its template.
 //                 Node exports RAND_add (openssl/rand.h). It also seeds V8's
 //                 Math.random, which no context has used yet.
-//   protect(read, write)
-//                 leaves only the second list's folders writable, but for the first
-//                 list's paths in them (Nanos, with unveil).
+//   protect(text) holds the program to permissions on paths (Nanos, with unveil): text
+//                 has them in turns, each with a NUL behind it.
 //   tidy(all)     empties V8's nursery, so that the user's code starts with all of it;
 //                 all collects the old garbage too, so that no collection is under way.
 //   rehearsing(yes)
@@ -20,6 +19,10 @@
 //                 ends the program at once (quickExit in agent.js).
 //   exitCode(code)
 //                 is told the code that it will end with by itself.
+//   end(rehearsed)
+//                 ends the program with 0, at once; or does all but that.
+//   rehearseEnd() does what Node does at the end of a program: the event loop, which
+//                 has nothing to do, and the listeners for beforeExit and exit.
 //
 // It is also the program's LD_PRELOAD and stands before a few functions of libc: on
 // Nanos those that it has no system call for, or gets wrong; on both mkdtemp.
@@ -58,7 +61,16 @@ extern void v8_set_flags(const char *flags) __asm__("_ZN2v82V818SetFlagsFromStri
 extern void *v8_isolate(void) __asm__("_ZN2v87Isolate10GetCurrentEv");
 extern void v8_collect(void *isolate, int type) __asm__("_ZN2v87Isolate34RequestGarbageCollectionForTestingENS0_21GarbageCollectionTypeE");
 
-enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1 };
+// What Node does at a program's end, as its SpinEventLoop has it.
+extern void *v8_context(void *isolate) __asm__("_ZN2v87Isolate17GetCurrentContextEv");
+extern void *node_environment(void *context) __asm__("_ZN4node21GetCurrentEnvironmentEN2v85LocalINS0_7ContextEEE");
+extern void *node_platform(void *environment) __asm__("_ZN4node23GetMultiIsolatePlatformEPNS_11EnvironmentE");
+extern void node_drain_tasks(void *platform, void *isolate) __asm__("_ZN4node12NodePlatform10DrainTasksEPN2v87IsolateE");
+extern uint64_t node_before_exit(void *environment) __asm__("_ZN4node21EmitProcessBeforeExitEPNS_11EnvironmentE");
+extern uint64_t node_exit(void *environment) __asm__("_ZN4node15EmitProcessExitEPNS_11EnvironmentE");
+extern int uv_run(void *loop, int mode);
+
+enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1, UV_RUN_NOWAIT = 2 };
 
 static const char *gateway_ip = "10.0.2.2";
 
@@ -90,28 +102,28 @@ static void end_with(int code, int sig)
 }
 
 // Linux: Node tells PID 1 its exit code, rather than that PID 1 waits until the kernel
-// has taken the process apart; all of it stops, so that PID 1 has the processor.
+// has taken the process apart, and sleeps until the machine is gone.
 static int ctl_kept = -1;
 static pid_t armed;  // the process to end so; not one that it has forked
 
-// end_now ends the program at once, or returns if it can't.
-static void end_now(int code)
+// end_now ends the program at once, or returns if it can't, or if that is rehearsed.
+static void end_now(int code, bool rehearsed)
 {
-	uint8_t word[2] = {'E', (uint8_t)code};
+	uint8_t word[2] = {rehearsed ? 'N' : 'E', (uint8_t)code};
 	if (armed != getpid())
 		return;
 	fflush(NULL);
-	if (event_w >= 0)
+	if (event_w >= 0 && !rehearsed)
 		end_with(code & 0xff, 0);
-	else if (write(ctl_kept, word, sizeof word) == sizeof word)
-		for (;;)
-			syscall(SYS_kill, armed, SIGSTOP);
+	else if (event_w < 0 && write(ctl_kept, word, sizeof word) == sizeof word)
+		while (!rehearsed)
+			pause();
 }
 
 // exit: Node calls it when an exception was not caught, and has printed it.
 __attribute__((noreturn)) void exit(int code)
 {
-	end_now(code);
+	end_now(code, false);
 	void (*real)(int) = (void (*)(int))dlsym(RTLD_NEXT, "exit");
 	if (real)
 		real(code);
@@ -444,39 +456,56 @@ static napi_value note_exit_code(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
+static napi_value end(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	bool rehearsed = false;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
+		napi_get_value_bool(env, arg, &rehearsed);
+	end_now(0, rehearsed);
+	return NULL;
+}
+
+static napi_value rehearse_end(napi_env env, napi_callback_info info)
+{
+	(void)info;
+	struct uv_loop_s *loop;
+	void *isolate = v8_isolate(), *environment = node_environment(v8_context(isolate));
+	if (napi_get_uv_event_loop(env, &loop) != napi_ok)
+		return NULL;
+	uv_run(loop, UV_RUN_NOWAIT);
+	node_drain_tasks(node_platform(environment), isolate);
+	node_before_exit(environment);
+	node_exit(environment);
+	exit_code = -1;
+	return NULL;
+}
+
 // on_cleanup: the loop has run dry, every listener has run, and Node begins to take
 // itself apart.
 static void on_cleanup(void *arg)
 {
 	(void)arg;
 	if (exit_code >= 0)
-		end_now(exit_code);
+		end_now(exit_code, false);
 }
 
 enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
 
-static void unveil_all(napi_env env, napi_value list, const char *permissions)
-{
-	napi_value item;
-	uint32_t n = 0;
-	char path[4096];
-	if (napi_get_array_length(env, list, &n) != napi_ok)
-		return;
-	for (uint32_t i = 0; i < n; i++)
-		if (napi_get_element(env, list, i, &item) == napi_ok &&
-		    napi_get_value_string_utf8(env, item, path, sizeof path, NULL) == napi_ok)
-			syscall(SYS_UNVEIL, path, permissions);
-}
-
 static napi_value protect(napi_env env, napi_callback_info info)
 {
-	size_t argc = 2;
-	napi_value lists[2];
-	if (napi_get_cb_info(env, info, &argc, lists, NULL, NULL) != napi_ok || argc != 2)
+	static char text[AGENT_MAX_FRAME];
+	size_t argc = 1, n = 0;
+	napi_value arg;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) != napi_ok || argc != 1 ||
+	    napi_get_value_string_utf8(env, arg, text, sizeof text, &n) != napi_ok)
 		return NULL;
-	unveil_all(env, lists[0], "rx");
-	unveil_all(env, lists[1], "rwxc");
-	syscall(SYS_UNVEIL, "/", "rx");
+	for (const char *permissions = text; permissions < text + n;) {
+		const char *path = permissions + strlen(permissions) + 1;
+		syscall(SYS_UNVEIL, path, permissions);
+		permissions = path + strlen(path) + 1;
+	}
 	syscall(SYS_UNVEIL, NULL, NULL);  // for good
 	return NULL;
 }
@@ -487,7 +516,8 @@ NAPI_MODULE_INIT()
 		const char *name;
 		napi_callback call;
 	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect},
-		{"tidy", tidy}, {"rehearsing", rehearsing}, {"reallyExit", really_exit}, {"exitCode", note_exit_code}};
+		{"tidy", tidy}, {"rehearsing", rehearsing}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
+		{"end", end}, {"rehearseEnd", rehearse_end}};
 	napi_value v;
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
 		napi_create_function(env, calls[i].name, NAPI_AUTO_LENGTH, calls[i].call, NULL, &v);
