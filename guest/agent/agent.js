@@ -68,8 +68,8 @@ function protection(start) {
 // begin gives the process what it was started with.
 function begin(start, native) {
   // Refuse to run on entropy that others have: a clone shares all its state.
-  const entropy = Buffer.from(start.entropy, 'hex');
-  if (entropy.length !== 64) throw new Error('unitask: no fresh entropy in the start');
+  const entropy = Buffer.alloc(64); // not of the pool, which is another path when it is used up
+  if (start.entropy?.length !== 128 || entropy.write(start.entropy, 'hex') !== 64) throw new Error('unitask: no fresh entropy in the start');
   native.seed(entropy);
   native.rehearsing(false);
   for (const name of Object.keys(process.env)) delete process.env[name];
