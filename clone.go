@@ -209,6 +209,12 @@ func (rt *Runtime) spawn(ctx context.Context, spec machineSpec) (*standby, error
 		QEMU: spec.qemu, Arch: vmm.Arch(spec.image.Arch), Accel: spec.accel, MemoryMB: spec.memoryMB, Memory: template.Memory, State: template.State,
 		Boot: rt.bootSpec(spec), NIC: theirs,
 	})
+	if err == nil {
+		if err = template.Ready(); err != nil {
+			machine.Close()
+			rt.loaded.drop() // it is kept there
+		}
+	}
 	if err != nil {
 		ours.Close()
 		return nil, err
@@ -370,8 +376,8 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	}
 	defer unlock()
 	if old, err := rt.templates.Load(spec.key()); err == nil {
-		old.Close()
-		return false, nil
+		defer old.Close()
+		return false, old.Ready()
 	} else if err := rt.templates.Room(int64(spec.memoryMB) << 20); err != nil {
 		return false, hostError("template", err)
 	}

@@ -52,10 +52,25 @@ type templateInfo struct {
 	MemoryStamp int64 `json:"memoryStamp"`
 }
 
-// Template is one that is loaded: sealed memory and device state.
+// Template is one that is loaded. A machine may be started on its memory at once, and
+// restored when that is Ready.
 type Template struct {
 	Memory *os.File
 	State  []byte
+	fill   *fill
+}
+
+// fill is the filling of a template's memory, which goes on beside the start of QEMU:
+// both take some ten milliseconds.
+type fill struct {
+	done chan struct{}
+	err  error // when done is closed
+}
+
+// Ready waits until the memory holds all of the template and is sealed.
+func (t *Template) Ready() error {
+	<-t.fill.done
+	return t.fill.err
 }
 
 // Close frees the memory; machines that run on it keep theirs.
@@ -67,7 +82,7 @@ func (t *Template) Dup() (*Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate template: %w", err)
 	}
-	return &Template{Memory: os.NewFile(uintptr(fd), t.Memory.Name()), State: t.State}, nil
+	return &Template{Memory: os.NewFile(uintptr(fd), t.Memory.Name()), State: t.State, fill: t.fill}, nil
 }
 
 func (s *Templates) path(key, name string) string { return filepath.Join(s.dir, digestOf(key), name) }
@@ -120,20 +135,30 @@ func (s *Templates) Load(key string) (_ *Template, err error) {
 	if err != nil {
 		return nil, s.damaged(key, err.Error())
 	}
-	defer from.Close()
 	st, err := from.Stat()
 	if err != nil || st.Size() != info.MemorySize || changeTime(st) != info.MemoryStamp {
+		from.Close()
 		return nil, s.damaged(key, "its memory was changed")
 	}
 	memory, err := NewMemory(st.Size())
 	if err != nil {
+		from.Close()
 		return nil, err
 	}
-	if err := errors.Join(CopyMemory(memory, from), SealMemory(memory)); err != nil {
+	t := &Template{Memory: memory, State: state, fill: &fill{done: make(chan struct{})}}
+	own, err := t.Dup()
+	if err != nil {
+		from.Close()
 		memory.Close()
 		return nil, err
 	}
-	return &Template{Memory: memory, State: state}, nil
+	go func() {
+		defer close(t.fill.done)
+		defer from.Close()
+		defer own.Close()
+		t.fill.err = errors.Join(CopyMemory(own.Memory, from), SealMemory(own.Memory))
+	}()
+	return t, nil
 }
 
 func (s *Templates) uses(key string) int64 {

@@ -47,6 +47,9 @@ func TestTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer got.Close()
+	if err := got.Ready(); err != nil {
+		t.Fatal(err)
+	}
 	all, err := io.ReadAll(io.NewSectionReader(got.Memory, 0, 9<<20))
 	if err != nil || len(all) != 8<<20 || string(all[:5]) != "first" || string(all[3<<20:3<<20+6]) != "middle" || string(all[8<<20-4:]) != "last" || string(got.State) != "state" {
 		t.Errorf("%d bytes: %v", len(all), err)

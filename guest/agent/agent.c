@@ -497,7 +497,8 @@ static void forget(struct agent *a, int conn, int udp)
 }
 
 // on_word handles what Node says: R it is ready, S it has started the user's code, W
-// it has rehearsed, E and a byte it ends with that exit code. 1 when it has ended.
+// it has rehearsed, E and a byte it ends with that exit code, N and a byte it would if
+// this were no rehearsal. 1 when it has ended.
 // After the start it may be the user's code that says it, which can end by itself too.
 static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_end *end)
 {
