@@ -60,7 +60,12 @@ func TestPool(t *testing.T) {
 			full := func(st unitask.PoolStats) bool { return st.Idle >= 2 && st.Spare == 1 && st.Making == 0 }
 			poolHas(t, rt, "it does not fill", full)
 			seen := map[string]bool{}
-			for range 5 { // each clone serves once
+			begin := time.Now()
+			hello(t, rt, unitask.Request{Kernel: kernel})
+			if st := rt.Pool(); time.Since(begin) < 200*time.Millisecond && st.Making != 0 {
+				t.Errorf("clones are made beside a run that has only begun: %+v", st)
+			}
+			for range 4 { // each clone serves once
 				res := hello(t, rt, unitask.Request{Kernel: kernel})
 				if seen[string(res.Stdout)] {
 					t.Errorf("again: %s", res.Stdout)
