@@ -54,6 +54,7 @@ func TestRuns(t *testing.T) {
 		{"writes files where it is", unitask.Request{Code: `const fs=require("fs"); for (const f of ["/tmp/x","y","/out/z"]) fs.writeFileSync(f,"1"); console.log(fs.readdirSync("."))`}, unitask.OutcomeExited, 0, `\[ 'code.js', 'y' \]\n`, ``, ``},
 		{"no network", unitask.Request{Code: noNetwork, Timeout: 20 * time.Second}, unitask.OutcomeExited, 0, `fetch failed ENOTFOUND fast\nconnect ECONNREFUSED fast\nlookup ENOTFOUND fast\nudp silent\n`, ``, ``},
 		{"truncated output", unitask.Request{Code: `process.stdout.write("x".repeat(5000)); console.error("e")`, OutputBytes: 1000}, unitask.OutcomeExited, 0, `x{1000}`, `e\n`, ``},
+		{"a thread goes on", unitask.Request{Code: goesOn, OutputBytes: 1000}, unitask.OutcomeExited, 5, `y{1000}`, ``, ``},
 	}
 	for _, kernel := range kernels(t) {
 		pooled, err := unitask.Open(unitask.Options{Home: home, Pool: unitask.PoolSize{Max: 2}})
@@ -106,6 +107,12 @@ func TestRuns(t *testing.T) {
 		}
 	}
 }
+
+// What is still being printed when the program ends does not put its end off.
+const goesOn = `
+const { Worker } = require("worker_threads");
+new Worker('const fs = require("fs"); for (;;) try { fs.writeSync(1, "y".repeat(1000)) } catch {}', { eval: true });
+setTimeout(() => process.exit(5), 1000);`
 
 // Each attempt is timed by itself: under TCG, fetch alone takes a second to load.
 const noNetwork = `

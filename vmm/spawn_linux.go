@@ -52,6 +52,9 @@ func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 // that goroutine stays locked to its thread, and waits there. The thread is
 // given no_new_privs and confined, which the child inherits; it is never
 // unlocked, so the Go runtime ends it and nothing else runs on it.
+//
+// Between its fork and the setting of that signal the child would outlive us. So it is
+// executed by a name that is good only as long as the thread lives.
 func (m *Machine) spawn(noJail bool) (string, error) {
 	levels := jails()
 	if noJail {
@@ -73,9 +76,17 @@ func (m *Machine) spawn(noJail bool) (string, error) {
 			confined = ", landlock"
 		}
 		var err error
+		plain := m.cmd.Path
 		for _, level := range levels {
 			m.cmd.SysProcAttr = level.attr
-			if err = m.cmd.Start(); err == nil {
+			m.cmd.Path = whileAlive(plain)
+			if err = m.cmd.Start(); errors.Is(err, fs.ErrNotExist) { // /proc hides us from the user that it would run as
+				m.cmd = again(m.cmd)
+				m.cmd.SysProcAttr = level.attr
+				m.cmd.Path = plain
+				err = m.cmd.Start()
+			}
+			if err == nil {
 				result <- started{jail: level.name + confined}
 				_ = m.cmd.Wait()
 				m.reaped(m.cmd.ProcessState)
@@ -92,10 +103,16 @@ func (m *Machine) spawn(noJail bool) (string, error) {
 	return r.jail, r.err
 }
 
+// whileAlive is a name for an absolute path that is good only as long as the calling
+// thread lives: it leads through the thread's folder in /proc.
+func whileAlive(path string) string {
+	return fmt.Sprintf("/proc/%d/task/%d/../../../..%s", os.Getpid(), unix.Gettid(), path)
+}
+
 // again returns a command like one whose Start failed, which can't be reused.
 func again(c *exec.Cmd) *exec.Cmd {
-	n := exec.Command(c.Path, c.Args[1:]...)
-	n.ExtraFiles, n.Env, n.Dir, n.Stderr = c.ExtraFiles, c.Env, c.Dir, c.Stderr
+	n := exec.Command(c.Path)
+	n.Args, n.ExtraFiles, n.Env, n.Dir, n.Stderr = c.Args, c.ExtraFiles, c.Env, c.Dir, c.Stderr
 	return n
 }
 
