@@ -377,8 +377,12 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	defer unlock()
 	if old, err := rt.templates.Load(spec.key()); err == nil {
 		defer old.Close()
-		return false, old.Ready()
-	} else if err := rt.templates.Room(int64(spec.memoryMB) << 20); err != nil {
+		if err := old.Ready(); err != nil {
+			return false, hostError("template", err)
+		}
+		return false, nil
+	}
+	if err := rt.templates.Room(int64(spec.memoryMB) << 20); err != nil {
 		return false, hostError("template", err)
 	}
 	memory, err := vmm.NewMemory(int64(spec.memoryMB) << 20)

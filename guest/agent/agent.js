@@ -154,7 +154,7 @@ function rehearse(start, fs, native) {
   const cwd = process.cwd();
   begin(start, native);
   if (native.nanos) protection(start);
-  fs.closeSync(fs.openSync(start.argv[0]));
+  fs.closeSync(fs.openSync(start.argv[0])); // as CTL will be
   Module.runMain(start.argv[0]);
   process._tickCallback(); // what it left to do must not be in the user's first stack
   ending.rehearsed = true;

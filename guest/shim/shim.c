@@ -499,8 +499,10 @@ static napi_value protect(napi_env env, napi_callback_info info)
 	size_t argc = 1, n = 0;
 	napi_value arg;
 	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) != napi_ok || argc != 1 ||
-	    napi_get_value_string_utf8(env, arg, text, sizeof text, &n) != napi_ok)
+	    napi_get_value_string_utf8(env, arg, text, sizeof text, &n) != napi_ok || n == sizeof text - 1) {
+		napi_throw_error(env, NULL, "unitask: protect: too many paths");
 		return NULL;
+	}
 	for (const char *permissions = text; permissions < text + n;) {
 		const char *path = permissions + strlen(permissions) + 1;
 		syscall(SYS_UNVEIL, path, permissions);
