@@ -146,7 +146,9 @@ func (rt *Runtime) clone(ctx context.Context, im *image.Image, memoryMB int, fre
 	}
 	b, err := s.open(ctx, spec, cfg, serial)
 	if err != nil {
-		rt.templateFailed(spec, err)
+		if ctx.Err() == nil { // else it is the run that was given up
+			rt.templateFailed(spec, err)
+		}
 		return nil, err
 	}
 	b.failed = func(err error) { rt.templateFailed(spec, err) }
