@@ -14,7 +14,7 @@ import (
 )
 
 // orphanMemory tells this test's machines from others, in MiB.
-const orphanMemory = "71"
+const orphanMemory = 71
 
 // Whoever starts machines is killed at any moment, also while it starts one: none
 // outlives it.
@@ -66,7 +66,7 @@ func orphans() (pids []string) {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range lines {
 		text, _ := os.ReadFile(name)
-		if bytes.Contains(text, []byte("\x00-m\x00"+orphanMemory+"\x00")) {
+		if bytes.Contains(text, fmt.Appendf(nil, "\x00-m\x00%d\x00", orphanMemory)) {
 			pids = append(pids, filepath.Base(filepath.Dir(name)))
 		}
 	}
@@ -88,7 +88,7 @@ func startForEver(t *testing.T, kernel string) {
 					done <- err
 					return
 				}
-				m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 71, Boot: Boot{Kernel: kernel}, NIC: theirs})
+				m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: orphanMemory, Boot: Boot{Kernel: kernel}, NIC: theirs})
 				if err != nil {
 					done <- err
 					return

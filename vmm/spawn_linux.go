@@ -76,26 +76,25 @@ func (m *Machine) spawn(noJail bool) (string, error) {
 			confined = ", landlock"
 		}
 		var err error
-		plain := m.cmd.Path
+		refused := func() bool { return errors.Is(err, fs.ErrPermission) }
+		names := []string{whileAlive(m.cmd.Path), m.cmd.Path} // the second where /proc hides us from the user that it would run as
 		for _, level := range levels {
-			m.cmd.SysProcAttr = level.attr
-			m.cmd.Path = whileAlive(plain)
-			if err = m.cmd.Start(); errors.Is(err, fs.ErrNotExist) { // /proc hides us from the user that it would run as
+			for _, name := range names {
+				m.cmd.SysProcAttr, m.cmd.Path = level.attr, name
+				if err = m.cmd.Start(); err == nil {
+					result <- started{jail: level.name + confined}
+					_ = m.cmd.Wait()
+					m.reaped(m.cmd.ProcessState)
+					return
+				}
 				m.cmd = again(m.cmd)
-				m.cmd.SysProcAttr = level.attr
-				m.cmd.Path = plain
-				err = m.cmd.Start()
+				if !refused() && !errors.Is(err, fs.ErrNotExist) {
+					break
+				}
 			}
-			if err == nil {
-				result <- started{jail: level.name + confined}
-				_ = m.cmd.Wait()
-				m.reaped(m.cmd.ProcessState)
-				return
-			}
-			if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EUSERS) {
+			if !refused() && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EUSERS) {
 				break
 			}
-			m.cmd = again(m.cmd)
 		}
 		result <- started{err: err}
 	}()
