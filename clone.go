@@ -377,11 +377,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 		return false, nil
 	}
 	defer unlock()
-	if old, err := rt.templates.Load(spec.key()); err == nil {
-		defer old.Close()
-		if err := old.Ready(); err != nil {
-			return false, hostError("template", err)
-		}
+	if rt.templates.Check(spec.key()) == nil {
 		return false, nil
 	}
 	if err := rt.templates.Room(int64(spec.memoryMB) << 20); err != nil {

@@ -117,9 +117,16 @@ func (s *Templates) damaged(key, why string) error {
 	return fmt.Errorf("%w: %s: %s", ErrTemplate, s.path(key, ""), why)
 }
 
-// Load loads the template of a key. The error is fs.ErrNotExist where there is none,
-// or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
-func (s *Templates) Load(key string) (_ *Template, err error) {
+// opened is a template whose memory has not been read yet.
+type opened struct {
+	state  []byte
+	memory *os.File
+	size   int64 // of the memory
+}
+
+// open opens the template of a key, whole as far as can be told without reading its
+// memory.
+func (s *Templates) open(key string) (*opened, error) {
 	info, err := s.info(key)
 	if err != nil {
 		return nil, err
@@ -131,32 +138,51 @@ func (s *Templates) Load(key string) (_ *Template, err error) {
 	if sum := sha256.Sum256(state); hex.EncodeToString(sum[:]) != info.StateSHA256 {
 		return nil, s.damaged(key, "the digest of its state is wrong")
 	}
-	from, err := os.Open(s.path(key, memoryName))
+	memory, err := os.Open(s.path(key, memoryName))
 	if err != nil {
 		return nil, s.damaged(key, err.Error())
 	}
-	st, err := from.Stat()
+	st, err := memory.Stat()
 	if err != nil || st.Size() != info.MemorySize || changeTime(st) != info.MemoryStamp {
-		from.Close()
+		memory.Close()
 		return nil, s.damaged(key, "its memory was changed")
 	}
-	memory, err := NewMemory(st.Size())
+	return &opened{state, memory, st.Size()}, nil
+}
+
+// Check says what is wrong with the template of a key, with Load's errors.
+func (s *Templates) Check(key string) error {
+	o, err := s.open(key)
 	if err != nil {
-		from.Close()
+		return err
+	}
+	return o.memory.Close()
+}
+
+// Load loads the template of a key. The error is fs.ErrNotExist where there is none,
+// or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
+func (s *Templates) Load(key string) (*Template, error) {
+	o, err := s.open(key)
+	if err != nil {
 		return nil, err
 	}
-	t := &Template{Memory: memory, State: state, fill: &fill{done: make(chan struct{})}}
-	own, err := t.Dup()
+	memory, err := NewMemory(o.size)
 	if err != nil {
-		from.Close()
-		memory.Close()
+		o.memory.Close()
+		return nil, err
+	}
+	t := &Template{Memory: memory, State: o.state, fill: &fill{done: make(chan struct{})}}
+	own, err := t.Dup() // t may be closed before it is full
+	if err != nil {
+		o.memory.Close()
+		t.Close()
 		return nil, err
 	}
 	go func() {
 		defer close(t.fill.done)
-		defer from.Close()
+		defer o.memory.Close()
 		defer own.Close()
-		t.fill.err = errors.Join(CopyMemory(own.Memory, from), SealMemory(own.Memory))
+		t.fill.err = errors.Join(CopyMemory(own.Memory, o.memory), SealMemory(own.Memory))
 	}()
 	return t, nil
 }

@@ -385,6 +385,17 @@ static napi_value attach(napi_env env, napi_callback_info info)
 	return fd;
 }
 
+// bool_argument is a function's only argument; false where it is missing.
+static bool bool_argument(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	bool value = false;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
+		napi_get_value_bool(env, arg, &value);
+	return value;
+}
+
 static napi_value seed(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1, n = 0;
@@ -407,11 +418,7 @@ static napi_value seed(napi_env env, napi_callback_info info)
 
 static napi_value tidy(napi_env env, napi_callback_info info)
 {
-	size_t argc = 1;
-	napi_value arg;
-	bool all = false;
-	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
-		napi_get_value_bool(env, arg, &all);
+	bool all = bool_argument(env, info);
 	v8_set_flags("--expose-gc");
 	for (int i = 0; i < 2; i++)  // what survives two is old
 		v8_collect(v8_isolate(), MINOR_COLLECTION);
@@ -423,11 +430,7 @@ static napi_value tidy(napi_env env, napi_callback_info info)
 
 static napi_value rehearsing(napi_env env, napi_callback_info info)
 {
-	size_t argc = 1;
-	napi_value arg;
-	bool on = false;
-	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
-		napi_get_value_bool(env, arg, &on);
+	bool on = bool_argument(env, info);
 	v8_set_flags(on ? "--invocation-count-for-maglev=8000" : "--invocation-count-for-maglev=400");  // 400 is V8's own
 	return NULL;
 }
@@ -458,12 +461,7 @@ static napi_value note_exit_code(napi_env env, napi_callback_info info)
 
 static napi_value end(napi_env env, napi_callback_info info)
 {
-	size_t argc = 1;
-	napi_value arg;
-	bool rehearsed = false;
-	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
-		napi_get_value_bool(env, arg, &rehearsed);
-	end_now(0, rehearsed);
+	end_now(0, bool_argument(env, info));
 	return NULL;
 }
 
