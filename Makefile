@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: all demo test check build vendor image setup bench dist clean
+.PHONY: all demo test attack check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -20,6 +20,10 @@ test: image
 	@hack/setup --test
 	bin/unitask image vendor --arch $(OTHER_ARCH)
 	$(GO) test -p 1 -timeout 30m $(TESTFLAGS) ./...
+
+# The attack suites of all rooms, as one table: attack, expected, seen.
+attack: image
+	$(GO) run ./hack/attack $(TESTFLAGS)
 
 # What a reviewer would do by hand.
 check: $(STATICCHECK)

@@ -18,7 +18,7 @@ var mayImport = map[string][]string{
 	"mcp":         {"", "policy", "image", "guest", "netstack", "vmm", "record"},
 	"":            {"policy", "image", "guest", "netstack", "vmm", "record"},
 	"policy":      {}, "image": {}, "guest": {}, "netstack": {}, "vmm": {}, "record": {},
-	"image/tfs": {}, "hack/bench": {"", "image", "image/tfs", "mcp", "policy", "vmm"}, "hack/dist": {}, "hack/testhome": {"", "image", "vmm"},
+	"image/tfs": {}, "hack/bench": {"", "image", "image/tfs", "mcp", "policy", "vmm"}, "hack/dist": {}, "hack/attack": {"internal/attack"}, "internal/attack": {}, "hack/testhome": {"", "image", "vmm"},
 }
 
 type goPackage struct {

@@ -1,0 +1,23 @@
+// Package attack is what the attack suites of all rooms share. Each attack is a row:
+// its name, what must come of it, and what came of it. The rows stand in ordinary
+// tests whose names begin with TestAttack; `make attack` runs these and prints all
+// rows as one table.
+package attack
+
+import (
+	"strconv"
+	"testing"
+)
+
+// Mark begins the line that a row leaves in the output of go test.
+const Mark = "attack: "
+
+// Check reports one attack. It fails the test where got, what was seen, is not want,
+// what must hold. The three are printed quoted, so hostile text can't forge rows.
+func Check(t testing.TB, name, want, got string) {
+	t.Helper()
+	t.Log(Mark + strconv.Quote(name) + " " + strconv.Quote(want) + " " + strconv.Quote(got))
+	if got != want {
+		t.Errorf("attack %q: expected %q, saw %q", name, want, got)
+	}
+}
