@@ -490,15 +490,19 @@ process.exit(3);`
 			}
 			to := t.TempDir()
 			outside := filepath.Join(t.TempDir(), "outside")
-			if err := errors.Join(os.WriteFile(outside, []byte("mine"), 0o600), os.Symlink(outside, to+"/plot.svg"), rt.Runs().CopyArtifacts(res.RunID, res.Artifacts, to)); err != nil {
+			if err := errors.Join(os.WriteFile(outside, []byte("mine"), 0o600), os.Symlink(outside, to+"/plot.svg")); err != nil {
 				t.Fatal(err)
+			}
+			left, err := rt.Runs().CopyArtifacts(res.RunID, res.Artifacts, to, true)
+			if err != nil || len(left) != 0 {
+				t.Errorf("%v %+v", err, left)
 			}
 			text, err := os.ReadFile(to + "/plot.svg")
 			mine, _ := os.ReadFile(outside)
 			if err != nil || string(text) != "<svg/>" || string(mine) != "mine" {
 				t.Errorf("%q %v, %q", text, err, mine)
 			}
-			if st, err := os.Stat(to + "/tool.sh"); err != nil || st.Mode().Perm()&0o111 == 0 {
+			if st, err := os.Stat(to + "/tool.sh"); err != nil || st.Mode().Perm()&0o111 != 0 {
 				t.Errorf("%v %v", st, err)
 			}
 

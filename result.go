@@ -47,9 +47,10 @@ type Result struct {
 
 	// Artifacts are the files that the code left in /out; they are in the record
 	// (record.Store.OpenArtifact). ArtifactsRefused is what did not come back, at
-	// most a hundred.
+	// most a hundred. ArtifactsLeft are those that were not copied to IO.Out.
 	Artifacts        []record.Artifact
 	ArtifactsRefused []record.Refusal
+	ArtifactsLeft    []record.Refusal
 }
 
 // Durations are a run's parts in milliseconds.
@@ -90,6 +91,7 @@ type ResultJSON struct {
 
 	Artifacts        []record.Artifact `json:"artifacts,omitempty"`
 	ArtifactsRefused []record.Refusal  `json:"artifactsRefused,omitempty"`
+	ArtifactsLeft    []record.Refusal  `json:"artifactsLeft,omitempty"`
 }
 
 // MarshalJSON gives the wire form.
@@ -97,7 +99,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
 		Error: r.Error, Duration: r.Duration, Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
-		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused,
+		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
 	j.Stderr, j.StderrBase64 = text(r.Stderr)
@@ -124,7 +126,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
 		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Duration: j.Duration, Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
-		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused,
+		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {
 		if from != "" {

@@ -80,6 +80,12 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
 
 	err = rt.run(ctx, code, eff, streams, rec, redactor, res)
+	if streams.Out != "" && len(res.Artifacts) > 0 {
+		var e error
+		if res.ArtifactsLeft, e = rt.runs.CopyArtifacts(rec.ID, res.Artifacts, streams.Out, streams.OutReplace); e != nil && err == nil {
+			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, hostError("out", e)
+		}
+	}
 	res.Duration.Total = time.Since(begin).Milliseconds()
 	if err == nil && !res.Cloned && !req.Cold {
 		defer rt.warm(Shape{Kernel: res.Kernel, Arch: req.Arch, MemoryMB: res.MemoryMB, FreshProcess: req.FreshProcess})

@@ -111,6 +111,11 @@ type IO struct {
 	Stdout, Stderr io.Writer
 	// Capture, if not nil, receives a pcap of the guest's network.
 	Capture io.Writer
+	// Out, if not "", is a folder of the host, which exists, that artifacts are copied
+	// into. Result.ArtifactsLeft says which were not (record.Store.CopyArtifacts).
+	Out string
+	// OutReplace has copies replace files that exist in Out.
+	OutReplace bool
 }
 
 // Options say where and how to run; the zero value will do.

@@ -93,6 +93,9 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 	for _, r := range res.ArtifactsRefused {
 		row("not taken", "%s: %s", safe(r.Path), safe(r.Reason))
 	}
+	for _, r := range res.ArtifactsLeft {
+		row("left here", "%s: %s", safe(r.Path), safe(r.Reason))
+	}
 	if len(decisions) > 0 {
 		fmt.Fprintln(w)
 		a.ui.table("PROTO|NAME|PORT|VERDICT|RULE|UP|DOWN|TIME|REASON", decisions[:min(len(decisions), maxNetRows)])

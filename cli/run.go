@@ -33,6 +33,7 @@ type runFlags struct {
 	dirMax, artifacts                       int64
 	ca, pcap, policy, replay, out           string
 	allowNetAny, json, cold, fresh          bool
+	outReplace                              bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -63,7 +64,8 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.replay, "replay", "", "run the request of this record again (ID, a unique prefix, or last); no other flag of the request goes with it")
 	f.policyFlags(cmd)
 	fl.Int64Var(&f.dirMax, "dir-max", 0, "bytes that one --dir may bring (default 256 MiB)")
-	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder")
+	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
+	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
@@ -174,15 +176,16 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		defer file.Close()
 		streams.Capture = file
 	}
+	if f.outReplace && f.out == "" {
+		return a.failedJSON(f.json, usage(errors.New("--out-replace says what --out may do: give both")))
+	}
 	if f.out != "" { // before the run, which is lost else
 		if err := os.MkdirAll(f.out, 0o755); err != nil {
 			return a.failedJSON(f.json, usage(fmt.Errorf("--out: %w", err)))
 		}
 	}
+	streams.Out, streams.OutReplace = f.out, f.outReplace
 	res, err := rt.Run(cmd.Context(), req, streams)
-	if f.out != "" && res != nil && len(res.Artifacts) > 0 {
-		err = errors.Join(err, rt.Runs().CopyArtifacts(res.RunID, res.Artifacts, f.out))
-	}
 	a.code = unitask.ExitCode(res, err)
 	if errors.Is(err, syscall.EPIPE) {
 		a.code = exitPipe
@@ -208,7 +211,7 @@ func recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, id string)
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "replay", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out":
+		case "replay", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace":
 		default:
 			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
 		}
@@ -260,6 +263,9 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	}
 	for _, r := range res.ArtifactsRefused {
 		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
+	}
+	for _, r := range res.ArtifactsLeft {
+		a.ui.note("left in the record, not copied to --out: %s: %s", safe(r.Path), safe(r.Reason))
 	}
 	for _, d := range res.Policy.Denials {
 		a.ui.note("denied: %s", denial(d))

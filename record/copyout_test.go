@@ -1,0 +1,212 @@
+package record
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// finished is a store with a run that left these artifacts, "code" in each.
+func finished(t testing.TB, names ...string) (s *Store, id string, list []Artifact) {
+	t.Helper()
+	s = Open(filepath.Join(t.TempDir(), "runs"))
+	r, err := s.Create(time.Now(), "", "code.js", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.closeFiles)
+	a := r.Artifacts(1<<20, nil)
+	for _, name := range names {
+		if err := a.Begin(0, 0o777, name); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Data([]byte("code")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Close(true); err != nil || len(a.Refused) > 0 {
+		t.Fatal(err, a.Refused)
+	}
+	return s, r.ID, a.Kept
+}
+
+// What a file is after the copying: its bytes, with its mode where it can be executed.
+func seen(name string) string {
+	st, err := os.Lstat(name)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "nothing"
+	case err != nil:
+		return err.Error()
+	case st.IsDir():
+		return "folder"
+	case st.Mode()&os.ModeSymlink != 0:
+		return "link"
+	case st.Mode()&os.ModeNamedPipe != 0:
+		return "pipe"
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	if st.Mode().Perm()&0o111 != 0 {
+		return string(text) + ", executable"
+	}
+	return string(text)
+}
+
+// The folder of --out is the user's, with a repository in it: what code leaves in /out
+// must not become a part of that which other programs read and run.
+func TestAttackOut(t *testing.T) {
+	const zwnj = "\u200c" // without width; HFS+ ignores it
+	for _, c := range []struct {
+		name, artifact string
+		replace        bool
+		at             string // looked at afterwards; "" is the artifact's name
+		want, left     string
+	}{
+		{"a new file", "new", false, "", "code", ""},
+		{"a new file in a new folder", "a/b/new", false, "", "code", ""},
+		{"a new file in an old folder", "sub/new", false, "", "code", ""},
+		{"an executable", "tool.sh", true, "", "code", ""},
+		{"Makefile", "Makefile", false, "", "mine", "exists; --out-replace"},
+		{"Makefile, to be replaced", "Makefile", true, "", "code", ""},
+		{"an executable over one, to be replaced", "run.sh", true, "", "code", ""},
+		{"the ceiling", ".unitask.toml", false, "", "mine", "begins with a dot"},
+		{"the ceiling, to be replaced", ".unitask.toml", true, "", "mine", "begins with a dot"},
+		{"the ceiling, in capitals", ".UNITASK.toml", true, ".unitask.toml", "mine", "begins with a dot"},
+		{"a git hook", ".git/hooks/post-commit", true, "", "nothing", "begins with a dot"},
+		{"a git hook, in capitals", ".Git/hooks/post-commit", true, ".git/hooks/post-commit", "nothing", "begins with a dot"},
+		{"a git hook of a submodule", "sub/.git/hooks/post-commit", true, "", "nothing", "begins with a dot"},
+		{"a git hook, by HFS+'s rules", zwnj + ".git/hooks/post-commit", true, "", "nothing", "begins with a dot"},
+		{"a git hook, with a character without width inside", ".g" + zwnj + "it/hooks/post-commit", true, "", "nothing", "begins with a dot"},
+		{"a git hook, by FAT's rules", "GIT~1/hooks/post-commit", true, "", "nothing", "NAME~1"},
+		{"the ceiling, by FAT's rules", "UNITAS~1.TOM", true, "", "nothing", "NAME~1"},
+		{"a git hook, by way of a link", "repo/hooks/post-commit", true, ".git/hooks/post-commit", "nothing", "not a folder"},
+		{"out of the folder, by way of a link", "outside/x", true, "../x", "nothing", "not a folder"},
+		{"a link that is there", "link", false, "../target", "mine", "exists; --out-replace"},
+		{"a link that is there, to be replaced", "link", true, "../target", "mine", ""},
+		{"a link to nowhere", "dangling", false, "../nowhere", "nothing", "exists; --out-replace"},
+		{"a folder that is there", "sub", true, "", "folder", "exists and is not a file"},
+		{"below a file that is there", "Makefile/x", true, "Makefile", "mine", "not a folder"},
+		{"a pipe that is there", "pipe", true, "", "pipe", "exists and is not a file"},
+		{"the name of the copy in progress", "a/.unitask-x", true, "", "nothing", "begins with a dot"},
+		{"a backup's name", "notes.txt~1~", false, "", "code", ""},
+		{"a dot inside", "a.b..", false, "", "code", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, id, list := finished(t, c.artifact)
+			outer := t.TempDir()
+			dir := filepath.Join(outer, "out")
+			for name, mode := range map[string]os.FileMode{"out/Makefile": 0o644, "out/.unitask.toml": 0o644, "out/run.sh": 0o755, "out/.git/hooks/pre-commit": 0o755, "out/sub/f": 0o644, "target": 0o644} {
+				name = filepath.Join(outer, name)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("mine"), mode)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for name, to := range map[string]string{"repo": ".git", "outside": "..", "link": "../target", "dangling": "../nowhere"} {
+				if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.artifact == "pipe" {
+				if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			left, err := s.CopyArtifacts(id, list, dir, c.replace)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := c.at
+			if at == "" {
+				at = c.artifact
+			}
+			attack.Check(t, "out: "+c.name, c.want, seen(filepath.Join(dir, at)))
+			if c.left == "" && len(left) > 0 || c.left != "" && (len(left) != 1 || left[0].Path != c.artifact || !strings.Contains(left[0].Reason, c.left)) {
+				t.Errorf("left: %+v, want %q", left, c.left)
+			}
+			if stray, _ := filepath.Glob(filepath.Join(dir, "*/.unitask-*")); len(stray) > 0 {
+				t.Errorf("there is %v", stray)
+			}
+		})
+	}
+}
+
+// Two names that are one to the file system: the second does not replace the first.
+// The same name twice is that on every file system.
+func TestAttackOutTwins(t *testing.T) {
+	for _, replace := range []bool{false, true} {
+		s, id, list := finished(t, "a")
+		dir := t.TempDir()
+		left, err := s.CopyArtifacts(id, append(list, list...), dir, replace)
+		if err != nil || len(left) != 1 {
+			t.Fatalf("%v %+v", err, left)
+		}
+		attack.Check(t, "out: two names that are one to the file system", `the folder's file system takes its name for that of "a", which was copied`, left[0].Reason)
+	}
+	// Where the file system knows them apart, both are copied.
+	names := []string{"A", "a", "e\u0301", "\u00e9"}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "probe"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "PROBE")); err == nil {
+		names = names[1:3]
+	}
+	s, id, list := finished(t, names...)
+	if left, err := s.CopyArtifacts(id, list, dir, false); err != nil || len(left) > 0 {
+		t.Errorf("%v %+v", err, left)
+	}
+}
+
+// A folder on the way that is exchanged for a link while copies are made leads nowhere.
+func TestAttackOutRace(t *testing.T) {
+	s, id, list := finished(t, "d/f")
+	outer := t.TempDir()
+	dir, elsewhere := filepath.Join(outer, "out"), filepath.Join(outer, "elsewhere")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(elsewhere, 0o755), os.Mkdir(filepath.Join(dir, ".git"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		d := filepath.Join(dir, "d")
+		for {
+			for _, to := range []string{".git", "../elsewhere"} {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_ = os.RemoveAll(d)
+				_ = os.Symlink(to, d)
+				_ = os.Remove(d)
+				_ = os.Mkdir(d, 0o755)
+			}
+		}
+	}()
+	for range 2000 {
+		// Errors are the race's: a folder may be gone when the file is made in it.
+		_, _ = s.CopyArtifacts(id, list, dir, true)
+	}
+	close(stop)
+	<-done
+	got := ""
+	for _, d := range []string{elsewhere, filepath.Join(dir, ".git")} {
+		entries, err := os.ReadDir(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			got += e.Name()
+		}
+	}
+	attack.Check(t, "out: a folder exchanged for a link", "", got)
+}
