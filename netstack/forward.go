@@ -29,7 +29,8 @@ type forwarder struct {
 	upstream Upstream
 	limits   Limits
 	log      *netlog
-	ctx      context.Context // ends with the network
+	ctx      context.Context // ends with cut, or with the network
+	cut      context.CancelFunc
 
 	rate     *rate.Limiter // new connections
 	open     atomic.Int64
@@ -40,7 +41,7 @@ type forwarder struct {
 	flows  sync.WaitGroup
 }
 
-// enter counts a flow, unless the network is closed.
+// enter counts a flow, unless the network is cut or closed.
 func (f *forwarder) enter() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,11 +52,12 @@ func (f *forwarder) enter() bool {
 	return true
 }
 
-// close waits for every flow; ctx must have ended.
+// close resets every flow, waits until they have ended, and lets no further one begin.
 func (f *forwarder) close() {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
+	f.cut()
 	f.flows.Wait()
 }
 
@@ -64,6 +66,7 @@ func (f *forwarder) close() {
 // is it completed. A refusal is a reset in place of a handshake.
 func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	if !f.enter() {
+		f.log.drop(DropCut)
 		r.Complete(true)
 		return
 	}

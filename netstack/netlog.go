@@ -69,6 +69,7 @@ const (
 	DropARP       Drop = "arp"      // not a question for the gateway
 	DropDHCP      Drop = "dhcp"
 	DropDNS       Drop = "dns"    // queries beyond the rate
+	DropCut       Drop = "cut"    // connections and queries after Cut
 	DropOut       Drop = "unread" // answers the guest did not read
 	DropLog       Drop = "netlog" // decisions beyond maxDecisions
 )

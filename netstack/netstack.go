@@ -154,7 +154,8 @@ func New(cfg Config) (*Network, error) {
 		guest:   theirs,
 	}
 	n.forward = &forwarder{filter: filter{append([]Rule(nil), cfg.Rules...)}, names: newNames(), upstream: cfg.Upstream.withDefaults(),
-		limits: cfg.Limits.withDefaults(), log: n.log, ctx: ctx}
+		limits: cfg.Limits.withDefaults(), log: n.log}
+	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
 	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
 	if n.stack, err = newStack(n.ep); err != nil {
@@ -266,7 +267,11 @@ func (n *Network) handleUDP(p packet) {
 	case p.src != GuestAddr:
 		n.log.drop(DropSource)
 	case p.dst == GatewayAddr && p.dstPort == dnsPort:
-		if !n.queries.Allow() {
+		switch {
+		case n.forward.ctx.Err() != nil:
+			n.log.drop(DropCut)
+			return
+		case !n.queries.Allow():
 			n.log.drop(DropDNS)
 			return
 		}
@@ -328,6 +333,12 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 		}
 	}
 }
+
+// Cut takes the network away from the guest for good: every connection that it has
+// open is reset, and it opens no further one and looks up no name. The host's own
+// conversation with the guest (DialGuest, datagrams) goes on. When Cut returns, no
+// byte of the guest's goes anywhere any more. It may be called more than once.
+func (n *Network) Cut() { n.forward.close() }
 
 // Stats returns what was dropped, by kind.
 func (n *Network) Stats() map[Drop]uint64 { return n.log.counts() }
