@@ -15,10 +15,10 @@ const module = "github.com/unitask/unitask"
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         {"mcp", "", "policy", "image", "guest", "netstack", "vmm", "record"},
-	"mcp":         {"", "policy", "image", "guest", "netstack", "vmm", "record"},
+	"mcp":         {"", "internal/exact", "policy", "image", "guest", "netstack", "vmm", "record"},
 	"":            {"policy", "image", "guest", "netstack", "vmm", "record"},
-	"policy":      {}, "image": {}, "guest": {}, "netstack": {}, "vmm": {}, "record": {},
-	"image/tfs": {}, "hack/bench": {"", "image", "image/tfs", "mcp", "policy", "vmm"}, "hack/dist": {}, "hack/attack": {"internal/attack"}, "internal/attack": {}, "hack/testhome": {"", "image", "vmm"},
+	"policy":      {"internal/exact"}, "image": {}, "guest": {}, "netstack": {}, "vmm": {}, "record": {},
+	"image/tfs": {}, "hack/bench": {"", "image", "image/tfs", "mcp", "policy", "vmm"}, "hack/dist": {}, "hack/attack": {"internal/attack"}, "internal/attack": {}, "internal/exact": {}, "hack/testhome": {"", "image", "vmm"},
 }
 
 type goPackage struct {

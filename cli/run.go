@@ -394,9 +394,10 @@ func packageType(dir string) string {
 	for {
 		text, err := os.ReadFile(filepath.Join(dir, "package.json"))
 		if err == nil {
-			var pkg struct{ Type string }
-			if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg) == nil && (pkg.Type == "module" || pkg.Type == "commonjs") {
-				return pkg.Type
+			var pkg map[string]any // a struct would take Type and TYPE too, which Node does not
+			_ = json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg)
+			if kind := pkg["type"]; kind == "module" || kind == "commonjs" {
+				return kind.(string)
 			}
 			return ""
 		}

@@ -73,7 +73,16 @@ func TokenFile(name string) (*Auth, error) {
 		if len(fields) != 2 || len(fields[1]) < minToken {
 			return nil, fmt.Errorf("token file %s:%d: use NAME TOKEN, the token of %d characters or more", name, n, minToken)
 		}
-		a.tokens = append(a.tokens, namedToken{fields[0], sha256.Sum256([]byte(fields[1]))})
+		named := namedToken{fields[0], sha256.Sum256([]byte(fields[1]))}
+		for _, other := range a.tokens {
+			switch {
+			case other.name != named.name && strings.EqualFold(other.name, named.name):
+				return nil, fmt.Errorf("token file %s:%d: names %q and %q differ only in case: use one", name, n, other.name, named.name)
+			case other.name != named.name && other.hash == named.hash:
+				return nil, fmt.Errorf("token file %s:%d: %q has the same token as %q: each caller needs its own", name, n, named.name, other.name)
+			}
+		}
+		a.tokens = append(a.tokens, named)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("token file %s: %w", name, err)

@@ -175,7 +175,8 @@ func TestTokenFile(t *testing.T) {
 
 func TestBadTokenFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens")
-	for text, want := range map[string]string{"": "no token", "alice": "NAME TOKEN", "alice short": "16 characters", "a b c": "NAME TOKEN", "\n# x\n": "no token"} {
+	for text, want := range map[string]string{"": "no token", "alice": "NAME TOKEN", "alice short": "16 characters", "a b c": "NAME TOKEN", "\n# x\n": "no token",
+		"alice token-number-one-1\nAlice token-number-two-2": `names "alice" and "Alice" differ only in case`, "alice token-number-one-1\nbob token-number-one-1": `"bob" has the same token as "alice"`} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -13,8 +13,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/BurntSushi/toml"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask/internal/exact"
 )
 
 // snippet is code that is kept under a name: a file of the prompts folder. It may begin
@@ -30,11 +31,11 @@ import (
 // Arguments reach the code in process.env.
 type snippet struct {
 	name, file, code string
-	Description      string
+	Description      string `toml:"description"`
 	Arguments        map[string]struct {
-		Description string
-		Required    bool
-	}
+		Description string `toml:"description"`
+		Required    bool   `toml:"required"`
+	} `toml:"arguments"`
 }
 
 // Bounds of a folder of snippets.
@@ -92,12 +93,8 @@ func readSnippet(name string) (*snippet, error) {
 	file := filepath.Base(name)
 	s := &snippet{name: strings.TrimSuffix(file, filepath.Ext(file)), file: file, code: string(text)}
 	if m := frontMatter.FindSubmatch(text); m != nil {
-		meta, err := toml.Decode(string(m[1]), s)
-		if err != nil {
+		if _, err := exact.Decode(string(m[1]), s); err != nil {
 			return nil, fmt.Errorf("front matter: %w", err)
-		}
-		if unknown := meta.Undecoded(); len(unknown) > 0 {
-			return nil, fmt.Errorf("front matter: unknown key %q", unknown[0])
 		}
 	}
 	return s, nil

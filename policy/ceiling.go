@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/unitask/unitask/internal/exact"
 )
 
 // CeilingFile is the name that is looked for, from the working directory upwards.
@@ -165,16 +167,17 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	if !utf8.Valid(text) {
 		return nil, &CeilingError{name, 1, errors.New("is not UTF-8 text")}
 	}
-	meta, err := toml.NewDecoder(bytes.NewReader(text)).Decode(c)
+	meta, err := exact.Decode(string(text), c)
 	if err != nil {
+		var key *exact.KeyError
+		if errors.As(err, &key) {
+			return nil, c.wrong(key.Key[0], err)
+		}
 		var parse toml.ParseError
 		if errors.As(err, &parse) {
 			return nil, &CeilingError{name, parse.Position.Line, errors.New(strings.TrimPrefix(parse.Message, "toml: "))}
 		}
 		return nil, &CeilingError{name, c.lineIn(err.Error()), errors.New(strings.TrimPrefix(err.Error(), "toml: "))}
-	}
-	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return nil, c.wrong(unknown[0][0], fmt.Errorf("unknown key %q", unknown[0].String()))
 	}
 	if kind := meta.Type("principals"); kind != "" && kind != "Hash" {
 		return nil, c.wrong("principals", fmt.Errorf("principals is a %s: use [principals.NAME]", strings.ToLower(kind)))

@@ -84,7 +84,11 @@ func net(e Effective) any { return e.AllowNet }
 func TestBadCeilings(t *testing.T) {
 	for text, want := range map[string]string{
 		"memoryMb = \"512\"":                       "test.toml:1:",
-		"\n\nmemoryMB = 5":                         "", // keys are not told apart by case: too little memory
+		"\n\nmemoryMB = 512":                       `test.toml:3: unknown key "memoryMB": keys are exact, write memoryMb`,
+		"allowNet = []\nALLOWNET = [\"a.com\"]":    `test.toml:2: keys "allowNet" and "ALLOWNET" differ only in case`,
+		"[principals.a]\nallownet = []":            `unknown key "principals.a.allownet": keys are exact, write allowNet`,
+		"[Principals.a]\nmemoryMb = 512":           `test.toml:1: unknown key "Principals.a": keys are exact, write principals`,
+		"[principals.a]\n[principals.A]":           `keys "principals.a" and "principals.A" differ only in case`,
 		"# x\nmemory = 5":                          `test.toml:2: unknown key "memory"`,
 		"memoryMb = 1":                             "test.toml:1: memoryMb 1: must be from 128",
 		"memoryMb = 0":                             "must be more than 0",
