@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/record"
@@ -194,7 +195,7 @@ func (rt *Runtime) bootSpec(spec machineSpec) vmm.Boot {
 	// reboot=t, panic=-1: a stop is a reset, which -no-reboot turns into an end.
 	// The rest saves boot time: no self-tests, no IPv6, no audit, no zeroing.
 	args := []string{"console=" + serial, "quiet", "reboot=t", "panic=-1", "cryptomgr.notests", "ipv6.disable=1", "lsm=landlock",
-		"audit=0", "init_on_alloc=0", "unitask.heap=" + strconv.Itoa(heapMB(spec.memoryMB))}
+		"audit=0", "init_on_alloc=0", "unitask.arg=" + node.HeapArg(spec.memoryMB)}
 	if spec.fresh {
 		args = append(args, "unitask.lazy")
 	}
@@ -206,11 +207,6 @@ func (rt *Runtime) bootSpec(spec machineSpec) vmm.Boot {
 	boot.Append = strings.Join(args, " ")
 	return boot
 }
-
-// heapMB is V8's old-space limit for a machine: what is left when the kernel,
-// Node's own memory and the young generation have theirs. Below it V8 collects
-// harder; above it the kernel would kill the process.
-func heapMB(memoryMB int) int { return max(memoryMB-136-memoryMB/16, 40) }
 
 // tscKHz measures the host's time stamp counter once a boot.
 func (rt *Runtime) tscKHz() int {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -263,7 +264,7 @@ const (
 
 func rehearse(ctx context.Context, network *netstack.Network, times int, snapshot bool) error {
 	for i := range times {
-		if err := guest.Rehearse(ctx, network, snapshot && i == times-1); err != nil {
+		if err := guest.Rehearse(ctx, network, node.Rehearsal, snapshot && i == times-1); err != nil {
 			return err
 		}
 	}

@@ -16,8 +16,8 @@ var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         {"mcp", "", "policy", "image", "guest", "netstack", "vmm", "record"},
 	"mcp":         {"", "internal/exact", "policy", "image", "guest", "netstack", "vmm", "record"},
-	"":            {"policy", "image", "guest", "netstack", "vmm", "record"},
-	"policy":      {"internal/exact"}, "image": {}, "guest": {}, "netstack": {}, "vmm": {}, "record": {},
+	"":            {"policy", "image", "guest", "guest/node", "netstack", "vmm", "record"},
+	"policy":      {"internal/exact"}, "image": {}, "guest": {}, "guest/node": {}, "netstack": {}, "vmm": {}, "record": {},
 	"image/tfs": {}, "hack/bench": {"", "image", "image/tfs", "mcp", "policy", "vmm"}, "hack/dist": {}, "hack/attack": {"internal/attack"}, "internal/attack": {}, "internal/exact": {}, "hack/testhome": {"", "image", "vmm"},
 }
 

@@ -138,7 +138,7 @@ func TestHostilePaths(t *testing.T) {
 		{false, work + "/a.txt", "/etc/passwd", "can have"},
 		{false, work + "/a.txt", "/work/../etc/passwd", "can have"},
 		{false, work + "/a.txt", "/proc/self/mem", "can have"},
-		{false, work + "/a.txt", "/unitask/lib/agent.js", "can have"},
+		{false, work + "/a.txt", "/unitask/lib/preload.js", "can have"},
 		{false, work + "/a.txt", "/", "can have"},
 		{false, work + "/a.txt", "/out/x", "comes back"},
 		{false, work + "/a.txt", "/work/\x00", "NUL"},

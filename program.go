@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -70,8 +71,8 @@ func checkCode(req Request) (program, error) {
 	switch {
 	case len(p.text) > MaxCode:
 		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", MaxCode))
-	case !isSource(path.Ext(p.path)):
-		return bad("path", fmt.Sprintf("%q", p.path), "must end in .js, .cjs, .mjs, .ts, .cts or .mts")
+	case !node.IsSource(path.Ext(p.path)):
+		return bad("path", fmt.Sprintf("%q", p.path), "must end in "+strings.Join(node.Extensions, ", "))
 	case p.packageType != "" && p.packageType != "module" && p.packageType != "commonjs":
 		return bad("packageType", fmt.Sprintf("%q", p.packageType), "must be module or commonjs")
 	}
@@ -103,14 +104,6 @@ func checkCode(req Request) (program, error) {
 		}
 	}
 	return p, nil
-}
-
-func isSource(ext string) bool {
-	switch ext {
-	case ".js", ".cjs", ".mjs", ".ts", ".cts", ".mts":
-		return true
-	}
-	return false
 }
 
 // maxPath bounds a path inside the guest, as PATH_MAX does.
@@ -159,7 +152,7 @@ func (p *program) files() []guest.File {
 	}
 	return append(files,
 		guest.File{Path: p.path, Mode: 0o644, Size: int64(len(p.text))},
-		guest.File{Path: guest.MainLink, Mode: fs.ModeSymlink, Target: p.path})
+		guest.File{Path: node.MainLink, Mode: fs.ModeSymlink, Target: p.path})
 }
 
 func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -260,7 +261,7 @@ func collect(ctx context.Context, conn *guest.Conn, to *record.Artifacts, res *R
 // ended fills in how the code ended by itself.
 func (r *Result) ended(end guest.End, stderrTail string) {
 	switch {
-	case end.OOM || (end.Signal == sigabrt && strings.Contains(stderrTail, "JavaScript heap out of memory")):
+	case end.OOM || node.OutOfMemory(end.Signal, stderrTail):
 		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, outOfMemory(r.MemoryMB)
 	case end.Signal != 0:
 		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, exitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
@@ -268,8 +269,6 @@ func (r *Result) ended(end guest.End, stderrTail string) {
 		r.Outcome, r.ExitCode = OutcomeExited, end.Code
 	}
 }
-
-const sigabrt = 6
 
 // classify turns an error into the outcome that it means; it returns nil for a
 // time-out, which is a result.

@@ -28,7 +28,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -212,7 +211,7 @@ func Open(opts Options) (*Runtime, error) {
 		opts.Events = func(Event) {}
 	}
 	events := opts.Events
-	images, err := image.Open(opts.Home, guest.Sources, func(msg string) { events(Event{Kind: EventImage, Message: msg}) })
+	images, err := image.Open(opts.Home, nodePayload(), func(msg string) { events(Event{Kind: EventImage, Message: msg}) })
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}

@@ -305,10 +305,6 @@ func (c *Conn) Relay(ports []uint16) error {
 	return nil
 }
 
-// MainLink is the link that Node was told to run; Start's caller puts it, and
-// its target is the code.
-const MainLink = "/unitask/main"
-
 // Start starts the code, with fresh entropy for it, and waits until Node has
 // taken both.
 func (c *Conn) Start(ctx context.Context, s Start) error {

@@ -11,16 +11,16 @@ import (
 // rehearsals counts them, to tell their programs apart.
 var rehearsals atomic.Int64
 
-// Rehearse goes the whole way of a run with a throw-away program, so that what every
+// Rehearse goes the whole way of a run with a throw-away program, a script, so that what every
 // run takes is compiled, and translated where the machine is emulated. The guest is
 // then as it was before: it waits for its seed. Nothing random comes of it. The last
 // one before a snapshot leaves no garbage.
-func Rehearse(ctx context.Context, n Network, last bool) error {
+func Rehearse(ctx context.Context, n Network, program string, last bool) error {
 	kind := "again"
 	if last {
 		kind = "last"
 	}
-	err := rehearse(ctx, n, kind)
+	err := rehearse(ctx, n, program, kind)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -30,7 +30,7 @@ func Rehearse(ctx context.Context, n Network, last bool) error {
 	return nil
 }
 
-func rehearse(ctx context.Context, n Network, kind string) error {
+func rehearse(ctx context.Context, n Network, program, kind string) error {
 	if err := ask(ctx, n, []byte("UTW1"), func(p []byte) bool { return string(p) == "UTW1" }); err != nil {
 		return err
 	}
@@ -42,9 +42,9 @@ func rehearse(ctx context.Context, n Network, kind string) error {
 	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
 	defer stop()
 	// Another text each time, so that it is compiled each time, in another folder, so
-	// that it is looked for each time. agent.js removes it.
+	// that it is looked for each time. preload.js removes it.
 	number := rehearsals.Add(1)
-	dir, code := fmt.Sprintf("/tmp/.rehearsal-%d", number), fmt.Sprintf("%s// %d\n", rehearsal, number)
+	dir, code := fmt.Sprintf("/tmp/.rehearsal-%d", number), fmt.Sprintf("%s// %d\n", program, number)
 	for _, f := range []File{
 		{Path: dir, Mode: os.ModeDir | 0o755, User: true},
 		{Path: dir + "/code.js", Mode: 0o644, Size: int64(len(code))},

@@ -7,22 +7,30 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 )
 
 // guestPart is the part that holds the guest's own compiled programs.
 const guestPart = "guest"
 
-// guestDigest is the digest over all of the guest's sources.
+// certificatesPart holds the certificates that programs trust.
+const certificatesPart = "ca-certificates"
+
+// libraryFile is the payload's library in it.
+const libraryFile = "shim.node"
+
+// guestDigest is the digest over all of the guest's sources, and how its program is started.
 func (s *Store) guestDigest() (string, error) {
 	h := sha256.New()
-	err := fs.WalkDir(s.guest, ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(s.payload.Sources, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := fs.ReadFile(s.guest, name)
+		text, err := fs.ReadFile(s.payload.Sources, name)
 		if err != nil {
 			return err
 		}
@@ -33,6 +41,10 @@ func (s *Store) guestDigest() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read guest sources: %w", err)
 	}
+	for _, name := range slices.Sorted(maps.Keys(s.payload.Files)) {
+		fmt.Fprintf(h, "%s %d\n%s", name, len(s.payload.Files[name]), s.payload.Files[name])
+	}
+	fmt.Fprintf(h, "%s %q %q\n", s.payload.Library, s.payload.LibrarySources, s.payload.execText())
 	return "sha256-" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
@@ -47,15 +59,15 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 	if have, err := s.Part(arch, guestPart); err == nil && have.Digest == digest {
 		return nil
 	}
-	node, err := s.Part(arch, "node")
+	headers, err := s.Part(arch, s.payload.Parts[0])
 	if err != nil {
 		return err
 	}
-	s.logf("compiling the guest's init and shim for %s", arch)
+	s.logf("compiling the guest's programs for %s", arch)
 	return s.addPart(arch, guestPart, func(dir string) (Part, error) {
 		part := Part{Name: guestPart, Version: digest[7:19], Digest: digest, From: "source", License: "MIT"}
 		src := filepath.Join(dir, "src")
-		if err := os.CopyFS(src, s.guest); err != nil {
+		if err := os.CopyFS(src, s.payload.Sources); err != nil {
 			return part, err
 		}
 		cc := compiler(arch)
@@ -63,8 +75,8 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "agent/agent.c", "agent/relay.c")...); err != nil {
 			return part, err
 		}
-		err := compile(ctx, src, cc, append(base, filepath.Join(dir, "shim.node"), "-shared", "-fPIC", "-pthread", "-I", node.dir, "shim/shim.c", "agent/agent.c")...)
-		return part, err
+		library := append(base, filepath.Join(dir, libraryFile), "-shared", "-fPIC", "-pthread", "-I", headers.dir)
+		return part, compile(ctx, src, cc, append(library, s.payload.LibrarySources...)...)
 	})
 }
 

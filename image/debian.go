@@ -186,7 +186,7 @@ func debianFiles(part string, arch Arch) selector {
 		return inRoot(lib + "libgcc_s.so.1")
 	case "busybox":
 		return inRoot("bin/busybox")
-	case "ca-certificates":
+	case certificatesPart:
 		return func(name string) (string, bool) {
 			ok, _ := path.Match("usr/share/ca-certificates/mozilla/*.crt", name)
 			return "certs/" + path.Base(name), ok

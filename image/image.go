@@ -14,7 +14,6 @@ package image
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -124,22 +123,22 @@ func (im *Image) Size() int64 {
 // Store is a folder of parts and images: $UNITASK_HOME. It holds no state of
 // its own; any number of processes may use one folder.
 type Store struct {
-	home  string
-	guest fs.FS
-	log   func(string)
+	home    string
+	payload Payload
+	log     func(string)
 }
 
 // Open returns the store in the folder home, which is created when missing.
-// guest holds the sources of the guest's own programs (guest.Sources). log, if
-// not nil, is told in one short line each what a long call is doing.
-func Open(home string, guest fs.FS, log func(string)) (*Store, error) {
+// payload is the language that its images run. log, if not nil, is told in one short
+// line each what a long call is doing.
+func Open(home string, payload Payload, log func(string)) (*Store, error) {
 	if log == nil {
 		log = func(string) {}
 	}
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w (UNITASK_HOME names another folder)", err)
 	}
-	return &Store{home: home, guest: guest, log: log}, nil
+	return &Store{home: home, payload: payload, log: log}, nil
 }
 
 // Home is the store's folder.

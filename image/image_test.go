@@ -35,7 +35,7 @@ func TestLock(t *testing.T) {
 				t.Errorf("%s for %s has no digest", p.Name, arch)
 			}
 		}
-		for _, name := range partsOf(Linux) {
+		for _, name := range fakeStore(t).partsOf(Linux) {
 			if !names[name] {
 				t.Errorf("no %s for %s", name, arch)
 			}
@@ -278,8 +278,11 @@ func TestExt4(t *testing.T) {
 // the store, which does not look into them.
 func fakeStore(t *testing.T) *Store {
 	t.Helper()
-	sources := fstest.MapFS{"agent/agent.js": {Data: []byte("//")}, "agent/rehearsal.js": {Data: []byte("//")}}
-	s, err := Open(t.TempDir(), sources, nil)
+	payload := Payload{
+		Sources: fstest.MapFS{"agent/agent.c": {Data: []byte("//")}}, Parts: []string{"node", "libc", "libstdc++", "libgcc"},
+		Program: "/usr/bin/node", Args: []string{"node"}, Library: "/unitask/lib/shim.node", Files: map[string]string{"/unitask/lib/preload.js": "//"},
+	}
+	s, err := Open(t.TempDir(), payload, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +368,7 @@ func TestBuildAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			other, err := Open(s.Home(), s.guest, nil)
+			other, err := Open(s.Home(), s.payload, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -462,7 +465,7 @@ func TestSweep(t *testing.T) {
 func TestVendorFrom(t *testing.T) {
 	s := fakeStore(t)
 	// The vendor folder of another machine's store.
-	other, err := Open(t.TempDir(), s.guest, nil)
+	other, err := Open(t.TempDir(), s.payload, nil)
 	must(t, err)
 	taken, err := other.VendorFrom(t.Context(), HostArch(), s.vendorDir(HostArch()))
 	if err != nil || len(taken) != 8 {

@@ -36,7 +36,7 @@ var busyboxTools = []string{"sh", "ash", "awk", "base64", "basename", "bunzip2",
 
 // linuxTree is the root disk of the linux guest.
 func (s *Store) linuxTree(arch Arch) (tree, []Part, error) {
-	t, parts, err := s.payload(arch)
+	t, parts, err := s.payloadTree(arch)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/unitask/unitask/image/tfs"
 )
@@ -42,7 +43,7 @@ const nanosScratch = 512 << 20
 
 // nanosTree is the root filesystem of the nanos guest.
 func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
-	t, parts, err := s.payload(arch)
+	t, parts, err := s.payloadTree(arch)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,11 +67,20 @@ var nanosProc = map[string]string{
 }
 
 // nanosRoot is the root tuple's configuration: these keys and no others.
-func nanosRoot(klibs bool) tfs.Tuple {
+func nanosRoot(p Payload, klibs bool) tfs.Tuple {
+	var args []tfs.Value
+	for _, arg := range p.Args {
+		args = append(args, arg)
+	}
+	var env tfs.Tuple
+	for _, variable := range p.Env {
+		name, value, _ := strings.Cut(variable, "=")
+		env = append(env, tfs.Pair{Name: name, Value: value})
+	}
 	t := tfs.Tuple{
-		{Name: "program", Value: "/usr/bin/node"},
-		{Name: "arguments", Value: []tfs.Value{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", guestLib + "/agent.js", "/unitask/main"}},
-		{Name: "environment", Value: tfs.Tuple{{Name: "PATH", Value: "/usr/local/bin:/usr/bin:/bin"}, {Name: "HOME", Value: "/home/user"}, {Name: "LD_PRELOAD", Value: guestLib + "/shim.node"}}},
+		{Name: "program", Value: p.Program},
+		{Name: "arguments", Value: args},
+		{Name: "environment", Value: env},
 		{Name: "cwd", Value: "/work"},
 		// The one address, without DHCP's round trip; an Ethernet's MTU and not
 		// the 1460 that Nanos starts from.
@@ -99,7 +109,7 @@ func (s *Store) buildNanos(arch Arch, digest, dir string) ([]Part, string, error
 	if klib := release.path(nanosKlibs, sandboxKlib); exists(klib) {
 		d.klibs[sandboxKlib] = klib
 	}
-	d.rootTuple = nanosRoot(len(d.klibs) > 0)
+	d.rootTuple = nanosRoot(s.payload, len(d.klibs) > 0)
 	if arch == AMD64 {
 		if d.boot, err = os.ReadFile(release.path(nanosBoot)); err != nil {
 			return nil, "", err

@@ -261,7 +261,7 @@ func TestNanosDisk(t *testing.T) {
 	for _, e := range entries {
 		seen[e.Path] = e.Mode
 	}
-	for _, want := range []string{"/tmp", "/proc/self/stat", "/unitask/lib/agent.js", "/etc/hosts"} {
+	for _, want := range []string{"/tmp", "/proc/self/stat", "/unitask/lib/preload.js", "/etc/hosts"} {
 		if _, ok := seen[want]; !ok {
 			t.Errorf("no %s in %v", want, seen)
 		}

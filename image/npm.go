@@ -74,7 +74,7 @@ func unpackTgz(file, dir string, want selector) error {
 	return nil
 }
 
-// npmFiles: Node's binary, and the headers that the shim is compiled with.
+// npmFiles: Node's binary, and the headers that a library is compiled with.
 func npmFiles(name string) (string, bool) {
 	name = strings.TrimPrefix(name, "package/")
 	switch name {

@@ -5,52 +5,78 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"sort"
+	"strings"
 )
 
 // Paths and addresses inside the guest that the guest's programs know as well.
 const (
-	guestLib    = "/unitask/lib" // agent.js, rehearsal.js, shim.node
-	guestAddr   = "10.0.2.15"    // the one address that netstack serves
-	gatewayAddr = "10.0.2.2"     // netstack's own address, and the resolver's
+	execFile    = "/unitask/lib/exec" // how PID 1 starts the program (guest/init)
+	guestAddr   = "10.0.2.15"         // the one address that netstack serves
+	gatewayAddr = "10.0.2.2"          // netstack's own address, and the resolver's
 )
 
-// payload is what both kernels have: Node, its libraries, the agent and the
-// few files of /etc that Node and libc read.
-func (s *Store) payload(arch Arch) (tree, []Part, error) {
+// Payload is the language that images run: what it is made of and how it is started.
+type Payload struct {
+	// Sources are the C sources of the guest's own programs, the language's among them.
+	Sources fs.FS
+	// Parts are the vendored parts that it is made of. The first one holds the
+	// program, under its base name; of the others everything below their root folder
+	// is at the same place in the guest.
+	Parts []string
+	// Program is the program's path in the guest.
+	Program string
+	// Args and Env start it; Args begins with its own name.
+	Args, Env []string
+	// Library is the path in the guest of a shared object that is compiled from
+	// LibrarySources, with headers from the first part.
+	Library        string
+	LibrarySources []string
+	// Files are texts that it brings, by their path in the guest.
+	Files map[string]string
+}
+
+// execText is the program's path, its arguments and its environment as PID 1 reads them.
+func (p Payload) execText() string {
+	list := func(s []string) string { return strings.Join(s, "\x00") + "\x00\x00" }
+	return p.Program + "\x00" + list(p.Args) + list(p.Env)
+}
+
+// payloadTree is what both kernels have: the language, the guest's own programs and the
+// few files of /etc that libc reads.
+func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	t := tree{}
 	var parts []Part
-	for _, name := range []string{"node", "libc", "libstdc++", "libgcc", "ca-certificates", guestPart} {
+	for _, name := range append(slices.Clone(s.payload.Parts), certificatesPart, guestPart) {
 		p, err := s.Part(arch, name)
 		if err != nil {
 			return nil, nil, err
 		}
 		parts = append(parts, p)
 		switch name {
-		case "node":
-			t.file("/usr/bin/node", 0o755, p.path("node"))
-		case "ca-certificates":
+		case s.payload.Parts[0]:
+			t.file(s.payload.Program, 0o755, p.path(path.Base(s.payload.Program)))
+		case certificatesPart:
 			bundle, err := certBundle(p.path("certs"))
 			if err != nil {
 				return nil, nil, err
 			}
 			t.text("/etc/ssl/certs/ca-certificates.crt", bundle)
 		case guestPart:
-			t.file(guestLib+"/shim.node", 0o755, p.path("shim.node"))
+			t.file(s.payload.Library, 0o755, p.path(libraryFile))
 		default:
 			if err := t.copyRoot(p); err != nil {
 				return nil, nil, fmt.Errorf("read part %s: %w", name, err)
 			}
 		}
 	}
-	for _, js := range []string{"agent.js", "rehearsal.js"} {
-		text, err := fs.ReadFile(s.guest, "agent/"+js)
-		if err != nil {
-			return nil, nil, err
-		}
-		t.text(guestLib+"/"+js, string(text))
+	for name, text := range s.payload.Files {
+		t.text(name, text)
 	}
+	t.text(execFile, s.payload.execText())
 	t.text("/etc/passwd", "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n")
 	t.text("/etc/group", "root:x:0:\nuser:x:1000:\n")
 	t.text("/etc/hosts", "127.0.0.1 localhost unitask\n::1 localhost\n")

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "unitask image %d %s %s\nguest %s\n", builderVersion, kernel, arch, guest)
-	for _, name := range partsOf(kernel) {
+	for _, name := range s.partsOf(kernel) {
 		p, err := s.Part(arch, name)
 		if err != nil {
 			return "", err
@@ -41,8 +42,8 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 }
 
 // partsOf names the parts an image is made of, the guest's own programs aside.
-func partsOf(kernel Kernel) []string {
-	parts := []string{"node", "libc", "libstdc++", "libgcc", "ca-certificates"}
+func (s *Store) partsOf(kernel Kernel) []string {
+	parts := append(slices.Clone(s.payload.Parts), certificatesPart)
 	if kernel == Nanos {
 		return append(parts, nanosPart)
 	}
@@ -119,7 +120,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	}
 	for _, p := range parts {
 		im.Parts = append(im.Parts, p.Name+" "+p.Version)
-		if p.Name == "node" {
+		if p.Name == s.payload.Parts[0] {
 			im.Node = p.Version
 		}
 	}

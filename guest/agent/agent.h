@@ -1,7 +1,7 @@
 // The guest side of the conversation with the host: what both kernels share.
 //
 // On Linux it runs in PID 1 (../init/init.c); on Nanos, which has one process,
-// in a thread of Node's own process (../shim/shim.c). The two give it the
+// in a thread of Node's own process (../nanos/nanos.c). The two give it the
 // program's standard streams, a control channel to Node's main thread and a
 // few hooks; everything the host sees comes from agent.c.
 //
@@ -35,7 +35,7 @@ struct agent {
 	uint32_t gateway;      // the host's address, network byte order
 	int in_w;              // write end of the program's stdin
 	int out_r, err_r;      // read ends of its stdout and stderr
-	int ctl;               // stream to Node's main thread, see agent.js
+	int ctl;               // stream to Node's main thread, see ../node/preload.js
 	int event;             // becomes readable when the program may have ended
 	int lazy;              // 1: Node is started by the start frame, not before
 	int again_ms;          // after so long without an event, look again: a kernel may lose

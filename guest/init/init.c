@@ -226,9 +226,45 @@ static void as_user(void)
 		_exit(125);
 }
 
-static char *node_env[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", "LD_PRELOAD=/unitask/lib/shim.node", NULL};
+// What to start, from the image (image/payload.go writes it): a path, the arguments,
+// and the environment, each string with a NUL behind it and each list with another.
+#define EXEC_FILE "/unitask/lib/exec"
 
-// spawn starts Node with agent.js preloaded; it waits there for the start.
+enum { EXEC_SIZE = 4096, EXEC_STRINGS = 32 };
+
+static char exec_text[EXEC_SIZE];
+static char *exec_path, *exec_args[EXEC_STRINGS + 2], *exec_env[EXEC_STRINGS + 1];
+
+// take_list takes the strings of a list and returns what is behind it.
+static char *take_list(char *text, char **list)
+{
+	size_t n = 0;
+	for (; *text; text += strlen(text) + 1)
+		if (n < EXEC_STRINGS)
+			list[n++] = text;
+	return text + 1;
+}
+
+static void read_exec(void)
+{
+	int fd = open(EXEC_FILE, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, exec_text, sizeof exec_text - 4);
+	if (n <= 0)
+		die(EXEC_FILE);
+	close(fd);
+	exec_path = exec_text;
+	// An argument of the machine's own, from the kernel's command line, stands
+	// before the others.
+	const char *own = kernel_arg("unitask.arg=");
+	char *env = take_list(exec_path + strlen(exec_path) + 1, exec_args);
+	if (own) {
+		memmove(exec_args + 2, exec_args + 1, EXEC_STRINGS * sizeof *exec_args);
+		exec_args[1] = strdup(own);
+	}
+	take_list(env, exec_env);
+}
+
+// spawn starts the program; it waits for the start.
 static void spawn(struct agent *a)
 {
 	(void)a;
@@ -236,9 +272,6 @@ static void spawn(struct agent *a)
 	if (pid < 0)
 		die("fork");
 	if (pid == 0) {
-		char heap[64];
-		const char *mb = kernel_arg("unitask.heap=");
-		snprintf(heap, sizeof heap, "--max-old-space-size=%s", mb ? mb : "256");
 		sigset_t none;
 		sigemptyset(&none);
 		sigprocmask(SIG_SETMASK, &none, NULL);
@@ -252,8 +285,7 @@ static void spawn(struct agent *a)
 		as_user();
 		if (chdir("/home/user") < 0)
 			_exit(125);
-		char *argv[] = {"node", heap, "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", "/unitask/lib/agent.js", "/unitask/main", NULL};
-		execve("/usr/bin/node", argv, node_env);
+		execve(exec_path, exec_args, exec_env);
 		_exit(126);
 	}
 	node_pid = pid;
@@ -318,8 +350,8 @@ static void direct(const char *script)
 	pid_t pid = fork();
 	if (pid == 0) {
 		as_user();
-		char *argv[] = {"node", (char *)script, NULL};
-		execve("/usr/bin/node", argv, node_env);
+		char *argv[] = {exec_args[0], (char *)script, NULL};
+		execve(exec_path, argv, exec_env);
 		_exit(126);
 	}
 	int status = 0;
@@ -342,6 +374,7 @@ int main(void)
 	put("/proc/sys/vm/overcommit_memory", "1");
 	put("/proc/sys/kernel/printk", "1");
 	put("/proc/self/oom_score_adj", "-1000");
+	read_exec();
 	const char *script = kernel_arg("unitask.direct=");
 	if (script)
 		direct(script);

@@ -1,0 +1,155 @@
+// Nanos has one process: the agent is a thread of the program's own.
+#define _GNU_SOURCE
+#include "nanos.h"
+
+#include "../agent/agent.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+int is_nanos(void)
+{
+	struct utsname u;
+	return uname(&u) == 0 && strcmp(u.sysname, "Linux") != 0;
+}
+
+static pthread_t agent_thread;
+static int event_w = -1;      // the agent's event: how the program ends
+static atomic_int ending;     // somebody is ending the program already
+static int console = -1;
+
+int nanos_attached(void) { return event_w >= 0; }
+
+void nanos_end(int code, int sig)
+{
+	int32_t how[2] = {code, sig};
+	if (event_w < 0 || pthread_equal(pthread_self(), agent_thread))
+		return;
+	if (atomic_exchange(&ending, 1) == 0 && write(event_w, how, sizeof how) < 0)
+		return;
+	struct timespec long_time = {.tv_sec = 10};
+	while (nanosleep(&long_time, &long_time) < 0)
+		;
+}
+
+static void on_program_exit(int code, void *arg)
+{
+	(void)arg;
+	fflush(NULL);
+	nanos_end(code & 0xff, 0);
+}
+
+void nanos_signal(int sig)
+{
+	nanos_end(0, sig);
+	_exit(128 + sig);
+}
+
+static int nanos_ended(struct agent *a, struct agent_end *end)
+{
+	int32_t how[2];
+	if (read(a->event, how, sizeof how) != sizeof how)
+		return 0;
+	end->code = how[0];
+	end->signal = how[1];
+	return 1;
+}
+
+// nanos_seed sets the clock, and makes the kernel's generator take fresh seeds of
+// its own: it does after 64 KiB. Writing to /dev/urandom does nothing there.
+static void nanos_seed(const uint8_t *entropy, size_t n, int64_t now_ns)
+{
+	static uint8_t junk[4096];
+	struct timespec ts = {.tv_sec = now_ns / 1000000000, .tv_nsec = now_ns % 1000000000};
+	clock_settime(CLOCK_REALTIME, &ts);
+	for (int i = 0; i < 17; i++)
+		if (getrandom(junk, sizeof junk, 0) < 0)
+			break;
+	(void)entropy;
+	(void)n;
+}
+
+// nanos_relay needs no relay: connect (libc.c) sends such connections to the gateway
+// itself. Nanos's loopback now and then stops for good when more than a window is
+// written at once, so the less goes over it the better.
+static uint16_t relayed[AGENT_MAX_RELAYS];
+static atomic_size_t relayed_count;
+
+int nanos_relayed(uint16_t port)
+{
+	for (size_t i = 0; i < relayed_count; i++)
+		if (relayed[i] == port)
+			return 1;
+	return 0;
+}
+
+static int nanos_relay(struct agent *a, const uint16_t *ports, size_t n)
+{
+	(void)a;
+	memcpy(relayed, ports, n * sizeof *ports);
+	relayed_count = n;
+	return 0;
+}
+
+static void *run_agent(void *arg)
+{
+	struct agent_end end = {0};
+	agent_run(arg, &end);
+	_exit(125);
+	return NULL;
+}
+
+int nanos_attach(void)
+{
+	static struct agent a;
+	int in[2], out[2], err[2], ctl[2], event[2];
+	if (pipe(in) < 0 || pipe(out) < 0 || pipe(err) < 0 || pipe(event) < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, ctl) < 0)
+		return -1;
+	console = dup(STDERR_FILENO);
+	fflush(NULL);
+	if (console < 0 || dup2(in[0], 0) < 0 || dup2(out[1], 1) < 0 || dup2(err[1], 2) < 0)
+		return -1;
+	close(in[0]);
+	close(out[1]);
+	close(err[1]);
+	event_w = event[1];
+	a = (struct agent){
+		.kernel = "nanos",
+		.again_ms = 50,
+		.gateway = inet_addr(GATEWAY_IP),
+		.in_w = in[1],
+		.out_r = out[0],
+		.err_r = err[0],
+		.ctl = ctl[0],
+		.event = event[0],
+		.log = console,
+		.seed = nanos_seed,
+		.relay = nanos_relay,
+		.ended = nanos_ended,
+	};
+	// The agent's thread takes no signals: they belong to the program.
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int failed = pthread_create(&agent_thread, NULL, run_agent, &a);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (failed || on_exit(on_program_exit, NULL) != 0)
+		return -1;
+	// Signals that end a process by default would end the machine without a
+	// word. SIGSEGV and SIGBUS stay: V8 has uses for them.
+	// Node's own handlers for SIGTERM and SIGINT do no more than that.
+	static const int fatal[] = {SIGABRT, SIGILL, SIGFPE, SIGTRAP, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR2, SIGALRM, SIGSYS};
+	struct sigaction act = {.sa_handler = nanos_signal};
+	for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
+		sigaction(fatal[i], &act, NULL);
+	return ctl[1];
+}

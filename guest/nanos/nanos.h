@@ -1,0 +1,28 @@
+// What is Nanos's own among the guest's programs: the agent in a thread of the
+// program (nanos.c) and the functions that stand before libc's (libc.c).
+#ifndef UNITASK_NANOS_H
+#define UNITASK_NANOS_H
+
+#include <stdint.h>
+
+#define GATEWAY_IP "10.0.2.2"
+
+int is_nanos(void);
+
+// nanos_attach makes the program's standard streams, starts the agent, and returns
+// the program's end of the control channel; -1 if it can't.
+int nanos_attach(void);
+int nanos_attached(void);
+
+// nanos_end tells the agent how the program ends and waits until the host has
+// seen everything; the host then kills the machine. Safe in a signal handler.
+// Where no agent was attached it returns.
+void nanos_end(int code, int sig);
+
+// nanos_signal ends the program as that signal does.
+void nanos_signal(int sig);
+
+// nanos_relayed says that connections to this port of the loopback go to the gateway.
+int nanos_relayed(uint16_t port);
+
+#endif

@@ -1,0 +1,270 @@
+// A Node addon for what JavaScript cannot do in the guest.
+//
+//   attach()      returns the descriptor of the control channel to the agent. On
+//                 linux PID 1 has made it, and it is 3. On Nanos, which has one
+//                 process, nanos_attach starts the agent in a thread.
+//   nanos         whether this is Nanos.
+//   seed(buffer)  mixes the bytes into OpenSSL's generator, which after a clone
+//                 holds the same state as every other clone of its template.
+//                 Node exports RAND_add (openssl/rand.h). It also seeds V8's
+//                 Math.random, which no context has used yet.
+//   protect(text) holds the program to permissions on paths (Nanos, with unveil): text
+//                 has them in turns, each with a NUL behind it.
+//   tidy(all)     empties V8's nursery, so that the user's code starts with all of it;
+//                 all collects the old garbage too, so that no collection is under way.
+//   rehearsing(yes)
+//                 keeps what is compiled from now on from being optimized early.
+//   reallyExit(code)
+//                 ends the program at once (quickExit in preload.js).
+//   exitCode(code)
+//                 is told the code that it will end with by itself.
+//   end(rehearsed)
+//                 ends the program with 0, at once; or does all but that.
+//   rehearseEnd() does what Node does at the end of a program: the event loop, which
+//                 has nothing to do, and the listeners for beforeExit and exit.
+//
+// It is also the program's LD_PRELOAD: here stands exit, which ends the program at
+// once; ../nanos/libc.c has the other functions of libc.
+#define _GNU_SOURCE
+#define NAPI_VERSION 8
+#include "../agent/agent.h"
+#include "../nanos/nanos.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <node_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern void RAND_add(const void *buf, int num, double entropy);
+// v8::V8::SetFlagsFromString(char const *), which node:v8's function of that
+// name calls; loading that module costs 40 ms under TCG.
+extern void v8_set_flags(const char *flags) __asm__("_ZN2v82V818SetFlagsFromStringEPKc");
+
+// v8::Isolate::GetCurrent() and RequestGarbageCollectionForTesting(type), which
+// demands --expose-gc.
+extern void *v8_isolate(void) __asm__("_ZN2v87Isolate10GetCurrentEv");
+extern void v8_collect(void *isolate, int type) __asm__("_ZN2v87Isolate34RequestGarbageCollectionForTestingENS0_21GarbageCollectionTypeE");
+
+// What Node does at a program's end, as its SpinEventLoop has it.
+extern void *v8_context(void *isolate) __asm__("_ZN2v87Isolate17GetCurrentContextEv");
+extern void *node_environment(void *context) __asm__("_ZN4node21GetCurrentEnvironmentEN2v85LocalINS0_7ContextEEE");
+extern void *node_platform(void *environment) __asm__("_ZN4node23GetMultiIsolatePlatformEPNS_11EnvironmentE");
+extern void node_drain_tasks(void *platform, void *isolate) __asm__("_ZN4node12NodePlatform10DrainTasksEPN2v87IsolateE");
+extern uint64_t node_before_exit(void *environment) __asm__("_ZN4node21EmitProcessBeforeExitEPNS_11EnvironmentE");
+extern uint64_t node_exit(void *environment) __asm__("_ZN4node15EmitProcessExitEPNS_11EnvironmentE");
+extern int uv_run(void *loop, int mode);
+
+enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1, UV_RUN_NOWAIT = 2 };
+
+// Before Node's main: V8's limit for old objects, from the machine's memory, as
+// node.go (HeapMB) reckons it on linux. The root tuple can't hold it: the
+// image serves machines of every size.
+__attribute__((constructor)) static void limit_heap(void)
+{
+	char line[128], option[64];
+	long kb = 0;
+	FILE *f = is_nanos() ? fopen("/proc/meminfo", "r") : NULL;
+	if (f == NULL)
+		return;
+	while (fgets(line, sizeof line, f) && sscanf(line, "MemTotal: %ld", &kb) != 1)
+		;
+	fclose(f);
+	long mb = kb / 1024, heap = mb - 136 - mb / 16;
+	if (mb > 0) {
+		snprintf(option, sizeof option, "--max-old-space-size=%ld", heap > 40 ? heap : 40);
+		setenv("NODE_OPTIONS", option, 1);
+	}
+}
+
+// Linux: Node tells PID 1 its exit code, rather than that PID 1 waits until the kernel
+// has taken the process apart, and sleeps until the machine is gone.
+static int ctl_kept = -1;
+static pid_t armed;  // the process to end so; not one that it has forked
+
+// end_now ends the program at once, or returns if it can't, or if that is rehearsed.
+static void end_now(int code, bool rehearsed)
+{
+	uint8_t word[2] = {rehearsed ? 'N' : 'E', (uint8_t)code};
+	if (armed != getpid())
+		return;
+	fflush(NULL);
+	if (nanos_attached() && !rehearsed)
+		nanos_end(code & 0xff, 0);
+	else if (!nanos_attached() && write(ctl_kept, word, sizeof word) == sizeof word)
+		while (!rehearsed)
+			pause();
+}
+
+// exit: Node calls it when an exception was not caught, and has printed it.
+__attribute__((noreturn)) void exit(int code)
+{
+	end_now(code, false);
+	void (*real)(int) = (void (*)(int))dlsym(RTLD_NEXT, "exit");
+	if (real)
+		real(code);
+	_exit(code);
+}
+
+// N-API ---------------------------------------------------------------------
+
+static napi_value attach(napi_env env, napi_callback_info info)
+{
+	(void)info;
+	napi_value fd;
+	int ctl = is_nanos() ? nanos_attach() : LINUX_CTL_FD;
+	if (ctl < 0)
+		napi_throw_error(env, NULL, strerror(errno));
+	if (!is_nanos()) // high, out of the way of the descriptors that the code gets
+		ctl_kept = fcntl(ctl, F_DUPFD_CLOEXEC, 512);
+	napi_create_int32(env, ctl, &fd);
+	return fd;
+}
+
+// bool_argument is a function's only argument; false where it is missing.
+static bool bool_argument(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	bool value = false;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
+		napi_get_value_bool(env, arg, &value);
+	return value;
+}
+
+static napi_value seed(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1, n = 0;
+	napi_value arg;
+	void *data = NULL;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) != napi_ok || argc != 1 ||
+	    napi_get_buffer_info(env, arg, &data, &n) != napi_ok || n < 32) {
+		napi_throw_type_error(env, NULL, "seed wants a buffer of 32 bytes or more");
+		return NULL;
+	}
+	armed = getpid();
+	RAND_add(data, (int)n, (double)n);
+	char flag[48];
+	uint32_t random;
+	memcpy(&random, data, sizeof random);
+	snprintf(flag, sizeof flag, "--random-seed=%u", random & 0x7fffffff);
+	v8_set_flags(flag);
+	return NULL;
+}
+
+static napi_value tidy(napi_env env, napi_callback_info info)
+{
+	bool all = bool_argument(env, info);
+	v8_set_flags("--expose-gc");
+	for (int i = 0; i < 2; i++)  // what survives two is old
+		v8_collect(v8_isolate(), MINOR_COLLECTION);
+	if (all)
+		v8_collect(v8_isolate(), FULL_COLLECTION);
+	v8_set_flags("--no-expose-gc");
+	return NULL;
+}
+
+static napi_value rehearsing(napi_env env, napi_callback_info info)
+{
+	bool on = bool_argument(env, info);
+	v8_set_flags(on ? "--invocation-count-for-maglev=8000" : "--invocation-count-for-maglev=400");  // 400 is V8's own
+	return NULL;
+}
+
+static napi_value really_exit(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	int32_t code = 0;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1)
+		napi_get_value_int32(env, arg, &code);
+	exit(code);
+}
+
+static int exit_code = -1;  // of the end that is coming
+
+// exitCode(code) notes what the program will end with when Node takes itself apart.
+static napi_value note_exit_code(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	int32_t code;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) == napi_ok && argc == 1 &&
+	    napi_coerce_to_number(env, arg, &arg) == napi_ok && napi_get_value_int32(env, arg, &code) == napi_ok)
+		exit_code = code & 0xff;
+	return NULL;
+}
+
+static napi_value end(napi_env env, napi_callback_info info)
+{
+	end_now(0, bool_argument(env, info));
+	return NULL;
+}
+
+static napi_value rehearse_end(napi_env env, napi_callback_info info)
+{
+	(void)info;
+	struct uv_loop_s *loop;
+	void *isolate = v8_isolate(), *environment = node_environment(v8_context(isolate));
+	if (napi_get_uv_event_loop(env, &loop) != napi_ok)
+		return NULL;
+	uv_run(loop, UV_RUN_NOWAIT);
+	node_drain_tasks(node_platform(environment), isolate);
+	node_before_exit(environment);
+	node_exit(environment);
+	exit_code = -1;
+	return NULL;
+}
+
+// on_cleanup: the loop has run dry, every listener has run, and Node begins to take
+// itself apart.
+static void on_cleanup(void *arg)
+{
+	(void)arg;
+	if (exit_code >= 0)
+		end_now(exit_code, false);
+}
+
+enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
+
+static napi_value protect(napi_env env, napi_callback_info info)
+{
+	static char text[AGENT_MAX_FRAME];
+	size_t argc = 1, n = 0;
+	napi_value arg;
+	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) != napi_ok || argc != 1 ||
+	    napi_get_value_string_utf8(env, arg, text, sizeof text, &n) != napi_ok || n == sizeof text - 1) {
+		napi_throw_error(env, NULL, "unitask: protect: too many paths");
+		return NULL;
+	}
+	for (const char *permissions = text; permissions < text + n;) {
+		const char *path = permissions + strlen(permissions) + 1;
+		syscall(SYS_UNVEIL, path, permissions);
+		permissions = path + strlen(path) + 1;
+	}
+	syscall(SYS_UNVEIL, NULL, NULL);  // for good
+	return NULL;
+}
+
+NAPI_MODULE_INIT()
+{
+	static const struct {
+		const char *name;
+		napi_callback call;
+	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect},
+		{"tidy", tidy}, {"rehearsing", rehearsing}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
+		{"end", end}, {"rehearseEnd", rehearse_end}};
+	napi_value v;
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+		napi_create_function(env, calls[i].name, NAPI_AUTO_LENGTH, calls[i].call, NULL, &v);
+		napi_set_named_property(env, exports, calls[i].name, v);
+	}
+	napi_add_env_cleanup_hook(env, on_cleanup, NULL);
+	napi_get_boolean(env, is_nanos(), &v);
+	napi_set_named_property(env, exports, "nanos", v);
+	return exports;
+}

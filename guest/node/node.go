@@ -1,0 +1,69 @@
+// Package node is what the guest has of Node: how it is started, what is preloaded
+// into it (preload.js, addon.c), the program of rehearsals, and what of a run only
+// a Node programmer would know. It knows neither images nor machines; unitask hands
+// its values to them. Another language is another package beside it.
+package node
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Where Node lies in the guest, and what starts it.
+const (
+	Program = "/usr/bin/node"
+	Library = "/unitask/lib/shim.node" // addon.c with ../nanos and the agent; preloaded by the linker, too
+	preload = "/unitask/lib/preload.js"
+
+	// MainLink is the link that Node is told to run; its target is the code.
+	MainLink = "/unitask/main"
+)
+
+// Parts are the vendored parts that Node is made of. The first one holds Program,
+// and the headers that Library is compiled with; the others, what it needs to run.
+var Parts = []string{"node", "libc", "libstdc++", "libgcc"}
+
+// Args is Node's command line, its own name included. The baseline compiler is off
+// and feedback is collected at once: both save translation under TCG.
+var Args = []string{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", preload, MainLink}
+
+// Env is the environment that Node is started in; the code sees its own.
+var Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", "LD_PRELOAD=" + Library}
+
+// Files are the JavaScript files of an image, by their path in the guest.
+func Files() map[string]string {
+	return map[string]string{preload: preloadText, "/unitask/lib/rehearsal.js": Rehearsal}
+}
+
+//go:embed preload.js
+var preloadText string
+
+// Rehearsal is the throw-away program.
+//
+//go:embed rehearsal.js
+var Rehearsal string
+
+// LibrarySources are compiled into Library; they are in guest.Sources.
+var LibrarySources = []string{"node/addon.c", "nanos/nanos.c", "nanos/libc.c", "agent/agent.c"}
+
+// Extensions are those that a main file may have.
+var Extensions = []string{".js", ".cjs", ".mjs", ".ts", ".cts", ".mts"}
+
+// IsSource says that a file's extension is one of a main file.
+func IsSource(ext string) bool { return slices.Contains(Extensions, ext) }
+
+// HeapArg is the argument with V8's old-space limit for a machine: what is left when
+// the kernel, Node's own memory and the young generation have theirs. Below it V8
+// collects harder; above it the kernel would kill the process.
+func HeapArg(memoryMB int) string {
+	return fmt.Sprintf("--max-old-space-size=%d", max(memoryMB-136-memoryMB/16, 40))
+}
+
+// OutOfMemory says that a program was ended by V8 because its heap was full, by the
+// signal that it died of and the end of its standard error.
+func OutOfMemory(signal int, stderr string) bool {
+	const sigabrt = 6
+	return signal == sigabrt && strings.Contains(stderr, "JavaScript heap out of memory")
+}
