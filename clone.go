@@ -58,7 +58,7 @@ type machineSpec struct {
 
 // templateVersion goes into every template's key: raise it when the command line or
 // the way a template is made changes.
-const templateVersion = 2
+const templateVersion = 3
 
 // key names everything that a clone must have in common with its template. The
 // image's digest holds the agent; a host's boot holds its TSC.

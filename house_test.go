@@ -17,8 +17,23 @@ var mayImport = map[string][]string{
 	"cli":         {"mcp", "", "policy", "image", "guest", "netstack", "vmm", "record"},
 	"mcp":         {"", "internal/exact", "policy", "image", "guest", "netstack", "vmm", "record"},
 	"":            {"policy", "image", "guest", "guest/node", "netstack", "vmm", "record"},
-	"policy":      {"internal/exact"}, "image": {}, "guest": {}, "guest/node": {}, "netstack": {}, "vmm": {}, "record": {},
-	"image/tfs": {}, "hack/bench": {"", "image", "image/tfs", "mcp", "policy", "vmm"}, "hack/dist": {}, "hack/attack": {"internal/attack"}, "internal/attack": {}, "internal/exact": {}, "hack/testhome": {"", "image", "vmm"},
+	"policy":      {"internal/exact"},
+	"image":       {},
+	"guest":       {},
+	"guest/node":  {},
+	"netstack":    {"internal/socketpair"},
+	"vmm":         {"internal/socketpair"},
+	"record":      {},
+	"image/tfs":   {},
+
+	"internal/attack":     {},
+	"internal/exact":      {},
+	"internal/socketpair": {},
+
+	"hack/attack":   {"internal/attack"},
+	"hack/bench":    {"", "image", "image/tfs", "mcp", "policy", "vmm"},
+	"hack/dist":     {},
+	"hack/testhome": {"", "image", "vmm"},
 }
 
 type goPackage struct {

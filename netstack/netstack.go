@@ -24,7 +24,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/log"
@@ -35,6 +34,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/unitask/unitask/internal/socketpair"
 )
 
 // The guest's network, the same for every machine: one machine is one network.
@@ -173,14 +174,10 @@ func New(cfg Config) (*Network, error) {
 
 // Pair returns the two ends of a link: ours for Config.Link, theirs for the machine.
 func Pair() (ours, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	if err != nil {
+	if ours, theirs, err = socketpair.New("guest network"); err != nil {
 		return nil, nil, fmt.Errorf("open network: %w", err)
 	}
-	for _, fd := range fds {
-		unix.CloseOnExec(fd)
-	}
-	return os.NewFile(uintptr(fds[0]), "guest network"), os.NewFile(uintptr(fds[1]), "guest network"), nil
+	return ours, theirs, nil
 }
 
 // Detach ends the network and returns its end of the link, for a network with

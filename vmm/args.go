@@ -37,7 +37,7 @@ type Spec struct {
 	// Incoming: the machine starts from a state that is fed to it (QMP
 	// migrate-incoming), and from no kernel.
 	Incoming bool
-	// Sandbox turns on QEMU's own system call filter (Linux builds have it).
+	// Sandbox turns on QEMU's own system call filter, where the build has one.
 	Sandbox bool
 }
 
@@ -49,6 +49,14 @@ const GuestMAC = "52:54:00:75:74:01"
 // QEMU with status v<<1|1.
 const DebugExitPort = 0x501
 
+// sandboxOptions turn on all of the four groups of system calls that QEMU's own
+// filter can refuse. It refuses nothing else.
+const sandboxOptions = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+// memoryOptions keep the guest's memory out of the host's page merging, through which
+// one machine can find out what another has in its memory, and out of core dumps.
+const memoryOptions = "mem-merge=off,dump-guest-core=off"
+
 // Args returns QEMU's command line without the program's name. It is pure.
 func Args(s Spec) []string {
 	args := []string{
@@ -57,28 +65,28 @@ func Args(s Spec) []string {
 		"-no-reboot",
 		"-display", "none",
 		"-accel", accelArg(s.Accel),
-		"-cpu", cpuModel(s.Accel),
+		"-cpu", cpuModel(s.Arch, s.Accel),
 		"-smp", "1",
 		"-m", strconv.Itoa(s.MemoryMB),
 	}
-	options := s.Boot.MachineOptions
+	options := strings.TrimPrefix(s.Boot.MachineOptions+","+memoryOptions, ",")
 	if s.MemoryPath != "" {
 		share := map[bool]string{true: "on", false: "off"}[s.MemoryShared]
 		args = append(args, "-object", fmt.Sprintf("memory-backend-file,id=mem,size=%dM,mem-path=%s,share=%s", s.MemoryMB, comma(s.MemoryPath), share))
-		options = strings.TrimPrefix(options+",memory-backend=mem", ",")
+		options += ",memory-backend=mem"
 	}
 	switch s.Arch {
 	case ARM64:
 		// gic-version=3 leaves Nanos silent.
-		args = append(args, "-M", machine("virt,gic-version=2", options), "-semihosting-config", "enable=on,target=native")
+		args = append(args, "-M", "virt,gic-version=2,"+options, "-semihosting-config", "enable=on,target=native")
 	default:
 		// Without rtc the guest has no wall clock before it is seeded.
-		args = append(args, "-M", machine("microvm,rtc=on,isa-serial=on", options),
+		args = append(args, "-M", "microvm,rtc=on,isa-serial=on,"+options,
 			"-global", "virtio-mmio.force-legacy=false",
 			"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
 	}
 	if s.Sandbox {
-		args = append(args, "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
+		args = append(args, "-sandbox", sandboxOptions)
 	}
 	if s.Incoming {
 		args = append(args, "-incoming", "defer")
@@ -111,13 +119,6 @@ func Args(s Spec) []string {
 	)
 }
 
-func machine(base, more string) string {
-	if more == "" {
-		return base
-	}
-	return base + "," + more
-}
-
 func accelArg(a Accel) string {
 	if a == TCG {
 		// The translation buffer is a machine's largest memory beside its RAM:
@@ -127,11 +128,19 @@ func accelArg(a Accel) string {
 	return string(a)
 }
 
-func cpuModel(a Accel) string {
-	if a == TCG {
-		return "max" // qemu64 costs Node a second more
+// cpuModel is everything that the accelerator can give, but no nested virtualization
+// and no performance counters: hostile code has no use for them that is not an attack,
+// and some nested hosts can't give them.
+func cpuModel(arch Arch, a Accel) string {
+	switch {
+	case a == TCG && arch == ARM64:
+		return "max"
+	case a == TCG:
+		return "max,svm=off" // qemu64 costs Node a second more
+	case arch == ARM64:
+		return "host,pmu=off"
 	}
-	return "host"
+	return "host,vmx=off,svm=off,pmu=off"
 }
 
 // comma doubles commas, which separate options in QEMU's option strings.

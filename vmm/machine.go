@@ -8,11 +8,12 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/unitask/unitask/internal/socketpair"
 )
 
 // Config is a machine to be started.
@@ -105,7 +106,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	// Descriptors from 3 on, in this order.
 	files := []*os.File{cfg.NIC, qmpTheirs, conTheirs, stateTheirs}
 	own := len(files) // what comes behind was opened here
-	spec := Spec{Arch: cfg.Arch, Accel: cfg.Accel, MemoryMB: cfg.MemoryMB, NetFD: 3, QMPFD: 4, ConsoleFD: 5, Sandbox: sandboxed, Incoming: cfg.State != nil}
+	spec := Spec{Arch: cfg.Arch, Accel: cfg.Accel, MemoryMB: cfg.MemoryMB, NetFD: 3, QMPFD: 4, ConsoleFD: 5, Sandbox: cfg.QEMU.Sandbox, Incoming: cfg.State != nil}
 	if cfg.Memory != nil {
 		files = append(files, cfg.Memory)
 		own = len(files)
@@ -125,7 +126,9 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	}
 	m.cmd = exec.Command(cfg.QEMU.Path, Args(spec)...)
 	m.cmd.ExtraFiles = files
-	m.cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
+	// with many cores would have a machine make many.
+	m.cmd.Env = []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"}
 	m.cmd.Dir = "/"
 	m.cmd.Stderr = &m.stderr
 	if m.Jail, err = m.spawn(cfg.NoJail); err != nil {
@@ -202,12 +205,23 @@ func (m *Machine) reaped(state *os.ProcessState) {
 		}
 		// The debug-exit device ends QEMU with v<<1|1; QEMU's own failures are 1
 		// and have something on stderr.
-		if st.Code&1 == 1 && st.Code > 0 && st.Stderr == "" {
+		if st.Code&1 == 1 && st.Code > 0 && complaint(st.Stderr) == "" {
 			st.Guest = st.Code >> 1
 		}
 	}
 	m.status = st
 	close(m.exited)
+}
+
+// complaint is what QEMU said without its warnings, which end no machine.
+func complaint(stderr string) string {
+	var out strings.Builder
+	for line := range strings.Lines(stderr) {
+		if !strings.Contains(line, ": warning: ") {
+			out.WriteString(line)
+		}
+	}
+	return strings.TrimSpace(out.String())
 }
 
 // Exited is closed when the process has ended.
@@ -271,18 +285,12 @@ func (m *Machine) Pid() int { return m.pid }
 // socketPair returns a connected pair of stream sockets: ours as a net.Conn,
 // theirs as a file to be inherited.
 func socketPair() (ours net.Conn, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	f, theirs, err := socketpair.New("machine")
 	if err != nil {
-		return nil, nil, fmt.Errorf("socketpair: %w", err)
+		return nil, nil, err
 	}
-	for _, fd := range fds {
-		unix.CloseOnExec(fd)
-	}
-	f := os.NewFile(uintptr(fds[0]), "socketpair")
 	defer f.Close()
-	theirs = os.NewFile(uintptr(fds[1]), "socketpair")
-	ours, err = net.FileConn(f)
-	if err != nil {
+	if ours, err = net.FileConn(f); err != nil {
 		theirs.Close()
 		return nil, nil, fmt.Errorf("socketpair: %w", err)
 	}

@@ -2,6 +2,7 @@ package vmm
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,10 +15,17 @@ import (
 
 // QEMU is an installed QEMU.
 type QEMU struct {
-	Path    string `json:"path"`
-	Version string `json:"version"` // "7.2.22"
+	Path string `json:"path"`
 	// ID changes when the binary does: path, size and time of change.
 	ID string `json:"id"`
+	probed
+}
+
+// probed is what a program says of itself when it is asked.
+type probed struct {
+	Version string `json:"version"` // "7.2.22"
+	// Sandbox says that this build has a system call filter of its own (-sandbox).
+	Sandbox bool `json:"sandbox"`
 }
 
 // The oldest QEMU that has the stream network back end.
@@ -43,26 +51,38 @@ func FindQEMU(ctx context.Context, arch Arch, memo *Memo) (QEMU, error) {
 		return QEMU{}, fmt.Errorf("%w: %v", ErrNoQEMU, err)
 	}
 	q := QEMU{Path: path, ID: fmt.Sprintf("%s:%d:%d", path, st.Size(), st.ModTime().UnixNano())}
-	if version, ok := memo.Get("qemu " + q.ID); ok {
-		q.Version = version
+	if text, ok := memo.Get("program " + q.ID); ok && json.Unmarshal([]byte(text), &q.probed) == nil {
 		return q, nil
 	}
-	if q.Version, err = queryVersion(ctx, path); err != nil {
+	if q.probed, err = probe(ctx, path); err != nil {
 		return QEMU{}, err
 	}
 	if err := checkVersion(q.Version); err != nil {
 		return QEMU{}, fmt.Errorf("%w: %s is version %s, %d.%d is needed: %s", ErrOldQEMU, path, q.Version, minMajor, minMinor, installHint(arch))
 	}
-	memo.Put("qemu "+q.ID, q.Version)
+	if text, err := json.Marshal(q.probed); err == nil {
+		memo.Put("program "+q.ID, string(text))
+	}
 	return q, nil
 }
 
 var versionPattern = regexp.MustCompile(`QEMU emulator version (\d+\.\d+(?:\.\d+)?)`)
 
-func queryVersion(ctx context.Context, path string) (string, error) {
+// probe asks a program for its version, behind the option that a build without a
+// system call filter refuses.
+func probe(ctx context.Context, path string) (probed, error) {
+	version, err := queryVersion(ctx, path, "-sandbox", sandboxOptions)
+	if err == nil {
+		return probed{version, true}, nil
+	}
+	version, err = queryVersion(ctx, path)
+	return probed{Version: version}, err
+}
+
+func queryVersion(ctx context.Context, path string, options ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	out, err := exec.CommandContext(ctx, path, append(options, "--version")...).Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && len(exit.Stderr) > 0 {

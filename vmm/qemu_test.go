@@ -25,16 +25,18 @@ func TestFindQEMU(t *testing.T) {
 		version string
 		is      error
 		says    string
+		sandbox bool
 	}{
-		"missing":    {"", "", ErrNoQEMU, "apt-get install"},
-		"too old":    {"echo QEMU emulator version 6.2.0", "", ErrOldQEMU, "6.2.0, 7.2 is needed"},
-		"a bit old":  {"echo QEMU emulator version 7.1.9", "", ErrOldQEMU, "7.1.9"},
-		"oldest":     {"echo QEMU emulator version 7.2", "7.2", nil, ""},
-		"Debian's":   {"echo 'QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)'", "7.2.22", nil, ""},
-		"newer":      {"echo QEMU emulator version 10.0.2", "10.0.2", nil, ""},
-		"not QEMU":   {"echo hello", "", nil, `it says "hello\n"`},
-		"broken":     {"echo oh no >&2; exit 3", "", nil, "oh no"},
-		"says a lot": {"head -c 1000000 /dev/zero", "", nil, "it says"},
+		"missing":    {"", "", ErrNoQEMU, "apt-get install", false},
+		"too old":    {"echo QEMU emulator version 6.2.0", "", ErrOldQEMU, "6.2.0, 7.2 is needed", false},
+		"a bit old":  {"echo QEMU emulator version 7.1.9", "", ErrOldQEMU, "7.1.9", false},
+		"oldest":     {"echo QEMU emulator version 7.2", "7.2", nil, "", true},
+		"Debian's":   {"echo 'QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)'", "7.2.22", nil, "", true},
+		"newer":      {"echo QEMU emulator version 10.0.2", "10.0.2", nil, "", true},
+		"not QEMU":   {"echo hello", "", nil, `it says "hello\n"`, false},
+		"broken":     {"echo oh no >&2; exit 3", "", nil, "oh no", false},
+		"says a lot": {"head -c 1000000 /dev/zero", "", nil, "it says", false},
+		"no filter":  {`[ "$1" = -sandbox ] && { echo "-sandbox support is not enabled in this QEMU binary" >&2; exit 1; }; echo QEMU emulator version 9.1.0`, "9.1.0", nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.text == "" {
@@ -43,7 +45,7 @@ func TestFindQEMU(t *testing.T) {
 				script(t, "qemu-system-x86_64", "PATH=/bin:/usr/bin\n"+c.text)
 			}
 			q, err := FindQEMU(t.Context(), AMD64, nil)
-			if q.Version != c.version || (err == nil) != (c.version != "") {
+			if q.Version != c.version || q.Sandbox != c.sandbox || (err == nil) != (c.version != "") {
 				t.Errorf("%+v, %v", q, err)
 			}
 			if c.is != nil && !errors.Is(err, c.is) {

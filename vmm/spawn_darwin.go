@@ -9,9 +9,6 @@ import (
 	"syscall"
 )
 
-// sandboxed: QEMU's system call filter is Linux's.
-const sandboxed = false
-
 // openBoot checks what the machine boots from; QEMU runs as the same user and
 // opens the paths itself.
 func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {

@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sandboxed says that QEMU builds for this system have a system call filter.
-const sandboxed = true
-
 // nobody is the user and group QEMU runs as when we are root.
 const nobody = 65534
 
