@@ -1,5 +1,5 @@
 // Package node is what the guest has of Node: how it is started, what is preloaded
-// into it (preload.js, addon.c), the program of rehearsals, and what of a run only
+// into it (preload.js, addon/), the program of rehearsals, and what of a run only
 // a Node programmer would know. It knows neither images nor machines; unitask hands
 // its values to them. Another language is another package beside it.
 package node
@@ -14,7 +14,7 @@ import (
 // Where Node lies in the guest, and what starts it.
 const (
 	Program = "/usr/bin/node"
-	Library = "/unitask/lib/shim.node" // addon.c with ../nanos and the agent; preloaded by the linker, too
+	Library = "/unitask/lib/shim.node" // addon/ with ../nanos and the agent; preloaded by the linker, too
 	preload = "/unitask/lib/preload.js"
 
 	// MainLink is the link that Node is told to run; its target is the code.
@@ -46,7 +46,7 @@ var preloadText string
 var Rehearsal string
 
 // LibrarySources are compiled into Library; they are in guest.Sources.
-var LibrarySources = []string{"node/addon.c", "nanos/nanos.c", "nanos/libc.c", "agent/agent.c"}
+var LibrarySources = []string{"node/addon/addon.c", "nanos/nanos.c", "nanos/libc.c", "agent/agent.c"}
 
 // Extensions are those that a main file may have.
 var Extensions = []string{".js", ".cjs", ".mjs", ".ts", ".cts", ".mts"}

@@ -24,11 +24,11 @@
 //                 has nothing to do, and the listeners for beforeExit and exit.
 //
 // It is also the program's LD_PRELOAD: here stands exit, which ends the program at
-// once; ../nanos/libc.c has the other functions of libc.
+// once; ../../nanos/libc.c has the other functions of libc.
 #define _GNU_SOURCE
 #define NAPI_VERSION 8
-#include "../agent/agent.h"
-#include "../nanos/nanos.h"
+#include "../../agent/agent.h"
+#include "../../nanos/nanos.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -62,7 +62,7 @@ extern int uv_run(void *loop, int mode);
 enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1, UV_RUN_NOWAIT = 2 };
 
 // Before Node's main: V8's limit for old objects, from the machine's memory, as
-// node.go (HeapMB) reckons it on linux. The root tuple can't hold it: the
+// ../node.go (HeapArg) reckons it on linux. The root tuple can't hold it: the
 // image serves machines of every size.
 __attribute__((constructor)) static void limit_heap(void)
 {
