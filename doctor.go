@@ -79,6 +79,16 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	return r
 }
 
+// Ceiling adds what models are held to, and what of a file is ignored.
+func (r *Report) Ceiling(m *policy.ForModels, err error) {
+	if err != nil {
+		r.add("ceiling", err, "", "no run goes on under this file: mend it")
+		return
+	}
+	r.add("ceiling", nil, m.String(), "")
+	r.Checks[len(r.Checks)-1].Remedy = m.Remedy()
+}
+
 // checkClone restores the default template, and tells of one that failed.
 func (rt *Runtime) checkClone(ctx context.Context, r *Report, im *image.Image) {
 	if !vmm.CanClone {

@@ -115,6 +115,14 @@ func (a *app) open() (*unitask.Runtime, error) {
 	return a.openWith(unitask.Options{PoolDaemon: true})
 }
 
+// homeFolder is the home that --home or the environment names.
+func (a *app) homeFolder() (string, error) {
+	if a.home != "" {
+		return a.home, nil
+	}
+	return unitask.DefaultHome()
+}
+
 // openWith adds to the options what every command has.
 func (a *app) openWith(opts unitask.Options) (*unitask.Runtime, error) {
 	opts.Home, opts.Accel, opts.Events = a.home, vmm.Accel(a.accel), a.ui.event(a.verbose)

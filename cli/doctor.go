@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -13,10 +14,12 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check everything a run needs, and boot a machine",
-		Long:  `Doctor checks QEMU, the vendored parts, the image and the store, and boots the image on every accelerator that might work here. It exits with 1 if something is wrong.`,
+		Long:  `Doctor checks QEMU, the vendored parts, the image, the store and what models get here, and boots the image on every accelerator that might work here. It exits with 1 if something is wrong.`,
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			r := rt.Doctor(cmd.Context())
+			held, err := policy.LoadForModels(rt.Images().Home(), "", "", false)
+			r.Ceiling(held, err)
 			if !r.OK {
 				a.code = 1
 			}

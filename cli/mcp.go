@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/policy"
 )
 
 type mcpFlags struct {
@@ -35,9 +36,10 @@ func (a *app) mcpCommand() *cobra.Command {
 		Long: `Mcp serves the tools run_code, inspect_run, list_runs and doctor, the records of
 runs as resources, and a folder of snippets as prompts.
 
-Every call is held to the ceiling of the folder it was started in, or --policy.
-Where there is none, a built-in one holds: files of this folder only (over HTTP
-none), no secrets, no raw TCP.
+Every call is held to a ceiling. The built-in one gives files of this folder only
+(over HTTP none), no secrets and no raw TCP. Each key of --policy FILE takes the
+place of its own. The first .unitask.toml from here upwards may narrow it; to widen
+it, the file must be trusted: unitask policy trust.
 
 --http serves streamable HTTP at ADDR/mcp, with /healthz and /metrics beside it. On a
 loopback address everybody on this machine may call; elsewhere callers need a token:
@@ -51,7 +53,7 @@ loopback address everybody on this machine may call; elsewhere callers need a to
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVar(&f.dir, "dir", "", "where relative paths begin and the ceiling is looked for (default the working directory)")
-	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from there upwards)")
+	fl.StringVar(&f.policy, "policy", "", "the ceiling's file, which is trusted (default the first .unitask.toml from there upwards, see unitask policy trust)")
 	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts), offered as prompts")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines that stand ready: MIN:MAX, between them as demand is; 0 is none")
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel of the machines that stand ready: linux or nanos (default the best there is)")
@@ -88,12 +90,13 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			}
 		}
 	}
-	ceiling, err := findCeiling(f.dir, f.policy)
+	home, err := a.homeFolder()
 	if err != nil {
 		return err
 	}
-	if ceiling == nil && f.http != "" {
-		ceiling = mcp.DefaultCeiling("") // callers need not be those whose files these are
+	held, err := policy.LoadForModels(home, f.dir, f.policy, f.http != "")
+	if err != nil {
+		return usage(err)
 	}
 	httpOpts, err := f.httpOptions()
 	if err != nil {
@@ -105,13 +108,16 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		level = slog.LevelInfo
 	}
 	log := slog.New(logHandler(a.std.Stderr, f.logJSON, level))
+	for _, w := range held.Ignored {
+		log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", held.File, "key", w.Key, "value", w.Value, "why", "it "+held.Why, "remedy", held.Remedy())
+	}
 	rt, err := unitask.Open(unitask.Options{Home: a.home, Pool: size, PoolShape: unitask.Shape{Kernel: image.Kernel(f.kernel)},
 		Events: func(e unitask.Event) { log.Debug(e.Message, "event", e.Kind) }})
 	if err != nil {
 		return err
 	}
 	defer rt.Close()
-	server, err := mcp.New(rt, mcp.Options{Version: version(), Dir: f.dir, Ceiling: ceiling, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
+	server, err := mcp.New(rt, mcp.Options{Version: version(), Dir: f.dir, Ceiling: held.Ceiling, Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
 		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
 	if err != nil {
 		return usage(err)

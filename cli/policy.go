@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,9 +20,11 @@ func (a *app) policyCommand() *cobra.Command {
 		Short: "Show or begin the ceiling that runs are held to",
 		Long: `Policy is about .unitask.toml, the most that a run gets. It is looked for from
 the working directory upwards, and the first one found holds. A run that asks for
-more gets less, and says so; a file that can't be read as it was meant (an unknown
-key, a wrong type, written by others) lets nothing run.`,
-	}, a.policyShow(), a.policyInit())
+more gets less, and says so. While a file can't be read as it was meant (an unknown
+key, a wrong type, written by others), no code runs.
+
+What models get (unitask mcp) is narrower: see unitask policy trust.`,
+	}, a.policyShow(), a.policyInit(), a.policyTrust())
 }
 
 func (a *app) policyShow() *cobra.Command {
@@ -65,6 +69,9 @@ func (a *app) policyShow() *cobra.Command {
 				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "file", safe(ceiling.Path))
 				row("ceiling", ceiling)
 			}
+			if held := a.ignoredForModels(f.policy); held != "" {
+				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "models", safe(held))
+			}
 			row("effective", effective)
 			for _, d := range denials {
 				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "denied", denial(d))
@@ -76,6 +83,23 @@ func (a *app) policyShow() *cobra.Command {
 	f.policyFlags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
+}
+
+// ignoredForModels says what of the ceiling's file does not hold for models; "" if all
+// of it does.
+func (a *app) ignoredForModels(named string) string {
+	home, err := a.homeFolder()
+	if err != nil {
+		return err.Error()
+	}
+	held, err := policy.LoadForModels(home, "", named, false)
+	if err != nil {
+		return err.Error()
+	}
+	if len(held.Ignored) == 0 {
+		return ""
+	}
+	return held.String()
 }
 
 func (a *app) policyInit() *cobra.Command {
@@ -99,4 +123,83 @@ func (a *app) policyInit() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+func (a *app) policyTrust() *cobra.Command {
+	var list, forget bool
+	cmd := &cobra.Command{
+		Use:   "trust [FILE]",
+		Short: "Let a " + policy.CeilingFile + " widen what models get",
+		Long: `Trust remembers FILE, by default the first .unitask.toml from here upwards, as
+one that may give models more than the built-in ceiling does (unitask mcp): secrets, raw
+TCP, files of other folders. Without it such a file may only narrow that ceiling: it
+may have come with a repository. Read the file first.
+
+It is remembered by its path and by what it says. When its text changes, or a folder
+that it names leads elsewhere, it must be trusted again.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			home, err := a.homeFolder()
+			if err != nil {
+				return err
+			}
+			trust := policy.OpenTrust(home)
+			if list {
+				return a.listTrusted(trust, args)
+			}
+			if forget && len(args) == 1 { // also of a file that is gone
+				return usageOf(trust.Forget(args[0]))
+			}
+			file, err := policy.FindCeiling("")
+			if len(args) == 1 {
+				file, err = policy.ReadCeiling(args[0])
+			}
+			switch {
+			case err != nil:
+				return usage(err)
+			case file == nil:
+				return usage(fmt.Errorf("no %s here or above: name the file", policy.CeilingFile))
+			case forget:
+				return usageOf(trust.Forget(file.Path))
+			}
+			if err := trust.Add(file, time.Now()); err != nil {
+				return err
+			}
+			beyond := file.Beyond(policy.BuiltIn(filepath.Dir(file.Path)))
+			a.ui.note("%s is trusted as it is now; it gives models %d values beyond the built-in ceiling", safe(file.Path), len(beyond))
+			for _, w := range beyond {
+				fmt.Fprintln(a.std.Stdout, safe(w.String()))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&list, "list", false, "list the trusted files, and whether they have changed")
+	cmd.Flags().BoolVar(&forget, "forget", false, "trust the file no longer")
+	cmd.MarkFlagsMutuallyExclusive("list", "forget")
+	return cmd
+}
+
+// listTrusted prints the trusted files.
+func (a *app) listTrusted(trust policy.Trust, args []string) error {
+	if len(args) > 0 {
+		return usage(fmt.Errorf("unexpected argument %q: --list lists all", args[0]))
+	}
+	list, err := trust.List()
+	if err != nil {
+		return usage(err)
+	}
+	var rows [][]string
+	for _, known := range list {
+		state := "trusted"
+		file, err := policy.ReadCeiling(known.Path)
+		if err == nil {
+			err = trust.Of(file)
+		}
+		if err != nil {
+			state = err.Error()
+		}
+		rows = append(rows, []string{safe(known.Path), known.Since.Local().Format(time.DateTime), safe(state)})
+	}
+	a.ui.table("FILE|SINCE|STATE", rows)
+	return nil
 }

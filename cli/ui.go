@@ -106,7 +106,8 @@ func safe(s string) string {
 
 // denial is one line about something that was asked for and not given.
 func denial(d policy.Denial) string {
-	return fmt.Sprintf("%s %s: %s", d.Field, safe(d.Requested), d.Reason)
+	d.Requested = safe(d.Requested)
+	return d.String()
 }
 
 // mark is a check's sign, green or red on a terminal.

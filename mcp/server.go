@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -30,8 +29,11 @@ type Options struct {
 	// Dir is where relative paths begin, and the code's working directory; "" is the
 	// process's own.
 	Dir string
-	// Ceiling is the most that any call gets; nil is DefaultCeiling(Dir).
+	// Ceiling is the most that any call gets. A key that it leaves out has its value of
+	// policy.BuiltIn(Dir): files of the folder, no secrets, no raw TCP.
 	Ceiling *policy.Ceiling
+	// Policy is how the ceiling came about, which the tool doctor tells; nil tells nothing.
+	Policy *policy.ForModels
 	// Prompts is a folder of snippets; "" is none.
 	Prompts string
 	// MaxConcurrent bounds the runs under way (0 is 4), MaxQueue the calls that wait
@@ -77,9 +79,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if st, err := os.Stat(opts.Dir); err != nil || !st.IsDir() {
 		return nil, fmt.Errorf("folder %s: is none that can be read", opts.Dir)
 	}
-	if opts.Ceiling == nil {
-		opts.Ceiling = DefaultCeiling(opts.Dir)
-	}
+	opts.Ceiling = policy.BuiltIn(opts.Dir).With(opts.Ceiling)
 	if opts.MaxConcurrent < 0 || opts.MaxQueue < 0 || opts.CallerConcurrent < 0 || opts.CallerPerMinute < 0 {
 		return nil, errors.New("bounds on runs must not be negative")
 	}
@@ -127,25 +127,6 @@ func (s *Server) recovered(next sdk.MethodHandler) sdk.MethodHandler {
 		}()
 		return next(ctx, method, req)
 	}
-}
-
-// DefaultCeiling holds where no ceiling was given: a model is not its user. It gives no
-// secret, no raw TCP, and files of the folder alone; of "", the root and a home folder,
-// none.
-func DefaultCeiling(dir string) *policy.Ceiling {
-	none, under := []string{}, []string{}
-	real, err := filepath.EvalSymlinks(dir)
-	if dir == "" {
-		err = fs.ErrNotExist
-	}
-	home, _ := os.UserHomeDir()
-	if realHome, err := filepath.EvalSymlinks(home); err == nil {
-		home = realHome
-	}
-	if err == nil && real != "/" && real != home {
-		under = []string{real}
-	}
-	return &policy.Ceiling{Path: "the built-in ceiling (unitask policy init begins your own)", Secrets: &none, AllowTCP: &none, FilesUnder: &under, DirsUnder: &under}
 }
 
 // uncached keeps what depends on the caller or changes with each run out of shared

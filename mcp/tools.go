@@ -164,7 +164,8 @@ func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
 }
 
 func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runArgs) (*sdk.CallToolResult, *unitask.Result, error) {
-	run, err := s.request(in)
+	caller := s.caller(req.Extra)
+	run, err := s.request(caller, in)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -178,7 +179,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 
-	caller, live := s.caller(req.Extra), newLive(ctx, req)
+	live := newLive(ctx, req)
 	defer s.sessions.add(req.Session.ID(), caller.Name, cancel)()
 	asked := time.Now()
 	leave, err := s.queue.enter(ctx, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
@@ -205,8 +206,8 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	return out, res, nil
 }
 
-// request is what a call asks for.
-func (s *Server) request(in runArgs) (unitask.Request, error) {
+// request is what a call of a caller asks for.
+func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, error) {
 	ext, ok := languages[in.Language]
 	req := unitask.Request{
 		Code: in.Code, Path: "code." + ext, Args: in.Args, Env: in.Env, Dir: unitask.GuestDir(s.opts.Dir), AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
@@ -241,22 +242,17 @@ func (s *Server) request(in runArgs) (unitask.Request, error) {
 		if req.Secrets == nil {
 			req.Secrets = map[string]string{}
 		}
-		value := os.Getenv(name)
-		if s.allowed(name) && value == "" {
-			return req, fmt.Errorf("secret %s: the server's environment has no such variable, or an empty one", name)
+		if !caller.Ceiling.Secret(name) {
+			req.Secrets[name] = rand.Text() // the policy denies it, by name; not even its being there is told
+			continue
 		}
-		if !s.allowed(name) {
-			value = rand.Text() // the policy denies it, by name
+		value := os.Getenv(name)
+		if value == "" {
+			return req, fmt.Errorf("secret %s: the server's environment has no such variable, or an empty one", name)
 		}
 		req.Secrets[name] = value
 	}
 	return req, nil
-}
-
-// allowed says that some caller may have a secret: of others not even their being there
-// is told.
-func (s *Server) allowed(name string) bool {
-	return s.opts.Ceiling.Secrets == nil || slices.Contains(*s.opts.Ceiling.Secrets, name)
 }
 
 // mount takes relative paths from the server's folder.
@@ -277,7 +273,7 @@ func report(res *unitask.Result) string {
 		fmt.Fprintf(&b, "%s: %s", res.Outcome, res.Error)
 	}
 	for _, d := range res.Policy.Denials {
-		fmt.Fprintf(&b, "\nnot given: %s %s: %s", d.Field, d.Requested, d.Reason)
+		fmt.Fprintf(&b, "\nnot given: %s", d)
 	}
 	for _, stream := range []struct {
 		name string
@@ -366,6 +362,9 @@ func (s *Server) doctor(ctx context.Context, _ *sdk.CallToolRequest, _ struct{})
 	}
 	defer leave()
 	report := s.rt.Doctor(ctx)
+	if s.opts.Policy != nil {
+		report.Ceiling(s.opts.Policy, nil)
+	}
 	if !report.OK {
 		return &sdk.CallToolResult{IsError: true}, report, nil
 	}

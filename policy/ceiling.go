@@ -54,8 +54,10 @@ type Ceiling struct {
 	// narrows the ceiling further and can't widen it.
 	Principals map[string]*Ceiling `toml:"principals" json:"principals,omitempty"`
 
-	over *Ceiling // what this one narrows
-	text []byte   // of the file, to name lines
+	over      *Ceiling          // what this one narrows
+	inherited map[string]string // keys that the file has not, to whose they are
+	prefix    string            // of its keys in the file
+	text      []byte            // of the file, to name lines
 }
 
 // For is the ceiling of a principal: this one, narrowed by the principal's own if
@@ -65,7 +67,7 @@ func (c *Ceiling) For(principal string) *Ceiling {
 		return c
 	}
 	own := *c.Principals[principal]
-	own.over = c
+	own.over, own.prefix = c, "principals."+principal+"."
 	return &own
 }
 
@@ -321,8 +323,9 @@ func notNegative[T int | int64](n T) string {
 
 // Example is a commented file with every key, none of them in force.
 const Example = `# The most that unitask may give to a run started in this folder or below.
-# A key that is left out is no ceiling on that field. Whatever a run asks for beyond
-# it is cut, and said so in the result and in the record.
+# A key that is left out is no ceiling on that field; for models (unitask mcp) it has
+# its built-in value. Whatever a run asks for beyond it is cut, and said so in the
+# result and in the record.
 
 # kernel = "linux"          # the only guest kernel: linux or nanos
 # memoryMb = 1024           # memory of the machine

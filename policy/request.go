@@ -2,7 +2,8 @@
 // is given (Ceiling, a .unitask.toml), and what comes of it (Effective, and a Denial
 // for each thing that was cut).
 //
-// It is pure but for the one file that it reads: it starts nothing and dials nowhere.
+// It is pure but for the files that it reads, ceilings and the list of those that the
+// user trusts: it starts nothing and dials nowhere.
 package policy
 
 import (
@@ -82,7 +83,13 @@ type Denial struct {
 	Field     string `json:"field"`
 	Requested string `json:"requested"`
 	Reason    string `json:"reason"`
-	Rule      string `json:"rule,omitempty"` // what in the ceiling said so
+	Rule      string `json:"rule,omitempty"` // the file that said so, or the built-in ceiling
+	Key       string `json:"key,omitempty"`  // the ceiling's key that would allow it
+}
+
+// String is the denial in a sentence. What was asked for stands in it as it is.
+func (d Denial) String() string {
+	return fmt.Sprintf("%s %s: %s (key %s of the ceiling would allow it)", d.Field, d.Requested, d.Reason, d.Key)
 }
 
 // Defaults.

@@ -12,9 +12,12 @@ func (c *Ceiling) narrow(e *Effective, asked Request) (denials []Denial) {
 	if c.over != nil {
 		denials = c.over.narrow(e, asked)
 	}
-	deny := func(field string, requested any, reason string) {
-		denials = append(denials, Denial{Field: field, Requested: fmt.Sprint(requested), Reason: reason, Rule: c.Path})
+	denyFor := func(key string) func(string, any, string) {
+		return func(field string, requested any, reason string) {
+			denials = append(denials, Denial{Field: field, Requested: fmt.Sprint(requested), Reason: reason, Rule: c.rule(key), Key: c.prefix + key})
+		}
 	}
+	deny := func(field string, requested any, reason string) { denyFor(field)(field, requested, reason) }
 	if c.Kernel != nil && e.Kernel != *c.Kernel {
 		if e.Kernel != "" {
 			deny("kernel", e.Kernel, "only "+*c.Kernel+" is allowed")
@@ -60,8 +63,8 @@ func (c *Ceiling) narrow(e *Effective, asked Request) (denials []Denial) {
 			*names = append(*names, name(text))
 		}
 	}
-	e.Files = under("files", e.Files, "filesUnder", c.FilesUnder, deny)
-	e.Dirs = under("dirs", e.Dirs, "dirsUnder", c.DirsUnder, deny)
+	e.Files = under("files", e.Files, "filesUnder", c.FilesUnder, denyFor("filesUnder"))
+	e.Dirs = under("dirs", e.Dirs, "dirsUnder", c.DirsUnder, denyFor("dirsUnder"))
 	if c.Artifacts != nil && *c.Artifacts == 0 { // which, in a request, is the default
 		if asked.Artifacts > 0 {
 			deny("artifacts", e.Artifacts, "none are allowed")

@@ -1,0 +1,103 @@
+package mcp_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/policy"
+)
+
+// Ceilings' files that would have models get what no key gives them.
+func TestAttackModelCeilings(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	dir := t.TempDir()
+	secret := filepath.Join(t.TempDir(), "shadow")
+	for _, name := range []string{secret, filepath.Join(dir, "data.csv")} {
+		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("A_TOKEN", "a-token-of-the-server")
+	const (
+		stranger = "a file in the folder"
+		named    = "--policy"
+		shared   = "--policy, over HTTP"
+		file     = `"files":["/SECRET:/x"]`
+		folder   = `"dirs":["/:/y"]`
+		token    = `"secrets":["A_TOKEN"]`
+		raw      = `"allowTcp":["127.0.0.1:22"]`
+		all      = file + "," + folder + "," + token + "," + raw
+		nothing  = "files 0, dirs 0, secrets [], tcp [], memory 512"
+	)
+	for _, row := range []struct{ how, text, principal, ask, want string }{
+		{stranger, "", "", all, nothing},
+		{stranger, "outputBytes = 1048576", "", all, nothing},
+		{stranger, "[principals.alice]\nmemoryMb = 512", "", all, nothing},
+		{stranger, "[principals.alice]\nmemoryMb = 512", "bob", all, nothing},
+		{stranger, `filesUnder = ["/"]`, "", file, nothing},
+		{stranger, `dirsUnder = ["/"]`, "", folder, nothing},
+		{stranger, `filesUnder = [".."]`, "", file, nothing},
+		{stranger, `filesUnder = ["link"]`, "", file, nothing},
+		{stranger, `secrets = ["A_TOKEN"]`, "", token, nothing},
+		{stranger, `allowTcp = ["127.0.0.1:22"]`, "", raw, nothing},
+		{stranger, "[principals.\"\"]\nsecrets = [\"A_TOKEN\"]", "", token, nothing},
+		{stranger, "[principals.a]\nsecrets = [\"A_TOKEN\"]", "a", token, nothing},
+		{stranger, "memoryMb = 256", "", `"memoryMb":4096`, "files 0, dirs 0, secrets [], tcp [], memory 256"},
+		{stranger, `filesUnder = []`, "", `"files":["data.csv"]`, nothing},
+		{stranger, `filesUnder = ["/"]`, "", `"files":["data.csv"]`, "files 1, dirs 0, secrets [], tcp [], memory 512"},
+		{named, "outputBytes = 1048576", "", all, nothing},
+		{named, "[principals.alice]\nmemoryMb = 512", "", all, nothing},
+		{named, "[principals.alice]\nmemoryMb = 512", "alice", all, nothing},
+		{named, "[principals.alice]\nsecrets = [\"A_TOKEN\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:22\"]\ndirsUnder = [\"/\"]", "alice", all, nothing},
+		{named, "secrets = [\"A_TOKEN\"]\n[principals.alice]\nmemoryMb = 512", "bob", all, "files 0, dirs 0, secrets [A_TOKEN], tcp [], memory 512"},
+		{named, "secrets = [\"A_TOKEN\"]\n[principals.alice]\nsecrets = []", "alice", all, nothing},
+		{named, `filesUnder = ["/"]`, "", all, "files 1, dirs 0, secrets [], tcp [], memory 512"},
+		{named, `allowTcp = ["127.0.0.1:22"]`, "", all, "files 0, dirs 0, secrets [], tcp [127.0.0.1:22], memory 512"},
+		{named, `secrets = ["A_TOKEN"]`, "", all, "files 0, dirs 0, secrets [A_TOKEN], tcp [], memory 512"},
+		{shared, "outputBytes = 1048576", "", `"files":["data.csv"]`, nothing},
+		{shared, `secrets = ["A_TOKEN"]`, "", all, "files 0, dirs 0, secrets [A_TOKEN], tcp [], memory 512"},
+	} {
+		at, policyFile := filepath.Join(dir, policy.CeilingFile), ""
+		if row.how != stranger {
+			at = filepath.Join(t.TempDir(), "policy.toml")
+			policyFile = at
+		}
+		_ = os.Remove(filepath.Join(dir, policy.CeilingFile))
+		_ = os.Symlink("/", filepath.Join(dir, "link"))
+		if err := os.WriteFile(at, []byte(row.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		held, err := policy.LoadForModels(t.TempDir(), dir, policyFile, row.how == shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := mcp.New(rt, mcp.Options{Dir: dir, Ceiling: held.Ceiling})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		e, denials, err := mcp.Granted(s, row.principal, `{"code":"1",`+strings.ReplaceAll(row.ask, "/SECRET", secret)+`}`)
+		if err != nil {
+			got = err.Error()
+		} else {
+			got = fmt.Sprintf("files %d, dirs %d, secrets %v, tcp %v, memory %d", len(e.Files), len(e.Dirs), e.Secrets, e.AllowTCP, e.MemoryMB)
+		}
+		attack.Check(t, fmt.Sprintf("model's ceiling: %s: %q asked by %q for %s", row.how, row.text, row.principal, strings.Replace(row.ask, all, "all of it", 1)), row.want, got)
+		for _, d := range denials { // each names the key that would allow it
+			if d.Key == "" || !strings.Contains(d.String(), "key "+d.Key+" of the ceiling") {
+				t.Errorf("%+v", d)
+			}
+		}
+		s.Close()
+	}
+}

@@ -1,0 +1,278 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a file goes beyond a ceiling, by meaning.
+func TestBeyond(t *testing.T) {
+	dir := t.TempDir()
+	for _, sub := range []string{"data/deep", "other"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../other", filepath.Join(dir, "data", "link")); err != nil {
+		t.Fatal(err)
+	}
+	parse := func(text string) *Ceiling {
+		t.Helper()
+		c, err := ParseCeiling(filepath.Join(dir, CeilingFile), []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for _, row := range []struct{ base, file, want string }{
+		{"", "memoryMb = 4096\nsecrets = [\"A\"]\nallowNetAny = true", ""},
+		{"memoryMb = 512", "memoryMb = 512", ""},
+		{"memoryMb = 512", "memoryMb = 513", "memoryMb 513"},
+		{"timeoutSeconds = 2", "timeoutSeconds = 1.5", ""},
+		{"timeoutSeconds = 2", "timeoutSeconds = 2.5", "timeoutSeconds 2.5"},
+		{"artifacts = 0", "artifacts = 1", "artifacts 1"},
+		{"maxConnections = 1\nmaxUploadBytes = 1\nmaxDownloadBytes = 1\noutputBytes = 1", "maxConnections = 2\nmaxUploadBytes = 2\nmaxDownloadBytes = 2\noutputBytes = 2", "outputBytes 2, maxConnections 2, maxUploadBytes 2, maxDownloadBytes 2"},
+		{"kernel = \"linux\"", "kernel = \"linux\"", ""},
+		{"kernel = \"linux\"", "kernel = \"nanos\"", "kernel nanos"},
+		{"allowNet = [\"*.a.com\"]", "allowNet = [\"X.A.com.\", \"*.y.a.com\", \"x.a.com:443\"]", ""},
+		{"allowNet = [\"*.a.com\"]", "allowNet = [\"a.com\", \"x.a.com:8443\", \"*.com.example\"]", "allowNet a.com, allowNet x.a.com:8443, allowNet *.com.example"},
+		{"allowNetAny = false", "allowNetAny = true", "allowNetAny true"},
+		{"allowTcp = [\"127.0.0.1:1\"]", "allowTcp = [\"127.0.0.1:1\", \"[::ffff:127.0.0.1]:1\"]", ""},
+		{"allowTcp = []", "allowTcp = [\"127.0.0.1:1\"]", "allowTcp 127.0.0.1:1"},
+		{"secrets = [\"A\"]", "secrets = [\"A\", \"B\"]", "secrets B"},
+		{"filesUnder = [\"data\"]", "filesUnder = [\"data/deep\", \"data\", \"nowhere\"]", ""},
+		{"filesUnder = [\"data\"]", "filesUnder = [\"data/link\"]", "filesUnder " + parse("filesUnder = [\"other\"]").first()},
+		{"dirsUnder = []", "dirsUnder = [\"/\"]", "dirsUnder /"},
+		{"secrets = []", "[principals.a]\nsecrets = [\"A\"]", ""},
+	} {
+		if got := fmt.Sprint(parse(row.file).Beyond(parse(row.base))); got != "["+strings.ReplaceAll(row.want, ", ", " ")+"]" {
+			t.Errorf("%q beyond %q: %s, want %s", row.file, row.base, got, row.want)
+		}
+	}
+}
+
+func (c *Ceiling) first() string { return (*c.FilesUnder)[0] }
+
+// A key of the file takes the place of the built-in one's; the others stay, also for
+// principals.
+func TestWith(t *testing.T) {
+	ask := Request{MemoryMB: 1024, AllowTCP: []string{"127.0.0.1:1"}, Secrets: []string{"A", "B"}, Files: []Mount{{Host: "/etc/hosts", Real: "/etc/hosts", Guest: "/g"}}}
+	for _, row := range []struct{ file, principal, want string }{
+		{"", "", "[] [] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling"},
+		{"outputBytes = 1048576", "", "[] [] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling"},
+		{"secrets = [\"A\"]", "", "[] [A] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling secrets:secrets@test.toml"},
+		{"allowTcp = [\"127.0.0.1:1\"]\nfilesUnder = [\"/etc\"]\nsecrets = [\"A\", \"B\"]", "", "[127.0.0.1:1] [A B] 1"},
+		{"secrets = [\"A\", \"B\"]\n[principals.a]\nsecrets = [\"B\"]\nmemoryMb = 256", "a", "[] [B] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling memoryMb:principals.a.memoryMb@test.toml [principals.a] secrets:principals.a.secrets@test.toml [principals.a]"},
+		{"[principals.a]\nsecrets = [\"A\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:1\"]", "a", "[] [] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling"},
+		{"[principals.a]\nmemoryMb = 512", "other", "[] [] 0 allowTcp:allowTcp@the built-in ceiling files:filesUnder@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling"},
+	} {
+		c := BuiltIn("").With(ceiling(t, row.file)).For(row.principal)
+		e, denials, err := Resolve(ask, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(e.AllowTCP, e.Secrets, len(e.Files))
+		for _, d := range denials {
+			got += " " + d.Field + ":" + d.Key + "@" + d.Rule
+		}
+		if got != row.want {
+			t.Errorf("%q for %q:\n%s, want\n%s", row.file, row.principal, got, row.want)
+		}
+	}
+	if c := BuiltIn("").With(nil); c.Secret("A") || c.For("x").Secret("A") {
+		t.Error("a secret that no key names")
+	}
+	both := BuiltIn("").NarrowedBy(ceiling(t, "secrets = [\"A\"]\nmemoryMb = 256"))
+	if e, _, err := Resolve(ask, both); err != nil || both.Secret("A") || len(e.Secrets) > 0 || e.MemoryMB != 256 {
+		t.Errorf("narrowed: %+v %v", e, err)
+	}
+	if !ceiling(t, "secrets = [\"A\"]").Secret("A") || !ceiling(t, "").Secret("A") {
+		t.Error("a ceiling's own secret")
+	}
+}
+
+// The built-in ceiling gives files of a folder, but not of a home or of everything.
+func TestBuiltIn(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{dir: dir, link: dir, "": "", "/": "", dir + "/nowhere": "", ".": ""} {
+		c := BuiltIn(at)
+		if got := strings.Join(*c.FilesUnder, " "); got != want || strings.Join(*c.DirsUnder, " ") != want || len(*c.Secrets) > 0 || len(*c.AllowTCP) > 0 {
+			t.Errorf("%q: %q, want %q", at, got, want)
+		}
+	}
+	t.Setenv("HOME", link)
+	if c := BuiltIn(dir); len(*c.FilesUnder) > 0 {
+		t.Errorf("the home: %v", *c.FilesUnder)
+	}
+}
+
+// A file that nobody vouched for narrows and never widens; one that was vouched for
+// counts as long as it means the same.
+func TestLoadForModels(t *testing.T) {
+	home, dir := t.TempDir(), t.TempDir()
+	name := filepath.Join(dir, CeilingFile)
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, sub := range []string{"a", "b"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/etc/ssl", filepath.Join(dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	load := func(named string, wantTrusted bool, wantIgnored ...string) *ForModels {
+		t.Helper()
+		m, err := LoadForModels(home, dir, named, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ignored []string
+		for _, w := range m.Ignored {
+			ignored = append(ignored, w.Key)
+			if !strings.Contains(m.String(), w.String()) || m.Remedy() == "" || m.Why == "" {
+				t.Errorf("%s is not told of: %s; %s", w, m, m.Remedy())
+			}
+		}
+		if m.Trusted != wantTrusted || !slices.Equal(ignored, wantIgnored) {
+			t.Errorf("trusted %v, ignored %v; want %v %v", m.Trusted, ignored, wantTrusted, wantIgnored)
+		}
+		if m.Ceiling.Secret("TOKEN") != wantTrusted {
+			t.Errorf("the secret: %v", m.Ceiling.Secret("TOKEN"))
+		}
+		return m
+	}
+	if m := load("", false); m.File != "" || m.Remedy() != "" || !strings.Contains(m.String(), "built-in") {
+		t.Errorf("%+v", m)
+	}
+	write("memoryMb = 256\nsecrets = [\"TOKEN\"]\nfilesUnder = [\"data\", \"a\"]\n[principals.x]\nsecrets = [\"TOKEN\"]")
+	m := load("", false, "secrets", "filesUnder")
+	if e, _, err := Resolve(Request{Files: []Mount{{Host: "/etc/ssl/x", Real: "/etc/ssl/x", Guest: "/g"}}}, m.Ceiling); err != nil || e.MemoryMB != 256 || len(e.Files) > 0 {
+		t.Errorf("%+v %v", e, err)
+	}
+	load(name, true) // named by the user
+
+	trust := OpenTrust(home)
+	file, err := FindCeiling(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := trust.Add(file, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	load("", true)
+	if st, err := os.Stat(filepath.Join(home, TrustFile)); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", st, err)
+	}
+	// Through another name of the same folder.
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := LoadForModels(home, link, "", false); err != nil || !m.Trusted {
+		t.Errorf("%+v %v", m, err)
+	}
+	// The same text elsewhere is another file.
+	copied := t.TempDir()
+	if err := os.WriteFile(filepath.Join(copied, CeilingFile), file.text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := LoadForModels(home, copied, "", false); err != nil || m.Trusted {
+		t.Errorf("%+v %v", m, err)
+	}
+	// A link that leads elsewhere changes what the file means.
+	if err := os.Remove(filepath.Join(dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc", filepath.Join(dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	if m := load("", false, "secrets", "filesUnder"); !strings.Contains(m.Why, "changed since") {
+		t.Errorf("%+v", m)
+	}
+	write("secrets = [\"TOKEN\"]")
+	load("", false, "secrets")
+	write(string(file.text))
+	load("", false, "secrets", "filesUnder")
+	if err := errors.Join(os.Remove(filepath.Join(dir, "data")), os.Symlink("/etc/ssl", filepath.Join(dir, "data"))); err != nil {
+		t.Fatal(err)
+	}
+	load("", true)
+	if err := errors.Join(os.Rename(name, name+".away"), trust.Forget(name), os.Rename(name+".away", name)); err != nil {
+		t.Fatal(err)
+	}
+	load("", false, "secrets", "filesUnder")
+	if err := trust.Forget(name); !errors.Is(err, ErrNotTrusted) {
+		t.Error(err)
+	}
+}
+
+// A list that others may have written, or that can't be read, trusts nothing and says
+// so.
+func TestTrustFile(t *testing.T) {
+	home, dir := t.TempDir(), t.TempDir()
+	name := filepath.Join(dir, CeilingFile)
+	if err := os.WriteFile(name, []byte("secrets = [\"A\"]"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := ReadCeiling(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, list := OpenTrust(home), filepath.Join(home, TrustFile)
+	if err := trust.Add(c, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := trust.Add(c, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := trust.List(); err != nil || len(all) != 1 || !strings.HasSuffix(all[0].Path, name) {
+		t.Errorf("%+v %v", all, err)
+	}
+	good, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, spoil := range map[string]func() error{
+		"open to others":     func() error { return os.Chmod(list, 0o644) },
+		"can't be read":      func() error { return os.WriteFile(list, []byte("{"), 0o600) },
+		"more than":          func() error { return os.WriteFile(list, make([]byte, maxTrust+1), 0o600) },
+		"not a regular file": func() error { return errors.Join(os.Remove(list), os.Mkdir(list, 0o700)) },
+		"too many levels":    func() error { return errors.Join(os.Remove(list), os.Symlink(name, list)) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range []error{trust.Of(c), trust.Add(c, time.Now()), trust.Forget(name)} {
+			if err == nil || errors.Is(err, ErrNotTrusted) || !strings.Contains(err.Error(), what) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, err := LoadForModels(home, dir, "", false); err == nil {
+			t.Errorf("%s: a ceiling all the same", what)
+		}
+		if err := errors.Join(os.RemoveAll(list), os.WriteFile(list, good, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := trust.Of(c); err != nil {
+		t.Error(err)
+	}
+}

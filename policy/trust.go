@@ -1,0 +1,259 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// TrustFile is where a home remembers which ceilings' files its user has vouched for.
+const TrustFile = "trusted.json"
+
+// maxTrust bounds the file: some thousand entries.
+const maxTrust = 1 << 20
+
+// Trust is a home's list of ceilings' files that may widen what models get, each by
+// its path and a digest of what it means.
+type Trust struct{ file string }
+
+// OpenTrust is the list of a home. Nothing is read yet.
+func OpenTrust(home string) Trust { return Trust{filepath.Join(home, TrustFile)} }
+
+// Trusted is a file that the user vouched for.
+type Trusted struct {
+	Path   string    `json:"path"` // links resolved
+	Digest string    `json:"digest"`
+	Since  time.Time `json:"since"`
+}
+
+// ErrNotTrusted says that a file is not in the list.
+var ErrNotTrusted = errors.New("is not trusted")
+
+// List returns the trusted files by their paths.
+func (t Trust) List() ([]Trusted, error) {
+	f, err := os.OpenFile(t.file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the trusted ceilings: %w", err)
+	}
+	defer f.Close()
+	bad := func(format string, args ...any) ([]Trusted, error) {
+		return nil, fmt.Errorf("read the trusted ceilings: %s "+format, append([]any{t.file}, args...)...)
+	}
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the trusted ceilings: %w", err)
+	case !st.Mode().IsRegular():
+		return bad("is not a regular file")
+	case st.Mode().Perm()&0o077 != 0:
+		return bad("is open to others (mode %04o): see what it holds, then chmod 600", st.Mode().Perm())
+	case int(st.Sys().(*syscall.Stat_t).Uid) != os.Getuid():
+		return bad("belongs to another user (uid %d)", st.Sys().(*syscall.Stat_t).Uid)
+	case st.Size() > maxTrust:
+		return bad("has more than %d bytes", maxTrust)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxTrust))
+	if err != nil {
+		return nil, fmt.Errorf("read the trusted ceilings: %w", err)
+	}
+	var list []Trusted
+	if err := json.Unmarshal(text, &list); err != nil {
+		return bad("can't be read (%v): remove it, and trust anew", err)
+	}
+	return list, nil
+}
+
+// Of says whether a ceiling's file is trusted as it is now: nil if so, else an error
+// that is ErrNotTrusted and says why not, or one about the list itself.
+func (t Trust) Of(c *Ceiling) error {
+	list, err := t.List()
+	if err != nil {
+		return err
+	}
+	at, err := realName(c.Path)
+	if err != nil {
+		return err
+	}
+	for _, known := range list {
+		switch {
+		case known.Path != at:
+		case known.Digest == c.digest():
+			return nil
+		default:
+			return fmt.Errorf("%w: it, or where its folders lead, has changed since %s", ErrNotTrusted, known.Since.Local().Format(time.DateTime))
+		}
+	}
+	return ErrNotTrusted
+}
+
+// Add vouches for a ceiling's file as it was read.
+func (t Trust) Add(c *Ceiling, now time.Time) error {
+	at, err := realName(c.Path)
+	if err != nil {
+		return err
+	}
+	return t.change(at, &Trusted{Path: at, Digest: c.digest(), Since: now.UTC().Truncate(time.Second)})
+}
+
+// Forget takes a file from the list; the file itself may be gone.
+func (t Trust) Forget(name string) error {
+	at, err := realName(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		at, err = realName(filepath.Dir(name))
+		at = filepath.Join(at, filepath.Base(name))
+	}
+	if err != nil {
+		return err
+	}
+	return t.change(at, nil)
+}
+
+// change replaces the entry of a path, or removes it.
+func (t Trust) change(at string, by *Trusted) error {
+	if err := os.MkdirAll(filepath.Dir(t.file), 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(t.file+".lock", os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	list, err := t.List()
+	if err != nil {
+		return err
+	}
+	rest := slices.DeleteFunc(slices.Clone(list), func(known Trusted) bool { return known.Path == at })
+	if by == nil && len(rest) == len(list) {
+		return fmt.Errorf("%s: %w", at, ErrNotTrusted)
+	}
+	if by != nil {
+		rest = append(rest, *by)
+	}
+	slices.SortFunc(rest, func(a, b Trusted) int { return strings.Compare(a.Path, b.Path) })
+	text, err := json.MarshalIndent(rest, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(t.file), "."+TrustFile) // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), t.file)
+}
+
+// realName is a file's path, links resolved.
+func realName(name string) (string, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
+}
+
+// digest is over what a file means: its text, and the folders that its names lead to,
+// which a link can change while the text stays.
+func (c *Ceiling) digest() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d\n%s", len(c.text), c.text)
+	folders := func(c *Ceiling) {
+		text, _ := json.Marshal([]*[]string{c.FilesUnder, c.DirsUnder})
+		fmt.Fprintf(h, "\n%s", text)
+	}
+	folders(c)
+	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
+		folders(c.Principals[name])
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// ForModels is the ceiling that models' calls are held to, and how it came about.
+type ForModels struct {
+	Ceiling *Ceiling   // never nil
+	File    string     // that it was made from; "" if there is none
+	Trusted bool       // the file may widen the built-in ceiling
+	Ignored []Widening // of the file, as it is not trusted
+	Why     string     // it is not
+}
+
+// LoadForModels makes the ceiling of models that are served from a folder: the built-in
+// one, with the keys of the file in their place. named is a file that the user named,
+// which is trusted; else the first CeilingFile of dir or above is read, and may narrow
+// the built-in ceiling, but widens it only if home's list has it. shared says that
+// callers need not be the user whose files these are: the built-in ceiling then gives
+// none of them.
+func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
+	builtIn := BuiltIn("")
+	if !shared {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, err
+		}
+		builtIn = BuiltIn(abs)
+	}
+	if named != "" {
+		file, err := ReadCeiling(named)
+		if err != nil {
+			return nil, err
+		}
+		return &ForModels{Ceiling: builtIn.With(file), File: file.Path, Trusted: true}, nil
+	}
+	file, err := FindCeiling(dir)
+	if err != nil || file == nil {
+		return &ForModels{Ceiling: builtIn}, err
+	}
+	m := &ForModels{Ceiling: builtIn.NarrowedBy(file), File: file.Path}
+	switch err := OpenTrust(home).Of(file); {
+	case err == nil:
+		m.Ceiling, m.Trusted = builtIn.With(file), true
+	case errors.Is(err, ErrNotTrusted):
+		m.Ignored, m.Why = file.Beyond(builtIn), err.Error()
+	default:
+		return nil, err
+	}
+	return m, nil
+}
+
+// String says in a sentence what holds.
+func (m *ForModels) String() string {
+	switch {
+	case m.File == "":
+		return builtInRule + ": no " + CeilingFile + " here or above"
+	case len(m.Ignored) == 0:
+		return m.File
+	}
+	var list []string
+	for _, w := range m.Ignored {
+		list = append(list, w.String())
+	}
+	return fmt.Sprintf("%s narrows %s; ignored, because it %s: %s", m.File, builtInRule, m.Why, strings.Join(list, ", "))
+}
+
+// Remedy is what to do about what is ignored; "" if nothing is.
+func (m *ForModels) Remedy() string {
+	if len(m.Ignored) == 0 {
+		return ""
+	}
+	return "read the file, then: unitask policy trust " + m.File
+}
