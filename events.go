@@ -9,6 +9,7 @@ const (
 	EventRetry   EventKind = "retry"   // a boot did not come up and is tried again
 	EventRecord  EventKind = "record"  // the run has an id: Message
 	EventStarted EventKind = "started" // the code has started
+	EventCapture EventKind = "capture" // the capture has ended before the run, and why
 )
 
 // Event tells what a run is doing. It is the only thing that goes upwards while

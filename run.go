@@ -227,6 +227,9 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	res.Stdout, res.Stderr = stdout.bytes(), stderr.bytes()
 	res.Truncated = stdout.truncated || stderr.truncated
 	rec.Drops, _ = json.Marshal(b.drops())
+	if err := network.Capture.Err(); err != nil {
+		rt.opts.Events(Event{EventCapture, err.Error()})
+	}
 	if err != nil {
 		return rt.classify(ctx, res, "run", b.explain(err))
 	}

@@ -16,15 +16,15 @@ import (
 // link carries Ethernet frames on a stream, each behind its length (4 bytes,
 // big-endian): the form of QEMU's stream network back end (net/stream.c).
 type link struct {
-	conn    net.Conn
-	capture *Capture
-	own     chan []byte   // frames that we made ourselves, waiting to be sent
-	done    chan struct{} // closed when the guest's end is gone
-	whole   bool          // reading ended between two frames; valid after done
+	conn  net.Conn
+	tap   *tap
+	own   chan []byte   // frames that we made ourselves, waiting to be sent
+	done  chan struct{} // closed when the guest's end is gone
+	whole bool          // reading ended between two frames; valid after done
 }
 
-func newLink(conn net.Conn, c *Capture) *link {
-	return &link{conn: conn, capture: c, own: make(chan []byte, ownQueue), done: make(chan struct{})}
+func newLink(conn net.Conn, t *tap) *link {
+	return &link{conn: conn, tap: t, own: make(chan []byte, ownQueue), done: make(chan struct{})}
 }
 
 const linkHeader = 4
@@ -49,7 +49,7 @@ func (l *link) readFrames(handle func(frame []byte)) error {
 		if _, err := io.ReadFull(r, frame[:n]); err != nil {
 			return err
 		}
-		l.capture.frame(frame[:n])
+		l.tap.frame(frame[:n])
 		handle(frame[:n])
 	}
 }
@@ -66,7 +66,7 @@ func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 		select {
 		case frame := <-l.own:
 			buf = appendFrame(buf, frame)
-			l.capture.frame(frame)
+			l.tap.frame(frame)
 		case <-wake:
 		case <-ctx.Done():
 			return
@@ -78,7 +78,7 @@ func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 			}
 			begin := len(buf)
 			buf = appendStackFrame(buf, pkt)
-			l.capture.frame(buf[begin+linkHeader:])
+			l.tap.frame(buf[begin+linkHeader:])
 			pkt.DecRef()
 		}
 		if _, err := l.conn.Write(buf); err != nil {

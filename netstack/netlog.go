@@ -44,6 +44,7 @@ type Decision struct {
 	Verdict    Verdict   `json:"verdict"`
 	Rule       string    `json:"rule,omitempty"` // the rule that allowed it
 	Reason     string    `json:"reason,omitempty"`
+	Dialled    string    `json:"dialled,omitempty"` // ADDRESS:PORT, or "proxy HOST:PORT"
 	BytesUp    int64     `json:"bytesUp,omitempty"` // from the guest
 	BytesDown  int64     `json:"bytesDown,omitempty"`
 	DurationMs int64     `json:"durationMs,omitempty"`
@@ -71,7 +72,8 @@ const (
 	DropDNS       Drop = "dns"    // queries beyond the rate
 	DropCut       Drop = "cut"    // connections and queries after Cut
 	DropOut       Drop = "unread" // answers the guest did not read
-	DropLog       Drop = "netlog" // decisions beyond maxDecisions
+	DropLog       Drop = "netlog" // decisions beyond maxDecisions, or after Close
+	DropCapture   Drop = "pcap"   // frames that the capture had no room for: see Capture
 )
 
 // maxDecisions bounds the netlog of one run; further ones are counted.
@@ -90,13 +92,18 @@ func printable(s string) string {
 	return q[1 : len(q)-1]
 }
 
+// netlog counts drops, and hands decisions to the goroutine that writes them.
 type netlog struct {
-	sink func(Decision)
-	now  func() time.Time
+	now   func() time.Time
+	lines *spool[Decision]
 
-	mu    sync.Mutex
-	lines int
-	drops map[Drop]uint64
+	mu      sync.Mutex
+	decided int
+	drops   map[Drop]uint64
+}
+
+func newNetlog(sink func(Decision), now func() time.Time) *netlog {
+	return &netlog{now: now, lines: newSpool(maxDecisions, sink), drops: map[Drop]uint64{}}
 }
 
 func (l *netlog) drop(d Drop) {
@@ -111,15 +118,12 @@ func (l *netlog) counts() map[Drop]uint64 {
 	return maps.Clone(l.drops)
 }
 
+// decide never blocks.
 func (l *netlog) decide(d Decision) {
 	d.Time = l.now().UTC()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lines++; l.lines > maxDecisions {
+	if l.decided++; l.decided > maxDecisions || !l.lines.put(d, 1) {
 		l.drops[DropLog]++
-		return
-	}
-	if l.sink != nil {
-		l.sink(d)
 	}
 }

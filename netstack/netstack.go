@@ -92,11 +92,13 @@ type Config struct {
 	Rules    []Rule
 	Limits   Limits
 	Upstream Upstream
-	// Capture, if not nil, receives the guest's frames.
+	// Capture, if not nil, receives the guest's frames. It may block: what it has no
+	// room for then is counted (DropCapture).
 	Capture *Capture
 	// Log receives one Decision for everything the guest asked of the network,
-	// up to a bound (maxDecisions). It is called from several goroutines, one
-	// at a time. nil discards.
+	// up to a bound (maxDecisions). It is called from one goroutine, may block,
+	// and has had everything when Close returns, unless it blocks for flushTime.
+	// nil discards.
 	Log func(Decision)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -146,10 +148,11 @@ func New(cfg Config) (*Network, error) {
 		return nil, fmt.Errorf("open network: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	log := newNetlog(cfg.Log, cfg.Now)
 	n := &Network{
-		link:    newLink(conn, cfg.Capture),
+		link:    newLink(conn, newTap(cfg.Capture, log)),
 		ep:      channel.New(outQueue, mtu, tcpip.LinkAddress(gatewayMAC)),
-		log:     &netlog{sink: cfg.Log, now: cfg.Now, drops: map[Drop]uint64{}},
+		log:     log,
 		control: newControl(),
 		cancel:  cancel,
 		guest:   theirs,
@@ -163,6 +166,8 @@ func New(cfg Config) (*Network, error) {
 		cancel()
 		conn.Close()
 		theirs.Close()
+		n.link.tap.close()
+		n.log.lines.close()
 		return nil, err
 	}
 	fwd := tcp.NewForwarder(n.stack, socketBuffer, maxHalfOpen, n.forward.handle)
@@ -344,7 +349,8 @@ func (n *Network) Stats() map[Drop]uint64 { return n.log.counts() }
 func (n *Network) Done() <-chan struct{} { return n.link.done }
 
 // Close ends the network and every connection, and waits until nothing of it
-// runs any more. It may be called more than once.
+// runs any more and all that it logged is written: the latter for flushTime at most.
+// It may be called more than once.
 func (n *Network) Close() error {
 	n.closed.Do(func() {
 		n.cancel()
@@ -354,6 +360,10 @@ func (n *Network) Close() error {
 		n.stack.Destroy()
 		n.control.close()
 		n.group.Wait()
+		var flush sync.WaitGroup
+		flush.Go(n.link.tap.close)
+		flush.Go(n.log.lines.close)
+		flush.Wait()
 	})
 	return nil
 }

@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -9,16 +10,28 @@ import (
 
 // Capture writes every frame of the links it is given to as a classic pcap file
 // (Ethernet, times in microseconds; draft-ietf-opsawg-pcap). The first write that
-// fails ends it. nil captures nothing.
+// fails ends it, and so does MaxCapture; Err tells. nil captures nothing.
 type Capture struct {
+	writing sync.Mutex // one frame at a time; guards w and left
+	w       io.Writer
+	left    int64
+
 	mu  sync.Mutex
-	w   io.Writer
-	buf []byte
+	err error
 }
 
 const (
 	pcapMagic    = 0xa1b2c3d4
 	pcapEthernet = 1
+	pcapHead     = 24
+	pcapRecord   = 16
+
+	// MaxCapture bounds the file of one capture, in bytes: a guest that sends to the
+	// gateway without end would fill the disk. Most tools get slow far below it.
+	MaxCapture = 1 << 30
+	// captureQueue bounds the frames, in bytes, that wait for the disk; more are
+	// dropped from the capture. The guest makes some 100 MB a second at most.
+	captureQueue = 16 << 20
 )
 
 // NewCapture writes the file's head; it returns nil for a nil w.
@@ -26,8 +39,8 @@ func NewCapture(w io.Writer) *Capture {
 	if w == nil {
 		return nil
 	}
-	c := &Capture{w: w}
-	h := binary.BigEndian.AppendUint32(nil, pcapMagic)
+	c := &Capture{w: w, left: MaxCapture}
+	h := binary.BigEndian.AppendUint32(make([]byte, 0, pcapHead), pcapMagic)
 	h = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(h, 2), 4)
 	h = append(h, make([]byte, 8)...)
 	h = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(h, maxFrame), pcapEthernet)
@@ -35,24 +48,75 @@ func NewCapture(w io.Writer) *Capture {
 	return c
 }
 
-func (c *Capture) write(b []byte) {
-	if c.w != nil {
-		if _, err := c.w.Write(b); err != nil {
-			c.w = nil
-		}
-	}
-}
-
-func (c *Capture) frame(frame []byte) {
+// Err says why the capture has ended before its links; nil where it has not. It may
+// be called from any goroutine.
+func (c *Capture) Err() error {
 	if c == nil {
-		return
+		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := time.Now()
-	c.buf = c.buf[:0]
-	for _, v := range []uint32{uint32(t.Unix()), uint32(t.Nanosecond() / 1000), uint32(len(frame)), uint32(len(frame))} {
-		c.buf = binary.BigEndian.AppendUint32(c.buf, v)
+	return c.err
+}
+
+// write appends to the file; false once the capture has ended.
+func (c *Capture) write(b []byte) bool {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	switch {
+	case c.Err() != nil:
+		return false
+	case int64(len(b)) > c.left:
+		return c.end(fmt.Errorf("the capture ends at its limit of %d MiB", MaxCapture>>20))
 	}
-	c.write(append(c.buf, frame...))
+	c.left -= int64(len(b))
+	if _, err := c.w.Write(b); err != nil {
+		return c.end(fmt.Errorf("write capture: %w", err))
+	}
+	return true
+}
+
+func (c *Capture) end(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
+	return false
+}
+
+// tap is one link's way to a capture.
+type tap struct {
+	log    *netlog
+	frames *spool[[]byte] // nil: nothing is captured
+}
+
+func newTap(c *Capture, log *netlog) *tap {
+	if c == nil {
+		return &tap{}
+	}
+	return &tap{log, newSpool(captureQueue, func(record []byte) {
+		if !c.write(record) {
+			log.drop(DropCapture)
+		}
+	})}
+}
+
+// frame captures one frame. It never blocks.
+func (t *tap) frame(frame []byte) {
+	if t.frames == nil {
+		return
+	}
+	now := time.Now()
+	record := make([]byte, 0, pcapRecord+len(frame))
+	for _, v := range []uint32{uint32(now.Unix()), uint32(now.Nanosecond() / 1000), uint32(len(frame)), uint32(len(frame))} {
+		record = binary.BigEndian.AppendUint32(record, v)
+	}
+	if record = append(record, frame...); !t.frames.put(record, len(record)) {
+		t.log.drop(DropCapture)
+	}
+}
+
+func (t *tap) close() {
+	if t.frames != nil {
+		t.frames.close()
+	}
 }
