@@ -6,11 +6,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -19,33 +21,37 @@ const (
 	dialTime    = 10 * time.Second       // to resolve a name and to connect, all addresses together
 	dialStagger = 250 * time.Millisecond // before the next address is tried beside (RFC 8305)
 	maxAddrs    = 16                     // of a name
-	maxProxy    = 8 << 10                // of a proxy's answer to CONNECT
+	maxProxy    = 16 << 10               // of a proxy's answer to CONNECT, with what comes right behind it
 )
 
-// Upstream is how the host reaches what a guest may reach. The zero value is the
-// host's own resolver and network, without a proxy.
+// Upstream resolves and dials the hosts that the rules allow. The zero value is the
+// host's own resolver and network, without a proxy. Its functions may be called from
+// any goroutine, and those with a context must return soon after it has ended: Close
+// waits for them.
 type Upstream struct {
-	// Resolve returns a name's addresses; it must return when ctx ends. It may
-	// be called from any goroutine, as may the others.
+	// Resolve returns the addresses of a name in normal form, which is a whole one:
+	// no search domain may be appended.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
-	// Dial connects to an address that was checked.
+	// Dial connects to an address that was checked. nil dials by the host's network,
+	// and checks the address once more when there is a socket to connect.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+	// Local returns the addresses of the host's interfaces, each with its network: no
+	// rule leads there unless it is raw. It is asked at every dial.
+	Local func() ([]netip.Prefix, error)
 	// Proxy returns the HTTP proxy for a host, or nil. With a proxy, it resolves
-	// the name, and its own rules say where that may lead.
+	// the name, and its own rules say where that may lead; it is given nothing but
+	// names in normal form, and addresses that were checked as if dialled from here.
 	Proxy func(host string, port uint16) *url.URL
 }
 
 func (u Upstream) withDefaults() Upstream {
 	if u.Resolve == nil {
 		u.Resolve = func(ctx context.Context, name string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
 		}
 	}
-	if u.Dial == nil {
-		u.Dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", to.String())
-		}
+	if u.Local == nil {
+		u.Local = localNetworks
 	}
 	if u.Proxy == nil {
 		u.Proxy = func(string, uint16) *url.URL { return nil }
@@ -53,59 +59,93 @@ func (u Upstream) withDefaults() Upstream {
 	return u
 }
 
-// dial reaches a target for a rule. The addresses are checked once, and it is they
-// that are dialled, never the name again.
-func (u Upstream) dial(ctx context.Context, t target, r *Rule) (net.Conn, error) {
+var (
+	errNoName    = errors.New("not a host name")
+	errNoAddress = errors.New("the name has no address")
+)
+
+// checker returns what an address must pass before it is dialled for a rule.
+func (u Upstream) checker(r *Rule) func(netip.Addr) error {
+	if r.Raw {
+		return func(netip.Addr) error { return nil }
+	}
+	return func(addr netip.Addr) error {
+		local, err := u.Local()
+		if err != nil {
+			return err
+		}
+		return checkAddr(addr, local)
+	}
+}
+
+// dial is the only way out: it finds out where a target is, holds that against the
+// rule, and connects. It says what was dialled: an address with its port, or a proxy.
+// Names are resolved once; it is the checked addresses that are dialled, never the
+// name again.
+func (u Upstream) dial(ctx context.Context, t target, r *Rule) (conn net.Conn, dialled string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
+	check := u.checker(r)
 	host := t.name
-	if host == "" {
+	if t.name == "" {
+		if err := check(t.addr); err != nil {
+			return nil, "", err
+		}
 		host = t.addr.String()
+	} else if name, ok := normalName(t.name); !ok || name != t.name {
+		return nil, "", errNoName
 	}
 	if proxy := u.Proxy(host, t.port); proxy != nil && !r.loopback() {
-		if t.name == "" && !r.Raw && !public(t.addr) {
-			return nil, errNotPublic
-		}
-		return u.dialProxy(ctx, proxy, net.JoinHostPort(host, strconv.Itoa(int(t.port))))
+		conn, err := u.dialProxy(ctx, proxy, net.JoinHostPort(host, strconv.Itoa(int(t.port))))
+		return conn, "proxy " + proxy.Host, err
 	}
 	addrs := []netip.Addr{t.addr}
-	if t.name == "localhost" {
-		addrs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
-	} else if t.name != "" {
-		var err error
-		if addrs, err = u.Resolve(ctx, t.name); err != nil {
-			return nil, err
-		}
-	}
-	var good []netip.Addr
-	for _, a := range addrs {
-		if a = a.Unmap(); r.Raw || public(a) {
-			good = append(good, a)
-		}
-	}
 	switch {
-	case len(addrs) == 0:
-		return nil, errors.New("the name has no address")
-	case len(good) == 0:
-		return nil, errNotPublic
+	case t.name == "localhost":
+		addrs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	case t.name != "":
+		if addrs, err = u.Resolve(ctx, t.name); err != nil {
+			return nil, "", err
+		}
 	}
-	return u.dialAny(ctx, good[:min(len(good), maxAddrs)], t.port)
+	refused := errNoAddress
+	var good []netip.Addr
+	for _, a := range addrs[:min(len(addrs), maxAddrs)] {
+		a = a.Unmap()
+		if err := check(a); err != nil {
+			refused = err
+			continue
+		}
+		good = append(good, a)
+	}
+	if len(good) == 0 {
+		return nil, "", refused
+	}
+	conn, to, err := u.dialAny(ctx, good, t.port, check)
+	if err != nil {
+		return nil, "", err
+	}
+	return conn, to.String(), nil
 }
 
 // dialAny connects to the first address that answers; each next one is tried when
-// the one before has failed, or is slow.
-func (u Upstream) dialAny(ctx context.Context, addrs []netip.Addr, port uint16) (net.Conn, error) {
+// the one before has failed, or is slow. When it returns, no other attempt is left.
+func (u Upstream) dialAny(ctx context.Context, addrs []netip.Addr, port uint16, check func(netip.Addr) error) (net.Conn, netip.AddrPort, error) {
 	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
 	defer cancel()
 	type result struct {
 		conn net.Conn
+		to   netip.AddrPort
 		err  error
 	}
 	results := make(chan result)
 	start := func(a netip.Addr) {
-		conn, err := u.Dial(ctx, netip.AddrPortFrom(a, port))
+		to := netip.AddrPortFrom(a, port)
+		conn, err := u.connect(ctx, to, check)
 		select {
-		case results <- result{conn, err}:
+		case results <- result{conn, to, err}:
 		case <-ctx.Done():
 			if conn != nil {
 				conn.Close()
@@ -116,7 +156,8 @@ func (u Upstream) dialAny(ctx context.Context, addrs []netip.Addr, port uint16) 
 	next, running := 0, 0
 	for {
 		if next < len(addrs) {
-			go start(addrs[next])
+			a := addrs[next]
+			group.Go(func() { start(a) })
 			next, running = next+1, running+1
 		}
 		var wait <-chan time.Time
@@ -128,19 +169,36 @@ func (u Upstream) dialAny(ctx context.Context, addrs []netip.Addr, port uint16) 
 		select {
 		case r := <-results:
 			if r.err == nil {
-				return r.conn, nil
+				return r.conn, r.to, nil
 			}
 			if first == nil {
 				first = r.err
 			}
 			if running--; running == 0 && next == len(addrs) {
-				return nil, first
+				return nil, netip.AddrPort{}, first
 			}
 		case <-wait:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, netip.AddrPort{}, context.Cause(ctx)
 		}
 	}
+}
+
+// connect dials one address. Time has passed since it was checked, and it is the
+// socket's own address that counts: where the socket is ours, the check is made again
+// between its making and its connecting.
+func (u Upstream) connect(ctx context.Context, to netip.AddrPort, check func(netip.Addr) error) (net.Conn, error) {
+	if u.Dial != nil {
+		return u.Dial(ctx, to)
+	}
+	d := net.Dialer{ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		return check(at.Addr())
+	}}
+	return d.DialContext(ctx, "tcp", to.String())
 }
 
 // dialProxy asks an HTTP proxy for a tunnel.
@@ -168,7 +226,7 @@ func (u Upstream) dialProxy(ctx context.Context, proxy *url.URL, to string) (net
 		conn.Close()
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	r := bufio.NewReaderSize(conn, maxProxy)
+	r := bufio.NewReaderSize(io.LimitReader(conn, maxProxy), maxProxy)
 	res, err := http.ReadResponse(r, req)
 	if err != nil {
 		conn.Close()

@@ -1,7 +1,6 @@
 package netstack
 
 import (
-	"errors"
 	"net/netip"
 	"strings"
 )
@@ -17,8 +16,9 @@ type Rule struct {
 	Any      bool
 	Port     uint16 // 0 is 80 and 443
 	// Raw rules allow exactly this host and port, whatever is spoken there and
-	// wherever the name leads. The others must lead to a public address and, on
-	// 80 and 443, speak HTTP or TLS to a name that the rule allows.
+	// wherever the name leads. The others must lead to a public address that is
+	// not in a network of this host, and speak HTTP or TLS, on whatever port, to
+	// a name that the rule allows.
 	Raw bool
 }
 
@@ -118,42 +118,13 @@ func (f *filter) gateway(port uint16) ruling {
 	return ruling{reason: noRule}
 }
 
-// notPublic are the networks that a name which somebody else controls must not
-// lead to (IANA's special-purpose registries; the metadata services of clouds).
-var notPublic = func() []netip.Prefix {
-	var list []netip.Prefix
-	for _, p := range strings.Fields(`
-		0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.31.196.0/24
-		192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3
-		168.63.129.16/32
-		::/96 ::ffff:0:0/96 64:ff9b::/96 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 2002::/16 3fff::/20 5f00::/16
-		fc00::/7 fe80::/10 fec0::/10 ff00::/8`) {
-		list = append(list, netip.MustParsePrefix(p))
-	}
-	return list
-}()
-
-var errNotPublic = errors.New("not a public address")
-
-// public says whether an address may be dialled for a rule that is not raw.
-func public(addr netip.Addr) bool {
-	addr = addr.Unmap()
-	if !addr.IsValid() || addr.Zone() != "" {
-		return false
-	}
-	for _, p := range notPublic {
-		if p.Contains(addr) {
-			return false
-		}
-	}
-	return true
-}
-
 const maxHostName = 253
 
 // normalName brings a name as it comes on the wire (DNS, SNI, Host) into normal
 // form: lower case, no trailing dot. What is not made of letters, digits, hyphens
-// and underscores in labels of 1 to 63 is no name.
+// and underscores in labels of 1 to 63 is no name. Nor is what a resolver or a proxy
+// may take for an address, which is all that ends in a number (URL Standard, 3.5):
+// 127.1, 2130706433, 0x7f000001.
 func normalName(s string) (string, bool) {
 	s = strings.TrimSuffix(s, ".")
 	if s == "" || len(s) > maxHostName {
@@ -182,5 +153,9 @@ func normalName(s string) (string, bool) {
 	if label == 0 {
 		return "", false
 	}
-	return string(out), true
+	name := string(out)
+	if last := name[len(name)-label:]; strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
+		return "", false
+	}
+	return name, true
 }

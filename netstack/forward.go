@@ -2,7 +2,6 @@ package netstack
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -103,7 +102,8 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	defer f.open.Add(-1)
 	begin := time.Now()
-	upstream, err := f.upstream.dial(f.ctx, t, rule.rule)
+	upstream, dialled, err := f.upstream.dial(f.ctx, t, rule.rule)
+	d.Dialled = dialled
 	if err != nil {
 		d.Reason, d.DurationMs = dialReason(err), time.Since(begin).Milliseconds()
 		f.log.decide(d)
@@ -119,7 +119,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t}
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, begun: make(chan struct{})}
 	err = fl.run()
 	var refused *refusal
 	if d.Verdict = Allowed; errors.As(err, &refused) {
@@ -157,6 +157,8 @@ func dialReason(err error) string {
 	switch {
 	case errors.Is(err, errNotPublic):
 		return "leads to an address that is not public"
+	case errors.Is(err, errOwn):
+		return "leads to an address of this host or of its network"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused"
 	case isTimeout(err):
@@ -177,12 +179,17 @@ type flow struct {
 	target   target
 	up, down atomic.Int64
 
+	begun chan struct{} // closed when the guest's beginning was found to be allowed
+	tls   bool          // it was a TLS hello; valid once begun is closed
+
 	aborted sync.Once
 }
 
-// peeked says whether the flow must begin with HTTP or TLS.
-func (fl *flow) peeked() bool {
-	return !fl.rule.Raw && (fl.target.port == 80 || fl.target.port == 443)
+// begin says that the guest's first request or hello was judged and is allowed. Until
+// then nothing goes either way.
+func (fl *flow) begin(tls bool) {
+	fl.tls = tls
+	close(fl.begun)
 }
 
 // run carries both directions to their end. The first error ends both, by a reset
@@ -249,7 +256,7 @@ const copyBuffer = 64 << 10
 
 func (fl *flow) copyUp(response <-chan bool) error {
 	w := counted{fl.upstream, &fl.up, &fl.f.up, fl.f.limits.BytesUp, "up"}
-	if !fl.peeked() {
+	if fl.rule.Raw {
 		_, err := io.CopyBuffer(w, onlyReader{fl.guest}, make([]byte, copyBuffer))
 		return err
 	}
@@ -261,15 +268,14 @@ func (fl *flow) copyUp(response <-chan bool) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil // nothing was said
+	case isTimeout(err):
+		return refuseProtocol("nothing was said within %s", peekTime)
 	case err != nil:
-		return slowHead(err)
+		return err
 	case first[0] == tlsRecord:
 		name, hello, err := peekTLS(r)
 		if err == nil {
 			err = fl.checkServerName(name)
-		}
-		if err == nil {
-			_, err = w.Write(hello)
 		}
 		if err == nil {
 			err = fl.guest.SetReadDeadline(time.Time{})
@@ -277,11 +283,18 @@ func (fl *flow) copyUp(response <-chan bool) error {
 		if err != nil {
 			return err
 		}
+		fl.begin(true)
+		if _, err = w.Write(hello); err != nil {
+			return err
+		}
 		_, err = io.CopyBuffer(w, onlyReader{r}, make([]byte, copyBuffer))
 		return err
+	case !token(string(first)):
+		return refuseProtocol("the first byte is %#x", first[0])
 	}
 	requests := httpRequests{
 		check:    fl.checkHost,
+		begin:    func() { fl.begin(false) },
 		deadline: fl.guest.SetReadDeadline,
 		switched: func() (bool, error) {
 			select {
@@ -315,7 +328,7 @@ func (fl *flow) checkHost(field string) error {
 	name, addr, ok := hostOf(field, fl.target.port)
 	switch {
 	case !ok:
-	case addr.IsValid() && (fl.rule.Any || fl.rule.Addr == addr) && fl.target.name == "":
+	case addr.IsValid() && addr == fl.target.addr && fl.target.name == "":
 		return nil
 	case name != "" && fl.rule.allowsName(name):
 		return nil
@@ -323,31 +336,65 @@ func (fl *flow) checkHost(field string) error {
 	return refuse("HTTP for %s", printable(field))
 }
 
-// copyDown carries the answers. The beginning of the first one tells whether an
-// upgrade that was asked for took place.
+// copyDown carries the answers. Its first bytes must be an answer to what the guest
+// began with: a server that speaks first, or another protocol, is refused. They also
+// tell whether an upgrade that was asked for took place.
 func (fl *flow) copyDown(response chan<- bool) error {
 	w := counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"}
-	const status = len("HTTP/1.1 101")
-	head := make([]byte, 0, status)
-	for fl.peeked() && len(head) < status {
-		n, err := fl.upstream.Read(head[len(head):status])
-		if n > 0 {
-			if _, err := w.Write(head[len(head) : len(head)+n]); err != nil {
-				return err
-			}
-			head = head[:len(head)+n]
+	if !fl.rule.Raw {
+		head, err := fl.answerHead()
+		response <- err == nil && !fl.tls && strings.HasSuffix(string(head), " 101")
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
 		}
-		if err != nil {
-			response <- false
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
+		if _, err := w.Write(head); err != nil {
 			return err
 		}
 	}
-	response <- bytes.HasPrefix(head, []byte("HTTP/1.")) && strings.HasSuffix(string(head), " 101")
 	_, err := io.CopyBuffer(w, onlyReader{fl.upstream}, make([]byte, copyBuffer))
 	return err
+}
+
+const (
+	httpAnswer   = "HTTP/1."
+	answerStatus = len("HTTP/1.1 101")
+	answerRecord = 2 // a TLS record's type and the first byte of its version
+	tlsAlert     = 0x15
+	tlsVersion   = 0x03
+)
+
+// answerHead reads what a server's answer begins with: two bytes of TLS, or HTTP's up
+// to its status. With io.EOF comes what there was before the server ended.
+func (fl *flow) answerHead() ([]byte, error) {
+	head := make([]byte, 0, answerStatus)
+	for {
+		n, err := fl.upstream.Read(head[len(head):answerStatus])
+		if head = head[:len(head)+n]; n > 0 {
+			select {
+			case <-fl.begun:
+			default:
+				return nil, refuseProtocol("the server spoke first")
+			}
+			if !fl.answers(head) {
+				return nil, refuseProtocol("the server answers %+q", head)
+			}
+			if len(head) == answerStatus || fl.tls && len(head) >= answerRecord {
+				return head, nil
+			}
+		}
+		if err != nil {
+			return head, err
+		}
+	}
+}
+
+// answers says whether an answer in the guest's protocol may begin so.
+func (fl *flow) answers(head []byte) bool {
+	if fl.tls {
+		return (head[0] == tlsRecord || head[0] == tlsAlert) && (len(head) < answerRecord || head[1] == tlsVersion)
+	}
+	n := min(len(head), len(httpAnswer))
+	return string(head[:n]) == httpAnswer[:n]
 }
 
 // onlyReader hides a connection's WriterTo and ReaderFrom, which would go round the

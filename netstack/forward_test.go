@@ -51,6 +51,7 @@ type guestOS struct {
 type logged struct {
 	mu   sync.Mutex
 	list []Decision
+	n    *Network
 }
 
 func (l *logged) add(d Decision) {
@@ -59,9 +60,17 @@ func (l *logged) add(d Decision) {
 	l.list = append(l.list, d)
 }
 
-// last waits for the last TCP decision.
+// last waits for the last TCP decision of all that were taken until now.
 func (l *logged) last() Decision {
 	for range 200 {
+		lines := l.n.log.lines
+		lines.mu.Lock()
+		waiting := lines.size
+		lines.mu.Unlock()
+		if waiting > 0 {
+			time.Sleep(time.Millisecond)
+			continue
+		}
 		l.mu.Lock()
 		for i := len(l.list) - 1; i >= 0; i-- {
 			if l.list[i].Proto == "tcp" {
@@ -78,9 +87,15 @@ func (l *logged) last() Decision {
 
 func newGuest(t testing.TB, cfg Config) *guestOS {
 	t.Helper()
-	log := &logged{}
-	cfg.Log = log.add
+	log, also := &logged{}, cfg.Log
+	cfg.Log = func(d Decision) {
+		if also != nil {
+			also(d)
+		}
+		log.add(d)
+	}
 	n, conn := attach(t, cfg)
+	log.n = n
 	ep := channel.New(512, mtu, "")
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
@@ -299,7 +314,7 @@ func TestForwardHTTP(t *testing.T) {
 	if out, err := g.say("a.example", 80, get("a.example", "/x")); err != nil || !strings.Contains(out, "[a.example /x ]") {
 		t.Errorf("%q %v", out, err)
 	}
-	if d := g.log.last(); d.Verdict != Allowed || d.Name != "a.example" || d.Rule != "a.example" || d.BytesUp == 0 || d.BytesDown == 0 {
+	if d := g.log.last(); d.Verdict != Allowed || d.Name != "a.example" || d.Rule != "a.example" || d.BytesUp == 0 || d.BytesDown == 0 || d.Dialled != "93.184.216.34:80" {
 		t.Errorf("%+v", d)
 	}
 	// The second address answers where the first does not.
@@ -399,14 +414,14 @@ func TestForwardRefuses(t *testing.T) {
 		"a chunk's line without CR":      {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\n1\nab\r\n", "chunk that is none"},
 		"a chunk of all memory":          {80, "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", "chunk that is none"},
 		"an upgrade to HTTP/2":           {80, get + "Host: good.example\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n", "HTTP/2 in the clear"},
-		"HTTP/2 by prior knowledge":      {80, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "neither HTTP/1 nor TLS"},
-		"HTTP/0.9":                       {80, "GET /\r\n", "neither HTTP/1 nor TLS"},
+		"HTTP/2 by prior knowledge":      {80, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "this is no HTTP or TLS: --allow-tcp"},
+		"HTTP/0.9":                       {80, "GET /\r\n", "this is no HTTP or TLS: --allow-tcp"},
 		"a late upgrade":                 {80, get + "Host: good.example\r\n\r\n" + get + "Host: good.example\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n", "upgrade after other requests"},
 		"a head without an end":          {80, get + "Host: good.example\r\nX: " + strings.Repeat("x", maxHead) + "\r\n\r\n", "an HTTP head of more than"},
 		"ten thousand fields":            {80, get + "Host: good.example\r\n" + strings.Repeat("a:b\r\n", 10_000) + "\r\n", "an HTTP head of more than"},
-		"SSH":                            {80, "SSH-2.0-OpenSSH_9.0\r\n", "neither HTTP/1 nor TLS"},
-		"SMTP":                           {443, "EHLO good.example\r\n", "neither HTTP/1 nor TLS"},
-		"noise":                          {443, string([]byte{0, 1, 2, 3, '\n'}), "neither HTTP/1 nor TLS"},
+		"SSH":                            {80, "SSH-2.0-OpenSSH_9.0\r\n", "this is no HTTP or TLS: --allow-tcp"},
+		"SMTP":                           {443, "EHLO good.example\r\n", "this is no HTTP or TLS: --allow-tcp"},
+		"noise":                          {443, string([]byte{0, 1, 2, 3, '\n'}), "this is no HTTP or TLS: --allow-tcp"},
 		"plain HTTP for another on 443":  {443, get + "Host: evil.example\r\n\r\n", "HTTP for evil.example"},
 		"TLS for another":                {443, hello("evil.example", nil), "TLS for evil.example"},
 		"TLS for another on 80":          {80, hello("evil.example", nil), "TLS for evil.example"},
@@ -947,7 +962,7 @@ func TestProxy(t *testing.T) {
 	at.User = url.UserPassword("me", "secret")
 	up := (&internet{}).upstream()
 	up.Proxy = func(string, uint16) *url.URL { return at }
-	g := newGuest(t, Config{Upstream: up, Rules: []Rule{{Text: "e", Host: "e.example", Port: 99}, {Text: "n", Host: "no.example", Port: 99}, {Text: "p", Addr: netip.MustParseAddr("10.0.0.1"), Port: 99}}})
+	g := newGuest(t, Config{Upstream: up, Rules: []Rule{{Text: "e", Host: "e.example", Port: 99, Raw: true}, {Text: "n", Host: "no.example", Port: 99, Raw: true}, {Text: "p", Addr: netip.MustParseAddr("10.0.0.1"), Port: 99}}})
 	c, err := g.dial("e.example", 99)
 	if err != nil {
 		t.Fatal(err)
@@ -956,6 +971,9 @@ func TestProxy(t *testing.T) {
 	_ = c.(*gonet.TCPConn).CloseWrite()
 	if all, err := io.ReadAll(c); err != nil || string(all) != "hi" {
 		t.Errorf("%q %v", all, err)
+	}
+	if d := g.log.last(); d.Dialled != "proxy "+at.Host {
+		t.Errorf("%+v", d)
 	}
 	if asked[0] != "CONNECT e.example:99 Basic bWU6c2VjcmV0" {
 		t.Errorf("%v", asked)

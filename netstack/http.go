@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func readHead(r *bufio.Reader) ([]byte, error) {
 		case bytes.HasSuffix(head, []byte("\r\n\r\n")):
 			return head, nil
 		case len(head) == len(line) && !looksLikeRequest(line):
-			return nil, refuse("neither HTTP/1 nor TLS")
+			return nil, refuseProtocol("no request line")
 		}
 	}
 }
@@ -57,12 +58,16 @@ func parseHead(head []byte) (requestHead, error) {
 			return h, refuse("an HTTP head with the control character %q", l[i])
 		}
 	}
+	// Some parsers split this line at any white space, in some encoding (RFC 9112, 3).
+	if i := strings.IndexFunc(lines[0], func(c rune) bool { return c < ' ' || c > '~' }); i >= 0 {
+		return h, refuse("a request line with %q: percent-encode it", lines[0][i])
+	}
 	method, rest, _ := strings.Cut(lines[0], " ")
 	at, proto, ok := strings.Cut(rest, " ")
 	if !ok || !token(method) || at == "" || (proto != "HTTP/1.1" && proto != "HTTP/1.0") {
 		return h, refuse("a request line that is none")
 	}
-	if method == "CONNECT" {
+	if strings.EqualFold(method, "CONNECT") {
 		return h, refuse("CONNECT")
 	}
 	hosts, lengths, encodings := 0, 0, 0
@@ -139,7 +144,7 @@ func hostOf(field string, port uint16) (name string, addr netip.Addr, ok bool) {
 		host = field[:i]
 	}
 	if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")); err == nil {
-		return "", a.Unmap(), true
+		return "", a.Unmap(), a.Zone() == ""
 	}
 	name, ok = normalName(host)
 	return name, addr, ok
@@ -148,6 +153,7 @@ func hostOf(field string, port uint16) (name string, addr netip.Addr, ok bool) {
 // httpRequests copies HTTP/1 requests and looks at the Host of each.
 type httpRequests struct {
 	check    func(host string) error
+	begin    func()                // the first request is allowed, and goes out now
 	deadline func(time.Time) error // of reading
 	// switched tells what came of an upgrade: whether the server agreed.
 	switched func() (bool, error)
@@ -183,6 +189,9 @@ func (c *httpRequests) copy(w io.Writer, r *bufio.Reader) error {
 		}
 		if err != nil {
 			return err
+		}
+		if first {
+			c.begin()
 		}
 		if _, err := w.Write(head); err != nil {
 			return err
@@ -220,6 +229,9 @@ func slowHead(err error) error {
 	}
 	return err
 }
+
+// notInTrailer are the fields by which a request is routed and framed (RFC 9110, 6.5.1).
+var notInTrailer = []string{"host", "content-length", "transfer-encoding", "connection", "upgrade"}
 
 // copyChunked copies a chunked body, strictly (RFC 9112, section 7.1).
 func copyChunked(w io.Writer, r *bufio.Reader) error {
@@ -267,6 +279,15 @@ func copyChunked(w io.Writer, r *bufio.Reader) error {
 		}
 		if total += len(l); total > maxHead {
 			return refuse("trailers of more than %d bytes", maxHead)
+		}
+		// A server that counts trailers among the fields must not find these.
+		name, _, ok := strings.Cut(string(l), ":")
+		switch {
+		case len(l) == 2:
+		case !ok || !token(name):
+			return refuse("a malformed trailer")
+		case slices.Contains(notInTrailer, strings.ToLower(name)):
+			return refuse("%s in a trailer", printable(name))
 		}
 		if _, err := w.Write(l); err != nil {
 			return err

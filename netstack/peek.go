@@ -28,6 +28,11 @@ func (r *refusal) Error() string { return r.reason }
 
 func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
 
+// refuseProtocol refuses what only a raw rule allows.
+func refuseProtocol(format string, args ...any) error {
+	return refuse(format+": this is no HTTP or TLS: --allow-tcp allows other protocols", args...)
+}
+
 // readOnly is a net.Conn for crypto/tls that can only be read.
 type readOnly struct{ r io.Reader }
 
