@@ -21,11 +21,19 @@ type Sink interface {
 var kinds = map[byte]os.FileMode{'f': 0, 'l': os.ModeSymlink, 'p': os.ModeNamedPipe, 's': os.ModeSocket}
 
 // Collect asks for what the code left in /out. It may be called once, when the code
-// has ended and its End says that there is something.
+// has ended and its End says that there is something. Where standard input was being
+// sent when the code ended, the frame under way is finished first: a guest that does
+// not take it keeps Collect until ctx ends.
 func (c *Conn) Collect(ctx context.Context, to Sink) error {
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
+	if f := c.feed.Load(); f != nil {
+		f.wait()
+	}
 	if err := c.send(frameCollect, nil); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return ErrGone
 	}
 	file := false // one was begun

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -78,14 +79,21 @@ type File struct {
 
 // Conn is the conversation with one guest. One goroutine at a time may use it,
 // but for Close, which may come from anywhere and ends every other call.
+//
+// There is one writer at a time: the caller, until Stream; then the feed of standard
+// input; and the caller again once the feed has ended, which Collect waits for.
 type Conn struct {
-	conn    net.Conn
-	r       *bufio.Reader
-	w       *bufio.Writer // of Put; the rest writes to conn, when this is empty
-	buf     []byte
+	Hello Hello
+
+	conn net.Conn
+	r    *bufio.Reader
+	w    *bufio.Writer // Put's frames collect in it; send empties it
+	buf  []byte
+	feed atomic.Pointer[feed] // nil before Stream
+
 	closing sync.Once
 	closed  chan struct{}
-	Hello   Hello
+	watcher sync.WaitGroup
 }
 
 // Await waits for the guest's bell: Node is up and waits for its start.
@@ -119,8 +127,8 @@ func Connect(ctx context.Context, n Network) (*Conn, error) {
 		return nil, err
 	}
 	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 128<<10), w: bufio.NewWriterSize(conn, 128<<10), buf: make([]byte, 64<<10), closed: make(chan struct{})}
-	go c.watch(n.Done())
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	c.watcher.Go(func() { c.watch(n.Done()) })
+	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
 	kind, payload, err := c.read()
 	if err == nil && kind != frameHello {
@@ -211,13 +219,10 @@ func decode(payload []byte, into any) error {
 }
 
 func (c *Conn) send(kind byte, payload []byte) error {
-	if c.w.Buffered() > 0 {
-		if err := c.w.Flush(); err != nil {
-			return err
-		}
+	if err := c.write(kind, payload); err != nil {
+		return err
 	}
-	_, err := c.conn.Write(appendFrame(make([]byte, 0, headerSize+len(payload)), kind, payload))
-	return err
+	return c.w.Flush()
 }
 
 // Put creates a file, folder or link in the guest; parents are made as needed.
@@ -312,7 +317,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
 	if err := c.send(frameStart, text); err != nil {
 		return fmt.Errorf("start: %w", err)
@@ -362,17 +367,22 @@ var ErrGone = errors.New("the guest went away")
 // Stream carries the streams of a started program until it ends. stdin may be
 // nil: the program then reads end of file at once. Output is written as it
 // comes; a writer that fails ends the stream with its error. When ctx ends,
-// Stream returns its cause.
+// Stream returns its cause. It returns as soon as the program has ended, however
+// much of stdin is left. After an error the conversation is over.
 //
 // A stdin whose Read blocks for ever keeps one goroutine until it returns,
 // unless it has a SetReadDeadline (files and connections do).
-func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (End, error) {
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (end End, err error) {
+	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
-	go c.feed(stdin)
-	if d, ok := stdin.(interface{ SetReadDeadline(time.Time) error }); ok {
-		defer func() { _ = d.SetReadDeadline(time.Unix(1, 0)) }()
-	}
+	f := startFeed(c, stdin)
+	c.feed.Store(f)
+	defer func() {
+		f.stop()
+		if err != nil {
+			c.abort()
+		}
+	}()
 	for {
 		kind, payload, err := c.read()
 		switch {
@@ -410,26 +420,21 @@ func decodeEnd(payload []byte) (End, error) {
 	return end, nil
 }
 
-// feed sends standard input until it ends or the connection does.
-func (c *Conn) feed(stdin io.Reader) {
-	if stdin != nil {
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := stdin.Read(buf)
-			if n > 0 && c.send(frameStdin, buf[:n]) != nil {
-				return
-			}
-			if err != nil {
-				break
-			}
-		}
-	}
-	_ = c.send(frameStdinEnd, nil)
+// abort ends every call on the connection. Closing alone does not end a Write on
+// gVisor's connections; a deadline in the past does.
+func (c *Conn) abort() {
+	_ = c.conn.SetDeadline(time.Unix(1, 0))
+	_ = c.conn.Close()
 }
 
 // Close ends the conversation and with it every call on it.
 // It may be called more than once.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { close(c.closed) })
-	return c.conn.Close()
+	c.abort()
+	if f := c.feed.Load(); f != nil {
+		f.wait()
+	}
+	c.watcher.Wait()
+	return nil
 }

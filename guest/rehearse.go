@@ -39,7 +39,7 @@ func rehearse(ctx context.Context, n Network, program, kind string) error {
 		return err
 	}
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
 	// Another text each time, so that it is compiled each time, in another folder, so
 	// that it is looked for each time. preload.js removes it.

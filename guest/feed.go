@@ -1,0 +1,92 @@
+package guest
+
+import (
+	"io"
+	"sync"
+	"time"
+)
+
+// feed sends standard input to the guest. Two goroutines share the work: one reads,
+// which nothing may be able to interrupt, and one writes to the connection, which
+// always ends soon after stop. So whoever wants to write next can wait for the writer,
+// and no frame is cut by another one.
+type feed struct {
+	stopping sync.Once
+	stopped  chan struct{} // closed by stop
+	done     chan struct{} // closed when the writer has ended
+	deadline func(time.Time) error
+}
+
+// feedChunk is the most bytes of standard input in one frame.
+const feedChunk = 64 << 10
+
+func startFeed(c *Conn, stdin io.Reader) *feed {
+	f := &feed{stopped: make(chan struct{}), done: make(chan struct{})}
+	if d, ok := stdin.(interface{ SetReadDeadline(time.Time) error }); ok {
+		f.deadline = d.SetReadDeadline
+	}
+	chunks := make(chan []byte)
+	if stdin == nil {
+		close(chunks)
+	} else {
+		go f.read(stdin, chunks)
+	}
+	go f.write(c, chunks)
+	return f
+}
+
+// read passes on what it reads, and closes chunks when there is no more. The writer has done with
+// a chunk when it takes the next one, so two buffers in turn are enough.
+func (f *feed) read(stdin io.Reader, chunks chan<- []byte) {
+	var buffers [2][feedChunk]byte
+	for i := 0; ; i = 1 - i {
+		n, err := stdin.Read(buffers[i][:])
+		if n > 0 {
+			select {
+			case chunks <- buffers[i][:n]:
+			case <-f.stopped:
+				return
+			}
+		}
+		if err != nil {
+			close(chunks)
+			return
+		}
+	}
+}
+
+func (f *feed) write(c *Conn, chunks <-chan []byte) {
+	defer close(f.done)
+	for {
+		select {
+		case <-f.stopped:
+			return
+		case <-c.closed:
+			return
+		case chunk, more := <-chunks:
+			if !more {
+				_ = c.send(frameStdinEnd, nil)
+				return
+			}
+			if c.send(frameStdin, chunk) != nil {
+				return
+			}
+		}
+	}
+}
+
+// stop has the feed end behind the frame that is under way.
+func (f *feed) stop() {
+	f.stopping.Do(func() {
+		close(f.stopped)
+		if f.deadline != nil {
+			_ = f.deadline(time.Unix(1, 0))
+		}
+	})
+}
+
+// wait stops the feed and returns when it writes no more.
+func (f *feed) wait() {
+	f.stop()
+	<-f.done
+}
