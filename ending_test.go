@@ -1,0 +1,98 @@
+package unitask_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// Code that ends with most of standard input unread leaves its artifacts.
+func TestArtifactsWithStdinUnread(t *testing.T) {
+	needVM(t)
+	const code = `process.stdin.once("data", () => { require("fs").writeFileSync("/out/a.txt", "x".repeat(100000)); process.exit(0) })`
+	for _, kernel := range kernels(t) {
+		for range 6 {
+			t.Run(string(kernel), func(t *testing.T) {
+				slot(t)
+				home := newHome(t)
+				res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code},
+					unitask.Options{Home: home, IO: unitask.IO{Stdin: io.LimitReader(zeros{}, 80<<20)}})
+				if err != nil || res.ExitCode != 0 || len(res.ArtifactsRefused) > 0 || len(res.Artifacts) != 1 || res.Artifacts[0].Size != 100000 {
+					t.Errorf("%+v %v", res, err)
+				}
+			})
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// forgery tells the agent that the code has ended, while it goes on: on linux as the
+// addon tells it, on Nanos by the agent's own pipe, wherever that is.
+const forgery = `
+const fs = require("fs"), c = require("net").connect(PORT, "127.0.0.1", () => {
+  fs.writeFileSync("/out/big", Buffer.alloc(48 << 20, 1));
+  c.write("forged\n");
+  setImmediate(() => {
+    for (let fd = 3; fd < 64; fd++) try { if (fs.fstatSync(fd).isFIFO()) fs.writeSync(fd, Buffer.alloc(8)) } catch {}
+    try { fs.writeSync(512, Buffer.from([0x45, 0])) } catch {}
+    setInterval(() => c.write("tick\n"), 2);
+  });
+});
+c.on("error", () => {});`
+
+// Code that says it has ended, and has not, has no network while its artifacts are
+// taken in.
+func TestAttackForgedExit(t *testing.T) {
+	needVM(t)
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			slot(t)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			var heard atomic.Pointer[bytes.Buffer]
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				var b bytes.Buffer
+				_, _ = io.Copy(&b, c)
+				heard.Store(&b)
+			}()
+			port := l.Addr().(*net.TCPAddr).Port
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 40 * time.Second, AllowTCP: []string{fmt.Sprintf("127.0.0.1:%d", port)},
+				Code: strings.ReplaceAll(forgery, "PORT", itoa(port))}, unitask.Options{Home: newHome(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Close()
+			<-done
+			if res.Outcome != unitask.OutcomeExited || len(res.Artifacts) != 1 || heard.Load() == nil || !strings.HasPrefix(heard.Load().String(), "forged\n") {
+				t.Fatalf("the attack did not take place: %+v", res)
+			}
+			// What was under way at that moment may still arrive.
+			got := "cut"
+			if n := strings.Count(heard.Load().String(), "tick\n"); n > 20 {
+				got = fmt.Sprintf("%d messages", n)
+			}
+			attack.Check(t, "a forged exit, then the network, on "+string(kernel), "cut", got)
+		})
+	}
+}
