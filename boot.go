@@ -232,7 +232,7 @@ func (b *booted) connect(ctx context.Context, p *program) (*guest.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	sending, cancelSending := context.WithTimeout(ctx, deadline+p.inputs.patience())
+	sending, cancelSending := context.WithTimeout(ctx, deadline+p.inputs.Patience())
 	defer cancelSending()
 	stop := context.AfterFunc(sending, func() { conn.Close() })
 	defer stop()

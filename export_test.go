@@ -1,44 +1,49 @@
 package unitask
 
 import (
+	"context"
 	"io"
 	"time"
 
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/policy"
 )
 
 // ReadInputs returns the content of every file that a request would bring into the
 // guest, by its path there; between is called after the check, before the reading.
 func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[string]string, []policy.Denial, error) {
-	var in inputs
-	defer in.close()
-	_, _, denials, err := req.resolve(ceiling, &in)
+	var brought hostfiles.Set
+	defer brought.Close()
+	_, _, denials, err := req.resolve(ceiling, &brought)
 	if err != nil {
 		return nil, denials, err
 	}
 	if between != nil {
 		between()
 	}
-	found := map[string]string{}
-	for _, e := range in.entries {
-		if e.open == nil {
-			found[e.Path] = e.Mode.Type().String() + e.Target
-			continue
-		}
-		f, err := e.open()
-		if err != nil {
-			return found, denials, err
-		}
-		text, err := io.ReadAll(io.NewSectionReader(f, 0, e.Size))
-		if !e.kept {
-			f.Close()
-		}
-		if err != nil {
-			return found, denials, err
-		}
-		found[e.Path] = string(text)
+	found := contents{}
+	return found, denials, brought.Put(context.Background(), found)
+}
+
+// ResolveRequest is what a request asks for, as it is recorded, and what comes of it.
+func ResolveRequest(req Request, ceiling *policy.Ceiling) (policy.Request, policy.Effective, []policy.Denial, error) {
+	var brought hostfiles.Set
+	defer brought.Close()
+	return req.resolve(ceiling, &brought)
+}
+
+// contents is a guest that keeps what is put into it.
+type contents map[string]string
+
+func (c contents) Put(f guest.File, content io.Reader) error {
+	c[f.Path] = f.Mode.Type().String() + f.Target
+	if content == nil {
+		return nil
 	}
-	return found, denials, nil
+	text, err := io.ReadAll(content)
+	c[f.Path] = string(text)
+	return err
 }
 
 // What only tests may do to a runtime's pool.

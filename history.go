@@ -185,10 +185,10 @@ func (rt *Runtime) Recorded(id string) (Request, error) {
 		MaxArtifacts: r.Artifacts, DirMax: r.DirMax,
 	}
 	for _, m := range r.Files {
-		req.Files = append(req.Files, Mount{m.Host, m.Guest})
+		req.Files = append(req.Files, Mount{Host: m.Host, Guest: m.Guest})
 	}
 	for _, m := range r.Dirs {
-		req.Dirs = append(req.Dirs, Mount{m.Host, m.Guest})
+		req.Dirs = append(req.Dirs, Mount{Host: m.Host, Guest: m.Guest})
 	}
 	for _, name := range r.Secrets {
 		if req.Secrets == nil {

@@ -14,9 +14,10 @@ const module = "github.com/unitask/unitask"
 
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
-	"cli":         {"mcp", "", "policy", "image", "guest", "netstack", "vmm", "record"},
-	"mcp":         {"", "internal/exact", "policy", "image", "guest", "netstack", "vmm", "record"},
-	"":            {"policy", "image", "guest", "guest/node", "netstack", "vmm", "record"},
+	"cli":         {"mcp", "", "policy", "image", "guest", "netstack", "vmm", "record", "hostfiles"},
+	"mcp":         {"", "internal/exact", "policy", "image", "guest", "netstack", "vmm", "record", "hostfiles"},
+	"":            {"policy", "image", "guest", "guest/node", "netstack", "vmm", "record", "hostfiles"},
+	"hostfiles":   {"guest"},
 	"policy":      {"internal/exact"},
 	"image":       {},
 	"guest":       {},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -50,8 +51,8 @@ func tree(t *testing.T, names ...string) string {
 
 // What can be named, and what comes of it under filesUnder and dirsUnder of /work in
 // a folder that also holds /work-evil and /secret.
-func TestHostilePaths(t *testing.T) {
-	root := tree(t, "work/a.txt", "work/sub/b.txt", "work-evil/a.txt", "secret/key", "work/out -> ../secret", "work/key -> ../secret/key", "work/here -> a.txt",
+func TestAttackHostPaths(t *testing.T) {
+	root := tree(t, "work/a.txt", "work/sub/b.txt", "work-evil/a.txt", "secret/key", "work/out -> ../secret", "work/key -> ../secret/key", "work/gone -> ../secret/nothing/at/all", "work/gone2 -> gone", "work/missing -> a/b/c", "work/here -> a.txt",
 		"work/loop -> loop", "work/hop -> hop2", "work/hop2 -> ../secret/key", "work/abs -> /etc/passwd", "work/dot./x", "work/A.TXT", "work/sp ace/x", "work/nl\nname", "work/colon:x",
 		"alias -> work", "work/empty/", "work/\xff\xfe.bin", "trees/good/f", "trees/good/in -> f", "trees/good/deep/up -> ../f", "trees/dangling/x -> nowhere", "trees/out/x -> ../../secret/key",
 		"trees/climb/x -> y/../../../secret", "trees/abs/x -> /etc/passwd", "trees/two/a -> b", "trees/two/b -> ../../secret/key", "trees/dirlink/d -> ../../secret", "trees/self/x -> .",
@@ -119,7 +120,7 @@ func TestHostilePaths(t *testing.T) {
 		{false, "/proc/self/root" + work + "/a.txt", "/work/a.txt", ok}, // it is the same file
 		{false, "/proc/self/root" + root + "/secret/key", "/work/k", denied},
 		{false, "/proc/self/environ", "/work/env", denied},
-		{false, "/proc/self/fd/0", "/work/in", "device"},
+		{false, "/proc/self/fd/0", "/work/in", denied},
 		{false, work + "/loop", "", "too many levels"},
 		{false, work + "/A.txt", "", "no such file"},
 		{false, work + "/a.txt.", "", "no such file"},
@@ -132,8 +133,8 @@ func TestHostilePaths(t *testing.T) {
 		{false, work + "/" + strings.Repeat("y", 300), "", "too long"},
 		{false, work, "", "--dir"},
 		{false, work + "/fifo", "", "pipe"},
-		{false, short + "/sock", "/work/s", "no such device"},
-		{false, "/dev/null", "/work/null", "device"},
+		{false, short + "/sock", "/work/s", denied},
+		{false, "/dev/null", "/work/null", denied},
 		{false, work + "/a.txt", "relative", "absolute"},
 		{false, work + "/a.txt", "/etc/passwd", "can have"},
 		{false, work + "/a.txt", "/work/../etc/passwd", "can have"},
@@ -148,7 +149,12 @@ func TestHostilePaths(t *testing.T) {
 		{true, root + "/work-evil", "", denied},
 		{true, root, "/work/all", denied},
 		{true, work + "/out", "", denied},
-		{true, work + "/a.txt", "", "not a directory"},
+		{true, work + "/a.txt", "", "--file brings files"},
+		{false, work + "/out/nothing", "", denied}, // by way of a link, what is missing outside is outside
+		{true, work + "/out/nothing", "", denied},
+		{false, work + "/gone", "", denied},
+		{false, work + "/gone2", "", denied},
+		{false, work + "/missing", "", "no such file"},
 		{true, work + "/nothing", "", "no such file"},
 		{true, root + "/trees/good", "", ok},
 		{true, root + "/trees/dangling", "", ok},
@@ -186,9 +192,14 @@ func TestHostilePaths(t *testing.T) {
 				t.Errorf("%q: %v %v", c.host, found, denials)
 			}
 		}
-		if got != c.want && (c.want == ok || c.want == denied || !strings.Contains(got, c.want)) {
-			t.Errorf("%.200q at %.80q: %.300s, want %s", c.host, c.guest, got, c.want)
+		if c.want != ok && c.want != denied && strings.Contains(got, c.want) {
+			got = c.want
 		}
+		what := "file "
+		if c.dir {
+			what = "dir "
+		}
+		attack.Check(t, what+strings.ReplaceAll(fmt.Sprintf("%.80s at %.40s", c.host, c.guest), root, "…"), c.want, got)
 		for name, text := range found {
 			if strings.Contains(text, "content of secret") {
 				t.Errorf("%q: %s holds %q", c.host, name, text)
@@ -208,6 +219,44 @@ func TestHostilePaths(t *testing.T) {
 	}
 	if _, _, err := (unitask.Request{DirMax: -1}).Resolve(nil); err == nil {
 		t.Error("a negative bound")
+	}
+}
+
+// Outside of filesUnder and dirsUnder there is one answer, whatever is there.
+func TestAttackOneAnswer(t *testing.T) {
+	root := tree(t, "work/a.txt", "secret/file", "secret/folder/", "secret/closed/x", "secret/link -> file", "secret/dangling -> nothing", "secret/loop -> loop", "secret/inside -> ../work/a.txt/..",
+		"work/to-file -> ../secret/file", "work/to-folder -> ../secret/folder", "work/to-nothing -> ../secret/nothing", "work/to-pipe -> ../secret/pipe", "work/to-link -> ../secret/link", "work/way -> ../secret")
+	if err := errors.Join(syscall.Mkfifo(root+"/secret/pipe", 0o600), os.Chmod(root+"/secret/closed", 0), os.WriteFile(root+"/secret/empty", nil, 0)); err != nil {
+		t.Fatal(err)
+	}
+	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"), []byte("filesUnder = [\"work\"]\ndirsUnder = [\"work\"]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"secret/file", "secret/folder", "secret/pipe", "secret/empty", "secret/nothing", "secret/nothing/below", "secret/file/below", "secret/closed", "secret/closed/x", "secret/closed/nothing",
+		"secret/link", "secret/dangling", "secret/loop", "secret/" + strings.Repeat("y", 300), "nothing", "work/to-file", "work/to-folder", "work/to-nothing", "work/to-pipe", "work/to-link",
+		"work/way/file", "work/way/nothing", "work/way/pipe", "work/way/loop", "work/way/dangling"} {
+		for field, req := range map[string]unitask.Request{"filesUnder": {Files: []unitask.Mount{{Host: root + "/" + host, Guest: "/x"}}}, "dirsUnder": {Dirs: []unitask.Mount{{Host: root + "/" + host, Guest: "/x"}}}} {
+			_, denials, err := unitask.ReadInputs(req, ceiling, nil)
+			got := fmt.Sprint(err)
+			if len(denials) == 1 && err == nil && denials[0].Requested == root+"/"+host {
+				got = denials[0].Reason
+			}
+			attack.Check(t, "outside of "+field+": "+host, "is not under a folder of "+field, got)
+		}
+	}
+}
+
+// A request as it is recorded does not tell where a path leads that was denied.
+func TestDeniedPathIsNotResolved(t *testing.T) {
+	root := tree(t, "work/", "secret/target", "secret/link -> target")
+	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"), []byte(`filesUnder = ["work"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, eff, denials, err := unitask.ResolveRequest(unitask.Request{Files: []unitask.Mount{{Host: root + "/secret/link", Guest: "/x"}}}, ceiling)
+	if err != nil || len(denials) != 1 || strings.Contains(fmt.Sprint(asked, eff, denials), "target") {
+		t.Errorf("%+v %+v %+v %v", asked, eff, denials, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
+	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -29,7 +30,7 @@ type program struct {
 	secrets     map[string]string
 	cold        bool
 	fresh       bool
-	inputs      inputs
+	inputs      hostfiles.Set
 	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
 
@@ -106,9 +107,6 @@ func checkCode(req Request) (program, error) {
 	return p, nil
 }
 
-// maxPath bounds a path inside the guest, as PATH_MAX does.
-const maxPath = 4000
-
 // GuestDir is a folder of the host as the code's working directory: "", which is the
 // default, where the guest can't have it.
 func GuestDir(dir string) string {
@@ -124,8 +122,8 @@ func checkGuestPath(field, p string) error {
 	switch {
 	case !path.IsAbs(p):
 		reason = "must be absolute"
-	case strings.ContainsRune(p, 0) || len(p) > maxPath:
-		reason = fmt.Sprintf("must have no NUL byte and at most %d bytes", maxPath)
+	case strings.ContainsRune(p, 0) || len(p) > hostfiles.MaxPath:
+		reason = fmt.Sprintf("must have no NUL byte and at most %d bytes", hostfiles.MaxPath)
 	case reserved(path.Clean(p)):
 		reason = "is not a path the guest can have: it keeps /dev, /proc, /sys, /usr, /lib, /etc, /bin and /unitask for itself; give another one"
 	default:
@@ -146,8 +144,8 @@ func reserved(p string) bool {
 
 // files is what must be in the guest before the start, in order, after the inputs.
 func (p *program) files() []guest.File {
-	files := []guest.File{{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.under(p.dir)}}
-	if p.packageType != "" && !p.inputs.at(path.Join(path.Dir(p.path), "package.json")) {
+	files := []guest.File{{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(p.dir)}}
+	if p.packageType != "" && !p.inputs.At(path.Join(path.Dir(p.path), "package.json")) {
 		files = append(files, guest.File{Path: path.Join(path.Dir(p.path), "package.json"), Mode: 0o644, Size: int64(len(p.packageJSON()))})
 	}
 	return append(files,
@@ -159,7 +157,7 @@ func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p
 
 // put sends the program into the guest and starts it.
 func (p *program) put(ctx context.Context, conn *guest.Conn) error {
-	if err := p.inputs.put(ctx, conn); err != nil {
+	if err := p.inputs.Put(ctx, conn); err != nil {
 		return err
 	}
 	for _, f := range p.files() {
@@ -176,5 +174,5 @@ func (p *program) put(ctx context.Context, conn *guest.Conn) error {
 	}
 	env := maps.Clone(p.env)
 	maps.Copy(env, p.secrets)
-	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, CA: p.ca, ReadOnly: p.inputs.paths()})
+	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, CA: p.ca, ReadOnly: p.inputs.Paths()})
 }

@@ -1,7 +1,6 @@
 package unitask
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,12 +9,12 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
+	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -51,14 +50,14 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	if len(req.Secrets) > 0 && streams.Capture != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
 	}
-	defer code.inputs.close()
+	defer code.inputs.Close()
 	asked, eff, denials, err := req.resolve(caller.Ceiling, &code.inputs)
 	if err != nil {
 		return nil, err
 	}
 	kernel, err := freshKernel(image.Kernel(eff.Kernel), req.FreshProcess)
 	if err == nil {
-		kernel, err = code.inputs.kernel(kernel)
+		kernel, err = kernelFor(kernel, &code.inputs)
 	}
 	if err != nil {
 		return nil, err
@@ -127,28 +126,10 @@ func (req Request) policy() policy.Request {
 // Resolve says what a request would get under a ceiling, nil for none, and what not.
 // It looks at the files and folders that the request names.
 func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
-	var in inputs
-	defer in.close()
+	var in hostfiles.Set
+	defer in.Close()
 	_, eff, denials, err := req.resolve(ceiling, &in)
 	return eff, denials, err
-}
-
-// resolve opens what the request brings along, and lets go of what is not granted.
-func (req Request) resolve(ceiling *policy.Ceiling, in *inputs) (asked policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
-	asked = req.policy()
-	if req.DirMax < 0 {
-		return asked, eff, nil, &policy.FieldError{Field: "dirMax", Value: strconv.FormatInt(req.DirMax, 10), Reason: "must be 0, which is the default, or more"}
-	}
-	if asked.Files, err = in.openMounts("files", req.Files, false); err != nil {
-		return asked, eff, nil, err
-	}
-	if asked.Dirs, err = in.openMounts("dirs", req.Dirs, true); err != nil {
-		return asked, eff, nil, err
-	}
-	if eff, denials, err = policy.Resolve(asked, ceiling); err != nil {
-		return asked, eff, nil, err
-	}
-	return asked, eff, denials, in.keep(slices.Concat(eff.Files, eff.Dirs), cmp.Or(req.DirMax, DefaultDirMax), eff.MemoryMB)
 }
 
 // run does what needs a machine, and fills in res.

@@ -88,11 +88,9 @@ func under(field string, asked []Mount, key string, folders *[]string, deny func
 			out = append(out, m)
 			continue
 		}
-		what := "is not under a folder of " + key
-		if m.Real != m.Host {
-			what = fmt.Sprintf("leads to %q, which %s", m.Real, what)
-		}
-		deny(field, m.Host, what)
+		// The one answer for everything outside: where a path leads there, and whether
+		// anything is there, is not the caller's to know.
+		deny(field, m.Host, "is not under a folder of "+key)
 	}
 	return out
 }

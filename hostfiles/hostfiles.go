@@ -1,0 +1,142 @@
+// Package hostfiles is what a run brings along of the host's files and folders.
+//
+// It works in two steps, so that a policy can decide in between. Find says where a path
+// leads, links resolved, and opens nothing: a pipe's writer does not notice, and what
+// the path holds is not looked at. Set.Add opens what was found, if the policy grants
+// it, checks that it is the same thing still, and lists it; Set.Put sends it all into
+// the guest.
+//
+// The package knows no policy. It never writes to the host.
+package hostfiles
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Mount is a file or folder of the host that the code may read.
+type Mount struct {
+	// Host is its path on the host; a relative one is taken from the working directory.
+	Host string
+	// Guest is its path inside; "" is the same, made absolute.
+	Guest string
+}
+
+// ParseMount takes PATH, or PATH:/GUESTPATH.
+func ParseMount(s string) Mount {
+	if i := strings.LastIndex(s, ":/"); i > 0 {
+		return Mount{s[:i], s[i+1:]}
+	}
+	return Mount{Host: s}
+}
+
+// MaxPath bounds a path, on the host and inside, as PATH_MAX does.
+const MaxPath = 4000
+
+// maxLinks bounds the links on the way to a file; Linux follows 40.
+const maxLinks = 40
+
+// Found is a path of the host and where it leads. Close it.
+type Found struct {
+	Host string // absolute
+	// Real is where the path leads, links resolved: what a policy decides on. It is set
+	// also where nothing is; it is "" for what has no path.
+	Real string
+
+	dir   bool
+	place *place // nil with an err
+	err   error  // for who may know what is there
+}
+
+// Find finds what is at a path of the host; dir says that a folder is wanted. The error
+// is about the path itself. That nothing is there, or not what is wanted, Set.Add tells:
+// only who may read what is at Real may know.
+func Find(host string, dir bool) (*Found, error) {
+	switch {
+	case host == "":
+		return nil, errors.New("is no path")
+	case strings.ContainsRune(host, 0) || len(host) > MaxPath:
+		return nil, fmt.Errorf("is no path: it must have no NUL byte and at most %d bytes", MaxPath)
+	}
+	abs, err := filepath.Abs(host)
+	if err != nil {
+		return nil, err
+	}
+	f := &Found{Host: abs, dir: dir}
+	if f.place, f.err = reach(abs); f.err != nil {
+		f.Real = leadsTo(abs)
+		return f, nil
+	}
+	f.Real = f.place.real
+	switch mode := f.place.info.Mode(); {
+	case dir && !mode.IsDir():
+		f.err = errors.New("is not a folder: --file brings files")
+	case !dir && mode.IsDir():
+		f.err = errors.New("is a folder: --dir brings folders")
+	case !dir && !mode.IsRegular():
+		f.err = errors.New("is a " + kindOf(mode) + ": only regular files can be given")
+	}
+	return f, nil
+}
+
+// Close lets go of what was found.
+func (f *Found) Close() {
+	if f.place != nil {
+		f.place.close()
+		f.place = nil
+	}
+}
+
+// leadsTo is where an absolute path leads, links resolved as far as there are any.
+func leadsTo(name string) string {
+	at, rest, links := "/", strings.Split(name, "/"), 0
+	for len(rest) > 0 {
+		part := rest[0]
+		rest = rest[1:]
+		if part == "" || part == "." {
+			continue
+		}
+		next := path.Join(at, part) // also of ".."
+		target, err := os.Readlink(next)
+		if err != nil || links == maxLinks {
+			at = next
+			continue
+		}
+		links++
+		if path.IsAbs(target) {
+			at = "/"
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	return at
+}
+
+// plain is an error without the operation and the path, which the caller names.
+func plain(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+func kindOf(mode fs.FileMode) string {
+	switch mode.Type() {
+	case fs.ModeNamedPipe:
+		return "pipe"
+	case fs.ModeSocket:
+		return "socket"
+	case fs.ModeDevice, fs.ModeDevice | fs.ModeCharDevice:
+		return "device"
+	case fs.ModeDir:
+		return "folder"
+	case fs.ModeSymlink:
+		return "link"
+	}
+	return "special file"
+}

@@ -1,0 +1,101 @@
+package hostfiles
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestParseMount(t *testing.T) {
+	for text, want := range map[string]Mount{"a": {Host: "a"}, "a:/b": {"a", "/b"}, "/a:b": {Host: "/a:b"}, "a:/b:/c": {"a:/b", "/c"}, ":/x": {Host: ":/x"}, "": {}} {
+		if got := ParseMount(text); got != want {
+			t.Errorf("%q: %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+// folder is one with links resolved, and the named links in it ("name -> target").
+func folder(t *testing.T, links ...string) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		name, target, _ := strings.Cut(l, " -> ")
+		if err := os.Symlink(strings.ReplaceAll(target, "$", dir), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// A path leads to the same place whether or not something is there.
+func TestLeadsTo(t *testing.T) {
+	dir := folder(t, "a -> b", "b -> c/d", "up -> ../x", "root -> /", "loop -> loop", "abs -> $/c", "out -> ../../../../../../../../../etc")
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	above := filepath.Dir(dir)
+	for name, want := range map[string]string{
+		"file": dir + "/file", "nothing": dir + "/nothing", "nothing/below": dir + "/nothing/below", "file/below": dir + "/file/below",
+		"a": dir + "/c/d", "b/e": dir + "/c/d/e", "a/../x": dir + "/c/x", "up/y": above + "/x/y", "root/no/such": "/no/such", "abs/e": dir + "/c/e",
+		"out": "/etc", "loop": dir + "/loop", "loop/x": dir + "/loop/x", "..": above, "./file": dir + "/file",
+	} {
+		if got := leadsTo(dir + "/" + name); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		f, err := Find(dir+"/"+name, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		// Find cleans the path by its words first, as it always is for --file.
+		if !strings.Contains(name, "/..") && f.Real != want {
+			t.Errorf("found %s: %s, want %s", name, f.Real, want)
+		}
+	}
+}
+
+// What was found is what is opened, or nothing is.
+func TestFoundIsOpened(t *testing.T) {
+	dir := folder(t)
+	name := filepath.Join(dir, "f")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, exchange := range map[string]func() error{
+		"a link":       func() error { write(dir+"/other", "other"); return os.Symlink("other", name) },
+		"another file": func() error { write(name, "other"); return nil },
+		"a pipe":       func() error { return syscall.Mkfifo(name, 0o600) },
+		"nothing":      func() error { return nil },
+	} {
+		write(name, "mine")
+		f, err := Find(name, false)
+		if err != nil || f.Real != name {
+			t.Fatal(f, err)
+		}
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+		if err := exchange(); err != nil {
+			t.Fatal(err)
+		}
+		var s Set
+		if err := s.Add(f, "/f", 0); err == nil {
+			text := make([]byte, 10)
+			n, _ := s.mounts[0].file.Read(text)
+			if string(text[:n]) != "mine" {
+				t.Errorf("%s: %q was read", what, text[:n])
+			}
+		}
+		s.Close()
+		f.Close()
+		_ = os.Remove(name)
+	}
+}

@@ -1,0 +1,69 @@
+package hostfiles
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// place is a file or folder that was found and not opened. macOS has no descriptor that
+// stands for a file without opening it, so a place is a path without links, and what
+// stat(2) says of it; what is opened there later must be that.
+type place struct {
+	real string
+	info fs.FileInfo
+}
+
+// reach finds what is at a path.
+func reach(name string) (*place, error) {
+	real, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return nil, plain(err)
+	}
+	info, err := os.Lstat(real)
+	if err != nil {
+		return nil, plain(err)
+	}
+	return &place{real, info}, nil
+}
+
+// open opens the regular file that was found.
+func (p *place) open() (*os.File, error) { return p.openAs(os.O_RDONLY | unix.O_NONBLOCK) }
+
+// openRoot opens the folder that was found.
+func (p *place) openRoot() (*os.Root, error) {
+	f, err := p.openAs(os.O_RDONLY | unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	r, err := os.OpenRoot(p.real)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if now, err := r.Stat("."); err != nil || !os.SameFile(now, p.info) {
+		r.Close()
+		return nil, errExchanged
+	}
+	return r, nil
+}
+
+var errExchanged = errors.New("was exchanged before it was opened")
+
+// openAs opens what was found, if it is that still; no component may be a link now.
+func (p *place) openAs(flags int) (*os.File, error) {
+	f, err := os.OpenFile(p.real, flags|unix.O_NOFOLLOW_ANY, 0)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if now, err := f.Stat(); err != nil || !os.SameFile(now, p.info) {
+		f.Close()
+		return nil, errExchanged
+	}
+	return f, nil
+}
+
+func (p *place) close() {}

@@ -1,0 +1,338 @@
+package hostfiles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
+
+	"github.com/unitask/unitask/guest"
+)
+
+// IgnoreFile names, in gitignore's syntax, what a folder does not bring along. Each
+// folder may have one, for itself and what is below.
+const IgnoreFile = ".unitaskignore"
+
+// Bounds of what a run brings along.
+const (
+	DefaultDirMax = 256 << 20 // bytes of one folder
+	maxInputs     = 100_000   // files, folders and links
+	maxIgnore     = 1 << 20   // bytes of an IgnoreFile
+	maxDepth      = 128       // folders in each other: the walk is recursive
+)
+
+// Set is the files and folders that a run brings along. Each is opened once, and what
+// is below a folder is reached from there: exchanging a folder or a link afterwards
+// leads nowhere. The zero value is empty. Close it.
+type Set struct {
+	mounts  []*mount
+	entries []entry
+	bytes   int64
+}
+
+// mount is an opened file or folder.
+type mount struct {
+	host, real, guest string
+	file              *os.File // of a file
+	root              *os.Root // of a folder
+}
+
+// entry is one thing to be put into the guest.
+type entry struct {
+	guest.File
+	open func() (*os.File, error) // a regular file's content
+	kept bool                     // what open returns is open for as long as the run is
+}
+
+// Add opens what was found and lists it, to be at a path inside: of a folder, at most
+// most bytes.
+func (s *Set) Add(f *Found, to string, most int64) error {
+	if f.err != nil {
+		return f.err
+	}
+	m := &mount{host: f.Host, real: f.Real, guest: to}
+	var err error
+	if f.dir {
+		if m.root, err = f.place.openRoot(); err != nil {
+			return err
+		}
+		s.mounts = append(s.mounts, m)
+		w := walk{set: s, m: m, most: most}
+		return w.folder(".", nil, nil)
+	}
+	if m.file, err = f.place.open(); err != nil {
+		return err
+	}
+	s.mounts = append(s.mounts, m)
+	st, err := m.file.Stat()
+	if err != nil {
+		return plain(err)
+	}
+	s.add(to, st, true, func() (*os.File, error) { return m.file, nil })
+	return nil
+}
+
+// add lists a regular file.
+func (s *Set) add(to string, st fs.FileInfo, kept bool, open func() (*os.File, error)) {
+	mode := fs.FileMode(0o644)
+	if st.Mode()&0o100 != 0 {
+		mode = 0o755
+	}
+	s.entries = append(s.entries, entry{guest.File{Path: to, Mode: mode, Size: st.Size(), ModTime: st.ModTime()}, open, kept})
+	s.bytes += st.Size()
+}
+
+// walk lists a folder.
+type walk struct {
+	set  *Set
+	m    *mount
+	most int64
+	used int64
+}
+
+// folder lists the folder at rel, whose path's parts are given, below the mount.
+func (w *walk) folder(rel string, parts []string, ignore []gitignore.Pattern) error {
+	if len(parts) > maxDepth {
+		return fmt.Errorf("%q lies more than %d folders deep", rel, maxDepth)
+	}
+	w.set.entries = append(w.set.entries, entry{File: guest.File{Path: path.Join(w.m.guest, rel), Mode: fs.ModeDir | 0o755}})
+	dir, err := w.m.root.Open(rel)
+	if err != nil {
+		return fmt.Errorf("%q: %w", rel, plain(err))
+	}
+	defer dir.Close()
+	own, err := w.ignored(path.Join(rel, IgnoreFile), parts)
+	if err != nil {
+		return err
+	}
+	ignore = append(slices.Clip(ignore), own...)
+	match := gitignore.NewMatcher(ignore)
+	for {
+		list, err := dir.ReadDir(1024)
+		for _, e := range list {
+			below := append(slices.Clip(parts), e.Name())
+			if len(ignore) > 0 && match.Match(below, e.IsDir()) {
+				continue
+			}
+			if err := w.entry(path.Join(rel, e.Name()), below, ignore); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", rel, plain(err))
+		}
+	}
+}
+
+// ignored reads a folder's IgnoreFile, if it has one.
+func (w *walk) ignored(name string, domain []string) (list []gitignore.Pattern, err error) {
+	f, err := w.m.openRegular(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", name, plain(err))
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxIgnore+1))
+	if err != nil || len(text) > maxIgnore {
+		return nil, fmt.Errorf("%q can't be read, or has more than %d bytes", name, maxIgnore)
+	}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\r\n")
+		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") {
+			list = append(list, gitignore.ParsePattern(line, domain))
+		}
+	}
+	return list, nil
+}
+
+func (w *walk) entry(rel string, parts []string, ignore []gitignore.Pattern) error {
+	if len(w.set.entries) >= maxInputs {
+		return fmt.Errorf("has more than %d files: %s names what is not needed", maxInputs, IgnoreFile)
+	}
+	st, err := w.m.root.Lstat(rel)
+	if err != nil {
+		return fmt.Errorf("%q: %w", rel, plain(err))
+	}
+	to := path.Join(w.m.guest, rel)
+	if len(to) > MaxPath {
+		return fmt.Errorf("%.80q…: its path inside has more than %d bytes", rel, MaxPath)
+	}
+	switch st.Mode().Type() {
+	case 0:
+		if w.used += st.Size(); w.used > w.most {
+			return fmt.Errorf("has more than %d bytes: --dir-max allows more, %s names what is not needed", w.most, IgnoreFile)
+		}
+		w.set.add(to, st, false, func() (*os.File, error) { return w.m.openRegular(rel) })
+	case fs.ModeDir:
+		return w.folder(rel, parts, ignore)
+	case fs.ModeSymlink:
+		target, err := w.link(rel)
+		if err != nil {
+			return fmt.Errorf("%q is a link that %w: %s can leave it out", rel, err, IgnoreFile)
+		}
+		w.set.entries = append(w.set.entries, entry{File: guest.File{Path: to, Mode: fs.ModeSymlink, Target: target}})
+	default:
+		return fmt.Errorf("%q is a %s, which can't be given: %s can leave it out", rel, kindOf(st.Mode()), IgnoreFile)
+	}
+	return nil
+}
+
+// link returns a link's target for the guest, if the link stays inside of the mount.
+func (w *walk) link(rel string) (string, error) {
+	target, err := w.m.root.Readlink(rel)
+	if err != nil {
+		return "", plain(err)
+	}
+	if len(target) > MaxPath {
+		return "", errors.New("is too long")
+	}
+	inside, where := target, path.Join(path.Dir(rel), target)
+	if filepath.IsAbs(target) { // the same place inside, where the folder may have another path
+		where = ".."
+		for _, base := range []string{w.m.host, w.m.real} {
+			if within(base, path.Clean(target)) {
+				where, _ = filepath.Rel(base, path.Clean(target))
+				inside = path.Join(w.m.guest, where)
+			}
+		}
+	}
+	if !filepath.IsLocal(where) {
+		return "", fmt.Errorf("leads out of the folder, to %.200q", target)
+	}
+	if _, err := w.m.root.Stat(where); err != nil && !errors.Is(err, fs.ErrNotExist) { // by way of another link
+		return "", fmt.Errorf("leads to %.200q: %w", target, plain(err))
+	}
+	return inside, nil
+}
+
+// Bytes is how much it is in all.
+func (s *Set) Bytes() int64 { return s.bytes }
+
+// NotText is the first path inside that is not UTF-8 text, or "".
+func (s *Set) NotText() string {
+	for _, e := range s.entries {
+		if !utf8.ValidString(e.Path) {
+			return e.Path
+		}
+	}
+	return ""
+}
+
+// Guest takes files; a *guest.Conn does.
+type Guest interface {
+	// Put makes a file, folder or link. It reads the content, which is nil but for a
+	// regular file, before it returns.
+	Put(f guest.File, content io.Reader) error
+}
+
+// Put sends everything into the guest.
+func (s *Set) Put(ctx context.Context, to Guest) error {
+	for _, e := range s.entries {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := e.put(to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e entry) put(to Guest) error {
+	if e.open == nil {
+		return to.Put(e.File, nil)
+	}
+	f, err := e.open()
+	if err != nil {
+		return &guest.ContentError{Path: e.Path, Err: err}
+	}
+	st, err := f.Stat()
+	if err == nil && (!st.Mode().IsRegular() || st.Size() != e.Size) {
+		err = errors.New("it was changed meanwhile")
+	}
+	if err == nil {
+		err = to.Put(e.File, io.NewSectionReader(f, 0, e.Size))
+	} else {
+		err = &guest.ContentError{Path: e.Path, Err: err}
+	}
+	if !e.kept {
+		f.Close()
+	}
+	return err
+}
+
+// At says that a mount brings something to a path.
+func (s *Set) At(p string) bool {
+	return slices.ContainsFunc(s.entries, func(e entry) bool { return e.Path == p })
+}
+
+// Under says that a path lies in a folder that is mounted.
+func (s *Set) Under(p string) bool {
+	return slices.ContainsFunc(s.mounts, func(m *mount) bool { return m.root != nil && within(m.guest, p) })
+}
+
+// Paths are where the mounts are.
+func (s *Set) Paths() (list []string) {
+	for _, m := range s.mounts {
+		list = append(list, m.guest)
+	}
+	return list
+}
+
+// Patience is how long it may take to send it all.
+func (s *Set) Patience() time.Duration {
+	return time.Duration(s.bytes>>20)*time.Second + time.Duration(len(s.entries))*10*time.Millisecond
+}
+
+// Close lets go of everything.
+func (s *Set) Close() {
+	for _, m := range s.mounts {
+		m.close()
+	}
+}
+
+func (m *mount) close() {
+	if m.file != nil {
+		m.file.Close()
+	}
+	if m.root != nil {
+		m.root.Close()
+	}
+	m.file, m.root = nil, nil
+}
+
+// openRegular opens a regular file below the mount. What is something else is not
+// opened: a pipe's writer would go on.
+func (m *mount) openRegular(rel string) (*os.File, error) {
+	st, err := m.root.Stat(rel)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errors.New("is a " + kindOf(st.Mode()) + " where a regular file was wanted")
+	}
+	f, err := m.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	return f, plain(err)
+}
+
+// within says that a path is a folder or lies below it, both free of links and "..".
+func within(folder, p string) bool {
+	rel, err := filepath.Rel(folder, p)
+	return err == nil && filepath.IsLocal(rel)
+}
