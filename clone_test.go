@@ -15,12 +15,12 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/vmm"
+	"github.com/unitask/unitask/machine"
 )
 
 func needClones(t *testing.T) {
 	t.Helper()
-	if !vmm.CanClone {
+	if !machine.CanClone {
 		t.Skip("snapshots need Linux's memfd")
 	}
 	needVM(t)

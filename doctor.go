@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
@@ -55,7 +53,7 @@ func (r *Report) add(name string, err error, detail, remedy string) bool {
 func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	r := &Report{OK: true}
 	arch := image.HostArch()
-	qemu, qemuErr := vmm.FindQEMU(ctx, vmm.Arch(arch), rt.memo)
+	qemu, qemuErr := rt.source.QEMU(ctx, arch)
 	r.add("qemu", qemuErr, fmt.Sprintf("%s %s", qemu.Path, qemu.Version), "install or update QEMU")
 
 	node, err := rt.images.Part(arch, "node")
@@ -73,7 +71,8 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	}
 	r.add("records", rt.writable(), rt.runs.Dir(), "make the folder writable, or set UNITASK_HOME to another")
 	if qemuErr == nil && imageErr == nil {
-		rt.checkBoot(ctx, r, im, qemu)
+		spec := machine.Spec{Image: im, QEMU: qemu, MemoryMB: policy.DefaultMemoryMB}
+		rt.checkBoot(ctx, r, spec)
 		rt.checkClone(ctx, r, im)
 	}
 	return r
@@ -91,28 +90,32 @@ func (r *Report) Ceiling(m *policy.ForModels, err error) {
 
 // checkClone restores the default template, and tells of one that failed.
 func (rt *Runtime) checkClone(ctx context.Context, r *Report, im *image.Image) {
-	if !vmm.CanClone {
+	if !machine.CanClone {
 		r.add("clone", nil, "not on this system: every run boots", "")
 		return
 	}
 	start := time.Now()
-	b, err := rt.clone(ctx, im, policy.DefaultMemoryMB, false, netstack.Config{}, io.Discard)
+	spec, err := rt.source.Spec(ctx, im, policy.DefaultMemoryMB, false)
+	var m *machine.Machine
+	if err == nil {
+		m, err = rt.source.Clone(ctx, spec, machine.Config{})
+	}
 	switch {
 	case err == nil:
-		b.close()
+		m.Close()
 		r.add("clone", nil, fmt.Sprintf("restored in %d ms", time.Since(start).Milliseconds()), "")
 	case errors.Is(err, os.ErrNotExist):
 		r.add("clone", nil, "no template yet: the first run has one made, unitask image build --warm makes it now", "")
 	default:
 		r.add("clone", err, "", "the template was dropped; the next run boots, and has another made")
 	}
-	failed, _ := rt.memo.Get(templateFailure)
-	if at, why, ok := strings.Cut(failed, " "); ok {
-		if when, err := time.Parse(time.RFC3339, at); err == nil && time.Since(when) < 24*time.Hour {
-			r.Checks[len(r.Checks)-1].Remedy = fmt.Sprintf("at %s one was dropped: %s", at, why)
-		}
+	if at, why := rt.source.LastFailure(); why != "" && time.Since(at) < failureTold {
+		r.Checks[len(r.Checks)-1].Remedy = fmt.Sprintf("at %s one was dropped: %s", at.Format(time.RFC3339), why)
 	}
 }
+
+// failureTold is for how long the doctor tells of a template that had to be dropped.
+const failureTold = 24 * time.Hour
 
 func (rt *Runtime) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
 	part, err := rt.images.Part(arch, string(kernel))
@@ -141,28 +144,25 @@ func (rt *Runtime) writable() error {
 }
 
 // checkBoot boots the image once on each candidate.
-func (rt *Runtime) checkBoot(ctx context.Context, r *Report, im *image.Image, qemu vmm.QEMU) {
-	candidates, rejected, err := vmm.ThisHost().Candidates(vmm.Arch(im.Arch), rt.opts.Accel)
+func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) {
+	candidates, rejected, err := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), rt.opts.Accel)
 	for _, no := range rejected {
 		r.Accelerators = append(r.Accelerators, AccelReport{Accel: no.Accel, Reason: no.Reason})
 	}
 	var best *AccelReport
 	for _, accel := range candidates {
-		deadline := bootDeadline
-		if accel != vmm.TCG {
-			deadline = hardwareProbe
-		}
 		start := time.Now()
-		b, err := rt.bootOnce(ctx, machineSpec{image: im, qemu: qemu, accel: accel, memoryMB: policy.DefaultMemoryMB}, deadline, nil, netstack.Config{}, io.Discard)
+		spec.Accel = accel
+		m, err := rt.source.BootOnce(ctx, spec, machine.Config{})
 		report := AccelReport{Accel: accel, OK: err == nil}
 		if err == nil {
 			report.BootMs = time.Since(start).Milliseconds()
-			jail := b.machine.Jail
-			b.close()
+			jail := m.Jail()
+			m.Close()
 			if best == nil {
 				best = &report
-				rt.memo.Put(accelKey(qemu, im), string(accel))
-				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s; held by %s", im.Kernel, report.BootMs, accel, jail), "")
+				rt.source.Works(spec)
+				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s; held by %s", spec.Image.Kernel, report.BootMs, accel, jail), "")
 			}
 		} else {
 			report.Reason = err.Error()

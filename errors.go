@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -27,14 +28,7 @@ func (e *HostError) Unwrap() error { return e.Err }
 
 // GuestError says that the machine ended without saying how the code did: the
 // kernel stopped, or the guest broke the protocol.
-type GuestError struct {
-	Reason  string // one sentence
-	Console string // the last lines of the serial console
-	Err     error
-}
-
-func (e *GuestError) Error() string { return e.Reason }
-func (e *GuestError) Unwrap() error { return e.Err }
+type GuestError = machine.GuestError
 
 // errTimeout is the cause of a run's context when its time is up.
 var errTimeout = errors.New("time limit reached")

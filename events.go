@@ -1,15 +1,17 @@
 package unitask
 
+import "github.com/unitask/unitask/machine"
+
 // EventKind says what an Event is about.
-type EventKind string
+type EventKind = machine.EventKind
 
 const (
-	EventImage   EventKind = "image"   // parts are fetched, an image is built
-	EventAccel   EventKind = "accel"   // an accelerator was tried and does not work
-	EventRetry   EventKind = "retry"   // a boot did not come up and is tried again
-	EventRecord  EventKind = "record"  // the run has an id: Message
-	EventStarted EventKind = "started" // the code has started
-	EventCapture EventKind = "capture" // the capture has ended before the run, and why
+	EventImage   EventKind = "image"            // parts are fetched, an image is built
+	EventAccel             = machine.EventAccel // an accelerator was tried and does not work
+	EventRetry             = machine.EventRetry // a boot did not come up and is tried again
+	EventRecord  EventKind = "record"           // the run has an id: Message
+	EventStarted EventKind = "started"          // the code has started
+	EventCapture EventKind = "capture"          // the capture has ended before the run, and why
 )
 
 // Event tells what a run is doing. It is the only thing that goes upwards while

@@ -33,13 +33,6 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	if !testing.Short() {
-		// One that is nearly used up would end in the middle; needVM makes others.
-		if rt, err := unitask.Open(unitask.Options{Home: baseHome}); err == nil {
-			rt.Templates().Prune(0)
-			rt.Close()
-		}
-	}
 	home, err := os.MkdirTemp("", "unitask-test-home-") // for the examples
 	if err == nil {
 		err = testhome.Borrow(baseHome, home)

@@ -1,6 +1,7 @@
 package unitask_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
 )
 
 // openPool opens a runtime with a pool, and closes it at the end: nothing is left.
@@ -123,41 +125,11 @@ func TestPoolUnderLoad(t *testing.T) {
 	}
 }
 
-// Memory that is short, and time without a run, empty the pool.
-func TestPoolEmpties(t *testing.T) {
-	needClones(t)
-	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 1}, unitask.Shape{Kernel: image.Linux})
-	full := func(st unitask.PoolStats) bool { return st.Idle == 1 && st.MemoryMB > 0 }
-	empty := func(st unitask.PoolStats) bool { return st.Idle == 0 && st.Spare == 0 && st.Held != "" }
-	poolHas(t, rt, "it does not fill", full)
-	restore := unitask.ShortOfMemory(rt)
-	poolHas(t, rt, "memory is short", empty)
-	if res := hello(t, rt, unitask.Request{Kernel: image.Linux}); res.Pooled {
-		t.Errorf("%+v", res)
-	}
-	restore()
-	poolHas(t, rt, "memory is there again", full)
-	unitask.LastRun(rt, time.Now().Add(-time.Hour))
-	poolHas(t, rt, "idle", empty)
-	if res := hello(t, rt, unitask.Request{Kernel: image.Linux}); res.Pooled {
-		t.Errorf("%+v", res)
-	}
-	poolHas(t, rt, "a run wakes it", full)
-}
-
-func TestPoolSize(t *testing.T) {
-	for in, want := range map[string]unitask.PoolSize{"2:4": {Min: 2, Max: 4}, "3": {Min: 3, Max: 3}, "0:1": {Max: 1}} {
-		if got, err := unitask.ParsePoolSize(in); err != nil || got != want {
-			t.Errorf("%q: %+v %v", in, got, err)
-		}
-	}
-	for _, in := range []string{"", ":", "4:2", "-1:2", "1:x", "1:2:3", "1:99999"} {
-		if got, err := unitask.ParsePoolSize(in); err == nil || !strings.Contains(err.Error(), "MIN:MAX") {
-			t.Errorf("%q: %+v %v", in, got, err)
-		}
-	}
-	if _, err := unitask.Open(unitask.Options{Home: t.TempDir(), Pool: unitask.PoolSize{Min: 3, Max: 1}}); err == nil {
-		t.Error("3:1 was taken")
+// A pool that can't be is refused.
+func TestPoolSizeIsChecked(t *testing.T) {
+	_, err := unitask.Open(unitask.Options{Home: t.TempDir(), Pool: unitask.PoolSize{Min: 3, Max: 1}})
+	if field := new(policy.FieldError); !errors.As(err, &field) || field.Field != "pool" {
+		t.Errorf("3:1: %v", err)
 	}
 }
 

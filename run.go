@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -87,9 +88,6 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 		}
 	}
 	res.Duration.Total = time.Since(begin).Milliseconds()
-	if err == nil && !res.Cloned && !req.Cold {
-		defer rt.warm(Shape{Kernel: res.Kernel, Arch: req.Arch, MemoryMB: res.MemoryMB, FreshProcess: req.FreshProcess})
-	}
 	var gone *GuestError
 	if errors.As(err, &gone) && redactor != nil { // it quotes the guest
 		err = &GuestError{Reason: redactor.String(gone.Reason), Console: redactor.String(gone.Console)}
@@ -133,7 +131,7 @@ func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.
 }
 
 // run does what needs a machine, and fills in res.
-func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, streams IO, rec *record.Run, redactor *record.Redactor, res *Result) error {
+func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, streams IO, rec *record.Run, redactor *record.Redactor, res *Result) (failed error) {
 	start := time.Now()
 	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
 	im, err := rt.ensureImage(ctx, image.Kernel(eff.Kernel), code.arch)
@@ -155,16 +153,31 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	serial := redactor.Writer(rec.Console())
 	defer serial.Close()
 	code.relayed = relayed
-	var b *booted
+	spec, err := rt.source.Spec(ctx, im, eff.MemoryMB, code.fresh)
+	if err != nil {
+		return rt.classify(ctx, res, "boot", err)
+	}
+	cfg := machine.Config{Network: network, Console: serial, Events: func(e machine.Event) { rt.opts.Events(Event(e)) }}
+	get := rt.source.Get
+	if code.cold {
+		get = rt.source.Boot
+	} else {
+		defer func() {
+			if failed == nil {
+				rt.source.Warm(spec)
+			}
+		}()
+	}
+	var m *machine.Machine
 	var conn *guest.Conn
 	var booted time.Time
 	for conn == nil {
-		if b, err = rt.machine(ctx, im, code, eff.MemoryMB, network, serial); err != nil {
+		if m, err = get(ctx, spec, cfg); err != nil {
 			return rt.classify(ctx, res, "boot", err)
 		}
-		defer b.close()
-		res.Accelerator, res.Cloned, res.Pooled = b.accel, b.clone, b.pooled
-		rec.Machine = b.describe(im, eff.MemoryMB)
+		defer m.Close()
+		res.Accelerator, res.Cloned, res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
+		rec.Machine = describe(m)
 		rec.Effective, _ = json.Marshal(res.Policy.Effective)
 		rec.Denials, _ = json.Marshal(res.Policy.Denials)
 		if err := rec.Update(); err != nil {
@@ -172,17 +185,15 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		}
 		booted = time.Now()
 		res.Duration.Boot = booted.Sub(start).Milliseconds()
-		conn, err = b.connect(ctx, &code)
-		if err != nil && (!b.clone || ctx.Err() != nil || errors.As(err, new(*guest.ContentError))) {
-			return rt.classify(ctx, res, "connect", b.explain(err))
+		conn, err = m.Connect(ctx, code.inputs.Patience(), code.put)
+		if err != nil && (m.Origin == machine.Booted || ctx.Err() != nil || errors.As(err, new(*guest.ContentError))) {
+			return rt.classify(ctx, res, "connect", m.Explain(err))
 		}
 		if err != nil { // a clone that does not answer: this run boots, and so do the next ones
-			b.close()
-			if b.failed != nil {
-				b.failed(err)
-			}
+			m.Close()
+			m.Unfit(err)
 			rt.opts.Events(Event{EventRetry, "the clone does not answer: " + err.Error() + "; booting instead"})
-			code.cold = true
+			get = rt.source.Boot
 		}
 	}
 	defer conn.Close()
@@ -196,27 +207,37 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	defer cancel()
 	plainOut, plainErr := redactor.Writer(stdout), redactor.Writer(stderr)
 	end, err := conn.Stream(timed, streams.Stdin, plainOut, plainErr)
-	b.network.Cut() // a guest that says it has ended, and has not, gets no further
+	m.Cut() // a guest that says it has ended, and has not, gets no further
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	res.Duration.Run = time.Since(started).Milliseconds()
 	if errors.Is(err, guest.ErrGone) {
-		end, err = b.afterlife(ctx, err)
+		end, err = m.Afterlife(ctx, err)
 	}
 	if err == nil && end.Out && eff.Artifacts > 0 {
 		err = collect(ctx, started.Add(eff.Timeout()+collectGrace), conn, rec.Artifacts(eff.Artifacts, redactor), res)
 	}
-	b.close() // the machine is gone before anything is said of its end
+	m.Close() // the machine is gone before anything is said of its end
 	res.Stdout, res.Stderr = stdout.bytes(), stderr.bytes()
 	res.Truncated = stdout.truncated || stderr.truncated
-	rec.Drops, _ = json.Marshal(b.drops())
+	rec.Drops, _ = json.Marshal(m.Drops())
 	if err := network.Capture.Err(); err != nil {
 		rt.opts.Events(Event{EventCapture, err.Error()})
 	}
 	if err != nil {
-		return rt.classify(ctx, res, "run", b.explain(err))
+		return rt.classify(ctx, res, "run", m.Explain(err))
 	}
 	res.ended(end, string(stderr.tail))
 	return nil
+}
+
+// describe is the record's description of a machine.
+func describe(m *machine.Machine) *record.Machine {
+	im := m.Spec.Image
+	return &record.Machine{
+		Kernel: string(im.Kernel), KernelVersion: im.Version, Node: im.Node, Arch: string(im.Arch), ImageDigest: im.Digest,
+		Accelerator: string(m.Spec.Accel), QEMU: m.Spec.QEMU.Version, Jail: m.Jail(), MemoryMB: m.Spec.MemoryMB,
+		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled,
+	}
 }
 
 // collectGrace is how much longer than its time limit a run may last while its

@@ -56,25 +56,3 @@ func (c *capped) bytes() []byte {
 	}
 	return c.collected.Bytes()
 }
-
-// console keeps the serial port's output: the beginning in the record, up to a
-// limit, and the end for a reason when the machine dies.
-type console struct {
-	record io.Writer
-	left   int
-	tail   []byte
-}
-
-// maxConsole bounds console.log; a booting kernel prints some kilobytes.
-const maxConsole = 1 << 20
-
-func (c *console) Write(p []byte) (int, error) {
-	c.tail = append(c.tail, p...)
-	if over := len(c.tail) - tailSize; over > 0 {
-		c.tail = append(c.tail[:0], c.tail[over:]...)
-	}
-	keep := p[:min(len(p), c.left)]
-	c.left -= len(keep)
-	_, _ = c.record.Write(keep)
-	return len(p), nil
-}

@@ -25,10 +25,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
+	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -168,15 +169,7 @@ type Runtime struct {
 	opts   Options
 	images *image.Store
 	runs   *record.Store
-	memo   *vmm.Memo
-
-	templates *vmm.Templates
-	loaded    loadedTemplates
-	pool      *pool // nil without one
-
-	background context.Context // ends with Close
-	stop       context.CancelFunc
-	group      sync.WaitGroup // of what runs in the background
+	source *machine.Source
 }
 
 // DefaultHome is $UNITASK_HOME, or ~/.unitask.
@@ -215,27 +208,22 @@ func Open(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	if opts.Pool.Max < 0 || opts.Pool.Min < 0 || opts.Pool.Min > opts.Pool.Max || opts.Pool.Max > maxPool {
-		return nil, &policy.FieldError{Field: "pool", Value: fmt.Sprintf("%d:%d", opts.Pool.Min, opts.Pool.Max), Reason: fmt.Sprintf("use 0 ≤ Min ≤ Max ≤ %d", maxPool)}
+	if err := opts.Pool.Check(); err != nil {
+		return nil, &policy.FieldError{Field: "pool", Value: fmt.Sprintf("%d:%d", opts.Pool.Min, opts.Pool.Max), Reason: err.Error()}
 	}
-	if err := opts.PoolShape.check(); err != nil {
+	shape, err := withDefaults(opts.PoolShape)
+	if err != nil {
 		return nil, err
 	}
 	rt := &Runtime{
 		opts:   opts,
 		images: images,
 		runs:   record.Open(filepath.Join(opts.Home, "runs")),
-		memo:   vmm.OpenMemo(filepath.Join(opts.Home, "cache", "memo.json")),
-
-		templates: vmm.OpenTemplates(filepath.Join(opts.Home, "templates")),
-		loaded:    loadedTemplates{kept: map[string]loadedTemplate{}},
+		source: machine.Open(machine.Options{Home: opts.Home, Images: images, Accel: opts.Accel, Program: machine.Program{Arg: node.HeapArg, Rehearsal: node.Rehearsal}, Pool: opts.Pool, Lease: opts.PoolDaemon, Warm: opts.Warm,
+			Events: func(e machine.Event) { events(Event(e)) }}),
 	}
-	rt.background, rt.stop = context.WithCancel(context.Background())
-	if opts.Pool.Max > 0 && vmm.CanClone {
-		rt.pool = newPool(rt, opts.Pool)
-		if opts.Pool.Min > 0 {
-			rt.pool.stock(opts.PoolShape)
-		}
+	if opts.Pool.Min > 0 {
+		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
 	return rt, nil
 }
@@ -244,43 +232,14 @@ func Open(opts Options) (*Runtime, error) {
 func (rt *Runtime) Images() *image.Store { return rt.images }
 
 // Templates is the store of snapshots that runs are cloned from.
-func (rt *Runtime) Templates() *vmm.Templates { return rt.templates }
+func (rt *Runtime) Templates() *machine.Templates { return rt.source.Templates() }
 
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }
 
 // Pool returns the figures of the runtime's pool; zero without one.
-func (rt *Runtime) Pool() PoolStats {
-	if rt.pool == nil {
-		return PoolStats{}
-	}
-	return rt.pool.figures()
-}
-
-// warm sees to it that the next run like one that had to boot is cloned. A pool does
-// that by itself.
-func (rt *Runtime) warm(sh Shape) {
-	switch {
-	case !vmm.CanClone || rt.pool != nil || rt.background.Err() != nil:
-	case rt.opts.Warm != nil:
-		rt.opts.Warm(sh)
-	default:
-		rt.group.Go(func() {
-			if _, err := rt.MakeTemplate(rt.background, sh); err != nil && rt.background.Err() == nil {
-				rt.opts.Events(Event{EventRetry, "no template could be made: " + err.Error()})
-			}
-		})
-	}
-}
+func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
 
 // Close frees what the runtime holds, its pool's machines among it. Runs under way
 // go on.
-func (rt *Runtime) Close() error {
-	rt.stop()
-	rt.group.Wait()
-	if rt.pool != nil {
-		rt.pool.close()
-	}
-	rt.loaded.drop()
-	return nil
-}
+func (rt *Runtime) Close() error { return rt.source.Close() }

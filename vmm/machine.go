@@ -44,7 +44,7 @@ type Config struct {
 // Machine is a running QEMU. Close ends it; every other call may be made from
 // any goroutine.
 type Machine struct {
-	Monitor *Monitor // nil for a machine that another process holds (Adopt)
+	Monitor *Monitor
 	// Jail says what holds the process: "namespaces, user nobody, no new
 	// privileges, seccomp".
 	Jail string
@@ -52,7 +52,7 @@ type Machine struct {
 	cmd     *exec.Cmd
 	pid     int
 	kill    func()
-	state   net.Conn // the device state, to QEMU or from it: its descriptor stateFD
+	state   net.Conn // the device state, to QEMU: its descriptor stateFD; nil for one that was adopted
 	stderr  tail
 	console net.Conn
 	copied  chan struct{} // closed when the console's reader is done
@@ -143,32 +143,57 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	return m, nil
 }
 
-// Adoption is a machine that another process started and holds.
-type Adoption struct {
-	Jail    string
-	Pid     int
-	Console *os.File // our end of its console; Adopt duplicates it
-	Kill    func()   // asks for its end
-	Exited  <-chan Exit
+// Lent are the descriptors by which another process speaks with a machine and its
+// guest's console. Close frees them.
+type Lent struct {
+	Console, Monitor *os.File
 }
 
-// Adopt returns a machine that was started elsewhere and runs. It has no Monitor.
+// Close frees the descriptors.
+func (l Lent) Close() { _ = errors.Join(l.Console.Close(), l.Monitor.Close()) }
+
+// Lend gives away the console and the monitor, which must be connected; neither
+// ReadConsole nor the Monitor may be used here before or after.
+func (m *Machine) Lend() (Lent, error) {
+	console, err := m.console.(*net.UnixConn).File()
+	if err != nil {
+		return Lent{}, fmt.Errorf("lend machine: %w", err)
+	}
+	monitor, err := m.Monitor.Detach()
+	if err != nil {
+		console.Close()
+		return Lent{}, fmt.Errorf("lend machine: %w", err)
+	}
+	return Lent{console, monitor}, nil
+}
+
+// Adoption is a machine that another process started and holds.
+type Adoption struct {
+	Jail   string
+	Pid    int
+	Lent          // Adopt duplicates them
+	Kill   func() // asks for its end
+	Exited <-chan Exit
+}
+
+// Adopt returns a machine that was started elsewhere and lent, and runs.
 func Adopt(a Adoption) (*Machine, error) {
 	console, err := net.FileConn(a.Console)
 	if err != nil {
 		return nil, fmt.Errorf("adopt machine: %w", err)
 	}
-	m := &Machine{Jail: a.Jail, pid: a.Pid, kill: a.Kill, console: console, copied: make(chan struct{}), exited: make(chan struct{})}
-	go func() {
+	qmp, err := net.FileConn(a.Monitor)
+	if err != nil {
+		console.Close()
+		return nil, fmt.Errorf("adopt machine: %w", err)
+	}
+	m := &Machine{Monitor: AdoptMonitor(qmp), Jail: a.Jail, pid: a.Pid, kill: a.Kill, console: console, copied: make(chan struct{}), exited: make(chan struct{})}
+	go func() { // until Exited says; Close waits for it
 		m.status = <-a.Exited
 		close(m.exited)
 	}()
 	return m, nil
 }
-
-// ConsoleFile duplicates our end of the console, for a process that adopts the
-// machine; ReadConsole must not have been called.
-func (m *Machine) ConsoleFile() (*os.File, error) { return m.console.(*net.UnixConn).File() }
 
 // ReadConsole copies the console to w from now on. Only the first call counts.
 func (m *Machine) ReadConsole(w io.Writer) {
@@ -266,8 +291,8 @@ func (m *Machine) Close() error {
 	m.closeOnce.Do(func() {
 		m.kill()
 		<-m.exited
-		if m.Monitor != nil {
-			_ = m.Monitor.Disconnect()
+		_ = m.Monitor.Disconnect()
+		if m.state != nil {
 			_ = m.state.Close()
 		}
 		m.noConsole()

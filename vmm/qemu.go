@@ -39,9 +39,24 @@ const versionTimeout = 10 * time.Second
 
 var programs = map[Arch]string{AMD64: "qemu-system-x86_64", ARM64: "qemu-system-aarch64"}
 
-// FindQEMU looks up the QEMU for an architecture on PATH and checks its
-// version. memo may hold the version of a binary that was seen before.
-func FindQEMU(ctx context.Context, arch Arch, memo *Memo) (QEMU, error) {
+// Cache remembers the versions of binaries that were seen before.
+type Cache interface {
+	Get(key string) (value string, ok bool)
+	Put(key, value string)
+}
+
+// forgetful is no cache.
+type forgetful struct{}
+
+func (forgetful) Get(string) (string, bool) { return "", false }
+func (forgetful) Put(string, string)        {}
+
+// FindQEMU looks up the QEMU for an architecture on PATH and checks its version. seen
+// may be nil.
+func FindQEMU(ctx context.Context, arch Arch, seen Cache) (QEMU, error) {
+	if seen == nil {
+		seen = forgetful{}
+	}
 	path, err := exec.LookPath(programs[arch])
 	if err != nil {
 		return QEMU{}, fmt.Errorf("%w: no %s on PATH: %s", ErrNoQEMU, programs[arch], installHint(arch))
@@ -51,7 +66,7 @@ func FindQEMU(ctx context.Context, arch Arch, memo *Memo) (QEMU, error) {
 		return QEMU{}, fmt.Errorf("%w: %v", ErrNoQEMU, err)
 	}
 	q := QEMU{Path: path, ID: fmt.Sprintf("%s:%d:%d", path, st.Size(), st.ModTime().UnixNano())}
-	if text, ok := memo.Get("program " + q.ID); ok && json.Unmarshal([]byte(text), &q.probed) == nil {
+	if text, ok := seen.Get("program " + q.ID); ok && json.Unmarshal([]byte(text), &q.probed) == nil {
 		return q, nil
 	}
 	if q.probed, err = probe(ctx, path); err != nil {
@@ -61,7 +76,7 @@ func FindQEMU(ctx context.Context, arch Arch, memo *Memo) (QEMU, error) {
 		return QEMU{}, fmt.Errorf("%w: %s is version %s, %d.%d is needed: %s", ErrOldQEMU, path, q.Version, minMajor, minMinor, installHint(arch))
 	}
 	if text, err := json.Marshal(q.probed); err == nil {
-		memo.Put("program "+q.ID, string(text))
+		seen.Put("program "+q.ID, string(text))
 	}
 	return q, nil
 }

@@ -58,12 +58,18 @@ func TestFindQEMU(t *testing.T) {
 	}
 }
 
+// kept is a cache.
+type kept map[string]string
+
+func (k kept) Get(key string) (string, bool) { v, ok := k[key]; return v, ok }
+func (k kept) Put(key, value string)         { k[key] = value }
+
 // A version is asked for once, and again when the binary has changed.
 func TestFindQEMURemembers(t *testing.T) {
 	path := script(t, "qemu-system-x86_64", "echo x >> \"$0.asked\"\necho QEMU emulator version 8.0.1")
-	memo := OpenMemo(filepath.Join(t.TempDir(), "memo.json"))
+	seen := kept{}
 	for range 3 {
-		if _, err := FindQEMU(t.Context(), AMD64, memo); err != nil {
+		if _, err := FindQEMU(t.Context(), AMD64, seen); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,44 +79,7 @@ func TestFindQEMURemembers(t *testing.T) {
 	if err := os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version 9.0.1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if q, err := FindQEMU(t.Context(), AMD64, memo); err != nil || q.Version != "9.0.1" {
+	if q, err := FindQEMU(t.Context(), AMD64, seen); err != nil || q.Version != "9.0.1" {
 		t.Errorf("%+v %v", q, err)
 	}
-}
-
-func TestMemo(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "sub", "memo.json")
-	m := OpenMemo(path)
-	m.Put("a", "1")
-	m.Put("b", "2")
-	m.Put("b", "")
-	if v, ok := OpenMemo(path).Get("a"); v != "1" || !ok {
-		t.Error("a is forgotten")
-	}
-	if _, ok := OpenMemo(path).Get("b"); ok {
-		t.Error("b is remembered")
-	}
-	for i := range 3 * maxMemo {
-		m.Put(strings.Repeat("k", i+1), "v")
-	}
-	if n := len(OpenMemo(path).values); n > maxMemo {
-		t.Errorf("%d values", n)
-	}
-	for _, broken := range []string{"", "null", "[1]", "{\"a\":", strings.Repeat("x", 2<<20)} {
-		if err := os.WriteFile(path, []byte(broken), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		m := OpenMemo(path)
-		if _, ok := m.Get("a"); ok {
-			t.Error("a value out of nothing")
-		}
-		m.Put("a", "1") // and it works again
-	}
-	var none *Memo
-	none.Put("a", "1")
-	if _, ok := none.Get("a"); ok {
-		t.Error("nil remembers")
-	}
-	// Where it can't be written it is only slow.
-	OpenMemo("/proc/nothing/memo.json").Put("a", "1")
 }

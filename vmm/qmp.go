@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/digitalocean/go-qemu/qmp"
 	"golang.org/x/sys/unix"
@@ -30,11 +31,16 @@ import (
 type Monitor struct {
 	conn net.Conn
 
+	prefix     string     // of our commands' ids
+	connecting sync.Mutex // held by Connect
+	connected  bool
+
 	mu      sync.Mutex
 	next    int
 	waiting map[string]chan reply
 	subs    map[chan qmp.Event]struct{}
 	err     error // why reading ended; set before done is closed
+	leaving bool  // Detach has asked the reader to end at a line's end
 
 	greeting chan struct{} // closed when QEMU has greeted
 	version  qmp.Version
@@ -67,22 +73,69 @@ func (e *CommandError) Error() string { return fmt.Sprintf("QMP %s: %s", e.Comma
 // NewMonitor returns a monitor on conn, which it owns from here on. Connect
 // does the handshake.
 func NewMonitor(conn net.Conn) *Monitor {
-	m := &Monitor{
+	m := newMonitor(conn)
+	go m.read() // until Disconnect, which waits for it
+	return m
+}
+
+func newMonitor(conn net.Conn) *Monitor {
+	return &Monitor{
 		conn:     conn,
 		waiting:  map[string]chan reply{},
 		subs:     map[chan qmp.Event]struct{}{},
 		greeting: make(chan struct{}),
 		done:     make(chan struct{}),
 	}
+}
+
+// AdoptMonitor returns a monitor on a connection that another has connected and
+// detached from.
+func AdoptMonitor(conn net.Conn) *Monitor {
+	m := newMonitor(conn)
+	m.prefix, m.connected = "adopted ", true // the last one's commands may yet be answered
+	close(m.greeting)
 	go m.read()
 	return m
 }
 
-// Connect waits for the greeting and leaves negotiation mode.
+// detachWait bounds how long QEMU may take to send the rest of a line.
+const detachWait = time.Second
+
+// Detach ends the monitor and returns its connection, between two messages, for another
+// to adopt. Nobody may be waiting for a reply.
+func (m *Monitor) Detach() (*os.File, error) {
+	c, ok := m.conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("detach monitor: not a Unix socket")
+	}
+	f, err := c.File()
+	if err != nil {
+		return nil, fmt.Errorf("detach monitor: %w", err)
+	}
+	m.mu.Lock()
+	m.leaving = true
+	m.mu.Unlock()
+	_ = m.conn.SetReadDeadline(time.Unix(1, 0))
+	<-m.done
+	_ = m.conn.Close()
+	if err := m.readError(); !errors.Is(err, errDetached) {
+		f.Close()
+		return nil, fmt.Errorf("detach monitor: %w", err)
+	}
+	return f, nil
+}
+
+// Connect waits for the greeting and leaves negotiation mode. What is connected stays
+// so.
 func (m *Monitor) Connect() error { return m.ConnectContext(context.Background()) }
 
 // ConnectContext is Connect with a bound.
 func (m *Monitor) ConnectContext(ctx context.Context) error {
+	m.connecting.Lock()
+	defer m.connecting.Unlock()
+	if m.connected {
+		return nil
+	}
 	select {
 	case <-m.greeting:
 	case <-m.done:
@@ -91,6 +144,7 @@ func (m *Monitor) ConnectContext(ctx context.Context) error {
 		return fmt.Errorf("wait for QEMU's greeting: %w", context.Cause(ctx))
 	}
 	_, err := m.RunContext(ctx, []byte(`{"execute":"qmp_capabilities"}`))
+	m.connected = err == nil
 	return err
 }
 
@@ -147,7 +201,7 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 	answer := make(chan reply, 1)
 	m.mu.Lock()
 	m.next++
-	id := strconv.Itoa(m.next)
+	id := m.prefix + strconv.Itoa(m.next)
 	m.waiting[id] = answer
 	m.mu.Unlock()
 	defer func() {
@@ -273,6 +327,16 @@ func (m *Monitor) readAll() error {
 	r := bufio.NewReaderSize(m.conn, 16<<10)
 	for {
 		line, err := readLine(r)
+		if errors.Is(err, os.ErrDeadlineExceeded) && m.isLeaving() {
+			if len(line) == 0 {
+				return errDetached
+			}
+			var rest []byte
+			_ = m.conn.SetReadDeadline(time.Now().Add(detachWait))
+			rest, err = readLine(r)
+			_ = m.conn.SetReadDeadline(time.Unix(1, 0))
+			line = append(line, rest...)
+		}
 		if err != nil {
 			return err
 		}
@@ -285,6 +349,14 @@ func (m *Monitor) readAll() error {
 		}
 		m.dispatch(&msg, line)
 	}
+}
+
+var errDetached = errors.New("detached")
+
+func (m *Monitor) isLeaving() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.leaving
 }
 
 // readLine returns a line in memory of its own.

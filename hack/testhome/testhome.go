@@ -10,7 +10,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/vmm"
+	"github.com/unitask/unitask/machine"
 )
 
 // Base is the home that is borrowed from: $UNITASK_TEST_HOME, or the user's own.
@@ -56,35 +56,12 @@ func Ready(t testing.TB, base string, kernels ...image.Kernel) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	if err := dropUsed(base); err != nil {
-		t.Fatal(err)
-	}
 	for _, kernel := range kernels {
 		if _, err := rt.Images().Ensure(t.Context(), kernel, image.HostArch()); err != nil {
 			t.Fatalf("%v\n`make vendor` fetches what is missing", err)
 		}
-		if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: kernel}); err != nil && vmm.CanClone {
+		if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: kernel}); err != nil && machine.CanClone {
 			t.Fatal(err)
 		}
 	}
-}
-
-// maxUses of a template before a test begins: it is good for 1000, which all tests
-// together are more than, and the run after those boots.
-const maxUses = 500
-
-// dropUsed removes the base's templates that have been used much.
-func dropUsed(base string) error {
-	used, err := filepath.Glob(filepath.Join(base, "templates", "*", "uses")) // a byte for each
-	if err != nil {
-		return err
-	}
-	for _, name := range used {
-		if st, err := os.Stat(name); err == nil && st.Size() > maxUses {
-			if err := os.RemoveAll(filepath.Dir(name)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

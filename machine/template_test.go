@@ -1,4 +1,4 @@
-package vmm
+package machine
 
 import (
 	"errors"
@@ -51,7 +51,7 @@ func TestTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err := io.ReadAll(io.NewSectionReader(got.Memory, 0, 9<<20))
-	if err != nil || len(all) != 8<<20 || string(all[:5]) != "first" || string(all[3<<20:3<<20+6]) != "middle" || string(all[8<<20-4:]) != "last" || string(got.State) != "state" {
+	if err != nil || len(all) != 8<<20 || string(all[:5]) != "first" || string(all[3<<20:3<<20+6]) != "middle" || string(all[8<<20-4:]) != "last" || string(got.Devices) != "state" {
 		t.Errorf("%d bytes: %v", len(all), err)
 	}
 	// Nobody changes it any more: not by writing, not by size.

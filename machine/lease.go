@@ -1,4 +1,4 @@
-package unitask
+package machine
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 )
 
 // The pool daemon is a pool that other processes of its user get clones from; see
-// daemon_linux.go.
+// lease_linux.go.
 
 // ErrNoPool says that no pool daemon runs. On macOS, which has no memfd, none can.
 var ErrNoPool = errors.New("no pool daemon runs")

@@ -1,4 +1,4 @@
-package vmm
+package machine
 
 import (
 	"errors"
@@ -72,6 +72,11 @@ func CopyMemory(to, from *os.File) error {
 
 // CanClone says that this system has what snapshots need.
 const CanClone = true
+
+// exchange swaps two folders in one step.
+func exchange(a, b string) error {
+	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
+}
 
 // changeTime is when an inode was last changed, in ns.
 func changeTime(st os.FileInfo) int64 {

@@ -1,4 +1,4 @@
-package unitask
+package machine
 
 import (
 	"context"
@@ -40,73 +40,73 @@ const (
 	poolClients  = 512
 )
 
-type poolRequest struct {
+type leaseRequest struct {
 	Op  string `json:"op"`            // clone, status or down
 	Key string `json:"key,omitempty"` // of the clone's spec
 	Shape
 }
 
-type poolReply struct {
+type leaseReply struct {
 	OK     bool        `json:"ok"`
 	Jail   string      `json:"jail,omitempty"`
 	Pid    int         `json:"pid,omitempty"`
-	Spare  bool        `json:"spare,omitempty"` // it had to be restored first
+	Pooled bool        `json:"pooled,omitempty"` // it stood ready; else it had to be restored first
 	Status *PoolStatus `json:"status,omitempty"`
 }
 
-// ServePool is the pool daemon of the runtime's home, which must have been opened
-// with a Pool. It returns nil when ctx ends, when it is told to go down, or when no
-// run has come for idle; runs under way on its clones are waited for. The error is
-// ErrPoolRuns where there is one already.
-func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
-	if rt.pool == nil {
-		return hostError("pool", errors.New("there is no pool: snapshots need Linux, and Options.Pool a size"))
+// Serve is the pool daemon of the source's home, which must have been opened with a
+// Pool; about is the shape that it tells of. It returns nil when ctx ends, when it is
+// told to go down, or when no run has come for idle; runs under way on its clones are
+// waited for. The error is ErrPoolRuns where there is one already.
+func (s *Source) Serve(ctx context.Context, idle time.Duration, about Shape) error {
+	if s.pool == nil {
+		return errors.New("there is no pool: snapshots need Linux, and the pool a size")
 	}
-	unlock, err := lockFile(filepath.Join(rt.opts.Home, poolLock))
+	unlock, err := lockFile(filepath.Join(s.opts.Home, poolLock))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	l, err := listenPool(rt.opts.Home)
+	l, err := listenPool(s.opts.Home)
 	if err != nil {
-		return hostError("pool", err)
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &poolServer{rt: rt, down: cancel, started: time.Now(), clients: make(chan struct{}, poolClients)}
+	srv := &leaseServer{source: s, about: about, down: cancel, started: time.Now(), clients: make(chan struct{}, poolClients)}
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	s.group.Go(func() { s.sleep(ctx, idle) })
+	srv.group.Go(func() { srv.sleep(ctx, idle) })
 	for {
 		conn, err := l.AcceptUnix()
 		if err != nil {
 			break
 		}
 		select {
-		case s.clients <- struct{}{}:
-			s.group.Go(func() {
-				defer func() { <-s.clients }()
+		case srv.clients <- struct{}{}:
+			srv.group.Go(func() {
+				defer func() { <-srv.clients }()
 				defer conn.Close()
-				s.serve(conn)
+				srv.serve(conn)
 			})
 		default:
 			conn.Close()
 		}
 	}
 	cancel()
-	s.group.Wait()
-	_ = os.Remove(filepath.Join(rt.opts.Home, poolSocket))
+	srv.group.Wait()
+	_ = os.Remove(filepath.Join(s.opts.Home, poolSocket))
 	return nil
 }
 
 // lockFile takes a lock for as long as the process lives.
 func lockFile(name string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return nil, hostError("pool", err)
+		return nil, err
 	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, hostError("pool", err)
+		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
@@ -174,8 +174,9 @@ func ownPeer(conn *net.UnixConn) bool {
 	return own
 }
 
-type poolServer struct {
-	rt      *Runtime
+type leaseServer struct {
+	source  *Source
+	about   Shape
 	down    func()
 	started time.Time
 	clients chan struct{}
@@ -185,14 +186,19 @@ type poolServer struct {
 	running int
 }
 
+// runs is how many runs are under way on the pool's machines.
+func (s *leaseServer) runs(add int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running += add
+	return s.running
+}
+
 // sleep ends the daemon when no run has come for a while.
-func (s *poolServer) sleep(ctx context.Context, idle time.Duration) {
+func (s *leaseServer) sleep(ctx context.Context, idle time.Duration) {
 	for ctx.Err() == nil {
-		s.mu.Lock()
-		running := s.running
-		s.mu.Unlock()
-		left := idle - time.Since(s.rt.pool.lastRun())
-		if left <= 0 && running == 0 {
+		left := idle - time.Since(s.source.pool.lastRun())
+		if left <= 0 && s.runs(0) == 0 {
 			s.down()
 			return
 		}
@@ -203,103 +209,89 @@ func (s *poolServer) sleep(ctx context.Context, idle time.Duration) {
 	}
 }
 
-func (s *poolServer) serve(conn *net.UnixConn) {
+func (s *leaseServer) serve(conn *net.UnixConn) {
 	if !ownPeer(conn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(poolPatience))
-	var req poolRequest
+	var req leaseRequest
 	if err := readLine(conn, &req); err != nil {
 		return
 	}
+	pool := s.source.pool
 	switch req.Op {
 	case "clone":
-		s.clone(conn, req)
+		m := s.take(req)
+		if m == nil {
+			_ = writeLine(conn, leaseReply{}, nil)
+			return
+		}
+		defer m.Close()
+		s.hand(conn, m)
 	case "status":
-		s.mu.Lock()
-		running := s.running
-		s.mu.Unlock()
-		_ = writeLine(conn, poolReply{OK: true, Status: &PoolStatus{Pid: os.Getpid(), Started: s.started, Min: s.rt.opts.Pool.Min, Max: s.rt.opts.Pool.Max,
-			Shape: s.rt.opts.PoolShape, Running: running, PoolStats: s.rt.pool.figures()}}, nil)
+		_ = writeLine(conn, leaseReply{OK: true, Status: &PoolStatus{Pid: os.Getpid(), Started: s.started, Min: pool.size.Min, Max: pool.size.Max,
+			Shape: s.about, Running: s.runs(0), PoolStats: pool.figures()}}, nil)
 	case "down":
-		_ = writeLine(conn, poolReply{OK: true}, nil)
+		_ = writeLine(conn, leaseReply{OK: true}, nil)
 		s.down()
-		s.rt.pool.close()
+		pool.close()
 		_ = conn.SetDeadline(time.Time{}) // it is told by the connection's end that we are gone
 	}
 }
 
-// known returns the spec of a key that the pool has seen.
-func (p *pool) known(key string) (machineSpec, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.shelves[key]
-	if s == nil {
-		return machineSpec{}, false
-	}
-	return s.spec, true
-}
-
-// clone hands a clone out and holds it until it or its run has ended.
-func (s *poolServer) clone(conn *net.UnixConn, req poolRequest) {
+// take returns a running clone of exactly the kind that is asked for, or nil.
+func (s *leaseServer) take(req leaseRequest) *Machine {
 	ctx, cancel := context.WithTimeout(context.Background(), poolPatience)
 	defer cancel()
-	spec, known := s.rt.pool.known(req.Key)
+	spec, known := s.source.pool.known(req.Key)
 	if !known {
-		var err error
-		if spec, err = s.rt.resolve(ctx, req.Shape); err != nil || spec.key() != req.Key { // another version of us asks
-			_ = writeLine(conn, poolReply{}, nil)
-			return
+		im, err := s.source.opts.Images.Lookup(req.Kernel, req.Arch)
+		if err != nil {
+			return nil
+		}
+		if spec, err = s.source.Spec(ctx, im, req.MemoryMB, req.FreshProcess); err != nil || spec.Key() != req.Key { // another version of us asks
+			return nil
 		}
 	}
-	c := s.rt.pool.take(spec)
-	if c == nil {
-		_ = writeLine(conn, poolReply{}, nil)
-		return
+	m, ok := s.source.pool.take(spec)
+	if !ok {
+		return nil
 	}
-	defer c.close()
-	var err error
-	spare := c.state != nil
-	if spare { // restored here, where its monitor is
-		err = c.machine.Restore(ctx, c.state)
-	} else {
-		err = c.machine.Resume(ctx)
+	if m.run(ctx) != nil { // a spare is restored here, where its state is
+		m.Close()
+		return nil
 	}
+	return m
+}
+
+// hand gives a machine out, and holds its process until it or its run has ended.
+func (s *leaseServer) hand(conn *net.UnixConn, m *Machine) {
+	lent, err := m.vm.Lend()
 	if err != nil {
-		_ = writeLine(conn, poolReply{}, nil)
+		_ = writeLine(conn, leaseReply{}, nil)
 		return
 	}
-	console, err := c.machine.ConsoleFile()
-	if err != nil {
-		_ = writeLine(conn, poolReply{}, nil)
-		return
-	}
-	err = writeLine(conn, poolReply{OK: true, Jail: c.machine.Jail, Pid: c.machine.Pid(), Spare: spare}, unix.UnixRights(int(c.link.Fd()), int(console.Fd())))
-	console.Close()
-	c.link.Close() // the run's alone now: its end is the link's end
+	err = writeLine(conn, leaseReply{OK: true, Jail: m.Jail(), Pid: m.vm.Pid(), Pooled: m.Origin == Pooled},
+		unix.UnixRights(int(m.link.Fd()), int(lent.Console.Fd()), int(lent.Monitor.Fd())))
+	lent.Close()
+	m.link.Close() // the run's alone now: its end is the link's end
 	if err != nil {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	s.mu.Lock()
-	s.running++
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.running--
-		s.mu.Unlock()
-	}()
+	s.runs(1)
+	defer s.runs(-1)
 	gone := make(chan struct{})
-	go func() {
+	go func() { // until conn is closed, below
 		_, _ = conn.Read(make([]byte, 1)) // it says nothing: it is there or not
 		close(gone)
 	}()
 	select {
 	case <-gone:
-		c.close()
-	case <-c.machine.Exited():
+		m.Close()
+	case <-m.vm.Exited():
 	}
-	if exit, err := c.machine.Status(); err == nil {
+	if exit, err := m.vm.Status(); err == nil {
 		_ = conn.SetWriteDeadline(time.Now().Add(poolPatience))
 		_ = writeLine(conn, exit, nil)
 	}
@@ -307,76 +299,79 @@ func (s *poolServer) clone(conn *net.UnixConn, req poolRequest) {
 	<-gone
 }
 
-// leaseClone gets a clone from the home's pool daemon, or nil.
-func leaseClone(ctx context.Context, home string, spec machineSpec) *standby {
+// lease gets a running clone from the home's pool daemon.
+func lease(ctx context.Context, home string, spec Spec) (*Machine, error) {
 	conn, err := dialPool(home)
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	s, err := lease(ctx, conn, spec)
+	m, err := leaseOn(ctx, conn, spec)
 	if err != nil {
 		conn.Close()
-		return nil
+		return nil, err
 	}
-	return s
+	return m, nil
 }
 
-func lease(ctx context.Context, conn *net.UnixConn, spec machineSpec) (*standby, error) {
+func leaseOn(ctx context.Context, conn *net.UnixConn, spec Spec) (*Machine, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(poolPatience))
-	if err := writeLine(conn, poolRequest{Op: "clone", Key: spec.key(), Shape: spec.shape()}, nil); err != nil {
+	if err := writeLine(conn, leaseRequest{Op: "clone", Key: spec.Key(), Shape: spec.Shape()}, nil); err != nil {
 		return nil, err
 	}
-	var reply poolReply
+	var reply leaseReply
 	files, err := readFiles(conn, &reply)
 	defer func() {
 		for _, f := range files {
 			f.Close()
 		}
 	}()
-	if err != nil || !reply.OK || len(files) != 2 {
+	if err != nil || !reply.OK || len(files) != 3 {
 		return nil, errors.Join(err, ErrNoPool)
 	}
 	_ = conn.SetDeadline(time.Time{})
 	exited := make(chan vmm.Exit, 1)
-	go func() {
+	go func() { // until the daemon says how it ended, or is gone
 		exit := vmm.Exit{Code: -1, Guest: -1, Signal: "killed", Stderr: "the pool daemon has ended"}
 		_ = readLine(conn, &exit)
 		conn.Close()
 		exited <- exit
 	}()
-	machine, err := vmm.Adopt(vmm.Adoption{Jail: reply.Jail, Pid: reply.Pid, Console: files[1], Exited: exited, Kill: func() {
+	vm, err := vmm.Adopt(vmm.Adoption{Jail: reply.Jail, Pid: reply.Pid, Lent: vmm.Lent{Console: files[1], Monitor: files[2]}, Exited: exited, Kill: func() {
 		_ = conn.CloseWrite()
 		_ = conn.SetReadDeadline(time.Now().Add(poolPatience))
 	}})
 	if err != nil {
 		return nil, err
 	}
-	link := files[0]
+	m := &Machine{Spec: spec, Origin: Cloned, Monitor: vm.Monitor, vm: vm, state: Running, link: files[0]}
+	if reply.Pooled {
+		m.Origin = Pooled
+	}
 	files = files[1:]
-	return &standby{machine: machine, link: link, running: true, spare: reply.Spare, since: time.Now()}, nil
+	return m, nil
 }
 
-// PoolDaemonStatus asks the home's pool daemon; the error is ErrNoPool where none runs.
-func PoolDaemonStatus(home string) (*PoolStatus, error) {
+// AskPool asks the home's pool daemon; the error is ErrNoPool where none runs.
+func AskPool(home string) (*PoolStatus, error) {
 	conn, err := dialPool(home)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(poolPatience))
-	var reply poolReply
-	if err := errors.Join(writeLine(conn, poolRequest{Op: "status"}, nil), readLine(conn, &reply)); err != nil || reply.Status == nil {
+	var reply leaseReply
+	if err := errors.Join(writeLine(conn, leaseRequest{Op: "status"}, nil), readLine(conn, &reply)); err != nil || reply.Status == nil {
 		return nil, fmt.Errorf("ask the pool daemon: %w", errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	return reply.Status, nil
 }
 
-// StopPoolDaemon tells the home's pool daemon to go down, and returns when it is gone
+// StopPool tells the home's pool daemon to go down, and returns when it is gone
 // or ctx ends. It waits for the runs on its clones. The error is ErrNoPool where none
 // runs.
-func StopPoolDaemon(ctx context.Context, home string) error {
+func StopPool(ctx context.Context, home string) error {
 	conn, err := dialPool(home)
 	if err != nil {
 		return err
@@ -384,7 +379,7 @@ func StopPoolDaemon(ctx context.Context, home string) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	if err := writeLine(conn, poolRequest{Op: "down"}, nil); err != nil {
+	if err := writeLine(conn, leaseRequest{Op: "down"}, nil); err != nil {
 		return fmt.Errorf("stop the pool daemon: %w", err)
 	}
 	for { // it holds its lock until it is gone

@@ -1,4 +1,4 @@
-package vmm
+package machine
 
 import (
 	"bytes"
@@ -24,7 +24,8 @@ type Templates struct{ dir string }
 func OpenTemplates(dir string) *Templates { return &Templates{dir} }
 
 // Renewal of templates: what its clones share (address layout, V8's hash seed) an
-// attacker could learn run by run.
+// attacker could learn run by run. At half of either a successor is due, which takes
+// its place before it ends.
 const (
 	maxTemplateAge  = 6 * time.Hour
 	maxTemplateUses = 1000
@@ -33,6 +34,8 @@ const (
 
 // ErrTemplate says that a template is not whole.
 var ErrTemplate = errors.New("template is damaged")
+
+var errNoMemfd = errors.New("this system has no memfd: runs boot cold")
 
 const (
 	memoryName   = "memory"
@@ -52,37 +55,45 @@ type templateInfo struct {
 	MemoryStamp int64 `json:"memoryStamp"`
 }
 
-// Template is one that is loaded. A machine may be started on its memory at once, and
-// restored when that is Ready.
-type Template struct {
-	Memory *os.File
-	State  []byte
-	fill   *fill
+// Snapshot is what a machine starts from: the memory of a stopped one, and the state of
+// its devices. A machine may be started on the memory at once, and restored when it is
+// Ready.
+type Snapshot struct {
+	Memory  *os.File
+	Devices []byte
+	Created time.Time
+	fill    *fill
+	owner   bool // of the filling: Close waits for it
 }
 
-// fill is the filling of a template's memory, which goes on beside the start of QEMU:
+// fill is the filling of a snapshot's memory, which goes on beside the start of QEMU:
 // both take some ten milliseconds.
 type fill struct {
 	done chan struct{}
 	err  error // when done is closed
 }
 
-// Ready waits until the memory holds all of the template and is sealed.
-func (t *Template) Ready() error {
+// Ready waits until the memory holds all of the snapshot and is sealed.
+func (t *Snapshot) Ready() error {
 	<-t.fill.done
 	return t.fill.err
 }
 
 // Close frees the memory; machines that run on it keep theirs.
-func (t *Template) Close() error { return t.Memory.Close() }
+func (t *Snapshot) Close() error {
+	if t.owner {
+		<-t.fill.done
+	}
+	return t.Memory.Close()
+}
 
-// Dup returns the template again, to be closed by itself.
-func (t *Template) Dup() (*Template, error) {
+// Dup returns the snapshot again, to be closed by itself.
+func (t *Snapshot) Dup() (*Snapshot, error) {
 	fd, err := unix.FcntlInt(t.Memory.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("duplicate template: %w", err)
 	}
-	return &Template{Memory: os.NewFile(uintptr(fd), t.Memory.Name()), State: t.State, fill: t.fill}, nil
+	return &Snapshot{Memory: os.NewFile(uintptr(fd), t.Memory.Name()), Devices: t.Devices, Created: t.Created, fill: t.fill}, nil
 }
 
 func (s *Templates) path(key, name string) string { return filepath.Join(s.dir, digestOf(key), name) }
@@ -95,19 +106,59 @@ func digestOf(key string) string {
 // Created is when the template of a key was made, or fs.ErrNotExist where there is
 // none that is still fresh.
 func (s *Templates) Created(key string) (time.Time, error) {
-	info, err := s.info(key)
+	dir, err := os.OpenRoot(s.path(key, ""))
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer dir.Close()
+	info, err := s.info(dir, key)
 	return info.Created, err
 }
 
-func (s *Templates) info(key string) (info templateInfo, err error) {
-	text, err := os.ReadFile(s.path(key, templateName))
+// Want is what a key's template lacks.
+type Want int
+
+const (
+	Nothing   Want = iota // it is there, or being made
+	Missing               // there is none that is fresh
+	Successor             // it has had half of its life
+)
+
+// Wants says what somebody should make for a key.
+func (s *Templates) Wants(key string) Want {
+	unlock, ok := s.Lock(key)
+	if !ok {
+		return Nothing
+	}
+	unlock()
+	switch _, err := s.Created(key); {
+	case err != nil:
+		return Missing
+	case s.due(key):
+		return Successor
+	}
+	return Nothing
+}
+
+// due says that a template has had half of its life.
+func (s *Templates) due(key string) bool {
+	created, err := s.Created(key)
+	return err != nil || time.Since(created) > maxTemplateAge/2 || s.uses(key) >= maxTemplateUses/2
+}
+
+func (s *Templates) info(dir *os.Root, key string) (info templateInfo, err error) {
+	text, err := dir.ReadFile(templateName)
 	if err != nil {
 		return info, err
 	}
 	if json.Unmarshal(text, &info) != nil || info.Key != key {
 		return info, s.damaged(key, "its description can't be read")
 	}
-	if age := time.Since(info.Created); age > maxTemplateAge || age < 0 || s.uses(key) >= maxTemplateUses {
+	var uses int64
+	if st, err := dir.Stat(usesName); err == nil {
+		uses = st.Size()
+	}
+	if age := time.Since(info.Created); age > maxTemplateAge || age < 0 || uses >= maxTemplateUses {
 		return info, fs.ErrNotExist
 	}
 	return info, nil
@@ -119,26 +170,43 @@ func (s *Templates) damaged(key, why string) error {
 
 // opened is a template whose memory has not been read yet.
 type opened struct {
-	state  []byte
-	memory *os.File
-	size   int64 // of the memory
+	info    templateInfo
+	devices []byte
+	memory  *os.File
 }
 
 // open opens the template of a key, whole as far as can be told without reading its
-// memory.
+// memory. One whose successor takes its place meanwhile is not damaged: the successor
+// is opened.
 func (s *Templates) open(key string) (*opened, error) {
-	info, err := s.info(key)
+	for {
+		dir, err := os.OpenRoot(s.path(key, ""))
+		if err != nil {
+			return nil, err
+		}
+		o, err := s.openIn(dir, key)
+		before, err1 := dir.Stat(".")
+		after, err2 := os.Stat(s.path(key, ""))
+		dir.Close()
+		if err == nil || err1 != nil || err2 != nil || os.SameFile(before, after) {
+			return o, err
+		}
+	}
+}
+
+func (s *Templates) openIn(dir *os.Root, key string) (*opened, error) {
+	info, err := s.info(dir, key)
 	if err != nil {
 		return nil, err
 	}
-	state, err := os.ReadFile(s.path(key, stateName))
+	devices, err := dir.ReadFile(stateName)
 	if err != nil {
 		return nil, s.damaged(key, err.Error())
 	}
-	if sum := sha256.Sum256(state); hex.EncodeToString(sum[:]) != info.StateSHA256 {
+	if sum := sha256.Sum256(devices); hex.EncodeToString(sum[:]) != info.StateSHA256 {
 		return nil, s.damaged(key, "the digest of its state is wrong")
 	}
-	memory, err := os.Open(s.path(key, memoryName))
+	memory, err := dir.Open(memoryName)
 	if err != nil {
 		return nil, s.damaged(key, err.Error())
 	}
@@ -147,7 +215,7 @@ func (s *Templates) open(key string) (*opened, error) {
 		memory.Close()
 		return nil, s.damaged(key, "its memory was changed")
 	}
-	return &opened{state, memory, st.Size()}, nil
+	return &opened{info, devices, memory}, nil
 }
 
 // Check says what is wrong with the template of a key, with Load's errors.
@@ -161,28 +229,21 @@ func (s *Templates) Check(key string) error {
 
 // Load loads the template of a key. The error is fs.ErrNotExist where there is none,
 // or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
-func (s *Templates) Load(key string) (*Template, error) {
+func (s *Templates) Load(key string) (*Snapshot, error) {
 	o, err := s.open(key)
 	if err != nil {
 		return nil, err
 	}
-	memory, err := NewMemory(o.size)
+	memory, err := NewMemory(o.info.MemorySize)
 	if err != nil {
 		o.memory.Close()
 		return nil, err
 	}
-	t := &Template{Memory: memory, State: o.state, fill: &fill{done: make(chan struct{})}}
-	own, err := t.Dup() // t may be closed before it is full
-	if err != nil {
-		o.memory.Close()
-		t.Close()
-		return nil, err
-	}
-	go func() {
+	t := &Snapshot{Memory: memory, Devices: o.devices, Created: o.info.Created, fill: &fill{done: make(chan struct{})}, owner: true}
+	go func() { // Close waits for it
 		defer close(t.fill.done)
 		defer o.memory.Close()
-		defer own.Close()
-		t.fill.err = errors.Join(CopyMemory(own.Memory, o.memory), SealMemory(own.Memory))
+		t.fill.err = errors.Join(CopyMemory(memory, o.memory), SealMemory(memory))
 	}()
 	return t, nil
 }
@@ -277,8 +338,12 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	s.Drop(key)
-	if err := os.Rename(tmp, filepath.Join(s.dir, digestOf(key))); err != nil {
+	// In one step also where it is a successor: at no time is there none.
+	place := filepath.Join(s.dir, digestOf(key))
+	if err = exchange(tmp, place); errors.Is(err, fs.ErrNotExist) {
+		err = os.Rename(tmp, place)
+	}
+	if err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
 	s.Prune(maxTemplates)

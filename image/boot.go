@@ -1,0 +1,36 @@
+package image
+
+// Boot is what an image's kernel wants of the machine that boots it.
+type Boot struct {
+	Kernel string
+	Initrd string // "" when the kernel wants none
+	// Append is the kernel's command line, for a machine that nobody looks at and
+	// that is gone when its program is; "" where the kernel takes none.
+	Append string
+	Disks  []string // raw, read-only, in order
+	// MachineOptions are for QEMU's -M.
+	MachineOptions string
+	// PCI: the kernel finds its devices on PCI only.
+	PCI bool
+}
+
+// Boot returns how the image is booted.
+func (im *Image) Boot() Boot {
+	boot := Boot{Kernel: im.Path(KernelFile), Initrd: im.Path(InitrdFile), Disks: []string{im.Path(DiskFile)}}
+	switch {
+	case im.Kernel == Nanos && im.Arch == AMD64:
+		boot.MachineOptions = "ioapic2=off" // with it, the kernel hangs without a word
+	case im.Kernel == Nanos:
+		boot.PCI = true
+	case im.Arch == AMD64:
+		boot.MachineOptions = "acpi=on"
+		boot.Append = "console=ttyS0 " + linuxArgs
+	default:
+		boot.Append = "console=ttyAMA0 " + linuxArgs
+	}
+	return boot
+}
+
+// linuxArgs: with reboot=t and panic=-1 a stop is a reset, which -no-reboot turns into
+// an end. The rest saves boot time: no self-tests, no IPv6, no audit, no zeroing.
+const linuxArgs = "quiet reboot=t panic=-1 cryptomgr.notests ipv6.disable=1 lsm=landlock audit=0 init_on_alloc=0"

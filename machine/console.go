@@ -1,0 +1,59 @@
+package machine
+
+import (
+	"io"
+	"strconv"
+	"strings"
+)
+
+// console keeps the serial port's output: the beginning in the record, up to a limit,
+// and the end for a reason when the machine dies.
+type console struct {
+	record io.Writer
+	left   int
+	tail   []byte
+}
+
+const (
+	// maxConsole bounds the record's console; a booting kernel prints some kilobytes.
+	maxConsole = 1 << 20
+	// consoleTail holds a kernel's last words and what led to them.
+	consoleTail = 16 << 10
+)
+
+func newConsole(record io.Writer) *console {
+	if record == nil {
+		record = io.Discard
+	}
+	return &console{record: record, left: maxConsole}
+}
+
+func (c *console) Write(p []byte) (int, error) {
+	c.tail = append(c.tail, p...)
+	if over := len(c.tail) - consoleTail; over > 0 {
+		c.tail = append(c.tail[:0], c.tail[over:]...)
+	}
+	keep := p[:min(len(p), c.left)]
+	c.left -= len(keep)
+	_, _ = c.record.Write(keep)
+	return len(p), nil
+}
+
+// text is the console's end with control characters shown, so that a guest can't move
+// the reader's cursor.
+func (c *console) text() string {
+	var out strings.Builder
+	for _, line := range strings.Split(strings.ReplaceAll(string(c.tail), "\r", ""), "\n") {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		quoted := strconv.Quote(line)
+		out.WriteString(quoted[1:len(quoted)-1] + "\n")
+	}
+	return strings.TrimSpace(out.String())
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(s, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,271 @@
+// Package machine makes machines whose guest waits for its code: booted, cloned from a
+// template, or taken from clones that stand ready, here or in the pool daemon.
+//
+// A Source makes them; what they are is a Spec. A template is a snapshot: the memory of
+// a stopped machine and the state of its devices. A clone is a machine that starts from
+// a snapshot, with pages of its own where it writes; a clone that stands ready is one
+// that was restored, rehearsed and paused. All of them are a Machine in one of three
+// states (State).
+//
+// The package knows QEMU (vmm), images, the guest and its network. It knows no policy,
+// no record and none of the code that is run.
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/vmm"
+)
+
+// Shape is what a run asks of its machine. Runs of one shape are cloned from one
+// template.
+type Shape struct {
+	Kernel   image.Kernel `json:"kernel"`
+	Arch     image.Arch   `json:"arch"`
+	MemoryMB int          `json:"memoryMb"`
+	// FreshProcess: Node is executed anew in each clone (linux).
+	FreshProcess bool `json:"freshProcess,omitempty"`
+}
+
+// Spec is a shape on this host, the one description that machines are made from.
+type Spec struct {
+	Image    *image.Image
+	QEMU     vmm.QEMU
+	Accel    vmm.Accel // "" as long as none is known to boot the image here
+	MemoryMB int
+	Fresh    bool // Node is not started before the snapshot
+}
+
+// templateVersion goes into every key: raise it when the command line or the way a
+// template is made changes.
+const templateVersion = 3
+
+// Key names everything that a machine must have in common with the snapshot that it
+// starts from. The image's digest holds the agent; a host's boot holds its TSC.
+func (s Spec) Key() string {
+	how := "warm"
+	if s.Fresh {
+		how = "fresh"
+	}
+	return fmt.Sprintf("%d %s %s %s %d %s %s %s", templateVersion, s.Image.Digest, s.Accel, s.QEMU.Version, s.MemoryMB, how, s.QEMU.ID, bootID())
+}
+
+// Shape is what the spec was made of.
+func (s Spec) Shape() Shape {
+	return Shape{Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, FreshProcess: s.Fresh}
+}
+
+// State is where a machine is on its way.
+type State int
+
+const (
+	Spawned State = iota + 1 // QEMU runs and waits for a snapshot's device state
+	Paused                   // the guest is there and stands still: it costs memory only
+	Running                  // the guest runs
+)
+
+func (s State) String() string {
+	switch s {
+	case Spawned:
+		return "spawned"
+	case Paused:
+		return "paused"
+	case Running:
+		return "running"
+	}
+	return "no state"
+}
+
+// Origin is how a run came by its machine.
+type Origin int
+
+const (
+	Booted Origin = iota // for this run
+	Cloned               // from a template, for this run
+	Pooled               // a clone that stood ready
+)
+
+// Machine is a QEMU and the guest in it. One goroutine at a time may use it, but for
+// Close, which may come from anywhere.
+type Machine struct {
+	Spec   Spec
+	Origin Origin
+	// Monitor speaks QMP with the machine, also with one that the pool daemon holds.
+	Monitor *vmm.Monitor
+
+	vm      *vmm.Machine
+	state   State
+	devices []byte            // the snapshot's device state, of a spawned machine
+	link    *os.File          // our end of the network card's link while there is no network
+	network *netstack.Network // once it is open
+	console *console
+	unfit   func(error)
+	once    sync.Once
+}
+
+// State is where the machine is on its way.
+func (m *Machine) State() State { return m.state }
+
+// Jail says what holds QEMU.
+func (m *Machine) Jail() string { return m.vm.Jail }
+
+// Drops counts, by kind, what the guest's network dropped.
+func (m *Machine) Drops() map[netstack.Drop]uint64 { return m.network.Stats() }
+
+// Deadlines of the conversation with a guest.
+const (
+	// connectDeadline bounds the seed, the dial and the start of the code.
+	connectDeadline = 30 * time.Second
+	// cloneDeadline bounds a restore, and a clone's answer after it: beyond that
+	// it is not worth waiting for.
+	cloneDeadline = 5 * time.Second
+)
+
+// Connect seeds the guest, dials its agent and has load put the program in and start
+// it, for which it may take patience longer than usual.
+func (m *Machine) Connect(ctx context.Context, patience time.Duration, load func(context.Context, *guest.Conn) error) (*guest.Conn, error) {
+	deadline := connectDeadline
+	if m.Origin != Booted {
+		deadline = cloneDeadline
+	}
+	timed, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	conn, err := guest.Connect(timed, m.network)
+	if err != nil {
+		return nil, err
+	}
+	loading, cancelLoading := context.WithTimeout(ctx, deadline+patience)
+	defer cancelLoading()
+	stop := context.AfterFunc(loading, func() { conn.Close() })
+	defer stop()
+	if err := load(loading, conn); err != nil {
+		conn.Close()
+		if loading.Err() != nil {
+			err = context.Cause(loading)
+		}
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Cut ends what the guest may reach; the conversation with it goes on.
+func (m *Machine) Cut() { m.network.Cut() }
+
+// Unfit says that a clone's guest does not answer: its template is dropped.
+func (m *Machine) Unfit(err error) {
+	if m.unfit != nil {
+		m.unfit(err)
+	}
+}
+
+// afterlifeWait is how long a machine has to end after its guest is gone.
+const afterlifeWait = 2 * time.Second
+
+// exitUnknown and above are statuses that init and the kernels use for their own
+// failures.
+const exitUnknown = 125
+
+// Afterlife finds out how the code ended when the agent could not tell: from the
+// kernel's last words, or from the status that the machine ended with. The error is
+// gone where neither says.
+func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) {
+	timed, cancel := context.WithTimeout(ctx, afterlifeWait)
+	defer cancel()
+	exit, err := m.vm.Wait(timed)
+	if err != nil {
+		return guest.End{}, gone
+	}
+	if end, ok := guest.LastWords(string(m.console.tail)); ok {
+		return end, nil
+	}
+	if m.Spec.Image.Kernel == image.Linux && exit.Guest >= 0 && exit.Guest < exitUnknown { // init's; Nanos's own are signals and faults
+		return guest.End{Code: exit.Guest}, nil
+	}
+	return guest.End{}, gone
+}
+
+// GuestError says that the machine ended without saying how the code did: the
+// kernel stopped, or the guest broke the protocol.
+type GuestError struct {
+	Reason  string // one sentence
+	Console string // the last lines of the serial console
+	Err     error
+}
+
+func (e *GuestError) Error() string { return e.Reason }
+func (e *GuestError) Unwrap() error { return e.Err }
+
+// explainWait is how long QEMU may take to end after its guest did something odd.
+const explainWait = 100 * time.Millisecond
+
+// Explain adds what the machine and its console have to say to an error of the
+// conversation with it.
+func (m *Machine) Explain(err error) error {
+	if errors.As(err, new(*guest.ContentError)) {
+		return err
+	}
+	var proto *guest.ProtocolError
+	if errors.As(err, &proto) {
+		return &GuestError{Reason: err.Error(), Err: err}
+	}
+	select {
+	case <-m.vm.Exited():
+	case <-time.After(explainWait):
+		return err
+	}
+	m.network.Close()
+	exit, waitErr := m.vm.Wait(context.Background())
+	if waitErr != nil {
+		return err
+	}
+	tail := m.console.text()
+	if exit.Stderr != "" || exit.Signal != "" {
+		return fmt.Errorf("%w (%w)", exit.Err(), err)
+	}
+	reason := "the machine stopped before the code had ended"
+	if tail != "" {
+		reason += "; its console ends: " + lastLines(tail, 1)
+		for line := range strings.Lines(tail) {
+			if why, ok := strings.CutPrefix(line, "unitask: "); ok { // the agent's own
+				reason = "the guest gave up: " + strings.TrimSpace(why)
+			}
+		}
+	}
+	return &GuestError{Reason: reason, Console: lastLines(tail, 20), Err: err}
+}
+
+// Alive says that QEMU still runs.
+func (m *Machine) Alive() bool {
+	select {
+	case <-m.vm.Exited():
+		return false
+	default:
+		return true
+	}
+}
+
+// Resident is the machine's share of the memory that it uses, in bytes; 0 if it can't
+// be told.
+func (m *Machine) Resident() int64 { return proportional(m.vm.Pid()) }
+
+// Close kills the machine and frees its network. It may be called again.
+func (m *Machine) Close() error {
+	m.once.Do(func() {
+		m.vm.Close()
+		if m.network != nil {
+			m.network.Close()
+		} else {
+			m.link.Close()
+		}
+	})
+	return nil
+}

@@ -1,0 +1,440 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// PoolSize is how many idle clones stand ready. Each serves one run and is then
+// destroyed.
+type PoolSize struct {
+	// Min stand ready for the pool's own shape as soon as they can be made; 0 makes
+	// none before a run has asked.
+	Min int
+	// Max bounds all of them together; 0 is no pool. Between the two, demand decides:
+	// as many as runs came in the last half minute.
+	Max int
+}
+
+// Check says what is wrong with a size.
+func (s PoolSize) Check() error {
+	if s.Min < 0 || s.Max < s.Min || s.Max > maxPool {
+		return fmt.Errorf("use MIN:MAX, with 0 ≤ MIN ≤ MAX ≤ %d", maxPool)
+	}
+	return nil
+}
+
+// ParsePoolSize reads MIN:MAX, or one number for both.
+func ParsePoolSize(s string) (PoolSize, error) {
+	low, high, ok := strings.Cut(s, ":")
+	if !ok {
+		high = low
+	}
+	lo, err := strconv.Atoi(low)
+	hi, err2 := strconv.Atoi(high)
+	size := PoolSize{lo, hi}
+	if err != nil || err2 != nil {
+		size.Min = -1
+	}
+	if err := size.Check(); err != nil {
+		return PoolSize{}, fmt.Errorf("pool size %q: %w", s, err)
+	}
+	return size, nil
+}
+
+const (
+	maxPool = 256
+	// demandWindow: as many clones stand ready as runs came in this time.
+	demandWindow = 30 * time.Second
+	// poolIdle: without a run for so long, the pool is emptied; the next run fills it.
+	poolIdle = 10 * time.Minute
+	// standbyAge: a clone does not stand ready for longer; its template is not much
+	// older.
+	standbyAge = time.Hour
+	// poolTick is how often the pool looks at itself without being asked.
+	poolTick = time.Second
+	// runsFirst: no clone is made for so long after a run took the first: most runs
+	// are over by then, and have the processors to themselves.
+	runsFirst = 250 * time.Millisecond
+	// makerRest is how long no clone of a shape is made after one could not be.
+	makerRest = 10 * time.Second
+)
+
+// standby is a machine that stands ready.
+type standby interface {
+	Alive() bool
+	Close() error
+	// Resident is the memory that it costs, in bytes.
+	Resident() int64
+}
+
+// making is how a pool comes by its machines. Several goroutines call it at once.
+type making[M standby] interface {
+	// spawn starts a machine that is not ready yet: a spare.
+	spawn(context.Context, Spec) (M, error)
+	// ready takes a spawned machine as far as it goes without a run.
+	ready(context.Context, M) error
+	// rest is called while no machine may stand ready.
+	rest()
+}
+
+// pool decides how many machines stand ready. One goroutine decides (tend); at most so
+// many others as half the processors make machines.
+type pool[M standby] struct {
+	size   PoolSize
+	maker  making[M]
+	memory func() (total, free int64) // in bytes
+	makers int                        // machines made at once: half the processors are the runs'
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{}
+	group  sync.WaitGroup
+
+	mu      sync.Mutex
+	shelves map[string]*shelf[M] // by the spec's key
+	making  int
+	last    time.Time // of the last run
+	due     time.Time // when to refill what was taken; zero while all is full
+	stats   PoolStats
+	fault   string // why the pool's own shape can't be made
+	held    string // why nothing may stand ready
+}
+
+// shelf is the machines of one spec.
+type shelf[M standby] struct {
+	spec   Spec
+	floor  int // stand ready without demand
+	ready  []kept[M]
+	spare  *kept[M] // waits for its state: saves a start
+	making bool
+	takes  []time.Time // of the last runs
+	rest   time.Time   // none is made before
+}
+
+type kept[M standby] struct {
+	machine M
+	since   time.Time
+}
+
+func (k kept[M]) good(now time.Time) bool {
+	return k.machine.Alive() && now.Sub(k.since) < standbyAge
+}
+
+// PoolStats are a pool's figures.
+type PoolStats struct {
+	Idle   int   `json:"idle"`   // clones that stand ready
+	Spare  int   `json:"spare"`  // QEMUs that wait for a state
+	Making int   `json:"making"` // clones being made
+	Served int64 `json:"served"` // runs that got a clone that stood ready
+	Missed int64 `json:"missed"` // runs that did not
+	// MemoryMB is the proportional memory of all idle clones.
+	MemoryMB int64  `json:"memoryMb"`
+	Held     string `json:"held,omitempty"` // why no clone is made now
+}
+
+func newPool[M standby](size PoolSize, maker making[M], memory func() (total, free int64)) *pool[M] {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &pool[M]{size: size, maker: maker, memory: memory, makers: max(1, runtime.GOMAXPROCS(0)/2), ctx: ctx, cancel: cancel,
+		wake: make(chan struct{}, 1), shelves: map[string]*shelf[M]{}, last: time.Now()}
+	p.group.Go(p.tend)
+	return p
+}
+
+// stock has Min machines of a spec stand ready from now on.
+func (p *pool[M]) stock(spec Spec) {
+	p.mu.Lock()
+	p.shelf(spec).floor = p.size.Min
+	p.last = time.Now()
+	p.mu.Unlock()
+	p.ring()
+}
+
+// fail notes why the pool's own shape can't be had.
+func (p *pool[M]) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = err.Error()
+}
+
+// shelf is the one for a spec; mu is held.
+func (p *pool[M]) shelf(spec Spec) *shelf[M] {
+	s := p.shelves[spec.Key()]
+	if s == nil {
+		s = &shelf[M]{spec: spec}
+		p.shelves[spec.Key()] = s
+	}
+	return s
+}
+
+func (p *pool[M]) ring() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns a machine that stands ready, else a spare, and whether there was either.
+// The pool sees the demand.
+func (p *pool[M]) take(spec Spec) (got M, ok bool) {
+	if spec.Accel == "" || p.ctx.Err() != nil {
+		return got, false
+	}
+	p.mu.Lock()
+	s := p.shelf(spec)
+	now := time.Now()
+	p.last = now
+	if p.due.IsZero() {
+		p.due = now.Add(runsFirst)
+	}
+	if s.takes = append(s.takes, now); len(s.takes) > maxPool {
+		s.takes = s.takes[1:]
+	}
+	var dead []kept[M]
+	for !ok && len(s.ready) > 0 {
+		first := s.ready[0]
+		s.ready = s.ready[1:]
+		if ok = first.machine.Alive(); ok {
+			got = first.machine
+		} else {
+			dead = append(dead, first)
+		}
+	}
+	if ok {
+		p.stats.Served++
+	} else {
+		p.stats.Missed++
+		if spare := s.spare; spare != nil {
+			s.spare = nil
+			if ok = spare.machine.Alive(); ok {
+				got = spare.machine
+			} else {
+				dead = append(dead, *spare)
+			}
+		}
+	}
+	p.mu.Unlock()
+	p.ring()
+	destroy(dead)
+	return got, ok
+}
+
+func destroy[M standby](list []kept[M]) {
+	for _, k := range list {
+		k.machine.Close()
+	}
+}
+
+// tend keeps the pool at its size until it is closed.
+func (p *pool[M]) tend() {
+	tick := time.NewTicker(poolTick)
+	defer tick.Stop()
+	var due <-chan time.Time
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.wake:
+		case <-due:
+		}
+		now := time.Now()
+		why := p.closed(now)
+		p.mu.Lock()
+		p.held = why
+		p.mu.Unlock()
+		if why != "" {
+			p.maker.rest()
+		}
+		destroy(p.surplus(now, why != ""))
+		if due = nil; why == "" {
+			if wait := p.refill(now); wait > 0 {
+				due = time.After(wait)
+			}
+		}
+	}
+}
+
+// target is how many machines of a shelf should stand ready.
+func (p *pool[M]) target(s *shelf[M], now time.Time) int {
+	for len(s.takes) > 0 && now.Sub(s.takes[0]) > demandWindow {
+		s.takes = s.takes[1:]
+	}
+	return min(max(len(s.takes), s.floor), p.size.Max)
+}
+
+// surplus takes out what should not be there (any more).
+func (p *pool[M]) surplus(now time.Time, closed bool) (out []kept[M]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, s := range p.shelves {
+		keep := p.target(s, now)
+		if closed {
+			keep = 0
+		}
+		var stay []kept[M]
+		for i, k := range s.ready {
+			if i < keep && k.good(now) {
+				stay = append(stay, k)
+			} else {
+				out = append(out, k)
+			}
+		}
+		s.ready = stay
+		if s.spare != nil && (keep == 0 || !s.spare.good(now)) {
+			out, s.spare = append(out, *s.spare), nil
+		}
+		if keep == 0 && s.floor == 0 && !s.making && len(s.takes) == 0 {
+			delete(p.shelves, key)
+		}
+	}
+	return out
+}
+
+// closed says why nothing may stand ready now, "" if it may.
+func (p *pool[M]) closed(now time.Time) string {
+	if total, free := p.memory(); free < total/10 { // the rest of the machine's
+		return "memory is short"
+	}
+	if now.Sub(p.lastRun()) > poolIdle {
+		return "no run for " + poolIdle.String()
+	}
+	return ""
+}
+
+// lastRun is when a run last asked.
+func (p *pool[M]) lastRun() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
+// refill starts makers for what is missing, or says how long to leave the processors
+// to the runs.
+func (p *pool[M]) refill(now time.Time) (wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if wait = p.due.Sub(now); p.ctx.Err() != nil || wait > 0 {
+		return wait
+	}
+	total, missing := 0, false
+	for _, s := range p.shelves {
+		total += len(s.ready)
+	}
+	for _, s := range p.shelves {
+		want := p.target(s, now)
+		full := len(s.ready) >= want || total+p.making >= p.size.Max
+		if want == 0 || (full && s.spare != nil && !s.making) {
+			continue
+		}
+		missing = true
+		if s.making || now.Before(s.rest) || p.making >= p.makers {
+			continue
+		}
+		s.making = true
+		p.making++
+		p.group.Go(func() { p.make(s, full) })
+	}
+	if !missing {
+		p.due = time.Time{}
+	}
+	return 0
+}
+
+// make makes one machine for a shelf, or only a spare.
+func (p *pool[M]) make(s *shelf[M], onlySpare bool) {
+	p.mu.Lock()
+	spare := s.spare
+	if !onlySpare {
+		s.spare = nil
+	}
+	p.mu.Unlock()
+	var c *kept[M]
+	var err error
+	if c = spare; onlySpare || c == nil {
+		var m M
+		if m, err = p.maker.spawn(p.ctx, s.spec); err == nil {
+			c = &kept[M]{m, time.Now()}
+		} else {
+			c = nil
+		}
+	}
+	if err == nil && !onlySpare {
+		err = p.maker.ready(p.ctx, c.machine)
+	}
+	p.mu.Lock()
+	s.making = false
+	p.making--
+	switch {
+	case err != nil:
+		s.rest = time.Now().Add(makerRest)
+	case p.ctx.Err() != nil:
+	case onlySpare:
+		s.spare, c = c, nil
+	default:
+		s.ready, c = append(s.ready, kept[M]{c.machine, time.Now()}), nil
+	}
+	p.mu.Unlock()
+	if c != nil {
+		c.machine.Close()
+	}
+	p.ring()
+}
+
+// figures returns the pool's figures.
+func (p *pool[M]) figures() PoolStats {
+	st, idle := p.count()
+	for _, m := range idle { // milliseconds each: no run waits for it
+		st.MemoryMB += m.Resident() >> 20
+	}
+	return st
+}
+
+// count returns the figures without the memory, and the idle machines.
+func (p *pool[M]) count() (st PoolStats, idle []M) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st = p.stats
+	st.Making, st.Held = p.making, cmp.Or(p.held, p.fault)
+	for _, s := range p.shelves {
+		st.Idle += len(s.ready)
+		for _, k := range s.ready {
+			idle = append(idle, k.machine)
+		}
+		if s.spare != nil {
+			st.Spare++
+		}
+	}
+	return st, idle
+}
+
+// known returns the spec of a key that the pool has seen.
+func (p *pool[M]) known(key string) (Spec, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.shelves[key]
+	if s == nil {
+		return Spec{}, false
+	}
+	return s.spec, true
+}
+
+// close destroys every machine, and returns when all are gone. It may be called again.
+func (p *pool[M]) close() {
+	p.cancel()
+	p.group.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, s := range p.shelves {
+		destroy(s.ready)
+		if s.spare != nil {
+			s.spare.machine.Close()
+		}
+		delete(p.shelves, key)
+	}
+}

@@ -1,0 +1,258 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/vmm"
+)
+
+// ErrClosed says that a source was closed.
+var ErrClosed = errors.New("closed")
+
+// EventKind says what an Event is about.
+type EventKind string
+
+const (
+	EventAccel EventKind = "accel" // an accelerator was tried and does not work
+	EventRetry EventKind = "retry" // something did not come up and is tried again, or done another way
+)
+
+// Event tells how a machine is being had.
+type Event struct {
+	Kind    EventKind
+	Message string // one line for people
+}
+
+// Options say where machines come from.
+type Options struct {
+	Home   string       // templates, the cache and the pool daemon's socket are in it
+	Images *image.Store // where the pool daemon finds the image of a clone that it is asked for
+	Accel  vmm.Accel    // Auto, or the only one that may be used
+	// Program is what the guest runs before the code.
+	Program Program
+	// Pool keeps clones ready in this process, where snapshots can be had; its zero
+	// value keeps none.
+	Pool PoolSize
+	// Lease takes clones from the home's pool daemon, where one runs.
+	Lease bool
+	// Warm has another process make a template; nil has this one make it, in the
+	// background.
+	Warm func(Shape)
+	// Events, if not nil, is told what happens in the background. It is called from
+	// several goroutines at once.
+	Events func(Event)
+}
+
+// Program is the language's own program in the guest, which waits there for the code.
+type Program struct {
+	// Arg is an argument that bounds its memory, for a machine of so many MiB.
+	Arg func(memoryMB int) string
+	// Rehearsal is the text of a throw-away program for it.
+	Rehearsal string
+}
+
+// Source is where machines come from. Any number of goroutines may use it at once.
+type Source struct {
+	opts      Options
+	cache     *Cache
+	templates *Templates
+	loaded    loadedTemplates
+	pool      *pool[*Machine] // nil without one
+
+	background context.Context // ends with Close
+	stop       context.CancelFunc
+	mu         sync.Mutex // group.Add against Close
+	group      sync.WaitGroup
+}
+
+// Open returns a source. Close frees it.
+func Open(opts Options) *Source {
+	if opts.Events == nil {
+		opts.Events = func(Event) {}
+	}
+	s := &Source{
+		opts:      opts,
+		cache:     OpenCache(filepath.Join(opts.Home, "cache", "memo.json")),
+		templates: OpenTemplates(filepath.Join(opts.Home, "templates")),
+		loaded:    loadedTemplates{kept: map[string]*Snapshot{}},
+	}
+	s.background, s.stop = context.WithCancel(context.Background())
+	if opts.Pool.Max > 0 && CanClone {
+		s.pool = newPool[*Machine](opts.Pool, maker{s}, hostMemory)
+	}
+	return s
+}
+
+// Templates is the store of snapshots that machines are cloned from.
+func (s *Source) Templates() *Templates { return s.templates }
+
+// Pool returns the figures of the source's pool; zero without one.
+func (s *Source) Pool() PoolStats {
+	if s.pool == nil {
+		return PoolStats{}
+	}
+	return s.pool.figures()
+}
+
+// QEMU is the host's QEMU for an architecture.
+func (s *Source) QEMU(ctx context.Context, arch image.Arch) (vmm.QEMU, error) {
+	return vmm.FindQEMU(ctx, vmm.Arch(arch), s.cache)
+}
+
+// Spec finds out what a machine for an image is on this host.
+func (s *Source) Spec(ctx context.Context, im *image.Image, memoryMB int, fresh bool) (Spec, error) {
+	qemu, err := s.QEMU(ctx, im.Arch)
+	if err != nil {
+		return Spec{}, err
+	}
+	spec := Spec{Image: im, QEMU: qemu, MemoryMB: memoryMB, Fresh: fresh}
+	if spec.Accel = s.opts.Accel; spec.Accel == vmm.Auto {
+		spec.Accel = s.knownAccel(spec)
+	}
+	return spec, nil
+}
+
+// Config is what is new about each machine.
+type Config struct {
+	Network netstack.Config
+	Console io.Writer   // the beginning of what the guest prints; nil discards
+	Events  func(Event) // told while the machine is being had, from that goroutine; nil discards
+}
+
+func (c Config) event(kind EventKind, msg string) {
+	if c.Events != nil {
+		c.Events(Event{kind, msg})
+	}
+}
+
+// Get returns a machine whose guest waits for its code: one that stands ready, a clone
+// of a template where there is one, else freshly booted.
+func (s *Source) Get(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
+	if CanClone {
+		m, err := s.Clone(ctx, spec, cfg)
+		if err == nil || ctx.Err() != nil {
+			return m, err
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			cfg.event(EventRetry, err.Error()+"; booting instead")
+		}
+	}
+	return s.Boot(ctx, spec, cfg)
+}
+
+// Warm sees to it that later machines like this one can be cloned: that there is a
+// template, and before it is used up another. It does not wait.
+func (s *Source) Warm(spec Spec) {
+	if !CanClone {
+		return
+	}
+	if spec.Accel == "" { // a boot has found it out
+		spec.Accel = s.knownAccel(spec)
+	}
+	switch want := s.templates.Wants(spec.Key()); {
+	case want == Nothing:
+	case want == Missing && s.pool != nil: // it makes its own
+	case s.opts.Warm != nil:
+		s.opts.Warm(spec.Shape())
+	default:
+		s.inBackground(func(ctx context.Context) {
+			if _, err := s.MakeTemplate(ctx, spec); err != nil && ctx.Err() == nil {
+				s.opts.Events(Event{EventRetry, "no template could be made: " + err.Error()})
+			}
+		})
+	}
+}
+
+// inBackground runs do until Close; after it, it does nothing.
+func (s *Source) inBackground(do func(context.Context)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.background.Err() == nil {
+		s.group.Go(func() { do(s.background) })
+	}
+}
+
+// Stock has the pool keep its least number of machines ready. spec is called in the
+// background; why it, or a machine, can't be had is in the pool's figures.
+func (s *Source) Stock(spec func(context.Context) (Spec, error)) {
+	if s.pool == nil {
+		return
+	}
+	s.inBackground(func(ctx context.Context) {
+		err := func() error {
+			spec, err := spec(ctx)
+			if err != nil {
+				return err
+			}
+			if spec, err = s.Probe(ctx, spec); err != nil {
+				return err
+			}
+			if _, err := s.MakeTemplate(ctx, spec); err != nil {
+				return err
+			}
+			s.pool.stock(spec)
+			return nil
+		}()
+		if err != nil && ctx.Err() == nil {
+			s.pool.fail(err)
+		}
+	})
+}
+
+// Probe returns the spec with an accelerator that boots its image here; where none is
+// known it boots one to find out.
+func (s *Source) Probe(ctx context.Context, spec Spec) (Spec, error) {
+	if spec.Accel != "" {
+		return spec, nil
+	}
+	m, err := s.Boot(ctx, spec, Config{})
+	if err != nil {
+		return spec, err
+	}
+	spec.Accel = m.Spec.Accel
+	return spec, m.Close()
+}
+
+// templateFailure is the cache's key of the last one that had to be dropped.
+const templateFailure = "last template that failed"
+
+// templateFailed drops a template that can't be cloned.
+func (s *Source) templateFailed(spec Spec, err error) {
+	s.templates.Drop(spec.Key())
+	s.cache.Put(templateFailure, time.Now().UTC().Format(time.RFC3339)+" "+err.Error())
+}
+
+// LastFailure says when and why a template had last to be dropped; why is "" where none
+// was.
+func (s *Source) LastFailure() (at time.Time, why string) {
+	text, _ := s.cache.Get(templateFailure)
+	when, why, _ := strings.Cut(text, " ")
+	at, err := time.Parse(time.RFC3339, when)
+	if err != nil {
+		return at, ""
+	}
+	return at, why
+}
+
+// Close ends what runs in the background and frees the templates in memory and the
+// pool's machines. Machines that were given out live on.
+func (s *Source) Close() error {
+	s.mu.Lock()
+	s.stop()
+	s.mu.Unlock()
+	s.group.Wait()
+	if s.pool != nil {
+		s.pool.close()
+	}
+	s.loaded.close()
+	return nil
+}

@@ -1,0 +1,111 @@
+package unitask
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+)
+
+// Shape is what a run asks of its machine. Runs of one shape are cloned from one
+// template. Zero values mean the default, as in Request.
+type Shape = machine.Shape
+
+// withDefaults checks a shape and gives it its defaults; a kernel that is not given
+// stays so.
+func withDefaults(sh Shape) (Shape, error) {
+	arch, err := image.ParseArch(string(sh.Arch))
+	if err != nil {
+		return sh, &policy.FieldError{Field: "arch", Value: fmt.Sprintf("%q", sh.Arch), Reason: "use amd64 or arm64"}
+	}
+	kernel, err := freshKernel(sh.Kernel, sh.FreshProcess)
+	if err != nil {
+		return sh, err
+	}
+	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB}, nil)
+	return Shape{Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, FreshProcess: sh.FreshProcess}, err
+}
+
+// freshKernel is the kernel of a run that may want a fresh process: Nanos is its
+// process, and has no other.
+func freshKernel(k image.Kernel, fresh bool) (image.Kernel, error) {
+	if !fresh {
+		return k, nil
+	}
+	if k != "" && k != image.Linux {
+		return k, &policy.FieldError{Field: "freshProcess", Value: "with kernel " + string(k), Reason: "needs the linux kernel, which can start a process"}
+	}
+	return image.Linux, nil
+}
+
+// spec is a shape with its defaults on this host; it builds the image that is missing.
+func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
+	im, err := rt.ensureImage(ctx, sh.Kernel, sh.Arch)
+	if err != nil {
+		return machine.Spec{}, hostError("image", err)
+	}
+	spec, err := rt.source.Spec(ctx, im, sh.MemoryMB, sh.FreshProcess)
+	if err != nil {
+		return spec, hostError("boot", err)
+	}
+	return spec, nil
+}
+
+// MakeTemplate makes the template that runs of a shape are then cloned from. It
+// boots a machine, has it run a throw-away script, and keeps its memory and the state
+// of its devices. Where another process is making it, or it is there, it does
+// nothing. It returns whether it made one.
+func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
+	sh, err := withDefaults(sh)
+	if err != nil {
+		return false, err
+	}
+	spec, err := rt.spec(ctx, sh)
+	if err != nil {
+		return false, err
+	}
+	made, err := rt.source.MakeTemplate(ctx, spec)
+	if err != nil {
+		return false, hostError("template", err)
+	}
+	return made, nil
+}
+
+// A pool keeps clones ready: of this process (Options.Pool), or of a pool daemon, from
+// which other processes of its user get them.
+type (
+	PoolSize   = machine.PoolSize
+	PoolStats  = machine.PoolStats
+	PoolStatus = machine.PoolStatus
+)
+
+// ParsePoolSize reads MIN:MAX, or one number for both.
+func ParsePoolSize(s string) (PoolSize, error) { return machine.ParsePoolSize(s) }
+
+// ErrNoPool says that no pool daemon runs. On macOS, which has no memfd, none can.
+var ErrNoPool = machine.ErrNoPool
+
+// ErrPoolRuns says that one runs already.
+var ErrPoolRuns = machine.ErrPoolRuns
+
+// ServePool is the pool daemon of the runtime's home, which must have been opened
+// with a Pool. It returns nil when ctx ends, when it is told to go down, or when no
+// run has come for idle; runs under way on its clones are waited for. The error is
+// ErrPoolRuns where there is one already.
+func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
+	if err := rt.source.Serve(ctx, idle, rt.opts.PoolShape); err != nil {
+		return hostError("pool", err)
+	}
+	return nil
+}
+
+// PoolDaemonStatus asks the home's pool daemon; the error is ErrNoPool where none runs.
+func PoolDaemonStatus(home string) (*PoolStatus, error) { return machine.AskPool(home) }
+
+// StopPoolDaemon tells the home's pool daemon to go down, and returns when it is gone
+// or ctx ends. It waits for the runs on its clones. The error is ErrNoPool where none
+// runs.
+func StopPoolDaemon(ctx context.Context, home string) error { return machine.StopPool(ctx, home) }
