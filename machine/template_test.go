@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -184,5 +186,88 @@ func TestTemplateStore(t *testing.T) {
 		t.Error("the lock is not given back")
 	} else {
 		unlock()
+	}
+}
+
+// Half of its life before its end a template wants a successor, which is then there
+// at once: nobody finds none, or a damaged one, meanwhile.
+func TestTemplateSuccessor(t *testing.T) {
+	s, dir := saved(t, "key")
+	want := func(what string, want Want) {
+		t.Helper()
+		if got := s.Wants("key"); got != want {
+			t.Errorf("%s: it wants %d, not %d", what, got, want)
+		}
+	}
+	want("fresh", Nothing)
+	for range maxTemplateUses / 2 {
+		s.Used("key")
+	}
+	want("half of its uses", Successor)
+	unlock, _ := s.Lock("key")
+	want("being made", Nothing)
+	unlock()
+	save(t, s, "key")
+	want("after the swap", Nothing)
+
+	text, err := os.ReadFile(dir + "/template.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info templateInfo
+	if err := json.Unmarshal(text, &info); err != nil {
+		t.Fatal(err)
+	}
+	info.Created = time.Now().Add(-maxTemplateAge/2 - time.Second)
+	if text, err = json.Marshal(info); err == nil {
+		err = os.WriteFile(dir+"/template.json", text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("half of its age", Successor)
+	s.Drop("key")
+	want("dropped", Missing)
+	save(t, s, "key")
+
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer close(stop)
+	for range 2 {
+		group.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := s.Check("key"); err != nil {
+					t.Errorf("look %d: %v", n, err)
+					return
+				}
+			}
+		})
+	}
+	for range 50 {
+		save(t, s, "key")
+	}
+}
+
+// A source that is closed loads nothing.
+func TestLoadAfterClose(t *testing.T) {
+	s, _ := saved(t, "key")
+	loaded := loadedTemplates{kept: map[string]*Snapshot{}}
+	first, err := loaded.load(s, "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	loaded.close()
+	if _, err := loaded.load(s, "key"); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if err := first.Ready(); err != nil {
+		t.Errorf("one that was handed out: %v", err)
 	}
 }

@@ -123,9 +123,10 @@ func TestQMPLongReply(t *testing.T) {
 
 // The fourth: a command can't be given up.
 func TestQMPContext(t *testing.T) {
+	givenUp := make(chan struct{})
 	m := fakeQEMU(t, func(w io.Writer, name, id string) {
 		if name == "slow" {
-			time.Sleep(100 * time.Millisecond)
+			<-givenUp
 		}
 		fmt.Fprintf(w, `{"return": %q, "id": %q}`+"\n", name, id)
 	})
@@ -134,6 +135,7 @@ func TestQMPContext(t *testing.T) {
 	if err := m.Do(ctx, "slow", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
+	close(givenUp)
 	var got string
 	if err := m.Do(t.Context(), "next", nil, &got); err != nil || got != "next" {
 		t.Errorf("the late reply of the command before: %q, %v", got, err)
