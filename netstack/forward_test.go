@@ -771,11 +771,14 @@ func TestForwardUpgrade(t *testing.T) {
 	if out, err := g.say("ws.example", 80, ask+"\x81\x05hello"); err != nil || !strings.HasSuffix(out, "got \x81\x05hello") {
 		t.Errorf("%q %v", out, err)
 	}
+	g.log.last()
 	agree = false
-	if out, err := g.say("ws.example", 80, ask+"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"); err == nil || strings.Contains(out, "evil") {
-		t.Errorf("%q %v", out, err)
-	}
-	if d := g.log.last(); d.Verdict != Denied || d.Reason != "HTTP for evil.example" {
+	d := g.decision(func() {
+		if out, err := g.say("ws.example", 80, ask+"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"); err == nil || strings.Contains(out, "evil") {
+			t.Errorf("%q %v", out, err)
+		}
+	})
+	if d.Verdict != Denied || d.Reason != "HTTP for evil.example" {
 		t.Errorf("%+v", d)
 	}
 }
