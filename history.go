@@ -1,8 +1,11 @@
 package unitask
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"slices"
@@ -159,38 +162,49 @@ type recordedRequest struct {
 	DirMax       int64             `json:"dirMax,omitempty"`
 }
 
-// Recorded returns the request of a recorded run, to be run again. Its Secrets have
-// names and no values: those are nowhere.
-func (rt *Runtime) Recorded(id string) (Request, error) {
+// ErrOwner says that a record is another owner's than the one that was named.
+var ErrOwner = errors.New("is another owner's")
+
+// Recorded returns what a recorded run of an owner was granted, to be run again: what it
+// was refused is not asked for, whatever the ceiling is now, and a file or folder must
+// lead where it led. Its Secrets have names and no values: those are nowhere.
+func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 	rec, err := rt.runs.Get(id)
 	if err != nil {
 		return Request{}, err
 	}
-	var r recordedRequest
-	if err := json.Unmarshal(rec.Request, &r); err != nil {
+	fail := func(err error) (Request, error) {
 		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
 	}
+	if rec.Owner != owner {
+		return fail(fmt.Errorf("it %w: %q", ErrOwner, rec.Owner))
+	}
+	var r recordedRequest
+	var granted *policy.Effective
+	if err := json.Unmarshal(rec.Request, &r); err != nil {
+		return fail(err)
+	}
+	if rec.Effective != nil {
+		err = json.Unmarshal(rec.Effective, &granted)
+	}
+	if err != nil || granted == nil {
+		return fail(fmt.Errorf("the record does not say what was granted: %w", cmp.Or(err, io.ErrUnexpectedEOF)))
+	}
 	if rec.CodeFile != "code"+path.Ext(rec.CodeFile) {
-		return Request{}, fmt.Errorf("read the request of %s: its code's file can't be %q", id, rec.CodeFile)
+		return fail(fmt.Errorf("its code's file can't be %q", rec.CodeFile))
 	}
 	code, err := os.ReadFile(rt.runs.Path(id, rec.CodeFile))
 	if err != nil {
-		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
+		return fail(err)
 	}
 	req := Request{
 		Code: string(code), Path: r.Path, PackageType: r.PackageType, Args: r.Args, Env: r.Env, Dir: r.Dir,
-		Kernel: image.Kernel(r.Kernel), Arch: r.Arch, MemoryMB: r.MemoryMB, Timeout: time.Duration(r.TimeoutSeconds * float64(time.Second)), OutputBytes: r.OutputBytes,
-		Cold: r.Cold, FreshProcess: r.FreshProcess, AllowNet: r.AllowNet, AllowNetAny: r.AllowNetAny, AllowTCP: r.AllowTCP, CA: r.CA,
-		MaxConnections: r.MaxConnections, MaxUpload: r.MaxUpload, MaxDownload: r.MaxDownload,
-		MaxArtifacts: r.Artifacts, DirMax: r.DirMax,
+		Kernel: image.Kernel(granted.Kernel), Arch: r.Arch, MemoryMB: granted.MemoryMB, Timeout: granted.Timeout(), OutputBytes: granted.OutputBytes,
+		Cold: r.Cold, FreshProcess: r.FreshProcess, AllowNet: granted.AllowNet, AllowNetAny: granted.AllowNetAny, AllowTCP: granted.AllowTCP, CA: r.CA,
+		MaxConnections: granted.MaxConnections, MaxUpload: granted.MaxUpload, MaxDownload: granted.MaxDownload,
+		MaxArtifacts: granted.Artifacts, DirMax: r.DirMax, Files: granted.Files, Dirs: granted.Dirs,
 	}
-	for _, m := range r.Files {
-		req.Files = append(req.Files, Mount{Host: m.Host, Guest: m.Guest})
-	}
-	for _, m := range r.Dirs {
-		req.Dirs = append(req.Dirs, Mount{Host: m.Host, Guest: m.Guest})
-	}
-	for _, name := range r.Secrets {
+	for _, name := range granted.Secrets {
 		if req.Secrets == nil {
 			req.Secrets = map[string]string{}
 		}

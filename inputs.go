@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/unitask/unitask/hostfiles"
@@ -13,11 +14,18 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Mount is a file or folder of the host that the code may read.
-type Mount = hostfiles.Mount
+// Mount is a file or folder of the host that the code may read. In a request a relative
+// Host is taken from the working directory, Guest "" is the same path as Host's, and a
+// Real that is not "" is what Host must lead to.
+type Mount = policy.Mount
 
 // ParseMount takes PATH, or PATH:/GUESTPATH.
-func ParseMount(s string) Mount { return hostfiles.ParseMount(s) }
+func ParseMount(s string) Mount {
+	if i := strings.LastIndex(s, ":/"); i > 0 {
+		return Mount{Host: s[:i], Guest: s[i+1:]}
+	}
+	return Mount{Host: s}
+}
 
 // DefaultDirMax is how many bytes a folder brings if a request does not say.
 const DefaultDirMax = hostfiles.DefaultDirMax
@@ -31,6 +39,7 @@ type asked struct {
 	found *hostfiles.Found
 	field string
 	text  string // as the request has it
+	must  string // where it must lead; "" is anywhere
 }
 
 func (a asked) bad(reason string) error {
@@ -44,7 +53,7 @@ func (req Request) findMounts() (list []asked, err error) {
 		mounts []Mount
 	}{{"files", req.Files}, {"dirs", req.Dirs}} {
 		for _, m := range part.mounts {
-			a := asked{Mount: policy.Mount{Host: m.Host, Guest: m.Guest}, field: part.field, text: m.Host}
+			a := asked{Mount: policy.Mount{Host: m.Host, Guest: m.Guest}, field: part.field, text: m.Host, must: m.Real}
 			if a.found, err = hostfiles.Find(m.Host, part.field == "dirs"); err != nil {
 				return list, a.bad(err.Error())
 			}
@@ -107,6 +116,9 @@ func (req Request) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (wan
 		}
 		if !slices.Contains(granted, a.Mount) {
 			continue
+		}
+		if a.must != "" && a.must != a.Real {
+			return want, eff, denials, a.bad(fmt.Sprintf("leads to %q, and not to %q any more", a.Real, a.must))
 		}
 		if err := brought.Add(a.found, a.Guest, cmp.Or(req.DirMax, DefaultDirMax)); err != nil {
 			return want, eff, denials, a.bad(err.Error())

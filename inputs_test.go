@@ -391,7 +391,7 @@ require a module
 				if string(res.Stdout) != want || len(res.Stderr) > 0 {
 					t.Errorf("%s%s", res.Stdout, res.Stderr)
 				}
-				again, err := rt.Recorded(res.RunID)
+				again, err := rt.Recorded(res.RunID, "")
 				if err != nil || len(again.Dirs) != 1 || again.Dirs[0].Host != dir+"/proj" || again.Files[0].Guest != "/elsewhere/file" {
 					t.Errorf("%+v %v", again, err)
 				}
@@ -581,4 +581,12 @@ require("net").createServer().listen("/out/s", () => { require("fs").writeFileSy
 			t.Errorf("%v %+v %+v %s", err, res.Artifacts, res.ArtifactsRefused, res.Stderr)
 		}
 	})
+}
+
+func TestParseMount(t *testing.T) {
+	for text, want := range map[string]unitask.Mount{"a": {Host: "a"}, "a:/b": {Host: "a", Guest: "/b"}, "/a:b": {Host: "/a:b"}, "a:/b:/c": {Host: "a:/b", Guest: "/c"}, ":/x": {Host: ":/x"}, "": {}} {
+		if got := unitask.ParseMount(text); got != want {
+			t.Errorf("%q: %+v, want %+v", text, got, want)
+		}
+	}
 }

@@ -77,6 +77,11 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}
+	rec.Effective, _ = json.Marshal(eff) // what a replay asks for, however this run ends
+	rec.Denials, _ = json.Marshal(denials)
+	if err := rec.Update(); err != nil {
+		return nil, errors.Join(hostError("record", err), rec.Finish(time.Now()))
+	}
 	rt.opts.Events(Event{EventRecord, rec.ID})
 	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
 

@@ -31,7 +31,7 @@ type runFlags struct {
 	env, allowNet, allowTCP, secrets        []string
 	files, dirs                             []string
 	dirMax, artifacts                       int64
-	ca, pcap, policy, replay, out           string
+	ca, pcap, policy, replay, owner, out    string
 	allowNetAny, json, cold, fresh          bool
 	outReplace                              bool
 }
@@ -61,7 +61,8 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.code, "code", "", "the code itself")
 	fl.StringVar(&f.file, "code-file", "", "a file that holds the code: .js .cjs .mjs .ts .cts .mts")
 	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
-	fl.StringVar(&f.replay, "replay", "", "run the request of this record again (ID, a unique prefix, or last); no other flag of the request goes with it")
+	fl.StringVar(&f.replay, "replay", "", "run again what this record was granted (ID, a unique prefix, or last); no other flag of the request goes with it")
+	fl.StringVar(&f.owner, "owner", "", "with --replay: whose the record is, if not the command line's own")
 	f.policyFlags(cmd)
 	fl.Int64Var(&f.dirMax, "dir-max", 0, "bytes that one --dir may bring (default 256 MiB)")
 	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
@@ -141,6 +142,9 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	var req unitask.Request
 	var codeOnStdin bool
 	var err error
+	if f.owner != "" && f.replay == "" {
+		return a.failedJSON(f.json, usage(errors.New("--owner goes with --replay")))
+	}
 	if f.replay == "" {
 		if req, codeOnStdin, err = a.request(cmd, args, f); err != nil {
 			return a.failedJSON(f.json, err)
@@ -157,7 +161,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	defer rt.Close()
 	if f.replay != "" {
-		if req, err = recorded(cmd, args, rt, f.replay); err != nil {
+		if req, err = a.recorded(cmd, args, rt, f); err != nil {
 			return a.failedJSON(f.json, err)
 		}
 	}
@@ -207,11 +211,11 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 
 // recorded is the request of a record, with its secrets' values from the environment
 // of now.
-func recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, id string) (unitask.Request, error) {
+func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags) (unitask.Request, error) {
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "replay", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace":
+		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace":
 		default:
 			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
 		}
@@ -222,21 +226,34 @@ func recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, id string)
 	if other != nil {
 		return unitask.Request{}, usage(other)
 	}
-	id, err := rt.Runs().Find(id)
+	id, err := rt.Runs().Find(f.replay)
 	if err != nil {
 		return unitask.Request{}, usage(err)
 	}
-	req, err := rt.Recorded(id)
+	req, err := rt.Recorded(id, f.owner)
+	if errors.Is(err, unitask.ErrOwner) {
+		return req, hint(usage(err), "--owner NAME says that you mean it")
+	}
 	if err != nil {
 		return req, usage(err)
 	}
-	if cold, err := cmd.Flags().GetBool("cold"); err == nil && cold {
-		req.Cold = true
-	}
+	req.Cold = req.Cold || f.cold
+	a.deniedThen(rt, id)
 	if req.Secrets, err = readSecrets(slices.Sorted(maps.Keys(req.Secrets))); err != nil {
 		return req, usage(err)
 	}
 	return req, nil
+}
+
+// deniedThen says what a replay does not ask for again.
+func (a *app) deniedThen(rt *unitask.Runtime, id string) {
+	var denials []policy.Denial
+	if rec, err := rt.Runs().Get(id); err != nil || rec.Denials == nil || json.Unmarshal(rec.Denials, &denials) != nil {
+		return
+	}
+	for _, d := range denials {
+		a.ui.note("denied then, and not asked for again: %s %s", d.Field, safe(d.Requested))
+	}
 }
 
 // warmLater has a process of its own make the template that the next run like this

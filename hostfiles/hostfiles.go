@@ -19,22 +19,6 @@ import (
 	"strings"
 )
 
-// Mount is a file or folder of the host that the code may read.
-type Mount struct {
-	// Host is its path on the host; a relative one is taken from the working directory.
-	Host string
-	// Guest is its path inside; "" is the same, made absolute.
-	Guest string
-}
-
-// ParseMount takes PATH, or PATH:/GUESTPATH.
-func ParseMount(s string) Mount {
-	if i := strings.LastIndex(s, ":/"); i > 0 {
-		return Mount{s[:i], s[i+1:]}
-	}
-	return Mount{Host: s}
-}
-
 // MaxPath bounds a path, on the host and inside, as PATH_MAX does.
 const MaxPath = 4000
 

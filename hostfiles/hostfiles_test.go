@@ -8,14 +8,6 @@ import (
 	"testing"
 )
 
-func TestParseMount(t *testing.T) {
-	for text, want := range map[string]Mount{"a": {Host: "a"}, "a:/b": {"a", "/b"}, "/a:b": {Host: "/a:b"}, "a:/b:/c": {"a:/b", "/c"}, ":/x": {Host: ":/x"}, "": {}} {
-		if got := ParseMount(text); got != want {
-			t.Errorf("%q: %+v, want %+v", text, got, want)
-		}
-	}
-}
-
 // folder is one with links resolved, and the named links in it ("name -> target").
 func folder(t *testing.T, links ...string) string {
 	t.Helper()

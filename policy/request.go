@@ -128,6 +128,7 @@ func (e *FieldError) Error() string { return fmt.Sprintf("%s %s: %s", e.Field, e
 // none. What was cut is in the denials.
 func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 	e := Effective(r)
+	e.Files, e.Dirs = slices.Clone(r.Files), slices.Clone(r.Dirs) // the request stays the caller's
 	if e.MemoryMB == 0 {
 		e.MemoryMB = DefaultMemoryMB
 	}

@@ -1,0 +1,128 @@
+package unitask_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/policy"
+)
+
+// A replay asks for what was granted, under the ceiling of now.
+func TestAttackReplay(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"given", "kept"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("given", link); err != nil {
+		t.Fatal(err)
+	}
+	asked := policy.Request{MemoryMB: 4096, TimeoutSeconds: 3600, AllowNet: []string{"*.com.example"}, AllowNetAny: true, AllowTCP: []string{"127.0.0.1:22"}, Secrets: []string{"A", "B"},
+		Files: []policy.Mount{{Host: link, Real: dir + "/given", Guest: "/g"}, {Host: "/etc/shadow", Real: "/etc/shadow", Guest: "/s"}}, Dirs: []policy.Mount{{Host: "/", Real: "/", Guest: "/all"}}}
+	narrow := `{"path":"c.toml","memoryMb":256,"timeoutSeconds":2,"allowNet":["x.com.example"],"allowTcp":[],"secrets":["A"],"filesUnder":["` + dir + `"],"dirsUnder":[],"artifacts":0}`
+	parse := func(text string) *policy.Ceiling {
+		t.Helper()
+		c := new(policy.Ceiling)
+		if err := json.Unmarshal([]byte(text), c); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	granted, denials, err := policy.Resolve(asked, parse(narrow))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(owner string, effective any) string {
+		t.Helper()
+		rec, err := rt.Runs().Create(time.Now(), owner, "code.js", []byte("1"), asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if effective != nil {
+			rec.Effective, _ = json.Marshal(effective)
+			rec.Denials, _ = json.Marshal(denials)
+		}
+		if err := rec.Finish(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		return rec.ID
+	}
+	own, alices, blank, garbled := put("", granted), put("alice", granted), put("", nil), put("", "all")
+	const all = "256 MiB, 2s, net [x.com.example] false, tcp [], secrets [A], files 1, dirs 0, artifacts -1"
+	for _, row := range []struct{ name, id, owner, ceiling, link, want string }{
+		{"no ceiling now", own, "", "", "given", all},
+		{"the ceiling of then", own, "", narrow, "given", all},
+		{"a narrower ceiling now", own, "", `{"memoryMb":128,"allowNet":[],"secrets":[],"filesUnder":[]}`, "given", "128 MiB, 2s, net [] false, tcp [], secrets [], files 0, dirs 0, artifacts -1"},
+		{"a wider ceiling now", own, "", `{"memoryMb":8192,"secrets":["A","B"],"allowTcp":["127.0.0.1:22"]}`, "given", all},
+		{"a file's link leads elsewhere now", own, "", "", "kept", "files"},
+		{"another's record", alices, "", "", "given", "another owner's"},
+		{"another's record, the wrong owner named", alices, "bob", "", "given", "another owner's"},
+		{"another's record, its owner named", alices, "alice", "", "given", all},
+		{"one's own record as another's", own, "alice", "", "given", "another owner's"},
+		{"a record that does not say what was granted", blank, "", "", "given", "refused"},
+		{"a record whose grant is garbled", garbled, "", "", "given", "refused"},
+	} {
+		if err := errors.Join(os.Remove(link), os.Symlink(row.link, link)); err != nil {
+			t.Fatal(err)
+		}
+		var ceiling *policy.Ceiling
+		if row.ceiling != "" {
+			ceiling = parse(row.ceiling)
+		}
+		got := "refused"
+		req, err := rt.Recorded(row.id, row.owner)
+		if errors.Is(err, unitask.ErrOwner) {
+			got = "another owner's"
+		}
+		if err == nil {
+			e, _, err := req.Resolve(ceiling)
+			var field *policy.FieldError
+			if errors.As(err, &field) {
+				got = field.Field
+			} else if err != nil {
+				t.Fatal(err)
+			} else {
+				got = fmt.Sprintf("%d MiB, %s, net %v %v, tcp %v, secrets %v, files %d, dirs %d, artifacts %d", e.MemoryMB, e.Timeout(), e.AllowNet, e.AllowNetAny, e.AllowTCP, e.Secrets, len(e.Files), len(e.Dirs), e.Artifacts)
+			}
+			if names := slices.Sorted(maps.Keys(req.Secrets)); !slices.Equal(names, []string{"A"}) {
+				t.Errorf("%s: asks for the secrets %v", row.name, names)
+			}
+		}
+		attack.Check(t, "replay: "+row.name, row.want, got)
+	}
+}
+
+// What was granted is in the record before there is a machine.
+func TestGrantedIsRecordedFirst(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "1", Kernel: "nanos", MemoryMB: 256}, unitask.IO{}) // which is not vendored
+	if err == nil || res == nil {
+		t.Fatalf("%+v %v", res, err)
+	}
+	if req, err := rt.Recorded(res.RunID, ""); err != nil || req.MemoryMB != 256 {
+		t.Errorf("%+v %v", req, err)
+	}
+}
