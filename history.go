@@ -23,6 +23,7 @@ type Summary struct {
 	Created  time.Time     `json:"created"`
 	Status   record.Status `json:"status"`
 	Owner    string        `json:"owner,omitempty"`
+	Via      record.Via    `json:"via,omitempty"`
 	Outcome  Outcome       `json:"outcome,omitempty"`
 	ExitCode *int          `json:"exitCode,omitempty"`
 	TotalMs  int64         `json:"durationMs,omitempty"`
@@ -45,11 +46,11 @@ const Unreadable record.Status = "unreadable"
 
 // Filter says which runs; the zero value is all.
 type Filter struct {
-	Status string            // an outcome or a record's status
-	Within time.Duration     // created since
-	Limit  int               // at most so many
-	Before string            // with ids before this one: older
-	Owner  func(string) bool // whose; nil is everybody's
+	Status string                                  // an outcome or a record's status
+	Within time.Duration                           // created since
+	Limit  int                                     // at most so many
+	Before string                                  // with ids before this one: older
+	Whose  func(owner string, via record.Via) bool // nil is everybody's
 }
 
 // Summaries lists recorded runs, the newest first.
@@ -67,7 +68,7 @@ func (rt *Runtime) Summaries(f Filter) ([]Summary, error) {
 			continue
 		}
 		s := rt.summary(id)
-		if f.Within > 0 && time.Since(s.Created) > f.Within || f.Owner != nil && !f.Owner(s.Owner) {
+		if f.Within > 0 && time.Since(s.Created) > f.Within || f.Whose != nil && !f.Whose(s.Owner, s.Via) {
 			continue
 		}
 		if f.Status == "" || f.Status == s.State() || f.Status == string(s.Status) {
@@ -85,7 +86,7 @@ func (rt *Runtime) summary(id string) Summary {
 		s.Status, s.Error = Unreadable, err.Error()
 		return s
 	}
-	s.Created, s.Status, s.Owner, s.Error = rec.Created, rec.Status, rec.Owner, rec.Error
+	s.Created, s.Status, s.Owner, s.Via, s.Error = rec.Created, rec.Status, rec.Owner, rec.Via, rec.Error
 	var res Result
 	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
 		s.Outcome, s.ExitCode, s.TotalMs, s.Kernel = res.Outcome, &res.ExitCode, res.Duration.Total, string(res.Kernel)
@@ -167,7 +168,8 @@ var ErrOwner = errors.New("is another owner's")
 
 // Recorded returns what a recorded run of an owner was granted, to be run again: what it
 // was refused is not asked for, whatever the ceiling is now, and a file or folder must
-// lead where it led. Its Secrets have names and no values: those are nowhere.
+// lead where it led. An owner of "" is the user of this process (LocalOwner). The Secrets
+// have names and no values: those are nowhere.
 func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 	rec, err := rt.runs.Get(id)
 	if err != nil {
@@ -176,7 +178,11 @@ func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 	fail := func(err error) (Request, error) {
 		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
 	}
-	if rec.Owner != owner {
+	self := LocalOwner(os.Geteuid())
+	if owner == "" {
+		owner = self
+	}
+	if rec.Owner != owner && !(rec.Owner == "" && owner == self) { // none in records of an older unitask
 		return fail(fmt.Errorf("it %w: %q", ErrOwner, rec.Owner))
 	}
 	var r recordedRequest

@@ -53,7 +53,7 @@ func TestAttackReplay(t *testing.T) {
 	}
 	put := func(owner string, effective any) string {
 		t.Helper()
-		rec, err := rt.Runs().Create(time.Now(), owner, "code.js", []byte("1"), asked)
+		rec, err := rt.Runs().Create(time.Now(), owner, unitask.ViaCLI, "code.js", []byte("1"), asked)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,10 +66,14 @@ func TestAttackReplay(t *testing.T) {
 		}
 		return rec.ID
 	}
-	own, alices, blank, garbled := put("", granted), put("alice", granted), put("", nil), put("", "all")
+	self := unitask.LocalOwner(os.Geteuid())
+	own, named, alices, blank, garbled := put("", granted), put(self, granted), put("alice", granted), put("", nil), put("", "all")
 	const all = "256 MiB, 2s, net [x.com.example] false, tcp [], secrets [A], files 1, dirs 0, artifacts -1"
 	for _, row := range []struct{ name, id, owner, ceiling, link, want string }{
 		{"no ceiling now", own, "", "", "given", all},
+		{"one's own record", named, "", "", "given", all},
+		{"one's own record, by its owner's name", named, self, "", "given", all},
+		{"one's own record as another's, by its owner's name", named, "alice", "", "given", "another owner's"},
 		{"the ceiling of then", own, "", narrow, "given", all},
 		{"a narrower ceiling now", own, "", `{"memoryMb":128,"allowNet":[],"secrets":[],"filesUnder":[]}`, "given", "128 MiB, 2s, net [] false, tcp [], secrets [], files 0, dirs 0, artifacts -1"},
 		{"a wider ceiling now", own, "", `{"memoryMb":8192,"secrets":["A","B"],"allowTcp":["127.0.0.1:22"]}`, "given", all},

@@ -34,16 +34,28 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 
 // Caller is whom a run is for, where one runtime serves several.
 type Caller struct {
-	// Name goes into the record.
+	// Name goes into the record as its owner; "" is the user of this process
+	// (LocalOwner).
 	Name string
+	// Via goes into the record: through what the run was asked for; "" is ViaAPI.
+	Via record.Via
 	// Ceiling is the most that the caller gets; nil is none.
 	Ceiling *policy.Ceiling
 }
+
+// Through what a run was asked for.
+const (
+	ViaCLI  = record.ViaCLI
+	ViaMCP  = record.ViaMCP
+	ViaHTTP = record.ViaHTTP
+	ViaAPI  = record.ViaAPI
+)
 
 // RunFor runs a request for a caller; the Ceiling of the runtime's options is not
 // looked at.
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
 	begin := time.Now()
+	caller = caller.withDefaults()
 	code, err := checkCode(req)
 	if err != nil {
 		return nil, err
@@ -72,7 +84,7 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	if err != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: err.Error()}
 	}
-	rec, err := rt.runs.Create(begin, caller.Name, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{Request: asked, Path: code.path,
+	rec, err := rt.runs.Create(begin, caller.Name, caller.Via, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{Request: asked, Path: code.path,
 		PackageType: code.packageType, Args: req.Args, Env: req.Env, Dir: code.dir, Arch: req.Arch, Cold: req.Cold, FreshProcess: req.FreshProcess, CA: req.CA, DirMax: req.DirMax})
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))

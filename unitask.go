@@ -192,6 +192,9 @@ func Open(opts Options) (*Runtime, error) {
 			return nil, &HostError{Op: "open", Err: err}
 		}
 	}
+	if err := checkHome(opts.Home); err != nil {
+		return nil, &HostError{Op: "open", Err: err}
+	}
 	accel, err := vmm.ParseAccel(string(opts.Accel))
 	if err != nil {
 		return nil, &policy.FieldError{Field: "accel", Value: fmt.Sprintf("%q", opts.Accel), Reason: "use auto, kvm, hvf or tcg"}

@@ -60,6 +60,7 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 	}
 	row("run", "%s", rec.ID)
 	row("status", "%s", rec.Status)
+	row("for", "%s", caller(rec.Owner, rec.Via))
 	row("created", "%s", rec.Created.Local().Format(time.RFC3339))
 	var res unitask.Result
 	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
@@ -187,6 +188,14 @@ func networkTable(runs *record.Store, rec *record.Record) (summary string, rows 
 	}
 	sort.Strings(parts[1:])
 	return strings.Join(parts, ", "), rows
+}
+
+// caller says whom a run was for, and through what it was asked for.
+func caller(owner string, via record.Via) string {
+	if owner == "" { // a record of an older unitask
+		return "not recorded"
+	}
+	return fmt.Sprintf("%s, through %s", safe(owner), safe(string(via)))
 }
 
 // startedAs says where a machine came from.

@@ -23,7 +23,7 @@ type mcpFlags struct {
 
 	http, tokenFile, jwks, audience, issuer, url, cert, key string
 	hosts, origins                                          []string
-	stateless, logJSON                                      bool
+	stateless, anyone, logJSON                              bool
 	drain                                                   time.Duration
 	callerConcurrent, callerPerMinute                       int
 }
@@ -42,8 +42,9 @@ place of its own. The first .unitask.toml from here upwards may narrow it; to wi
 it, the file must be trusted: unitask policy trust.
 
 --http serves streamable HTTP at ADDR/mcp, with /healthz and /metrics beside it. On a
-loopback address everybody on this machine may call; elsewhere callers need a token:
---token-file, or --jwks with --audience.`,
+loopback address it serves your own processes only (where the system does not tell
+whose they are, it prints a token that they need), or with --loopback-anyone every user
+of this machine. Elsewhere callers need a token: --token-file, or --jwks with --audience.`,
 		Example: `  unitask mcp config claude-code --write
   unitask mcp --http 127.0.0.1:7777
   unitask mcp --http 0.0.0.0:7777 --token-file tokens --tls-cert cert.pem --tls-key key.pem`,
@@ -60,6 +61,7 @@ loopback address everybody on this machine may call; elsewhere callers need a to
 	fl.IntVar(&f.concurrent, "max-concurrent", 4, "runs at once")
 	fl.IntVar(&f.queue, "max-queue", 64, "calls that may wait for one")
 	fl.StringVar(&f.http, "http", "", "serve streamable HTTP on HOST:PORT instead of stdin and stdout")
+	fl.BoolVar(&f.anyone, "loopback-anyone", false, "with --http on a loopback address: serve every user of this machine")
 	fl.StringVar(&f.tokenFile, "token-file", "", "with --http: a file of callers, NAME TOKEN a line")
 	fl.StringVar(&f.jwks, "jwks", "", "with --http: accept JSON Web Tokens signed by a key of this URL")
 	fl.StringVar(&f.audience, "audience", "", "with --jwks: what their aud must be")
@@ -84,7 +86,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return usage(err)
 	}
 	if f.http == "" {
-		for _, name := range []string{"token-file", "jwks", "tls-cert", "tls-key", "allow-host", "allow-origin", "stateless", "drain"} {
+		for _, name := range []string{"loopback-anyone", "token-file", "jwks", "tls-cert", "tls-key", "allow-host", "allow-origin", "stateless", "drain"} {
 			if cmd.Flags().Changed(name) {
 				return usage(fmt.Errorf("--%s needs --http", name))
 			}
@@ -101,6 +103,10 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	httpOpts, err := f.httpOptions()
 	if err != nil {
 		return usage(err)
+	}
+	token := ""
+	if httpOpts.NeedsToken() {
+		httpOpts.Auth, token = mcp.NewToken()
 	}
 	// stdout is the protocol's.
 	level := slog.LevelWarn
@@ -132,6 +138,9 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			scheme = "https"
 		}
 		a.ui.note("serving %s://%s/mcp", scheme, at)
+		if token != "" {
+			a.ui.note("this system does not tell whose connections are; callers need this token, made for this start: %s", token)
+		}
 	})
 }
 
@@ -144,7 +153,7 @@ func logHandler(w io.Writer, asJSON bool, level slog.Level) slog.Handler {
 
 // httpOptions are the flags of the HTTP side, checked.
 func (f *mcpFlags) httpOptions() (opts mcp.HTTPOptions, err error) {
-	opts = mcp.HTTPOptions{Addr: f.http, Hosts: f.hosts, Origins: f.origins, Stateless: f.stateless, Drain: f.drain}
+	opts = mcp.HTTPOptions{Addr: f.http, Hosts: f.hosts, Origins: f.origins, Anyone: f.anyone, Stateless: f.stateless, Drain: f.drain}
 	switch {
 	case f.tokenFile != "" && f.jwks != "":
 		return opts, errors.New("give --token-file or --jwks, not both")

@@ -189,7 +189,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		}
 	}
 	streams.Out, streams.OutReplace = f.out, f.outReplace
-	res, err := rt.Run(cmd.Context(), req, streams)
+	res, err := rt.RunFor(cmd.Context(), unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams)
 	a.code = unitask.ExitCode(res, err)
 	if errors.Is(err, syscall.EPIPE) {
 		a.code = exitPipe

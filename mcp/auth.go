@@ -17,6 +17,8 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
+
+	"github.com/unitask/unitask"
 )
 
 // Auth tells callers by their bearer tokens: by a file of tokens, or as an OAuth 2.1
@@ -25,6 +27,7 @@ type Auth struct {
 	tokens []namedToken // of a file
 
 	verifier *oidc.IDTokenVerifier // of JWTs
+	issuer   string                // that all of them must be from; "" for any
 	resource *resource             // what clients without a token are pointed to; nil for none
 }
 
@@ -39,10 +42,11 @@ type namedToken struct {
 	hash [sha256.Size]byte
 }
 
-// Bounds of a token file.
+// Bounds of tokens.
 const (
-	minToken     = 16
-	maxTokenFile = 1 << 20
+	minToken     = 16       // characters of one in a file: as many random ones can't be guessed
+	maxTokenFile = 1 << 20  // bytes of the file
+	maxToken     = 16 << 10 // bytes of one that is sent; JWTs have one or two thousand
 )
 
 // TokenFile reads a file of tokens: a line each, NAME TOKEN; blank lines and those that
@@ -72,6 +76,12 @@ func TokenFile(name string) (*Auth, error) {
 		fields := strings.Fields(line)
 		if len(fields) != 2 || len(fields[1]) < minToken {
 			return nil, fmt.Errorf("token file %s:%d: use NAME TOKEN, the token of %d characters or more", name, n, minToken)
+		}
+		if err := checkName(fields[0]); err != nil {
+			return nil, fmt.Errorf("token file %s:%d: the name %.100q %w", name, n, fields[0], err)
+		}
+		if strings.HasPrefix(fields[0], unitask.LocalOwnerPrefix) || strings.Contains(fields[0], "#") {
+			return nil, fmt.Errorf("token file %s:%d: the name %q: %q and names with # are kept for users of this system and of issuers", name, n, fields[0], unitask.LocalOwnerPrefix)
 		}
 		named := namedToken{fields[0], sha256.Sum256([]byte(fields[1]))}
 		for _, other := range a.tokens {
@@ -106,18 +116,23 @@ type JWTOptions struct {
 }
 
 // JWTs accepts JSON Web Tokens that a key of the set has signed, with an asymmetric
-// algorithm, for the audience. The caller's name is the token's sub.
+// algorithm, for the audience. The caller's name is the token's iss, "#" and its sub.
 func JWTs(opts JWTOptions) (*Auth, error) {
 	u, err := url.Parse(opts.JWKS)
-	if err != nil || u.Host == "" || (u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname()))) {
+	if err != nil || !goodKeysURL(u) {
 		return nil, fmt.Errorf("--jwks %q: use an https URL", opts.JWKS)
 	}
 	if opts.Audience == "" {
 		return nil, errors.New("--jwks needs --audience: a token for another server must not do here")
 	}
-	client := &http.Client{Timeout: 10 * time.Second}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: newKeyFetches(http.DefaultTransport), CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if !goodKeysURL(r.URL) || len(via) > maxKeyRedirects {
+			return errors.New("the keys' URL redirects too often, or not to https")
+		}
+		return nil
+	}}
 	keys := oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), client), opts.JWKS)
-	a := &Auth{verifier: oidc.NewVerifier(opts.Issuer, keys, &oidc.Config{ClientID: opts.Audience, SkipIssuerCheck: opts.Issuer == "",
+	a := &Auth{issuer: opts.Issuer, verifier: oidc.NewVerifier(opts.Issuer, keys, &oidc.Config{ClientID: opts.Audience, SkipIssuerCheck: opts.Issuer == "",
 		SupportedSigningAlgs: []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA}})}
 	if opts.URL == "" {
 		opts.URL = opts.Audience
@@ -129,8 +144,19 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	return a, nil
 }
 
+// goodKeysURL says that keys from there are the issuer's.
+func goodKeysURL(u *url.URL) bool {
+	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()))
+}
+
+// compactLetters are those of a JWT as RFC 7519 has it: three parts in base64url.
+const compactLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
+
 // verify is an auth.TokenVerifier.
 func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
+	if len(token) > maxToken {
+		return nil, fmt.Errorf("%w: it has more than %d bytes", auth.ErrInvalidToken, maxToken)
+	}
 	if a.verifier == nil {
 		hash := sha256.Sum256([]byte(token))
 		name := ""
@@ -144,12 +170,24 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 		}
 		return &auth.TokenInfo{UserID: name}, nil
 	}
+	if strings.Count(token, ".") != 2 || strings.Trim(token, compactLetters) != "" { // the JSON serialization is for other uses
+		return nil, fmt.Errorf("%w: it is no JWT", auth.ErrInvalidToken)
+	}
 	id, err := a.verifier.Verify(ctx, token)
+	var expired *oidc.TokenExpiredError
+	switch {
+	case errors.As(err, &expired):
+		return nil, fmt.Errorf("%w: it expired", auth.ErrInvalidToken)
+	case err != nil: // what is wrong names what was expected, and our way to the issuer: that is not for strangers
+		return nil, fmt.Errorf("%w: it is not signed by a known key of the issuer for this server, or not valid now", auth.ErrInvalidToken)
+	}
+	name, err := issuedName(id.Issuer, id.Subject)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", auth.ErrInvalidToken, err)
 	}
-	if id.Subject == "" {
-		return nil, fmt.Errorf("%w: it has no sub", auth.ErrInvalidToken)
+	info := &auth.TokenInfo{UserID: name, Expiration: id.Expiry}
+	if a.issuer != "" { // the only one there is
+		info.Extra = map[string]any{shortName: id.Subject}
 	}
-	return &auth.TokenInfo{UserID: id.Subject, Expiration: id.Expiry}, nil
+	return info, nil
 }

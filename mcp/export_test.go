@@ -2,6 +2,8 @@ package mcp
 
 import (
 	"encoding/json"
+	"io"
+	"net/netip"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -32,3 +34,12 @@ func Granted(s *Server, principal, args string) (policy.Effective, []policy.Deni
 	}
 	return req.Resolve(caller.Ceiling)
 }
+
+// Report is a result as a model reads it.
+func Report(res *unitask.Result) string { return report(res) }
+
+// FindSocket looks for a socket in a table of the kernel's.
+var FindSocket func(table io.Reader, local, remote netip.AddrPort) (uid int, err error)
+
+// KeyFetches is how often an issuer's keys are fetched at once.
+const KeyFetches = keyFetches

@@ -24,8 +24,11 @@ import (
 type HTTPOptions struct {
 	// Addr is HOST:PORT to listen on. Anything but a loopback address needs Auth.
 	Addr string
-	// Auth tells callers by their tokens; nil lets everybody in.
+	// Auth tells callers by their tokens; nil lets in the user of this process, by the
+	// user at the other end of a connection, on systems that know it (NeedsToken).
 	Auth *Auth
+	// Anyone lets in every user of this machine where Auth is nil.
+	Anyone bool
 	// TLS, if not nil, is the server's side of TLS.
 	TLS *tls.Config
 	// Hosts are names, without a port, that requests may be for beside the address itself and, on
@@ -70,10 +73,9 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		many.Stateless, many.EventStore, many.SessionTimeout = false, events, sessionIdle
 	}
 	mcp := s.byRevision(sdk.NewStreamableHTTPHandler(server, one), sdk.NewStreamableHTTPHandler(server, &many))
-	protect := func(h http.Handler) http.Handler { return opts.guard(h) }
+	var protect func(http.Handler) http.Handler
 	mux := http.NewServeMux()
 	if opts.Auth != nil {
-		inner := protect
 		metadata := ""
 		if m := opts.Auth.resource; m != nil {
 			metadata = m.url
@@ -81,7 +83,9 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 			mux.Handle("/.well-known/oauth-protected-resource"+endpoint, auth.ProtectedResourceMetadataHandler(m.doc))
 		}
 		bearer := auth.RequireBearerToken(opts.Auth.verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, AllowMissingExpiration: opts.Auth.tokens != nil})
-		protect = func(h http.Handler) http.Handler { return inner(bearer(h)) }
+		protect = func(h http.Handler) http.Handler { return opts.guard(oneToken(bearer(h))) }
+	} else {
+		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, h)) }
 	}
 	mux.Handle(endpoint, protect(mcp))
 	mux.Handle("/metrics", protect(s.metrics.handler()))
@@ -104,12 +108,35 @@ func (o *HTTPOptions) check() error {
 	if o.Auth == nil && !isLoopback(host) {
 		return fmt.Errorf("address %s can be reached by others: give --token-file or --jwks, or listen on 127.0.0.1", o.Addr)
 	}
+	if o.Auth != nil && o.Anyone {
+		return errors.New("either tokens or anyone: --loopback-anyone does not go with --token-file and --jwks")
+	}
+	if o.NeedsToken() {
+		return errors.New("the users at the other end of connections can't be told here: give --token-file or --jwks, or let everybody on this machine in with --loopback-anyone")
+	}
 	for _, origin := range o.Origins {
 		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
 			return fmt.Errorf("origin %q: use SCHEME://HOST[:PORT]", origin)
 		}
 	}
 	return nil
+}
+
+// oneToken refuses a request with several tokens, or one that is no plain text: a proxy
+// before us may have read it otherwise than we would.
+func oneToken(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		headers := r.Header.Values("Authorization")
+		if len(headers) > 1 {
+			http.Error(w, "more than one Authorization header", http.StatusBadRequest)
+			return
+		}
+		if len(headers) == 1 && strings.ContainsFunc(headers[0], func(c rune) bool { return c < ' ' || c > '~' }) {
+			http.Error(w, "the Authorization header has other characters than printable ASCII", http.StatusBadRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func isLoopback(host string) bool {
@@ -183,6 +210,10 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 			return
 		}
 		_ = control.SetReadDeadline(time.Time{})
+		if !json.Valid(body) { // one value, nested no deeper than can be read
+			http.Error(w, "the body is not one JSON value", http.StatusBadRequest)
+			return
+		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		version := r.Header.Get("Mcp-Protocol-Version")
 		switch {
@@ -199,7 +230,7 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 				Meta map[string]json.RawMessage `json:"_meta"`
 			} `json:"params"`
 		}
-		_ = json.Unmarshal(body, &call) // what is no JSON is told so by either
+		_ = json.Unmarshal(body, &call) // what is no message is told so by either
 		if _, newer := call.Params.Meta[sdk.MetaKeyProtocolVersion]; newer {
 			stateless2026.ServeHTTP(w, r)
 			return
@@ -219,10 +250,14 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 	if err != nil {
 		return err
 	}
+	if at, ok := l.Addr().(*net.TCPAddr); opts.Auth == nil && (!ok || !at.IP.IsLoopback()) {
+		l.Close()
+		return fmt.Errorf("address %s leads to %s, which others can reach: give --token-file or --jwks, or listen on 127.0.0.1", opts.Addr, l.Addr())
+	}
 	if opts.TLS != nil {
 		l = tls.NewListener(l, opts.TLS)
 	}
-	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: 2 * time.Minute}
+	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: 2 * time.Minute, ConnContext: withPeer}
 	listening(l.Addr())
 	failed := make(chan error, 1)
 	go func() { failed <- hs.Serve(l) }()

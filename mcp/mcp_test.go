@@ -50,6 +50,9 @@ var program = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if how := os.Getenv(stranger); how != "" {
+		os.Exit(callAsStranger(how))
+	}
 	code := m.Run()
 	if name, err := program(); err == nil {
 		os.RemoveAll(filepath.Dir(name))
@@ -67,6 +70,24 @@ func open(t *testing.T, pool unitask.PoolSize) *unitask.Runtime {
 	}
 	t.Cleanup(func() { rt.Close() })
 	return rt
+}
+
+// bare returns a runtime on an empty home.
+func bare(t *testing.T) *unitask.Runtime {
+	t.Helper()
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	return rt
+}
+
+// noMachine is a ceiling under which, on an empty home, a call gets as far as its record
+// and not to a machine: the only kernel is one that is not vendored.
+func noMachine() *policy.Ceiling {
+	nanos, none := "nanos", []string{}
+	return &policy.Ceiling{Path: "test", Kernel: &nanos, FilesUnder: &none, DirsUnder: &none, Secrets: &none, AllowTCP: &none}
 }
 
 func newServer(t *testing.T, rt *unitask.Runtime, opts mcp.Options) *mcp.Server {

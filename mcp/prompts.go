@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -76,11 +78,18 @@ func readSnippets(dir string) (map[string]*snippet, error) {
 }
 
 func readSnippet(name string) (*snippet, error) {
-	f, err := os.Open(name)
+	// A link leads to a file that nobody has put into the folder, and a pipe never ends.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, errors.New("is a link, and links are not followed: put the file itself there")
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.New("is not a regular file")
+	}
 	text, err := io.ReadAll(io.LimitReader(f, maxSnippet+1))
 	switch {
 	case err != nil:

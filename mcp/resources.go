@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
@@ -39,7 +40,26 @@ func (s *Server) addResources() {
 	} {
 		s.sdk.AddResourceTemplate(t, s.read)
 	}
-	s.sdk.AddReceivingMiddleware(s.listResources)
+	s.sdk.AddReceivingMiddleware(s.listResources, onlyURIs)
+}
+
+// onlyURIs answers a read or a subscription of what is no URI: other characters than
+// printable ASCII, which the SDK's own answer, quoting them, would make JSON that can't be
+// read of.
+func onlyURIs(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		uri := ""
+		switch p := req.GetParams().(type) {
+		case *sdk.ReadResourceParams:
+			uri = p.URI
+		case *sdk.SubscribeParams:
+			uri = p.URI
+		}
+		if strings.ContainsFunc(uri, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the uri has other characters than printable ASCII: percent-encode them"}
+		}
+		return next(ctx, method, req)
+	}
 }
 
 func (s *Server) read(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
@@ -56,12 +76,15 @@ func (s *Server) read(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.Rea
 }
 
 func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceContents, error) {
-	id, rest, _ := strings.Cut(strings.TrimPrefix(uri, runsURI), "/")
+	id, rest, below := strings.Cut(strings.TrimPrefix(uri, runsURI), "/")
+	if below && rest == "" {
+		return nil, record.ErrNotFound
+	}
 	rec, err := s.rt.Runs().Get(id)
 	if err != nil {
 		return nil, err
 	}
-	if may := sees(caller); may != nil && !may(rec.Owner) {
+	if !sees(caller)(rec.Owner, rec.Via) {
 		return nil, record.ErrNotFound
 	}
 	if name, ok := strings.CutPrefix(rest, "artifacts/"); ok {
@@ -152,7 +175,7 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 		if ours {
 			list.Resources = nil
 		}
-		page, err := s.rt.Summaries(unitask.Filter{Owner: sees(s.caller(req.GetExtra())), Before: after, Limit: pageSize + 1})
+		page, err := s.rt.Summaries(unitask.Filter{Whose: sees(s.caller(req.GetExtra())), Before: after, Limit: pageSize + 1})
 		if err != nil {
 			return nil, err
 		}
@@ -161,7 +184,7 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 			list.NextCursor = runsURI + page[pageSize-1].ID
 		}
 		for _, run := range page {
-			list.Resources = append(list.Resources, &sdk.Resource{URI: runsURI + run.ID, Name: run.ID, Title: run.State() + ": " + run.Code, MIMEType: "application/json"})
+			list.Resources = append(list.Resources, &sdk.Resource{URI: runsURI + run.ID, Name: run.ID, Title: run.State() + ": " + visible(run.Code), MIMEType: "application/json"})
 		}
 		return list, nil
 	}
@@ -174,7 +197,7 @@ func (s *Server) complete(_ context.Context, req *sdk.CompleteRequest) (*sdk.Com
 	if ref != nil && strings.HasPrefix(ref.URI, runsURI) {
 		switch arg.Name {
 		case "id":
-			all, err := s.rt.Summaries(unitask.Filter{Owner: sees(s.caller(req.Extra))})
+			all, err := s.rt.Summaries(unitask.Filter{Whose: sees(s.caller(req.Extra))})
 			if err != nil {
 				return nil, err
 			}

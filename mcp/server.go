@@ -204,20 +204,3 @@ func (s *Server) begin() (done func(), err error) {
 	s.runs.Add(1)
 	return s.runs.Done, nil
 }
-
-// caller is whom a request is from.
-func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
-	name := ""
-	if extra != nil && extra.TokenInfo != nil {
-		name = extra.TokenInfo.UserID
-	}
-	return unitask.Caller{Name: name, Ceiling: s.opts.Ceiling.For(name)}
-}
-
-// sees says whose runs a caller sees: its own; where nobody has a name, all.
-func sees(caller unitask.Caller) func(owner string) bool {
-	if caller.Name == "" {
-		return nil
-	}
-	return func(owner string) bool { return owner == caller.Name }
-}

@@ -11,8 +11,10 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -270,10 +272,10 @@ func report(res *unitask.Result) string {
 	if res.Outcome == unitask.OutcomeExited {
 		fmt.Fprintf(&b, "exit code %d, %d ms", res.ExitCode, res.Duration.Run)
 	} else {
-		fmt.Fprintf(&b, "%s: %s", res.Outcome, res.Error)
+		fmt.Fprintf(&b, "%s: %s", res.Outcome, visible(res.Error))
 	}
 	for _, d := range res.Policy.Denials {
-		fmt.Fprintf(&b, "\nnot given: %s", d)
+		fmt.Fprintf(&b, "\nnot given: %s", visible(d.String()))
 	}
 	for _, stream := range []struct {
 		name string
@@ -287,7 +289,22 @@ func report(res *unitask.Result) string {
 		fmt.Fprintf(&b, "\n(more was printed than the %d bytes a stream that are kept)", res.Policy.Effective.OutputBytes)
 	}
 	for _, r := range res.ArtifactsRefused {
-		fmt.Fprintf(&b, "\nnot taken from /out: %s: %s", r.Path, r.Reason)
+		fmt.Fprintf(&b, "\nnot taken from /out: %s: %s", visible(r.Path), visible(r.Reason))
+	}
+	return b.String()
+}
+
+// visible is a text with what can't be seen in it (control and formatting characters,
+// line breaks) as escapes: a name that hostile code chose can't forge a line of a report.
+func visible(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsGraphic(r) {
+			b.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRuneToGraphic(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
 	}
 	return b.String()
 }
@@ -306,7 +323,7 @@ func (s *Server) artifacts(res *unitask.Result) (out []sdk.Content) {
 				}
 			}
 		}
-		out = append(out, &sdk.ResourceLink{URI: artifactURI(res.RunID, a.Path), Name: a.Path, MIMEType: kind, Size: &size})
+		out = append(out, &sdk.ResourceLink{URI: artifactURI(res.RunID, a.Path), Name: visible(a.Path), MIMEType: kind, Size: &size})
 	}
 	return out
 }
@@ -332,26 +349,33 @@ func (s *Server) inspectRun(_ context.Context, req *sdk.CallToolRequest, in insp
 // find returns the id that a caller means, of a run that it may see. Another's run is
 // like none.
 func (s *Server) find(caller unitask.Caller, prefix string) (string, error) {
-	if caller.Name == "" {
-		return s.rt.Runs().Find(prefix)
-	}
-	own, err := s.rt.Summaries(unitask.Filter{Owner: sees(caller)})
+	own, err := s.rt.Summaries(unitask.Filter{Whose: sees(caller)})
 	if err != nil {
 		return "", err
 	}
+	var found []string
 	for _, run := range own {
 		if run.ID == prefix || prefix == "last" {
 			return run.ID, nil
 		}
+		if prefix != "" && strings.HasPrefix(run.ID, prefix) {
+			found = append(found, run.ID)
+		}
 	}
-	return "", fmt.Errorf("runId %q: %w; list_runs has the ids", prefix, record.ErrNotFound)
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("runId %q: %w; list_runs has the ids", prefix, record.ErrNotFound)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("runId %q: %d runs begin with it: give more of the id", prefix, len(found))
 }
 
 func (s *Server) listRuns(_ context.Context, req *sdk.CallToolRequest, in listArgs) (*sdk.CallToolResult, listResult, error) {
 	if in.Limit == 0 {
 		in.Limit = 20
 	}
-	list, err := s.rt.Summaries(unitask.Filter{Status: in.Status, Limit: in.Limit, Owner: sees(s.caller(req.Extra))})
+	list, err := s.rt.Summaries(unitask.Filter{Status: in.Status, Limit: in.Limit, Whose: sees(s.caller(req.Extra))})
 	return nil, listResult{list}, err
 }
 

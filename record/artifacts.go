@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // ArtifactsDir is the folder in a run's for what its code left in /out.
@@ -251,9 +253,16 @@ func (s *Store) OpenArtifact(id, name string) (*os.File, error) {
 		return nil, err
 	}
 	defer root.Close()
-	f, err := root.Open(name)
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: artifact %q of %s", ErrNotFound, name, id)
 	}
-	return f, err
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() { // nothing else was ever stored
+		f.Close()
+		return nil, fmt.Errorf("%w: artifact %q of %s", ErrNotFound, name, id)
+	}
+	return f, nil
 }

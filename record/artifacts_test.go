@@ -12,7 +12,7 @@ import (
 
 func newRun(t testing.TB) *Run {
 	t.Helper()
-	r, err := Open(filepath.Join(t.TempDir(), "runs")).Create(time.Now(), "", "code.js", nil, nil)
+	r, err := Open(filepath.Join(t.TempDir(), "runs")).Create(time.Now(), "", ViaCLI, "code.js", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

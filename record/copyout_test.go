@@ -16,7 +16,7 @@ import (
 func finished(t testing.TB, names ...string) (s *Store, id string, list []Artifact) {
 	t.Helper()
 	s = Open(filepath.Join(t.TempDir(), "runs"))
-	r, err := s.Create(time.Now(), "", "code.js", nil, nil)
+	r, err := s.Create(time.Now(), "", ViaCLI, "code.js", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

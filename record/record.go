@@ -27,6 +27,16 @@ const (
 	Interrupted Status = "interrupted" // the process that ran it is gone
 )
 
+// Via is through what a run was asked for.
+type Via string
+
+const (
+	ViaCLI  Via = "cli"  // the command line
+	ViaMCP  Via = "mcp"  // MCP over stdin and stdout
+	ViaHTTP Via = "http" // MCP over HTTP
+	ViaAPI  Via = "api"  // the Go package
+)
+
 // Record is run.json. Request, Effective and Denials are the policy package's,
 // Result the root package's, kept as they were given.
 type Record struct {
@@ -36,6 +46,7 @@ type Record struct {
 	Created       time.Time       `json:"created"`
 	Finished      *time.Time      `json:"finished,omitempty"`
 	Owner         string          `json:"owner,omitempty"` // whom the run was for
+	Via           Via             `json:"via,omitempty"`   // through what it was asked for
 	CodeFile      string          `json:"codeFile"`        // its name in the folder
 	Request       json.RawMessage `json:"request"`
 	Effective     json.RawMessage `json:"effective,omitempty"`

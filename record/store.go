@@ -56,12 +56,12 @@ func newID(now time.Time) string {
 }
 
 // Create makes a run's folder and its record, with status running. codeFile is
-// the name for the code: code.js, say. owner is whom the run is for, "" for nobody in
-// particular.
-func (s *Store) Create(now time.Time, owner, codeFile string, code []byte, request any) (_ *Run, err error) {
+// the name for the code: code.js, say. owner is whom the run is for, via through what it was
+// asked for.
+func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, code []byte, request any) (_ *Run, err error) {
 	id := newID(now)
 	r := &Run{dir: filepath.Join(s.dir, id), Record: Record{
-		SchemaVersion: SchemaVersion, ID: id, Status: Running, Created: now.UTC(), Owner: owner, CodeFile: codeFile,
+		SchemaVersion: SchemaVersion, ID: id, Status: Running, Created: now.UTC(), Owner: owner, Via: via, CodeFile: codeFile,
 	}}
 	if r.Record.Request, err = json.Marshal(request); err != nil {
 		return nil, fmt.Errorf("create record: %w", err)

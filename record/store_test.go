@@ -16,7 +16,7 @@ import (
 
 func create(t *testing.T, s *Store, at time.Time) *Run {
 	t.Helper()
-	r, err := s.Create(at, "", "code.mjs", []byte("the code"), map[string]int{"memoryMb": 7})
+	r, err := s.Create(at, "", ViaCLI, "code.mjs", []byte("the code"), map[string]int{"memoryMb": 7})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestUniqueIDs(t *testing.T) {
 	for range 8 {
 		group.Go(func() {
 			for range 50 {
-				r, err := s.Create(now, "", "code.js", nil, nil)
+				r, err := s.Create(now, "", ViaCLI, "code.js", nil, nil)
 				if err != nil {
 					t.Error(err)
 					return
@@ -172,11 +172,11 @@ func TestCreateFails(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(filepath.Join(dir, "file")).Create(time.Now(), "", "code.js", nil, nil); err == nil {
+	if _, err := Open(filepath.Join(dir, "file")).Create(time.Now(), "", ViaCLI, "code.js", nil, nil); err == nil {
 		t.Error("a record in a file")
 	}
 	s := Open(filepath.Join(dir, "runs"))
-	if _, err := s.Create(time.Now(), "", "no/such/folder.js", nil, nil); err == nil {
+	if _, err := s.Create(time.Now(), "", ViaCLI, "no/such/folder.js", nil, nil); err == nil {
 		t.Error("code in a folder that is not there")
 	}
 	if ids, err := s.IDs(); err != nil || len(ids) != 0 {

@@ -1,0 +1,542 @@
+package mcp_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/record"
+)
+
+// recorded makes a finished record, with an artifact.
+func recorded(t *testing.T, rt *unitask.Runtime, owner string, via record.Via) string {
+	t.Helper()
+	r, err := rt.Runs().Create(time.Now(), owner, via, "code.js", []byte("the code"), struct{}{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Status = record.Done
+	fmt.Fprint(r.Stdout(), "the output")
+	if err := r.Finish(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(r.Dir(), record.ArtifactsDir)
+	if err := errors.Join(os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "a.txt"), []byte("the artifact"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return r.ID
+}
+
+// tokens writes a file of tokens, each the caller's name and "-token-0123456789".
+func tokens(t *testing.T, names ...string) *mcp.Auth {
+	t.Helper()
+	file, text := filepath.Join(t.TempDir(), "tokens"), ""
+	for _, name := range names {
+		text += name + " " + name + "-token-0123456789\n"
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	auth, err := mcp.TokenFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return auth
+}
+
+// Reaching for the runs of others: by every way there is to a run.
+func TestAttackOthersRuns(t *testing.T) {
+	rt := bare(t)
+	self := unitask.LocalOwner(os.Geteuid())
+	runs := map[string]string{ // whose and how
+		"alice over HTTP": recorded(t, rt, "alice", record.ViaHTTP), "bob over HTTP": recorded(t, rt, "bob", record.ViaHTTP),
+		"this user by the command line": recorded(t, rt, self, record.ViaCLI), "this user from Go": recorded(t, rt, self, record.ViaAPI),
+		"this user over stdio": recorded(t, rt, self, record.ViaMCP), "this user over HTTP": recorded(t, rt, self, record.ViaHTTP),
+		"another user over stdio": recorded(t, rt, "local:nobody", record.ViaMCP), "nobody, of an older unitask": recorded(t, rt, "", ""),
+		"alice, of an older unitask": recorded(t, rt, "alice", ""), "alice by the command line": recorded(t, rt, "alice", record.ViaCLI),
+	}
+	s := newServer(t, rt, mcp.Options{Ceiling: noMachine()})
+	shared := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob", "root")})
+	for _, c := range []struct {
+		name string
+		cs   *sdk.ClientSession
+		own  []string
+	}{
+		{"stdio", inMemory(t, s, nil), []string{"this user over stdio", "this user over HTTP"}},
+		{"loopback", connect(t, serve(t, s, mcp.HTTPOptions{}), ""), []string{"this user over stdio", "this user over HTTP"}},
+		{"alice", connect(t, shared, "alice-token-0123456789"), []string{"alice over HTTP"}},
+		{"bob", connect(t, shared, "bob-token-0123456789"), []string{"bob over HTTP"}},
+		{"a token named root", connect(t, shared, "root-token-0123456789"), nil},
+	} {
+		for whose, id := range runs {
+			want := "nothing"
+			for _, own := range c.own {
+				if own == whose {
+					want = "all of it"
+				}
+			}
+			attack.Check(t, c.name+" reaches for a run of "+whose, want, reach(t, c.cs, id))
+		}
+	}
+}
+
+// reach tries every way to a run; "nothing" and "all of it" are what may come of it.
+func reach(t *testing.T, cs *sdk.ClientSession, id string) string {
+	t.Helper()
+	got := map[string]bool{}
+	for _, ref := range []string{id, id[:len(id)-1]} {
+		res, _, _ := call(t, cs, "inspect_run", object{"runId": ref})
+		got["inspect_run "+ref[len(id)-6:]] = !res.IsError
+	}
+	_, out, _ := call(t, cs, "list_runs", object{"limit": 200})
+	text, err := json.Marshal(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got["list_runs"] = strings.Contains(string(text), id)
+	_, out, _ = call(t, cs, "inspect_run", object{"runId": "last"})
+	if out["id"] == id {
+		got["last"] = true
+	}
+	listed := false
+	for r, err := range cs.Resources(t.Context(), nil) {
+		listed = listed || err == nil && strings.Contains(r.URI, id)
+	}
+	got["resources/list"] = listed
+	for _, part := range []string{"", "/code", "/stdout", "/artifacts/a.txt"} {
+		_, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + id + part})
+		got["resources/read"+part] = err == nil
+	}
+	completed, err := cs.Complete(t.Context(), &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/resource", URI: "unitask://runs/{id}"}, Argument: sdk.CompleteParamsArgument{Name: "id", Value: id}})
+	got["completion"] = err == nil && len(completed.Completion.Values) > 0
+	yes, no := 0, 0
+	for way, ok := range got {
+		if ok {
+			yes++
+		} else if no++; way == "last" {
+			no--
+		}
+	}
+	switch {
+	case yes == 0:
+		return "nothing"
+	case no == 0:
+		return "all of it"
+	}
+	return fmt.Sprint(got)
+}
+
+// Paths that lead out of the records.
+func TestAttackPaths(t *testing.T) {
+	rt := bare(t)
+	id := recorded(t, rt, unitask.LocalOwner(os.Geteuid()), record.ViaMCP)
+	out := filepath.Join(rt.Runs().Dir(), id, record.ArtifactsDir)
+	if err := errors.Join(os.Symlink("/etc/passwd", filepath.Join(out, "link")), os.Symlink("..", filepath.Join(out, "up")), syscall.Mkfifo(filepath.Join(out, "pipe"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	cs := inMemory(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), nil)
+	at := "unitask://runs/" + id
+	for _, uri := range []string{at, at + "/stdout", at + "/artifacts/a.txt"} {
+		if _, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil {
+			t.Fatal(uri, err)
+		}
+	}
+	for _, uri := range []string{
+		"unitask://runs/", "unitask://runs/.", "unitask://runs/..", "unitask://runs/../memo.json", "unitask://runs/%2e%2e", "unitask://runs//" + id, "unitask://runs/" + id + "/..", "unitask://runs/none",
+		"unitask://runs/.removed-" + id, "unitask://runs/" + id + "\x00", "unitask://runs/" + id[:10], "unitask://runs/last", "UNITASK://runs/" + id, "unitask://runs?" + id, "unitask:runs/" + id,
+		at + "/", at + "/run.json", at + "/lock", at + "/out", at + "/out/a.txt", at + "/code.js", at + "/stdout/", at + "/stdout/..", at + "/STDOUT", at + "/./stdout", at + "/%73tdout", at + "/stdout%00", at + "/../" + id + "/stdout",
+		at + "/artifacts", at + "/artifacts/", at + "/artifacts/.", at + "/artifacts/..", at + "/artifacts/../stdout", at + "/artifacts/%2e%2e/stdout", at + "/artifacts/%2e%2e%2fstdout", at + "/artifacts/..%5cstdout", at + "/artifacts//a.txt",
+		at + "/artifacts//etc/passwd", at + "/artifacts/%2fetc%2fpasswd", at + "/artifacts/a.txt/", at + "/artifacts/a.txt%00", at + "/artifacts/./a.txt", at + "/artifacts/%252e%252e/stdout", at + "/artifacts/%zz",
+		at + "/artifacts/link", at + "/artifacts/up/stdout", at + "/artifacts/pipe", at + "/artifacts/" + strings.Repeat("a/", 40) + "x", at + "/artifacts/" + strings.Repeat("a", 5000),
+		"file:///etc/passwd", "file://" + rt.Runs().Dir(), "/etc/passwd", "http://127.0.0.1/", "",
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		res, err := cs.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri})
+		cancel()
+		var wire *jsonrpc.Error
+		got := "refused"
+		switch {
+		case err == nil:
+			got = fmt.Sprintf("read %.40q", res.Contents[0].Text)
+		case !errors.As(err, &wire):
+			got = err.Error()
+		}
+		attack.Check(t, "resource "+strings.ReplaceAll(uri, id, "ID"), "refused", got)
+	}
+	for _, ref := range []string{"", "..", "../", "../../etc", "/", ".", id + "/", id + "/stdout", "*", "%2e%2e", "\x00", "-"} {
+		res, _, _ := call(t, cs, "inspect_run", object{"runId": ref})
+		attack.Check(t, fmt.Sprintf("inspect_run %q", ref), "true", fmt.Sprint(res.IsError))
+	}
+}
+
+// issuer is a stand-in for an issuer of JWTs: its keys, and how often they were fetched.
+type issuer struct {
+	url     string
+	keys    jose.JSONWebKeySet
+	fetched atomic.Int64
+}
+
+const audience = "https://unitask.example/mcp"
+
+func newIssuer(t *testing.T, keys ...jose.JSONWebKey) *issuer {
+	t.Helper()
+	i := &issuer{keys: jose.JSONWebKeySet{Keys: keys}}
+	hs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		i.fetched.Add(1)
+		_ = json.NewEncoder(w).Encode(i.keys)
+	}))
+	t.Cleanup(hs.Close)
+	i.url = hs.URL
+	return i
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// claims are a good token's, for a change.
+func claims(change func(map[string]any)) map[string]any {
+	c := map[string]any{"iss": "https://issuer.example", "sub": "carol", "aud": audience, "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
+	if change != nil {
+		change(c)
+	}
+	return c
+}
+
+func sign(t *testing.T, alg jose.SignatureAlgorithm, key any, opts *jose.SignerOptions, claims any) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// status is what a token gets.
+func status(t *testing.T, url string, headers ...string) string {
+	t.Helper()
+	code, _, _ := send(t, "POST", url+"/mcp", listTools, append(headers, revision, named)...)
+	return fmt.Sprint(code)
+}
+
+func TestAttackJWTs(t *testing.T) {
+	good, stranger := newKey(t), newKey(t)
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}, jose.JSONWebKey{Key: rsaKey.Public(), KeyID: "r", Algorithm: "RS256", Use: "sig"})
+	auth, err := mcp.JWTs(mcp.JWTOptions{JWKS: i.url, Audience: audience, Issuer: "https://issuer.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: auth})
+	der, err := x509.MarshalPKIXPublicKey(rsaKey.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := json.Marshal(i.keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	es := func(change func(map[string]any)) string {
+		return sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(change))
+	}
+	set := func(name string, value any) string {
+		return es(func(c map[string]any) { c[name] = value })
+	}
+	without := func(name string) string { return es(func(c map[string]any) { delete(c, name) }) }
+	header := func(name string, value any) string {
+		return sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "k"}, (&jose.SignerOptions{}).WithHeader(jose.HeaderKey(name), value), claims(nil))
+	}
+	encoded := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	fine := es(nil)
+	parts := strings.Split(fine, ".")
+	whole, err := json.Marshal(map[string]any{"payload": parts[1], "signatures": []any{map[string]any{"protected": parts[0], "signature": parts[2]}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, token, want string }{
+		{"good", fine, "200"},
+		{"good, of the other key", sign(t, jose.RS256, jose.JSONWebKey{Key: rsaKey, KeyID: "r"}, nil, claims(nil)), "200"},
+		{"alg none", encoded(`{"alg":"none"}`) + "." + parts[1] + ".", "401"},
+		{"alg nOnE, with a signature", encoded(`{"alg":"nOnE"}`) + "." + parts[1] + "." + parts[2], "401"},
+		{"alg none and the key's id", encoded(`{"alg":"none","kid":"k"}`) + "." + parts[1] + ".", "401"},
+		{"no alg", encoded(`{"kid":"k"}`) + "." + parts[1] + "." + parts[2], "401"},
+		{"HS256 with the public key as PEM", sign(t, jose.HS256, jose.JSONWebKey{Key: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), KeyID: "r"}, nil, claims(nil)), "401"},
+		{"HS256 with the public key as DER", sign(t, jose.HS256, jose.JSONWebKey{Key: der, KeyID: "r"}, nil, claims(nil)), "401"},
+		{"HS256 with the whole set", sign(t, jose.HS256, jose.JSONWebKey{Key: public, KeyID: "k"}, nil, claims(nil)), "401"},
+		{"HS256 with nothing", sign(t, jose.HS256, jose.JSONWebKey{Key: make([]byte, 32), KeyID: ""}, nil, claims(nil)), "401"},
+		{"a stranger's key under the known id", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "k"}, nil, claims(nil)), "401"},
+		{"a stranger's key, no id", sign(t, jose.ES256, stranger, nil, claims(nil)), "401"},
+		{"the RSA key's id on the other key", sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "r"}, nil, claims(nil)), "401"},
+		{"the signature cut off", parts[0] + "." + parts[1] + ".", "401"},
+		{"the signature of zeros", parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64)), "401"},
+		{"the claims changed", parts[0] + "." + encoded(`{"iss":"https://issuer.example","sub":"root","aud":"`+audience+`","exp":9999999999}`) + "." + parts[2], "401"},
+		{"two parts", parts[0] + "." + parts[1], "401"},
+		{"four parts", fine + ".x", "401"},
+		{"five parts, as if encrypted", fine + ".x.y", "401"},
+		{"JSON serialization", string(whole), "401"},
+		{"a jwk of its own in the header", sign(t, jose.ES256, stranger, &jose.SignerOptions{EmbedJWK: true}, claims(nil)), "401"},
+		{"a jku of its own", header("jku", "http://127.0.0.1:1/keys"), "401"},
+		{"an x5u of its own", header("x5u", "http://127.0.0.1:1/cert"), "401"},
+		{"a crit that nobody knows", sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, (&jose.SignerOptions{}).WithHeader("crit", []string{"x"}).WithHeader("x", 1), claims(nil)), "401"},
+		{"a kid that is a path", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "../../../../dev/null"}, nil, claims(nil)), "401"},
+		{"a kid that is SQL", sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: "' OR '1'='1"}, nil, claims(nil)), "401"},
+		{"expired", set("exp", time.Now().Add(-time.Hour).Unix()), "401"},
+		{"expired a moment ago", set("exp", time.Now().Add(-2*time.Second).Unix()), "401"},
+		{"never expires", without("exp"), "401"},
+		{"an exp that is no time", set("exp", "never"), "401"},
+		{"not yet valid", set("nbf", time.Now().Add(time.Hour).Unix()), "401"},
+		{"for another server", set("aud", "https://other.example"), "401"},
+		{"for a server whose name begins like ours", set("aud", audience+"/more"), "401"},
+		{"for our name in capitals", set("aud", strings.ToUpper(audience)), "401"},
+		{"for nobody", without("aud"), "401"},
+		{"for an empty list", set("aud", []string{}), "401"},
+		{"of another issuer", set("iss", "https://evil.example"), "401"},
+		{"of an issuer with a slash more", set("iss", "https://issuer.example/"), "401"},
+		{"of no issuer", without("iss"), "401"},
+		{"no subject", without("sub"), "401"},
+		{"an empty subject", set("sub", ""), "401"},
+		{"a subject that is a list", set("sub", []string{"carol"}), "401"},
+		{"a subject of 8 KiB", set("sub", strings.Repeat("s", 8<<10)), "401"},
+		{"a subject with a newline", set("sub", "carol\nroot"), "401"},
+		{"a subject with an escape", set("sub", "carol\x1b[2J"), "401"},
+		{"a subject with a NUL", set("sub", "carol\x00"), "401"},
+		{"a subject that turns the text round", set("sub", "carol\u202egro.elpmaxe"), "401"},
+		{"a subject with a blank at its end", set("sub", "carol "), "401"},
+		{"a subject of blanks", set("sub", "  "), "401"},
+		{"a subject with an invisible character", set("sub", "car\u200bol"), "401"},
+		{"a token of 20 KiB", set("junk", strings.Repeat("x", 20<<10)), "401"},
+	} {
+		attack.Check(t, "JWT: "+c.name, c.want, status(t, url, "Authorization: Bearer "+c.token))
+	}
+	for _, token := range []string{sign(t, jose.ES256, stranger, nil, claims(nil)), "x"} {
+		_, _, body := send(t, "POST", url+"/mcp", listTools, "Authorization: Bearer "+token, revision, named)
+		if strings.Contains(body, "127.0.0.1") || strings.Contains(body, i.url) {
+			t.Errorf("it says where the keys are: %s", body)
+		}
+	}
+}
+
+// Whoever sends bogus tokens does not make us ask the issuer for each.
+func TestAttackKeyFetches(t *testing.T) {
+	good, stranger := newKey(t), newKey(t)
+	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"})
+	auth, err := mcp.JWTs(mcp.JWTOptions{JWKS: i.url, Audience: audience, Issuer: "https://issuer.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: auth})
+	begin := time.Now()
+	refused := 0
+	for n := range 200 {
+		if status(t, url, "Authorization: Bearer "+sign(t, jose.ES256, jose.JSONWebKey{Key: stranger, KeyID: fmt.Sprint("k", n)}, nil, claims(nil))) == "401" {
+			refused++
+		}
+	}
+	most := mcp.KeyFetches + int64(time.Since(begin)/(10*time.Second)) + 1
+	got := "bounded"
+	if n := i.fetched.Load(); n > most {
+		got = fmt.Sprintf("%d fetches", n)
+	}
+	attack.Check(t, "200 tokens with key ids of their own", "200 refused, bounded", fmt.Sprintf("%d refused, %s", refused, got))
+	attack.Check(t, "a good token in the middle of it", "200", status(t, url, "Authorization: Bearer "+sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(nil))))
+}
+
+// Two issuers behind one set of keys: the same subject is two callers.
+func TestAttackIssuers(t *testing.T) {
+	good := newKey(t)
+	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"})
+	auth, err := mcp.JWTs(mcp.JWTOptions{JWKS: i.url, Audience: audience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := bare(t)
+	of := recorded(t, rt, "https://one.example#carol", record.ViaHTTP)
+	url := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: auth})
+	for _, c := range []struct{ iss, sub, want string }{
+		{"https://one.example", "carol", "all of it"},
+		{"https://two.example", "carol", "nothing"},
+		{"https://one.example", "Carol", "nothing"},
+		{"https://one", "example#carol", "nothing"},
+	} {
+		token := sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(func(m map[string]any) { m["iss"], m["sub"] = c.iss, c.sub }))
+		attack.Check(t, "subject "+c.sub+" of "+c.iss+" reaches for carol's of one.example", c.want, reach(t, connect(t, url, token), of))
+	}
+	for _, iss := range []string{"", "https://one.example#carol", "local:root\n", strings.Repeat("i", 600)} {
+		token := sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(func(m map[string]any) { m["iss"] = iss }))
+		attack.Check(t, fmt.Sprintf("an issuer %.40q", iss), "401", status(t, url, "Authorization: Bearer "+token))
+	}
+}
+
+// Tokens of a file, in forms that are not quite theirs.
+func TestAttackTokens(t *testing.T) {
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
+	const alice = "alice-token-0123456789"
+	for _, c := range []struct {
+		name    string
+		headers []string
+		want    string
+	}{
+		{"as it is", []string{"Authorization: Bearer " + alice}, "200"},
+		{"the scheme in capitals, which is the same scheme", []string{"Authorization: BEARER " + alice}, "200"},
+		{"none", nil, "401"},
+		{"empty", []string{"Authorization: "}, "401"},
+		{"no scheme", []string{"Authorization: " + alice}, "401"},
+		{"another scheme", []string{"Authorization: Basic " + alice}, "401"},
+		{"in capitals", []string{"Authorization: Bearer " + strings.ToUpper(alice)}, "401"},
+		{"its beginning", []string{"Authorization: Bearer " + alice[:len(alice)-1]}, "401"},
+		{"with more", []string{"Authorization: Bearer " + alice + "x"}, "401"},
+		{"two in one header", []string{"Authorization: Bearer " + alice + " bob-token-0123456789"}, "401"},
+		{"two with a comma", []string{"Authorization: Bearer " + alice + ",bob-token-0123456789"}, "401"},
+		{"quoted", []string{`Authorization: Bearer "` + alice + `"`}, "401"},
+		{"percent-encoded", []string{"Authorization: Bearer " + strings.ReplaceAll(alice, "-", "%2d")}, "401"},
+		{"with a no-break space", []string{"Authorization: Bearer\u00a0" + alice}, "400"},
+		{"with a tab", []string{"Authorization: Bearer\t" + alice}, "400"},
+		{"the name", []string{"Authorization: Bearer alice"}, "401"},
+		{"two headers, the good one first", []string{"Authorization: Bearer " + alice, "Authorization: Bearer x"}, "400"},
+		{"two headers, the good one last", []string{"Authorization: Bearer x", "Authorization: Bearer " + alice}, "400"},
+		{"the same header twice", []string{"Authorization: Bearer " + alice, "Authorization: Bearer " + alice}, "400"},
+		{"in another header", []string{"X-Authorization: Bearer " + alice}, "401"},
+		{"in a cookie", []string{"Cookie: token=" + alice}, "401"},
+		{"a token of 60 KiB", []string{"Authorization: Bearer " + strings.Repeat("x", 60<<10)}, "401"},
+	} {
+		attack.Check(t, "token: "+c.name, c.want, status(t, url, c.headers...))
+	}
+	code, _, _ := send(t, "POST", url+"/mcp?access_token="+alice, listTools, revision, named)
+	attack.Check(t, "token: in the URL", "401", fmt.Sprint(code))
+	for _, name := range []string{"local:root", "local:", "https://issuer.example#carol", "al\u200bice", "al\x1bice", strings.Repeat("a", 600)} {
+		file := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(file, []byte(name+" a-token-of-0123456789\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := mcp.TokenFile(file)
+		attack.Check(t, fmt.Sprintf("a token file's name %.40q", name), "true", fmt.Sprint(err != nil))
+	}
+}
+
+// Hosts and origins, on a loopback address without tokens.
+func TestAttackHosts(t *testing.T) {
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Origins: []string{"https://app.example"}, Hosts: []string{"box.local"}})
+	host := strings.TrimPrefix(url, "http://")
+	_, port, _ := strings.Cut(host, ":")
+	for _, c := range []struct{ header, want string }{
+		{"Host: " + host, "200"}, {"Host: localhost:PORT", "200"}, {"Host: box.local", "200"}, {"Origin: https://app.example", "200"}, {"Origin: http://" + host, "200"},
+		{"Host: evil.example", "403"}, {"Host: evil.example:PORT", "403"}, {"Host: 127.0.0.1.evil.example", "403"}, {"Host: 127.0.0.1.nip.io:PORT", "403"}, {"Host: localhost.evil.example:PORT", "403"},
+		{"Host: evil-localhost", "403"}, {"Host: localhost.", "403"}, {"Host: box.local.evil.example", "403"}, {"Host: xbox.local", "403"}, {"Host: 10.0.0.1:PORT", "403"}, {"Host: 0.0.0.0:PORT", "403"},
+		{"Host: [::ffff:10.0.0.1]:PORT", "403"}, {"Host: 169.254.169.254", "403"}, {"Host: 2130706433", "403"}, {"Host: 0x7f000001", "403"}, {"Host: 127.1", "403"}, {"Host: 0177.0.0.1", "403"}, {"Host: [fe80::1%25lo]", "403"},
+		{"Host: user@127.0.0.1", "403"}, {"Host: 127.0.0.1@evil.example", "403"}, {"Host: evil.example#127.0.0.1", "403"}, {"Host: 127.0.0.1, evil.example", "403"},
+		{"Origin: null", "403"}, {"Origin: ", "403"}, {"Origin: http://evil.example", "403"}, {"Origin: http://app.example", "403"}, {"Origin: https://app.example:444", "403"}, {"Origin: https://app.example.evil.example", "403"},
+		{"Origin: https://evil.example/https://app.example", "403"}, {"Origin: https://APP.example", "403"}, {"Origin: https://app.example/", "403"}, {"Origin: http://localhost:1", "403"}, {"Origin: http://127.0.0.1:1", "403"},
+		{"Origin: file://", "403"}, {"Origin: chrome-extension://abc", "403"}, {"Origin: https://app.example https://evil.example", "403"},
+	} {
+		attack.Check(t, c.header, c.want, status(t, url, strings.ReplaceAll(c.header, "PORT", port)))
+	}
+	attack.Check(t, "two Origins, one of them good", "403", status(t, url, "Origin: https://app.example", "Origin: https://evil.example"))
+	attack.Check(t, "a good Origin for a stranger's Host", "403", status(t, url, "Origin: https://app.example", "Host: evil.example"))
+	attack.Check(t, "an Origin that is the stranger's Host", "403", status(t, url, "Origin: http://evil.example", "Host: evil.example"))
+}
+
+// Bodies without end, without sense, without a bottom.
+func TestAttackBodies(t *testing.T) {
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{})
+	for _, c := range []struct{ name, body, want string }{
+		{"nothing", "", "400"}, {"a brace", "{", "400"}, {"a list", "[]", "400"}, {"null", "null", "400"}, {"a text", `"x"`, "400"}, {"no method", `{"jsonrpc":"2.0"}`, "400"},
+		{"200 000 lists in each other", strings.Repeat("[", 200_000), "400"},
+		{"200 000 lists in each other, closed", strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000), "400"},
+		{"200 000 objects in each other", strings.Repeat(`{"a":`, 200_000) + "1" + strings.Repeat("}", 200_000), "400"},
+		{"200 000 objects in the arguments", strings.Replace(listTools, `"_meta"`, `"x":`+strings.Repeat(`{"a":`, 200_000)+"1"+strings.Repeat("}", 200_000)+`,"_meta"`, 1), "400"},
+		{"17 MiB", `{"jsonrpc":"2.0","id":1,"method":"x","params":"` + strings.Repeat("x", 17<<20) + `"}`, "413"},
+		{"UTF-16", "\xff\xfe{\x00}\x00", "400"}, {"a NUL", "{\x00}", "400"}, {"two messages", listTools + listTools, "400"},
+	} {
+		for _, header := range [][]string{{revision, named}, {"Mcp-Protocol-Version: 2025-11-25"}, nil} {
+			code, _, _ := send(t, "POST", url+"/mcp", c.body, header...)
+			attack.Check(t, fmt.Sprintf("%s, as %.46q", c.name, header), c.want, fmt.Sprint(code))
+		}
+	}
+	if got := status(t, url); got != "200" {
+		t.Errorf("afterwards: %s", got)
+	}
+}
+
+// What hostile code calls its files can't forge a line of the report.
+func TestAttackReport(t *testing.T) {
+	for _, c := range []struct{ name, path, want string }{
+		{"a newline", "a\nexit code 0, 1 ms", `a\nexit code 0, 1 ms`},
+		{"an escape", "\x1b[2Jx", `\x1b[2Jx`},
+		{"a carriage return", "a\rb", `a\rb`},
+		{"a C1 control", "a\u009bb", `a\u009bb`},
+		{"text turned round", "a\u202eb", `a\u202eb`},
+		{"a line separator", "a\u2028b", `a\u2028b`},
+		{"what is seen", `ä "b" \ 日本`, `ä "b" \ 日本`},
+	} {
+		res := &unitask.Result{Outcome: unitask.OutcomeExited, ArtifactsRefused: []record.Refusal{{Path: c.path, Reason: "is a link"}}}
+		_, got, _ := strings.Cut(mcp.Report(res), "\n")
+		attack.Check(t, "a refused file's name with "+c.name, "not taken from /out: "+c.want+": is a link", got)
+		res = &unitask.Result{Outcome: unitask.OutcomeCrashed, Error: c.path}
+		attack.Check(t, "an error with "+c.name, "crashed: "+c.want, mcp.Report(res))
+	}
+}
+
+// A folder of prompts holds files of its own.
+func TestAttackPrompts(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "secret.js")
+	if err := os.WriteFile(outside, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, plant := range map[string]func(string) error{
+		"a link to a file outside": func(at string) error { return os.Symlink(outside, at) },
+		"a link to nothing":        func(at string) error { return os.Symlink(outside+"x", at) },
+		"a link to a file inside": func(at string) error {
+			return errors.Join(os.WriteFile(at+".x", nil, 0o600), os.Symlink(at+".x", at))
+		},
+		"a pipe":   func(at string) error { return syscall.Mkfifo(at, 0o600) },
+		"a folder": func(at string) error { return os.Mkdir(at, 0o700) },
+	} {
+		dir := t.TempDir()
+		if err := plant(filepath.Join(dir, "a.js")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := mcp.New(bare(t), mcp.Options{Prompts: dir})
+		got := "read"
+		if err != nil && strings.Contains(err.Error(), "a.js") {
+			got = "refused"
+		}
+		attack.Check(t, "in a folder of prompts, "+name, "refused", got)
+	}
+}

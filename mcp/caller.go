@@ -1,0 +1,97 @@
+package mcp
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/record"
+)
+
+// maxCallerName bounds a caller's name, in bytes: it is in every record of the caller, in
+// logs and in tables. Issuers' URLs and subjects are some tens of bytes long.
+const maxCallerName = 512
+
+// checkName says what is wrong with a caller's name. A name stands in records, logs and
+// policy files, so it must be text that can be read there as what it is.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("is empty")
+	case len(name) > maxCallerName:
+		return fmt.Errorf("has more than %d bytes", maxCallerName)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("is not UTF-8 text")
+	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) && r != ' ' }):
+		return fmt.Errorf("has a control or formatting character")
+	case strings.TrimSpace(name) != name:
+		return fmt.Errorf("begins or ends with a space")
+	}
+	return nil
+}
+
+// issuedName is the name of a caller with a JWT: its issuer, "#" and its subject. An
+// issuer has no "#" (RFC 8414, section 2), so no two callers share a name, whatever
+// their subjects are.
+func issuedName(issuer, subject string) (string, error) {
+	if err := checkName(issuer); err != nil {
+		return "", fmt.Errorf("its iss %w", err)
+	}
+	if strings.Contains(issuer, "#") {
+		return "", fmt.Errorf("its iss has a fragment")
+	}
+	if err := checkName(subject); err != nil {
+		return "", fmt.Errorf("its sub %w", err)
+	}
+	name := issuer + "#" + subject
+	if err := checkName(name); err != nil {
+		return "", fmt.Errorf("its iss and sub together: %w", err)
+	}
+	return name, nil
+}
+
+// shortName is the key of a TokenInfo's Extra: another name under which the caller may
+// have a table in the policy file.
+const shortName = "unitask.shortName"
+
+// caller is whom a request is from: over HTTP whom its token or its connection stands
+// for, over stdin and stdout the user of this process.
+func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
+	c := unitask.Caller{Name: unitask.LocalOwner(os.Geteuid()), Via: unitask.ViaMCP}
+	table := c.Name
+	if token := tokenOf(extra); token != nil {
+		c.Name, c.Via, table = token.UserID, unitask.ViaHTTP, token.UserID
+		if short, ok := token.Extra[shortName].(string); ok && s.opts.Ceiling.Principals[table] == nil {
+			table = short
+		}
+	}
+	c.Ceiling = s.opts.Ceiling.For(table)
+	return c
+}
+
+// tokenOf is what is known of an HTTP request's caller; nil for a request that did not
+// come by HTTP. One that came by HTTP and past every check of its caller, which Handler
+// rules out, is nobody's.
+func tokenOf(extra *sdk.RequestExtra) *auth.TokenInfo {
+	switch {
+	case extra == nil || extra.TokenInfo == nil && extra.Header == nil:
+		return nil
+	case extra.TokenInfo == nil:
+		return &auth.TokenInfo{UserID: "nobody"}
+	}
+	return extra.TokenInfo
+}
+
+// sees says whose runs a caller sees: those that were made through MCP by the same
+// caller.
+func sees(caller unitask.Caller) func(owner string, via record.Via) bool {
+	return func(owner string, via record.Via) bool {
+		return (via == unitask.ViaMCP || via == unitask.ViaHTTP) && owner == caller.Name
+	}
+}

@@ -1,0 +1,3 @@
+package mcp
+
+func init() { FindSocket = findSocket }

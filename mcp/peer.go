@@ -1,0 +1,109 @@
+package mcp
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+
+	"github.com/unitask/unitask"
+)
+
+// NeedsToken says that the server would serve nobody without tokens: it is for the user of
+// this process, and this system does not tell which user is at the other end of a
+// connection. NewToken makes one.
+func (o *HTTPOptions) NeedsToken() bool {
+	host, _, err := net.SplitHostPort(o.Addr)
+	return err == nil && isLoopback(host) && o.Auth == nil && !o.Anyone && !peersKnown()
+}
+
+// NewToken makes a token for the user of this process, and the Auth that takes it and no
+// other.
+func NewToken() (*Auth, string) {
+	token := rand.Text()
+	return &Auth{tokens: []namedToken{{unitask.LocalOwner(os.Geteuid()), sha256.Sum256([]byte(token))}}}, token
+}
+
+// peerKey is where a connection's context has its peer, a func() (int, error).
+type peerKey struct{}
+
+// withPeer is an http.Server's ConnContext: the user at the other end is looked up once
+// for each connection, with its first request.
+func withPeer(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, peerKey{}, sync.OnceValues(func() (int, error) {
+		return uidBetween(c.RemoteAddr().String(), c.LocalAddr().String())
+	}))
+}
+
+// requestUID is the user at the other end of a request's connection.
+func requestUID(r *http.Request) (int, error) {
+	if look, ok := r.Context().Value(peerKey{}).(func() (int, error)); ok {
+		return look()
+	}
+	own, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return 0, fmt.Errorf("the request came by no connection")
+	}
+	return uidBetween(r.RemoteAddr, own.String())
+}
+
+func uidBetween(peer, own string) (int, error) {
+	a, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return 0, err
+	}
+	b, err := netip.ParseAddrPort(own)
+	if err != nil {
+		return 0, err
+	}
+	if !a.Addr().Unmap().IsLoopback() {
+		return 0, fmt.Errorf("%s is not on this machine", a.Addr())
+	}
+	return peerUID(a, b)
+}
+
+// peers lets in, on a loopback address without tokens, the server's own user: the user at
+// the other end of the connection. With anyone every user of this machine is let in.
+// Each has a name of its own, and the SDK is told of it as of a token's.
+func peers(anyone bool, next http.Handler) http.Handler {
+	type nameKey struct{}
+	named := auth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {
+		name, ok := ctx.Value(nameKey{}).(string)
+		if !ok {
+			return nil, auth.ErrInvalidToken
+		}
+		return &auth.TokenInfo{UserID: name}, nil
+	}, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, err := peerName(r, anyone)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		r = r.Clone(context.WithValue(r.Context(), nameKey{}, name))
+		r.Header.Set("Authorization", "Bearer peer")
+		named.ServeHTTP(w, r)
+	})
+}
+
+// peerName is the name of the user at the other end; the error says why it is not served.
+func peerName(r *http.Request, anyone bool) (string, error) {
+	uid, err := requestUID(r)
+	self := os.Geteuid()
+	switch {
+	case err == nil && (anyone || uid == self):
+		return unitask.LocalOwner(uid), nil
+	case anyone:
+		return unitask.LocalOwnerPrefix + "?", nil
+	case err != nil:
+		return "", fmt.Errorf("this server answers its own user only: %w", err)
+	}
+	return "", fmt.Errorf("this server answers its own user (uid %d) only, and this is uid %d: --token-file lets others in, --loopback-anyone everybody on this machine", self, uid)
+}
