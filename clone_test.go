@@ -88,7 +88,7 @@ func TestClonesDiffer(t *testing.T) {
 // differ runs clones of one template and compares them.
 func differ(t *testing.T, req unitask.Request, pool unitask.PoolSize, clones int) {
 	shape := unitask.Shape{Kernel: req.Kernel, FreshProcess: req.FreshProcess}
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Pool: pool, PoolShape: shape})
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Machines: unitask.Pool(pool, shape)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestDamagedTemplate(t *testing.T) {
 			if err := os.Remove(templates); err != nil {
 				t.Fatal(err)
 			}
-			rt, err := unitask.Open(unitask.Options{Home: home, Warm: func(unitask.Shape) {}})
+			rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.PoolDaemon(nil)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -284,7 +284,7 @@ func TestTemplateMakers(t *testing.T) {
 	var group sync.WaitGroup
 	for range cap(made) {
 		group.Go(func() {
-			rt, err := unitask.Open(unitask.Options{Home: home, Warm: func(unitask.Shape) {}})
+			rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.PoolDaemon(nil)})
 			if err != nil {
 				t.Error(err)
 				return

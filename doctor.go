@@ -52,6 +52,12 @@ func (r *Report) add(name string, err error, detail, remedy string) bool {
 // does.
 func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	r := &Report{OK: true}
+	leave, err := rt.enter()
+	if err != nil {
+		r.add("runtime", err, "", "open another one")
+		return r
+	}
+	defer leave()
 	arch := image.HostArch()
 	qemu, qemuErr := rt.source.QEMU(ctx, arch)
 	r.add("qemu", qemuErr, fmt.Sprintf("%s %s", qemu.Path, qemu.Version), "install or update QEMU")

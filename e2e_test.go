@@ -57,7 +57,7 @@ func TestRuns(t *testing.T) {
 		{"a thread goes on", unitask.Request{Code: goesOn, OutputBytes: 1000}, unitask.OutcomeExited, 5, `y{1000}`, ``, ``},
 	}
 	for _, kernel := range kernels(t) {
-		pooled, err := unitask.Open(unitask.Options{Home: home, Pool: unitask.PoolSize{Max: 2}})
+		pooled, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Max: 2}, unitask.Shape{})})
 		if err != nil {
 			t.Fatal(err)
 		}

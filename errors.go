@@ -14,7 +14,11 @@ import (
 //	*policy.FieldError   the request can't be what it is
 //	*HostError           unitask or the host failed
 //	*GuestError          the machine or its kernel died, or the guest broke the protocol
+//	ErrClosed            the runtime was closed before
 //	context.Cause(ctx)   the caller stopped it
+
+// ErrClosed says that a runtime was closed: it starts nothing any more.
+var ErrClosed = errors.New("the runtime is closed")
 
 // HostError is a failure of unitask or of the host. It has nothing to do with
 // the code.

@@ -1,6 +1,10 @@
 package unitask
 
-import "github.com/unitask/unitask/machine"
+import (
+	"sync"
+
+	"github.com/unitask/unitask/machine"
+)
 
 // EventKind says what an Event is about.
 type EventKind = machine.EventKind
@@ -14,9 +18,25 @@ const (
 	EventCapture EventKind = "capture"          // the capture has ended before the run, and why
 )
 
-// Event tells what a run is doing. It is the only thing that goes upwards while
-// a run is under way.
+// Event tells what a run, or the runtime in the background, is doing. It is the only
+// thing that goes upwards while a run is under way. IO.Events and Options.Events say
+// from where they are called.
 type Event struct {
 	Kind    EventKind
 	Message string // one line for people
+	// RunID is the run's, "" before it has one, and for what belongs to no run.
+	RunID string
+}
+
+// oneAtATime is a sink that is called by one goroutine at a time.
+func oneAtATime(to func(Event)) func(Event) {
+	if to == nil {
+		return func(Event) {}
+	}
+	var mu sync.Mutex
+	return func(e Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		to(e)
+	}
 }

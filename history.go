@@ -89,7 +89,7 @@ func (rt *Runtime) summary(id string) Summary {
 	s.Created, s.Status, s.Owner, s.Via, s.Error = rec.Created, rec.Status, rec.Owner, rec.Via, rec.Error
 	var res Result
 	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
-		s.Outcome, s.ExitCode, s.TotalMs, s.Kernel = res.Outcome, &res.ExitCode, res.Duration.Total, string(res.Kernel)
+		s.Outcome, s.ExitCode, s.TotalMs, s.Kernel = res.Outcome, &res.ExitCode, res.Duration.Total.Milliseconds(), string(res.Kernel)
 	}
 	var denials []json.RawMessage
 	if rec.Denials != nil && json.Unmarshal(rec.Denials, &denials) == nil {
@@ -115,6 +115,12 @@ type Inspection struct {
 	Netlog  []json.RawMessage `json:"netlog"`
 	Console string            `json:"console"`
 	Cut     []string          `json:"cut,omitempty"` // what is longer
+
+	// What the record and the netlog hold, decoded; their JSON has it as it was recorded.
+	Ended     *Result           `json:"-"` // nil as long as the run has no result
+	Denied    []policy.Denial   `json:"-"`
+	Decisions []Decision        `json:"-"`
+	Dropped   map[string]uint64 `json:"-"` // by kind, of what the guest sent
 }
 
 // Inspect reads a run's record and what lies beside it, at most most bytes of each
@@ -140,11 +146,43 @@ func (rt *Runtime) Inspect(id string, most int64) (*Inspection, error) {
 		*part.to = string(text)
 	}
 	for line := range strings.Lines(netlog) {
-		if json.Valid([]byte(line)) { // the last one of an interrupted run may be cut
-			in.Netlog = append(in.Netlog, json.RawMessage(line))
+		var d Decision
+		if json.Unmarshal([]byte(line), &d) == nil { // the last one of an interrupted run may be cut
+			in.Netlog, in.Decisions = append(in.Netlog, json.RawMessage(line)), append(in.Decisions, d)
 		}
 	}
+	var res Result
+	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
+		in.Ended = &res
+	}
+	if rec.Denials != nil {
+		_ = json.Unmarshal(rec.Denials, &in.Denied) // what another version wrote is in the JSON
+	}
+	if rec.Drops != nil {
+		_ = json.Unmarshal(rec.Drops, &in.Dropped)
+	}
 	return in, nil
+}
+
+// Prune removes records: of all but the newest keep, those that are older than age. A run
+// that is under way stays. It returns how many it removed.
+func (rt *Runtime) Prune(keep int, age time.Duration) (removed int, err error) {
+	all, err := rt.Summaries(Filter{})
+	if err != nil {
+		return 0, err
+	}
+	for i, run := range all {
+		if i < keep || time.Since(run.Created) < age {
+			continue
+		}
+		switch err := rt.runs.Remove(run.ID); {
+		case err == nil:
+			removed++
+		case !errors.Is(err, record.ErrRunning) && !errors.Is(err, record.ErrNotFound):
+			return removed, err
+		}
+	}
+	return removed, nil
 }
 
 // recordedRequest is what the record holds of a request, the code and the secrets'

@@ -469,12 +469,12 @@ console.log(n, bytes, bad);`
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Code: code, Args: []string{"/tree"}, MemoryMB: 768, Timeout: 5 * time.Minute,
-				Dirs: []unitask.Mount{{Host: root, Guest: "/tree"}}}, unitask.Options{Home: newHome(t)})
+				Dirs: []unitask.Mount{{Host: root, Guest: "/tree"}}}, unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
 			if err != nil || string(res.Stdout) != fmt.Sprintf("%d %d 0\n", files, files*10000) {
 				t.Fatalf("%+v %v", res, err)
 			}
 			runtime.ReadMemStats(&after)
-			t.Logf("%d files in after %d ms, read after %d ms; the host's heap grew by %d MiB", files, res.Duration.Connect, res.Duration.Run, (int64(after.HeapSys)-int64(before.HeapSys))>>20)
+			t.Logf("%d files in after %d ms, read after %d ms; the host's heap grew by %d MiB", files, res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(), (int64(after.HeapSys)-int64(before.HeapSys))>>20)
 		})
 	}
 }

@@ -68,7 +68,7 @@ func TestNanos(t *testing.T) {
 // A kernel that dies says why.
 func TestNanosDeath(t *testing.T) {
 	needNanos(t, image.HostArch())
-	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Nanos, MemoryMB: 160, Code: `console.log("up"); const a = []; for (;;) a.push(Buffer.alloc(5e6, 1))`}, unitask.Options{Home: newHome(t)})
+	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Nanos, MemoryMB: 160, Code: `console.log("up"); const a = []; for (;;) a.push(Buffer.alloc(5e6, 1))`}, unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
 	if err != nil || res.Outcome != unitask.OutcomeOOM || res.ExitCode != 137 || string(res.Stdout) != "up\n" {
 		t.Errorf("%v %+v", err, res)
 	}

@@ -19,7 +19,7 @@ import (
 // openPool opens a runtime with a pool, and closes it at the end: nothing is left.
 func openPool(t *testing.T, home string, size unitask.PoolSize, shape unitask.Shape) *unitask.Runtime {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: home, Pool: size, PoolShape: shape})
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(size, shape)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestPoolUnderLoad(t *testing.T) {
 
 // A pool that can't be is refused.
 func TestPoolSizeIsChecked(t *testing.T) {
-	_, err := unitask.Open(unitask.Options{Home: t.TempDir(), Pool: unitask.PoolSize{Min: 3, Max: 1}})
+	_, err := unitask.Open(unitask.Options{Home: t.TempDir(), Machines: unitask.Pool(unitask.PoolSize{Min: 3, Max: 1}, unitask.Shape{})})
 	if field := new(policy.FieldError); !errors.As(err, &field) || field.Field != "pool" {
 		t.Errorf("3:1: %v", err)
 	}
@@ -142,7 +142,7 @@ func TestSoak(t *testing.T) {
 		runs = n
 	}
 	home := newHome(t)
-	rt, err := unitask.Open(unitask.Options{Home: home, Pool: unitask.PoolSize{Min: 2, Max: 2}})
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Min: 2, Max: 2}, unitask.Shape{})})
 	if err != nil {
 		t.Fatal(err)
 	}

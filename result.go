@@ -3,12 +3,11 @@ package unitask
 import (
 	"encoding/base64"
 	"encoding/json"
+	"time"
 	"unicode/utf8"
 
-	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/vmm"
 )
 
 // Outcome is how a run ended, apart from its exit code.
@@ -38,8 +37,8 @@ type Result struct {
 	Error     string // one sentence for every outcome but exited
 	Duration  Durations
 
-	Kernel      image.Kernel
-	Accelerator vmm.Accel
+	Kernel      Kernel
+	Accelerator Accel
 	Cloned      bool // the machine was cloned from a template; else booted
 	Pooled      bool // and the clone stood ready
 	MemoryMB    int
@@ -53,12 +52,29 @@ type Result struct {
 	ArtifactsLeft    []record.Refusal
 }
 
-// Durations are a run's parts in milliseconds.
+// Durations are a run's parts; as JSON, in milliseconds.
 type Durations struct {
-	Total   int64 `json:"total"`   // from the request to the end
-	Boot    int64 `json:"boot"`    // until the guest waited for its code
-	Connect int64 `json:"connect"` // until the code was in and started
-	Run     int64 `json:"run"`     // the code itself
+	Total   time.Duration // from the request to the end
+	Boot    time.Duration // until the guest waited for its code
+	Connect time.Duration // until the code was in and started
+	Run     time.Duration // the code itself
+}
+
+// DurationsJSON is the wire form of Durations, in milliseconds.
+type DurationsJSON struct {
+	Total   int64 `json:"total"`
+	Boot    int64 `json:"boot"`
+	Connect int64 `json:"connect"`
+	Run     int64 `json:"run"`
+}
+
+func (d Durations) wire() DurationsJSON {
+	return DurationsJSON{d.Total.Milliseconds(), d.Boot.Milliseconds(), d.Connect.Milliseconds(), d.Run.Milliseconds()}
+}
+
+func (j DurationsJSON) durations() Durations {
+	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	return Durations{ms(j.Total), ms(j.Boot), ms(j.Connect), ms(j.Run)}
 }
 
 // Policy is what was granted and what was not.
@@ -70,24 +86,24 @@ type Policy struct {
 
 // ResultJSON is the wire form of a Result. Streams that are not UTF-8 come as base64.
 type ResultJSON struct {
-	RunID        string       `json:"runId"`
-	Outcome      Outcome      `json:"outcome"`
-	ExitCode     int          `json:"exitCode"`
-	Stdout       string       `json:"stdout"`
-	Stderr       string       `json:"stderr"`
-	StdoutBase64 string       `json:"stdoutBase64,omitempty"`
-	StderrBase64 string       `json:"stderrBase64,omitempty"`
-	Truncated    bool         `json:"truncated"`
-	TimedOut     bool         `json:"timedOut"`
-	OOM          bool         `json:"oom"`
-	Error        string       `json:"error,omitempty"`
-	Duration     Durations    `json:"durationMs"`
-	Kernel       image.Kernel `json:"kernel,omitempty"`
-	Accelerator  vmm.Accel    `json:"accelerator,omitempty"`
-	Cloned       bool         `json:"cloned"`
-	Pooled       bool         `json:"pooled"`
-	MemoryMB     int          `json:"memoryMb,omitempty"`
-	Policy       Policy       `json:"policy"`
+	RunID        string        `json:"runId"`
+	Outcome      Outcome       `json:"outcome"`
+	ExitCode     int           `json:"exitCode"`
+	Stdout       string        `json:"stdout"`
+	Stderr       string        `json:"stderr"`
+	StdoutBase64 string        `json:"stdoutBase64,omitempty"`
+	StderrBase64 string        `json:"stderrBase64,omitempty"`
+	Truncated    bool          `json:"truncated"`
+	TimedOut     bool          `json:"timedOut"`
+	OOM          bool          `json:"oom"`
+	Error        string        `json:"error,omitempty"`
+	Duration     DurationsJSON `json:"durationMs"`
+	Kernel       Kernel        `json:"kernel,omitempty"`
+	Accelerator  Accel         `json:"accelerator,omitempty"`
+	Cloned       bool          `json:"cloned"`
+	Pooled       bool          `json:"pooled"`
+	MemoryMB     int           `json:"memoryMb,omitempty"`
+	Policy       Policy        `json:"policy"`
 
 	Artifacts        []record.Artifact `json:"artifacts,omitempty"`
 	ArtifactsRefused []record.Refusal  `json:"artifactsRefused,omitempty"`
@@ -98,7 +114,7 @@ type ResultJSON struct {
 func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
-		Error: r.Error, Duration: r.Duration, Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
+		Error: r.Error, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
 		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
@@ -125,7 +141,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	}
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
-		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Duration: j.Duration, Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
+		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
 		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {

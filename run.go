@@ -56,6 +56,11 @@ const (
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
 	begin := time.Now()
 	caller = caller.withDefaults()
+	leave, err := rt.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	code, err := checkCode(req)
 	if err != nil {
 		return nil, err
@@ -94,7 +99,15 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	if err := rec.Update(); err != nil {
 		return nil, errors.Join(hostError("record", err), rec.Finish(time.Now()))
 	}
-	rt.opts.Events(Event{EventRecord, rec.ID})
+	tell := streams.Events
+	if tell == nil {
+		tell = rt.opts.Events
+	}
+	streams.Events = func(e Event) {
+		e.RunID = rec.ID
+		tell(e)
+	}
+	streams.Events(Event{Kind: EventRecord, Message: rec.ID})
 	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
 
 	err = rt.run(ctx, code, eff, streams, rec, redactor, res)
@@ -104,7 +117,7 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, hostError("out", e)
 		}
 	}
-	res.Duration.Total = time.Since(begin).Milliseconds()
+	res.Duration.Total = time.Since(begin)
 	var gone *GuestError
 	if errors.As(err, &gone) && redactor != nil { // it quotes the guest
 		err = &GuestError{Reason: redactor.String(gone.Reason), Console: redactor.String(gone.Console)}
@@ -174,9 +187,9 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	if err != nil {
 		return rt.classify(ctx, res, "boot", err)
 	}
-	cfg := machine.Config{Network: network, Console: serial, Events: func(e machine.Event) { rt.opts.Events(Event(e)) }}
+	cfg := machine.Config{Network: network, Console: serial, Events: func(e machine.Event) { streams.Events(Event{Kind: e.Kind, Message: e.Message}) }}
 	get := rt.source.Get
-	if code.cold {
+	if code.cold || rt.opts.Machines.booted {
 		get = rt.source.Boot
 	} else {
 		defer func() {
@@ -201,7 +214,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 			return rt.classify(ctx, res, "record", err)
 		}
 		booted = time.Now()
-		res.Duration.Boot = booted.Sub(start).Milliseconds()
+		res.Duration.Boot = booted.Sub(start)
 		conn, err = m.Connect(ctx, code.inputs.Patience(), code.put)
 		if err != nil && (m.Origin == machine.Booted || ctx.Err() != nil || errors.As(err, new(*guest.ContentError))) {
 			return rt.classify(ctx, res, "connect", m.Explain(err))
@@ -209,14 +222,14 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		if err != nil { // a clone that does not answer: this run boots, and so do the next ones
 			m.Close()
 			m.Unfit(err)
-			rt.opts.Events(Event{EventRetry, "the clone does not answer: " + err.Error() + "; booting instead"})
+			streams.Events(Event{Kind: EventRetry, Message: "the clone does not answer: " + err.Error() + "; booting instead"})
 			get = rt.source.Boot
 		}
 	}
 	defer conn.Close()
-	rt.opts.Events(Event{EventStarted, ""})
+	streams.Events(Event{Kind: EventStarted, Message: ""})
 	started := time.Now()
-	res.Duration.Connect = started.Sub(booted).Milliseconds()
+	res.Duration.Connect = started.Sub(booted)
 
 	stdout := newCapped(eff.OutputBytes, rec.Stdout(), streams.Stdout)
 	stderr := newCapped(eff.OutputBytes, rec.Stderr(), streams.Stderr)
@@ -226,7 +239,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	end, err := conn.Stream(timed, streams.Stdin, plainOut, plainErr)
 	m.Cut() // a guest that says it has ended, and has not, gets no further
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
-	res.Duration.Run = time.Since(started).Milliseconds()
+	res.Duration.Run = time.Since(started)
 	if errors.Is(err, guest.ErrGone) {
 		end, err = m.Afterlife(ctx, err)
 	}
@@ -238,7 +251,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	res.Truncated = stdout.truncated || stderr.truncated
 	rec.Drops, _ = json.Marshal(m.Drops())
 	if err := network.Capture.Err(); err != nil {
-		rt.opts.Events(Event{EventCapture, err.Error()})
+		streams.Events(Event{Kind: EventCapture, Message: err.Error()})
 	}
 	if err != nil {
 		return rt.classify(ctx, res, "run", m.Explain(err))

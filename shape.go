@@ -59,7 +59,12 @@ func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 // of its devices. Where another process is making it, or it is there, it does
 // nothing. It returns whether it made one.
 func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
-	sh, err := withDefaults(sh)
+	leave, err := rt.enter()
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	sh, err = withDefaults(sh)
 	if err != nil {
 		return false, err
 	}
@@ -74,8 +79,49 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	return made, nil
 }
 
-// A pool keeps clones ready: of this process (Options.Pool), or of a pool daemon, from
-// which other processes of its user get them.
+// Machines says where a runtime's machines come from. It is one of Templates, Pool,
+// PoolDaemon and Booted.
+type Machines struct {
+	booted bool
+	from   machine.Options
+	shape  Shape
+}
+
+// Templates clones each run's machine from the template of its kind. The first run of a
+// kind boots, and the runtime then makes the template in the background, until Close.
+func Templates() Machines { return Machines{} }
+
+// Pool is Templates, and keeps clones ready in this process, min of which are of the
+// given shape. Close destroys them.
+func Pool(size PoolSize, shape Shape) Machines {
+	return Machines{from: machine.Options{Pool: size}, shape: shape}
+}
+
+// PoolDaemon uses the clones of the home's pool daemon (Runtime.ServePool) where one
+// runs, else it clones from templates. It makes none: warm is told, by the goroutine
+// that called Run, which one is missing or will soon be used up, to have another process
+// make it (Runtime.MakeTemplate); for a process that ends with its run. nil makes none.
+func PoolDaemon(warm func(Shape)) Machines {
+	if warm == nil {
+		warm = func(Shape) {}
+	}
+	return Machines{from: machine.Options{Lease: true, Warm: warm}}
+}
+
+// Booted boots each run's machine, as Request.Cold does, and makes no templates.
+func Booted() Machines { return Machines{booted: true} }
+
+// check says what is wrong, and gives the shape its defaults.
+func (m Machines) check() (machine.Options, Shape, error) {
+	if err := m.from.Pool.Check(); err != nil {
+		return m.from, m.shape, &policy.FieldError{Field: "pool", Value: fmt.Sprintf("%d:%d", m.from.Pool.Min, m.from.Pool.Max), Reason: err.Error()}
+	}
+	shape, err := withDefaults(m.shape)
+	return m.from, shape, err
+}
+
+// A pool keeps clones ready: of this process (Pool), or of a pool daemon (PoolDaemon),
+// from which other processes of its user get them.
 type (
 	PoolSize   = machine.PoolSize
 	PoolStats  = machine.PoolStats
@@ -92,11 +138,16 @@ var ErrNoPool = machine.ErrNoPool
 var ErrPoolRuns = machine.ErrPoolRuns
 
 // ServePool is the pool daemon of the runtime's home, which must have been opened
-// with a Pool. It returns nil when ctx ends, when it is told to go down, or when no
+// with Pool as its Machines. It returns nil when ctx ends, when it is told to go down, or when no
 // run has come for idle; runs under way on its clones are waited for. The error is
 // ErrPoolRuns where there is one already.
 func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
-	if err := rt.source.Serve(ctx, idle, rt.opts.PoolShape); err != nil {
+	leave, err := rt.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := rt.source.Serve(ctx, idle, rt.opts.Machines.shape); err != nil {
 		return hostError("pool", err)
 	}
 	return nil

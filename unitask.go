@@ -17,6 +17,11 @@
 //
 // A program that fails is a Result, not an error: errors are for what kept the
 // code from running or its result from being had (see errors.go).
+//
+// A program that embeds unitask imports this package, and policy and record for what is
+// in a ceiling and in a record. These three are stable: what they export changes with a
+// major version only. The other packages are parts of this one; what they export may
+// change with any version.
 package unitask
 
 import (
@@ -25,12 +30,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
-	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
@@ -66,8 +71,8 @@ type Request struct {
 	// DirMax bounds the bytes that one of Dirs brings; 0 is DefaultDirMax.
 	DirMax int64
 
-	Kernel      image.Kernel  // "" is the best there is: nanos where its kernel is vendored, else linux
-	Arch        image.Arch    // "" is the host's; another one is translated
+	Kernel      Kernel        // "" is the best there is: nanos where its kernel is vendored, else linux
+	Arch        Arch          // "" is the host's; another one is translated
 	MemoryMB    int           // of the machine, MiB; 0 is 512
 	Timeout     time.Duration // of the code, from its first line on; 0 is 60 s
 	OutputBytes int64         // kept of each of stdout and stderr; 0 is 16 MiB
@@ -116,6 +121,10 @@ type IO struct {
 	Out string
 	// OutReplace has copies replace files that exist in Out.
 	OutReplace bool
+	// Events, if not nil, is told what this run does, in the place of Options.Events. It
+	// is called from the goroutine that called Run, before Run returns: it may block,
+	// which holds the run up.
+	Events func(Event)
 }
 
 // Options say where and how to run; the zero value will do.
@@ -124,26 +133,20 @@ type Options struct {
 	// ~/.unitask.
 	Home string
 	// Accel is the accelerator; "" is auto.
-	Accel vmm.Accel
-	// Events, if not nil, is told what a run does; see Event. It is called from
-	// the goroutine that runs, and must not block.
+	Accel Accel
+	// Events, if not nil, is told what belongs to no run (images that are built,
+	// templates that are made in the background), and what runs without IO.Events do;
+	// their events have a RunID. Calls come from the goroutines of runs and from the
+	// runtime's own, one at a time; they should not block.
 	Events func(Event)
 	// Upstream is how what the code may reach is reached; the zero value is the
 	// host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
 	// NO_PROXY name.
-	Upstream netstack.Upstream
+	Upstream Upstream
 	// Ceiling is the most that any run gets (policy.FindCeiling); nil is none.
 	Ceiling *policy.Ceiling
-	// Pool keeps clones ready in this process; the zero value keeps none. Close
-	// destroys them. PoolShape is what Min of them are made for.
-	Pool      PoolSize
-	PoolShape Shape
-	// Warm is told of a run that found no template to be cloned from, when it has
-	// ended; nil has the runtime make one in the background, until Close.
-	Warm func(Shape)
-	// PoolDaemon has runs use the clones of the pool daemon of this home (ServePool)
-	// where one runs.
-	PoolDaemon bool
+	// Machines says where machines come from; the zero value is Templates().
+	Machines Machines
 	// Streams of the run, for Run. Runtime.Run has its own.
 	IO
 }
@@ -152,16 +155,19 @@ type Options struct {
 //
 // The Result is not nil once there is a record, also when err is not nil. A ctx
 // that ends stops the machine; err then wraps its cause.
+//
+// The first Run of a kind (kernel, memory) takes some seconds more: before it returns it
+// makes the template that the next ones, of this process or another, are cloned from.
+// A Runtime does that in the background.
 func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
-	if opts.Warm == nil {
-		opts.Warm = func(Shape) {} // there is no background
-	}
 	rt, err := Open(opts)
 	if err != nil {
 		return nil, err
 	}
 	defer rt.Close()
-	return rt.Run(ctx, req, opts.IO)
+	res, err := rt.Run(ctx, req, opts.IO)
+	rt.source.Settle(ctx)
+	return res, err
 }
 
 // Runtime runs requests. Any number of goroutines may call Run at once.
@@ -170,6 +176,22 @@ type Runtime struct {
 	images *image.Store
 	runs   *record.Store
 	source *machine.Source
+
+	mu     sync.Mutex
+	closed bool
+	uses   sync.WaitGroup // of what is under way
+}
+
+// enter notes that something is under way until leave, or says that the runtime is
+// closed.
+func (rt *Runtime) enter() (leave func(), err error) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.closed {
+		return nil, ErrClosed
+	}
+	rt.uses.Add(1)
+	return rt.uses.Done, nil
 }
 
 // DefaultHome is $UNITASK_HOME, or ~/.unitask.
@@ -203,29 +225,25 @@ func Open(opts Options) (*Runtime, error) {
 	if opts.Upstream.Proxy == nil {
 		opts.Upstream.Proxy = environmentProxy()
 	}
-	if opts.Events == nil {
-		opts.Events = func(Event) {}
-	}
-	events := opts.Events
-	images, err := image.Open(opts.Home, nodePayload(), func(msg string) { events(Event{Kind: EventImage, Message: msg}) })
+	opts.Events = oneAtATime(opts.Events)
+	images, err := image.Open(opts.Home, nodePayload(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	if err := opts.Pool.Check(); err != nil {
-		return nil, &policy.FieldError{Field: "pool", Value: fmt.Sprintf("%d:%d", opts.Pool.Min, opts.Pool.Max), Reason: err.Error()}
-	}
-	shape, err := withDefaults(opts.PoolShape)
+	from, shape, err := opts.Machines.check()
 	if err != nil {
 		return nil, err
 	}
+	from.Home, from.Images, from.Accel = opts.Home, images, opts.Accel
+	from.Program = machine.Program{Arg: node.HeapArg, Rehearsal: node.Rehearsal}
+	from.Events = func(e machine.Event) { opts.Events(Event{Kind: e.Kind, Message: e.Message}) }
 	rt := &Runtime{
 		opts:   opts,
 		images: images,
 		runs:   record.Open(filepath.Join(opts.Home, "runs")),
-		source: machine.Open(machine.Options{Home: opts.Home, Images: images, Accel: opts.Accel, Program: machine.Program{Arg: node.HeapArg, Rehearsal: node.Rehearsal}, Pool: opts.Pool, Lease: opts.PoolDaemon, Warm: opts.Warm,
-			Events: func(e machine.Event) { events(Event(e)) }}),
+		source: machine.Open(from),
 	}
-	if opts.Pool.Min > 0 {
+	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
 	return rt, nil
@@ -243,6 +261,14 @@ func (rt *Runtime) Runs() *record.Store { return rt.runs }
 // Pool returns the figures of the runtime's pool; zero without one.
 func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
 
-// Close frees what the runtime holds, its pool's machines among it. Runs under way
-// go on.
-func (rt *Runtime) Close() error { return rt.source.Close() }
+// Close waits for what is under way, runs above all, and frees what the runtime holds,
+// its pool's machines among it. From its call on the runtime starts nothing: every call
+// that would fails with ErrClosed. To end runs, end their contexts. Close may be called
+// more than once; each returns when all is gone.
+func (rt *Runtime) Close() error {
+	rt.mu.Lock()
+	rt.closed = true
+	rt.mu.Unlock()
+	rt.uses.Wait()
+	return rt.source.Close()
+}

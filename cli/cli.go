@@ -16,7 +16,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/vmm"
 )
 
 // Streams are what a command reads and writes. Stdin is passed to the code when
@@ -112,7 +111,7 @@ func wrapArgs(cmd *cobra.Command) {
 
 // open opens the runtime that every command but help works on.
 func (a *app) open() (*unitask.Runtime, error) {
-	return a.openWith(unitask.Options{PoolDaemon: true})
+	return a.openWith(unitask.Options{Machines: unitask.PoolDaemon(nil)})
 }
 
 // homeFolder is the home that --home or the environment names.
@@ -125,7 +124,7 @@ func (a *app) homeFolder() (string, error) {
 
 // openWith adds to the options what every command has.
 func (a *app) openWith(opts unitask.Options) (*unitask.Runtime, error) {
-	opts.Home, opts.Accel, opts.Events = a.home, vmm.Accel(a.accel), a.ui.event(a.verbose)
+	opts.Home, opts.Accel, opts.Events = a.home, unitask.Accel(a.accel), a.ui.event(a.verbose)
 	return unitask.Open(opts)
 }
 

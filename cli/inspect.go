@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"sort"
 	"strconv"
 	"strings"
@@ -14,8 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/netstack"
-	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
 
@@ -35,25 +32,22 @@ func (a *app) inspectCommand() *cobra.Command {
 				}
 				return err
 			}
-			rec, err := runs.Get(id)
+			in, err := rt.Inspect(id, 0)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				all, err := rt.Inspect(id, 0)
-				if err != nil {
-					return err
-				}
-				return a.ui.json(all)
+				return a.ui.json(in)
 			}
-			return a.inspect(runs, rec)
+			a.inspect(in, runs.Path(id, ""))
+			return nil
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the record as one object, streams included")
 	return cmd
 }
 
-func (a *app) inspect(runs *record.Store, rec *record.Record) error {
+func (a *app) inspect(rec *unitask.Inspection, path string) {
 	w := a.std.Stdout
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
@@ -62,10 +56,12 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 	row("status", "%s", rec.Status)
 	row("for", "%s", caller(rec.Owner, rec.Via))
 	row("created", "%s", rec.Created.Local().Format(time.RFC3339))
-	var res unitask.Result
-	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
+	res := rec.Ended
+	if res == nil {
+		res = &unitask.Result{}
+	} else {
 		row("outcome", "%s, exit code %d", res.Outcome, res.ExitCode)
-		row("time", "%d ms: boot %d, connect %d, run %d", res.Duration.Total, res.Duration.Boot, res.Duration.Connect, res.Duration.Run)
+		row("time", "%d ms: boot %d, connect %d, run %d", res.Duration.Total.Milliseconds(), res.Duration.Boot.Milliseconds(), res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds())
 	}
 	if rec.Error != "" {
 		row("error", "%s", safe(rec.Error))
@@ -79,15 +75,12 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 	if rec.Effective != nil {
 		row("effective", "%s", oneLine(rec.Effective))
 	}
-	var denials []policy.Denial
-	if rec.Denials != nil && json.Unmarshal(rec.Denials, &denials) == nil {
-		for _, d := range denials {
-			row("denied", "%s", denial(d))
-		}
+	for _, d := range rec.Denied {
+		row("denied", "%s", denial(d))
 	}
-	summary, decisions := networkTable(runs, rec)
+	summary, decisions := networkTable(rec)
 	row("network", "%s", summary)
-	row("record", "%s", runs.Path(rec.ID, ""))
+	row("record", "%s", path)
 	for _, art := range res.Artifacts {
 		row("artifact", "%s, %d bytes, mode %s, sha256 %s", safe(art.Path), art.Size, art.Mode, art.SHA256)
 	}
@@ -104,22 +97,18 @@ func (a *app) inspect(runs *record.Store, rec *record.Record) error {
 			fmt.Fprintf(w, "and %d more; --json has all\n", more)
 		}
 	}
-	for _, s := range []struct{ title, name string }{{"code", rec.CodeFile}, {"stdout", record.StdoutFile}, {"stderr", record.StderrFile}} {
-		text, err := os.ReadFile(runs.Path(rec.ID, s.name))
-		if err != nil {
-			return err
+	for _, s := range []struct{ title, text string }{{"code", rec.Code}, {"stdout", rec.Stdout}, {"stderr", rec.Stderr}} {
+		if s.text == "" {
+			continue
 		}
-		if len(text) > 0 {
-			fmt.Fprintf(w, "\n--- %s\n", s.title)
-			for _, line := range strings.SplitAfter(string(text), "\n") {
-				fmt.Fprint(w, safeLine(line))
-			}
-			if text[len(text)-1] != '\n' {
-				fmt.Fprintln(w)
-			}
+		fmt.Fprintf(w, "\n--- %s\n", s.title)
+		for line := range strings.Lines(s.text) {
+			fmt.Fprint(w, safeLine(line))
+		}
+		if !strings.HasSuffix(s.text, "\n") {
+			fmt.Fprintln(w)
 		}
 	}
-	return nil
 }
 
 // oneLine is JSON without line breaks.
@@ -149,20 +138,12 @@ func safeLine(line string) string {
 // maxNetRows bounds the table; --json has all.
 const maxNetRows = 100
 
-// networkTable reads the netlog: totals in one line, and a row for each decision.
-func networkTable(runs *record.Store, rec *record.Record) (summary string, rows [][]string) {
-	text, err := os.ReadFile(runs.Path(rec.ID, record.NetlogFile))
-	if err != nil {
-		return err.Error(), nil
-	}
+// networkTable is the netlog: totals in one line, and a row for each decision.
+func networkTable(rec *unitask.Inspection) (summary string, rows [][]string) {
 	var allowed, denied int
 	var up, down int64
-	for _, line := range strings.Split(string(text), "\n") {
-		var d netstack.Decision
-		if json.Unmarshal([]byte(line), &d) != nil {
-			continue
-		}
-		if d.Verdict == netstack.Allowed {
+	for _, d := range rec.Decisions {
+		if d.Verdict == unitask.Allowed {
 			allowed++
 		} else {
 			denied++
@@ -180,11 +161,8 @@ func networkTable(runs *record.Store, rec *record.Record) (summary string, rows 
 			fmt.Sprintf("%d ms", d.DurationMs), safe(d.Reason)})
 	}
 	parts := []string{fmt.Sprintf("%d allowed, %d denied, %d bytes up, %d down", allowed, denied, up, down)}
-	var drops map[string]uint64
-	if json.Unmarshal(rec.Drops, &drops) == nil {
-		for kind, n := range drops {
-			parts = append(parts, fmt.Sprintf("%d %s dropped", n, safe(kind)))
-		}
+	for kind, n := range rec.Dropped {
+		parts = append(parts, fmt.Sprintf("%d %s dropped", n, safe(kind)))
 	}
 	sort.Strings(parts[1:])
 	return strings.Join(parts, ", "), rows

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -117,7 +116,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	for _, w := range held.Ignored {
 		log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", held.File, "key", w.Key, "value", w.Value, "why", "it "+held.Why, "remedy", held.Remedy())
 	}
-	rt, err := unitask.Open(unitask.Options{Home: a.home, Pool: size, PoolShape: unitask.Shape{Kernel: image.Kernel(f.kernel)},
+	rt, err := unitask.Open(unitask.Options{Home: a.home, Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
 		Events: func(e unitask.Event) { log.Debug(e.Message, "event", e.Kind) }})
 	if err != nil {
 		return err

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/image"
 )
 
 func (a *app) poolCommand() *cobra.Command {
@@ -55,11 +54,10 @@ func (f *poolFlags) open(a *app, serve bool) (*unitask.Runtime, error) {
 	if err != nil {
 		return nil, usage(err)
 	}
-	opts := unitask.Options{PoolShape: unitask.Shape{Kernel: image.Kernel(f.kernel), MemoryMB: f.memory, FreshProcess: f.fresh}}
-	if serve {
-		opts.Pool = size
+	if !serve {
+		size = unitask.PoolSize{} // the flags are only checked
 	}
-	return a.openWith(opts)
+	return a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel), MemoryMB: f.memory, FreshProcess: f.fresh})})
 }
 
 func (a *app) poolServe() *cobra.Command {

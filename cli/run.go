@@ -20,7 +20,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -119,7 +118,7 @@ func usageOf(err error) error {
 
 // granted are the fields of a request that the policy decides on.
 func (f *runFlags) granted(cmd *cobra.Command) (unitask.Request, error) {
-	req := unitask.Request{Kernel: image.Kernel(f.kernel), MemoryMB: f.memory, OutputBytes: f.output,
+	req := unitask.Request{Kernel: unitask.Kernel(f.kernel), MemoryMB: f.memory, OutputBytes: f.output,
 		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download,
 		Files: parseMounts(f.files), Dirs: parseMounts(f.dirs), DirMax: f.dirMax, MaxArtifacts: f.artifacts}
 	if cmd.Flags().Changed("memory") && f.memory <= 0 {
@@ -155,7 +154,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return a.failedJSON(f.json, err)
 	}
 	var rt *unitask.Runtime
-	rt, err = a.openWith(unitask.Options{PoolDaemon: true, Ceiling: ceiling, Warm: func(sh unitask.Shape) { warmLater(rt.Images().Home(), sh) }})
+	rt, err = a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { warmLater(rt.Images().Home(), sh) })})
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}
@@ -296,7 +295,7 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 			how = "clone"
 		}
 		a.ui.note("%s on %s: %s %d ms, connect %d ms, run %d ms; record %s", res.Kernel, res.Accelerator,
-			how, res.Duration.Boot, res.Duration.Connect, res.Duration.Run, filepath.Join(rt.Runs().Dir(), res.RunID))
+			how, res.Duration.Boot.Milliseconds(), res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(), filepath.Join(rt.Runs().Dir(), res.RunID))
 	}
 }
 
@@ -341,7 +340,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if req, err = f.granted(cmd); err != nil {
 		return req, false, err
 	}
-	req.Args, req.Arch, req.Cold, req.FreshProcess, req.Path = rest, image.Arch(f.arch), f.cold, f.fresh, "code."+f.lang
+	req.Args, req.Arch, req.Cold, req.FreshProcess, req.Path = rest, unitask.Arch(f.arch), f.cold, f.fresh, "code."+f.lang
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {

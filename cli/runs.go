@@ -128,21 +128,9 @@ func (a *app) runsPrune() *cobra.Command {
 			if err != nil {
 				return usage(fmt.Errorf("--older-than %q: %w", older, err))
 			}
-			all, err := rt.Summaries(unitask.Filter{})
+			removed, err := rt.Prune(keep, age)
 			if err != nil {
 				return err
-			}
-			removed := 0
-			for i, run := range all {
-				if byCount && i < keep || byAge && time.Since(run.Created) < age {
-					continue
-				}
-				switch err := rt.Runs().Remove(run.ID); {
-				case err == nil:
-					removed++
-				case !errors.Is(err, record.ErrRunning) && !errors.Is(err, record.ErrNotFound):
-					return err
-				}
 			}
 			fmt.Fprintf(a.std.Stdout, "%d runs removed\n", removed)
 			return nil

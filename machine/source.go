@@ -243,6 +243,13 @@ func (s *Source) LastFailure() (at time.Time, why string) {
 	return at, why
 }
 
+// Settle waits for what runs in the background; the end of ctx ends it.
+func (s *Source) Settle(ctx context.Context) {
+	stop := context.AfterFunc(ctx, s.stop)
+	defer stop()
+	s.group.Wait()
+}
+
 // Close ends what runs in the background and frees the templates in memory and the
 // pool's machines. Machines that were given out live on.
 func (s *Source) Close() error {

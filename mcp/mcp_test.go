@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 func open(t *testing.T, pool unitask.PoolSize) *unitask.Runtime {
 	t.Helper()
 	testhome.Ready(t, base, image.Linux)
-	rt, err := unitask.Open(unitask.Options{Home: testhome.New(t, base), Pool: pool})
+	rt, err := unitask.Open(unitask.Options{Home: testhome.New(t, base), Machines: unitask.Pool(pool, unitask.Shape{})})
 	if err != nil {
 		t.Fatal(err)
 	}

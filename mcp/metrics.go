@@ -68,7 +68,7 @@ func (m *metrics) ran(res *unitask.Result, waited time.Duration) {
 	case res.Cloned:
 		from = "clone"
 	}
-	m.start.WithLabelValues(from).Observe(float64(res.Duration.Boot+res.Duration.Connect) / 1000)
+	m.start.WithLabelValues(from).Observe((res.Duration.Boot + res.Duration.Connect).Seconds())
 	m.bytes.WithLabelValues("stdout").Add(float64(len(res.Stdout)))
 	m.bytes.WithLabelValues("stderr").Add(float64(len(res.Stderr)))
 	for _, a := range res.Artifacts {

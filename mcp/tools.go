@@ -202,7 +202,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
 	_ = s.sdk.ResourceUpdated(context.WithoutCancel(ctx), &sdk.ResourceUpdatedNotificationParams{URI: runsURI + res.RunID})
 	s.metrics.ran(res, waited)
-	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total, "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
+	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
 	out := &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0}
 	out.Content = append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res)...)
 	return out, res, nil
@@ -270,7 +270,7 @@ func (s *Server) mount(text string) unitask.Mount {
 func report(res *unitask.Result) string {
 	var b strings.Builder
 	if res.Outcome == unitask.OutcomeExited {
-		fmt.Fprintf(&b, "exit code %d, %d ms", res.ExitCode, res.Duration.Run)
+		fmt.Fprintf(&b, "exit code %d, %d ms", res.ExitCode, res.Duration.Run.Milliseconds())
 	} else {
 		fmt.Fprintf(&b, "%s: %s", res.Outcome, visible(res.Error))
 	}

@@ -141,7 +141,7 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 	}
 	run := []string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--code-file", s.script}
 	pool := "4:4"
-	pooled, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Pool: unitask.PoolSize{Min: 4, Max: 4}, PoolShape: shape})
+	pooled, err := unitask.Open(unitask.Options{Accel: vmm.TCG, Machines: unitask.Pool(unitask.PoolSize{Min: 4, Max: 4}, shape)})
 	if err != nil {
 		return false, err
 	}
