@@ -1,8 +1,9 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: all demo test attack check build vendor image setup bench dist clean
+.PHONY: all demo test race attack check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
+GOTEST ?= $(GO) test
 STATICCHECK = bin/staticcheck
 TESTFLAGS ?=
 OTHER_ARCH = $(if $(filter x86_64,$(shell uname -m)),arm64,amd64)
@@ -19,7 +20,14 @@ demo: image
 test: image
 	@hack/setup --test
 	bin/unitask image vendor --arch $(OTHER_ARCH)
-	$(GO) test -p 1 -timeout 30m $(TESTFLAGS) ./...
+	$(GOTEST) -p 1 -timeout 30m $(TESTFLAGS) ./...
+
+# The race detector, which needs a C compiler: the short tests of all packages, and real
+# runs that use each goroutine of a run once: streams, network, clones, a pool, a server.
+RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$
+race: image
+	CGO_ENABLED=1 $(GOTEST) -race -short -timeout 15m ./...
+	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 15m -run '$(RACE_RUNS)' .
 
 # The attack suites of all rooms, as one table: attack, expected, seen.
 attack: image

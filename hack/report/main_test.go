@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What go test says of a real module with tests of every ending.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":           "module x\ngo 1.26\n",
+		"good/a_test.go":   "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Run(\"sub\", func(*testing.T) {}) }\nfunc TestSkipped(t *testing.T) { t.Log(\"first\"); t.Skip(\"wants a moon\") }\n",
+		"bad/a_test.go":    "package a\nimport (\"fmt\"; \"testing\")\nfunc TestBad(t *testing.T) { fmt.Println(\"printed\"); t.Run(\"inner\", func(t *testing.T) { t.Error(\"it is broken\") }) }\n",
+		"panics/a_test.go": "package a\nimport \"testing\"\nfunc TestMain(*testing.M) { panic(\"no main\") }\n",
+		"broken/a_test.go": "package a\nfunc TestBroken(t *testing.T) {}\n",
+		"none/a.go":        "package none\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	for packages, want := range map[string]struct {
+		status int
+		says   []string
+		last   string
+	}{
+		"./good":   {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon"}, "2 passed, 0 failed, 1 skipped"},
+		"./bad":    {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed", "FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
+		"./panics": {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
+		"./broken": {1, []string{"FAILED x/broken", "undefined: testing"}, "0 passed, 1 failed, 0 skipped"},
+		"./none":   {1, nil, "0 passed, 0 failed, 0 skipped"},
+		"./...":    {1, []string{"ok  \tx/good", "it is broken", "no main", "undefined: testing"}, "2 passed, 4 failed, 1 skipped"},
+	} {
+		var out, errs strings.Builder
+		status := run([]string{packages}, &out, &errs)
+		if status != want.status {
+			t.Errorf("%s: status %d", packages, status)
+		}
+		for _, text := range want.says {
+			if !strings.Contains(out.String(), text) {
+				t.Errorf("%s does not say %q", packages, text)
+			}
+		}
+		if !strings.HasSuffix(out.String(), "\n"+want.last+"\n") {
+			t.Errorf("%s does not end with %q", packages, want.last)
+		}
+		if t.Failed() {
+			t.Fatalf("%s%s", out.String(), errs.String())
+		}
+	}
+}
