@@ -164,24 +164,20 @@ func TestCancel(t *testing.T) {
 	home := newHome(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("changed my mind")
-	started := make(chan struct{})
-	go func() {
-		<-started
-		time.Sleep(300 * time.Millisecond)
+	// The first line that it prints to stderr ends it.
+	var begin time.Time
+	streams := unitask.IO{Stderr: writerFunc(func(p []byte) (int, error) {
+		begin = time.Now()
 		cancel(why)
-	}()
-	begin := time.Now()
-	res, err := unitask.Run(ctx, unitask.Request{Code: `console.log("up"); setInterval(()=>{}, 1000)`}, unitask.Options{Home: home, Events: func(e unitask.Event) {
-		if e.Kind == unitask.EventStarted {
-			begin = time.Now()
-			close(started)
-		}
-	}})
+		return len(p), nil
+	})}
+	res, err := unitask.Run(ctx, unitask.Request{Code: `require("fs").writeSync(1, "up\n"); setTimeout(() => console.error("now"), 50); setInterval(() => {}, 1000)`},
+		unitask.Options{Home: home, IO: streams})
 	if !errors.Is(err, why) || res == nil || res.Outcome != unitask.OutcomeCancelled || unitask.ExitCode(res, err) != 130 {
 		t.Fatalf("%v, %+v", err, res)
 	}
 	if took := time.Since(begin); took > 2*time.Second {
-		t.Errorf("stopped %s after the start", took)
+		t.Errorf("stopped after %s", took)
 	}
 	if string(res.Stdout) != "up\n" {
 		t.Errorf("what was printed before is lost: %q", res.Stdout)
@@ -193,11 +189,9 @@ func TestQEMUKilledFromOutside(t *testing.T) {
 	home := newHome(t)
 	res, err := unitask.Run(t.Context(), unitask.Request{Code: `console.log("up"); setInterval(()=>{}, 1000)`}, unitask.Options{Home: home, Events: func(e unitask.Event) {
 		if e.Kind == unitask.EventStarted {
-			time.AfterFunc(200*time.Millisecond, func() {
-				for _, pid := range qemuChildren(t, os.Getpid()) {
-					_ = syscall.Kill(pid, syscall.SIGKILL)
-				}
-			})
+			for _, pid := range qemuChildren(t, os.Getpid()) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
 		}
 	}})
 	var host *unitask.HostError
@@ -247,6 +241,7 @@ func TestNothingLeft(t *testing.T) {
 		}
 	}
 	once() // whatever is set up once is set up now
+	unitask.Settle(t.Context(), rt)
 	before := inventory(t)
 	rounds := 20
 	if n, err := strconv.Atoi(os.Getenv("UNITASK_TEST_ROUNDS")); err == nil {
@@ -260,7 +255,7 @@ func TestNothingLeft(t *testing.T) {
 		group.Go(once)
 	}
 	group.Wait()
-	time.Sleep(200 * time.Millisecond)
+	unitask.Settle(t.Context(), rt)
 	if after := inventory(t); after != before {
 		t.Errorf("before: %+v\nafter:  %+v", before, after)
 	}

@@ -44,3 +44,6 @@ func (c contents) Put(f guest.File, content io.Reader) error {
 	c[f.Path] = string(text)
 	return err
 }
+
+// Settle waits for what a runtime does in the background.
+func Settle(ctx context.Context, rt *Runtime) { rt.source.Settle(ctx) }

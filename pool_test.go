@@ -158,8 +158,8 @@ func TestSoak(t *testing.T) {
 			})
 		}
 		group.Wait()
+		unitask.Settle(t.Context(), rt)
 		poolHas(t, rt, "full", idle)
-		time.Sleep(300 * time.Millisecond)
 	}
 	some(max(runs/5, 10))
 	before, rss := inventory(t), resident(t)

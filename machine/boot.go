@@ -33,25 +33,33 @@ func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, err
 	if err != nil {
 		return nil, err
 	}
-	known := s.knownAccel(spec)
-	if s.opts.Accel == vmm.Auto {
+	var m *Machine
+	err = best(ctx, candidates, s.opts.Accel, s.knownAccel(spec), cfg, func(accel vmm.Accel) (err error) {
+		spec.Accel = accel
+		if m, err = s.BootOnce(ctx, spec, cfg); err == nil {
+			s.Works(spec)
+		}
+		return err
+	})
+	return m, err
+}
+
+// best boots on one candidate after the other until one works. Under Auto the one that
+// is known to work comes first, and hardware that is not has one try.
+func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cfg Config, boot func(vmm.Accel) error) error {
+	if wish == vmm.Auto {
 		candidates = knownFirst(candidates, known)
 	}
 	var failures []error
 	for _, accel := range candidates {
 		tries := 2
-		if accel != vmm.TCG && accel != known && s.opts.Accel == vmm.Auto {
+		if accel != vmm.TCG && accel != known && wish == vmm.Auto {
 			tries = 1
 		}
-		spec.Accel = accel
 		for try := range tries {
-			m, err := s.BootOnce(ctx, spec, cfg)
-			if err == nil {
-				s.Works(spec)
-				return m, nil
-			}
-			if ctx.Err() != nil {
-				return nil, err
+			err := boot(accel)
+			if err == nil || ctx.Err() != nil {
+				return err
 			}
 			failures = append(failures, fmt.Errorf("%s: %w", accel, err))
 			if try+1 < tries && errors.Is(err, context.DeadlineExceeded) {
@@ -62,11 +70,11 @@ func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, err
 		}
 		cfg.event(EventAccel, failures[len(failures)-1].Error())
 	}
-	err = errors.Join(failures...)
-	if s.opts.Accel != vmm.Auto && s.opts.Accel != vmm.TCG {
+	err := errors.Join(failures...)
+	if wish != vmm.Auto && wish != vmm.TCG {
 		err = fmt.Errorf("accelerator %w; --accel auto picks one that works, --accel tcg works everywhere", err)
 	}
-	return nil, err
+	return err
 }
 
 // knownFirst moves the accelerator that worked before to the front; those that

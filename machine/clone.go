@@ -12,33 +12,70 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// Clone returns a machine that stood ready, or else one that is restored from the
-// template of machines like this; the error is fs.ErrNotExist where there is none. A
-// template that does not work is dropped.
+// Get returns a machine whose guest waits for its code: one that stands ready, a clone
+// of a template where there is one, else freshly booted.
+func (s *Source) Get(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
+	return get(ctx, s, spec, cfg)
+}
+
+// Clone is Get, but boots nothing; the error is fs.ErrNotExist where there is no
+// template.
 func (s *Source) Clone(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
+	return clone(ctx, s, spec, cfg)
+}
+
+// ways are how a machine can be had; a Source has them all.
+type ways interface {
+	// pooled and leased return a clone that stood ready, here or in the daemon, or nil.
+	pooled(Spec) *Machine
+	leased(context.Context, Spec) *Machine
+	// spawn starts a clone of the spec's template.
+	spawn(context.Context, Spec) (*Machine, error)
+	// open has a clone run on a network, or closes it.
+	open(context.Context, *Machine, Config) error
+	Boot(context.Context, Spec, Config) (*Machine, error)
+	// templateFailed drops a template.
+	templateFailed(Spec, error)
+}
+
+func get(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error) {
+	m, err := clone(ctx, w, spec, cfg)
+	if err == nil || ctx.Err() != nil {
+		return m, err
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		cfg.event(EventRetry, err.Error()+"; booting instead")
+	}
+	return w.Boot(ctx, spec, cfg)
+}
+
+func clone(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error) {
 	for _, ready := range []func() *Machine{
-		func() *Machine { return s.takeOwn(spec) },
-		func() *Machine { return s.takeLeased(ctx, spec) },
+		func() *Machine { return w.pooled(spec) },
+		func() *Machine { return w.leased(ctx, spec) },
 	} {
-		if m := ready(); m != nil && m.open(ctx, cfg) == nil {
+		if m := ready(); m != nil && w.open(ctx, m, cfg) == nil {
 			return m, nil
 		}
 	}
-	m, err := s.spawn(ctx, spec)
+	m, err := w.spawn(ctx, spec)
 	if err != nil {
-		return nil, err
-	}
-	if err := m.open(ctx, cfg); err != nil {
-		if ctx.Err() == nil { // else it is the run that was given up
-			s.templateFailed(spec, err)
+		if errors.Is(err, ErrTemplate) {
+			w.templateFailed(spec, err)
 		}
 		return nil, err
 	}
-	m.unfit = func(err error) { s.templateFailed(spec, err) }
+	if err := w.open(ctx, m, cfg); err != nil {
+		if ctx.Err() == nil { // else it is the run that was given up
+			w.templateFailed(spec, err)
+		}
+		return nil, err
+	}
+	m.unfit = func(err error) { w.templateFailed(spec, err) }
 	return m, nil
 }
 
-func (s *Source) takeOwn(spec Spec) *Machine {
+func (s *Source) pooled(spec Spec) *Machine {
 	if s.pool == nil {
 		return nil
 	}
@@ -46,7 +83,7 @@ func (s *Source) takeOwn(spec Spec) *Machine {
 	return m
 }
 
-func (s *Source) takeLeased(ctx context.Context, spec Spec) *Machine {
+func (s *Source) leased(ctx context.Context, spec Spec) *Machine {
 	if !s.opts.Lease {
 		return nil
 	}
@@ -61,9 +98,6 @@ func (s *Source) takeLeased(ctx context.Context, spec Spec) *Machine {
 func (s *Source) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 	snapshot, err := s.loaded.load(s.templates, spec.Key())
 	if err != nil {
-		if errors.Is(err, ErrTemplate) {
-			s.templateFailed(spec, err)
-		}
 		return nil, err
 	}
 	defer snapshot.Close()
@@ -115,7 +149,7 @@ func (m *Machine) run(ctx context.Context) error {
 }
 
 // open gives a clone a network and has it run. Where that fails the machine is closed.
-func (m *Machine) open(ctx context.Context, cfg Config) error {
+func (*Source) open(ctx context.Context, m *Machine, cfg Config) error {
 	timed, cancel := context.WithTimeout(ctx, cloneDeadline)
 	defer cancel()
 	cfg.Network.Link = m.link
@@ -185,6 +219,10 @@ type maker struct{ *Source }
 // spawn starts a clone; it makes the template that is missing.
 func (mk maker) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 	m, err := mk.Source.spawn(ctx, spec)
+	if errors.Is(err, ErrTemplate) {
+		mk.templateFailed(spec, err)
+		err = fs.ErrNotExist
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err = mk.MakeTemplate(ctx, spec); err == nil {
 			m, err = mk.Source.spawn(ctx, spec)

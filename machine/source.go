@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -132,21 +131,6 @@ func (c Config) event(kind EventKind, msg string) {
 	if c.Events != nil {
 		c.Events(Event{kind, msg})
 	}
-}
-
-// Get returns a machine whose guest waits for its code: one that stands ready, a clone
-// of a template where there is one, else freshly booted.
-func (s *Source) Get(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
-	if CanClone {
-		m, err := s.Clone(ctx, spec, cfg)
-		if err == nil || ctx.Err() != nil {
-			return m, err
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			cfg.event(EventRetry, err.Error()+"; booting instead")
-		}
-	}
-	return s.Boot(ctx, spec, cfg)
 }
 
 // Warm sees to it that later machines like this one can be cloned: that there is a

@@ -230,6 +230,9 @@ func (s *Templates) Check(key string) error {
 // Load loads the template of a key. The error is fs.ErrNotExist where there is none,
 // or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
 func (s *Templates) Load(key string) (*Snapshot, error) {
+	if !CanClone {
+		return nil, fs.ErrNotExist
+	}
 	o, err := s.open(key)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,12 @@ func (m *Machine) saveState(ctx context.Context) ([]byte, error) {
 		err   error
 	}
 	done := make(chan saved, 1)
+	defer func() { // whatever comes: the reader ends with its socket
+		ours.Close()
+		<-done
+	}()
 	go func() {
+		defer close(done)
 		state, err := io.ReadAll(io.LimitReader(ours, maxState+1))
 		done <- saved{state, err}
 	}()

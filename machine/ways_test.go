@@ -1,0 +1,166 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/vmm"
+)
+
+// Which machine a run gets, and what becomes of a template that does not work: without
+// a machine.
+
+// play is a source that plays what a case says; it writes down what was done.
+type play struct {
+	own, lease        *Machine // that stand ready
+	spawnErr, bootErr error
+	opens             map[*Machine]error
+	cancel            func() // called by the first open that fails, if not nil
+	did               []string
+}
+
+var (
+	ownOne, leasedOne = &Machine{Origin: Pooled}, &Machine{Origin: Pooled}
+	spawnedOne        = &Machine{Origin: Cloned}
+	bootedOne         = &Machine{Origin: Booted}
+)
+
+func (p *play) note(what string) { p.did = append(p.did, what) }
+
+func (p *play) pooled(Spec) *Machine                  { p.note("pool"); return p.own }
+func (p *play) leased(context.Context, Spec) *Machine { p.note("lease"); return p.lease }
+func (p *play) templateFailed(Spec, error)            { p.note("drop") }
+func (p *play) spawn(context.Context, Spec) (*Machine, error) {
+	p.note("spawn")
+	if p.spawnErr != nil {
+		return nil, p.spawnErr
+	}
+	*spawnedOne = Machine{Origin: Cloned}
+	return spawnedOne, nil
+}
+func (p *play) open(_ context.Context, m *Machine, _ Config) error {
+	p.note("open")
+	err := p.opens[m]
+	if err != nil && p.cancel != nil {
+		p.cancel()
+	}
+	return err
+}
+func (p *play) Boot(context.Context, Spec, Config) (*Machine, error) {
+	p.note("boot")
+	return bootedOne, p.bootErr
+}
+
+func TestGet(t *testing.T) {
+	bad := errors.New("it does not come up")
+	for name, c := range map[string]struct {
+		play  play
+		want  *Machine
+		did   string
+		event string // part of it
+	}{
+		"one stands ready":              {play{own: ownOne}, ownOne, "pool open", ""},
+		"one stands ready elsewhere":    {play{lease: leasedOne}, leasedOne, "pool lease open", ""},
+		"one that stood ready died":     {play{own: ownOne, lease: leasedOne, opens: map[*Machine]error{ownOne: bad}}, leasedOne, "pool open lease open", ""},
+		"both did":                      {play{own: ownOne, lease: leasedOne, opens: map[*Machine]error{ownOne: bad, leasedOne: bad}}, spawnedOne, "pool open lease open spawn open", ""},
+		"none stands ready":             {play{}, spawnedOne, "pool lease spawn open", ""},
+		"no template":                   {play{spawnErr: fs.ErrNotExist}, bootedOne, "pool lease spawn boot", ""},
+		"a damaged template":            {play{spawnErr: fmt.Errorf("%w: memory", ErrTemplate)}, bootedOne, "pool lease spawn drop boot", "template is damaged: memory; booting instead"},
+		"no descriptors left":           {play{spawnErr: errors.New("too many open files")}, bootedOne, "pool lease spawn boot", "too many open files; booting instead"},
+		"a template that does not work": {play{opens: map[*Machine]error{spawnedOne: bad}}, bootedOne, "pool lease spawn open drop boot", "it does not come up; booting instead"},
+		"the run is given up":           {play{opens: map[*Machine]error{spawnedOne: context.Canceled}, cancel: func() {}}, nil, "pool lease spawn open", ""},
+		"nothing works":                 {play{spawnErr: fs.ErrNotExist, bootErr: bad}, nil, "pool lease spawn boot", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if c.play.cancel != nil {
+				c.play.cancel = cancel
+			}
+			var events []string
+			m, err := get(ctx, &c.play, Spec{}, Config{Events: func(e Event) { events = append(events, e.Message) }})
+			if (err == nil) != (c.want != nil) || err == nil && m != c.want {
+				t.Errorf("%+v %v", m, err)
+			}
+			if did := strings.Join(c.play.did, " "); did != c.did {
+				t.Errorf("it did %q, not %q", did, c.did)
+			}
+			if got := strings.Join(events, "\n"); got != c.event {
+				t.Errorf("it told %q", got)
+			}
+			if err == nil { // only a template's own clone says something of the template
+				m.Unfit(bad)
+				dropped := strings.Join(c.play.did, " ") == c.did+" drop"
+				if dropped != (m == spawnedOne) {
+					t.Errorf("unfit: %q", c.play.did)
+				}
+			}
+		})
+	}
+}
+
+// On which accelerators a boot is tried, and how often.
+func TestBest(t *testing.T) {
+	hangs := fmt.Errorf("the guest did not come up: %w", context.DeadlineExceeded)
+	fails := errors.New("no such device")
+	kvm, tcg := vmm.KVM, vmm.TCG
+	for name, c := range map[string]struct {
+		candidates  []vmm.Accel
+		wish, known vmm.Accel
+		answers     map[vmm.Accel][]error // of each try; beyond them it works
+		tried       string
+		err         string // parts of it, by |
+	}{
+		"the first works":               {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", nil, "kvm", ""},
+		"KVM is broken":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}}, "kvm tcg", ""},
+		"KVM hangs, and has one try":    {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {hangs}}, "kvm tcg", ""},
+		"it is known that TCG does":     {[]vmm.Accel{kvm, tcg}, vmm.Auto, tcg, nil, "tcg", ""},
+		"known KVM hangs once":          {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs}}, "kvm kvm", ""},
+		"known KVM does no more":        {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs, hangs}}, "kvm kvm tcg", ""},
+		"what is known is gone":         {[]vmm.Accel{tcg}, vmm.Auto, kvm, nil, "tcg", ""},
+		"TCG hangs once":                {[]vmm.Accel{tcg}, vmm.Auto, "", map[vmm.Accel][]error{tcg: {hangs}}, "tcg tcg", ""},
+		"a failure is not tried again":  {[]vmm.Accel{tcg}, vmm.Auto, "", map[vmm.Accel][]error{tcg: {fails}}, "tcg", "tcg: no such device"},
+		"KVM was asked for":             {[]vmm.Accel{kvm}, kvm, "", map[vmm.Accel][]error{kvm: {hangs, hangs}}, "kvm kvm", "accelerator kvm|--accel auto picks one that works"},
+		"each says why":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}, tcg: {hangs, fails}}, "kvm tcg tcg", "kvm: no such device|tcg: the guest did not come up|tcg: no such device"},
+		"no accelerator is a candidate": {nil, vmm.Auto, "", nil, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var tried []string
+			given := slices.Clone(c.candidates)
+			err := best(t.Context(), c.candidates, c.wish, c.known, Config{}, func(a vmm.Accel) error {
+				tried = append(tried, string(a))
+				left := c.answers[a]
+				if len(left) == 0 {
+					return nil
+				}
+				c.answers[a] = left[1:]
+				return left[0]
+			})
+			if got := strings.Join(tried, " "); got != c.tried {
+				t.Errorf("it tried %q", got)
+			}
+			if (err == nil) != (c.err == "") {
+				t.Fatal(err)
+			}
+			for part := range strings.SplitSeq(c.err, "|") {
+				if err != nil && !strings.Contains(err.Error(), part) {
+					t.Errorf("%v: no %q", err, part)
+				}
+			}
+			if !slices.Equal(given, c.candidates) {
+				t.Error("the caller's list was changed")
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	tries := 0
+	err := best(ctx, []vmm.Accel{kvm, tcg}, vmm.Auto, "", Config{}, func(vmm.Accel) error { tries++; cancel(); return context.Canceled })
+	if !errors.Is(err, context.Canceled) || tries != 1 {
+		t.Errorf("given up: %d tries, %v", tries, err)
+	}
+}
