@@ -42,11 +42,11 @@ var mayImport = map[string][]string{
 	"internal/exact":      {},
 	"internal/socketpair": {},
 
-	"hack/attack":   {"internal/attack"},
-	"hack/bench":    {"", "image", "image/tfs", "mcp", "policy", "vmm"},
-	"hack/dist":     {},
-	"hack/report":   {},
-	"hack/testhome": {"", "image", "machine"},
+	"hack/attack":       {"internal/attack"},
+	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
+	"hack/dist":         {},
+	"hack/report":       {},
+	"internal/testhome": {"", "image", "machine"},
 }
 
 type goPackage struct {

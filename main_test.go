@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/hack/testhome"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
 )
 
 // baseHome is the folder whose parts and images the tests use. Each test that

@@ -18,8 +18,8 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/cli"
-	"github.com/unitask/unitask/hack/testhome"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
 )
 
 func TestMain(m *testing.M) {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,14 +17,14 @@ import (
 )
 
 // The pool daemon hands clones out: over a socket that only its own user may open,
-// a run asks for a clone of its exact kind, and gets the descriptors of its network
-// and its console. Everything else (policy, network, record, streams) stays in the
+// a run asks for a clone of its exact kind, and gets the descriptors of its network,
+// its console and its monitor. Everything else (policy, network, record, streams) stays in the
 // run's own process: the daemon sees neither code nor secret, and can widen nothing.
 // It holds the process, which it kills when the run's connection ends, however that
 // came about.
 //
 // One line of JSON each way, descriptors beside the answer (SCM_RIGHTS: network,
-// console); then, when the machine has ended, a line with its status.
+// console, monitor); then, when the machine has ended, a line with its status.
 
 // Names in the home.
 const (
@@ -54,36 +53,6 @@ type leaseReply struct {
 	Status *PoolStatus `json:"status,omitempty"`
 }
 
-// Serve is the pool daemon of the source's home, which must have been opened with a
-// Pool; about is the shape that it tells of. It returns nil when ctx ends, when it is
-// told to go down, or when no run has come for idle; runs under way on its clones are
-// waited for. The error is ErrPoolRuns where there is one already.
-func (s *Source) Serve(ctx context.Context, idle time.Duration, about Shape) error {
-	if s.pool == nil {
-		return errors.New("there is no pool: snapshots need Linux, and the pool a size")
-	}
-	unlock, err := lockFile(filepath.Join(s.opts.Home, poolLock))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	l, err := listenPool(s.opts.Home)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	srv := newLeaseServer(s.lender(about), cancel)
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
-	srv.group.Go(func() { srv.sleep(ctx, idle) })
-	srv.accept(l)
-	cancel()
-	srv.group.Wait()
-	_ = os.Remove(filepath.Join(s.opts.Home, poolSocket))
-	return nil
-}
-
 // lockFile takes a lock for as long as the process lives.
 func lockFile(name string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
@@ -108,23 +77,6 @@ func inDir(dir, name string) (short string, done func(), err error) {
 		return "", nil, err
 	}
 	return fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), name), func() { f.Close() }, nil
-}
-
-func listenPool(home string) (*net.UnixListener, error) {
-	_ = os.Remove(filepath.Join(home, poolSocket)) // of one that was killed: we have the lock
-	name, done, err := inDir(home, poolSocket)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	before := unix.Umask(0o177)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	unix.Umask(before)
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // by a name that is no longer good
-	return l, nil
 }
 
 // dialPool connects to the home's daemon, which must be our own user's.
@@ -157,219 +109,6 @@ func ownPeer(conn *net.UnixConn) bool {
 		own = err == nil && int(cred.Uid) == os.Getuid()
 	})
 	return own
-}
-
-// loan is a running machine that the server hands out.
-type loan interface {
-	// Lend gives away the machine's network, console and monitor, with what the run
-	// should know of it.
-	Lend() (leaseReply, []*os.File, error)
-	// Exited is closed when it has ended; Exit then says how.
-	Exited() <-chan struct{}
-	Exit() (vmm.Exit, error)
-	// Close kills it.
-	Close() error
-}
-
-// lender is whose machines they are.
-type lender struct {
-	// take returns a machine of exactly the kind that is asked for, or an error.
-	take    func(context.Context, leaseRequest) (loan, error)
-	status  func() PoolStatus
-	lastRun func() time.Time
-	close   func() // destroys those that nobody has taken
-}
-
-// lender is a source whose pool is lent.
-func (s *Source) lender(about Shape) lender {
-	started := time.Now()
-	return lender{
-		take: func(ctx context.Context, req leaseRequest) (loan, error) {
-			m, err := s.takeFor(ctx, req)
-			if err != nil {
-				return nil, err
-			}
-			return lent{m}, nil
-		},
-		status: func() PoolStatus {
-			return PoolStatus{Pid: os.Getpid(), Started: started, Min: s.pool.size.Min, Max: s.pool.size.Max, Shape: about, PoolStats: s.pool.figures()}
-		},
-		lastRun: s.pool.lastRun,
-		close:   s.pool.close,
-	}
-}
-
-// errNoClone says that a run gets none, and does without.
-var errNoClone = errors.New("no clone stands ready")
-
-// takeFor returns a running clone of exactly the kind that is asked for.
-func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error) {
-	spec, known := s.pool.known(req.Key)
-	if !known {
-		im, err := s.opts.Images.Lookup(req.Kernel, req.Arch)
-		if err != nil {
-			return nil, err
-		}
-		if spec, err = s.Spec(ctx, im, req.MemoryMB, req.FreshProcess); err != nil {
-			return nil, err
-		}
-		if spec.Key() != req.Key { // another version of us asks
-			return nil, errNoClone
-		}
-	}
-	m, ok := s.pool.take(spec)
-	if !ok {
-		return nil, errNoClone
-	}
-	if err := m.run(ctx); err != nil { // a spare is restored here, where its state is
-		m.Close()
-		return nil, err
-	}
-	return m, nil
-}
-
-// lent is a machine as a loan.
-type lent struct{ *Machine }
-
-func (l lent) Exited() <-chan struct{} { return l.vm.Exited() }
-func (l lent) Exit() (vmm.Exit, error) { return l.vm.Status() }
-
-func (l lent) Lend() (leaseReply, []*os.File, error) {
-	ends, err := l.vm.Lend()
-	if err != nil {
-		return leaseReply{}, nil, err
-	}
-	// The link is the run's alone from now on: its end is the machine's.
-	return leaseReply{OK: true, Jail: l.Jail(), Pid: l.vm.Pid(), Pooled: l.Origin == Pooled}, []*os.File{l.link, ends.Console, ends.Monitor}, nil
-}
-
-type leaseServer struct {
-	lender
-	down    func()
-	clients chan struct{}
-	group   sync.WaitGroup
-
-	mu      sync.Mutex
-	running int
-}
-
-func newLeaseServer(from lender, down func()) *leaseServer {
-	return &leaseServer{lender: from, down: down, clients: make(chan struct{}, poolClients)}
-}
-
-// accept serves connections until the listener is closed. What is beyond the bound is
-// turned away.
-func (s *leaseServer) accept(l *net.UnixListener) {
-	for {
-		conn, err := l.AcceptUnix()
-		if err != nil {
-			return
-		}
-		select {
-		case s.clients <- struct{}{}:
-			s.group.Go(func() {
-				defer func() { <-s.clients }()
-				defer conn.Close()
-				s.serve(conn)
-			})
-		default:
-			conn.Close()
-		}
-	}
-}
-
-// runs is how many runs are under way on the pool's machines.
-func (s *leaseServer) runs(add int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running += add
-	return s.running
-}
-
-// sleep ends the daemon when no run has come for a while.
-func (s *leaseServer) sleep(ctx context.Context, idle time.Duration) {
-	for ctx.Err() == nil {
-		left := idle - time.Since(s.lastRun())
-		if left <= 0 && s.runs(0) == 0 {
-			s.down()
-			return
-		}
-		select {
-		case <-time.After(max(left, poolTick)):
-		case <-ctx.Done():
-		}
-	}
-}
-
-func (s *leaseServer) serve(conn *net.UnixConn) {
-	if !ownPeer(conn) {
-		return
-	}
-	_ = conn.SetDeadline(time.Now().Add(poolPatience))
-	var req leaseRequest
-	if err := readLine(conn, &req); err != nil {
-		return
-	}
-	switch req.Op {
-	case "clone":
-		ctx, cancel := context.WithTimeout(context.Background(), poolPatience)
-		defer cancel()
-		m, err := s.take(ctx, req)
-		if err != nil {
-			_ = writeLine(conn, leaseReply{}, nil)
-			return
-		}
-		defer m.Close()
-		s.hand(conn, m)
-	case "status":
-		st := s.status()
-		st.Running = s.runs(0)
-		_ = writeLine(conn, leaseReply{OK: true, Status: &st}, nil)
-	case "down":
-		_ = writeLine(conn, leaseReply{OK: true}, nil)
-		s.down()
-		s.close()
-		_ = conn.SetDeadline(time.Time{}) // it is told by the connection's end that we are gone
-	}
-}
-
-// hand gives a machine out, and holds its process until it or its run has ended.
-func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
-	reply, files, err := m.Lend()
-	if err != nil {
-		_ = writeLine(conn, leaseReply{}, nil)
-		return
-	}
-	fds := make([]int, len(files))
-	for i, f := range files {
-		fds[i] = int(f.Fd())
-	}
-	err = writeLine(conn, reply, unix.UnixRights(fds...))
-	for _, f := range files {
-		f.Close()
-	}
-	if err != nil {
-		return
-	}
-	_ = conn.SetDeadline(time.Time{})
-	s.runs(1)
-	defer s.runs(-1)
-	gone := make(chan struct{})
-	go func() { // until conn is closed, below
-		_, _ = conn.Read(make([]byte, 1)) // it says nothing: it is there or not
-		close(gone)
-	}()
-	select {
-	case <-gone:
-		m.Close()
-	case <-m.Exited():
-	}
-	if exit, err := m.Exit(); err == nil {
-		_ = conn.SetWriteDeadline(time.Now().Add(poolPatience))
-		_ = writeLine(conn, exit, nil)
-	}
-	conn.Close()
-	<-gone
 }
 
 // lease gets a running clone from the home's pool daemon.

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/hack/testhome"
+	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 )
 

@@ -22,8 +22,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/hack/testhome"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
