@@ -465,7 +465,7 @@ func TestAttackHosts(t *testing.T) {
 		{"Origin: https://evil.example/https://app.example", "403"}, {"Origin: https://APP.example", "403"}, {"Origin: https://app.example/", "403"}, {"Origin: http://localhost:1", "403"}, {"Origin: http://127.0.0.1:1", "403"},
 		{"Origin: file://", "403"}, {"Origin: chrome-extension://abc", "403"}, {"Origin: https://app.example https://evil.example", "403"},
 	} {
-		attack.Check(t, c.header, c.want, status(t, url, strings.ReplaceAll(c.header, "PORT", port)))
+		attack.Check(t, strings.ReplaceAll(c.header, host, "127.0.0.1:PORT"), c.want, status(t, url, strings.ReplaceAll(c.header, "PORT", port)))
 	}
 	attack.Check(t, "two Origins, one of them good", "403", status(t, url, "Origin: https://app.example", "Origin: https://evil.example"))
 	attack.Check(t, "a good Origin for a stranger's Host", "403", status(t, url, "Origin: https://app.example", "Host: evil.example"))

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/netip"
@@ -17,7 +18,7 @@ func SDK(s *Server) *sdk.Server { return s.sdk }
 
 // QueueOf returns the calls that wait and the runs under way.
 func QueueOf(s *Server) (waiting, running int) {
-	s.queue.change(func() { waiting, running = s.queue.waiting, s.queue.running })
+	s.queue.change(func() { waiting, running = len(s.queue.waiting), s.queue.running })
 	return waiting, running
 }
 
@@ -34,6 +35,39 @@ func Granted(s *Server, principal, args string) (policy.Effective, []policy.Deni
 	}
 	return req.Resolve(caller.Ceiling)
 }
+
+// SetDoctor puts another doctor in.
+func SetDoctor(s *Server, check func(context.Context) *unitask.Report) { s.checkups.check = check }
+
+// Doctor calls the tool, without a wire.
+func Doctor(ctx context.Context, s *Server) (*unitask.Report, error) {
+	return s.report(ctx, s.caller(nil))
+}
+
+// MaxCallerSessions and MaxCallerStreams bound what one caller holds.
+const (
+	MaxCallerSessions = maxCallerSessions
+	MaxCallerStreams  = maxCallerStreams
+	DoctorFresh       = doctorFresh
+)
+
+// Line is a queue for tests: enter waits for a slot and returns how it is left.
+type Line struct{ q *queue }
+
+func NewLine(slots, most int, shared bool) Line {
+	q := newQueue(slots, most, 0, 0, func(int, int) {})
+	if shared {
+		q.share()
+	}
+	return Line{q}
+}
+
+func (l Line) Enter(ctx context.Context, caller string) (leave func(), err error) {
+	return l.q.enter(ctx, caller, func(int) {})
+}
+
+// HidePaths is what a remote caller is told in the place of a message.
+func HidePaths(dir, home, text string) string { return newHider(dir, home).all(text) }
 
 // Report is a result as a model reads it.
 func Report(res *unitask.Result) string { return report(res) }

@@ -72,7 +72,10 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		events.SetMaxBytes(eventBytes)
 		many.Stateless, many.EventStore, many.SessionTimeout = false, events, sessionIdle
 	}
-	mcp := s.byRevision(sdk.NewStreamableHTTPHandler(server, one), sdk.NewStreamableHTTPHandler(server, &many))
+	if opts.several() {
+		s.queue.share()
+	}
+	mcp := s.bounded(s.byRevision(sdk.NewStreamableHTTPHandler(server, one), s.counted(opts.Stateless, sdk.NewStreamableHTTPHandler(server, &many))))
 	var protect func(http.Handler) http.Handler
 	mux := http.NewServeMux()
 	if opts.Auth != nil {
@@ -97,6 +100,32 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		fmt.Fprintln(w, "ok")
 	})
 	return mux, nil
+}
+
+// several says that there may be several callers.
+func (o *HTTPOptions) several() bool {
+	return o.Anyone || o.Auth != nil && len(o.Auth.tokens) != 1
+}
+
+// counted bounds the sessions of a caller: what is posted without one begins one.
+func (s *Server) counted(none bool, sessions http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if none || r.Method != http.MethodPost || r.Header.Get("Mcp-Session-Id") != "" {
+			sessions.ServeHTTP(w, r)
+			return
+		}
+		live := map[string]bool{}
+		for session := range s.sdk.Sessions() {
+			live[session.ID()] = true
+		}
+		began, err := s.visitors.newSession(callerOf(r), live)
+		if err != nil {
+			s.tooMany(w, err)
+			return
+		}
+		defer func() { began(w.Header().Get("Mcp-Session-Id")) }()
+		sessions.ServeHTTP(w, r)
+	})
 }
 
 // check says what is wrong with the options.
@@ -188,11 +217,7 @@ func (o *HTTPOptions) guard(next http.Handler) http.Handler {
 func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if session := r.Header.Get("Mcp-Session-Id"); r.Method == http.MethodDelete && session != "" { // the SDK waits for its calls
-			caller := ""
-			if token := auth.TokenInfoFromContext(r.Context()); token != nil {
-				caller = token.UserID
-			}
-			s.sessions.end(session, caller)
+			s.sessions.end(session, callerOf(r))
 		}
 		if r.Method != http.MethodPost {
 			sessions.ServeHTTP(w, r)

@@ -5,105 +5,205 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/time/rate"
 )
 
-// queue bounds the runs under way and the calls that wait for one.
+// queue bounds the runs under way and the calls that wait for one. A run that ends makes
+// room for the caller that has the fewest runs under way, and of several for the one that
+// was served the longest ago: a caller with one call does not wait for another's fifty.
 type queue struct {
-	slots     chan struct{}
-	most      int // waiting
-	perCaller int
-	perMinute int
+	slots     int // runs at once
+	most      int // calls that wait
+	perCaller int // of one caller, under way and waiting; 0 is no bound
+	perMinute int // of one caller; 0 is no bound
 	gauge     func(waiting, running int)
 
+	shared atomic.Bool // there may be several callers
+
 	mu      sync.Mutex
-	waiting int
+	waiting []*ticket
 	running int
+	served  uint64 // how many have been let in
 	callers map[string]*callerLoad
 }
 
 // callerLoad is what one caller has under way.
 type callerLoad struct {
-	runs int
-	rate *rate.Limiter
+	running, waiting int
+	served           uint64 // when it was let in last
+	rate             *rate.Limiter
+}
+
+// ticket is a call that waits.
+type ticket struct {
+	load *callerLoad
+	in   chan struct{} // closed when it is let in
 }
 
 // maxCallers bounds the callers that are remembered for their rate.
 const maxCallers = 10_000
 
 func newQueue(concurrent, most, perCaller, perMinute int, gauge func(waiting, running int)) *queue {
-	return &queue{slots: make(chan struct{}, concurrent), most: most, perCaller: perCaller, perMinute: perMinute, gauge: gauge, callers: map[string]*callerLoad{}}
+	return &queue{slots: concurrent, most: most, perCaller: perCaller, perMinute: perMinute, gauge: gauge, callers: map[string]*callerLoad{}}
 }
 
 // errBusy says that a call was not taken on.
 var errBusy = errors.New("busy")
 
-// enter waits for a slot; leave gives it back. ahead is told of how many are before it,
-// if it has to wait. The error wraps errBusy where there is no room to wait.
+// LimitError says which bound a caller has reached.
+type LimitError struct {
+	Limit string // the bound's name: "queue", "caller-concurrent", …
+	Most  int
+	Text  string // what is under way, and what to do
+}
+
+func (e *LimitError) Error() string { return errBusy.Error() + ": " + e.Text }
+func (e *LimitError) Unwrap() error { return errBusy }
+
+// share says that there are several callers: none of them has all the slots, and none all
+// the places to wait.
+func (q *queue) share() { q.shared.Store(true) }
+
+// slotsOfOne are the runs that one caller may have at once. Where there are several
+// callers and several slots, one slot is always for another caller: a run can take a day,
+// and is not ended for those that wait.
+func (q *queue) slotsOfOne() int {
+	if q.shared.Load() && q.slots > 1 {
+		return q.slots - 1
+	}
+	return q.slots
+}
+
+// placesOfOne are the calls of one caller that may wait: half of all where there are
+// several callers.
+func (q *queue) placesOfOne() int {
+	if q.shared.Load() && q.most > 1 {
+		return q.most / 2
+	}
+	return q.most
+}
+
+// enter waits for a slot; leave gives it back. ahead is told of how many wait, if it has
+// to wait. The error is a *LimitError where there is no room to wait.
 func (q *queue) enter(ctx context.Context, caller string, ahead func(int)) (leave func(), err error) {
-	load, before, err := q.admit(caller)
+	t, before, err := q.admit(caller)
 	if err != nil {
 		return nil, err
 	}
-	entered := false
-	defer func() {
-		if !entered {
-			q.change(func() { q.waiting--; load.runs-- })
-		}
-	}()
 	select {
-	case q.slots <- struct{}{}:
+	case <-t.in:
 	default:
 		ahead(before)
 		select {
-		case q.slots <- struct{}{}:
+		case <-t.in:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			if q.giveUp(t) {
+				return nil, context.Cause(ctx)
+			}
 		}
 	}
-	entered = true
-	q.change(func() { q.waiting--; q.running++ })
 	return sync.OnceFunc(func() {
-		<-q.slots
-		q.change(func() { q.running--; load.runs-- })
+		q.change(func() {
+			q.running--
+			t.load.running--
+			q.letIn()
+		})
 	}), nil
 }
 
-// admit counts a call as waiting, or says why not.
-func (q *queue) admit(caller string) (load *callerLoad, before int, err error) {
+// giveUp takes a ticket out of the queue; false is that it was let in meanwhile.
+func (q *queue) giveUp(t *ticket) (out bool) {
 	q.change(func() {
-		if load = q.callers[caller]; load == nil {
-			for name, l := range q.callers { // any that is idle makes room
-				if len(q.callers) < maxCallers {
-					break
-				}
-				if l.runs == 0 {
-					delete(q.callers, name)
-				}
+		for i, other := range q.waiting {
+			if other == t {
+				q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
+				t.load.waiting--
+				out = true
+				return
 			}
-			load = &callerLoad{rate: rate.NewLimiter(rate.Limit(float64(q.perMinute)/60), q.perMinute)}
-			q.callers[caller] = load
-		}
-		switch {
-		case q.waiting >= q.most && len(q.slots) == cap(q.slots):
-			err = fmt.Errorf("%w: %d runs are under way and %d wait: try again in a moment", errBusy, q.running, q.waiting)
-		case q.perCaller > 0 && load.runs >= q.perCaller:
-			err = fmt.Errorf("%w: you have %d runs under way, which is your bound: wait for one", errBusy, load.runs)
-		case q.perMinute > 0 && !load.rate.Allow():
-			err = fmt.Errorf("%w: %d runs a minute is your bound: try again in a moment", errBusy, q.perMinute)
-		default:
-			before = q.waiting
-			q.waiting++
-			load.runs++
 		}
 	})
-	return load, before, err
+	return out
+}
+
+// admit puts a call into the queue, or says why not.
+func (q *queue) admit(caller string) (t *ticket, before int, err error) {
+	q.change(func() {
+		load := q.load(caller)
+		direct := q.running < q.slots && load.running < q.slotsOfOne() && load.waiting == 0
+		switch {
+		case !direct && len(q.waiting) >= q.most:
+			err = &LimitError{"queue", q.most, fmt.Sprintf("%d runs are under way and %d wait: try again in a moment", q.running, len(q.waiting))}
+		case !direct && load.waiting >= q.placesOfOne():
+			err = &LimitError{"caller-queue", q.placesOfOne(), fmt.Sprintf("%d of your calls wait, and the other places are for other callers: wait for one", load.waiting)}
+		case q.perCaller > 0 && load.running+load.waiting >= q.perCaller:
+			err = &LimitError{"caller-concurrent", q.perCaller, fmt.Sprintf("you have %d runs under way, which is your bound: wait for one", load.running+load.waiting)}
+		case q.perMinute > 0 && !load.rate.Allow():
+			err = &LimitError{"caller-per-minute", q.perMinute, fmt.Sprintf("%d runs a minute is your bound: try again in a moment", q.perMinute)}
+		default:
+			t, before = &ticket{load, make(chan struct{})}, len(q.waiting)
+			q.waiting = append(q.waiting, t)
+			load.waiting++
+			q.letIn()
+		}
+	})
+	return t, before, err
+}
+
+// load is what a caller has under way.
+func (q *queue) load(caller string) *callerLoad {
+	load := q.callers[caller]
+	if load == nil {
+		for name, l := range q.callers { // any that is idle makes room
+			if len(q.callers) < maxCallers {
+				break
+			}
+			if l.running+l.waiting == 0 {
+				delete(q.callers, name)
+			}
+		}
+		load = &callerLoad{rate: rate.NewLimiter(rate.Limit(float64(q.perMinute)/60), q.perMinute)}
+		q.callers[caller] = load
+	}
+	return load
+}
+
+// letIn fills the free slots.
+func (q *queue) letIn() {
+	for q.running < q.slots {
+		next := -1
+		for i, t := range q.waiting {
+			if t.load.running < q.slotsOfOne() && (next < 0 || t.load.before(q.waiting[next].load)) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return
+		}
+		t := q.waiting[next]
+		q.waiting = append(q.waiting[:next], q.waiting[next+1:]...)
+		q.served++
+		q.running++
+		t.load.waiting--
+		t.load.running++
+		t.load.served = q.served
+		close(t.in)
+	}
+}
+
+// before says whose turn it is.
+func (l *callerLoad) before(other *callerLoad) bool {
+	if l.running != other.running {
+		return l.running < other.running
+	}
+	return l.served < other.served
 }
 
 func (q *queue) change(do func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	do()
-	q.gauge(q.waiting, q.running)
+	q.gauge(len(q.waiting), q.running)
 }

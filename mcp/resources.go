@@ -63,13 +63,13 @@ func onlyURIs(next sdk.MethodHandler) sdk.MethodHandler {
 }
 
 func (s *Server) read(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-	uri := req.Params.URI
-	contents, err := s.resource(s.caller(req.Extra), uri)
+	uri, caller := req.Params.URI, s.caller(req.Extra)
+	contents, err := s.resource(caller, uri)
 	if errors.Is(err, record.ErrNotFound) {
 		return nil, sdk.ResourceNotFoundError(uri)
 	}
 	if err != nil {
-		return nil, err
+		return nil, s.tell(caller, err)
 	}
 	contents.URI = uri
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{contents}}, nil
@@ -98,7 +98,7 @@ func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceConte
 		return contentsOf(data, mimeType(name)), nil
 	}
 	if rest == "" {
-		in, err := s.rt.Inspect(id, partBytes)
+		in, err := s.inspection(caller, id)
 		if err != nil {
 			return nil, err
 		}
@@ -175,9 +175,10 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 		if ours {
 			list.Resources = nil
 		}
-		page, err := s.rt.Summaries(unitask.Filter{Whose: sees(s.caller(req.GetExtra())), Before: after, Limit: pageSize + 1})
+		caller := s.caller(req.GetExtra())
+		page, err := s.rt.Summaries(unitask.Filter{Whose: sees(caller), Before: after, Limit: pageSize + 1})
 		if err != nil {
-			return nil, err
+			return nil, s.tell(caller, err)
 		}
 		if len(page) > pageSize {
 			page = page[:pageSize]
@@ -197,9 +198,10 @@ func (s *Server) complete(_ context.Context, req *sdk.CompleteRequest) (*sdk.Com
 	if ref != nil && strings.HasPrefix(ref.URI, runsURI) {
 		switch arg.Name {
 		case "id":
-			all, err := s.rt.Summaries(unitask.Filter{Whose: sees(s.caller(req.Extra))})
+			caller := s.caller(req.Extra)
+			all, err := s.rt.Summaries(unitask.Filter{Whose: sees(caller)})
 			if err != nil {
-				return nil, err
+				return nil, s.tell(caller, err)
 			}
 			for _, run := range all {
 				values = append(values, run.ID)

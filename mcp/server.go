@@ -60,6 +60,9 @@ type Server struct {
 	mu       sync.Mutex
 	draining bool // no call is taken any more
 	sessions sessions
+	visitors visitors
+	checkups checkups
+	hider    hider // of the host's paths, from remote callers
 }
 
 // instructions are what a client's model is told of the server as a whole.
@@ -95,7 +98,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{rt: rt, opts: opts, metrics: newMetrics()}
+	s := &Server{rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor}, hider: newHider(opts.Dir, rt.Images().Home())}
 	s.queue = newQueue(opts.MaxConcurrent, opts.MaxQueue, opts.CallerConcurrent, opts.CallerPerMinute, s.metrics.waiting)
 	if s.snippets, err = readSnippets(opts.Prompts); err != nil {
 		return nil, err

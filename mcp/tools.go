@@ -85,26 +85,34 @@ func (s *Server) addTools() {
 		}),
 		// It runs what it is told to, but in a machine of its own, which it can't leave.
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false, OpenWorldHint: &yes},
-	}, s.runCode)
+	}, told(s, s.runCode))
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "inspect_run", Title: "Inspect a run",
 		Description: "Show the record of a run: what was asked, what was granted, how it ended, what it printed, and every network connection it tried.",
 		InputSchema: inputSchema[inspectArgs](nil), OutputSchema: &jsonschema.Schema{Type: "object"},
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
-	}, s.inspectRun)
+	}, told(s, s.inspectRun))
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "list_runs", Title: "List runs", Description: "List earlier runs, the newest first.",
 		InputSchema: inputSchema[listArgs](func(p map[string]*jsonschema.Schema) {
 			p["limit"].Minimum, p["limit"].Maximum = float(1), float(maxListed)
 		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
-	}, s.listRuns)
+	}, told(s, s.listRuns))
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "doctor", Title: "Check the installation", Description: "Check everything that a run needs on this host, and boot a machine. It takes some seconds.",
 		InputSchema: inputSchema[struct{}](nil),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
-	}, s.doctor)
+	}, told(s, s.doctor))
 	s.sdk.AddReceivingMiddleware(explainArguments)
+}
+
+// told has a tool's errors told to its caller as the caller may know them.
+func told[In, Out any](s *Server, tool sdk.ToolHandlerFor[In, Out]) sdk.ToolHandlerFor[In, Out] {
+	return func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {
+		res, out, err := tool(ctx, req, in)
+		return res, out, s.tell(s.caller(req.Extra), err)
+	}
 }
 
 func float[N int | float64](n N) *float64 { f := float64(n); return &f }
@@ -203,6 +211,9 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	_ = s.sdk.ResourceUpdated(context.WithoutCancel(ctx), &sdk.ResourceUpdatedNotificationParams{URI: runsURI + res.RunID})
 	s.metrics.ran(res, waited)
 	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
+	if remote(caller) {
+		s.hider.result(res)
+	}
 	out := &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0}
 	out.Content = append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res)...)
 	return out, res, nil
@@ -211,8 +222,12 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 // request is what a call of a caller asks for.
 func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, error) {
 	ext, ok := languages[in.Language]
+	dir := unitask.GuestDir(s.opts.Dir)
+	if remote(caller) { // to whom it would tell where the server runs
+		dir = remoteDir
+	}
 	req := unitask.Request{
-		Code: in.Code, Path: "code." + ext, Args: in.Args, Env: in.Env, Dir: unitask.GuestDir(s.opts.Dir), AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
+		Code: in.Code, Path: "code." + ext, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
 	}
 	switch {
@@ -235,10 +250,10 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		return req, errors.New("code is not UTF-8 text")
 	}
 	for _, m := range in.Files {
-		req.Files = append(req.Files, s.mount(m))
+		req.Files = append(req.Files, s.mount(caller, m))
 	}
 	for _, m := range in.Dirs {
-		req.Dirs = append(req.Dirs, s.mount(m))
+		req.Dirs = append(req.Dirs, s.mount(caller, m))
 	}
 	for _, name := range in.Secrets {
 		if req.Secrets == nil {
@@ -257,10 +272,17 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	return req, nil
 }
 
-// mount takes relative paths from the server's folder.
-func (s *Server) mount(text string) unitask.Mount {
+// remoteDir is the working directory of remote callers' code, inside.
+const remoteDir = "/work"
+
+// mount takes relative paths from the server's folder. They are at the same path inside,
+// or for remote callers below remoteDir.
+func (s *Server) mount(caller unitask.Caller, text string) unitask.Mount {
 	m := unitask.ParseMount(text)
 	if m.Host != "" && !path.IsAbs(m.Host) {
+		if m.Guest == "" && remote(caller) {
+			m.Guest = path.Join(remoteDir, m.Host)
+		}
 		m.Host = path.Join(s.opts.Dir, m.Host)
 	}
 	return m
@@ -338,12 +360,22 @@ func mimeType(name string) string {
 }
 
 func (s *Server) inspectRun(_ context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *unitask.Inspection, error) {
-	id, err := s.find(s.caller(req.Extra), in.RunID)
+	caller := s.caller(req.Extra)
+	id, err := s.find(caller, in.RunID)
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := s.rt.Inspect(id, partBytes)
+	found, err := s.inspection(caller, id)
 	return nil, found, err
+}
+
+// inspection is a run's record as a caller may see it.
+func (s *Server) inspection(caller unitask.Caller, id string) (*unitask.Inspection, error) {
+	found, err := s.rt.Inspect(id, partBytes)
+	if err == nil && remote(caller) {
+		s.hider.inspection(found)
+	}
+	return found, err
 }
 
 // find returns the id that a caller means, of a run that it may see. Another's run is
@@ -375,19 +407,24 @@ func (s *Server) listRuns(_ context.Context, req *sdk.CallToolRequest, in listAr
 	if in.Limit == 0 {
 		in.Limit = 20
 	}
-	list, err := s.rt.Summaries(unitask.Filter{Status: in.Status, Limit: in.Limit, Whose: sees(s.caller(req.Extra))})
+	caller := s.caller(req.Extra)
+	list, err := s.rt.Summaries(unitask.Filter{Status: in.Status, Limit: in.Limit, Whose: sees(caller)})
+	for i := range list {
+		if remote(caller) {
+			list[i].Error = s.hider.all(list[i].Error)
+		}
+	}
 	return nil, listResult{list}, err
 }
 
-func (s *Server) doctor(ctx context.Context, _ *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *unitask.Report, error) {
-	leave, err := s.queue.enter(ctx, "", func(int) {})
+func (s *Server) doctor(ctx context.Context, req *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *unitask.Report, error) {
+	caller := s.caller(req.Extra)
+	report, err := s.report(ctx, caller)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer leave()
-	report := s.rt.Doctor(ctx)
-	if s.opts.Policy != nil {
-		report.Ceiling(s.opts.Policy, nil)
+	if remote(caller) {
+		s.hider.report(report)
 	}
 	if !report.OK {
 		return &sdk.CallToolResult{IsError: true}, report, nil

@@ -1,0 +1,168 @@
+package mcp
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// Callers over HTTP are not told where things are on the host: not the paths of files that
+// they were given, not the policy's file, not the folders that an error is about. What
+// they name themselves is theirs to see.
+
+// remote says that a caller is told no paths of the host.
+func remote(c unitask.Caller) bool { return c.Via == unitask.ViaHTTP }
+
+// hiddenPath stands in the place of a path.
+const hiddenPath = "[path]"
+
+// absolutePath is one as it stands in a message: in quotes, or up to what ends a word.
+var absolutePath = regexp.MustCompile(`"/[^"/][^"]*"|(^|[\s'=(\[<,:])/[^\s"',:;()\[\]<>/][^\s"',:;()\[\]<>]*`)
+
+// hider takes paths of the host out of messages.
+type hider struct{ known *strings.Replacer }
+
+// newHider knows the folders that messages are most likely about, which may have blanks
+// in them. The server's own folder is where relative paths begin.
+func newHider(dir, home string) hider {
+	user, _ := os.UserHomeDir()
+	var pairs []string
+	for _, at := range []struct{ path, shown string }{{dir, "."}, {home, hiddenPath}, {user, hiddenPath}} {
+		for _, path := range []string{at.path, real(at.path)} {
+			if path != "" && path != "/" && !slices.Contains(pairs, path) {
+				pairs = append(pairs, path, at.shown)
+			}
+		}
+	}
+	return hider{strings.NewReplacer(pairs...)}
+}
+
+func real(path string) string {
+	to, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return path
+	}
+	return to
+}
+
+// named hides what is known from a text that has a path of the caller's own.
+func (h hider) named(text string) string { return h.known.Replace(text) }
+
+// all hides every absolute path.
+func (h hider) all(text string) string {
+	return absolutePath.ReplaceAllStringFunc(h.named(text), func(found string) string {
+		if strings.HasPrefix(found, `"`) {
+			return `"` + hiddenPath + `"`
+		}
+		return found[:strings.IndexByte(found, '/')] + hiddenPath
+	})
+}
+
+// error is what a remote caller is told of an error.
+func (h hider) error(err error) error {
+	var field *policy.FieldError
+	if errors.As(err, &field) { // it is about the request
+		return &hiddenError{h.named(err.Error()), err}
+	}
+	return &hiddenError{h.all(err.Error()), err}
+}
+
+type hiddenError struct {
+	text string
+	error
+}
+
+func (e *hiddenError) Error() string { return e.text }
+func (e *hiddenError) Unwrap() error { return e.error }
+
+// tell is what a caller is told of an error.
+func (s *Server) tell(caller unitask.Caller, err error) error {
+	if err == nil || !remote(caller) {
+		return err
+	}
+	return s.hider.error(err)
+}
+
+// result hides in place.
+func (h hider) result(res *unitask.Result) {
+	res.Policy.Ceiling = ""
+	for _, mounts := range []*[]policy.Mount{&res.Policy.Effective.Files, &res.Policy.Effective.Dirs} {
+		shown := slices.Clone(*mounts)
+		for i, m := range shown {
+			shown[i] = policy.Mount{Host: m.Guest, Guest: m.Guest}
+		}
+		*mounts = shown
+	}
+	res.Policy.Denials = slices.Clone(res.Policy.Denials)
+	for i := range res.Policy.Denials {
+		d := &res.Policy.Denials[i]
+		d.Requested, d.Reason, d.Rule = h.named(d.Requested), h.all(d.Reason), ""
+	}
+	res.Error = h.all(res.Error)
+	res.ArtifactsRefused = slices.Clone(res.ArtifactsRefused)
+	for i := range res.ArtifactsRefused {
+		r := &res.ArtifactsRefused[i]
+		r.Reason = h.all(r.Reason)
+	}
+}
+
+// inspection hides in place.
+func (h hider) inspection(in *unitask.Inspection) {
+	rec := *in.Record
+	in.Record = &rec
+	rec.Error = h.all(rec.Error)
+	for _, raw := range []*json.RawMessage{&rec.Request, &rec.Effective, &rec.Denials, &rec.Result} {
+		var v any
+		if *raw == nil || json.Unmarshal(*raw, &v) != nil {
+			continue
+		}
+		*raw, _ = json.Marshal(h.value("", v))
+	}
+}
+
+// value hides in a part of a record, by the names of its members.
+func (h hider) value(key string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, member := range v {
+			switch k {
+			case "host", "real", "rule", "ceiling":
+				delete(v, k)
+			case "env", "args": // the caller's own
+			default:
+				v[k] = h.value(k, member)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = h.value(key, v[i])
+		}
+	case string:
+		switch key {
+		case "error", "reason":
+			return h.all(v)
+		case "requested":
+			return h.named(v)
+		}
+	}
+	return v
+}
+
+// report hides in place.
+func (h hider) report(r *unitask.Report) {
+	for i := range r.Checks {
+		c := &r.Checks[i]
+		c.Detail, c.Remedy = h.all(c.Detail), h.all(c.Remedy)
+	}
+	for i := range r.Accelerators {
+		a := &r.Accelerators[i]
+		a.Reason = h.all(a.Reason)
+	}
+}

@@ -1,0 +1,112 @@
+package mcp
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+)
+
+// Bounds of what one caller holds over HTTP at once, calls aside: these the queue bounds.
+const (
+	maxCallerSessions = 100    // of older revisions; a client has one, and forgets some that it should have ended
+	maxSessions       = 10_000 // of all callers
+	maxCallerStreams  = 128    // requests under way, event streams among them, beyond the calls that may run and wait
+)
+
+// visitors are what callers hold over HTTP.
+type visitors struct {
+	mu       sync.Mutex
+	requests map[string]int    // under way, by caller
+	sessions map[string]string // the caller of each session
+	begins   map[string]int    // sessions that are being made, by caller
+	all      int               // of these
+}
+
+// bounded refuses a caller's request beyond its streams.
+func (s *Server) bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		caller := callerOf(r)
+		if err := s.visitors.enter(caller, maxCallerStreams+s.queue.slotsOfOne()+s.queue.placesOfOne()); err != nil {
+			s.tooMany(w, err)
+			return
+		}
+		defer s.visitors.leave(caller)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// callerOf is the name of a request's caller.
+func callerOf(r *http.Request) string {
+	if token := auth.TokenInfoFromContext(r.Context()); token != nil {
+		return token.UserID
+	}
+	return ""
+}
+
+// tooMany answers a request that is beyond a bound.
+func (s *Server) tooMany(w http.ResponseWriter, err error) {
+	s.metrics.refused(err)
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, err.Error(), http.StatusTooManyRequests)
+}
+
+func (v *visitors) enter(caller string, most int) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.requests == nil {
+		v.requests = map[string]int{}
+	}
+	if v.requests[caller] >= most {
+		return &LimitError{"caller-streams", most, fmt.Sprintf("you have %d requests and event streams open, which is the bound: close one", most)}
+	}
+	v.requests[caller]++
+	return nil
+}
+
+func (v *visitors) leave(caller string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.requests[caller]--; v.requests[caller] == 0 {
+		delete(v.requests, caller)
+	}
+}
+
+// newSession makes room for a session of a caller; began is told its id, "" if none came
+// of it. live are those that there are.
+func (v *visitors) newSession(caller string, live map[string]bool) (began func(id string), err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.sessions == nil {
+		v.sessions, v.begins = map[string]string{}, map[string]int{}
+	}
+	own := v.begins[caller]
+	for id, whose := range v.sessions {
+		switch {
+		case !live[id]:
+			delete(v.sessions, id)
+		case whose == caller:
+			own++
+		}
+	}
+	if own >= maxCallerSessions {
+		return nil, &LimitError{"caller-sessions", maxCallerSessions, fmt.Sprintf("you have %d sessions, which is the bound: end one with DELETE; one that is not used ends after %s", own, sessionIdle)}
+	}
+	if len(v.sessions)+v.all >= maxSessions {
+		return nil, &LimitError{"sessions", maxSessions, fmt.Sprintf("there are %d sessions: try again later", maxSessions)}
+	}
+	v.begins[caller]++
+	v.all++
+	return func(id string) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.all--
+		if v.begins[caller]--; v.begins[caller] == 0 {
+			delete(v.begins, caller)
+		}
+		if id != "" {
+			v.sessions[id] = caller
+		}
+	}, nil
+}
