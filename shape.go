@@ -91,8 +91,8 @@ type Machines struct {
 // kind boots, and the runtime then makes the template in the background, until Close.
 func Templates() Machines { return Machines{} }
 
-// Pool is Templates, and keeps clones ready in this process, min of which are of the
-// given shape. Close destroys them.
+// Pool is Templates, and keeps clones ready in this process: of the given shape size.Min
+// at least, of others as runs ask for them. Close destroys them.
 func Pool(size PoolSize, shape Shape) Machines {
 	return Machines{from: machine.Options{Pool: size}, shape: shape}
 }
@@ -120,13 +120,15 @@ func (m Machines) check() (machine.Options, Shape, error) {
 	return m.from, shape, err
 }
 
-// A pool keeps clones ready: of this process (Pool), or of a pool daemon (PoolDaemon),
-// from which other processes of its user get them.
-type (
-	PoolSize   = machine.PoolSize
-	PoolStats  = machine.PoolStats
-	PoolStatus = machine.PoolStatus
-)
+// PoolSize is how many clones stand ready: Min as soon as they can be made, Max at most,
+// and between the two as many as runs came in the last half minute. Each serves one run.
+type PoolSize = machine.PoolSize
+
+// PoolStats are the figures of a pool.
+type PoolStats = machine.PoolStats
+
+// PoolStatus is what a pool daemon says of itself.
+type PoolStatus = machine.PoolStatus
 
 // ParsePoolSize reads MIN:MAX, or one number for both.
 func ParsePoolSize(s string) (PoolSize, error) { return machine.ParsePoolSize(s) }

@@ -139,8 +139,8 @@ type Options struct {
 	// their events have a RunID. Calls come from the goroutines of runs and from the
 	// runtime's own, one at a time; they should not block.
 	Events func(Event)
-	// Upstream is how what the code may reach is reached; the zero value is the
-	// host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
+	// Upstream resolves and dials the hosts that the policy allows; the zero value uses
+	// the host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
 	// NO_PROXY name.
 	Upstream Upstream
 	// Ceiling is the most that any run gets (policy.FindCeiling); nil is none.
