@@ -242,6 +242,57 @@ func TestDamagedTemplate(t *testing.T) {
 	}
 }
 
+// A template that has had half of its life gets a successor from the run that sees it:
+// that run and the next one are cloned.
+func TestTemplateSuccession(t *testing.T) {
+	needClones(t)
+	home := newHome(t)
+	templates := filepath.Join(home, "templates")
+	if err := os.Remove(templates); err != nil {
+		t.Fatal(err)
+	}
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	if made, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux}); err != nil || !made {
+		t.Fatal(made, err)
+	}
+	cloned := func() {
+		t.Helper()
+		if res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Linux, Code: `1`}, unitask.IO{}); err != nil || !res.Cloned {
+			t.Errorf("%v %+v", err, res)
+		}
+		unitask.Settle(t.Context(), rt)
+	}
+	one := func() (os.FileInfo, string) {
+		t.Helper()
+		dirs, _ := filepath.Glob(filepath.Join(templates, "[0-9a-f]*"))
+		if len(dirs) != 1 {
+			t.Fatalf("%v", dirs)
+		}
+		st, err := os.Stat(dirs[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st, filepath.Join(dirs[0], "uses")
+	}
+	first, uses := one()
+	cloned()
+	if st, _ := one(); !os.SameFile(st, first) {
+		t.Error("a fresh template was replaced")
+	}
+	if err := os.WriteFile(uses, bytes.Repeat([]byte("."), 500), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cloned()
+	if st, _ := one(); os.SameFile(st, first) {
+		t.Error("there is no successor")
+	}
+	cloned()
+}
+
 func edit(name string, at int64) error {
 	f, err := os.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func OpenTemplates(dir string) *Templates { return &Templates{dir} }
 const (
 	maxTemplateAge  = 6 * time.Hour
 	maxTemplateUses = 1000
-	maxTemplates    = 8 // kept; the oldest go first. One has 60 to 200 MiB.
+	maxTemplates    = 8 // kept; those not cloned for longest go first. One has 60 to 200 MiB.
 )
 
 // ErrTemplate says that a template is not whole.
@@ -301,8 +302,8 @@ func (s *Templates) Room(size int64) error {
 	return nil
 }
 
-// Save keeps a snapshot as the template of a key, in one step, and drops the oldest
-// ones beyond a number. The caller holds the key's lock.
+// Save keeps a snapshot as the template of a key, in one step, and drops those
+// not used for longest beyond a number. The caller holds the key's lock.
 func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("save template: %w", err)
@@ -356,13 +357,13 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 // Drop removes the template of a key.
 func (s *Templates) Drop(key string) { _ = os.RemoveAll(filepath.Join(s.dir, digestOf(key))) }
 
-// Prune removes all but the newest keep templates, and what a killed maker left. It
-// returns how many it removed.
+// Prune removes all templates but the keep that were last cloned or made, and what a
+// killed maker left. It returns how many it removed.
 func (s *Templates) Prune(keep int) int {
 	entries, _ := os.ReadDir(s.dir)
 	type aged struct {
-		name    string
-		created time.Time
+		name string
+		used time.Time
 	}
 	var list []aged
 	removed := 0
@@ -375,6 +376,9 @@ func (s *Templates) Prune(keep int) int {
 		switch {
 		case !e.IsDir():
 		case err == nil && e.Name()[0] != '.':
+			if st, err := os.Stat(filepath.Join(s.dir, e.Name(), usesName)); err == nil && st.ModTime().After(info.Created) {
+				info.Created = st.ModTime()
+			}
 			list = append(list, aged{e.Name(), info.Created})
 		default:
 			st, statErr := e.Info()
@@ -384,15 +388,9 @@ func (s *Templates) Prune(keep int) int {
 			}
 		}
 	}
-	for len(list) > keep {
-		oldest := 0
-		for i := range list {
-			if list[i].created.Before(list[oldest].created) {
-				oldest = i
-			}
-		}
-		_ = os.RemoveAll(filepath.Join(s.dir, list[oldest].name))
-		list = append(list[:oldest], list[oldest+1:]...)
+	slices.SortFunc(list, func(a, b aged) int { return b.used.Compare(a.used) })
+	for _, old := range list[min(keep, len(list)):] {
+		_ = os.RemoveAll(filepath.Join(s.dir, old.name))
 		removed++
 	}
 	return removed

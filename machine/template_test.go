@@ -149,6 +149,12 @@ func TestTemplateStore(t *testing.T) {
 	}
 	for i := range maxTemplates + 3 {
 		save(t, s, fmt.Sprint(i))
+		if i > 0 {
+			s.Used("0")
+		}
+	}
+	if err := s.Check("0"); err != nil {
+		t.Errorf("the oldest, which is the one that is used, is gone: %v", err)
 	}
 	left, _ := filepath.Glob(filepath.Join(s.dir, "[0-9a-f]*"))
 	if len(left) != maxTemplates {
