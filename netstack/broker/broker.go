@@ -1,0 +1,411 @@
+// Package broker puts secrets into what a guest sends, on our side of its network: the
+// guest works with a placeholder, and the value goes to the hosts that it is bound to
+// and to no other. It also holds requests against rules by method and path.
+//
+// For that it ends the guest's TLS with a certificate of the run's own authority, reads
+// HTTP/1 and HTTP/2, and begins TLS anew towards the server, whose certificate it
+// verifies. It does so only for hosts that a secret or a rule is about (Concerns);
+// nobody else's traffic comes here. It never dials by itself, never writes a key or a
+// value anywhere, and logs requests as the guest made them, placeholders and all.
+//
+// The network of a run (package netstack) makes one Broker and hands it connections.
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// helloTime bounds both handshakes together: the guest's stands still while the
+	// server's is made.
+	helloTime = 20 * time.Second
+	// headTime bounds the head of a request that has begun.
+	headTime = 10 * time.Second
+	// maxHeaders bounds a head, in bytes, on either side; servers take 8 to 64 KiB.
+	maxHeaders = 64 << 10
+	// maxStreams bounds the requests at once on one HTTP/2 connection.
+	maxStreams = 100
+	// continueTime is how long a server that was asked may take to say 100 Continue.
+	continueTime = time.Second
+)
+
+// Misdirected says what becomes of a request with a placeholder where its secret is
+// not put. The zero value refuses it.
+type Misdirected int
+
+const (
+	// Refuse answers 403 and says why.
+	Refuse Misdirected = iota
+	// Pass sends it on as it is: the placeholder is worth nothing. Hosts whose requests
+	// quote what was said before need it.
+	Pass
+)
+
+// Config is inert; New copies it.
+type Config struct {
+	Secrets     []Secret
+	Rules       []Rule
+	Misdirected Misdirected
+	// Roots verify servers; nil is the host's.
+	Roots *x509.CertPool
+	// Log receives one Exchange for each request, when it has ended. It is called from
+	// several goroutines. nil discards.
+	Log func(Exchange)
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Exchange is one request as the log has it. What the guest said is in it as the guest
+// said it, so it holds placeholders and no values.
+type Exchange struct {
+	Time       time.Time `json:"time"`
+	Host       string    `json:"host"`
+	Proto      string    `json:"proto"` // HTTP/1.1, HTTP/2.0
+	Method     string    `json:"method"`
+	Path       string    `json:"path"`
+	Allowed    bool      `json:"allowed"`
+	Rule       string    `json:"rule,omitempty"`
+	Reason     string    `json:"reason,omitempty"`     // why it was refused, or by Audit would be
+	Status     int       `json:"status,omitempty"`     // that the guest saw
+	BytesUp    int64     `json:"bytesUp,omitempty"`    // of bodies
+	BytesDown  int64     `json:"bytesDown,omitempty"`  // of bodies
+	DurationMs int64     `json:"durationMs,omitempty"` //
+	Secrets    []string  `json:"secrets,omitempty"`    // whose values went out
+	Redacted   int       `json:"redacted,omitempty"`   // how often a value came back
+}
+
+// Broker serves the connections of one run. Its methods may be called from any
+// goroutine.
+type Broker struct {
+	cfg Config
+	ca  *authority
+
+	mu       sync.Mutex
+	swappers map[swapperKey]*swapper
+	redactor *swapper // of answers
+	resizes  bool     // the redactor has texts whose replacement is not as long
+}
+
+// New makes placeholders and the run's authority.
+func New(cfg Config) (*Broker, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	cfg.Rules = slices.Clone(cfg.Rules)
+	cfg.Secrets = slices.Clone(cfg.Secrets)
+	if len(cfg.Secrets) > maxSecrets {
+		return nil, fmt.Errorf("%d secrets: %d can be bound to hosts", len(cfg.Secrets), maxSecrets)
+	}
+	var domains []string
+	for i := range cfg.Rules {
+		if err := cfg.Rules[i].check(); err != nil {
+			return nil, err
+		}
+		domains = append(domains, cfg.Rules[i].Host.domain())
+	}
+	names := map[string]bool{}
+	for i := range cfg.Secrets {
+		s := &cfg.Secrets[i]
+		if err := s.check(); err != nil {
+			return nil, err
+		}
+		if names[s.Name] {
+			return nil, fmt.Errorf("secret %q is there twice", s.Name)
+		}
+		names[s.Name] = true
+		var err error
+		s.placeholder = ""
+		if s.placeholder, err = newPlaceholder(len(s.Value), cfg.Secrets); err != nil {
+			return nil, err
+		}
+		for _, h := range s.Hosts {
+			domains = append(domains, h.domain())
+		}
+	}
+	slices.Sort(domains)
+	ca, err := newAuthority(slices.Compact(domains), cfg.Now)
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}}
+	b.redactor, b.resizes = newRedactor(cfg.Secrets)
+	return b, nil
+}
+
+// CA is the certificate, in PEM, that the guest must trust.
+func (b *Broker) CA() []byte { return b.ca.pem() }
+
+// Placeholder returns what the guest gets for a secret; "" for one that is not there.
+func (b *Broker) Placeholder(name string) string {
+	for _, s := range b.cfg.Secrets {
+		if s.Name == name {
+			return s.placeholder
+		}
+	}
+	return ""
+}
+
+// Concerns says whether connections to a host, in normal form, are the broker's.
+func (b *Broker) Concerns(host string) bool {
+	return slices.ContainsFunc(b.cfg.Secrets, func(s Secret) bool { return s.boundTo(host) }) ||
+		slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.Host.covers(host) })
+}
+
+// Target is where a connection leads: a name in normal form that a rule of the network
+// allows.
+type Target struct {
+	Host string
+	Port uint16
+	TLS  bool // the guest begins with a TLS hello
+}
+
+// Serve serves one connection of the guest until it ends, and closes it. dial connects
+// to the target, at an address that was checked: it is called when the guest's hello is
+// there, and again when the server has closed a connection between two requests. When
+// ctx ends, both sides are closed.
+//
+// The error says why the connection itself failed; what became of its requests is the
+// log's.
+func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func(context.Context) (net.Conn, error)) error {
+	if !b.Concerns(to.Host) {
+		guest.Close()
+		return fmt.Errorf("%s is not the broker's", to.Host)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	hooked := &hookedConn{Conn: guest, closed: make(chan struct{})}
+	defer hooked.Close()
+	stop := context.AfterFunc(ctx, func() { hooked.Close() })
+	defer stop()
+	up := &upstream{ctx: ctx, broker: b, to: to, dial: dial}
+	defer up.close()
+	defer cancel()
+	var conn net.Conn = hooked
+	if to.TLS {
+		timed, done := context.WithTimeout(ctx, helloTime)
+		secured, err := b.handshake(timed, hooked, to, up)
+		done()
+		if err != nil {
+			return err
+		}
+		conn = secured
+	}
+	p := &proxy{broker: b, to: to, up: up}
+	p.reverse = p.newReverse(up.transport())
+	server := &http.Server{
+		Handler: p, ReadHeaderTimeout: headTime, MaxHeaderBytes: maxHeaders, ErrorLog: log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
+	}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(true)
+	_ = server.Serve(&oneListener{conn: conn, closed: hooked.closed})
+	cancel()
+	p.close()
+	return nil
+}
+
+// handshake ends the guest's TLS. The server's handshake comes first, in between the
+// guest's hello and our answer: a server whose certificate is not good fails the
+// guest's handshake, and both sides speak the same HTTP.
+func (b *Broker) handshake(ctx context.Context, guest net.Conn, to Target, up *upstream) (*tls.Conn, error) {
+	var refused error
+	conn := tls.Server(guest, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if name := strings.ToLower(hello.ServerName); name != to.Host {
+			refused = fmt.Errorf("TLS for %q on a connection to %s", name, to.Host)
+			return nil, refused
+		}
+		proto, err := up.begin(ctx, hello.SupportedProtos)
+		if err != nil {
+			refused = err
+			return nil, err
+		}
+		leaf, err := b.ca.leaf(to.Host)
+		if err != nil {
+			refused = err
+			return nil, err
+		}
+		cfg := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*leaf}, SessionTicketsDisabled: true}
+		if proto != "" {
+			cfg.NextProtos = []string{proto}
+		}
+		return cfg, nil
+	}})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		if refused != nil {
+			return nil, refused
+		}
+		return nil, fmt.Errorf("the guest's TLS: %w", err)
+	}
+	return conn, nil
+}
+
+// upstream is the server's side of one connection of the guest.
+type upstream struct {
+	ctx    context.Context // ends with Serve
+	broker *Broker
+	to     Target
+	dial   func(context.Context) (net.Conn, error)
+	proto  []string // what ALPN offers
+
+	mu     sync.Mutex
+	closed bool
+	ready  net.Conn // made by begin, and not used yet
+	conns  []*hookedConn
+	group  sync.WaitGroup // dials under way
+}
+
+const (
+	protoHTTP1 = "http/1.1"
+	protoHTTP2 = "h2"
+)
+
+// begin connects and does the handshake; it returns the protocol that both sides speak.
+func (u *upstream) begin(ctx context.Context, offered []string) (string, error) {
+	for _, p := range []string{protoHTTP2, protoHTTP1} {
+		if slices.Contains(offered, p) {
+			u.proto = append(u.proto, p)
+		}
+	}
+	if len(offered) > 0 && len(u.proto) == 0 {
+		return "", fmt.Errorf("%s: the guest offers %q by ALPN: the broker speaks h2 and http/1.1", u.to.Host, offered)
+	}
+	conn, err := u.connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	u.ready = conn // nobody else is here yet
+	proto := conn.(*tls.Conn).ConnectionState().NegotiatedProtocol
+	if proto != "" {
+		u.proto = []string{proto}
+	} else { // the server knows no ALPN
+		u.proto = nil
+		if slices.Contains(offered, protoHTTP1) {
+			proto = protoHTTP1
+		}
+	}
+	return proto, nil
+}
+
+// connect makes a connection that close closes.
+func (u *upstream) connect(ctx context.Context) (net.Conn, error) {
+	u.mu.Lock()
+	if u.closed {
+		u.mu.Unlock()
+		return nil, net.ErrClosed
+	}
+	u.group.Add(1)
+	u.mu.Unlock()
+	defer u.group.Done()
+	conn, err := u.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	u.mu.Lock()
+	u.conns = slices.DeleteFunc(u.conns, (*hookedConn).ended)
+	hooked := &hookedConn{Conn: conn, closed: make(chan struct{})}
+	u.conns = append(u.conns, hooked)
+	u.mu.Unlock()
+	if !u.to.TLS {
+		return hooked, nil
+	}
+	secured := tls.Client(hooked, &tls.Config{ServerName: u.to.Host, RootCAs: u.broker.cfg.Roots, NextProtos: u.proto, Time: u.broker.cfg.Now})
+	if err := secured.HandshakeContext(ctx); err != nil {
+		hooked.Close()
+		return nil, fmt.Errorf("TLS with %s: %w", u.to.Host, err)
+	}
+	return secured, nil
+}
+
+// take returns the connection that begin has made, and makes further ones.
+func (u *upstream) take(context.Context, string, string) (net.Conn, error) {
+	u.mu.Lock()
+	conn := u.ready
+	u.ready = nil
+	u.mu.Unlock()
+	if conn != nil {
+		return conn, nil
+	}
+	ctx, cancel := context.WithTimeout(u.ctx, helloTime)
+	defer cancel()
+	return u.connect(ctx)
+}
+
+// close closes every connection, and waits for the dials; u.ctx must have ended.
+func (u *upstream) close() {
+	u.mu.Lock()
+	u.closed = true
+	u.mu.Unlock()
+	u.group.Wait()
+	for _, c := range u.conns {
+		c.Close()
+	}
+}
+
+// transport carries the requests of one connection of the guest; another's never share
+// a connection with them.
+func (u *upstream) transport() *http.Transport {
+	return &http.Transport{
+		DialContext: u.take, DialTLSContext: u.take, ForceAttemptHTTP2: true, DisableCompression: true,
+		MaxResponseHeaderBytes: maxHeaders, ExpectContinueTimeout: continueTime,
+	}
+}
+
+var errListenerDone = errors.New("the connection has ended")
+
+// oneListener is a listener for one connection.
+type oneListener struct {
+	mu     sync.Mutex
+	conn   net.Conn
+	closed <-chan struct{}
+}
+
+func (l *oneListener) Accept() (net.Conn, error) {
+	l.mu.Lock()
+	conn := l.conn
+	l.conn = nil
+	l.mu.Unlock()
+	if conn != nil {
+		return conn, nil
+	}
+	<-l.closed
+	return nil, errListenerDone
+}
+
+func (l *oneListener) Close() error   { return nil }
+func (l *oneListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// hookedConn tells when it is closed.
+type hookedConn struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *hookedConn) ended() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *hookedConn) Close() (err error) {
+	c.once.Do(func() {
+		err = c.Conn.Close()
+		close(c.closed)
+	})
+	return err
+}

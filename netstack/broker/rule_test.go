@@ -1,0 +1,104 @@
+package broker
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+func TestDecide(t *testing.T) {
+	allow := Rule{Name: "allow", Host: "a.example", Methods: []string{"GET", "POST"}, Path: "/v1/**"}
+	deny := Rule{Name: "deny", Host: "*.example", Path: "/v1/admin/**", Deny: true}
+	audited := func(r Rule) Rule { r.Audit = true; return r }
+	for _, c := range []struct {
+		name               string
+		rules              []Rule
+		host, method, path string
+		want               decision
+	}{
+		{"no rule", nil, "a.example", "GET", "/", decision{allowed: true}},
+		{"another host's rule", []Rule{allow}, "b.example", "DELETE", "/", decision{allowed: true}},
+		{"allowed", []Rule{allow}, "a.example", "GET", "/v1/x/y", decision{allowed: true, rule: "allow"}},
+		{"the folder itself", []Rule{allow}, "a.example", "GET", "/v1", decision{allowed: true, rule: "allow"}},
+		{"HEAD is as good as GET", []Rule{allow}, "a.example", "HEAD", "/v1/x", decision{allowed: true, rule: "allow"}},
+		{"another method", []Rule{allow}, "a.example", "DELETE", "/v1/x", decision{rule: "allow", reason: allowedByNone}},
+		{"another path", []Rule{allow}, "a.example", "GET", "/v2", decision{rule: "allow", reason: allowedByNone}},
+		{"a path that begins so", []Rule{allow}, "a.example", "GET", "/v1x", decision{rule: "allow", reason: allowedByNone}},
+		{"deny beats allow", []Rule{allow, deny}, "a.example", "GET", "/v1/admin/x", decision{rule: "deny", reason: deniedByRule}},
+		{"in whatever order", []Rule{deny, allow}, "a.example", "GET", "/v1/admin/x", decision{rule: "deny", reason: deniedByRule}},
+		{"deny alone allows the rest", []Rule{deny}, "a.example", "GET", "/v1/x", decision{allowed: true}},
+		{"an audited deny", []Rule{allow, audited(deny)}, "a.example", "GET", "/v1/admin/x", decision{allowed: true, audit: true, rule: "deny", reason: deniedByRule}},
+		{"an audited deny does not allow", []Rule{allow, audited(deny)}, "a.example", "PUT", "/v1/admin/x", decision{rule: "allow", reason: allowedByNone}},
+		{"an audited allow", []Rule{audited(allow)}, "a.example", "PUT", "/x", decision{allowed: true, audit: true, rule: "allow", reason: allowedByNone}},
+		{"an audited allow that matches", []Rule{audited(allow)}, "a.example", "GET", "/v1", decision{allowed: true, rule: "allow"}},
+		{"a path that is none", []Rule{allow}, "a.example", "GET", "/v1/../v2", decision{reason: "the path " + errPathDots.Error()}},
+		{"a path that is none, to a host without rules", []Rule{allow}, "b.example", "GET", "/v1/../v2", decision{allowed: true}},
+	} {
+		if got := decide(c.rules, c.host, c.method, c.path); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestMatchPath(t *testing.T) {
+	for _, c := range []struct {
+		pattern, path string
+		want          bool
+	}{
+		{"", "/any/thing", true}, {"/", "/", true}, {"/", "/x", false}, {"/a", "/a", true}, {"/a", "/a/", false}, {"/a", "/A", false}, {"/a/", "/a/", true},
+		{"/*", "/x", true}, {"/*", "/", true}, {"/*", "/x/y", false}, {"/a/*/c", "/a/b/c", true}, {"/a/*/c", "/a/b/b/c", false},
+		{"/a/**", "/a", true}, {"/a/**", "/a/", true}, {"/a/**", "/a/b/c", true}, {"/a/**", "/ab", false}, {"/**", "/", true},
+		{"/v*.json", "/v1.json", true}, {"/v*.json", "/v.json", true}, {"/v*.json", "/v1.jsonx", false}, {"/*a*b", "/xaxbxab", true}, {"/*a*b", "/xaxbx", false}, {"/ab*ba", "/aba", false},
+	} {
+		r := Rule{Name: "r", Host: "a.example", Path: c.pattern}
+		if err := r.check(); err != nil {
+			t.Errorf("%s: %v", c.pattern, err)
+		}
+		if got := r.matches("GET", c.path); got != c.want {
+			t.Errorf("%s and %s: %v", c.pattern, c.path, got)
+		}
+	}
+}
+
+// Paths that some servers take for /admin, and others do not, under a rule that allows
+// all below /public.
+func TestAttackPaths(t *testing.T) {
+	rules := []Rule{{Name: "public", Host: "a.example", Path: "/public/**"}, {Name: "no admin", Host: "a.example", Path: "/public/admin/**", Deny: true}}
+	for _, path := range []string{"/public/../admin", "/public/./admin", "/public//admin", "//public/admin", "/public/%2e%2e/admin", "/public/%2E./admin", "/public/..%2fadmin", "/public/%2fadmin", "/public%2fadmin",
+		"/public/..%5cadmin", `/public\admin`, "/public/%252e%252e/admin", "/public/%25%32%66admin", "/public;/admin", "/public/admin;x=1", "/public/%3badmin", "/public/admin%00", "/public/admin%0a", "/public/ad%ffmin",
+		"/public/ad%c0%aemin", "/public/admin%", "/public/admin%2", "/public/admin%zz", "/public/%61dmin", "/public/admin", "/public/admin/", "/public/%61%64%6d%69%6e/x", "/admin", "/Public/x", "public/x", "", "*",
+		"/public/x?/../admin", "/public/x#/../admin", "/public/a b", "/" + strings.Repeat("a", maxPath)} {
+		got := "refused"
+		if decide(rules, "a.example", "GET", path).allowed {
+			got = "allowed"
+		}
+		attack.Check(t, "a path under rules: "+path[:min(len(path), 40)], "refused", got)
+	}
+	for _, path := range []string{"/public/", "/public/x", "/public/x/y.html", "/public/a%20b", "/public/%C3%A9", "/public/adminx", "/public/x=1,2:3@4!$&'()*+"} {
+		if d := decide(rules, "a.example", "GET", path); !d.allowed {
+			t.Errorf("%s: %+v", path, d)
+		}
+	}
+}
+
+// A path that is plain is what net/url makes of it, and being made plain again changes
+// nothing but what it encodes.
+func FuzzPlainPath(f *testing.F) {
+	for _, s := range []string{"/", "/a/b", "/a%20b", "/%C3%A9", "/a/../b", "/%2e", "/%25"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		plain, err := plainPath(raw)
+		if err != nil {
+			return
+		}
+		if theirs, err := url.PathUnescape(raw); err != nil || theirs != plain {
+			t.Errorf("%q: %q, and %q to net/url (%v)", raw, plain, theirs, err)
+		}
+		if strings.Contains(plain, "//") || strings.Contains(plain+"/", "/../") || strings.Contains(plain+"/", "/./") || strings.ContainsAny(plain, "\\%;\x00\r\n") {
+			t.Errorf("%q became %q", raw, plain)
+		}
+	})
+}

@@ -1,0 +1,217 @@
+package broker
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Place is where in a request a secret may be put.
+type Place string
+
+const (
+	InHeader Place = "header"
+	InQuery  Place = "query"
+	InPath   Place = "path"
+	InBody   Place = "body"
+)
+
+// Secret is a value that stays on our side. The guest has a placeholder of the same
+// length, which becomes the value on its way to one of the hosts.
+type Secret struct {
+	Name  string
+	Value string
+	// Hosts are those that get it.
+	Hosts []Host
+	// In are the places where it is put; none is InHeader alone.
+	In []Place
+	// Headers are the fields, where it may be in a header; none is every field.
+	Headers []string
+
+	placeholder string
+}
+
+const (
+	// minSecret keeps a placeholder from turning up by chance: 8 letters and digits
+	// are 47 bits.
+	minSecret = 8
+	// maxSecret is the longest value: a PEM of a key has 4 KiB.
+	maxSecret = 8 << 10
+	// maxSecrets is how many one run may have: a bit of a uint64 stands for each.
+	maxSecrets = 64
+)
+
+func (s *Secret) check() error {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("secret %q: %w", s.Name, fmt.Errorf(format, args...))
+	}
+	switch {
+	case s.Name == "":
+		return errors.New("a secret has no name")
+	case len(s.Value) < minSecret || len(s.Value) > maxSecret:
+		return fail("has %d bytes: %d to %d can be bound to hosts", len(s.Value), minSecret, maxSecret)
+	case len(s.Hosts) == 0:
+		return fail("is bound to no host")
+	}
+	for _, h := range s.Hosts {
+		if err := h.check(); err != nil {
+			return fail("%w", err)
+		}
+	}
+	for _, p := range s.In {
+		if !slices.Contains([]Place{InHeader, InQuery, InPath, InBody}, p) {
+			return fail("place %q: use header, query, path or body", string(p))
+		}
+	}
+	if s.in(InHeader) && strings.IndexFunc(s.Value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) >= 0 {
+		return fail("has a control character, which no header can have: bind it to the body alone")
+	}
+	return nil
+}
+
+func (s *Secret) in(p Place) bool {
+	if len(s.In) == 0 {
+		return p == InHeader
+	}
+	return slices.Contains(s.In, p)
+}
+
+func (s *Secret) boundTo(host string) bool {
+	return slices.ContainsFunc(s.Hosts, func(h Host) bool { return h.covers(host) })
+}
+
+func (s *Secret) header(name string) bool {
+	return len(s.Headers) == 0 || slices.ContainsFunc(s.Headers, func(h string) bool { return textproto.CanonicalMIMEHeaderKey(h) == name })
+}
+
+// letters are what a placeholder is made of: nothing that JSON, a URL or a form writes
+// in another way.
+const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+// newPlaceholder returns a random one that is no part of another, and has none as part.
+func newPlaceholder(n int, others []Secret) (string, error) {
+	for {
+		b := make([]byte, 0, n)
+		random := make([]byte, n)
+		for len(b) < n {
+			if _, err := rand.Read(random); err != nil {
+				return "", fmt.Errorf("make a placeholder: %w", err)
+			}
+			for _, c := range random {
+				if i := int(c) & 63; i < len(letters) && len(b) < n {
+					b = append(b, letters[i])
+				}
+			}
+		}
+		p := string(b)
+		if !slices.ContainsFunc(others, func(o Secret) bool {
+			return o.placeholder != "" && (strings.Contains(p, o.placeholder) || strings.Contains(o.placeholder, p))
+		}) {
+			return p, nil
+		}
+	}
+}
+
+// encoding is how a text is written where it stands.
+type encoding int
+
+const (
+	asIs encoding = iota
+	asJSON
+	asForm // in a query, or in a form's body
+	asPath
+)
+
+// bodyEncoding is that of a body, by its Content-Type.
+func bodyEncoding(h http.Header) encoding {
+	kind, _, _ := strings.Cut(strings.ToLower(h.Get("Content-Type")), ";")
+	switch kind = strings.TrimSpace(kind); {
+	case kind == "application/json" || strings.HasSuffix(kind, "+json") || kind == "application/x-ndjson":
+		return asJSON
+	case kind == "application/x-www-form-urlencoded":
+		return asForm
+	}
+	return asIs
+}
+
+func (e encoding) of(text string) []byte {
+	switch e {
+	case asJSON:
+		return jsonText(text)
+	case asForm:
+		return []byte(url.QueryEscape(text))
+	case asPath:
+		return []byte(url.PathEscape(text))
+	}
+	return []byte(text)
+}
+
+// jsonText is a text as it stands between the quotes of a JSON string.
+func jsonText(text string) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(text) // a string always has a form
+	return bytes.TrimSuffix(b.Bytes(), []byte("\"\n"))[1:]
+}
+
+// hidden are forms of a text in which it could pass unnoticed, and the same forms of
+// what stands in its place. base64 has three, by where in a group of three bytes the
+// text begins; what it shares with its neighbours is left out.
+func hidden(text, put string) []pair {
+	forms := []pair{{find: []byte(hex.EncodeToString([]byte(text))), put: []byte(hex.EncodeToString([]byte(put)))}}
+	forms = append(forms, pair{find: bytes.ToUpper(forms[0].find), put: bytes.ToUpper(forms[0].put)})
+	for _, code := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		for before := range 3 {
+			part := func(s string) []byte {
+				all := code.EncodeToString(append(make([]byte, before), s...))
+				return []byte(all[(8*before+5)/6 : 8*(before+len(s))/6])
+			}
+			forms = append(forms, pair{find: part(text), put: part(put)})
+		}
+	}
+	return forms
+}
+
+// escaped are the forms of a text that is written otherwise in JSON or in a URL.
+func escaped(text, put string) []pair {
+	var forms []pair
+	html, _ := json.Marshal(text)
+	percent := url.QueryEscape(text)
+	for _, f := range [][]byte{jsonText(text), html[1 : len(html)-1], []byte(percent), []byte(url.PathEscape(text)), lowerPercent(percent), []byte(strings.ReplaceAll(percent, "+", "%20"))} {
+		if string(f) != text {
+			forms = append(forms, pair{find: f, put: []byte(put)})
+		}
+	}
+	return forms
+}
+
+// lowerPercent writes the digits of percent-encodings in lower case.
+func lowerPercent(s string) []byte {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i+1:], bytes.ToLower(b[i+1:i+3]))
+		}
+	}
+	return b
+}
+
+// distinct keeps one pair of each text to find, the first.
+func distinct(list []pair) []pair {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(list, func(p pair) bool {
+		was := seen[string(p.find)]
+		seen[string(p.find)] = true
+		return was
+	})
+}
