@@ -15,6 +15,7 @@ const (
 	EventRetry             = machine.EventRetry // a boot did not come up and is tried again
 	EventRecord  EventKind = "record"           // the run has an id: Message
 	EventStarted EventKind = "started"          // the code has started
+	EventStore   EventKind = "store"            // old runs were removed to keep the store within its bound
 	EventCapture EventKind = "capture"          // the capture has ended before the run, and why
 )
 

@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,7 +131,23 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
 	}
+	rt.boundStore(rec.ID, streams.Events)
 	return res, err
+}
+
+// boundStore keeps the store of runs within its bound. That it could not is no failure of
+// the run that has just ended.
+func (rt *Runtime) boundStore(ended string, tell func(Event)) {
+	if rt.opts.StoreBytes < 0 {
+		return
+	}
+	freed, err := rt.runs.Bound(ended, cmp.Or(rt.opts.StoreBytes, record.DefaultStoreBytes))
+	switch {
+	case err != nil:
+		tell(Event{Kind: EventStore, Message: err.Error()})
+	case freed != record.Freed{}:
+		tell(Event{Kind: EventStore, Message: freed.String()})
+	}
 }
 
 // ceilingPath names the ceiling's file, "" where there is none.

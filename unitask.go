@@ -143,6 +143,10 @@ type Options struct {
 	// the host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
 	// NO_PROXY name.
 	Upstream Upstream
+	// StoreBytes bounds the records of all runs together: beyond it the oldest artifacts,
+	// then the oldest runs, of the owner who has the most are removed. 0 is
+	// record.DefaultStoreBytes, -1 no bound.
+	StoreBytes int64
 	// Ceiling is the most that any run gets (policy.FindCeiling); nil is none.
 	Ceiling *policy.Ceiling
 	// Machines says where machines come from; the zero value is Templates().

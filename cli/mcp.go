@@ -116,8 +116,14 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	for _, w := range held.Ignored {
 		log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", held.File, "key", w.Key, "value", w.Value, "why", "it "+held.Why, "remedy", held.Remedy())
 	}
-	rt, err := unitask.Open(unitask.Options{Home: a.home, Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
-		Events: func(e unitask.Event) { log.Debug(e.Message, "event", e.Kind) }})
+	rt, err := unitask.Open(unitask.Options{Home: a.home, StoreBytes: a.store, Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
+		Events: func(e unitask.Event) {
+			level := slog.LevelDebug
+			if e.Kind == unitask.EventStore {
+				level = slog.LevelWarn
+			}
+			log.Log(cmd.Context(), level, e.Message, "event", e.Kind)
+		}})
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (u *ui) fail(err error) {
 func (u *ui) event(verbose bool) func(unitask.Event) {
 	return func(e unitask.Event) {
 		switch e.Kind {
-		case unitask.EventImage, unitask.EventRetry, unitask.EventCapture:
+		case unitask.EventImage, unitask.EventRetry, unitask.EventCapture, unitask.EventStore:
 			u.note("%s", e.Message)
 		case unitask.EventAccel:
 			if verbose {

@@ -247,7 +247,7 @@ func (s *Store) OpenArtifact(id, name string) (*os.File, error) {
 	}
 	root, err := os.OpenRoot(s.Path(id, ArtifactsDir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: artifact %q of %s", ErrNotFound, name, id)
+		return nil, fmt.Errorf("%w: artifact %q of %s: the run left none, or they were removed to keep the store within its bound", ErrNotFound, name, id)
 	}
 	if err != nil {
 		return nil, err

@@ -1,0 +1,203 @@
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultStoreBytes bounds a store that is given no bound: a hundred and sixty runs that
+// leave as many artifacts as they may, or years of those that print some lines.
+const DefaultStoreBytes = 10 << 30
+
+// roomFor is what of the bound is left free once it was reached, as a fraction: the next
+// runs need not look at the whole store again.
+const roomFor = 8
+
+// sizeFile has the bytes of the store as of the last look at it, and of the runs that
+// have ended since, as a decimal number. What was removed since is still counted: a store
+// may be looked at too early, and never too late.
+const sizeFile = ".size"
+
+// Freed says what was removed to keep a store within its bound.
+type Freed struct {
+	Bytes     int64
+	Artifacts int // runs that lost their artifacts
+	Runs      int // runs that were removed whole
+}
+
+func (f Freed) String() string {
+	return fmt.Sprintf("the store of runs was full: removed the artifacts of %d runs and %d whole runs, the oldest of whoever had the most, %d MiB", f.Artifacts, f.Runs, f.Bytes>>20)
+}
+
+// Bound counts a run that has ended, and where the store has more than most bytes
+// removes what is oldest of the owner who has the most: artifacts as long as the owner has
+// any, then whole runs. So nobody's runs make room for another's who has more. That run
+// and those under way stay, also where the bound is then not held.
+func (s *Store) Bound(ended string, most int64) (Freed, error) {
+	freed, err := s.bound(ended, most)
+	if err != nil {
+		err = fmt.Errorf("bound the store of runs: %w", err)
+	}
+	return freed, err
+}
+
+func (s *Store) bound(ended string, most int64) (freed Freed, err error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, sizeFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return freed, err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return freed, err
+	}
+	text := make([]byte, 32)
+	n, _ := f.ReadAt(text, 0)
+	total, bad := strconv.ParseInt(strings.TrimSpace(string(text[:n])), 10, 64)
+	if total < 0 {
+		bad = errors.New("negative")
+	}
+	if bad == nil {
+		total += folderSize(filepath.Join(s.dir, ended))
+	}
+	if bad != nil || total > most {
+		if freed, total, err = s.sweep(ended, most); err != nil {
+			return freed, err
+		}
+	}
+	if err := f.Truncate(0); err != nil {
+		return freed, err
+	}
+	_, err = f.WriteAt(strconv.AppendInt(nil, total, 10), 0)
+	return freed, err
+}
+
+// kept is a run in the store.
+type kept struct {
+	id, owner string
+	artifacts int64
+	bytes     int64 // artifacts among them
+	stays     bool  // it is under way, or has just ended
+	gone      bool
+}
+
+// sweep looks at the whole store, and frees it down to its bound and some more.
+func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err error) {
+	ids, err := s.IDs()
+	if err != nil {
+		return freed, 0, err
+	}
+	var runs []*kept // oldest first
+	owners := map[string]int64{}
+	for _, id := range ids {
+		r := &kept{id: id, artifacts: folderSize(s.Path(id, ArtifactsDir)), bytes: folderSize(filepath.Join(s.dir, id))}
+		r.owner, r.stays = s.owner(id), id == ended || s.held(id)
+		runs = append(runs, r)
+		owners[r.owner] += r.bytes
+		total += r.bytes
+	}
+	if total <= most {
+		return freed, total, nil
+	}
+	goal, whole := most-most/roomFor, false // whole runs go where artifacts are not enough
+	for total > goal {
+		r := next(runs, owners)
+		if r == nil || r.artifacts == 0 && !whole && total <= most {
+			break
+		}
+		whole = r.artifacts == 0
+		bytes := r.artifacts
+		if whole {
+			bytes = r.bytes
+		}
+		err := s.free(r.id, whole)
+		if errors.Is(err, ErrRunning) {
+			r.stays = true
+			continue
+		}
+		if err != nil {
+			return freed, total, err
+		}
+		if whole {
+			freed.Runs++
+			r.gone = true
+		} else {
+			freed.Artifacts++
+		}
+		freed.Bytes += bytes
+		total -= bytes
+		owners[r.owner] -= bytes
+		r.bytes, r.artifacts = r.bytes-bytes, 0
+	}
+	return freed, total, nil
+}
+
+// next is what is removed next, of the owner who has the most: its oldest run with
+// artifacts, or its oldest run. nil is that this owner has nothing that may go: nobody
+// else's does then.
+func next(runs []*kept, owners map[string]int64) (found *kept) {
+	most := ""
+	for owner, bytes := range owners {
+		if bytes > owners[most] || bytes == owners[most] && owner < most {
+			most = owner
+		}
+	}
+	for _, r := range runs {
+		if r.owner != most || r.gone || r.stays {
+			continue
+		}
+		if r.artifacts > 0 {
+			return r
+		}
+		if found == nil {
+			found = r
+		}
+	}
+	return found
+}
+
+// free removes a run, or its artifacts.
+func (s *Store) free(id string, whole bool) error {
+	if whole {
+		if err := s.Remove(id); !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		return nil
+	}
+	gone := s.Path(id, ".removed-"+ArtifactsDir)
+	if err := os.Rename(s.Path(id, ArtifactsDir), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(gone)
+}
+
+// owner is a run's owner; "" where its record can't be read.
+func (s *Store) owner(id string) string {
+	var rec struct{ Owner string }
+	text, err := os.ReadFile(s.Path(id, recordFile))
+	if err != nil || json.Unmarshal(text, &rec) != nil {
+		return ""
+	}
+	return rec.Owner
+}
+
+// folderSize is the bytes of what is in a folder; what can't be read has none.
+func folderSize(dir string) (bytes int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	return bytes
+}

@@ -1,0 +1,144 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// A store does not grow for ever, and nobody makes room by another's loss.
+func TestAttackStoreSize(t *testing.T) {
+	const kib = 1 << 10
+	type run struct {
+		owner             string
+		stdout, artifacts int // KiB
+		running           bool
+	}
+	many := func(n int, r run) (list []run) {
+		for range n {
+			list = append(list, r)
+		}
+		return list
+	}
+	for _, c := range []struct {
+		name string
+		most int64 // KiB
+		runs []run
+		want string // of each run: all of it, its record only (r), nothing (-)
+	}{
+		{"within the bound", 100, many(3, run{"alice", 1, 10, false}), "aaa"},
+		{"artifacts for ever", 100, many(12, run{"alice", 0, 20, false}), "rrrrrrrraaaa"},
+		{"output for ever", 100, many(12, run{"alice", 20, 0, false}), "--------aaaa"},
+		{"one that is larger than the bound, which is the last", 100, append(many(3, run{"alice", 1, 10, false}), run{"alice", 0, 200, false}), "---a"},
+		{"one caller's, beside another's older ones", 100, append(many(2, run{"bob", 1, 10, false}), many(12, run{"alice", 1, 20, false})...), "aarrrrrrrrrraa"},
+		{"one that is under way", 100, append([]run{{"alice", 1, 60, true}}, many(3, run{"alice", 0, 30, false})...), "arra"},
+		{"a greedy one's last run, beside another's", 100, append(many(3, run{"bob", 1, 10, false}), run{"alice", 0, 200, false}), "aaaa"},
+	} {
+		s := Open(filepath.Join(t.TempDir(), "runs"))
+		at := time.Now()
+		var ids []string
+		for i, r := range c.runs {
+			w, err := s.Create(at.Add(time.Duration(i)*time.Second), r.owner, ViaMCP, "code.js", nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, w.ID)
+			if _, err := w.Stdout().Write(make([]byte, r.stdout*kib)); err != nil {
+				t.Fatal(err)
+			}
+			if r.artifacts > 0 {
+				out := filepath.Join(w.Dir(), ArtifactsDir)
+				if err := errors.Join(os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "a"), make([]byte, r.artifacts*kib), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r.running {
+				defer w.Finish(at)
+				continue
+			}
+			w.Status = Done
+			if err := w.Finish(at); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Bound(w.ID, c.most*kib); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := ""
+		for _, id := range ids {
+			_, err := s.Get(id)
+			_, noArtifacts := os.Stat(s.Path(id, ArtifactsDir))
+			switch {
+			case errors.Is(err, ErrNotFound):
+				got += "-"
+			case err != nil:
+				t.Fatal(err)
+			case noArtifacts == nil || c.runs[len(got)].artifacts == 0:
+				got += "a"
+			default:
+				got += "r"
+			}
+		}
+		attack.Check(t, "a store of "+fmt.Sprint(c.most)+" KiB: "+c.name, c.want, got)
+	}
+}
+
+// The number that is kept says when to look; one that is wrong is found out.
+func TestStoreSizeIsCounted(t *testing.T) {
+	s := Open(filepath.Join(t.TempDir(), "runs"))
+	put := func(kib int) Freed {
+		t.Helper()
+		w, err := s.Create(time.Now(), "alice", ViaCLI, "code.js", nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(w.Stdout(), io.LimitReader(zeros{}, int64(kib)<<10)); err != nil {
+			t.Fatal(err)
+		}
+		w.Status = Done
+		if err := w.Finish(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		freed, err := s.Bound(w.ID, 100<<10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return freed
+	}
+	size := func() string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(s.Dir(), sizeFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	put(10)
+	if got, want := size(), fmt.Sprint(folderSize(s.Dir())-int64(len(size()))); got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+	for _, wrong := range []string{"", "x", "-5", "99999999999999999999", "1000000"} { // no number, or one that is too large: looked at
+		if err := os.WriteFile(filepath.Join(s.Dir(), sizeFile), []byte(wrong), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if freed := put(1); freed != (Freed{}) {
+			t.Errorf("%q: %+v", wrong, freed)
+		}
+		if got, want := size(), fmt.Sprint(folderSize(s.Dir())-int64(len(size()))); got != want {
+			t.Errorf("after %q %s, not %s", wrong, got, want)
+		}
+	}
+	if freed := put(95); freed.Runs == 0 || freed.Bytes == 0 {
+		t.Errorf("%+v", freed)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
