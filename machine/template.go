@@ -127,18 +127,18 @@ const (
 
 // Wants says what somebody should make for a key.
 func (s *Templates) Wants(key string) Want {
+	want := Successor
+	if _, err := s.Created(key); err != nil {
+		want = Missing
+	} else if !s.due(key) {
+		return Nothing
+	}
 	unlock, ok := s.Lock(key)
 	if !ok {
 		return Nothing
 	}
 	unlock()
-	switch _, err := s.Created(key); {
-	case err != nil:
-		return Missing
-	case s.due(key):
-		return Successor
-	}
-	return Nothing
+	return want
 }
 
 // due says that a template has had half of its life.

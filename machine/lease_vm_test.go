@@ -1,0 +1,105 @@
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/node"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/vmm"
+)
+
+// A machine that another source holds is a machine like any other: it is spoken with by
+// its guest's agent and by QMP, and is gone when it is closed.
+func TestLeasedMachine(t *testing.T) {
+	if !machine.CanClone {
+		t.Skip("snapshots need Linux's memfd")
+	}
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testhome.Ready(t, base, image.Linux)
+	home := testhome.New(t, base)
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	opts := machine.Options{Home: home, Images: rt.Images(), Accel: vmm.Auto, Program: machine.Program{Arg: node.HeapArg, Rehearsal: node.Rehearsal}}
+	lent, leased := opts, opts
+	lent.Pool, leased.Lease = machine.PoolSize{Min: 1, Max: 1}, true
+	daemon, source := machine.Open(lent), machine.Open(leased)
+	defer daemon.Close()
+	defer source.Close()
+	im, err := rt.Images().Lookup(image.Linux, image.HostArch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := source.Spec(t.Context(), im, 512, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon.Stock(func(context.Context) (machine.Spec, error) { return spec, nil })
+	ctx, down := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- daemon.Serve(ctx, time.Hour, spec.Shape()) }()
+	defer func() {
+		down()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	for deadline := time.Now().Add(time.Minute); daemon.Pool().Idle == 0; {
+		if st := daemon.Pool(); time.Now().After(deadline) || st.Held != "" {
+			t.Fatalf("%+v", st)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	m, err := source.Get(ctx, spec, machine.Config{})
+	if err != nil || m.Origin != machine.Pooled {
+		t.Fatalf("%+v %v", m, err)
+	}
+	defer m.Close()
+	status := func(want string) {
+		t.Helper()
+		var got struct{ Status string }
+		if err := m.Monitor.Do(ctx, "query-status", nil, &got); err != nil || got.Status != want {
+			t.Errorf("%q, not %q: %v", got.Status, want, err)
+		}
+	}
+	status("running")
+	if err := m.Monitor.ConnectContext(ctx); err != nil {
+		t.Errorf("connecting again: %v", err)
+	}
+	conn, err := m.Connect(ctx, 0, func(context.Context, *guest.Conn) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conn.Hello.Kernel != "linux" {
+		t.Errorf("%+v", conn.Hello)
+	}
+	conn.Close()
+	if err := m.Monitor.Do(ctx, "stop", nil, nil); err != nil {
+		t.Error(err)
+	}
+	status("paused")
+	if err := m.Monitor.Do(ctx, "quit", nil, nil); err != nil && !errors.Is(err, os.ErrClosed) {
+		t.Log(err) // QEMU may be gone before it has answered
+	}
+	for deadline := time.Now().Add(10 * time.Second); m.Alive(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it lives")
+		}
+	}
+	if err := m.Explain(errors.New("gone")); err == nil {
+		t.Error("it has nothing to say")
+	}
+}
