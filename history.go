@@ -1,18 +1,15 @@
 package unitask
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -185,22 +182,6 @@ func (rt *Runtime) Prune(keep int, age time.Duration) (removed int, err error) {
 	return removed, nil
 }
 
-// recordedRequest is what the record holds of a request, the code and the secrets'
-// values aside.
-type recordedRequest struct {
-	policy.Request
-	Path         string            `json:"path"`
-	PackageType  string            `json:"packageType,omitempty"`
-	Args         []string          `json:"args,omitempty"`
-	Env          map[string]string `json:"env,omitempty"`
-	Dir          string            `json:"dir"`
-	Arch         image.Arch        `json:"arch,omitempty"`
-	Cold         bool              `json:"cold,omitempty"`
-	FreshProcess bool              `json:"freshProcess,omitempty"`
-	CA           string            `json:"ca,omitempty"`
-	DirMax       int64             `json:"dirMax,omitempty"`
-}
-
 // ErrOwner says that a record is another owner's than the one that was named.
 var ErrOwner = errors.New("is another owner's")
 
@@ -223,16 +204,24 @@ func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 	if rec.Owner != owner && !(rec.Owner == "" && owner == self) { // none in records of an older unitask
 		return fail(fmt.Errorf("it %w: %q", ErrOwner, rec.Owner))
 	}
-	var r recordedRequest
-	var granted *policy.Effective
-	if err := json.Unmarshal(rec.Request, &r); err != nil {
+	var asked, granted map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(rec.Request, &asked), json.Unmarshal(orNull(rec.Effective), &granted)); err != nil {
 		return fail(err)
 	}
-	if rec.Effective != nil {
-		err = json.Unmarshal(rec.Effective, &granted)
+	for _, f := range policy.Fields { // one form: what was granted takes the place of what was asked
+		value, ok := granted[f.Key]
+		if !ok {
+			return fail(fmt.Errorf("the record does not say what was granted of %s: it is of an older version, or was cut short", f.Key))
+		}
+		asked[f.Key] = value
 	}
-	if err != nil || granted == nil {
-		return fail(fmt.Errorf("the record does not say what was granted: %w", cmp.Or(err, io.ErrUnexpectedEOF)))
+	text, err := json.Marshal(asked)
+	if err != nil {
+		return fail(err)
+	}
+	var req Request
+	if err := json.Unmarshal(text, &req); err != nil {
+		return fail(err)
 	}
 	if rec.CodeFile != "code"+path.Ext(rec.CodeFile) {
 		return fail(fmt.Errorf("its code's file can't be %q", rec.CodeFile))
@@ -241,18 +230,14 @@ func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 	if err != nil {
 		return fail(err)
 	}
-	req := Request{
-		Code: string(code), Path: r.Path, PackageType: r.PackageType, Args: r.Args, Env: r.Env, Dir: r.Dir,
-		Kernel: image.Kernel(granted.Kernel), Arch: r.Arch, MemoryMB: granted.MemoryMB, Timeout: granted.Timeout(), OutputBytes: granted.OutputBytes,
-		Cold: r.Cold, FreshProcess: r.FreshProcess, AllowNet: granted.AllowNet, AllowNetAny: granted.AllowNetAny, AllowTCP: granted.AllowTCP, CA: r.CA,
-		MaxConnections: granted.MaxConnections, MaxUpload: granted.MaxUpload, MaxDownload: granted.MaxDownload,
-		MaxArtifacts: granted.Artifacts, DirMax: r.DirMax, Files: granted.Files, Dirs: granted.Dirs,
-	}
-	for _, name := range granted.Secrets {
-		if req.Secrets == nil {
-			req.Secrets = map[string]string{}
-		}
-		req.Secrets[name] = ""
-	}
+	req.Code = string(code)
 	return req, nil
+}
+
+// orNull is a part of a record, null where there is none.
+func orNull(part json.RawMessage) json.RawMessage {
+	if part == nil {
+		return json.RawMessage("null")
+	}
+	return part
 }

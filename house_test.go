@@ -24,7 +24,7 @@ var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         and([]string{"mcp", ""}, first, ground),
 	"mcp":         and([]string{"", "internal/exact"}, first, ground),
-	"":            and([]string{"guest/node"}, first, ground),
+	"":            and([]string{"guest/node", "internal/exact"}, first, ground),
 
 	"machine":   ground,
 	"hostfiles": {"guest"},

@@ -12,32 +12,24 @@ import (
 )
 
 // networkConfig is the network of a run, from what was granted.
-func (rt *Runtime) networkConfig(eff policy.Effective) (netstack.Config, []uint16, error) {
+func (rt *Runtime) networkConfig(eff policy.Effective) (netstack.Config, []uint16) {
 	cfg := netstack.Config{Upstream: rt.opts.Upstream, Limits: netstack.Limits{
 		Connections: eff.MaxConnections, BytesUp: eff.MaxUpload, BytesDown: eff.MaxDownload,
 	}}
 	var relayed []uint16 // ports of our loopback, which the guest has at its own
-	for _, text := range eff.AllowTCP {
-		r, err := policy.ParseTCPRule(text)
-		if err != nil {
-			return cfg, nil, err
-		}
-		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "tcp " + text, Host: r.Host, Addr: r.Addr, Port: r.Port, Raw: true})
+	for _, r := range eff.AllowTCP {
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "tcp " + r.String(), Host: r.Host, Addr: r.Addr, Port: r.Port, Raw: true})
 		if r.Loopback() {
 			relayed = append(relayed, r.Port)
 		}
 	}
-	for _, text := range eff.AllowNet {
-		r, err := policy.ParseNetRule(text)
-		if err != nil {
-			return cfg, nil, err
-		}
-		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net " + text, Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port})
+	for _, r := range eff.AllowNet {
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net " + r.String(), Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port})
 	}
 	if eff.AllowNetAny {
 		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net any", Any: true})
 	}
-	return cfg, relayed, nil
+	return cfg, relayed
 }
 
 // environmentProxy is the proxy that the host's environment names. The guest never

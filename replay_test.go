@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,18 +37,18 @@ func TestAttackReplay(t *testing.T) {
 	if err := os.Symlink("given", link); err != nil {
 		t.Fatal(err)
 	}
-	asked := policy.Request{MemoryMB: 4096, TimeoutSeconds: 3600, AllowNet: []string{"*.com.example"}, AllowNetAny: true, AllowTCP: []string{"127.0.0.1:22"}, Secrets: []string{"A", "B"},
-		Files: []policy.Mount{{Host: link, Real: dir + "/given", Guest: "/g"}, {Host: "/etc/shadow", Real: "/etc/shadow", Guest: "/s"}}, Dirs: []policy.Mount{{Host: "/", Real: "/", Guest: "/all"}}}
-	narrow := `{"path":"c.toml","memoryMb":256,"timeoutSeconds":2,"allowNet":["x.com.example"],"allowTcp":[],"secrets":["A"],"filesUnder":["` + dir + `"],"dirsUnder":[],"artifacts":0}`
+	asked := unitask.Request{MemoryMB: 4096, Timeout: time.Hour, AllowNet: []string{"*.com.example"}, AllowNetAny: true, AllowTCP: []string{"127.0.0.1:22"}, Secrets: map[string]string{"A": "a-secret", "B": "b-secret"},
+		Files: []policy.Mount{{Host: link, Guest: "/g"}, {Host: "/etc/shadow", Guest: "/s"}}, Dirs: []policy.Mount{{Host: "/", Guest: "/all"}}}
+	narrow := `memoryMb=256;timeoutSeconds=2;allowNet=["x.com.example"];allowTcp=[];secrets=["A"];filesUnder=["` + dir + `"];dirsUnder=[];maxArtifactBytes=0`
 	parse := func(text string) *policy.Ceiling {
 		t.Helper()
-		c := new(policy.Ceiling)
-		if err := json.Unmarshal([]byte(text), c); err != nil {
+		c, err := policy.ParseCeiling("c.toml", []byte(strings.ReplaceAll(text, ";", "\n")))
+		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	granted, denials, err := policy.Resolve(asked, parse(narrow))
+	granted, denials, err := asked.Resolve(parse(narrow))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +69,7 @@ func TestAttackReplay(t *testing.T) {
 	}
 	self := unitask.LocalOwner(os.Geteuid())
 	own, named, alices, blank, garbled := put("", granted), put(self, granted), put("alice", granted), put("", nil), put("", "all")
+	old := put("", map[string]any{"kernel": "linux", "memoryMb": 256, "timeoutSeconds": 2})
 	const all = "256 MiB, 2s, net [x.com.example] false, tcp [], secrets [A], files 1, dirs 0, artifacts -1"
 	for _, row := range []struct{ name, id, owner, ceiling, link, want string }{
 		{"no ceiling now", own, "", "", "given", all},
@@ -75,14 +77,15 @@ func TestAttackReplay(t *testing.T) {
 		{"one's own record, by its owner's name", named, self, "", "given", all},
 		{"one's own record as another's, by its owner's name", named, "alice", "", "given", "another owner's"},
 		{"the ceiling of then", own, "", narrow, "given", all},
-		{"a narrower ceiling now", own, "", `{"memoryMb":128,"allowNet":[],"secrets":[],"filesUnder":[]}`, "given", "128 MiB, 2s, net [] false, tcp [], secrets [], files 0, dirs 0, artifacts -1"},
-		{"a wider ceiling now", own, "", `{"memoryMb":8192,"secrets":["A","B"],"allowTcp":["127.0.0.1:22"]}`, "given", all},
+		{"a narrower ceiling now", own, "", `memoryMb=128;allowNet=[];secrets=[];filesUnder=[]`, "given", "128 MiB, 2s, net [] false, tcp [], secrets [], files 0, dirs 0, artifacts -1"},
+		{"a wider ceiling now", own, "", `memoryMb=8192;secrets=["A","B"];allowTcp=["127.0.0.1:22"]`, "given", all},
 		{"a file's link leads elsewhere now", own, "", "", "kept", "files"},
 		{"another's record", alices, "", "", "given", "another owner's"},
 		{"another's record, the wrong owner named", alices, "bob", "", "given", "another owner's"},
 		{"another's record, its owner named", alices, "alice", "", "given", all},
 		{"one's own record as another's", own, "alice", "", "given", "another owner's"},
 		{"a record that does not say what was granted", blank, "", "", "given", "refused"},
+		{"a record of an older version", old, "", "", "given", "refused"},
 		{"a record whose grant is garbled", garbled, "", "", "given", "refused"},
 	} {
 		if err := errors.Join(os.Remove(link), os.Symlink(row.link, link)); err != nil {
@@ -105,7 +108,7 @@ func TestAttackReplay(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			} else {
-				got = fmt.Sprintf("%d MiB, %s, net %v %v, tcp %v, secrets %v, files %d, dirs %d, artifacts %d", e.MemoryMB, e.Timeout(), e.AllowNet, e.AllowNetAny, e.AllowTCP, e.Secrets, len(e.Files), len(e.Dirs), e.Artifacts)
+				got = fmt.Sprintf("%d MiB, %s, net %v %v, tcp %v, secrets %v, files %d, dirs %d, artifacts %d", e.MemoryMB, e.Timeout, e.AllowNet, e.AllowNetAny, e.AllowTCP, e.Secrets, len(e.Files), len(e.Dirs), e.MaxArtifacts)
 			}
 			if names := slices.Sorted(maps.Keys(req.Secrets)); !slices.Equal(names, []string{"A"}) {
 				t.Errorf("%s: asks for the secrets %v", row.name, names)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
@@ -90,8 +88,9 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	if err != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: err.Error()}
 	}
-	rec, err := rt.runs.Create(begin, caller.Name, caller.Via, "code"+path.Ext(code.path), []byte(req.Code), recordedRequest{Request: asked, Path: code.path,
-		PackageType: code.packageType, Args: req.Args, Env: req.Env, Dir: code.dir, Arch: req.Arch, Cold: req.Cold, FreshProcess: req.FreshProcess, CA: req.CA, DirMax: req.DirMax})
+	wanted := req // as the record has it: the code in a file of its own, paths as they are inside
+	wanted.Code, wanted.Path, wanted.Dir, wanted.Files, wanted.Dirs = "", code.path, code.dir, asked.Files, asked.Dirs
+	rec, err := rt.runs.Create(begin, caller.Name, caller.Via, "code"+path.Ext(code.path), []byte(req.Code), wanted)
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}
@@ -158,25 +157,6 @@ func (c Caller) ceilingPath() string {
 	return c.Ceiling.Path
 }
 
-// policy is what of a request the policy decides on.
-func (req Request) policy() policy.Request {
-	return policy.Request{
-		Kernel: string(req.Kernel), MemoryMB: req.MemoryMB, TimeoutSeconds: req.Timeout.Seconds(), OutputBytes: req.OutputBytes,
-		AllowNet: req.AllowNet, AllowNetAny: req.AllowNetAny, AllowTCP: req.AllowTCP,
-		MaxConnections: req.MaxConnections, MaxUpload: req.MaxUpload, MaxDownload: req.MaxDownload,
-		Secrets: slices.Sorted(maps.Keys(req.Secrets)), Artifacts: req.MaxArtifacts,
-	}
-}
-
-// Resolve says what a request would get under a ceiling, nil for none, and what not.
-// It looks at the files and folders that the request names.
-func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
-	var in hostfiles.Set
-	defer in.Close()
-	_, eff, denials, err := req.resolve(ceiling, &in)
-	return eff, denials, err
-}
-
 // run does what needs a machine, and fills in res.
 func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, streams IO, rec *record.Run, redactor *record.Redactor, res *Result) (failed error) {
 	start := time.Now()
@@ -188,10 +168,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	res.Kernel = im.Kernel
 	res.Policy.Effective.Kernel = string(im.Kernel)
 
-	network, relayed, err := rt.networkConfig(eff)
-	if err != nil {
-		return rt.classify(ctx, res, "network", err)
-	}
+	network, relayed := rt.networkConfig(eff)
 	network.Log = func(d netstack.Decision) {
 		d.Name, d.Reason = redactor.String(d.Name), redactor.String(d.Reason)
 		rec.Netlog(d)
@@ -250,7 +227,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 
 	stdout := newCapped(eff.OutputBytes, rec.Stdout(), streams.Stdout)
 	stderr := newCapped(eff.OutputBytes, rec.Stderr(), streams.Stderr)
-	timed, cancel := context.WithTimeoutCause(ctx, eff.Timeout(), errTimeout)
+	timed, cancel := context.WithTimeoutCause(ctx, eff.Timeout, errTimeout)
 	defer cancel()
 	plainOut, plainErr := redactor.Writer(stdout), redactor.Writer(stderr)
 	end, err := conn.Stream(timed, streams.Stdin, plainOut, plainErr)
@@ -260,8 +237,8 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	if errors.Is(err, guest.ErrGone) {
 		end, err = m.Afterlife(ctx, err)
 	}
-	if err == nil && end.Out && eff.Artifacts > 0 {
-		err = collect(ctx, started.Add(eff.Timeout()+collectGrace), conn, rec.Artifacts(eff.Artifacts, redactor), res)
+	if err == nil && end.Out && eff.MaxArtifacts > 0 {
+		err = collect(ctx, started.Add(eff.Timeout+collectGrace), conn, rec.Artifacts(eff.MaxArtifacts, redactor), res)
 	}
 	m.Close() // the machine is gone before anything is said of its end
 	res.Stdout, res.Stderr = stdout.bytes(), stderr.bytes()
@@ -332,7 +309,7 @@ func (rt *Runtime) classify(ctx context.Context, res *Result, op string, err err
 	switch {
 	case errors.Is(err, errTimeout):
 		res.Outcome, res.ExitCode, res.TimedOut = OutcomeTimeout, ExitTimeout, true
-		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", res.Policy.Effective.TimeoutSeconds)
+		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", res.Policy.Effective.Timeout.Seconds())
 		return nil
 	case ctx.Err() != nil:
 		res.Outcome, res.ExitCode = OutcomeCancelled, ExitCancelled

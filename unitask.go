@@ -31,7 +31,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
@@ -40,72 +39,6 @@ import (
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
 )
-
-// Request is the code and what it asks for. Zero values mean the default.
-type Request struct {
-	// Code is the source text. Whether it is an ES module, CommonJS or
-	// TypeScript is told as Node tells it: by the extension of Path, the nearest
-	// package.json's type (PackageType), and the syntax.
-	Code string
-	// Path is the code's file inside the guest; a relative one is taken from
-	// Dir. "" is code.js. Extensions: .js .cjs .mjs .ts .cts .mts.
-	Path string
-	// PackageType is "module" or "commonjs" when a package.json beside the code
-	// says so, else "".
-	PackageType string
-	// Args follow the file's name in process.argv.
-	Args []string
-	// Env is added to the guest's environment, which holds PATH and HOME only.
-	Env map[string]string
-	// Secrets are added to the guest's environment by their names, each of 6 bytes or
-	// more. They are kept out of the record, and redacted, in their common encodings,
-	// from everything that the run says (record.Forms). A run that has some can't be
-	// captured: the capture would hold them.
-	Secrets map[string]string
-	// Dir is the working directory inside the guest, absolute; "" is /work.
-	Dir string
-
-	// Files and Dirs are the host's, which the code may read and not write. What is not
-	// a regular file, a folder or a link that stays inside is refused.
-	Files, Dirs []Mount
-	// DirMax bounds the bytes that one of Dirs brings; 0 is DefaultDirMax.
-	DirMax int64
-
-	Kernel      Kernel        // "" is the best there is: nanos where its kernel is vendored, else linux
-	Arch        Arch          // "" is the host's; another one is translated
-	MemoryMB    int           // of the machine, MiB; 0 is 512
-	Timeout     time.Duration // of the code, from its first line on; 0 is 60 s
-	OutputBytes int64         // kept of each of stdout and stderr; 0 is 16 MiB
-
-	// Cold boots the machine for this run, also where there is a template to
-	// clone it from.
-	Cold bool
-	// FreshProcess clones a machine in which Node has not been started yet, so that
-	// the run shares no address layout and no hash seed with others. It needs the
-	// linux kernel, and takes longer than a clone that has Node waiting.
-	FreshProcess bool
-
-	// AllowNet are hosts that the code may speak HTTP and TLS to: "example.com",
-	// "*.example.com" (any depth, not the apex), "example.com:8443", an address.
-	// Ports 80 and 443 if none is given. None is no network.
-	AllowNet []string
-	// AllowNetAny allows every public host on ports 80 and 443.
-	AllowNetAny bool
-	// AllowTCP are HOST:PORT that the code may speak anything to, private
-	// addresses included. The host's own loopback is reached inside at the same
-	// 127.0.0.1:PORT.
-	AllowTCP []string
-	// CA is PEM of certificates that the code's TLS clients trust beside Node's
-	// own.
-	CA string
-	// Bounds of the network; 0 is 128 connections at once, 1 GiB up, 8 GiB down.
-	MaxConnections         int
-	MaxUpload, MaxDownload int64
-
-	// MaxArtifacts bounds the bytes that come back of what the code leaves in /out; 0
-	// is 64 MiB, -1 is none.
-	MaxArtifacts int64
-}
 
 // IO are a run's streams.
 type IO struct {

@@ -24,15 +24,11 @@ import (
 )
 
 type runFlags struct {
-	code, file, lang, timeout, kernel, arch string
-	memory, connections                     int
-	output, upload, download                int64
-	env, allowNet, allowTCP, secrets        []string
-	files, dirs                             []string
-	dirMax, artifacts                       int64
-	ca, pcap, policy, replay, owner, out    string
-	allowNetAny, json, cold, fresh          bool
-	outReplace                              bool
+	code, file, lang, arch               string
+	env                                  []string
+	dirMax                               int64
+	ca, pcap, policy, replay, owner, out string
+	json, cold, fresh, outReplace        bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -77,23 +73,21 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	return cmd
 }
 
-// policyFlags are the flags that the ceiling bounds.
+// policyFlags are the flags that the ceiling bounds: one for each field of the policy.
 func (f *runFlags) policyFlags(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.timeout, "timeout", "", "time limit of the code: a duration, or seconds (default 60s)")
-	fl.IntVar(&f.memory, "memory", 0, "memory of the machine in MiB (default 512)")
-	fl.StringArrayVar(&f.allowNet, "allow-net", nil, "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable")
-	fl.BoolVar(&f.allowNetAny, "allow-net-any", false, "allow every public host on ports 80 and 443")
-	fl.StringArrayVar(&f.allowTCP, "allow-tcp", nil, "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable")
-	fl.IntVar(&f.connections, "max-connections", 0, "network connections at once (default 128)")
-	fl.Int64Var(&f.upload, "max-upload", 0, "bytes that may leave in the whole run (default 1 GiB)")
-	fl.Int64Var(&f.download, "max-download", 0, "bytes that may come in (default 8 GiB)")
-	fl.Int64Var(&f.output, "output-bytes", 0, "bytes kept of each of stdout and stderr (default 16 MiB)")
-	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
-	fl.StringArrayVar(&f.secrets, "secret", nil, "NAME of the environment, or NAME=@FILE: given to the code, kept out of the record and of what it prints; repeatable")
-	fl.StringArrayVar(&f.files, "file", nil, "PATH[:/GUESTPATH] of a file that the code may read, inside at the same path unless another is given; repeatable")
-	fl.StringArrayVar(&f.dirs, "dir", nil, "PATH[:/GUESTPATH] of a folder that the code may read; .unitaskignore says what stays out; repeatable")
-	fl.Int64Var(&f.artifacts, "max-artifacts", 0, "bytes that may come back from /out, -1 for none (default 64 MiB)")
+	for _, p := range policy.Fields {
+		switch p.Form() {
+		case policy.Number:
+			fl.Int64(p.Flag, 0, p.Usage())
+		case policy.Switch:
+			fl.Bool(p.Flag, false, p.Usage())
+		case policy.Text, policy.Duration:
+			fl.String(p.Flag, "", p.Usage())
+		default:
+			fl.StringArray(p.Flag, nil, p.Usage())
+		}
+	}
 	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
 }
 
@@ -116,24 +110,55 @@ func usageOf(err error) error {
 	return usage(err)
 }
 
-// granted are the fields of a request that the policy decides on.
-func (f *runFlags) granted(cmd *cobra.Command) (unitask.Request, error) {
-	req := unitask.Request{Kernel: unitask.Kernel(f.kernel), MemoryMB: f.memory, OutputBytes: f.output,
-		AllowNet: f.allowNet, AllowNetAny: f.allowNetAny, AllowTCP: f.allowTCP, MaxConnections: f.connections, MaxUpload: f.upload, MaxDownload: f.download,
-		Files: parseMounts(f.files), Dirs: parseMounts(f.dirs), DirMax: f.dirMax, MaxArtifacts: f.artifacts}
-	if cmd.Flags().Changed("memory") && f.memory <= 0 {
-		return req, usage(fmt.Errorf("--memory %d: must be more than 0", f.memory))
+// granted are the fields of a request that the policy decides on: its wire form, made of
+// the flags that were given.
+func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) {
+	wire, secrets := map[string]any{}, map[string]string{}
+	for _, p := range policy.Fields {
+		flag := cmd.Flags().Lookup(p.Flag)
+		if !flag.Changed {
+			continue
+		}
+		list, _ := cmd.Flags().GetStringArray(p.Flag)
+		switch p.Form() {
+		case policy.Number:
+			n, err := cmd.Flags().GetInt64(p.Flag)
+			if err == nil && n == 0 { // which in a request is the default
+				least, most := p.Bounds()
+				err = fmt.Errorf("--%s 0: must be from %.0f to %.0f", p.Flag, least, most)
+			}
+			if err != nil {
+				return req, usage(err)
+			}
+			wire[p.Key] = n
+		case policy.Switch:
+			wire[p.Key] = flag.Value.String() == "true"
+		case policy.Text:
+			wire[p.Key] = flag.Value.String()
+		case policy.Duration:
+			d, err := parseTimeout(flag.Value.String())
+			if err != nil {
+				return req, usage(err)
+			}
+			wire[p.Key] = policy.Millis(d)
+		case policy.List:
+			wire[p.Key] = list
+		case policy.Mounts:
+			wire[p.Key] = parseMounts(list)
+		case policy.Names:
+			if secrets, err = readSecrets(list); err != nil {
+				return req, usage(err)
+			}
+		}
 	}
-	var err error
-	if req.Secrets, err = readSecrets(f.secrets); err != nil {
+	text, err := json.Marshal(wire)
+	if err != nil {
+		return req, err
+	}
+	if err := json.Unmarshal(text, &req); err != nil {
 		return req, usage(err)
 	}
-	if f.timeout == "" {
-		return req, nil
-	}
-	if req.Timeout, err = parseTimeout(f.timeout); err != nil {
-		return req, usage(err)
-	}
+	req.Secrets, req.DirMax = secrets, f.dirMax
 	return req, nil
 }
 

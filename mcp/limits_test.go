@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
 
@@ -239,9 +240,10 @@ func TestAttackHostPaths(t *testing.T) {
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "data.csv"), []byte("x"), 0o600), os.WriteFile(outside, nil, 0o600), os.Symlink(outside, filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)
 	}
-	ceiling := noMachine()
-	ceiling.Path = filepath.Join(dir, ".unitask.toml")
-	ceiling.FilesUnder = &[]string{dir}
+	ceiling, err := policy.ParseCeiling(filepath.Join(dir, policy.CeilingFile), []byte("kernel = \"nanos\"\nfilesUnder = [\".\"]\ndirsUnder = []\nsecrets = []\nallowTcp = []"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := newServer(t, rt, mcp.Options{Ceiling: ceiling, Dir: dir})
 	home, user := rt.Images().Home(), ""
 	if user, err = os.UserHomeDir(); err != nil || user == "/" {

@@ -86,8 +86,11 @@ func bare(t *testing.T) *unitask.Runtime {
 // noMachine is a ceiling under which, on an empty home, a call gets as far as its record
 // and not to a machine: the only kernel is one that is not vendored.
 func noMachine() *policy.Ceiling {
-	nanos, none := "nanos", []string{}
-	return &policy.Ceiling{Path: "test", Kernel: &nanos, FilesUnder: &none, DirsUnder: &none, Secrets: &none, AllowTCP: &none}
+	c, err := policy.ParseCeiling("test", []byte("kernel = \"nanos\"\nfilesUnder = []\ndirsUnder = []\nsecrets = []\nallowTcp = []"))
+	if err != nil {
+		panic(err)
+	}
+	return c
 }
 
 func newServer(t *testing.T, rt *unitask.Runtime, opts mcp.Options) *mcp.Server {
@@ -520,10 +523,12 @@ func FuzzArguments(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	none := []string{}
 	// No run gets as far as a machine: the only kernel is one that is not vendored.
-	nanos := "nanos"
-	s, err := mcp.New(rt, mcp.Options{Dir: f.TempDir(), Ceiling: &policy.Ceiling{Kernel: &nanos, FilesUnder: &none, DirsUnder: &none, Secrets: &none}})
+	ceiling, err := policy.ParseCeiling("c.toml", []byte("kernel = \"nanos\"\nfilesUnder = []\ndirsUnder = []\nsecrets = []"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := mcp.New(rt, mcp.Options{Dir: f.TempDir(), Ceiling: ceiling})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"os"
 	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,8 +76,10 @@ func (s *Server) addTools() {
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
 		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
 			p["language"].Enum = anys(slices.DeleteFunc(slices.Sorted(maps.Keys(languages)), func(l string) bool { return l == "" }))
-			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), float(policy.MaxTimeoutSeconds)
-			p["memoryMb"].Minimum, p["memoryMb"].Maximum = float(policy.MinMemoryMB), float(policy.MaxMemoryMB)
+			_, longest := policy.FieldOf("timeoutMs").Bounds()
+			least, most := policy.FieldOf("memoryMb").Bounds()
+			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
+			p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
 		}),
 		OutputSchema: outputSchema[unitask.ResultJSON](map[string]string{
 			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}", "outcome": "how it ended: exited (by itself), signaled, timeout, oom, cancelled, crashed, failed",
@@ -143,7 +146,9 @@ func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Sc
 
 // outputSchema is a type's schema with descriptions of its fields.
 func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
-	schema, err := jsonschema.For[T](nil)
+	text := &jsonschema.Schema{Type: "string"} // what marshals to text, the library takes for objects
+	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[policy.NetRule](): text, reflect.TypeFor[policy.TCPRule](): text}})
 	if err != nil {
 		panic(err)
 	}

@@ -2,13 +2,16 @@ package policy
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"unicode/utf8"
@@ -21,43 +24,44 @@ import (
 // CeilingFile is the name that is looked for, from the working directory upwards.
 const CeilingFile = ".unitask.toml"
 
-// Ceiling is the most that runs may have. What is nil is no ceiling on that field; an
-// empty list allows nothing.
+// Ceiling is the most that runs may have. A key that it has not is no ceiling on that
+// field; an empty list allows nothing.
 type Ceiling struct {
 	// Path is the file it was read from.
-	Path string `toml:"-" json:"path"`
-
-	Kernel         *string  `toml:"kernel" json:"kernel,omitempty"` // the only one that runs may have
-	MemoryMB       *int     `toml:"memoryMb" json:"memoryMb,omitempty"`
-	TimeoutSeconds *float64 `toml:"timeoutSeconds" json:"timeoutSeconds,omitempty"`
-	OutputBytes    *int64   `toml:"outputBytes" json:"outputBytes,omitempty"`
-
-	// AllowNet and AllowTCP are in normal form. A wildcard admits what it covers.
-	AllowNet       *[]string `toml:"allowNet" json:"allowNet,omitempty"`
-	AllowNetAny    *bool     `toml:"allowNetAny" json:"allowNetAny,omitempty"`
-	AllowTCP       *[]string `toml:"allowTcp" json:"allowTcp,omitempty"`
-	MaxConnections *int      `toml:"maxConnections" json:"maxConnections,omitempty"`
-	MaxUpload      *int64    `toml:"maxUploadBytes" json:"maxUploadBytes,omitempty"`
-	MaxDownload    *int64    `toml:"maxDownloadBytes" json:"maxDownloadBytes,omitempty"`
-
-	// Secrets are the names of the secrets that runs may have.
-	Secrets *[]string `toml:"secrets" json:"secrets,omitempty"`
-	// FilesUnder and DirsUnder are the folders below which files and folders may be
-	// given: absolute, links resolved. Relative ones in the file are taken from its own
-	// folder.
-	FilesUnder *[]string `toml:"filesUnder" json:"filesUnder,omitempty"`
-	DirsUnder  *[]string `toml:"dirsUnder" json:"dirsUnder,omitempty"`
-	// Artifacts are the bytes that may come back from /out; 0 is none.
-	Artifacts *int64 `toml:"artifacts" json:"artifacts,omitempty"`
+	Path string
 
 	// Principals are what the callers of a shared server get, by their names: each
 	// narrows the ceiling further and can't widen it.
-	Principals map[string]*Ceiling `toml:"principals" json:"principals,omitempty"`
+	Principals map[string]*Ceiling
 
+	most      map[string]any    // the value of each key, as its field's kind reads it
 	over      *Ceiling          // what this one narrows
 	inherited map[string]string // keys that the file has not, to whose they are
 	prefix    string            // of its keys in the file
 	text      []byte            // of the file, to name lines
+}
+
+// MarshalJSON gives the path and the values, as a file would have them.
+func (c *Ceiling) MarshalJSON() ([]byte, error) {
+	var out bytes.Buffer
+	member := func(key string, value any) error {
+		text, err := json.Marshal(value)
+		if out.Len() > 0 {
+			out.WriteByte(',')
+		}
+		fmt.Fprintf(&out, "%q:%s", key, text)
+		return err
+	}
+	errs := []error{member("path", c.Path)}
+	for _, f := range Fields {
+		if value, ok := c.most[f.ceiling()]; ok {
+			errs = append(errs, member(f.ceiling(), f.kind.plain(value)))
+		}
+	}
+	if len(c.Principals) > 0 {
+		errs = append(errs, member("principals", c.Principals))
+	}
+	return fmt.Appendf(nil, "{%s}", out.Bytes()), errors.Join(errs...)
 }
 
 // For is the ceiling of a principal: this one, narrowed by the principal's own if
@@ -67,7 +71,7 @@ func (c *Ceiling) For(principal string) *Ceiling {
 		return c
 	}
 	own := *c.Principals[principal]
-	own.over, own.prefix = c, "principals."+principal+"."
+	own.over = c
 	return &own
 }
 
@@ -169,75 +173,101 @@ func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	if !utf8.Valid(text) {
 		return nil, &CeilingError{name, 1, errors.New("is not UTF-8 text")}
 	}
-	meta, err := exact.Decode(string(text), c)
-	if err != nil {
+	var table map[string]any
+	if _, err := exact.Decode(string(text), &table); err != nil {
 		var key *exact.KeyError
 		if errors.As(err, &key) {
 			return nil, c.wrong(key.Key[0], err)
 		}
 		var parse toml.ParseError
+		line := 0
 		if errors.As(err, &parse) {
-			return nil, &CeilingError{name, parse.Position.Line, errors.New(strings.TrimPrefix(parse.Message, "toml: "))}
+			line, err = parse.Position.Line, errors.New(parse.Message)
 		}
-		return nil, &CeilingError{name, c.lineIn(err.Error()), errors.New(strings.TrimPrefix(err.Error(), "toml: "))}
+		return nil, &CeilingError{name, line, errors.New(strings.TrimPrefix(err.Error(), "toml: "))}
 	}
-	if kind := meta.Type("principals"); kind != "" && kind != "Hash" {
-		return nil, c.wrong("principals", fmt.Errorf("principals is a %s: use [principals.NAME]", strings.ToLower(kind)))
+	dir, err := filepath.Abs(filepath.Dir(name))
+	if err != nil {
+		return nil, &CeilingError{name, 0, err}
 	}
-	if err := c.finish(); err != nil {
-		return nil, err
+	principals, ok := table["principals"].(map[string]any)
+	if table["principals"] != nil && !ok {
+		return nil, c.wrong("principals", fmt.Errorf("principals is a %s: use [principals.NAME]", tomlType(table["principals"])))
 	}
-	for name, own := range c.Principals {
-		own.Path = c.Path
-		err := own.finish()
-		var bad *CeilingError
-		if errors.As(err, &bad) {
-			err = bad.Err
+	delete(table, "principals")
+	if key, err := c.take(table, dir); err != nil {
+		return nil, c.wrong(key, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(principals)) {
+		table, ok := principals[name].(map[string]any)
+		if !ok {
+			return nil, c.wrong("principals", fmt.Errorf("principals.%s is a %s: use [principals.%s]", name, tomlType(principals[name]), name))
 		}
-		if err == nil && own.Principals != nil {
-			err = errors.New("has principals of its own")
+		own := &Ceiling{Path: c.Path + " [principals." + name + "]", prefix: "principals." + name + "."}
+		if table["principals"] != nil {
+			return nil, c.wrong("principals", fmt.Errorf("principals.%s has principals of its own", name))
 		}
-		if err != nil {
-			return nil, c.wrong("principals", fmt.Errorf("principals.%s: %w", name, err))
+		if _, err := own.take(table, dir); err != nil {
+			return nil, c.wrong("principals", err)
 		}
-		own.Path += " [principals." + name + "]"
+		if c.Principals == nil {
+			c.Principals = map[string]*Ceiling{}
+		}
+		c.Principals[name] = own
 	}
 	return c, nil
 }
 
-// finish checks what was read and resolves the folders.
-func (c *Ceiling) finish() error {
-	return errors.Join(c.check(), c.realFolders("filesUnder", c.FilesUnder), c.realFolders("dirsUnder", c.DirsUnder))
+// renamed are keys of old files.
+var renamed = map[string]string{"artifacts": "maxArtifactBytes"}
+
+// take reads the keys of a table; an error comes with the key that it is about.
+func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
+	known := []string{"principals"}
+	for _, f := range Fields {
+		known = append(known, f.ceiling())
+	}
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		near := renamed[key]
+		for _, k := range known {
+			if strings.EqualFold(k, key) {
+				near = k
+			}
+		}
+		switch {
+		case near == key:
+		case near != "":
+			return key, fmt.Errorf("unknown key %q: keys are exact, write %s", c.prefix+key, near)
+		default:
+			return key, fmt.Errorf("unknown key %q", c.prefix+key)
+		}
+	}
+	c.most = map[string]any{}
+	for i := range Fields {
+		f := &Fields[i]
+		key := f.ceiling()
+		value, ok := table[key]
+		if !ok {
+			continue
+		}
+		most, err := f.kind.read(f, value, dir)
+		if err != nil {
+			return key, fmt.Errorf("%s%s %s: %w", c.prefix, key, brief(value), err)
+		}
+		c.most[key] = most
+	}
+	return "", nil
 }
 
-// realFolders resolves the links of a list's folders. One that does not exist admits
-// nothing, whatever will be there later.
-func (c *Ceiling) realFolders(key string, list *[]string) error {
-	if list == nil {
-		return nil
+// brief shows a value of TOML in an error; of a list the error names what it is about.
+func brief(value any) string {
+	switch v := value.(type) {
+	case string:
+		return fmt.Sprintf("%.100q", v)
+	case []any, map[string]any, []map[string]any:
+		return "has"
 	}
-	base, err := filepath.Abs(filepath.Dir(c.Path))
-	if err != nil {
-		return c.wrong(key, err)
-	}
-	out := []string{}
-	for _, dir := range *list {
-		if dir == "" || strings.ContainsRune(dir, 0) {
-			return c.wrong(key, fmt.Errorf("%s %q: is not a folder's path", key, dir))
-		}
-		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(base, dir)
-		}
-		real, err := filepath.EvalSymlinks(dir)
-		switch {
-		case err == nil:
-			out = append(out, real)
-		case !errors.Is(err, fs.ErrNotExist):
-			return c.wrong(key, fmt.Errorf("%s %q: %w", key, dir, err))
-		}
-	}
-	*list = out
-	return nil
+	return fmt.Sprint(value)
 }
 
 // wrong is an error about a key.
@@ -252,73 +282,6 @@ func (c *Ceiling) line(key string) int {
 		return 0
 	}
 	return 1 + bytes.Count(c.text[:at[0]], []byte{'\n'})
-}
-
-var quotedKey = regexp.MustCompile(`"([A-Za-z]+)"`)
-
-// lineIn is the line of the key that a message of the decoder names.
-func (c *Ceiling) lineIn(message string) int {
-	for _, m := range quotedKey.FindAllStringSubmatch(message, -1) {
-		if line := c.line(m[1]); line > 0 {
-			return line
-		}
-	}
-	return 0
-}
-
-// check holds every value against what can be asked for at all.
-func (c *Ceiling) check() error {
-	return errors.Join(
-		checkKey(c, "kernel", c.Kernel, nil, func(r *Request) *string { return &r.Kernel }),
-		checkKey(c, "memoryMb", c.MemoryMB, positive, func(r *Request) *int { return &r.MemoryMB }),
-		checkKey(c, "timeoutSeconds", c.TimeoutSeconds, positive, func(r *Request) *float64 { return &r.TimeoutSeconds }),
-		checkKey(c, "outputBytes", c.OutputBytes, positive, func(r *Request) *int64 { return &r.OutputBytes }),
-		checkKey(c, "maxConnections", c.MaxConnections, positive, func(r *Request) *int { return &r.MaxConnections }),
-		checkKey(c, "maxUploadBytes", c.MaxUpload, positive, func(r *Request) *int64 { return &r.MaxUpload }),
-		checkKey(c, "maxDownloadBytes", c.MaxDownload, positive, func(r *Request) *int64 { return &r.MaxDownload }),
-		checkKey(c, "artifacts", c.Artifacts, notNegative, func(r *Request) *int64 { return &r.Artifacts }),
-		checkKey(c, "allowNet", c.AllowNet, nil, func(r *Request) *[]string { return &r.AllowNet }),
-		checkKey(c, "allowTcp", c.AllowTCP, nil, func(r *Request) *[]string { return &r.AllowTCP }),
-		checkKey(c, "secrets", c.Secrets, nil, func(r *Request) *[]string { return &r.Secrets }),
-	)
-}
-
-// checkKey checks the value of a key, nil for one that is absent: against bounds,
-// which says what it must be if it isn't, and as a request for that field alone.
-func checkKey[T any](c *Ceiling, key string, value *T, bounds func(T) string, field func(*Request) *T) error {
-	if value == nil {
-		return nil
-	}
-	if bounds != nil {
-		if must := bounds(*value); must != "" {
-			return c.wrong(key, fmt.Errorf("%s %v: must %s", key, *value, must))
-		}
-	}
-	var r Request
-	*field(&r) = *value
-	_, _, err := Resolve(r, nil)
-	var wrong *FieldError
-	if errors.As(err, &wrong) {
-		err = fmt.Errorf("%s %s: %s", key, wrong.Value, wrong.Reason)
-	}
-	if err != nil {
-		return c.wrong(key, err)
-	}
-	return nil
-}
-
-func positive[T int | int64 | float64](n T) string {
-	if n <= 0 {
-		return "be more than 0"
-	}
-	return ""
-}
-
-func notNegative[T int | int64](n T) string {
-	if n < 0 {
-		return "not be negative"
-	}
-	return ""
 }
 
 // Example is a commented file with every key, none of them in force.
@@ -349,7 +312,7 @@ const Example = `# The most that unitask may give to a run started in this folde
 # dirsUnder = ["./data", "/srv/shared"]
 
 # Bytes that may come back from /out; 0 is none.
-# artifacts = 67108864
+# maxArtifactBytes = 67108864
 
 # What callers of a shared server (unitask mcp --http) get, by the name of their token:
 # all of the above, narrowed further.

@@ -43,6 +43,15 @@ func (r NetRule) String() string {
 	return host
 }
 
+// MarshalText is String.
+func (r NetRule) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText is ParseNetRule.
+func (r *NetRule) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseNetRule(string(text))
+	return err
+}
+
 // TCPRule is one --allow-tcp: exactly this host and port, whatever is spoken.
 type TCPRule struct {
 	Host string     // in normal form, or "" where Addr is set
@@ -61,9 +70,33 @@ func (r TCPRule) String() string {
 	return host + ":" + strconv.Itoa(int(r.Port))
 }
 
+// MarshalText is String.
+func (r TCPRule) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText is ParseTCPRule.
+func (r *TCPRule) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseTCPRule(string(text))
+	return err
+}
+
 // Loopback says that the rule is about the host's own loopback, which the guest
 // reaches at the same port of its own.
 func (r TCPRule) Loopback() bool { return r.Host == "localhost" || r.Addr.IsLoopback() }
+
+// parseName checks the name of a secret, which is an environment variable's.
+func parseName(s string) (string, error) {
+	for i, c := range []byte(s) {
+		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
+			return "", errors.New("is no name of an environment variable: letters, digits and _ only")
+		}
+	}
+	if s == "" || len(s) > 256 {
+		return "", errors.New("must have 1 to 256 bytes")
+	}
+	return s, nil
+}
+
+func sameName(a, b string) (string, bool) { return a, a == b }
 
 // profile is IDNA for looking names up: mapped to lower case, checked, in ASCII.
 var profile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(true), idna.VerifyDNSLength(true))
@@ -193,3 +226,58 @@ func ParseTCPRule(s string) (TCPRule, error) {
 	}
 	return r, nil
 }
+
+// intersect is what two rules both allow.
+func (r NetRule) intersect(o NetRule) (NetRule, bool) {
+	port, ok := commonPort(r.Port, o.Port)
+	if !ok {
+		return NetRule{}, false
+	}
+	both := NetRule{Port: port}
+	switch {
+	case r.Any:
+		both.Any, both.Host, both.Wildcard, both.Addr = o.Any, o.Host, o.Wildcard, o.Addr
+	case o.Any:
+		both.Host, both.Wildcard, both.Addr = r.Host, r.Wildcard, r.Addr
+	case r.Addr.IsValid() || o.Addr.IsValid():
+		both.Addr, ok = r.Addr, r.Addr == o.Addr
+	case r.Wildcard && o.Wildcard:
+		both.Wildcard = true
+		switch {
+		case r.Host == o.Host || strings.HasSuffix(r.Host, "."+o.Host):
+			both.Host = r.Host
+		case strings.HasSuffix(o.Host, "."+r.Host):
+			both.Host = o.Host
+		default:
+			ok = false
+		}
+	case r.Wildcard:
+		both.Host, ok = o.Host, strings.HasSuffix(o.Host, "."+r.Host)
+	case o.Wildcard:
+		both.Host, ok = r.Host, strings.HasSuffix(r.Host, "."+o.Host)
+	default:
+		both.Host, ok = r.Host, r.Host == o.Host
+	}
+	if !ok {
+		return NetRule{}, false
+	}
+	return both, true
+}
+
+// commonPort intersects ports; 0 is 80 and 443.
+func commonPort(a, b uint16) (uint16, bool) {
+	web := func(p uint16) bool { return p == 80 || p == 443 }
+	switch {
+	case a == b:
+		return a, true
+	case a == 0 && web(b):
+		return b, true
+	case b == 0 && web(a):
+		return a, true
+	}
+	return 0, false
+}
+
+// intersect is what two rules both allow: exactly the same, or nothing.
+// 127.0.0.1, localhost and [::1] are what they are.
+func (r TCPRule) intersect(o TCPRule) (TCPRule, bool) { return r, r == o }

@@ -1,9 +1,7 @@
 package policy
 
 import (
-	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +17,7 @@ const builtInRule = "the built-in ceiling"
 // BuiltIn holds for models where no file has a key. It gives no secret, no raw TCP, and
 // files of the folder alone; of "", the root and a home folder, none.
 func BuiltIn(dir string) *Ceiling {
-	none, under := []string{}, []string{}
+	under := []string{}
 	real, err := filepath.EvalSymlinks(dir)
 	if dir == "" {
 		err = fs.ErrNotExist
@@ -31,7 +29,7 @@ func BuiltIn(dir string) *Ceiling {
 	if err == nil && filepath.IsAbs(real) && real != "/" && real != home {
 		under = []string{real}
 	}
-	return &Ceiling{Path: builtInRule, Secrets: &none, AllowTCP: &none, FilesUnder: &under, DirsUnder: &under}
+	return &Ceiling{Path: builtInRule, most: map[string]any{"secrets": []string{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
 }
 
 // With is this ceiling with each key that a file has in the place of its own. A nil
@@ -41,13 +39,13 @@ func (c *Ceiling) With(file *Ceiling) *Ceiling {
 		return c
 	}
 	both := *file
-	both.inherited = maps.Clone(file.inherited)
-	if both.inherited == nil {
-		both.inherited = map[string]string{}
-	}
-	for _, k := range keys {
-		if k.inherit(&both, c) {
-			both.inherited[k.name] = c.rule(k.name)
+	both.most, both.inherited = map[string]any{}, map[string]string{}
+	for _, f := range Fields {
+		key := f.ceiling()
+		if value, ok := file.most[key]; ok {
+			both.most[key], both.inherited[key] = value, file.rule(key)
+		} else if value, ok := c.most[key]; ok {
+			both.most[key], both.inherited[key] = value, c.rule(key)
 		}
 	}
 	return &both
@@ -76,9 +74,14 @@ func (w Widening) String() string { return w.Key + " " + w.Value }
 // an admitted one, or a rule that a wildcard covers, does not. Tables of principals
 // only ever narrow.
 func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
-	for _, k := range keys {
-		for _, value := range k.beyond(c, base) {
-			beyond = append(beyond, Widening{k.name, value})
+	for _, f := range Fields {
+		mine, has := c.most[f.ceiling()]
+		most, bounded := base.most[f.ceiling()]
+		if !has || !bounded {
+			continue
+		}
+		for _, value := range f.kind.beyond(mine, most) {
+			beyond = append(beyond, Widening{f.ceiling(), value})
 		}
 	}
 	return beyond
@@ -87,7 +90,7 @@ func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 // Secret says whether a ceiling lets runs have a secret.
 func (c *Ceiling) Secret(name string) bool {
 	for ; c != nil; c = c.over {
-		if c.Secrets != nil && !slices.Contains(*c.Secrets, name) {
+		if names, ok := c.most["secrets"].([]string); ok && !slices.Contains(names, name) {
 			return false
 		}
 	}
@@ -100,97 +103,4 @@ func (c *Ceiling) rule(key string) string {
 		return from
 	}
 	return c.Path
-}
-
-// key is one of a ceiling's: how it is taken over, and what of it widens.
-type key struct {
-	name    string
-	inherit func(to, from *Ceiling) bool             // takes from's value where to has none
-	beyond  func(c, base *Ceiling) (values []string) // what base does not reach
-}
-
-func keyOf[T any](name string, at func(*Ceiling) **T, beyond func(mine, base T) []string) key {
-	return key{
-		name: name,
-		inherit: func(to, from *Ceiling) bool {
-			if *at(to) != nil || *at(from) == nil {
-				return false
-			}
-			*at(to) = *at(from)
-			return true
-		},
-		beyond: func(c, base *Ceiling) []string {
-			mine, most := *at(c), *at(base)
-			if mine == nil || most == nil {
-				return nil
-			}
-			return beyond(*mine, *most)
-		},
-	}
-}
-
-var keys = []key{
-	keyOf("kernel", func(c *Ceiling) **string { return &c.Kernel }, another[string]),
-	keyOf("memoryMb", func(c *Ceiling) **int { return &c.MemoryMB }, more[int]),
-	keyOf("timeoutSeconds", func(c *Ceiling) **float64 { return &c.TimeoutSeconds }, more[float64]),
-	keyOf("outputBytes", func(c *Ceiling) **int64 { return &c.OutputBytes }, more[int64]),
-	keyOf("allowNet", func(c *Ceiling) **[]string { return &c.AllowNet }, uncovered(ParseNetRule, NetRule.intersect)),
-	keyOf("allowNetAny", func(c *Ceiling) **bool { return &c.AllowNetAny }, func(mine, base bool) []string {
-		if mine && !base {
-			return []string{"true"}
-		}
-		return nil
-	}),
-	keyOf("allowTcp", func(c *Ceiling) **[]string { return &c.AllowTCP }, uncovered(ParseTCPRule, TCPRule.intersect)),
-	keyOf("maxConnections", func(c *Ceiling) **int { return &c.MaxConnections }, more[int]),
-	keyOf("maxUploadBytes", func(c *Ceiling) **int64 { return &c.MaxUpload }, more[int64]),
-	keyOf("maxDownloadBytes", func(c *Ceiling) **int64 { return &c.MaxDownload }, more[int64]),
-	keyOf("secrets", func(c *Ceiling) **[]string { return &c.Secrets }, uncovered(parseName, name.intersect)),
-	keyOf("filesUnder", func(c *Ceiling) **[]string { return &c.FilesUnder }, outside),
-	keyOf("dirsUnder", func(c *Ceiling) **[]string { return &c.DirsUnder }, outside),
-	keyOf("artifacts", func(c *Ceiling) **int64 { return &c.Artifacts }, more[int64]),
-}
-
-func another[T comparable](mine, base T) []string {
-	if mine == base {
-		return nil
-	}
-	return []string{fmt.Sprint(mine)}
-}
-
-func more[N number](mine, base N) []string {
-	if mine <= base {
-		return nil
-	}
-	return []string{fmt.Sprint(mine)}
-}
-
-// uncovered lists the rules that no rule of the base covers whole.
-func uncovered[R interface {
-	comparable
-	fmt.Stringer
-}](parse func(string) (R, error), intersect func(R, R) (R, bool)) func(mine, base []string) []string {
-	return func(mine, base []string) (beyond []string) {
-		for _, text := range mine {
-			rule, err := parse(text)
-			if err != nil || !slices.ContainsFunc(base, func(top string) bool {
-				most, err := parse(top)
-				both, ok := intersect(rule, most)
-				return err == nil && ok && both == rule
-			}) {
-				beyond = append(beyond, text)
-			}
-		}
-		return beyond
-	}
-}
-
-// outside lists the folders that lie in no folder of the base.
-func outside(mine, base []string) (beyond []string) {
-	for _, dir := range mine {
-		if !slices.ContainsFunc(base, func(top string) bool { return Within(top, dir) }) {
-			beyond = append(beyond, dir)
-		}
-	}
-	return beyond
 }

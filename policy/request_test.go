@@ -5,11 +5,12 @@ import (
 	"math"
 	"reflect"
 	"testing"
+	"time"
 )
 
 func TestResolve(t *testing.T) {
 	e, denials, err := Resolve(Request{}, nil)
-	want := Effective{MemoryMB: 512, TimeoutSeconds: 60, OutputBytes: 16 << 20, AllowNet: []string{}, AllowTCP: []string{}, Secrets: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30, Artifacts: 64 << 20}
+	want := Effective{MemoryMB: 512, Timeout: time.Minute, OutputBytes: 16 << 20, AllowNet: []NetRule{}, AllowTCP: []TCPRule{}, Secrets: []string{}, Files: []Mount{}, Dirs: []Mount{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
 	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
 	}
@@ -17,30 +18,30 @@ func TestResolve(t *testing.T) {
 		req   Request
 		field string
 	}{
-		"kernel":                  {Request{Kernel: "bsd"}, "kernel"},
-		"kernel in capitals":      {Request{Kernel: "Linux"}, "kernel"},
-		"too little memory":       {Request{MemoryMB: 127}, "memoryMb"},
-		"negative memory":         {Request{MemoryMB: -1}, "memoryMb"},
-		"too much memory":         {Request{MemoryMB: 1 << 30}, "memoryMb"},
-		"no time":                 {Request{TimeoutSeconds: -0.001}, "timeoutSeconds"},
-		"too much time":           {Request{TimeoutSeconds: 86401}, "timeoutSeconds"},
-		"time that is no number":  {Request{TimeoutSeconds: math.NaN()}, "timeoutSeconds"},
-		"endless time":            {Request{TimeoutSeconds: math.Inf(1)}, "timeoutSeconds"},
-		"negative output":         {Request{OutputBytes: -1}, "outputBytes"},
-		"too much output":         {Request{OutputBytes: 1<<30 + 1}, "outputBytes"},
-		"a host that is none":     {Request{AllowNet: []string{"a.com", "b c"}}, "allowNet"},
-		"every host":              {Request{AllowNet: []string{"*"}}, "allowNet"},
-		"no port":                 {Request{AllowTCP: []string{"a.com"}}, "allowTcp"},
-		"too many hosts":          {Request{AllowNet: make([]string, MaxRules+1)}, "allowNet"},
-		"negative connections":    {Request{MaxConnections: -1}, "maxConnections"},
-		"negative upload":         {Request{MaxUpload: -1}, "maxUploadBytes"},
-		"a secret without a name": {Request{Secrets: []string{""}}, "secrets"},
-		"a secret's strange name": {Request{Secrets: []string{"A=B"}}, "secrets"},
-		"negative download":       {Request{MaxDownload: -1}, "maxDownloadBytes"},
-		"negative artifacts":      {Request{Artifacts: -2}, "artifacts"},
-		"too many artifacts":      {Request{Artifacts: MaxArtifacts + 1}, "artifacts"},
-		"too many files":          {Request{Files: make([]Mount, MaxRules+1)}, "files"},
-		"too many folders":        {Request{Dirs: make([]Mount, MaxRules+1)}, "dirs"},
+		"kernel":                       {Request{Kernel: "bsd"}, "kernel"},
+		"kernel in capitals":           {Request{Kernel: "Linux"}, "kernel"},
+		"too little memory":            {Request{MemoryMB: 127}, "memoryMb"},
+		"negative memory":              {Request{MemoryMB: -1}, "memoryMb"},
+		"too much memory":              {Request{MemoryMB: 1 << 30}, "memoryMb"},
+		"no time":                      {Request{Timeout: -time.Microsecond}, "timeoutSeconds"},
+		"too much time":                {Request{Timeout: 86401 * time.Second}, "timeoutSeconds"},
+		"less time than a millisecond": {Request{Timeout: time.Microsecond}, "timeoutSeconds"},
+		"endless time":                 {Request{Timeout: math.MaxInt64}, "timeoutSeconds"},
+		"negative output":              {Request{OutputBytes: -1}, "outputBytes"},
+		"too much output":              {Request{OutputBytes: 1<<30 + 1}, "outputBytes"},
+		"a host that is none":          {Request{AllowNet: []string{"a.com", "b c"}}, "allowNet"},
+		"every host":                   {Request{AllowNet: []string{"*"}}, "allowNet"},
+		"no port":                      {Request{AllowTCP: []string{"a.com"}}, "allowTcp"},
+		"too many hosts":               {Request{AllowNet: make([]string, MaxRules+1)}, "allowNet"},
+		"negative connections":         {Request{MaxConnections: -1}, "maxConnections"},
+		"negative upload":              {Request{MaxUpload: -1}, "maxUploadBytes"},
+		"a secret without a name":      {Request{Secrets: []string{""}}, "secrets"},
+		"a secret's strange name":      {Request{Secrets: []string{"A=B"}}, "secrets"},
+		"negative download":            {Request{MaxDownload: -1}, "maxDownloadBytes"},
+		"negative artifacts":           {Request{MaxArtifacts: -2}, "maxArtifactBytes"},
+		"too many artifacts":           {Request{MaxArtifacts: 4<<30 + 1}, "maxArtifactBytes"},
+		"too many files":               {Request{Files: make([]Mount, MaxRules+1)}, "files"},
+		"too many folders":             {Request{Dirs: make([]Mount, MaxRules+1)}, "dirs"},
 	} {
 		e, _, err := Resolve(c.req, nil)
 		var bad *FieldError
@@ -53,17 +54,17 @@ func TestResolve(t *testing.T) {
 // Whatever is asked for, what is granted lies within the bounds, and resolving
 // it again changes nothing.
 func FuzzResolve(f *testing.F) {
-	f.Add("linux", 512, 60.0, int64(100), "*.example.com")
-	f.Add("", 0, 0.0, int64(0), "A.example:1")
-	f.Fuzz(func(t *testing.T, kernel string, memory int, timeout float64, output int64, host string) {
-		e, _, err := Resolve(Request{Kernel: kernel, MemoryMB: memory, TimeoutSeconds: timeout, OutputBytes: output, AllowNet: []string{host}}, nil)
+	f.Add("linux", 512, int64(time.Minute), int64(100), "*.example.com")
+	f.Add("", 0, int64(0), int64(0), "A.example:1")
+	f.Fuzz(func(t *testing.T, kernel string, memory int, timeout int64, output int64, host string) {
+		e, _, err := Resolve(Request{Kernel: kernel, MemoryMB: memory, Timeout: time.Duration(timeout), OutputBytes: output, AllowNet: []string{host}}, nil)
 		if err != nil {
 			return
 		}
-		if e.MemoryMB < MinMemoryMB || e.MemoryMB > MaxMemoryMB || !(e.TimeoutSeconds > 0) || e.TimeoutSeconds > MaxTimeoutSeconds || e.OutputBytes < 1 || e.OutputBytes > MaxOutputBytes || e.Timeout() < 0 {
+		if e.MemoryMB < MinMemoryMB || e.MemoryMB > MaxMemoryMB || e.Timeout < time.Millisecond || e.Timeout > MaxTimeout || e.OutputBytes < 1 || e.OutputBytes > 1<<30 {
 			t.Errorf("%+v", e)
 		}
-		again, _, err := Resolve(Request(e), nil)
+		again, _, err := Resolve(Asked(e), nil)
 		if err != nil || !reflect.DeepEqual(again, e) {
 			t.Errorf("%+v, then %+v %v", e, again, err)
 		}

@@ -177,13 +177,13 @@ func realName(name string) (string, error) {
 func (c *Ceiling) digest() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d\n%s", len(c.text), c.text)
-	folders := func(c *Ceiling) {
-		text, _ := json.Marshal([]*[]string{c.FilesUnder, c.DirsUnder})
+	write := func(c *Ceiling) {
+		text, _ := json.Marshal([]any{c.most["filesUnder"], c.most["dirsUnder"]})
 		fmt.Fprintf(h, "\n%s", text)
 	}
-	folders(c)
+	write(c)
 	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
-		folders(c.Principals[name])
+		write(c.Principals[name])
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }

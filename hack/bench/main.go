@@ -272,7 +272,11 @@ func (s *suite) memory(kernel image.Kernel) bool {
 // serve serves MCP over a pair of pipes, as over stdin and stdout, and connects a client.
 func (s *suite) serve(rt *unitask.Runtime, kernel image.Kernel) (client *sdk.ClientSession, leave func(), err error) {
 	name := string(kernel)
-	server, err := mcp.New(rt, mcp.Options{Dir: s.dir, Ceiling: &policy.Ceiling{Kernel: &name}})
+	ceiling, err := policy.ParseCeiling("bench.toml", fmt.Appendf(nil, "kernel = %q", name))
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := mcp.New(rt, mcp.Options{Dir: s.dir, Ceiling: ceiling})
 	if err != nil {
 		return nil, nil, err
 	}

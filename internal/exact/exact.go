@@ -1,12 +1,15 @@
-// Package exact decodes TOML that users write by its keys exactly as they stand. The
-// decoder below it, left to itself, takes a key in any case for a field, so that of
-// allowNet and ALLOWNET in one file either may win. It is for files that decide
-// something; it reads no file itself.
+// Package exact takes keys of TOML and JSON exactly as they stand. The decoders below
+// it, left to themselves, take a key in any case for a field, so that of allowNet and
+// ALLOWNET in one file either may win. It is for texts that decide something; it reads
+// no file itself.
 package exact
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -20,9 +23,9 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return e.Reason }
 
-// Decode decodes a text into v, a pointer to a struct whose fields are all tagged. A
-// key that is not a tag's exact text is an error, and so are two keys of one table
-// that differ only in case: a *KeyError. Other errors are the decoder's.
+// Decode decodes a text into v, a pointer to a struct whose fields are all tagged, or
+// to a map. A key that is not a tag's exact text is an error, and so are two keys of
+// one table that differ only in case: a *KeyError. Other errors are the decoder's.
 func Decode(text string, v any) (toml.MetaData, error) {
 	var all map[string]any
 	meta, err := toml.Decode(text, &all)
@@ -51,6 +54,25 @@ func Decode(text string, v any) (toml.MetaData, error) {
 	return toml.Decode(text, v)
 }
 
+// Members checks that the members of a JSON object have the names of the fields of a
+// struct, exactly; encoding/json would take them in any case.
+func Members(data []byte, of any) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(data, &members); err != nil {
+		return err
+	}
+	t := reflect.Indirect(reflect.ValueOf(of)).Type()
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if !slices.ContainsFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			return tag == name && tag != "" && tag != "-"
+		}) {
+			return fmt.Errorf("unknown key %q", name)
+		}
+	}
+	return nil
+}
+
 // fold brings a key into a form that does not tell case apart, by Unicode's rules.
 func fold(key string) string { return strings.ToLower(strings.ToUpper(key)) }
 
@@ -64,6 +86,8 @@ func find(t reflect.Type, key toml.Key) (near string, ok bool) {
 		return "", true
 	}
 	switch t.Kind() {
+	case reflect.Interface:
+		return "", true
 	case reflect.Map:
 		return find(t.Elem(), key[1:])
 	case reflect.Struct:

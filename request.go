@@ -1,0 +1,134 @@
+package unitask
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/exact"
+	"github.com/unitask/unitask/policy"
+)
+
+// Request is the code and what it asks for. Zero values mean the default.
+//
+// It goes to JSON and back: a record holds it in that form, and a replay is made of it.
+// Durations are whole milliseconds there. Secrets go by their names; their values never
+// do, and are "" in what comes back.
+type Request struct {
+	// Code is the source text. Whether it is an ES module, CommonJS or
+	// TypeScript is told as Node tells it: by the extension of Path, the nearest
+	// package.json's type (PackageType), and the syntax.
+	Code string `json:"code,omitempty"`
+	// Path is the code's file inside the guest; a relative one is taken from
+	// Dir. "" is code.js. Extensions: .js .cjs .mjs .ts .cts .mts.
+	Path string `json:"path,omitempty"`
+	// PackageType is "module" or "commonjs" when a package.json beside the code
+	// says so, else "".
+	PackageType string `json:"packageType,omitempty"`
+	// Args follow the file's name in process.argv.
+	Args []string `json:"args,omitempty"`
+	// Env is added to the guest's environment, which holds PATH and HOME only.
+	Env map[string]string `json:"env,omitempty"`
+	// Secrets are added to the guest's environment by their names, each of 6 bytes or
+	// more. They are kept out of the record, and redacted, in their common encodings,
+	// from everything that the run says (record.Forms). A run that has some can't be
+	// captured: the capture would hold them.
+	Secrets map[string]string `json:"secrets,omitempty"`
+	// Dir is the working directory inside the guest, absolute; "" is /work.
+	Dir string `json:"dir,omitempty"`
+
+	// Files and Dirs are the host's, which the code may read and not write. What is not
+	// a regular file, a folder or a link that stays inside is refused.
+	Files []Mount `json:"files,omitempty"`
+	Dirs  []Mount `json:"dirs,omitempty"`
+	// DirMax bounds the bytes that one of Dirs brings; 0 is DefaultDirMax.
+	DirMax int64 `json:"dirMax,omitempty"`
+
+	Kernel      Kernel        `json:"kernel,omitempty"`      // "" is the best there is: nanos where its kernel is vendored, else linux
+	Arch        Arch          `json:"arch,omitempty"`        // "" is the host's; another one is translated
+	MemoryMB    int           `json:"memoryMb,omitempty"`    // of the machine, MiB; 0 is 512
+	Timeout     time.Duration `json:"timeoutMs,omitempty"`   // of the code, from its first line on; 0 is 60 s
+	OutputBytes int64         `json:"outputBytes,omitempty"` // kept of each of stdout and stderr; 0 is 16 MiB
+
+	// Cold boots the machine for this run, also where there is a template to
+	// clone it from.
+	Cold bool `json:"cold,omitempty"`
+	// FreshProcess clones a machine in which Node has not been started yet, so that
+	// the run shares no address layout and no hash seed with others. It needs the
+	// linux kernel, and takes longer than a clone that has Node waiting.
+	FreshProcess bool `json:"freshProcess,omitempty"`
+
+	// AllowNet are hosts that the code may speak HTTP and TLS to: "example.com",
+	// "*.example.com" (any depth, not the apex), "example.com:8443", an address.
+	// Ports 80 and 443 if none is given. None is no network.
+	AllowNet []string `json:"allowNet,omitempty"`
+	// AllowNetAny allows every public host on ports 80 and 443.
+	AllowNetAny bool `json:"allowNetAny,omitempty"`
+	// AllowTCP are HOST:PORT that the code may speak anything to, private
+	// addresses included. The host's own loopback is reached inside at the same
+	// 127.0.0.1:PORT.
+	AllowTCP []string `json:"allowTcp,omitempty"`
+	// CA is PEM of certificates that the code's TLS clients trust beside Node's
+	// own.
+	CA string `json:"ca,omitempty"`
+	// Bounds of the network; 0 is 128 connections at once, 1 GiB up, 8 GiB down.
+	MaxConnections int   `json:"maxConnections,omitempty"`
+	MaxUpload      int64 `json:"maxUploadBytes,omitempty"`
+	MaxDownload    int64 `json:"maxDownloadBytes,omitempty"`
+
+	// MaxArtifacts bounds the bytes that come back of what the code leaves in /out; 0
+	// is 64 MiB, -1 is none.
+	MaxArtifacts int64 `json:"maxArtifactBytes,omitempty"`
+}
+
+// MarshalJSON gives the wire form.
+func (req Request) MarshalJSON() ([]byte, error) {
+	type plain Request
+	return json.Marshal(struct {
+		plain
+		Timeout policy.Millis `json:"timeoutMs,omitempty"`
+		Secrets []string      `json:"secrets,omitempty"`
+	}{plain(req), policy.Millis(req.Timeout), slices.Sorted(maps.Keys(req.Secrets))})
+}
+
+// UnmarshalJSON reads the wire form. Keys are exact, and none is unknown.
+func (req *Request) UnmarshalJSON(data []byte) error {
+	type plain Request
+	var wire struct {
+		plain
+		Timeout policy.Millis `json:"timeoutMs"`
+		Secrets []string      `json:"secrets"`
+	}
+	if err := errors.Join(exact.Members(data, req), json.Unmarshal(data, &wire)); err != nil {
+		return err
+	}
+	*req = Request(wire.plain)
+	req.Timeout = time.Duration(wire.Timeout)
+	for _, name := range wire.Secrets {
+		if req.Secrets == nil {
+			req.Secrets = map[string]string{}
+		}
+		req.Secrets[name] = ""
+	}
+	return nil
+}
+
+// policy is what of a request the policy decides on.
+func (req Request) policy() policy.Request {
+	asked := policy.Asked(req)
+	asked.Files, asked.Dirs = nil, nil // as they are found
+	asked.Secrets = slices.Sorted(maps.Keys(req.Secrets))
+	return asked
+}
+
+// Resolve says what a request would get under a ceiling, nil for none, and what not.
+// It looks at the files and folders that the request names.
+func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
+	var in hostfiles.Set
+	defer in.Close()
+	_, eff, denials, err := req.resolve(ceiling, &in)
+	return eff, denials, err
+}

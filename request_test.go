@@ -1,0 +1,99 @@
+package unitask_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// fill sets every field of a struct to a value that is not zero.
+func fill(t *testing.T, v reflect.Value) {
+	t.Helper()
+	for i := range v.NumField() {
+		switch f := v.Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString("x" + v.Type().Field(i).Name)
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Int, reflect.Int64:
+			f.SetInt(int64(time.Millisecond) * int64(i+1))
+		case reflect.Map:
+			f.Set(reflect.ValueOf(map[string]string{"NAME": "in " + v.Type().Field(i).Name}))
+		case reflect.Slice:
+			one := reflect.New(f.Type().Elem()).Elem()
+			if one.Kind() == reflect.Struct {
+				fill(t, one)
+			} else {
+				one.SetString("x")
+			}
+			f.Set(reflect.Append(f, one))
+		default:
+			t.Fatalf("a field of kind %s", f.Kind())
+		}
+	}
+}
+
+// A request goes to JSON and back, whatever its fields; a secret's value does not.
+func TestRequestJSON(t *testing.T) {
+	var req unitask.Request
+	fill(t, reflect.ValueOf(&req).Elem())
+	text, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil || len(members) != reflect.TypeFor[unitask.Request]().NumField() {
+		t.Errorf("%d members of %d fields: %s %v", len(members), reflect.TypeFor[unitask.Request]().NumField(), text, err)
+	}
+	if strings.Contains(string(text), req.Secrets["NAME"]) || string(members["secrets"]) != `["NAME"]` {
+		t.Errorf("%s", text)
+	}
+	if want := time.Duration(req.Timeout / time.Millisecond); string(members["timeoutMs"]) != strings.TrimSuffix(want.String(), "ns") {
+		t.Errorf("%s of %s", members["timeoutMs"], req.Timeout)
+	}
+	var again unitask.Request
+	if err := json.Unmarshal(text, &again); err != nil {
+		t.Fatal(err)
+	}
+	req.Secrets["NAME"] = ""
+	if !reflect.DeepEqual(again, req) {
+		t.Errorf("%+v\nis not\n%+v", again, req)
+	}
+	if text, err := json.Marshal(unitask.Request{}); err != nil || string(text) != "{}" {
+		t.Errorf("%s %v", text, err)
+	}
+	for _, bad := range []string{`{"ALLOWNET":["a.com"]}`, `{"allowNet":[],"allownet":["a.com"]}`, `{"memory":1}`, `{"timeoutMs":1.5}`, `{"Timeout":5}`, `[]`, `{"timeoutMs":"1"}`} {
+		if err := json.Unmarshal([]byte(bad), &again); err == nil {
+			t.Errorf("%s was read", bad)
+		}
+	}
+}
+
+// Every field of the policy is one of a request and of what is granted, under the
+// same JSON key, and none of theirs is missing in the table.
+func TestPolicyFields(t *testing.T) {
+	keys := func(typ reflect.Type) map[string]bool {
+		found := map[string]bool{}
+		for i := range typ.NumField() {
+			name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+			found[name] = true
+		}
+		return found
+	}
+	request, asked, granted := keys(reflect.TypeFor[unitask.Request]()), keys(reflect.TypeFor[policy.Request]()), keys(reflect.TypeFor[policy.Effective]())
+	for _, f := range policy.Fields {
+		if !request[f.Key] || !asked[f.Key] || !granted[f.Key] {
+			t.Errorf("%s: in Request %v, policy.Request %v, Effective %v", f.Key, request[f.Key], asked[f.Key], granted[f.Key])
+		}
+		delete(asked, f.Key)
+		delete(granted, f.Key)
+	}
+	if len(asked)+len(granted) > 0 {
+		t.Errorf("not in the table: %v %v", asked, granted)
+	}
+}
