@@ -2,8 +2,10 @@ package netstack
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -19,6 +21,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/unitask/unitask/netstack/broker"
 )
 
 // forwarder carries the guest's TCP connections to where they may go.
@@ -26,6 +30,7 @@ type forwarder struct {
 	filter   filter
 	names    *names
 	upstream Upstream
+	broker   *broker.Broker // nil: there is none
 	limits   Limits
 	log      *netlog
 	ctx      context.Context // ends with cut, or with the network
@@ -120,7 +125,11 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	r.Complete(false)
 	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, begun: make(chan struct{})}
-	err = fl.run()
+	if f.broker != nil && !rule.rule.Raw && f.broker.Concerns(t.name) {
+		err = fl.runBroker()
+	} else {
+		err = fl.run()
+	}
 	var refused *refusal
 	if d.Verdict = Allowed; errors.As(err, &refused) {
 		d.Verdict, d.Reason = Denied, refused.reason
@@ -260,37 +269,20 @@ func (fl *flow) copyUp(response <-chan bool) error {
 		_, err := io.CopyBuffer(w, onlyReader{fl.guest}, make([]byte, copyBuffer))
 		return err
 	}
-	if err := fl.guest.SetReadDeadline(time.Now().Add(peekTime)); err != nil {
-		return err
-	}
 	r := bufio.NewReaderSize(fl.guest, 4<<10)
-	first, err := r.Peek(1)
+	hello, isTLS, err := fl.beginning(r)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil // nothing was said
-	case isTimeout(err):
-		return refuseProtocol("nothing was said within %s", peekTime)
 	case err != nil:
 		return err
-	case first[0] == tlsRecord:
-		name, hello, err := peekTLS(r)
-		if err == nil {
-			err = fl.checkServerName(name)
-		}
-		if err == nil {
-			err = fl.guest.SetReadDeadline(time.Time{})
-		}
-		if err != nil {
-			return err
-		}
+	case isTLS:
 		fl.begin(true)
 		if _, err = w.Write(hello); err != nil {
 			return err
 		}
 		_, err = io.CopyBuffer(w, onlyReader{r}, make([]byte, copyBuffer))
 		return err
-	case !token(string(first)):
-		return refuseProtocol("the first byte is %#x", first[0])
 	}
 	requests := httpRequests{
 		check:    fl.checkHost,
@@ -306,6 +298,105 @@ func (fl *flow) copyUp(response <-chan bool) error {
 		},
 	}
 	return requests.copy(w, r)
+}
+
+// beginning reads what the guest begins with, as far as it takes to tell HTTP from
+// TLS: a hello as a whole, for a name that the rule allows, or one byte of a request,
+// which is left in r. io.EOF says that the guest ends its side without a word.
+func (fl *flow) beginning(r *bufio.Reader) (hello []byte, isTLS bool, err error) {
+	if err := fl.guest.SetReadDeadline(time.Now().Add(peekTime)); err != nil {
+		return nil, false, err
+	}
+	first, err := r.Peek(1)
+	switch {
+	case isTimeout(err):
+		return nil, false, refuseProtocol("nothing was said within %s", peekTime)
+	case err != nil:
+		return nil, false, err
+	case first[0] != tlsRecord && !token(string(first)):
+		return nil, false, refuseProtocol("the first byte is %#x", first[0])
+	case first[0] != tlsRecord:
+		return nil, false, nil
+	}
+	name, hello, err := peekTLS(r)
+	if err == nil {
+		err = fl.checkServerName(name)
+	}
+	if err == nil {
+		err = fl.guest.SetReadDeadline(time.Time{})
+	}
+	return hello, true, err
+}
+
+// runBroker has the broker serve the flow: it reads requests, and sends its own. It
+// takes the connection that is there, and dials the target again, by the same checks,
+// when the server has closed that one.
+func (fl *flow) runBroker() error {
+	stop := context.AfterFunc(fl.f.ctx, fl.abort)
+	defer stop()
+	defer fl.upstream.Close()
+	defer fl.guest.Close()
+	r := bufio.NewReaderSize(fl.guest, 4<<10)
+	hello, isTLS, err := fl.beginning(r)
+	if err == nil {
+		err = fl.guest.SetReadDeadline(time.Time{})
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		fl.abort()
+		return err
+	}
+	guest := &meteredConn{
+		Conn: fl.guest, from: io.MultiReader(bytes.NewReader(hello), r),
+		up:   counted{io.Discard, &fl.up, &fl.f.up, fl.f.limits.BytesUp, "up"},
+		down: counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"},
+	}
+	var first atomic.Bool
+	err = fl.f.broker.Serve(fl.f.ctx, guest, broker.Target{Host: fl.target.name, Port: fl.target.port, TLS: isTLS}, func(ctx context.Context) (net.Conn, error) {
+		if first.CompareAndSwap(false, true) {
+			return fl.upstream, nil
+		}
+		if !fl.f.rate.Allow() {
+			return nil, fmt.Errorf("more than %d new connections a second", fl.f.limits.NewPerSecond)
+		}
+		conn, _, err := fl.f.upstream.dial(ctx, fl.target, fl.rule)
+		return conn, err
+	})
+	switch reached := guest.reached.Load(); {
+	case reached != nil:
+		return *reached
+	case err != nil:
+		return refuse("%s", printable(err.Error()))
+	}
+	return nil
+}
+
+// meteredConn is the guest's side as the broker has it: what was read of it already
+// comes again, and both directions are counted.
+type meteredConn struct {
+	net.Conn
+	from     io.Reader
+	up, down counted
+	reached  atomic.Pointer[error] // the limit, once it is reached
+}
+
+func (c *meteredConn) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	if _, over := c.up.Write(p[:n]); over != nil {
+		c.reached.CompareAndSwap(nil, &over)
+		return 0, over
+	}
+	return n, err
+}
+
+func (c *meteredConn) Write(p []byte) (int, error) {
+	n, err := c.down.Write(p)
+	if errors.As(err, new(*refusal)) {
+		c.reached.CompareAndSwap(nil, &err)
+	}
+	return n, err
 }
 
 // checkServerName holds a TLS hello against the rule.

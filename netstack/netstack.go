@@ -36,6 +36,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/unitask/unitask/internal/socketpair"
+	"github.com/unitask/unitask/netstack/broker"
 )
 
 // The guest's network, the same for every machine: one machine is one network.
@@ -92,6 +93,9 @@ type Config struct {
 	Rules    []Rule
 	Limits   Limits
 	Upstream Upstream
+	// Broker, if not nil, serves the connections to the hosts that it concerns, where a
+	// rule that is not raw allows them.
+	Broker *broker.Broker
 	// Capture, if not nil, receives the guest's frames. It may block: what it has no
 	// room for then is counted (DropCapture).
 	Capture *Capture
@@ -157,7 +161,7 @@ func New(cfg Config) (*Network, error) {
 		cancel:  cancel,
 		guest:   theirs,
 	}
-	n.forward = &forwarder{filter: filter{append([]Rule(nil), cfg.Rules...)}, names: newNames(), upstream: cfg.Upstream.withDefaults(),
+	n.forward = &forwarder{filter: filter{append([]Rule(nil), cfg.Rules...)}, names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker,
 		limits: cfg.Limits.withDefaults(), log: n.log}
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)

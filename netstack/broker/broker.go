@@ -8,7 +8,7 @@
 // nobody else's traffic comes here. It never dials by itself, never writes a key or a
 // value anywhere, and logs requests as the guest made them, placeholders and all.
 //
-// The network of a run (package netstack) makes one Broker and hands it connections.
+// The network of a run (package netstack, Config.Broker) hands it connections.
 package broker
 
 import (

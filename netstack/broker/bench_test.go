@@ -1,0 +1,104 @@
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+)
+
+// BenchmarkBody is a large body through the broker, and spliced as other hosts' are,
+// in the same loop: the ratio counts.
+func BenchmarkBody(b *testing.B) {
+	chunk := make([]byte, 1<<20)
+	for i := range chunk {
+		chunk[i] = byte(i * 7)
+	}
+	const chunks = 64
+	o := newOrigin(b, originConfig{}, func(w http.ResponseWriter, _ *http.Request) {
+		for range chunks {
+			_, _ = w.Write(chunk)
+		}
+	})
+	for _, h2 := range []bool{false, true} {
+		name := "HTTP 1"
+		if h2 {
+			name = "HTTP 2"
+		}
+		r := newRig(b, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}, In: everywhere}}})
+		spliced := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: h2, TLSClientConfig: &tls.Config{RootCAs: o.roots}, DisableCompression: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return splice(ctx, o) }}}
+		for what, c := range map[string]*http.Client{"broker": r.client(h2), "splice": spliced} {
+			b.Run(name+"/"+what, func(b *testing.B) {
+				b.SetBytes(chunks << 20)
+				for b.Loop() {
+					res, err := c.Get("https://" + host + "/")
+					if err != nil {
+						b.Fatal(err)
+					}
+					if n, err := io.Copy(io.Discard, res.Body); err != nil || n != chunks<<20 {
+						b.Fatal(n, err)
+					}
+					res.Body.Close()
+				}
+			})
+		}
+	}
+}
+
+// splice is a connection to an origin that is carried on as it is.
+func splice(ctx context.Context, o *origin) (net.Conn, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	var d net.Dialer
+	client, err := d.DialContext(ctx, "tcp", l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	guest, err := l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	up, err := d.DialContext(ctx, "tcp", o.server.Listener.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	var group sync.WaitGroup
+	group.Go(func() { _, _ = io.Copy(struct{ io.Writer }{up}, struct{ io.Reader }{guest}); up.Close() })
+	group.Go(func() { _, _ = io.Copy(struct{ io.Writer }{guest}, struct{ io.Reader }{up}); guest.Close() })
+	return client, nil
+}
+
+// BenchmarkFirst is the first request of a connection, handshakes and all.
+func BenchmarkFirst(b *testing.B) {
+	o := newOrigin(b, originConfig{}, func(http.ResponseWriter, *http.Request) {})
+	r := newRig(b, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.CA())
+	for what, way := range map[string]struct {
+		dial  func() (net.Conn, error)
+		roots *x509.CertPool
+	}{
+		"broker": {r.dial, roots},
+		"splice": {func() (net.Conn, error) { return splice(b.Context(), o) }, o.roots},
+	} {
+		b.Run(what, func(b *testing.B) {
+			for b.Loop() {
+				c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: way.roots}, DisableKeepAlives: true,
+					DialContext: func(context.Context, string, string) (net.Conn, error) { return way.dial() }}}
+				res, err := c.Get("https://" + host + "/")
+				if err != nil {
+					b.Fatal(err)
+				}
+				res.Body.Close()
+			}
+		})
+	}
+}

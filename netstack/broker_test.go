@@ -1,0 +1,176 @@
+package netstack
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/netstack/broker"
+)
+
+// secureServer is a server with a certificate of its own for names.
+func secureServer(t testing.TB, handler http.HandlerFunc, names ...string) (*httptest.Server, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: names, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	s := httptest.NewUnstartedServer(handler)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s, roots
+}
+
+// A guest's connections to a host with a bound secret go by the broker, others as ever.
+func TestBroker(t *testing.T) {
+	const value = "sk-0123456789abcdef"
+	server, roots := secureServer(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		verdict := "without the key"
+		if r.Header.Get("Authorization") == "Bearer "+value {
+			verdict = "with the key " + value
+		}
+		fmt.Fprint(w, r.Proto, " ", r.Host, " ", len(body), " ", verdict)
+		if r.URL.Path == "/close" {
+			w.Header().Set("Connection", "close")
+		}
+	}, "api.example", "plain.example")
+	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}, "plain.example": {"93.184.216.34"}, "inside.example": {"10.0.0.1"}},
+		servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String(), "10.0.0.1:443": server.Listener.Addr().String()}}
+	var mu sync.Mutex
+	var exchanges []broker.Exchange
+	b, err := broker.New(broker.Config{Roots: roots, Secrets: []broker.Secret{{Name: "KEY", Value: value, Hosts: []broker.Host{"api.example", "inside.example"}}}, Log: func(x broker.Exchange) {
+		mu.Lock()
+		defer mu.Unlock()
+		exchanges = append(exchanges, x)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGuest(t, Config{Rules: []Rule{hostRule("api.example"), hostRule("plain.example"), hostRule("inside.example")}, Upstream: net1.upstream(), Broker: b, Limits: Limits{BytesUp: 1 << 20}})
+	trusted := roots.Clone()
+	trusted.AppendCertsFromPEM(b.CA())
+	client := func(h2 bool) *http.Client {
+		tr := &http.Transport{ForceAttemptHTTP2: h2, TLSClientConfig: &tls.Config{RootCAs: trusted}, DialContext: func(_ context.Context, _, to string) (net.Conn, error) {
+			name, _, err := net.SplitHostPort(to)
+			if err != nil {
+				return nil, err
+			}
+			return g.dial(name, 443)
+		}}
+		if !h2 {
+			tr.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+		}
+		t.Cleanup(tr.CloseIdleConnections)
+		return &http.Client{Transport: tr, Timeout: 10 * time.Second}
+	}
+	ask := func(c *http.Client, at, body string) (string, error) {
+		req, err := http.NewRequest("POST", at, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+b.Placeholder("KEY"))
+		res, err := c.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		return string(text), err
+	}
+	for proto, c := range map[string]*http.Client{"HTTP/1.1": client(false), "HTTP/2.0": client(true)} {
+		for range 3 {
+			if text, err := ask(c, "https://api.example/", "body"); err != nil || text != proto+" api.example 4 with the key "+b.Placeholder("KEY") {
+				t.Errorf("%q %v", text, err)
+			}
+		}
+		if text, err := ask(c, "https://plain.example/", "body"); err != nil || text != proto+" plain.example 4 without the key" {
+			t.Errorf("%q %v", text, err)
+		}
+		if _, err := ask(c, "https://inside.example/", ""); err == nil {
+			t.Error("a host that leads inside is served")
+		}
+		c.CloseIdleConnections()
+	}
+	mu.Lock()
+	if len(exchanges) != 6 || exchanges[0].Host != "api.example" || !exchanges[0].Allowed || len(exchanges[0].Secrets) != 1 {
+		t.Errorf("%+v", exchanges)
+	}
+	mu.Unlock()
+	if len(net1.dialled) != 4 {
+		t.Errorf("dialled %v", net1.dialled)
+	}
+	// Limits hold, and the cut.
+	d := g.decision(func() {
+		c := client(false)
+		if text, err := ask(c, "https://api.example/", strings.Repeat("x", 2<<20)); err == nil {
+			t.Errorf("beyond the limit: %q", text)
+		}
+	})
+	for d.Verdict == Allowed { // those of before may still come
+		d = g.decision(func() {})
+	}
+	if !strings.Contains(d.Reason, "limit of 1048576 bytes up") {
+		t.Errorf("%+v", d)
+	}
+	conn, err := g.dial("api.example", 443)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	g.n.Cut()
+	_ = conn.SetReadDeadline(time.Now().Add(guestPatience))
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("the cut left a connection")
+	}
+}
+
+// What the broker refuses to serve fails in the guest, and is in the netlog.
+func TestBrokerRefuses(t *testing.T) {
+	server, _ := secureServer(t, func(w http.ResponseWriter, r *http.Request) {}, "api.example")
+	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String()}}
+	b, err := broker.New(broker.Config{Roots: x509.NewCertPool(), Rules: []broker.Rule{{Name: "r", Host: "api.example"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGuest(t, Config{Rules: []Rule{hostRule("api.example")}, Upstream: net1.upstream(), Broker: b})
+	for name, c := range map[string]struct{ say, reason string }{
+		"a server that nobody vouches for": {records(clientHello(serverNames("api.example")), 1<<14), "signed by unknown authority"},
+		"another name":                     {records(clientHello(serverNames("evil.example")), 1<<14), "TLS for evil.example"},
+		"another protocol":                 {"\x00\x01", "this is no HTTP or TLS: --allow-tcp"},
+	} {
+		d := g.decision(func() { g.sayAndEnd("api.example", 443, c.say) })
+		if d.Verdict != Denied || !strings.Contains(d.Reason, c.reason) || d.Dialled != "93.184.216.34:443" {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
