@@ -16,6 +16,7 @@ const (
 	EventRecord  EventKind = "record"           // the run has an id: Message
 	EventStarted EventKind = "started"          // the code has started
 	EventStore   EventKind = "store"            // old runs were removed to keep the store within its bound
+	EventJail    EventKind = "jail"             // this host refuses a layer that matters much
 	EventCapture EventKind = "capture"          // the capture has ended before the run, and why
 )
 

@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"record":    {},
 
 	"vmm":             {"internal/socketpair"},
+	"vmm/jail":        {"internal/socketpair"},
 	"image":           {},
 	"image/tfs":       {},
 	"guest":           {},

@@ -202,6 +202,9 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		defer m.Close()
 		res.Accelerator, res.Cloned, res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
 		rec.Machine = describe(m)
+		if weak := m.Jail().Weakness(); weak != "" {
+			streams.Events(Event{Kind: EventJail, Message: "QEMU is not held as it should be: " + weak})
+		}
 		rec.Effective, _ = json.Marshal(res.Policy.Effective)
 		rec.Denials, _ = json.Marshal(res.Policy.Denials)
 		if err := rec.Update(); err != nil {
@@ -257,9 +260,10 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 // describe is the record's description of a machine.
 func describe(m *machine.Machine) *record.Machine {
 	im := m.Spec.Image
+	jail, _ := json.Marshal(m.Jail())
 	return &record.Machine{
 		Kernel: string(im.Kernel), KernelVersion: im.Version, Node: im.Node, Arch: string(im.Arch), ImageDigest: im.Digest,
-		Accelerator: string(m.Spec.Accel), QEMU: m.Spec.QEMU.Version, Jail: m.Jail(), MemoryMB: m.Spec.MemoryMB,
+		Accelerator: string(m.Spec.Accel), QEMU: m.Spec.QEMU.Version, Jail: jail, MemoryMB: m.Spec.MemoryMB,
 		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled,
 	}
 }

@@ -253,7 +253,7 @@ func TestAsUnprivilegedUser(t *testing.T) {
 	}
 	inspect := exec.Command(program, "inspect", "last")
 	inspect.Env, inspect.SysProcAttr = cmd.Env, cmd.SysProcAttr
-	if text, err := inspect.Output(); err != nil || !strings.Contains(string(text), "no new privileges, seccomp") {
+	if text, err := inspect.Output(); err != nil || !strings.Contains(string(text), "held by      network, pid, ipc, uts, cgroup, filesystem, ") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

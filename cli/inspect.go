@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/vmm"
 )
 
 func (a *app) inspectCommand() *cobra.Command {
@@ -69,7 +70,13 @@ func (a *app) inspect(rec *unitask.Inspection, path string) {
 	if m := rec.Machine; m != nil {
 		row("machine", "%s %s, node %s, %s, %d MiB, %s (QEMU %s), image %.12s, %s", m.Kernel, m.KernelVersion, m.Node, m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest,
 			startedAs(m.Cloned, m.Pooled))
-		row("held by", "%s", m.Jail)
+		var jail vmm.Jail
+		if json.Unmarshal(m.Jail, &jail) == nil {
+			row("held by", "%s", safe(jail.String()))
+			for _, h := range jail.Missing() {
+				row("not held", "%s: %s", h.Name, safe(h.Why))
+			}
+		}
 	}
 	row("requested", "%s", oneLine(rec.Request))
 	if rec.Effective != nil {

@@ -63,7 +63,7 @@ func (u *ui) fail(err error) {
 func (u *ui) event(verbose bool) func(unitask.Event) {
 	return func(e unitask.Event) {
 		switch e.Kind {
-		case unitask.EventImage, unitask.EventRetry, unitask.EventCapture, unitask.EventStore:
+		case unitask.EventImage, unitask.EventRetry, unitask.EventCapture, unitask.EventStore, unitask.EventJail:
 			u.note("%s", e.Message)
 		case unitask.EventAccel:
 			if verbose {

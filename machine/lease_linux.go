@@ -47,7 +47,7 @@ type leaseRequest struct {
 
 type leaseReply struct {
 	OK     bool        `json:"ok"`
-	Jail   string      `json:"jail,omitempty"`
+	Jail   vmm.Jail    `json:"held,omitzero"` // not "jail", which was a string
 	Pid    int         `json:"pid,omitempty"`
 	Pooled bool        `json:"pooled,omitempty"` // it stood ready; else it had to be restored first
 	Status *PoolStatus `json:"status,omitempty"`

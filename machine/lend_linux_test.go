@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,9 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/vmm"
 )
+
+// aJail is one that is told of across the lease.
+var aJail = []vmm.Layer{{Name: "network", Holds: true}, {Name: "landlock", Why: "this kernel has none"}}
 
 // The protocol of the pool daemon, over its real socket, with machines that are three
 // pipes.
@@ -49,7 +53,7 @@ func newThing(t *testing.T) *thing {
 }
 
 func (th *thing) Lend() (leaseReply, []*os.File, error) {
-	return leaseReply{OK: true, Jail: "a jail", Pid: 7, Pooled: true}, th.files, th.lend
+	return leaseReply{OK: true, Jail: vmm.Jail{Layers: aJail}, Pid: 7, Pooled: true}, th.files, th.lend
 }
 func (th *thing) Exited() <-chan struct{} { return th.exited }
 func (th *thing) Exit() (vmm.Exit, error) { return th.exit, nil }
@@ -124,7 +128,7 @@ func TestLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asked.Key != spec.Key() || asked.Shape != spec.Shape() || m.Origin != Pooled || m.State() != Running || m.Jail() != "a jail" || m.Monitor == nil {
+	if asked.Key != spec.Key() || asked.Shape != spec.Shape() || m.Origin != Pooled || m.State() != Running || !slices.Equal(m.Jail().Layers, aJail) || m.Monitor == nil {
 		t.Errorf("%+v %+v", asked, m)
 	}
 	if st, err := AskPool(home); err != nil || st.Pid != 7 || st.Running != 1 {
@@ -404,9 +408,9 @@ func TestLeaseSleep(t *testing.T) {
 // The lines of the protocol are what they were: another version of the program asks, too.
 func TestLeaseWire(t *testing.T) {
 	request, _ := json.Marshal(leaseRequest{Op: "clone", Key: "k", Shape: Shape{Kernel: "linux", Arch: "amd64", MemoryMB: 512}})
-	reply, _ := json.Marshal(leaseReply{OK: true, Jail: "j", Pid: 1, Pooled: true})
+	reply, _ := json.Marshal(leaseReply{OK: true, Jail: vmm.Jail{Layers: aJail}, Pid: 1, Pooled: true})
 	got := fmt.Sprintf("%s %s", request, reply)
-	if want := `{"op":"clone","key":"k","kernel":"linux","arch":"amd64","memoryMb":512} {"ok":true,"jail":"j","pid":1,"pooled":true}`; got != want {
+	if want := `{"op":"clone","key":"k","kernel":"linux","arch":"amd64","memoryMb":512} {"ok":true,"held":{"layers":[{"name":"network","holds":true},{"name":"landlock","holds":false,"why":"this kernel has none"}],"limits":null},"pid":1,"pooled":true}`; got != want {
 		t.Errorf("%s", got)
 	}
 }

@@ -116,7 +116,7 @@ type Machine struct {
 func (m *Machine) State() State { return m.state }
 
 // Jail says what holds QEMU.
-func (m *Machine) Jail() string { return m.vm.Jail }
+func (m *Machine) Jail() vmm.Jail { return m.vm.Jail }
 
 // Drops counts, by kind, what the guest's network dropped.
 func (m *Machine) Drops() map[netstack.Drop]uint64 { return m.network.Stats() }

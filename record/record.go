@@ -66,8 +66,11 @@ type Machine struct {
 	ImageDigest   string `json:"imageDigest"`
 	Accelerator   string `json:"accelerator"`
 	QEMU          string `json:"qemu"`
-	Jail          string `json:"jail"`
-	MemoryMB      int    `json:"memoryMb"`
-	Cloned        bool   `json:"cloned"` // of a template; else booted for this run
-	Pooled        bool   `json:"pooled"` // and the clone stood ready
+	// Jail says what held its process, as package vmm gives it: an object with two lists,
+	// layers and limits, of objects: name; holds, a boolean; detail, what it is; and why,
+	// where it does not hold.
+	Jail     json.RawMessage `json:"jail,omitempty"`
+	MemoryMB int             `json:"memoryMb"`
+	Cloned   bool            `json:"cloned"` // of a template; else booted for this run
+	Pooled   bool            `json:"pooled"` // and the clone stood ready
 }

@@ -7,13 +7,13 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/unitask/unitask/internal/socketpair"
+	"github.com/unitask/unitask/vmm/jail"
 )
 
 // Config is a machine to be started.
@@ -37,19 +37,22 @@ type Config struct {
 	// State, if not nil, is a template's device state (SaveState); the machine
 	// then starts stopped and without a kernel, and Restore lets it go on.
 	State []byte
-	// NoJail leaves out namespaces and the change of user (see Jail).
+	// NoJail leaves out all of the jail: to find out what it costs.
 	NoJail bool
 }
+
+// Jail says what holds a machine's process: each layer and each limit.
+type (
+	Jail  = jail.Report
+	Layer = jail.Hold
+)
 
 // Machine is a running QEMU. Close ends it; every other call may be made from
 // any goroutine.
 type Machine struct {
 	Monitor *Monitor
-	// Jail says what holds the process: "namespaces, user nobody, no new
-	// privileges, seccomp".
-	Jail string
+	Jail    Jail // what holds the process
 
-	cmd     *exec.Cmd
 	pid     int
 	kill    func()
 	state   net.Conn // the device state, to QEMU: its descriptor stateFD; nil for one that was adopted
@@ -124,24 +127,34 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
-	m.cmd = exec.Command(cfg.QEMU.Path, Args(spec)...)
-	m.cmd.ExtraFiles = files
-	// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
-	// with many cores would have a machine make many.
-	m.cmd.Env = []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"}
-	m.cmd.Dir = "/"
-	m.cmd.Stderr = &m.stderr
-	if m.Jail, err = m.spawn(cfg.NoJail); err != nil {
+	process, err := jail.Start(jail.Spec{
+		Program: cfg.QEMU.Program, Args: Args(spec), Files: files, Stderr: &m.stderr, Open: cfg.NoJail,
+		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
+		// with many cores would have a machine make many.
+		Env: []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
+		KVM: cfg.Accel == KVM, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
+	})
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
 	}
-	m.pid, m.kill = m.cmd.Process.Pid, func() { _ = m.cmd.Process.Kill() }
+	go func() { m.reaped(process.Wait()) }()
+	if filter := (jail.Hold{Name: jail.QEMUSeccomp, Holds: cfg.QEMU.Sandbox}); !cfg.NoJail {
+		if !filter.Holds {
+			filter.Why = "this QEMU was built without it"
+		}
+		process.Report.Layers = append(process.Report.Layers, filter)
+	}
+	m.Jail, m.pid, m.kill = process.Report, process.Pid, process.Kill
 	m.Monitor = NewMonitor(qmpOurs)
 	if cfg.Console != nil {
 		m.ReadConsole(cfg.Console)
 	}
-	limit(m.pid, cfg.MemoryMB)
 	return m, nil
 }
+
+// addressSpaceExtra is what QEMU maps beside the guest's memory: itself, its
+// libraries, thread stacks and a translation buffer.
+const addressSpaceExtra = 4 << 30
 
 // Lent are the descriptors by which another process speaks with a machine and its
 // guest's console. Close frees them.
@@ -169,7 +182,7 @@ func (m *Machine) Lend() (Lent, error) {
 
 // Adoption is a machine that another process started and holds.
 type Adoption struct {
-	Jail   string
+	Jail   Jail
 	Pid    int
 	Lent          // Adopt duplicates them
 	Kill   func() // asks for its end
@@ -220,7 +233,7 @@ func (m *Machine) copyConsole(w io.Writer) {
 	}
 }
 
-// reaped is called once by spawn's goroutine with the result of Wait.
+// reaped is called once, when the process has ended.
 func (m *Machine) reaped(state *os.ProcessState) {
 	st := Exit{Code: -1, Guest: -1, Stderr: m.stderr.String()}
 	if state != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -71,12 +72,24 @@ func TestMachine(t *testing.T) {
 	if st, err := q.QueryStatus(); err != nil || !st.Running {
 		t.Errorf("%+v %v", st, err)
 	}
+	if missing := m.Jail.Missing(); os.Getuid() == 0 && len(missing) > 0 {
+		t.Errorf("%+v", missing)
+	}
+	limits, err := os.ReadFile("/proc/" + strconv.Itoa(m.Pid()) + "/limits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`core file size +1 +1 `, `open files +256 +256 `, `file size +0 +0 `, `address space +4362076160 +4362076160 `, `processes +128 +128 `} {
+		if !regexp.MustCompile("(?m)^Max " + want).Match(limits) {
+			t.Errorf("no limit on %s:\n%s", want, limits)
+		}
+	}
 	if os.Getuid() == 0 { // what holds it, as the kernel sees it
 		status, err := os.ReadFile("/proc/" + strconv.Itoa(m.Pid()) + "/status")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"NoNewPrivs:\t1", "CapEff:\t0000000000000000", "Seccomp:\t2", "Uid:\t65534"} {
+		for _, want := range []string{"NoNewPrivs:\t1", "CapEff:\t0000000000000000", "Seccomp:\t2", "CapBnd:\t0000000000000000"} {
 			if !strings.Contains(string(status), want) {
 				t.Errorf("%s is not so:\n%s", want, status)
 			}

@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/unitask/unitask/vmm/jail"
 )
 
 // QEMU is an installed QEMU.
@@ -21,11 +25,22 @@ type QEMU struct {
 	probed
 }
 
+// libraries changes when the host's libraries are installed or removed.
+func libraries() string {
+	st, err := os.Stat("/etc/ld.so.cache")
+	if err != nil {
+		return ""
+	}
+	return strconv.FormatInt(st.ModTime().UnixNano(), 10)
+}
+
 // probed is what a program says of itself when it is asked.
 type probed struct {
 	Version string `json:"version"` // "7.2.22"
 	// Sandbox says that this build has a system call filter of its own (-sandbox).
 	Sandbox bool `json:"sandbox"`
+	// Program is what it consists of.
+	Program jail.Program `json:"program"`
 }
 
 // The oldest QEMU that has the stream network back end.
@@ -66,7 +81,8 @@ func FindQEMU(ctx context.Context, arch Arch, seen Cache) (QEMU, error) {
 		return QEMU{}, fmt.Errorf("%w: %v", ErrNoQEMU, err)
 	}
 	q := QEMU{Path: path, ID: fmt.Sprintf("%s:%d:%d", path, st.Size(), st.ModTime().UnixNano())}
-	if text, ok := seen.Get("program " + q.ID); ok && json.Unmarshal([]byte(text), &q.probed) == nil {
+	key := "program " + q.ID + " " + libraries()
+	if text, ok := seen.Get(key); ok && json.Unmarshal([]byte(text), &q.probed) == nil {
 		return q, nil
 	}
 	if q.probed, err = probe(ctx, path); err != nil {
@@ -76,7 +92,7 @@ func FindQEMU(ctx context.Context, arch Arch, seen Cache) (QEMU, error) {
 		return QEMU{}, fmt.Errorf("%w: %s is version %s, %d.%d is needed: %s", ErrOldQEMU, path, q.Version, minMajor, minMinor, installHint(arch))
 	}
 	if text, err := json.Marshal(q.probed); err == nil {
-		seen.Put("program "+q.ID, string(text))
+		seen.Put(key, string(text))
 	}
 	return q, nil
 }
@@ -86,23 +102,52 @@ var versionPattern = regexp.MustCompile(`QEMU emulator version (\d+\.\d+(?:\.\d+
 // probe asks a program for its version, behind the option that a build without a
 // system call filter refuses.
 func probe(ctx context.Context, path string) (probed, error) {
-	version, err := queryVersion(ctx, path, "-sandbox", sandboxOptions)
-	if err == nil {
-		return probed{version, true}, nil
+	var p probed
+	var err error
+	if p.Version, err = queryVersion(ctx, path, "-sandbox", sandboxOptions); err == nil {
+		p.Sandbox = true
+	} else if p.Version, err = queryVersion(ctx, path); err != nil {
+		return p, err
 	}
-	version, err = queryVersion(ctx, path)
-	return probed{Version: version}, err
+	p.Program, err = examine(ctx, path)
+	return p, err
+}
+
+// examine finds out which files a QEMU consists of: its libraries, the accelerators that
+// are modules of their own, and the folders where it looks for firmware. A program whose
+// files can't be told runs in a jail that lacks the layers that need them.
+func examine(ctx context.Context, path string) (jail.Program, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return jail.Program{}, fmt.Errorf("examine QEMU: %w", err)
+	}
+	var dirs []string
+	if out, err := ask(ctx, path, "-L", "help"); err == nil {
+		for line := range strings.Lines(string(out)) {
+			if dir := strings.TrimSpace(line); filepath.IsAbs(dir) {
+				dirs = append(dirs, filepath.Clean(dir))
+			}
+		}
+	}
+	p, err := jail.Examine(real, modules(filepath.Dir(filepath.Dir(real))), dirs)
+	if errors.Is(err, jail.ErrNoProgram) {
+		return jail.Program{Path: real}, nil
+	}
+	return p, err
+}
+
+// modules are the accelerators of a QEMU below a prefix that are libraries of their own.
+func modules(prefix string) (list []string) {
+	for _, dir := range []string{"lib/*/qemu", "lib/qemu", "lib64/qemu"} {
+		found, _ := filepath.Glob(filepath.Join(prefix, dir, "accel-*.so"))
+		list = append(list, found...)
+	}
+	return list
 }
 
 func queryVersion(ctx context.Context, path string, options ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, path, append(options, "--version")...).Output()
+	out, err := ask(ctx, path, append(options, "--version")...)
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && len(exit.Stderr) > 0 {
-			err = fmt.Errorf("%w: %s", err, lastLine(string(exit.Stderr)))
-		}
 		return "", fmt.Errorf("ask %s for its version: %w", path, err)
 	}
 	m := versionPattern.FindSubmatch(out)
@@ -110,6 +155,18 @@ func queryVersion(ctx context.Context, path string, options ...string) (string, 
 		return "", fmt.Errorf("ask %s for its version: it says %.80q", path, out)
 	}
 	return string(m[1]), nil
+}
+
+// ask runs a program for what it prints.
+func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		err = fmt.Errorf("%w: %s", err, lastLine(string(exit.Stderr)))
+	}
+	return out, err
 }
 
 func checkVersion(v string) error {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,6 +54,7 @@ var _ qmp.Monitor = (*Monitor)(nil)
 // QEMU that was broken out of must not fill our memory.
 const (
 	maxQMPReply  = 4 << 20
+	maxQMPReason = 1 << 10 // of a refusal: it goes into errors and records
 	eventBacklog = 64
 )
 
@@ -214,7 +216,13 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := m.send(append(line, '\n'), rights); err != nil {
+	// A command that was cut can't be taken back: the connection is of no use any more.
+	stop := context.AfterFunc(ctx, func() { _ = m.conn.SetWriteDeadline(time.Unix(1, 0)) })
+	err = m.send(append(line, '\n'), rights)
+	if !stop() && err != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("QMP %s: %w", name, err)
 	}
 	select {
@@ -374,6 +382,16 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
+// reason is what QEMU says of a refusal: cut, and with control characters shown.
+func reason(text string) string {
+	text = text[:min(len(text), maxQMPReason)]
+	quoted := strconv.Quote(text)
+	if quoted = quoted[1 : len(quoted)-1]; strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return quoted
+	}
+	return text
+}
+
 func (m *Monitor) dispatch(msg *message, line []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -407,7 +425,7 @@ func (m *Monitor) dispatch(msg *message, line []byte) {
 	case m.waiting[msg.ID] != nil:
 		r := reply{raw: line}
 		if msg.Error != nil {
-			r = reply{err: &CommandError{Class: msg.Error.Class, Desc: msg.Error.Desc}}
+			r = reply{err: &CommandError{Class: reason(msg.Error.Class), Desc: reason(msg.Error.Desc)}}
 		}
 		select {
 		case m.waiting[msg.ID] <- r:

@@ -15,6 +15,8 @@ import (
 
 	"github.com/digitalocean/go-qemu/qmp"
 	"github.com/digitalocean/go-qemu/qmp/raw"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 const greeting = `{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}` + "\n"
@@ -218,4 +220,101 @@ func FuzzQMP(f *testing.F) {
 			t.Error("ended without a reason")
 		}
 	})
+}
+
+// A QEMU that was broken out of speaks QMP as it likes: what it sends is bounded, what it
+// owes is waited for no longer than the caller likes, and what it says is not believed.
+func TestAttackQMP(t *testing.T) {
+	const command = "query-status"
+	answered := func(text string) func(w net.Conn, id string) {
+		return func(w net.Conn, id string) { fmt.Fprintf(w, strings.ReplaceAll(text, "ID", "%[1]s")+"\n", id) }
+	}
+	endless := func(w net.Conn, _ string) {
+		for {
+			if _, err := io.WriteString(w, strings.Repeat("x", 1<<20)); err != nil {
+				return
+			}
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		greet  bool
+		answer func(w net.Conn, id string)
+		want   string
+	}{
+		{"an endless line for a greeting", false, endless, "QMP connection ended: a reply of more than 4194304 bytes"},
+		{"an endless line for a reply", true, endless, "QMP connection ended: a reply of more than 4194304 bytes"},
+		{"no greeting", false, func(net.Conn, string) {}, "wait for QEMU's greeting: context deadline exceeded"},
+		{"no answer", true, func(net.Conn, string) {}, "QMP query-status: context deadline exceeded"},
+		{"reads nothing", true, nil, "QMP qmp_capabilities: context deadline exceeded"},
+		{"the answer to another command", true, answered(`{"return": {}, "id": "7"}`), "QMP query-status: context deadline exceeded"},
+		{"an answer without an id", true, answered(`{"return": {}}`), "QMP query-status: context deadline exceeded"},
+		{"two answers", true, answered(`{"return": {}, "id": "ID"}` + "\n" + `{"error": {"desc": "forged"}, "id": "ID"}`), "answered"},
+		{"twenty thousand events first", true, func(w net.Conn, id string) {
+			event := strings.Repeat(`{"event": "STOP", "timestamp": {"seconds": 1, "microseconds": 2}}`+"\n", 1000)
+			for range 20 {
+				if _, err := io.WriteString(w, event); err != nil {
+					return
+				}
+			}
+			answered(`{"return": {}, "id": "ID"}`)(w, id)
+		}, "answered"},
+		{"an event in the shape of an answer", true, answered(`{"event": "X", "return": {}, "id": "ID"}`), "QMP query-status: context deadline exceeded"},
+		{"a second greeting in the shape of an answer", true, answered(`{"QMP": {}, "return": {}, "id": "ID"}`), "QMP query-status: context deadline exceeded"},
+		{"arrays in arrays", true, func(w net.Conn, _ string) { _, _ = io.WriteString(w, strings.Repeat("[", 1<<20)+"\n") },
+			`QMP connection ended: not QMP: "` + strings.Repeat("[", 80) + `"`},
+		{"a refusal of a megabyte", true, func(w net.Conn, id string) {
+			fmt.Fprintf(w, `{"error": {"class": "X", "desc": %q}, "id": %q}`+"\n", strings.Repeat("y", 1<<20), id)
+		}, "QMP query-status: " + strings.Repeat("y", maxQMPReason)},
+		{"a refusal that moves the cursor", true, answered(`{"error": {"class": "X", "desc": "\u001b[2Jforged\nline"}, "id": "ID"}`), `QMP query-status: \x1b[2Jforged\nline`},
+	} {
+		ours, theirs := net.Pipe()
+		var group sync.WaitGroup
+		group.Go(func() {
+			defer theirs.Close()
+			if c.greet {
+				_, _ = io.WriteString(theirs, greeting)
+			}
+			if c.answer == nil {
+				<-t.Context().Done()
+				return
+			}
+			if !c.greet {
+				c.answer(theirs, "")
+			}
+			for r := bufio.NewScanner(theirs); r.Scan(); {
+				var cmd struct{ Execute, ID string }
+				switch {
+				case json.Unmarshal(r.Bytes(), &cmd) != nil:
+					return
+				case cmd.Execute == command:
+					c.answer(theirs, cmd.ID)
+				default:
+					fmt.Fprintf(theirs, `{"return": {}, "id": %q}`+"\n", cmd.ID)
+				}
+			}
+		})
+		m := NewMonitor(ours)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if c.want == "answered" || strings.Contains(c.want, "ended") {
+			cancel()
+			ctx, cancel = context.WithTimeout(t.Context(), 20*time.Second)
+		}
+		seen := "answered"
+		err := m.ConnectContext(ctx)
+		if err == nil {
+			err = m.Do(ctx, command, nil, nil)
+		}
+		if err != nil {
+			seen = err.Error()
+		}
+		cancel()
+		attack.Check(t, "QMP: "+c.name, c.want, seen)
+		if err := m.Disconnect(); err != nil {
+			t.Error(err)
+		}
+		if c.answer != nil {
+			group.Wait()
+		}
+	}
 }

@@ -1,0 +1,25 @@
+package vmm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// openBoot checks what the machine boots from; QEMU runs as the same user and
+// opens the paths itself.
+func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
+	for _, path := range append([]string{b.Kernel, b.Initrd}, b.Disks...) {
+		if path == "" {
+			continue
+		}
+		if st, err := os.Stat(path); err != nil {
+			return b, files, err
+		} else if !st.Mode().IsRegular() {
+			return b, files, fmt.Errorf("open %s: %w", path, errNotRegular)
+		}
+	}
+	return b, files, nil
+}
+
+func kvmUsable() error { return errors.New("KVM is Linux's") }

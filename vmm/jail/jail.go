@@ -1,0 +1,132 @@
+// Package jail starts a program that may turn hostile, QEMU, with as little as the host
+// allows, and says what holds it. On Linux a stage of our own runs between the fork and
+// the program (stage_linux.go) and makes the system calls of a plan (plan_linux.go). The
+// package knows nothing of machines; package vmm calls it.
+package jail
+
+import (
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// The layers of a jail, by the names that they have in records.
+const (
+	User         = "user"              // a user who owns nothing else, or a user namespace
+	Groups       = "groups"            // no supplementary groups but KVM's, if that is used
+	Capabilities = "capabilities"      // none, and none to be had
+	NoPrivileges = "no-new-privileges" // nothing executed gains any
+	Filesystem   = "filesystem"        // a root of its own with the program's files and no others
+	Network      = "network"           // a network namespace without interfaces
+	Processes    = "pid"               // a namespace in which there is no other process
+	IPC          = "ipc"
+	UTS          = "uts"
+	CgroupSpace  = "cgroup"
+	Landlock     = "landlock"     // opens its program's files and no others
+	QEMUSeccomp  = "qemu-seccomp" // QEMU's own filter: four groups of system calls
+)
+
+// The limits of a jail.
+const (
+	LimitCore      = "core"          // bytes of a core dump
+	LimitFiles     = "files"         // open files
+	LimitFileSize  = "file-size"     // bytes of a file that it writes
+	LimitMemory    = "address-space" // bytes
+	LimitLocked    = "locked-memory" // bytes
+	LimitQueues    = "message-queue" // bytes
+	LimitProcesses = "processes"     // threads included
+)
+
+// Hold is one layer or one limit of a jail.
+type Hold struct {
+	Name   string `json:"name"`
+	Holds  bool   `json:"holds"`
+	Detail string `json:"detail,omitempty"` // what it is: "uid 65534", "256"
+	Why    string `json:"why,omitempty"`    // it does not hold
+}
+
+// Report says what holds a process.
+type Report struct {
+	Layers []Hold `json:"layers"`
+	Limits []Hold `json:"limits"`
+}
+
+// Missing are the layers and limits that do not hold.
+func (r Report) Missing() []Hold {
+	return slices.DeleteFunc(slices.Concat(r.Layers, r.Limits), func(h Hold) bool { return h.Holds })
+}
+
+// Lacks are those of some names that do not hold, or that there are none of.
+func (r Report) Lacks(names []string) []Hold {
+	var out []Hold
+	all := slices.Concat(r.Layers, r.Limits)
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(h Hold) bool { return h.Name == name })
+		switch {
+		case i < 0:
+			out = append(out, Hold{Name: name, Why: "this host has none"})
+		case !all[i].Holds:
+			out = append(out, all[i])
+		}
+	}
+	return out
+}
+
+// Weakness names what a broken QEMU could do because layers do not hold; "" where it is
+// held as it should be. Files are out of its reach by either of two layers.
+func (r Report) Weakness() string {
+	var weak []string
+	for _, h := range r.Lacks([]string{Network, Processes, Capabilities, NoPrivileges}) {
+		weak = append(weak, h.Name+" ("+h.Why+")")
+	}
+	if files := r.Lacks([]string{Filesystem, Landlock}); len(files) == 2 {
+		weak = append(weak, files[0].Name+" ("+files[0].Why+")")
+	}
+	return strings.Join(weak, ", ")
+}
+
+// String is one line: what holds, and what does not.
+func (r Report) String() string {
+	list := func(all []Hold, holds bool) (names []string) {
+		for _, h := range all {
+			if h.Holds == holds {
+				names = append(names, h.Name)
+			}
+		}
+		return names
+	}
+	var parts []string
+	for _, group := range []struct {
+		label string
+		names []string
+	}{{"", list(r.Layers, true)}, {"limits: ", list(r.Limits, true)}, {"NOT HELD: ", append(list(r.Layers, false), list(r.Limits, false)...)}} {
+		if len(group.names) > 0 {
+			parts = append(parts, group.label+strings.Join(group.names, ", "))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Program is an executable and all the files that it consists of (Examine).
+type Program struct {
+	Path        string   `json:"path"`        // absolute, links resolved
+	Interpreter string   `json:"interpreter"` // the loader that its header names
+	Files       []string `json:"files"`       // both of these, libraries, plugins
+	Dirs        []string `json:"dirs"`        // folders that it reads its data from
+}
+
+// Spec is what is to be started.
+type Spec struct {
+	Program Program
+	Args    []string // without the program's name
+	Env     []string
+	Files   []*os.File // the program's descriptors from 3 on
+	Stderr  io.Writer
+	// KVM: it needs /dev/kvm.
+	KVM bool
+	// AddressSpace bounds its memory, in bytes.
+	AddressSpace uint64
+	// Open leaves out all layers that a program could notice: for comparisons.
+	Open bool
+}

@@ -1,0 +1,338 @@
+package jail
+
+import (
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A level is a way to start the process: the namespaces that the kernel makes for it, and
+// what it then is.
+type level struct {
+	name   string
+	attr   syscall.SysProcAttr
+	flags  uintptr // namespaces
+	become int     // the user that the stage becomes; -1 for none
+	user   string  // what the user is, for the report
+	why    string  // why the user layer does not hold; "" where it does
+}
+
+// spaces are the namespaces of every level that has any.
+const spaces = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWCGROUP
+
+// ambient are what a stage that is not root needs in its own user namespace.
+var ambient = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP}
+
+// levels are the ways to start a process, the strongest first.
+func levels(uid, gid, own int, kvm []uint32) []level {
+	within := func(id, group int) syscall.SysProcAttr {
+		return syscall.SysProcAttr{
+			Cloneflags: spaces | unix.CLONE_NEWUSER, AmbientCaps: ambient,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: id, HostID: id, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: group, HostID: group, Size: 1}},
+		}
+	}
+	self := level{name: "user namespace", attr: within(uid, gid), flags: spaces | unix.CLONE_NEWUSER, become: -1,
+		user: fmt.Sprintf("a namespace of its own, as uid %d", uid)}
+	if uid != 0 {
+		return []level{self, {name: "no namespaces", become: -1, why: fmt.Sprintf("it runs as uid %d itself", uid)}}
+	}
+	self.why = "it runs as root, without root's rights"
+	other := level{name: "user namespace for another user", attr: within(own, own), flags: spaces | unix.CLONE_NEWUSER, become: -1,
+		user: fmt.Sprintf("a namespace of its own, as uid %d", own)}
+	other.attr.Credential = &syscall.Credential{Uid: uint32(own), Gid: uint32(own), Groups: kvm}
+	other.attr.GidMappingsEnableSetgroups = true
+	return []level{
+		{name: "namespaces", attr: syscall.SysProcAttr{Cloneflags: spaces}, flags: spaces, become: own, user: fmt.Sprintf("uid %d", own)},
+		other,
+		self,
+		{name: "no namespaces", become: own, user: fmt.Sprintf("uid %d", own)},
+	}
+}
+
+// facts are what a plan depends on beside the spec and the level.
+type facts struct {
+	groups   []int    // our supplementary groups
+	kvmGroup []uint32 // none where KVM is not used
+	lastCap  int
+	abi      int                       // Landlock's; 0 for none
+	rules    int                       // the ruleset's descriptor in the stage
+	noRules  string                    // why there is none
+	mount    string                    // a folder to make the new root on
+	hard     func(resource int) uint64 // our own hard limits
+	status   int                       // the status socket's descriptor in the stage
+	self     int                       // the stage's own
+	refused  string                    // why the levels before this one were not to be had
+}
+
+// limitTable bounds what the process may use: the jail is the wall, these keep accidents
+// small.
+var limitTable = []struct {
+	name     string
+	resource int
+	value    uint64 // 0 in the row of the address space, which is the spec's
+}{
+	// 1 and not 0: so a core is not handed to a program that collects cores either
+	// (fs/coredump.c), and the guest's memory stays where it is.
+	{LimitCore, unix.RLIMIT_CORE, 1},
+	{LimitFiles, unix.RLIMIT_NOFILE, 256},
+	{LimitFileSize, unix.RLIMIT_FSIZE, 0},
+	{LimitMemory, unix.RLIMIT_AS, 0},
+	{LimitLocked, unix.RLIMIT_MEMLOCK, 64 << 10},
+	{LimitQueues, unix.RLIMIT_MSGQUEUE, 0},
+	// QEMU's threads: a processor, a few helpers, and up to 64 for blocking reads.
+	{LimitProcesses, unix.RLIMIT_NPROC, 128},
+}
+
+// plan is the stage of a spec on a level, and what will hold if no step fails.
+func plan(s Spec, l level, f facts) (*stage, Report) {
+	st := newStage()
+	var r Report
+	call := func(part, what string, nr uintptr, args ...uintptr) int {
+		e := step{call: nr, part: part, what: what}
+		copy(e.args[:], args)
+		return st.add(e)
+	}
+	must := func(what string, nr uintptr, args ...uintptr) {
+		st.steps[call("", what, nr, args...)].then = giveUp
+	}
+	layer := func(name, detail, why string) {
+		r.Layers = append(r.Layers, Hold{Name: name, Holds: why == "", Detail: detail, Why: why})
+	}
+
+	must("mark the status socket", unix.SYS_FCNTL, uintptr(f.status), unix.F_SETFD, unix.FD_CLOEXEC)
+	must("close the stage", unix.SYS_CLOSE, uintptr(f.self))
+	if !s.Open {
+		limits(s, l, f, st, &r, call)
+		namespaces(s, l, f, st, layer, call)
+		privileges(s, l, f, st, layer, call)
+	}
+	must("die with the parent", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
+	// Who died before that reads no more: the write fails.
+	hello := len(st.steps)
+	must("report", unix.SYS_WRITE, uintptr(f.status), st.words(0, uint64(hello)), reportSize)
+	if !s.Open {
+		confine(f, st, layer, call)
+	}
+	path := st.string(s.Program.Path)
+	must("execute "+s.Program.Path, unix.SYS_EXECVE, path, st.vector(append([]string{s.Program.Path}, s.Args...)), st.vector(s.Env))
+	return st, r
+}
+
+type caller = func(part, what string, nr uintptr, args ...uintptr) int
+
+func limits(s Spec, l level, f facts, st *stage, r *Report, call caller) {
+	for _, row := range limitTable {
+		value := row.value
+		if row.resource == unix.RLIMIT_AS {
+			value = s.AddressSpace
+		}
+		h := Hold{Name: row.name, Holds: true}
+		switch hard := f.hard(row.resource); {
+		case row.resource == unix.RLIMIT_NPROC && l.become < 0 && l.flags&unix.CLONE_NEWUSER == 0:
+			h.Holds, h.Why = false, "without a user of its own it would count all of the user's processes"
+		default:
+			value = min(value, hard)
+			h.Detail = strconv.FormatUint(value, 10)
+			call(row.name, "limit "+row.name, unix.SYS_PRLIMIT64, 0, uintptr(row.resource), st.words(value, value), 0)
+		}
+		r.Limits = append(r.Limits, h)
+	}
+}
+
+func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, why string), call caller) {
+	for _, n := range []struct {
+		name string
+		flag uintptr
+	}{{Network, unix.CLONE_NEWNET}, {Processes, unix.CLONE_NEWPID}, {IPC, unix.CLONE_NEWIPC}, {UTS, unix.CLONE_NEWUTS}, {CgroupSpace, unix.CLONE_NEWCGROUP}} {
+		if l.flags&n.flag == 0 {
+			layer(n.name, "", f.refused)
+			continue
+		}
+		layer(n.name, "a namespace of its own", "")
+		if n.flag == unix.CLONE_NEWUTS {
+			call(UTS, "set the host's name", unix.SYS_SETHOSTNAME, st.string("machine"), uintptr(len("machine")))
+		}
+	}
+	switch {
+	case l.flags&unix.CLONE_NEWNS == 0:
+		layer(Filesystem, "", f.refused)
+	case len(s.Program.Files) == 0:
+		layer(Filesystem, "", "the files of "+s.Program.Path+" can't be told: it is "+ErrNoProgram.Error())
+	case f.mount == "":
+		layer(Filesystem, "", "no folder to mount it on")
+	default:
+		layer(Filesystem, "the program's files, read-only", "")
+		newRoot(s, f, st, call)
+	}
+}
+
+// newRoot makes a file system in which there are the program's files, read-only, the
+// process's own folder of /proc, /dev/kvm if it is needed, and nothing else.
+func newRoot(s Spec, f facts, st *stage, call caller) {
+	try := func(what string, nr uintptr, args ...uintptr) {
+		st.steps[call(Filesystem, what, nr, args...)].then = abandon
+	}
+	empty := st.string("")
+	bind := func(from, to string) {
+		try("mount "+from, unix.SYS_MOUNT, st.string(from), st.string(to), empty, unix.MS_BIND)
+	}
+	st.begin()
+	root := st.string("/")
+	try("keep mounts to itself", unix.SYS_MOUNT, empty, root, empty, unix.MS_REC|unix.MS_PRIVATE)
+	try("mount a root", unix.SYS_MOUNT, st.string("tmpfs"), st.string(f.mount), st.string("tmpfs"), unix.MS_NOSUID|unix.MS_NODEV, st.string("size=1m,nr_inodes=4096,mode=0755"))
+	made := map[string]bool{"/": true}
+	var mkdir func(dir string)
+	mkdir = func(dir string) {
+		if made[dir] {
+			return
+		}
+		made[dir] = true
+		mkdir(filepath.Dir(dir))
+		try("make "+dir, unix.SYS_MKDIRAT, atCWD, st.string(f.mount+dir), 0o755)
+	}
+	file := func(path string) {
+		mkdir(filepath.Dir(path))
+		try("make "+path, unix.SYS_MKNODAT, atCWD, st.string(f.mount+path), unix.S_IFREG|0o444, 0)
+	}
+	for _, dir := range s.Program.Dirs {
+		mkdir(dir)
+		bind(dir, f.mount+dir)
+	}
+	for _, path := range s.Program.Files {
+		if !slices.ContainsFunc(s.Program.Dirs, func(dir string) bool { return strings.HasPrefix(path, dir+"/") }) {
+			file(path)
+			bind(path, f.mount+path)
+		}
+	}
+	mkdir("/proc/self")
+	bind("/proc/self", f.mount+"/proc/self")
+	if s.KVM {
+		file(kvmDevice)
+	}
+	attr := func(set uint64, flags uintptr, path string) {
+		try("make "+path+" read-only", unix.SYS_MOUNT_SETATTR, atCWD, st.string(path), flags, st.words(set, 0, 0, 0), 32)
+	}
+	attr(unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, atRecursive, f.mount)
+	if s.KVM {
+		bind(kvmDevice, f.mount+kvmDevice)
+		attr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, f.mount+kvmDevice)
+	}
+	try("enter the root", unix.SYS_CHDIR, st.string(f.mount))
+	dot := st.string(".")
+	// Where the root is no mount of its own (a chroot, an initramfs) there is nothing to
+	// be exchanged: then a chroot must do, from which a process without rights and
+	// without open folders does not get out either.
+	st.end()
+	st.begin()
+	pivot := call("", "exchange the roots", unix.SYS_PIVOT_ROOT, dot, dot)
+	st.steps[pivot].then = abandon
+	st.steps[call(Filesystem, "detach the old root", unix.SYS_UMOUNT2, dot, unix.MNT_DETACH)].then = giveUp
+	st.end()
+	call(Filesystem, "change the root", unix.SYS_CHROOT, dot)
+	call(Filesystem, "enter the root", unix.SYS_CHDIR, root)
+}
+
+// atCWD is AT_FDCWD, -100, as a register has it.
+const (
+	atCWD       = ^uintptr(99)
+	atRecursive = unix.AT_RECURSIVE
+)
+
+// privileges gives up groups, the user, capabilities, and the way to new ones.
+func privileges(s Spec, l level, f facts, st *stage, layer func(name, detail, why string), call caller) {
+	// What no_new_privs makes of no use anyway; only who has rights can do it.
+	for c := range f.lastCap + 1 {
+		call("", "drop the bounding set", unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c))
+	}
+	var groups []uint32
+	detail := "none"
+	if len(f.kvmGroup) > 0 {
+		groups, detail = f.kvmGroup, fmt.Sprintf("%d, KVM's", f.kvmGroup[0])
+	}
+	switch {
+	case len(groups) == len(f.groups) && len(groups) == 0, l.attr.Credential != nil: // there it was done before the stage
+		layer(Groups, detail, "")
+	case l.become >= 0:
+		layer(Groups, detail, "")
+		var list []byte
+		for _, g := range groups {
+			list = append(list, byte(g), byte(g>>8), byte(g>>16), byte(g>>24))
+		}
+		call(Groups, "set groups", unix.SYS_SETGROUPS, uintptr(len(groups)), st.bytes(list))
+	default:
+		layer(Groups, fmt.Sprint(f.groups), "only root may give up groups, and these are ours")
+	}
+	layer(User, l.user, l.why)
+	if l.become >= 0 {
+		id := uintptr(l.become)
+		call(User, "set the group", unix.SYS_SETRESGID, id, id, id)
+		call(User, "set the user", unix.SYS_SETRESUID, id, id, id)
+	}
+	layer(Capabilities, "none", "")
+	call(Capabilities, "drop capabilities", unix.SYS_CAPSET, st.words(unix.LINUX_CAPABILITY_VERSION_3), st.words(0, 0, 0))
+	layer(NoPrivileges, "", "")
+	call(NoPrivileges, "refuse new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)
+}
+
+// confine puts the ruleset in force, with the process's own folder of /proc added, which
+// is known only now.
+func confine(f facts, st *stage, layer func(name, detail, why string), call caller) {
+	if f.noRules != "" {
+		layer(Landlock, "", f.noRules)
+		return
+	}
+	layer(Landlock, fmt.Sprintf("ABI %d", f.abi), "")
+	st.begin()
+	defer st.end()
+	beneath := st.words(llRead|llList, 0)
+	open := call(Landlock, "open /proc/self", unix.SYS_OPENAT, atCWD, st.string("/proc/self"), unix.O_PATH|unix.O_CLOEXEC)
+	st.steps[open].into = beneath + unsafe.Offsetof(unix.LandlockPathBeneathAttr{}.Parent_fd)
+	st.steps[open].then = abandon
+	st.steps[call(Landlock, "allow /proc/self", unix.SYS_LANDLOCK_ADD_RULE, uintptr(f.rules), unix.LANDLOCK_RULE_PATH_BENEATH, beneath, 0)].then = abandon
+	call(Landlock, "restrict", unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(f.rules), 0)
+	call(Landlock, "close the ruleset", unix.SYS_CLOSE, uintptr(f.rules))
+}
+
+// findFacts looks at this host.
+func findFacts() facts {
+	f := facts{abi: landlockABI(), lastCap: bits.Len64(^uint64(0)) - 1, hard: hardLimit}
+	if text, err := os.ReadFile("/proc/sys/kernel/cap_last_cap"); err == nil {
+		if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+			f.lastCap = min(n, f.lastCap)
+		}
+	}
+	f.groups, _ = os.Getgroups()
+	return f
+}
+
+func hardLimit(resource int) uint64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(resource, &limit); err != nil {
+		return unix.RLIM_INFINITY
+	}
+	return limit.Max
+}
+
+// mountFolder is a folder that a root can be made on: one that no file of a program lies
+// in, since it is hidden from then on.
+func mountFolder(p Program) string {
+	for _, dir := range []string{"/sys", "/mnt", "/media", "/srv", "/boot", "/home", "/tmp"} {
+		in := func(path string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+		if slices.ContainsFunc(p.Files, in) || slices.ContainsFunc(p.Dirs, in) {
+			continue
+		}
+		if st, err := os.Lstat(dir); err == nil && st.IsDir() {
+			return dir
+		}
+	}
+	return ""
+}

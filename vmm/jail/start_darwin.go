@@ -1,0 +1,75 @@
+package jail
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// Process is a program in its jail.
+type Process struct {
+	Report Report
+	Pid    int
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it is reaped
+}
+
+// Kill ends it.
+func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
+
+// Wait waits for its end, and for that of its messages.
+func (p *Process) Wait() *os.ProcessState {
+	<-p.done
+	return p.cmd.ProcessState
+}
+
+// Start starts a program as the same user: macOS has nothing of what a jail is made of
+// on Linux. Nor has it a signal for the death of a parent: a small shell holds the read
+// end of a pipe whose write end is ours, and kills QEMU when it closes, however we went.
+func Start(s Spec) (*Process, error) {
+	p := &Process{done: make(chan struct{})}
+	p.cmd = &exec.Cmd{Path: s.Program.Path, Args: append([]string{s.Program.Path}, s.Args...), Env: s.Env, Dir: "/", Stderr: s.Stderr, ExtraFiles: s.Files}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.Pid = p.cmd.Process.Pid
+	for _, name := range []string{User, Filesystem, Network, Processes} {
+		p.Report.Layers = append(p.Report.Layers, Hold{Name: name, Why: "it runs as the user's own account: macOS has no such layer"})
+	}
+	r, w, err := os.Pipe()
+	if err == nil {
+		watch := exec.Command("/bin/sh", "-c", `read -r _; kill -9 "$1" 2>/dev/null`, "unitask-watch", strconv.Itoa(p.Pid))
+		watch.Stdin = r
+		watch.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		err = watch.Start()
+		r.Close()
+		if err == nil {
+			go func() {
+				_ = p.cmd.Wait()
+				_ = watch.Process.Kill()
+				_ = watch.Wait()
+				w.Close()
+				close(p.done)
+			}()
+			return p, nil
+		}
+		w.Close()
+	}
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+	return nil, err
+}
+
+// ErrNoProgram says that the files of a program can't be told.
+var ErrNoProgram = errors.New("not a program whose files can be told")
+
+// Examine finds the program; of what it consists does not matter here.
+func Examine(program string, plugins, dirs []string) (p Program, err error) {
+	p.Path, err = filepath.EvalSymlinks(program)
+	return p, err
+}

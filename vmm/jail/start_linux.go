@@ -1,0 +1,220 @@
+package jail
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/internal/socketpair"
+)
+
+// Process is a program in its jail.
+type Process struct {
+	Report Report
+	Pid    int
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it is reaped
+}
+
+// Kill ends it.
+func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
+
+// Wait waits for its end, and for that of its messages.
+func (p *Process) Wait() *os.ProcessState {
+	<-p.done
+	return p.cmd.ProcessState
+}
+
+// Start starts a program and returns when it is executed. It tries the strongest hold
+// first; what this host refuses is left out, and the report says so.
+//
+// The process is killed when the thread that forked it ends (PR_SET_PDEATHSIG), so that
+// goroutine stays locked to its thread, and waits there.
+func Start(s Spec) (*Process, error) { return startOn(nil, s) }
+
+// startOn is Start on certain levels; nil for all.
+func startOn(on []level, s Spec) (*Process, error) {
+	type started struct {
+		p   *Process
+		err error
+	}
+	result := make(chan started, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the process
+		p, err := start(on, s)
+		result <- started{p, err}
+		if err == nil {
+			_ = p.cmd.Wait()
+			close(p.done)
+		}
+	}()
+	r := <-result
+	return r.p, r.err
+}
+
+func start(on []level, s Spec) (*Process, error) {
+	f := findFacts()
+	f.mount = mountFolder(s.Program)
+	if s.KVM {
+		f.kvmGroup = kvmGroup()
+	}
+	files := append([]*os.File(nil), s.Files...)
+	descriptor := func(file *os.File) int { // its number in the stage
+		files = append(files, file)
+		return len(files) + 2
+	}
+	ours, theirs, err := socketpair.New("stage")
+	if err != nil {
+		return nil, err
+	}
+	defer ours.Close()
+	defer theirs.Close()
+	f.status = descriptor(theirs)
+	if !s.Open {
+		rules, err := f.findRules(s)
+		if err != nil {
+			f.noRules = err.Error()
+		} else {
+			defer rules.Close()
+			f.rules = descriptor(rules)
+		}
+	}
+	var refused []string
+	if on == nil {
+		on = levels(os.Getuid(), os.Getgid(), aUser(), f.kvmGroup)
+	}
+	for _, l := range on {
+		if s.Open {
+			l = level{become: -1}
+		}
+		f.refused = "this host refuses namespaces (" + strings.Join(refused, "; ") + ")"
+		f.self = len(files) + 3
+		st, report := plan(s, l, f)
+		cmd, err := l.run(s, st, f, files)
+		if err == nil {
+			theirs.Close()
+			return await(cmd, ours, st, report)
+		}
+		if !mayBeLevel(err) || s.Open {
+			return nil, err
+		}
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		refused = append(refused, fmt.Sprintf("%s: %v", l.name, err))
+	}
+	return nil, errors.New(strings.Join(refused, "; "))
+}
+
+func (f *facts) findRules(s Spec) (*os.File, error) {
+	if f.abi == 0 {
+		return nil, errors.New("this kernel has none (Linux 5.13 on, with landlock among its security modules)")
+	}
+	if len(s.Program.Files) == 0 {
+		return nil, fmt.Errorf("the files of %s can't be told: it is %w", s.Program.Path, ErrNoProgram)
+	}
+	var devices []string
+	if s.KVM {
+		devices = append(devices, kvmDevice)
+	}
+	return ruleset(f.abi, s.Program, devices, s.Files)
+}
+
+// run starts a stage on a level.
+func (l level) run(s Spec, st *stage, f facts, files []*os.File) (cmd *exec.Cmd, err error) {
+	program, err := st.file(f.status)
+	if err != nil {
+		return nil, err
+	}
+	defer program.Close()
+	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second where /proc hides us from the user that it runs as
+		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, ExtraFiles: append(files[:len(files):len(files)], program)}
+		attr := l.attr
+		attr.Setsid = true // no terminal, and signals of ours to our group are not its
+		cmd.SysProcAttr = &attr
+		if err = cmd.Start(); err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+			break
+		}
+	}
+	return cmd, err
+}
+
+// whileAlive is a name for a descriptor of the process that executes it, good only as
+// long as the calling thread lives: it leads through the thread's folder in /proc. For
+// until the stage has asked for its parent's death signal, nothing else would end it.
+func whileAlive(fd int) string {
+	return fmt.Sprintf("/proc/%d/task/%d/../../../self/fd/%d", os.Getpid(), unix.Gettid(), fd)
+}
+
+// mayBeLevel says that an error of a start may be the kernel's refusal of a level.
+func mayBeLevel(err error) bool {
+	for _, e := range []error{fs.ErrPermission, syscall.EINVAL, syscall.ENOSPC, syscall.EUSERS, syscall.ENOSYS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxReports bounds what a stage can report.
+const maxReports = 1 << 20
+
+// await reads what a stage reports until it has executed its program, and enters that
+// into the report.
+func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report) (*Process, error) {
+	reports, err := io.ReadAll(io.LimitReader(ours, maxReports))
+	came, failed, fatal := st.outcome(reports)
+	if err == nil {
+		err = fatal
+	}
+	if err == nil && !came {
+		err = errors.New("it ended before it was executed")
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil, err
+	}
+	for _, e := range failed {
+		for _, list := range [][]Hold{report.Layers, report.Limits} {
+			for i := range list {
+				if h := &list[i]; h.Name == e.step.part && h.Holds {
+					h.Holds, h.Detail, h.Why = false, "", e.Error()
+				}
+			}
+		}
+	}
+	return &Process{Report: report, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{})}, nil
+}
+
+// outcome reads the reports of a stage: whether it came as far as the report that it
+// makes itself, what failed, and whether that was the stage's own end.
+func (s *stage) outcome(reports []byte) (came bool, failed []stepError, fatal error) {
+	for ; len(reports) >= reportSize; reports = reports[reportSize:] {
+		errno := unix.Errno(-int64(binary.LittleEndian.Uint64(reports)))
+		index := binary.LittleEndian.Uint64(reports[8:])
+		switch {
+		case index >= uint64(len(s.steps)):
+			return came, failed, fmt.Errorf("the stage reports step %d of %d", index, len(s.steps))
+		case errno == 0:
+			came = true
+			continue
+		}
+		f := stepError{s.steps[index], errno}
+		if failed = append(failed, f); f.step.then == giveUp {
+			return came, failed, f
+		}
+	}
+	return came, failed, nil
+}

@@ -1,0 +1,435 @@
+package jail
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// The tests start themselves again as somebody else, to attack a jail as he would get it.
+const asSomebody = "UNITASK_TEST_ATTACK"
+
+func TestMain(m *testing.M) {
+	if program := os.Getenv(asSomebody); program != "" {
+		os.Exit(attackFor(program))
+	}
+	os.Exit(m.Run())
+}
+
+type attacked struct {
+	Attempts []Attempt
+	Report   Report
+}
+
+func attackFor(program string) int {
+	p, err := Examine(program, nil, nil)
+	if err == nil {
+		var a attacked
+		if a.Attempts, a.Report, err = Attack(p, false, os.Getenv("UNITASK_TEST_OPEN") != ""); err == nil {
+			err = json.NewEncoder(os.Stdout).Encode(a)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// someProgram is a program with libraries, for a jail to be made around.
+func someProgram(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"qemu-system-x86_64", "qemu-system-aarch64", "ls"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Fatal("no program")
+	return ""
+}
+
+// attackAs runs all attempts in a process that a command line makes: its last arguments
+// are ours.
+func attackAs(t *testing.T, program string, open bool, how ...string) attacked {
+	t.Helper()
+	self := filepath.Join(t.TempDir(), "attack.test") // others must be able to execute it
+	for _, dir := range []string{filepath.Dir(self), filepath.Dir(filepath.Dir(self))} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(self, text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	how = append(slices.Clone(how), self)
+	var attr *syscall.SysProcAttr
+	if how[0] == withoutUserNamespaces {
+		all := []syscall.SysProcIDMap{{Size: 100000}}
+		attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true}
+		how = append([]string{"sh", "-c", `echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"`, "sh"}, how[1:]...)
+	}
+	cmd := exec.Command(how[0], how[1:]...)
+	cmd.SysProcAttr = attr
+	cmd.Env = append(os.Environ(), asSomebody+"="+program)
+	if open {
+		cmd.Env = append(cmd.Env, "UNITASK_TEST_OPEN=1")
+	}
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v: %s", how, err, &said)
+	}
+	var a attacked
+	if err := json.Unmarshal(out, &a); err != nil {
+		t.Fatalf("%v: %q", err, out)
+	}
+	return a
+}
+
+func needRoot(t *testing.T, tools ...string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("wants root, to become others")
+	}
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("no %s here", tool)
+		}
+	}
+}
+
+const allLayers = "network pid ipc uts cgroup filesystem groups user capabilities no-new-privileges landlock"
+
+var noNamespaces = []string{Network, Processes, IPC, UTS, CgroupSpace, Filesystem, User}
+
+// unspaced are the attempts that nothing else stops where there are no namespaces and
+// the machine runs as its user.
+var unspaced = []string{"connect to a Unix socket that everybody may use", "connect to it by MPTCP", "send to it by UDP", "take the handle of a file",
+	"open a descriptor of that process", "change that process's limits", "signal everybody", "become root"}
+
+// withoutUserNamespaces in place of a program: what follows runs where no user
+// namespaces can be made.
+const withoutUserNamespaces = "without user namespaces"
+
+// What holds for whom, and that nothing gets through where all of it holds.
+func TestAttackJail(t *testing.T) {
+	needRoot(t, "setpriv", "unshare")
+	for name, c := range map[string]struct {
+		how []string
+		not []string // layers that do not hold
+		// through are attempts that must be expected to get through there, by the layers
+		// that would have stopped them.
+		through []string
+	}{
+		"root":                          {nil, nil, nil},
+		"root in groups":                {[]string{"setpriv", "--groups=0,5"}, nil, nil},
+		"root without CAP_SYS_RESOURCE": {[]string{"setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"}, nil, nil},
+		"root without CAP_SYS_ADMIN":    {[]string{"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"}, nil, nil},
+		"root without capabilities":     {[]string{"setpriv", "--bounding-set=-all", "--inh-caps=-all"}, noNamespaces, unspaced},
+		"a user":                        {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"}, nil, nil},
+		"a user in groups":              {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--groups=0,5"}, []string{Groups}, nil},
+		"a user without user namespaces": {[]string{withoutUserNamespaces, "setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"},
+			append([]string{LimitProcesses}, noNamespaces...), unspaced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := attackAs(t, someProgram(t), false, c.how...)
+			var not []string
+			for _, h := range a.Report.Missing() {
+				not = append(not, h.Name)
+				if h.Why == "" {
+					t.Errorf("%s does not hold, without a reason", h.Name)
+				}
+			}
+			want := slices.Sorted(slices.Values(c.not))
+			if slices.Sort(not); !slices.Equal(not, want) {
+				t.Errorf("does not hold: %q, expected %q\n%+v", not, want, a.Report)
+			}
+			if lacks := a.Report.Lacks(strings.Fields(allLayers)); len(lacks) > len(c.not) {
+				t.Errorf("layers are left out of the report: %+v", lacks)
+			}
+			if weak := a.Report.Weakness(); (weak != "") != slices.Contains(c.not, Network) {
+				t.Errorf("weakness %q", weak)
+			}
+			for _, row := range a.Attempts {
+				if slices.Contains(c.through, row.Name) {
+					continue // the report says that its layer does not hold
+				}
+				seen := "stopped"
+				if row.Through {
+					seen = row.Seen
+				}
+				attack.Check(t, "broken QEMU, started by "+name+": "+row.Name, "stopped", seen)
+			}
+		})
+	}
+}
+
+// Without a jail nearly all attempts get through: they are real.
+func TestAttemptsAreReal(t *testing.T) {
+	needRoot(t)
+	a := attackAs(t, someProgram(t), true)
+	through := 0
+	for _, row := range a.Attempts {
+		if row.Through {
+			through++
+		} else {
+			t.Logf("%s: %s", row.Name, row.Seen)
+		}
+	}
+	if least := len(a.Attempts) * 4 / 5; through < least {
+		t.Errorf("%d of %d get through, expected %d at least", through, len(a.Attempts), least)
+	}
+}
+
+// A program in the user's own folder does not open that folder to the jail, and each
+// of the two layers that hide files is enough by itself.
+func TestAttackProgramAtHome(t *testing.T) {
+	needRoot(t, "setpriv", "unshare")
+	home := t.TempDir()
+	for dir := home; len(dir) > len(os.TempDir()); dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(someProgram(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(home, "bin", "qemu")
+	secret := filepath.Join(home, ".ssh", "id")
+	for name, content := range map[string][]byte{program: text, secret: []byte("secret")} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, content, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := Examine(program, nil, []string{filepath.Join(home, "share", "qemu")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range append(p.Files, p.Dirs...) {
+		if strings.HasPrefix(secret, path) {
+			t.Errorf("%s is in reach", path)
+		}
+	}
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.end()
+	read := one{"read a key beside a QEMU in ~/bin", func(a *script, t *targets) { a.read(secret) }, false}
+	seen, report, err := read.try(p, false, false, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lacks := report.Lacks([]string{Filesystem, Landlock}); len(lacks) > 0 {
+		t.Errorf("%+v", lacks)
+	}
+	attack.Check(t, read.name, "openat: no such file or directory", seen.Seen)
+	p.Files = slices.DeleteFunc(p.Files, func(path string) bool { return path == loaderCache })
+	l := levels(0, 0, nobody, nil)[3]
+	seen, report, err = read.tryOn([]level{l}, p, false, false, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lacks := report.Lacks([]string{Filesystem, Landlock}); len(lacks) != 1 || lacks[0].Name != Filesystem {
+		t.Errorf("%+v", lacks)
+	}
+	attack.Check(t, read.name+", held by Landlock alone", "openat: permission denied", seen.Seen)
+}
+
+// A machine has no group but KVM's, and that one only if it is used.
+func TestGroups(t *testing.T) {
+	for name, c := range map[string]struct {
+		ours []int
+		kvm  []uint32
+		want string
+		call []uint32 // that setgroups is called with; nil for no call
+	}{
+		"TCG, root with groups":    {[]int{0, 4}, nil, "none", []uint32{}},
+		"TCG, root without groups": {nil, nil, "none", nil},
+		"KVM":                      {[]int{0, 4}, []uint32{107}, "107, KVM's", []uint32{107}},
+	} {
+		st, r := plan(Spec{KVM: c.kvm != nil}, levels(0, 0, nobody, c.kvm)[0], facts{kvmGroup: c.kvm, groups: c.ours, hard: hardLimit})
+		i := slices.IndexFunc(r.Layers, func(h Hold) bool { return h.Name == Groups })
+		if i < 0 || r.Layers[i].Detail != c.want || !r.Layers[i].Holds {
+			t.Errorf("%s: %+v", name, r.Layers)
+		}
+		var call []uint32
+		for _, s := range st.steps {
+			if s.call != unix.SYS_SETGROUPS {
+				continue
+			}
+			call = []uint32{}
+			for n := range s.args[0] {
+				call = append(call, binary.LittleEndian.Uint32(st.data[s.args[1]-dataBase+n*4:]))
+			}
+		}
+		if !slices.Equal(call, c.call) || (call == nil) != (c.call == nil) {
+			t.Errorf("%s: setgroups %v, expected %v", name, call, c.call)
+		}
+	}
+}
+
+// A step that fails is reported, and followed by what it says.
+func TestStage(t *testing.T) {
+	fails := func(s *stage, then failure, what string) {
+		s.add(step{call: 9999, then: then, part: "part", what: what})
+	}
+	works := func(s *stage, what string) {
+		s.add(step{call: unix.SYS_GETPID, what: what})
+	}
+	for name, c := range map[string]struct {
+		make   func(s *stage)
+		failed []string
+		came   bool
+	}{
+		"all is well": {func(s *stage) { works(s, "a") }, nil, true},
+		"goes on":     {func(s *stage) { fails(s, goOn, "a"); fails(s, goOn, "b"); works(s, "c") }, []string{"a", "b"}, true},
+		"abandons": {func(s *stage) {
+			s.begin()
+			fails(s, abandon, "a")
+			fails(s, abandon, "b")
+			s.end()
+			fails(s, goOn, "c")
+		}, []string{"a", "c"}, true},
+		"abandons at end": {func(s *stage) { works(s, "a"); s.begin(); works(s, "b"); fails(s, abandon, "c"); s.end() }, []string{"c"}, true},
+		"gives up":        {func(s *stage) { fails(s, goOn, "a"); fails(s, giveUp, "b"); fails(s, goOn, "c") }, []string{"a", "b"}, false},
+	} {
+		target, err := newTargets()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer target.end()
+		s := script{newStage()}
+		c.make(s.stage)
+		reports, _, _, err := s.run(target, nil, Program{}, false, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		came, failed, _ := s.outcome(reports)
+		var what []string
+		for _, f := range failed {
+			what = append(what, f.step.what)
+			if !errors.Is(f, unix.ENOSYS) {
+				t.Errorf("%s: %v", name, f)
+			}
+		}
+		if came != c.came || !slices.Equal(what, c.failed) {
+			t.Errorf("%s: came %v, failed %q; expected %v, %q", name, came, what, c.came, c.failed)
+		}
+	}
+}
+
+// Reports that lie, or that are cut, are no reports.
+func TestOutcome(t *testing.T) {
+	s := newStage()
+	s.add(step{what: "a", part: Network})
+	report := func(errno unix.Errno, index uint64) []byte {
+		return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(-int64(errno))), index)
+	}
+	for name, c := range map[string]struct {
+		reports []byte
+		came    bool
+		failed  int
+		fatal   bool
+	}{
+		"nothing":         {nil, false, 0, false},
+		"cut":             {report(0, 0)[:15], false, 0, false},
+		"no such step":    {report(unix.EPERM, 1), false, 0, true},
+		"the last number": {report(unix.EPERM, 1<<64-1), false, 0, true},
+		"came":            {report(0, 0), true, 0, false},
+		"failed":          {report(unix.EPERM, 0), false, 1, false},
+	} {
+		came, failed, fatal := s.outcome(c.reports)
+		if came != c.came || len(failed) != c.failed || (fatal != nil) != c.fatal {
+			t.Errorf("%s: %v %v %v", name, came, failed, fatal)
+		}
+	}
+}
+
+// The program that is copied into a stage ends within what is copied.
+func TestStageCode(t *testing.T) {
+	image, err := newStage().image(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := image[segment : segment+codeSize]
+	trap := map[string][]byte{"amd64": {0x0f, 0x0b}, "arm64": {0x00, 0x00, 0xa0, 0xbe}} // UNDEF
+	if !slices.ContainsFunc([]string{"amd64", "arm64"}, func(arch string) bool { return bytes.Contains(code, trap[arch]) }) {
+		t.Errorf("% x", code)
+	}
+}
+
+func TestASingleUser(t *testing.T) {
+	for name, c := range map[string]struct {
+		text         string
+		begin, count int
+	}{
+		"empty":    {"", 0, 0},
+		"root's":   {"root:100000:65536\n", 100000, 65536},
+		"by uid":   {"x:1:1\n0:200000:10\n", 200000, 10},
+		"another":  {"alice:100000:65536\n", 0, 0},
+		"root's 0": {"root:0:65536\n", 0, 0},
+		"none":     {"root:100000:0\n", 0, 0},
+		"cut":      {"root:100000\nroot:\n:::\n", 0, 0},
+		"not ids":  {"root:-1:5\nroot:99999999999:5\n", 0, 0},
+	} {
+		if begin, count := subordinate([]byte(c.text), "root", "0"); begin != c.begin || count != c.count {
+			t.Errorf("%s: %d, %d", name, begin, count)
+		}
+	}
+	for text, want := range map[string]bool{
+		"": false, "0 0 4294967295": true, "0 100000 65536\n": false, "0 100000 65536\n1879048192 5 1\n": true, "x y z": false, "1879048192 0 0": false,
+	} {
+		if got := inMap([]byte(text), ownUsers); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+func BenchmarkStart(b *testing.B) {
+	p, err := Examine(someProgram(b), nil, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := script{newStage()}
+	image, err := s.image(standInStatus)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p.Path = filepath.Join(b.TempDir(), "program")
+	if err := os.WriteFile(p.Path, image, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	p.Files = append(p.Files, p.Path)
+	for _, open := range []bool{true, false} {
+		b.Run(map[bool]string{true: "open", false: "jail"}[open], func(b *testing.B) {
+			for b.Loop() {
+				process, err := Start(Spec{Program: p, AddressSpace: 4 << 30, Open: open})
+				if err != nil {
+					b.Fatal(err)
+				}
+				process.Wait()
+			}
+		})
+	}
+}

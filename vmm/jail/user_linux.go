@@ -1,0 +1,94 @@
+package jail
+
+import (
+	"bufio"
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// nobody is the user and group of last resort.
+const nobody = 65534
+
+// Where root's machines find a user each: a range that no convention gives to anybody
+// (systemd's "Users, Groups, UIDs and GIDs" leaves it out; it is above what containers
+// use and below what some programs take for negative).
+const (
+	ownUsers     = 0x70000000
+	ownUserCount = 1 << 24
+)
+
+// aUser is the user and group of a machine that root starts: one that owns no file and
+// no other process, taken at random from root's subordinate range where /etc/subuid
+// has one, else from a range that is nobody's; or, where such users can't be had (in a
+// container with few), nobody.
+func aUser() int {
+	subuid, _ := os.ReadFile("/etc/subuid")
+	mapped, _ := os.ReadFile("/proc/self/uid_map")
+	groups, _ := os.ReadFile("/proc/self/gid_map")
+	begin, count := subordinate(subuid, "root", "0")
+	if count == 0 {
+		begin, count = ownUsers, ownUserCount
+	}
+	id := begin + rand.IntN(count)
+	if !inMap(mapped, id) || !inMap(groups, id) {
+		return nobody
+	}
+	return id
+}
+
+// subordinate is the first range that /etc/subuid (subuid(5)) gives to a user, who is
+// named by any of his names.
+func subordinate(text []byte, names ...string) (begin, count int) {
+	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
+		fields := strings.Split(s.Text(), ":")
+		if len(fields) != 3 {
+			continue
+		}
+		for _, name := range names {
+			begin, err := strconv.ParseUint(fields[1], 10, 31)
+			count, errCount := strconv.ParseUint(fields[2], 10, 31)
+			if fields[0] == name && err == nil && errCount == nil && count > 0 && begin > 0 {
+				return int(begin), int(count)
+			}
+		}
+	}
+	return 0, 0
+}
+
+// inMap says that a uid_map or gid_map (user_namespaces(7)) has an id of our namespace.
+func inMap(text []byte, id int) bool {
+	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
+		var n [3]uint64
+		fields := strings.Fields(s.Text())
+		if len(fields) != 3 {
+			continue
+		}
+		for i := range fields {
+			n[i], _ = strconv.ParseUint(fields[i], 10, 64)
+		}
+		if uint64(id) >= n[0] && uint64(id)-n[0] < n[2] {
+			return true
+		}
+	}
+	return false
+}
+
+// kvmGroup is the group that gives access to /dev/kvm, for a process that is not root:
+// none where the device has no group of its own that may use it.
+func kvmGroup() []uint32 {
+	st, err := os.Stat(kvmDevice)
+	if err != nil {
+		return nil
+	}
+	gid := st.Sys().(*syscall.Stat_t).Gid
+	if gid == 0 || st.Mode().Perm()&0o060 != 0o060 {
+		return nil
+	}
+	return []uint32{gid}
+}
+
+const kvmDevice = "/dev/kvm"
