@@ -23,12 +23,12 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         and([]string{"mcp", ""}, first, ground),
-	"mcp":         and([]string{"", "internal/exact"}, first, ground),
+	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
 	"":            and([]string{"guest/node", "internal/exact"}, first, ground),
 
 	"machine":   ground,
 	"hostfiles": {"guest"},
-	"policy":    {"internal/exact"},
+	"policy":    {"internal/exact", "internal/hostname"},
 	"record":    {},
 
 	"vmm":             {"internal/socketpair"},
@@ -37,11 +37,12 @@ var mayImport = map[string][]string{
 	"image/tfs":       {},
 	"guest":           {},
 	"guest/node":      {},
-	"netstack":        {"internal/socketpair"},
+	"netstack":        {"internal/hostname", "internal/socketpair"},
 	"netstack/broker": {},
 
 	"internal/attack":     {},
 	"internal/exact":      {},
+	"internal/hostname":   {},
 	"internal/socketpair": {},
 
 	"hack/attack":       {"internal/attack"},

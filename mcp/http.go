@@ -18,6 +18,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask/internal/hostname"
 )
 
 // HTTPOptions say how a server is reached over streamable HTTP.
@@ -169,8 +171,8 @@ func oneToken(next http.Handler) http.Handler {
 }
 
 func isLoopback(host string) bool {
-	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
+	addr, _ := netip.ParseAddr(strings.Trim(host, "[]")) // the zero Addr where it is a name
+	return hostname.Loopback(strings.ToLower(host), addr)
 }
 
 // guard refuses requests for a host that is not ours, and those that a web page of

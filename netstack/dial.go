@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/unitask/unitask/internal/hostname"
 )
 
 const (
@@ -101,7 +103,7 @@ func (u Upstream) dial(ctx context.Context, t target, r *Rule) (conn net.Conn, d
 	}
 	addrs := []netip.Addr{t.addr}
 	switch {
-	case t.name == "localhost":
+	case t.name == hostname.Local:
 		addrs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 	case t.name != "":
 		if addrs, err = u.Resolve(ctx, t.name); err != nil {

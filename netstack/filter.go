@@ -3,6 +3,8 @@ package netstack
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/unitask/unitask/internal/hostname"
 )
 
 // Rule is one thing that a guest may reach. The zero value is nothing.
@@ -25,7 +27,7 @@ type Rule struct {
 // loopback says that the rule is about our own loopback, which the guest reaches
 // at the gateway.
 func (r *Rule) loopback() bool {
-	return r.Raw && (r.Host == "localhost" || r.Addr.IsLoopback())
+	return r.Raw && hostname.Loopback(r.Host, r.Addr)
 }
 
 // allowsName says whether a name in normal form is the rule's.
@@ -153,9 +155,8 @@ func normalName(s string) (string, bool) {
 	if label == 0 {
 		return "", false
 	}
-	name := string(out)
-	if last := name[len(name)-label:]; strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
-		return "", false
+	if name := string(out); !hostname.Numeric(name) {
+		return name, true
 	}
-	return name, true
+	return "", false
 }

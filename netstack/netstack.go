@@ -62,27 +62,22 @@ const (
 	dialGuestFactor = 2
 )
 
-// Limits bound what a guest can ask of the network. Each zero value is the
-// default.
+// Limits bound what a guest can ask of the network. What a policy decides on has no
+// default here: 0 is none.
 type Limits struct {
-	Connections  int   // at once; 128. Each holds up to 4 buffers of 256 KiB.
-	NewPerSecond int   // new connections; 50, and as many at once
-	BytesUp      int64 // from the guest in the whole run; 1 GiB
-	BytesDown    int64 // to the guest; 8 GiB
-	DNSPerSecond int   // queries; 50, and as many at once
+	Connections int   // at once. Each holds up to 4 buffers of 256 KiB.
+	BytesUp     int64 // from the guest in the whole run
+	BytesDown   int64 // to the guest
+
+	NewPerSecond int // new connections; 0 is 50, and as many at once
+	DNSPerSecond int // queries; 0 is 50, and as many at once
 }
 
 func (l Limits) withDefaults() Limits {
-	for field, value := range map[*int]int{&l.Connections: 128, &l.NewPerSecond: 50, &l.DNSPerSecond: 50} {
+	for field, value := range map[*int]int{&l.NewPerSecond: 50, &l.DNSPerSecond: 50} {
 		if *field == 0 {
 			*field = value
 		}
-	}
-	if l.BytesUp == 0 {
-		l.BytesUp = 1 << 30
-	}
-	if l.BytesDown == 0 {
-		l.BytesDown = 8 << 30
 	}
 	return l
 }

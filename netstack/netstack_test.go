@@ -19,6 +19,14 @@ import (
 // attach returns the network and the machine's end of its link as a connection.
 func attach(t testing.TB, cfg Config) (*Network, net.Conn) {
 	t.Helper()
+	if cfg.Limits.Connections == 0 {
+		cfg.Limits.Connections = 128
+	}
+	for _, bytes := range []*int64{&cfg.Limits.BytesUp, &cfg.Limits.BytesDown} {
+		if *bytes == 0 {
+			*bytes = 1 << 30
+		}
+	}
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/net/idna"
 	"golang.org/x/net/publicsuffix"
+
+	"github.com/unitask/unitask/internal/hostname"
 )
 
 // NetRule is one --allow-net: a host, an address or a wildcard, and a port.
@@ -81,7 +83,7 @@ func (r *TCPRule) UnmarshalText(text []byte) (err error) {
 
 // Loopback says that the rule is about the host's own loopback, which the guest
 // reaches at the same port of its own.
-func (r TCPRule) Loopback() bool { return r.Host == "localhost" || r.Addr.IsLoopback() }
+func (r TCPRule) Loopback() bool { return hostname.Loopback(r.Host, r.Addr) }
 
 // parseName checks the name of a secret, which is an environment variable's.
 func parseName(s string) (string, error) {
@@ -125,9 +127,8 @@ func NormalHost(name string) (string, error) {
 	if err != nil {
 		return "", errors.New("is no host name")
 	}
-	labels := strings.Split(ascii, ".")
-	if last := labels[len(labels)-1]; last == "" || strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
-		return "", errors.New("looks like an address and is none") // 127.1, 0x7f.1, 2130706433
+	if hostname.Numeric(ascii) {
+		return "", errors.New("looks like an address and is none")
 	}
 	return ascii, nil
 }
