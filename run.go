@@ -31,7 +31,9 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 	return rt.RunFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req, streams)
 }
 
-// Caller is whom a run is for, where one runtime serves several.
+// Caller is whom a run is for, where one runtime serves several. It has one name in all
+// places: a ceiling's table narrows what it gets by that name ([principals.NAME]), a
+// record has it as its owner, and logs as the caller.
 type Caller struct {
 	// Name goes into the record as its owner; "" is the user of this process
 	// (LocalOwner).

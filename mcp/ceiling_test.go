@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/mcp"
@@ -99,5 +101,22 @@ func TestAttackModelCeilings(t *testing.T) {
 			}
 		}
 		s.Close()
+	}
+}
+
+// Arguments of a call by keys that only look like those of the schema.
+func TestAttackArgumentKeys(t *testing.T) {
+	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), nil)
+	for _, args := range []object{
+		{"code": "1", "ALLOWNET": []string{"evil.com"}}, {"code": "1", "allowNet": []string{}, "allownet": []string{"evil.com"}}, {"code": "1", "ſecrets": []string{"PATH"}},
+		{"Code": "1"}, {"code": "1", "CODE": "2"}, {"code": "1", "allowNetAny": true}, {"code": "1", "ceiling": object{}}, {"code": "1", "principal": "root"}, {"code": "1", "owner": "root"},
+	} {
+		got := "refused"
+		if res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: args}); err == nil && !res.IsError {
+			got = "taken"
+		} else if err == nil && !strings.Contains(fmt.Sprint(res.Content[0].(*sdk.TextContent).Text), "additional properties") && args["Code"] == nil {
+			got = fmt.Sprintf("refused, but for %s", res.Content[0].(*sdk.TextContent).Text)
+		}
+		attack.Check(t, fmt.Sprintf("run_code's keys: %v", args), "refused", got)
 	}
 }
