@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -109,6 +110,7 @@ func cmdWaitFor(ts *testscript.TestScript, _ bool, args []string) {
 func cmdFirst(ts *testscript.TestScript, _ bool, _ []string) {
 	runs, err := os.ReadDir(filepath.Join(ts.Getenv("UNITASK_HOME"), "runs"))
 	ts.Check(err)
+	runs = slices.DeleteFunc(runs, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), ".") })
 	ts.Setenv("FIRST", runs[0].Name())
 }
 
