@@ -165,9 +165,9 @@ func dialReason(err error) string {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, errNotPublic):
-		return "leads to an address that is not public"
+		return "leads to an address that is not public: --allow-tcp may name it"
 	case errors.Is(err, errOwn):
-		return "leads to an address of this host or of its network"
+		return "leads to an address of this host or of its network: --allow-tcp may name it"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused"
 	case isTimeout(err):
