@@ -228,6 +228,7 @@ func qemuChildren(t testing.TB, parent int) []int {
 // TestNothingLeft: many runs, some at once, and nothing of them stays.
 func TestNothingLeft(t *testing.T) {
 	needVM(t)
+	t.Setenv("TMPDIR", t.TempDir()) // others' files are not counted
 	home := newHome(t)
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {
@@ -274,7 +275,7 @@ func inventory(t *testing.T) stock {
 	if err != nil {
 		t.Skip("no /proc on this system")
 	}
-	temp, err := filepath.Glob(filepath.Join(os.TempDir(), "unitask*"))
+	temp, err := filepath.Glob(filepath.Join(os.TempDir(), "*"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -141,6 +141,7 @@ func TestSoak(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("UNITASK_TEST_SOAK")); err == nil {
 		runs = n
 	}
+	t.Setenv("TMPDIR", t.TempDir()) // others' files are not counted
 	home := newHome(t)
 	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(unitask.PoolSize{Min: 2, Max: 2}, unitask.Shape{})})
 	if err != nil {
