@@ -1,0 +1,517 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// kind is how the values of some fields are checked and narrowed. A ceiling's value is
+// what read has returned, of one type for each kind.
+type kind interface {
+	form() Form
+	usualText() string
+	bounds() (least, most float64)
+	// resolve checks what is asked for, and puts it, or the default, into e.
+	resolve(f *Field, r *Request, e *Effective) error
+	// read takes a ceiling's value from TOML. dir is where relative paths begin.
+	read(f *Field, value any, dir string) (any, error)
+	// narrow cuts e to the ceiling; it never adds.
+	narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny)
+	// beyond lists what of a ceiling's value another one's does not reach.
+	beyond(mine, base any) []string
+	// plain is a ceiling's value as JSON has it.
+	plain(value any) any
+}
+
+// deny records that something was asked for and not given.
+type deny func(requested any, reason string)
+
+// at is a struct's field of a JSON key.
+func at[T any](of any, key string) *T {
+	v := reflect.ValueOf(of).Elem()
+	return v.Field(place(v.Type(), key)).Addr().Interface().(*T)
+}
+
+// place is the index of a struct's field by its JSON key, -1 if it has none.
+func place(t reflect.Type, key string) int {
+	for i := range t.NumField() {
+		if name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); name == key {
+			return i
+		}
+	}
+	return -1
+}
+
+// none is what kinds without a default or bounds have in common.
+type none struct{}
+
+func (none) usualText() string          { return "" }
+func (none) bounds() (float64, float64) { return 0, 0 }
+func (none) plain(value any) any        { return value }
+
+// unit is what a number counts.
+type unit int
+
+const (
+	plainly unit = iota
+	bytesOf
+	seconds
+)
+
+// number is an amount with bounds. none, if it is not 0, asks for nothing at all; in a
+// ceiling that is 0.
+type number[N int | int64 | time.Duration] struct {
+	least, usual, most, none N
+	unit                     unit
+}
+
+func (k number[N]) form() Form {
+	if k.unit == seconds {
+		return Duration
+	}
+	return Number
+}
+
+func (k number[N]) usualText() string {
+	switch {
+	case k.unit == seconds:
+		return k.show(k.usual) + "s"
+	case k.unit == bytesOf && int64(k.usual)>>30 > 0:
+		return fmt.Sprintf("%d GiB", int64(k.usual)>>30)
+	case k.unit == bytesOf:
+		return fmt.Sprintf("%d MiB", int64(k.usual)>>20)
+	}
+	return k.show(k.usual)
+}
+
+func (k number[N]) bounds() (least, most float64) { return k.amount(k.least), k.amount(k.most) }
+
+// amount is a value as people write it: of a duration the seconds.
+func (k number[N]) amount(n N) float64 {
+	if k.unit == seconds {
+		return time.Duration(n).Seconds()
+	}
+	return float64(n)
+}
+
+func (k number[N]) show(n N) string { return strconv.FormatFloat(k.amount(n), 'f', -1, 64) }
+
+func (k number[N]) check(n N) error {
+	if n >= k.least && n <= k.most || n == k.none && n != 0 {
+		return nil
+	}
+	must := fmt.Sprintf("must be from %s to %s", k.show(k.least), k.show(k.most))
+	if k.none != 0 {
+		must += fmt.Sprintf(", or %d for none", int64(k.none))
+	}
+	return errors.New(must)
+}
+
+func (k number[N]) resolve(f *Field, r *Request, e *Effective) error {
+	n := *at[N](r, f.Key)
+	if n == 0 {
+		n = k.usual
+	}
+	if err := k.check(n); err != nil {
+		return f.wrong(k.show(n), err.Error())
+	}
+	*at[N](e, f.Key) = n
+	return nil
+}
+
+func (k number[N]) read(f *Field, value any, _ string) (any, error) {
+	var n N
+	switch v := value.(type) {
+	case int64:
+		n = N(v)
+		if k.unit == seconds {
+			n = N(time.Duration(min(v, math.MaxInt64/int64(time.Second))) * time.Second)
+		}
+	case float64:
+		if k.unit != seconds {
+			return nil, errors.New("must be a whole number")
+		}
+		if math.IsNaN(v) || math.Abs(v) > float64(2*MaxTimeout/time.Second) {
+			v = -1
+		}
+		n = N(v * float64(time.Second))
+	default:
+		return nil, fmt.Errorf("is a %s, and must be a number", tomlType(value))
+	}
+	switch {
+	case k.none == 0:
+		return n, k.check(n)
+	case n == 0:
+		return n, nil
+	case n == k.none:
+		return nil, errors.New("must not be negative: 0 allows none")
+	}
+	return n, k.check(n)
+}
+
+func (k number[N]) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) {
+	most, ok := c.most[f.ceiling()].(N)
+	n, asked := at[N](e, f.Key), *at[N](r, f.Key) != 0
+	switch {
+	case !ok || *n <= most:
+	case most == 0:
+		if asked {
+			deny(k.show(*n), "none are allowed")
+		}
+		*n = k.none
+	default:
+		if asked { // a default that is lowered is no denial: nobody asked for it
+			deny(k.show(*n), "at most "+k.show(most)+" is allowed")
+		}
+		*n = most
+	}
+}
+
+func (k number[N]) beyond(mine, base any) []string {
+	if mine.(N) <= base.(N) {
+		return nil
+	}
+	return []string{k.show(mine.(N))}
+}
+
+func (k number[N]) plain(value any) any { return k.amount(value.(N)) }
+
+// choice is one of some words; "" leaves it open.
+type choice []string
+
+func (choice) form() Form                 { return Text }
+func (choice) usualText() string          { return "" }
+func (choice) bounds() (float64, float64) { return 0, 0 }
+func (choice) plain(value any) any        { return value }
+
+func (k choice) check(word string) error {
+	if slices.Contains(k, word) {
+		return nil
+	}
+	return errors.New("use " + strings.Join(k, " or "))
+}
+
+func (k choice) resolve(f *Field, r *Request, e *Effective) error {
+	word := *at[string](r, f.Key)
+	if word != "" {
+		if err := k.check(word); err != nil {
+			return f.wrong(fmt.Sprintf("%.100q", word), err.Error())
+		}
+	}
+	*at[string](e, f.Key) = word
+	return nil
+}
+
+func (k choice) read(f *Field, value any, _ string) (any, error) {
+	word, ok := value.(string)
+	if !ok {
+		return nil, fmt.Errorf("is a %s, and must be a string", tomlType(value))
+	}
+	return word, k.check(word)
+}
+
+func (k choice) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
+	only, ok := c.most[f.ceiling()].(string)
+	word := at[string](e, f.Key)
+	if !ok || *word == only {
+		return
+	}
+	if *word != "" {
+		deny(*word, "only "+only+" is allowed")
+	}
+	*word = only
+}
+
+func (k choice) beyond(mine, base any) []string {
+	if mine == base {
+		return nil
+	}
+	return []string{mine.(string)}
+}
+
+// rules is a list of rules, each parsed once. meet is what two rules both allow.
+type rules[R comparable] struct {
+	none
+	parse func(string) (R, error)
+	meet  func(R, R) (R, bool)
+	also  func(c *Ceiling) []R // what a ceiling admits beside its list
+}
+
+func (k rules[R]) form() Form {
+	if _, names := any(*new(R)).(string); names {
+		return Names
+	}
+	return List
+}
+
+// list parses rules, each once, in the order given.
+func (k rules[R]) list(texts []string) ([]R, *FieldError) {
+	out := []R{}
+	if len(texts) > MaxRules {
+		return nil, &FieldError{Value: fmt.Sprintf("of %d entries", len(texts)), Reason: fmt.Sprintf("must have at most %d", MaxRules)}
+	}
+	for _, text := range texts {
+		rule, err := k.parse(text)
+		if err != nil {
+			return nil, &FieldError{Value: fmt.Sprintf("%.100q", text), Reason: err.Error()}
+		}
+		if !slices.Contains(out, rule) {
+			out = append(out, rule)
+		}
+	}
+	return out, nil
+}
+
+func (k rules[R]) resolve(f *Field, r *Request, e *Effective) error {
+	list, bad := k.list(*at[[]string](r, f.Key))
+	if bad != nil {
+		bad.Field = f.name()
+		return bad
+	}
+	*at[[]R](e, f.Key) = list
+	return nil
+}
+
+func (k rules[R]) read(f *Field, value any, _ string) (any, error) {
+	texts, err := stringList(value)
+	if err != nil {
+		return nil, err
+	}
+	list, bad := k.list(texts)
+	if bad != nil {
+		return nil, fmt.Errorf("%s: %s", bad.Value, bad.Reason)
+	}
+	return list, nil
+}
+
+// narrow replaces each rule by what the ceiling's rules leave of it.
+func (k rules[R]) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
+	top, ok := c.most[f.ceiling()].([]R)
+	if !ok {
+		return
+	}
+	if k.also != nil {
+		top = slices.Concat(top, k.also(c))
+	}
+	granted := at[[]R](e, f.Key)
+	out := []R{}
+	for _, rule := range *granted {
+		var left []R
+		for _, most := range top {
+			if both, ok := k.meet(rule, most); ok && !slices.Contains(left, both) {
+				left = append(left, both)
+			}
+		}
+		switch {
+		case slices.Contains(left, rule):
+			left = []R{rule} // all of it is allowed
+		case len(left) == 0:
+			deny(rule, "is not allowed")
+		default:
+			deny(rule, "only "+join(left)+" of it is allowed")
+		}
+		for _, r := range left {
+			switch {
+			case slices.Contains(out, r):
+			case len(out) == MaxRules:
+				deny(r, fmt.Sprintf("is beyond %d rules", MaxRules))
+			default:
+				out = append(out, r)
+			}
+		}
+	}
+	*granted = out
+}
+
+func join[R any](list []R) string {
+	var texts []string
+	for _, r := range list {
+		texts = append(texts, fmt.Sprint(r))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// beyond lists the rules that no rule of the base covers whole.
+func (k rules[R]) beyond(mine, base any) (beyond []string) {
+	for _, rule := range mine.([]R) {
+		if !slices.ContainsFunc(base.([]R), func(most R) bool {
+			both, ok := k.meet(rule, most)
+			return ok && both == rule
+		}) {
+			beyond = append(beyond, fmt.Sprint(rule))
+		}
+	}
+	return beyond
+}
+
+// nets are the hosts of HTTP and TLS. Where a ceiling allows every public host, it
+// admits what of a rule is on 80 and 443.
+var nets = rules[NetRule]{parse: ParseNetRule, meet: NetRule.intersect, also: func(c *Ceiling) []NetRule {
+	if every, _ := c.most["allowNetAny"].(bool); every {
+		return []NetRule{{Any: true}}
+	}
+	return nil
+}}
+
+// anyNet is whether every public host is allowed on 80 and 443. A ceiling with a list
+// of hosts does not allow that unless it says so.
+type anyNet struct{ none }
+
+func (anyNet) form() Form { return Switch }
+
+func (anyNet) resolve(f *Field, r *Request, e *Effective) error {
+	*at[bool](e, f.Key) = *at[bool](r, f.Key)
+	return nil
+}
+
+func (anyNet) read(f *Field, value any, _ string) (any, error) {
+	on, ok := value.(bool)
+	if !ok {
+		return nil, fmt.Errorf("is a %s, and must be true or false", tomlType(value))
+	}
+	return on, nil
+}
+
+func (anyNet) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
+	list, listed := c.most["allowNet"].([]NetRule)
+	every, said := c.most[f.ceiling()].(bool)
+	on := at[bool](e, f.Key)
+	if !*on || every || !said && !listed {
+		return
+	}
+	deny(true, "not every host is allowed")
+	*on = false
+	for _, rule := range list { // everything, under a list, is the list
+		if rule, ok := (NetRule{Any: true}).intersect(rule); ok && !slices.Contains(e.AllowNet, rule) {
+			e.AllowNet = append(e.AllowNet, rule)
+		}
+	}
+}
+
+func (anyNet) beyond(mine, base any) []string {
+	if mine.(bool) && !base.(bool) {
+		return []string{"true"}
+	}
+	return nil
+}
+
+// mounts are files or folders of the host; a ceiling has the folders below which they
+// may lie, links resolved.
+type mounts struct{ none }
+
+func (mounts) form() Form { return Mounts }
+
+func (mounts) resolve(f *Field, r *Request, e *Effective) error {
+	asked := *at[[]Mount](r, f.Key)
+	if len(asked) > MaxRules {
+		return f.wrong(fmt.Sprintf("of %d entries", len(asked)), fmt.Sprintf("must have at most %d: --dir brings whole folders", MaxRules))
+	}
+	*at[[]Mount](e, f.Key) = append([]Mount{}, asked...)
+	return nil
+}
+
+// read resolves the links of a list's folders. One that does not exist admits nothing,
+// whatever will be there later.
+func (mounts) read(f *Field, value any, base string) (any, error) {
+	dirs, err := stringList(value)
+	if err != nil {
+		return nil, err
+	}
+	out := []string{}
+	for _, dir := range dirs {
+		if dir == "" || strings.ContainsRune(dir, 0) {
+			return nil, fmt.Errorf("%q: is not a folder's path", dir)
+		}
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(base, dir)
+		}
+		real, err := filepath.EvalSymlinks(dir)
+		switch {
+		case err == nil:
+			out = append(out, real)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("%q: %w", dir, err)
+		}
+	}
+	return out, nil
+}
+
+// narrow keeps the mounts whose real path lies in one of the folders.
+func (mounts) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
+	folders, ok := c.most[f.ceiling()].([]string)
+	if !ok {
+		return
+	}
+	granted := at[[]Mount](e, f.Key)
+	out := []Mount{}
+	for _, m := range *granted {
+		if slices.ContainsFunc(folders, func(dir string) bool { return Within(dir, m.Real) }) {
+			out = append(out, m)
+			continue
+		}
+		// The one answer for everything outside: where a path leads there, and whether
+		// anything is there, is not the caller's to know.
+		deny(m.Host, "is not under a folder of "+f.ceiling())
+	}
+	*granted = out
+}
+
+func (mounts) beyond(mine, base any) (beyond []string) {
+	for _, dir := range mine.([]string) {
+		if !slices.ContainsFunc(base.([]string), func(top string) bool { return Within(top, dir) }) {
+			beyond = append(beyond, dir)
+		}
+	}
+	return beyond
+}
+
+// Within says that an absolute path is a folder or lies below it, by whole components.
+// Both must be free of links and of "..": one that is not lies nowhere.
+func Within(folder, path string) bool {
+	if !filepath.IsAbs(folder) || !filepath.IsAbs(path) || filepath.Clean(folder) != folder || filepath.Clean(path) != path {
+		return false
+	}
+	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
+}
+
+// stringList takes a list of strings from TOML.
+func stringList(value any) ([]string, error) {
+	list, ok := value.([]any)
+	if !ok {
+		return nil, fmt.Errorf("is a %s, and must be a list of strings", tomlType(value))
+	}
+	var texts []string
+	for _, v := range list {
+		text, ok := v.(string)
+		if !ok {
+			return nil, fmt.Errorf("holds a %s, and must be a list of strings", tomlType(v))
+		}
+		texts = append(texts, text)
+	}
+	return texts, nil
+}
+
+// tomlType names the type of a value of TOML.
+func tomlType(value any) string {
+	switch value.(type) {
+	case string:
+		return "string"
+	case int64, float64:
+		return "number"
+	case bool:
+		return "boolean"
+	case []any, []map[string]any:
+		return "list"
+	case map[string]any:
+		return "table"
+	}
+	return "date"
+}
