@@ -185,6 +185,9 @@ func (rt *Runtime) Prune(keep int, age time.Duration) (removed int, err error) {
 // ErrOwner says that a record is another owner's than the one that was named.
 var ErrOwner = errors.New("is another owner's")
 
+// ErrRedacted says that a record does not hold all of its request.
+var ErrRedacted = errors.New("the record can't be run again")
+
 // Recorded returns what a recorded run of an owner was granted, to be run again: what it
 // was refused is not asked for, whatever the ceiling is now, and a file or folder must
 // lead where it led. An owner of "" is the user of this process (LocalOwner). The Secrets
@@ -203,6 +206,9 @@ func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 	}
 	if rec.Owner != owner && !(rec.Owner == "" && owner == self) { // none in records of an older unitask
 		return fail(fmt.Errorf("it %w: %q", ErrOwner, rec.Owner))
+	}
+	if len(rec.Redacted) > 0 {
+		return fail(fmt.Errorf("%w: it has %s in place of a secret in %s; give the request again", ErrRedacted, record.Redacted, strings.Join(rec.Redacted, ", ")))
 	}
 	var asked, granted map[string]json.RawMessage
 	if err := errors.Join(json.Unmarshal(rec.Request, &asked), json.Unmarshal(orNull(rec.Effective), &granted)); err != nil {

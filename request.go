@@ -33,8 +33,8 @@ type Request struct {
 	// Env is added to the guest's environment, which holds PATH and HOME only.
 	Env map[string]string `json:"env,omitempty"`
 	// Secrets are added to the guest's environment by their names, each of 6 bytes or
-	// more. They are kept out of the record, and redacted, in their common encodings,
-	// from everything that the run says (record.Forms). A run that has some can't be
+	// more, 32 KiB together. They are kept out of the record, and redacted, in their common
+	// encodings, from everything that the run says (record.Redactor). A run that has some can't be
 	// captured: the capture would hold them.
 	Secrets map[string]string `json:"secrets,omitempty"`
 	// Dir is the working directory inside the guest, absolute; "" is /work.

@@ -50,6 +50,10 @@ type Result struct {
 	Artifacts        []record.Artifact
 	ArtifactsRefused []record.Refusal
 	ArtifactsLeft    []record.Refusal
+
+	// Redacted are the fields of the request that hold a secret ("args[0]", "env.NAME",
+	// "code"): the record has a mark in its place, and can't be run again.
+	Redacted []string
 }
 
 // Durations are a run's parts; as JSON, in milliseconds.
@@ -108,6 +112,7 @@ type ResultJSON struct {
 	Artifacts        []record.Artifact `json:"artifacts,omitempty"`
 	ArtifactsRefused []record.Refusal  `json:"artifactsRefused,omitempty"`
 	ArtifactsLeft    []record.Refusal  `json:"artifactsLeft,omitempty"`
+	Redacted         []string          `json:"redacted,omitempty"`
 }
 
 // MarshalJSON gives the wire form.
@@ -115,7 +120,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
 		Error: r.Error, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
-		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft,
+		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Redacted: r.Redacted,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
 	j.Stderr, j.StderrBase64 = text(r.Stderr)
@@ -142,7 +147,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
 		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
-		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft,
+		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Redacted: j.Redacted,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {
 		if from != "" {

@@ -86,18 +86,26 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	for _, name := range eff.Secrets {
 		code.secrets[name] = req.Secrets[name]
 	}
-	redactor, err := record.NewRedactor(req.Secrets)
+	// Of the granted secrets only: the code does not have the others, and could else
+	// find out by guesses what they are.
+	redactor, err := record.NewRedactor(code.secrets)
 	if err != nil {
-		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: err.Error()}
+		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(code.secrets)), Reason: err.Error()}
 	}
 	wanted := req // as the record has it: the code in a file of its own, paths as they are inside
 	wanted.Code, wanted.Path, wanted.Dir, wanted.Files, wanted.Dirs = "", code.path, code.dir, asked.Files, asked.Dirs
-	rec, err := rt.runs.Create(begin, caller.Name, caller.Via, "code"+path.Ext(code.path), []byte(req.Code), wanted)
+	request, redacted := clean(redactor, wanted)
+	text := redactor.String(req.Code)
+	if text != req.Code {
+		redacted = append(redacted, "code")
+	}
+	rec, err := rt.runs.Create(begin, caller.Name, caller.Via, "code"+path.Ext(code.path), []byte(text), request)
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}
-	rec.Effective, _ = json.Marshal(eff) // what a replay asks for, however this run ends
-	rec.Denials, _ = json.Marshal(denials)
+	rec.Redacted = redacted
+	rec.Effective, _ = clean(redactor, eff) // what a replay asks for, however this run ends
+	rec.Denials, _ = clean(redactor, denials)
 	if err := rec.Update(); err != nil {
 		return nil, errors.Join(hostError("record", err), rec.Finish(time.Now()))
 	}
@@ -110,7 +118,7 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 		tell(e)
 	}
 	streams.Events(Event{Kind: EventRecord, Message: rec.ID})
-	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
+	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Redacted: redacted, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
 
 	err = rt.run(ctx, code, eff, streams, rec, redactor, res)
 	if streams.Out != "" && len(res.Artifacts) > 0 {
@@ -128,7 +136,7 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 		res.Error = err.Error()
 	}
 	res.Error = redactor.String(res.Error)
-	if e := finish(rec, res); e != nil && err == nil {
+	if e := finish(rec, redactor, res); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
 	}
@@ -172,8 +180,8 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 
 	network, relayed := rt.networkConfig(eff)
 	network.Log = func(d netstack.Decision) {
-		d.Name, d.Reason = redactor.String(d.Name), redactor.String(d.Reason)
-		rec.Netlog(d)
+		line, _ := clean(redactor, d)
+		rec.Netlog(line)
 	}
 	network.Capture = netstack.NewCapture(streams.Capture)
 	serial := redactor.Writer(rec.Console())
@@ -207,8 +215,8 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		if weak := m.Jail().Weakness(); weak != "" {
 			streams.Events(Event{Kind: EventJail, Message: "QEMU is not held as it should be: " + weak})
 		}
-		rec.Effective, _ = json.Marshal(res.Policy.Effective)
-		rec.Denials, _ = json.Marshal(res.Policy.Denials)
+		rec.Effective, _ = clean(redactor, res.Policy.Effective)
+		rec.Denials, _ = clean(redactor, res.Policy.Denials)
 		if err := rec.Update(); err != nil {
 			return rt.classify(ctx, res, "record", err)
 		}
@@ -331,8 +339,17 @@ func (rt *Runtime) classify(ctx context.Context, res *Result, op string, err err
 	return hostError(op, err)
 }
 
+// clean is a value as the record may hold it, and where secrets stood in it.
+func clean(redactor *record.Redactor, v any) (json.RawMessage, []string) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, nil
+	}
+	return redactor.JSON(text)
+}
+
 // finish completes the record.
-func finish(rec *record.Run, res *Result) error {
+func finish(rec *record.Run, redactor *record.Redactor, res *Result) error {
 	rec.Status = record.Done
 	if res.Outcome == OutcomeFailed {
 		rec.Status = record.Failed
@@ -340,7 +357,7 @@ func finish(rec *record.Run, res *Result) error {
 	rec.Error = res.Error
 	brief := *res
 	brief.Stdout, brief.Stderr = nil, nil // in files of their own
-	rec.Result, _ = json.Marshal(brief)
+	rec.Result, _ = clean(redactor, brief)
 	return rec.Finish(time.Now())
 }
 

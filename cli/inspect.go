@@ -79,6 +79,9 @@ func (a *app) inspect(rec *unitask.Inspection, path string) {
 		}
 	}
 	row("requested", "%s", oneLine(rec.Request))
+	if len(rec.Redacted) > 0 {
+		row("redacted", "%s: a secret stood there, so the run can't be replayed", safe(strings.Join(rec.Redacted, ", ")))
+	}
 	if rec.Effective != nil {
 		row("effective", "%s", oneLine(rec.Effective))
 	}

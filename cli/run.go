@@ -21,6 +21,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 type runFlags struct {
@@ -308,6 +309,9 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	for _, r := range res.ArtifactsLeft {
 		a.ui.note("left in the record, not copied to --out: %s: %s", safe(r.Path), safe(r.Reason))
 	}
+	if len(res.Redacted) > 0 {
+		a.ui.note("a secret stands in %s: the record has %s there, and can't be replayed", safe(strings.Join(res.Redacted, ", ")), record.Redacted)
+	}
 	for _, d := range res.Policy.Denials {
 		a.ui.note("denied: %s", denial(d))
 	}
@@ -481,9 +485,6 @@ func parseMounts(list []string) (mounts []unitask.Mount) {
 	return mounts
 }
 
-// maxSecretFile bounds a secret that comes from a file.
-const maxSecretFile = 64 << 10
-
 // readSecrets takes each secret from the environment or from the file that it names;
 // of a file's text one newline at the end is left out.
 func readSecrets(list []string) (map[string]string, error) {
@@ -502,10 +503,10 @@ func readSecrets(list []string) (map[string]string, error) {
 			if err != nil {
 				return nil, fmt.Errorf("--secret %s: %w", name, err)
 			}
-			text, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
+			text, err := io.ReadAll(io.LimitReader(f, record.MaxSecrets+1))
 			f.Close()
-			if err != nil || len(text) > maxSecretFile {
-				return nil, fmt.Errorf("--secret %s: %s can't be read, or has more than %d bytes", name, from[1:], maxSecretFile)
+			if err != nil || len(text) > record.MaxSecrets {
+				return nil, fmt.Errorf("--secret %s: %s can't be read, or has more than %d bytes", name, from[1:], record.MaxSecrets)
 			}
 			secrets[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
 		default: // a value on the command line is in the process list

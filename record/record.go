@@ -54,7 +54,10 @@ type Record struct {
 	Machine       *Machine        `json:"machine,omitempty"`
 	Result        json.RawMessage `json:"result,omitempty"`
 	Drops         json.RawMessage `json:"networkDrops,omitempty"` // frames dropped, by kind
-	Error         string          `json:"error,omitempty"`
+	// Redacted are the fields of the request that hold a secret, "code" among them: the
+	// record has Redacted in its place, and can't be run again.
+	Redacted []string `json:"redacted,omitempty"`
+	Error    string   `json:"error,omitempty"`
 }
 
 // Machine is what the run ran on.

@@ -1,0 +1,465 @@
+package record
+
+import "unicode/utf8"
+
+// views read one stream in five ways. Each way gives the stream's characters a normal
+// form, so that its automaton needs each secret once, however it was written: with
+// which separators, in which case, in lines of which width, escaped how often.
+type views struct {
+	of      *Redactor
+	plain   plainView
+	escaped escapedView
+	hex     hexView
+	base64  base64View
+	decimal decimalView
+}
+
+// newViews returns the views of a stream that begins. hide is told of each secret.
+func newViews(r *Redactor, hide func(span)) *views {
+	v := &views{of: r}
+	v.plain.search = search{m: r.plain, hide: hide}
+	v.escaped.search = search{m: r.escaped, hide: hide}
+	v.hex.search = search{m: r.hex, hide: hide}
+	v.base64.search = search{m: r.base64, hide: hide}
+	v.decimal.search = search{m: r.decimal, hide: hide}
+	v.escaped.slash, v.hex.zero = never, never
+	return v
+}
+
+// never is after every place in a stream.
+const never = int64(1) << 62
+
+// take reads the byte at a place.
+func (v *views) take(b byte, at int64) {
+	v.plain.take(b, at)
+	v.escaped.take(b, at)
+	v.hex.take(b, at)
+	v.base64.take(b, at)
+	v.decimal.take(b, at)
+}
+
+// end ends the stream.
+func (v *views) end() {
+	v.escaped.giveUp()
+	v.hex.flush()
+}
+
+// held is where the first secret may begin that is not over yet.
+func (v *views) held() int64 {
+	return min(v.plain.held(), v.escaped.held(), v.hex.held(), v.base64.held(), v.decimal.held())
+}
+
+// search is an automaton on its way along a view's characters.
+type search struct {
+	m      *automaton
+	hide   func(span)
+	state  int32
+	starts []int64 // where the last characters began in the stream, at least as many as state is deep
+	gap    int     // bytes without meaning since the last character
+	run    int     // characters since the view began to make sense
+}
+
+// character takes the next character, and where it is in the stream. Most begin
+// nothing.
+func (s *search) character(c byte, is span) {
+	s.gap = 0
+	s.run++
+	if s.state|s.m.root[c] != 0 {
+		s.advance(c, is)
+	}
+}
+
+func (s *search) advance(c byte, is span) {
+	if s.state = s.m.step(s.state, c); s.state == 0 {
+		s.starts = s.starts[:0]
+		return
+	}
+	n := &s.m.nodes[s.state]
+	if len(s.starts) > 2*int(n.depth)+64 {
+		s.starts = append(s.starts[:0], s.starts[len(s.starts)-int(n.depth):]...)
+	}
+	s.starts = append(s.starts, is.from)
+	if n.match > 0 {
+		s.hide(span{s.starts[len(s.starts)-int(n.match)], is.to})
+	}
+	if n.child == 0 { // nothing goes on from here: nothing need be held for it
+		s.state = n.fail
+	}
+}
+
+func (s *search) depth() int { return int(s.m.nodes[s.state].depth) }
+
+func (s *search) held() int64 {
+	if s.state == 0 {
+		return never
+	}
+	return s.starts[len(s.starts)-s.depth()]
+}
+
+// reset ends what made sense so far.
+func (s *search) reset() { s.state, s.starts, s.gap, s.run = 0, s.starts[:0], 0, 0 }
+
+// skip passes over a byte without meaning: at most most in a row. So a stream without
+// end of them holds nothing back.
+func (s *search) skip(most int) {
+	if s.gap++; s.gap > most {
+		s.reset()
+	}
+}
+
+// Bounds of what views pass over in a row.
+const (
+	maxNULs = 3  // UTF-32
+	maxGap  = 64 // a line's end and its indentation
+)
+
+// inside says that the text so far looks like more than the end of a word, so that a
+// line's end may be inside of it. Without this each line whose last letter may begin a
+// secret would be held back.
+func (s *search) inside() bool { return s.run >= 8 || s.depth() >= 4 }
+
+// plainView is the stream as it is. NUL bytes have no meaning: ASCII in UTF-16 and
+// UTF-32 is itself.
+type plainView struct{ search }
+
+func (v *plainView) take(b byte, at int64) {
+	if b == 0 {
+		v.skip(maxNULs)
+		return
+	}
+	v.character(b, span{at, at + 1})
+}
+
+// escapedView is text in lower case with its escapes undone, any number of times: those
+// of JSON and JavaScript (\n, \", \u00e9, \xe9) and of URLs (%41, +). Backslashes are
+// dropped, and a line's end is an n, as is what stands for it: that is how a secret
+// looks the same however often it was quoted.
+type escapedView struct {
+	search
+	slash int64 // where the backslashes before the next character began, or never
+
+	// An escape that is not over: its characters so far, and how many digits it has.
+	open   [5]escapeChar
+	n      int
+	digits int
+	high   rune    // a surrogate (ECMA-262, 6.1.4) that waits for its other half
+	seen   *[]byte // takes the characters too, if it is not nil
+}
+
+type escapeChar struct {
+	c  byte
+	is span
+}
+
+func (v *escapedView) held() int64 {
+	held := min(v.search.held(), v.slash)
+	if v.n > 0 {
+		held = min(held, v.open[0].is.from)
+	}
+	return held
+}
+
+func (v *escapedView) take(b byte, at int64) {
+	if c := ordinary[b]; c != 0 && v.n == 0 && v.slash == never && v.seen == nil {
+		v.character(c, span{at, at + 1})
+		return
+	}
+	v.read(b, span{at, at + 1})
+}
+
+// ordinary are the characters that are no part of an escape, in their normal form.
+var ordinary = func() (table [256]byte) {
+	for i := range table {
+		if b := byte(i); b != 0 && b != '\\' && b != '\r' && b != '%' {
+			table[i] = normal(b)
+		}
+	}
+	return table
+}()
+
+// normal is a character's normal form.
+func normal(c byte) byte {
+	switch {
+	case c >= 'A' && c <= 'Z':
+		return c + 'a' - 'A'
+	case c == '\n':
+		return 'n'
+	case c == '\t':
+		return 't'
+	case c == '\b':
+		return 'b'
+	case c == '\f':
+		return 'f'
+	case c == '\v':
+		return 'v'
+	case c == '+':
+		return ' '
+	}
+	return c
+}
+
+// read takes a character of the stream, or one that an escape stood for.
+func (v *escapedView) read(c byte, is span) {
+	if v.n > 0 {
+		if isHex(c) {
+			v.open[v.n] = escapeChar{c, is}
+			if v.n++; v.n > v.digits {
+				v.closeEscape(is.to)
+			}
+			return
+		}
+		v.giveUp()
+	}
+	escaped := v.slash != never
+	switch {
+	case c == '\\':
+		v.slash = min(v.slash, is.from)
+		v.drop()
+		return
+	case c == 0, c == '\r':
+		v.drop()
+		return
+	}
+	is.from = min(is.from, v.slash)
+	switch {
+	case c == '%':
+		v.openEscape(c, is, 2)
+	case escaped && c == 'u':
+		v.openEscape(c, is, 4)
+	case escaped && c == 'x':
+		v.openEscape(c, is, 2)
+	default:
+		v.text(c, is)
+	}
+}
+
+// drop passes over a character that has no meaning here.
+func (v *escapedView) drop() {
+	if v.skip(maxGap); v.gap == 0 {
+		v.slash = never
+	}
+}
+
+func (v *escapedView) openEscape(c byte, is span, digits int) {
+	v.open[0], v.n, v.digits, v.slash = escapeChar{c, is}, 1, digits, never
+}
+
+// giveUp takes what looked like an escape and is none.
+func (v *escapedView) giveUp() {
+	n := v.n
+	v.n = 0
+	for _, e := range v.open[:n] {
+		v.text(e.c, e.is)
+	}
+}
+
+// closeEscape takes what an escape stands for. That may be a part of another one.
+func (v *escapedView) closeEscape(to int64) {
+	var value rune
+	for _, e := range v.open[1:v.n] {
+		value = value<<4 | rune(hexValue(e.c))
+	}
+	is, percent := span{v.open[0].is.from, to}, v.open[0].c == '%'
+	v.n = 0
+	switch {
+	case percent && value >= utf8.RuneSelf:
+		v.text(byte(value), is)
+		return
+	case value < utf8.RuneSelf:
+		v.read(byte(value), is)
+		return
+	case value >= 0xd800 && value < 0xdc00:
+		v.high = value
+		return
+	case value >= 0xdc00 && value < 0xe000 && v.high != 0:
+		value = (v.high-0xd800)<<10 | (value - 0xdc00) + 0x10000
+	}
+	v.high = 0
+	for _, b := range utf8.AppendRune(nil, value) {
+		v.text(b, is)
+	}
+}
+
+// text takes a character that is no escape.
+func (v *escapedView) text(c byte, is span) {
+	v.slash = never
+	c = normal(c)
+	if v.seen != nil {
+		*v.seen = append(*v.seen, c)
+	}
+	v.character(c, is)
+}
+
+// canonical is a text as escapedView sees it.
+func canonical(s string) string {
+	var out []byte
+	v := escapedView{search: search{m: newAutomaton()}, slash: never, seen: &out}
+	for i := range len(s) {
+		v.take(s[i], int64(i))
+	}
+	v.giveUp()
+	return string(out)
+}
+
+// hexView is hexadecimal digits: in either case, in bytes apart or not, with 0x, \x or
+// % before them, over any number of lines.
+type hexView struct {
+	search
+	zero int64 // where a 0 was that may belong to 0x, or never
+}
+
+func (v *hexView) held() int64 {
+	if v.zero != never && (v.state != 0 || v.m.root['0'] != 0) {
+		return min(v.search.held(), v.zero)
+	}
+	return v.search.held()
+}
+
+// flush takes a 0 that did not belong to 0x.
+func (v *hexView) flush() {
+	if v.zero != never {
+		v.character('0', span{v.zero, v.zero + 1})
+		v.zero = never
+	}
+}
+
+func (v *hexView) take(b byte, at int64) {
+	if v.run == 0 && v.zero == never && !isHex(b) {
+		return
+	}
+	if b == 'x' || b == 'X' {
+		v.zero = never
+	}
+	v.flush()
+	switch {
+	case b == '0':
+		v.zero = at
+	case isHex(b):
+		v.character(b|0x20, span{at, at + 1}) // a digit has this bit
+	case b == '\n' || b == '\r':
+		if v.inside() {
+			v.skip(maxGap)
+		} else {
+			v.reset()
+		}
+	case v.run > 0 && separatesBytes(b):
+		v.skip(maxGap)
+	default:
+		v.reset()
+	}
+}
+
+func separatesBytes(b byte) bool {
+	switch b {
+	case ' ', '\t', ',', ':', '-', '.', '\\', 'x', 'X', '%', '"', '\'':
+		return true
+	}
+	return false
+}
+
+// base64View is base64 and base64url, over lines of any width.
+type base64View struct {
+	search
+	last   byte
+	quoted bool // there was a quote in this gap
+}
+
+func (v *base64View) take(b byte, at int64) {
+	last := v.last
+	v.last = b
+	inGap := v.gap > 0
+	if isAlnum(b) && v.gap == 0 {
+		v.character(b, span{at, at + 1})
+		return
+	}
+	switch {
+	case last == '\\' && (b == 'n' || b == 'r') && inGap: // a line's end in JSON
+		v.skip(maxGap)
+	case b == '+' && inGap && v.quoted && last == ' ': // 'abcd' +
+		v.skip(maxGap)
+	case isAlnum(b) || b == '+' || b == '/' || b == '-' || b == '_':
+		switch b {
+		case '-':
+			b = '+'
+		case '_':
+			b = '/'
+		}
+		v.quoted = false
+		v.character(b, span{at, at + 1})
+	case b == '\n' || b == '\r' || b == '\\' || b == '\'' || b == '"':
+		if !inGap && !v.inside() {
+			v.reset()
+			return
+		}
+		v.quoted = v.quoted || b == '\'' || b == '"'
+		v.skip(maxGap)
+	case inGap && (b == ' ' || b == '\t' || b == ','):
+		v.skip(maxGap)
+	default:
+		v.reset()
+	}
+}
+
+// decimalView is the numbers of a list, with commas or blanks between them, over any
+// number of lines.
+type decimalView struct {
+	search
+	gapFrom int64 // where this gap began
+	comma   bool  // there was a comma in it
+	numbers int   // before it
+}
+
+func (v *decimalView) take(b byte, at int64) {
+	if v.run == 0 && (b < '0' || b > '9') {
+		return
+	}
+	inGap := v.gap > 0
+	switch {
+	case b >= '0' && b <= '9':
+		if inGap {
+			v.numbers++
+			v.character(',', span{v.gapFrom, at})
+		}
+		v.character(b, span{at, at + 1})
+		return
+	case b == ',' || b == ' ' || b == '\t':
+	case (b == '\n' || b == '\r') && (inGap && v.comma || v.numbers >= 4): // else a text's line ends in a number
+	default:
+		v.reset()
+		v.numbers = 0
+		return
+	}
+	if !inGap {
+		v.gapFrom, v.comma = at, false
+	}
+	v.comma = v.comma || b == ','
+	if v.skip(maxGap); v.run == 0 {
+		v.numbers = 0
+	}
+}
+
+func isHex(b byte) bool { return classes[b]&hexDigit != 0 }
+
+func isAlnum(b byte) bool { return classes[b]&alnum != 0 }
+
+const (
+	hexDigit = 1 << iota
+	alnum
+)
+
+var classes = func() (table [256]byte) {
+	for _, c := range "0123456789abcdefABCDEF" {
+		table[c] |= hexDigit
+	}
+	for _, c := range "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" {
+		table[c] |= alnum
+	}
+	return table
+}()
+
+func hexValue(b byte) byte {
+	if b <= '9' {
+		return b - '0'
+	}
+	return b&0xf + 9
+}
