@@ -51,7 +51,7 @@ func (a *app) inspectCommand() *cobra.Command {
 func (a *app) inspect(rec *unitask.Inspection, path string) {
 	w := a.std.Stdout
 	row := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+		fmt.Fprintf(w, "%-12s %s\n", name, visible(fmt.Sprintf(format, args...)))
 	}
 	row("run", "%s", rec.ID)
 	row("status", "%s", rec.Status)
@@ -113,7 +113,7 @@ func (a *app) inspect(rec *unitask.Inspection, path string) {
 		}
 		fmt.Fprintf(w, "\n--- %s\n", s.title)
 		for line := range strings.Lines(s.text) {
-			fmt.Fprint(w, safeLine(line))
+			fmt.Fprint(w, visibleLine(line))
 		}
 		if !strings.HasSuffix(s.text, "\n") {
 			fmt.Fprintln(w)
@@ -127,22 +127,7 @@ func oneLine(raw json.RawMessage) string {
 	if json.Compact(&b, raw) != nil {
 		return safe(string(raw))
 	}
-	return b.String()
-}
-
-// safeLine is a line of text whose control characters, tabs and the newline
-// aside, are shown as escapes.
-func safeLine(line string) string {
-	body := strings.TrimSuffix(line, "\n")
-	var out strings.Builder
-	for _, r := range body {
-		if r != '\t' && (r < 0x20 || r >= 0x7f && r < 0xa0) {
-			fmt.Fprintf(&out, "\\x%02x", r)
-			continue
-		}
-		out.WriteRune(r)
-	}
-	return out.String() + line[len(body):]
+	return string(visibleJSON(b.Bytes()))
 }
 
 // maxNetRows bounds the table; --json has all.

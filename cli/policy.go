@@ -60,7 +60,7 @@ func (a *app) policyShow() *cobra.Command {
 			row := func(name string, v any) {
 				text, err := json.Marshal(v)
 				if err == nil {
-					fmt.Fprintf(a.std.Stdout, "%-10s %s\n", name, text)
+					fmt.Fprintf(a.std.Stdout, "%-10s %s\n", name, visibleJSON(text))
 				}
 			}
 			if ceiling == nil {

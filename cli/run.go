@@ -29,7 +29,7 @@ type runFlags struct {
 	env                                  []string
 	dirMax                               int64
 	ca, pcap, policy, replay, owner, out string
-	json, cold, fresh, outReplace        bool
+	json, cold, fresh, outReplace, raw   bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -70,6 +70,7 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine, also where there is a template to clone it from")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "start Node anew in the clone, so that runs share no address layout (linux)")
+	fl.BoolVar(&f.raw, "raw", false, "send a terminal what the code prints as it is; else control sequences, colours aside, are shown")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	return cmd
 }
@@ -191,11 +192,14 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		}
 	}
 	var streams unitask.IO
+	ended := func() error { return nil }
 	if !codeOnStdin && !isTerminal(a.std.Stdin) {
 		streams.Stdin = a.std.Stdin
 	}
 	if !f.json {
-		streams.Stdout, streams.Stderr = a.std.Stdout, a.std.Stderr
+		stdout, stderr := output(a.std.Stdout, f.raw), output(a.std.Stderr, f.raw)
+		ended = func() error { return errors.Join(stdout.Close(), stderr.Close()) }
+		streams.Stdout, streams.Stderr = stdout, stderr
 	}
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
@@ -215,6 +219,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	streams.Out, streams.OutReplace = f.out, f.outReplace
 	res, err := rt.RunFor(cmd.Context(), unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams)
+	err = errors.Join(err, ended())
 	a.code = unitask.ExitCode(res, err)
 	if errors.Is(err, syscall.EPIPE) {
 		a.code = exitPipe
@@ -240,7 +245,7 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace":
+		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace", "raw":
 		default:
 			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
 		}
@@ -291,6 +296,19 @@ func warmLater(home string, sh unitask.Shape) {
 		_ = cmd.Process.Release()
 	}
 }
+
+// output is one of our streams for what the code prints: a terminal is shown control
+// sequences and does not get them, unless raw says so.
+func output(to io.Writer, raw bool) io.WriteCloser {
+	if !raw && isTerminal(to) {
+		return &terminal{w: to}
+	}
+	return asItIs{to}
+}
+
+type asItIs struct{ io.Writer }
+
+func (asItIs) Close() error { return nil }
 
 // exitPipe is what a shell gives a command whose reader went away.
 const exitPipe = 128 + int(syscall.SIGPIPE)

@@ -102,7 +102,7 @@ func (a *app) runsRemove() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				fmt.Fprintln(a.std.Stdout, id)
+				fmt.Fprintln(a.std.Stdout, visible(id))
 			}
 			return nil
 		}),

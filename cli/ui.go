@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
@@ -19,7 +21,8 @@ import (
 //   - A message begins with "unitask: ", has one line, and names what it is about.
 //   - An error says what to do about it, on a line of its own that begins with
 //     "  hint: ".
-//   - What came from a guest is shown with its control characters escaped.
+//   - Control characters are shown, and not sent to a terminal (terminal.go): whatever is
+//     printed here may quote a guest, a file that others wrote, or a server.
 //   - Nothing is printed for what went as expected, unless -v asks for it.
 
 type ui struct {
@@ -40,22 +43,25 @@ func (h hinted) Unwrap() error { return h.error }
 func hint(err error, what string) error { return hinted{err, what} }
 
 func (u *ui) note(format string, args ...any) {
-	fmt.Fprintf(u.std.Stderr, "unitask: %s\n", fmt.Sprintf(format, args...))
+	fmt.Fprintf(u.std.Stderr, "unitask: %s\n", visible(fmt.Sprintf(format, args...)))
 }
 
 func (u *ui) fail(err error) {
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	u.note("%s", lines[0])
 	for _, l := range lines[1:] {
-		fmt.Fprintf(u.std.Stderr, "  %s\n", l)
+		fmt.Fprintf(u.std.Stderr, "  %s\n", visibleLine(l))
 	}
 	var guest *unitask.GuestError
 	if errors.As(err, &guest) && guest.Console != "" {
-		fmt.Fprintf(u.std.Stderr, "  console:\n    %s\n", strings.ReplaceAll(guest.Console, "\n", "\n    "))
+		fmt.Fprintf(u.std.Stderr, "  console:\n")
+		for line := range strings.Lines(guest.Console) {
+			fmt.Fprintf(u.std.Stderr, "    %s\n", visibleLine(strings.TrimRight(line, "\r\n")))
+		}
 	}
 	var h hinted
 	if errors.As(err, &h) {
-		fmt.Fprintf(u.std.Stderr, "  hint: %s\n", h.hint)
+		fmt.Fprintf(u.std.Stderr, "  hint: %s\n", visible(h.hint))
 	}
 }
 
@@ -78,10 +84,15 @@ func (u *ui) event(verbose bool) func(unitask.Event) {
 }
 
 func (u *ui) json(v any) error {
-	enc := json.NewEncoder(u.std.Stdout)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := u.std.Stdout.Write(visibleJSON(text.Bytes()))
+	return err
 }
 
 // table prints rows under a header, columns aligned.
@@ -89,17 +100,20 @@ func (u *ui) table(header string, rows [][]string) {
 	w := tabwriter.NewWriter(u.std.Stdout, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, strings.ReplaceAll(header, "|", "\t"))
 	for _, row := range rows {
+		for i := range row {
+			row[i] = visible(row[i])
+		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	w.Flush()
 }
 
-// safe shows control and other unprintable characters as escapes, so that a
-// hostile name can neither forge a line nor move the cursor.
+// safe is a name that somebody else chose, in quotes where it holds control or other
+// unprintable characters, so that it can neither forge a line nor pass for another.
 func safe(s string) string {
-	q := strconv.Quote(s)
-	if plain := q[1 : len(q)-1]; plain != s {
-		return q
+	odd := func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }
+	if strings.ContainsFunc(s, odd) || strings.HasPrefix(s, `"`) {
+		return strconv.Quote(s)
 	}
 	return s
 }

@@ -97,8 +97,8 @@ func (r *Redactor) insert(secret string) {
 	both(r.plain, secret, 1)
 	r.plain.insert(reversedRunes(secret))
 	for _, s := range []string{url.QueryEscape(secret), url.PathEscape(secret), quoted(secret)} {
-		if s != secret {
-			r.plain.insert(reversed(s)) // which the view of escapes can't read
+		if s != secret { // reversed, and where little is left of it, the view of escapes can't read it
+			both(r.plain, s, MinSecret)
 		}
 	}
 	if utf8.ValidString(secret) { // ASCII is found without this: the view drops NUL bytes

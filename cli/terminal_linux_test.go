@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/hack/testhome"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/record"
+)
+
+// onTerminal gives do a pseudo-terminal (pty(7)) and returns what arrives at its other
+// end.
+func onTerminal(t *testing.T, do func(tty *os.File)) string {
+	t.Helper()
+	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no pseudo-terminals: ", err)
+	}
+	defer ptmx.Close()
+	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no pseudo-terminals: ", err)
+	}
+	all := make(chan string)
+	go func() {
+		text, _ := io.ReadAll(ptmx) // EIO when the other end is closed
+		all <- string(text)
+	}()
+	do(tty)
+	tty.Close()
+	return strings.ReplaceAll(<-all, "\r\n", "\n") // which the terminal makes of \n
+}
+
+const hostile = "a\x1b]52;c;eA==\a\x1b[2J\u009b2J\x1b[31mred"
+
+func TestAttackTerminalRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots machines")
+	}
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testhome.Ready(t, base, image.Linux)
+	home := testhome.New(t, base)
+	const code = `process.stdout.write("a\x1b]52;c;eA==\x07\x1b[2J\u009b2J\x1b[31mred")`
+	for flag, want := range map[string]string{"--cold=false": `a\x1b]52;c;eA==\x07\x1b[2J\u009b2J` + "\x1b[31mred\x1b[0m", "--raw": hostile} {
+		got := onTerminal(t, func(tty *os.File) {
+			if code := Main([]string{"run", "--home", home, flag, "--code", code}, Streams{Stdin: strings.NewReader(""), Stdout: tty, Stderr: io.Discard}); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+		})
+		attack.Check(t, "run on a terminal, "+flag, want, got)
+	}
+}
+
+// A record whose every text is hostile sends nothing but text to a terminal.
+func TestAttackTerminalInspect(t *testing.T) {
+	home := t.TempDir()
+	r, err := record.Open(home+"/runs").Create(time.Now(), "", "code.js", []byte("// "+hostile+"\n"), map[string]any{"args": []string{hostile, "\u009b2J\x7f"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(r.Stdout(), hostile+"\n")
+	r.Netlog(map[string]string{"proto": hostile, "name": hostile, "reason": hostile, "rule": hostile})
+	r.Error, r.Status = hostile, record.Failed
+	r.Machine = &record.Machine{Node: hostile, Jail: hostile}
+	r.Denials = []byte(`[{"field":"files","requested":"\u009b2J","reason":"\u001b[2J"}]`)
+	r.Drops = []byte(`{"\u001b[2J":1}`)
+	r.Result = []byte(`{"outcome":"\u001b[2J","artifacts":[{"path":"\u001b[2J","mode":"\u001b[2J","sha256":"\u009b"}],"artifactsRefused":[{"path":"\u001b[2J","reason":"\u009b2J"}],"artifactsLeft":[{"path":"\u001b[2J","reason":"\u009b2J"}]}`)
+	if err := r.Finish(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"inspect", "last"}, {"inspect", "last", "--json"}, {"runs", "ls"}, {"runs", "ls", "--json"}, {"inspect", hostile}, {hostile}, {"run", "--code", "1", "--timeout", hostile}} {
+		got := onTerminal(t, func(tty *os.File) {
+			Main(append(args, "--home", home), Streams{Stdin: strings.NewReader(""), Stdout: tty, Stderr: tty})
+		})
+		saw := "text"
+		if i := strings.IndexFunc(got, func(r rune) bool { return isControl(r) && r != '\n' && r != '\t' }); i >= 0 || got == "" {
+			saw = got[max(i-20, 0):]
+		}
+		attack.Check(t, fmt.Sprintf("on a terminal: %.40q", args), "text", saw)
+	}
+}

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// What a terminal gets of what untrusted code prints, however that is split.
+func TestAttackTerminal(t *testing.T) {
+	for _, c := range []struct{ name, printed, want string }{
+		{"text", "hello, wörld ✓ 你好\tx\r\n", "hello, wörld ✓ 你好\tx\r\n"},
+		{"the clipboard, OSC 52", "\x1b]52;c;cm0gLXJmIH4=\a", `\x1b]52;c;cm0gLXJmIH4=\x07`},
+		{"the clipboard, OSC 52 ended by ST", "\x1b]52;c;eA==\x1b\\", `\x1b]52;c;eA==\x1b\`},
+		{"the clipboard, by C1 as UTF-8", "\u009d52;c;eA==\u009c", `\u009d52;c;eA==\u009c`},
+		{"the clipboard, by a C1 byte", "\x9d52;c;eA==\x9c", `\x9d52;c;eA==\x9c`},
+		{"the window's title", "\x1b]0;root@prod\a", `\x1b]0;root@prod\x07`},
+		{"a link that lies", "\x1b]8;;http://evil.example\x1b\\good.example\x1b]8;;\x1b\\", `\x1b]8;;http://evil.example\x1b\good.example\x1b]8;;\x1b\`},
+		{"the screen cleared", "\x1b[2J\x1b[3J\x1b[H", `\x1b[2J\x1b[3J\x1b[H`},
+		{"the screen cleared, by C1 as UTF-8", "\u009b2J", `\u009b2J`},
+		{"the screen cleared, by a C1 byte", "\x9b2J", `\x9b2J`},
+		{"a full reset", "\x1bc", `\x1bc`},
+		{"the cursor moved up", "\x1b[1A\x1b[2Kall good", `\x1b[1A\x1b[2Kall good`},
+		{"an answer in the user's name", "\x1b[6n\x1b[c\x05", `\x1b[6n\x1b[c\x05`},
+		{"a key redefined", "\x1b[0;68;\"rm\";13p", `\x1b[0;68;"rm";13p`},
+		{"another screen", "\x1b[?1049h", `\x1b[?1049h`},
+		{"pasting unbracketed", "\x1b[?2004l", `\x1b[?2004l`},
+		{"a device control string", "\x1bP$q\"p\x1b\\", `\x1bP$q"p\x1b\`},
+		{"another character set", "\x1b(0\x0e", `\x1b(0\x0e`},
+		{"backspaces", "no\b\byes", `no\x08\x08yes`},
+		{"a bell", "\a", `\x07`},
+		{"NUL and DEL", "\x00\x7f", `\x00\x7f`},
+		{"vertical tab and form feed", "\v\f", `\x0b\x0c`},
+		{"text turned around", "a\u202egpj.exe\u202c", `a\u202egpj.exe\u202c`},
+		{"text isolated", "\u2066x\u2069", `\u2066x\u2069`},
+		{"lines ended otherwise", "a\u2028b\u2029c", `a\u2028b\u2029c`},
+		{"bytes that are no UTF-8", "\xff\xc3(\xe2\x82", `\xff\xc3(\xe2\x82`},
+		{"too long a form of ESC", "\xc0\x9b[2J", `\xc0\x9b[2J`},
+		{"colours", "\x1b[1;31mred\x1b[0m \x1b[38:5:196mx", "\x1b[1;31mred\x1b[0m \x1b[38:5:196mx\x1b[0m"},
+		{"a colour of no end", "\x1b[" + strings.Repeat("1;", 100) + "m", `\x1b[` + strings.Repeat("1;", 100) + "m"},
+		{"a sequence inside a colour", "\x1b[1\x1b[2Jm", `\x1b[1\x1b[2Jm`},
+		{"a newline inside a colour", "\x1b[1\nm", "\\x1b[1\nm"},
+		{"a private colour", "\x1b[>4;2m\x1b[?4m", `\x1b[>4;2m\x1b[?4m`},
+		{"ESC at the end", "x\x1b", `x\x1b`},
+		{"a colour cut off at the end", "x\x1b[1;3", `x\x1b[1;3`},
+	} {
+		for step := range len(c.printed) + 1 {
+			var out bytes.Buffer
+			tm := &terminal{w: &out}
+			for rest := []byte(c.printed); len(rest) > 0; {
+				n := min(step+1, len(rest))
+				if _, err := tm.Write(rest[:n]); err != nil {
+					t.Fatal(err)
+				}
+				rest = rest[n:]
+			}
+			if err := tm.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if step == 0 {
+				attack.Check(t, "terminal: "+c.name, c.want, out.String())
+			} else if out.String() != c.want {
+				t.Errorf("%s, %d bytes at a time: %q", c.name, step+1, out.String())
+			}
+		}
+		for i, shown := range []string{visible(c.printed), visibleLine(c.printed), safe(c.printed)} {
+			if strings.ContainsFunc(strings.TrimSuffix(strings.ReplaceAll(shown, "\t", ""), "\n"), isControl) {
+				t.Errorf("%s, by %d: %q", c.name, i, shown)
+			}
+		}
+		text, err := json.Marshal(c.printed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again, want string
+		if err := json.Unmarshal(text, &want); err != nil {
+			t.Fatal(err)
+		}
+		if clean := visibleJSON(text); json.Unmarshal(clean, &again) != nil || again != want || bytes.ContainsFunc(clean, isControl) {
+			t.Errorf("%s, as JSON: %q", c.name, clean)
+		}
+	}
+}
+
+// Whatever is written: no control character but those that pass, the same for any
+// split, and no prompt held back.
+func FuzzTerminal(f *testing.F) {
+	f.Add([]byte("\x1b[1mx\x1b]52;c;x\a\u009b2J\xe2\x82"), uint64(1))
+	f.Fuzz(func(t *testing.T, text []byte, seed uint64) {
+		show := func(step func() int) string {
+			var out bytes.Buffer
+			tm := &terminal{w: &out}
+			for rest := text; len(rest) > 0; {
+				n := min(step(), len(rest))
+				_, _ = tm.Write(rest[:n])
+				rest = rest[n:]
+				if len(tm.held) > maxColour {
+					t.Fatalf("%d bytes are held", len(tm.held))
+				}
+			}
+			_ = tm.Close()
+			return out.String()
+		}
+		r := rand.New(rand.NewPCG(seed, 0))
+		whole := show(func() int { return len(text) })
+		if split := show(func() int { return 1 + r.IntN(5) }); split != whole {
+			t.Errorf("%q: %q or %q", text, whole, split)
+		}
+		for rest := whole; rest != ""; {
+			i := strings.IndexFunc(rest, func(r rune) bool { return isControl(r) && r != '\n' && r != '\r' && r != '\t' })
+			if i < 0 {
+				break
+			}
+			n, is := colour([]byte(rest[i:]))
+			if !is {
+				t.Fatalf("%q: %q", text, whole)
+			}
+			rest = rest[i+n:]
+		}
+	})
+}
