@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unitask/unitask/hack/testhome"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/record"
 )
 
@@ -72,7 +72,7 @@ func TestAttackTerminalRun(t *testing.T) {
 // A record whose every text is hostile sends nothing but text to a terminal.
 func TestAttackTerminalInspect(t *testing.T) {
 	home := t.TempDir()
-	r, err := record.Open(home+"/runs").Create(time.Now(), "", "code.js", []byte("// "+hostile+"\n"), map[string]any{"args": []string{hostile, "\u009b2J\x7f"}})
+	r, err := record.Open(home+"/runs").Create(time.Now(), "", "", "code.js", []byte("// "+hostile+"\n"), map[string]any{"args": []string{hostile, "\u009b2J\x7f"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,6 +78,9 @@ func parts(secret string) (list []string) {
 	return list
 }
 
+// minCanonical is the least length of what is left of a secret without backslashes.
+const minCanonical = MinSecret - 2
+
 // Programs print the beginning of a long binary value: so many bytes of a Buffer, so
 // many numbers of a Uint8Array (Node's INSPECT_MAX_BYTES, util.inspect's
 // maxArrayLength).
@@ -112,7 +115,8 @@ func (r *Redactor) insert(secret string) {
 			}
 		}
 	}
-	both(r.escaped, canonical(secret), MinSecret)
+	both(r.escaped, canonical(secret), minCanonical)
+	both(r.escaped, unescaped(secret), minCanonical)
 
 	digits := hex.EncodeToString([]byte(secret))
 	both(r.hex, digits, 2*MinSecret)

@@ -151,11 +151,16 @@ const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_
 
 func randomSecret(r *rand.Rand) string {
 	runes := []rune(letters)
-	var s strings.Builder
-	for range MinSecret + r.IntN(40) {
-		s.WriteRune(runes[r.IntN(len(runes))])
+	for {
+		var s strings.Builder
+		for range MinSecret + r.IntN(40) {
+			s.WriteRune(runes[r.IntN(len(runes))])
+		}
+		// One that is mostly backslashes is not found escaped twice.
+		if len(unescaped(s.String())) >= minCanonical {
+			return s.String()
+		}
 	}
-	return s.String()
 }
 
 // However a secret is printed and split, nothing of it that is long enough to help

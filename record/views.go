@@ -224,9 +224,9 @@ func (v *escapedView) read(c byte, is span) {
 	switch {
 	case c == '%':
 		v.openEscape(c, is, 2)
-	case escaped && c == 'u':
+	case escaped && (c == 'u' || c == 'U'): // in capitals where a program made all of a text so
 		v.openEscape(c, is, 4)
-	case escaped && c == 'x':
+	case escaped && (c == 'x' || c == 'X'):
 		v.openEscape(c, is, 2)
 	default:
 		v.text(c, is)
@@ -298,6 +298,18 @@ func canonical(s string) string {
 		v.take(s[i], int64(i))
 	}
 	v.giveUp()
+	return string(out)
+}
+
+// unescaped is a text as escapedView sees it where each of its characters is escaped, so
+// that what looks like an escape in it is none.
+func unescaped(s string) string {
+	var out []byte
+	for _, b := range []byte(s) {
+		if b != 0 && b != '\r' && b != '\\' {
+			out = append(out, normal(b))
+		}
+	}
 	return string(out)
 }
 

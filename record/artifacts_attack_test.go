@@ -1,0 +1,148 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// A hostile guest makes up what lies in /out: names, kinds, sizes. What is refused says
+// why, and nothing is made outside of the run's folder or of another kind than a file.
+func TestAttackArtifacts(t *testing.T) {
+	const kept = "kept"
+	for _, c := range []struct {
+		name, path string
+		kind       fs.FileMode
+		want       string // kept, or why not
+	}{
+		{"a plain name", "a", 0, kept},
+		{"a name in folders", "f/g/h", 0, kept},
+		{"no name", "", 0, "has a path of no or more than 1024 bytes"},
+		{"the parent", "..", 0, "has a path that can't be"},
+		{"a file of the parent", "../run.json", 0, "has a path that can't be"},
+		{"up on the way", "a1/../../run.json", 0, "has a path that can't be"},
+		{"up at the end", "a1/..", 0, "has a path that can't be"},
+		{"here", ".", 0, "has a path that can't be"},
+		{"here on the way", "a1/./b", 0, "has a path that can't be"},
+		{"an absolute path", "/etc/passwd", 0, "has a path that can't be"},
+		{"the root", "/", 0, "has a path that can't be"},
+		{"two slashes", "a1//b", 0, "has a path that can't be"},
+		{"a slash at the end", "a1/", 0, "has a path that can't be"},
+		{"NUL", "nul\x00.txt", 0, "has a name that is no text"},
+		{"NUL at the end", "lock\x00", 0, "has a name that is no text"},
+		{"invalid UTF-8", "\xff\xfe", 0, "has a name that is no text"},
+		{"too long a form of a slash", "..\xc0\xafx", 0, "has a name that is no text"},
+		{"half a surrogate", "\xed\xa0\x80", 0, "has a name that is no text"},
+		{"a name of 255 bytes", strings.Repeat("n", 255), 0, kept},
+		{"a name of 256 bytes", strings.Repeat("n", 256), 0, "has a path that can't be"},
+		{"a path of more than 1024 bytes", strings.Repeat("abcdefgh/", 120) + "f", 0, "has a path of no or more than 1024 bytes"},
+		{"33 folders deep", strings.Repeat("d/", 32) + "f", 0, "lies more than 32 folders deep"},
+		{"the same again", "a", 0, "file exists"},
+		{"a folder's name", "b", 0, "file exists"},
+		{"below a file", "a/x", 0, "file exists"},
+		{"a case twin", "A", 0, kept},
+		{"a twin in another form of Unicode", "e\u0301", 0, kept},
+		{"its other form", "\u00e9", 0, kept},
+		{"a dotfile", ".git/hooks/post-commit", 0, kept}, // in the record; --out leaves it there
+		{"three dots", "...", 0, kept},
+		{"ESC in a name", "\x1b]0;x\a", 0, kept},
+		{"a newline in a name", "x\n/../y", 0, "has a path that can't be"},
+		{"a newline, forging a line", "x\nartifact y", 0, kept},
+		{"text turned around", "\u202egpj.exe", 0, kept},
+		{"a device of DOS", "CON", 0, kept}, // is a name like others here
+		{"a stream of NTFS", "a:b", 0, kept},
+		{"a path of DOS", `..\x`, 0, kept},
+		{"an option", "-rf", 0, kept},
+		{"the name of the record", "run.json", 0, kept}, // in a folder of its own
+		{"a link", "l1", fs.ModeSymlink, "is a link"},
+		{"a pipe", "p1", fs.ModeNamedPipe, "is not a regular file"},
+		{"a socket", "s1", fs.ModeSocket, "is not a regular file"},
+		{"a device", "d1", fs.ModeDevice, "is not a regular file"},
+		{"a kind that is not known", "k1", fs.ModeIrregular, "is not a regular file"},
+		{"a folder as a file", "f1", fs.ModeDir, "is not a regular file"},
+	} {
+		r := newRun(t)
+		a := r.Artifacts(1<<20, nil)
+		for _, before := range []string{"a", "b/c"} {
+			if c.name == "a plain name" && before == "a" {
+				continue
+			}
+			if err := errors.Join(a.Begin(0, 0o644, before), a.Data([]byte("first"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := len(a.Kept)
+		if a.file != nil {
+			n++
+		}
+		if err := errors.Join(a.Begin(c.kind, 0o4777, c.path), a.Data([]byte("x")), a.Close(true)); err != nil {
+			t.Fatal(err)
+		}
+		got := kept
+		switch {
+		case len(a.Refused) == 1:
+			got = a.Refused[0].Reason
+		case len(a.Kept) != n+1:
+			got = "lost"
+		}
+		attack.Check(t, "artifact: "+c.name, c.want, got)
+		for _, k := range a.Kept {
+			st, err := os.Stat(filepath.Join(r.Dir(), ArtifactsDir, k.Path))
+			if err != nil || st.Mode() != 0o600 {
+				t.Errorf("%s: %q is %v, %v", c.name, k.Path, st, err)
+			}
+		}
+		held(t, r.Dir(), len(a.Kept))
+		r.closeFiles()
+	}
+}
+
+// A guest that sends without end reaches a bound, and the result says which.
+func TestAttackArtifactFloods(t *testing.T) {
+	const most = 1 << 20
+	for _, c := range []struct {
+		name  string
+		flood func(a *Artifacts) error // one more; it ends with an error
+		kept  int
+		says  string
+	}{
+		{"files without end", func() func(a *Artifacts) error {
+			n := 0
+			return func(a *Artifacts) error { n++; return a.Begin(0, 0o644, fmt.Sprint(n)) }
+		}(), maxArtifacts, "is beyond 1000 files"},
+		{"one file without end", func(a *Artifacts) error {
+			if a.file == nil {
+				_ = a.Begin(0, 0o644, "big")
+			}
+			return a.Data(make([]byte, 64<<10))
+		}, 0, "is beyond 1048576 bytes in all"},
+		{"bytes of files that are refused", func(a *Artifacts) error { return errors.Join(a.Begin(0, 0o644, ".."), a.Data(make([]byte, 64<<10))) }, 0, "has a path that can't be"},
+		{"links without end", func(a *Artifacts) error { return a.Begin(fs.ModeSymlink, 0, "l") }, 0, "is a link"},
+		{"bad names without end", func(a *Artifacts) error { return a.Begin(0, 0, "../x") }, 0, "has a path that can't be"},
+	} {
+		r := newRun(t)
+		a := r.Artifacts(most, nil)
+		var err error
+		for range 1 << 20 {
+			if err = c.flood(a); err != nil {
+				break
+			}
+		}
+		got := fmt.Sprint(err)
+		if errors.Is(err, ErrEnough) {
+			got = "ended"
+		}
+		attack.Check(t, "artifacts: "+c.name, "ended", got)
+		if err := a.Close(false); err != nil || len(a.Kept) != c.kept || len(a.Refused) == 0 || len(a.Refused) > maxRefusals+1 || a.Refused[len(a.Refused)-1].Reason != c.says {
+			t.Errorf("%s: %v, %d kept, %d refused: %+v", c.name, err, len(a.Kept), len(a.Refused), a.Refused[max(len(a.Refused)-1, 0):])
+		}
+		held(t, r.Dir(), c.kept)
+		r.closeFiles()
+	}
+}
