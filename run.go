@@ -263,7 +263,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	if err != nil {
 		return rt.classify(ctx, res, "run", m.Explain(err))
 	}
-	res.ended(end, string(stderr.tail))
+	res.ended(end, stderr.tail.String())
 	return nil
 }
 

@@ -3,6 +3,8 @@ package unitask
 import (
 	"bytes"
 	"io"
+
+	"github.com/unitask/unitask/internal/tail"
 )
 
 // capped passes a stream on up to a limit and drops the rest, so that a guest
@@ -13,14 +15,14 @@ type capped struct {
 	record    io.Writer
 	out       io.Writer     // the caller's, or nil
 	collected *bytes.Buffer // when out is nil
-	tail      []byte        // the last bytes, for diagnosis; also of what was dropped
+	tail      tail.Buffer   // the end, for diagnosis; also of what was dropped
 }
 
 // tailSize holds V8's report of a full heap, a few kilobytes before the end.
 const tailSize = 16 << 10
 
 func newCapped(limit int64, record, out io.Writer) *capped {
-	c := &capped{left: limit, record: record, out: out}
+	c := &capped{left: limit, record: record, out: out, tail: tail.Buffer{Size: tailSize}}
 	if out == nil {
 		c.collected = new(bytes.Buffer)
 		c.out = c.collected
@@ -31,10 +33,7 @@ func newCapped(limit int64, record, out io.Writer) *capped {
 // Write fails only when the caller's writer does.
 func (c *capped) Write(p []byte) (int, error) {
 	n := len(p)
-	c.tail = append(c.tail, p...)
-	if over := len(c.tail) - tailSize; over > 0 {
-		c.tail = append(c.tail[:0], c.tail[over:]...)
-	}
+	_, _ = c.tail.Write(p)
 	if int64(len(p)) > c.left {
 		c.truncated = true
 		p = p[:c.left]

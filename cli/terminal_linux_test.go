@@ -79,7 +79,7 @@ func TestAttackTerminalInspect(t *testing.T) {
 	fmt.Fprint(r.Stdout(), hostile+"\n")
 	r.Netlog(map[string]string{"proto": hostile, "name": hostile, "reason": hostile, "rule": hostile})
 	r.Error, r.Status = hostile, record.Failed
-	r.Machine = &record.Machine{Node: hostile, Jail: hostile}
+	r.Machine = &record.Machine{Node: hostile, Jail: []byte(`"\u001b[2J\u009b2J"`)}
 	r.Denials = []byte(`[{"field":"files","requested":"\u009b2J","reason":"\u001b[2J"}]`)
 	r.Drops = []byte(`{"\u001b[2J":1}`)
 	r.Result = []byte(`{"outcome":"\u001b[2J","artifacts":[{"path":"\u001b[2J","mode":"\u001b[2J","sha256":"\u009b"}],"artifactsRefused":[{"path":"\u001b[2J","reason":"\u009b2J"}],"artifactsLeft":[{"path":"\u001b[2J","reason":"\u009b2J"}]}`)

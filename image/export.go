@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sort"
 
 	"github.com/diskfs/go-diskfs/backend/file"
@@ -14,6 +13,7 @@ import (
 	"github.com/diskfs/go-diskfs/partition/mbr"
 
 	"github.com/unitask/unitask/image/tfs"
+	"github.com/unitask/unitask/internal/atomicfile"
 )
 
 // Entry is one file of an image's root filesystem.
@@ -96,15 +96,9 @@ func (im *Image) Export(to string) error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(to), ".unitask-export-")
-	if err != nil {
-		return fmt.Errorf("export %s: %w", to, err)
-	}
-	defer os.Remove(tmp.Name())
-	err = errors.Join(copySparse(tmp, from), tmp.Truncate(st.Size()), tmp.Chmod(0o644), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), to)
-	}
+	err = atomicfile.Fill(to, 0o644, func(f *os.File) error {
+		return errors.Join(copySparse(f, from), f.Truncate(st.Size()))
+	})
 	if err != nil {
 		return fmt.Errorf("export %s: %w", to, err)
 	}

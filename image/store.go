@@ -14,6 +14,8 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/unitask/unitask/internal/atomicfile"
 )
 
 // builderVersion goes into every image's digest: raise it when the same parts
@@ -163,11 +165,7 @@ func (im *Image) save() error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(im.dir, fmt.Sprintf(".%s.%d", imageFile, os.Getpid()))
-	if err := os.WriteFile(tmp, append(text, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(im.dir, imageFile))
+	return atomicfile.Write(filepath.Join(im.dir, imageFile), append(text, '\n'), 0o600)
 }
 
 // load reads an image's description and checks that its files are those that

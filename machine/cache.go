@@ -2,10 +2,11 @@ package machine
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/unitask/unitask/internal/atomicfile"
 )
 
 // Cache remembers answers that are slow to find out: a QEMU's version, which
@@ -61,8 +62,5 @@ func (c *Cache) Put(key, value string) {
 	if err := os.MkdirAll(filepath.Dir(c.path), 0o700); err != nil {
 		return
 	}
-	tmp := fmt.Sprintf("%s.%d", c.path, os.Getpid())
-	if os.WriteFile(tmp, append(text, '\n'), 0o600) != nil || os.Rename(tmp, c.path) != nil {
-		_ = os.Remove(tmp)
-	}
+	_ = atomicfile.Write(c.path, append(text, '\n'), 0o600)
 }

@@ -4,6 +4,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/unitask/unitask/internal/tail"
 )
 
 // console keeps the serial port's output: the beginning in the record, up to a limit,
@@ -11,7 +13,7 @@ import (
 type console struct {
 	record io.Writer
 	left   int
-	tail   []byte
+	tail   tail.Buffer
 }
 
 const (
@@ -25,14 +27,11 @@ func newConsole(record io.Writer) *console {
 	if record == nil {
 		record = io.Discard
 	}
-	return &console{record: record, left: maxConsole}
+	return &console{record: record, left: maxConsole, tail: tail.Buffer{Size: consoleTail}}
 }
 
 func (c *console) Write(p []byte) (int, error) {
-	c.tail = append(c.tail, p...)
-	if over := len(c.tail) - consoleTail; over > 0 {
-		c.tail = append(c.tail[:0], c.tail[over:]...)
-	}
+	_, _ = c.tail.Write(p)
 	keep := p[:min(len(p), c.left)]
 	c.left -= len(keep)
 	_, _ = c.record.Write(keep)
@@ -43,7 +42,7 @@ func (c *console) Write(p []byte) (int, error) {
 // the reader's cursor.
 func (c *console) text() string {
 	var out strings.Builder
-	for _, line := range strings.Split(strings.ReplaceAll(string(c.tail), "\r", ""), "\n") {
+	for _, line := range strings.Split(strings.ReplaceAll(c.tail.String(), "\r", ""), "\n") {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}

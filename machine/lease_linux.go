@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -55,18 +56,14 @@ type leaseReply struct {
 
 // lockFile takes a lock for as long as the process lives.
 func lockFile(name string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return nil, err
+	lock, err := filelock.Try(name)
+	if errors.Is(err, filelock.ErrHeld) {
+		return nil, ErrPoolRuns
 	}
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, ErrPoolRuns
-	}
-	return func() { f.Close() }, nil
+	return lock.Unlock, nil
 }
 
 // inDir returns a short name for a file in a folder: a socket's address has room for

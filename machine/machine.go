@@ -184,7 +184,7 @@ func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) 
 	if err != nil {
 		return guest.End{}, gone
 	}
-	if end, ok := guest.LastWords(string(m.console.tail)); ok {
+	if end, ok := guest.LastWords(m.console.tail.String()); ok {
 		return end, nil
 	}
 	if m.Spec.Image.Kernel == image.Linux && exit.Guest >= 0 && exit.Guest < exitUnknown { // init's; Nanos's own are signals and faults

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/internal/filelock"
 )
 
 // Templates is a folder of snapshots to clone machines from: one folder each, named
@@ -273,18 +275,11 @@ func (s *Templates) Used(key string) {
 // Lock takes the right to make a template; false when somebody else has it. The
 // kernel gives it back when the process dies.
 func (s *Templates) Lock(key string) (unlock func(), ok bool) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, false
-	}
-	f, err := os.OpenFile(filepath.Join(s.dir, "."+digestOf(key)+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := filelock.Try(filepath.Join(s.dir, "."+digestOf(key)+".lock"))
 	if err != nil {
 		return nil, false
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, false
-	}
-	return func() { f.Close() }, true
+	return lock.Unlock, true
 }
 
 // minFree is what a template must leave free in its file system.

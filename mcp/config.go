@@ -14,6 +14,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"github.com/tailscale/hujson"
+
+	"github.com/unitask/unitask/internal/atomicfile"
 )
 
 // client is where an MCP client keeps its servers.
@@ -121,15 +123,7 @@ func (c *Config) Write() (backup string, err error) {
 	if to, err := filepath.EvalSymlinks(c.File); err == nil {
 		real = to
 	}
-	tmp := real + ".unitask"
-	if err := os.WriteFile(tmp, merged, mode); err != nil {
-		return backup, err
-	}
-	if err := os.Rename(tmp, real); err != nil {
-		_ = os.Remove(tmp)
-		return backup, err
-	}
-	return backup, nil
+	return backup, atomicfile.Write(real, merged, mode)
 }
 
 func (c *Config) merge(old []byte) ([]byte, error) {

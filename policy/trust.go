@@ -15,6 +15,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/filelock"
 )
 
 // TrustFile is where a home remembers which ceilings' files its user has vouched for.
@@ -124,17 +127,11 @@ func (t Trust) Forget(name string) error {
 
 // change replaces the entry of a path, or removes it.
 func (t Trust) change(at string, by *Trusted) error {
-	if err := os.MkdirAll(filepath.Dir(t.file), 0o700); err != nil {
-		return err
-	}
-	lock, err := os.OpenFile(t.file+".lock", os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	lock, err := filelock.Take(t.file + ".lock")
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return err
-	}
+	defer lock.Unlock()
 	list, err := t.List()
 	if err != nil {
 		return err
@@ -151,16 +148,10 @@ func (t Trust) change(at string, by *Trusted) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(t.file), "."+TrustFile) // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), t.file)
+	return atomicfile.Fill(t.file, 0o600, func(f *os.File) error {
+		_, err := f.Write(append(text, '\n'))
+		return errors.Join(err, f.Sync())
+	})
 }
 
 // realName is a file's path, links resolved.

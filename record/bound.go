@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/unitask/unitask/internal/filelock"
 )
 
 // DefaultStoreBytes bounds a store that is given no bound: a hundred and sixty runs that
@@ -50,14 +50,12 @@ func (s *Store) Bound(ended string, most int64) (Freed, error) {
 }
 
 func (s *Store) bound(ended string, most int64) (freed Freed, err error) {
-	f, err := os.OpenFile(filepath.Join(s.dir, sizeFile), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := filelock.Take(filepath.Join(s.dir, sizeFile))
 	if err != nil {
 		return freed, err
 	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return freed, err
-	}
+	defer lock.Unlock()
+	f := lock.File()
 	text := make([]byte, 32)
 	n, _ := f.ReadAt(text, 0)
 	total, bad := strconv.ParseInt(strings.TrimSpace(string(text[:n])), 10, 64)

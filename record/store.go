@@ -14,7 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/filelock"
 )
 
 // Names in a run's folder.
@@ -79,10 +80,7 @@ func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, co
 			err = fmt.Errorf("create record: %w", err)
 		}
 	}()
-	if r.lock, err = r.create(lockFile); err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(r.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if r.lock, err = filelock.Try(filepath.Join(r.dir, lockFile)); err != nil {
 		return nil, err
 	}
 	if err := os.WriteFile(filepath.Join(r.dir, codeFile), code, 0o600); err != nil {
@@ -102,7 +100,7 @@ type Run struct {
 	Record
 
 	dir                             string
-	lock                            *os.File
+	lock                            *filelock.Lock
 	stdout, stderr, netlog, console *os.File
 
 	mu  sync.Mutex
@@ -131,25 +129,12 @@ func (r *Run) write(sync bool) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(r.dir, "."+recordFile)
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(text, '\n'))
-	if sync && err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(tmp, filepath.Join(r.dir, recordFile))
-	}
-	if err != nil {
-		_ = os.Remove(tmp)
-	}
-	return err
+	return atomicfile.Fill(filepath.Join(r.dir, recordFile), 0o600, func(f *os.File) error {
+		if _, err := f.Write(append(text, '\n')); err != nil || !sync {
+			return err
+		}
+		return f.Sync()
+	})
 }
 
 func (r *Run) failed(err error) {
@@ -212,11 +197,12 @@ func (r *Run) Finish(now time.Time) error {
 }
 
 func (r *Run) closeFiles() {
-	for _, f := range []*os.File{r.stdout, r.stderr, r.netlog, r.console, r.lock} {
+	for _, f := range []*os.File{r.stdout, r.stderr, r.netlog, r.console} {
 		if f != nil {
 			f.Close()
 		}
 	}
+	r.lock.Unlock()
 }
 
 // Get reads a run's record. A record that says it is running is Interrupted
@@ -252,14 +238,7 @@ func validID(id string) bool {
 }
 
 // held says whether a process holds the run's lock.
-func (s *Store) held(id string) bool {
-	f, err := os.Open(filepath.Join(s.dir, id, lockFile))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
-}
+func (s *Store) held(id string) bool { return filelock.Held(filepath.Join(s.dir, id, lockFile)) }
 
 // ErrRunning says that a run is still under way.
 var ErrRunning = errors.New("the run is still under way")

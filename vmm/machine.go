@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/socketpair"
+	"github.com/unitask/unitask/internal/tail"
 	"github.com/unitask/unitask/vmm/jail"
 )
 
@@ -56,7 +57,7 @@ type Machine struct {
 	pid     int
 	kill    func()
 	state   net.Conn // the device state, to QEMU: its descriptor stateFD; nil for one that was adopted
-	stderr  tail
+	stderr  tail.Buffer
 	console net.Conn
 	copied  chan struct{} // closed when the console's reader is done
 	exited  chan struct{} // closed when the process is reaped
@@ -105,7 +106,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	defer stateTheirs.Close()
 
 	m := &Machine{console: conOurs, state: stateOurs, copied: make(chan struct{}), exited: make(chan struct{})}
-	m.stderr.limit = 16 << 10
+	m.stderr.Size = maxStderr
 	// Descriptors from 3 on, in this order.
 	files := []*os.File{cfg.NIC, qmpTheirs, conTheirs, stateTheirs}
 	own := len(files) // what comes behind was opened here
@@ -335,6 +336,9 @@ func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
+// maxStderr is how much of QEMU's own messages is kept: its last words.
+const maxStderr = 16 << 10
+
 // cleanups run once, in reverse.
 type cleanups []func()
 
@@ -344,29 +348,6 @@ func (c *cleanups) run() {
 		(*c)[i]()
 	}
 	*c = nil
-}
-
-// tail keeps the last bytes written to it.
-type tail struct {
-	mu    sync.Mutex
-	limit int
-	buf   []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	if over := len(t.buf) - t.limit; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.buf)
 }
 
 var errNotRegular = errors.New("not a regular file")

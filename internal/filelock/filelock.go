@@ -1,0 +1,113 @@
+// Package filelock has processes keep out of each other's way by locks on files
+// (flock(2)). The kernel drops a lock when its process ends, however that ends, so none
+// is ever stale. A lock is a file's, not a process's: who opens it twice locks itself out.
+package filelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrHeld says that somebody else has the lock.
+var ErrHeld = errors.New("is locked by another process")
+
+// Lock is a lock that is held until Unlock.
+type Lock struct{ file *os.File }
+
+// Unlock lets go. It is safe on nil, and twice.
+func (l *Lock) Unlock() {
+	if l != nil {
+		l.file.Close()
+	}
+}
+
+// File is the file that is locked.
+func (l *Lock) File() *os.File { return l.file }
+
+// open makes the file and its folder if they are missing. A link in its place is
+// refused.
+func open(name string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+}
+
+func take(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("%s %w", f.Name(), ErrHeld)
+		case !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+	}
+}
+
+// Try takes the lock of a file, or returns ErrHeld at once.
+func Try(name string) (*Lock, error) { return lock(name, unix.LOCK_EX|unix.LOCK_NB) }
+
+// Take takes the lock of a file when it is free. It is for what takes moments.
+func Take(name string) (*Lock, error) { return lock(name, unix.LOCK_EX) }
+
+func lock(name string, how int) (*Lock, error) {
+	f, err := open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := take(f, how); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &Lock{f}, nil
+}
+
+// again is how often Wait looks.
+const again = 50 * time.Millisecond
+
+// Wait takes the lock of a file when it is free, until ctx ends. waiting is called once
+// if it is not free at once.
+func Wait(ctx context.Context, name string, waiting func()) (*Lock, error) {
+	f, err := open(name)
+	if err != nil {
+		return nil, err
+	}
+	for waited := false; ; waited = true {
+		err := take(f, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return &Lock{f}, nil
+		}
+		if !errors.Is(err, ErrHeld) {
+			f.Close()
+			return nil, err
+		}
+		if !waited {
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("wait for the lock of %s: %w", name, context.Cause(ctx))
+		case <-time.After(again):
+		}
+	}
+}
+
+// Held says whether somebody holds the lock of a file. It makes none.
+func Held(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(take(f, unix.LOCK_SH|unix.LOCK_NB), ErrHeld)
+}

@@ -1,0 +1,66 @@
+package filelock
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestLock(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "locks", "l")
+	if Held(name) {
+		t.Error("a lock that is not there is held")
+	}
+	if _, err := os.Stat(name); err == nil {
+		t.Error("looking made it")
+	}
+	l, err := Try(name)
+	if err != nil || !Held(name) {
+		t.Fatal(err)
+	}
+	if _, err := Try(name); !errors.Is(err, ErrHeld) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	over := errors.New("over")
+	if _, err := Wait(ctx, name, func() { cancel(over) }); !errors.Is(err, over) {
+		t.Error(err)
+	}
+	asked := 0
+	again, err := Wait(t.Context(), name, func() { asked++; l.Unlock() })
+	if err != nil || asked != 1 || !Held(name) {
+		t.Fatal(err, asked)
+	}
+	l.Unlock() // twice, and not somebody else's
+	if !Held(name) {
+		t.Error("another's lock was dropped")
+	}
+	again.Unlock()
+	last, err := Take(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last.Unlock()
+	if Held(name) {
+		t.Error("it is held still")
+	}
+	var none *Lock
+	none.Unlock()
+}
+
+// A link in a lock's place is not followed.
+func TestLinkedLock(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("elsewhere", filepath.Join(dir, "l")); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Try(filepath.Join(dir, "l")); err == nil {
+		l.Unlock()
+		t.Error("locked")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "elsewhere")); err == nil {
+		t.Error("a file was made where the link leads")
+	}
+}

@@ -1,0 +1,33 @@
+// Package tail keeps the end of a stream, for a reason when whoever wrote it is gone.
+package tail
+
+import "sync"
+
+// Buffer keeps the last Size bytes that are written to it. Its methods may be called at
+// the same time.
+type Buffer struct {
+	Size int
+
+	mu   sync.Mutex
+	text []byte // up to twice as much, so that bytes are moved seldom
+}
+
+// Write never fails.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text = append(b.text, p[max(0, len(p)-b.Size):]...)
+	if len(b.text) > 2*b.Size {
+		b.text = append(b.text[:0], b.end()...)
+	}
+	return len(p), nil
+}
+
+func (b *Buffer) end() []byte { return b.text[max(0, len(b.text)-b.Size):] }
+
+// String is the end.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.end())
+}
