@@ -16,7 +16,7 @@ const module = "github.com/unitask/unitask"
 var ground = []string{"vmm", "image", "guest", "netstack"}
 
 // first are those on the first floor: the machines, and what stands beside them.
-var first = []string{"machine", "hostfiles", "policy", "record"}
+var first = []string{"machine", "hostfiles", "policy", "record", "debug"}
 
 // tools are what any room may use: they do one small thing each, and know no room.
 var tools = []string{"internal/atomicfile", "internal/filelock", "internal/tail"}
@@ -29,7 +29,8 @@ var mayImport = map[string][]string{
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
 	"":            and([]string{"guest/node", "internal/exact"}, first, ground),
 
-	"machine":   ground,
+	"machine":   and([]string{"internal/socketpair"}, ground),
+	"debug":     {"vmm"},
 	"hostfiles": {"guest"},
 	"policy":    {"internal/exact", "internal/hostname"},
 	"record":    {},

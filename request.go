@@ -82,6 +82,8 @@ type Request struct {
 	// MaxArtifacts bounds the bytes that come back of what the code leaves in /out; 0
 	// is 64 MiB, -1 is none.
 	MaxArtifacts int64 `json:"maxArtifactBytes,omitempty"`
+	// Debug is set by Runtime.Debug; without a debugger it changes nothing.
+	Debug bool `json:"debug,omitempty"`
 }
 
 // MarshalJSON gives the wire form.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"slices"
@@ -55,6 +56,11 @@ const (
 // RunFor runs a request for a caller; the Ceiling of the runtime's options is not
 // looked at.
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
+	return rt.runFor(ctx, caller, req, streams, nil)
+}
+
+// runFor runs a request, under a debugger where debug is not nil.
+func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, streams IO, debug *DebugOptions) (*Result, error) {
 	begin := time.Now()
 	caller = caller.withDefaults()
 	leave, err := rt.enter()
@@ -120,6 +126,7 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 	streams.Events(Event{Kind: EventRecord, Message: rec.ID})
 	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Redacted: redacted, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
 
+	code.debug, code.attachable = debug, caller.Ceiling.Debug()
 	err = rt.run(ctx, code, eff, streams, rec, redactor, res)
 	if streams.Out != "" && len(res.Artifacts) > 0 {
 		var e error
@@ -191,11 +198,23 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	if err != nil {
 		return rt.classify(ctx, res, "boot", err)
 	}
-	cfg := machine.Config{Network: network, Console: serial, Events: func(e machine.Event) { streams.Events(Event{Kind: e.Kind, Message: e.Message}) }}
+	var console io.Writer = serial
+	if code.debug != nil && code.debug.Serial != nil {
+		console = io.MultiWriter(code.debug.Serial, serial)
+	}
+	cfg := machine.Config{Network: network, Console: console, Events: func(e machine.Event) { streams.Events(Event{Kind: e.Kind, Message: e.Message}) }}
 	get := rt.source.Get
-	if code.cold || rt.opts.Machines.booted {
+	limit := eff.Timeout
+	switch {
+	case code.debug != nil:
+		cfg.Debug = &machine.Debug{GDB: code.debug.GDB, NoJail: code.debug.NoJail, Started: code.debug.Started}
+		if spec, err = rt.source.Probe(ctx, spec); err != nil {
+			return rt.classify(ctx, res, "boot", err)
+		}
+		get, limit = rt.source.BootOnce, debugTime
+	case code.cold || rt.opts.Machines.booted:
 		get = rt.source.Boot
-	} else {
+	default:
 		defer func() {
 			if failed == nil {
 				rt.source.Warm(spec)
@@ -217,8 +236,12 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		}
 		rec.Effective, _ = clean(redactor, res.Policy.Effective)
 		rec.Denials, _ = clean(redactor, res.Policy.Denials)
+		rec.Machine.Debugged = code.debug != nil
 		if err := rec.Update(); err != nil {
 			return rt.classify(ctx, res, "record", err)
+		}
+		if code.attachable {
+			defer rt.attachable(rec, m, len(code.secrets) > 0)()
 		}
 		booted = time.Now()
 		res.Duration.Boot = booted.Sub(start)
@@ -240,7 +263,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 
 	stdout := newCapped(eff.OutputBytes, rec.Stdout(), streams.Stdout)
 	stderr := newCapped(eff.OutputBytes, rec.Stderr(), streams.Stderr)
-	timed, cancel := context.WithTimeoutCause(ctx, eff.Timeout, errTimeout)
+	timed, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
 	defer cancel()
 	plainOut, plainErr := redactor.Writer(stdout), redactor.Writer(stderr)
 	end, err := conn.Stream(timed, streams.Stdin, plainOut, plainErr)
@@ -251,7 +274,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		end, err = m.Afterlife(ctx, err)
 	}
 	if err == nil && end.Out && eff.MaxArtifacts > 0 {
-		err = collect(ctx, started.Add(eff.Timeout+collectGrace), conn, rec.Artifacts(eff.MaxArtifacts, redactor), res)
+		err = collect(ctx, started.Add(limit+collectGrace), conn, rec.Artifacts(eff.MaxArtifacts, redactor), res)
 	}
 	m.Close() // the machine is gone before anything is said of its end
 	res.Stdout, res.Stderr = stdout.bytes(), stderr.bytes()
@@ -277,6 +300,9 @@ func describe(m *machine.Machine) *record.Machine {
 		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled,
 	}
 }
+
+// debugTime is the time limit of code in a machine that may stand still.
+const debugTime = 24 * time.Hour
 
 // collectGrace is how much longer than its time limit a run may last while its
 // artifacts are sent: code that ends just in time loses nothing. A guest that lies

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -58,6 +59,9 @@ type app struct {
 	accel   string
 	store   int64
 	verbose bool
+
+	showing sync.Mutex
+	editor  *term.Terminal // of a debug console on a terminal
 }
 
 // usageError is a mistake on the command line.
@@ -82,7 +86,7 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root = group(root, a.runCommand(), a.inspectCommand(), a.runsCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.policyCommand(), a.doctorCommand())
+	root = group(root, a.runCommand(), a.inspectCommand(), a.runsCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.policyCommand(), a.doctorCommand(), a.debugCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)
 	root.SetErr(a.std.Stderr)

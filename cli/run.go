@@ -52,22 +52,13 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
   echo 'console.log(6 * 7)' | unitask run -`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, args, f) },
 	}
+	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
-	fl.SortFlags = false
-	fl.StringVar(&f.code, "code", "", "the code itself")
-	fl.StringVar(&f.file, "code-file", "", "a file that holds the code: .js .cjs .mjs .ts .cts .mts")
-	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
 	fl.StringVar(&f.replay, "replay", "", "run again what this record was granted (ID, a unique prefix, or last); no other flag of the request goes with it")
 	fl.StringVar(&f.owner, "owner", "", "with --replay: whose the record is, if not the command line's own")
-	f.policyFlags(cmd)
-	fl.Int64Var(&f.dirMax, "dir-max", 0, "bytes that one --dir may bring (default 256 MiB)")
 	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
-	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
-	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
-	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")
-	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine, also where there is a template to clone it from")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "start Node anew in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.raw, "raw", false, "send a terminal what the code prints as it is; else control sequences, colours aside, are shown")
@@ -75,10 +66,28 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	return cmd
 }
 
+// codeFlags are the flags of the code and of what it is given.
+func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVar(&f.code, "code", "", "the code itself")
+	fl.StringVar(&f.file, "code-file", "", "a file that holds the code: .js .cjs .mjs .ts .cts .mts")
+	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
+	f.policyFlags(cmd)
+	fl.Int64Var(&f.dirMax, "dir-max", 0, "bytes that one --dir may bring (default 256 MiB)")
+	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
+	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
+	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")
+	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
+}
+
 // policyFlags are the flags that the ceiling bounds: one for each field of the policy.
 func (f *runFlags) policyFlags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	for _, p := range policy.Fields {
+		if p.Flag == "" {
+			continue
+		}
 		switch p.Form() {
 		case policy.Number:
 			fl.Int64(p.Flag, 0, p.Usage())
@@ -118,7 +127,7 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 	wire, secrets := map[string]any{}, map[string]string{}
 	for _, p := range policy.Fields {
 		flag := cmd.Flags().Lookup(p.Flag)
-		if !flag.Changed {
+		if flag == nil || !flag.Changed {
 			continue
 		}
 		list, _ := cmd.Flags().GetStringArray(p.Flag)

@@ -128,13 +128,20 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 		return nil, err
 	}
 	m := &Machine{Spec: spec, network: network, console: newConsole(cfg.Console), state: Running}
-	m.vm, err = vmm.Start(ctx, s.config(spec, vmm.Config{Memory: memory, NIC: network.GuestEnd(), Console: m.console}))
+	if cfg.Debug != nil {
+		deadline = debugPatience
+		err = s.debugger(ctx, m, *cfg.Debug)
+	} else {
+		m.vm, err = vmm.Start(ctx, s.config(spec, vmm.Config{Memory: memory, NIC: network.GuestEnd(), Console: m.console}))
+	}
 	network.ReleaseGuestEnd()
 	if err != nil {
 		network.Close()
 		return nil, err
 	}
-	m.Monitor = m.vm.Monitor
+	if m.debug != nil {
+		m.debug.started(m.debug)
+	}
 	timed, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	if err := guest.Await(timed, network); err != nil {

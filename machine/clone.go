@@ -118,7 +118,7 @@ func (s *Source) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 		return nil, err
 	}
 	s.templates.Used(spec.Key())
-	return &Machine{Spec: spec, Origin: Cloned, Monitor: vm.Monitor, vm: vm, state: Spawned, devices: snapshot.Devices, link: ours}, nil
+	return &Machine{Spec: spec, Origin: Cloned, vm: vm, state: Spawned, devices: snapshot.Devices, link: ours}, nil
 }
 
 // restore feeds a spawned machine its device state; it then runs.

@@ -87,25 +87,11 @@ func dialPool(home string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, ErrNoPool
 	}
-	if !ownPeer(conn) {
+	if SameUser(conn) != nil {
 		conn.Close()
 		return nil, fmt.Errorf("the pool daemon at %s is another user's", filepath.Join(home, poolSocket))
 	}
 	return conn, nil
-}
-
-// ownPeer says that the other end is a process of our own user.
-func ownPeer(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	own := false
-	_ = raw.Control(func(fd uintptr) {
-		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		own = err == nil && int(cred.Uid) == os.Getuid()
-	})
-	return own
 }
 
 // lease gets a running clone from the home's pool daemon.
@@ -154,7 +140,7 @@ func leaseOn(ctx context.Context, conn *net.UnixConn, spec Spec) (*Machine, erro
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{Spec: spec, Origin: Cloned, Monitor: vm.Monitor, vm: vm, state: Running, link: files[0]}
+	m := &Machine{Spec: spec, Origin: Cloned, vm: vm, state: Running, link: files[0]}
 	if reply.Pooled {
 		m.Origin = Pooled
 	}

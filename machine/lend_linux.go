@@ -206,7 +206,7 @@ func (s *leaseServer) sleep(ctx context.Context, idle time.Duration) {
 }
 
 func (s *leaseServer) serve(conn *net.UnixConn) {
-	if !ownPeer(conn) {
+	if SameUser(conn) != nil {
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(poolPatience))

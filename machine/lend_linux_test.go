@@ -128,7 +128,7 @@ func TestLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asked.Key != spec.Key() || asked.Shape != spec.Shape() || m.Origin != Pooled || m.State() != Running || !slices.Equal(m.Jail().Layers, aJail) || m.Monitor == nil {
+	if asked.Key != spec.Key() || asked.Shape != spec.Shape() || m.Origin != Pooled || m.State() != Running || !slices.Equal(m.Jail().Layers, aJail) || m.Monitor() == nil {
 		t.Errorf("%+v %+v", asked, m)
 	}
 	if st, err := AskPool(home); err != nil || st.Pid != 7 || st.Running != 1 {

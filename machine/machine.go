@@ -99,10 +99,10 @@ const (
 type Machine struct {
 	Spec   Spec
 	Origin Origin
-	// Monitor speaks QMP with the machine, also with one that the pool daemon holds.
-	Monitor *vmm.Monitor
 
 	vm      *vmm.Machine
+	swap    sync.Mutex // of vm, which a debugger may replace
+	debug   *Debugger  // nil but for a machine that was started for one
 	state   State
 	devices []byte            // the snapshot's device state, of a spawned machine
 	link    *os.File          // our end of the network card's link while there is no network
@@ -115,8 +115,18 @@ type Machine struct {
 // State is where the machine is on its way.
 func (m *Machine) State() State { return m.state }
 
+// qemu is the process that runs the machine now.
+func (m *Machine) qemu() *vmm.Machine {
+	m.swap.Lock()
+	defer m.swap.Unlock()
+	return m.vm
+}
+
+// Monitor speaks QMP with the machine, also with one that the pool daemon holds.
+func (m *Machine) Monitor() *vmm.Monitor { return m.qemu().Monitor }
+
 // Jail says what holds QEMU.
-func (m *Machine) Jail() vmm.Jail { return m.vm.Jail }
+func (m *Machine) Jail() vmm.Jail { return m.qemu().Jail }
 
 // Drops counts, by kind, what the guest's network dropped.
 func (m *Machine) Drops() map[netstack.Drop]uint64 { return m.network.Stats() }
@@ -136,6 +146,9 @@ func (m *Machine) Connect(ctx context.Context, patience time.Duration, load func
 	deadline := connectDeadline
 	if m.Origin != Booted {
 		deadline = cloneDeadline
+	}
+	if m.debug != nil {
+		deadline = debugPatience
 	}
 	timed, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -180,7 +193,7 @@ const exitUnknown = 125
 func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) {
 	timed, cancel := context.WithTimeout(ctx, afterlifeWait)
 	defer cancel()
-	exit, err := m.vm.Wait(timed)
+	exit, err := m.qemu().Wait(timed)
 	if err != nil {
 		return guest.End{}, gone
 	}
@@ -217,13 +230,14 @@ func (m *Machine) Explain(err error) error {
 	if errors.As(err, &proto) {
 		return &GuestError{Reason: err.Error(), Err: err}
 	}
+	vm := m.qemu()
 	select {
-	case <-m.vm.Exited():
+	case <-vm.Exited():
 	case <-time.After(explainWait):
 		return err
 	}
 	m.network.Close()
-	exit, waitErr := m.vm.Wait(context.Background())
+	exit, waitErr := vm.Wait(context.Background())
 	if waitErr != nil {
 		return err
 	}
@@ -246,7 +260,7 @@ func (m *Machine) Explain(err error) error {
 // Alive says that QEMU still runs.
 func (m *Machine) Alive() bool {
 	select {
-	case <-m.vm.Exited():
+	case <-m.qemu().Exited():
 		return false
 	default:
 		return true
@@ -255,12 +269,15 @@ func (m *Machine) Alive() bool {
 
 // Resident is the machine's share of the memory that it uses, in bytes; 0 if it can't
 // be told.
-func (m *Machine) Resident() int64 { return proportional(m.vm.Pid()) }
+func (m *Machine) Resident() int64 { return proportional(m.qemu().Pid()) }
 
 // Close kills the machine and frees its network. It may be called again.
 func (m *Machine) Close() error {
 	m.once.Do(func() {
-		m.vm.Close()
+		if m.debug != nil {
+			m.debug.close()
+		}
+		m.qemu().Close()
 		if m.network != nil {
 			m.network.Close()
 		} else {

@@ -125,6 +125,7 @@ type Config struct {
 	Network netstack.Config
 	Console io.Writer   // the beginning of what the guest prints; nil discards
 	Events  func(Event) // told while the machine is being had, from that goroutine; nil discards
+	Debug   *Debug      // of a machine that a debugger is to hold (BootOnce); else nil
 }
 
 func (c Config) event(kind EventKind, msg string) {

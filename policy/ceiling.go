@@ -311,6 +311,9 @@ const Example = `# The most that unitask may give to a run started in this folde
 # filesUnder = ["./data"]
 # dirsUnder = ["./data", "/srv/shared"]
 
+# false: no debugger may join a run's machine (unitask debug).
+# debug = false
+
 # Bytes that may come back from /out; 0 is none.
 # maxArtifactBytes = 67108864
 

@@ -29,6 +29,7 @@ var Fields = []Field{
 	{Key: "files", Ceiling: "filesUnder", Flag: "file", Help: "PATH[:/GUESTPATH] of a file that the code may read, inside at the same path unless another is given; repeatable", kind: mounts{}},
 	{Key: "dirs", Ceiling: "dirsUnder", Flag: "dir", Help: "PATH[:/GUESTPATH] of a folder that the code may read; .unitaskignore says what stays out; repeatable", kind: mounts{}},
 	{Key: "maxArtifactBytes", Flag: "max-artifacts", Help: "bytes that may come back from /out, -1 for none", kind: number[int64]{least: 1, usual: 64 << 20, most: 4 << 30, none: -1, unit: bytesOf}},
+	{Key: "debug", kind: permission{}},
 }
 
 // Bounds that more than one place names.
@@ -48,7 +49,7 @@ type Field struct {
 	Key     string // in JSON: of requests, of what is granted, of records
 	Name    string // in errors and denials; "" is Key
 	Ceiling string // its key in a ceiling's file; "" is Name
-	Flag    string // of the command line
+	Flag    string // of the command line; "" is none
 	Help    string // of the flag
 
 	kind kind

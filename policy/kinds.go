@@ -403,6 +403,30 @@ func (anyNet) beyond(mine, base any) []string {
 	return nil
 }
 
+// permission is something that may be done unless a ceiling says false.
+type permission struct{ none }
+
+func (permission) form() Form { return Switch }
+
+func (permission) resolve(f *Field, r *Request, e *Effective) error {
+	*at[bool](e, f.Key) = *at[bool](r, f.Key)
+	return nil
+}
+
+func (permission) read(f *Field, value any, dir string) (any, error) {
+	return anyNet{}.read(f, value, dir)
+}
+
+func (permission) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
+	on := at[bool](e, f.Key)
+	if allowed, said := c.most[f.ceiling()].(bool); *on && said && !allowed {
+		deny(true, "is not allowed")
+		*on = false
+	}
+}
+
+func (permission) beyond(mine, base any) []string { return anyNet{}.beyond(mine, base) }
+
 // mounts are files or folders of the host; a ceiling has the folders below which they
 // may lie, links resolved.
 type mounts struct{ none }

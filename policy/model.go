@@ -97,6 +97,16 @@ func (c *Ceiling) Secret(name string) bool {
 	return true
 }
 
+// Debug says whether a ceiling lets debuggers join machines.
+func (c *Ceiling) Debug() bool {
+	for ; c != nil; c = c.over {
+		if allowed, said := c.most["debug"].(bool); said && !allowed {
+			return false
+		}
+	}
+	return true
+}
+
 // rule names the file, or what else, that a key of this ceiling comes from.
 func (c *Ceiling) rule(key string) string {
 	if from := c.inherited[key]; from != "" {

@@ -41,6 +41,8 @@ type Request struct {
 	// MaxArtifacts are the bytes that may come back of what the code leaves in /out; -1
 	// is none.
 	MaxArtifacts int64 `json:"maxArtifactBytes"`
+	// Debug: a debugger holds the machine.
+	Debug bool `json:"debug"`
 }
 
 // Mount is a file or folder of the host that the code may read.
@@ -73,6 +75,7 @@ type Effective struct {
 	Files        []Mount  `json:"files"`
 	Dirs         []Mount  `json:"dirs"`
 	MaxArtifacts int64    `json:"maxArtifactBytes"` // -1 is none
+	Debug        bool     `json:"debug"`
 }
 
 // MarshalJSON gives the wire form.

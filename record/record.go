@@ -76,4 +76,6 @@ type Machine struct {
 	MemoryMB int             `json:"memoryMb"`
 	Cloned   bool            `json:"cloned"` // of a template; else booted for this run
 	Pooled   bool            `json:"pooled"` // and the clone stood ready
+	// Debugged: it was started for a debugger.
+	Debugged bool `json:"debugged,omitempty"`
 }

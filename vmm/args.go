@@ -39,6 +39,10 @@ type Spec struct {
 	Incoming bool
 	// Sandbox turns on QEMU's own system call filter, where the build has one.
 	Sandbox bool
+	// Paused leaves the processor stopped until QMP's cont.
+	Paused bool
+	// GDBFD is a listening stream socket for gdb's remote protocol; 0 is none.
+	GDBFD int
 }
 
 // GuestMAC is the address of every machine's network card: one machine is one
@@ -92,6 +96,12 @@ func Args(s Spec) []string {
 		args = append(args, "-incoming", "defer")
 	} else {
 		args = append(args, "-kernel", s.Boot.Kernel)
+	}
+	if s.Paused {
+		args = append(args, "-S")
+	}
+	if s.GDBFD != 0 {
+		args = append(args, "-chardev", fmt.Sprintf("socket,id=gdb,fd=%d,server=on,wait=off", s.GDBFD), "-gdb", "chardev:gdb")
 	}
 	if s.Boot.Initrd != "" {
 		args = append(args, "-initrd", s.Boot.Initrd)

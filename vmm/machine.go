@@ -35,10 +35,17 @@ type Config struct {
 	// memory: shared, to make a template; or, with State, the template's, of
 	// which the machine gets private pages.
 	Memory *os.File
+	// MemoryShared has a machine with a State change Memory too, which is its own.
+	MemoryShared bool
 	// State, if not nil, is a template's device state (SaveState); the machine
 	// then starts stopped and without a kernel, and Restore lets it go on.
 	State []byte
-	// NoJail leaves out all of the jail: to find out what it costs.
+	// Paused leaves the processor stopped until Resume.
+	Paused bool
+	// GDB, if not nil, is a listening stream socket for gdb's remote protocol. Start
+	// duplicates it. A client that connects stops the processor.
+	GDB *os.File
+	// NoJail leaves out all of the jail: to find out what it costs, or for a debugger.
 	NoJail bool
 }
 
@@ -110,11 +117,16 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	// Descriptors from 3 on, in this order.
 	files := []*os.File{cfg.NIC, qmpTheirs, conTheirs, stateTheirs}
 	own := len(files) // what comes behind was opened here
-	spec := Spec{Arch: cfg.Arch, Accel: cfg.Accel, MemoryMB: cfg.MemoryMB, NetFD: 3, QMPFD: 4, ConsoleFD: 5, Sandbox: cfg.QEMU.Sandbox, Incoming: cfg.State != nil}
+	spec := Spec{Arch: cfg.Arch, Accel: cfg.Accel, MemoryMB: cfg.MemoryMB, NetFD: 3, QMPFD: 4, ConsoleFD: 5, Sandbox: cfg.QEMU.Sandbox, Incoming: cfg.State != nil, Paused: cfg.Paused}
 	if cfg.Memory != nil {
 		files = append(files, cfg.Memory)
 		own = len(files)
-		spec.MemoryPath, spec.MemoryShared = fmt.Sprintf("/proc/self/fd/%d", len(files)+2), cfg.State == nil
+		spec.MemoryPath, spec.MemoryShared = fmt.Sprintf("/proc/self/fd/%d", len(files)+2), cfg.State == nil || cfg.MemoryShared
+	}
+	if cfg.GDB != nil {
+		files = append(files, cfg.GDB)
+		own = len(files)
+		spec.GDBFD = len(files) + 2
 	}
 	if cfg.State != nil {
 		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""

@@ -1,6 +1,7 @@
 package vmm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,14 +34,44 @@ func (m *Machine) ignoreShared(ctx context.Context) error {
 // SaveState stops the machine for good and returns the state of its devices. Its
 // memory is then in Config.Memory.
 func (m *Machine) SaveState(ctx context.Context) ([]byte, error) {
-	state, err := m.saveState(ctx)
+	state, err := m.saveState(ctx, m.kill)
 	if err != nil {
 		return nil, fmt.Errorf("save state: %w", err)
 	}
 	return state, nil
 }
 
-func (m *Machine) saveState(ctx context.Context) ([]byte, error) {
+// StopAndSave is SaveState for a machine that may go on afterwards (Resume). It can't be
+// called again before the machine has gone on.
+func (m *Machine) StopAndSave(ctx context.Context) ([]byte, error) {
+	state, err := m.saveState(ctx, func() {})
+	if err != nil {
+		return nil, fmt.Errorf("save state: %w", err)
+	}
+	return pausedState(state), nil
+}
+
+// pausedState has a device state that was saved at a breakpoint say that the machine is
+// paused: a machine can't begin in the state "debug". QEMU keeps the state's name behind
+// the section's name, instance and version: its length with the NUL, and 100 bytes
+// (migration/global_state.c).
+func pausedState(state []byte) []byte {
+	const name, from, to = "globalstate", "\x00\x00\x00\x06debug\x00\x00", "\x00\x00\x00\x07paused\x00"
+	i := bytes.Index(state, []byte(name))
+	if i < 0 {
+		return state
+	}
+	at := i + len(name) + 8
+	if at > len(state) || !bytes.HasPrefix(state[at:], []byte(from)) {
+		return state
+	}
+	changed := bytes.Clone(state)
+	copy(changed[at:], to)
+	return changed
+}
+
+// saveState calls end when QEMU has written all of the state.
+func (m *Machine) saveState(ctx context.Context, end func()) ([]byte, error) {
 	if err := m.Monitor.ConnectContext(ctx); err != nil {
 		return nil, err
 	}
@@ -83,7 +114,7 @@ func (m *Machine) saveState(ctx context.Context) ([]byte, error) {
 	if err := m.migrated(ctx); err != nil {
 		return nil, err
 	}
-	m.kill() // closes its end: that is the state's end
+	end() // closes its end, if QEMU has not: that is the state's end
 	s := <-done
 	switch {
 	case s.err != nil:
@@ -128,6 +159,17 @@ func pause(ctx context.Context, d time.Duration) error {
 // Restore gives a machine that was started with a State that state, and lets it go
 // on from there.
 func (m *Machine) Restore(ctx context.Context, state []byte) error {
+	if err := m.Load(ctx, state); err != nil {
+		return err
+	}
+	if err := m.Monitor.Do(ctx, "cont", nil, nil); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	return nil
+}
+
+// Load is Restore for a machine that stays stopped.
+func (m *Machine) Load(ctx context.Context, state []byte) error {
 	if err := m.Monitor.ConnectContext(ctx); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -155,17 +197,13 @@ func (m *Machine) Restore(ctx context.Context, state []byte) error {
 			return fmt.Errorf("restore: %w", err)
 		}
 		if info.Status != "inmigrate" {
-			break
+			return nil
 		}
 		if err := pause(ctx, pollMigration); err != nil {
 			_ = m.state.Close()
 			return fmt.Errorf("restore: %w", err)
 		}
 	}
-	if err := m.Monitor.Do(ctx, "cont", nil, nil); err != nil {
-		return fmt.Errorf("restore: %w", err)
-	}
-	return nil
 }
 
 // Pause stops a machine's processor: it then costs memory only.

@@ -1,0 +1,246 @@
+package unitask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/vmm"
+)
+
+// DebugOptions are how a run is debugged.
+type DebugOptions struct {
+	// GDB, if not nil, is a listening socket for gdb's remote protocol.
+	GDB *os.File
+	// NoJail has QEMU run as the user, with no jail but QEMU's own.
+	NoJail bool
+	// WithSecrets lets a run have secrets: a debugger can read them.
+	WithSecrets bool
+	// Serial, if not nil, receives the guest's console as it comes, not redacted.
+	Serial io.Writer
+	// Started is told when the machine is there, its processor stopped. It must not
+	// block.
+	Started func(*machine.Debugger)
+}
+
+// Debug is Run for a developer who looks into the machine while it runs. It is booted,
+// and stopped before its first instruction. Nothing has a deadline: the time limit too
+// is off, since the machine may stand still. The record says that it was debugged.
+func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
+	if len(req.Secrets) > 0 && !opts.WithSecrets {
+		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: "a debugger can read them: --with-secrets allows it"}
+	}
+	if err := mayDebug(caller.Ceiling); err != nil {
+		return nil, err
+	}
+	req.Debug = true
+	return rt.runFor(ctx, caller, req, streams, &opts)
+}
+
+// mayDebug is an error where a ceiling forbids it.
+func mayDebug(c *policy.Ceiling) error {
+	if c.Debug() {
+		return nil
+	}
+	return &policy.FieldError{Field: "debug", Value: "true", Reason: "the ceiling " + c.Path + " has debug = false"}
+}
+
+// debugSocket is, in a run's folder, where others of its user join its machine.
+const debugSocket = "debug.sock"
+
+// maxAttached bounds the consoles on one machine.
+const maxAttached = 8
+
+// attachable lets processes of the same user join a run's machine over a socket in its
+// record's folder, which speaks QMP (vmm.Relay), until detach is called. A machine that
+// no socket can be had for runs all the same.
+func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool) (detach func()) {
+	none := func() {}
+	l, err := listenIn(rec.Dir(), debugSocket)
+	if err != nil {
+		return none
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	relay := vmm.Relay{Monitor: m.Monitor, Grant: func(want vmm.Access, args json.RawMessage) error {
+		var how struct {
+			WithSecrets bool `json:"withSecrets"`
+		}
+		_ = json.Unmarshal(args, &how)
+		if secrets && !how.WithSecrets {
+			return errors.New("the machine holds secrets, which this access can read: attach with --with-secrets")
+		}
+		return nil
+	}}
+	var group sync.WaitGroup
+	slots := make(chan struct{}, maxAttached)
+	group.Go(func() {
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			select {
+			case slots <- struct{}{}:
+			default:
+				conn.Close()
+				continue
+			}
+			group.Go(func() {
+				defer func() { <-slots }()
+				if machine.SameUser(conn) != nil {
+					conn.Close()
+					return
+				}
+				_ = relay.Serve(ctx, conn) // what goes wrong is the client's to know
+			})
+		}
+	})
+	return func() {
+		cancel()
+		l.Close()
+		group.Wait()
+		_ = os.Remove(filepath.Join(rec.Dir(), debugSocket))
+	}
+}
+
+// short names a file in a folder in a way that fits into a socket's address, which has
+// about a hundred bytes. done frees the name.
+func short(dir, name string) (path string, done func(), err error) {
+	path = filepath.Join(dir, name)
+	if len(path) < 100 {
+		return path, func() {}, nil
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	path = fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), name)
+	return path, func() { f.Close() }, nil
+}
+
+// listenIn listens on a Unix socket of mode 0600 in a folder that is its user's only.
+func listenIn(dir, name string) (*net.UnixListener, error) {
+	path, done, err := short(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(filepath.Join(dir, name), 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// attachPatience bounds how long joining a machine takes.
+const attachPatience = 5 * time.Second
+
+// Attach joins the machine of a run that runs now, one of the same user's, with as much
+// access as is asked for; withSecrets says that reading its secrets is meant. The
+// monitor is the caller's to disconnect, which changes nothing for the run.
+func (rt *Runtime) Attach(ctx context.Context, id string, access vmm.Access, withSecrets bool) (*vmm.Monitor, *record.Record, error) {
+	if err := mayDebug(rt.opts.Ceiling); err != nil {
+		return nil, nil, err
+	}
+	id, err := rt.runs.Find(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	rec, err := rt.runs.Get(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if rec.Status != record.Running {
+		return nil, nil, fmt.Errorf("attach to %s: it does not run any more (%s); `unitask runs ls --status running` lists those that do", id, rec.Status)
+	}
+	path, done, err := short(filepath.Join(rt.runs.Dir(), id), debugSocket)
+	if err != nil {
+		return nil, nil, fmt.Errorf("attach to %s: %w", id, err)
+	}
+	defer done()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, nil, fmt.Errorf("attach to %s: its machine can't be joined (not yet, not any more, or its ceiling has debug = false): %w", id, err)
+	}
+	monitor := vmm.NewMonitor(conn)
+	timed, cancel := context.WithTimeout(ctx, attachPatience)
+	defer cancel()
+	err = machine.SameUser(conn)
+	if err == nil {
+		err = monitor.ConnectContext(timed)
+	}
+	if err == nil && access != vmm.AccessRead {
+		err = monitor.Do(timed, "unitask-access", map[string]any{"access": access, "withSecrets": withSecrets}, nil)
+	}
+	if err != nil {
+		_ = monitor.Disconnect()
+		return nil, nil, fmt.Errorf("attach to %s: %w", id, err)
+	}
+	return monitor, rec, nil
+}
+
+// maxDump bounds a dump beyond the guest's memory: headers and notes.
+const maxDump = 64 << 20
+
+// Dump writes a machine's memory to a file as an ELF core, which gdb and crash read. The
+// machine stands still meanwhile. QEMU writes into a pipe: it can open no file.
+func Dump(ctx context.Context, monitor *vmm.Monitor, memoryMB int, to *os.File) (int64, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	defer w.Close()
+	stop := context.AfterFunc(ctx, func() { r.Close() })
+	defer stop()
+	if err := monitor.SendFile(ctx, "dump", w); err != nil {
+		return 0, err
+	}
+	w.Close()
+	type copied struct {
+		n   int64
+		err error
+	}
+	done := make(chan copied, 1)
+	limit := int64(memoryMB)<<20 + maxDump
+	go func() {
+		n, err := to.ReadFrom(&limited{r, limit})
+		done <- copied{n, err}
+	}()
+	if err := monitor.Do(ctx, "dump-guest-memory", map[string]any{"paging": false, "protocol": "fd:dump"}, nil); err != nil {
+		r.Close()
+		<-done
+		return 0, err
+	}
+	c := <-done
+	return c.n, c.err
+}
+
+// limited is a reader that fails beyond a limit.
+type limited struct {
+	r    *os.File
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return n, errors.New("more than the machine's memory")
+	}
+	return n, err
+}

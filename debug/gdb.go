@@ -1,0 +1,117 @@
+package debug
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// stub speaks gdb's remote protocol (gdb's manual, appendix E) with QEMU, as far as
+// stepping and breakpoints need it.
+type stub struct {
+	conn net.Conn
+
+	mu      sync.Mutex // one request at a time
+	packets chan string
+}
+
+// maxPacket bounds a packet of QEMU's, which announces 4 KiB.
+const maxPacket = 64 << 10
+
+func newStub(conn net.Conn) *stub {
+	s := &stub{conn: conn, packets: make(chan string, 64)}
+	go s.read() // until the connection ends
+	return s
+}
+
+// read passes on the packets; what stands between them (acknowledgements) is dropped.
+func (s *stub) read() {
+	defer close(s.packets)
+	r := bufio.NewReaderSize(s.conn, maxPacket)
+	for {
+		b, err := r.ReadByte()
+		if err != nil {
+			return
+		}
+		if b != '$' {
+			continue
+		}
+		body, err := r.ReadString('#')
+		if err != nil || len(body) > maxPacket {
+			return
+		}
+		if _, err := r.Discard(2); err != nil { // the checksum: the socket loses nothing
+			return
+		}
+		if _, err := s.conn.Write([]byte("+")); err != nil {
+			return
+		}
+		select {
+		case s.packets <- strings.TrimSuffix(body, "#"):
+		default: // nobody asks: it tells of a stop that QMP tells of too
+		}
+	}
+}
+
+// stubPatience bounds an answer of QEMU's.
+const stubPatience = 5 * time.Second
+
+// ask sends a packet and returns the answer to it.
+func (s *stub) ask(ctx context.Context, packet string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for drained := false; !drained; { // what came before is no answer
+		select {
+		case _, ok := <-s.packets:
+			if !ok {
+				return "", fmt.Errorf("gdb stub: the connection ended")
+			}
+		default:
+			drained = true
+		}
+	}
+	sum := byte(0)
+	for i := range len(packet) {
+		sum += packet[i]
+	}
+	if _, err := fmt.Fprintf(s.conn, "$%s#%02x", packet, sum); err != nil {
+		return "", fmt.Errorf("gdb stub: %w", err)
+	}
+	timed, cancel := context.WithTimeout(ctx, stubPatience)
+	defer cancel()
+	select {
+	case answer, ok := <-s.packets:
+		if !ok {
+			return "", fmt.Errorf("gdb stub: the connection ended")
+		}
+		if strings.HasPrefix(answer, "E") {
+			return "", fmt.Errorf("gdb stub: %s was refused: %s", packet, answer)
+		}
+		return answer, nil
+	case <-timed.Done():
+		return "", fmt.Errorf("gdb stub: no answer to %s", packet)
+	}
+}
+
+// step runs one instruction.
+func (s *stub) step(ctx context.Context) error {
+	_, err := s.ask(ctx, "s")
+	return err
+}
+
+// breakpoint sets, or takes away, a hardware breakpoint: it needs no page to be there yet.
+func (s *stub) breakpoint(ctx context.Context, set bool, address uint64) error {
+	verb := "z"
+	if set {
+		verb = "Z"
+	}
+	answer, err := s.ask(ctx, fmt.Sprintf("%s1,%x,1", verb, address))
+	if err == nil && answer != "OK" {
+		err = fmt.Errorf("gdb stub: breakpoint at %#x: %q", address, answer)
+	}
+	return err
+}

@@ -1,0 +1,306 @@
+package vmm
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Access is how much of a machine a relay gives away.
+type Access string
+
+const (
+	AccessRead   Access = "read"   // QMP's query-* and HMP's info: changes nothing
+	AccessMemory Access = "memory" // and the guest's memory may be read
+	AccessWrite  Access = "write"  // everything
+)
+
+// Relay serves QMP to others over the monitor of a machine, with less than all of its
+// commands. Any QMP client can speak with it; two commands are its own:
+//
+//	{"execute": "unitask-access", "arguments": {"access": "write"}}
+//
+// asks for more than the AccessRead that a connection begins with, and Grant decides.
+type Relay struct {
+	// Monitor is the machine's, of now.
+	Monitor func() *Monitor
+	// Grant decides whether a connection may have this access; an error is told to it.
+	Grant func(Access, json.RawMessage) error
+}
+
+// Bounds of a relay's connection.
+const (
+	maxRelayLine  = 1 << 20          // bytes of a command
+	relayCommand  = 10 * time.Minute // dump-guest-memory takes as long as its reader
+	relayPatience = 5 * time.Second  // for a client that does not read
+)
+
+// relayed is one connection.
+type relayed struct {
+	*Relay
+	monitor *Monitor
+	conn    *net.UnixConn
+	access  Access
+	writing sync.Mutex
+}
+
+// Serve speaks with one client until it goes, QEMU does, or ctx ends. It closes conn.
+func (r *Relay) Serve(ctx context.Context, conn *net.UnixConn) error {
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	monitor := r.Monitor()
+	if err := monitor.ConnectContext(ctx); err != nil {
+		return err
+	}
+	c := &relayed{Relay: r, monitor: monitor, conn: conn, access: AccessRead}
+	greeting := map[string]any{"QMP": map[string]any{"version": monitor.version, "capabilities": []string{}}}
+	if err := c.send(greeting); err != nil {
+		return err
+	}
+	events, err := monitor.Events(ctx)
+	if err != nil {
+		return err
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() {
+		for e := range events {
+			if c.send(e) != nil {
+				cancel()
+			}
+		}
+		conn.Close() // QEMU is gone, or we are
+	})
+	return c.serve(ctx)
+}
+
+// send writes one message.
+func (c *relayed) send(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(relayPatience))
+	_, err = c.conn.Write(append(text, '\r', '\n'))
+	return err
+}
+
+// serve answers commands, one after the other as QEMU does.
+func (c *relayed) serve(ctx context.Context) error {
+	in := &rightsReader{conn: c.conn}
+	defer in.drop()
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxRelayLine)
+	for lines.Scan() {
+		if strings.TrimSpace(lines.Text()) == "" {
+			continue
+		}
+		var cmd struct {
+			Execute   string          `json:"execute"`
+			Arguments json.RawMessage `json:"arguments"`
+			ID        json.RawMessage `json:"id,omitempty"`
+		}
+		reply := map[string]any{}
+		if err := json.Unmarshal(lines.Bytes(), &cmd); err != nil || cmd.Execute == "" {
+			err = errors.New("not a QMP command: send {\"execute\": NAME, \"arguments\": {…}}")
+			reply["error"] = failure(err)
+		} else if result, err := c.execute(ctx, in, cmd.Execute, cmd.Arguments); err != nil {
+			reply["error"] = failure(err)
+		} else {
+			reply["return"] = result
+		}
+		if cmd.ID != nil {
+			reply["id"] = cmd.ID
+		}
+		if err := c.send(reply); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func failure(err error) map[string]string {
+	var refused *CommandError
+	if errors.As(err, &refused) {
+		return map[string]string{"class": refused.Class, "desc": refused.Desc}
+	}
+	return map[string]string{"class": "GenericError", "desc": err.Error()}
+}
+
+// execute runs one command.
+func (c *relayed) execute(ctx context.Context, in *rightsReader, name string, args json.RawMessage) (json.RawMessage, error) {
+	empty := json.RawMessage("{}")
+	switch name {
+	case "qmp_capabilities":
+		return empty, nil
+	case "unitask-access":
+		var want struct {
+			Access Access `json:"access"`
+		}
+		if err := json.Unmarshal(args, &want); err != nil {
+			return nil, fmt.Errorf("unitask-access: %w", err)
+		}
+		switch want.Access {
+		case AccessRead, AccessMemory, AccessWrite:
+		default:
+			return nil, fmt.Errorf("unitask-access %q: use read, memory or write", want.Access)
+		}
+		if want.Access != AccessRead {
+			if err := c.Grant(want.Access, args); err != nil {
+				return nil, err
+			}
+		}
+		c.access = want.Access
+		return empty, nil
+	}
+	if err := c.access.allows(name, args); err != nil {
+		return nil, err
+	}
+	timed, cancel := context.WithTimeout(ctx, relayCommand)
+	defer cancel()
+	if name == "getfd" {
+		return empty, c.getfd(timed, in, args)
+	}
+	var result json.RawMessage
+	var arguments any
+	if len(args) > 0 {
+		arguments = args
+	}
+	err := c.monitor.Do(timed, name, arguments, &result)
+	return result, err
+}
+
+// getfd passes on a descriptor that came with the command.
+func (c *relayed) getfd(ctx context.Context, in *rightsReader, args json.RawMessage) error {
+	f := in.take()
+	if f == nil {
+		return errors.New("getfd: no descriptor came with it")
+	}
+	defer f.Close()
+	var named struct {
+		Name string `json:"fdname"`
+	}
+	if err := json.Unmarshal(args, &named); err != nil {
+		return err
+	}
+	return c.monitor.SendFile(ctx, named.Name, f)
+}
+
+// readsMemory are the HMP commands that show the guest's memory.
+var readsMemory = []string{"x", "xp", "gva2gpa", "gpa2hva"}
+
+// allows says why a command is refused at this access, nil if it is not.
+func (a Access) allows(name string, args json.RawMessage) error {
+	if a == AccessWrite || strings.HasPrefix(name, "query-") || name == "qom-list" || name == "qom-get" ||
+		name == "qom-list-types" || name == "qom-list-properties" || name == "device-list-properties" {
+		return nil
+	}
+	more := fmt.Errorf("%s changes the machine, and this console may only look: attach with --write", name)
+	memory := a == AccessMemory
+	switch name {
+	case "getfd", "dump-guest-memory":
+		if memory {
+			return nil
+		}
+		return fmt.Errorf("%s reads the guest's memory: attach with --memory", name)
+	case "human-monitor-command":
+		var hmp struct {
+			Line string `json:"command-line"`
+		}
+		if err := json.Unmarshal(args, &hmp); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		verb, _, _ := strings.Cut(strings.TrimSpace(hmp.Line), " ")
+		verb, _, _ = strings.Cut(verb, "/")
+		if verb == "info" {
+			return nil
+		}
+		for _, reads := range readsMemory {
+			if verb != reads {
+				continue
+			}
+			if memory {
+				return nil
+			}
+			return fmt.Errorf("hmp %s reads the guest's memory: attach with --memory", verb)
+		}
+		return fmt.Errorf("hmp %s may change the machine, and this console may only look: attach with --write", verb)
+	}
+	return more
+}
+
+// rightsReader reads a Unix socket and keeps the descriptors that come along, a few of
+// them at most.
+type rightsReader struct {
+	conn  *net.UnixConn
+	files []*os.File
+}
+
+// maxRights bounds the descriptors that a client has sent and not named.
+const maxRights = 4
+
+func (r *rightsReader) Read(p []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(4*maxRights))
+	n, oobn, _, _, err := r.conn.ReadMsgUnix(p, oob)
+	if oobn > 0 {
+		r.keep(oob[:oobn])
+	}
+	if n == 0 && err == nil {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (r *rightsReader) keep(oob []byte) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return
+	}
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			f := os.NewFile(uintptr(fd), "passed")
+			if len(r.files) >= maxRights {
+				f.Close()
+				continue
+			}
+			unix.CloseOnExec(fd)
+			r.files = append(r.files, f)
+		}
+	}
+}
+
+// take returns the oldest descriptor, nil without one.
+func (r *rightsReader) take() *os.File {
+	if len(r.files) == 0 {
+		return nil
+	}
+	f := r.files[0]
+	r.files = r.files[1:]
+	return f
+}
+
+func (r *rightsReader) drop() {
+	for _, f := range r.files {
+		f.Close()
+	}
+	r.files = nil
+}
