@@ -71,12 +71,12 @@ func TestLeasedMachine(t *testing.T) {
 	status := func(want string) {
 		t.Helper()
 		var got struct{ Status string }
-		if err := m.Monitor.Do(ctx, "query-status", nil, &got); err != nil || got.Status != want {
+		if err := m.Monitor().Do(ctx, "query-status", nil, &got); err != nil || got.Status != want {
 			t.Errorf("%q, not %q: %v", got.Status, want, err)
 		}
 	}
 	status("running")
-	if err := m.Monitor.ConnectContext(ctx); err != nil {
+	if err := m.Monitor().ConnectContext(ctx); err != nil {
 		t.Errorf("connecting again: %v", err)
 	}
 	conn, err := m.Connect(ctx, 0, func(context.Context, *guest.Conn) error { return nil })
@@ -87,11 +87,11 @@ func TestLeasedMachine(t *testing.T) {
 		t.Errorf("%+v", conn.Hello)
 	}
 	conn.Close()
-	if err := m.Monitor.Do(ctx, "stop", nil, nil); err != nil {
+	if err := m.Monitor().Do(ctx, "stop", nil, nil); err != nil {
 		t.Error(err)
 	}
 	status("paused")
-	if err := m.Monitor.Do(ctx, "quit", nil, nil); err != nil && !errors.Is(err, os.ErrClosed) {
+	if err := m.Monitor().Do(ctx, "quit", nil, nil); err != nil && !errors.Is(err, os.ErrClosed) {
 		t.Log(err) // QEMU may be gone before it has answered
 	}
 	for deadline := time.Now().Add(10 * time.Second); m.Alive(); time.Sleep(time.Millisecond) {

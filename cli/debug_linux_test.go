@@ -1,0 +1,201 @@
+package cli_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
+)
+
+// debugHome is a home for a debug session of a kernel; the test is skipped where its parts
+// are not there.
+func debugHome(t *testing.T, kernel image.Kernel) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots real machines; not in -short")
+	}
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kernel == image.Nanos {
+		if _, err := os.Stat(filepath.Join(base, "vendor", string(image.HostArch()), "nanos")); err != nil {
+			t.Skip("no Nanos kernel in the vendor store: it is in no package; unitask image vendor --nanos, or --from DIR")
+		}
+	}
+	testhome.Ready(t, base, kernel)
+	return testhome.New(t, base)
+}
+
+// unitaskIn is the command of this package, built by testscript.Main.
+func unitaskIn(t *testing.T, home string, args ...string) *exec.Cmd {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "unitask")
+	if out, err := exec.Command("go", "build", "-o", bin, "./unitask").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.Command(bin, args...)
+	cmd.Env = append(os.Environ(), "UNITASK_HOME="+home)
+	return cmd
+}
+
+// Debian's gdb joins a machine that stands still, is stopped at a breakpoint in the
+// kernel, and sees the registers, and on Nanos, whose kernel has symbols, names.
+func TestDebugGDB(t *testing.T) {
+	gdb, err := exec.LookPath("gdb")
+	if err != nil {
+		t.Skip("no gdb: hack/setup --test installs it")
+	}
+	for _, c := range []struct {
+		kernel image.Kernel
+		at     string
+		want   []string
+	}{
+		{image.Linux, "*0x1000000", []string{"Breakpoint 1, 0x0000000001000000", "rip            0x1000000"}},
+		{image.Nanos, "init_service", []string{"Breakpoint 1, ", "in init_service"}},
+	} {
+		t.Run(string(c.kernel), func(t *testing.T) {
+			cmd := unitaskIn(t, debugHome(t, c.kernel), "debug", "run", "--gdb", "--kernel", string(c.kernel), "--code", `console.log("hello")`)
+			hold, release, err := os.Pipe() // the console lives as long as its input
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer hold.Close()
+			defer release.Close()
+			cmd.Stdin = hold
+			said, err := cmd.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			init := ""
+			lines := bufio.NewScanner(said)
+			for init == "" && lines.Scan() {
+				_, init, _ = strings.Cut(lines.Text(), "gdb -x ")
+			}
+			if st, err := os.Stat(filepath.Join(filepath.Dir(init), "gdb.sock")); err != nil || st.Mode().Perm() != 0o600 {
+				t.Errorf("the socket: %v %v", st, err)
+			}
+			out, err := exec.Command("timeout", "60", gdb, "-nx", "-x", init, "-batch", "-ex", "hbreak "+c.at, "-ex", "continue", "-ex", "bt 4", "-ex", "info registers rip").CombinedOutput()
+			for _, want := range c.want {
+				if err != nil || !strings.Contains(string(out), want) {
+					t.Errorf("%v: no %q in\n%s", err, want, out)
+				}
+			}
+			release.Close()
+			for lines.Scan() {
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(filepath.Dir(init)); err == nil {
+				t.Errorf("%s is left", filepath.Dir(init))
+			}
+		})
+	}
+}
+
+// openTerminal returns a pseudo-terminal's two ends.
+func openTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminal: %v", err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slave.Close() })
+	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120}); err != nil {
+		t.Fatal(err)
+	}
+	return master, slave
+}
+
+// A person types: Tab completes, the arrow brings the last line back, also in the next
+// session; the guest's lines come in between, marked.
+func TestDebugTerminal(t *testing.T) {
+	home := debugHome(t, image.Linux)
+	session := func(steps ...string) {
+		t.Helper()
+		master, slave := openTerminal(t)
+		cmd := unitaskIn(t, home, "debug", "run", "--kernel", "linux", "--code", `console.log("from\x1b[2J inside")`)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		slave.Close()
+		screen := make(chan string, 1024)
+		go func() { // until the terminal is closed
+			defer close(screen)
+			buf := make([]byte, 4096)
+			for {
+				n, err := master.Read(buf)
+				if err != nil {
+					return
+				}
+				screen <- string(buf[:n])
+			}
+		}()
+		seen, timeout := "", time.After(patience)
+		for i := 0; i+1 < len(steps); i += 2 { // what is typed, and what then comes
+			if _, err := master.WriteString(steps[i]); err != nil {
+				t.Fatal(err)
+			}
+			for !strings.Contains(seen, steps[i+1]) {
+				select {
+				case text, ok := <-screen:
+					if !ok {
+						t.Fatalf("after %q the session ended:\n%s", steps[i], seen)
+					}
+					seen += text
+				case <-timeout:
+					t.Fatalf("after %q no %q:\n%q", steps[i], steps[i+1], seen)
+				}
+			}
+			_, seen, _ = strings.Cut(seen, steps[i+1])
+		}
+		for range screen {
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	const up = "\x1b[A"
+	session(
+		"", "(unitask) ",
+		"query-stat\t", "query-stats", // and query-status: both are shown
+		"us\r", `"status": "prelaunch"`,
+		up+"\r", `"status": "prelaunch"`,
+		"device-list-properties ty\t", "typename=",
+		"nothing\r", "not found",
+		"cont\r", `stdout| from\x1b[2J inside`,
+		"wait end 30s\r", "(unitask) ",
+		"quit\r", "\n",
+	)
+	session(
+		"", "(unitask) ",
+		up+up+up+"\r", "stdout| from", // cont, of the last session
+		"quit\r", "\n",
+	)
+}
