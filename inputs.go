@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
@@ -31,7 +32,7 @@ func ParseMount(s string) Mount {
 const DefaultDirMax = hostfiles.DefaultDirMax
 
 // outDir is where the code leaves what is to come back.
-const outDir = "/out"
+const outDir = contract.OutDir
 
 // asked is a file or folder that a request names, found and not opened.
 type asked struct {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
@@ -37,7 +38,7 @@ type program struct {
 }
 
 const (
-	defaultDir  = "/work"
+	defaultDir  = contract.WorkDir
 	defaultFile = "code.js"
 )
 
@@ -47,7 +48,7 @@ func checkCode(req Request) (program, error) {
 		return program{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
 	}
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, env: map[string]string{
-		"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/user",
+		"PATH": contract.SearchPath, "HOME": contract.HomeDir,
 	}}
 	arch, err := image.ParseArch(string(req.Arch))
 	if err != nil {
@@ -136,7 +137,7 @@ func checkGuestPath(field, p string) error {
 
 // reserved says that a path lies where the guest's own files are.
 func reserved(p string) bool {
-	for _, dir := range []string{"/dev", "/proc", "/sys", "/usr", "/lib", "/lib64", "/etc", "/bin", "/unitask", "/image", "/modules", "/init"} {
+	for _, dir := range strings.Split(contract.Reserved, ":") {
 		if p == dir || strings.HasPrefix(p, dir+"/") {
 			return true
 		}

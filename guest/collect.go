@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // Sink takes what the code left in /out, one after the other. An error of it ends
@@ -18,7 +20,7 @@ type Sink interface {
 }
 
 // kinds are the letters of an artifact's frame. What has none of them is irregular.
-var kinds = map[byte]os.FileMode{'f': 0, 'l': os.ModeSymlink, 'p': os.ModeNamedPipe, 's': os.ModeSocket}
+var kinds = map[byte]os.FileMode{contract.KindFile: 0, contract.KindLink: os.ModeSymlink, contract.KindPipe: os.ModeNamedPipe, contract.KindSocket: os.ModeSocket}
 
 // Collect asks for what the code left in /out. It may be called once, when the code
 // has ended and its End says that there is something. Where standard input was being
@@ -30,7 +32,7 @@ func (c *Conn) Collect(ctx context.Context, to Sink) error {
 	if f := c.feed.Load(); f != nil {
 		f.wait()
 	}
-	if err := c.send(frameCollect, nil); err != nil {
+	if err := c.send(contract.FrameCollect, nil); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -46,16 +48,16 @@ func (c *Conn) Collect(ctx context.Context, to Sink) error {
 			return err
 		case err != nil:
 			return ErrGone
-		case kind == frameArtifactsEnd:
+		case kind == contract.FrameArtifactsEnd:
 			return nil
-		case kind == frameArtifact && len(payload) > 5:
+		case kind == contract.FrameArtifact && len(payload) > contract.ArtifactHead:
 			what, known := kinds[payload[0]]
 			if !known {
 				what = os.ModeIrregular
 			}
 			file = what == 0
-			err = to.Begin(what, os.FileMode(binary.BigEndian.Uint32(payload[1:]))&os.ModePerm, string(payload[5:]))
-		case kind == frameArtifactData && file:
+			err = to.Begin(what, os.FileMode(binary.BigEndian.Uint32(payload[1:]))&os.ModePerm, string(payload[contract.ArtifactHead:]))
+		case kind == contract.FrameArtifactData && file:
 			err = to.Data(payload)
 		default:
 			err = violation("frame %q among the artifacts", kind)

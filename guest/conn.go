@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // Network is the way to the guest; netstack.Network is one.
@@ -32,12 +34,10 @@ type Network interface {
 	Done() <-chan struct{}
 }
 
-const agentPort = 7001
-
 // Hello is the agent's first frame.
 type Hello struct {
 	Version int    `json:"version"`
-	Kernel  string `json:"kernel"`
+	Kernel  string `json:"kernel"` // contract.KernelLinux or KernelNanos
 }
 
 // Start is what the code is started with.
@@ -103,18 +103,15 @@ func Await(ctx context.Context, n Network) error {
 		if err != nil {
 			return err
 		}
-		if string(p) == "UTD1" {
+		if string(p) == contract.WordBell {
 			return nil
 		}
 	}
 }
 
-const (
-	entropySize = 64
-	// askEvery is how long to wait for a datagram's answer before it is sent again:
-	// a clone's card takes a moment until it takes frames.
-	askEvery = 5 * time.Millisecond
-)
+// askEvery is how long to wait for a datagram's answer before it is sent again:
+// a clone's card takes a moment until it takes frames.
+const askEvery = 5 * time.Millisecond
 
 // Connect seeds the guest with the time and fresh entropy, dials its agent and
 // takes its hello.
@@ -122,7 +119,7 @@ func Connect(ctx context.Context, n Network) (*Conn, error) {
 	if err := seed(ctx, n); err != nil {
 		return nil, err
 	}
-	conn, err := n.DialGuest(ctx, agentPort)
+	conn, err := n.DialGuest(ctx, contract.AgentPort)
 	if err != nil {
 		return nil, err
 	}
@@ -131,14 +128,14 @@ func Connect(ctx context.Context, n Network) (*Conn, error) {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
 	kind, payload, err := c.read()
-	if err == nil && kind != frameHello {
+	if err == nil && kind != contract.FrameHello {
 		err = violation("frame %q before hello", kind)
 	}
 	if err == nil {
 		err = decode(payload, &c.Hello)
 	}
-	if err == nil && c.Hello.Version != Version {
-		err = violation("it speaks version %d, this is %d", c.Hello.Version, Version)
+	if err == nil && c.Hello.Version != contract.Version {
+		err = violation("it speaks version %d, this is %d", c.Hello.Version, contract.Version)
 	}
 	if err != nil {
 		c.Close()
@@ -165,13 +162,13 @@ func (c *Conn) watch(gone <-chan struct{}) {
 // seed sends seeds until one is acknowledged. The time in each is that of its
 // sending.
 func seed(ctx context.Context, n Network) error {
-	var m [4 + 8 + 8 + entropySize]byte
-	copy(m[:], "UTS1")
+	var m [4 + 8 + 8 + contract.EntropySize]byte
+	copy(m[:], contract.WordSeed)
 	if _, err := rand.Read(m[4:]); err != nil {
 		return err
 	}
 	err := ask(ctx, n, m[:], func(p []byte) bool {
-		return len(p) == 12 && string(p[:4]) == "UTA1" && bytes.Equal(p[4:], m[4:12])
+		return len(p) == 12 && string(p[:4]) == contract.WordSeeded && bytes.Equal(p[4:], m[4:12])
 	})
 	if err != nil {
 		return fmt.Errorf("seed the guest: %w", err)
@@ -229,15 +226,15 @@ func (c *Conn) send(kind byte, payload []byte) error {
 // content is read for regular files only. What is put is there when the code starts:
 // Start sends what is buffered.
 func (c *Conn) Put(f File, content io.Reader) error {
-	if len(f.Path) == 0 || f.Path[0] != '/' || len(f.Path) >= 4096 {
-		return fmt.Errorf("put %q: not an absolute path of less than 4096 bytes", f.Path)
+	if len(f.Path) == 0 || f.Path[0] != '/' || len(f.Path) >= contract.MaxPath {
+		return fmt.Errorf("put %q: not an absolute path of less than %d bytes", f.Path, contract.MaxPath)
 	}
-	kind, size := byte('f'), f.Size
+	kind, size := byte(contract.KindFile), f.Size
 	switch f.Mode.Type() {
 	case os.ModeDir:
-		kind, size = 'd', 0
+		kind, size = contract.KindDir, 0
 	case os.ModeSymlink:
-		kind, size = 'l', 0
+		kind, size = contract.KindLink, 0
 	case 0:
 	default:
 		return fmt.Errorf("put %s: neither a file, a folder nor a link", f.Path)
@@ -256,7 +253,7 @@ func (c *Conn) Put(f File, content io.Reader) error {
 	p = binary.BigEndian.AppendUint64(p, uint64(mtime))
 	p = binary.BigEndian.AppendUint16(p, uint16(len(f.Path)))
 	p = append(append(p, f.Path...), f.Target...)
-	if err := c.write(frameFile, p); err != nil {
+	if err := c.write(contract.FrameFile, p); err != nil {
 		return fmt.Errorf("put %s: %w", f.Path, err)
 	}
 	for size > 0 {
@@ -264,7 +261,7 @@ func (c *Conn) Put(f File, content io.Reader) error {
 		if err != nil {
 			return &ContentError{f.Path, err}
 		}
-		if err := c.write(frameData, c.buf[:n]); err != nil {
+		if err := c.write(contract.FrameData, c.buf[:n]); err != nil {
 			return fmt.Errorf("put %s: %w", f.Path, err)
 		}
 		size -= int64(n)
@@ -284,7 +281,7 @@ func (e *ContentError) Unwrap() error { return e.Err }
 
 // write buffers a frame.
 func (c *Conn) write(kind byte, payload []byte) error {
-	var h [headerSize]byte
+	var h [contract.HeaderSize]byte
 	binary.BigEndian.PutUint32(h[:], uint32(len(payload)))
 	h[4] = kind
 	_, err := c.w.Write(h[:])
@@ -304,7 +301,7 @@ func (c *Conn) Relay(ports []uint16) error {
 	for _, port := range ports {
 		p = binary.BigEndian.AppendUint16(p, port)
 	}
-	if err := c.send(frameRelay, p); err != nil {
+	if err := c.send(contract.FrameRelay, p); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
 	return nil
@@ -319,7 +316,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	}
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
-	if err := c.send(frameStart, text); err != nil {
+	if err := c.send(contract.FrameStart, text); err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
 	kind, payload, err := c.read()
@@ -328,11 +325,11 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 		return fmt.Errorf("start: %w", context.Cause(ctx))
 	case err != nil:
 		return fmt.Errorf("start: %w", err)
-	case kind == frameExit:
+	case kind == contract.FrameExit:
 		return ErrGone
-	case kind == frameStderr:
+	case kind == contract.FrameStderr:
 		return violation("Node printed before the code was started: %.500q", payload)
-	case kind != frameStarted:
+	case kind != contract.FrameStarted:
 		return violation("frame %q before the code was started", kind)
 	}
 	return nil
@@ -340,7 +337,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 
 // startFrame is a start with fresh entropy.
 func startFrame(s Start, rehearsal string) ([]byte, error) {
-	var entropy [entropySize]byte
+	var entropy [contract.EntropySize]byte
 	if _, err := rand.Read(entropy[:]); err != nil {
 		return nil, err
 	}
@@ -355,8 +352,8 @@ func startFrame(s Start, rehearsal string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(text) > maxFrame {
-		return nil, fmt.Errorf("start: arguments and environment take %d bytes; %d is the most", len(text), maxFrame)
+	if len(text) > contract.MaxFrame {
+		return nil, fmt.Errorf("start: arguments and environment take %d bytes; %d is the most", len(text), contract.MaxFrame)
 	}
 	return text, nil
 }
@@ -394,11 +391,11 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 			return End{}, ErrGone
 		}
 		switch kind {
-		case frameStdout:
+		case contract.FrameStdout:
 			_, err = stdout.Write(payload)
-		case frameStderr:
+		case contract.FrameStderr:
 			_, err = stderr.Write(payload)
-		case frameExit:
+		case contract.FrameExit:
 			return decodeEnd(payload)
 		default:
 			err = violation("frame %q while the code runs", kind)

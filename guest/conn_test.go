@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // wire is a Network whose guest is a function: what it does with its end of the
@@ -31,7 +33,7 @@ func (w *wire) SendDatagram(p []byte) {
 	if w.seeds++; w.seeds <= w.deaf {
 		return
 	}
-	ack := append([]byte("UTA1"), p[4:12]...)
+	ack := append([]byte(contract.WordSeeded), p[4:12]...)
 	if w.mangle != nil {
 		ack = w.mangle(ack)
 	}
@@ -134,7 +136,7 @@ func TestSeed(t *testing.T) {
 		"another nonce":  func(p []byte) []byte { p[5] ^= 1; return p },
 		"too short":      func(p []byte) []byte { return p[:8] },
 		"too long":       func(p []byte) []byte { return append(p, 0) },
-		"something else": func([]byte) []byte { return []byte("UTD1") },
+		"something else": func([]byte) []byte { return []byte(contract.WordBell) },
 		"empty":          func([]byte) []byte { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,8 +199,14 @@ func TestStream(t *testing.T) {
 		end  End
 		err  any // nil, an error to be Is, or *ProtocolError
 	}{
-		"ends well":              {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":7,"signal":0,"oom":false}`) }, End{Code: 7}, nil},
-		"out of memory":          {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":0,"signal":9,"oom":true}`) }, End{Signal: 9, OOM: true}, nil},
+		"ends well": {func(c net.Conn) {
+			sendFrame(c, 'o', "a")
+			sendFrame(c, 'x', `{"code":7,"signal":0,"oom":false,"out":false}`)
+		}, End{Code: 7}, nil},
+		"out of memory": {func(c net.Conn) {
+			sendFrame(c, 'o', "a")
+			sendFrame(c, 'x', `{"code":0,"signal":9,"oom":true,"out":false}`)
+		}, End{Signal: 9, OOM: true}, nil},
 		"exit code 256":          {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":256}`) }, End{}, new(*ProtocolError)},
 		"exit code of a million": {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"code":1e6}`) }, End{}, new(*ProtocolError)},
 		"negative signal":        {func(c net.Conn) { sendFrame(c, 'o', "a"); sendFrame(c, 'x', `{"signal":-1}`) }, End{}, new(*ProtocolError)},
@@ -317,7 +325,7 @@ func TestStartTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.Start(t.Context(), Start{Argv: []string{strings.Repeat("x", maxFrame)}}); err == nil || !strings.Contains(err.Error(), "arguments and environment") {
+	if err := c.Start(t.Context(), Start{Argv: []string{strings.Repeat("x", contract.MaxFrame)}}); err == nil || !strings.Contains(err.Error(), "arguments and environment") {
 		t.Errorf("%v", err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // feed sends standard input to the guest. Two goroutines share the work: one reads,
@@ -16,9 +18,6 @@ type feed struct {
 	done     chan struct{} // closed when the writer has ended
 	deadline func(time.Time) error
 }
-
-// feedChunk is the most bytes of standard input in one frame.
-const feedChunk = 64 << 10
 
 func startFeed(c *Conn, stdin io.Reader) *feed {
 	f := &feed{stopped: make(chan struct{}), done: make(chan struct{})}
@@ -38,7 +37,7 @@ func startFeed(c *Conn, stdin io.Reader) *feed {
 // read passes on what it reads, and closes chunks when there is no more. The writer has done with
 // a chunk when it takes the next one, so two buffers in turn are enough.
 func (f *feed) read(stdin io.Reader, chunks chan<- []byte) {
-	var buffers [2][feedChunk]byte
+	var buffers [2][contract.MaxChunk]byte
 	for i := 0; ; i = 1 - i {
 		n, err := stdin.Read(buffers[i][:])
 		if n > 0 {
@@ -65,10 +64,10 @@ func (f *feed) write(c *Conn, chunks <-chan []byte) {
 			return
 		case chunk, more := <-chunks:
 			if !more {
-				_ = c.send(frameStdinEnd, nil)
+				_ = c.send(contract.FrameStdinEnd, nil)
 				return
 			}
-			if c.send(frameStdin, chunk) != nil {
+			if c.send(contract.FrameStdin, chunk) != nil {
 				return
 			}
 		}

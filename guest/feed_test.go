@@ -19,6 +19,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // gvisorPair returns a connected pair of gVisor's TCP connections, which is what a
@@ -70,12 +72,12 @@ func withGuestOver(t *testing.T, host, inside net.Conn, guest func(net.Conn)) *w
 
 // hostFrame reads one of the host's frames; an error is a malformed frame.
 func hostFrame(c net.Conn) (kind byte, payload []byte, err error) {
-	var h [headerSize]byte
+	var h [contract.HeaderSize]byte
 	if _, err := io.ReadFull(c, h[:]); err != nil {
 		return 0, nil, err
 	}
 	n := binary.BigEndian.Uint32(h[:4])
-	if n > maxFrame || !strings.ContainsRune("FDLSIZA", rune(h[4])) {
+	if n > contract.MaxFrame || !strings.ContainsRune("FDLSIZA", rune(h[4])) {
 		return 0, nil, fmt.Errorf("the host broke the protocol: a frame of type %q with %d bytes", h[4], n)
 	}
 	payload = make([]byte, n)
@@ -105,7 +107,11 @@ func start(t *testing.T, w *wire) *Conn {
 // A program that ends while standard input is being sent leaves its artifacts: no
 // frame of the feed is cut by the one that asks for them.
 func TestCollectWhileStdinIsSent(t *testing.T) {
-	for round := range 100 {
+	rounds := 100
+	if testing.Short() {
+		rounds = 20
+	}
+	for round := range rounds {
 		host, inside := gvisorPair(t)
 		broken := make(chan error, 1)
 		c := start(t, withGuestOver(t, host, inside, func(inside net.Conn) {
@@ -116,9 +122,9 @@ func TestCollectWhileStdinIsSent(t *testing.T) {
 				case err != nil:
 					broken <- err
 					return
-				case kind == frameStart:
+				case kind == contract.FrameStart:
 					sendFrame(inside, 's', "")
-				case kind == frameStdin:
+				case kind == contract.FrameStdin:
 					// Ends when a few more are on their way, and takes them in
 					// only then, as a program does that had not read them.
 					sendFrame(inside, 'x', `{"code":0,"signal":0,"oom":false,"out":true}`)
@@ -153,12 +159,12 @@ func drainUntilCollect(c net.Conn) error {
 		switch {
 		case err != nil:
 			return err
-		case kind == frameCollect && len(payload) == 0:
+		case kind == contract.FrameCollect && len(payload) == 0:
 			sendFrame(c, 'a', "f\x00\x00\x00\x00a.txt")
 			sendFrame(c, 'd', "x")
 			sendFrame(c, 'z', "")
 			return nil
-		case kind != frameStdin:
+		case kind != contract.FrameStdin:
 			return fmt.Errorf("a frame of type %q among standard input", kind)
 		}
 	}
@@ -184,7 +190,7 @@ func TestCollectFromADeafGuest(t *testing.T) {
 		t.Errorf("collect: %v", err)
 	}
 	c.Close()
-	if err := c.send(frameCollect, nil); err == nil {
+	if err := c.send(contract.FrameCollect, nil); err == nil {
 		t.Error("sent on a closed conversation")
 	}
 }

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
-// The conversation, both ends (agent/agent.c has the other).
+// The conversation, both ends (agent/agent.c has the other; contract/contract.go has
+// the letters and limits).
 //
-// Before there is a connection, single UDP datagrams between port 7001 on both
+// Before there is a connection, single UDP datagrams between AgentPort on both
 // sides:
 //
 //	UTD1                            guest → host: the bell; I am ready
@@ -24,41 +27,30 @@ import (
 //
 // Then one TCP connection that the host dials, and frames on it: payload length
 // (4 bytes, big-endian), type (1 byte), payload. All numbers are big-endian.
+//
+//	host to guest
+//	F file          kind:1 owner:1 mode:4 size:8 mtime:8 pathlen:2 path [link target]
+//	D data          part of the file announced last
+//	L relay         ports (2 bytes each) of the loopback that lead to the gateway
+//	S start         JSON, see Start
+//	I stdin         bytes for standard input
+//	Z end of stdin
+//	A collect       after the exit: send what lies in /out
+//
+//	guest to host
+//	h hello         JSON, see Hello
+//	s started       the start was taken, entropy included; user code is next
+//	o e output      bytes of standard output, of standard error
+//	x exit          JSON, see End
+//	w rehearsed     the rehearsal's program has ended
+//	a artifact      kind:1 mode:4 path below /out, of something in it
+//	d data          part of the file announced last
+//	z end of artifacts
+
+// Limits on what the guest says.
 const (
-	// Host to guest.
-	frameFile     = 'F' // kind:1 owner:1 mode:4 size:8 mtime:8 pathlen:2 path [link target]
-	frameData     = 'D' // part of the file announced last
-	frameRelay    = 'L' // ports (2 bytes each) of the loopback that lead to the gateway
-	frameStart    = 'S' // JSON, see Start
-	frameStdin    = 'I' // bytes for standard input
-	frameStdinEnd = 'Z'
-	frameCollect  = 'A' // after the exit: send what lies in /out
-
-	// Guest to host.
-	frameHello   = 'h' // JSON, see Hello
-	frameStarted = 's' // the start was taken, entropy included; user code is next
-	frameStdout  = 'o'
-	frameStderr  = 'e'
-	frameExit    = 'x' // JSON, see End
-
-	frameRehearsed = 'w' // the rehearsal's program has ended
-
-	frameArtifact     = 'a' // kind:1 mode:4 path below /out, of something in it
-	frameArtifactData = 'd' // bytes of the file announced last
-	frameArtifactsEnd = 'z'
-)
-
-// Version is the protocol's version, in hello.
-const Version = 1
-
-// Limits on a frame.
-const (
-	headerSize = 5
-	// maxFrame bounds a payload in either direction; the agent has a buffer of
-	// that size. The guest's own frames are 64 KiB at most.
-	maxFrame = 1 << 20
 	// maxArtifact bounds an artifact's name and what comes before it.
-	maxArtifact = 5 + 4096
+	maxArtifact = contract.ArtifactHead + contract.MaxPath
 	// maxJSON bounds a frame that we decode: a hello or an exit.
 	maxJSON = 4 << 10
 )
@@ -75,7 +67,7 @@ func violation(format string, args ...any) error {
 // readFrame reads one frame; the payload is valid until buf is used again. A
 // length is checked before anything is read or grown.
 func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err error) {
-	var h [headerSize]byte
+	var h [contract.HeaderSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
 			err = io.EOF
@@ -84,12 +76,12 @@ func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err e
 	}
 	n := binary.BigEndian.Uint32(h[:4])
 	kind = h[4]
-	limit := uint32(maxFrame)
+	limit := uint32(contract.MaxFrame)
 	switch kind {
-	case frameStdout, frameStderr, frameArtifactData:
-	case frameHello, frameExit, frameStarted, frameRehearsed, frameArtifactsEnd:
+	case contract.FrameStdout, contract.FrameStderr, contract.FrameArtifactData:
+	case contract.FrameHello, contract.FrameExit, contract.FrameStarted, contract.FrameRehearsed, contract.FrameArtifactsEnd:
 		limit = maxJSON
-	case frameArtifact:
+	case contract.FrameArtifact:
 		limit = maxArtifact
 	default:
 		return 0, nil, buf, violation("a frame of unknown type %#02x", kind)

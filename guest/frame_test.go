@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 func TestReadFrame(t *testing.T) {
@@ -45,7 +47,7 @@ func FuzzReadFrame(f *testing.F) {
 		var buf, back []byte
 		for {
 			kind, payload, grown, err := readFrame(r, buf)
-			if cap(grown) > maxFrame {
+			if cap(grown) > contract.MaxFrame {
 				t.Fatalf("%d bytes of buffer", cap(grown))
 			}
 			if err != nil {

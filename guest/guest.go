@@ -13,5 +13,5 @@ import "embed"
 
 // Sources holds the sources of the guest's own programs.
 //
-//go:embed agent/*.[ch] init/*.c nanos/*.[ch] node/addon/*.c
+//go:embed agent/*.[ch] contract/*.h init/*.c nanos/*.[ch] node/addon/*.c
 var Sources embed.FS

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // rehearsals counts them, to tell their programs apart.
@@ -31,7 +33,7 @@ func Rehearse(ctx context.Context, n Network, program string, last bool) error {
 }
 
 func rehearse(ctx context.Context, n Network, program, kind string) error {
-	if err := ask(ctx, n, []byte("UTW1"), func(p []byte) bool { return string(p) == "UTW1" }); err != nil {
+	if err := ask(ctx, n, []byte(contract.WordRehearse), func(p []byte) bool { return string(p) == contract.WordRehearse }); err != nil {
 		return err
 	}
 	c, err := Connect(ctx, n)
@@ -58,7 +60,7 @@ func rehearse(ctx context.Context, n Network, program, kind string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.send(frameStart, text); err != nil {
+	if err := c.send(contract.FrameStart, text); err != nil {
 		return err
 	}
 	for {
@@ -66,17 +68,17 @@ func rehearse(ctx context.Context, n Network, program, kind string) error {
 		if err != nil {
 			return err
 		}
-		if frame == frameRehearsed {
+		if frame == contract.FrameRehearsed {
 			break
 		}
-		if frame != frameStdout && frame != frameStderr {
+		if frame != contract.FrameStdout && frame != contract.FrameStderr {
 			return violation("frame %q in a rehearsal", frame)
 		}
 	}
 	c.Close()
 	for {
 		p, err := n.ReceiveDatagram(ctx)
-		if err != nil || string(p) == "UTX1" {
+		if err != nil || string(p) == contract.WordForgotten {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image/tfs"
 )
 
@@ -47,7 +48,7 @@ func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, dir := range []string{"/tmp", "/out", "/work", "/home/user"} {
+	for _, dir := range []string{"/tmp", contract.OutDir, contract.WorkDir, contract.HomeDir} {
 		t.dir(dir, 0o777)
 	}
 	// Nanos makes only a few files of /proc itself. Without these, os.cpus() is
@@ -81,11 +82,11 @@ func nanosRoot(p Payload, klibs bool) tfs.Tuple {
 		{Name: "program", Value: p.Program},
 		{Name: "arguments", Value: args},
 		{Name: "environment", Value: env},
-		{Name: "cwd", Value: "/work"},
+		{Name: "cwd", Value: contract.WorkDir},
 		// The one address, without DHCP's round trip; an Ethernet's MTU and not
 		// the 1460 that Nanos starts from.
 		{Name: "en1", Value: tfs.Tuple{
-			{Name: "ipaddr", Value: guestAddr}, {Name: "netmask", Value: "255.255.255.0"}, {Name: "gateway", Value: gatewayAddr}, {Name: "mtu", Value: "1500"}}},
+			{Name: "ipaddr", Value: contract.GuestIP}, {Name: "netmask", Value: contract.Netmask}, {Name: "gateway", Value: contract.GatewayIP}, {Name: "mtu", Value: "1500"}}},
 		// The machine ends with the program, and its status says how.
 		{Name: "debug_exit", Value: "t"},
 	}

@@ -10,13 +10,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
-)
 
-// Paths and addresses inside the guest that the guest's programs know as well.
-const (
-	execFile    = "/unitask/lib/exec" // how PID 1 starts the program (guest/init)
-	guestAddr   = "10.0.2.15"         // the one address that netstack serves
-	gatewayAddr = "10.0.2.2"          // netstack's own address, and the resolver's
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // Payload is the language that images run: what it is made of and how it is started.
@@ -76,13 +71,13 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	for name, text := range s.payload.Files {
 		t.text(name, text)
 	}
-	t.text(execFile, s.payload.execText())
-	t.text("/etc/passwd", "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n")
-	t.text("/etc/group", "root:x:0:\nuser:x:1000:\n")
-	t.text("/etc/hosts", "127.0.0.1 localhost unitask\n::1 localhost\n")
-	t.text("/etc/hostname", "unitask\n")
+	t.text(contract.ExecFile, s.payload.execText())
+	t.text("/etc/passwd", fmt.Sprintf("root:x:0:0:root:/:/bin/sh\nuser:x:%d:%[1]d:user:%s:/bin/sh\n", contract.UserID, contract.HomeDir))
+	t.text("/etc/group", fmt.Sprintf("root:x:0:\nuser:x:%d:\n", contract.UserID))
+	t.text("/etc/hosts", "127.0.0.1 localhost "+contract.Hostname+"\n::1 localhost\n")
+	t.text("/etc/hostname", contract.Hostname+"\n")
 	t.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
-	t.text("/etc/resolv.conf", "nameserver "+gatewayAddr+"\noptions timeout:2 attempts:1\n")
+	t.text("/etc/resolv.conf", "nameserver "+contract.GatewayIP+"\noptions timeout:2 attempts:1\n")
 	return t, parts, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/vmm"
@@ -162,9 +163,9 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	if spec.Image.Kernel != image.Linux {
 		return cfg // it takes no command line
 	}
-	cfg.Boot.Append += " unitask.arg=" + s.opts.Program.Arg(spec.MemoryMB)
+	cfg.Boot.Append += " " + contract.BootArg + s.opts.Program.Arg(spec.MemoryMB)
 	if spec.Fresh {
-		cfg.Boot.Append += " unitask.lazy"
+		cfg.Boot.Append += " " + contract.BootLazy
 	}
 	if khz := s.tscKHz(); khz > 0 && spec.Accel == vmm.TCG && spec.Image.Arch == image.AMD64 {
 		// Under TCG the guest's TSC is the host's. Without this, and without an

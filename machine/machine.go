@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/vmm"
@@ -185,7 +186,7 @@ const afterlifeWait = 2 * time.Second
 
 // exitUnknown and above are statuses that init and the kernels use for their own
 // failures.
-const exitUnknown = 125
+const exitUnknown = contract.ExitUnknown
 
 // Afterlife finds out how the code ended when the agent could not tell: from the
 // kernel's last words, or from the status that the machine ended with. The error is

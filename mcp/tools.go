@@ -22,6 +22,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -278,7 +279,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 }
 
 // remoteDir is the working directory of remote callers' code, inside.
-const remoteDir = "/work"
+const remoteDir = contract.WorkDir
 
 // mount takes relative paths from the server's folder. They are at the same path inside,
 // or for remote callers below remoteDir.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // ControlPort is the UDP port on both sides for single datagrams between the
 // host and the guest's agent, before there is a connection.
-const ControlPort = 7001
+const ControlPort = contract.AgentPort
 
 // controlQueue bounds datagrams that nobody has read; more are dropped.
 const controlQueue = 8

@@ -35,19 +35,28 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/socketpair"
 	"github.com/unitask/unitask/netstack/broker"
 )
 
 // The guest's network, the same for every machine: one machine is one network.
 var (
-	GuestAddr   = netip.MustParseAddr("10.0.2.15")
-	GatewayAddr = netip.MustParseAddr("10.0.2.2") // also the guest's resolver
-	subnetMask  = net.CIDRMask(24, 32)
+	GuestAddr   = netip.MustParseAddr(contract.GuestIP)
+	GatewayAddr = netip.MustParseAddr(contract.GatewayIP) // also the guest's resolver
+	subnetMask  = net.IPMask(net.ParseIP(contract.Netmask).To4())
 
-	guestMAC   = net.HardwareAddr{0x52, 0x54, 0x00, 0x75, 0x74, 0x01}
-	gatewayMAC = net.HardwareAddr{0x52, 0x54, 0x00, 0x75, 0x74, 0x02}
+	guestMAC   = mustMAC(contract.GuestMAC)
+	gatewayMAC = mustMAC(contract.GatewayMAC)
 )
+
+func mustMAC(s string) net.HardwareAddr {
+	mac, err := net.ParseMAC(s)
+	if err != nil {
+		panic(err)
+	}
+	return mac
+}
 
 // Limits on what a guest can make us hold.
 const (

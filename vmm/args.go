@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // Boot is what a machine starts from. Paths are opened by QEMU.
@@ -47,11 +49,11 @@ type Spec struct {
 
 // GuestMAC is the address of every machine's network card: one machine is one
 // network, so it need not be unique, and a snapshot can keep it.
-const GuestMAC = "52:54:00:75:74:01"
+const GuestMAC = contract.GuestMAC
 
 // DebugExitPort is the I/O port of amd64's debug-exit device; writing v ends
 // QEMU with status v<<1|1.
-const DebugExitPort = 0x501
+const DebugExitPort = contract.DebugExitPort
 
 // sandboxOptions turn on all of the four groups of system calls that QEMU's own
 // filter can refuse. It refuses nothing else.

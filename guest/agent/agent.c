@@ -18,16 +18,13 @@
 #include <unistd.h>
 
 enum {
-	HEADER = 5,            // u32 length, u8 type
-	CHUNK = 64 << 10,      // most bytes of output in one frame
 	OUT_SIZE = 256 << 10,  // frames waiting for the host to read
 	BELL_MS = 50,          // between two rings until the host answers
-	PATH_LIMIT = 4096,
 	OUT_DEPTH = 64,        // of folders in /out
 	MAX_PIPE = 1 << 20,    // bytes
 };
 
-static uint8_t in_buf[HEADER + AGENT_MAX_FRAME];  // the frame being received
+static uint8_t in_buf[HEADER_SIZE + MAX_FRAME];  // the frame being received
 static size_t in_len;
 static uint8_t out_buf[OUT_SIZE];  // out_buf[out_off..out_len) waits to be sent
 static size_t out_off, out_len;
@@ -82,8 +79,8 @@ static void out_frame(uint8_t type, const void *data, size_t n)
 	uint8_t *p = out_buf + out_len;
 	put32(p, (uint32_t)n);
 	p[4] = type;
-	memcpy(p + HEADER, data, n);
-	out_len += HEADER + n;
+	memcpy(p + HEADER_SIZE, data, n);
+	out_len += HEADER_SIZE + n;
 }
 
 // out_flush sends what it can; -1 when the host is gone.
@@ -106,15 +103,15 @@ static int out_flush(int conn)
 // of bytes moved, 0 at the end of the stream, -1 when there is nothing now.
 static ssize_t pump(int fd, uint8_t type)
 {
-	if (out_room() < HEADER + CHUNK)
+	if (out_room() < HEADER_SIZE + MAX_CHUNK)
 		return -1;
 	uint8_t *p = out_buf + out_len;
-	ssize_t n = read(fd, p + HEADER, CHUNK);
+	ssize_t n = read(fd, p + HEADER_SIZE, MAX_CHUNK);
 	if (n <= 0)
 		return n;
 	put32(p, (uint32_t)n);
 	p[4] = type;
-	out_len += HEADER + (size_t)n;
+	out_len += HEADER_SIZE + (size_t)n;
 	return n;
 }
 
@@ -128,7 +125,7 @@ static int flush_streams(struct agent *a, int conn)
 		ssize_t n, left = fds[i] < 0 ? 0 : fcntl(fds[i], F_GETPIPE_SZ);
 		if (left < 0)  // Nanos does not tell
 			left = MAX_PIPE;
-		for (; left > 0 && (n = pump(fds[i], i == 0 ? 'o' : 'e')) > 0; left -= n)
+		for (; left > 0 && (n = pump(fds[i], i == 0 ? FRAME_STDOUT : FRAME_STDERR)) > 0; left -= n)
 			if (out_flush(conn) < 0)
 				return -1;
 	}
@@ -138,7 +135,7 @@ static int flush_streams(struct agent *a, int conn)
 // discard throws away what a stream holds: output of the time before the start.
 static void discard(int fd)
 {
-	static uint8_t junk[CHUNK];
+	static uint8_t junk[MAX_CHUNK];
 	while (read(fd, junk, sizeof junk) > 0)
 		;
 }
@@ -174,38 +171,37 @@ static void file_done(void)
 // target.
 static int on_file(struct agent *a, const uint8_t *p, size_t n)
 {
-	static char path[PATH_LIMIT], target[PATH_LIMIT];
-	enum { FIXED = 24 };
-	if (n < FIXED || file_fd >= 0)
+	static char path[MAX_PATH], target[MAX_PATH];
+	if (n < FILE_HEADER || file_fd >= 0)
 		return -1;
 	uint8_t kind = p[0], owner = p[1];
 	mode_t mode = get32(p + 2) & 07777;
 	uint64_t size = get64(p + 6);
 	uint64_t mtime = get64(p + 14);
 	size_t plen = get16(p + 22);
-	if (plen == 0 || plen >= sizeof path || n < FIXED + plen)
+	if (plen == 0 || plen >= sizeof path || n < FILE_HEADER + plen)
 		return -1;
-	memcpy(path, p + FIXED, plen);
+	memcpy(path, p + FILE_HEADER, plen);
 	path[plen] = 0;
 	make_parents(path);
 	switch (kind) {
-	case 'd':
+	case KIND_DIR:
 		if (mkdir(path, mode) < 0 && errno != EEXIST)
 			goto fail;
 		chmod(path, mode);
 		break;
-	case 'l': {
-		size_t tlen = n - FIXED - plen;
+	case KIND_LINK: {
+		size_t tlen = n - FILE_HEADER - plen;
 		if (tlen == 0 || tlen >= sizeof target)
 			return -1;
-		memcpy(target, p + FIXED + plen, tlen);
+		memcpy(target, p + FILE_HEADER + plen, tlen);
 		target[tlen] = 0;
 		unlink(path);
 		if (symlink(target, path) < 0)
 			goto fail;
 		break;
 	}
-	case 'f':
+	case KIND_FILE:
 		file_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 		if (file_fd < 0)
 			goto fail;
@@ -251,7 +247,7 @@ static void close_stdin(struct agent *a)
 static void feed_stdin(struct agent *a)
 {
 	while (stdin_off < stdin_len) {
-		ssize_t w = a->in_w < 0 ? -1 : write(a->in_w, in_buf + HEADER + stdin_off, stdin_len - stdin_off);
+		ssize_t w = a->in_w < 0 ? -1 : write(a->in_w, in_buf + HEADER_SIZE + stdin_off, stdin_len - stdin_off);
 		if (w < 0 && a->in_w >= 0 && errno == EINTR)
 			continue;
 		if (w < 0 && a->in_w >= 0 && errno == EAGAIN)
@@ -268,13 +264,13 @@ static void feed_stdin(struct agent *a)
 static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 {
 	switch (type) {
-	case 'F':
+	case FRAME_FILE:
 		return on_file(a, p, n);
-	case 'D':
+	case FRAME_DATA:
 		return on_data(a, p, n);
-	case 'L': {
-		uint16_t ports[AGENT_MAX_RELAYS];
-		if (started || n % 2 != 0 || n / 2 > AGENT_MAX_RELAYS)
+	case FRAME_RELAY: {
+		uint16_t ports[MAX_RELAYS];
+		if (started || n % 2 != 0 || n / 2 > MAX_RELAYS)
 			return -1;
 		for (size_t i = 0; i < n / 2; i++)
 			ports[i] = get16(p + 2 * i);
@@ -283,7 +279,7 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		dprintf(a->log, "unitask: cannot relay a port: %s\n", strerror(errno));
 		return -1;
 	}
-	case 'S':  // start
+	case FRAME_START:
 		if (a->lazy) {
 			a->lazy = 0;
 			a->spawn(a);
@@ -291,13 +287,13 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		discard(a->out_r);
 		discard(a->err_r);
 		started = 1;
-		return write_all(a->ctl, in_buf, HEADER + n);
-	case 'I':
+		return write_all(a->ctl, in_buf, HEADER_SIZE + n);
+	case FRAME_STDIN:
 		stdin_off = 0;
 		stdin_len = n;
 		feed_stdin(a);
 		return 0;
-	case 'Z':
+	case FRAME_STDIN_END:
 		close_stdin(a);
 		return 0;
 	}
@@ -308,12 +304,12 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 static int receive(struct agent *a, int conn)
 {
 	while (stdin_len == 0) {
-		size_t want = HEADER;
-		if (in_len >= HEADER) {
+		size_t want = HEADER_SIZE;
+		if (in_len >= HEADER_SIZE) {
 			uint32_t n = get32(in_buf);
-			if (n > AGENT_MAX_FRAME)
+			if (n > MAX_FRAME)
 				return -1;
-			want = HEADER + n;
+			want = HEADER_SIZE + n;
 		}
 		if (in_len < want) {
 			ssize_t r = recv(conn, in_buf + in_len, want - in_len, 0);
@@ -324,10 +320,10 @@ static int receive(struct agent *a, int conn)
 			in_len += (size_t)r;
 			continue;
 		}
-		if (in_len == HEADER && want > HEADER)
+		if (in_len == HEADER_SIZE && want > HEADER_SIZE)
 			continue;
 		in_len = 0;
-		if (on_frame(a, in_buf[4], in_buf + HEADER, want - HEADER) < 0)
+		if (on_frame(a, in_buf[4], in_buf + HEADER_SIZE, want - HEADER_SIZE) < 0)
 			return -1;
 	}
 	return 0;
@@ -350,15 +346,15 @@ static int take_datagram(struct agent *a, int udp, int ready)
 	struct sockaddr_in from;
 	socklen_t flen = sizeof from;
 	ssize_t n = recvfrom(udp, m, sizeof m, 0, (struct sockaddr *)&from, &flen);
-	if (n == 4 && memcmp(m, "UTW1", 4) == 0 && from.sin_addr.s_addr == a->gateway && ready && !a->lazy) {
+	if (n == 4 && memcmp(m, WORD_REHEARSE, 4) == 0 && from.sin_addr.s_addr == a->gateway && ready && !a->lazy) {
 		rehearsing = 1;
 		sendto(udp, m, 4, 0, (struct sockaddr *)&from, flen);
 		return 0;
 	}
-	if (n != 4 + 8 + 8 + AGENT_ENTROPY || memcmp(m, "UTS1", 4) != 0 || from.sin_addr.s_addr != a->gateway)
+	if (n != 4 + 8 + 8 + ENTROPY_SIZE || memcmp(m, WORD_SEED, 4) != 0 || from.sin_addr.s_addr != a->gateway)
 		return 0;
-	a->seed(m + 20, AGENT_ENTROPY, (int64_t)get64(m + 12));
-	memcpy(m, "UTA1", 4);
+	a->seed(m + 20, ENTROPY_SIZE, (int64_t)get64(m + 12));
+	memcpy(m, WORD_SEEDED, 4);
 	sendto(udp, m, 12, 0, (struct sockaddr *)&from, flen);
 	return 1;
 }
@@ -381,7 +377,7 @@ static int listen_socket(struct agent *a, int type)
 // out_empty says that there is nothing in /out.
 static int out_empty(void)
 {
-	DIR *d = opendir(AGENT_OUT);
+	DIR *d = opendir(OUT_DIR);
 	struct dirent *e;
 	int empty = 1;
 	while (d && empty && (e = readdir(d)) != NULL)
@@ -408,24 +404,24 @@ static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 		size_t n = strlen(e->d_name);
 		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
 			continue;
-		if (len + 1 + n >= PATH_LIMIT || fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		if (len + 1 + n >= MAX_PATH || fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 			continue;
-		memcpy(path + 5 + len, e->d_name, n);
+		memcpy(path + ARTIFACT_HEAD + len, e->d_name, n);
 		size_t end = len + n;
 		int fd = -1;
 		if (S_ISDIR(st.st_mode) && depth < OUT_DEPTH &&
 		    (fd = openat(dir, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) >= 0) {
-			path[5 + end] = '/';
+			path[ARTIFACT_HEAD + end] = '/';
 			r = send_tree(conn, fd, path, end + 1, depth + 1);
 			continue;
 		}
 		if (S_ISREG(st.st_mode))
 			fd = openat(dir, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		path[0] = fd >= 0 ? 'f' : S_ISLNK(st.st_mode) ? 'l' : S_ISFIFO(st.st_mode) ? 'p' : S_ISSOCK(st.st_mode) ? 's' : 'x';
+		path[0] = fd >= 0 ? KIND_FILE : S_ISLNK(st.st_mode) ? KIND_LINK : S_ISFIFO(st.st_mode) ? KIND_PIPE : S_ISSOCK(st.st_mode) ? KIND_SOCKET : KIND_OTHER;
 		put32((uint8_t *)path + 1, st.st_mode & 07777);
-		out_frame('a', path, 5 + end);
+		out_frame(FRAME_ARTIFACT, path, ARTIFACT_HEAD + end);
 		r = out_flush(conn);
-		while (r == 0 && fd >= 0 && pump(fd, 'd') > 0)
+		while (r == 0 && fd >= 0 && pump(fd, FRAME_ARTIFACT_DATA) > 0)
 			r = out_flush(conn);
 		if (fd >= 0)
 			close(fd);
@@ -436,11 +432,11 @@ static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 
 static int send_artifacts(int conn)
 {
-	static char path[5 + PATH_LIMIT];
-	int dir = open(AGENT_OUT, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	static char path[ARTIFACT_HEAD + MAX_PATH];
+	int dir = open(OUT_DIR, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir >= 0 && send_tree(conn, dir, path, 0, 0) < 0)
 		return -1;
-	out_frame('z', "", 0);
+	out_frame(FRAME_ARTIFACTS_END, "", 0);
 	return out_flush(conn);
 }
 
@@ -457,18 +453,18 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 		return;
 	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s,\"out\":%s}", end->code, end->signal,
 			 end->oom ? "true" : "false", out_empty() ? "false" : "true");
-	out_frame('x', json, (size_t)n);
+	out_frame(FRAME_EXIT, json, (size_t)n);
 	if (out_flush(conn) < 0)
 		return;
 	struct timeval wait = {.tv_sec = 5};
 	setsockopt(conn, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
 	for (;;) {  // frames of standard input may still be under way
-		size_t want = HEADER + (in_len >= HEADER ? get32(in_buf) : 0);
+		size_t want = HEADER_SIZE + (in_len >= HEADER_SIZE ? get32(in_buf) : 0);
 		if (want > sizeof in_buf)
 			return;
-		if (in_len >= HEADER && in_len == want) {
+		if (in_len >= HEADER_SIZE && in_len == want) {
 			in_len = 0;
-			if (in_buf[4] == 'A') {
+			if (in_buf[4] == FRAME_COLLECT) {
 				if (a->freeze)
 					a->freeze();
 				if (send_artifacts(conn) < 0)
@@ -493,7 +489,7 @@ static void forget(struct agent *a, int conn, int udp)
 	in_len = out_off = out_len = stdin_off = stdin_len = 0;
 	started = seeded = rehearsing = 0;
 	out_empty();  // what else an end takes
-	tell(a, udp, "UTX1");
+	tell(a, udp, WORD_FORGOTTEN);
 }
 
 // on_word handles what Node says: R it is ready, S it has started the user's code, W
@@ -510,18 +506,18 @@ static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_
 	}
 	if (n <= 0)
 		return 0;
-	if (n == 2 && c[0] == 'E' && conn >= 0) {
+	if (n == 2 && c[0] == CONTROL_EXIT && conn >= 0) {
 		*end = (struct agent_end){.code = c[1]};
 		return 1;
 	}
-	if (c[0] == 'R' && !*ready) {
+	if (c[0] == CONTROL_READY && !*ready) {
 		*ready = 1;
-		tell(a, udp, "UTD1");
-	} else if (c[0] == 'S' && conn >= 0 && !rehearsing && !told) {
+		tell(a, udp, WORD_BELL);
+	} else if (c[0] == CONTROL_STARTED && conn >= 0 && !rehearsing && !told) {
 		told = 1;
-		out_frame('s', "", 0);
-	} else if (c[0] == 'W' && conn >= 0 && rehearsing && flush_streams(a, conn) == 0) {
-		out_frame('w', "", 0);
+		out_frame(FRAME_STARTED, "", 0);
+	} else if (c[0] == CONTROL_REHEARSED && conn >= 0 && rehearsing && flush_streams(a, conn) == 0) {
+		out_frame(FRAME_REHEARSED, "", 0);
 	}
 	return 0;
 }
@@ -536,7 +532,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 	nonblocking(a->out_r, 1);
 	nonblocking(a->err_r, 1);
 	if (ready)
-		tell(a, udp, "UTD1");
+		tell(a, udp, WORD_BELL);
 	for (;;) {
 		enum { EVENT, CTL, OUT, ERR, UDP, LSN, CONN, IN, COUNT };
 		struct pollfd p[COUNT];
@@ -544,7 +540,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 			p[i] = (struct pollfd){.fd = -1};
 		p[EVENT] = (struct pollfd){a->event, POLLIN, 0};
 		p[CTL] = (struct pollfd){a->ctl, POLLIN, 0};
-		int room = conn < 0 || out_room() >= HEADER + CHUNK;
+		int room = conn < 0 || out_room() >= HEADER_SIZE + MAX_CHUNK;
 		if (room) {
 			p[OUT] = (struct pollfd){a->out_r, POLLIN, 0};
 			p[ERR] = (struct pollfd){a->err_r, POLLIN, 0};
@@ -562,7 +558,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 		if (n < 0 && errno != EINTR)
 			return -1;
 		if (n == 0 && conn < 0)
-			tell(a, udp, "UTD1");
+			tell(a, udp, WORD_BELL);
 		if (n < 0 || (n == 0 && conn < 0))
 			continue;
 		if (n == 0)
@@ -580,8 +576,8 @@ int agent_run(struct agent *a, struct agent_end *end)
 				close(lsn);
 				udp = lsn = -1;
 			}
-			int len = snprintf(hello, sizeof hello, "{\"version\":1,\"kernel\":\"%s\"}", a->kernel);
-			out_frame('h', hello, (size_t)len);
+			int len = snprintf(hello, sizeof hello, "{\"version\":%d,\"kernel\":\"%s\"}", VERSION, a->kernel);
+			out_frame(FRAME_HELLO, hello, (size_t)len);
 		}
 		if (p[CTL].revents && on_word(a, conn, udp, &ready, end)) {
 			finish(a, conn, end);
@@ -593,7 +589,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 			int *fd = i == OUT ? &a->out_r : &a->err_r;
 			if (!started) {
 				discard(*fd);
-			} else if (pump(*fd, i == OUT ? 'o' : 'e') == 0) {
+			} else if (pump(*fd, i == OUT ? FRAME_STDOUT : FRAME_STDERR) == 0) {
 				close(*fd);
 				*fd = -1;
 			}

@@ -9,18 +9,10 @@
 #ifndef UNITASK_AGENT_H
 #define UNITASK_AGENT_H
 
+#include "../contract/contract.h"
+
 #include <stddef.h>
 #include <stdint.h>
-
-enum {
-	AGENT_PORT = 7001,          // TCP for the conversation, UDP for bell and seed
-	AGENT_ENTROPY = 64,         // bytes of host randomness in a seed
-	AGENT_MAX_FRAME = 1 << 20,  // largest payload either side may send
-	AGENT_MAX_RELAYS = 256,     // ports of the loopback that lead to the host's
-};
-
-// AGENT_OUT is where the code leaves what is to come back.
-#define AGENT_OUT "/out"
 
 // How the program ended.
 struct agent_end {
@@ -31,7 +23,7 @@ struct agent_end {
 
 struct agent {
 	// Set by the owner before agent_run.
-	const char *kernel;    // "linux" or "nanos"
+	const char *kernel;    // KERNEL_LINUX or KERNEL_NANOS
 	uint32_t gateway;      // the host's address, network byte order
 	int in_w;              // write end of the program's stdin
 	int out_r, err_r;      // read ends of its stdout and stderr

@@ -37,7 +37,7 @@ struct pair {
 static struct {
 	int fd;
 	uint16_t port;
-} listeners[AGENT_MAX_RELAYS];
+} listeners[MAX_RELAYS];
 static size_t listener_count;
 static struct pair pairs[MAX_PAIRS];
 
@@ -146,7 +146,7 @@ static void serve(struct pair *p, short events0, short events1)
 
 void relay_run(uint32_t gateway)
 {
-	static struct pollfd polled[AGENT_MAX_RELAYS + 2 * MAX_PAIRS];
+	static struct pollfd polled[MAX_RELAYS + 2 * MAX_PAIRS];
 	for (int i = 0; i < MAX_PAIRS; i++)
 		pairs[i].fd[0] = pairs[i].fd[1] = -1;
 	for (;;) {

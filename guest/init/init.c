@@ -34,9 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { USER_ID = 1000, NOBODY_ID = 65534, DEBUG_EXIT_PORT = 0x501, CTL_FD = 3 };
-
-static const char *guest_ip = "10.0.2.15", *netmask = "255.255.255.0", *gateway_ip = "10.0.2.2";
+enum { CTL_FD = 3 };
 
 static pid_t node_pid = -1;
 static int child_in, child_out, child_err, child_ctl;  // Node's ends until it runs
@@ -51,7 +49,7 @@ static void die(const char *what)
 	sync();
 #if defined(__x86_64__)
 	if (ioperm(DEBUG_EXIT_PORT, 4, 1) == 0)
-		outl(125, DEBUG_EXIT_PORT);
+		outl(EXIT_UNKNOWN, DEBUG_EXIT_PORT);
 #endif
 	reboot(RB_AUTOBOOT);
 	for (;;)
@@ -123,18 +121,18 @@ static void network(void)
 {
 	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	interface_up(s, "lo", "127.0.0.1", "255.0.0.0");
-	interface_up(s, "eth0", guest_ip, netmask);
+	interface_up(s, "eth0", GUEST_IP, NETMASK);
 	struct rtentry rt = {0};
 	struct sockaddr_in *gw = (struct sockaddr_in *)&rt.rt_gateway;
 	gw->sin_family = AF_INET;
-	inet_pton(AF_INET, gateway_ip, &gw->sin_addr);
+	inet_pton(AF_INET, GATEWAY_IP, &gw->sin_addr);
 	rt.rt_dst.sa_family = rt.rt_genmask.sa_family = AF_INET;
 	rt.rt_flags = RTF_UP | RTF_GATEWAY;
 	if (ioctl(s, SIOCADDRT, &rt) < 0)
 		die("default route");
 	close(s);
 	put("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
-	sethostname("unitask", 7);
+	sethostname(HOSTNAME, strlen(HOSTNAME));
 }
 
 static void filesystems(void)
@@ -151,8 +149,8 @@ static void filesystems(void)
 	mount(NULL, "/sys", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	load_modules();
 	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
-	mkdir("/unitask", 0755);
-	static const char *dirs[] = {"/usr", "/lib", "/lib64", "/etc", "/unitask/lib"};
+	mkdir(UNITASK_DIR, 0755);
+	static const char *dirs[] = {"/usr", "/lib", "/lib64", "/etc", LIB_DIR};
 	for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
 		char src[64];
 		snprintf(src, sizeof src, "/image%s", dirs[i]);
@@ -164,10 +162,10 @@ static void filesystems(void)
 	must_mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
 	must_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
 	mkdir("/home", 0755);
-	mkdir("/home/user", 0755);
-	mkdir("/out", 0755);
+	mkdir(HOME_DIR, 0755);
+	mkdir(OUT_DIR, 0755);
 	chmod("/root", 0755);  // the kernel's own initramfs has it, with 0700
-	if (chown("/home/user", USER_ID, USER_ID) < 0 || chown("/out", USER_ID, USER_ID) < 0)
+	if (chown(HOME_DIR, USER_ID, USER_ID) < 0 || chown(OUT_DIR, USER_ID, USER_ID) < 0)
 		die("chown");
 	static const char *links[][2] = {{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"},
 					 {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"},
@@ -196,7 +194,7 @@ static void seed(const uint8_t *entropy, size_t n, int64_t now_ns)
 	clock_settime(CLOCK_REALTIME, &ts);
 	struct {
 		int entropy_count, buf_size;
-		uint8_t buf[AGENT_ENTROPY];
+		uint8_t buf[ENTROPY_SIZE];
 	} pool = {.entropy_count = (int)n * 8, .buf_size = (int)n};
 	memcpy(pool.buf, entropy, n);
 	int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
@@ -223,13 +221,11 @@ static void as_user(void)
 	setrlimit(RLIMIT_NOFILE, &files);
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	if (setgid(USER_ID) < 0 || setuid(USER_ID) < 0)
-		_exit(125);
+		_exit(EXIT_UNKNOWN);
 }
 
 // What to start, from the image (image/payload.go writes it): a path, the arguments,
 // and the environment, each string with a NUL behind it and each list with another.
-#define EXEC_FILE "/unitask/lib/exec"
-
 enum { EXEC_SIZE = 4096, EXEC_STRINGS = 32 };
 
 static char exec_text[EXEC_SIZE];
@@ -255,7 +251,7 @@ static void read_exec(void)
 	exec_path = exec_text;
 	// An argument of the machine's own, from the kernel's command line, stands
 	// before the others.
-	const char *own = kernel_arg("unitask.arg=");
+	const char *own = kernel_arg(BOOT_ARG);
 	char *env = take_list(exec_path + strlen(exec_path) + 1, exec_args);
 	if (own) {
 		memmove(exec_args + 2, exec_args + 1, EXEC_STRINGS * sizeof *exec_args);
@@ -283,10 +279,10 @@ static void spawn(struct agent *a)
 		syscall(SYS_close_range, 4, ~0U, 0);
 		setsid();
 		as_user();
-		if (chdir("/home/user") < 0)
-			_exit(125);
+		if (chdir(HOME_DIR) < 0)
+			_exit(EXIT_UNKNOWN);
 		execve(exec_path, exec_args, exec_env);
-		_exit(126);
+		_exit(EXIT_NO_EXEC);
 	}
 	node_pid = pid;
 	close(child_in);
@@ -303,7 +299,7 @@ static int relay(struct agent *a, const uint16_t *ports, size_t n)
 	pid_t pid = fork();
 	if (pid == 0) {
 		if (setgid(NOBODY_ID) < 0 || setuid(NOBODY_ID) < 0)
-			_exit(125);
+			_exit(EXIT_UNKNOWN);
 		relay_run(a->gateway);
 	}
 	return pid < 0 ? -1 : 0;
@@ -352,7 +348,7 @@ static void direct(const char *script)
 		as_user();
 		char *argv[] = {exec_args[0], (char *)script, NULL};
 		execve(exec_path, argv, exec_env);
-		_exit(126);
+		_exit(EXIT_NO_EXEC);
 	}
 	int status = 0;
 	waitpid(pid, &status, 0);
@@ -375,7 +371,7 @@ int main(void)
 	put("/proc/sys/kernel/printk", "1");
 	put("/proc/self/oom_score_adj", "-1000");
 	read_exec();
-	const char *script = kernel_arg("unitask.direct=");
+	const char *script = kernel_arg(BOOT_DIRECT);
 	if (script)
 		direct(script);
 
@@ -391,14 +387,14 @@ int main(void)
 		die("socketpair");
 	child_in = in[0], child_out = out[1], child_err = err[1], child_ctl = ctl[1];
 	struct agent a = {
-		.kernel = "linux",
-		.gateway = inet_addr(gateway_ip),
+		.kernel = KERNEL_LINUX,
+		.gateway = inet_addr(GATEWAY_IP),
 		.in_w = in[1],
 		.out_r = out[0],
 		.err_r = err[0],
 		.ctl = ctl[0],
 		.event = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK),
-		.lazy = strstr(cmdline, "unitask.lazy") != NULL,
+		.lazy = strstr(cmdline, BOOT_LAZY) != NULL,
 		.log = STDOUT_FILENO,
 		.owner = USER_ID,
 		.seed = seed,
@@ -414,7 +410,7 @@ int main(void)
 	if (agent_run(&a, &end) < 0) {
 		printf("unitask: node ended before its start: code %d, signal %d\n", end.code, end.signal);
 		fflush(stdout);
-		stop(125);
+		stop(EXIT_UNKNOWN);
 	}
-	stop(end.signal ? 128 + end.signal : end.code);
+	stop(end.signal ? EXIT_SIGNAL + end.signal : end.code);
 }

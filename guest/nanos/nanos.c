@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -51,7 +52,7 @@ static void on_program_exit(int code, void *arg)
 void nanos_signal(int sig)
 {
 	nanos_end(0, sig);
-	_exit(128 + sig);
+	_exit(EXIT_SIGNAL + sig);
 }
 
 static int nanos_ended(struct agent *a, struct agent_end *end)
@@ -81,7 +82,7 @@ static void nanos_seed(const uint8_t *entropy, size_t n, int64_t now_ns)
 // nanos_relay needs no relay: connect (libc.c) sends such connections to the gateway
 // itself. Nanos's loopback now and then stops for good when more than a window is
 // written at once, so the less goes over it the better.
-static uint16_t relayed[AGENT_MAX_RELAYS];
+static uint16_t relayed[MAX_RELAYS];
 static atomic_size_t relayed_count;
 
 int nanos_relayed(uint16_t port)
@@ -104,7 +105,7 @@ static void *run_agent(void *arg)
 {
 	struct agent_end end = {0};
 	agent_run(arg, &end);
-	_exit(125);
+	_exit(EXIT_UNKNOWN);
 	return NULL;
 }
 
@@ -123,7 +124,7 @@ int nanos_attach(void)
 	close(err[1]);
 	event_w = event[1];
 	a = (struct agent){
-		.kernel = "nanos",
+		.kernel = KERNEL_NANOS,
 		.again_ms = 50,
 		.gateway = inet_addr(GATEWAY_IP),
 		.in_w = in[1],

@@ -3,9 +3,9 @@
 #ifndef UNITASK_NANOS_H
 #define UNITASK_NANOS_H
 
-#include <stdint.h>
+#include "../contract/contract.h"
 
-#define GATEWAY_IP "10.0.2.2"
+#include <stdint.h>
 
 int is_nanos(void);
 

@@ -9,16 +9,21 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // Where Node lies in the guest, and what starts it.
 const (
 	Program = "/usr/bin/node"
-	Library = "/unitask/lib/shim.node" // addon/ with ../nanos and the agent; preloaded by the linker, too
-	preload = "/unitask/lib/preload.js"
+	// Library is addon/ with ../nanos and the agent; the linker preloads it, too.
+	Library = contract.Library
+	// Trusted holds certificates that TLS clients trust beside Node's own. It is
+	// empty until a run brings some: Node reads it when it first needs them.
+	Trusted = contract.Trusted
 
 	// MainLink is the link that Node is told to run; its target is the code.
-	MainLink = "/unitask/main"
+	MainLink = contract.MainLink
 )
 
 // Parts are the vendored parts that Node is made of. The first one holds Program,
@@ -27,14 +32,14 @@ var Parts = []string{"node", "libc", "libstdc++", "libgcc"}
 
 // Args is Node's command line, its own name included. The baseline compiler is off
 // and feedback is collected at once: both save translation under TCG.
-var Args = []string{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", preload, MainLink}
+var Args = []string{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", contract.Preload, MainLink}
 
 // Env is the environment that Node is started in; the code sees its own.
-var Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", "LD_PRELOAD=" + Library}
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LD_PRELOAD=" + Library}
 
 // Files are the JavaScript files of an image, by their path in the guest.
 func Files() map[string]string {
-	return map[string]string{preload: preloadText, "/unitask/lib/rehearsal.js": Rehearsal}
+	return map[string]string{contract.Preload: preloadText, contract.Rehearsal: Rehearsal}
 }
 
 //go:embed preload.js
@@ -58,7 +63,7 @@ func IsSource(ext string) bool { return slices.Contains(Extensions, ext) }
 // the kernel, Node's own memory and the young generation have theirs. Below it V8
 // collects harder; above it the kernel would kill the process.
 func HeapArg(memoryMB int) string {
-	return fmt.Sprintf("--max-old-space-size=%d", max(memoryMB-136-memoryMB/16, 40))
+	return fmt.Sprintf("--max-old-space-size=%d", max(memoryMB-contract.HeapReserveMB-memoryMB/contract.HeapReserveShare, contract.HeapLeastMB))
 }
 
 // OutOfMemory says that a program was ended by V8 because its heap was full, by the

@@ -6,6 +6,18 @@
 // module kinds, stack traces and exit paths are Node's own.
 'use strict';
 
+// From ../contract/contract.go by `go test ./guest/contract -update`.
+const LIBRARY = '/unitask/lib/shim.node';
+const TRUSTED = '/unitask/ca.pem';
+const WRITABLE = '/tmp:/out:/home/user:/dev';
+const HEADER_SIZE = 5;
+const ENTROPY_SIZE = 64;
+const EXIT_UNKNOWN = 125;
+const CONTROL_READY = 'R';
+const CONTROL_STARTED = 'S';
+const CONTROL_REHEARSED = 'W';
+// End of what is from there.
+
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
 const ending = { noted: false, nested: false, rehearsed: false }; // quickExit
 
@@ -47,7 +59,7 @@ function wait(fs, native) {
     tls.setDefaultCACertificates([...tls.getCACertificates('default'), ...start.ca.match(/-----BEGIN CERTIFICATE-----[^]+?-----END CERTIFICATE-----/g)]);
   }
   if (native.nanos) native.protect(protection(start));
-  fs.writeSync(CTL, 'S');
+  fs.writeSync(CTL, CONTROL_STARTED);
   fs.closeSync(CTL);
 }
 
@@ -60,7 +72,7 @@ function protection(start) {
     inside ||= start.cwd === dir || start.cwd.startsWith(dir + '/');
     text += 'rx\0' + dir + '\0';
   }
-  text += 'rwxc\0/tmp\0rwxc\0/out\0rwxc\0/home/user\0rwxc\0/dev\0';
+  for (const dir of WRITABLE.split(':')) text += 'rwxc\0' + dir + '\0';
   if (!inside) text += 'rwxc\0' + start.cwd + '\0';
   return text + 'rx\0/\0';
 }
@@ -68,8 +80,8 @@ function protection(start) {
 // begin gives the process what it was started with.
 function begin(start, native) {
   // Refuse to run on entropy that others have: a clone shares all its state.
-  const entropy = Buffer.alloc(64); // not of the pool, which is another path when it is used up
-  if (start.entropy?.length !== 128 || entropy.write(start.entropy, 'hex') !== 64) throw new Error('unitask: no fresh entropy in the start');
+  const entropy = Buffer.alloc(ENTROPY_SIZE); // not of the pool, which is another path when it is used up
+  if (start.entropy?.length !== 2 * ENTROPY_SIZE || entropy.write(start.entropy, 'hex') !== ENTROPY_SIZE) throw new Error('unitask: no fresh entropy in the start');
   native.seed(entropy);
   native.rehearsing(false);
   for (const name of Object.keys(process.env)) delete process.env[name];
@@ -120,18 +132,18 @@ function noteExit(native, code) {
 
 function loadNative() {
   const m = { exports: {} };
-  process.dlopen(m, '/unitask/lib/shim.node');
+  process.dlopen(m, LIBRARY);
   return m.exports;
 }
 
 function waitForStart(fs, native) {
-  fs.writeSync(CTL, 'R');
+  fs.writeSync(CTL, CONTROL_READY);
   for (;;) {
-    const header = readExactly(fs, 5);
+    const header = readExactly(fs, HEADER_SIZE);
     const start = JSON.parse(readExactly(fs, header.readUInt32BE(0)).toString());
     if (!start.rehearsal) return start;
     rehearse(start, fs, native);
-    fs.writeSync(CTL, 'W');
+    fs.writeSync(CTL, CONTROL_REHEARSED);
   }
 }
 
@@ -139,7 +151,7 @@ function readExactly(fs, n) {
   const buf = Buffer.alloc(n);
   for (let off = 0; off < n; ) {
     const r = fs.readSync(CTL, buf, off, n - off, null);
-    if (r === 0) process.reallyExit(125);
+    if (r === 0) process.reallyExit(EXIT_UNKNOWN);
     off += r;
   }
   return buf;

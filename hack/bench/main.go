@@ -27,6 +27,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/tfs"
 	"github.com/unitask/unitask/mcp"
@@ -362,7 +363,7 @@ func quantile(d []time.Duration, percent int) time.Duration {
 func machine(qemu, options, disk, kernel string) []string {
 	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128", "-cpu", "max", "-m", "512",
 		"-M", "microvm,rtc=on,isa-serial=on," + options, "-global", "virtio-mmio.force-legacy=false",
-		"-device", "isa-debug-exit,iobase=0x501,iosize=4", "-kernel", kernel,
+		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", contract.DebugExitPort), "-kernel", kernel,
 		"-drive", "id=d,format=raw,readonly=on,if=none,file=" + disk, "-device", "virtio-blk-device,drive=d",
 		"-netdev", "user,id=n,restrict=on", "-device", "virtio-net-device,netdev=n", "-serial", "stdio"}
 }
@@ -370,7 +371,7 @@ func machine(qemu, options, disk, kernel string) []string {
 // linuxCommand boots the image to the end of one script with nothing around it.
 func linuxCommand(qemu string, im *image.Image) []string {
 	args := []string{"console=ttyS0", "quiet", "reboot=t", "panic=-1", "cryptomgr.notests", "ipv6.disable=1", "lsm=landlock", "audit=0", "init_on_alloc=0",
-		"tsc_early_khz=" + strconv.Itoa(vmm.HostTSCKHz()), "unitask.direct=/unitask/lib/rehearsal.js"}
+		"tsc_early_khz=" + strconv.Itoa(vmm.HostTSCKHz()), contract.BootDirect + contract.Rehearsal}
 	return append(machine(qemu, "acpi=on", im.Path(image.DiskFile), im.Path(image.KernelFile)),
 		"-initrd", im.Path(image.InitrdFile), "-append", strings.Join(args, " "))
 }
@@ -378,7 +379,7 @@ func linuxCommand(qemu string, im *image.Image) []string {
 // biosCommand boots a disk as any PC does.
 func biosCommand(qemu, disk string) []string {
 	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128", "-cpu", "max", "-m", "512", "-M", "q35",
-		"-device", "isa-debug-exit,iobase=0x501,iosize=4", "-drive", "id=d,format=raw,if=none,snapshot=on,file=" + disk, "-device", "virtio-blk-pci,drive=d,bootindex=1",
+		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", contract.DebugExitPort), "-drive", "id=d,format=raw,if=none,snapshot=on,file=" + disk, "-device", "virtio-blk-pci,drive=d,bootindex=1",
 		"-netdev", "user,id=n,restrict=on", "-device", "virtio-net-pci,netdev=n", "-serial", "stdio"}
 }
 
@@ -418,7 +419,7 @@ func nanosDisk(im *image.Image, disk string) error {
 		return err
 	}
 	params := tfs.Params{Attributes: tfs.Tuple{
-		{Name: "program", Value: "/usr/bin/node"}, {Name: "arguments", Value: []tfs.Value{"node", "/unitask/lib/rehearsal.js"}},
+		{Name: "program", Value: "/usr/bin/node"}, {Name: "arguments", Value: []tfs.Value{"node", contract.Rehearsal}},
 		{Name: "environment", Value: tfs.Tuple{{Name: "HOME", Value: "/"}}}, {Name: "debug_exit", Value: "t"}, {Name: "en1", Value: files.Attributes().Get("en1")}}}
 	fresh, err := tfs.Create(storage, size, start, params)
 	if err != nil {

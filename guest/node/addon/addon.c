@@ -74,9 +74,9 @@ __attribute__((constructor)) static void limit_heap(void)
 	while (fgets(line, sizeof line, f) && sscanf(line, "MemTotal: %ld", &kb) != 1)
 		;
 	fclose(f);
-	long mb = kb / 1024, heap = mb - 136 - mb / 16;
+	long mb = kb / 1024, heap = mb - HEAP_RESERVE_MB - mb / HEAP_RESERVE_SHARE;
 	if (mb > 0) {
-		snprintf(option, sizeof option, "--max-old-space-size=%ld", heap > 40 ? heap : 40);
+		snprintf(option, sizeof option, "--max-old-space-size=%ld", heap > HEAP_LEAST_MB ? heap : HEAP_LEAST_MB);
 		setenv("NODE_OPTIONS", option, 1);
 	}
 }
@@ -89,7 +89,7 @@ static pid_t armed;  // the process to end so; not one that it has forked
 // end_now ends the program at once, or returns if it can't, or if that is rehearsed.
 static void end_now(int code, bool rehearsed)
 {
-	uint8_t word[2] = {rehearsed ? 'N' : 'E', (uint8_t)code};
+	uint8_t word[2] = {rehearsed ? CONTROL_WOULD_EXIT : CONTROL_EXIT, (uint8_t)code};
 	if (armed != getpid())
 		return;
 	fflush(NULL);
@@ -233,7 +233,7 @@ enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
 
 static napi_value protect(napi_env env, napi_callback_info info)
 {
-	static char text[AGENT_MAX_FRAME];
+	static char text[MAX_FRAME];
 	size_t argc = 1, n = 0;
 	napi_value arg;
 	if (napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) != napi_ok || argc != 1 ||

@@ -1,0 +1,138 @@
+// Package contract is what host and guest must agree on, each fact once: addresses,
+// paths, the letters of the wire, limits and statuses. Host and tests import it; the
+// guest's C programs include contract.h, and preload.js has the lines it needs: both
+// are written from this file by
+//
+//	go test ./guest/contract -update
+//
+// and a test fails where they differ. The package holds constants and nothing else.
+package contract
+
+// The network that a guest has, and nothing else on it.
+const (
+	GuestIP    = "10.0.2.15"
+	GatewayIP  = "10.0.2.2" // the host's end, and the resolver
+	Netmask    = "255.255.255.0"
+	GuestMAC   = "52:54:00:75:74:01"
+	GatewayMAC = "52:54:00:75:74:02"
+	Hostname   = "unitask"
+	AgentPort  = 7001 // TCP for the conversation, UDP for bell and seed
+)
+
+// Names of kernels, in the agent's hello.
+const (
+	KernelLinux = "linux"
+	KernelNanos = "nanos"
+)
+
+// Paths in the guest.
+const (
+	OutDir     = "/out"              // where the code leaves what is to come back
+	HomeDir    = "/home/user"        // of the user that the code runs as
+	WorkDir    = "/work"             // where code runs that asks for no other place
+	UnitaskDir = "/unitask"          // the guest's own
+	LibDir     = "/unitask/lib"      // what the image brings
+	ExecFile   = "/unitask/lib/exec" // what PID 1 starts: a path, arguments, environment
+	Library    = "/unitask/lib/shim.node"
+	Preload    = "/unitask/lib/preload.js"
+	Rehearsal  = "/unitask/lib/rehearsal.js"
+	MainLink   = "/unitask/main"   // what the language is told to run; its target is the code
+	Trusted    = "/unitask/ca.pem" // certificates of a run; empty until it brings some
+	SearchPath = "/usr/local/bin:/usr/bin:/bin"
+
+	// Reserved are the folders that hold the guest's own files, a colon between two.
+	Reserved = "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"
+	// Writable are the folders that the code may write to, beside its own.
+	Writable = "/tmp:/out:/home/user:/dev"
+)
+
+// Who runs what on a kernel that has users.
+const (
+	UserID   = 1000  // the code
+	NobodyID = 65534 // the relay
+)
+
+// Datagrams, by their first four bytes. See ../frame.go.
+const (
+	WordBell      = "UTD1"
+	WordSeed      = "UTS1"
+	WordSeeded    = "UTA1"
+	WordRehearse  = "UTW1"
+	WordForgotten = "UTX1"
+)
+
+// Frames of the conversation, by their type. See ../frame.go.
+const (
+	FrameFile     = 'F'
+	FrameData     = 'D'
+	FrameRelay    = 'L'
+	FrameStart    = 'S'
+	FrameStdin    = 'I'
+	FrameStdinEnd = 'Z'
+	FrameCollect  = 'A'
+
+	FrameHello        = 'h'
+	FrameStarted      = 's'
+	FrameStdout       = 'o'
+	FrameStderr       = 'e'
+	FrameExit         = 'x'
+	FrameRehearsed    = 'w'
+	FrameArtifact     = 'a'
+	FrameArtifactData = 'd'
+	FrameArtifactsEnd = 'z'
+)
+
+// Kinds of files, in a file frame and an artifact's.
+const (
+	KindFile   = 'f'
+	KindDir    = 'd'
+	KindLink   = 'l'
+	KindPipe   = 'p'
+	KindSocket = 's'
+	KindOther  = 'x'
+)
+
+// Letters that Node's main thread writes to the agent.
+const (
+	ControlReady     = 'R' // it is up
+	ControlStarted   = 'S' // the start was taken; the user's code is next
+	ControlRehearsed = 'W' // the rehearsal's program has ended
+	ControlExit      = 'E' // it ends, with the exit code in the next byte
+	ControlWouldExit = 'N' // it would, if this were no rehearsal
+)
+
+// Limits of the conversation.
+const (
+	Version      = 1        // of the protocol, in hello
+	HeaderSize   = 5        // of a frame: length (4 bytes), type
+	MaxFrame     = 1 << 20  // the largest payload in either direction; the agent has a buffer of that size
+	MaxChunk     = 64 << 10 // of output or standard input in one frame
+	EntropySize  = 64       // of the host's randomness, in a seed and in a start
+	MaxRelays    = 256      // ports of the loopback that lead to the host's
+	MaxPath      = 4096     // bytes of a path, its NUL included, as PATH_MAX
+	FileHeader   = 24       // of a file frame, before the path
+	ArtifactHead = 5        // of an artifact's frame, before the path
+)
+
+// What the host puts on the linux guest's kernel command line.
+const (
+	BootArg    = "unitask.arg="    // an argument of the language, before its others
+	BootLazy   = "unitask.lazy"    // it is started by the start, not before
+	BootDirect = "unitask.direct=" // a script to run with nothing around it
+)
+
+// How a machine ends.
+const (
+	ExitUnknown   = 125   // and above: the guest's own programs failed, or the kernel
+	ExitNoExec    = 126   // the language could not be executed
+	ExitSignal    = 128   // and a signal's number
+	DebugExitPort = 0x501 // of QEMU's isa-debug-exit
+)
+
+// V8's limit for old objects, in MiB: the machine's memory, less what the kernel,
+// Node itself and the young generation need.
+const (
+	HeapReserveMB    = 136
+	HeapReserveShare = 16 // a sixteenth of the memory, too
+	HeapLeastMB      = 40
+)
