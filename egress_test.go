@@ -41,6 +41,7 @@ import (
 // addresses, and local servers behind them.
 type site struct {
 	ca       string
+	file     string // that holds it
 	upstream netstack.Upstream
 }
 
@@ -78,6 +79,10 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
 	s := &site{ca: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
+	s.file = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(s.file, []byte(s.ca), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	s.upstream = netstack.Upstream{
 		Proxy: func(string, uint16) *url.URL { return nil },
 		Resolve: func(_ context.Context, name string) ([]netip.Addr, error) {
@@ -162,6 +167,11 @@ func TestEgress(t *testing.T) {
 		{"HTTP", unitask.Request{AllowNet: good, Code: tryFetch + `f("http://good.example/x").then(console.log)`}, "HTTP/1.1 GET good.example\n", `"name":"good.example","addr":"198.18.0.1","port":80,"verdict":"allowed","rule":"net good.example"`},
 		{"HTTPS with a CA of its own", unitask.Request{AllowNet: good, CA: web.ca, Code: tryFetch + `f("https://good.example/").then(console.log)`}, "HTTP/1.1 GET good.example\n", `"port":443,"verdict":"allowed"`},
 		{"HTTPS without it", unitask.Request{AllowNet: good, Code: tryFetch + `f("https://good.example/").then(console.log)`}, "DEPTH_ZERO_SELF_SIGNED_CERT\n", ``},
+		{"a worker thread trusts that CA", unitask.Request{AllowNet: good, CA: web.ca, Code: `const { Worker } = require("worker_threads");
+new Worker('fetch("https://good.example/").then((r) => r.text()).catch((e) => e.cause.code).then((s) => require("worker_threads").parentPort.postMessage(s))', { eval: true }).on("message", console.log)`}, "HTTP/1.1 GET good.example\n", ``},
+		{"its own NODE_EXTRA_CA_CERTS is heeded", unitask.Request{AllowNet: good, Env: map[string]string{"NODE_EXTRA_CA_CERTS": "/tmp/own.pem"}, Files: []unitask.Mount{{Host: web.file, Guest: "/tmp/own.pem"}}, Code: tryFetch + `f("https://good.example/").then(console.log)`}, "HTTP/1.1 GET good.example\n", ``},
+		{"and one that is not there", unitask.Request{AllowNet: good, CA: web.ca, Env: map[string]string{"NODE_EXTRA_CA_CERTS": "/nowhere.pem"}, Code: tryFetch + `process.on("warning", (w) => console.log(w.message)); f("https://good.example/").then(console.log)`}, "Ignoring extra certs from `/nowhere.pem`, load failed: ENOENT: no such file or directory, open '/nowhere.pem'\nHTTP/1.1 GET good.example\n", ``},
+		{"without a CA nothing is trusted", unitask.Request{AllowNet: good, Code: tryFetch + `f("https://good.example/").then(console.log); console.log(process.env.NODE_EXTRA_CA_CERTS)`}, "undefined\nDEPTH_ZERO_SELF_SIGNED_CERT\n", ``},
 		{"HTTP/2", unitask.Request{AllowNet: wild, CA: web.ca, Code: `const c = require("http2").connect("https://a.b.wild.example"); const r = c.request({ ":path": "/" }); r.on("data", (d) => { console.log(String(d)); c.close() }); r.end()`}, "HTTP/2.0 GET a.b.wild.example:443\n", `"rule":"net *.wild.example"`},
 		{"WebSocket", unitask.Request{AllowNet: good, Code: `const w = new WebSocket("ws://good.example/ws"); w.onopen = () => w.send("hello"); w.onmessage = (m) => { console.log(m.data); process.exit() }; w.onerror = (e) => console.log(e.message)`}, "hello\n", ``},
 		{"keep-alive and many at once", unitask.Request{AllowNet: good, Code: tryFetch + `Promise.all(Array.from({ length: 20 }, () => f("http://good.example/"))).then((a) => console.log(new Set(a).size, a.length))`}, "1 20\n", ``},
@@ -203,6 +213,22 @@ func TestEgress(t *testing.T) {
 					t.Errorf("the netlog has no %s:\n%s", c.log, netlog)
 				}
 			})
+		}
+	}
+}
+
+// Child processes trust what a run brings, too, and theirs.
+func TestEgressCAInChildren(t *testing.T) {
+	needVM(t)
+	home, web := newHome(t), newSite(t)
+	const code = `
+const { fork } = require("child_process");
+if (process.argv[2]) fetch("https://good.example/").then((r) => r.text()).catch((e) => e.cause.code).then((s) => process.send(s));
+else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
+	for _, cold := range []bool{false, true} {
+		res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, Cold: cold, AllowNet: []string{"good.example"}, CA: web.ca, Code: code, Timeout: 30 * time.Second}, unitask.Options{Home: home, Upstream: web.upstream})
+		if err != nil || string(res.Stdout) != "HTTP/1.1 GET good.example\n" {
+			t.Errorf("cold %v: %v, stdout %q\n%s", cold, err, res.Stdout, res.Stderr)
 		}
 	}
 }

@@ -164,8 +164,10 @@ static void filesystems(void)
 	mkdir("/home", 0755);
 	mkdir(HOME_DIR, 0755);
 	mkdir(OUT_DIR, 0755);
+	put(TRUSTED, "");
 	chmod("/root", 0755);  // the kernel's own initramfs has it, with 0700
-	if (chown(HOME_DIR, USER_ID, USER_ID) < 0 || chown(OUT_DIR, USER_ID, USER_ID) < 0)
+	if (chown(HOME_DIR, USER_ID, USER_ID) < 0 || chown(OUT_DIR, USER_ID, USER_ID) < 0 ||
+	    chown(TRUSTED, USER_ID, USER_ID) < 0)
 		die("chown");
 	static const char *links[][2] = {{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"},
 					 {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"},

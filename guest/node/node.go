@@ -35,11 +35,11 @@ var Parts = []string{"node", "libc", "libstdc++", "libgcc"}
 var Args = []string{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", contract.Preload, MainLink}
 
 // Env is the environment that Node is started in; the code sees its own.
-var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LD_PRELOAD=" + Library}
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LD_PRELOAD=" + Library, "NODE_EXTRA_CA_CERTS=" + Trusted}
 
 // Files are the JavaScript files of an image, by their path in the guest.
 func Files() map[string]string {
-	return map[string]string{contract.Preload: preloadText, contract.Rehearsal: Rehearsal}
+	return map[string]string{Trusted: "", contract.Preload: preloadText, contract.Rehearsal: Rehearsal}
 }
 
 //go:embed preload.js

@@ -54,13 +54,29 @@ function main() {
 function wait(fs, native) {
   const start = waitForStart(fs, native);
   begin(start, native);
-  if (start.ca) {
-    const tls = require('node:tls');
-    tls.setDefaultCACertificates([...tls.getCACertificates('default'), ...start.ca.match(/-----BEGIN CERTIFICATE-----[^]+?-----END CERTIFICATE-----/g)]);
-  }
+  trust(fs, start.ca);
   if (native.nanos) native.protect(protection(start));
   fs.writeSync(CTL, CONTROL_STARTED);
   fs.closeSync(CTL);
+}
+
+// trust adds certificates to those that TLS clients trust. Node was started with
+// NODE_EXTRA_CA_CERTS and reads that file when it first needs it, once for all its
+// threads; child processes find it by their environment. The code's own such file,
+// named by its environment, is heeded as it would be at Node's start.
+function trust(fs, ca) {
+  const own = process.env.NODE_EXTRA_CA_CERTS;
+  if (!ca && !own) return;
+  let text = ca ?? '';
+  if (own) {
+    try {
+      text += '\n' + fs.readFileSync(own, 'utf8');
+    } catch (e) {
+      process.emitWarning(`Ignoring extra certs from \`${own}\`, load failed: ${e.message}`);
+    }
+  }
+  fs.writeFileSync(TRUSTED, text);
+  if (ca) process.env.NODE_EXTRA_CA_CERTS = TRUSTED;
 }
 
 // protection says what the code may do where, on Nanos, whose file system has no
