@@ -137,6 +137,9 @@ func Connect(ctx context.Context, n Network) (*Conn, error) {
 	if err == nil && c.Hello.Version != contract.Version {
 		err = violation("it speaks version %d, this is %d", c.Hello.Version, contract.Version)
 	}
+	if err == nil && c.Hello.Kernel != contract.KernelLinux && c.Hello.Kernel != contract.KernelNanos {
+		err = violation("it names the kernel %.80q", c.Hello.Kernel)
+	}
 	if err != nil {
 		c.Close()
 		if ctx.Err() != nil {
@@ -206,11 +209,15 @@ func (c *Conn) read() (kind byte, payload []byte, err error) {
 	return kind, payload, err
 }
 
+// decode reads what the agent says in JSON. The agent writes a value in one form only,
+// which is encoding/json's: no other key, spelling, order, blank or number is taken,
+// and nothing behind it.
 func decode(payload []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(payload))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	if err := json.Unmarshal(payload, into); err != nil {
 		return violation("%v", err)
+	}
+	if again, err := json.Marshal(into); err != nil || !bytes.Equal(again, payload) {
+		return violation("%.200q is not as the agent writes it", payload)
 	}
 	return nil
 }
