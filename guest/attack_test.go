@@ -147,31 +147,36 @@ func TestAttackFrames(t *testing.T) {
 				_, _, _ = hostFrame(c) // the end of standard input, or the request
 				row.then(c)
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			if row.want == "waits" {
-				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
-				defer cancel()
-			}
-			stage, err := converse(ctx, w)
+			// What waits does so for ever: its deadline begins with its stage.
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			stage, err := converse(ctx, w, func(stage string) {
+				if row.want == "waits" && stage == row.stage {
+					time.AfterFunc(100*time.Millisecond, func() { cancel(context.DeadlineExceeded) })
+				}
+			})
 			attack.Check(t, row.stage+": "+row.name, row.want+" at "+row.stage, verdict(err)+" at "+stage)
 		})
 	}
 }
 
 // converse goes through a whole conversation and says how far it came.
-func converse(ctx context.Context, w *wire) (stage string, err error) {
+func converse(ctx context.Context, w *wire, enter func(stage string)) (stage string, err error) {
+	enter("hello")
 	c, err := Connect(ctx, w)
 	if err != nil {
 		return "hello", err
 	}
 	defer c.Close()
+	enter("start")
 	if err := c.Start(ctx, Start{}); err != nil {
 		return "start", err
 	}
+	enter("run")
 	if _, err := c.Stream(ctx, nil, io.Discard, io.Discard); err != nil {
 		return "run", err
 	}
+	enter("collect")
 	return "collect", c.Collect(ctx, discard{})
 }
 
