@@ -1,6 +1,7 @@
 package mcp_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -12,6 +13,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -491,6 +493,25 @@ func TestAttackBodies(t *testing.T) {
 	}
 	if got := status(t, url); got != "200" {
 		t.Errorf("afterwards: %s", got)
+	}
+	for _, c := range []struct{ name, line string }{
+		{"200 000 lists in each other", strings.Repeat("[", 200_000)},
+		{"200 000 objects in the arguments", strings.Replace(strings.TrimSuffix(initialize, "}"), `"capabilities":{}`, `"capabilities":`+strings.Repeat(`{"a":`, 200_000)+"1"+strings.Repeat("}", 200_000), 1) + "}"},
+		{"a line without an end, beyond what a call may have", strings.Repeat(" ", 130<<20)},
+	} {
+		s := newServer(t, bare(t), mcp.Options{Ceiling: noMachine()})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		var out bytes.Buffer
+		_ = s.ServeStdio(ctx, io.MultiReader(strings.NewReader(c.line+"\n"), strings.NewReader(initialize+"\n")), &out)
+		got := "refused"
+		switch {
+		case ctx.Err() != nil:
+			got = "hangs"
+		case strings.Contains(out.String(), "serverInfo"):
+			got = "goes on"
+		}
+		cancel()
+		attack.Check(t, "over stdio, "+c.name, "refused", got)
 	}
 }
 

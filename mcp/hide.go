@@ -35,7 +35,7 @@ func newHider(dir, home string) hider {
 	user, _ := os.UserHomeDir()
 	var pairs []string
 	for _, at := range []struct{ path, shown string }{{dir, "."}, {home, hiddenPath}, {user, hiddenPath}} {
-		for _, path := range []string{at.path, real(at.path)} {
+		for _, path := range []string{at.path, resolved(at.path)} {
 			if path != "" && path != "/" && !slices.Contains(pairs, path) {
 				pairs = append(pairs, path, at.shown)
 			}
@@ -44,7 +44,8 @@ func newHider(dir, home string) hider {
 	return hider{strings.NewReplacer(pairs...)}
 }
 
-func real(path string) string {
+// resolved is a path with its links followed, where that can be told.
+func resolved(path string) string {
 	to, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return path
@@ -135,7 +136,7 @@ func (h hider) value(key string, v any) any {
 			switch k {
 			case "host", "real", "rule", "ceiling":
 				delete(v, k)
-			case "env", "args": // the caller's own
+			case "env", "args", "allowNet", "allowTcp", "secrets": // the caller's own
 			default:
 				v[k] = h.value(k, member)
 			}
@@ -148,9 +149,8 @@ func (h hider) value(key string, v any) any {
 		switch key {
 		case "error", "reason":
 			return h.all(v)
-		case "requested":
-			return h.named(v)
 		}
+		return h.named(v)
 	}
 	return v
 }
