@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -33,6 +34,9 @@ const (
 	// dropped from the capture. The guest makes some 100 MB a second at most.
 	captureQueue = 16 << 20
 )
+
+// ErrCaptureLimit says that a capture has ended because it has MaxCapture bytes.
+var ErrCaptureLimit = errors.New("the capture ends at its limit")
 
 // NewCapture writes the file's head; it returns nil for a nil w.
 func NewCapture(w io.Writer) *Capture {
@@ -67,7 +71,7 @@ func (c *Capture) write(b []byte) bool {
 	case c.Err() != nil:
 		return false
 	case int64(len(b)) > c.left:
-		return c.end(fmt.Errorf("the capture ends at its limit of %d MiB", MaxCapture>>20))
+		return c.end(fmt.Errorf("%w of %d MiB", ErrCaptureLimit, MaxCapture>>20))
 	}
 	c.left -= int64(len(b))
 	if _, err := c.w.Write(b); err != nil {

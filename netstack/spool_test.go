@@ -134,7 +134,7 @@ func TestAttackCaptureWithoutEnd(t *testing.T) {
 	}
 	n.Close()
 	got := "cut, and said so"
-	if err := c.Err(); err == nil || !strings.Contains(err.Error(), "limit of 1024 MiB") || n.Stats()[DropCapture] < 100 {
+	if err := c.Err(); !errors.Is(err, ErrCaptureLimit) || !strings.Contains(err.Error(), "limit of 1024 MiB") || n.Stats()[DropCapture] < 100 {
 		got = "not said"
 	}
 	if file.Len() > pcapHead+1000 {
