@@ -1,10 +1,16 @@
 package record
 
+import "slices"
+
 // automaton finds any of a set of strings (Aho and Corasick, CACM 18/6, 1975). The
 // strings are few and long, so a node has a list of children in place of a table.
 type automaton struct {
 	nodes []acNode
 	root  [256]int32 // the root's children, 0 for none
+
+	// Where each character leads from each child of the root, once linked: most of what
+	// begins like a secret goes no further, and the children there are many.
+	second [256]*[256]int32
 }
 
 type acNode struct {
@@ -61,6 +67,15 @@ func (m *automaton) link() {
 			queue = append(queue, to)
 		}
 	}
+	for _, at := range slices.Clone(queue) {
+		var table [256]int32
+		for c := range table {
+			if table[c] = m.next(at, byte(c)); table[c] == 0 {
+				table[c] = m.root[c]
+			}
+		}
+		m.second[m.nodes[at].char] = &table
+	}
 	for ; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
 		n := &m.nodes[at]
@@ -75,6 +90,11 @@ func (m *automaton) link() {
 // step is the state after a character.
 func (m *automaton) step(at int32, c byte) int32 {
 	for {
+		if n := &m.nodes[at]; n.depth == 1 {
+			if table := m.second[n.char]; table != nil {
+				return table[c]
+			}
+		}
 		if to := m.next(at, c); to != 0 || at == 0 {
 			return to
 		}
