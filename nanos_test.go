@@ -28,7 +28,7 @@ func needNanos(t *testing.T, arch image.Arch) {
 }
 
 // TestNanos is what differs from Linux and was mended, and what was not and is in
-// the README's table.
+// the table of docs/images.md.
 func TestNanos(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)

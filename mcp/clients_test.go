@@ -47,14 +47,14 @@ func TestOtherClients(t *testing.T) {
 			}
 		}
 	})
-	t.Run("README", func(t *testing.T) {
-		text, err := os.ReadFile("../README.md")
+	t.Run("docs", func(t *testing.T) {
+		text, err := os.ReadFile("../docs/mcp.md")
 		if err != nil {
 			t.Fatal(err)
 		}
 		snippet := regexp.MustCompile("(?ms)^```js\n(.*?)^```").FindSubmatch(text)
 		if snippet == nil {
-			t.Fatal("README.md has no js block")
+			t.Fatal("docs/mcp.md has no js block")
 		}
 		dir := npm(t, "sdk", "@modelcontextprotocol/sdk@1.32.2")
 		name := filepath.Join(dir, "readme.mjs")

@@ -1,0 +1,231 @@
+package unitask_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// pages are the documents whose commands and programs are tested.
+func pages(t *testing.T) []string {
+	t.Helper()
+	list, err := filepath.Glob("docs/*.md")
+	if err != nil || len(list) == 0 {
+		t.Fatal("docs/ has no pages")
+	}
+	return append([]string{"README.md"}, list...)
+}
+
+// block is a fenced block of a page.
+type block struct{ language, text string }
+
+var fence = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```")
+
+// blocks returns a page's fenced blocks in these languages.
+func blocks(t *testing.T, page string, languages ...string) (found []block) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range fence.FindAllStringSubmatch(string(text), -1) {
+		if slices.Contains(languages, m[1]) {
+			found = append(found, block{m[1], m[2]})
+		}
+	}
+	return found
+}
+
+// shown is a command that a page shows, and the output that it shows below it.
+type shown struct {
+	command string
+	output  string // of a console block, else ""; "..." stands for anything
+}
+
+// commands returns the commands of a page in their order: each line of its sh blocks, and
+// what follows "$ " in its console blocks.
+func commands(t *testing.T, page string) (list []shown) {
+	t.Helper()
+	for _, b := range blocks(t, page, "sh", "console") {
+		for line := range strings.Lines(strings.ReplaceAll(b.text, "\\\n", " ")) {
+			line = strings.TrimSuffix(line, "\n")
+			command, isCommand := strings.CutPrefix(line, "$ ")
+			switch {
+			case b.language == "sh":
+				list = append(list, shown{command: line})
+			case isCommand:
+				list = append(list, shown{command: command})
+			case len(list) == 0:
+				t.Fatalf("%s: a console block begins without a command", page)
+			default:
+				list[len(list)-1].output += line + "\n"
+			}
+		}
+	}
+	return list
+}
+
+// matches says that an output is the one shown.
+func (s shown) matches(output string) bool {
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(s.output), regexp.QuoteMeta("..."), "(?s:.*)")
+	return s.output == "" || regexp.MustCompile("^"+pattern+"$").MatchString(output)
+}
+
+var exitNote = regexp.MustCompile(`#.*exit code (\d+)`)
+
+// TestDocsCommands runs every command that the README and the pages show, in their
+// order, with the files that they name, a home and a folder for each page.
+func TestDocsCommands(t *testing.T) {
+	needVM(t)
+	bin := t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "unitask"), "./cli/unitask").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages(t) {
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			dir, home := docsFolder(t), newHome(t)
+			for _, c := range commands(t, page) {
+				if target, ok := strings.CutPrefix(c.command, "make "); ok { // CI runs those
+					if !strings.Contains(string(makefile), "\n"+target+":") {
+						t.Errorf("the Makefile has no target %s", target)
+					}
+					continue
+				}
+				cmd := exec.Command("sh", "-c", c.command)
+				cmd.Dir = dir
+				cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "UNITASK_HOME="+home, "HOME="+dir)
+				if strings.Contains(c.command, "mcp --http") {
+					serves(t, c.command, cmd)
+					continue
+				}
+				var out, both bytes.Buffer
+				cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, &both), &both
+				code, want := 0, 0
+				var exit *exec.ExitError
+				if err := cmd.Run(); errors.As(err, &exit) {
+					code = exit.ExitCode()
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if m := exitNote.FindStringSubmatch(c.command); m != nil {
+					want, _ = strconv.Atoi(m[1])
+				}
+				if code != want || !c.matches(out.String()) {
+					t.Errorf("%s: exit code %d, want %d\n%s", c.command, code, want, &both)
+				}
+			}
+		})
+	}
+}
+
+// docsFolder is a folder with the files that the pages' commands name.
+func docsFolder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"report.ts": `const month: string = process.argv[3]; console.log(month)`,
+		"count.mjs": `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
+		"data.csv":  "a,b\n1,2\n",
+		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
+		"tokens":     "alice a-token-of-sixteen\n",
+		"analyze.js": `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// serves checks that a command serves until it is told to go.
+func serves(t *testing.T, line string, cmd *exec.Cmd) {
+	t.Helper()
+	cmd.Args[2] = "exec " + line // the signal is for it, not for the shell
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for lines := bufio.NewScanner(errs); lines.Scan(); {
+		said = append(said, lines.Text())
+		if strings.Contains(lines.Text(), "unitask: serving http://") {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		}
+	}
+	if err := cmd.Wait(); err != nil || len(said) == 0 {
+		t.Errorf("%s: %v\n%s", line, err, strings.Join(said, "\n"))
+	}
+}
+
+// TestDocsGo compiles every Go program that the README and the pages show.
+func TestDocsGo(t *testing.T) {
+	n := 0
+	for _, page := range pages(t) {
+		for _, b := range blocks(t, page, "go") {
+			n++
+			file := filepath.Join(t.TempDir(), "main.go")
+			if err := os.WriteFile(file, []byte(b.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := exec.Command("go", "build", "-o", os.DevNull, file).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", page, err, out)
+			}
+		}
+	}
+	if n < 2 {
+		t.Errorf("%d Go programs in the documents", n)
+	}
+}
+
+// TestDocsExitCodes: the table and --help say the same.
+func TestDocsExitCodes(t *testing.T) {
+	text, err := os.ReadFile("docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	help, err := exec.Command("go", "run", "./cli/unitask", "run", "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range []string{"2", "124", "125", "130", "137", "128+n"} {
+		if !strings.Contains(string(text), "\n| "+code+" |") || !regexp.MustCompile(`\b`+regexp.QuoteMeta(code)).Match(help) {
+			t.Errorf("exit code %s is not in docs/cli.md and --help both", code)
+		}
+	}
+}
+
+// TestDocsLinks: each page that is linked is there.
+func TestDocsLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	for _, page := range append(pages(t), "ARCHITECTURE.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
+			}
+		}
+	}
+}
