@@ -142,6 +142,7 @@ func docsFolder(t *testing.T) string {
 		"data.csv":  "a,b\n1,2\n",
 		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
 		"tokens":     "alice a-token-of-sixteen\n",
+		"boot.txt":   "query-status\nassert .running == false\ncont\nwait stdout \"hello\" 60s\nwait end 30s\n",
 		"analyze.js": `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
