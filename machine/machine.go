@@ -139,13 +139,20 @@ const (
 	// cloneDeadline bounds a restore, and a clone's answer after it: beyond that
 	// it is not worth waiting for.
 	cloneDeadline = 5 * time.Second
+	// freshDeadline is what a clone has in which Node must be started first: a second
+	// under TCG, several times that on a machine that is busy.
+	freshDeadline = 15 * time.Second
 )
 
 // Connect seeds the guest, dials its agent and has load put the program in and start
 // it, for which it may take patience longer than usual.
 func (m *Machine) Connect(ctx context.Context, patience time.Duration, load func(context.Context, *guest.Conn) error) (*guest.Conn, error) {
 	deadline := connectDeadline
-	if m.Origin != Booted {
+	switch {
+	case m.Origin == Booted:
+	case m.Spec.Fresh:
+		deadline = freshDeadline
+	default:
 		deadline = cloneDeadline
 	}
 	if m.debug != nil {
