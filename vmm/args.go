@@ -22,29 +22,11 @@ type Boot struct {
 	PCI bool
 }
 
-// Spec is one machine as the command line sees it.
-type Spec struct {
-	Arch     Arch
-	Accel    Accel
-	MemoryMB int
-	Boot     Boot
-	// Descriptor numbers in QEMU: stream sockets for the network card, for QMP
-	// and for the serial console.
-	NetFD, QMPFD, ConsoleFD int
-	// MemoryPath is a file that is the machine's memory, or "" for memory of
-	// QEMU's own. Changes go to the file if MemoryShared, else to private copies
-	// of its pages.
-	MemoryPath   string
-	MemoryShared bool
-	// Incoming: the machine starts from a state that is fed to it (QMP
-	// migrate-incoming), and from no kernel.
-	Incoming bool
-	// Sandbox turns on QEMU's own system call filter, where the build has one.
-	Sandbox bool
-	// Paused leaves the processor stopped until QMP's cont.
-	Paused bool
-	// GDBFD is a listening stream socket for gdb's remote protocol; 0 is none.
-	GDBFD int
+// inherited says where in QEMU the descriptors are that Start gives it.
+type inherited struct {
+	nic, qmp, console int    // stream sockets
+	gdb               int    // Config.GDB, 0 without it
+	memory            string // the path of Config.Memory, "" without it
 }
 
 // GuestMAC is the address of every machine's network card: one machine is one
@@ -63,25 +45,28 @@ const sandboxOptions = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resou
 // one machine can find out what another has in its memory, and out of core dumps.
 const memoryOptions = "mem-merge=off,dump-guest-core=off"
 
-// Args returns QEMU's command line without the program's name. It is pure.
-func Args(s Spec) []string {
+// arguments are QEMU's command line without the program's name. It is pure: the paths of
+// c.Boot are those that QEMU opens.
+func arguments(c Config, at inherited) []string {
 	args := []string{
 		"-nodefaults",
 		"-no-user-config",
 		"-no-reboot",
 		"-display", "none",
-		"-accel", accelArg(s.Accel),
-		"-cpu", cpuModel(s.Arch, s.Accel),
+		"-accel", accelArg(c.Accel),
+		"-cpu", cpuModel(c.Arch, c.Accel),
 		"-smp", "1",
-		"-m", strconv.Itoa(s.MemoryMB),
+		"-m", strconv.Itoa(c.MemoryMB),
 	}
-	options := strings.TrimPrefix(s.Boot.MachineOptions+","+memoryOptions, ",")
-	if s.MemoryPath != "" {
-		share := map[bool]string{true: "on", false: "off"}[s.MemoryShared]
-		args = append(args, "-object", fmt.Sprintf("memory-backend-file,id=mem,size=%dM,mem-path=%s,share=%s", s.MemoryMB, comma(s.MemoryPath), share))
+	options := strings.TrimPrefix(c.Boot.MachineOptions+","+memoryOptions, ",")
+	if at.memory != "" {
+		// Changes go to the file of a template in the making, and to private copies of
+		// its pages in a clone.
+		share := map[bool]string{true: "on", false: "off"}[c.State == nil || c.MemoryShared]
+		args = append(args, "-object", fmt.Sprintf("memory-backend-file,id=mem,size=%dM,mem-path=%s,share=%s", c.MemoryMB, comma(at.memory), share))
 		options += ",memory-backend=mem"
 	}
-	switch s.Arch {
+	switch c.Arch {
 	case ARM64:
 		// gic-version=3 leaves Nanos silent.
 		args = append(args, "-M", "virt,gic-version=2,"+options, "-semihosting-config", "enable=on,target=native")
@@ -91,42 +76,42 @@ func Args(s Spec) []string {
 			"-global", "virtio-mmio.force-legacy=false",
 			"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
 	}
-	if s.Sandbox {
+	if c.QEMU.Sandbox {
 		args = append(args, "-sandbox", sandboxOptions)
 	}
-	if s.Incoming {
-		args = append(args, "-incoming", "defer")
+	if c.State != nil {
+		args = append(args, "-incoming", "defer") // and from no kernel
 	} else {
-		args = append(args, "-kernel", s.Boot.Kernel)
+		args = append(args, "-kernel", c.Boot.Kernel)
+		if c.Boot.Initrd != "" {
+			args = append(args, "-initrd", c.Boot.Initrd)
+		}
+		if c.Boot.Append != "" {
+			args = append(args, "-append", c.Boot.Append)
+		}
 	}
-	if s.Paused {
+	if c.Paused {
 		args = append(args, "-S")
 	}
-	if s.GDBFD != 0 {
-		args = append(args, "-chardev", fmt.Sprintf("socket,id=gdb,fd=%d,server=on,wait=off", s.GDBFD), "-gdb", "chardev:gdb")
-	}
-	if s.Boot.Initrd != "" {
-		args = append(args, "-initrd", s.Boot.Initrd)
-	}
-	if s.Boot.Append != "" {
-		args = append(args, "-append", s.Boot.Append)
+	if at.gdb != 0 {
+		args = append(args, "-chardev", fmt.Sprintf("socket,id=gdb,fd=%d,server=on,wait=off", at.gdb), "-gdb", "chardev:gdb")
 	}
 	bus := "device"
-	if s.Boot.PCI {
+	if c.Boot.PCI {
 		bus = "pci"
 	}
-	for i, d := range s.Boot.Disks {
+	for i, d := range c.Boot.Disks {
 		id := fmt.Sprintf("disk%d", i)
 		args = append(args,
 			"-blockdev", "driver=raw,node-name="+id+",read-only=on,file.driver=file,file.locking=off,file.filename="+comma(d),
 			"-device", "virtio-blk-"+bus+",drive="+id)
 	}
 	return append(args,
-		"-netdev", fmt.Sprintf("stream,id=net0,server=off,addr.type=fd,addr.str=%d", s.NetFD),
+		"-netdev", fmt.Sprintf("stream,id=net0,server=off,addr.type=fd,addr.str=%d", at.nic),
 		"-device", "virtio-net-"+bus+",netdev=net0,mac="+GuestMAC,
-		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", s.QMPFD),
+		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", at.qmp),
 		"-mon", "chardev=qmp,mode=control",
-		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", s.ConsoleFD),
+		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", at.console),
 		"-serial", "chardev:console",
 	)
 }

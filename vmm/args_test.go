@@ -16,60 +16,80 @@ func TestArgs(t *testing.T) {
 			"-chardev socket,id=qmp,fd=4", "-mon chardev=qmp,mode=control",
 			"-chardev socket,id=console,fd=5", "-serial chardev:console"}, more...)
 	}
+	var filtered QEMU
+	filtered.Sandbox = true
 	sandbox := "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 	for name, c := range map[string]struct {
-		spec Spec
-		want []string
+		config Config
+		want   []string
 	}{
 		"amd64 tcg, everything": {
-			Spec{Arch: AMD64, Accel: TCG, Sandbox: true, Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a b", Disks: []string{"/d", "/x,y"}, MachineOptions: "acpi=on"}},
+			Config{Arch: AMD64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a b", Disks: []string{"/d", "/x,y"}, MachineOptions: "acpi=on"}},
 			common("tcg,tb-size=128", "max,svm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", sandbox, "-initrd /i", "-append a b",
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-device,drive=disk0",
 				"-blockdev driver=raw,node-name=disk1,read-only=on,file.driver=file,file.locking=off,file.filename=/x,,y", "-device virtio-blk-device,drive=disk1"),
 		},
 		"amd64 kvm": {
-			Spec{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
+			Config{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
 			common("kvm", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4"),
 		},
 		"arm64 tcg": {
-			Spec{Arch: ARM64, Accel: TCG, Sandbox: true, Boot: Boot{Kernel: "/k"}},
+			Config{Arch: ARM64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k"}},
 			common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native", sandbox),
 		},
 		"arm64 kvm": {
-			Spec{Arch: ARM64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
+			Config{Arch: ARM64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
 			common("kvm", "host,pmu=off", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
 		},
 		"amd64 hvf": {
-			Spec{Arch: AMD64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
+			Config{Arch: AMD64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
 			common("hvf", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4"),
 		},
 		"arm64 hvf": {
-			Spec{Arch: ARM64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
+			Config{Arch: ARM64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
 			common("hvf", "host,pmu=off", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
 		},
 		"a template in the making": {
-			Spec{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}, MemoryPath: "/proc/self/fd/7", MemoryShared: true},
+			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}},
 			common("tcg,tb-size=128", "max,svm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on"),
 		},
-		"a clone": {
-			Spec{Arch: AMD64, Accel: TCG, Boot: Boot{MachineOptions: "acpi=on"}, MemoryPath: "/proc/self/fd/7", Incoming: true},
+		"a clone of a template": {
+			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a", MachineOptions: "acpi=on"}, State: []byte("x")},
 			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
+		"a clone of a template with memory of its own": {
+			Config{Arch: AMD64, Accel: TCG, State: []byte("x"), MemoryShared: true},
+			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
+				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on", "-incoming defer"),
+				func(a string) bool { return a == "-kernel /k" }),
+		},
+		"stopped, for gdb": {
+			Config{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}, Paused: true},
+			common("kvm", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
+				"-S", "-chardev socket,id=gdb,fd=8,server=on,wait=off", "-gdb chardev:gdb"),
+		},
 		"arm64 on PCI": {
-			Spec{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, PCI: true}},
+			Config{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, PCI: true}},
 			append(slices.DeleteFunc(common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
 				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01"),
 		},
 	} {
-		c.spec.MemoryMB, c.spec.NetFD, c.spec.QMPFD, c.spec.ConsoleFD = 256, 3, 4, 5
-		got := pairs(Args(c.spec))
+		c.config.MemoryMB = 256
+		at := inherited{nic: 3, qmp: 4, console: 5}
+		if strings.Contains(name, "template") {
+			at.memory = "/proc/self/fd/7"
+		}
+		if strings.Contains(name, "gdb") {
+			at.gdb = 8
+		}
+		got := pairs(arguments(c.config, at))
 		for _, want := range c.want {
 			i := slices.Index(got, want)
 			if i < 0 {

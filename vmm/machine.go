@@ -117,21 +117,21 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	// Descriptors from 3 on, in this order.
 	files := []*os.File{cfg.NIC, qmpTheirs, conTheirs, stateTheirs}
 	own := len(files) // what comes behind was opened here
-	spec := Spec{Arch: cfg.Arch, Accel: cfg.Accel, MemoryMB: cfg.MemoryMB, NetFD: 3, QMPFD: 4, ConsoleFD: 5, Sandbox: cfg.QEMU.Sandbox, Incoming: cfg.State != nil, Paused: cfg.Paused}
+	at := inherited{nic: 3, qmp: 4, console: 5}
 	if cfg.Memory != nil {
 		files = append(files, cfg.Memory)
 		own = len(files)
-		spec.MemoryPath, spec.MemoryShared = fmt.Sprintf("/proc/self/fd/%d", len(files)+2), cfg.State == nil || cfg.MemoryShared
+		at.memory = fmt.Sprintf("/proc/self/fd/%d", len(files)+2)
 	}
 	if cfg.GDB != nil {
 		files = append(files, cfg.GDB)
 		own = len(files)
-		spec.GDBFD = len(files) + 2
+		at.gdb = len(files) + 2
 	}
 	if cfg.State != nil {
 		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
 	}
-	spec.Boot, files, err = openBoot(cfg.Boot, files)
+	cfg.Boot, files, err = openBoot(cfg.Boot, files)
 	defer func() {
 		for _, f := range files[own:] {
 			f.Close()
@@ -141,7 +141,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
 	process, err := jail.Start(jail.Spec{
-		Program: cfg.QEMU.Program, Args: Args(spec), Files: files, Stderr: &m.stderr, Open: cfg.NoJail,
+		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Stderr: &m.stderr, Open: cfg.NoJail,
 		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
 		// with many cores would have a machine make many.
 		Env: []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
