@@ -224,6 +224,20 @@ func (w *walk) link(rel string) (string, error) {
 // Bytes is how much it is in all.
 func (s *Set) Bytes() int64 { return s.bytes }
 
+// Memory is what it takes in a guest's memory when a kernel keeps files in whole pages,
+// and beside them so many bytes for each file.
+func (s *Set) Memory(perFile int64) int64 {
+	const page = 4096
+	total := int64(len(s.entries)) * perFile
+	for _, e := range s.entries {
+		total += (e.Size + page - 1) &^ (page - 1)
+	}
+	return total
+}
+
+// Count is how many files, folders and links it is.
+func (s *Set) Count() int { return len(s.entries) }
+
 // NotText is the first path inside that is not UTF-8 text, or "".
 func (s *Set) NotText() string {
 	for _, e := range s.entries {
