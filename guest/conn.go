@@ -93,6 +93,7 @@ type Conn struct {
 
 	closing sync.Once
 	closed  chan struct{}
+	gone    atomic.Bool // the guest is
 	watcher sync.WaitGroup
 }
 
@@ -157,9 +158,38 @@ const drainTime = 200 * time.Millisecond
 func (c *Conn) watch(gone <-chan struct{}) {
 	select {
 	case <-gone:
+		c.gone.Store(true)
 		_ = c.conn.SetDeadline(time.Now().Add(drainTime))
 	case <-c.closed:
 	}
+}
+
+// stallTime is how long the guest may take nothing of what it is sent, or not start
+// the code when it has it all. It stores some hundred kilobytes, or a hundred files, in
+// a second under TCG; a machine that is busy takes several times that.
+const stallTime = 20 * time.Second
+
+// within gives the calls that follow a time limit, 0 for none. That of a guest that is gone
+// stays.
+func (c *Conn) within(limit time.Duration) {
+	var at time.Time
+	if limit > 0 {
+		at = time.Now().Add(limit)
+	}
+	if !c.gone.Load() {
+		_ = c.conn.SetDeadline(at)
+	}
+	if c.gone.Load() { // meanwhile
+		_ = c.conn.SetDeadline(time.Now().Add(drainTime))
+	}
+}
+
+// stalled names a time limit that has passed; what is the guest's part.
+func stalled(err error, what string) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the guest %s for %s", what, stallTime)
+	}
+	return err
 }
 
 // seed sends seeds until one is acknowledged. The time in each is that of its
@@ -260,16 +290,19 @@ func (c *Conn) Put(f File, content io.Reader) error {
 	p = binary.BigEndian.AppendUint64(p, uint64(mtime))
 	p = binary.BigEndian.AppendUint16(p, uint16(len(f.Path)))
 	p = append(append(p, f.Path...), f.Target...)
+	c.within(stallTime)
+	defer c.within(0)
 	if err := c.write(contract.FrameFile, p); err != nil {
-		return fmt.Errorf("put %s: %w", f.Path, err)
+		return fmt.Errorf("put %s: %w", f.Path, stalled(err, "took no more files"))
 	}
 	for size > 0 {
 		n, err := io.ReadFull(content, c.buf[:min(size, int64(len(c.buf)))])
 		if err != nil {
 			return &ContentError{f.Path, err}
 		}
+		c.within(stallTime)
 		if err := c.write(contract.FrameData, c.buf[:n]); err != nil {
-			return fmt.Errorf("put %s: %w", f.Path, err)
+			return fmt.Errorf("put %s: %w", f.Path, stalled(err, "took no more files"))
 		}
 		size -= int64(n)
 	}
@@ -323,10 +356,13 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	}
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
+	c.within(stallTime)
+	defer c.within(0)
 	if err := c.send(contract.FrameStart, text); err != nil {
-		return fmt.Errorf("start: %w", err)
+		return fmt.Errorf("start: %w", stalled(err, "took no more files"))
 	}
 	kind, payload, err := c.read()
+	err = stalled(err, "did not start the code")
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("start: %w", context.Cause(ctx))

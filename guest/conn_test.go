@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
@@ -401,6 +402,85 @@ func TestCollect(t *testing.T) {
 		}
 		if err := conn.Collect(t.Context(), &taken{}); !errors.Is(err, ErrGone) {
 			t.Error(err)
+		}
+	})
+}
+
+// A guest that takes nothing, or never starts the code, does not keep a run waiting.
+func TestStalls(t *testing.T) {
+	for name, c := range map[string]struct {
+		guest func(net.Conn) // its end, after the hello
+		do    func(*Conn) error
+		want  string
+	}{
+		"files": {func(net.Conn) {}, func(c *Conn) error {
+			return c.Put(File{Path: "/x", Size: 1 << 20}, bytes.NewReader(make([]byte, 1<<20)))
+		}, "put /x: the guest took no more files for 20s"},
+		"the start": {func(n net.Conn) { _, _ = io.Copy(io.Discard, n) }, func(c *Conn) error {
+			return c.Start(context.Background(), Start{})
+		}, "start: the guest did not start the code for 20s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				defer theirs.Close()
+				w := &wire{conn: ours, datagrams: make(chan []byte, 1), gone: make(chan struct{})}
+				go func() {
+					_, _ = theirs.Write(appendFrame(nil, contract.FrameHello, []byte(`{"version":1,"kernel":"test"}`)))
+					c.guest(theirs)
+				}()
+				conn, err := Connect(t.Context(), w)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				begin := time.Now()
+				if err := c.do(conn); err == nil || err.Error() != c.want || time.Since(begin) > 2*stallTime {
+					t.Errorf("%v after %s, want %q", err, time.Since(begin), c.want)
+				}
+			})
+		})
+	}
+}
+
+// The limits of the time before the code do not hold while it runs.
+func TestSlowCodeIsNoStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		w := &wire{conn: ours, datagrams: make(chan []byte, 1), gone: make(chan struct{})}
+		go func() {
+			_, _ = theirs.Write(appendFrame(nil, contract.FrameHello, []byte(`{"version":1,"kernel":"test"}`)))
+			var header [contract.HeaderSize]byte
+			for {
+				if _, err := io.ReadFull(theirs, header[:]); err != nil {
+					return
+				}
+				_, _ = io.CopyN(io.Discard, theirs, int64(binary.BigEndian.Uint32(header[:])))
+				kind := header[4]
+				if kind == contract.FrameStart {
+					_, _ = theirs.Write(appendFrame(nil, contract.FrameStarted, nil))
+				}
+				if kind == contract.FrameStdinEnd {
+					time.Sleep(3 * stallTime)
+					_, _ = theirs.Write(appendFrame(nil, contract.FrameExit, []byte(`{"code":3,"signal":0,"oom":false,"out":false}`)))
+				}
+			}
+		}()
+		conn, err := Connect(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := conn.Put(File{Path: "/x", Size: 1}, strings.NewReader("x")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * stallTime)
+		if err := conn.Start(t.Context(), Start{}); err != nil {
+			t.Fatal(err)
+		}
+		if end, err := conn.Stream(t.Context(), nil, io.Discard, io.Discard); err != nil || end.Code != 3 {
+			t.Errorf("%+v %v", end, err)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"regexp"
 	"strconv"
 	"strings"
@@ -33,4 +34,40 @@ func LastWords(console string) (end End, ok bool) {
 		}
 	}
 	return End{}, false
+}
+
+// deathWords begin what kernels print when they give up: Nanos (runtime.h, interrupt.c)
+// and Linux (kernel/panic.c).
+var deathWords = regexp.MustCompile(`assertion .+ failed at |no fault handler|Kernel panic - not syncing: |frame [0-9a-f]+ already full`)
+
+// Dies says that a line of the console is a kernel's that gives up. What comes next
+// is the state of its processor, and then nothing: it may take minutes to end its
+// machine, or never do.
+func Dies(line string) bool { return deathWords.MatchString(line) }
+
+// The parts of a line of a kernel's that gives up which help nobody.
+var (
+	deathStamp = regexp.MustCompile(`^\[[^\]]*\] ?`)
+	deathPlace = regexp.MustCompile(`failed at (?:\S*/src/)?(\S+) \(IP [^)]*\)`)
+	// Of a fault Nanos says what it was and where in lines of their own.
+	faultKind  = regexp.MustCompile(`(?m)^lastvector: \S+ \(([^)]+)\)`)
+	faultPlace = regexp.MustCompile(`(?m)^ *rip: \S+\s+\((\w+) `)
+)
+
+// DeathCause says in one line why a kernel gave up, from what it printed then.
+func DeathCause(console string) string {
+	var cause string
+	for line := range strings.Lines(console) {
+		if Dies(line) {
+			cause = deathPlace.ReplaceAllString(deathStamp.ReplaceAllString(strings.TrimSpace(line), ""), "failed at $1")
+			break
+		}
+	}
+	if m := faultKind.FindStringSubmatch(console); m != nil && !strings.HasPrefix(cause, "assertion") {
+		cause = strings.ToLower(m[1]) + " in the kernel"
+		if at := faultPlace.FindStringSubmatch(console); at != nil {
+			cause += ", in " + at[1]
+		}
+	}
+	return cmp.Or(cause, "it does not say why")
 }

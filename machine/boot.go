@@ -143,6 +143,7 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	if m.debug != nil {
 		m.debug.started(m.debug)
 	}
+	m.watch()
 	timed, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	if err := guest.Await(timed, network); err != nil {

@@ -1,19 +1,24 @@
 package machine
 
 import (
+	"bytes"
 	"io"
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/internal/tail"
 )
 
 // console keeps the serial port's output: the beginning in the record, up to a limit,
-// and the end for a reason when the machine dies.
+// and the end for a reason when the machine dies. It looks for a kernel that gives up.
 type console struct {
 	record io.Writer
 	left   int
 	tail   tail.Buffer
+	line   []byte        // the one that has not ended yet
+	death  []byte        // from the line on in which the kernel gave up
+	dead   chan struct{} // closed then
 }
 
 const (
@@ -21,16 +26,19 @@ const (
 	maxConsole = 1 << 20
 	// consoleTail holds a kernel's last words and what led to them.
 	consoleTail = 16 << 10
+	// consoleLine bounds a line that is looked at; a kernel's are shorter.
+	consoleLine = 1 << 10
 )
 
 func newConsole(record io.Writer) *console {
 	if record == nil {
 		record = io.Discard
 	}
-	return &console{record: record, left: maxConsole, tail: tail.Buffer{Size: consoleTail}}
+	return &console{record: record, left: maxConsole, tail: tail.Buffer{Size: consoleTail}, dead: make(chan struct{})}
 }
 
 func (c *console) Write(p []byte) (int, error) {
+	c.look(p)
 	_, _ = c.tail.Write(p)
 	keep := p[:min(len(p), c.left)]
 	c.left -= len(keep)
@@ -38,11 +46,38 @@ func (c *console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// look notes when the kernel gives up, and what it prints then.
+func (c *console) look(p []byte) {
+	for len(p) > 0 {
+		if c.death != nil {
+			c.death = append(c.death, p[:min(len(p), consoleTail-len(c.death))]...)
+			return
+		}
+		n := bytes.IndexByte(p, '\n') + 1
+		part := p
+		if n > 0 {
+			part = p[:n]
+		}
+		c.line = append(c.line, part[:min(len(part), consoleLine-len(c.line))]...)
+		p = p[len(part):]
+		if n == 0 {
+			return
+		}
+		if guest.Dies(string(c.line)) {
+			c.death = bytes.Clone(c.line)
+			close(c.dead)
+		}
+		c.line = c.line[:0]
+	}
+}
+
 // text is the console's end with control characters shown, so that a guest can't move
 // the reader's cursor.
-func (c *console) text() string {
+func (c *console) text() string { return shown(c.tail.String()) }
+
+func shown(raw string) string {
 	var out strings.Builder
-	for _, line := range strings.Split(strings.ReplaceAll(c.tail.String(), "\r", ""), "\n") {
+	for _, line := range strings.Split(strings.ReplaceAll(raw, "\r", ""), "\n") {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}

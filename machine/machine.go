@@ -110,6 +110,7 @@ type Machine struct {
 	network *netstack.Network // once it is open
 	console *console
 	unfit   func(error)
+	watched sync.Once
 	once    sync.Once
 }
 
@@ -160,6 +161,7 @@ func (m *Machine) Connect(ctx context.Context, patience time.Duration, load func
 	}
 	timed, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
+	m.watch()
 	conn, err := guest.Connect(timed, m.network)
 	if err != nil {
 		return nil, err
@@ -176,6 +178,31 @@ func (m *Machine) Connect(ctx context.Context, patience time.Duration, load func
 		return nil, err
 	}
 	return conn, nil
+}
+
+// lastWordsTime is how long a kernel that gives up may print the state of its processor.
+const lastWordsTime = 300 * time.Millisecond
+
+// watch ends the machine when its kernel gives up: left alone, that may go on for
+// minutes without a word. One that is debugged stays.
+func (m *Machine) watch() {
+	if m.debug != nil {
+		return
+	}
+	m.watched.Do(func() {
+		go func() {
+			select {
+			case <-m.console.dead:
+			case <-m.vm.Exited():
+				return
+			}
+			select {
+			case <-time.After(lastWordsTime):
+				m.vm.Close()
+			case <-m.vm.Exited():
+			}
+		}()
+	})
 }
 
 // Cut ends what the guest may reach; the conversation with it goes on.
@@ -248,6 +275,9 @@ func (m *Machine) Explain(err error) error {
 	exit, waitErr := vm.Wait(context.Background())
 	if waitErr != nil {
 		return err
+	}
+	if m.console.death != nil { // the rest of it is in the record
+		return &GuestError{Reason: fmt.Sprintf("the %s kernel stopped: %s", m.Spec.Image.Kernel, guest.DeathCause(shown(string(m.console.death)))), Err: err}
 	}
 	tail := m.console.text()
 	if exit.Stderr != "" || exit.Signal != "" {
