@@ -32,5 +32,6 @@ func (im *Image) Boot() Boot {
 }
 
 // linuxArgs: with reboot=t and panic=-1 a stop is a reset, which -no-reboot turns into
-// an end. The rest saves boot time: no self-tests, no IPv6, no audit, no zeroing.
-const linuxArgs = "quiet reboot=t panic=-1 cryptomgr.notests ipv6.disable=1 lsm=landlock audit=0 init_on_alloc=0"
+// an end. IPv6 is off until init switches it on for the loopback. The rest saves boot
+// time: no self-tests, no audit, no zeroing.
+const linuxArgs = "quiet reboot=t panic=-1 cryptomgr.notests ipv6.disable_ipv6=1 lsm=landlock audit=0 init_on_alloc=0"

@@ -120,6 +120,7 @@ static void interface_up(int s, const char *name, const char *ip, const char *ma
 static void network(void)
 {
 	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	put("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0"); // nowhere else
 	interface_up(s, "lo", "127.0.0.1", "255.0.0.0");
 	interface_up(s, "eth0", GUEST_IP, NETMASK);
 	struct rtentry rt = {0};
@@ -146,6 +147,8 @@ static void filesystems(void)
 	// comes (Linux, Documentation/admin-guide/mm/multigen_lru.rst).
 	put("/sys/kernel/mm/lru_gen/enabled", "y");
 	put("/sys/kernel/mm/lru_gen/min_ttl_ms", "500");
+	// Node looks for the memory that is left by way of /proc/self/cgroup.
+	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	mount(NULL, "/sys", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	load_modules();
 	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
