@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,19 +34,30 @@ func TestNanos(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
 	for name, c := range map[string]struct{ code, want string }{
-		"processors":                       {`console.log(require("os").cpus().length)`, "1"},
-		"memory":                           {`console.log(process.memoryUsage().rss > 1e6, require("v8").getHeapStatistics().heap_size_limit >> 20)`, "true 344"},
-		"interfaces":                       {`console.log(Object.keys(require("os").networkInterfaces()))`, "[ 'en1', 'lo0' ]"},
-		"parent":                           {`console.log(process.ppid)`, "1"},
-		"environment":                      {`console.log(Object.keys(process.env).sort())`, "[ 'HOME', 'PATH' ]"},
-		"name":                             {`const os = require("os"); console.log(os.type(), os.hostname(), os.userInfo().username)`, "Nanos unitask root"},
-		"child, sync":                      {`console.log(require("child_process").spawnSync("ls").error.code)`, "ENOSYS"},
-		"child, async":                     {`try { require("child_process").spawn("ls") } catch (e) { console.log(e.code) }`, "ENOSYS"},
-		"localhost":                        {`require("dns").lookup("localhost", { family: 4 }, (e, a) => console.log(e, a))`, "null 127.0.0.1"},
-		"refused":                          {`require("net").connect(9, "127.0.0.1").on("error", (e) => console.log(e.code))`, "ECONNREFUSED"},
-		"clock":                            {`console.log(Math.abs(Date.now() - NOW) < 60000)`, "true"},
-		"writable":                         {`const fs = require("fs"); for (const p of ["/tmp/x", "y", "/out/z", "/home/user/w"]) fs.writeFileSync(p, "1"); console.log("all")`, "all"},
-		"read-only":                        {`const fs = require("fs"); for (const p of ["/etc/passwd", "/usr/bin/node", "/unitask/lib/preload.js", "/new"]) try { fs.writeFileSync(p, "1"); console.log(p) } catch (e) { console.log(e.code) }`, "EACCES\nEACCES\nEACCES\nEACCES"},
+		"processors":    {`console.log(require("os").cpus().length)`, "1"},
+		"memory":        {`console.log(process.memoryUsage().rss > 1e6, require("v8").getHeapStatistics().heap_size_limit >> 20)`, "true 344"},
+		"interfaces":    {`console.log(Object.keys(require("os").networkInterfaces()))`, "[ 'en1', 'lo0' ]"},
+		"parent":        {`console.log(process.ppid)`, "1"},
+		"environment":   {`console.log(Object.keys(process.env).sort())`, "[ 'HOME', 'PATH' ]"},
+		"name":          {`const os = require("os"); console.log(os.type(), os.hostname(), os.userInfo().username)`, "Nanos unitask root"},
+		"child, sync":   {`console.log(require("child_process").spawnSync("ls").error.code)`, "ENOSYS"},
+		"child, async":  {`try { require("child_process").spawn("ls") } catch (e) { console.log(e.code) }`, "ENOSYS"},
+		"localhost":     {`require("dns").lookup("localhost", { family: 4 }, (e, a) => console.log(e, a))`, "null 127.0.0.1"},
+		"refused":       {`require("net").connect(9, "127.0.0.1").on("error", (e) => console.log(e.code))`, "ECONNREFUSED"},
+		"clock":         {`console.log(Math.abs(Date.now() - NOW) < 60000)`, "true"},
+		"writable":      {`const fs = require("fs"); for (const p of ["/tmp/x", "y", "/out/z", "/home/user/w"]) fs.writeFileSync(p, "1"); console.log("all")`, "all"},
+		"read-only":     {`const fs = require("fs"); for (const p of ["/etc/passwd", "/usr/bin/node", "/unitask/lib/preload.js", "/new"]) try { fs.writeFileSync(p, "1"); console.log(p) } catch (e) { console.log(e.code) }`, "EACCES\nEACCES\nEACCES\nEACCES"},
+		"one user":      {`const t = (f) => { try { return f() ?? "done" } catch (e) { return e.code } }; console.log(t(() => process.setuid(0)), t(() => process.setuid(1000)), t(() => process.setgid(5)), t(() => process.setgroups([1])), t(() => process.initgroups("root", 0)), process.getuid(), process.getgroups())`, "done EPERM EPERM EPERM done 0 [ 0 ]"},
+		"owners":        {`const fs = require("fs"); fs.writeFileSync("f", ""); fs.chownSync("f", 7, 8); const { uid, gid } = fs.statSync("f"); console.log(uid, gid)`, "7 8"},
+		"not its own":   {`const fs = require("fs"); const t = (f) => { try { return f() } catch (e) { return e.code } }; console.log(t(() => fs.chmodSync("/etc/passwd", 0o600)), t(() => fs.chownSync("/usr/bin/node", 1, 1)), t(() => fs.utimesSync("/etc/passwd", 1, 1)))`, "EPERM EPERM EPERM"},
+		"priority":      {`const os = require("os"); os.setPriority(5); console.log(os.getPriority())`, "5"},
+		"long datagram": {`const s = require("dgram").createSocket("udp4"); s.send(Buffer.alloc(65462), 9, "127.0.0.1", (e) => { console.log(e.code); s.close() })`, "EMSGSIZE"},
+		"no terminal":   {`try { require("fs").openSync("/dev/tty", "r") } catch (e) { console.log(e.code) }`, "ENXIO"},
+		// A stream's other end in another thread: the kernel tells nobody that there is
+		// room again, or that it has ended.
+		"streams between threads": {`const { Worker } = require("worker_threads"), net = require("net");
+			const w = new Worker(` + "`" + `const net = require("net"); const s = net.createServer((c) => { let n = 0; c.on("data", (d) => n += d.length); c.on("end", () => { c.end("x".repeat(n)); s.close() }) }); s.listen(0, () => require("worker_threads").parentPort.postMessage(s.address().port))` + "`" + `, { eval: true });
+			w.on("message", (port) => { const c = net.connect(port); let n = 0; c.on("data", (d) => n += d.length); c.on("close", () => console.log(n)); c.end(Buffer.alloc(3 << 20)) })`, "3145728"},
 		"own SIGTERM":                      {`process.on("SIGTERM", () => { console.log("caught"); process.exit(3) }); process.kill(process.pid, "SIGTERM"); setTimeout(() => {}, 5000)`, "caught"},
 		"a worker says nothing of its own": {`const { Worker } = require("worker_threads"); new Worker("console.log(1)", { eval: true })`, "1"},
 		// The disk is read-only to QEMU, and the kernel's log flushes fail: what
@@ -65,7 +77,85 @@ func TestNanos(t *testing.T) {
 	}
 }
 
-// A kernel that dies says why.
+// A kernel that gives up ends the run at once, with the reason in one line. What it
+// prints is in the record.
+func TestNanosGivesUp(t *testing.T) {
+	needNanos(t, image.HostArch())
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	// Of a path that is not there the kernel's check calls itself for each folder; only
+	// the dynamic linker gets one past libc.
+	code := `console.log("up"); process.dlopen({ exports: {} }, "/tmp/" + "a/".repeat(1500) + "x.node")`
+	var up moment
+	res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Nanos, Code: code}, unitask.IO{Stdout: &up})
+	took := time.Since(up.at)
+	var gone *unitask.GuestError
+	if !errors.As(err, &gone) || res.Outcome != unitask.OutcomeCrashed || res.ExitCode != unitask.ExitHost {
+		t.Fatalf("%v %+v", err, res)
+	}
+	if !strings.HasPrefix(gone.Reason, "the nanos kernel stopped: ") || strings.Contains(gone.Reason, "\n") || strings.Contains(gone.Reason, "does not say") || gone.Console != "" {
+		t.Errorf("reason %q, console %q", gone.Reason, gone.Console)
+	}
+	if took > 3*time.Second { // half a second on an idle host
+		t.Errorf("it took %s", took)
+	}
+}
+
+// moment notes when it is first written to.
+type moment struct{ at time.Time }
+
+func (m *moment) Write(p []byte) (int, error) {
+	if m.at.IsZero() {
+		m.at = time.Now()
+	}
+	return len(p), nil
+}
+
+// As many small files as a machine is said to have room for are taken by each kernel;
+// more are refused before there is a machine, with what would do.
+func TestManySmallFiles(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 10_000 {
+		if i%1000 == 0 {
+			if err := os.Mkdir(filepath.Join(dir, strconv.Itoa(i/1000)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i/1000), strconv.Itoa(i)), []byte("small"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for kernel, c := range map[image.Kernel]struct {
+		memory int
+		want   string
+	}{
+		image.Nanos: {228, "memoryMb 227: has no room for 10011 files, which take 82 MiB of a machine: 228 would do"},
+		image.Linux: {166, "memoryMb 165: has no room for 10011 files, which take 51 MiB of a machine: 166 would do"},
+	} {
+		t.Run(string(kernel), func(t *testing.T) {
+			if kernel == image.Nanos {
+				needNanos(t, image.HostArch())
+			} else {
+				needVM(t)
+			}
+			req := unitask.Request{Kernel: kernel, MemoryMB: c.memory - 1, Dirs: []unitask.Mount{{Host: dir, Guest: "/many"}},
+				Code: `const fs = require("fs"); let n = 0; for (const d of fs.readdirSync("/many")) for (const f of fs.readdirSync("/many/" + d)) n += fs.readFileSync("/many/" + d + "/" + f).length; console.log(n)`}
+			if _, _, err := req.Resolve(nil); err == nil || err.Error() != c.want {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+			req.MemoryMB = c.memory
+			res, err := unitask.Run(t.Context(), req, unitask.Options{Home: newHome(t)})
+			if err != nil || string(res.Stdout) != "50000\n" {
+				t.Errorf("%v %+v", err, res)
+			}
+		})
+	}
+}
+
+// A kernel that runs out of memory says so.
 func TestNanosDeath(t *testing.T) {
 	needNanos(t, image.HostArch())
 	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Nanos, MemoryMB: 160, Code: `console.log("up"); const a = []; for (;;) a.push(Buffer.alloc(5e6, 1))`}, unitask.Options{Home: newHome(t), Machines: unitask.Booted()})

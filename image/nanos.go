@@ -51,20 +51,40 @@ func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
 	for _, dir := range []string{"/tmp", contract.OutDir, contract.WorkDir, contract.HomeDir} {
 		t.dir(dir, 0o777)
 	}
-	// Nanos makes only a few files of /proc itself. Without these, os.cpus() is
-	// empty and process.memoryUsage() throws.
-	for name, text := range nanosProc {
+	for name, text := range nanosTexts {
 		t.text(name, text)
+	}
+	for name, target := range nanosLinks {
+		t.link(name, target)
 	}
 	return t, parts, nil
 }
 
-// nanosProc are files of /proc that Node reads, in Linux's form (proc(5)). They
-// can't move: times are zero, the resident set is 20480 pages.
-var nanosProc = map[string]string{
-	"/proc/self/stat": "2 (node) R 0 2 2 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 0 1073741824 20480 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n",
-	"/proc/cpuinfo":   "processor\t: 0\nmodel name\t: virtual\ncpu MHz\t\t: 1000.000\n\n",
-	"/proc/stat":      "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n",
+// nanosTexts are files of /proc and /dev that programs read, in Linux's form (proc(5)).
+// Those that are empty here say that they are there; what they
+// say is made when they are opened (guest/nanos/files.c).
+var nanosTexts = map[string]string{
+	"/proc/self/stat":            "",
+	"/proc/self/statm":           "",
+	"/proc/self/status":          "",
+	"/proc/self/cmdline":         "node\x00",
+	"/proc/self/comm":            "node\n",
+	"/proc/self/cgroup":          "0::/\n",
+	"/proc/stat":                 "",
+	"/proc/uptime":               "",
+	"/proc/loadavg":              "0.00 0.00 0.00 1/1 2\n",
+	"/proc/version":              "Nanos version 5.0\n",
+	"/proc/filesystems":          "\ttfs\n",
+	"/proc/cpuinfo":              "processor\t: 0\nmodel name\t: virtual\ncpu MHz\t\t: 1000.000\n\n",
+	"/proc/sys/kernel/hostname":  contract.Hostname + "\n",
+	"/proc/sys/kernel/ostype":    "Nanos\n",
+	"/proc/sys/kernel/osrelease": "5.0\n",
+	"/dev/zero":                  "",
+}
+
+// nanosLinks are the names of what the kernel knows by another one, or libc's place.
+var nanosLinks = map[string]string{
+	"/dev/random": "/dev/urandom", "/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
 }
 
 // nanosRoot is the root tuple's configuration: these keys and no others.

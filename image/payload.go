@@ -76,6 +76,7 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	t.text("/etc/group", fmt.Sprintf("root:x:0:\nuser:x:%d:\n", contract.UserID))
 	t.text("/etc/hosts", "127.0.0.1 localhost "+contract.Hostname+"\n::1 localhost\n")
 	t.text("/etc/hostname", contract.Hostname+"\n")
+	t.text("/etc/os-release", "NAME=\"unitask guest\"\nID=unitask\nPRETTY_NAME=\"unitask guest\"\n")
 	t.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
 	t.text("/etc/resolv.conf", "nameserver "+contract.GatewayIP+"\noptions timeout:2 attempts:1\n")
 	return t, parts, nil

@@ -1,13 +1,13 @@
 // In the place of libc: the functions that Nanos has no system call for, or gets
 // wrong. They stand before libc's own by LD_PRELOAD, on linux too, where all but
-// mkdtemp pass the call on.
+// mkdtemp pass the call on. Files are files.c's, sockets sockets.c's.
 #define _GNU_SOURCE
+#include "calls.h"
 #include "nanos.h"
 
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <dlfcn.h>
-#include <errno.h>
+#include <grp.h>
 #include <ifaddrs.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,10 +15,15 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+bool on_nanos;
+
+// Before every other constructor's work, and before Node's main.
+__attribute__((constructor(101))) static void find_out(void) { on_nanos = is_nanos(); }
 
 // kill: a fatal signal to ourselves that nobody handles, SIGKILL above all, would
 // end the machine before what was printed is out.
@@ -32,64 +37,92 @@ int kill(pid_t pid, int sig)
 	if (ours && fatal && nanos_attached() &&
 	    (sig == SIGKILL || (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_DFL)))
 		nanos_signal(sig);
-	return (int)syscall(SYS_kill, pid, sig);
+	return (int)result(call(SYS_kill, pid, sig));
 }
 
-// random_port gives a socket that has no port yet a random one: the kernel counts them
-// up, and the clones of one template would all have the same.
-static void random_port(int fd)
+// There is one user, root, whose one group is his own: another one is refused.
+static int become(const char *name, id_t id)
 {
-	struct sockaddr_in me = {0};
-	socklen_t len = sizeof me;
-	uint16_t random;
-	if (getsockname(fd, (struct sockaddr *)&me, &len) < 0 || me.sin_family != AF_INET || me.sin_port != 0)
-		return;
-	for (int tries = 0; tries < 8 && getrandom(&random, sizeof random, 0) == sizeof random; tries++) {
-		me.sin_port = htons((uint16_t)(32768 + random % 28232));
-		if (bind(fd, (struct sockaddr *)&me, sizeof me) == 0)
-			return;
+	if (on_nanos)
+		return id == 0 ? 0 : fail(EPERM);
+	int (*real)(id_t) = (int (*)(id_t))dlsym(RTLD_NEXT, name);
+	return real ? real(id) : fail(ENOSYS);
+}
+
+int setuid(uid_t id) { return become("setuid", id); }
+int seteuid(uid_t id) { return become("seteuid", id); }
+int setgid(gid_t id) { return become("setgid", id); }
+int setegid(gid_t id) { return become("setegid", id); }
+
+int getgroups(int n, gid_t *list)
+{
+	if (!on_nanos)
+		return (int)result(call(SYS_getgroups, n, list));
+	if (n > 0)
+		list[0] = 0;
+	return n < 0 ? fail(EINVAL) : 1;
+}
+
+int setgroups(size_t n, const gid_t *list)
+{
+	int (*real)(size_t, const gid_t *) = (int (*)(size_t, const gid_t *))dlsym(RTLD_NEXT, "setgroups");
+	if (on_nanos)
+		return n == 1 && list[0] == 0 ? 0 : fail(EPERM);
+	return real ? real(n, list) : fail(ENOSYS);
+}
+
+int initgroups(const char *user, gid_t id)
+{
+	int (*real)(const char *, gid_t) = (int (*)(const char *, gid_t))dlsym(RTLD_NEXT, "initgroups");
+	if (on_nanos)
+		return id == 0 ? 0 : fail(EPERM);
+	return real ? real(user, id) : fail(ENOSYS);
+}
+
+// There is one process, so its priority is only remembered.
+static _Atomic int priority;
+
+int getpriority(__priority_which_t which, id_t who)
+{
+	if (!on_nanos) {
+		long r = call(SYS_getpriority, which, who); // 1 to 40, so that it is no error
+		return r < 0 ? (int)result(r) : 20 - (int)r;
 	}
+	return which != PRIO_PROCESS || (who != 0 && who != (id_t)getpid()) ? fail(ESRCH) : priority;
 }
 
-int connect(int fd, const struct sockaddr *to, socklen_t len)
+int setpriority(__priority_which_t which, id_t who, int value)
 {
-	struct sockaddr_in in;
-	if (to != NULL && to->sa_family == AF_INET && is_nanos())
-		random_port(fd);
-	if (to != NULL && len >= sizeof in && to->sa_family == AF_INET) {
-		memcpy(&in, to, sizeof in);
-		if (ntohl(in.sin_addr.s_addr) >> 24 == 127 && nanos_relayed(ntohs(in.sin_port))) {
-			in.sin_addr.s_addr = inet_addr(GATEWAY_IP);
-			return (int)syscall(SYS_connect, fd, &in, sizeof in);
-		}
+	if (!on_nanos)
+		return (int)result(call(SYS_setpriority, which, who, value));
+	if (which != PRIO_PROCESS || (who != 0 && who != (id_t)getpid()))
+		return fail(ESRCH);
+	priority = value < -20 ? -20 : value > 19 ? 19 : value;
+	return 0;
+}
+
+// getrusage: Nanos leaves out the memory.
+int getrusage(__rusage_who_t who, struct rusage *used)
+{
+	static _Atomic long most;
+	long r = call(SYS_getrusage, who, used);
+	if (r == 0 && on_nanos) {
+		long now = memory_in_use();
+		if (now > most)
+			most = now;
+		used->ru_maxrss = most;
 	}
-	return (int)syscall(SYS_connect, fd, to, len);
+	return (int)result(r);
 }
 
-// A refused connection comes as a reset one; libuv asks for it only then.
-int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
-{
-	int result = (int)syscall(SYS_getsockopt, fd, level, name, value, len);
-	if (result == 0 && level == SOL_SOCKET && name == SO_ERROR && *(int *)value == ECONNRESET && is_nanos())
-		*(int *)value = ECONNREFUSED;
-	return result;
-}
-
-// There are no modes, so the mask is only remembered.
-mode_t umask(mode_t mask)
-{
-	static _Atomic mode_t now = 022;
-	return is_nanos() ? atomic_exchange(&now, mask & 0777) : (mode_t)syscall(SYS_umask, mask);
-}
-
-pid_t getppid(void) { return is_nanos() ? 1 : (pid_t)syscall(SYS_getppid); }
+pid_t getppid(void) { return on_nanos ? 1 : (pid_t)call(SYS_getppid); }
 
 // V8 asks for each worker, and complains on stderr when it can't be told.
 int pthread_getschedparam(pthread_t thread, int *policy, struct sched_param *param)
 {
 	int (*real)(pthread_t, int *, struct sched_param *) =
 		(int (*)(pthread_t, int *, struct sched_param *))dlsym(RTLD_NEXT, "pthread_getschedparam");
-	if (!is_nanos() && real)
+	if (!on_nanos && real)
 		return real(thread, policy, param);
 	*policy = SCHED_OTHER;
 	param->sched_priority = 0;
@@ -127,7 +160,7 @@ int getifaddrs(struct ifaddrs **list)
 	int result = real ? real(list) : -1;
 	for (struct ifaddrs *i = result == 0 ? *list : NULL; i; i = i->ifa_next)
 		for (char *c = i->ifa_name; c && *c; c++)
-			if (is_nanos() && !isalnum((unsigned char)*c))
+			if (on_nanos && !isalnum((unsigned char)*c))
 				*c = 0;
 	return result;
 }

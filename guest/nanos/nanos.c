@@ -1,5 +1,6 @@
 // Nanos has one process: the agent is a thread of the program's own.
 #define _GNU_SOURCE
+#include "calls.h"
 #include "nanos.h"
 
 #include "../agent/agent.h"
@@ -16,6 +17,8 @@
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
+
+__thread bool own_thread;
 
 int is_nanos(void)
 {
@@ -79,9 +82,8 @@ static void nanos_seed(const uint8_t *entropy, size_t n, int64_t now_ns)
 	(void)n;
 }
 
-// nanos_relay needs no relay: connect (libc.c) sends such connections to the gateway
-// itself. Nanos's loopback now and then stops for good when more than a window is
-// written at once, so the less goes over it the better.
+// nanos_relay needs no relay: connect (sockets.c) sends such connections to the gateway
+// itself.
 static uint16_t relayed[MAX_RELAYS];
 static atomic_size_t relayed_count;
 
@@ -104,6 +106,7 @@ static int nanos_relay(struct agent *a, const uint16_t *ports, size_t n)
 static void *run_agent(void *arg)
 {
 	struct agent_end end = {0};
+	own_thread = true;
 	agent_run(arg, &end);
 	_exit(EXIT_UNKNOWN);
 	return NULL;

@@ -1,0 +1,87 @@
+// What the functions that stand before libc's share: the system call itself, and
+// what is known of each descriptor.
+#ifndef UNITASK_CALLS_H
+#define UNITASK_CALLS_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+// on_nanos is false until the library's constructor has run, and on linux: every
+// function then passes the call on.
+extern bool on_nanos;
+
+// own_thread says that this is the agent's thread, which sees the kernel's sockets.
+extern __thread bool own_thread;
+
+// call makes a system call past libc; it returns the kernel's negative errno.
+static inline long call6(long n, long a, long b, long c, long d, long e, long f)
+{
+#if defined(__x86_64__)
+	long r;
+	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+	__asm__ volatile("syscall" : "=a"(r) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+	return r;
+#elif defined(__aarch64__)
+	register long x8 __asm__("x8") = n, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+	register long x3 __asm__("x3") = d, x4 __asm__("x4") = e, x5 __asm__("x5") = f;
+	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+	return x0;
+#endif
+}
+
+#define CALL_6(n, a, b, c, d, e, f, ...) call6(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+#define call(...) CALL_6(__VA_ARGS__, 0, 0, 0, 0, 0, 0)
+
+// result is what libc makes of the kernel's answer.
+static inline long result(long r)
+{
+	if (r >= 0 || r < -4095)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
+static inline int fail(int error)
+{
+	errno = error;
+	return -1;
+}
+
+// What is known of a descriptor (descriptors.c).
+enum { MAX_FD = 1 << 16 };
+
+struct socket;
+
+struct descriptor {
+	bool append;           // a regular file, written at its end
+	bool zero;             // /dev/zero
+	bool datagram;         // UDP
+	struct socket *socket; // a stream (sockets.c)
+};
+
+extern struct descriptor descriptors[MAX_FD];
+
+// descriptor returns what is known; NULL where nothing can be.
+static inline struct descriptor *descriptor(int fd)
+{
+	return on_nanos && fd >= 0 && fd < MAX_FD ? &descriptors[fd] : NULL;
+}
+
+// sockets.c: a stream's side of calls on descriptors; -1 with errno, as the calls.
+ssize_t socket_read(struct socket *s, const struct iovec *to, int n);
+ssize_t socket_write(struct socket *s, const struct iovec *from, int n);
+int socket_close(int fd, struct socket *s);
+void socket_keep(struct socket *s);
+
+// files.c
+int file_mask(void);       // the umask
+struct statx;
+long files_statx(int dir, const char *path, int flags, unsigned mask, struct statx *to); // a negative errno
+long memory_in_use(void);  // of the machine, in KiB: there is one process
+
+#endif
