@@ -56,6 +56,7 @@ var mayImport = map[string][]string{
 	"hack/attack":       {"internal/attack"},
 	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
 	"hack/dist":         {},
+	"hack/fidelity":     {"", "image"},
 	"hack/report":       {},
 	"internal/testhome": {"", "image", "machine"},
 }

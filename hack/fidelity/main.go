@@ -1,0 +1,88 @@
+// Command fidelity shows how near the guests come to Node on the host. It takes a folder
+// of Node's own tests (test/ of a Node release, which is not part of this repository),
+// draws a sample, runs it with the vendored Node on the host and, what passes there, in
+// a machine of each kernel, and prints a table with a reason for every failure.
+//
+//	go run ./hack/fidelity -tests node/test [-n 600] [-for 4m] [-results FILE] [-kernel nanos,linux]
+//	go run ./hack/fidelity -packages [-kernel nanos,linux]
+//
+// What has been run is kept in the file of results, and is not run again: the sample can
+// be worked off in pieces.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+func main() {
+	var o options
+	flag.StringVar(&o.tests, "tests", "", "Node's folder test/")
+	flag.IntVar(&o.n, "n", 600, "tests that pass on the host to draw")
+	flag.Int64Var(&o.seed, "seed", 1, "of the draw")
+	flag.DurationVar(&o.atMost, "for", time.Hour, "stop after so long; the next call goes on")
+	flag.StringVar(&o.results, "results", "fidelity.jsonl", "file that what has been run is kept in")
+	flag.StringVar(&o.only, "only", "", "run only tests whose name holds this, again, and print what they say")
+	flag.IntVar(&o.jobs, "j", runtime.NumCPU(), "tests at once")
+	packages := flag.Bool("packages", false, "run the packages' programs and not Node's tests")
+	kernels := flag.String("kernel", "nanos,linux", "kernels")
+	flag.Parse()
+	for _, k := range strings.FieldsFunc(*kernels, func(r rune) bool { return r == ',' }) {
+		o.kernels = append(o.kernels, image.Kernel(k))
+	}
+	err := withRuntime(func(rt *unitask.Runtime, node string) error {
+		o.rt, o.node = rt, node
+		if *packages {
+			return runPackages(context.Background(), o)
+		}
+		return runTests(context.Background(), o)
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fidelity:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	tests, results, only string
+	n, jobs              int
+	seed                 int64
+	atMost               time.Duration
+	kernels              []image.Kernel
+	rt                   *unitask.Runtime
+	node                 string // the vendored binary
+}
+
+// withRuntime calls f with a runtime on the home's parts whose records go to a folder
+// that is removed.
+func withRuntime(f func(*unitask.Runtime, string) error) error {
+	base, err := unitask.DefaultHome()
+	if err != nil {
+		return err
+	}
+	home, err := os.MkdirTemp("", "unitask-fidelity-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(home)
+	for _, shared := range []string{"vendor", "images", "locks", "cache", "templates"} {
+		if err := os.Symlink(filepath.Join(base, shared), filepath.Join(home, shared)); err != nil {
+			return err
+		}
+	}
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		return err
+	}
+	defer rt.Close()
+	return f(rt, filepath.Join(base, "vendor", runtime.GOARCH, "node", "node"))
+}

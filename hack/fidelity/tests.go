@@ -1,0 +1,353 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+// guestRoot is where the tests' folder is inside.
+const guestRoot = "/node/test"
+
+// Time limits of one test. Under TCG a guest is some ten times slower.
+const (
+	hostLimit  = 20 * time.Second
+	guestLimit = 60 * time.Second
+)
+
+// host is the place of a result that is not a kernel.
+const host = "host"
+
+// result is one line of the file of results.
+type result struct {
+	Test  string `json:"test"`
+	Where string `json:"where"` // host, or a kernel
+	// Verdict is pass, fail, timeout, skip (the test says that it does not apply) or crash.
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason,omitempty"`
+	Millis  int64  `json:"ms"`
+	Child   bool   `json:"child,omitempty"` // it needs child processes
+}
+
+type suite struct {
+	options
+	mu   sync.Mutex
+	done map[string]map[string]result // by place and test
+	file *os.File
+}
+
+func runTests(ctx context.Context, o options) error {
+	s := &suite{options: o, done: map[string]map[string]result{}}
+	names, err := s.candidates()
+	if err != nil {
+		return err
+	}
+	if o.only != "" {
+		return s.again(ctx, names)
+	}
+	if err := s.load(); err != nil {
+		return err
+	}
+	defer s.file.Close()
+	ctx, cancel := context.WithTimeout(ctx, o.atMost)
+	defer cancel()
+
+	var sample []string
+	next := 0
+	for len(sample) < o.n && next < len(names) && ctx.Err() == nil {
+		batch := names[next:min(len(names), next+8*o.jobs)]
+		next += len(batch)
+		s.each(ctx, batch, host, s.onHost)
+		for _, name := range batch {
+			if s.done[host][name].Verdict == "pass" && len(sample) < o.n {
+				sample = append(sample, name)
+			}
+		}
+	}
+	for _, k := range o.kernels {
+		s.each(ctx, sample, string(k), func(ctx context.Context, name string) result { return s.inGuest(ctx, name, k) })
+	}
+	s.print(sample)
+	return nil
+}
+
+// again runs the named tests whatever is known of them.
+func (s *suite) again(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if !strings.Contains(name, s.only) {
+			continue
+		}
+		for _, k := range s.kernels {
+			began := time.Now()
+			res, err := s.run(ctx, name, k)
+			if err != nil && res == nil {
+				return err
+			}
+			fmt.Printf("== %s on %s: %s %d (%s) %s\n%s%s", name, k, res.Outcome, res.ExitCode, time.Since(began).Round(time.Millisecond), res.Error, res.Stdout, res.Stderr)
+		}
+	}
+	return nil
+}
+
+// candidates are the tests to draw from, in the order of the draw: single files that
+// need no flags of Node's and no environment of their own.
+func (s *suite) candidates() ([]string, error) {
+	var names []string
+	for _, dir := range []string{"parallel", "sequential", "es-module", "async-hooks"} {
+		found, err := filepath.Glob(filepath.Join(s.tests, dir, "test-*.*js"))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				return nil, err
+			}
+			if !metadata.Match(text) && !neighbour.Match(text) {
+				names = append(names, dir+"/"+filepath.Base(f))
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%s holds no tests: -tests names Node's folder test/", s.tests)
+	}
+	slices.Sort(names)
+	r := rand.New(rand.NewPCG(uint64(s.seed), 0))
+	r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return names, nil
+}
+
+var (
+	// metadata asks the runner of Node's tests for flags or variables.
+	metadata = regexp.MustCompile(`(?m)^// (Flags|Env):`)
+	// neighbour is a file beside the test, or of another folder of tests.
+	neighbour = regexp.MustCompile(`require\('\./|from '\./|require\('\.\./(addons|node-api|js-native-api|async-hooks|pummel)`)
+	fixtures  = regexp.MustCompile(`fixtures|common/(crypto|tls|dns|wpt|sea|snapshot|http2|debugger|inspector)`)
+	child     = regexp.MustCompile(`child_process|cluster|spawnPromisified|spawnSyncAndE|spawnSync|common/child|startNewREPLServer|debugger`)
+)
+
+// load reads what has been run.
+func (s *suite) load() error {
+	var err error
+	if s.file, err = os.OpenFile(s.results, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644); err != nil {
+		return err
+	}
+	for lines := bufio.NewScanner(s.file); lines.Scan(); {
+		var r result
+		if json.Unmarshal(lines.Bytes(), &r) == nil {
+			s.note(r)
+		}
+	}
+	return nil
+}
+
+func (s *suite) note(r result) {
+	if s.done[r.Where] == nil {
+		s.done[r.Where] = map[string]result{}
+	}
+	s.done[r.Where][r.Test] = r
+}
+
+// each runs what has not been run yet.
+func (s *suite) each(ctx context.Context, names []string, where string, run func(context.Context, string) result) {
+	work := make(chan string)
+	var group sync.WaitGroup
+	for range s.jobs {
+		group.Go(func() {
+			for name := range work {
+				began := time.Now()
+				r := run(ctx, name)
+				if ctx.Err() != nil {
+					continue
+				}
+				r.Test, r.Where, r.Millis, r.Child = name, where, time.Since(began).Milliseconds(), s.needsChild(name)
+				line, _ := json.Marshal(r)
+				s.mu.Lock()
+				s.note(r)
+				fmt.Fprintf(s.file, "%s\n", line)
+				s.mu.Unlock()
+			}
+		})
+	}
+	for _, name := range names {
+		s.mu.Lock()
+		_, known := s.done[where][name]
+		s.mu.Unlock()
+		if !known && ctx.Err() == nil {
+			work <- name
+		}
+	}
+	close(work)
+	group.Wait()
+}
+
+func (s *suite) text(name string) string {
+	text, _ := os.ReadFile(filepath.Join(s.tests, name))
+	return string(text)
+}
+
+func (s *suite) needsChild(name string) bool { return child.MatchString(s.text(name)) }
+
+// environment of a test. What it writes goes to /tmp.
+func environment(dir string) map[string]string {
+	return map[string]string{"NODE_TEST_DIR": dir, "NODE_SKIP_FLAG_CHECK": "1"}
+}
+
+func (s *suite) onHost(ctx context.Context, name string) result {
+	dir, err := os.MkdirTemp("", "unitask-fidelity-")
+	if err != nil {
+		return result{Verdict: "fail", Reason: err.Error()}
+	}
+	defer os.RemoveAll(dir)
+	timed, cancel := context.WithTimeout(ctx, hostLimit)
+	defer cancel()
+	cmd := exec.CommandContext(timed, s.node, filepath.Join("test", name))
+	cmd.Dir = filepath.Dir(s.tests)
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
+	for k, v := range environment(dir) {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	cmd.WaitDelay = time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	switch {
+	case timed.Err() != nil:
+		return result{Verdict: "timeout"}
+	case err != nil:
+		return result{Verdict: "fail", Reason: why(errs.String(), out.String())}
+	}
+	return result{Verdict: passed(out.String())}
+}
+
+// passed tells a test that passed from one that says that it does not apply here.
+func passed(stdout string) string {
+	if strings.HasPrefix(stdout, "1..0 # Skipped") {
+		return "skip"
+	}
+	return "pass"
+}
+
+func (s *suite) run(ctx context.Context, name string, kernel image.Kernel) (*unitask.Result, error) {
+	text := s.text(name)
+	dirs := []unitask.Mount{{Host: filepath.Join(s.tests, "common"), Guest: guestRoot + "/common"}}
+	if fixtures.MatchString(text) {
+		dirs = append(dirs, unitask.Mount{Host: filepath.Join(s.tests, "fixtures"), Guest: guestRoot + "/fixtures"})
+	}
+	return s.rt.Run(ctx, unitask.Request{Code: text, Path: guestRoot + "/" + name, Dir: filepath.Dir(guestRoot), Dirs: dirs, Kernel: kernel, Timeout: guestLimit, Env: environment("/tmp")}, unitask.IO{})
+}
+
+func (s *suite) inGuest(ctx context.Context, name string, kernel image.Kernel) result {
+	res, err := s.run(ctx, name, kernel)
+	switch {
+	case err != nil && res == nil:
+		return result{Verdict: "fail", Reason: err.Error()}
+	case res.Outcome == unitask.OutcomeTimeout:
+		return result{Verdict: "timeout", Reason: why(string(res.Stderr), string(res.Stdout))}
+	case res.Outcome == unitask.OutcomeExited && res.ExitCode == 0:
+		return result{Verdict: passed(string(res.Stdout))}
+	case res.Outcome == unitask.OutcomeExited:
+		return result{Verdict: "fail", Reason: why(string(res.Stderr), string(res.Stdout))}
+	}
+	return result{Verdict: string(res.Outcome), Reason: cmp.Or(res.Error, errorText(err))}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// An error's own line among what a failed test prints.
+var errorLine = regexp.MustCompile(`(?m)^\s*(?:\[?(?:Uncaught )?[A-Za-z]*(?:Error|Exception)\b.*|Mismatched .*|.*assert.*|error: .*)$`)
+
+// why is the one line of what a test printed that says most.
+func why(texts ...string) string {
+	for _, text := range texts {
+		if m := errorLine.FindString(text); m != "" {
+			return cut(strings.TrimSpace(m))
+		}
+	}
+	for _, text := range texts {
+		if text = strings.TrimSpace(text); text != "" {
+			return cut(text[strings.LastIndexByte(text, '\n')+1:])
+		}
+	}
+	return "says nothing"
+}
+
+func cut(s string) string {
+	const most = 160
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return s
+}
+
+// print prints the table, in Markdown.
+func (s *suite) print(sample []string) {
+	fmt.Printf("%d of Node's tests pass on the host.\n\n| | tests |", len(sample))
+	count := func(where string, keep func(result) bool) (n int) {
+		for _, name := range sample {
+			if r, ok := s.done[where][name]; ok && keep(r) {
+				n++
+			}
+		}
+		return n
+	}
+	for _, k := range s.kernels {
+		fmt.Printf(" %s |", k)
+	}
+	fmt.Print("\n| --- | --- |" + strings.Repeat(" --- |", len(s.kernels)) + "\n")
+	for _, row := range []struct {
+		name string
+		keep func(result) bool
+	}{
+		{"all", func(result) bool { return true }},
+		{"without those that need child processes", func(r result) bool { return !r.Child }},
+	} {
+		fmt.Printf("| %s | %d |", row.name, count(host, row.keep))
+		for _, k := range s.kernels {
+			ran := count(string(k), row.keep)
+			good := count(string(k), func(r result) bool { return row.keep(r) && (r.Verdict == "pass" || r.Verdict == "skip") })
+			fmt.Printf(" %d of %d (%.1f %%) |", good, ran, 100*float64(good)/float64(max(ran, 1)))
+		}
+		fmt.Println()
+	}
+	for _, k := range s.kernels {
+		fmt.Printf("\n%s:\n\n| test | verdict | it says |\n| --- | --- | --- |\n", k)
+		for _, name := range slices.Sorted(maps.Keys(s.done[string(k)])) {
+			r := s.done[string(k)][name]
+			if r.Verdict == "pass" || r.Verdict == "skip" || !slices.Contains(sample, name) {
+				continue
+			}
+			needs := ""
+			if r.Child {
+				needs = " (child processes)"
+			}
+			fmt.Printf("| %s%s | %s | %s |\n", strings.TrimPrefix(name, "parallel/"), needs, r.Verdict, strings.NewReplacer("|", `\|`, "`", "'").Replace(r.Reason))
+		}
+	}
+	if _, err := os.Stat(s.results); errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintln(os.Stderr, "nothing was kept")
+	}
+}
