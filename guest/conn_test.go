@@ -426,7 +426,7 @@ func TestStalls(t *testing.T) {
 				defer theirs.Close()
 				w := &wire{conn: ours, datagrams: make(chan []byte, 1), gone: make(chan struct{})}
 				go func() {
-					_, _ = theirs.Write(appendFrame(nil, contract.FrameHello, []byte(`{"version":1,"kernel":"test"}`)))
+					_, _ = theirs.Write(appendFrame(nil, contract.FrameHello, []byte(`{"version":1,"kernel":"linux"}`)))
 					c.guest(theirs)
 				}()
 				conn, err := Connect(t.Context(), w)
@@ -450,7 +450,7 @@ func TestSlowCodeIsNoStall(t *testing.T) {
 		defer theirs.Close()
 		w := &wire{conn: ours, datagrams: make(chan []byte, 1), gone: make(chan struct{})}
 		go func() {
-			_, _ = theirs.Write(appendFrame(nil, contract.FrameHello, []byte(`{"version":1,"kernel":"test"}`)))
+			_, _ = theirs.Write(appendFrame(nil, contract.FrameHello, []byte(`{"version":1,"kernel":"linux"}`)))
 			var header [contract.HeaderSize]byte
 			for {
 				if _, err := io.ReadFull(theirs, header[:]); err != nil {
