@@ -20,7 +20,7 @@ demo: image
 test: image
 	@hack/setup --test
 	bin/unitask image vendor --arch $(OTHER_ARCH)
-	$(GOTEST) -p 1 -timeout 30m $(TESTFLAGS) ./...
+	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server.
