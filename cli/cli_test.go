@@ -45,6 +45,13 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
+			// QEMU's user must reach the stand-ins for QEMU, which are scripts: a jail has
+			// copies of the files of programs only.
+			for dir := env.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+				if err := os.Chmod(dir, 0o755); err != nil {
+					return err
+				}
+			}
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("UNITASK_HOME", home)
 			env.Setenv("HOME", env.WorkDir)
@@ -182,7 +189,7 @@ func qemus(home string) []string {
 func cmdTmpfs(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.MkAbs(args[0])
 	ts.Check(os.MkdirAll(dir, 0o700))
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+args[1], "unitask-test", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,size="+args[1], "unitask-test", dir).CombinedOutput(); err != nil {
 		ts.Fatalf("mount: %v: %s", err, out)
 	}
 	ts.Defer(func() { _ = exec.Command("umount", dir).Run() })
