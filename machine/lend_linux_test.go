@@ -109,27 +109,40 @@ func serveThings(t *testing.T, bound int, take func(leaseRequest) (loan, error))
 
 func TestLease(t *testing.T) {
 	ctx := t.Context()
+	var mu sync.Mutex // the daemon's goroutines and the test's meet on sockets only
 	var given *thing
 	var asked leaseRequest
 	home, s := serveThings(t, poolClients, func(req leaseRequest) (loan, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		if asked = req; given == nil {
 			return nil, errNoClone
 		}
 		return given, nil
 	})
+	give := func(lend error) {
+		th := newThing(t)
+		th.lend = lend
+		mu.Lock()
+		defer mu.Unlock()
+		given = th
+	}
 	spec := testSpec(256)
 	if _, err := lease(ctx, home, spec); !errors.Is(err, ErrNoPool) {
 		t.Errorf("none stands ready: %v", err)
 	}
 
 	// The machine ends: the run is told how.
-	given = newThing(t)
+	give(nil)
 	m, err := lease(ctx, home, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asked.Key != spec.Key() || asked.Shape != spec.Shape() || m.Origin != Pooled || m.State() != Running || !slices.Equal(m.Jail().Layers, aJail) || m.Monitor() == nil {
-		t.Errorf("%+v %+v", asked, m)
+	mu.Lock()
+	got := asked
+	mu.Unlock()
+	if got.Key != spec.Key() || got.Shape != spec.Shape() || m.Origin != Pooled || m.State() != Running || !slices.Equal(m.Jail().Layers, aJail) || m.Monitor() == nil {
+		t.Errorf("%+v %+v", got, m)
 	}
 	if st, err := AskPool(home); err != nil || st.Pid != 7 || st.Running != 1 {
 		t.Errorf("%+v %v", st, err)
@@ -142,7 +155,7 @@ func TestLease(t *testing.T) {
 	m.Close()
 
 	// The run ends: the machine is killed.
-	given = newThing(t)
+	give(nil)
 	if m, err = lease(ctx, home, spec); err != nil {
 		t.Fatal(err)
 	}
@@ -153,8 +166,7 @@ func TestLease(t *testing.T) {
 	}
 
 	// It can't be lent: it is killed, and the run does without.
-	given = newThing(t)
-	given.lend = errors.New("in the middle of a reply")
+	give(errors.New("in the middle of a reply"))
 	if _, err := lease(ctx, home, spec); !errors.Is(err, ErrNoPool) {
 		t.Errorf("%v", err)
 	}
