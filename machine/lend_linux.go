@@ -275,3 +275,14 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 	conn.Close()
 	<-gone
 }
+
+// known returns the spec of a key that the pool has seen.
+func (p *pool[M]) known(key string) (Spec, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.shelves[key]
+	if s == nil {
+		return Spec{}, false
+	}
+	return s.spec, true
+}

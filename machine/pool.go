@@ -413,17 +413,6 @@ func (p *pool[M]) count() (st PoolStats, idle []M) {
 	return st, idle
 }
 
-// known returns the spec of a key that the pool has seen.
-func (p *pool[M]) known(key string) (Spec, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.shelves[key]
-	if s == nil {
-		return Spec{}, false
-	}
-	return s.spec, true
-}
-
 // close destroys every machine, and returns when all are gone. It may be called again.
 func (p *pool[M]) close() {
 	p.cancel()
