@@ -18,12 +18,32 @@ struct descriptor descriptors[MAX_FD];
 // Nanos puts a file's offset at its end when it is opened with O_APPEND, and never again.
 static pthread_mutex_t appending = PTHREAD_MUTEX_INITIALIZER;
 
+// gather is writev. Nanos's own miscounts when a pipe takes only some of it, and what it
+// did not take would be lost.
+static long gather(int fd, const struct iovec *from, int n)
+{
+	long total = 0;
+	if (!on_nanos)
+		return call(SYS_writev, fd, from, n);
+	for (int i = 0; i < n; i++) {
+		if (!from[i].iov_len)
+			continue;
+		long r = call(SYS_write, fd, from[i].iov_base, from[i].iov_len);
+		if (r < 0)
+			return total ? total : r;
+		total += r;
+		if ((size_t)r < from[i].iov_len)
+			break;
+	}
+	return total;
+}
+
 static ssize_t append(int fd, const struct iovec *from, int n)
 {
 	pthread_mutex_lock(&appending);
 	long r = call(SYS_lseek, fd, 0, SEEK_END);
 	if (r >= 0)
-		r = call(SYS_writev, fd, from, n);
+		r = gather(fd, from, n);
 	pthread_mutex_unlock(&appending);
 	return result(r);
 }
@@ -98,7 +118,7 @@ ssize_t writev(int fd, const struct iovec *from, int n)
 		return socket_write(d->socket, from, n);
 	if (d && d->append)
 		return append(fd, from, n);
-	return result(call(SYS_writev, fd, from, n));
+	return result(gather(fd, from, n));
 }
 
 // Linux appends, whatever the offset says (pwrite(2), BUGS).
