@@ -36,7 +36,7 @@ func TestAttackStoreSize(t *testing.T) {
 		{"artifacts for ever", 100, many(12, run{"alice", 0, 20, false}), "rrrrrrrraaaa"},
 		{"output for ever", 100, many(12, run{"alice", 20, 0, false}), "--------aaaa"},
 		{"one that is larger than the bound, which is the last", 100, append(many(3, run{"alice", 1, 10, false}), run{"alice", 0, 200, false}), "---a"},
-		{"one caller's, beside another's older ones", 100, append(many(2, run{"bob", 1, 10, false}), many(12, run{"alice", 1, 20, false})...), "aarrrrrrrrrraa"},
+		{"one caller's, beside another's older ones", 100, append(many(2, run{"bob", 1, 10, false}), many(12, run{"alice", 1, 22, false})...), "aarrrrrrrrrraa"},
 		{"one that is under way", 100, append([]run{{"alice", 1, 60, true}}, many(3, run{"alice", 0, 30, false})...), "arra"},
 		{"a greedy one's last run, beside another's", 100, append(many(3, run{"bob", 1, 10, false}), run{"alice", 0, 200, false}), "aaaa"},
 	} {
