@@ -3,6 +3,7 @@ package unitask
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -27,6 +28,8 @@ type program struct {
 	dir         string
 	packageType string
 	args        []string
+	nodeArgs    []string
+	ownProcess  string // the argument or variable that only a fresh process can heed, or ""
 	env         map[string]string
 	arch        image.Arch
 	ca          string
@@ -47,7 +50,7 @@ func checkCode(req Request) (program, error) {
 	bad := func(field, value, reason string) (program, error) {
 		return program{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
 	}
-	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, env: map[string]string{
+	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir,
 	}}
 	arch, err := image.ParseArch(string(req.Arch))
@@ -107,6 +110,15 @@ func checkCode(req Request) (program, error) {
 			return bad("secrets", name, "is in env too")
 		}
 	}
+	for _, arg := range p.nodeArgs {
+		if err := node.CheckArg(arg); err != nil {
+			return bad("nodeArgs", fmt.Sprintf("%.80q", arg), err.Error())
+		}
+	}
+	all := maps.Clone(p.env)
+	maps.Copy(all, req.Secrets)
+	p.ownProcess = node.NeedsProcess(p.nodeArgs, all)
+	p.fresh = p.fresh || p.ownProcess != ""
 	return p, nil
 }
 
@@ -177,5 +189,34 @@ func (p *program) put(ctx context.Context, conn *guest.Conn) error {
 	}
 	env := maps.Clone(p.env)
 	maps.Copy(env, p.secrets)
-	return conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, CA: p.ca, ReadOnly: p.inputs.Paths()})
+	if p.ownProcess != "" {
+		args, variables := node.Process(p.nodeArgs, env)
+		if err := conn.Process(guest.Process{Dir: p.dir, Args: args, Env: variables}); err != nil {
+			return err
+		}
+	}
+	err := conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: p.ca, ReadOnly: p.inputs.Paths()})
+	var refused *guest.RefusedError
+	if errors.As(err, &refused) {
+		return p.processError(node.Refused(refused.Words))
+	}
+	return err
+}
+
+// processError says what is wrong with the argument or variable that wants a process of
+// its own.
+func (p *program) processError(reason string) error {
+	field := "env"
+	if strings.HasPrefix(p.ownProcess, "-") {
+		field = "nodeArgs"
+	}
+	return &policy.FieldError{Field: field, Value: p.ownProcess, Reason: reason}
+}
+
+// kernel is the kernel of the run, where k is granted, "" for any.
+func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
+	if p.ownProcess != "" && k != "" && k != image.Linux {
+		return k, p.processError("Node reads it when it starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
+	}
+	return freshKernel(k, p.fresh)
 }

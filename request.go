@@ -30,6 +30,10 @@ type Request struct {
 	PackageType string `json:"packageType,omitempty"`
 	// Args follow the file's name in process.argv.
 	Args []string `json:"args,omitempty"`
+	// NodeArgs are Node's own arguments, as --expose-gc. Those that Node can't take while
+	// it runs, and variables that it reads at its start (NODE_OPTIONS), need a fresh
+	// process, and so the linux kernel.
+	NodeArgs []string `json:"nodeArgs,omitempty"`
 	// Env is added to the guest's environment, which holds PATH and HOME only.
 	Env map[string]string `json:"env,omitempty"`
 	// Secrets are added to the guest's environment by their names, each of 6 bytes or

@@ -80,7 +80,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	if err != nil {
 		return nil, err
 	}
-	kernel, err := freshKernel(image.Kernel(eff.Kernel), req.FreshProcess)
+	kernel, err := code.kernel(image.Kernel(eff.Kernel))
 	if err == nil {
 		kernel, err = kernelFor(kernel, &code.inputs)
 	}
@@ -246,7 +246,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		booted = time.Now()
 		res.Duration.Boot = booted.Sub(start)
 		conn, err = m.Connect(ctx, code.inputs.Patience(), code.put)
-		if err != nil && (m.Origin == machine.Booted || ctx.Err() != nil || errors.As(err, new(*guest.ContentError))) {
+		if err != nil && (m.Origin == machine.Booted || ctx.Err() != nil || errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError))) {
 			return rt.classify(ctx, res, "connect", m.Explain(err))
 		}
 		if err != nil { // a clone that does not answer: this run boots, and so do the next ones

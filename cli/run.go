@@ -26,7 +26,7 @@ import (
 
 type runFlags struct {
 	code, file, lang, arch               string
-	env                                  []string
+	env, nodeArgs                        []string
 	dirMax                               int64
 	ca, pcap, policy, replay, owner, out string
 	json, cold, fresh, outReplace, raw   bool
@@ -77,6 +77,7 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl.Int64Var(&f.dirMax, "dir-max", 0, "bytes that one --dir may bring (default 256 MiB)")
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
+	fl.StringArrayVar(&f.nodeArgs, "node-arg", nil, "an argument of Node's own, as --node-arg=--expose-gc; most need the linux kernel; repeatable")
 	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")
 	fl.StringVar(&a.accel, "accel", "auto", "accelerator: auto, kvm, hvf or tcg")
 }
@@ -396,7 +397,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if req, err = f.granted(cmd); err != nil {
 		return req, false, err
 	}
-	req.Args, req.Arch, req.Cold, req.FreshProcess, req.Path = rest, unitask.Arch(f.arch), f.cold, f.fresh, "code."+f.lang
+	req.Args, req.NodeArgs, req.Arch, req.Cold, req.FreshProcess, req.Path = rest, f.nodeArgs, unitask.Arch(f.arch), f.cold, f.fresh, "code."+f.lang
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,9 @@ type Start struct {
 	Env map[string]string `json:"env"`
 	// Dir is the working directory; it must exist.
 	Dir string `json:"cwd"`
+	// Flags are the language's own arguments: as the program is told of them, and, of
+	// those that it can take while it runs, the ones to be taken.
+	Flags []string `json:"flags,omitempty"`
 	// CA is PEM that TLS clients trust beside Node's own certificates, or "".
 	CA string `json:"ca,omitempty"`
 	// ReadOnly are paths that the code may not write to; a kernel that has users
@@ -90,6 +94,9 @@ type Conn struct {
 	w    *bufio.Writer // Put's frames collect in it; send empties it
 	buf  []byte
 	feed atomic.Pointer[feed] // nil before Stream
+
+	process bool   // Process was called
+	early   []byte // what that process printed before its start, which Stream passes on
 
 	closing sync.Once
 	closed  chan struct{}
@@ -347,8 +354,65 @@ func (c *Conn) Relay(ports []uint16) error {
 	return nil
 }
 
+// Process is how a fresh process is started.
+type Process struct {
+	// Dir is the folder that it is started in, absolute.
+	Dir string
+	// Args stand before the program, behind those that it always has.
+	Args []string
+	// Env is added to the environment that it starts with: NAME=VALUE each.
+	Env []string
+}
+
+// Process says how the process that Start starts differs. It must come before Start,
+// and only machines without a process have one to start.
+func (c *Conn) Process(p Process) error {
+	var text []byte
+	list := func(l []string) error {
+		if len(l) > contract.MaxStrings {
+			return fmt.Errorf("start: %d strings for the process; %d is the most", len(l), contract.MaxStrings)
+		}
+		for _, s := range l {
+			if s == "" || strings.ContainsRune(s, 0) {
+				return fmt.Errorf("start: %q is empty or holds a NUL byte", s)
+			}
+			text = append(append(text, s...), 0)
+		}
+		text = append(text, 0)
+		return nil
+	}
+	text = append(append(text, p.Dir...), 0)
+	if err := errors.Join(list(p.Args), list(p.Env)); err != nil {
+		return err
+	}
+	if len(text) > contract.MaxProcess {
+		return fmt.Errorf("start: the process's arguments and variables take %d bytes; %d is the most", len(text), contract.MaxProcess)
+	}
+	c.process = true
+	if err := c.send(contract.FrameProcess, text); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	return nil
+}
+
+// RefusedError says that a fresh process ended before it took its start: it did not
+// like its arguments.
+type RefusedError struct {
+	Words string // what it printed, at most maxEarly bytes
+	End   End
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the process ended with exit code %d before its start: %.2000s", e.End.Code, e.Words)
+}
+
+// maxEarly bounds what a process may print before its start: that its debugger listens,
+// or that it does not take its arguments.
+const maxEarly = 64 << 10
+
 // Start starts the code, with fresh entropy for it, and waits until Node has
-// taken both.
+// taken both. The error is a *RefusedError where a process with arguments of its own
+// did not come that far.
 func (c *Conn) Start(ctx context.Context, s Start) error {
 	text, err := startFrame(s, "")
 	if err != nil {
@@ -362,12 +426,24 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 		return fmt.Errorf("start: %w", stalled(err, "took no more files"))
 	}
 	kind, payload, err := c.read()
+	for c.process && err == nil && (kind == contract.FrameStdout || kind == contract.FrameStderr) {
+		if c.early = append(c.early, payload...); len(c.early) > maxEarly {
+			return violation("it printed more than %d bytes before the code was started", maxEarly)
+		}
+		kind, payload, err = c.read()
+	}
 	err = stalled(err, "did not start the code")
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("start: %w", context.Cause(ctx))
 	case err != nil:
 		return fmt.Errorf("start: %w", err)
+	case kind == contract.FrameExit && c.process:
+		end, err := decodeEnd(payload)
+		if err != nil {
+			return err
+		}
+		return &RefusedError{strings.TrimSpace(string(c.early)), end}
 	case kind == contract.FrameExit:
 		return ErrGone
 	case kind == contract.FrameStderr:
@@ -415,6 +491,11 @@ var ErrGone = errors.New("the guest went away")
 func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (end End, err error) {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
+	if len(c.early) > 0 {
+		if _, err := stderr.Write(c.early); err != nil {
+			return End{}, err
+		}
+	}
 	f := startFeed(c, stdin)
 	c.feed.Store(f)
 	defer func() {

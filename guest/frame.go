@@ -32,6 +32,8 @@ import (
 //	F file          kind:1 owner:1 mode:4 size:8 mtime:8 pathlen:2 path [link target]
 //	D data          part of the file announced last
 //	L relay         ports (2 bytes each) of the loopback that lead to the gateway
+//	P process       how a fresh process is started: folder, NUL, arguments with a NUL
+//	                behind each, NUL, variables likewise, NUL
 //	S start         JSON, see Start
 //	I stdin         bytes for standard input
 //	Z end of stdin

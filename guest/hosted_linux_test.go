@@ -350,6 +350,28 @@ func TestHostedEnds(t *testing.T) {
 	if err := Await(t.Context(), h); err != nil {
 		t.Fatal(err)
 	}
+	c = h.connect2(t.Context())
+	if err := c.Process(Process{Dir: "/d", Args: []string{"--a"}, Env: []string{"B=1"}}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		h.takeStart()
+		_, _ = h.stderr.WriteString("bad option: --a\n")
+		_, _ = h.event.Write(how(9, 0))
+	}()
+	var refused *RefusedError
+	if err := c.Start(t.Context(), Start{}); !errors.As(err, &refused) || refused.Words != "bad option: --a" || refused.End.Code != 9 {
+		t.Errorf("%v", err)
+	}
+	c.Close()
+	<-h.gone
+	if want := "seed 64 1\nprocess 13 /d\x00--a\x00\x00B=1\x00\x00\nspawn\nover 0 9 0\n"; !strings.HasSuffix(h.said.String(), want) {
+		t.Errorf("%q", h.said.String())
+	}
+	h = host(t, "agent", "LAZY=1")
+	if err := Await(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
 	_, _ = h.event.Write(how(3, 0))
 	<-h.gone
 	if h.said.String() != "over -1 3 0\n" {
@@ -442,6 +464,7 @@ func TestAttackHostedAgent(t *testing.T) {
 		{"257 ports", frame('L', strings.Repeat("\x00\x01", 257)), ends},
 		{"256 ports", frame('L', strings.Repeat("\x00\x01", 256)), goesOn},
 		{"no ports", frame('L', ""), goesOn},
+		{"a process's arguments, where it runs already", frame('P', "/\x00\x00\x00"), ends},
 		{"standard input before the start", frame('I', "early"), goesOn},
 		{"standard input after its end", frame('Z', "") + frame('I', "late") + frame('Z', "") + frame('I', "later"), goesOn},
 		{"the largest frame of standard input", frame('I', strings.Repeat("x", contract.MaxFrame)), goesOn},

@@ -279,6 +279,8 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		dprintf(a->log, "unitask: cannot relay a port: %s\n", strerror(errno));
 		return -1;
 	}
+	case FRAME_PROCESS:
+		return a->lazy && a->process ? a->process(a, p, n) : -1;
 	case FRAME_START:
 		if (a->lazy) {
 			a->lazy = 0;

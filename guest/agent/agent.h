@@ -40,6 +40,9 @@ struct agent {
 	void (*seed)(const uint8_t *entropy, size_t n, int64_t now_ns);
 	// spawn starts Node (lazy only).
 	void (*spawn)(struct agent *);
+	// process takes what spawn is to do otherwise, a process frame (lazy only); -1 if it
+	// can't.
+	int (*process)(struct agent *, const uint8_t *p, size_t n);
 	// relay has connections to these ports of the loopback lead to the gateway from
 	// now on (relay.c); -1 if it can't. Called once, before the start.
 	int (*relay)(struct agent *, const uint16_t *ports, size_t n);

@@ -66,6 +66,7 @@ const (
 	FrameFile     = 'F'
 	FrameData     = 'D'
 	FrameRelay    = 'L'
+	FrameProcess  = 'P'
 	FrameStart    = 'S'
 	FrameStdin    = 'I'
 	FrameStdinEnd = 'Z'
@@ -109,6 +110,8 @@ const (
 	MaxChunk     = 64 << 10 // of output or standard input in one frame
 	EntropySize  = 64       // of the host's randomness, in a seed and in a start
 	MaxRelays    = 256      // ports of the loopback that lead to the host's
+	MaxProcess   = 64 << 10 // bytes that say how a fresh process is started
+	MaxStrings   = 256      // arguments of one, and variables
 	MaxPath      = 4096     // bytes of a path, its NUL included, as PATH_MAX
 	FileHeader   = 24       // of a file frame, before the path
 	ArtifactHead = 5        // of an artifact's frame, before the path
@@ -120,6 +123,10 @@ const (
 	BootLazy   = "unitask.lazy"    // it is started by the start, not before
 	BootDirect = "unitask.direct=" // a script to run with nothing around it
 )
+
+// EnvFresh is a variable of a process that is started for one run: it takes its start
+// before it loads anything else.
+const EnvFresh = "UNITASK_FRESH"
 
 // How a machine ends.
 const (

@@ -35,6 +35,7 @@
 #define FRAME_FILE 'F'
 #define FRAME_DATA 'D'
 #define FRAME_RELAY 'L'
+#define FRAME_PROCESS 'P'
 #define FRAME_START 'S'
 #define FRAME_STDIN 'I'
 #define FRAME_STDIN_END 'Z'
@@ -65,12 +66,15 @@
 #define MAX_CHUNK 65536
 #define ENTROPY_SIZE 64
 #define MAX_RELAYS 256
+#define MAX_PROCESS 65536
+#define MAX_STRINGS 256
 #define MAX_PATH 4096
 #define FILE_HEADER 24
 #define ARTIFACT_HEAD 5
 #define BOOT_ARG "unitask.arg="
 #define BOOT_LAZY "unitask.lazy"
 #define BOOT_DIRECT "unitask.direct="
+#define ENV_FRESH "UNITASK_FRESH"
 #define EXIT_UNKNOWN 125
 #define EXIT_NO_EXEC 126
 #define EXIT_SIGNAL 128

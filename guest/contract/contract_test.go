@@ -81,7 +81,7 @@ func header(list []fact) string {
 }
 
 // What JavaScript needs of it.
-var inJavaScript = []string{"Library", "Trusted", "Writable", "HeaderSize", "EntropySize", "ExitUnknown",
+var inJavaScript = []string{"Library", "Preload", "Trusted", "EnvFresh", "Writable", "HeaderSize", "EntropySize", "ExitUnknown",
 	"ControlReady", "ControlStarted", "ControlRehearsed"}
 
 const (

@@ -231,19 +231,32 @@ static void as_user(void)
 
 // What to start, from the image (image/payload.go writes it): a path, the arguments,
 // and the environment, each string with a NUL behind it and each list with another.
-enum { EXEC_SIZE = 4096, EXEC_STRINGS = 32 };
+enum { EXEC_SIZE = 4096, LIST_SIZE = 2 * MAX_STRINGS + 2 };
 
-static char exec_text[EXEC_SIZE];
-static char *exec_path, *exec_args[EXEC_STRINGS + 2], *exec_env[EXEC_STRINGS + 1];
+static char exec_text[EXEC_SIZE], process_text[MAX_PROCESS + 4];
+static char *exec_path, *exec_args[LIST_SIZE], *exec_env[LIST_SIZE];
 
-// take_list takes the strings of a list and returns what is behind it.
+// take_list appends the strings of a list to another and returns what is behind it.
 static char *take_list(char *text, char **list)
 {
-	size_t n = 0;
+	size_t n = 0, taken = 0;
+	while (list[n])
+		n++;
 	for (; *text; text += strlen(text) + 1)
-		if (n < EXEC_STRINGS)
+		if (taken++ < MAX_STRINGS)
 			list[n++] = text;
 	return text + 1;
+}
+
+// process keeps what is said of the process that spawn will start.
+static int process(struct agent *a, const uint8_t *p, size_t n)
+{
+	(void)a;
+	if (n == 0 || n > MAX_PROCESS)
+		return -1;
+	memset(process_text, 0, sizeof process_text);
+	memcpy(process_text, p, n);
+	return 0;
 }
 
 static void read_exec(void)
@@ -259,7 +272,7 @@ static void read_exec(void)
 	const char *own = kernel_arg(BOOT_ARG);
 	char *env = take_list(exec_path + strlen(exec_path) + 1, exec_args);
 	if (own) {
-		memmove(exec_args + 2, exec_args + 1, EXEC_STRINGS * sizeof *exec_args);
+		memmove(exec_args + 2, exec_args + 1, MAX_STRINGS * sizeof *exec_args);
 		exec_args[1] = strdup(own);
 	}
 	take_list(env, exec_env);
@@ -284,7 +297,21 @@ static void spawn(struct agent *a)
 		syscall(SYS_close_range, 4, ~0U, 0);
 		setsid();
 		as_user();
-		if (chdir(HOME_DIR) < 0)
+		if (process_text[0]) {
+			// Its arguments stand behind the others, but for the last one, which is
+			// the program.
+			size_t last = 0;
+			while (exec_args[last + 1])
+				last++;
+			char *program = exec_args[last];
+			exec_args[last] = NULL;
+			char *env = take_list(process_text + strlen(process_text) + 1, exec_args);
+			while (exec_args[last])
+				last++;
+			exec_args[last] = program;
+			take_list(env, exec_env);
+		}
+		if (chdir(process_text[0] ? process_text : HOME_DIR) < 0 && chdir(HOME_DIR) < 0)
 			_exit(EXIT_UNKNOWN);
 		execve(exec_path, exec_args, exec_env);
 		_exit(EXIT_NO_EXEC);
@@ -404,6 +431,7 @@ int main(void)
 		.owner = USER_ID,
 		.seed = seed,
 		.spawn = spawn,
+		.process = process,
 		.relay = relay,
 		.freeze = freeze,
 		.ended = ended,

@@ -8,7 +8,9 @@
 
 // From ../contract/contract.go by `go test ./guest/contract -update`.
 const LIBRARY = '/unitask/lib/shim.node';
+const PRELOAD = '/unitask/lib/preload.js';
 const TRUSTED = '/unitask/ca.pem';
+const ENV_FRESH = 'UNITASK_FRESH';
 const WRITABLE = '/tmp:/out:/home/user:/dev';
 const HEADER_SIZE = 5;
 const ENTROPY_SIZE = 64;
@@ -21,11 +23,15 @@ const CONTROL_REHEARSED = 'W';
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
 const ending = { noted: false, nested: false, rehearsed: false }; // quickExit
 
+// A process that is started for one run takes its start at once: what its NODE_OPTIONS
+// and arguments load comes behind it. It may be asked to load this file twice.
+const fresh = process.env[ENV_FRESH] !== undefined;
+
 // Workers inherit --require: nothing to do there but to leave no trace. chdir is
 // disabled in them, and asking it costs nothing; loading worker_threads to ask
 // it takes a tenth of a second under TCG.
-delete require.cache[__filename];
-process.execArgv = [];
+if (!fresh) delete require.cache[__filename];
+process.execArgv = process.execArgv.slice(process.execArgv.indexOf(PRELOAD) + 1);
 if (!process.chdir.disabled) main();
 
 function main() {
@@ -45,19 +51,34 @@ function main() {
     configurable: true,
     get() {
       Object.defineProperty(Module, 'runMain', was);
-      wait(fs, native);
+      if (fresh) delete require.cache[__filename];
+      else wait(fs, native);
       return was.value;
     },
   });
+  if (fresh) wait(fs, native);
 }
 
 function wait(fs, native) {
   const start = waitForStart(fs, native);
   begin(start, native);
+  if (!fresh) adopt(start.flags ?? []);
   trust(fs, start.ca);
   if (native.nanos) native.protect(protection(start));
   fs.writeSync(CTL, CONTROL_STARTED);
   fs.closeSync(CTL);
+}
+
+// adopt does now what Node does at its start for a few arguments and variables; which,
+// node.go says. Others are given to a fresh process.
+function adopt(flags) {
+  if (flags.some((flag) => /^--expose[-_]gc$/.test(flag))) {
+    require('node:v8').setFlagsFromString('--expose-gc');
+    const value = require('node:vm').runInNewContext('gc');
+    Object.defineProperty(globalThis, 'gc', { value, writable: true, enumerable: false, configurable: true });
+  }
+  if (flags.includes('--no-warnings') || process.env.NODE_NO_WARNINGS === '1') process.removeAllListeners('warning');
+  if (process.env.NODE_PATH) require('node:module')._initPaths();
 }
 
 // trust adds certificates to those that TLS clients trust. Node was started with
@@ -104,6 +125,10 @@ function begin(start, native) {
   Object.assign(process.env, start.env);
   process.chdir(start.cwd);
   process.argv = [process.execPath, ...start.argv];
+  process.execArgv = start.flags ?? [];
+  // From here on V8's limits are those that a worker is given: the flag that bounds
+  // this thread's heap, which is made, would override them.
+  if (!fresh || !/max[-_]old[-_]space/.test(process.execArgv + process.env.NODE_OPTIONS)) native.workerLimits();
 }
 
 // keepTimeOrigin mends performance.timeOrigin, which Node took when the process

@@ -100,6 +100,16 @@ static void spawn(struct agent *a)
 	dprintf(STDOUT_FILENO, "spawn\n");
 }
 
+static int process(struct agent *a, const uint8_t *p, size_t n)
+{
+	(void)a;
+	dprintf(STDOUT_FILENO, "process %zu ", n);
+	if (write(STDOUT_FILENO, p, n) < 0)
+		return -1;
+	dprintf(STDOUT_FILENO, "\n");
+	return 0;
+}
+
 static int relay(struct agent *a, const uint16_t *ports, size_t n)
 {
 	(void)a;
@@ -135,6 +145,7 @@ static int run_agent(void)
 		.owner = getuid(),
 		.seed = seed,
 		.spawn = spawn,
+		.process = process,
 		.relay = relay,
 		.freeze = freeze,
 		.ended = ended,

@@ -12,6 +12,8 @@
 //                 has them in turns, each with a NUL behind it.
 //   tidy(all)     empties V8's nursery, so that the user's code starts with all of it;
 //                 all collects the old garbage too, so that no collection is under way.
+//   workerLimits()
+//                 has V8's flag for the heap's size end: it has made this thread's.
 //   rehearsing(yes)
 //                 keeps what is compiled from now on from being optimized early.
 //   reallyExit(code)
@@ -168,6 +170,14 @@ static napi_value tidy(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
+static napi_value worker_limits(napi_env env, napi_callback_info info)
+{
+	(void)env;
+	(void)info;
+	v8_set_flags("--max-old-space-size=0");
+	return NULL;
+}
+
 static napi_value rehearsing(napi_env env, napi_callback_info info)
 {
 	bool on = bool_argument(env, info);
@@ -256,7 +266,7 @@ NAPI_MODULE_INIT()
 		const char *name;
 		napi_callback call;
 	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect},
-		{"tidy", tidy}, {"rehearsing", rehearsing}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
+		{"tidy", tidy}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
 		{"end", end}, {"rehearseEnd", rehearse_end}};
 	napi_value v;
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// Node's own arguments and variables. In a clone Node runs already: what it reads at
+// its start only needs a process of its own; a few things can still be done then, by
+// the preload (adopt). Nothing is ignored.
+
+// whileRunning are the arguments that Node can take while it runs.
+var whileRunning = []string{"--expose-gc", "--expose_gc", "--no-warnings"}
+
+// atStart are the variables that Node reads at its start, and whether one of them by
+// itself needs a fresh process. NODE_PATH, NODE_NO_WARNINGS and NODE_EXTRA_CA_CERTS are
+// not among them: the preload heeds them; nor are those that Node reads when it needs
+// them.
+var atStart = map[string]bool{
+	"NODE_OPTIONS": true, "NODE_DEBUG": true, "NODE_DEBUG_NATIVE": true, "NODE_V8_COVERAGE": true, "NODE_COMPILE_CACHE": true,
+	"NODE_PENDING_DEPRECATION": true, "NODE_PRESERVE_SYMLINKS": true, "NODE_PRESERVE_SYMLINKS_MAIN": true,
+	"NODE_REDIRECT_WARNINGS": true, "NODE_ICU_DATA": true, "NODE_USE_ENV_PROXY": true, "NODE_USE_SYSTEM_CA": true,
+	"OPENSSL_CONF": true, "UV_USE_IO_URING": true,
+	"SSL_CERT_FILE": false, "SSL_CERT_DIR": false, "UV_THREADPOOL_SIZE": false, "NODE_PATH": false, "NODE_NO_WARNINGS": false,
+}
+
+// noProgram are arguments with which Node runs no program, or another one.
+var noProgram = []string{"-", "--", "-e", "--eval", "-p", "--print", "-pe", "-c", "--check", "-i", "--interactive", "-v", "--version",
+	"-h", "--help", "--v8-options", "--completion-bash", "--run", "--watch", "--watch-path", "--test", "--build-snapshot", "--prof-process"}
+
+// CheckArg says what is wrong with one of Node's own arguments.
+func CheckArg(arg string) error {
+	name, _, _ := strings.Cut(arg, "=")
+	switch {
+	case !strings.HasPrefix(arg, "-"):
+		return errors.New("must begin with -; give a value behind =, as in --require=./setup.js")
+	case strings.ContainsRune(arg, 0):
+		return errors.New("must not hold a NUL byte")
+	case slices.Contains(noProgram, name):
+		return errors.New("would have Node run something else than the code")
+	}
+	return nil
+}
+
+// NeedsProcess names the first argument or variable that only a fresh process can
+// heed, "" if there is none.
+func NeedsProcess(args []string, env map[string]string) string {
+	for _, arg := range args {
+		if !slices.Contains(whileRunning, arg) {
+			return arg
+		}
+	}
+	var names []string
+	for name, value := range env {
+		if atStart[name] && value != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return slices.Min(names)
+}
+
+// Process is the arguments and the environment of a fresh process.
+func Process(args []string, env map[string]string) (allArgs, variables []string) {
+	for name := range atStart {
+		value := env[name]
+		if name == "NODE_OPTIONS" {
+			// The preload comes before whatever the options load.
+			allArgs = append(allArgs, heapOptions(value)...)
+			value = "--require=" + contract.Preload + " " + value
+		}
+		if value != "" {
+			variables = append(variables, name+"="+value)
+		}
+	}
+	slices.Sort(variables)
+	return append(allArgs, args...), append(variables, contract.EnvFresh+"=1")
+}
+
+// heapOptions are those of NODE_OPTIONS that bound the heap: on the command line, where
+// the machine's own bound stands, they count more.
+func heapOptions(options string) (found []string) {
+	for _, option := range strings.Fields(options) {
+		if strings.HasPrefix(strings.ReplaceAll(option, "_", "-"), "--max-old-space-size=") {
+			found = append(found, option)
+		}
+	}
+	return found
+}
+
+// Refused is a readable form of what Node prints when it does not take its arguments.
+func Refused(words string) string {
+	first, _, _ := strings.Cut(words, "\n")
+	return fmt.Sprintf("Node does not take it: %s", strings.TrimPrefix(first, Program+": "))
+}
