@@ -78,9 +78,19 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	t.text("/etc/hostname", contract.Hostname+"\n")
 	t.text("/etc/os-release", "NAME=\"unitask guest\"\nID=unitask\nPRETTY_NAME=\"unitask guest\"\n")
 	t.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
+	t.text("/etc/os-release", osRelease)
 	t.text("/etc/resolv.conf", "nameserver "+contract.GatewayIP+"\noptions timeout:2 attempts:1\n")
 	return t, parts, nil
 }
+
+// osRelease says whose libraries the guest has (os-release(5)).
+const osRelease = `PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"
+NAME="Debian GNU/Linux"
+VERSION_ID="12"
+VERSION="12 (bookworm)"
+VERSION_CODENAME=bookworm
+ID=debian
+`
 
 // certBundle joins the certificates of a folder, in the order of their names.
 func certBundle(dir string) (string, error) {

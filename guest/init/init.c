@@ -8,8 +8,10 @@
 #include "../agent/agent.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/random.h>
 #include <net/if.h>
 #include <net/route.h>
@@ -136,6 +138,47 @@ static void network(void)
 	sethostname(HOSTNAME, strlen(HOSTNAME));
 }
 
+// copy_tree copies what is below a folder: files and links, all of them root's. What is
+// copied refuses to be written by its mode, as on any machine, and not because the disk
+// can't be written.
+static void copy_tree(const char *from, const char *to)
+{
+	char src[PATH_MAX], dst[PATH_MAX], text[16 << 10];
+	struct dirent *e;
+	struct stat st;
+	DIR *d = opendir(from);
+	if (d == NULL || (mkdir(to, 0755) < 0 && errno != EEXIST))
+		die(to);
+	while ((e = readdir(d)) != NULL) {
+		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+			continue;
+		snprintf(src, sizeof src, "%s/%s", from, e->d_name);
+		snprintf(dst, sizeof dst, "%s/%s", to, e->d_name);
+		ssize_t n;
+		if (lstat(src, &st) < 0)
+			die(src);
+		if (S_ISDIR(st.st_mode)) {
+			copy_tree(src, dst);
+		} else if (S_ISLNK(st.st_mode)) {
+			if ((n = readlink(src, text, sizeof text - 1)) < 0)
+				die(src);
+			text[n] = 0;
+			if (symlink(text, dst) < 0)
+				die(dst);
+		} else {
+			int in = open(src, O_RDONLY | O_CLOEXEC), out = open(dst, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, st.st_mode & 0777);
+			while ((n = read(in, text, sizeof text)) > 0)
+				if (write(out, text, (size_t)n) != n)
+					die(dst);
+			if (in < 0 || out < 0 || n < 0)
+				die(src);
+			close(in);
+			close(out);
+		}
+	}
+	closedir(d);
+}
+
 static void filesystems(void)
 {
 	must_mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
@@ -153,7 +196,7 @@ static void filesystems(void)
 	load_modules();
 	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
 	mkdir(UNITASK_DIR, 0755);
-	static const char *dirs[] = {"/usr", "/lib", "/lib64", "/etc", LIB_DIR};
+	static const char *dirs[] = {"/usr", "/lib", "/lib64", LIB_DIR};
 	for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
 		char src[64];
 		snprintf(src, sizeof src, "/image%s", dirs[i]);
@@ -161,6 +204,7 @@ static void filesystems(void)
 			continue;
 		must_mount(src, dirs[i], NULL, MS_BIND, NULL);
 	}
+	copy_tree("/image/etc", "/etc");
 	mkdir("/dev/shm", 01777);
 	must_mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
 	must_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");

@@ -1,0 +1,122 @@
+package unitask_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+)
+
+// What Node does at home and must do in a machine, where the differential test can't
+// compare the two: each row's output is a regular expression for all of the stream.
+func TestFidelity(t *testing.T) {
+	needVM(t)
+	setup := filepath.Join(t.TempDir(), "setup.cjs")
+	if err := os.WriteFile(setup, []byte(`console.log("setup", process.cwd(), process.env.GREETING)`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	linux, both := []image.Kernel{image.Linux}, []image.Kernel{image.Linux, image.Nanos}
+	env := func(name, value string) map[string]string { return map[string]string{name: value} }
+	home := newHome(t)
+	for _, c := range []struct {
+		name           string
+		kernels        []image.Kernel
+		req            unitask.Request
+		stdout, stderr string
+	}{
+		{"--expose-gc", both, unitask.Request{NodeArgs: []string{"--expose-gc"}, Code: `gc(); console.log(typeof globalThis.gc, process.execArgv)`}, `function \[ '--expose-gc' \]\n`, ``},
+		{"--no-warnings", both, unitask.Request{NodeArgs: []string{"--no-warnings"}, Code: `process.emitWarning("x"); console.log(1)`}, `1\n`, ``},
+		{"NODE_NO_WARNINGS", both, unitask.Request{Env: env("NODE_NO_WARNINGS", "1"), Code: `process.emitWarning("x"); console.log(1)`}, `1\n`, ``},
+		{"a warning", both, unitask.Request{Code: `process.emitWarning("x")`}, ``, `\(node:\d+\) Warning: x\n.*`},
+		{"NODE_PATH", both, unitask.Request{Env: env("NODE_PATH", "/tmp/m"), Code: `const fs = require("fs"); fs.mkdirSync("/tmp/m"); fs.writeFileSync("/tmp/m/own.js", "module.exports = 7"); console.log(require("own"))`}, `7\n`, ``},
+		{"TZ", both, unitask.Request{Env: env("TZ", "Asia/Tokyo"), Code: `console.log(new Date(0).getHours())`}, `9\n`, ``},
+		{"a worker's limits", both, unitask.Request{Timeout: time.Minute, Code: `
+const { Worker } = require("worker_threads");
+new Worker("const a = []; for (;;) a.push({ x: [1, 2, 3] })", { eval: true, resourceLimits: { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 2 } })
+  .on("error", (e) => console.log(e.code)).on("exit", (code) => console.log(code))`}, `ERR_WORKER_OUT_OF_MEMORY\n1\n`, `.*`},
+
+		{"an argument that Node reads at its start", linux, unitask.Request{NodeArgs: []string{"--disable-proto=delete", "--stack-size=500"}, Code: `
+console.log({}.__proto__, process.execArgv, process.argv.length, require.main === module);
+new (require("worker_threads").Worker)("console.log(process.execArgv)", { eval: true })`}, `undefined \[ '--disable-proto=delete', '--stack-size=500' \] 2 true\n\[ '--disable-proto=delete', '--stack-size=500' \]\n`, ``},
+		{"NODE_OPTIONS, and a child's", linux, unitask.Request{Env: env("NODE_OPTIONS", "--disable-proto=delete"), Code: `
+console.log({}.__proto__, process.execArgv, process.env.NODE_OPTIONS);
+require("child_process").spawn(process.execPath, ["-p", "({}).__proto__"], { stdio: "inherit" })`}, `undefined \[\] --disable-proto=delete\nundefined\n`, ``},
+		{"a heap in NODE_OPTIONS", linux, unitask.Request{Env: env("NODE_OPTIONS", "--max-old-space-size=50"), Code: `console.log(require("v8").getHeapStatistics().heap_size_limit < 250e6)`}, `true\n`, ``},
+		{"NODE_DEBUG", linux, unitask.Request{Env: env("NODE_DEBUG", "timer"), Code: `setTimeout(() => console.log(1), 1)`}, `1\n`, `TIMER \d+: .*`},
+		{"what is printed before the start", linux, unitask.Request{NodeArgs: []string{"--inspect"}, Code: `console.log(1)`}, `1\n`, `Debugger listening on ws://127.*`},
+		{"a module that is loaded first", linux, unitask.Request{Env: map[string]string{"NODE_OPTIONS": "--require ./setup.cjs", "GREETING": "hello"}, Files: []unitask.Mount{{Host: setup, Guest: "/work/setup.cjs"}}, Code: `console.log("code", require.cache[require.resolve("./setup.cjs")].loaded)`}, `setup /work hello\ncode true\n`, ``},
+
+		{"IPv6 on the loopback, and nowhere else", linux, unitask.Request{Code: `
+const net = require("net"), os = require("os");
+const s = net.createServer((c) => c.end("six")).listen(0, "::1", () => net.connect(s.address().port, "::1").on("data", (d) => {
+  console.log(String(d), Object.entries(os.networkInterfaces()).map(([n, a]) => n + " " + a.map((x) => x.family)).join());
+  s.close();
+  net.connect(80, "2001:db8::1").on("error", (e) => console.log(e.code));
+}));`}, `six lo IPv4,IPv6,eth0 IPv4\nE(NETUNREACH|ADDRNOTAVAIL)\n`, ``},
+		{"a file of the system", linux, unitask.Request{Code: `
+const fs = require("fs");
+console.log(/^ID=debian$/m.test(fs.readFileSync("/etc/os-release", "utf8")), fs.readFileSync("/etc/ssl/certs/ca-certificates.crt").length > 1e5);
+for (const f of ["/etc/passwd", "/etc/new", "/new", "/unitask/x"]) try { fs.writeFileSync(f, "x"); console.log(f) } catch (e) { console.log(e.code) }`}, `true true\n(EACCES\n){4}`, ``},
+	} {
+		for _, kernel := range kernels(t) {
+			if !slices.Contains(c.kernels, kernel) {
+				continue
+			}
+			t.Run(string(kernel)+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				slot(t)
+				req := c.req
+				req.Kernel = kernel
+				res, err := unitask.Run(t.Context(), req, unitask.Options{Home: home})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range []struct{ what, got, want string }{{"stdout", string(res.Stdout), c.stdout}, {"stderr", string(res.Stderr), c.stderr}} {
+					if !regexp.MustCompile(`(?s)\A` + s.want + `\z`).MatchString(s.got) {
+						t.Errorf("exit code %d, %s is %q, want %q", res.ExitCode, s.what, s.got, s.want)
+					}
+				}
+			})
+		}
+	}
+	t.Run("an argument that Node does not know", func(t *testing.T) {
+		_, err := unitask.Run(t.Context(), unitask.Request{NodeArgs: []string{"--no-such-thing"}, Code: "1"}, unitask.Options{Home: home})
+		wantField(t, err, `nodeArgs --no-such-thing`, `bad option: --no-such-thing`)
+	})
+}
+
+// Arguments that can't be heeded are refused, never ignored.
+func TestNodeArgsRefused(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for _, c := range []struct {
+		req         unitask.Request
+		what, words string
+	}{
+		{unitask.Request{Kernel: image.Nanos, NodeArgs: []string{"--expose-gc", "--stack-size=500"}}, "nodeArgs --stack-size=500", "needs the linux kernel"},
+		{unitask.Request{Kernel: image.Nanos, Env: map[string]string{"NODE_OPTIONS": "--expose-gc"}}, "env NODE_OPTIONS", "needs the linux kernel"},
+		{unitask.Request{NodeArgs: []string{"code.js"}}, `nodeArgs "code.js"`, "must begin with -"},
+		{unitask.Request{NodeArgs: []string{"--eval=1"}}, `nodeArgs "--eval=1"`, "something else than the code"},
+	} {
+		_, err := rt.Run(t.Context(), c.req, unitask.IO{})
+		wantField(t, err, c.what, c.words)
+	}
+}
+
+func wantField(t *testing.T, err error, what, words string) {
+	t.Helper()
+	var field *policy.FieldError
+	if !errors.As(err, &field) || field.Field+" "+field.Value != what || !regexp.MustCompile(regexp.QuoteMeta(words)).MatchString(field.Reason) {
+		t.Errorf("%v, want %s: %s", err, what, words)
+	}
+}
