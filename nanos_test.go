@@ -77,6 +77,28 @@ func TestNanos(t *testing.T) {
 	}
 }
 
+// A program that ends badly and has asked for something that Nanos has not is told which
+// kernel has it.
+func TestNanosHint(t *testing.T) {
+	needNanos(t, image.HostArch())
+	home := newHome(t)
+	for name, c := range map[string]struct{ code, want string }{
+		"a child":                   {`require("child_process").spawnSync("ls"); process.exit(1)`, "the code asked for child processes, which the nanos kernel does not have: --kernel linux does"},
+		"a child, and no harm":      {`require("child_process").spawnSync("ls")`, ""},
+		"a name":                    {`require("fs").mkdirSync(Buffer.from("/tmp/\xff", "latin1"))`, "the code asked for names that are not UTF-8 text, which the nanos kernel does not have: --kernel linux does"},
+		"a failure of another kind": {`throw new Error("spawn ENOSYS")`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			slot(t)
+			res, err := unitask.Run(t.Context(), unitask.Request{Code: c.code, Kernel: image.Nanos}, unitask.Options{Home: home})
+			if err != nil || res.Hint != c.want {
+				t.Errorf("%v %q, want %q\nstderr %q", err, res.Hint, c.want, res.Stderr)
+			}
+		})
+	}
+}
+
 // A kernel that gives up ends the run at once, with the reason in one line. What it
 // prints is in the record.
 func TestNanosGivesUp(t *testing.T) {

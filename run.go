@@ -277,6 +277,12 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		err = collect(ctx, started.Add(limit+collectGrace), conn, rec.Artifacts(eff.MaxArtifacts, redactor), res)
 	}
 	m.Close() // the machine is gone before anything is said of its end
+	lacks := m.Lacks()
+	defer func() {
+		if lacks != "" && res.ExitCode != 0 {
+			res.Hint = fmt.Sprintf("the code asked for %s, which the %s kernel does not have: --kernel linux does", lacks, im.Kernel)
+		}
+	}()
 	res.Stdout, res.Stderr = stdout.bytes(), stderr.bytes()
 	res.Truncated = stdout.truncated || stderr.truncated
 	rec.Drops, _ = json.Marshal(m.Drops())

@@ -328,6 +328,9 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	if res.Outcome != unitask.OutcomeExited {
 		a.ui.note("%s", res.Error)
 	}
+	if res.Hint != "" {
+		a.ui.note("%s", res.Hint)
+	}
 	if res.Truncated {
 		a.ui.note("output beyond %d bytes a stream was dropped; --output-bytes keeps more", res.Policy.Effective.OutputBytes)
 	}

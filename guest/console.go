@@ -36,6 +36,18 @@ func LastWords(console string) (end End, ok bool) {
 	return End{}, false
 }
 
+// lackWords are what the guest says when the code asks for something that its kernel has
+// not (nanos/nanos.c).
+var lackWords = regexp.MustCompile(`^unitask lacks: ([A-Za-z0-9 -]{1,60})$`)
+
+// Lacks reads from a line of the console what the code has asked for and can't have.
+func Lacks(line string) (what string, ok bool) {
+	if m := lackWords.FindStringSubmatch(strings.TrimRight(line, "\r\n")); m != nil {
+		return m[1], true
+	}
+	return "", false
+}
+
 // deathWords begin what kernels print when they give up: Nanos (runtime.h, interrupt.c)
 // and Linux (kernel/panic.c).
 var deathWords = regexp.MustCompile(`assertion .+ failed at |no fault handler|Kernel panic - not syncing: |frame [0-9a-f]+ already full`)

@@ -1,6 +1,9 @@
 package guest
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestLastWords(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -48,5 +51,20 @@ frame trace:
 	}
 	if Dies("[2.262757] en1: assigned FE80::5054:FF:FE75:7401") || !Dies("no fault handler") {
 		t.Error("which lines are a death")
+	}
+}
+
+func TestLacks(t *testing.T) {
+	for line, want := range map[string]string{
+		"unitask lacks: child processes\r\n":                      "child processes",
+		"unitask lacks: names that are not UTF-8 text\n":          "names that are not UTF-8 text",
+		"unitask lacks: \x1b[31mred\n":                            "",
+		"unitask lacks: " + strings.Repeat("x", 61) + "\n":        "",
+		"the code says unitask lacks: child processes\n":          "",
+		"unitask: cannot store a file: No space left on device\n": "",
+	} {
+		if got, ok := Lacks(line); got != want || ok != (want != "") {
+			t.Errorf("%q: %q %v", line, got, ok)
+		}
 	}
 }

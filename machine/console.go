@@ -19,6 +19,7 @@ type console struct {
 	line   []byte        // the one that has not ended yet
 	death  []byte        // from the line on in which the kernel gave up
 	dead   chan struct{} // closed then
+	lacks  string        // what the code asked for first and its kernel has not
 }
 
 const (
@@ -62,6 +63,9 @@ func (c *console) look(p []byte) {
 		p = p[len(part):]
 		if n == 0 {
 			return
+		}
+		if what, ok := guest.Lacks(string(c.line)); ok && c.lacks == "" {
+			c.lacks = what
 		}
 		if guest.Dies(string(c.line)) {
 			c.death = bytes.Clone(c.line)

@@ -295,6 +295,15 @@ func (m *Machine) Explain(err error) error {
 	return &GuestError{Reason: reason, Console: lastLines(tail, 20), Err: err}
 }
 
+// Lacks is the first thing that the code asked for and the machine's kernel has not, or
+// "". The machine must have been closed.
+func (m *Machine) Lacks() string {
+	if m.console == nil {
+		return ""
+	}
+	return m.console.lacks
+}
+
 // Alive says that QEMU still runs.
 func (m *Machine) Alive() bool {
 	select {

@@ -66,6 +66,22 @@ static int unsafe(int dir, const char *path)
 	return 0;
 }
 
+// storable returns 0, or the errno of a name that a file can't have: they are kept as
+// UTF-8 text.
+static int storable(const char *path)
+{
+	for (const unsigned char *p = (const unsigned char *)path; on_nanos && p && *p;) {
+		int more = *p < 0x80 ? 0 : *p >= 0xc2 && *p < 0xe0 ? 1 : *p >= 0xe0 && *p < 0xf0 ? 2 : *p >= 0xf0 && *p < 0xf5 ? 3 : -1;
+		for (p++; more > 0 && (*p & 0xc0) == 0x80; p++)
+			more--;
+		if (more != 0) {
+			nanos_lacks("names that are not UTF-8 text");
+			return EILSEQ;
+		}
+	}
+	return 0;
+}
+
 // touched gives the folder that holds path the present time.
 static void touched(int dir, const char *path)
 {
@@ -351,6 +367,8 @@ int openat64(int dir, const char *path, int flags, ...)
 	}
 	flags &= ~(O_SYNC | O_DSYNC);
 	bool creates = flags & O_CREAT && (flags & O_TMPFILE) != O_TMPFILE;
+	if (creates && (error = storable(path)) != 0)
+		return fail(error);
 	long fd = creates ? create(dir, path, flags, mode) : call(SYS_openat, dir, path, flags, mode);
 	struct descriptor *d = descriptor((int)fd);
 	struct stat st;
@@ -463,13 +481,21 @@ long files_statx(int dir, const char *path, int flags, unsigned mask_, struct st
 
 CHECKED(ssize_t, readlink, (const char *path, char *to, size_t n), AT_FDCWD, path, SYS_readlinkat, AT_FDCWD, path, to, n)
 CHECKED(ssize_t, readlinkat, (int dir, const char *path, char *to, size_t n), dir, path, SYS_readlinkat, dir, path, to, n)
-CHECKED(int, symlink, (const char *target, const char *path), AT_FDCWD, path, SYS_symlinkat, target, AT_FDCWD, path)
-CHECKED(int, symlinkat, (const char *target, int dir, const char *path), dir, path, SYS_symlinkat, target, dir, path)
 CHECKED(int, statfs64, (const char *path, struct statfs64 *st), AT_FDCWD, path, SYS_statfs, path, st)
 CHECKED(int, statfs, (const char *path, struct statfs *st), AT_FDCWD, path, SYS_statfs, path, st)
 CHECKED(int, truncate64, (const char *path, off64_t n), AT_FDCWD, path, SYS_truncate, path, n)
 CHECKED(int, truncate, (const char *path, off_t n), AT_FDCWD, path, SYS_truncate, path, n)
 CHECKED(int, inotify_add_watch, (int fd, const char *path, uint32_t events), AT_FDCWD, path, SYS_inotify_add_watch, fd, path, events)
+
+int symlinkat(const char *target, int dir, const char *path)
+{
+	int error = unsafe(dir, path);
+	if (error == 0)
+		error = storable(path);
+	return error ? fail(error) : (int)result(call(SYS_symlinkat, target, dir, path));
+}
+
+int symlink(const char *target, const char *path) { return symlinkat(target, AT_FDCWD, path); }
 
 int faccessat(int dir, const char *path, int mode, int flags)
 {
@@ -502,6 +528,8 @@ int chdir(const char *path)
 int mkdirat(int dir, const char *path, mode_t mode)
 {
 	int error = unsafe(dir, path);
+	if (error == 0)
+		error = storable(path);
 	if (error)
 		return fail(error);
 	long r = call(SYS_mkdirat, dir, path, mode);
@@ -542,6 +570,8 @@ int linkat(int from, const char *old, int dir, const char *path, int flags)
 	int error = unsafe(from, old);
 	if (error == 0)
 		error = unsafe(dir, path);
+	if (error == 0)
+		error = storable(path);
 	if (error)
 		return fail(error);
 	long r = call(SYS_linkat, from, old, dir, path, flags);
@@ -559,6 +589,8 @@ int renameat(int from, const char *old, int dir, const char *path)
 	int error = unsafe(from, old);
 	if (error == 0)
 		error = unsafe(dir, path);
+	if (error == 0)
+		error = storable(path);
 	if (error)
 		return fail(error);
 	long r = call(SYS_renameat2, from, old, dir, path, 0);

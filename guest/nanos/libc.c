@@ -40,6 +40,15 @@ int kill(pid_t pid, int sig)
 	return (int)result(call(SYS_kill, pid, sig));
 }
 
+pid_t fork(void)
+{
+	pid_t (*real)(void) = (pid_t (*)(void))dlsym(RTLD_NEXT, "fork");
+	if (!on_nanos && real)
+		return real();
+	nanos_lacks("child processes");
+	return fail(ENOSYS);
+}
+
 // There is one user, root, whose one group is his own: another one is refused.
 static int become(const char *name, id_t id)
 {

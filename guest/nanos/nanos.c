@@ -52,6 +52,13 @@ static void on_program_exit(int code, void *arg)
 	nanos_end(code & 0xff, 0);
 }
 
+void nanos_lacks(const char *what)
+{
+	static atomic_uint said;
+	if (atomic_fetch_add(&said, 1) < 16) // each is a line of the record
+		dprintf(console, "unitask lacks: %s\n", what);
+}
+
 void nanos_signal(int sig)
 {
 	nanos_end(0, sig);

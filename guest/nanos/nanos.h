@@ -22,6 +22,10 @@ void nanos_end(int code, int sig);
 // nanos_signal ends the program as that signal does.
 void nanos_signal(int sig);
 
+// nanos_lacks notes, on the console, what the program asked for and can't have here:
+// the host says then which kernel has it.
+void nanos_lacks(const char *what);
+
 // nanos_relayed says that connections to this port of the loopback go to the gateway.
 int nanos_relayed(uint16_t port);
 

@@ -28,7 +28,8 @@
 
 enum {
 	MAX_PENDING = 4096,     // connections that nobody has accepted; Linux's somaxconn
-	MAX_DATAGRAM = 65461,   // bytes of a UDP datagram that the loopback carries; Linux takes 65507
+	MAX_DATAGRAM = 65461,   // bytes of a UDP datagram that the loopback carries
+	LINUX_DATAGRAM = 65507, // and that Linux takes: what IPv4's length leaves
 	BUFFER = 212992,        // what SO_SNDBUF and SO_RCVBUF say, Linux's default
 	FIRST_PORT = 32768,     // of those that are given to who asks for none
 	PORTS = 28232,
@@ -886,7 +887,11 @@ ssize_t recv(int fd, void *to, size_t n, int flags) { return recvfrom(fd, to, n,
 static bool too_long(int fd, size_t n)
 {
 	struct descriptor *d = descriptor(fd);
-	return d && d->datagram && n > MAX_DATAGRAM;
+	if (d == NULL || !d->datagram || n <= MAX_DATAGRAM)
+		return false;
+	if (n <= LINUX_DATAGRAM)
+		nanos_lacks("datagrams of this length");
+	return true;
 }
 
 ssize_t sendto(int fd, const void *from, size_t n, int flags, const struct sockaddr *to, socklen_t len)
