@@ -113,8 +113,10 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		level = slog.LevelInfo
 	}
 	log := slog.New(logHandler(a.std.Stderr, f.logJSON, level))
-	for _, w := range held.Ignored {
-		log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", held.File, "key", w.Key, "value", w.Value, "why", "it "+held.Why, "remedy", held.Remedy())
+	for file := held; file != nil; file = file.Above {
+		for _, w := range file.Ignored {
+			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File, "key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
+		}
 	}
 	rt, err := unitask.Open(unitask.Options{Home: a.home, StoreBytes: a.store, Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
 		Events: func(e unitask.Event) {

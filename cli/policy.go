@@ -96,7 +96,7 @@ func (a *app) ignoredForModels(named string) string {
 	if err != nil {
 		return err.Error()
 	}
-	if len(held.Ignored) == 0 {
+	if held.Remedy() == "" {
 		return ""
 	}
 	return held.String()

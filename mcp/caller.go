@@ -64,14 +64,14 @@ const shortName = "unitask.shortName"
 // for, over stdin and stdout the user of this process.
 func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
 	c := unitask.Caller{Name: unitask.LocalOwner(os.Geteuid()), Via: unitask.ViaMCP}
-	table := c.Name
+	names := []string{c.Name}
 	if token := tokenOf(extra); token != nil {
-		c.Name, c.Via, table = token.UserID, unitask.ViaHTTP, token.UserID
-		if short, ok := token.Extra[shortName].(string); ok && s.opts.Ceiling.Principals[table] == nil {
-			table = short
+		c.Name, c.Via, names = token.UserID, unitask.ViaHTTP, []string{token.UserID}
+		if short, ok := token.Extra[shortName].(string); ok {
+			names = append(names, short)
 		}
 	}
-	c.Ceiling = s.opts.Ceiling.For(table)
+	c.Ceiling = s.opts.Ceiling.For(names...)
 	return c
 }
 

@@ -64,15 +64,25 @@ func (c *Ceiling) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "{%s}", out.Bytes()), errors.Join(errs...)
 }
 
-// For is the ceiling of a principal: this one, narrowed by the principal's own if
-// there is one.
-func (c *Ceiling) For(principal string) *Ceiling {
-	if c == nil || c.Principals[principal] == nil {
-		return c
+// For is the ceiling of a principal: this one, and what it narrows, each narrowed by the
+// table of the first of the principal's names that it has one of.
+func (c *Ceiling) For(names ...string) *Ceiling {
+	if c == nil {
+		return nil
 	}
-	own := *c.Principals[principal]
-	own.over = c
-	return &own
+	if over := c.over.For(names...); over != c.over {
+		both := *c
+		both.over = over
+		c = &both
+	}
+	for _, name := range names {
+		if table := c.Principals[name]; table != nil {
+			own := *table
+			own.over = c
+			return &own
+		}
+	}
+	return c
 }
 
 // CeilingError says what is wrong with a ceiling's file: no run may go on under it.

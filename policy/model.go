@@ -15,7 +15,8 @@ import (
 const builtInRule = "the built-in ceiling"
 
 // BuiltIn holds for models where no file has a key. It gives no secret, no raw TCP, and
-// files of the folder alone; of "", the root and a home folder, none.
+// files of the folder alone; of "", and of a folder that is or holds the user's home,
+// none.
 func BuiltIn(dir string) *Ceiling {
 	under := []string{}
 	real, err := filepath.EvalSymlinks(dir)
@@ -26,7 +27,7 @@ func BuiltIn(dir string) *Ceiling {
 	if realHome, err := filepath.EvalSymlinks(home); err == nil {
 		home = realHome
 	}
-	if err == nil && filepath.IsAbs(real) && real != "/" && real != home {
+	if err == nil && filepath.IsAbs(real) && real != "/" && !Within(real, home) {
 		under = []string{real}
 	}
 	return &Ceiling{Path: builtInRule, most: map[string]any{"secrets": []string{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
@@ -44,7 +45,7 @@ func (c *Ceiling) With(file *Ceiling) *Ceiling {
 		key := f.ceiling()
 		if value, ok := file.most[key]; ok {
 			both.most[key], both.inherited[key] = value, file.rule(key)
-		} else if value, ok := c.most[key]; ok {
+		} else if value, ok := c.most[key]; ok && !file.over.bounds(key) {
 			both.most[key], both.inherited[key] = value, c.rule(key)
 		}
 	}
@@ -62,6 +63,16 @@ func (c *Ceiling) NarrowedBy(file *Ceiling) *Ceiling {
 	return &both
 }
 
+// bounds says whether a ceiling, or one that it narrows, has a key.
+func (c *Ceiling) bounds(key string) bool {
+	for ; c != nil; c = c.over {
+		if _, ok := c.most[key]; ok {
+			return true
+		}
+	}
+	return false
+}
+
 // Widening is a value of a ceiling that another one does not reach.
 type Widening struct {
 	Key   string `json:"key"`
@@ -76,12 +87,16 @@ func (w Widening) String() string { return w.Key + " " + w.Value }
 func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 	for _, f := range Fields {
 		mine, has := c.most[f.ceiling()]
-		most, bounded := base.most[f.ceiling()]
-		if !has || !bounded {
-			continue
-		}
-		for _, value := range f.kind.beyond(mine, most) {
-			beyond = append(beyond, Widening{f.ceiling(), value})
+		for at := base; has && at != nil; at = at.over {
+			most, bounded := at.most[f.ceiling()]
+			if !bounded {
+				continue
+			}
+			for _, value := range f.kind.beyond(mine, most) {
+				if w := (Widening{f.ceiling(), value}); !slices.Contains(beyond, w) {
+					beyond = append(beyond, w)
+				}
+			}
 		}
 	}
 	return beyond

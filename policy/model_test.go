@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // What a file goes beyond a ceiling, by meaning.
@@ -113,9 +115,76 @@ func TestBuiltIn(t *testing.T) {
 			t.Errorf("%q: %q, want %q", at, got, want)
 		}
 	}
-	t.Setenv("HOME", link)
-	if c := BuiltIn(dir); len(c.most["filesUnder"].([]string)) > 0 {
-		t.Errorf("the home: %v", c.most)
+	sub := filepath.Join(dir, "users", "me")
+	if err := os.MkdirAll(filepath.Join(sub, "project"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", filepath.Join(link, "users", "me"))
+	for what, at := range map[string]string{"the home": sub, "the folder of homes": filepath.Dir(sub), "what holds that": link} {
+		attack.Check(t, "the built-in ceiling's files: "+what, "[]", fmt.Sprint(BuiltIn(at).most["filesUnder"]))
+	}
+	if got := fmt.Sprint(BuiltIn(sub + "/project").most["dirsUnder"]); got != "["+sub+"/project]" {
+		t.Error(got)
+	}
+}
+
+// A file that lies before the user's own, as a repository may bring one, takes nothing of
+// what that one denies, and gives nothing.
+func TestAttackNearerCeiling(t *testing.T) {
+	home, dir := t.TempDir(), t.TempDir()
+	repo := filepath.Join(dir, "repo", "sub")
+	if err := os.MkdirAll(repo, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(dir, text string) *Ceiling {
+		t.Helper()
+		name := filepath.Join(dir, CeilingFile)
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c, err := ReadCeiling(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	ask := Request{MemoryMB: 1024, AllowNet: []string{"evil.com", "good.com"}, AllowTCP: []string{"127.0.0.1:1", "127.0.0.1:2"}, Secrets: []string{"A", "B"}}
+	const (
+		outer = "allowNet = [\"good.com\"]\nallowTcp = [\"127.0.0.1:1\"]\nsecrets = [\"A\"]\nmemoryMb = 512\n[principals.alice]\nsecrets = []\n[principals.\"iss#bob\"]\nsecrets = []"
+		own   = "[good.com] [127.0.0.1:1] [A] 512"
+	)
+	for _, row := range []struct{ name, between, nearer, who, want string }{
+		{"an empty file", "", "", "", own},
+		{"all keys, wide", "", "allowNet = [\"evil.com\", \"good.com\"]\nallowNetAny = true\nallowTcp = [\"127.0.0.1:2\", \"127.0.0.1:1\"]\nsecrets = [\"A\", \"B\"]\nmemoryMb = 4096", "", own},
+		{"an empty table of the caller's", "", "[principals.alice]", "alice", "[good.com] [127.0.0.1:1] [] 512"},
+		{"a table of another of the caller's names", "", "[principals.bob]\nmemoryMb = 512", "iss#bob bob", "[good.com] [127.0.0.1:1] [] 512"},
+		{"two files", "memoryMb = 256", "allowNetAny = true", "", "[good.com] [127.0.0.1:1] [A] 256"},
+		{"two files and a caller", "memoryMb = 256", "[principals.alice]\nmemoryMb = 200", "alice", "[good.com] [127.0.0.1:1] [] 200"},
+		{"a file that narrows", "", "allowNet = []\nsecrets = []", "", "[] [127.0.0.1:1] [] 512"},
+	} {
+		if err := OpenTrust(home).Add(write(dir, outer), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		write(filepath.Dir(repo), row.between)
+		write(repo, row.nearer)
+		m, err := LoadForModels(home, repo, "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := BuiltIn(repo).With(m.Ceiling).For(strings.Fields(row.who)...) // as a server does
+		e, _, err := Resolve(ask, held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "a ceiling's file before the trusted one: "+row.name, row.want, fmt.Sprint(e.AllowNet, e.AllowTCP, e.Secrets, e.MemoryMB))
+		if held.Secret("B") || held.Secret("A") != (len(e.Secrets) == 1) {
+			t.Errorf("%s: secrets %v %v", row.name, held.Secret("A"), held.Secret("B"))
+		}
+	}
+	write(repo, "secrets = [\"A\", \"B\"]")
+	m, err := LoadForModels(home, repo, "", false)
+	if err != nil || m.Above == nil || fmt.Sprint(m.Ignored) != "[secrets B]" || !strings.Contains(m.String(), filepath.Join(dir, CeilingFile)) {
+		t.Errorf("%v %v", m, err)
 	}
 }
 

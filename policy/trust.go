@@ -186,14 +186,15 @@ type ForModels struct {
 	Trusted bool       // the file may widen the built-in ceiling
 	Ignored []Widening // of the file, as it is not trusted
 	Why     string     // it is not
+	Above   *ForModels // what holds without the file, which narrows it; nil where it is trusted, or none
 }
 
 // LoadForModels makes the ceiling of models that are served from a folder: the built-in
 // one, with the keys of the file in their place. named is a file that the user named,
-// which is trusted; else the first CeilingFile of dir or above is read, and may narrow
-// the built-in ceiling, but widens it only if home's list has it. shared says that
-// callers need not be the user whose files these are: the built-in ceiling then gives
-// none of them.
+// which is trusted; else the first CeilingFile of dir or above that home's list has is.
+// One that comes before it, which a repository may have brought, can only narrow what
+// would hold without it. shared says that callers need not be the user whose files these
+// are: the built-in ceiling then gives none of them.
 func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 	builtIn := BuiltIn("")
 	if !shared {
@@ -210,19 +211,35 @@ func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 		}
 		return &ForModels{Ceiling: builtIn.With(file), File: file.Path, Trusted: true}, nil
 	}
+	return findForModels(OpenTrust(home), dir, builtIn)
+}
+
+// findForModels makes the ceiling of the files that lie in a folder and above.
+func findForModels(trust Trust, dir string, builtIn *Ceiling) (*ForModels, error) {
 	file, err := FindCeiling(dir)
-	if err != nil || file == nil {
-		return &ForModels{Ceiling: builtIn}, err
-	}
-	m := &ForModels{Ceiling: builtIn.NarrowedBy(file), File: file.Path}
-	switch err := OpenTrust(home).Of(file); {
-	case err == nil:
-		m.Ceiling, m.Trusted = builtIn.With(file), true
-	case errors.Is(err, ErrNotTrusted):
-		m.Ignored, m.Why = file.Beyond(builtIn), err.Error()
-	default:
+	if err != nil {
 		return nil, err
 	}
+	if file == nil {
+		return &ForModels{Ceiling: builtIn}, nil
+	}
+	m := &ForModels{File: file.Path}
+	switch err := trust.Of(file); {
+	case err == nil:
+		m.Ceiling, m.Trusted = builtIn.With(file), true
+		return m, nil
+	case !errors.Is(err, ErrNotTrusted):
+		return nil, err
+	default:
+		m.Why = err.Error()
+	}
+	in := filepath.Dir(file.Path)
+	if m.Above = (&ForModels{Ceiling: builtIn}); in != filepath.Dir(in) {
+		if m.Above, err = findForModels(trust, filepath.Dir(in), builtIn); err != nil {
+			return nil, err
+		}
+	}
+	m.Ceiling, m.Ignored = m.Above.Ceiling.NarrowedBy(file), file.Beyond(m.Above.Ceiling)
 	return m, nil
 }
 
@@ -231,18 +248,28 @@ func (m *ForModels) String() string {
 	switch {
 	case m.File == "":
 		return builtInRule + ": no " + CeilingFile + " here or above"
-	case len(m.Ignored) == 0:
+	case m.Trusted:
 		return m.File
+	}
+	text := m.File + " narrows " + builtInRule
+	if m.Above.File != "" {
+		text = m.File + " narrows (" + m.Above.String() + ")"
+	}
+	if len(m.Ignored) == 0 {
+		return text
 	}
 	var list []string
 	for _, w := range m.Ignored {
 		list = append(list, w.String())
 	}
-	return fmt.Sprintf("%s narrows %s; ignored, because it %s: %s", m.File, builtInRule, m.Why, strings.Join(list, ", "))
+	return fmt.Sprintf("%s; ignored, because it %s: %s", text, m.Why, strings.Join(list, ", "))
 }
 
 // Remedy is what to do about what is ignored; "" if nothing is.
 func (m *ForModels) Remedy() string {
+	if m.Above != nil && len(m.Ignored) == 0 {
+		return m.Above.Remedy()
+	}
 	if len(m.Ignored) == 0 {
 		return ""
 	}
