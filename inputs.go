@@ -112,6 +112,11 @@ func (req Request) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (wan
 	if req.DirMax < 0 {
 		return want, eff, nil, &policy.FieldError{Field: "dirMax", Value: strconv.FormatInt(req.DirMax, 10), Reason: "must be 0, which is the default, or more"}
 	}
+	want.Files, want.Dirs = req.Files, req.Dirs // counted before the first is looked for: each takes a descriptor
+	if eff, _, err = policy.Resolve(want, nil); err != nil {
+		return want, eff, nil, err
+	}
+	want.Files, want.Dirs = nil, nil // as they are found
 	list, err := req.findMounts()
 	defer func() {
 		for _, a := range list {

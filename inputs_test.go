@@ -247,6 +247,37 @@ func TestAttackOneAnswer(t *testing.T) {
 	}
 }
 
+// A request that names more than it may is refused before anything is looked for: each
+// path would take a descriptor, and be compared with all others.
+func TestAttackManyInputs(t *testing.T) {
+	root := tree(t, "f")
+	for _, field := range []string{"files", "dirs", "allowNet"} {
+		const n = 100_000
+		req := unitask.Request{}
+		for i := range n {
+			m := unitask.Mount{Host: root + "/f", Guest: fmt.Sprintf("/x/%d", i)}
+			switch field {
+			case "files":
+				req.Files = append(req.Files, m)
+			case "dirs":
+				req.Dirs = append(req.Dirs, m)
+			default:
+				req.Files, req.AllowNet = append(req.Files[:0], m), append(req.AllowNet, fmt.Sprintf("x%d.example.com", i))
+			}
+		}
+		begin := time.Now()
+		_, _, err := req.Resolve(nil)
+		got := fmt.Sprint(err)
+		if len(got) > len(field)+18 {
+			got = got[:len(field)+18]
+		}
+		if took := time.Since(begin); took > 5*time.Second {
+			got += fmt.Sprintf(" after %s", took)
+		}
+		attack.Check(t, fmt.Sprintf("%d of %s", n, field), field+" of 100000 entries", got)
+	}
+}
+
 // A request as it is recorded does not tell where a path leads that was denied.
 func TestDeniedPathIsNotResolved(t *testing.T) {
 	root := tree(t, "work/", "secret/target", "secret/link -> target")
