@@ -399,12 +399,14 @@ func TestAttackOtherProtocols(t *testing.T) {
 // with and without a proxy, against every rule that could allow them.
 func TestAttackNamesToPrivate(t *testing.T) {
 	local := []netip.Prefix{netip.MustParsePrefix("93.184.216.40/29"), netip.MustParsePrefix("192.168.7.9/24"), netip.MustParsePrefix("2600:1:2:3::9/64"), netip.MustParsePrefix("8.8.4.4/0")}
+	routed := netip.MustParsePrefix("93.184.217.0/24") // by a route of its own, and no interface's
 	proxied := ""
 	proxy := newScripted(t, "", "HTTP/1.1 200 OK\r\n\r\n")
 	resolved := map[string]string{}
 	outside := func(withProxy bool) Upstream {
 		u := Upstream{
 			Local: func() ([]netip.Prefix, error) { return local, nil },
+			Here:  func(a netip.Addr) (bool, error) { return routed.Contains(a), nil },
 			Resolve: func(_ context.Context, name string) ([]netip.Addr, error) {
 				if a, err := netip.ParseAddr(resolved[name]); err == nil {
 					return []netip.Addr{a}, nil
@@ -499,6 +501,9 @@ func TestAttackNamesToPrivate(t *testing.T) {
 		{"the host's own by ISATAP", "2606:2800::5efe:93.184.216.40", "the host's own"},
 		{"the host's own, IPv6", "2600:1:2:3::9", "the host's own"},
 		{"a neighbour, IPv6", "2600:1:2:3:ffff::1", "the host's own"},
+		{"the host's own by a route", "93.184.217.9", "the host's own"},
+		{"the host's own by a route, mapped", "::ffff:93.184.217.9", "the host's own"},
+		{"the host's own by a route, behind NAT64", "64:ff9b::5db8:d909", "the host's own"},
 		{"the end of a tunnel that has all addresses", "8.8.4.4", "the host's own"},
 		{"what is behind that tunnel", "8.8.8.8", "dialled"},
 	} {

@@ -40,6 +40,9 @@ type Upstream struct {
 	// Local returns the addresses of the host's interfaces, each with its network: no
 	// rule leads there unless it is raw. It is asked at every dial.
 	Local func() ([]netip.Prefix, error)
+	// Here says that the host's routes lead an address to the host itself, or to a network
+	// that it is on; it is asked beside Local.
+	Here func(netip.Addr) (bool, error)
 	// Proxy returns the HTTP proxy for a host, or nil. With a proxy, it resolves
 	// the name, and its own rules say where that may lead; it is given nothing but
 	// names in normal form, and addresses that were checked as if dialled from here.
@@ -54,6 +57,9 @@ func (u Upstream) withDefaults() Upstream {
 	}
 	if u.Local == nil {
 		u.Local = localNetworks
+	}
+	if u.Here == nil {
+		u.Here = routedHere
 	}
 	if u.Proxy == nil {
 		u.Proxy = func(string, uint16) *url.URL { return nil }
@@ -76,7 +82,14 @@ func (u Upstream) checker(r *Rule) func(netip.Addr) error {
 		if err != nil {
 			return err
 		}
-		return checkAddr(addr, local)
+		if err := checkAddr(addr, local); err != nil {
+			return err
+		}
+		here, err := u.Here(unwrap(addr))
+		if err == nil && here {
+			err = errOwn
+		}
+		return err
 	}
 }
 
