@@ -38,13 +38,17 @@ type DebugOptions struct {
 // is off, since the machine may stand still. The record says that it was debugged.
 func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
 	if len(req.Secrets) > 0 && !opts.WithSecrets {
-		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(req.Secrets)), Reason: "a debugger can read them: --with-secrets allows it"}
+		return nil, secretsUnderDebug(len(req.Secrets))
 	}
 	if err := mayDebug(caller.Ceiling); err != nil {
 		return nil, err
 	}
 	req.Debug = true
 	return rt.runFor(ctx, caller, req, streams, &opts)
+}
+
+func secretsUnderDebug(n int) error {
+	return &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", n), Reason: "a debugger can read them: --with-secrets allows it"}
 }
 
 // mayDebug is an error where a ceiling forbids it.
@@ -63,15 +67,15 @@ const maxAttached = 8
 
 // attachable lets processes of the same user join a run's machine over a socket in its
 // record's folder, which speaks QMP (vmm.Relay), until detach is called. A machine that
-// no socket can be had for runs all the same.
-func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool) (detach func()) {
+// no socket can be had for runs all the same. release ends one that is kept.
+func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool, release func() error) (detach func()) {
 	none := func() {}
 	l, err := listenIn(rec.Dir(), debugSocket)
 	if err != nil {
 		return none
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	relay := vmm.Relay{Monitor: m.Monitor, Grant: func(want vmm.Access, args json.RawMessage) error {
+	relay := vmm.Relay{Monitor: m.Monitor, Release: release, Grant: func(want vmm.Access, args json.RawMessage) error {
 		var how struct {
 			WithSecrets bool `json:"withSecrets"`
 		}
@@ -192,6 +196,14 @@ func (rt *Runtime) Attach(ctx context.Context, id string, access vmm.Access, wit
 		return nil, nil, fmt.Errorf("attach to %s: %w", id, err)
 	}
 	return monitor, rec, nil
+}
+
+// Release ends a machine that is kept after a crash (Keep), which the monitor has joined
+// (Runtime.Attach).
+func Release(ctx context.Context, monitor *vmm.Monitor) error {
+	timed, cancel := context.WithTimeout(ctx, attachPatience)
+	defer cancel()
+	return monitor.Do(timed, "unitask-release", nil, nil)
 }
 
 // maxDump bounds a dump beyond the guest's memory: headers and notes.

@@ -17,6 +17,7 @@ const (
 	EventStarted EventKind = "started"          // the code has started
 	EventStore   EventKind = "store"            // old runs were removed to keep the store within its bound
 	EventJail    EventKind = "jail"             // this host refuses a layer that matters much
+	EventKept    EventKind = "kept"             // the guest has crashed; how its machine can be joined, and for how long
 	EventCapture EventKind = "capture"          // the capture has ended before the run, and why
 )
 

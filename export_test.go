@@ -5,7 +5,9 @@ import (
 	"io"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -43,6 +45,14 @@ func (c contents) Put(f guest.File, content io.Reader) error {
 	text, err := io.ReadAll(content)
 	c[f.Path] = string(text)
 	return err
+}
+
+// PanicOnOOM has a runtime's linux kernels panic where they would end a process that
+// needs more memory than there is.
+func PanicOnOOM(rt *Runtime) {
+	_ = rt.source.Close()
+	arg := func(memoryMB int) string { return node.HeapArg(memoryMB) + " sysctl.vm.panic_on_oom=1" }
+	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Program: machine.Program{Arg: arg, Rehearsal: node.Rehearsal}})
 }
 
 // Settle waits for what a runtime does in the background.

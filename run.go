@@ -72,6 +72,11 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	if err != nil {
 		return nil, err
 	}
+	if streams.Keep != nil {
+		if err := streams.Keep.check(caller.Ceiling, len(req.Secrets)); err != nil {
+			return nil, err
+		}
+	}
 	if len(req.Secrets) > 0 && streams.Capture != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
 	}
@@ -205,6 +210,22 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	cfg := machine.Config{Network: network, Console: console, Events: func(e machine.Event) { streams.Events(Event{Kind: e.Kind, Message: e.Message}) }}
 	get := rt.source.Get
 	limit := eff.Timeout
+	kept := &holding{keep: streams.Keep, tell: streams.Events}
+	// introduce writes down what the machine is, and lets consoles join it until leave.
+	introduce := func(m *machine.Machine) (leave func(), err error) {
+		res.Accelerator, res.Cloned, res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
+		rec.Machine = describe(m)
+		rec.Effective, _ = clean(redactor, res.Policy.Effective)
+		rec.Denials, _ = clean(redactor, res.Policy.Denials)
+		rec.Machine.Debugged = code.debug != nil
+		if err := rec.Update(); err != nil {
+			return nil, err
+		}
+		if !code.attachable {
+			return func() {}, nil
+		}
+		return rt.attachable(rec, m, len(code.secrets) > 0, kept.release), nil
+	}
 	switch {
 	case code.debug != nil:
 		cfg.Debug = &machine.Debug{GDB: code.debug.GDB, NoJail: code.debug.NoJail, Started: code.debug.Started}
@@ -212,6 +233,14 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 			return rt.classify(ctx, res, "boot", err)
 		}
 		get, limit = rt.source.BootOnce, debugTime
+	case streams.Keep != nil:
+		get = rt.source.Boot // a template's machine has a device to end QEMU with
+		cfg.Keep = func(m *machine.Machine, why error) {
+			if leave, err := introduce(m); err == nil {
+				ctx = kept.hold(ctx, m, rec, redactor.String(why.Error()))
+				leave()
+			}
+		}
 	case code.cold || rt.opts.Machines.booted:
 		get = rt.source.Boot
 	default:
@@ -229,24 +258,22 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 			return rt.classify(ctx, res, "boot", err)
 		}
 		defer m.Close()
-		res.Accelerator, res.Cloned, res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
-		rec.Machine = describe(m)
 		if weak := m.Jail().Weakness(); weak != "" {
 			streams.Events(Event{Kind: EventJail, Message: "QEMU is not held as it should be: " + weak})
 		}
-		rec.Effective, _ = clean(redactor, res.Policy.Effective)
-		rec.Denials, _ = clean(redactor, res.Policy.Denials)
-		rec.Machine.Debugged = code.debug != nil
-		if err := rec.Update(); err != nil {
+		leave, err := introduce(m)
+		if err != nil {
 			return rt.classify(ctx, res, "record", err)
 		}
-		if code.attachable {
-			defer rt.attachable(rec, m, len(code.secrets) > 0)()
-		}
+		defer leave()
 		booted = time.Now()
 		res.Duration.Boot = booted.Sub(start)
 		conn, err = m.Connect(ctx, code.inputs.Patience(), code.put)
-		if err != nil && (m.Origin == machine.Booted || ctx.Err() != nil || errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError))) {
+		refused := errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError))
+		if err != nil && (m.Origin == machine.Booted || ctx.Err() != nil || refused) {
+			if !refused && kept.wants(ctx, m) {
+				ctx = kept.hold(ctx, m, rec, redactor.String(m.Explain(err).Error()))
+			}
 			return rt.classify(ctx, res, "connect", m.Explain(err))
 		}
 		if err != nil { // a clone that does not answer: this run boots, and so do the next ones
@@ -270,8 +297,17 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	m.Cut() // a guest that says it has ended, and has not, gets no further
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	res.Duration.Run = time.Since(started)
+	crashed := lost(err)
 	if errors.Is(err, guest.ErrGone) {
 		end, err = m.Afterlife(ctx, err)
+	}
+	if crashed && kept.wants(ctx, m) {
+		if err == nil { // the kernel has said how
+			res.ended(end, stderr.tail.String())
+			ctx = kept.hold(ctx, m, rec, res.Error)
+		} else {
+			ctx = kept.hold(ctx, m, rec, redactor.String(m.Explain(err).Error()))
+		}
 	}
 	if err == nil && end.Out && eff.MaxArtifacts > 0 {
 		err = collect(ctx, started.Add(limit+collectGrace), conn, rec.Artifacts(eff.MaxArtifacts, redactor), res)

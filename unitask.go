@@ -54,6 +54,9 @@ type IO struct {
 	Out string
 	// OutReplace has copies replace files that exist in Out.
 	OutReplace bool
+	// Keep, if not nil, has the machine stopped and kept for a debugger when its guest
+	// crashes; Run returns when it is gone.
+	Keep *Keep
 	// Events, if not nil, is told what this run does, in the place of Options.Events. It
 	// is called from the goroutine that called Run, before Run returns: it may block,
 	// which holds the run up.

@@ -113,7 +113,8 @@ func (a *app) debugAttach() *cobra.Command {
 		Short: "Open a console on the machine of a run that runs now",
 		Long: `Attach joins the machine of a run of yours that runs now, also one of the pool or of
 an MCP server. It may only look (query-*, hmp info) unless --memory or --write says
-more. Leaving it changes nothing.`,
+more. Leaving it changes nothing, but for a machine that run --keep-on-crash keeps: quit
+ends that one.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.attached(cmd, args[0], accessOf(write, memory), secrets, a.converse)
@@ -210,6 +211,9 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 	err = c.Open(cmd.Context())
 	if err == nil {
 		err = drive(cmd.Context(), c)
+	}
+	if rec.Machine != nil && rec.Machine.KeptUntil != nil && c.Quit() {
+		err = errors.Join(err, unitask.Release(cmd.Context(), monitor))
 	}
 	_ = monitor.Disconnect()
 	c.Wait()

@@ -106,6 +106,45 @@ func TestDebugGDB(t *testing.T) {
 	}
 }
 
+// A run whose kernel gives up says how its machine is joined; the end of a console's input
+// leaves it, quit ends it.
+func TestDebugKept(t *testing.T) {
+	home := debugHome(t, image.Nanos)
+	run := unitaskIn(t, home, "run", "--keep-on-crash", "--kernel", "nanos", "--code", `process.dlopen({ exports: {} }, "/tmp/" + "a/".repeat(1500) + "x.node")`)
+	said, err := run.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	id, text := "", ""
+	lines := bufio.NewScanner(said)
+	for id == "" && lines.Scan() {
+		text += lines.Text()
+		_, id, _ = strings.Cut(lines.Text(), "unitask debug attach ")
+	}
+	if id == "" {
+		t.Fatalf("%v: %s", run.Wait(), text)
+	}
+	for _, c := range []struct{ input, want string }{
+		{"query-status\nbt\n", `"running": false`},
+		{"query-status\nquit\n", `"running": false`},
+	} {
+		console := exec.Command(run.Path, "debug", "attach", id, "--memory")
+		console.Env, console.Stdin = run.Env, strings.NewReader(c.input)
+		if out, err := console.CombinedOutput(); err != nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%q: %v\n%s", c.input, err, out)
+		}
+	}
+	for lines.Scan() {
+		text += lines.Text()
+	}
+	if err := run.Wait(); run.ProcessState.ExitCode() != 125 || !strings.Contains(text, "kernel stopped") {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
 // openTerminal returns a pseudo-terminal's two ends.
 func openTerminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()

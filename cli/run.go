@@ -30,6 +30,7 @@ type runFlags struct {
 	dirMax                               int64
 	ca, pcap, policy, replay, owner, out string
 	json, cold, fresh, outReplace, raw   bool
+	keep, withSecrets                    bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -61,6 +62,8 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine, also where there is a template to clone it from")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "start Node anew in the clone, so that runs share no address layout (linux)")
+	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
+	fl.BoolVar(&f.withSecrets, "with-secrets", false, "with --keep-on-crash: allow --secret, which a debugger can read")
 	fl.BoolVar(&f.raw, "raw", false, "send a terminal what the code prints as it is; else control sequences, colours aside, are shown")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	return cmd
@@ -228,6 +231,12 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		}
 	}
 	streams.Out, streams.OutReplace = f.out, f.outReplace
+	if f.withSecrets && !f.keep {
+		return a.failedJSON(f.json, usage(errors.New("--with-secrets says what --keep-on-crash may do: give both")))
+	}
+	if f.keep {
+		streams.Keep = &unitask.Keep{WithSecrets: f.withSecrets}
+	}
 	res, err := rt.RunFor(cmd.Context(), unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams)
 	err = errors.Join(err, ended())
 	a.code = unitask.ExitCode(res, err)
@@ -255,7 +264,7 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace", "raw":
+		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace", "raw", "keep-on-crash", "with-secrets":
 		default:
 			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
 		}

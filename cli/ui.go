@@ -69,7 +69,7 @@ func (u *ui) fail(err error) {
 func (u *ui) event(verbose bool) func(unitask.Event) {
 	return func(e unitask.Event) {
 		switch e.Kind {
-		case unitask.EventImage, unitask.EventRetry, unitask.EventCapture, unitask.EventStore, unitask.EventJail:
+		case unitask.EventImage, unitask.EventRetry, unitask.EventCapture, unitask.EventStore, unitask.EventJail, unitask.EventKept:
 			u.note("%s", e.Message)
 		case unitask.EventAccel:
 			if verbose {

@@ -53,6 +53,7 @@ type Console struct {
 	watched *vmm.Monitor // whose events are read
 	gone    bool         // QEMU is
 	ended   string       // how the run ended, "" while it goes on
+	quit    bool         // ErrQuit was returned
 	group   sync.WaitGroup
 }
 
@@ -174,6 +175,9 @@ func (c *Console) Wait() {
 	c.group.Wait()
 }
 
+// Quit says that the console was left by quit, and not by the end of its input.
+func (c *Console) Quit() bool { return c.quit }
+
 // Complete returns what the line's last word may become.
 func (c *Console) Complete(line string) []string { return c.schema.Complete(line) }
 
@@ -209,8 +213,13 @@ func verbTable() []verb {
 		{"dump", "FILE", "write the guest's memory as an ELF core", (*Console).dump},
 		{"hmp", "TEXT", "a command of QEMU's human monitor", (*Console).hmp},
 		{"wait", "serial|stdout|stderr TEXT [TIME] | event NAME [TIME] | stopped [TIME] | end [TIME]", "until it comes (10s)", (*Console).wait},
-		{"quit", "", "leave; a machine that this console started ends", func(*Console, context.Context, []string) (any, error) { return nil, ErrQuit }},
+		{"quit", "", "leave; a machine that this console started, or that is kept after a crash, ends", (*Console).leave},
 	}
+}
+
+func (c *Console) leave(context.Context, []string) (any, error) {
+	c.quit = true
+	return nil, ErrQuit
 }
 
 // Do runs one line and returns its result: a string for people, or what QMP returned.

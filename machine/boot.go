@@ -59,8 +59,8 @@ func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cf
 		}
 		for try := range tries {
 			err := boot(accel)
-			if err == nil || ctx.Err() != nil {
-				return err
+			if err == nil || ctx.Err() != nil || cfg.Keep != nil && errors.As(err, new(*GuestError)) {
+				return err // a machine that was kept was looked at, and is not tried again
 			}
 			failures = append(failures, fmt.Errorf("%s: %w", accel, err))
 			if try+1 < tries && errors.Is(err, context.DeadlineExceeded) {
@@ -128,12 +128,15 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{Spec: spec, network: network, console: newConsole(cfg.Console), state: Running}
+	m := &Machine{Spec: spec, network: network, console: newConsole(cfg.Console), state: Running, keep: cfg.Keep != nil}
+	if m.keep {
+		m.console.lost, m.halted = true, make(chan struct{})
+	}
 	if cfg.Debug != nil {
 		deadline = debugPatience
 		err = s.debugger(ctx, m, *cfg.Debug)
 	} else {
-		m.vm, err = vmm.Start(ctx, s.config(spec, vmm.Config{Memory: memory, NIC: network.GuestEnd(), Console: m.console}))
+		m.vm, err = vmm.Start(ctx, s.config(spec, vmm.Config{Memory: memory, NIC: network.GuestEnd(), Console: m.console, Keep: m.keep}))
 	}
 	network.ReleaseGuestEnd()
 	if err != nil {
@@ -148,6 +151,9 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	defer cancel()
 	if err := guest.Await(timed, network); err != nil {
 		err = m.Explain(err)
+		if m.keep && m.isHalted() {
+			cfg.Keep(m, err)
+		}
 		m.Close()
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			err = fmt.Errorf("the guest did not come up within %s: %w", deadline, err)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/internal/tail"
@@ -13,6 +14,11 @@ import (
 // console keeps the serial port's output: the beginning in the record, up to a limit,
 // and the end for a reason when the machine dies. It looks for a kernel that gives up.
 type console struct {
+	// lost has the last words of a guest whose code was lost count as a kernel's that
+	// gives up: where nothing else says that it is over. Set before the first Write.
+	lost bool
+
+	mu     sync.Mutex
 	record io.Writer
 	left   int
 	tail   tail.Buffer
@@ -39,6 +45,8 @@ func newConsole(record io.Writer) *console {
 }
 
 func (c *console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.look(p)
 	_, _ = c.tail.Write(p)
 	keep := p[:min(len(p), c.left)]
@@ -69,15 +77,37 @@ func (c *console) look(p []byte) {
 		}
 		if guest.Dies(string(c.line)) {
 			c.death = bytes.Clone(c.line)
-			close(c.dead)
+			c.ends()
+		} else if _, ok := guest.LastWords(string(c.line)); ok && c.lost {
+			c.ends()
 		}
 		c.line = c.line[:0]
 	}
 }
 
+// ends says that nothing but last words comes any more. mu is held.
+func (c *console) ends() {
+	select {
+	case <-c.dead:
+	default:
+		close(c.dead)
+	}
+}
+
+// words is the console's end as it is, and what the kernel said from the line on in which
+// it gave up, "" where it did not.
+func (c *console) words() (end, death string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tail.String(), string(c.death)
+}
+
 // text is the console's end with control characters shown, so that a guest can't move
 // the reader's cursor.
-func (c *console) text() string { return shown(c.tail.String()) }
+func (c *console) text() string {
+	end, _ := c.words()
+	return shown(end)
+}
 
 func shown(raw string) string {
 	var out strings.Builder

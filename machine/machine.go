@@ -111,6 +111,11 @@ type Machine struct {
 	console *console
 	unfit   func(error)
 	watched sync.Once
+
+	keep    bool          // Config.Keep
+	halting sync.Once     // Halt
+	haltErr error         // of it
+	halted  chan struct{} // closed when the processor was stopped because the guest crashed; nil without keep
 	once    sync.Once
 }
 
@@ -189,6 +194,10 @@ func (m *Machine) watch() {
 	if m.debug != nil {
 		return
 	}
+	if m.keep {
+		m.watchKept()
+		return
+	}
 	m.watched.Do(func() {
 		go func() {
 			select {
@@ -228,11 +237,16 @@ const exitUnknown = contract.ExitUnknown
 func (m *Machine) Afterlife(ctx context.Context, gone error) (guest.End, error) {
 	timed, cancel := context.WithTimeout(ctx, afterlifeWait)
 	defer cancel()
-	exit, err := m.qemu().Wait(timed)
-	if err != nil {
+	vm, exit := m.qemu(), vmm.Exit{Guest: -1}
+	select {
+	case <-vm.Exited():
+		exit, _ = vm.Wait(context.Background()) // until the console is read
+	case <-m.halted:
+	case <-timed.Done():
 		return guest.End{}, gone
 	}
-	if end, ok := guest.LastWords(m.console.tail.String()); ok {
+	words, _ := m.console.words()
+	if end, ok := guest.LastWords(words); ok {
 		return end, nil
 	}
 	if m.Spec.Image.Kernel == image.Linux && exit.Guest >= 0 && exit.Guest < exitUnknown { // init's; Nanos's own are signals and faults
@@ -266,18 +280,21 @@ func (m *Machine) Explain(err error) error {
 		return &GuestError{Reason: err.Error(), Err: err}
 	}
 	vm := m.qemu()
+	var exit vmm.Exit
 	select {
 	case <-vm.Exited():
+		m.network.Close()
+		var waitErr error
+		if exit, waitErr = vm.Wait(context.Background()); waitErr != nil {
+			return err
+		}
+	case <-m.halted:
+		m.network.Close()
 	case <-time.After(explainWait):
 		return err
 	}
-	m.network.Close()
-	exit, waitErr := vm.Wait(context.Background())
-	if waitErr != nil {
-		return err
-	}
-	if m.console.death != nil { // the rest of it is in the record
-		return &GuestError{Reason: fmt.Sprintf("the %s kernel stopped: %s", m.Spec.Image.Kernel, guest.DeathCause(shown(string(m.console.death)))), Err: err}
+	if _, death := m.console.words(); death != "" { // the rest of it is in the record
+		return &GuestError{Reason: fmt.Sprintf("the %s kernel stopped: %s", m.Spec.Image.Kernel, guest.DeathCause(shown(death))), Err: err}
 	}
 	tail := m.console.text()
 	if exit.Stderr != "" || exit.Signal != "" {

@@ -126,6 +126,10 @@ type Config struct {
 	Console io.Writer   // the beginning of what the guest prints; nil discards
 	Events  func(Event) // told while the machine is being had, from that goroutine; nil discards
 	Debug   *Debug      // of a machine that a debugger is to hold (BootOnce); else nil
+	// Keep, if not nil, has a machine that is booted be halted, and not end, when its
+	// guest crashes (Machine.Halt). It is called where that comes before the guest is up, and the
+	// machine is closed when it returns.
+	Keep func(*Machine, error)
 }
 
 func (c Config) event(kind EventKind, msg string) {

@@ -78,4 +78,6 @@ type Machine struct {
 	Pooled   bool            `json:"pooled"` // and the clone stood ready
 	// Debugged: it was started for a debugger.
 	Debugged bool `json:"debugged,omitempty"`
+	// KeptUntil: its guest crashed, and it is, or was, kept for a debugger until then.
+	KeptUntil *time.Time `json:"keptUntil,omitempty"`
 }

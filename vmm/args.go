@@ -33,6 +33,9 @@ type inherited struct {
 // network, so it need not be unique, and a snapshot can keep it.
 const GuestMAC = contract.GuestMAC
 
+// NetDevice is QEMU's name for its end of the network card's link.
+const NetDevice = "net0"
+
 // DebugExitPort is the I/O port of amd64's debug-exit device; writing v ends
 // QEMU with status v<<1|1.
 const DebugExitPort = contract.DebugExitPort
@@ -69,12 +72,17 @@ func arguments(c Config, at inherited) []string {
 	switch c.Arch {
 	case ARM64:
 		// gic-version=3 leaves Nanos silent.
-		args = append(args, "-M", "virt,gic-version=2,"+options, "-semihosting-config", "enable=on,target=native")
+		args = append(args, "-M", "virt,gic-version=2,"+options)
+		if !c.Keep {
+			args = append(args, "-semihosting-config", "enable=on,target=native")
+		}
 	default:
 		// Without rtc the guest has no wall clock before it is seeded.
 		args = append(args, "-M", "microvm,rtc=on,isa-serial=on,"+options,
-			"-global", "virtio-mmio.force-legacy=false",
-			"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
+			"-global", "virtio-mmio.force-legacy=false")
+		if !c.Keep {
+			args = append(args, "-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
+		}
 	}
 	if c.QEMU.Sandbox {
 		args = append(args, "-sandbox", sandboxOptions)
@@ -93,6 +101,9 @@ func arguments(c Config, at inherited) []string {
 	if c.Paused {
 		args = append(args, "-S")
 	}
+	if c.Keep {
+		args = append(args, "-action", "shutdown=pause,panic=pause")
+	}
 	if at.gdb != 0 {
 		args = append(args, "-chardev", fmt.Sprintf("socket,id=gdb,fd=%d,server=on,wait=off", at.gdb), "-gdb", "chardev:gdb")
 	}
@@ -107,8 +118,8 @@ func arguments(c Config, at inherited) []string {
 			"-device", "virtio-blk-"+bus+",drive="+id)
 	}
 	return append(args,
-		"-netdev", fmt.Sprintf("stream,id=net0,server=off,addr.type=fd,addr.str=%d", at.nic),
-		"-device", "virtio-net-"+bus+",netdev=net0,mac="+GuestMAC,
+		"-netdev", fmt.Sprintf("stream,id=%s,server=off,addr.type=fd,addr.str=%d", NetDevice, at.nic),
+		"-device", "virtio-net-"+bus+",netdev="+NetDevice+",mac="+GuestMAC,
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", at.qmp),
 		"-mon", "chardev=qmp,mode=control",
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", at.console),

@@ -73,6 +73,15 @@ func TestArgs(t *testing.T) {
 			common("kvm", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
 				"-S", "-chardev socket,id=gdb,fd=8,server=on,wait=off", "-gdb chardev:gdb"),
 		},
+		"amd64, kept when it crashes": {
+			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}, Keep: true},
+			common("tcg,tb-size=128", "max,svm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
+				"-action shutdown=pause,panic=pause"),
+		},
+		"arm64, kept when it crashes": {
+			Config{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k"}, Keep: true},
+			common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-action shutdown=pause,panic=pause"),
+		},
 		"arm64 on PCI": {
 			Config{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, PCI: true}},
 			append(slices.DeleteFunc(common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),

@@ -42,6 +42,9 @@ type Config struct {
 	State []byte
 	// Paused leaves the processor stopped until Resume.
 	Paused bool
+	// Keep has a guest that shuts down, resets or panics stop, not end, the machine; it
+	// has no device to end QEMU with.
+	Keep bool
 	// GDB, if not nil, is a listening stream socket for gdb's remote protocol. Start
 	// duplicates it. A client that connects stops the processor.
 	GDB *os.File

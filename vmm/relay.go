@@ -30,11 +30,17 @@ const (
 //	{"execute": "unitask-access", "arguments": {"access": "write"}}
 //
 // asks for more than the AccessRead that a connection begins with, and Grant decides.
+//
+//	{"execute": "unitask-release"}
+//
+// ends a machine that is kept after a crash, which any peer may: it is of its user's.
 type Relay struct {
 	// Monitor is the machine's, of now.
 	Monitor func() *Monitor
 	// Grant decides whether a connection may have this access; an error is told to it.
 	Grant func(Access, json.RawMessage) error
+	// Release ends a machine that is kept after a crash; nil where none is.
+	Release func() error
 }
 
 // Bounds of a relay's connection.
@@ -167,6 +173,11 @@ func (c *relayed) execute(ctx context.Context, in *rightsReader, name string, ar
 		}
 		c.access = want.Access
 		return empty, nil
+	case "unitask-release":
+		if c.Release == nil {
+			return nil, errors.New("unitask-release: this machine is not kept")
+		}
+		return empty, c.Release()
 	}
 	if err := c.access.allows(name, args); err != nil {
 		return nil, err

@@ -1,0 +1,109 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/unitask/unitask/vmm"
+)
+
+// A machine that is kept when its guest crashes (Config.Keep) is booted without a device
+// that its guest could end QEMU with. When the guest gives up, or QEMU says that it
+// can't go on, the processor is stopped and the network card loses its other end.
+
+// faults are the states in which QEMU says that the guest can't go on (qapi/run-state.json).
+var faults = []string{"shutdown", "guest-panicked", "internal-error", "io-error", "watchdog"}
+
+// haltPatience bounds what QEMU may take to stop its guest. One that does not is killed.
+const haltPatience = 5 * time.Second
+
+// watchKept halts the machine when its guest crashes.
+func (m *Machine) watchKept() {
+	m.watched.Do(func() {
+		go func() {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			events, err := m.vm.Monitor.Events(ctx)
+			if err == nil {
+				err = m.vm.Monitor.ConnectContext(ctx) // which has the events sent
+			}
+			if err != nil {
+				return // QEMU is gone
+			}
+			for crashed := false; !crashed; {
+				select {
+				case <-m.console.dead:
+					crashed = true
+				case _, ok := <-events:
+					crashed = ok && m.faulty(ctx)
+					if !ok {
+						events = nil
+					}
+				case <-m.vm.Exited():
+					return
+				}
+			}
+			select {
+			case <-time.After(lastWordsTime):
+				_ = m.Halt() // QEMU is killed where it can't be stopped
+			case <-m.vm.Exited():
+			}
+		}()
+	})
+}
+
+// faulty says that QEMU has stopped the guest by itself: a debugger's stop is no fault.
+func (m *Machine) faulty(ctx context.Context) bool {
+	timed, cancel := context.WithTimeout(ctx, haltPatience)
+	defer cancel()
+	var now struct {
+		Status string `json:"status"`
+	}
+	err := m.vm.Monitor.Do(timed, "query-status", nil, &now)
+	return err == nil && slices.Contains(faults, now.Status)
+}
+
+// Halt stops the processor of a machine that is to be kept and ends its network, for
+// good. An error says that there is nothing to keep: QEMU is gone.
+func (m *Machine) Halt() error {
+	m.halting.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), haltPatience)
+		defer cancel()
+		err := m.vm.Monitor.ConnectContext(ctx)
+		if err == nil {
+			err = m.vm.Monitor.Do(ctx, "stop", nil, nil)
+		}
+		if err != nil {
+			m.haltErr = fmt.Errorf("stop the machine: %w", err)
+			m.vm.Close()
+			return
+		}
+		close(m.halted)
+		m.network.Cut()
+		// The network then notices that the guest is gone as it does when QEMU ends, and
+		// the conversation what the guest has said until then.
+		if err := m.vm.Monitor.Do(ctx, "netdev_del", map[string]string{"id": vmm.NetDevice}, nil); err != nil {
+			m.network.Close()
+		}
+	})
+	if m.haltErr == nil && !m.Alive() {
+		return errors.New("stop the machine: QEMU has ended")
+	}
+	return m.haltErr
+}
+
+// isHalted says that the processor was stopped because the guest crashed.
+func (m *Machine) isHalted() bool {
+	select {
+	case <-m.halted:
+		return true
+	default:
+		return false
+	}
+}
+
+// Exited is closed when QEMU has ended.
+func (m *Machine) Exited() <-chan struct{} { return m.qemu().Exited() }
