@@ -141,6 +141,7 @@ func docsFolder(t *testing.T) string {
 		"count.mjs": `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
 		"data.csv":  "a,b\n1,2\n",
 		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
+		"app/package.json": `{"type": "module"}`, "app/src/main.ts": `import { name } from "./name.ts"; console.log(name)`, "app/src/name.ts": `export const name = "app"`,
 		"tokens":     "alice a-token-of-sixteen\n",
 		"boot.txt":   "query-status\nassert .running == false\ncont\nwait stdout \"hello\" 60s\nwait end 30s\n",
 		"analyze.js": `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,

@@ -2,6 +2,7 @@ package unitask
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -54,10 +55,11 @@ func (req Request) findMounts() (list []asked, err error) {
 		mounts []Mount
 	}{{"files", req.Files}, {"dirs", req.Dirs}} {
 		for _, m := range part.mounts {
-			a := asked{Mount: policy.Mount{Host: m.Host, Guest: m.Guest}, field: part.field, text: m.Host, must: m.Real}
+			a := asked{Mount: policy.Mount{Host: m.Host, Guest: m.Guest, Project: m.Project}, field: part.field, text: m.Host, must: m.Real}
 			if a.found, err = hostfiles.Find(m.Host, part.field == "dirs"); err != nil {
 				return list, a.bad(err.Error())
 			}
+			a.found.Project = m.Project
 			list = append(list, a)
 			if a.Guest == "" {
 				a.Guest = a.found.Host
@@ -92,7 +94,7 @@ const (
 
 // roomFor says that a machine has room for what a run brings: it lives in its memory,
 // of which half may be files. A run that asks for no kernel may get either.
-func roomFor(brought *hostfiles.Set, kernel image.Kernel, memoryMB int) error {
+func roomFor(brought *hostfiles.Set, kernel image.Kernel, memoryMB int) *policy.FieldError {
 	perFile := int64(nanosPerFile)
 	if kernel == image.Linux {
 		perFile = linuxPerFile
@@ -101,8 +103,16 @@ func roomFor(brought *hostfiles.Set, kernel image.Kernel, memoryMB int) error {
 	if brought.Count() == 0 || mb*2+fileOverheadMB <= memoryMB {
 		return nil
 	}
-	return &policy.FieldError{Field: "memoryMb", Value: strconv.Itoa(memoryMB),
-		Reason: fmt.Sprintf("has no room for %d files, which take %d MiB of a machine: %d would do", brought.Count(), mb, mb*2+fileOverheadMB)}
+	return &policy.FieldError{Field: "memoryMb", Value: strconv.Itoa(memoryMB), Would: map[string]int64{"memoryMb": int64(mb*2 + fileOverheadMB)},
+		Reason: fmt.Sprintf("has no room for %d files, which take %d MiB of a machine", brought.Count(), mb)}
+}
+
+// roundUp is a number of bytes as one would write it: whole mebibytes, if it is that much.
+func roundUp(n int64) int64 {
+	if n < 1<<20 {
+		return n
+	}
+	return (n + 1<<20 - 1) >> 20 << 20
 }
 
 // resolve cuts what is asked for to the ceiling, and adds to brought the files and
@@ -136,6 +146,7 @@ func (req Request) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (wan
 	if eff, denials, err = policy.Resolve(want, ceiling); err != nil {
 		return want, eff, nil, err
 	}
+	var tooMuch *policy.FieldError // told with what memory it would take, so that nobody asks twice
 	for _, a := range list {
 		granted := eff.Files
 		if a.field == "dirs" {
@@ -147,7 +158,15 @@ func (req Request) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (wan
 		if a.must != "" && a.must != a.Real {
 			return want, eff, denials, a.bad(fmt.Sprintf("leads to %q, and not to %q any more", a.Real, a.must))
 		}
-		if err := brought.Add(a.found, a.Guest, cmp.Or(req.DirMax, DefaultDirMax)); err != nil {
+		var more *hostfiles.TooMuchError
+		err := brought.Add(a.found, a.Guest, cmp.Or(req.DirMax, DefaultDirMax))
+		switch {
+		case errors.As(err, &more):
+			if tooMuch == nil {
+				tooMuch = &policy.FieldError{Field: a.field, Value: fmt.Sprintf("%.200q", a.text), Reason: err.Error(), Would: map[string]int64{}}
+			}
+			tooMuch.Would["dirMax"] = max(tooMuch.Would["dirMax"], roundUp(more.Bytes))
+		case err != nil:
 			return want, eff, denials, a.bad(err.Error())
 		}
 	}
@@ -157,8 +176,15 @@ func (req Request) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (wan
 			mounts[i].Real = ""
 		}
 	}
-	if err := roomFor(brought, image.Kernel(eff.Kernel), eff.MemoryMB); err != nil {
-		return want, eff, denials, err
+	noRoom := roomFor(brought, image.Kernel(eff.Kernel), eff.MemoryMB)
+	switch {
+	case tooMuch != nil && noRoom != nil:
+		tooMuch.Would["memoryMb"] = noRoom.Would["memoryMb"]
+		fallthrough
+	case tooMuch != nil:
+		return want, eff, denials, tooMuch
+	case noRoom != nil:
+		return want, eff, denials, noRoom
 	}
 	return want, eff, denials, nil
 }

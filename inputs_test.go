@@ -166,7 +166,7 @@ func TestAttackHostPaths(t *testing.T) {
 		{true, root + "/trees/two", "", "is a link that leads"},
 		{true, root + "/trees/dirlink", "", `"d" is a link that leads out`},
 		{true, root + "/trees/pipe", "", `"p" is a pipe`},
-		{true, root + "/trees/big", "", "more than 4096 bytes: --dir-max"},
+		{true, root + "/trees/big", "", "and may bring 4096: .unitaskignore names what is not needed: dirMax"},
 		{true, short, "/work/s", `"sock" is a socket`},
 		{true, "/proc/self/root" + root + "/secret", "/work/k", denied},
 	} {
@@ -456,7 +456,7 @@ console.log(fs.readdirSync("/w", "latin1").sort().join(), fs.readFileSync(Buffer
 			t.Fatal(err)
 		}
 		_, err := unitask.Run(t.Context(), unitask.Request{Code: "1", MemoryMB: 256, Files: []unitask.Mount{{Host: big + "/x"}}}, unitask.Options{Home: newHome(t)})
-		if !errors.As(err, new(*policy.FieldError)) || !strings.Contains(err.Error(), "466 would do") {
+		if !errors.As(err, new(*policy.FieldError)) || !strings.Contains(err.Error(), "memoryMb 466 would do") {
 			t.Error(err)
 		}
 	})

@@ -35,8 +35,8 @@ type Result struct {
 	TimedOut  bool
 	OOM       bool
 	Error     string // one sentence for every outcome but exited
-	// Hint says what the code asked for and its kernel has not, where it did not end
-	// with 0, and what has it.
+	// Hint says, where the code did not end with 0, what it seems to have lacked (a module,
+	// something that its kernel does not have) and what gives it.
 	Hint     string
 	Duration Durations
 

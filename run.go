@@ -329,6 +329,9 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		return rt.classify(ctx, res, "run", m.Explain(err))
 	}
 	res.ended(end, stderr.tail.String())
+	if name := node.MissingModule(stderr.tail.String()); name != "" && res.ExitCode != 0 {
+		res.Hint = fmt.Sprintf("%s is not in the machine: what lies beside the code, and node_modules, come with --project, or by --dir", name)
+	}
 	return nil
 }
 

@@ -57,7 +57,7 @@ type app struct {
 
 	home    string
 	accel   string
-	store   int64
+	store   *size
 	verbose bool
 
 	showing sync.Mutex
@@ -92,9 +92,9 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 	root.SetErr(a.std.Stderr)
 	root.SetVersionTemplate("unitask {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return hint(usage(err), cmd.CommandPath()+" --help") })
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
-	root.PersistentFlags().Int64Var(&a.store, "store-bytes", 0, "bound of all records together, -1 for none: beyond it the oldest are removed (default 10 GiB)")
+	a.store = sizeVar(root.PersistentFlags(), "store-bytes", 1, "bound of all records together, -1 for none: beyond it the oldest are removed (default 10 GiB)")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say more of what is done, on stderr")
 	wrapArgs(root)
 	return root
@@ -131,7 +131,7 @@ func (a *app) homeFolder() (string, error) {
 // openWith adds to the options what every command has.
 func (a *app) openWith(opts unitask.Options) (*unitask.Runtime, error) {
 	opts.Home, opts.Accel, opts.Events = a.home, unitask.Accel(a.accel), a.ui.event(a.verbose)
-	opts.StoreBytes = a.store
+	opts.StoreBytes = a.store.n
 	return unitask.Open(opts)
 }
 

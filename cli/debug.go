@@ -53,7 +53,7 @@ func (f *debugFlags) add(a *app, cmd *cobra.Command) {
 func (a *app) debugRun() *cobra.Command {
 	var f debugFlags
 	cmd := &cobra.Command{
-		Use:   "run (--code STRING | --code-file PATH) [flags] [-- ARG...]",
+		Use:   "run (FILE | --code STRING) [flags] [-- ARG...]",
 		Short: "Boot a machine for a run, stopped, and open a console on it",
 		Long: `Run boots a machine for the code with its processor stopped, and opens a console.
 Type help there; Tab completes commands and arguments. The run goes on as always when
@@ -227,7 +227,7 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 		return err
 	}
 	if codeOnStdin {
-		return usage(errors.New("the console reads standard input: give the code by --code or --code-file"))
+		return usage(errors.New("the console reads standard input: give the code by --code or as a file"))
 	}
 	ceiling, err := findCeiling("", f.policy)
 	if err != nil {
@@ -275,7 +275,7 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 	select {
 	case d = <-started:
 	case o := <-done:
-		return o.err
+		return asFlags(cmd, o.err)
 	}
 	m := d.Machine()
 	kernel := m.Spec.Image.Path(image.KernelFile)

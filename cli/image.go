@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -21,7 +22,7 @@ func (a *app) imageCommand() *cobra.Command {
 func (a *app) imageBuild() *cobra.Command {
 	var kernel, arch, output string
 	var warm, fresh bool
-	var memory int
+	var memory *size
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build an image ahead of the first run",
@@ -53,7 +54,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				}
 			}
 			if warm {
-				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Kernel: k, Arch: ar, MemoryMB: memory, FreshProcess: fresh}); err != nil {
+				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), FreshProcess: fresh}); err != nil {
 					return err
 				}
 			}
@@ -66,7 +67,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
 	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from")
 	cmd.Flags().BoolVar(&fresh, "fresh-process", false, "with --warm: for runs with --fresh-process")
-	cmd.Flags().IntVar(&memory, "memory", policy.DefaultMemoryMB, "with --warm: memory of the machines in MiB")
+	memory = sizeVar(cmd.Flags(), "memory", 1<<20, "with --warm: "+policy.FieldOf("memoryMb").Usage())
 	cmd.Flags().StringVarP(&output, "output", "o", "", "write the disk to this file too (nanos)")
 	return cmd
 }

@@ -118,7 +118,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File, "key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
 		}
 	}
-	rt, err := unitask.Open(unitask.Options{Home: a.home, StoreBytes: a.store, Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
+	rt, err := unitask.Open(unitask.Options{Home: a.home, StoreBytes: a.store.n, Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
 		Events: func(e unitask.Event) {
 			level := slog.LevelDebug
 			if e.Kind == unitask.EventStore {

@@ -45,7 +45,7 @@ func (a *app) policyShow() *cobra.Command {
 			}
 			effective, denials, err := req.Resolve(ceiling)
 			if err != nil {
-				return err
+				return asFlags(cmd, err)
 			}
 			if denials == nil {
 				denials = []policy.Denial{}

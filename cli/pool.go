@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
 )
 
 func (a *app) poolCommand() *cobra.Command {
@@ -27,7 +28,7 @@ policy, the network, the record and the streams stay with the command that runs.
 
 type poolFlags struct {
 	size, kernel string
-	memory       int
+	memory       *size
 	fresh        bool
 	idle         time.Duration
 }
@@ -36,14 +37,14 @@ func (f *poolFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVar(&f.size, "size", "2:4", "machines that stand ready: MIN:MAX, between them as demand is")
-	fl.IntVar(&f.memory, "memory", 0, "memory of the machines in MiB (default 512)")
+	f.memory = sizeVar(fl, "memory", 1<<20, policy.FieldOf("memoryMb").Usage())
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "machines for runs with --fresh-process")
 	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "go down when no run has come for so long")
 }
 
 // open checks the flags and opens a runtime with the pool that they name.
-func (f *poolFlags) open(a *app, serve bool) (*unitask.Runtime, error) {
+func (f *poolFlags) open(a *app, cmd *cobra.Command, serve bool) (*unitask.Runtime, error) {
 	size, err := unitask.ParsePoolSize(f.size)
 	if err == nil && size.Max == 0 {
 		err = fmt.Errorf("pool size %q: the most must be more than 0", f.size)
@@ -57,7 +58,8 @@ func (f *poolFlags) open(a *app, serve bool) (*unitask.Runtime, error) {
 	if !serve {
 		size = unitask.PoolSize{} // the flags are only checked
 	}
-	return a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel), MemoryMB: f.memory, FreshProcess: f.fresh})})
+	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), FreshProcess: f.fresh})})
+	return rt, asFlags(cmd, err)
 }
 
 func (a *app) poolServe() *cobra.Command {
@@ -67,7 +69,7 @@ func (a *app) poolServe() *cobra.Command {
 		Short: "Be the pool, in the foreground",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			rt, err := f.open(a, true)
+			rt, err := f.open(a, cmd, true)
 			if err != nil {
 				return err
 			}
@@ -90,7 +92,7 @@ func (a *app) poolUp() *cobra.Command {
 		Short: "Start the pool, and wait until a machine stands ready",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			rt, err := f.open(a, false)
+			rt, err := f.open(a, cmd, false)
 			if err != nil {
 				return err
 			}
@@ -138,7 +140,7 @@ func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName 
 		return nil, "", err
 	}
 	defer log.Close()
-	cmd, err := detached("--home", home, "pool", "serve", "--size", f.size, "--memory", strconv.Itoa(f.memory), "--kernel", f.kernel,
+	cmd, err := detached("--home", home, "pool", "serve", "--size", f.size, "--memory", strconv.FormatInt(f.memory.n, 10), "--kernel", f.kernel,
 		"--fresh-process="+strconv.FormatBool(f.fresh), "--idle", f.idle.String())
 	if err != nil {
 		return nil, "", err

@@ -27,7 +27,8 @@ import (
 type runFlags struct {
 	code, file, lang, arch               string
 	env, nodeArgs                        []string
-	dirMax                               int64
+	dirMax                               *size
+	project                              string
 	ca, pcap, policy, replay, owner, out string
 	json, cold, fresh, outReplace, raw   bool
 	keep, withSecrets                    bool
@@ -36,12 +37,11 @@ type runFlags struct {
 func (a *app) runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run (--code STRING | --code-file PATH | - | --replay ID) [flags] [-- ARG...]",
+		Use:   "run (FILE | --code STRING | - | --replay ID) [flags] [-- ARG...]",
 		Short: "Run code in a fresh machine",
 		Long: `Run boots a fresh machine, runs the code in it with Node, and destroys it.
 
-The code comes from --code, from a file (--code-file), or from standard input
-(-). Whether it is an ES module, CommonJS or TypeScript is told as plain node
+The code is a file, the text that --code gives, or standard input (-). Whether it is an ES module, CommonJS or TypeScript is told as plain node
 tells it. Arguments after -- reach process.argv; standard input, when it is not
 a terminal and does not hold the code, reaches the code.
 
@@ -49,7 +49,8 @@ The exit code is the code's own. Besides: 2 a mistake on the command line,
 124 the time limit, 125 unitask or the host failed, 130 interrupted, 137 out of
 memory, 128+n ended by signal n. --json tells the code's own from these.`,
 		Example: `  unitask run --code 'console.log(process.version)'
-  unitask run --code-file ./report.mjs --timeout 10s -- --month 2026-10
+  unitask run report.mjs --timeout 2m --memory 1G -- --month 2026-10
+  unitask run --project src/main.ts
   echo 'console.log(6 * 7)' | unitask run -`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, args, f) },
 	}
@@ -74,10 +75,12 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVar(&f.code, "code", "", "the code itself")
-	fl.StringVar(&f.file, "code-file", "", "a file that holds the code: .js .cjs .mjs .ts .cts .mts")
+	fl.StringVar(&f.file, "code-file", "", "FILE by another name")
 	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
 	f.policyFlags(cmd)
-	fl.Int64Var(&f.dirMax, "dir-max", 0, "bytes that one --dir may bring (default 256 MiB)")
+	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)", unitask.DefaultDirMax>>20))
+	fl.StringVar(&f.project, "project", "", "the project's folder, as --dir brings it, .gitignore heeded and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
+	fl.Lookup("project").NoOptDefVal = codesProject
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
 	fl.StringArrayVar(&f.nodeArgs, "node-arg", nil, "an argument of Node's own, as --node-arg=--expose-gc; most need the linux kernel; repeatable")
@@ -94,7 +97,11 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 		}
 		switch p.Form() {
 		case policy.Number:
-			fl.Int64(p.Flag, 0, p.Usage())
+			if p.Unit() > 0 {
+				sizeVar(fl, p.Flag, p.Unit(), p.Usage())
+			} else {
+				fl.Int(p.Flag, 0, p.Usage())
+			}
 		case policy.Switch:
 			fl.Bool(p.Flag, false, p.Usage())
 		case policy.Text, policy.Duration:
@@ -137,13 +144,13 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 		list, _ := cmd.Flags().GetStringArray(p.Flag)
 		switch p.Form() {
 		case policy.Number:
-			n, err := cmd.Flags().GetInt64(p.Flag)
-			if err == nil && n == 0 { // which in a request is the default
-				least, most := p.Bounds()
-				err = fmt.Errorf("--%s 0: must be from %.0f to %.0f", p.Flag, least, most)
+			n, _ := cmd.Flags().GetInt(p.Flag)
+			if s, ok := flag.Value.(*size); ok {
+				n = int(s.n)
 			}
-			if err != nil {
-				return req, usage(err)
+			if n == 0 { // which in a request is the default
+				least, most := p.Bounds()
+				return req, usage(fmt.Errorf("--%s %s: must be from %.0f to %.0f", p.Flag, flag.Value, least, most))
 			}
 			wire[p.Key] = n
 		case policy.Switch:
@@ -173,7 +180,10 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 	if err := json.Unmarshal(text, &req); err != nil {
 		return req, usage(err)
 	}
-	req.Secrets, req.DirMax = secrets, f.dirMax
+	req.Secrets = secrets
+	if f.dirMax != nil { // policy show has no such flag
+		req.DirMax = f.dirMax.n
+	}
 	return req, nil
 }
 
@@ -238,7 +248,12 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		streams.Keep = &unitask.Keep{WithSecrets: f.withSecrets}
 	}
 	res, err := rt.RunFor(cmd.Context(), unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams)
-	err = errors.Join(err, ended())
+	if f.replay == "" {
+		err = asFlags(cmd, err)
+	}
+	if e := ended(); e != nil {
+		err = errors.Join(err, e)
+	}
 	a.code = unitask.ExitCode(res, err)
 	if errors.Is(err, syscall.EPIPE) {
 		a.code = exitPipe
@@ -337,9 +352,6 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	if res.Outcome != unitask.OutcomeExited {
 		a.ui.note("%s", res.Error)
 	}
-	if res.Hint != "" {
-		a.ui.note("%s", res.Hint)
-	}
 	if res.Truncated {
 		a.ui.note("output beyond %d bytes a stream was dropped; --output-bytes keeps more", res.Policy.Effective.OutputBytes)
 	}
@@ -366,6 +378,9 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 		a.ui.note("%s on %s: %s %d ms, connect %d ms, run %d ms; record %s", res.Kernel, res.Accelerator,
 			how, res.Duration.Boot.Milliseconds(), res.Duration.Connect.Milliseconds(), res.Duration.Run.Milliseconds(), filepath.Join(rt.Runs().Dir(), res.RunID))
 	}
+	if res.Hint != "" {
+		a.ui.hint(res.Hint)
+	}
 }
 
 // failedJSON gives an error its JSON form when --json was asked for.
@@ -391,20 +406,26 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	dash := cmd.ArgsLenAtDash()
 	if dash < 0 {
 		dash = len(args)
+	} else { // debug script has an argument of its own before
+		dash -= cmd.Flags().NArg() - len(args)
 	}
 	own, rest := args[:dash], args[dash:]
 	codeOnStdin = len(own) == 1 && own[0] == "-"
+	changed := cmd.Flags().Changed
+	if len(own) > 0 && !codeOnStdin && !changed("code") && !changed("code-file") {
+		f.file, own = own[0], own[1:]
+	}
 	if len(own) > 0 && !codeOnStdin {
 		return req, false, hint(usage(fmt.Errorf("unexpected argument %q", own[0])), "arguments for the code follow --")
 	}
 	sources := 0
-	for _, given := range []bool{cmd.Flags().Changed("code"), cmd.Flags().Changed("code-file"), codeOnStdin} {
+	for _, given := range []bool{changed("code"), f.file != "" || changed("code-file"), codeOnStdin} {
 		if given {
 			sources++
 		}
 	}
 	if sources != 1 {
-		return req, false, hint(usage(errors.New("give the code once: --code STRING, --code-file PATH or -")), "unitask run --help")
+		return req, false, hint(usage(errors.New("give the code once: a FILE, --code STRING or -")), "unitask run --help")
 	}
 	if req, err = f.granted(cmd); err != nil {
 		return req, false, err
@@ -433,6 +454,12 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	default:
 		req.Code = f.code
 	}
+	if err == nil && changed("project") {
+		var root string
+		if root, err = projectRoot(f.project, f.file); err == nil {
+			req.Dirs = append(req.Dirs, unitask.Mount{Host: root, Project: true})
+		}
+	}
 	return req, codeOnStdin, err
 }
 
@@ -459,13 +486,17 @@ func fileCode(req *unitask.Request, name string) error {
 	}
 	f, err := os.Open(abs)
 	if err != nil {
-		return usage(fmt.Errorf("--code-file: %w", err))
+		err = usage(fmt.Errorf("the code's file: %w", err))
+		if strings.ContainsAny(name, " ()'\"") {
+			return hint(err, "--code '...' takes the code itself")
+		}
+		return err
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return usage(fmt.Errorf("--code-file %s is not a regular file", name))
+		return usage(fmt.Errorf("%s is not a regular file", name))
 	}
-	if req.Code, err = readCode("--code-file "+name, f); err != nil {
+	if req.Code, err = readCode(name, f); err != nil {
 		return err
 	}
 	req.Path, req.PackageType = abs, packageType(filepath.Dir(abs))

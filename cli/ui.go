@@ -61,9 +61,12 @@ func (u *ui) fail(err error) {
 	}
 	var h hinted
 	if errors.As(err, &h) {
-		fmt.Fprintf(u.std.Stderr, "  hint: %s\n", visible(h.hint))
+		u.hint(h.hint)
 	}
 }
+
+// hint is a remedy, on a line of its own.
+func (u *ui) hint(what string) { fmt.Fprintf(u.std.Stderr, "  hint: %s\n", visible(what)) }
 
 // event returns the sink for a run's events.
 func (u *ui) event(verbose bool) func(unitask.Event) {

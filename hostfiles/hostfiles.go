@@ -31,6 +31,9 @@ type Found struct {
 	// Real is where the path leads, links resolved: what a policy decides on. It is set
 	// also where nothing is; it is "" for what has no path.
 	Real string
+	// Project is set by who wants the folder as a project: beside IgnoreFile's, the
+	// .gitignore files count, but not for node_modules, and .git stays out.
+	Project bool
 
 	dir   bool
 	place *place // nil with an err

@@ -1,8 +1,10 @@
 package hostfiles
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,5 +91,47 @@ func TestFoundIsOpened(t *testing.T) {
 		s.Close()
 		f.Close()
 		_ = os.Remove(name)
+	}
+}
+
+// A project brings what git would keep, and node_modules whole.
+func TestProject(t *testing.T) {
+	dir := folder(t)
+	for name, text := range map[string]string{
+		".gitignore": "node_modules\ndist\n.env*\n/top\n", ".env": "KEY=1", "sub/.env.local": "", "a.js": "", "dist/a.js": "", "top": "", "sub/top": "",
+		".git/config": "token", "sub/.git": "gitdir: ..", "sub/.gitignore": "*.map\n", "sub/x.map": "", "x.map": "",
+		"node_modules/p/dist/i.js": "", "node_modules/p/.gitignore": "*", "node_modules/p/.env": "", "node_modules/p/.git/config": "", "node_modules/big/x": "",
+		"out/x": "", "kept/dist/y": "", "kept/.unitaskignore": "!dist\n", ".unitaskignore": "node_modules/big\nout/\n",
+	} {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := Find(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	f.Project = true
+	var s Set
+	defer s.Close()
+	if err := s.Add(f, "/p", 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range s.entries {
+		if e.open != nil {
+			got = append(got, strings.TrimPrefix(e.Path, "/p/"))
+		}
+	}
+	slices.Sort(got)
+	want := []string{".gitignore", ".unitaskignore", "a.js", "kept/.unitaskignore", "kept/dist/y", "node_modules/p/.env", "node_modules/p/.gitignore",
+		"node_modules/p/dist/i.js", "sub/.gitignore", "sub/top", "x.map"}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%q\nwant %q", got, want)
 	}
 }

@@ -68,8 +68,14 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 			return err
 		}
 		s.mounts = append(s.mounts, m)
-		w := walk{set: s, m: m, most: most}
-		return w.folder(".", nil, nil)
+		w := walk{set: s, m: m, project: f.Project}
+		if err := w.folder(".", nil, ignored{}); err != nil {
+			return err
+		}
+		if w.used > most {
+			return &TooMuchError{Bytes: w.used, Most: most}
+		}
+		return nil
 	}
 	if m.file, err = f.place.open(); err != nil {
 		return err
@@ -81,6 +87,14 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 	}
 	s.add(to, st, true, func() (*os.File, error) { return m.file, nil })
 	return nil
+}
+
+// TooMuchError says that a folder has more bytes than it may bring. It is listed all the
+// same: what it would take is known.
+type TooMuchError struct{ Bytes, Most int64 }
+
+func (e *TooMuchError) Error() string {
+	return fmt.Sprintf("has %d bytes, and may bring %d: %s names what is not needed", e.Bytes, e.Most, IgnoreFile)
 }
 
 // add lists a regular file.
@@ -95,14 +109,36 @@ func (s *Set) add(to string, st fs.FileInfo, kept bool, open func() (*os.File, e
 
 // walk lists a folder.
 type walk struct {
-	set  *Set
-	m    *mount
-	most int64
-	used int64
+	set     *Set
+	m       *mount
+	project bool
+	used    int64
+}
+
+// ignored are the patterns in force in a folder: own are those of each IgnoreFile; all has
+// those of the .gitignore files too, each before the IgnoreFile beside it, which may take
+// something back (!dist).
+type ignored struct{ own, all []gitignore.Pattern }
+
+// What of a project is treated in its own way.
+const (
+	gitFolder  = ".git" // history, and often credentials
+	gitIgnore  = ".gitignore"
+	modulesDir = "node_modules" // is in most .gitignore files, and needed
+)
+
+// leaves says that an entry stays out. Of a package in node_modules, .gitignore says what
+// is not in its repository, which is often what it is used for.
+func (w *walk) leaves(parts []string, isDir bool, ignore ignored) bool {
+	patterns := ignore.all
+	if slices.Contains(parts, modulesDir) {
+		patterns = ignore.own
+	}
+	return w.project && parts[len(parts)-1] == gitFolder || len(patterns) > 0 && gitignore.NewMatcher(patterns).Match(parts, isDir)
 }
 
 // folder lists the folder at rel, whose path's parts are given, below the mount.
-func (w *walk) folder(rel string, parts []string, ignore []gitignore.Pattern) error {
+func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 	if len(parts) > maxDepth {
 		return fmt.Errorf("%q lies more than %d folders deep", rel, maxDepth)
 	}
@@ -112,17 +148,24 @@ func (w *walk) folder(rel string, parts []string, ignore []gitignore.Pattern) er
 		return fmt.Errorf("%q: %w", rel, plain(err))
 	}
 	defer dir.Close()
-	own, err := w.ignored(path.Join(rel, IgnoreFile), parts)
+	if w.project && !slices.Contains(parts, modulesDir) {
+		git, err := w.patterns(path.Join(rel, gitIgnore), parts)
+		if err != nil {
+			return err
+		}
+		ignore.all = append(slices.Clip(ignore.all), git...)
+	}
+	own, err := w.patterns(path.Join(rel, IgnoreFile), parts)
 	if err != nil {
 		return err
 	}
-	ignore = append(slices.Clip(ignore), own...)
-	match := gitignore.NewMatcher(ignore)
+	ignore.own = append(slices.Clip(ignore.own), own...)
+	ignore.all = append(slices.Clip(ignore.all), own...)
 	for {
 		list, err := dir.ReadDir(1024)
 		for _, e := range list {
 			below := append(slices.Clip(parts), e.Name())
-			if len(ignore) > 0 && match.Match(below, e.IsDir()) {
+			if w.leaves(below, e.IsDir(), ignore) {
 				continue
 			}
 			if err := w.entry(path.Join(rel, e.Name()), below, ignore); err != nil {
@@ -138,8 +181,8 @@ func (w *walk) folder(rel string, parts []string, ignore []gitignore.Pattern) er
 	}
 }
 
-// ignored reads a folder's IgnoreFile, if it has one.
-func (w *walk) ignored(name string, domain []string) (list []gitignore.Pattern, err error) {
+// patterns reads a file of patterns of a folder, if it has one.
+func (w *walk) patterns(name string, domain []string) (list []gitignore.Pattern, err error) {
 	f, err := w.m.openRegular(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -161,7 +204,7 @@ func (w *walk) ignored(name string, domain []string) (list []gitignore.Pattern, 
 	return list, nil
 }
 
-func (w *walk) entry(rel string, parts []string, ignore []gitignore.Pattern) error {
+func (w *walk) entry(rel string, parts []string, ignore ignored) error {
 	if len(w.set.entries) >= maxInputs {
 		return fmt.Errorf("has more than %d files: %s names what is not needed", maxInputs, IgnoreFile)
 	}
@@ -175,9 +218,7 @@ func (w *walk) entry(rel string, parts []string, ignore []gitignore.Pattern) err
 	}
 	switch st.Mode().Type() {
 	case 0:
-		if w.used += st.Size(); w.used > w.most {
-			return fmt.Errorf("has more than %d bytes: --dir-max allows more, %s names what is not needed", w.most, IgnoreFile)
-		}
+		w.used += st.Size()
 		w.set.add(to, st, false, func() (*os.File, error) { return w.m.openRegular(rel) })
 	case fs.ModeDir:
 		return w.folder(rel, parts, ignore)

@@ -14,7 +14,7 @@ import (
 var Fields = []Field{
 	{Key: "timeoutMs", Name: "timeoutSeconds", Flag: "timeout", Help: "time limit of the code: a duration, or seconds",
 		kind: number[time.Duration]{least: time.Millisecond, usual: DefaultTimeout, most: MaxTimeout, unit: seconds}},
-	{Key: "memoryMb", Flag: "memory", Help: "memory of the machine in MiB", kind: number[int]{least: MinMemoryMB, usual: DefaultMemoryMB, most: MaxMemoryMB}},
+	{Key: "memoryMb", Flag: "memory", Help: "memory of the machine, in MiB or as 2G", kind: number[int]{least: MinMemoryMB, usual: DefaultMemoryMB, most: MaxMemoryMB, unit: mebibytes}},
 	{Key: "allowNet", Flag: "allow-net", Help: "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable", kind: nets},
 	{Key: "allowNetAny", Flag: "allow-net-any", Help: "allow every public host on ports 80 and 443", kind: anyNet{}},
 	{Key: "allowTcp", Flag: "allow-tcp", Help: "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable",
@@ -83,6 +83,9 @@ func (f *Field) Usage() string {
 // asked for.
 func (f *Field) Bounds() (least, most float64) { return f.kind.bounds() }
 
+// Unit is how many bytes 1 stands for in a field that is a size, 0 in one that is not.
+func (f *Field) Unit() int64 { return f.kind.size() }
+
 // FieldOf returns the field of a JSON key; it panics where there is none.
 func FieldOf(key string) *Field {
 	i := slices.IndexFunc(Fields, func(f Field) bool { return f.Key == key })
@@ -104,5 +107,5 @@ func (f *Field) ceiling() string {
 }
 
 func (f *Field) wrong(value any, reason string) error {
-	return &FieldError{f.name(), fmt.Sprint(value), reason}
+	return &FieldError{Field: f.name(), Value: fmt.Sprint(value), Reason: reason}
 }

@@ -19,6 +19,8 @@ type kind interface {
 	form() Form
 	usualText() string
 	bounds() (least, most float64)
+	// size is how many bytes 1 stands for, 0 for what is no size.
+	size() int64
 	// resolve checks what is asked for, and puts it, or the default, into e.
 	resolve(f *Field, r *Request, e *Effective) error
 	// read takes a ceiling's value from TOML. dir is where relative paths begin.
@@ -55,6 +57,7 @@ type none struct{}
 
 func (none) usualText() string          { return "" }
 func (none) bounds() (float64, float64) { return 0, 0 }
+func (none) size() int64                { return 0 }
 func (none) plain(value any) any        { return value }
 
 // unit is what a number counts.
@@ -63,6 +66,7 @@ type unit int
 const (
 	plainly unit = iota
 	bytesOf
+	mebibytes
 	seconds
 )
 
@@ -89,10 +93,23 @@ func (k number[N]) usualText() string {
 	case k.unit == bytesOf:
 		return fmt.Sprintf("%d MiB", int64(k.usual)>>20)
 	}
+	if k.unit == mebibytes {
+		return k.show(k.usual) + " MiB"
+	}
 	return k.show(k.usual)
 }
 
 func (k number[N]) bounds() (least, most float64) { return k.amount(k.least), k.amount(k.most) }
+
+func (k number[N]) size() int64 {
+	switch k.unit {
+	case bytesOf:
+		return 1
+	case mebibytes:
+		return 1 << 20
+	}
+	return 0
+}
 
 // amount is a value as people write it: of a duration the seconds.
 func (k number[N]) amount(n N) float64 {
@@ -190,6 +207,7 @@ type choice []string
 func (choice) form() Form                 { return Text }
 func (choice) usualText() string          { return "" }
 func (choice) bounds() (float64, float64) { return 0, 0 }
+func (choice) size() int64                { return 0 }
 func (choice) plain(value any) any        { return value }
 
 func (k choice) check(word string) error {

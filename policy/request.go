@@ -9,8 +9,11 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -54,6 +57,9 @@ type Mount struct {
 	Real string `json:"real,omitempty"`
 	// Guest is the path inside, absolute.
 	Guest string `json:"guest"`
+	// Project says that the folder is a project: what its .gitignore files name, node_modules
+	// excepted, and .git stay out.
+	Project bool `json:"project,omitempty"`
 }
 
 // Effective is what a run gets. Its JSON form has every field, under the names that a
@@ -144,9 +150,21 @@ type FieldError struct {
 	Field  string // its name, or JSON key
 	Value  string
 	Reason string
+	// Would are the values of fields, by their JSON keys, with which it would do.
+	Would map[string]int64
 }
 
-func (e *FieldError) Error() string { return fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Reason) }
+func (e *FieldError) Error() string {
+	text := fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Reason)
+	var would []string
+	for _, key := range slices.Sorted(maps.Keys(e.Would)) {
+		would = append(would, fmt.Sprintf("%s %d", key, e.Would[key]))
+	}
+	if len(would) > 0 {
+		text += ": " + strings.Join(would, " and ") + " would do"
+	}
+	return text
+}
 
 // Asked is a request made of a struct whose fields have the same JSON keys: another
 // kind of request, or what was granted. Fields of other types are left out.

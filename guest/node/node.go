@@ -7,6 +7,7 @@ package node
 import (
 	_ "embed"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -71,4 +72,17 @@ func HeapArg(memoryMB int) string {
 func OutOfMemory(signal int, stderr string) bool {
 	const sigabrt = 6
 	return signal == sigabrt && strings.Contains(stderr, "JavaScript heap out of memory")
+}
+
+// missing is what Node prints when it ends for want of a module (lib/internal/modules).
+var missing = regexp.MustCompile(`(?m)^Error(?: \[ERR_MODULE_NOT_FOUND\])?: Cannot find (?:module|package) '([^'\n]{1,300})'`)
+
+// MissingModule is the name of the module that a program ended for want of, by the end
+// of its standard error; "" if it is not why.
+func MissingModule(stderr string) string {
+	all := missing.FindAllStringSubmatch(stderr, -1)
+	if len(all) == 0 {
+		return ""
+	}
+	return all[len(all)-1][1]
 }

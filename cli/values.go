@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/unitask/unitask/policy"
+)
+
+// size is a flag's amount of memory or bytes: a plain number counts units, and K, M, G and T,
+// with or without B or iB, are powers of 1024, as QEMU and Docker take them.
+type size struct {
+	n    int64 // in units, rounded up
+	unit int64 // in bytes
+	text string
+}
+
+var sizeForm = regexp.MustCompile(`^(?i)(-?[0-9]+(?:\.[0-9]+)?) ?(?:([kmgt])(?:i?b)?|(b))?$`)
+
+func (s *size) Set(text string) error {
+	m := sizeForm.FindStringSubmatch(strings.TrimSpace(text))
+	if m == nil {
+		return errors.New("use a number, or one with a unit, as 512M or 2GiB")
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		return errors.New("is too large")
+	}
+	switch {
+	case m[2] != "":
+		n *= math.Pow(1024, float64(1+strings.Index("kmgt", strings.ToLower(m[2])))) / float64(s.unit)
+	case m[3] != "":
+		n /= float64(s.unit)
+	}
+	if n = math.Ceil(n); math.Abs(n) >= 1<<62 {
+		return errors.New("is too large")
+	}
+	s.n, s.text = int64(n), text
+	return nil
+}
+
+func (s *size) String() string { return s.text }
+func (s *size) Type() string   { return "size" }
+
+// sizeVar adds a flag for a size, 0 if it is not given.
+func sizeVar(fl *pflag.FlagSet, name string, unit int64, usage string) *size {
+	s := &size{unit: unit}
+	fl.Var(s, name, usage)
+	return s
+}
+
+// sizeText is a number of bytes as the flag for it takes it.
+func sizeText(bytes int64) string {
+	for _, u := range []struct {
+		shift int
+		name  string
+	}{{30, "GiB"}, {20, "MiB"}} {
+		if n := bytes >> u.shift; n > 0 && n<<u.shift == bytes {
+			return strconv.FormatInt(n, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(bytes, 10)
+}
+
+// otherFlags are the flags of a request's fields that no policy decides on.
+var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel"}
+
+// flagOf is the flag for a field of a request by its name or key, nil if there is none.
+func flagOf(cmd *cobra.Command, field string) *pflag.Flag {
+	name := otherFlags[field]
+	for _, f := range policy.Fields {
+		if field == f.Key || field == f.Name {
+			name = f.Flag
+		}
+	}
+	if name == "" {
+		return nil
+	}
+	return cmd.Flags().Lookup(name)
+}
+
+// reworded is an error in other words.
+type reworded struct {
+	text string
+	error
+}
+
+func (r reworded) Error() string { return r.text }
+func (r reworded) Unwrap() error { return r.error }
+
+// asFlags says an error about a request's field in terms of the flags that it came from.
+func asFlags(cmd *cobra.Command, err error) error {
+	var field *policy.FieldError
+	if !errors.As(err, &field) {
+		return err
+	}
+	named := err
+	flag := flagOf(cmd, field.Field)
+	if flag != nil {
+		value := field.Value
+		if flag.Changed && (flag.Value.Type() == "size" || flag.Value.Type() == "string") {
+			value = flag.Value.String()
+		}
+		named = reworded{fmt.Sprintf("--%s %s: %s", flag.Name, value, field.Reason), err}
+	}
+	if lang := cmd.Flags().Lookup("lang"); field.Field == "path" && lang != nil && lang.Changed {
+		named = reworded{fmt.Sprintf("--lang %s: use js, cjs, mjs, ts, cts or mts", lang.Value), err}
+	}
+	switch {
+	case len(field.Would) > 0:
+		return hint(named, settings(cmd, field.Would)+" would do")
+	case field.Field == "dirs" && strings.Contains(field.Reason, "--file"):
+		return hint(named, "--file "+unquoted(field.Value))
+	case field.Field == "files" && strings.Contains(field.Reason, "--dir"):
+		return hint(named, "--dir "+unquoted(field.Value))
+	}
+	return named
+}
+
+// settings are the flags that set these fields.
+func settings(cmd *cobra.Command, values map[string]int64) string {
+	var texts []string
+	for _, key := range []string{"dirMax", "memoryMb"} {
+		if n, ok := values[key]; ok {
+			if s, isSize := flagOf(cmd, key).Value.(*size); isSize {
+				n *= s.unit
+			}
+			texts = append(texts, "--"+flagOf(cmd, key).Name+" "+sizeText(n))
+		}
+	}
+	return strings.Join(texts, " ")
+}
+
+func unquoted(s string) string {
+	if plain, err := strconv.Unquote(s); err == nil {
+		return safe(plain)
+	}
+	return s
+}
+
+// valueForms say what the values of the library's flag types look like.
+var valueForms = map[string]string{"int": "use a whole number", "duration": "use a duration like 30s or 2m", "bool": "use true or false"}
+
+// flagError says what is wrong with a flag.
+func flagError(cmd *cobra.Command, err error) error {
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) {
+		form := valueForms[bad.GetFlag().Value.Type()]
+		if form == "" {
+			form = bad.Unwrap().Error()
+		}
+		err = fmt.Errorf("--%s %q: %s", bad.GetFlag().Name, bad.GetValue(), form)
+	}
+	return hint(usage(err), cmd.CommandPath()+" --help")
+}
