@@ -432,18 +432,12 @@ func finish(rec *record.Run, redactor *record.Redactor, res *Result) error {
 	return rec.Finish(time.Now())
 }
 
-// ensureImage returns the image for a kernel, building what is missing.
+// ensureImage returns the image for a kernel, fetching and building what is missing.
 func (rt *Runtime) ensureImage(ctx context.Context, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
 	if kernel == "" {
 		kernel = rt.images.Best(arch)
 	}
-	im, err := rt.images.Ensure(ctx, kernel, arch)
-	if errors.Is(err, image.ErrNotVendored) && kernel == image.Linux {
-		if err := rt.images.Vendor(ctx, arch); err != nil {
-			return nil, err
-		}
-		im, err = rt.images.Ensure(ctx, kernel, arch)
-	}
+	im, err := rt.images.Obtain(ctx, kernel, arch)
 	if errors.Is(err, os.ErrPermission) {
 		err = fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home)
 	}

@@ -68,6 +68,10 @@ type Options struct {
 	// Home is the folder for parts, images and records; "" is $UNITASK_HOME, or
 	// ~/.unitask.
 	Home string
+	// Offline says whether parts of images that are missing may not be fetched; where they
+	// would have to be, a run fails and says what fetches them. nil asks UNITASK_OFFLINE,
+	// then the home's configuration (ConfigFile).
+	Offline *bool
 	// Accel is the accelerator; "" is auto.
 	Accel Accel
 	// Events, if not nil, is told what belongs to no run (images that are built,
@@ -168,6 +172,9 @@ func Open(opts Options) (*Runtime, error) {
 	opts.Events = oneAtATime(opts.Events)
 	images, err := image.Open(opts.Home, nodePayload(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
 	if err != nil {
+		return nil, &HostError{Op: "open", Err: err}
+	}
+	if images.Offline, err = offline(opts); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
 	from, shape, err := opts.Machines.check()

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
@@ -59,6 +60,7 @@ type app struct {
 	accel   string
 	store   *size
 	verbose bool
+	offline *pflag.Flag
 
 	showing sync.Mutex
 	editor  *term.Terminal // of a debug console on a terminal
@@ -95,6 +97,8 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
 	a.store = sizeVar(root.PersistentFlags(), "store-bytes", 1, "bound of all records together, -1 for none: beyond it the oldest are removed (default 10 GiB)")
+	root.PersistentFlags().Bool("offline", false, "fetch no parts of images: what lacks some fails, and says what fetches them (also UNITASK_OFFLINE=1, or offline = true in the home's "+unitask.ConfigFile+")")
+	a.offline = root.PersistentFlags().Lookup("offline")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say more of what is done, on stderr")
 	wrapArgs(root)
 	return root
@@ -131,8 +135,26 @@ func (a *app) homeFolder() (string, error) {
 // openWith adds to the options what every command has.
 func (a *app) openWith(opts unitask.Options) (*unitask.Runtime, error) {
 	opts.Home, opts.Accel, opts.Events = a.home, unitask.Accel(a.accel), a.ui.event(a.verbose)
-	opts.StoreBytes = a.store.n
+	opts.StoreBytes, opts.Offline = a.store.n, a.mayNotFetch()
 	return unitask.Open(opts)
+}
+
+// mayNotFetch is what --offline says, nil if it is not given.
+func (a *app) mayNotFetch() *bool {
+	if !a.offline.Changed {
+		return nil
+	}
+	said := a.offline.Value.String() == "true"
+	return &said
+}
+
+// passOn are the flags of all commands that another process of ours must have too.
+func (a *app) passOn(home string) []string {
+	flags := []string{"--home", home}
+	if a.offline.Changed {
+		flags = append(flags, "--offline="+a.offline.Value.String())
+	}
+	return flags
 }
 
 // withRuntime gives a command the runtime for as long as it runs.

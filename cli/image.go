@@ -27,7 +27,7 @@ func (a *app) imageBuild() *cobra.Command {
 		Use:   "build",
 		Short: "Build an image ahead of the first run",
 		Long: `Build builds the image of the vendored parts, unless it is there already, and
-prints its digest. -o writes a nanos image's disk to a file that stands alone: it
+prints its digest. Parts that are missing are fetched first, as by image vendor. -o writes a nanos image's disk to a file that stands alone: it
 boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 -kernel.`,
 		Args: cobra.NoArgs,
@@ -44,7 +44,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				return usage(fmt.Errorf("unknown kernel %q: use linux or nanos", kernel))
 			}
 			start := time.Now()
-			im, err := rt.Images().Ensure(cmd.Context(), k, ar)
+			im, err := rt.Images().Obtain(cmd.Context(), k, ar)
 			if err != nil {
 				return err
 			}
@@ -178,7 +178,8 @@ func (a *app) imageVendor() *cobra.Command {
 		Long: `Vendor fetches every part that image/vendor.lock names and that the store lacks:
 Node from the npm registry, its libraries, the CA certificates and the Linux
 kernel from Debian's packages, each checked against its digest. It installs
-nothing. Runs never use the network for parts.
+nothing. Whatever needs an image fetches what is missing in the same way, unless
+--offline, UNITASK_OFFLINE=1 or offline = true in the home's config.toml says not to.
 
 --nanos fetches the official release of the Nanos unikernel, which is the default
 kernel from then on.

@@ -118,11 +118,14 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File, "key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
 		}
 	}
-	rt, err := unitask.Open(unitask.Options{Home: a.home, StoreBytes: a.store.n, Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
+	rt, err := unitask.Open(unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(), Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
 		Events: func(e unitask.Event) {
 			level := slog.LevelDebug
-			if e.Kind == unitask.EventStore {
+			switch e.Kind {
+			case unitask.EventStore:
 				level = slog.LevelWarn
+			case unitask.EventImage: // parts that are fetched, images that are built: a call waits for it
+				level = slog.LevelInfo
 			}
 			log.Log(cmd.Context(), level, e.Message, "event", e.Kind)
 		}})

@@ -140,8 +140,8 @@ func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName 
 		return nil, "", err
 	}
 	defer log.Close()
-	cmd, err := detached("--home", home, "pool", "serve", "--size", f.size, "--memory", strconv.FormatInt(f.memory.n, 10), "--kernel", f.kernel,
-		"--fresh-process="+strconv.FormatBool(f.fresh), "--idle", f.idle.String())
+	cmd, err := detached(append(a.passOn(home), "pool", "serve", "--size", f.size, "--memory", strconv.FormatInt(f.memory.n, 10), "--kernel", f.kernel,
+		"--fresh-process="+strconv.FormatBool(f.fresh), "--idle", f.idle.String())...)
 	if err != nil {
 		return nil, "", err
 	}

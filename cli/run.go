@@ -204,7 +204,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return a.failedJSON(f.json, err)
 	}
 	var rt *unitask.Runtime
-	rt, err = a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { warmLater(rt.Images().Home(), sh) })})
+	rt, err = a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })})
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}
@@ -323,9 +323,9 @@ func (a *app) deniedThen(rt *unitask.Runtime, id string) {
 // warmLater has a process of its own make the template that the next run like this
 // one is cloned from. This run does not wait for it; it ends by itself after some
 // seconds. That it can't be started, or fails, only means that the next run boots.
-func warmLater(home string, sh unitask.Shape) {
-	cmd, err := detached("--home", home, "image", "build", "--warm", "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB),
-		"--fresh-process="+strconv.FormatBool(sh.FreshProcess))
+func (a *app) warmLater(home string, sh unitask.Shape) {
+	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB),
+		"--fresh-process="+strconv.FormatBool(sh.FreshProcess))...)
 	if err == nil && cmd.Start() == nil {
 		_ = cmd.Process.Release()
 	}

@@ -63,6 +63,9 @@ func (a Arch) triplet() string {
 // ErrNotVendored says that a part an image needs is not in the store.
 var ErrNotVendored = errors.New("not vendored")
 
+// ErrOffline says that parts would have to be fetched, and may not be.
+var ErrOffline = errors.New("offline")
+
 // ErrDamaged says that an image's files are not what was built.
 var ErrDamaged = errors.New("image is damaged")
 
@@ -123,6 +126,10 @@ func (im *Image) Size() int64 {
 // Store is a folder of parts and images: $UNITASK_HOME. It holds no state of
 // its own; any number of processes may use one folder.
 type Store struct {
+	// Offline says who wants that nothing is fetched, "" if that may be. It is set before
+	// the store is used.
+	Offline string
+
 	home    string
 	payload Payload
 	log     func(string)

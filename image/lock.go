@@ -21,6 +21,7 @@ type LockedPart struct {
 	URL       string `toml:"url"`    // release: the archive; its .md5 lies beside it
 	MD5URL    string `toml:"md5url"` // release
 	Digest    string `toml:"digest"` // sha512-BASE64 or sha256-HEX; "" when none is known yet
+	Size      int64  `toml:"size"`   // bytes of the package, which are to be fetched; 0 for a release
 	License   string `toml:"license"`
 }
 
@@ -51,7 +52,7 @@ func parseLock(text string) ([]LockedPart, error) {
 		return nil, fmt.Errorf("read vendor.lock: unknown key %s", extra[0])
 	}
 	for _, p := range lock.Part {
-		if p.Name == "" || p.Version == "" || p.License == "" || (p.Arch != AMD64 && p.Arch != ARM64) {
+		if p.Name == "" || p.Version == "" || p.License == "" || (p.Arch != AMD64 && p.Arch != ARM64) || (p.From != "release") != (p.Size > 0) {
 			return nil, fmt.Errorf("read vendor.lock: incomplete part %+v", p)
 		}
 	}

@@ -53,6 +53,9 @@ func (s *Store) vendorRelease(ctx context.Context, p LockedPart, version string)
 		return err
 	}
 	defer unlock()
+	if err := s.mayFetch("the Nanos release "+p.Version, "`unitask image vendor --nanos --offline=false --arch "+string(p.Arch)+"`"); err != nil {
+		return err
+	}
 	have, haveErr := s.Part(p.Arch, nanosPart)
 	err = s.addPart(p.Arch, nanosPart, func(dir string) (Part, error) {
 		part := Part{Name: nanosPart, Version: p.Version, Package: p.at(p.URL), From: p.From, License: p.License}

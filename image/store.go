@@ -73,6 +73,25 @@ func (s *Store) Ensure(ctx context.Context, kernel Kernel, arch Arch) (*Image, e
 	return s.Build(ctx, kernel, arch)
 }
 
+// Obtain is Ensure, and fetches first what of the image's parts is missing, but for a
+// kernel that is only fetched when it is asked for by name. Whatever needs an image gets
+// it here.
+func (s *Store) Obtain(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
+	im, err := s.Ensure(ctx, kernel, arch)
+	if !errors.Is(err, ErrNotVendored) {
+		return im, err
+	}
+	if kernel == Nanos {
+		if _, err := s.Part(arch, nanosPart); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.Vendor(ctx, arch); err != nil {
+		return nil, err
+	}
+	return s.Ensure(ctx, kernel, arch)
+}
+
 // Build builds the image, or returns it when it is there already.
 func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
 	unlockVendor, err := s.lock(ctx, "vendor-"+string(arch))

@@ -45,7 +45,11 @@ func (s *Store) Part(arch Arch, name string) (Part, error) {
 	p := Part{dir: filepath.Join(s.vendorDir(arch), name)}
 	text, err := os.ReadFile(p.path(partFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return p, fmt.Errorf("%s for %s: %w: `unitask image vendor --arch %s` fetches it", name, arch, ErrNotVendored, arch)
+		how := fmt.Sprintf("`unitask image vendor --arch %s` fetches it", arch)
+		if name == nanosPart {
+			how = fmt.Sprintf("`unitask image vendor --nanos --arch %s` fetches its release, --from DIR takes one that you have", arch)
+		}
+		return p, fmt.Errorf("%s for %s: %w: %s", name, arch, ErrNotVendored, how)
 	}
 	if err != nil {
 		return p, fmt.Errorf("read part %s: %w", name, err)
@@ -81,8 +85,8 @@ func (s *Store) Parts(arch Arch) ([]Part, error) {
 }
 
 // Vendor fetches every locked part that the store does not have yet, checks it
-// and compiles the guest's own programs. It is the only call of this package
-// that uses the network.
+// and compiles the guest's own programs. It and VendorNanos are
+// the only calls of this package that use the network, and Obtain through it.
 func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 	unlock, err := s.lock(ctx, "vendor-"+string(arch))
 	if err != nil {
@@ -93,7 +97,9 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 	if err != nil {
 		return err
 	}
-	apt := &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch))}
+	var missing []LockedPart
+	var names []string
+	var total, done int64
 	for _, p := range locked {
 		if p.From == "release" {
 			continue // asked for by name: VendorNanos
@@ -101,7 +107,19 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock) {
 			continue
 		}
-		s.logf("fetching %s %s (%s)", p.Name, p.Version, p.Package)
+		missing, names, total = append(missing, p), append(names, p.Name), total+p.Size
+	}
+	what := fmt.Sprintf("%s for %s, %s", strings.Join(names, ", "), arch, mebibytes(total))
+	if len(missing) > 0 {
+		if err := s.mayFetch(what, "`unitask image vendor --offline=false --arch "+string(arch)+"`"); err != nil {
+			return err
+		}
+		s.logf("fetching what is missing in %s, once: %s", s.home, what)
+	}
+	apt := &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch))}
+	for i, p := range missing {
+		s.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version, mebibytes(p.Size), mebibytes(done), mebibytes(total))
+		done += p.Size
 		err := s.addPart(arch, p.Name, func(dir string) (Part, error) { return s.fetch(ctx, apt, p, dir) })
 		if err != nil {
 			return fmt.Errorf("vendor %s for %s: %w", p.Name, arch, err)
@@ -109,6 +127,17 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 	}
 	return s.ensureGuest(ctx, arch)
 }
+
+// mayFetch refuses to fetch something where that was asked for.
+func (s *Store) mayFetch(what, command string) error {
+	if s.Offline == "" {
+		return nil
+	}
+	return fmt.Errorf("%w (%s): %s would have to be fetched: %s does that", ErrOffline, s.Offline, what, command)
+}
+
+// mebibytes is a number of bytes as people read it.
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string) (Part, error) {
 	part := Part{Name: p.Name, Version: p.Version, Package: p.Package, Digest: p.Digest, From: p.From, License: p.License}
