@@ -205,7 +205,6 @@ func fixtures(server *sdk.Server) {
 				if err := req.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "info", Data: what}); err != nil {
 					return nil, err
 				}
-				time.Sleep(50 * time.Millisecond)
 			}
 			return says(textContent("logged")), nil
 		},
@@ -214,7 +213,6 @@ func fixtures(server *sdk.Server) {
 				if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: done, Total: 100}); err != nil {
 					return nil, err
 				}
-				time.Sleep(50 * time.Millisecond)
 			}
 			return says(textContent("%v", req.Params.GetProgressToken())), nil
 		},

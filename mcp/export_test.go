@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/netip"
+	"sync"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -16,10 +17,24 @@ import (
 // without a wire.
 func SDK(s *Server) *sdk.Server { return s.sdk }
 
-// QueueOf returns the calls that wait and the runs under way.
-func QueueOf(s *Server) (waiting, running int) {
-	s.queue.change(func() { waiting, running = len(s.queue.waiting), s.queue.running })
-	return waiting, running
+// QueueIs waits until so many calls wait and so many runs are under way.
+func QueueIs(ctx context.Context, s *Server, waiting, running int) error {
+	is, once := make(chan struct{}), sync.Once{}
+	s.queue.change(func() {
+		told := s.queue.gauge
+		s.queue.gauge = func(w, r int) {
+			told(w, r)
+			if w == waiting && r == running {
+				once.Do(func() { close(is) })
+			}
+		}
+	})
+	select {
+	case <-is:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Granted is what a principal's call of run_code would get.

@@ -411,35 +411,42 @@ func TestDrain(t *testing.T) {
 		}
 	}()
 	client := cert.Client()
-	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: client}, nil)
+	begun := make(chan struct{}, 1)
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+		if strings.Contains(r.Params.Message, "begun") {
+			begun <- struct{}{}
+		}
+	}}).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var group sync.WaitGroup
-	started := make(chan struct{})
 	group.Go(func() {
 		params := &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "console.log('begun'); setTimeout(() => console.log('done'), 1500)"}}
-		close(started)
+		params.SetProgressToken("p")
 		res, err := cs.CallTool(t.Context(), params)
 		if err != nil || res.IsError || res.StructuredContent.(object)["stdout"] != "begun\ndone\n" {
 			t.Errorf("%+v %v", res, err)
 		}
 	})
-	<-started
-	time.Sleep(time.Second)
+	<-begun
 	begin := time.Now()
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", url+"/healthz", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if res, err := client.Do(r); err != nil || res.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("%+v %v", res, err)
+	for status := 0; status != http.StatusServiceUnavailable; { // until the signal has come
+		r, err := http.NewRequestWithContext(ctx, "GET", url+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := client.Do(r)
+		if err != nil {
+			t.Fatalf("after %d: %v", status, err)
+		}
+		res.Body.Close()
+		status = res.StatusCode
 	}
 	if res, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "1"}}); err == nil && !res.IsError {
 		t.Errorf("%+v", res)
@@ -494,17 +501,28 @@ func encodeKey(t *testing.T, key any) []byte {
 // A call that is cancelled over HTTP, a client that hangs up, and a session that is
 // ended leave no machine.
 func TestHTTPCancel(t *testing.T) {
-	rt := open(t, unitask.PoolSize{})
+	started := make(chan struct{}, 10)
+	rt := openWith(t, unitask.Options{Events: func(e unitask.Event) {
+		if e.Kind == unitask.EventStarted {
+			started <- struct{}{}
+		}
+	}})
 	home := rt.Images().Home()
-	url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{})
+	s := newServer(t, rt, mcp.Options{})
+	url := serve(t, s, mcp.HTTPOptions{})
 	const endless = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"setInterval(() => {}, 1e6)"}%s}}`
 	begun := func() {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); len(machines(t, home)) == 0; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("nothing runs")
-			}
+		select {
+		case <-started:
+		case <-time.After(30 * time.Second):
+			t.Fatal("nothing runs")
 		}
+	}
+	ended := func(t *testing.T) {
+		t.Helper()
+		queueIs(t, s, 0, 0, time.Second)
+		noMachines(t, home)
 	}
 	post := func(ctx context.Context, body string, headers ...string) {
 		r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp", strings.NewReader(body))
@@ -533,7 +551,7 @@ func TestHTTPCancel(t *testing.T) {
 		})
 		begun()
 		cancel()
-		noMachines(t, home, time.Second)
+		ended(t)
 	})
 	t.Run("a client of 2026-07-28 hangs up", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -543,7 +561,7 @@ func TestHTTPCancel(t *testing.T) {
 		})
 		begun()
 		cancel()
-		noMachines(t, home, time.Second)
+		ended(t)
 	})
 	for name, end := range map[string]func(session string){
 		"an older client's notification": func(session string) {
@@ -558,7 +576,7 @@ func TestHTTPCancel(t *testing.T) {
 			group.Go(func() { post(t.Context(), strings.Replace(endless, "%s", "", 1), "Mcp-Session-Id: "+session) })
 			begun()
 			end(session)
-			noMachines(t, home, time.Second)
+			ended(t)
 		})
 	}
 }
@@ -595,8 +613,10 @@ func TestResume(t *testing.T) {
 	}
 	cancel() // the connection breaks
 	res.Body.Close()
-	time.Sleep(200 * time.Millisecond)
-	code, _, rest := send(t, "GET", url+"/mcp", "", session, "Last-Event-ID: "+id)
+	code, rest := 0, ""
+	for begin := time.Now(); code != 200 && time.Since(begin) < 10*time.Second; { // until the server has seen that it broke
+		code, _, rest = send(t, "GET", url+"/mcp", "", session, "Last-Event-ID: "+id)
+	}
 	if code != 200 || !strings.Contains(rest, `"id":9`) || !strings.Contains(rest, `"stdout":"first\nlast\n"`) {
 		t.Errorf("%d after event %q:\n%s", code, id, rest)
 	}

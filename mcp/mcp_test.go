@@ -1,6 +1,7 @@
 package mcp_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -60,11 +61,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// open returns a runtime on a home of its own, and the home.
+// open returns a runtime on a home of its own.
 func open(t *testing.T, pool unitask.PoolSize) *unitask.Runtime {
 	t.Helper()
+	return openWith(t, unitask.Options{Machines: unitask.Pool(pool, unitask.Shape{})})
+}
+
+func openWith(t *testing.T, opts unitask.Options) *unitask.Runtime {
+	t.Helper()
 	testhome.Ready(t, base, image.Linux)
-	rt, err := unitask.Open(unitask.Options{Home: testhome.New(t, base), Machines: unitask.Pool(pool, unitask.Shape{})})
+	opts.Home = testhome.New(t, base)
+	rt, err := unitask.Open(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,25 +350,31 @@ func TestLive(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	started := make(chan struct{})
+	defer cancel()
 	go func() {
-		for { // until the run's machine is there
-			if pids := machines(t, home); len(pids) > 0 {
-				close(started)
+		for text := range progress {
+			if strings.Contains(text, "up") {
+				cancel()
 				return
 			}
-			time.Sleep(10 * time.Millisecond)
 		}
 	}()
-	go func() {
-		<-started
-		time.Sleep(300 * time.Millisecond)
-		cancel()
-	}()
-	if _, err := cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}}); !errors.Is(err, context.Canceled) {
+	params = &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "console.log('up'); setInterval(() => {}, 1e6)"}}
+	params.SetProgressToken("q")
+	last = 0
+	if _, err := cs.CallTool(ctx, params); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	noMachines(t, home, time.Second)
+	for begin := time.Now(); ; {
+		_, out, _ := call(t, cs, "inspect_run", object{"runId": "last"})
+		if out["status"] != "running" {
+			break
+		}
+		if time.Since(begin) > time.Second {
+			t.Fatalf("still there after a second: %v", out)
+		}
+	}
+	noMachines(t, home)
 }
 
 // raw starts the program for a client that is a pair of pipes.
@@ -402,13 +415,22 @@ func TestClientGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			home := testhome.New(t, base)
 			cmd, in, out := raw(t, home)
-			go func() { _, _ = io.Copy(io.Discard, out) }()
-			call := `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"run_code","arguments":{"code":"setInterval(() => {}, 1e6)"}}}` + "\n"
+			up := make(chan struct{}, 2)
+			go func() {
+				for lines := bufio.NewScanner(out); lines.Scan(); {
+					if strings.Contains(lines.Text(), "notifications/progress") && strings.Contains(lines.Text(), "up") {
+						up <- struct{}{}
+					}
+				}
+			}()
+			call := `{"jsonrpc":"2.0","id":%[1]d,"method":"tools/call","params":{"_meta":{"progressToken":%[1]d},"name":"run_code","arguments":{"code":"console.log('up'); setInterval(() => {}, 1e6)"}}}` + "\n"
 			if _, err := io.WriteString(in, handshake+fmt.Sprintf(call, 2)+fmt.Sprintf(call, 3)); err != nil {
 				t.Fatal(err)
 			}
-			for len(machines(t, home)) < 2 {
-				time.Sleep(10 * time.Millisecond)
+			<-up
+			<-up
+			if n := len(machines(t, home)); n != 2 {
+				t.Fatalf("%d machines run", n)
 			}
 			begin := time.Now()
 			leave(cmd, in)
@@ -416,13 +438,13 @@ func TestClientGone(t *testing.T) {
 			if took := time.Since(begin); err != nil || took > time.Second {
 				t.Errorf("it ended after %s: %v\n%s", took, err, cmd.Stderr)
 			}
-			noMachines(t, home, 0)
+			noMachines(t, home)
 		})
 	}
 }
 
-// machines are the QEMU processes of a home.
-func machines(t *testing.T, home string) (pids []string) {
+// machines are the runs of a home that have a machine and have not ended.
+func machines(t *testing.T, home string) (ids []string) {
 	t.Helper()
 	runs, err := os.ReadDir(filepath.Join(home, "runs"))
 	if err != nil {
@@ -431,23 +453,26 @@ func machines(t *testing.T, home string) (pids []string) {
 	for _, r := range runs {
 		text, err := os.ReadFile(filepath.Join(home, "runs", r.Name(), "run.json"))
 		if err == nil && strings.Contains(string(text), `"status": "running"`) && strings.Contains(string(text), `"machine"`) {
-			pids = append(pids, r.Name())
+			ids = append(ids, r.Name())
 		}
 	}
-	return pids
+	return ids
 }
 
-func noMachines(t *testing.T, home string, within time.Duration) {
+func noMachines(t *testing.T, home string) {
 	t.Helper()
-	for deadline := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
-		left := machines(t, home)
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("still there after %s: %v", within, left)
-			return
-		}
+	if left := machines(t, home); len(left) > 0 {
+		t.Errorf("still there: %v", left)
+	}
+}
+
+// queueIs waits until so many calls wait and so many runs are under way.
+func queueIs(t *testing.T, s *mcp.Server, waiting, running int, within time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	if err := mcp.QueueIs(ctx, s, waiting, running); err != nil {
+		t.Fatalf("after %s it is not so that %d calls wait and %d run: %v", within, waiting, running, err)
 	}
 }
 
@@ -487,14 +512,7 @@ func TestBackPressure(t *testing.T) {
 			_, _ = cs.CallTool(ctx, &sdk.CallToolParams{Name: "run_code", Arguments: object{"code": "setInterval(() => {}, 1e6)"}})
 		})
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if waiting, running := mcp.QueueOf(s); waiting == 1 && running == 1 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the two are not under way")
-		}
-	}
+	queueIs(t, s, 1, 1, 20*time.Second)
 	res, _, text := call(t, cs, "run_code", object{"code": "1"})
 	if !res.IsError || !strings.Contains(text, "busy: 1 runs are under way and 1 wait") {
 		t.Errorf("%q", text)
