@@ -58,6 +58,7 @@ var mayImport = map[string][]string{
 	"hack/dist":         {},
 	"hack/fidelity":     {"", "image"},
 	"hack/report":       {},
+	"hack/seccomp":      {"vmm/jail"},
 	"internal/testhome": {"", "image", "machine"},
 }
 

@@ -56,7 +56,18 @@ type Config struct {
 type (
 	Jail  = jail.Report
 	Layer = jail.Hold
+	// Attempt is one thing that a stand-in for a broken QEMU tried, and what came of it.
+	Attempt = jail.Attempt
 )
+
+// Remedy says what would make a layer hold on this host, "" where nothing would.
+func Remedy(l Layer) string { return jail.Remedy(l) }
+
+// Attack puts a stand-in for a broken QEMU into the jail that this QEMU would get, has
+// it try all that must not be possible, and returns what came of it.
+func Attack(q QEMU, accel Accel) ([]Attempt, Jail, error) {
+	return jail.Attack(q.Program, accel == KVM, false)
+}
 
 // Machine is a running QEMU. Close ends it; every other call may be made from
 // any goroutine.
@@ -80,6 +91,9 @@ type Machine struct {
 type Exit struct {
 	Code   int    `json:"code"`   // exit status; -1 when Signal is set
 	Signal string `json:"signal"` // "killed", …; "" for an ordinary exit
+	// Denied is the system call for which its jail ended it: "connect". A QEMU that was
+	// broken out of makes such a call, or one whose calls we do not know yet.
+	Denied string `json:"denied,omitempty"`
 	Stderr string `json:"stderr"` // QEMU's own messages, the last kilobytes
 	// Guest is the status that the guest wrote to the debug-exit device, or -1.
 	// It has 7 bits.
@@ -143,22 +157,25 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
+	if jail.CanFilter() && !cfg.NoJail {
+		cfg.QEMU.Sandbox = false // it refuses less than ours, and names nothing
+	}
 	process, err := jail.Start(jail.Spec{
 		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Stderr: &m.stderr, Open: cfg.NoJail,
 		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
 		// with many cores would have a machine make many.
 		Env: []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
-		KVM: cfg.Accel == KVM, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
+		KVM: cfg.Accel == KVM, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
 	}
-	go func() { m.reaped(process.Wait()) }()
-	if filter := (jail.Hold{Name: jail.QEMUSeccomp, Holds: cfg.QEMU.Sandbox}); !cfg.NoJail {
-		if !filter.Holds {
-			filter.Why = "this QEMU was built without it"
-		}
-		process.Report.Layers = append(process.Report.Layers, filter)
+	go func() {
+		state := process.Wait()
+		m.reaped(state, process.Denied())
+	}()
+	if cfg.QEMU.Sandbox {
+		process.Report.Layers = append(process.Report.Layers, jail.Hold{Name: jail.QEMUSeccomp, Holds: true, Detail: "four groups of system calls"})
 	}
 	m.Jail, m.pid, m.kill = process.Report, process.Pid, process.Kill
 	m.Monitor = NewMonitor(qmpOurs)
@@ -250,8 +267,8 @@ func (m *Machine) copyConsole(w io.Writer) {
 }
 
 // reaped is called once, when the process has ended.
-func (m *Machine) reaped(state *os.ProcessState) {
-	st := Exit{Code: -1, Guest: -1, Stderr: m.stderr.String()}
+func (m *Machine) reaped(state *os.ProcessState, denied string) {
+	st := Exit{Code: -1, Guest: -1, Stderr: m.stderr.String(), Denied: denied}
 	if state != nil {
 		st.Code = state.ExitCode()
 		if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
@@ -308,7 +325,10 @@ func (m *Machine) Status() (Exit, error) {
 // Err turns the end of a process that should still run into an error.
 func (e Exit) Err() error {
 	status := fmt.Sprintf("exit status %d", e.Code)
-	if e.Signal != "" {
+	switch {
+	case e.Denied != "":
+		status = "its jail ended it for the system call " + e.Denied
+	case e.Signal != "":
 		status = "signal: " + e.Signal
 	}
 	return &ExitError{Status: status, Stderr: e.Stderr}

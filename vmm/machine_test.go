@@ -160,3 +160,47 @@ func TestSocketPairIsPrivate(t *testing.T) {
 		t.Errorf("%T", ours)
 	}
 }
+
+// What the jail costs: from Start to QMP's greeting and to the end, with it and without
+// it, one after the other in the same loop.
+func BenchmarkJail(b *testing.B) {
+	qemu, err := FindQEMU(b.Context(), AMD64, nil)
+	if err != nil {
+		b.Skipf("%v", err)
+	}
+	kernel := filepath.Join(b.TempDir(), "kernel")
+	if err := os.WriteFile(kernel, haltKernel(), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	var began, greeted, ended [2]time.Duration
+	rounds := 0
+	for b.Loop() {
+		for i, open := range []bool{true, false} {
+			ours, theirs, err := socketPair()
+			if err != nil {
+				b.Fatal(err)
+			}
+			at := time.Now()
+			m, err := Start(b.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: Boot{Kernel: kernel}, NIC: theirs, NoJail: open})
+			if err != nil {
+				b.Fatal(err)
+			}
+			began[i] += time.Since(at)
+			if err := m.Monitor.ConnectContext(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			greeted[i] += time.Since(at)
+			at = time.Now()
+			m.Close()
+			ended[i] += time.Since(at)
+			ours.Close()
+			theirs.Close()
+		}
+		rounds++
+	}
+	for name, d := range map[string][2]time.Duration{"start": began, "greeting": greeted, "close": ended} {
+		for i, how := range []string{"open", "jail"} {
+			b.ReportMetric(d[i].Seconds()*1000/float64(rounds), how+"-ms/"+name)
+		}
+	}
+}

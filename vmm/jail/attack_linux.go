@@ -3,12 +3,14 @@ package jail
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,13 +22,6 @@ import (
 // not be able to do. Each attempt is a process of its own: some system calls, of which
 // all must succeed for the attempt to get through. The stand-in is made like a stage
 // (stage_linux.go), so it makes these calls and no others.
-
-// Attempt is one attack and what came of it.
-type Attempt struct {
-	Name    string `json:"name"`
-	Through bool   `json:"through"` // all of its calls succeeded
-	Seen    string `json:"seen"`    // what stopped it: "openat: permission denied"
-}
 
 // one is an attempt to be made.
 type one struct {
@@ -83,16 +78,20 @@ func (a script) connect(domain, kind, protocol int, address []byte) {
 
 // targets are what the host has for the attacks: all of it ours.
 type targets struct {
-	dir      string // everybody may do everything in it
-	pid      int    // ours
-	memory   []byte // ours
-	port     int    // of a TCP socket that listens
-	abstract string // of a Unix socket that listens; a path socket is in dir
+	dir      string         // everybody may do everything in it
+	pid      int            // ours
+	memory   []byte         // ours
+	port     int            // of a TCP socket that listens, and of a UDP socket
+	abstract string         // of a Unix socket that listens; a path socket is in dir
+	sockets  []syscall.Conn // all of these
+	core     unix.Rlimit    // ours
+	host     string         // our name
 	close    []func()
 }
 
 const (
 	targetFile   = "file"
+	targetDisk   = "disk"
 	targetSocket = "socket"
 )
 
@@ -117,20 +116,85 @@ func newTargets() (t *targets, err error) {
 			return t, listenErr
 		}
 		t.close = append(t.close, func() { listener.Close() })
+		t.sockets = append(t.sockets, listener.(syscall.Conn))
 		if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
 			t.port = tcp.Port
 		}
 	}
-	return t, os.Chmod(filepath.Join(t.dir, targetSocket), 0o777)
+	packets, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: t.port})
+	if err != nil {
+		return t, err
+	}
+	t.close = append(t.close, func() { packets.Close() })
+	t.sockets = append(t.sockets, packets)
+	if err = unix.Getrlimit(unix.RLIMIT_CORE, &t.core); err != nil {
+		return t, err
+	}
+	if t.host, err = os.Hostname(); err != nil {
+		return t, err
+	}
+	return t, errors.Join(t.files(), os.Chmod(filepath.Join(t.dir, targetSocket), 0o777))
 }
 
-// file makes the file that everybody may use, again after an attempt that got through.
-func (t *targets) file() error {
-	name := filepath.Join(t.dir, targetFile)
-	if err := os.WriteFile(name, []byte("a secret of the host\n"), 0o666); err != nil {
-		return err
+const targetText = "a secret of the host\n"
+
+// files makes the file that everybody may use, and the disk, again after an attempt that
+// got through.
+func (t *targets) files() error {
+	for name, mode := range map[string]os.FileMode{targetFile: 0o666, targetDisk: 0o644} {
+		path := filepath.Join(t.dir, name)
+		if err := errors.Join(os.WriteFile(path, []byte(targetText), mode), os.Chmod(path, mode)); err != nil {
+			return err
+		}
 	}
-	return os.Chmod(name, 0o666)
+	return nil
+}
+
+// touched says what of the targets is no longer as it was, whatever the attempt saw; ""
+// for nothing.
+func (t *targets) touched() string {
+	for _, name := range []string{targetFile, targetDisk} {
+		if text, err := os.ReadFile(filepath.Join(t.dir, name)); err != nil || string(text) != targetText {
+			return "a file of the host was changed"
+		}
+	}
+	if disk, err := os.Stat(filepath.Join(t.dir, targetDisk)); err != nil || disk.Mode() != 0o644 {
+		return "the disk's permissions were changed"
+	}
+	entries, err := os.ReadDir(t.dir)
+	if _, statErr := os.Lstat(t.dir + "-file"); err != nil || len(entries) != 3 || statErr == nil {
+		return "a folder of the host was changed"
+	}
+	for _, s := range t.sockets {
+		if reached(s) {
+			return "a socket of the host was reached"
+		}
+	}
+	var core unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil || core != t.core {
+		return "a limit of the host's process was changed"
+	}
+	if host, err := os.Hostname(); err != nil || host != t.host {
+		return "the host's name was changed"
+	}
+	return ""
+}
+
+// reached takes a connection or a datagram from a socket, if there is one.
+func reached(s syscall.Conn) (yes bool) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		if conn, _, err := unix.Accept4(int(fd), unix.SOCK_CLOEXEC); err == nil {
+			unix.Close(conn)
+			yes = true
+		} else if _, _, err := unix.Recvfrom(int(fd), make([]byte, 16), unix.MSG_DONTWAIT); err == nil {
+			yes = true
+		}
+	})
+	return yes || err != nil
 }
 
 func (t *targets) end() {
@@ -139,9 +203,10 @@ func (t *targets) end() {
 	}
 }
 
-// Attack tries everything against the jail that a program would get, and returns what
-// came of it, with what held the attempts. Where open, there is no jail: then nearly all
-// of those that can be made so get through, which shows that the attempts are real.
+// Attack tries everything against the jail that a program would get, and against that
+// jail without its filter for system calls, and returns what came of it, with what held
+// the attempts. Where open, there is no jail: then nearly all of those that can be made
+// so get through, which shows that the attempts are real.
 func Attack(p Program, kvm, open bool) ([]Attempt, Report, error) {
 	t, err := newTargets()
 	if err != nil {
@@ -154,39 +219,58 @@ func Attack(p Program, kvm, open bool) ([]Attempt, Report, error) {
 		if open && a.unsafe {
 			continue
 		}
+		how := Spec{Program: p, KVM: kvm, Open: open}
 		var seen Attempt
-		if seen, report, err = a.try(p, kvm, open, t); err != nil {
+		if seen, report, err = a.try(nil, how, t); err != nil {
 			return out, report, fmt.Errorf("attack %q: %w", a.name, err)
+		}
+		if !open {
+			how.Unfiltered = true
+			behind, _, err := a.try(nil, how, t)
+			if err != nil {
+				return out, report, fmt.Errorf("attack %q, without the filter: %w", a.name, err)
+			}
+			seen.Behind, seen.BehindThrough = behind.Seen, behind.Through
 		}
 		out = append(out, seen)
 	}
 	return out, report, nil
 }
 
-// Descriptors of a stand-in.
-const standInStatus = 3
+// The descriptors of a stand-in: the one that it reports on, and a file of the host that
+// it may read, as QEMU its disk.
+const (
+	standInStatus = 3
+	standInDisk   = 4
+)
 
-func (a one) try(p Program, kvm, open bool, t *targets) (Attempt, Report, error) {
-	return a.tryOn(nil, p, kvm, open, t)
-}
+// attemptTime bounds an attempt, which takes a millisecond.
+const attemptTime = 5 * time.Second
 
-// tryOn is try with certain levels; nil for all.
-func (a one) tryOn(on []level, p Program, kvm, open bool, t *targets) (Attempt, Report, error) {
+// try makes an attempt in the jail of a spec, whose program the stand-in replaces, on
+// certain levels; nil for all.
+func (a one) try(on []level, how Spec, t *targets) (Attempt, Report, error) {
 	out := Attempt{Name: a.name}
-	if err := t.file(); err != nil {
+	if err := t.files(); err != nil {
 		return out, Report{}, err
 	}
 	s := script{newStage()}
 	a.make(&s, t)
-	reports, report, state, err := s.run(t, on, p, kvm, open)
+	reports, process, err := s.run(t, on, how)
 	if err != nil {
-		return out, report, err
+		return out, Report{}, err
 	}
+	state, denied := process.Wait(), process.Denied()
 	came, failed, _ := s.outcome(reports)
-	out.Through = came
+	touched := t.touched()
+	out.Through = came || touched != ""
 	switch ws, _ := state.Sys().(syscall.WaitStatus); {
+	case touched != "":
+		out.Seen = "got through: " + touched
 	case came:
 		out.Seen = "got through"
+	case denied != "":
+		out.Seen = "ended for calling " + denied
 	case len(failed) > 0:
 		out.Seen = failed[0].Error()
 	case ws.Signaled():
@@ -194,38 +278,50 @@ func (a one) tryOn(on []level, p Program, kvm, open bool, t *targets) (Attempt, 
 	default:
 		out.Seen = state.String()
 	}
-	return out, report, nil
+	return out, process.Report, nil
 }
 
-// run runs a script in a jail, and returns what it reported and how it ended.
-func (s script) run(t *targets, on []level, p Program, kvm, open bool) ([]byte, Report, *os.ProcessState, error) {
+// run runs a script in a jail and returns what it reported. The process has ended.
+func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) {
 	done := len(s.steps)
 	s.call("report", unix.SYS_WRITE, standInStatus, s.words(0, uint64(done)), reportSize)
 	image, err := s.image(standInStatus)
 	if err != nil {
-		return nil, Report{}, nil, err
+		return nil, nil, err
 	}
 	name := filepath.Join(t.dir, "stand-in")
 	defer os.Remove(name)
 	if err := os.WriteFile(name, image, 0o755); err != nil {
-		return nil, Report{}, nil, err
+		return nil, nil, err
 	}
 	ours, theirs, err := socketpair.New("stand-in")
 	if err != nil {
-		return nil, Report{}, nil, err
+		return nil, nil, err
 	}
 	defer ours.Close()
 	defer theirs.Close()
+	disk, err := os.Open(filepath.Join(t.dir, targetDisk))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer disk.Close()
+	p := &how.Program
 	p.Files = append(p.Files[:len(p.Files):len(p.Files)], name)
 	p.Path = name
-	process, err := startOn(on, Spec{Program: p, Files: []*os.File{theirs}, KVM: kvm, AddressSpace: 4 << 30, Open: open})
+	how.Files, how.AddressSpace = []*os.File{theirs, disk}, 4<<30
+	process, err := startOn(on, how)
 	if err != nil {
-		return nil, Report{}, nil, err
+		return nil, nil, err
 	}
 	theirs.Close()
+	late := time.AfterFunc(attemptTime, process.Kill)
+	defer late.Stop()
 	reports, err := io.ReadAll(io.LimitReader(ours, maxReports))
-	process.Kill()
-	return reports, process.Report, process.Wait(), err
+	if err != nil {
+		process.Kill()
+	}
+	process.Wait()
+	return reports, process, err
 }
 
 func unixAddress(path string) []byte {
@@ -260,6 +356,11 @@ var attacks = []one{
 	{"list the root", func(a *script, t *targets) {
 		a.call("getdents64", unix.SYS_GETDENTS64, a.open("/", unix.O_RDONLY|unix.O_DIRECTORY), make([]byte, 1024), 1024)
 	}, false},
+	{"write to its disk", func(a *script, t *targets) { a.call("write", unix.SYS_WRITE, standInDisk, "x", 1) }, false},
+	{"open its disk again, for writing", func(a *script, t *targets) {
+		a.call("write", unix.SYS_WRITE, a.open(fmt.Sprintf("/proc/self/fd/%d", standInDisk), unix.O_WRONLY), "x", 1)
+	}, false},
+	{"let others write to its disk", func(a *script, t *targets) { a.call("fchmod", unix.SYS_FCHMOD, standInDisk, 0o777) }, false},
 	{"make a folder", func(a *script, t *targets) {
 		a.call("mkdirat", unix.SYS_MKDIRAT, atCWD, filepath.Join(t.dir, "d"), 0o777)
 	}, false},
@@ -310,6 +411,16 @@ var attacks = []one{
 	{"a raw socket", func(a *script, t *targets) {
 		a.call("socket", unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
 	}, false},
+	{"a netlink socket", func(a *script, t *targets) {
+		a.call("socket", unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
+	}, false},
+	{"a socket to the hypervisor", func(a *script, t *targets) {
+		a.call("socket", unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0)
+	}, false},
+	{"attach a program to a socket", func(a *script, t *targets) {
+		code := a.bytes([]byte{6, 0, 0, 0, 0, 0, 0, 0}) // ret 0
+		a.call("setsockopt", unix.SYS_SETSOCKOPT, standInStatus, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, a.words(1, uint64(code)), 16)
+	}, false},
 	{"a packet socket", func(a *script, t *targets) {
 		a.call("socket", unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW, 0)
 	}, false},
@@ -355,6 +466,38 @@ var attacks = []one{
 		a.call("finit_module", unix.SYS_FINIT_MODULE, a.open(filepath.Join(t.dir, targetFile), unix.O_RDONLY), "", 0)
 	}, false},
 	{"read the kernel's log", func(a *script, t *targets) { a.call("syslog", unix.SYS_SYSLOG, 3, make([]byte, 64), 64) }, false},
+
+	{"make a user namespace", func(a *script, t *targets) { a.call("unshare", unix.SYS_UNSHARE, unix.CLONE_NEWUSER) }, false},
+	{"start a process", func(a *script, t *targets) { a.call("clone", unix.SYS_CLONE, int(unix.SIGCHLD), 0, 0, 0, 0) }, false},
+	{"start a process by clone3", func(a *script, t *targets) {
+		a.call("clone3", unix.SYS_CLONE3, a.words(0, 0, 0, 0, uint64(unix.SIGCHLD), 0, 0, 0), 64)
+	}, false},
+	{"execute a file in memory", func(a *script, t *targets) {
+		a.call("execveat", unix.SYS_EXECVEAT, a.call("memfd_create", unix.SYS_MEMFD_CREATE, "", 0), "", a.vector(nil), a.vector(nil), unix.AT_EMPTY_PATH)
+	}, false},
+	{"load a BPF program", func(a *script, t *targets) {
+		code := a.bytes([]byte{0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0}) // r0 = 0; exit
+		a.call("bpf", unix.SYS_BPF, unix.BPF_PROG_LOAD, a.words(unix.BPF_PROG_TYPE_SOCKET_FILTER|2<<32, uint64(code), uint64(a.string("GPL")), 0, 0, 0), 48)
+	}, false},
+	{"watch performance counters", func(a *script, t *targets) {
+		a.call("perf_event_open", unix.SYS_PERF_EVENT_OPEN, a.words(unix.PERF_TYPE_SOFTWARE|64<<32, 0, 0, 0, 0, 0, 0, 0), 0, -1, -1, 0)
+	}, false},
+	{"handle page faults", func(a *script, t *targets) { a.call("userfaultfd", unix.SYS_USERFAULTFD, 1) }, false},
+	{"open a queue of io_uring", func(a *script, t *targets) {
+		a.call("io_uring_setup", unix.SYS_IO_URING_SETUP, 4, make([]byte, 120))
+	}, false},
+	{"add a key", func(a *script, t *targets) {
+		a.call("add_key", unix.SYS_ADD_KEY, "user", "unitask-attack", "x", 1, -2)
+	}, false},
+	{"read keys", func(a *script, t *targets) { a.call("keyctl", unix.SYS_KEYCTL, 0, -5, 1) }, false},
+	{"change its personality", func(a *script, t *targets) { a.call("personality", unix.SYS_PERSONALITY, 0x0040000) }, false},
+	{"switch swap off", func(a *script, t *targets) { a.call("swapoff", unix.SYS_SWAPOFF, "/nonexistent") }, true},
+	{"restart the host by a key", func(a *script, t *targets) {
+		a.call("reboot", unix.SYS_REBOOT, 0xfee1dead, unix.LINUX_REBOOT_MAGIC2, 0, 0)
+	}, true},
+	{"outlive the process that started it", func(a *script, t *targets) { a.call("prctl", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, 0) }, false},
+	{"allow itself to be dumped", func(a *script, t *targets) { a.call("prctl", unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1) }, false},
+	{"take another processor's time", func(a *script, t *targets) { a.call("setpriority", unix.SYS_SETPRIORITY, 0, 0, 1) }, false},
 
 	// Limits.
 	{"raise the limit on files", func(a *script, t *targets) {

@@ -24,6 +24,7 @@ const (
 	UTS          = "uts"
 	CgroupSpace  = "cgroup"
 	Landlock     = "landlock"     // opens its program's files and no others
+	Seccomp      = "seccomp"      // makes the system calls of a list and no others
 	QEMUSeccomp  = "qemu-seccomp" // QEMU's own filter: four groups of system calls
 )
 
@@ -108,6 +109,17 @@ func (r Report) String() string {
 	return strings.Join(parts, "; ")
 }
 
+// Attempt is one attack and what came of it.
+type Attempt struct {
+	Name    string `json:"name"`
+	Through bool   `json:"through"` // all of its calls succeeded, or the host was changed
+	Seen    string `json:"seen"`    // what stopped it: "openat: permission denied"
+	// Behind is what stopped it where the filter for system calls did not: the other
+	// layers, which must be enough by themselves where they hold.
+	Behind        string `json:"behind"`
+	BehindThrough bool   `json:"behindThrough"`
+}
+
 // Program is an executable and all the files that it consists of (Examine).
 type Program struct {
 	Path        string   `json:"path"`        // absolute, links resolved
@@ -125,8 +137,12 @@ type Spec struct {
 	Stderr  io.Writer
 	// KVM: it needs /dev/kvm.
 	KVM bool
+	// Listens: it accepts connections on a socket that it inherits.
+	Listens bool
 	// AddressSpace bounds its memory, in bytes.
 	AddressSpace uint64
 	// Open leaves out all layers that a program could notice: for comparisons.
 	Open bool
+	// Unfiltered leaves out the filter for system calls, to see what holds behind it.
+	Unfiltered bool
 }

@@ -43,10 +43,11 @@ const (
 	stepCall   = 0  // the system call's number; -1 ends the stage
 	stepArgs   = 8  // six arguments
 	stepInto   = 56 // where its result goes; 0 for nowhere
-	stepElse   = 64 // the step that follows a failure; 0 ends the stage
-	stepResult = 72 // the error, reported together with
-	stepIndex  = 80 // the step's number
-	stepSize   = 88
+	stepThen   = 64 // the step that follows
+	stepElse   = 72 // the step that follows a failure; 0 ends the stage
+	stepResult = 80 // the error, reported together with
+	stepIndex  = 88 // the step's number
+	stepSize   = 96
 
 	reportSize = 16
 	stageExit  = 126 // status of a stage that did not come to its execve
@@ -59,6 +60,8 @@ type step struct {
 	call uintptr
 	args [6]uintptr
 	into uintptr // an address that its result is written to
+	// skip is how many steps a success leaves out.
+	skip int
 	// then is what follows a failure.
 	then failure
 	// part is the layer or limit that does not hold after a failure.
@@ -150,6 +153,7 @@ func (s *stage) table(status int) []byte {
 			word(uint64(a))
 		}
 		word(uint64(st.into))
+		word(address(i + 1 + st.skip))
 		switch st.then {
 		case goOn:
 			word(address(i + 1))

@@ -27,7 +27,7 @@ step:
 	MOVQ  AX, (R14)
 
 next:
-	ADDQ $const_stepSize, R12
+	MOVQ const_stepThen(R12), R12
 	JMP  step
 
 failed:

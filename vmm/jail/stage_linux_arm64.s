@@ -26,8 +26,8 @@ step:
 	MOVD R0, (R21)
 
 next:
-	ADD $const_stepSize, R19
-	B   step
+	MOVD const_stepThen(R19), R19
+	B    step
 
 failed:
 	MOVD R0, const_stepResult(R19)

@@ -65,6 +65,20 @@ func Start(s Spec) (*Process, error) {
 	return nil, err
 }
 
+// Denied is "": there is no filter here.
+func (p *Process) Denied() string { return "" }
+
+// CanFilter says that this system can refuse system calls.
+func CanFilter() bool { return false }
+
+// Remedy is "": nothing gives macOS these layers.
+func Remedy(Hold) string { return "" }
+
+// Attack is for Linux's jail.
+func Attack(Program, bool, bool) ([]Attempt, Report, error) {
+	return nil, Report{}, errors.New("macOS has no jail to be attacked")
+}
+
 // ErrNoProgram says that the files of a program can't be told.
 var ErrNoProgram = errors.New("not a program whose files can be told")
 

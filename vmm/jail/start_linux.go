@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -22,9 +21,16 @@ type Process struct {
 	Report Report
 	Pid    int
 
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it is reaped
+	cmd      *exec.Cmd
+	done     chan struct{} // closed when it is reaped
+	listener *os.File      // of its filter; nil for none
+	watched  chan struct{} // closed when nobody listens any more
+	denied   string        // valid when watched is closed
 }
+
+// Denied is what the process tried that its filter refuses and that ended it: "ptrace";
+// "" if it tried nothing. Valid after Wait.
+func (p *Process) Denied() string { return p.denied }
 
 // Kill ends it.
 func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
@@ -32,6 +38,7 @@ func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
 // Wait waits for its end, and for that of its messages.
 func (p *Process) Wait() *os.ProcessState {
 	<-p.done
+	<-p.watched
 	return p.cmd.ProcessState
 }
 
@@ -55,6 +62,9 @@ func startOn(on []level, s Spec) (*Process, error) {
 		result <- started{p, err}
 		if err == nil {
 			_ = p.cmd.Wait()
+			if p.listener != nil {
+				p.listener.Close() // a kernel before 5.9 does not tell that the process is gone
+			}
 			close(p.done)
 		}
 	}()
@@ -173,7 +183,7 @@ const maxReports = 1 << 20
 // await reads what a stage reports until it has executed its program, and enters that
 // into the report.
 func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report) (*Process, error) {
-	reports, err := io.ReadAll(io.LimitReader(ours, maxReports))
+	reports, listener, err := receive(ours)
 	came, failed, fatal := st.outcome(reports)
 	if err == nil {
 		err = fatal
@@ -184,6 +194,9 @@ func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report) (*Process, er
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
+		if listener != nil {
+			listener.Close()
+		}
 		return nil, err
 	}
 	for _, e := range failed {
@@ -195,7 +208,9 @@ func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report) (*Process, er
 			}
 		}
 	}
-	return &Process{Report: report, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{})}, nil
+	p := &Process{Report: report, Pid: cmd.Process.Pid, cmd: cmd, listener: listener, done: make(chan struct{}), watched: make(chan struct{})}
+	go p.watch()
+	return p, nil
 }
 
 // outcome reads the reports of a stage: whether it came as far as the report that it

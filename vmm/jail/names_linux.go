@@ -1,0 +1,43 @@
+package jail
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// callName names a system call by its number.
+func callName(nr int32) string {
+	for line := range strings.Lines(callNames) {
+		number, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if number == strconv.Itoa(int(nr)) {
+			return name
+		}
+	}
+	return fmt.Sprintf("system call %d", nr)
+}
+
+// Listed says that the filter knows a system call: that some call of it does not end the
+// machine.
+func Listed(name string) bool {
+	for _, nr := range listed() {
+		if callName(int32(nr)) == name {
+			return true
+		}
+	}
+	return false
+}
+
+func listed() (all []uintptr) {
+	all = slices.Concat(calls, moreCalls, listening, executing)
+	for _, r := range refused {
+		all = append(all, r.call)
+	}
+	for _, c := range conditionals(Spec{KVM: true}) {
+		all = append(all, c.call)
+	}
+	return append(all, unix.SYS_EXECVE)
+}

@@ -1,0 +1,230 @@
+package jail
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The system calls that QEMU may make: those that it makes (hack/seccomp finds them out),
+// and harmless ones of their kind that another version may make instead. There is no
+// socket, connect, bind or accept among them, no program is started but QEMU itself, no
+// process but its own threads, and nothing is traced, mounted or loaded. A call that is
+// not here ends the machine, and the report names it (watch_linux.go).
+//
+// The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst). The kernel
+// remembers the calls that it allows whatever their arguments are, so most cost nothing.
+
+// CanFilter says that this kernel has filters for system calls, so that a program needs
+// none of its own.
+func CanFilter() bool {
+	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	return errno == 0
+}
+
+// calls that are allowed with any arguments.
+var calls = []uintptr{
+	// Files and descriptors: what can be opened is the file system's matter and Landlock's.
+	unix.SYS_READ, unix.SYS_READV, unix.SYS_PREAD64, unix.SYS_PREADV, unix.SYS_PREADV2,
+	unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2,
+	unix.SYS_CLOSE, unix.SYS_LSEEK, unix.SYS_FSTAT, unix.SYS_STATX, unix.SYS_FSTATFS, unix.SYS_STATFS,
+	unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT, unix.SYS_GETDENTS64, unix.SYS_GETCWD, unix.SYS_FCHDIR, unix.SYS_CHDIR,
+	unix.SYS_FCNTL, unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_FADVISE64, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_UMASK,
+	unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FLOCK,
+
+	// Memory.
+	unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_BRK, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_MSYNC,
+	unix.SYS_MLOCK, unix.SYS_MUNLOCK, unix.SYS_MEMBARRIER, unix.SYS_MEMFD_CREATE,
+
+	// Threads, signals, waiting.
+	unix.SYS_FUTEX, unix.SYS_SET_ROBUST_LIST, unix.SYS_GET_ROBUST_LIST, unix.SYS_RSEQ, unix.SYS_SET_TID_ADDRESS, unix.SYS_GETTID, unix.SYS_GETPID,
+	unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_TGKILL, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_SCHED_GETPARAM,
+	unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GET_PRIORITY_MAX, unix.SYS_SCHED_GET_PRIORITY_MIN, unix.SYS_GETCPU,
+	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPENDING, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_SIGALTSTACK,
+	unix.SYS_RESTART_SYSCALL, unix.SYS_PPOLL, unix.SYS_PSELECT6, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2,
+	unix.SYS_EVENTFD2, unix.SYS_SIGNALFD4, unix.SYS_PIPE2, unix.SYS_TIMERFD_CREATE, unix.SYS_TIMERFD_SETTIME, unix.SYS_TIMERFD_GETTIME,
+	unix.SYS_TIMER_CREATE, unix.SYS_TIMER_SETTIME, unix.SYS_TIMER_GETTIME, unix.SYS_TIMER_DELETE, unix.SYS_TIMER_GETOVERRUN,
+	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_CLOCK_GETRES, unix.SYS_GETTIMEOFDAY, unix.SYS_TIMES,
+	unix.SYS_GETITIMER, unix.SYS_SETITIMER,
+
+	// The sockets that it inherits.
+	unix.SYS_RECVMSG, unix.SYS_RECVFROM, unix.SYS_SENDMSG, unix.SYS_SENDTO, unix.SYS_GETSOCKOPT, unix.SYS_GETSOCKNAME,
+	unix.SYS_GETPEERNAME, unix.SYS_SHUTDOWN,
+
+	// Questions about itself and the host.
+	unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID, unix.SYS_GETRESUID, unix.SYS_GETRESGID, unix.SYS_GETGROUPS, unix.SYS_GETPPID,
+	unix.SYS_GETRUSAGE, unix.SYS_GETRLIMIT, unix.SYS_SYSINFO, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_GET_MEMPOLICY, unix.SYS_CAPGET,
+}
+
+// executing are allowed beside them where the program translates code (TCG); KVM needs
+// no memory that it has written to be executable.
+var executing = []uintptr{unix.SYS_MMAP, unix.SYS_MPROTECT}
+
+// listening are allowed beside them where the program accepts connections.
+var listening = []uintptr{unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4}
+
+// condition is one on an argument of a call: its lower word, masked, is one of some
+// values; and its upper word is 0 if the kernel looks at that (wide).
+type condition struct {
+	argument int
+	mask     uint32
+	values   []uint32
+	wide     bool
+}
+
+// Requests of every descriptor, which golang.org/x/sys does not name.
+const (
+	fionbio = 0x5421
+	fioclex = 0x5451
+)
+
+const allBits = ^uint32(0)
+
+// refused are calls that get an error in place of an end: what libraries try and can do
+// without.
+var refused = []struct {
+	call  uintptr
+	errno unix.Errno
+}{
+	{unix.SYS_CLONE3, unix.ENOSYS}, // its flags are out of a filter's sight; clone follows
+	{unix.SYS_IO_URING_SETUP, unix.ENOSYS},
+	{unix.SYS_SECCOMP, unix.ENOSYS}, // QEMU asks whether it could have a filter of its own
+	{unix.SYS_SET_MEMPOLICY, unix.EPERM},
+	{unix.SYS_MBIND, unix.EPERM},
+	{unix.SYS_SCHED_SETAFFINITY, unix.EPERM},
+	{unix.SYS_SCHED_SETSCHEDULER, unix.EPERM},
+	{unix.SYS_SETPRIORITY, unix.EPERM},
+	{unix.SYS_MLOCKALL, unix.EPERM},
+}
+
+// conditional are calls that are allowed with some arguments only.
+type conditional struct {
+	call uintptr
+	when [][]condition // one of these holds: all conditions of it
+	// errno is the answer to other arguments; 0 ends the machine.
+	errno unix.Errno
+}
+
+func conditionals(s Spec) []conditional {
+	const create = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_TMPFILE&^unix.O_DIRECTORY
+	const thread = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
+	const harmless = unix.CLONE_SETTLS | unix.CLONE_PARENT_SETTID | unix.CLONE_CHILD_CLEARTID | unix.CLONE_CHILD_SETTID | unix.CLONE_DETACHED
+	ioctls := condition{1, allBits, []uint32{unix.TCGETS, fionbio, unix.TIOCINQ, fioclex}, false}
+	list := []conditional{
+		{unix.SYS_OPENAT, [][]condition{{{2, create, []uint32{0}, false}}}, 0},
+		{unix.SYS_CLONE, [][]condition{{{0, ^uint32(harmless), []uint32{thread}, true}}}, 0},
+		{unix.SYS_PRCTL, [][]condition{{{0, allBits, []uint32{unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_TIMERSLACK, unix.PR_GET_TIMERSLACK, unix.PR_SET_NO_NEW_PRIVS,
+			unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_DUMPABLE, unix.PR_CAPBSET_READ, unix.PR_SET_VMA, unix.PR_GET_SECCOMP, unix.PR_MCE_KILL, unix.PR_MCE_KILL_GET}, false}}}, unix.EINVAL},
+		// Its own limits may be read: the third argument is no new value.
+		{unix.SYS_PRLIMIT64, [][]condition{{{0, allBits, []uint32{0}, false}, {2, allBits, []uint32{0}, true}}}, unix.EPERM},
+		// No filter is attached to a socket.
+		{unix.SYS_SETSOCKOPT, [][]condition{{{1, allBits, []uint32{unix.SOL_SOCKET}, false}, {2, allBits, []uint32{unix.SO_ZEROCOPY, unix.SO_REUSEADDR, unix.SO_SNDBUF, unix.SO_RCVBUF}, false}}}, unix.ENOPROTOOPT},
+	}
+	if s.KVM {
+		const exec, write = unix.PROT_EXEC, unix.PROT_WRITE
+		list = append(list,
+			// Code comes from files, as the loader maps it.
+			conditional{unix.SYS_MMAP, [][]condition{{{2, exec, []uint32{0}, false}}, {{2, exec | write, []uint32{exec}, false}, {3, unix.MAP_ANONYMOUS, []uint32{0}, false}}}, unix.EACCES},
+			conditional{unix.SYS_MPROTECT, [][]condition{{{2, exec, []uint32{0}, false}}}, unix.EACCES})
+		for _, nr := range kvmCalls {
+			ioctls.values = append(ioctls.values, kvmIOCTL|uint32(nr))
+		}
+		ioctls.mask = 0xffff // the rest is the size of a structure, which differs by architecture
+	}
+	return append(append(list, conditional{unix.SYS_IOCTL, [][]condition{{ioctls}}, unix.ENOTTY}), moreConditionals(create)...)
+}
+
+// The offsets of struct seccomp_data.
+const (
+	seccompCall      = 0
+	seccompArch      = 4
+	seccompArguments = 16
+)
+
+// filter is the program for a process that executes the path at an address of its stage
+// and no other. Unlisted is what becomes of other calls: USER_NOTIF or KILL_PROCESS.
+func filter(s Spec, path uintptr, unlisted uint32) []unix.SockFilter {
+	var out []unix.SockFilter
+	statement := func(code uint16, k uint32) { out = append(out, unix.SockFilter{Code: code, K: k}) }
+	// jump skips some statements where the accumulator is k, or where it is not.
+	jump := func(k uint32, equal, other int) {
+		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(equal), Jf: uint8(other), K: k})
+	}
+	load := func(offset uint32) { statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, offset) }
+	answer := func(action uint32) { statement(unix.BPF_RET|unix.BPF_K, action) }
+	low := func(argument int) uint32 { return seccompArguments + 8*uint32(argument) }
+
+	load(seccompArch)
+	jump(auditArch, 1, 0)
+	answer(unix.SECCOMP_RET_KILL_PROCESS)
+	load(seccompCall) // stays in the accumulator until a conditional call matches
+	allowed := append(calls[:len(calls):len(calls)], moreCalls...)
+	if s.Listens {
+		allowed = append(allowed, listening...)
+	}
+	if !s.KVM {
+		allowed = append(allowed, executing...)
+	}
+	for _, nr := range allowed {
+		jump(uint32(nr), 0, 1)
+		answer(unix.SECCOMP_RET_ALLOW)
+	}
+	for _, r := range refused {
+		jump(uint32(r.call), 0, 1)
+		answer(unix.SECCOMP_RET_ERRNO | uint32(r.errno))
+	}
+	jump(unix.SYS_EXECVE, 0, 6)
+	load(low(0))
+	jump(uint32(path), 0, 3)
+	load(low(0) + 4)
+	jump(uint32(uint64(path)>>32), 0, 1)
+	answer(unix.SECCOMP_RET_ALLOW)
+	answer(unlisted)
+	for _, c := range conditionals(s) {
+		otherwise := unlisted
+		if c.errno != 0 {
+			otherwise = unix.SECCOMP_RET_ERRNO | uint32(c.errno)
+		}
+		// Each condition falls through to the next one, to the answer, or to the next
+		// alternative.
+		outer := out
+		out = nil
+		for _, alternative := range c.when {
+			var fails []int
+			fail := func() {
+				fails = append(fails, len(out))
+				statement(unix.BPF_JMP|unix.BPF_JA, 0)
+			}
+			for _, w := range alternative {
+				if w.wide {
+					load(low(w.argument) + 4)
+					jump(0, 1, 0)
+					fail()
+				}
+				load(low(w.argument))
+				if w.mask != allBits {
+					statement(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, w.mask)
+				}
+				for i, v := range w.values {
+					jump(v, len(w.values)-i, 0) // beyond the failure that follows the values
+				}
+				fail()
+			}
+			answer(unix.SECCOMP_RET_ALLOW)
+			for _, i := range fails {
+				out[i].K = uint32(len(out) - i - 1)
+			}
+		}
+		answer(otherwise)
+		body := out
+		out = outer
+		if len(body) > 255 {
+			panic("a conditional call is too long for a jump")
+		}
+		jump(uint32(c.call), 0, len(body))
+		out = append(out, body...)
+	}
+	answer(unlisted)
+	return out
+}
