@@ -1,6 +1,7 @@
 package mcp_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -559,5 +560,88 @@ func TestAttackPrompts(t *testing.T) {
 			got = "refused"
 		}
 		attack.Check(t, "in a folder of prompts, "+name, "refused", got)
+	}
+}
+
+// subscription asks to be told of a resource, as a client of a session does or as one of
+// 2026-07-28, and says what the server's first word is.
+func subscription(t *testing.T, url, token, session string, uris ...string) string {
+	t.Helper()
+	list, err := json.Marshal(uris)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := `{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` + string(list) + `},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	headers := map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
+	if session != "" {
+		body = fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":%q}}`, uris[0])
+		headers = map[string]string{"Mcp-Session-Id": session}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel() // a subscription goes on until then
+	r, err := http.NewRequestWithContext(ctx, "POST", url+"/mcp", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers["Content-Type"], headers["Accept"], headers["Authorization"] = "application/json", "application/json, text/event-stream", "Bearer "+token
+	for name, value := range headers {
+		r.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		switch text := lines.Text(); {
+		case strings.Contains(text, `"error"`):
+			return "refused"
+		case strings.Contains(text, `"result"`), strings.Contains(text, "subscriptions/acknowledged"):
+			return "taken"
+		case res.StatusCode != http.StatusOK:
+			return fmt.Sprint(res.StatusCode, " ", text)
+		}
+	}
+	return "nothing"
+}
+
+// Being told of others' runs, and of what is none.
+func TestAttackSubscriptions(t *testing.T) {
+	rt := bare(t)
+	const taken, refused = "taken", "refused"
+	self := unitask.LocalOwner(os.Geteuid())
+	alice := recorded(t, rt, "alice", record.ViaHTTP)
+	const uri = "unitask://runs/"
+	url := serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
+	const token = "alice-token-0123456789"
+	code, h, _ := send(t, "POST", url+"/mcp", initialize, "Authorization: Bearer "+token)
+	session := h.Get("Mcp-Session-Id")
+	if code != 200 || session == "" {
+		t.Fatal(code, h)
+	}
+	many := make([]string, 1000)
+	for i := range many {
+		many[i] = uri + alice
+	}
+	for _, c := range []struct {
+		name, want string
+		uris       []string
+	}{
+		{"its own run", taken, []string{uri + alice}},
+		{"another caller's run", refused, []string{uri + recorded(t, rt, "bob", record.ViaHTTP)}},
+		{"a run of the server's own user", refused, []string{uri + recorded(t, rt, self, record.ViaMCP)}},
+		{"a run of the command line", refused, []string{uri + recorded(t, rt, self, record.ViaCLI)}},
+		{"its own run and another's", refused, []string{uri + recorded(t, rt, "bob", record.ViaHTTP), uri + alice}},
+		{"a run that is none", refused, []string{uri + "20260101-000000000-aaaaaa"}},
+		{"what is no run", refused, []string{"x:" + strings.Repeat("y", 100_000)}},
+		{"a run's scheme in capitals", refused, []string{"UNITASK://runs/" + alice}},
+		{"a part of a run, which does not change", refused, []string{uri + alice + "/stdout"}},
+		{"an artifact by another spelling", refused, []string{uri + alice + "/artifacts/%61.txt"}},
+		{"a thousand at once", refused, many},
+	} {
+		attack.Check(t, "to be told of "+c.name, c.want, subscription(t, url, token, "", c.uris...))
+		if len(c.uris) < 100 {
+			attack.Check(t, "to be told of "+c.name+", in a session", c.want, subscription(t, url, token, session, c.uris...))
+		}
 	}
 }

@@ -43,24 +43,46 @@ func (s *Server) addResources() {
 	s.sdk.AddReceivingMiddleware(s.listResources, onlyURIs)
 }
 
+// Bounds of URIs in a request.
+const (
+	maxURI           = 8 << 10 // bytes of one: an artifact's path has 1024, three times as many escaped
+	maxSubscriptions = 100     // that one request begins; each is a look at a record
+)
+
 // onlyURIs answers a read or a subscription of what is no URI: other characters than
 // printable ASCII, which the SDK's own answer, quoting them, would make JSON that can't be
 // read of.
 func onlyURIs(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-		uri := ""
+		var uris []string
 		switch p := req.GetParams().(type) {
 		case *sdk.ReadResourceParams:
-			uri = p.URI
+			uris = []string{p.URI}
 		case *sdk.SubscribeParams:
-			uri = p.URI
+			uris = []string{p.URI}
+		case *sdk.SubscriptionsListenParams:
+			if p.Notifications != nil {
+				uris = p.Notifications.ResourceSubscriptions
+			}
 		}
-		if strings.ContainsFunc(uri, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the uri has other characters than printable ASCII: percent-encode them"}
+		if len(uris) > maxSubscriptions {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("a request may subscribe to at most %d resources", maxSubscriptions)}
 		}
-		return next(ctx, method, req)
+		for _, uri := range uris {
+			switch {
+			case len(uri) > maxURI:
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("the uri has more than %d bytes", maxURI)}
+			case strings.ContainsFunc(uri, func(r rune) bool { return r <= ' ' || r > '~' }):
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the uri has other characters than printable ASCII: percent-encode them"}
+			}
+		}
+		return next(context.WithValue(ctx, extraKey{}, req.GetExtra()), method, req)
 	}
 }
+
+// extraKey is where a request's context has what came beside it: the SDK hands a
+// subscription of subscriptions/listen on without that.
+type extraKey struct{}
 
 func (s *Server) read(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	uri, caller := req.Params.URI, s.caller(req.Extra)
@@ -119,11 +141,17 @@ func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceConte
 	return contentsOf(data, "text/plain"), nil
 }
 
-// subscribe lets a caller be told when a run that it may see has ended.
-func (s *Server) subscribe(_ context.Context, req *sdk.SubscribeRequest) error {
-	_, err := s.resource(s.caller(req.Extra), req.Params.URI)
-	if errors.Is(err, record.ErrNotFound) && strings.HasPrefix(req.Params.URI, runsURI) {
-		return sdk.ResourceNotFoundError(req.Params.URI)
+// subscribe lets a caller be told when a run that it may see has ended. Nothing else is
+// ever told of, and nothing else is kept.
+func (s *Server) subscribe(ctx context.Context, req *sdk.SubscribeRequest) error {
+	extra, _ := ctx.Value(extraKey{}).(*sdk.RequestExtra)
+	caller, uri := s.caller(extra), req.Params.URI
+	rec, err := s.rt.Runs().Get(strings.TrimPrefix(uri, runsURI))
+	if err != nil && !errors.Is(err, record.ErrNotFound) {
+		return s.tell(caller, err)
+	}
+	if err != nil || uri != runsURI+rec.ID || !sees(caller)(rec.Owner, rec.Via) {
+		return sdk.ResourceNotFoundError(uri)
 	}
 	return nil
 }
