@@ -344,6 +344,13 @@ func TestAttackJWTs(t *testing.T) {
 		{"a subject with a blank at its end", set("sub", "carol "), "401"},
 		{"a subject of blanks", set("sub", "  "), "401"},
 		{"a subject with an invisible character", set("sub", "car\u200bol"), "401"},
+		{"a second subject, by Unicode's case", set("\u017fub", "root"), "401"},
+		{"a second issuer, by Unicode's case", set("is\u017f", "https://issuer.example"), "401"},
+		{"the only subject in another case", es(func(c map[string]any) { c["Sub"] = c["sub"]; delete(c, "sub") }), "401"},
+		{"the only audience in capitals", es(func(c map[string]any) { c["AUD"] = c["aud"]; delete(c, "aud") }), "401"},
+		{"the only end of it in capitals", es(func(c map[string]any) { c["EXP"] = c["exp"]; delete(c, "exp") }), "401"},
+		{"an nbf in another case", set("Nbf", 0), "401"},
+		{"a claim that begins like one", set("subject", "root"), "200"},
 		{"a token of 20 KiB", set("junk", strings.Repeat("x", 20<<10)), "401"},
 	} {
 		attack.Check(t, "JWT: "+c.name, c.want, status(t, url, "Authorization: Bearer "+c.token))

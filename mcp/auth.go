@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -182,6 +183,9 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 		return nil, fmt.Errorf("%w: it is not signed by a known key of the issuer for this server, or not valid now", auth.ErrInvalidToken)
 	}
 	name, err := issuedName(id.Issuer, id.Subject)
+	if err == nil {
+		err = exactClaims(id)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", auth.ErrInvalidToken, err)
 	}
@@ -190,4 +194,22 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 		info.Extra = map[string]any{shortName: id.Subject}
 	}
 	return info, nil
+}
+
+// exactClaims refuses a token with a claim that only looks like one that was read:
+// encoding/json, by which the verifier reads, takes "Sub" and "\u017fub" for sub, and of
+// two the last. Issuers may let their users name claims of their own.
+func exactClaims(id *oidc.IDToken) error {
+	var members map[string]json.RawMessage
+	if err := id.Claims(&members); err != nil {
+		return err
+	}
+	for name := range members {
+		for _, read := range []string{"iss", "sub", "aud", "exp", "iat", "nbf"} {
+			if name != read && strings.EqualFold(name, read) {
+				return fmt.Errorf("it has a claim %q, which is not %s", name, read)
+			}
+		}
+	}
+	return nil
 }
