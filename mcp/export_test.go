@@ -63,6 +63,8 @@ func Doctor(ctx context.Context, s *Server) (*unitask.Report, error) {
 const (
 	MaxCallerSessions = maxCallerSessions
 	MaxCallerStreams  = maxCallerStreams
+	MaxCallerBodies   = maxCallerBodies
+	BodyBytes         = bodyBytes
 	DoctorFresh       = doctorFresh
 )
 

@@ -225,6 +225,16 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 			sessions.ServeHTTP(w, r)
 			return
 		}
+		announced := r.ContentLength
+		if announced < 0 || announced > bodyBytes {
+			announced = bodyBytes
+		}
+		resize, err := s.visitors.hold(callerOf(r), announced)
+		if err != nil {
+			s.tooMany(w, err)
+			return
+		}
+		defer resize(0)
 		control := http.NewResponseController(w)
 		_ = control.SetReadDeadline(time.Now().Add(bodyTime))
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytes))
@@ -237,6 +247,7 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 			return
 		}
 		_ = control.SetReadDeadline(time.Time{})
+		resize(int64(len(body)))
 		if !json.Valid(body) { // one value, nested no deeper than can be read
 			http.Error(w, "the body is not one JSON value", http.StatusBadRequest)
 			return

@@ -194,6 +194,50 @@ func TestAttackStreams(t *testing.T) {
 	attack.Check(t, "a request after they were closed", "200", until(alice, "200"))
 }
 
+// Large bodies of one caller that take their time do not fill the memory.
+func TestAttackSlowBodies(t *testing.T) {
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})
+	addr := strings.TrimPrefix(url, "http://")
+	begin := func(name, length string) (net.Conn, string) {
+		t.Helper()
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s-token-0123456789\r\nContent-Type: application/json\r\n%s\r\nExpect: 100-continue\r\n\r\n", addr, name, length)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, strings.Fields(line)[1]
+	}
+	const large, chunked, small = "Content-Length: 16777216", "Transfer-Encoding: chunked", "Content-Length: 100"
+	var open []net.Conn
+	for n := range mcp.MaxCallerBodies / mcp.BodyBytes {
+		c, got := begin("alice", map[bool]string{true: large, false: chunked}[n%2 == 0])
+		if got != "100" { // the body is waited for
+			t.Fatal(n, got)
+		}
+		open = append(open, c)
+	}
+	for _, c := range []struct{ who, length, want string }{
+		{"alice", large, "429"}, {"alice", chunked, "429"}, {"alice", "Content-Length: 99999999999", "429"}, {"alice", small, "429"}, {"bob", large, "100"}, {"bob", small, "100"},
+	} {
+		conn, got := begin(c.who, c.length)
+		attack.Check(t, fmt.Sprintf("a body of %s's, %s, beside %d large ones of alice", c.who, c.length, len(open)), c.want, got)
+		conn.Close()
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	got := ""
+	for deadline := time.Now().Add(10 * time.Second); got != "200" && time.Now().Before(deadline); { // the server has seen what was closed
+		got = status(t, url, "Authorization: Bearer alice-token-0123456789")
+	}
+	attack.Check(t, "a request after they were closed", "200", got)
+}
+
 // However often it is called, the doctor does not boot machines all the time.
 func TestAttackDoctor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -10,15 +10,17 @@ import (
 
 // Bounds of what one caller holds over HTTP at once, calls aside: these the queue bounds.
 const (
-	maxCallerSessions = 100    // of older revisions; a client has one, and forgets some that it should have ended
-	maxSessions       = 10_000 // of all callers
-	maxCallerStreams  = 128    // requests under way, event streams among them, beyond the calls that may run and wait
+	maxCallerSessions = 100           // of older revisions; a client has one, and forgets some that it should have ended
+	maxSessions       = 10_000        // of all callers
+	maxCallerBodies   = 8 * bodyBytes // bytes of requests, which are in memory until they are answered
+	maxCallerStreams  = 128           // requests under way, event streams among them, beyond the calls that may run and wait
 )
 
 // visitors are what callers hold over HTTP.
 type visitors struct {
 	mu       sync.Mutex
 	requests map[string]int    // under way, by caller
+	bodies   map[string]int64  // their bytes, by caller
 	sessions map[string]string // the caller of each session
 	begins   map[string]int    // sessions that are being made, by caller
 	all      int               // of these
@@ -71,6 +73,28 @@ func (v *visitors) leave(caller string) {
 	if v.requests[caller]--; v.requests[caller] == 0 {
 		delete(v.requests, caller)
 	}
+}
+
+// hold makes room for the bytes of a caller's request. resize is told how many they are in
+// the end, and 0 when the request is over.
+func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.bodies == nil {
+		v.bodies = map[string]int64{}
+	}
+	if v.bodies[caller]+bytes > maxCallerBodies {
+		return nil, &LimitError{"caller-bodies", maxCallerBodies, fmt.Sprintf("your requests under way have %d bytes, and %d is the bound: wait for one", v.bodies[caller], maxCallerBodies)}
+	}
+	v.bodies[caller] += bytes
+	return func(now int64) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if v.bodies[caller] += now - bytes; v.bodies[caller] == 0 {
+			delete(v.bodies, caller)
+		}
+		bytes = now
+	}, nil
 }
 
 // newSession makes room for a session of a caller; began is told its id, "" if none came
