@@ -167,7 +167,7 @@ func barred(name string) string {
 		switch {
 		case strings.HasPrefix(seen, "."):
 			return "a name that begins with a dot is not copied"
-		case shortName(seen): // GIT~1 is .git
+		case shortName(strings.TrimRight(seen, ". ")): // GIT~1 is .git, and so is "GIT~1.....": what ends a name there is dropped
 			return "a name of the form NAME~1, which FAT and NTFS give to other files too, is not copied"
 		}
 	}
