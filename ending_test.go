@@ -96,3 +96,46 @@ func TestAttackForgedExit(t *testing.T) {
 		})
 	}
 }
+
+// A guest that never comes to the end of its artifacts has what is left of its time, and
+// the grace. The file is a hole as large as may come back, of which a machine sends some
+// tens of MiB in a second.
+func TestAttackEndlessArtifacts(t *testing.T) {
+	needVM(t)
+	if unitask.CollectGrace != 15*time.Second {
+		t.Error("docs say 15 s")
+	}
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			slot(t)
+			rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rt.Close()
+			const limit, grace = 2 * time.Second, time.Second
+			unitask.SetGrace(rt, grace)
+			began := time.Time{}
+			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: limit, MaxArtifacts: 4 << 30,
+				Code: `require("fs").writeFileSync("/out/a", "a"); require("fs").ftruncateSync(require("fs").openSync("/out/big", "w"), 4e9); console.log("ready")`},
+				unitask.IO{Events: func(e unitask.Event) {
+					if e.Kind == unitask.EventStarted {
+						began = time.Now()
+					}
+				}})
+			took := time.Since(began)
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused := ""
+			for _, r := range res.ArtifactsRefused {
+				refused += r.Path + " "
+			}
+			got := fmt.Sprintf("%s, not taken: %s", res.Outcome, refused)
+			if took < limit || took > limit+grace+2*time.Second { // and the machine's end
+				got += fmt.Sprintf("after %s", took)
+			}
+			attack.Check(t, "artifacts without end, on "+string(kernel), "exited, not taken: big /out ", got)
+		})
+	}
+}

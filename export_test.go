@@ -3,6 +3,7 @@ package unitask
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
@@ -54,6 +55,12 @@ func PanicOnOOM(rt *Runtime) {
 	arg := func(memoryMB int) string { return node.HeapArg(memoryMB) + " sysctl.vm.panic_on_oom=1" }
 	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Program: machine.Program{Arg: arg, Rehearsal: node.Rehearsal}})
 }
+
+// SetGrace puts another time in for collectGrace.
+func SetGrace(rt *Runtime, grace time.Duration) { rt.grace = grace }
+
+// CollectGrace is what it is otherwise.
+const CollectGrace = collectGrace
 
 // Settle waits for what a runtime does in the background.
 func Settle(ctx context.Context, rt *Runtime) { rt.source.Settle(ctx) }

@@ -310,7 +310,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		}
 	}
 	if err == nil && end.Out && eff.MaxArtifacts > 0 {
-		err = collect(ctx, started.Add(limit+collectGrace), conn, rec.Artifacts(eff.MaxArtifacts, redactor), res)
+		err = collect(ctx, started.Add(limit+rt.grace), conn, rec.Artifacts(eff.MaxArtifacts, redactor), res)
 	}
 	m.Close() // the machine is gone before anything is said of its end
 	lacks := m.Lacks()

@@ -31,6 +31,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
@@ -120,6 +121,7 @@ type Runtime struct {
 	images *image.Store
 	runs   *record.Store
 	source *machine.Source
+	grace  time.Duration // collectGrace; tests shorten it
 
 	mu     sync.Mutex
 	closed bool
@@ -189,6 +191,7 @@ func Open(opts Options) (*Runtime, error) {
 		images: images,
 		runs:   record.Open(filepath.Join(opts.Home, "runs")),
 		source: machine.Open(from),
+		grace:  collectGrace,
 	}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
