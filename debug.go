@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
@@ -68,14 +69,18 @@ const maxAttached = 8
 // attachable lets processes of the same user join a run's machine over a socket in its
 // record's folder, which speaks QMP (vmm.Relay), until detach is called. A machine that
 // no socket can be had for runs all the same. release ends one that is kept.
-func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool, release func() error) (detach func()) {
+func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool, redactor *record.Redactor, release func() error) (detach func()) {
 	none := func() {}
 	l, err := listenIn(rec.Dir(), debugSocket)
 	if err != nil {
 		return none
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	relay := vmm.Relay{Monitor: m.Monitor, Release: release, Grant: func(want vmm.Access, args json.RawMessage) error {
+	connections := func() json.RawMessage {
+		list, _ := clean(redactor, m.Connections())
+		return list
+	}
+	relay := vmm.Relay{Monitor: m.Monitor, Release: release, Connections: connections, Grant: func(want vmm.Access, args json.RawMessage) error {
 		var how struct {
 			WithSecrets bool `json:"withSecrets"`
 		}
@@ -196,6 +201,44 @@ func (rt *Runtime) Attach(ctx context.Context, id string, access vmm.Access, wit
 		return nil, nil, fmt.Errorf("attach to %s: %w", id, err)
 	}
 	return monitor, rec, nil
+}
+
+// NetworkView is what a run's network may do and does.
+type NetworkView struct {
+	Rules       NetworkRules        `json:"rules"`
+	Connections []netstack.Decision `json:"connections"` // open now, the oldest first
+	Decisions   []json.RawMessage   `json:"decisions"`   // the last lines of the netlog
+}
+
+// NetworkRules are what of a run's policy its network follows.
+type NetworkRules struct {
+	AllowNet       []policy.NetRule `json:"allowNet"`
+	AllowNetAny    bool             `json:"allowNetAny"`
+	AllowTCP       []policy.TCPRule `json:"allowTcp"`
+	MaxConnections int              `json:"maxConnections"`
+	MaxUpload      int64            `json:"maxUploadBytes"`
+	MaxDownload    int64            `json:"maxDownloadBytes"`
+}
+
+// viewedDecisions is how many of a netlog's last lines a view has.
+const viewedDecisions = 20
+
+// NetworkView is the view of a run that runs now, with the connections that its machine
+// has (machine.Machine.Connections, or Connections where it was joined).
+func (rt *Runtime) NetworkView(id string, connections []netstack.Decision) (*NetworkView, error) {
+	all, err := rt.Inspect(id, 0)
+	if err != nil {
+		return nil, err
+	}
+	view := &NetworkView{Connections: connections, Decisions: all.Netlog[max(0, len(all.Netlog)-viewedDecisions):]}
+	return view, json.Unmarshal(all.Record.Effective, &view.Rules)
+}
+
+// Connections are those of the machine that a monitor has joined (Runtime.Attach).
+func Connections(ctx context.Context, monitor *vmm.Monitor) (list []netstack.Decision, err error) {
+	timed, cancel := context.WithTimeout(ctx, attachPatience)
+	defer cancel()
+	return list, monitor.Do(timed, "unitask-connections", nil, &list)
 }
 
 // Release ends a machine that is kept after a crash (Keep), which the monitor has joined

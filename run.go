@@ -224,7 +224,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		if !code.attachable {
 			return func() {}, nil
 		}
-		return rt.attachable(rec, m, len(code.secrets) > 0, kept.release), nil
+		return rt.attachable(rec, m, len(code.secrets) > 0, redactor, kept.release), nil
 	}
 	switch {
 	case code.debug != nil:

@@ -52,6 +52,7 @@ func (f *debugFlags) add(a *app, cmd *cobra.Command) {
 
 func (a *app) debugRun() *cobra.Command {
 	var f debugFlags
+	var recording string
 	cmd := &cobra.Command{
 		Use:   "run (FILE | --code STRING) [flags] [-- ARG...]",
 		Short: "Boot a machine for a run, stopped, and open a console on it",
@@ -61,10 +62,18 @@ you say cont, with no time limit, and the machine ends with the console.`,
 		Example: `  unitask debug run --kernel linux --code 'console.log(1)'
   unitask debug run --gdb --code-file ./crash.js`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.debugged(cmd, args, f, a.converse)
+			return a.debugged(cmd, args, f, func(ctx context.Context, c *debug.Console) error {
+				if recording != "" {
+					if err := c.StartRecording(recording); err != nil {
+						return usage(err)
+					}
+				}
+				return a.converse(ctx, c)
+			})
 		},
 	}
 	f.add(a, cmd)
+	cmd.Flags().StringVar(&recording, "record", "", "write what is typed into this new file, as a script for debug script")
 	return cmd
 }
 
@@ -202,7 +211,14 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 	}
 	c := debug.New(debug.Config{
 		Monitor: func() *vmm.Monitor { return monitor },
-		Net:     func() (string, error) { return netTail(rt, rec.ID) },
+		Net: func(ctx context.Context) (any, error) {
+			connections, err := unitask.Connections(ctx, monitor)
+			if err != nil {
+				return nil, err
+			}
+			return rt.NetworkView(rec.ID, connections)
+		},
+		Record: newRecording,
 		Dump: func(ctx context.Context, file string) (int64, error) {
 			return dump(ctx, monitor, rec.Machine.MemoryMB, file)
 		},
@@ -285,7 +301,8 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 	}
 	cfg := debug.Config{
 		Monitor: m.Monitor, Snapshot: d.Snapshot, Restore: d.Restore, Symbols: symbols, GDB: gdb.dial,
-		Net: func() (string, error) { return netTail(rt, id) },
+		Net:    func(context.Context) (any, error) { return rt.NetworkView(id, m.Connections()) },
+		Record: newRecording,
 		Dump: func(ctx context.Context, file string) (int64, error) {
 			return dump(ctx, m.Monitor(), m.Spec.MemoryMB, file)
 		},
@@ -357,23 +374,9 @@ type writerFunc func([]byte) (int, error)
 
 func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 
-// netDecisions is how many of a run's last network decisions are shown.
-const netDecisions = 20
-
-// netTail is what a run's network may do, and its last decisions.
-func netTail(rt *unitask.Runtime, id string) (string, error) {
-	all, err := rt.Inspect(id, 0)
-	if err != nil {
-		return "", err
-	}
-	var out strings.Builder
-	fmt.Fprintf(&out, "rules: %s\n", oneLine(all.Record.Effective))
-	log := all.Netlog[max(0, len(all.Netlog)-netDecisions):]
-	for _, d := range log {
-		text, _ := json.Marshal(d)
-		fmt.Fprintf(&out, "%s\n", text)
-	}
-	return strings.TrimRight(out.String(), "\n"), nil
+// newRecording is a new file for a session's script.
+func newRecording(name string) (io.WriteCloser, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 // script runs a file's commands; each result is a line of JSON.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"regexp"
 	"slices"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/unitask/unitask/vmm"
 )
@@ -28,8 +31,10 @@ type Config struct {
 	GDB func() (net.Conn, error)
 	// Snapshot and Restore keep the machine and bring it back, by name.
 	Snapshot, Restore func(ctx context.Context, name string) error
-	// Net says what the machine's network does, for people.
-	Net func() (string, error)
+	// Net says what the machine's network may do and does, as a value for JSON.
+	Net func(ctx context.Context) (any, error)
+	// Record makes a new file for a session's script.
+	Record func(file string) (io.WriteCloser, error)
 	// Dump writes the machine's memory to a file.
 	Dump func(ctx context.Context, file string) (int64, error)
 	// Symbols are the kernel's; nil where it has none.
@@ -54,6 +59,7 @@ type Console struct {
 	gone    bool         // QEMU is
 	ended   string       // how the run ended, "" while it goes on
 	quit    bool         // ErrQuit was returned
+	script  *recording   // nil where none is made
 	group   sync.WaitGroup
 }
 
@@ -67,9 +73,14 @@ type watched struct {
 const (
 	maxWatched = 1 << 20
 	maxEvents  = 1024
-	maxMemory  = 64 << 10 // bytes of one mem
-	maxFrames  = 64
-	patience   = 30 * time.Second // for a reply of QEMU's
+	// Of events that QEMU, which may be hostile, sends: so many are shown a second, and so
+	// many bytes of each.
+	shownEvents  = 50
+	maxEventName = 80
+	maxEventText = 4 << 10
+	maxMemory    = 64 << 10 // bytes of one mem
+	maxFrames    = 64
+	patience     = 30 * time.Second // for a reply of QEMU's
 )
 
 // ErrQuit says that the console is to be left.
@@ -109,13 +120,23 @@ func (c *Console) watch(ctx context.Context) error {
 	}
 	c.watched = m
 	c.group.Go(func() {
+		shown, more := rate.NewLimiter(shownEvents, shownEvents), 0
 		for e := range events {
 			data, _ := json.Marshal(e.Data)
 			c.note(func() {
-				if c.events = append(c.events, e.Event); len(c.events) > maxEvents {
+				name := clip(e.Event, maxEventName)
+				if c.events = append(c.events, name); len(c.events) > maxEvents {
 					c.events = c.events[1:]
 				}
-				c.Show("event", e.Event+" "+string(data))
+				if !shown.Allow() {
+					more++
+					return
+				}
+				if more > 0 {
+					c.Show("event", fmt.Sprintf("(%d more, too fast to be shown)", more))
+					more = 0
+				}
+				c.Show("event", name+" "+clip(string(data), maxEventText))
 			})
 		}
 		if m == c.Monitor() {
@@ -172,6 +193,7 @@ func (c *Console) Ended(how string) {
 // Wait waits for what New's and Open's goroutines do; the monitor must have ended.
 func (c *Console) Wait() {
 	c.forget()
+	c.stopRecording()
 	c.group.Wait()
 }
 
@@ -207,12 +229,13 @@ func verbTable() []verb {
 		{"mem", "ADDRESS LENGTH", "the guest's memory, as its kernel sees it now", (*Console).mem},
 		{"bt", "", "where the processor is, and what called it", (*Console).backtrace},
 		{"devices", "", "the machine's devices", hmp("info qtree")},
-		{"net", "", "the network's rules, connections and last decisions", (*Console).network},
+		{"net", "", "the network's rules, open connections and last decisions", (*Console).network},
 		{"snapshot", "NAME", "stop the machine and keep what it is", (*Console).snapshot},
 		{"restore", "NAME", "make it again what it was then, stopped", (*Console).restore},
 		{"dump", "FILE", "write the guest's memory as an ELF core", (*Console).dump},
 		{"hmp", "TEXT", "a command of QEMU's human monitor", (*Console).hmp},
 		{"wait", "serial|stdout|stderr TEXT [TIME] | event NAME [TIME] | stopped [TIME] | end [TIME]", "until it comes (10s)", (*Console).wait},
+		{"record", "[FILE]", "write what is typed from now on into a new file, as a script; without FILE, no more", (*Console).record},
 		{"quit", "", "leave; a machine that this console started, or that is kept after a crash, ends", (*Console).leave},
 	}
 }
@@ -224,6 +247,13 @@ func (c *Console) leave(context.Context, []string) (any, error) {
 
 // Do runs one line and returns its result: a string for people, or what QMP returned.
 func (c *Console) Do(ctx context.Context, line string) (any, error) {
+	if c.script == nil {
+		return c.do(ctx, line)
+	}
+	return c.recorded(ctx, line)
+}
+
+func (c *Console) do(ctx context.Context, line string) (any, error) {
 	line = strings.TrimSpace(line)
 	if line == "" {
 		return nil, nil
@@ -617,11 +647,16 @@ func le64(p []byte) (v uint64) {
 	return v
 }
 
-func (c *Console) network(context.Context, []string) (any, error) {
+func (c *Console) network(ctx context.Context, _ []string) (any, error) {
 	if c.Net == nil {
 		return nil, errors.New("this machine's network is not known here")
 	}
-	return c.Net()
+	view, err := c.Net(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(view)
+	return json.RawMessage(text), err
 }
 
 func (c *Console) snapshot(ctx context.Context, args []string) (any, error) {
@@ -740,10 +775,13 @@ func (c *Console) wait(ctx context.Context, args []string) (any, error) {
 	defer cancel()
 	for {
 		c.mu.Lock()
-		done, changed := come(), c.changed
+		done, changed, never := come(), c.changed, c.never(args[0])
 		c.mu.Unlock()
 		if done {
 			return "", nil
+		}
+		if never != "" {
+			return nil, fmt.Errorf("wait %s: it will not come: %s", strings.Join(args[:need], " "), never)
 		}
 		select {
 		case <-changed:
@@ -751,6 +789,19 @@ func (c *Console) wait(ctx context.Context, args []string) (any, error) {
 			return nil, fmt.Errorf("wait %s: not within %s", strings.Join(args[:need], " "), limit)
 		}
 	}
+}
+
+// never says why what a wait is for can't come any more, "" where it may. mu is held.
+func (c *Console) never(what string) string {
+	switch {
+	case what == "end":
+		return ""
+	case c.ended != "":
+		return "the run is over: " + c.ended
+	case what == "event" && c.gone:
+		return "QEMU is gone"
+	}
+	return ""
 }
 
 // changes waits until an event of that name comes or QEMU goes; false says that ctx

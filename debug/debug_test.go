@@ -188,7 +188,7 @@ wait end
 		"assert .a":                                "line 1",
 		"query-status\nassert empty":               "no result",
 		"nonsense":                                 "no command",
-		"wait stdout one 1ms":                      "not within", // it was waited for twice
+		"wait stdout one 1h":                       "will not come", // it was waited for twice, and the run is over
 		"query-status\nassert (.n | range(10000))": "assert",
 	} {
 		err := c.Script(t.Context(), strings.NewReader(script), func(Line) {})

@@ -40,10 +40,11 @@ func (s *stub) read() {
 		if b != '$' {
 			continue
 		}
-		body, err := r.ReadString('#')
-		if err != nil || len(body) > maxPacket {
+		packet, err := r.ReadSlice('#') // of the buffer's size at most
+		if err != nil {
 			return
 		}
+		body := string(packet)
 		if _, err := r.Discard(2); err != nil { // the checksum: the socket loses nothing
 			return
 		}

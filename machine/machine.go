@@ -138,6 +138,9 @@ func (m *Machine) Jail() vmm.Jail { return m.qemu().Jail }
 // Drops counts, by kind, what the guest's network dropped.
 func (m *Machine) Drops() map[netstack.Drop]uint64 { return m.network.Stats() }
 
+// Connections are those that the guest has open to the outside now.
+func (m *Machine) Connections() []netstack.Decision { return m.network.Connections() }
+
 // Deadlines of the conversation with a guest.
 const (
 	// connectDeadline bounds the seed, the dial and the start of the code.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,6 +44,33 @@ type forwarder struct {
 	mu     sync.Mutex
 	closed bool
 	flows  sync.WaitGroup
+	live   map[*flow]Decision // the open ones, as they began
+}
+
+// connections are the flows that are open, the oldest first.
+func (f *forwarder) connections() []Decision {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := make([]Decision, 0, len(f.live))
+	for fl, d := range f.live {
+		d.BytesUp, d.BytesDown, d.DurationMs = fl.up.Load(), fl.down.Load(), time.Since(d.Time).Milliseconds()
+		list = append(list, d)
+	}
+	slices.SortFunc(list, func(a, b Decision) int { return a.Time.Compare(b.Time) })
+	return list
+}
+
+// lives notes that a flow is open, until the returned function is called.
+func (f *forwarder) lives(fl *flow, d Decision) (ended func()) {
+	d.Verdict = Allowed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.live[fl] = d
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.live, fl)
+	}
 }
 
 // enter counts a flow, unless the network is cut or closed.
@@ -107,6 +135,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	defer f.open.Add(-1)
 	begin := time.Now()
+	d.Time = begin
 	upstream, dialled, err := f.upstream.dial(f.ctx, t, rule.rule)
 	d.Dialled = dialled
 	if err != nil {
@@ -125,11 +154,13 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	r.Complete(false)
 	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, begun: make(chan struct{})}
+	ended := f.lives(fl, d)
 	if f.broker != nil && !rule.rule.Raw && f.broker.Concerns(t.name) {
 		err = fl.runBroker()
 	} else {
 		err = fl.run()
 	}
+	ended()
 	var refused *refusal
 	if d.Verdict = Allowed; errors.As(err, &refused) {
 		d.Verdict, d.Reason = Denied, refused.reason

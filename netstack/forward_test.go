@@ -690,6 +690,35 @@ func TestForwardRaw(t *testing.T) {
 	}
 }
 
+// What is open is listed with what it has carried so far, and no longer once it has ended.
+func TestConnections(t *testing.T) {
+	echo := echoServer(t)
+	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}}, servers: map[string]string{"10.0.0.5:5432": echo}}
+	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true}}})
+	if list := g.log.n.Connections(); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+	conn, err := g.dial("db.internal", 5432)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "12345"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	list := g.log.n.Connections()
+	if len(list) != 1 || list[0].Name != "db.internal" || list[0].Rule != "tcp db" || list[0].BytesUp != 5 || list[0].BytesDown != 5 || list[0].Verdict != Allowed || list[0].Time.IsZero() {
+		t.Errorf("%+v", list)
+	}
+	g.log.n.Cut()
+	if list := g.log.n.Connections(); len(list) != 0 {
+		t.Errorf("after the cut %+v", list)
+	}
+}
+
 // What upstream does is what the guest sees: refusal, no answer, reset, and none of
 // it before the guest's handshake is answered.
 func TestForwardFailures(t *testing.T) {

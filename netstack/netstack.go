@@ -166,7 +166,7 @@ func New(cfg Config) (*Network, error) {
 		guest:   theirs,
 	}
 	n.forward = &forwarder{filter: filter{append([]Rule(nil), cfg.Rules...)}, names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker,
-		limits: cfg.Limits.withDefaults(), log: n.log}
+		limits: cfg.Limits.withDefaults(), log: n.log, live: map[*flow]Decision{}}
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
 	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
@@ -349,6 +349,10 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 // conversation with the guest (DialGuest, datagrams) goes on. When Cut returns, no
 // byte of the guest's goes anywhere any more. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
+
+// Connections are those that the guest has open now, the oldest first, with what they
+// have carried so far.
+func (n *Network) Connections() []Decision { return n.forward.connections() }
 
 // Stats returns what was dropped, by kind.
 func (n *Network) Stats() map[Drop]uint64 { return n.log.counts() }

@@ -54,7 +54,8 @@ var _ qmp.Monitor = (*Monitor)(nil)
 // QEMU that was broken out of must not fill our memory.
 const (
 	maxQMPReply  = 4 << 20
-	maxQMPReason = 1 << 10 // of a refusal: it goes into errors and records
+	maxQMPEvent  = 64 << 10 // QEMU's have some hundred bytes; a longer one is dropped
+	maxQMPReason = 1 << 10  // of a refusal: it goes into errors and records
 	eventBacklog = 64
 )
 
@@ -222,6 +223,9 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 	if !stop() && err != nil {
 		err = context.Cause(ctx)
 	}
+	if ended := m.readError(); err != nil && ended != nil {
+		err = ended
+	}
 	if err != nil {
 		return nil, fmt.Errorf("QMP %s: %w", name, err)
 	}
@@ -329,6 +333,9 @@ func (m *Monitor) read() {
 	}
 	m.mu.Unlock()
 	close(m.done)
+	if !errors.Is(err, errDetached) {
+		_ = m.conn.SetWriteDeadline(time.Unix(1, 0)) // a QEMU that reads no more must block nobody
+	}
 }
 
 func (m *Monitor) readAll() error {
@@ -405,7 +412,7 @@ func (m *Monitor) dispatch(msg *message, line []byte) {
 		}
 	case msg.Event != "":
 		var ev qmp.Event
-		if json.Unmarshal(line, &ev) != nil {
+		if len(line) > maxQMPEvent || json.Unmarshal(line, &ev) != nil {
 			return
 		}
 		for ch := range m.subs {

@@ -25,7 +25,7 @@ const (
 )
 
 // Relay serves QMP to others over the monitor of a machine, with less than all of its
-// commands. Any QMP client can speak with it; two commands are its own:
+// commands. Any QMP client can speak with it; three commands are its own:
 //
 //	{"execute": "unitask-access", "arguments": {"access": "write"}}
 //
@@ -34,6 +34,10 @@ const (
 //	{"execute": "unitask-release"}
 //
 // ends a machine that is kept after a crash, which any peer may: it is of its user's.
+//
+//	{"execute": "unitask-connections"}
+//
+// returns what the guest has open to the outside.
 type Relay struct {
 	// Monitor is the machine's, of now.
 	Monitor func() *Monitor
@@ -41,6 +45,8 @@ type Relay struct {
 	Grant func(Access, json.RawMessage) error
 	// Release ends a machine that is kept after a crash; nil where none is.
 	Release func() error
+	// Connections are the guest's to the outside, as JSON; nil where they are not known.
+	Connections func() json.RawMessage
 }
 
 // Bounds of a relay's connection.
@@ -178,6 +184,11 @@ func (c *relayed) execute(ctx context.Context, in *rightsReader, name string, ar
 			return nil, errors.New("unitask-release: this machine is not kept")
 		}
 		return empty, c.Release()
+	case "unitask-connections":
+		if c.Connections == nil {
+			return nil, errors.New("unitask-connections: this machine's network is not known here")
+		}
+		return c.Connections(), nil
 	}
 	if err := c.access.allows(name, args); err != nil {
 		return nil, err
