@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -31,6 +32,7 @@ type program struct {
 	nodeArgs    []string
 	ownProcess  string // the argument or variable that only a fresh process can heed, or ""
 	env         map[string]string
+	terminal    *Terminal
 	arch        image.Arch
 	ca          string
 	secrets     map[string]string
@@ -189,6 +191,11 @@ func (p *program) put(ctx context.Context, conn *guest.Conn) error {
 	}
 	env := maps.Clone(p.env)
 	maps.Copy(env, p.secrets)
+	if p.terminal != nil {
+		if err := conn.Terminal(p.terminal.Size, p.terminal.Resized); err != nil {
+			return err
+		}
+	}
 	if p.ownProcess != "" {
 		args, variables := node.Process(p.nodeArgs, env)
 		if err := conn.Process(guest.Process{Dir: p.dir, Args: args, Env: variables}); err != nil {
@@ -213,10 +220,32 @@ func (p *program) processError(reason string) error {
 	return &policy.FieldError{Field: field, Value: p.ownProcess, Reason: reason}
 }
 
+// on gives the code what only its streams ask for: a terminal, colours.
+func (p *program) on(streams IO) {
+	if t := streams.Terminal; t != nil {
+		p.terminal, p.fresh = t, true
+		if _, given := p.env["TERM"]; !given {
+			p.env["TERM"] = cmp.Or(t.Name, "xterm-256color")
+		}
+		return
+	}
+	for _, name := range []string{"FORCE_COLOR", "NO_COLOR", "NODE_DISABLE_COLORS"} {
+		if _, given := p.env[name]; given {
+			return
+		}
+	}
+	if streams.Colors != "" {
+		p.env["FORCE_COLOR"] = streams.Colors
+	}
+}
+
 // kernel is the kernel of the run, where k is granted, "" for any.
 func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 	if p.ownProcess != "" && k != "" && k != image.Linux {
 		return k, p.processError("Node reads it when it starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
+	}
+	if p.terminal != nil && k != "" && k != image.Linux {
+		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has no terminals: use linux"}
 	}
 	return freshKernel(k, p.fresh)
 }

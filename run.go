@@ -80,6 +80,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	if len(req.Secrets) > 0 && streams.Capture != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
 	}
+	code.on(streams)
 	defer code.inputs.Close()
 	asked, eff, denials, err := req.resolve(caller.Ceiling, &code.inputs)
 	if err != nil {

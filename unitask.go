@@ -33,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
@@ -48,6 +49,12 @@ type IO struct {
 	// Stdout and Stderr receive the streams while the code runs. Where one is
 	// nil, the stream is collected in the Result instead.
 	Stdout, Stderr io.Writer
+	// Terminal, if not nil, is a terminal that the code gets in the place of its streams:
+	// Stdin is what is typed on it, all that it shows goes to Stdout. It takes the linux
+	// kernel and a fresh process, and does not come back with a replay.
+	Terminal *Terminal
+	// Colors is FORCE_COLOR for code whose Env says nothing of colours; "" is none.
+	Colors string
 	// Capture, if not nil, receives a pcap of the guest's network.
 	Capture io.Writer
 	// Out, if not "", is a folder of the host, which exists, that artifacts are copied
@@ -63,6 +70,18 @@ type IO struct {
 	// which holds the run up.
 	Events func(Event)
 }
+
+// Terminal is what code is told of its terminal.
+type Terminal struct {
+	// Name is TERM's value, if the Env has none; "" is xterm-256color.
+	Name string
+	Size TerminalSize
+	// Resized, if not nil, has each later size.
+	Resized <-chan TerminalSize
+}
+
+// TerminalSize is in characters.
+type TerminalSize = guest.Size
 
 // Options say where and how to run; the zero value will do.
 type Options struct {

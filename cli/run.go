@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type runFlags struct {
 	ca, pcap, policy, replay, owner, out string
 	json, cold, fresh, outReplace, raw   bool
 	keep, withSecrets                    bool
+	tty, input                           bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -66,6 +68,8 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
 	fl.BoolVar(&f.withSecrets, "with-secrets", false, "with --keep-on-crash: allow --secret, which a debugger can read")
 	fl.BoolVar(&f.raw, "raw", false, "send a terminal what the code prints as it is; else control sequences, colours aside, are shown")
+	fl.BoolVarP(&f.tty, "tty", "t", false, "give the code a terminal like this one: colours, size, raw input with -i (linux)")
+	fl.BoolVarP(&f.input, "interactive", "i", false, "standard input reaches the code also where it is a terminal")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	return cmd
 }
@@ -220,9 +224,13 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		streams.Stdin = a.std.Stdin
 	}
 	if !f.json {
-		stdout, stderr := output(a.std.Stdout, f.raw), output(a.std.Stderr, f.raw)
+		stdout, stderr := output(a.std.Stdout, f.raw, f.tty), output(a.std.Stderr, f.raw, f.tty)
 		ended = func() error { return errors.Join(stdout.Close(), stderr.Close()) }
 		streams.Stdout, streams.Stderr = stdout, stderr
+		streams.Colors = colors(a.std.Stdout, os.Getenv)
+	}
+	if f.json && (f.tty || f.input) || codeOnStdin && f.input {
+		return a.failedJSON(f.json, usage(errors.New("-t and -i go neither with --json nor with code on standard input")))
 	}
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
@@ -247,7 +255,14 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	if f.keep {
 		streams.Keep = &unitask.Keep{WithSecrets: f.withSecrets}
 	}
-	res, err := rt.RunFor(cmd.Context(), unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams)
+	ctx, stop := context.WithCancelCause(cmd.Context())
+	defer stop(nil)
+	restore, err := a.interactive(f, &streams, stop)
+	if err != nil {
+		return err
+	}
+	res, err := rt.RunFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams)
+	restore()
 	if f.replay == "" {
 		err = asFlags(cmd, err)
 	}
@@ -279,7 +294,7 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Name {
-		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace", "raw", "keep-on-crash", "with-secrets":
+		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace", "raw", "keep-on-crash", "with-secrets", "tty", "interactive":
 		default:
 			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
 		}
@@ -332,10 +347,11 @@ func (a *app) warmLater(home string, sh unitask.Shape) {
 }
 
 // output is one of our streams for what the code prints: a terminal is shown control
-// sequences and does not get them, unless raw says so.
-func output(to io.Writer, raw bool) io.WriteCloser {
+// sequences and does not get them, unless raw says so; with tty, of the code's terminal,
+// those that move and erase.
+func output(to io.Writer, raw, tty bool) io.WriteCloser {
 	if !raw && isTerminal(to) {
-		return &terminal{w: to}
+		return &terminal{w: to, moves: tty}
 	}
 	return asItIs{to}
 }

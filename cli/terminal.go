@@ -17,6 +17,7 @@ import (
 // terminal shows the control characters of what is written to it. Close it.
 type terminal struct {
 	w        io.Writer
+	moves    bool   // sequences that move the cursor and erase pass too: the code has this terminal
 	held     []byte // the beginning of a sequence or a character
 	coloured bool   // and not reset by us
 	out      []byte
@@ -70,6 +71,18 @@ func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 	case c == '\n' || c == '\r' || c == '\t':
 		t.out = append(t.out, c)
 		return 1, true
+	case t.moves && (c == '\a' || c == '\b' || c == 0x0e || c == 0x0f):
+		t.out = append(t.out, c)
+		return 1, true
+	case c == 0x1b && t.moves:
+		n, is := move(text)
+		if n == 0 && !last {
+			return 0, false
+		}
+		if is {
+			t.out, t.coloured = append(t.out, text[:n]...), true
+			return n, true
+		}
 	case c == 0x1b:
 		n, is := colour(text)
 		if n == 0 && !last {
@@ -104,6 +117,44 @@ func colour(text []byte) (n int, is bool) {
 		case c == 'm':
 			return i + 1, true
 		case i == maxColour || (c < '0' || c > '9') && c != ';' && c != ':':
+			return 1, false
+		}
+	}
+	return 0, false
+}
+
+// Final bytes of control sequences that a program's own terminal needs: they move the
+// cursor, erase, scroll, insert, delete, set modes and colours. What makes a terminal
+// answer (c, n, q, t, x, y), as if somebody typed, is not among them, nor is what has no
+// bound: titles, the clipboard.
+const (
+	movesFinal   = "@ABCDEFGHIJKLMPSTXZ`abdefghlmrsu"
+	movesPrivate = "hlJK"      // of a sequence that begins with ?
+	movesPlain   = "78=>DEHMc" // after an escape, without a bracket
+	maxMove      = 64          // bytes of a sequence
+)
+
+// move says whether a text begins with such a sequence, and how long that is; 0 is that
+// more is needed to tell.
+func move(text []byte) (n int, is bool) {
+	for i, c := range text {
+		switch {
+		case i == 0:
+		case i == 1 && strings.IndexByte(movesPlain, c) >= 0:
+			return 2, true
+		case i == 1 && (c == '(' || c == ')'): // a character set: B, 0
+		case i == 1 && c != '[':
+			return 1, false
+		case i == 2 && text[1] != '[':
+			return 3, c == 'B' || c == '0'
+		case i > 1 && c >= 0x40 && c <= 0x7e:
+			finals := movesFinal
+			if text[2] == '?' {
+				finals = movesPrivate
+			}
+			return i + 1, strings.IndexByte(finals, c) >= 0
+		case i > 1 && (c == '?' && i == 2 || c >= '0' && c <= ';') && i < maxMove:
+		case i > 1:
 			return 1, false
 		}
 	}

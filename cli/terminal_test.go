@@ -3,9 +3,13 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/iotest"
+	"time"
 
 	"github.com/unitask/unitask/internal/attack"
 )
@@ -122,4 +126,55 @@ func FuzzTerminal(f *testing.F) {
 			rest = rest[i+n:]
 		}
 	})
+}
+
+// Code with a terminal moves the cursor and erases; it sets nothing else and asks for no
+// answers.
+func TestAttackTerminalMoves(t *testing.T) {
+	for text, want := range map[string]string{
+		"\x1b[2J\x1b[1;1H\x1b[?25l\x1b[31mx\x1b[K\b\a\x1b7\x1b8\x1b(B\x1bM": "same",
+		"\x1b]52;c;eA==\a":                      `\x1b]52;c;eA==` + "\a",
+		"\x1b]0;title\x1b\\":                    `\x1b]0;title\x1b\`,
+		"\x1bPq\x1b\\":                          `\x1bPq\x1b\`,
+		"\x1b[6n\x1b[c\x1b[>c":                  `\x1b[6n\x1b[c\x1b[>c`,
+		"\x1b[?1;1;0S\x1b[5i":                   `\x1b[?1;1;0S\x1b[5i`,
+		"\x1b[21t\x1b[?1$p":                     `\x1b[21t\x1b[?1$p`,
+		"\x1b[?u\x1b[u":                         `\x1b[?u` + "\x1b[u",
+		"\u009b2J":                              `\u009b2J`,
+		"\x1b[" + strings.Repeat("1", 70) + "J": `\x1b[` + strings.Repeat("1", 70) + "J",
+		"\x1b(\x1b]x":                           `\x1b(\x1b]x`,
+	} {
+		if want == "same" {
+			want = text
+		}
+		for _, at := range []int{len(text), 1, len(text) / 2} { // split over writes
+			var out strings.Builder
+			term := &terminal{w: &out, moves: true}
+			for _, part := range []string{text[:at], text[at:]} {
+				if _, err := term.Write([]byte(part)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := term.Close(); err != nil {
+				t.Fatal(err)
+			}
+			attack.Check(t, fmt.Sprintf("code with a terminal prints %.40q, cut at %d", text, at), want, strings.TrimSuffix(out.String(), "\x1b[0m"))
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	now := time.Unix(100, 0)
+	for typed, want := range map[string]int{"\x03": 0, "\x03\x03": 1, "\x03x\x03": 0, "\x03 \x03\x03": 1, "a\x03\x03b": 1} {
+		stops := 0
+		k := &keys{from: strings.NewReader(typed), now: func() time.Time { return now }, stop: func() { stops++ }}
+		if text, err := io.ReadAll(k); err != nil || string(text) != typed || stops != want {
+			t.Errorf("%q: %d stops, want %d; %q %v", typed, stops, want, text, err)
+		}
+	}
+	stops := 0
+	k := &keys{from: iotest.OneByteReader(strings.NewReader("\x03\x03")), now: func() time.Time { now = now.Add(3 * time.Second); return now }, stop: func() { stops++ }}
+	if _, err := io.ReadAll(k); err != nil || stops != 0 {
+		t.Errorf("%d stops after a pause, %v", stops, err)
+	}
 }

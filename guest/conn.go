@@ -95,8 +95,9 @@ type Conn struct {
 	buf  []byte
 	feed atomic.Pointer[feed] // nil before Stream
 
-	process bool   // Process was called
-	early   []byte // what that process printed before its start, which Stream passes on
+	process bool        // Process was called
+	resized <-chan Size // nil without a terminal
+	early   []byte      // what that process printed before its start, which Stream passes on
 
 	closing sync.Once
 	closed  chan struct{}
@@ -393,6 +394,26 @@ func (c *Conn) Process(p Process) error {
 		return fmt.Errorf("start: %w", err)
 	}
 	return nil
+}
+
+// Size is a terminal's.
+type Size struct{ Columns, Rows uint16 }
+
+// Terminal gives the process that Start starts a terminal in the place of its streams:
+// what it prints on either comes as standard output. It must come before Start, and only
+// machines without a process have one to start. Sizes that come from resized while Stream
+// carries the streams are the terminal's from then on.
+func (c *Conn) Terminal(size Size, resized <-chan Size) error {
+	c.resized = resized
+	if err := c.resize(size); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	return nil
+}
+
+func (c *Conn) resize(size Size) error {
+	p := binary.BigEndian.AppendUint16(nil, size.Columns)
+	return c.send(contract.FrameTerminal, binary.BigEndian.AppendUint16(p, size.Rows))
 }
 
 // RefusedError says that a fresh process ended before it took its start: it did not

@@ -8,7 +8,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// feed sends standard input to the guest. Two goroutines share the work: one reads,
+// feed sends standard input, and a terminal's sizes, to the guest. Two goroutines share the work: one reads,
 // which nothing may be able to interrupt, and one writes to the connection, which
 // always ends soon after stop. So whoever wants to write next can wait for the writer,
 // and no frame is cut by another one.
@@ -62,10 +62,17 @@ func (f *feed) write(c *Conn, chunks <-chan []byte) {
 			return
 		case <-c.closed:
 			return
+		case size := <-c.resized:
+			if c.resize(size) != nil {
+				return
+			}
 		case chunk, more := <-chunks:
 			if !more {
-				_ = c.send(contract.FrameStdinEnd, nil)
-				return
+				if c.send(contract.FrameStdinEnd, nil) != nil || c.resized == nil {
+					return
+				}
+				chunks = nil
+				continue
 			}
 			if c.send(contract.FrameStdin, chunk) != nil {
 				return

@@ -34,6 +34,8 @@ import (
 //	L relay         ports (2 bytes each) of the loopback that lead to the gateway
 //	P process       how a fresh process is started: folder, NUL, arguments with a NUL
 //	                behind each, NUL, variables likewise, NUL
+//	T terminal      columns:2 rows:2; before the start: a fresh process has a terminal;
+//	                while the code runs: its size is another one
 //	S start         JSON, see Start
 //	I stdin         bytes for standard input
 //	Z end of stdin

@@ -465,6 +465,7 @@ func TestAttackHostedAgent(t *testing.T) {
 		{"256 ports", frame('L', strings.Repeat("\x00\x01", 256)), goesOn},
 		{"no ports", frame('L', ""), goesOn},
 		{"a process's arguments, where it runs already", frame('P', "/\x00\x00\x00"), ends},
+		{"a terminal, where it runs already", frame('T', "\x00\x50\x00\x18"), ends},
 		{"standard input before the start", frame('I', "early"), goesOn},
 		{"standard input after its end", frame('Z', "") + frame('I', "late") + frame('Z', "") + frame('I', "later"), goesOn},
 		{"the largest frame of standard input", frame('I', strings.Repeat("x", contract.MaxFrame)), goesOn},
@@ -719,5 +720,46 @@ func TestHostedRelay(t *testing.T) {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Exited() || errs.Len() > 0 {
 		t.Errorf("%v %s", err, errs.String())
+	}
+}
+
+// A terminal's first size comes before the start, the others while the code runs; the end
+// of input is a character there.
+func TestHostedTerminal(t *testing.T) {
+	h := host(t, "agent", "LAZY=1")
+	if err := Await(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	c := h.connect2(t.Context())
+	resized := make(chan Size)
+	if err := c.Terminal(Size{Columns: 80, Rows: 24}, resized); err != nil {
+		t.Fatal(err)
+	}
+	h.run(c)
+	done := make(chan error, 1)
+	var out bytes.Buffer
+	keys, keyboard := io.Pipe()
+	go func() {
+		_, err := c.Stream(t.Context(), keys, &out, io.Discard)
+		done <- err
+	}()
+	resized <- Size{Columns: 300, Rows: 70}
+	_, _ = keyboard.Write([]byte("typed"))
+	keyboard.Close()
+	typed := make([]byte, 6)
+	if _, err := io.ReadFull(h.stdin, typed); err != nil || string(typed) != "typed\x04" {
+		t.Errorf("%q %v", typed, err)
+	}
+	resized <- Size{Columns: 1, Rows: 2} // also when the input has ended
+	resized <- Size{Columns: 2, Rows: 2}
+	_, _ = h.stdout.WriteString("shown")
+	h.say(contract.ControlExit, 0)
+	if err := <-done; err != nil || out.String() != "shown" {
+		t.Errorf("%v %q", err, out.String())
+	}
+	c.Close()
+	<-h.gone
+	if said := h.said.String(); !strings.Contains(said, "terminal 80 24\nspawn\n") || !strings.Contains(said, "terminal 300 70\n") {
+		t.Errorf("%q", said)
 	}
 }

@@ -238,6 +238,11 @@ static int on_data(struct agent *a, const uint8_t *p, size_t n)
 
 static void close_stdin(struct agent *a)
 {
+	// A terminal has no end: a line that is empty, ended by what stty calls eof, is one.
+	if (a->tty && a->in_w >= 0 && write(a->in_w, "\4", 1) < 0)
+		dprintf(a->log, "unitask: cannot end the terminal's input: %s\n", strerror(errno));
+	if (a->tty)
+		return;
 	if (a->in_w >= 0)
 		close(a->in_w);
 	a->in_w = -1;
@@ -281,6 +286,10 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 	}
 	case FRAME_PROCESS:
 		return a->lazy && a->process ? a->process(a, p, n) : -1;
+	case FRAME_TERMINAL:
+		if (n != 4 || a->terminal == NULL || (!a->lazy && !a->tty) || a->terminal(a, get16(p), get16(p + 2)) < 0)
+			return -1;
+		return 0;
 	case FRAME_START:
 		if (a->lazy) {
 			a->lazy = 0;

@@ -29,6 +29,7 @@ struct agent {
 	int out_r, err_r;      // read ends of its stdout and stderr
 	int ctl;               // stream to Node's main thread, see ../node/preload.js
 	int event;             // becomes readable when the program may have ended
+	int tty;               // 1: in_w and out_r are a terminal's (terminal)
 	int lazy;              // 1: Node is started by the start frame, not before
 	int again_ms;          // after so long without an event, look again: a kernel may lose
 	                       // one; 0 for one that does not
@@ -43,6 +44,10 @@ struct agent {
 	// process takes what spawn is to do otherwise, a process frame (lazy only); -1 if it
 	// can't.
 	int (*process)(struct agent *, const uint8_t *p, size_t n);
+	// terminal gives what spawn starts a terminal of this size in the place of its
+	// streams (lazy only), in_w and out_r then being its other end; later it changes the
+	// size. -1 if it can't.
+	int (*terminal)(struct agent *, unsigned columns, unsigned rows);
 	// relay has connections to these ports of the loopback lead to the gateway from
 	// now on (relay.c); -1 if it can't. Called once, before the start.
 	int (*relay)(struct agent *, const uint16_t *ports, size_t n);

@@ -38,6 +38,7 @@ const (
 	Rehearsal  = "/unitask/lib/rehearsal.js"
 	MainLink   = "/unitask/main"   // what the language is told to run; its target is the code
 	Trusted    = "/unitask/ca.pem" // certificates of a run; empty until it brings some
+	Terminal   = "/dev/pts/0"      // of code that has one
 	SearchPath = "/usr/local/bin:/usr/bin:/bin"
 
 	// Reserved are the folders that hold the guest's own files, a colon between two.
@@ -67,6 +68,7 @@ const (
 	FrameData     = 'D'
 	FrameRelay    = 'L'
 	FrameProcess  = 'P'
+	FrameTerminal = 'T'
 	FrameStart    = 'S'
 	FrameStdin    = 'I'
 	FrameStdinEnd = 'Z'

@@ -22,6 +22,7 @@
 #define REHEARSAL "/unitask/lib/rehearsal.js"
 #define MAIN_LINK "/unitask/main"
 #define TRUSTED "/unitask/ca.pem"
+#define TERMINAL "/dev/pts/0"
 #define SEARCH_PATH "/usr/local/bin:/usr/bin:/bin"
 #define RESERVED "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"
 #define WRITABLE "/tmp:/out:/home/user:/dev"
@@ -36,6 +37,7 @@
 #define FRAME_DATA 'D'
 #define FRAME_RELAY 'L'
 #define FRAME_PROCESS 'P'
+#define FRAME_TERMINAL 'T'
 #define FRAME_START 'S'
 #define FRAME_STDIN 'I'
 #define FRAME_STDIN_END 'Z'

@@ -33,6 +33,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -205,6 +206,8 @@ static void filesystems(void)
 		must_mount(src, dirs[i], NULL, MS_BIND, NULL);
 	}
 	copy_tree("/image/etc", "/etc");
+	mkdir("/dev/pts", 0755);
+	must_mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "mode=620,ptmxmode=666");
 	mkdir("/dev/shm", 01777);
 	must_mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
 	must_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
@@ -303,6 +306,33 @@ static int process(struct agent *a, const uint8_t *p, size_t n)
 	return 0;
 }
 
+static int tty = -1;  // the code's end of its terminal
+
+// terminal makes one, whose end here takes the place of the pipes, or changes its size.
+// The code's end stays open: else the other would be at its end whenever nobody has it.
+static int terminal(struct agent *a, unsigned columns, unsigned rows)
+{
+	struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = (unsigned short)rows};
+	if (tty < 0) {
+		int unlocked = 0, number = -1, end = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+		int in = fcntl(end, F_DUPFD_CLOEXEC, 3);
+		if (in < 0 || ioctl(end, TIOCSPTLCK, &unlocked) < 0 || ioctl(end, TIOCGPTN, &number) < 0 || number != 0)
+			return -1;
+		tty = open(TERMINAL, O_RDWR | O_NOCTTY | O_CLOEXEC);
+		struct termios t;
+		if (tty < 0 || fchown(tty, USER_ID, USER_ID) < 0 || tcgetattr(tty, &t) < 0)
+			return -1;
+		t.c_iflag |= IUTF8;
+		tcsetattr(tty, TCSANOW, &t);
+		close(a->in_w);
+		close(a->out_r);
+		a->in_w = in;
+		a->out_r = end;
+		a->tty = 1;
+	}
+	return ioctl(tty, TIOCSWINSZ, &size);
+}
+
 static void read_exec(void)
 {
 	int fd = open(EXEC_FILE, O_RDONLY | O_CLOEXEC);
@@ -334,12 +364,16 @@ static void spawn(struct agent *a)
 		sigemptyset(&none);
 		sigprocmask(SIG_SETMASK, &none, NULL);
 		int fds[4] = {child_in, child_out, child_err, child_ctl};
+		for (int i = 0; i < 3 && tty >= 0; i++)
+			fds[i] = tty;
 		for (int i = 0; i < 4; i++)
 			fds[i] = fcntl(fds[i], F_DUPFD, 16);
 		for (int i = 0; i < 4; i++)
 			dup2(fds[i], i);
 		syscall(SYS_close_range, 4, ~0U, 0);
 		setsid();
+		if (tty >= 0)
+			ioctl(STDIN_FILENO, TIOCSCTTY, 0);
 		as_user();
 		if (process_text[0]) {
 			// Its arguments stand behind the others, but for the last one, which is
@@ -476,6 +510,7 @@ int main(void)
 		.seed = seed,
 		.spawn = spawn,
 		.process = process,
+		.terminal = terminal,
 		.relay = relay,
 		.freeze = freeze,
 		.ended = ended,

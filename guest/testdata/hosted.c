@@ -110,6 +110,13 @@ static int process(struct agent *a, const uint8_t *p, size_t n)
 	return 0;
 }
 
+static int terminal(struct agent *a, unsigned columns, unsigned rows)
+{
+	a->tty = 1;
+	dprintf(STDOUT_FILENO, "terminal %u %u\n", columns, rows);
+	return 0;
+}
+
 static int relay(struct agent *a, const uint16_t *ports, size_t n)
 {
 	(void)a;
@@ -146,6 +153,7 @@ static int run_agent(void)
 		.seed = seed,
 		.spawn = spawn,
 		.process = process,
+		.terminal = terminal,
 		.relay = relay,
 		.freeze = freeze,
 		.ended = ended,

@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
+)
+
+// typist sits at the other end of a pseudo-terminal.
+type typist struct {
+	t    *testing.T
+	ptmx *os.File
+	tty  *os.File
+
+	mu    sync.Mutex
+	saw   string
+	more  chan struct{}
+	ended chan struct{}
+}
+
+func newTypist(t *testing.T, columns, rows uint16) *typist {
+	t.Helper()
+	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no pseudo-terminals: ", err)
+	}
+	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no pseudo-terminals: ", err)
+	}
+	y := &typist{t: t, ptmx: ptmx, tty: tty, more: make(chan struct{}, 1), ended: make(chan struct{})}
+	y.resize(columns, rows)
+	go func() {
+		defer close(y.ended)
+		buf := make([]byte, 4096)
+		for {
+			n, err := ptmx.Read(buf)
+			y.mu.Lock()
+			y.saw += string(buf[:n])
+			y.mu.Unlock()
+			select {
+			case y.more <- struct{}{}:
+			default:
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		tty.Close()
+		<-y.ended
+		ptmx.Close()
+	})
+	return y
+}
+
+func (y *typist) resize(columns, rows uint16) {
+	y.t.Helper()
+	if err := unix.IoctlSetWinsize(int(y.ptmx.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}); err != nil {
+		y.t.Fatal(err)
+	}
+}
+
+// types waits until the screen has shown a text, forgets what came until then, and types
+// keys.
+func (y *typist) types(after, keys string) {
+	y.t.Helper()
+	timeout := time.After(time.Minute)
+	for {
+		y.mu.Lock()
+		i := strings.Index(y.saw, after)
+		if i >= 0 {
+			y.saw = y.saw[i+len(after):]
+		}
+		saw := y.saw
+		y.mu.Unlock()
+		if i >= 0 {
+			break
+		}
+		select {
+		case <-y.more:
+		case <-timeout:
+			y.t.Fatalf("%q was not shown, but %q", after, saw)
+		}
+	}
+	if _, err := io.WriteString(y.ptmx, keys); err != nil {
+		y.t.Fatal(err)
+	}
+}
+
+// The code has a terminal: its size, colours, lines, single keys, Ctrl-C; a second
+// Ctrl-C in a row ends the run.
+func TestInteractive(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots machines")
+	}
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testhome.Ready(t, base, image.Linux)
+	home := testhome.New(t, base)
+	y := newTypist(t, 91, 33)
+	before, err := unix.IoctlGetTermios(int(y.tty.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const first = `
+const { stdin, stdout } = process, say = (...words) => stdout.write(words.join(" ") + "\n");
+console.log({ color: true });
+say("ready", stdin.isTTY, stdout.isTTY, process.stderr.isTTY, stdout.columns, stdout.rows, process.env.TERM !== undefined);
+process.on("SIGINT", () => say("got SIGINT"));
+stdout.on("resize", () => say("size", stdout.columns, stdout.rows));
+stdin.on("data", (d) => {
+  if (String(d) === "raw\n") { stdin.setRawMode(true); say("keys now"); }
+  else if (stdin.isRaw) { say("key", JSON.stringify(String(d))); process.exit(3); }
+});`
+	ended := make(chan int, 1)
+	run := func(code string) {
+		go func() {
+			ended <- Main([]string{"run", "--home", home, "-it", "--cold", "--code", code}, Streams{Stdin: y.tty, Stdout: y.tty, Stderr: y.tty})
+		}()
+	}
+	run(first)
+	y.types("\x1b[33mtrue\x1b[39m", "")
+	y.types("ready true true true 91 33 true\r\n", "\x03")
+	y.types("got SIGINT\r\n", "")
+	y.resize(100, 40)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // ours is no terminal that controls this process
+		t.Fatal(err)
+	}
+	y.types("size 100 40\r\n", "raw\r")
+	y.types("keys now\r\n", "x")
+	y.types(`key "x"`, "")
+	if code := <-ended; code != 3 {
+		t.Errorf("exit code %d", code)
+	}
+	after, err := unix.IoctlGetTermios(int(y.tty.Fd()), unix.TCGETS)
+	if err != nil || *after != *before {
+		t.Errorf("the terminal is not as it was: %+v, was %+v, %v", after, before, err)
+	}
+	run(`process.on("SIGINT", () => {}); console.log("deaf"); setInterval(() => {}, 1000)`)
+	y.types("deaf\r\n", "\x03\x03")
+	if code := <-ended; code != 130 {
+		t.Errorf("exit code %d after a second Ctrl-C", code)
+	}
+}
+
+// What is asked of a terminal that there is none of is refused.
+func TestInteractiveRefused(t *testing.T) {
+	y := newTypist(t, 80, 24)
+	for _, c := range []struct {
+		args []string
+		out  io.Writer
+		want string
+	}{
+		{[]string{"-t", "--code", "1"}, io.Discard, "-t: standard output is no terminal"},
+		{[]string{"-t", "--json", "--code", "1"}, y.tty, "go neither with --json"},
+		{[]string{"-it", "-"}, y.tty, "nor with code on standard input"},
+		{[]string{"-t", "--kernel", "nanos", "--code", "1"}, y.tty, "--kernel nanos: has no terminals: use linux"},
+	} {
+		var said strings.Builder
+		args := append([]string{"run", "--home", t.TempDir()}, c.args...)
+		if code := Main(args, Streams{Stdin: strings.NewReader("1"), Stdout: c.out, Stderr: &said}); code != 2 || !strings.Contains(said.String(), c.want) && c.args[1] != "--json" {
+			t.Errorf("%v: exit code %d, %q", c.args, code, said.String())
+		}
+	}
+}
+
+// FORCE_COLOR follows our own output.
+func TestColors(t *testing.T) {
+	y := newTypist(t, 80, 24)
+	for _, c := range []struct {
+		to   any
+		env  map[string]string
+		want string
+	}{
+		{io.Discard, map[string]string{"TERM": "xterm-256color", "FORCE_COLOR": "3"}, ""},
+		{y.tty, map[string]string{"TERM": "xterm"}, "1"},
+		{y.tty, map[string]string{"TERM": "xterm-256color"}, "2"},
+		{y.tty, map[string]string{"TERM": "xterm", "COLORTERM": "truecolor"}, "3"},
+		{y.tty, map[string]string{"TERM": "xterm", "NO_COLOR": "1"}, ""},
+		{y.tty, map[string]string{"TERM": "dumb"}, ""},
+		{y.tty, map[string]string{"TERM": "xterm", "FORCE_COLOR": "0"}, "0"},
+	} {
+		if got := colors(c.to, func(name string) string { return c.env[name] }); got != c.want {
+			t.Errorf("%v: %q, want %q", c.env, got, c.want)
+		}
+	}
+}
