@@ -38,6 +38,7 @@ type program struct {
 	secrets     map[string]string
 	cold        bool
 	fresh       bool
+	retry       bool
 	inputs      hostfiles.Set
 	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
@@ -59,7 +60,7 @@ func checkCode(req Request) (program, error) {
 	if err != nil {
 		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
 	}
-	p.arch, p.ca, p.cold, p.fresh = arch, req.CA, req.Cold, req.FreshProcess
+	p.arch, p.ca, p.cold, p.fresh, p.retry = arch, req.CA, req.Cold, req.FreshProcess, req.KernelRetry
 	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
 		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
 	}

@@ -51,7 +51,11 @@ type Request struct {
 	// DirMax bounds the bytes that one of Dirs brings; 0 is DefaultDirMax.
 	DirMax int64 `json:"dirMax,omitempty"`
 
-	Kernel      Kernel        `json:"kernel,omitempty"`      // "" is the best there is: nanos where its kernel is vendored, else linux
+	Kernel Kernel `json:"kernel,omitempty"` // "" is the best there is: nanos where its kernel is vendored, else linux
+	// KernelRetry has a run whose Kernel is left open made again on linux when the code asks for
+	// something that nanos has not, and nothing has left the machine: it has no network and
+	// no standard input, and has printed nothing.
+	KernelRetry bool          `json:"kernelRetry,omitempty"`
 	Arch        Arch          `json:"arch,omitempty"`        // "" is the host's; another one is translated
 	MemoryMB    int           `json:"memoryMb,omitempty"`    // of the machine, MiB; 0 is 512
 	Timeout     time.Duration `json:"timeoutMs,omitempty"`   // of the code, from its first line on; 0 is 60 s

@@ -37,7 +37,9 @@ type Result struct {
 	Error     string // one sentence for every outcome but exited
 	// Hint says, where the code did not end with 0, what it seems to have lacked (a module,
 	// something that its kernel does not have) and what gives it.
-	Hint     string
+	Hint string
+	// Retried says why the run was made again on linux (Request.KernelRetry), "" if it was not.
+	Retried  string
 	Duration Durations
 
 	Kernel      Kernel
@@ -105,6 +107,7 @@ type ResultJSON struct {
 	OOM          bool          `json:"oom"`
 	Error        string        `json:"error,omitempty"`
 	Hint         string        `json:"hint,omitempty"`
+	Retried      string        `json:"retried,omitempty"`
 	Duration     DurationsJSON `json:"durationMs"`
 	Kernel       Kernel        `json:"kernel,omitempty"`
 	Accelerator  Accel         `json:"accelerator,omitempty"`
@@ -123,7 +126,7 @@ type ResultJSON struct {
 func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
-		Error: r.Error, Hint: r.Hint, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
+		Error: r.Error, Hint: r.Hint, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
 		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Redacted: r.Redacted,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
@@ -150,7 +153,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	}
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
-		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
+		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
 		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Redacted: j.Redacted,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {

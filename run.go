@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -133,7 +134,15 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Redacted: redacted, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
 
 	code.debug, code.attachable = debug, caller.Ceiling.Debug()
+	before := *res
 	err = rt.run(ctx, code, eff, streams, rec, redactor, res)
+	if errors.Is(err, errRetry) {
+		before.Retried = res.Retried
+		*res = before
+		eff.Kernel, res.Policy.Effective.Kernel = string(image.Linux), string(image.Linux)
+		streams.Events(Event{Kind: EventRetry, Message: res.Retried + "; running it again on linux"})
+		err = rt.run(ctx, code, eff, streams, rec, redactor, res)
+	}
 	if streams.Out != "" && len(res.Artifacts) > 0 {
 		var e error
 		if res.ArtifactsLeft, e = rt.runs.CopyArtifacts(rec.ID, res.Artifacts, streams.Out, streams.OutReplace); e != nil && err == nil {
@@ -289,15 +298,29 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	started := time.Now()
 	res.Duration.Connect = started.Sub(booted)
 
+	first := mayRetry(code, eff, im, streams)
 	stdout := newCapped(eff.OutputBytes, rec.Stdout(), streams.Stdout)
 	stderr := newCapped(eff.OutputBytes, rec.Stderr(), streams.Stderr)
 	timed, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
 	defer cancel()
 	plainOut, plainErr := redactor.Writer(stdout), redactor.Writer(stderr)
-	end, err := conn.Stream(timed, streams.Stdin, plainOut, plainErr)
+	if first != nil {
+		watched, retry := context.WithCancelCause(timed)
+		timed = watched
+		var watching sync.WaitGroup
+		watching.Go(func() { first.watch(m, retry, watched.Done()) })
+		defer watching.Wait()
+		defer retry(nil)
+	}
+	end, err := conn.Stream(timed, streams.Stdin, first.writer(plainOut), first.writer(plainErr))
 	m.Cut() // a guest that says it has ended, and has not, gets no further
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	res.Duration.Run = time.Since(started)
+	if errors.Is(err, errRetry) || err == nil && first.ended(m, end.Code|end.Signal) {
+		m.Close()
+		res.Retried = fmt.Sprintf("on the %s kernel the code asked for %s, which it does not have", im.Kernel, m.Lacks())
+		return errRetry
+	}
 	crashed := lost(err)
 	if errors.Is(err, guest.ErrGone) {
 		end, err = m.Afterlife(ctx, err)

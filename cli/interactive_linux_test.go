@@ -134,12 +134,12 @@ stdin.on("data", (d) => {
   else if (stdin.isRaw) { say("key", JSON.stringify(String(d))); process.exit(3); }
 });`
 	ended := make(chan int, 1)
-	run := func(code string) {
+	run := func(y *typist, code string) {
 		go func() {
 			ended <- Main([]string{"run", "--home", home, "-it", "--cold", "--code", code}, Streams{Stdin: y.tty, Stdout: y.tty, Stderr: y.tty})
 		}()
 	}
-	run(first)
+	run(y, first)
 	y.types("\x1b[33mtrue\x1b[39m", "")
 	y.types("ready true true true 91 33 true\r\n", "\x03")
 	y.types("got SIGINT\r\n", "")
@@ -157,8 +157,9 @@ stdin.on("data", (d) => {
 	if err != nil || *after != *before {
 		t.Errorf("the terminal is not as it was: %+v, was %+v, %v", after, before, err)
 	}
-	run(`process.on("SIGINT", () => {}); console.log("deaf"); setInterval(() => {}, 1000)`)
-	y.types("deaf\r\n", "\x03\x03")
+	z := newTypist(t, 80, 24) // the first one's last Read still waits
+	run(z, `process.on("SIGINT", () => {}); console.log("deaf"); setInterval(() => {}, 1000)`)
+	z.types("deaf\r\n", "\x03\x03")
 	if code := <-ended; code != 130 {
 		t.Errorf("exit code %d after a second Ctrl-C", code)
 	}

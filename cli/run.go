@@ -33,7 +33,7 @@ type runFlags struct {
 	ca, pcap, policy, replay, owner, out string
 	json, cold, fresh, outReplace, raw   bool
 	keep, withSecrets                    bool
-	tty, input                           bool
+	tty, input, retry                    bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -63,6 +63,7 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
+	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: run it again on linux when the code asks for what nanos has not, and has printed nothing, and has neither network nor standard input")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine, also where there is a template to clone it from")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "start Node anew in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
@@ -220,7 +221,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	var streams unitask.IO
 	ended := func() error { return nil }
-	if !codeOnStdin && !isTerminal(a.std.Stdin) {
+	if !codeOnStdin && !isTerminal(a.std.Stdin) && !(f.retry && isEmpty(a.std.Stdin)) {
 		streams.Stdin = a.std.Stdin
 	}
 	if !f.json {
@@ -346,6 +347,17 @@ func (a *app) warmLater(home string, sh unitask.Shape) {
 	}
 }
 
+// isEmpty says that nothing can come of a stream: it is /dev/null.
+func isEmpty(s any) bool {
+	f, ok := s.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	null, e := os.Stat(os.DevNull)
+	return err == nil && e == nil && os.SameFile(st, null)
+}
+
 // output is one of our streams for what the code prints: a terminal is shown control
 // sequences and does not get them, unless raw says so; with tty, of the code's terminal,
 // those that move and erase.
@@ -446,7 +458,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if req, err = f.granted(cmd); err != nil {
 		return req, false, err
 	}
-	req.Args, req.NodeArgs, req.Arch, req.Cold, req.FreshProcess, req.Path = rest, f.nodeArgs, unitask.Arch(f.arch), f.cold, f.fresh, "code."+f.lang
+	req.Args, req.NodeArgs, req.Arch, req.Cold, req.FreshProcess, req.KernelRetry, req.Path = rest, f.nodeArgs, unitask.Arch(f.arch), f.cold, f.fresh, f.retry, "code."+f.lang
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {

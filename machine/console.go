@@ -26,6 +26,8 @@ type console struct {
 	death  []byte        // from the line on in which the kernel gave up
 	dead   chan struct{} // closed then
 	lacks  string        // what the code asked for first and its kernel has not
+
+	lacking chan struct{} // closed then
 }
 
 const (
@@ -41,7 +43,7 @@ func newConsole(record io.Writer) *console {
 	if record == nil {
 		record = io.Discard
 	}
-	return &console{record: record, left: maxConsole, tail: tail.Buffer{Size: consoleTail}, dead: make(chan struct{})}
+	return &console{record: record, left: maxConsole, tail: tail.Buffer{Size: consoleTail}, dead: make(chan struct{}), lacking: make(chan struct{})}
 }
 
 func (c *console) Write(p []byte) (int, error) {
@@ -74,6 +76,7 @@ func (c *console) look(p []byte) {
 		}
 		if what, ok := guest.Lacks(string(c.line)); ok && c.lacks == "" {
 			c.lacks = what
+			close(c.lacking)
 		}
 		if guest.Dies(string(c.line)) {
 			c.death = bytes.Clone(c.line)

@@ -315,6 +315,9 @@ func (m *Machine) Explain(err error) error {
 	return &GuestError{Reason: reason, Console: lastLines(tail, 20), Err: err}
 }
 
+// Lacking is closed when the code asks for something that the machine's kernel has not.
+func (m *Machine) Lacking() <-chan struct{} { return m.console.lacking }
+
 // Lacks is the first thing that the code asked for and the machine's kernel has not, or
 // "". The machine must have been closed.
 func (m *Machine) Lacks() string {

@@ -23,7 +23,7 @@ var Fields = []Field{
 	{Key: "maxUploadBytes", Flag: "max-upload", Help: "bytes that may leave in the whole run", kind: number[int64]{least: 1, usual: 1 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "maxDownloadBytes", Flag: "max-download", Help: "bytes that may come in", kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr", kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
-	{Key: "kernel", Flag: "kernel", Help: "guest kernel: linux or nanos (default the best there is)", kind: choice{"linux", "nanos"}},
+	{Key: "kernel", Flag: "kernel", Help: "guest kernel: linux, nanos, or auto, which is the best there is", kind: choice{"linux", "nanos", auto}},
 	{Key: "secrets", Flag: "secret", Help: "NAME of the environment, or NAME=@FILE: given to the code, kept out of the record and of what it prints; repeatable",
 		kind: rules[string]{parse: parseName, meet: sameName}},
 	{Key: "files", Ceiling: "filesUnder", Flag: "file", Help: "PATH[:/GUESTPATH] of a file that the code may read, inside at the same path unless another is given; repeatable", kind: mounts{}},

@@ -201,8 +201,10 @@ func (k number[N]) beyond(mine, base any) []string {
 
 func (k number[N]) plain(value any) any { return k.amount(value.(N)) }
 
-// choice is one of some words; "" leaves it open.
+// choice is one of some words; "" leaves it open, and so does auto where it is one.
 type choice []string
+
+const auto = "auto"
 
 func (choice) form() Form                 { return Text }
 func (choice) usualText() string          { return "" }
@@ -214,7 +216,8 @@ func (k choice) check(word string) error {
 	if slices.Contains(k, word) {
 		return nil
 	}
-	return errors.New("use " + strings.Join(k, " or "))
+	last := len(k) - 1
+	return errors.New("use " + strings.Join(k[:last], ", ") + " or " + k[last])
 }
 
 func (k choice) resolve(f *Field, r *Request, e *Effective) error {
@@ -223,6 +226,9 @@ func (k choice) resolve(f *Field, r *Request, e *Effective) error {
 		if err := k.check(word); err != nil {
 			return f.wrong(fmt.Sprintf("%.100q", word), err.Error())
 		}
+	}
+	if word == auto {
+		word = ""
 	}
 	*at[string](e, f.Key) = word
 	return nil
@@ -239,7 +245,7 @@ func (k choice) read(f *Field, value any, _ string) (any, error) {
 func (k choice) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 	only, ok := c.most[f.ceiling()].(string)
 	word := at[string](e, f.Key)
-	if !ok || *word == only {
+	if !ok || *word == only || only == auto {
 		return
 	}
 	if *word != "" {
@@ -249,7 +255,7 @@ func (k choice) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny
 }
 
 func (k choice) beyond(mine, base any) []string {
-	if mine == base {
+	if mine == base || base == auto {
 		return nil
 	}
 	return []string{mine.(string)}

@@ -1,0 +1,96 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+)
+
+// A run whose kernel was left open may be made again on linux when the code asks for
+// something that nanos has not, as long as nothing has left the first machine: there is
+// no network and no standard input, and the code has printed nothing.
+
+// errRetry ends the first run.
+var errRetry = errors.New("the kernel lacks what the code asks for")
+
+// attempt watches the first run. A nil one watches none.
+type attempt struct {
+	mu   sync.Mutex
+	left bool // something was printed
+	over bool // nothing more is passed on: the run will be made again
+}
+
+// mayRetry returns an attempt where a run may be made again.
+func mayRetry(code program, eff policy.Effective, im *image.Image, streams IO) *attempt {
+	if !code.retry || eff.Kernel != "" || im.Kernel != image.Nanos || code.debug != nil ||
+		streams.Stdin != nil || len(eff.AllowNet)+len(eff.AllowTCP) > 0 || eff.AllowNetAny {
+		return nil
+	}
+	return &attempt{}
+}
+
+// writer notes what is printed.
+func (a *attempt) writer(w io.Writer) io.Writer {
+	if a == nil {
+		return w
+	}
+	return noting{a, w}
+}
+
+type noting struct {
+	a *attempt
+	w io.Writer
+}
+
+func (n noting) Write(p []byte) (int, error) {
+	n.a.mu.Lock()
+	defer n.a.mu.Unlock()
+	if n.a.over {
+		return len(p), nil
+	}
+	n.a.left = n.a.left || len(p) > 0
+	return n.w.Write(p)
+}
+
+// giveUp says that the run is to be made again, if it still may.
+func (a *attempt) giveUp() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = a.over || !a.left
+	return a.over
+}
+
+// watch ends the run when the code asks for something that is lacking; done ends the
+// watch.
+func (a *attempt) watch(m *machine.Machine, cancel context.CancelCauseFunc, done <-chan struct{}) {
+	select {
+	case <-m.Lacking():
+		if a.giveUp() {
+			cancel(errRetry)
+		}
+	case <-done:
+	}
+}
+
+// consoleDelay is how long what the code asked for may take to be said on the console
+// after the code's end is known: the two come by different ways.
+const consoleDelay = 100 * time.Millisecond
+
+// ended says that a run that has ended badly is to be made again.
+func (a *attempt) ended(m *machine.Machine, code int) bool {
+	if a == nil || code == 0 {
+		return false
+	}
+	select {
+	case <-m.Lacking():
+		return a.giveUp()
+	case <-time.After(consoleDelay):
+		return false
+	}
+}
