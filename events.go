@@ -14,6 +14,7 @@ const (
 	EventAccel             = machine.EventAccel // an accelerator was tried and does not work
 	EventRetry             = machine.EventRetry // a boot did not come up and is tried again
 	EventRecord  EventKind = "record"           // the run has an id: Message
+	EventFiles   EventKind = "files"            // how far the files that the run brings have come, twice a second if that takes long
 	EventStarted EventKind = "started"          // the code has started
 	EventStore   EventKind = "store"            // old runs were removed to keep the store within its bound
 	EventJail    EventKind = "jail"             // this host refuses a layer that matters much

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
@@ -33,6 +34,7 @@ type program struct {
 	ownProcess  string // the argument or variable that only a fresh process can heed, or ""
 	env         map[string]string
 	terminal    *Terminal
+	tell        func(Event) // of the run
 	arch        image.Arch
 	ca          string
 	secrets     map[string]string
@@ -175,7 +177,8 @@ func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p
 
 // put sends the program into the guest and starts it.
 func (p *program) put(ctx context.Context, conn *guest.Conn) error {
-	if err := p.inputs.Put(ctx, conn); err != nil {
+	far := progress{start: time.Now(), tell: p.tell}
+	if err := p.inputs.Put(ctx, conn, func(s hostfiles.Sent) { far.sent(time.Now(), s) }); err != nil {
 		return err
 	}
 	for _, f := range p.files() {
@@ -249,4 +252,28 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has no terminals: use linux"}
 	}
 	return freshKernel(k, p.fresh)
+}
+
+// progress tells how far files have come, if they take long.
+type progress struct {
+	start, last time.Time
+	tell        func(Event)
+}
+
+// progressEvery is how often that is told, and how long it takes to be told at all.
+const progressEvery = 500 * time.Millisecond
+
+func (p *progress) sent(now time.Time, s hostfiles.Sent) {
+	took := now.Sub(p.start)
+	if took < progressEvery || now.Sub(p.last) < progressEvery {
+		return
+	}
+	p.last = now
+	// A file costs time as so many bytes do.
+	const perFile = 16 << 10
+	done := float64(s.Bytes) + float64(s.Files)*perFile
+	all := float64(s.AllBytes) + float64(s.AllFiles)*perFile
+	left := time.Duration(float64(took) * (all - done) / max(done, 1))
+	p.tell(Event{Kind: EventFiles, Message: fmt.Sprintf("%d of %d files, %d of %d MiB are in the machine; some %d s more",
+		s.Files, s.AllFiles, s.Bytes>>20, s.AllBytes>>20, int(left.Seconds())+1)})
 }

@@ -131,6 +131,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		tell(e)
 	}
 	streams.Events(Event{Kind: EventRecord, Message: rec.ID})
+	code.tell = streams.Events
 	res := &Result{RunID: rec.ID, MemoryMB: eff.MemoryMB, Redacted: redacted, Policy: Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}}
 
 	code.debug, code.attachable = debug, caller.Ceiling.Debug()

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testhome"
 )
@@ -205,5 +206,27 @@ func TestColors(t *testing.T) {
 		if got := colors(c.to, func(name string) string { return c.env[name] }); got != c.want {
 			t.Errorf("%v: %q, want %q", c.env, got, c.want)
 		}
+	}
+}
+
+// How far something has come is one line on a terminal, gone at the end, and not said
+// elsewhere.
+func TestProgressLine(t *testing.T) {
+	show := func(to io.Writer) {
+		u := newUI(Streams{Stderr: to})
+		tell := u.event(false)
+		tell(unitask.Event{Kind: unitask.EventFiles, Message: "1 of 9"})
+		tell(unitask.Event{Kind: unitask.EventFiles, Message: "2 of 9\x1b[2J"})
+		tell(unitask.Event{Kind: unitask.EventRetry, Message: "a note"})
+		tell(unitask.Event{Kind: unitask.EventFiles, Message: "3 of 9"})
+		tell(unitask.Event{Kind: unitask.EventStarted})
+	}
+	const cleared = "\r\x1b[K"
+	if got, want := onTerminal(t, func(tty *os.File) { show(tty) }), cleared+"unitask: 1 of 9"+cleared+`unitask: 2 of 9\x1b[2J`+cleared+"unitask: a note\n"+cleared+"unitask: 3 of 9"+cleared; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	var elsewhere strings.Builder
+	if show(&elsewhere); elsewhere.String() != "unitask: a note\n" {
+		t.Errorf("%q", elsewhere.String())
 	}
 }

@@ -23,11 +23,15 @@ import (
 //     "  hint: ".
 //   - Control characters are shown, and not sent to a terminal (terminal.go): whatever is
 //     printed here may quote a guest, a file that others wrote, or a server.
+//   - How far something has come is one line on a terminal, replaced by the next and
+//     gone at the end; elsewhere it is not said.
 //   - Nothing is printed for what went as expected, unless -v asks for it.
 
 type ui struct {
 	std Streams
 	tty bool // stderr is a terminal
+
+	progress bool // it shows a line that the next one replaces
 }
 
 func newUI(std Streams) *ui { return &ui{std: std, tty: isTerminal(std.Stderr)} }
@@ -43,7 +47,24 @@ func (h hinted) Unwrap() error { return h.error }
 func hint(err error, what string) error { return hinted{err, what} }
 
 func (u *ui) note(format string, args ...any) {
+	u.clear()
 	fmt.Fprintf(u.std.Stderr, "unitask: %s\n", visible(fmt.Sprintf(format, args...)))
+}
+
+// far says how far something has come.
+func (u *ui) far(what string) {
+	if u.tty {
+		fmt.Fprintf(u.std.Stderr, "\r\x1b[Kunitask: %s", visible(what))
+		u.progress = true
+	}
+}
+
+// clear removes what far has said.
+func (u *ui) clear() {
+	if u.progress {
+		fmt.Fprint(u.std.Stderr, "\r\x1b[K")
+		u.progress = false
+	}
 }
 
 func (u *ui) fail(err error) {
@@ -74,6 +95,10 @@ func (u *ui) event(verbose bool) func(unitask.Event) {
 		switch e.Kind {
 		case unitask.EventImage, unitask.EventRetry, unitask.EventCapture, unitask.EventStore, unitask.EventJail, unitask.EventKept:
 			u.note("%s", e.Message)
+		case unitask.EventFiles:
+			u.far(e.Message)
+		case unitask.EventStarted:
+			u.clear()
 		case unitask.EventAccel:
 			if verbose {
 				u.note("accelerator %s", e.Message)

@@ -296,9 +296,19 @@ type Guest interface {
 	Put(f guest.File, content io.Reader) error
 }
 
-// Put sends everything into the guest.
-func (s *Set) Put(ctx context.Context, to Guest) error {
+// Sent is how much has been sent, of how much.
+type Sent struct {
+	Files, AllFiles int // folders and links among them
+	Bytes, AllBytes int64
+}
+
+// Put sends everything into the guest. sent is called before each file.
+func (s *Set) Put(ctx context.Context, to Guest, sent func(Sent)) error {
+	so := Sent{AllFiles: len(s.entries), AllBytes: s.bytes}
 	for _, e := range s.entries {
+		sent(so)
+		so.Files++
+		so.Bytes += e.Size
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
