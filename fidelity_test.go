@@ -63,7 +63,7 @@ const s = net.createServer((c) => c.end("six")).listen(0, "::1", () => net.conne
 		{"a file of the system", linux, unitask.Request{Code: `
 const fs = require("fs");
 console.log(/^ID=debian$/m.test(fs.readFileSync("/etc/os-release", "utf8")), fs.readFileSync("/etc/ssl/certs/ca-certificates.crt").length > 1e5);
-for (const f of ["/etc/passwd", "/etc/new", "/new", "/unitask/x"]) try { fs.writeFileSync(f, "x"); console.log(f) } catch (e) { console.log(e.code) }`}, `true true\n(EACCES\n){4}`, ``},
+for (const f of ["/etc/passwd", "/etc/new", "/usr/bin/new", "/lib/new", "/unitask/lib/preload.js", "/new", "/unitask/x"]) try { fs.writeFileSync(f, "x"); console.log(f) } catch (e) { console.log(e.code) }`}, `true true\n(EACCES\n){7}`, ``},
 	} {
 		for _, kernel := range kernels(t) {
 			if !slices.Contains(c.kernels, kernel) {

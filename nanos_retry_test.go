@@ -52,7 +52,7 @@ func TestKernelRetry(t *testing.T) {
 				t.Errorf("retried %q, hint %q", res.Retried, res.Hint)
 			}
 			rec, err := rt.Runs().Get(res.RunID)
-			if err != nil || strings.Contains(string(rec.Result), `"retried":"on the nanos`) != again || rec.Machine.Kernel != string(c.kernel) {
+			if err != nil || strings.Contains(string(rec.Result), `"retried": "on the nanos`) != again || rec.Machine.Kernel != string(c.kernel) {
 				t.Errorf("%v %s %+v", err, rec.Result, rec.Machine)
 			}
 		})

@@ -139,9 +139,11 @@ static void network(void)
 	sethostname(HOSTNAME, strlen(HOSTNAME));
 }
 
-// copy_tree copies what is below a folder: files and links, all of them root's. What is
-// copied refuses to be written by its mode, as on any machine, and not because the disk
-// can't be written.
+enum { MOST_COPIED = 256 << 10 };  // bytes of a file: larger ones stay on the disk
+
+// copy_tree copies what is below a folder: files and links, all of them root's; large
+// files are mounted. What is copied refuses to be written by its mode, as on any machine,
+// and not because the disk can't be written.
 static void copy_tree(const char *from, const char *to)
 {
 	char src[PATH_MAX], dst[PATH_MAX], text[16 << 10];
@@ -168,13 +170,16 @@ static void copy_tree(const char *from, const char *to)
 				die(dst);
 		} else {
 			int in = open(src, O_RDONLY | O_CLOEXEC), out = open(dst, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, st.st_mode & 0777);
-			while ((n = read(in, text, sizeof text)) > 0)
+			n = 0;
+			while (st.st_size <= MOST_COPIED && (n = read(in, text, sizeof text)) > 0)
 				if (write(out, text, (size_t)n) != n)
 					die(dst);
 			if (in < 0 || out < 0 || n < 0)
 				die(src);
 			close(in);
 			close(out);
+			if (st.st_size > MOST_COPIED)
+				must_mount(src, dst, NULL, MS_BIND, NULL);
 		}
 	}
 	closedir(d);
@@ -197,15 +202,14 @@ static void filesystems(void)
 	load_modules();
 	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
 	mkdir(UNITASK_DIR, 0755);
-	static const char *dirs[] = {"/usr", "/lib", "/lib64", LIB_DIR};
+	static const char *dirs[] = {"/etc", "/usr", "/lib", "/lib64", LIB_DIR};
 	for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
 		char src[64];
 		snprintf(src, sizeof src, "/image%s", dirs[i]);
 		if (access(src, F_OK) < 0)
 			continue;
-		must_mount(src, dirs[i], NULL, MS_BIND, NULL);
+		copy_tree(src, dirs[i]);
 	}
-	copy_tree("/image/etc", "/etc");
 	mkdir("/dev/pts", 0755);
 	must_mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "mode=620,ptmxmode=666");
 	mkdir("/dev/shm", 01777);
