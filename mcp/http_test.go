@@ -478,7 +478,8 @@ func TestStdioOnlyFlags(t *testing.T) {
 	for _, args := range [][]string{{"--token-file", "x"}, {"--pool", "x"}, {"--http", "0.0.0.0:1"}, {"--http", "127.0.0.1:1", "--tls-cert", "x"}, {"--http", "127.0.0.1:1", "--jwks", "https://x.example"},
 		{"--http", "127.0.0.1:1", "--jwks", "https://x.example", "--token-file", "y"}, {"--prompts", "/nonexistent"}, {"--policy", "/nonexistent"}} {
 		out, err := exec.Command(name, append([]string{"mcp"}, args...)...).CombinedOutput()
-		if err == nil || !strings.HasPrefix(string(out), "unitask: ") {
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the log of what is made ready comes first
+		if err == nil || !strings.HasPrefix(lines[len(lines)-1], "unitask: ") {
 			t.Errorf("%v: %v %s", args, err, out)
 		}
 	}
