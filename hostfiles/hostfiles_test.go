@@ -5,9 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // folder is one with links resolved, and the named links in it ("name -> target").
@@ -133,5 +136,59 @@ func TestProject(t *testing.T) {
 		"node_modules/p/dist/i.js", "sub/.gitignore", "sub/top", "x.map"}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%q\nwant %q", got, want)
+	}
+}
+
+// Folders whose ignore files are made to take for ever, or all memory.
+func TestAttackIgnoreFiles(t *testing.T) {
+	deep := strings.Repeat("d/", 20)
+	for _, c := range []struct {
+		name, text string
+		at         []string // folders with such a file
+		files      int      // in the deepest
+		want       string
+	}{
+		{"a usual one", "node_modules/\n*.log\n# comment\n\n", []string{""}, 100, "taken"},
+		{"as many patterns as there may be", strings.Repeat("x\n", maxPatterns), []string{""}, 5, "taken"},
+		{"a pattern more", strings.Repeat("x\n", maxPatterns+1), []string{""}, 5, "more than 10000 patterns"},
+		{"a megabyte of patterns", strings.Repeat("a\n", maxIgnore/2), []string{deep}, 5, "more than 10000 patterns"},
+		{"patterns in each of many folders", strings.Repeat("x\n", 200), []string{"", "d/", "d/d/", deep}, 5, "taken"},
+		{"too many in all of many folders", strings.Repeat("x\n", maxPatterns/2), []string{"", "d/", deep}, 5, "more than 10000 patterns"},
+		{"a project's, by git's file", strings.Repeat("x\n", maxPatterns+1), []string{"git:"}, 5, "more than 10000 patterns"},
+		{"many patterns for many files", strings.Repeat("x\n", maxPatterns), []string{""}, 250, "too many patterns for so many files"},
+	} {
+		dir := folder(t)
+		if err := os.MkdirAll(filepath.Join(dir, deep), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		project := false
+		for _, at := range c.at {
+			name := IgnoreFile
+			if at, project = strings.CutPrefix(at, "git:"); project {
+				name = gitIgnore
+			}
+			if err := os.WriteFile(filepath.Join(dir, at, name), []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range c.files {
+			if err := os.WriteFile(filepath.Join(dir, deep, "a"+strconv.Itoa(i)), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f, err := Find(dir, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Project = project
+		var s Set
+		got := "taken"
+		if err := s.Add(f, "/x", 1<<20); err != nil {
+			got = err.Error()
+			got = got[max(0, strings.LastIndex(got, c.want)):]
+		}
+		attack.Check(t, "ignore files: "+c.name, c.want, got)
+		s.Close()
+		f.Close()
 	}
 }

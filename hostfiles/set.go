@@ -30,6 +30,11 @@ const (
 	maxInputs     = 100_000   // files, folders and links
 	maxIgnore     = 1 << 20   // bytes of an IgnoreFile
 	maxDepth      = 128       // folders in each other: the walk is recursive
+
+	// A repository brings its own files of patterns, and each pattern is held against each
+	// part of each path below.
+	maxPatterns = 10_000     // in force in one folder
+	maxMatching = 50_000_000 // parts of paths held against patterns: some ten seconds
 )
 
 // Set is the files and folders that a run brings along. Each is opened once, and what
@@ -113,6 +118,7 @@ type walk struct {
 	m       *mount
 	project bool
 	used    int64
+	matched int // parts of paths held against patterns
 }
 
 // ignored are the patterns in force in a folder: own are those of each IgnoreFile; all has
@@ -149,13 +155,13 @@ func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 	}
 	defer dir.Close()
 	if w.project && !slices.Contains(parts, modulesDir) {
-		git, err := w.patterns(path.Join(rel, gitIgnore), parts)
+		git, err := w.patterns(path.Join(rel, gitIgnore), parts, maxPatterns-len(ignore.all))
 		if err != nil {
 			return err
 		}
 		ignore.all = append(slices.Clip(ignore.all), git...)
 	}
-	own, err := w.patterns(path.Join(rel, IgnoreFile), parts)
+	own, err := w.patterns(path.Join(rel, IgnoreFile), parts, maxPatterns-len(ignore.all))
 	if err != nil {
 		return err
 	}
@@ -165,6 +171,9 @@ func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 		list, err := dir.ReadDir(1024)
 		for _, e := range list {
 			below := append(slices.Clip(parts), e.Name())
+			if w.matched += len(ignore.all) * len(below); w.matched > maxMatching {
+				return fmt.Errorf("%q: %s holds too many patterns for so many files", rel, IgnoreFile)
+			}
 			if w.leaves(below, e.IsDir(), ignore) {
 				continue
 			}
@@ -181,8 +190,8 @@ func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 	}
 }
 
-// patterns reads a file of patterns of a folder, if it has one.
-func (w *walk) patterns(name string, domain []string) (list []gitignore.Pattern, err error) {
+// patterns reads a file of patterns of a folder, if it has one: at most most.
+func (w *walk) patterns(name string, domain []string, most int) (list []gitignore.Pattern, err error) {
 	f, err := w.m.openRegular(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -198,6 +207,9 @@ func (w *walk) patterns(name string, domain []string) (list []gitignore.Pattern,
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimRight(line, "\r\n")
 		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") {
+			if len(list) == most {
+				return nil, fmt.Errorf("%q: with those of the folders above there are more than %d patterns", name, maxPatterns)
+			}
 			list = append(list, gitignore.ParsePattern(line, domain))
 		}
 	}
