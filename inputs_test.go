@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -275,6 +276,34 @@ func TestAttackManyInputs(t *testing.T) {
 			got += fmt.Sprintf(" after %s", took)
 		}
 		attack.Check(t, fmt.Sprintf("%d of %s", n, field), field+" of 100000 entries", got)
+	}
+}
+
+// A request that no machine takes leaves no record of itself.
+func TestAttackLargeRequests(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	large, small := strings.Repeat("x", 1<<20+1), strings.Repeat("x", 1<<10)
+	env := map[string]string{}
+	for i := range 2000 {
+		env[fmt.Sprint("V", i)] = small
+	}
+	for name, req := range map[string]unitask.Request{
+		"an argument": {Args: []string{large}}, "many arguments": {Args: slices.Repeat([]string{small}, 2000)},
+		"a variable": {Env: map[string]string{"A": large}}, "a variable's name": {Env: map[string]string{large: "a"}}, "many variables": {Env: env},
+		"arguments and variables": {Args: slices.Repeat([]string{small}, 600), Env: map[string]string{"A": large[:600<<10]}},
+	} {
+		req.Code = "1"
+		res, err := rt.Run(t.Context(), req, unitask.IO{})
+		got := fmt.Sprint(err)
+		if res == nil && errors.As(err, new(*policy.FieldError)) && strings.HasPrefix(got, "args of ") {
+			got = "refused"
+		}
+		ids, _ := rt.Runs().IDs()
+		attack.Check(t, "a request with too much in it: "+name, "refused, 0 records", fmt.Sprintf("%s, %d records", got, len(ids)))
 	}
 }
 

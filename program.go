@@ -103,6 +103,9 @@ func checkCode(req Request) (program, error) {
 			return bad("env", fmt.Sprintf("%.80q", name), "a name must not be empty or hold = or a NUL byte")
 		}
 	}
+	if n := sizeOf(req); n > contract.MaxFrame { // it would be on record, and found out by a machine
+		return bad("args", fmt.Sprintf("of %d bytes, with env", n), fmt.Sprintf("must have at most %d: standard input takes more", contract.MaxFrame))
+	}
 	maps.Copy(p.env, req.Env)
 	for name, value := range req.Secrets {
 		_, twice := req.Env[name]
@@ -125,6 +128,19 @@ func checkCode(req Request) (program, error) {
 	p.ownProcess = node.NeedsProcess(p.nodeArgs, all)
 	p.fresh = p.fresh || p.ownProcess != ""
 	return p, nil
+}
+
+// sizeOf is the bytes of a request's arguments and environment.
+func sizeOf(req Request) (n int) {
+	for _, a := range req.Args {
+		n += len(a)
+	}
+	for _, vars := range []map[string]string{req.Env, req.Secrets} {
+		for name, value := range vars {
+			n += len(name) + len(value)
+		}
+	}
+	return n
 }
 
 // GuestDir is a folder of the host as the code's working directory: "", which is the
