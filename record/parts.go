@@ -53,7 +53,7 @@ func parts(secret string) (list []string) {
 			add(password, MinSecret)
 		}
 		var v any
-		if strings.ContainsAny(s, "{[\"") && json.Unmarshal([]byte(s), &v) == nil {
+		if s := strings.TrimPrefix(s, "\ufeff"); strings.ContainsAny(s, "{[\"") && json.Unmarshal([]byte(s), &v) == nil {
 			leaves(v)
 		}
 	}

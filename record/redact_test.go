@@ -99,6 +99,13 @@ var shows = map[string]func(s string, r *rand.Rand) string{
 		}
 		return out.String() + "\n]"
 	},
+	"a Uint8Array in JSON": func(s string, r *rand.Rand) string {
+		var list []string
+		for i, b := range []byte(s) {
+			list = append(list, fmt.Sprintf([]string{`"%d":%d`, "\n  \"%d\": %d", "\n  '%d': %d"}[r.IntN(3)], i, b))
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	},
 	"bytes, each in a line": func(s string, _ *rand.Rand) string {
 		b, _ := json.MarshalIndent(json.RawMessage(strings.ReplaceAll(fmt.Sprint([]byte(s)), " ", ",")), "", "  ")
 		return string(b)
@@ -271,6 +278,7 @@ func TestAttackRedaction(t *testing.T) {
 		{"base64 of a PEM", key, base64.StdEncoding.EncodeToString([]byte(key)), base64.StdEncoding.EncodeToString([]byte(key))[400:440]},
 		{"base64 of a PEM in lines", key, wrap(base64.StdEncoding.EncodeToString([]byte(key)), 76, "\n"), base64.StdEncoding.EncodeToString([]byte(key))[400:420]},
 		{"hex of a PEM", key, hex.EncodeToString([]byte(key)), hex.EncodeToString([]byte(lines[3]))},
+		{"a leaf of JSON behind a mark of byte order", "\ufeff" + account, "first-leaf-value", "first-leaf"},
 		{"a leaf of JSON", account, "first-leaf-value", "first-leaf"},
 		{"a key's id of JSON", account, "id=0123456789abcdef0123", "0123456789"},
 		{"a PEM in JSON, parsed", account, key, lines[3]},
@@ -355,7 +363,7 @@ func TestRedactIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, endless := range []string{"\x00", "\\", "\r", "\n", " ", "0", "0 ", "0x", "%", "%25", "3030", "48, ", "MDAw", "MDAwMC1z\n", `\u0030`, "0000-secret-", "0\x00", "'", "' +\n '"} {
+	for _, endless := range []string{"\x00", "\\", "\r", "\n", " ", "0", "0 ", "0x", "48,\"", `48,"1"`, `48,"1":`, "48,\"1", "%", "%25", "3030", "48, ", "MDAw", "MDAwMC1z\n", `\u0030`, "0000-secret-", "0\x00", "'", "' +\n '"} {
 		w := red.Writer(io.Discard).(*redacting)
 		for range 200 {
 			if _, err := w.Write([]byte(strings.Repeat(endless, 1000))); err != nil {

@@ -413,12 +413,14 @@ func (v *base64View) take(b byte, at int64) {
 }
 
 // decimalView is the numbers of a list, with commas or blanks between them, over any
-// number of lines.
+// number of lines. After a comma each may have its place before it, in quotes: so JSON has
+// a Uint8Array.
 type decimalView struct {
 	search
 	gapFrom int64 // where this gap began
 	comma   bool  // there was a comma in it
 	numbers int   // before it
+	place   byte  // 0, or how far a place in this gap has come: its quote, then ':' where that is due
 }
 
 func (v *decimalView) take(b byte, at int64) {
@@ -427,6 +429,16 @@ func (v *decimalView) take(b byte, at int64) {
 	}
 	inGap := v.gap > 0
 	switch {
+	case v.place == ':' && b == ':':
+		v.place = 0
+	case v.place != 0 && v.place == b:
+		v.place = ':'
+	case v.place != 0 && v.place != ':' && b >= '0' && b <= '9':
+	case v.place != 0:
+		v.over()
+		return
+	case (b == '"' || b == '\'') && inGap && v.comma:
+		v.place, v.comma = b, false // one place for a number
 	case b >= '0' && b <= '9':
 		if inGap {
 			v.numbers++
@@ -437,8 +449,7 @@ func (v *decimalView) take(b byte, at int64) {
 	case b == ',' || b == ' ' || b == '\t':
 	case (b == '\n' || b == '\r') && (inGap && v.comma || v.numbers >= 4): // else a text's line ends in a number
 	default:
-		v.reset()
-		v.numbers = 0
+		v.over()
 		return
 	}
 	if !inGap {
@@ -446,8 +457,14 @@ func (v *decimalView) take(b byte, at int64) {
 	}
 	v.comma = v.comma || b == ','
 	if v.skip(maxGap); v.run == 0 {
-		v.numbers = 0
+		v.over()
 	}
+}
+
+// over ends a list.
+func (v *decimalView) over() {
+	v.reset()
+	v.numbers, v.place = 0, 0
 }
 
 func isHex(b byte) bool { return classes[b]&hexDigit != 0 }
