@@ -11,12 +11,13 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// ConfigFile is the configuration of a home, in TOML, which may be missing. It has one
-// key: offline, for what Options.Offline says.
+// ConfigFile is the configuration of a home, in TOML, which may be missing. Its keys:
+// offline, for what Options.Offline says, and requireJail, for Options.RequireJail.
 const ConfigFile = "config.toml"
 
 type config struct {
-	Offline bool `toml:"offline"`
+	Offline     bool     `toml:"offline"`
+	RequireJail []string `toml:"requireJail"`
 }
 
 func readConfig(home string) (c config, err error) {
@@ -35,12 +36,8 @@ func readConfig(home string) (c config, err error) {
 }
 
 // offline says who wants that no parts are fetched, "" if they may be.
-func offline(opts Options) (string, error) {
+func offline(opts Options, c config) (string, error) {
 	const variable = "UNITASK_OFFLINE"
-	c, err := readConfig(opts.Home)
-	if err != nil {
-		return "", err
-	}
 	text := os.Getenv(variable)
 	said, err := strconv.ParseBool(text)
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/image"
@@ -45,6 +46,83 @@ func (r *Report) add(name string, err error, detail, remedy string) bool {
 	}
 	r.Checks = append(r.Checks, c)
 	return err == nil
+}
+
+// jail reports what holds QEMU: a line for each layer, one for the limits that hold, one
+// for each that does not, with what would mend it. That one does not hold is no fault of
+// the installation, unless it leaves QEMU with the network or files, or is required.
+func (r *Report) jail(jail vmm.Jail, required []string) {
+	var weak error
+	if why := jail.Weakness(); why != "" {
+		weak = errors.New("QEMU is not held as it should be: " + why)
+	}
+	r.add("jail", weak, "QEMU is held", "see the lines below")
+	lacking := map[string]bool{}
+	for _, l := range jail.Lacks(required) {
+		lacking[l.Name] = true
+	}
+	line := func(l vmm.Layer) {
+		detail := l.Name
+		if l.Detail != "" {
+			detail += ": " + l.Detail
+		}
+		var fault error
+		if !l.Holds {
+			detail = l.Name + " does not hold: " + l.Why
+			if lacking[l.Name] {
+				fault = errors.New(detail + "; it is required, so nothing runs")
+			}
+		}
+		r.add("jail", fault, detail, "")
+		r.Checks[len(r.Checks)-1].Remedy = vmm.Remedy(l)
+	}
+	for _, l := range jail.Layers {
+		line(l)
+	}
+	var held []string
+	for _, l := range jail.Limits {
+		if l.Holds {
+			held = append(held, l.Name+" "+l.Detail)
+		} else {
+			line(l)
+		}
+	}
+	if len(held) > 0 {
+		r.add("jail", nil, "limits: "+strings.Join(held, ", "), "")
+	}
+}
+
+// Jail says what holds machines here, as found out with a stand-in for QEMU.
+func (rt *Runtime) Jail(ctx context.Context) (vmm.Jail, error) {
+	leave, err := rt.enter()
+	if err != nil {
+		return vmm.Jail{}, err
+	}
+	defer leave()
+	qemu, err := rt.source.QEMU(ctx, image.HostArch())
+	if err != nil {
+		return vmm.Jail{}, &HostError{Op: "jail", Err: err}
+	}
+	jail, err := vmm.TryJail(qemu, rt.opts.Accel)
+	if err != nil {
+		return jail, hostError("jail", err)
+	}
+	return jail, nil
+}
+
+// Attack has a stand-in for a broken QEMU try, in the jail that machines get here, all
+// that it must not be able to do.
+func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
+	leave, err := rt.enter()
+	if err != nil {
+		return nil, vmm.Jail{}, err
+	}
+	defer leave()
+	qemu, err := rt.source.QEMU(ctx, image.HostArch())
+	if err != nil {
+		return nil, vmm.Jail{}, err
+	}
+	return vmm.Attack(qemu, rt.opts.Accel)
 }
 
 // Doctor looks at everything a run needs and boots a real machine on every
@@ -168,7 +246,8 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) 
 			if best == nil {
 				best = &report
 				rt.source.Works(spec)
-				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s; held by %s", spec.Image.Kernel, report.BootMs, accel, jail), "")
+				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s", spec.Image.Kernel, report.BootMs, accel), "")
+				r.jail(jail, rt.opts.RequireJail)
 			}
 		} else {
 			report.Reason = err.Error()

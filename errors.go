@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/vmm"
 )
 
 // What can keep a result from being had, told apart by errors.As and errors.Is:
 //
 //	*policy.FieldError   the request can't be what it is
+//	*JailError           this host can't hold QEMU as it must be held for this run
 //	*HostError           unitask or the host failed
 //	*GuestError          the machine or its kernel died, or the guest broke the protocol
 //	ErrClosed            the runtime was closed before
@@ -33,6 +36,18 @@ func (e *HostError) Unwrap() error { return e.Err }
 // GuestError says that the machine ended without saying how the code did: the
 // kernel stopped, or the guest broke the protocol.
 type GuestError = machine.GuestError
+
+// JailError says that layers or limits of QEMU's jail do not hold that must hold. Nothing
+// of the run has begun.
+type JailError struct{ Lacks []vmm.Layer }
+
+func (e *JailError) Error() string {
+	var parts []string
+	for _, l := range e.Lacks {
+		parts = append(parts, l.Name+" ("+l.Why+")")
+	}
+	return "QEMU's jail lacks what is required of it: " + strings.Join(parts, ", ") + "; `unitask doctor` says what would mend it"
+}
 
 // errTimeout is the cause of a run's context when its time is up.
 var errTimeout = errors.New("time limit reached")

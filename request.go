@@ -92,6 +92,9 @@ type Request struct {
 	MaxArtifacts int64 `json:"maxArtifactBytes,omitempty"`
 	// Debug is set by Runtime.Debug; without a debugger it changes nothing.
 	Debug bool `json:"debug,omitempty"`
+	// RequireJail are layers and limits of QEMU's jail, by their names in the record and in
+	// `unitask doctor`, without which nothing runs (JailError).
+	RequireJail []string `json:"requireJail,omitempty"`
 }
 
 // MarshalJSON gives the wire form.

@@ -21,6 +21,7 @@ import (
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/vmm"
 )
 
 // MaxCode is the most source text a request may have, in bytes; Node itself
@@ -85,6 +86,9 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	defer code.inputs.Close()
 	asked, eff, denials, err := req.resolve(caller.Ceiling, &code.inputs)
 	if err != nil {
+		return nil, err
+	}
+	if eff.RequireJail, err = policy.Jail(eff.RequireJail, rt.opts.RequireJail); err != nil {
 		return nil, err
 	}
 	kernel, err := code.kernel(image.Kernel(eff.Kernel))
@@ -238,6 +242,8 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		return rt.attachable(rec, m, len(code.secrets) > 0, redactor, kept.release), nil
 	}
 	switch {
+	case code.debug != nil && code.debug.NoJail && len(eff.RequireJail) > 0:
+		return rt.classify(ctx, res, "jail", &JailError{vmm.Jail{}.Lacks(eff.RequireJail)})
 	case code.debug != nil:
 		cfg.Debug = &machine.Debug{GDB: code.debug.GDB, NoJail: code.debug.NoJail, Started: code.debug.Started}
 		if spec, err = rt.source.Probe(ctx, spec); err != nil {
@@ -277,6 +283,9 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 			return rt.classify(ctx, res, "record", err)
 		}
 		defer leave()
+		if lacks := m.Jail().Lacks(eff.RequireJail); len(lacks) > 0 {
+			return rt.classify(ctx, res, "jail", &JailError{lacks})
+		}
 		booted = time.Now()
 		res.Duration.Boot = booted.Sub(start)
 		conn, err = m.Connect(ctx, code.inputs.Patience(), code.put)

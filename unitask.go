@@ -109,6 +109,9 @@ type Options struct {
 	StoreBytes int64
 	// Ceiling is the most that any run gets (policy.FindCeiling); nil is none.
 	Ceiling *policy.Ceiling
+	// RequireJail are layers and limits of QEMU's jail without which nothing runs, beside
+	// those that the home's configuration names (ConfigFile).
+	RequireJail []string
 	// Machines says where machines come from; the zero value is Templates().
 	Machines Machines
 	// Streams of the run, for Run. Runtime.Run has its own.
@@ -187,6 +190,13 @@ func Open(opts Options) (*Runtime, error) {
 		return nil, &policy.FieldError{Field: "accel", Value: fmt.Sprintf("%q", opts.Accel), Reason: "use auto, kvm, hvf or tcg"}
 	}
 	opts.Accel = accel
+	config, err := readConfig(opts.Home)
+	if err != nil {
+		return nil, &HostError{Op: "open", Err: err}
+	}
+	if opts.RequireJail, err = policy.Jail(config.RequireJail, opts.RequireJail); err != nil {
+		return nil, &policy.FieldError{Field: "requireJail", Reason: err.Error()}
+	}
 	if opts.Upstream.Proxy == nil {
 		opts.Upstream.Proxy = environmentProxy()
 	}
@@ -195,7 +205,7 @@ func Open(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	if images.Offline, err = offline(opts); err != nil {
+	if images.Offline, err = offline(opts, config); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
 	from, shape, err := opts.Machines.check()

@@ -20,6 +20,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask/internal/hostname"
+	"github.com/unitask/unitask/vmm"
 )
 
 // HTTPOptions say how a server is reached over streamable HTTP.
@@ -175,6 +176,24 @@ func isLoopback(host string) bool {
 	return hostname.Loopback(strings.ToLower(host), addr)
 }
 
+// requireJail has every run need all layers and limits that this host can give to QEMU's
+// jail, and warns of the others.
+func (s *Server) requireJail(ctx context.Context) error {
+	jail, err := s.rt.Jail(ctx)
+	if err != nil {
+		return fmt.Errorf("find out what holds machines here, which others could reach: %w", err)
+	}
+	s.require = nil
+	for _, l := range slices.Concat(jail.Layers, jail.Limits) {
+		if l.Holds {
+			s.require = append(s.require, l.Name)
+		} else {
+			s.opts.Log.Warn("a layer of the jail does not hold", "layer", l.Name, "why", l.Why, "remedy", vmm.Remedy(l))
+		}
+	}
+	return nil
+}
+
 // guard refuses requests for a host that is not ours, and those that a web page of
 // another origin sends: a browser can be led here by a name that changes its address.
 func (o *HTTPOptions) guard(next http.Handler) http.Handler {
@@ -291,6 +310,12 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 	if at, ok := l.Addr().(*net.TCPAddr); opts.Auth == nil && (!ok || !at.IP.IsLoopback()) {
 		l.Close()
 		return fmt.Errorf("address %s leads to %s, which others can reach: give --token-file or --jwks, or listen on 127.0.0.1", opts.Addr, l.Addr())
+	}
+	if at, ok := l.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
+		if err := s.requireJail(ctx); err != nil {
+			l.Close()
+			return err
+		}
 	}
 	if opts.TLS != nil {
 		l = tls.NewListener(l, opts.TLS)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -88,9 +89,15 @@ func asUser(t *testing.T, uid uint32, what string) (status, text string) {
 // listen serves on a loopback address with the server's own listener.
 func listen(t *testing.T, s *mcp.Server, opts mcp.HTTPOptions) (url string) {
 	t.Helper()
+	opts.Addr = "127.0.0.1:0"
+	return serveAt(t, s, opts)
+}
+
+// serveAt is listen on another address.
+func serveAt(t *testing.T, s *mcp.Server, opts mcp.HTTPOptions) (url string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	at, ended := make(chan net.Addr, 1), make(chan error, 1)
-	opts.Addr = "127.0.0.1:0"
 	go func() { ended <- s.ServeHTTP(ctx, opts, func(a net.Addr) { at <- a }) }()
 	t.Cleanup(func() {
 		cancel()
@@ -206,5 +213,39 @@ func TestAttackSocketTables(t *testing.T) {
 			got = fmt.Sprint(uid)
 		}
 		attack.Check(t, c.name, c.want, got)
+	}
+}
+
+// Where others can reach the server, every run needs what this host can give to the jail;
+// on loopback it is the user's own matter.
+func TestServerRequiresJail(t *testing.T) {
+	for addr, want := range map[string]bool{"127.0.0.1:0": false, "0.0.0.0:0": true} {
+		rt := bare(t)
+		s := newServer(t, rt, mcp.Options{Ceiling: noMachine()})
+		opts := mcp.HTTPOptions{Addr: addr}
+		opts.Auth, _ = mcp.NewToken()
+		serveAt(t, s, opts)
+		granted, _, err := mcp.Granted(s, "alice", `{"language": "js", "code": "1"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		if want {
+			jail, err := rt.Jail(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range slices.Concat(jail.Layers, jail.Limits) {
+				if l.Holds {
+					all = append(all, l.Name)
+				}
+			}
+			if len(all) == 0 {
+				t.Error("nothing holds")
+			}
+		}
+		if !slices.Equal(granted.RequireJail, all) {
+			t.Errorf("on %s: requires %q, expected %q", addr, granted.RequireJail, all)
+		}
 	}
 }

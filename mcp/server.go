@@ -62,7 +62,8 @@ type Server struct {
 	sessions sessions
 	visitors visitors
 	checkups checkups
-	hider    hider // of the host's paths, from remote callers
+	hider    hider    // of the host's paths, from remote callers
+	require  []string // layers and limits of QEMU's jail that every run needs
 }
 
 // instructions are what a client's model is told of the server as a whole.

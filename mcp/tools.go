@@ -235,6 +235,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	req := unitask.Request{
 		Code: in.Code, Path: "code." + ext, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
+		RequireJail: s.require,
 	}
 	switch {
 	case !ok:

@@ -327,6 +327,9 @@ const Example = `# The most that unitask may give to a run started in this folde
 # Bytes that may come back from /out; 0 is none.
 # maxArtifactBytes = 67108864
 
+# Layers of QEMU's jail, as unitask doctor names them, without which nothing runs.
+# requireJail = ["network", "filesystem", "seccomp"]
+
 # What callers of a shared server (unitask mcp --http) get, by the name of their token:
 # all of the above, narrowed further.
 # [principals.alice]

@@ -30,6 +30,14 @@ var Fields = []Field{
 	{Key: "dirs", Ceiling: "dirsUnder", Flag: "dir", Help: "PATH[:/GUESTPATH] of a folder that the code may read; .unitaskignore says what stays out; repeatable", kind: mounts{}},
 	{Key: "maxArtifactBytes", Flag: "max-artifacts", Help: "bytes that may come back from /out, -1 for none", kind: number[int64]{least: 1, usual: 64 << 20, most: 4 << 30, none: -1, unit: bytesOf}},
 	{Key: "debug", kind: permission{}},
+	{Key: "requireJail", Flag: "require-jail", Help: "a layer or limit of QEMU's jail, by its name in `unitask doctor`, without which nothing runs; repeatable", kind: demands{}},
+}
+
+// JailNames are the layers and limits of a machine's jail, by the names that package vmm
+// gives them.
+var JailNames = []string{
+	"network", "pid", "ipc", "uts", "cgroup", "filesystem", "groups", "user", "capabilities", "no-new-privileges", "landlock", "seccomp",
+	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes",
 }
 
 // Bounds that more than one place names.

@@ -451,6 +451,63 @@ func (permission) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny de
 
 func (permission) beyond(mine, base any) []string { return anyNet{}.beyond(mine, base) }
 
+// Jail are the names of several lists, each once, in the order given; an error names one
+// that is none of JailNames.
+func Jail(lists ...[]string) ([]string, error) { return demands{}.list(slices.Concat(lists...)) }
+
+// demands are names of what must hold for a run to begin. A ceiling's are added to those
+// that are asked for: it narrows by demanding more.
+type demands struct{ none }
+
+func (demands) form() Form { return List }
+
+// list checks names, each once, in the order given.
+func (demands) list(names []string) ([]string, error) {
+	out := []string{}
+	for _, name := range names {
+		if !slices.Contains(JailNames, name) {
+			return nil, fmt.Errorf("%.100q: is none of %s", name, strings.Join(JailNames, ", "))
+		}
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+func (k demands) resolve(f *Field, r *Request, e *Effective) error {
+	names, err := k.list(*at[[]string](r, f.Key))
+	if err != nil {
+		return &FieldError{Field: f.name(), Reason: err.Error()}
+	}
+	*at[[]string](e, f.Key) = names
+	return nil
+}
+
+func (k demands) read(_ *Field, value any, _ string) (any, error) {
+	names, err := stringList(value)
+	if err != nil {
+		return nil, err
+	}
+	return k.list(names)
+}
+
+func (k demands) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, _ deny) {
+	more, _ := c.most[f.ceiling()].([]string)
+	all := at[[]string](e, f.Key)
+	*all, _ = Jail(*all, more) // both were checked
+}
+
+// beyond lists what the base demands and this one does not.
+func (demands) beyond(mine, base any) (beyond []string) {
+	for _, name := range base.([]string) {
+		if !slices.Contains(mine.([]string), name) {
+			beyond = append(beyond, "without "+name)
+		}
+	}
+	return beyond
+}
+
 // mounts are files or folders of the host; a ceiling has the folders below which they
 // may lie, links resolved.
 type mounts struct{ none }

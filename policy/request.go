@@ -46,6 +46,8 @@ type Request struct {
 	MaxArtifacts int64 `json:"maxArtifactBytes"`
 	// Debug: a debugger holds the machine.
 	Debug bool `json:"debug"`
+	// RequireJail are layers and limits of the machine's jail without which nothing runs.
+	RequireJail []string `json:"requireJail"`
 }
 
 // Mount is a file or folder of the host that the code may read.
@@ -82,6 +84,7 @@ type Effective struct {
 	Dirs         []Mount  `json:"dirs"`
 	MaxArtifacts int64    `json:"maxArtifactBytes"` // -1 is none
 	Debug        bool     `json:"debug"`
+	RequireJail  []string `json:"requireJail"`
 }
 
 // MarshalJSON gives the wire form.

@@ -10,7 +10,7 @@ import (
 
 func TestResolve(t *testing.T) {
 	e, denials, err := Resolve(Request{}, nil)
-	want := Effective{MemoryMB: 512, Timeout: time.Minute, OutputBytes: 16 << 20, AllowNet: []NetRule{}, AllowTCP: []TCPRule{}, Secrets: []string{}, Files: []Mount{}, Dirs: []Mount{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
+	want := Effective{MemoryMB: 512, Timeout: time.Minute, OutputBytes: 16 << 20, AllowNet: []NetRule{}, AllowTCP: []TCPRule{}, Secrets: []string{}, Files: []Mount{}, Dirs: []Mount{}, RequireJail: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
 	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
 	}
@@ -69,4 +69,34 @@ func FuzzResolve(f *testing.F) {
 			t.Errorf("%+v, then %+v %v", e, again, err)
 		}
 	})
+}
+
+// A ceiling adds to what must hold, and takes nothing away.
+func TestRequireJail(t *testing.T) {
+	ceiling, err := ParseCeiling("c", []byte(`requireJail = ["network", "seccomp"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, denials, err := Resolve(Request{RequireJail: []string{"landlock", "network", "landlock"}}, ceiling)
+	if want := []string{"landlock", "network", "seccomp"}; err != nil || len(denials) > 0 || !reflect.DeepEqual(e.RequireJail, want) {
+		t.Errorf("%v %v %v, expected %v", e.RequireJail, denials, err, want)
+	}
+	if _, _, err := Resolve(Request{RequireJail: []string{"moat"}}, nil); err == nil {
+		t.Error("a layer that there is not")
+	}
+	for _, text := range []string{`requireJail = ["moat"]`, `requireJail = "network"`, `requireJail = [1]`} {
+		if _, err := ParseCeiling("c", []byte(text)); err == nil {
+			t.Errorf("%s was read", text)
+		}
+	}
+	less, err := ParseCeiling("l", []byte(`requireJail = ["network"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if beyond := less.Beyond(ceiling); len(beyond) != 1 || beyond[0].String() != "requireJail without seccomp" {
+		t.Errorf("%v", beyond)
+	}
+	if beyond := ceiling.Beyond(less); len(beyond) != 0 {
+		t.Errorf("%v", beyond)
+	}
 }

@@ -63,6 +63,9 @@ type (
 // Remedy says what would make a layer hold on this host, "" where nothing would.
 func Remedy(l Layer) string { return jail.Remedy(l) }
 
+// TryJail says what holds a stand-in for this QEMU, which does nothing.
+func TryJail(q QEMU, accel Accel) (Jail, error) { return jail.Try(q.Program, accel == KVM) }
+
 // Attack puts a stand-in for a broken QEMU into the jail that this QEMU would get, has
 // it try all that must not be possible, and returns what came of it.
 func Attack(q QEMU, accel Accel) ([]Attempt, Jail, error) {

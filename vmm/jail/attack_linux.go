@@ -237,6 +237,20 @@ func Attack(p Program, kvm, open bool) ([]Attempt, Report, error) {
 	return out, report, nil
 }
 
+// Try says what holds a stand-in for a program that does nothing.
+func Try(p Program, kvm bool) (Report, error) {
+	t, err := newTargets()
+	if err != nil {
+		return Report{}, fmt.Errorf("try the jail: %w", err)
+	}
+	defer t.end()
+	_, report, err := one{name: "nothing", make: func(*script, *targets) {}}.try(nil, Spec{Program: p, KVM: kvm}, t)
+	if err != nil {
+		err = fmt.Errorf("try the jail: %w", err)
+	}
+	return report, err
+}
+
 // The descriptors of a stand-in: the one that it reports on, and a file of the host that
 // it may read, as QEMU its disk.
 const (

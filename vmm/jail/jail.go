@@ -66,7 +66,7 @@ func (r Report) Lacks(names []string) []Hold {
 		i := slices.IndexFunc(all, func(h Hold) bool { return h.Name == name })
 		switch {
 		case i < 0:
-			out = append(out, Hold{Name: name, Why: "this host has none"})
+			out = append(out, Hold{Name: name, Why: "there is none"})
 		case !all[i].Holds:
 			out = append(out, all[i])
 		}

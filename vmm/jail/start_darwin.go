@@ -38,9 +38,7 @@ func Start(s Spec) (*Process, error) {
 		return nil, err
 	}
 	p.Pid = p.cmd.Process.Pid
-	for _, name := range []string{User, Filesystem, Network, Processes} {
-		p.Report.Layers = append(p.Report.Layers, Hold{Name: name, Why: "it runs as the user's own account: macOS has no such layer"})
-	}
+	p.Report.Layers = missing()
 	r, w, err := os.Pipe()
 	if err == nil {
 		watch := exec.Command("/bin/sh", "-c", `read -r _; kill -9 "$1" 2>/dev/null`, "unitask-watch", strconv.Itoa(p.Pid))
@@ -65,6 +63,14 @@ func Start(s Spec) (*Process, error) {
 	return nil, err
 }
 
+// missing are the layers that matter most, none of which holds.
+func missing() (all []Hold) {
+	for _, name := range []string{User, Filesystem, Network, Processes} {
+		all = append(all, Hold{Name: name, Why: "it runs as the user's own account: macOS has no such layer"})
+	}
+	return all
+}
+
 // Denied is "": there is no filter here.
 func (p *Process) Denied() string { return "" }
 
@@ -73,6 +79,12 @@ func CanFilter() bool { return false }
 
 // Remedy is "": nothing gives macOS these layers.
 func Remedy(Hold) string { return "" }
+
+// Try says what holds a program: nothing.
+func Try(Program, bool) (r Report, err error) {
+	r.Layers = missing()
+	return r, nil
+}
 
 // Attack is for Linux's jail.
 func Attack(Program, bool, bool) ([]Attempt, Report, error) {

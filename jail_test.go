@@ -1,0 +1,94 @@
+package unitask_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// The names that a policy knows are those of a machine's jail; what must hold and does
+// not keeps a run from beginning; and the jail of a real machine lets nothing through.
+func TestJail(t *testing.T) {
+	needVM(t)
+	home := newHome(t)
+	if err := os.WriteFile(filepath.Join(home, unitask.ConfigFile), []byte(`requireJail = ["no-new-privileges"]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	attempts, jail, err := rt.Attack(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(attempts) < 60 {
+		t.Errorf("%d attempts", len(attempts))
+	}
+	for _, a := range attempts {
+		if a.Through {
+			t.Errorf("%s: %s", a.Name, a.Seen)
+		}
+	}
+	var names []string
+	for _, h := range slices.Concat(jail.Layers, jail.Limits) {
+		names = append(names, h.Name)
+	}
+	want := slices.Sorted(slices.Values(policy.JailNames))
+	if slices.Sort(names); !slices.Equal(names, want) {
+		t.Errorf("a jail has %q, policies know %q", names, want)
+	}
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "console.log(1)", RequireJail: policy.JailNames}, unitask.IO{})
+	missing := jail.Missing()
+	switch lacks := (*unitask.JailError)(nil); {
+	case len(missing) == 0 && (err != nil || res.ExitCode != 0):
+		t.Errorf("%v", err)
+	case len(missing) > 0 && (!errors.As(err, &lacks) || len(lacks.Lacks) != len(missing)):
+		t.Errorf("%v, expected to be told of %+v", err, missing)
+	}
+	// A machine without a jail, where a layer of one is required.
+	res, err = rt.Debug(t.Context(), unitask.Caller{}, unitask.Request{Code: "console.log(1)", RequireJail: []string{"network"}}, unitask.IO{}, unitask.DebugOptions{NoJail: true})
+	lacks := (*unitask.JailError)(nil)
+	if !errors.As(err, &lacks) || len(lacks.Lacks) != 2 || lacks.Lacks[0].Name != "network" || lacks.Lacks[1].Name != "no-new-privileges" || len(res.Stdout) > 0 {
+		t.Fatalf("%v, expected the request's layer and the home's to be lacking", err)
+	}
+	if rec, err := rt.Runs().Get(res.RunID); err != nil || !strings.Contains(rec.Error, "network (") {
+		t.Errorf("%+v %v", rec, err)
+	}
+}
+
+// What a home requires holds for every run there, and one that can't be read as it was
+// meant is no home to run in.
+func TestRequireJailOfHome(t *testing.T) {
+	home := t.TempDir()
+	open := func() error {
+		rt, err := unitask.Open(unitask.Options{Home: home})
+		if err == nil {
+			rt.Close()
+		}
+		return err
+	}
+	for text, want := range map[string]string{
+		`requireJail = ["network", "seccomp"]`: "",
+		`requireJail = ["moat"]`:               "moat",
+		`requireJail = "network"`:              "requireJail",
+	} {
+		if err := os.WriteFile(filepath.Join(home, unitask.ConfigFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := open(); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, expected %q", text, err, want)
+		}
+	}
+	_, err := unitask.Open(unitask.Options{Home: t.TempDir(), RequireJail: []string{"moat"}})
+	if field := (*policy.FieldError)(nil); !errors.As(err, &field) || field.Field != "requireJail" {
+		t.Errorf("%v", err)
+	}
+}
