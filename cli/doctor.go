@@ -1,22 +1,29 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/vmm"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, attack bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check everything a run needs, and boot a machine",
-		Long:  `Doctor checks QEMU, the vendored parts, the image, the store and what models get here, and boots the image on every accelerator that might work here. It exits with 1 if something is wrong.`,
-		Args:  cobra.NoArgs,
+		Long: `Doctor checks QEMU, the vendored parts, the image, the store and what models get here, and boots the image on every accelerator that might work here. It exits with 1 if something is wrong.
+
+With --attack it starts a stand-in for a QEMU that was broken out of, in the jail that machines get here, which tries everything that must not be possible from there: files, sockets, processes, devices, the kernel's interfaces, limits. Each is made again without the filter for system calls, to show what holds behind it. It exits with 1 if an attempt gets through.`,
+		Args: cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
+			if attack {
+				return a.attack(cmd.Context(), rt, asJSON)
+			}
 			r := rt.Doctor(cmd.Context())
 			held, err := policy.LoadForModels(rt.Images().Home(), "", "", false)
 			r.Ceiling(held, err)
@@ -43,6 +50,36 @@ func (a *app) doctorCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one report object")
+	cmd.Flags().BoolVar(&attack, "attack", false, "attack the jail from inside, and say what gets through")
 	cmd.Flags().StringVar(&a.accel, "accel", "auto", "accelerator to boot with: auto, kvm, hvf or tcg")
 	return cmd
+}
+
+// attack prints what came of the attempts to get out of the jail.
+func (a *app) attack(ctx context.Context, rt *unitask.Runtime, asJSON bool) error {
+	attempts, jail, err := rt.Attack(ctx)
+	if err != nil {
+		return err
+	}
+	rows, through := a.attackRows(attempts)
+	if through > 0 {
+		a.code = 1
+	}
+	if asJSON {
+		return a.ui.json(map[string]any{"ok": through == 0, "jail": jail, "attempts": attempts})
+	}
+	a.ui.table("|ATTACK|EXPECTED|SEEN|WITHOUT THE FILTER", rows)
+	fmt.Fprintf(a.std.Stdout, "%d attempts, %d got through; held by %s\n", len(attempts), through, safe(jail.String()))
+	return nil
+}
+
+// attackRows are the lines of the table, and how many attempts got through.
+func (a *app) attackRows(attempts []vmm.Attempt) (rows [][]string, through int) {
+	for _, t := range attempts {
+		if t.Through {
+			through++
+		}
+		rows = append(rows, []string{a.ui.mark(!t.Through), t.Name, "stopped", safe(t.Seen), safe(t.Behind)})
+	}
+	return rows, through
 }
