@@ -2,7 +2,11 @@ package unitask_test
 
 import (
 	"encoding/json"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -112,6 +116,45 @@ func TestPackageComments(t *testing.T) {
 	for _, p := range packages(t) {
 		if len(p.Doc) < 20 {
 			t.Errorf("package %s has no comment", p.ImportPath)
+		}
+	}
+}
+
+// The tests that the documents on security name are there: a promise without its test is
+// none.
+func TestSecurityNamesTests(t *testing.T) {
+	var all strings.Builder
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "_test.go") {
+			var text []byte
+			text, err = os.ReadFile(path)
+			all.Write(text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile("`(Test[A-Z]\\w*)(…?)`").FindAllStringSubmatch(string(text), -1)
+	if len(names) < 10 {
+		t.Errorf("%d tests are named", len(names))
+	}
+	for _, name := range names {
+		want := "func " + name[1]
+		if name[2] == "" {
+			want += "("
+		}
+		if !strings.Contains(all.String(), want) {
+			t.Errorf("docs/security.md names %s, which there is not", name[1]+name[2])
+		}
+	}
+	for _, file := range regexp.MustCompile("`([\\w/]+_test\\.go)`").FindAllStringSubmatch(string(text), -1) {
+		if _, err := os.Stat(file[1]); err != nil {
+			t.Errorf("docs/security.md: %v", err)
 		}
 	}
 }
