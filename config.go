@@ -11,8 +11,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// ConfigFile is the configuration of a home, in TOML, which may be missing. Its keys:
-// offline, for what Options.Offline says, and requireJail, for Options.RequireJail.
+// ConfigFile is a home's configuration file, in TOML; it may be missing. Its keys are offline
+// (Options.Offline) and requireJail (Options.RequireJail).
 const ConfigFile = "config.toml"
 
 type config struct {

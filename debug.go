@@ -19,24 +19,23 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// DebugOptions are how a run is debugged.
+// DebugOptions configure Runtime.Debug.
 type DebugOptions struct {
 	// GDB, if not nil, is a listening socket for gdb's remote protocol.
 	GDB *os.File
-	// NoJail has QEMU run as the user, with no jail but QEMU's own.
+	// NoJail runs QEMU as the user, without our jail.
 	NoJail bool
 	// WithSecrets lets a run have secrets: a debugger can read them.
 	WithSecrets bool
 	// Serial, if not nil, receives the guest's console as it comes, not redacted.
 	Serial io.Writer
-	// Started is told when the machine is there, its processor stopped. It must not
-	// block.
+	// Started is called when the machine exists, its processor stopped. It must not block.
 	Started func(*machine.Debugger)
 }
 
-// Debug is Run for a developer who looks into the machine while it runs. It is booted,
-// and stopped before its first instruction. Nothing has a deadline: the time limit too
-// is off, since the machine may stand still. The record says that it was debugged.
+// Debug is Run for a developer who inspects the machine. It is booted, stopped before its first
+// instruction, and has no deadlines, not even the time limit, because it may stand still for
+// long. The record says that it was debugged.
 func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
 	if len(req.Secrets) > 0 && !opts.WithSecrets {
 		return nil, secretsUnderDebug(len(req.Secrets))
@@ -159,9 +158,9 @@ func listenIn(dir, name string) (*net.UnixListener, error) {
 // attachPatience bounds how long joining a machine takes.
 const attachPatience = 5 * time.Second
 
-// Attach joins the machine of a run that runs now, one of the same user's, with as much
-// access as is asked for; withSecrets says that reading its secrets is meant. The
-// monitor is the caller's to disconnect, which changes nothing for the run.
+// Attach joins the machine of a run of the same user that is running now, with the given
+// access; withSecrets allows machines that hold secrets. The caller must disconnect the
+// monitor, which changes nothing for the run.
 func (rt *Runtime) Attach(ctx context.Context, id string, access vmm.Access, withSecrets bool) (*vmm.Monitor, *record.Record, error) {
 	if err := mayDebug(rt.opts.Ceiling); err != nil {
 		return nil, nil, err
@@ -175,7 +174,7 @@ func (rt *Runtime) Attach(ctx context.Context, id string, access vmm.Access, wit
 		return nil, nil, err
 	}
 	if rec.Status != record.Running {
-		return nil, nil, fmt.Errorf("attach to %s: it does not run any more (%s); `unitask runs ls --status running` lists those that do", id, rec.Status)
+		return nil, nil, fmt.Errorf("attach to %s: it is no longer running (%s); `unitask runs ls --status running` lists the runs that are", id, rec.Status)
 	}
 	path, done, err := short(filepath.Join(rt.runs.Dir(), id), debugSocket)
 	if err != nil {
@@ -184,7 +183,7 @@ func (rt *Runtime) Attach(ctx context.Context, id string, access vmm.Access, wit
 	defer done()
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, nil, fmt.Errorf("attach to %s: its machine can't be joined (not yet, not any more, or its ceiling has debug = false): %w", id, err)
+		return nil, nil, fmt.Errorf("attach to %s: its machine can't be joined (not started yet, already gone, or its ceiling has debug = false): %w", id, err)
 	}
 	monitor := vmm.NewMonitor(conn)
 	timed, cancel := context.WithTimeout(ctx, attachPatience)

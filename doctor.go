@@ -31,7 +31,7 @@ type AccelReport struct {
 	Reason string    `json:"reason,omitempty"` // why not
 }
 
-// Report is what the doctor says.
+// Report is the doctor's report.
 type Report struct {
 	OK           bool          `json:"ok"`
 	Checks       []Check       `json:"checks"`
@@ -125,9 +125,8 @@ func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) 
 	return vmm.Attack(qemu, rt.opts.Accel)
 }
 
-// Doctor looks at everything a run needs and boots a real machine on every
-// accelerator that might work. It changes nothing but the memo of which one
-// does.
+// Doctor checks everything that a run needs and boots a real machine on every accelerator that
+// might work. It changes nothing but the cache of which ones do.
 func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	r := &Report{OK: true}
 	leave, err := rt.enter()
@@ -162,7 +161,7 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	return r
 }
 
-// Ceiling adds what models are held to, and what of a file is ignored.
+// Ceiling adds the ceiling on models' runs to the report, and which keys of a file are ignored.
 func (r *Report) Ceiling(m *policy.ForModels, err error) {
 	if err != nil {
 		r.add("ceiling", err, "", "no run goes on under this file: mend it")

@@ -11,20 +11,19 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// What can keep a result from being had, told apart by errors.As and errors.Is:
+// The errors of a run, for errors.As and errors.Is:
 //
-//	*policy.FieldError   the request can't be what it is
+//	*policy.FieldError   a field of the request is invalid
 //	*JailError           this host can't hold QEMU as it must be held for this run
 //	*HostError           unitask or the host failed
 //	*GuestError          the machine or its kernel died, or the guest broke the protocol
 //	ErrClosed            the runtime was closed before
 //	context.Cause(ctx)   the caller stopped it
 
-// ErrClosed says that a runtime was closed: it starts nothing any more.
+// ErrClosed is returned by a runtime after Close.
 var ErrClosed = errors.New("the runtime is closed")
 
-// HostError is a failure of unitask or of the host. It has nothing to do with
-// the code.
+// HostError is a failure of unitask or of the host, not of the code.
 type HostError struct {
 	Op  string // what was being done: "boot", "record", …
 	Err error

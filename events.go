@@ -22,13 +22,12 @@ const (
 	EventCapture EventKind = "capture"          // the capture has ended before the run, and why
 )
 
-// Event tells what a run, or the runtime in the background, is doing. It is the only
-// thing that goes upwards while a run is under way. IO.Events and Options.Events say
-// from where they are called.
+// Event tells what a run, or the runtime in the background, is doing. IO.Events and
+// Options.Events say which goroutine calls them.
 type Event struct {
 	Kind    EventKind
 	Message string // one line for people
-	// RunID is the run's, "" before it has one, and for what belongs to no run.
+	// RunID is "" before the run has an id, and for events that belong to no run.
 	RunID string
 }
 

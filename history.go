@@ -14,7 +14,7 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Summary is a recorded run in a line.
+// Summary is a recorded run in brief.
 type Summary struct {
 	ID       string        `json:"id"`
 	Created  time.Time     `json:"created"`
@@ -30,7 +30,7 @@ type Summary struct {
 	Error    string        `json:"error,omitempty"`
 }
 
-// State is the outcome where there is one, else the record's status.
+// State is the outcome if there is one, else the record's status.
 func (s Summary) State() string {
 	if s.Outcome != "" {
 		return string(s.Outcome)
@@ -38,14 +38,14 @@ func (s Summary) State() string {
 	return string(s.Status)
 }
 
-// Unreadable is the status of a record that can't be read.
+// Unreadable is the status of a record that can't be parsed.
 const Unreadable record.Status = "unreadable"
 
-// Filter says which runs; the zero value is all.
+// Filter selects runs; the zero value selects all.
 type Filter struct {
 	Status string                                  // an outcome or a record's status
 	Within time.Duration                           // created since
-	Limit  int                                     // at most so many
+	Limit  int                                     // at most this many; 0 is all
 	Before string                                  // with ids before this one: older
 	Whose  func(owner string, via record.Via) bool // nil is everybody's
 }
@@ -102,8 +102,7 @@ func (rt *Runtime) summary(id string) Summary {
 	return s
 }
 
-// Inspection is a record and what lies beside it. Each text has at most the asked
-// number of bytes.
+// Inspection is a record and the files beside it, each cut to the number of bytes asked for.
 type Inspection struct {
 	*record.Record
 	Code    string            `json:"code"`
@@ -120,8 +119,8 @@ type Inspection struct {
 	Dropped   map[string]uint64 `json:"-"` // by kind, of what the guest sent
 }
 
-// Inspect reads a run's record and what lies beside it, at most most bytes of each
-// file; 0 is all.
+// Inspect reads a run's record and what lies beside it, at most that many bytes of each file; 0
+// is all.
 func (rt *Runtime) Inspect(id string, most int64) (*Inspection, error) {
 	rec, err := rt.runs.Get(id)
 	if err != nil {
@@ -161,8 +160,8 @@ func (rt *Runtime) Inspect(id string, most int64) (*Inspection, error) {
 	return in, nil
 }
 
-// Prune removes records: of all but the newest keep, those that are older than age. A run
-// that is under way stays. It returns how many it removed.
+// Prune removes the records that are older than age, except the newest keep and those of runs
+// under way. It returns how many it removed.
 func (rt *Runtime) Prune(keep int, age time.Duration) (removed int, err error) {
 	all, err := rt.Summaries(Filter{})
 	if err != nil {
@@ -182,16 +181,16 @@ func (rt *Runtime) Prune(keep int, age time.Duration) (removed int, err error) {
 	return removed, nil
 }
 
-// ErrOwner says that a record is another owner's than the one that was named.
+// ErrOwner says that a record belongs to another owner than the one named.
 var ErrOwner = errors.New("is another owner's")
 
-// ErrRedacted says that a record does not hold all of its request.
+// ErrRedacted says that parts of a record's request were redacted.
 var ErrRedacted = errors.New("the record can't be run again")
 
-// Recorded returns what a recorded run of an owner was granted, to be run again: what it
-// was refused is not asked for, whatever the ceiling is now, and a file or folder must
-// lead where it led. An owner of "" is the user of this process (LocalOwner). The Secrets
-// have names and no values: those are nowhere.
+// Recorded returns a request for what a recorded run of an owner was granted. What the run was
+// denied is not asked for again, whatever the ceiling is now, and each file or folder must lead
+// where it led then. An owner of "" is the user of this process (LocalOwner). Secrets have
+// their names only: values are never recorded.
 func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 	rec, err := rt.runs.Get(id)
 	if err != nil {

@@ -29,7 +29,7 @@ func ParseMount(s string) Mount {
 	return Mount{Host: s}
 }
 
-// DefaultDirMax is how many bytes a folder brings if a request does not say.
+// DefaultDirMax is the default of Request.DirMax, in bytes.
 const DefaultDirMax = hostfiles.DefaultDirMax
 
 // outDir is where the code leaves what is to come back.
@@ -156,7 +156,7 @@ func (req Request) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (wan
 			continue
 		}
 		if a.must != "" && a.must != a.Real {
-			return want, eff, denials, a.bad(fmt.Sprintf("leads to %q, and not to %q any more", a.Real, a.must))
+			return want, eff, denials, a.bad(fmt.Sprintf("leads to %q, no longer to %q", a.Real, a.must))
 		}
 		var more *hostfiles.TooMuchError
 		err := brought.Add(a.found, a.Guest, cmp.Or(req.DirMax, DefaultDirMax))

@@ -41,8 +41,7 @@ const (
 // Upstream resolves and dials the hosts that the policy allows.
 type Upstream = netstack.Upstream
 
-// Decision is a line of a run's netlog: what the code asked of the network, and what
-// became of it.
+// Decision is a line of a run's netlog: what the code asked of the network, and the verdict.
 type Decision = netstack.Decision
 
 // Verdicts of decisions.

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// LocalOwner is the owner of what a user of this system runs: "local:" and the user's
-// name, or its number where it has none. No caller with a token can have such a name.
+// LocalOwner returns the owner of a local user's runs: "local:" and the user's name, or the uid
+// if it has no name. Callers with a token never have such a name.
 func LocalOwner(uid int) string {
 	name := strconv.Itoa(uid)
 	if u, err := user.LookupId(name); err == nil && u.Username != "" {
@@ -16,7 +16,7 @@ func LocalOwner(uid int) string {
 	return LocalOwnerPrefix + name
 }
 
-// LocalOwnerPrefix begins the owners that are users of this system.
+// LocalOwnerPrefix is the prefix of owners that are local users.
 const LocalOwnerPrefix = "local:"
 
 // withDefaults fills in what the caller left out: every run has an owner.

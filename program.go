@@ -143,8 +143,8 @@ func sizeOf(req Request) (n int) {
 	return n
 }
 
-// GuestDir is a folder of the host as the code's working directory: "", which is the
-// default, where the guest can't have it.
+// GuestDir maps a host folder to the code's working directory. It returns "", the default, if
+// the guest can't have that path.
 func GuestDir(dir string) string {
 	if checkGuestPath("dir", dir) != nil {
 		return ""

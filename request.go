@@ -19,7 +19,7 @@ import (
 // do, and are "" in what comes back.
 type Request struct {
 	// Code is the source text. Whether it is an ES module, CommonJS or
-	// TypeScript is told as Node tells it: by the extension of Path, the nearest
+	// TypeScript follows Node's rules: the extension of Path, the nearest
 	// package.json's type (PackageType), and the syntax.
 	Code string `json:"code,omitempty"`
 	// Path is the code's file inside the guest; a relative one is taken from
@@ -107,7 +107,7 @@ func (req Request) MarshalJSON() ([]byte, error) {
 	}{plain(req), policy.Millis(req.Timeout), slices.Sorted(maps.Keys(req.Secrets))})
 }
 
-// UnmarshalJSON reads the wire form. Keys are exact, and none is unknown.
+// UnmarshalJSON reads the wire form. Keys must be exact; unknown ones are errors.
 func (req *Request) UnmarshalJSON(data []byte) error {
 	type plain Request
 	var wire struct {
@@ -137,8 +137,8 @@ func (req Request) policy() policy.Request {
 	return asked
 }
 
-// Resolve says what a request would get under a ceiling, nil for none, and what not.
-// It looks at the files and folders that the request names.
+// Resolve returns what a request would be granted under a ceiling (nil is none), and what
+// denied. It looks at the files and folders that the request names.
 func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
 	var in hostfiles.Set
 	defer in.Close()

@@ -23,8 +23,8 @@ const (
 	OutcomeFailed    Outcome = "failed"    // unitask or the host failed; ExitCode 125
 )
 
-// Result is what came of a run. Its JSON form is what `unitask run --json`
-// prints and what the record and MCP hold.
+// Result is the outcome of a run. Its JSON form is what `unitask run --json` prints, and what
+// the record and MCP hold.
 type Result struct {
 	RunID     string
 	Outcome   Outcome
@@ -61,7 +61,7 @@ type Result struct {
 	Redacted []string
 }
 
-// Durations are a run's parts; as JSON, in milliseconds.
+// Durations are the times of a run's phases; in JSON, milliseconds.
 type Durations struct {
 	Total   time.Duration // from the request to the end
 	Boot    time.Duration // until the guest waited for its code
@@ -86,7 +86,7 @@ func (j DurationsJSON) durations() Durations {
 	return Durations{ms(j.Total), ms(j.Boot), ms(j.Connect), ms(j.Run)}
 }
 
-// Policy is what was granted and what was not.
+// Policy is what a run was granted and what it was denied.
 type Policy struct {
 	Effective policy.Effective `json:"effective"`
 	Denials   []policy.Denial  `json:"denials"`

@@ -28,26 +28,26 @@ import (
 // refuses strings of 512 MiB.
 const MaxCode = 64 << 20
 
-// Run runs one request: resolve, record, image, network, machine, guest, code,
-// end. Every value goes down this list once.
+// Run runs one request, in this order: resolve the policy, begin the record, get the image,
+// open the network, get a machine, connect to the guest, run the code, finish the record.
 func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, error) {
 	return rt.RunFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req, streams)
 }
 
-// Caller is whom a run is for, where one runtime serves several. It has one name in all
-// places: a ceiling's table narrows what it gets by that name ([principals.NAME]), a
-// record has it as its owner, and logs as the caller.
+// Caller identifies whom a run is for, where one runtime serves several callers. The same name
+// is used everywhere: a ceiling's [principals.NAME] table narrows its policy, records have it
+// as their owner, and logs as the caller.
 type Caller struct {
 	// Name goes into the record as its owner; "" is the user of this process
 	// (LocalOwner).
 	Name string
-	// Via goes into the record: through what the run was asked for; "" is ViaAPI.
+	// Via goes into the record: how the run was requested; "" is ViaAPI.
 	Via record.Via
-	// Ceiling is the most that the caller gets; nil is none.
+	// Ceiling limits what the caller gets; nil is no limit.
 	Ceiling *policy.Ceiling
 }
 
-// Through what a run was asked for.
+// How a run was requested.
 const (
 	ViaCLI  = record.ViaCLI
 	ViaMCP  = record.ViaMCP
@@ -55,8 +55,7 @@ const (
 	ViaAPI  = record.ViaAPI
 )
 
-// RunFor runs a request for a caller; the Ceiling of the runtime's options is not
-// looked at.
+// RunFor runs a request for a caller, under the caller's Ceiling in place of the runtime's.
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
 	return rt.runFor(ctx, caller, req, streams, nil)
 }

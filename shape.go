@@ -54,10 +54,10 @@ func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 	return spec, nil
 }
 
-// MakeTemplate makes the template that runs of a shape are then cloned from. It
-// boots a machine, has it run a throw-away script, and keeps its memory and the state
-// of its devices. Where another process is making it, or it is there, it does
-// nothing. It returns whether it made one.
+// MakeTemplate makes the template that runs of a shape are then cloned from: it boots a
+// machine, has it run a throw-away script, and keeps its memory and device state. It does
+// nothing if the template exists or another process is making it. It returns whether it made
+// one.
 func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	leave, err := rt.enter()
 	if err != nil {
@@ -79,8 +79,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	return made, nil
 }
 
-// Machines says where a runtime's machines come from. It is one of Templates, Pool,
-// PoolDaemon and Booted.
+// Machines says where a runtime's machines come from: Templates, Pool, PoolDaemon or Booted.
 type Machines struct {
 	booted bool
 	from   machine.Options
@@ -97,10 +96,11 @@ func Pool(size PoolSize, shape Shape) Machines {
 	return Machines{from: machine.Options{Pool: size}, shape: shape}
 }
 
-// PoolDaemon uses the clones of the home's pool daemon (Runtime.ServePool) where one
-// runs, else it clones from templates. It makes none: warm is told, by the goroutine
-// that called Run, which one is missing or will soon be used up, to have another process
-// make it (Runtime.MakeTemplate); for a process that ends with its run. nil makes none.
+// PoolDaemon uses the clones of the home's pool daemon (Runtime.ServePool) if one runs, else it
+// clones from templates. It is for a process that ends with its run, and so makes no templates
+// itself: warm is called, by the goroutine that called Run, with the shape of a template that
+// is missing or will soon be used up, so that another process can make it
+// (Runtime.MakeTemplate). nil means that none is made.
 func PoolDaemon(warm func(Shape)) Machines {
 	if warm == nil {
 		warm = func(Shape) {}
@@ -120,14 +120,14 @@ func (m Machines) check() (machine.Options, Shape, error) {
 	return m.from, shape, err
 }
 
-// PoolSize is how many clones stand ready: Min as soon as they can be made, Max at most,
-// and between the two as many as runs came in the last half minute. Each serves one run.
+// PoolSize is how many clones are kept ready: at least Min, at most Max, and between the two as
+// many as there were runs in the last half minute. Each clone serves one run.
 type PoolSize = machine.PoolSize
 
 // PoolStats are the figures of a pool.
 type PoolStats = machine.PoolStats
 
-// PoolStatus is what a pool daemon says of itself.
+// PoolStatus is what a pool daemon reports.
 type PoolStatus = machine.PoolStatus
 
 // ParsePoolSize reads MIN:MAX, or one number for both.

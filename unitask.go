@@ -15,8 +15,8 @@
 // granted. Whatever it does, Run returns within the time limit, nothing of the
 // machine is left, and what happened is on record.
 //
-// A program that fails is a Result, not an error: errors are for what kept the
-// code from running or its result from being had (see errors.go).
+// A program that fails is a Result, not an error: errors are for what kept the code from
+// running or its result from coming back (see errors.go).
 //
 // A program that embeds unitask imports this package, and policy and record for what is
 // in a ceiling and in a record. These three are stable: what they export changes with a
@@ -42,7 +42,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// IO are a run's streams.
+// IO holds a run's streams and callbacks.
 type IO struct {
 	// Stdin is the code's standard input; nil is empty.
 	Stdin io.Reader
@@ -60,14 +60,13 @@ type IO struct {
 	// Out, if not "", is a folder of the host, which exists, that artifacts are copied
 	// into. Result.ArtifactsLeft says which were not (record.Store.CopyArtifacts).
 	Out string
-	// OutReplace has copies replace files that exist in Out.
+	// OutReplace lets copies replace files that exist in Out.
 	OutReplace bool
 	// Keep, if not nil, has the machine stopped and kept for a debugger when its guest
 	// crashes; Run returns when it is gone.
 	Keep *Keep
-	// Events, if not nil, is told what this run does, in the place of Options.Events. It
-	// is called from the goroutine that called Run, before Run returns: it may block,
-	// which holds the run up.
+	// Events, if not nil, receives this run's events instead of Options.Events. It is called
+	// from the goroutine that called Run, before Run returns; if it blocks, so does the run.
 	Events func(Event)
 }
 
@@ -83,21 +82,21 @@ type Terminal struct {
 // TerminalSize is in characters.
 type TerminalSize = guest.Size
 
-// Options say where and how to run; the zero value will do.
+// Options configure a Runtime; the zero value is ready to use.
 type Options struct {
 	// Home is the folder for parts, images and records; "" is $UNITASK_HOME, or
 	// ~/.unitask.
 	Home string
-	// Offline says whether parts of images that are missing may not be fetched; where they
-	// would have to be, a run fails and says what fetches them. nil asks UNITASK_OFFLINE,
-	// then the home's configuration (ConfigFile).
+	// Offline forbids fetching missing image parts: a run that needs them fails and names the
+	// command that fetches them. nil means what UNITASK_OFFLINE, then the home's ConfigFile,
+	// says.
 	Offline *bool
 	// Accel is the accelerator; "" is auto.
 	Accel Accel
-	// Events, if not nil, is told what belongs to no run (images that are built,
-	// templates that are made in the background), and what runs without IO.Events do;
-	// their events have a RunID. Calls come from the goroutines of runs and from the
-	// runtime's own, one at a time; they should not block.
+	// Events, if not nil, receives the events that belong to no run (images being built,
+	// templates made in the background), and those of runs without IO.Events, which have a
+	// RunID. It is called by the goroutines of runs and the runtime's own, one at a time, and
+	// should not block.
 	Events func(Event)
 	// Upstream resolves and dials the hosts that the policy allows; the zero value uses
 	// the host's resolver and network, and the proxy that HTTP_PROXY, HTTPS_PROXY and
@@ -107,12 +106,12 @@ type Options struct {
 	// then the oldest runs, of the owner who has the most are removed. 0 is
 	// record.DefaultStoreBytes, -1 no bound.
 	StoreBytes int64
-	// Ceiling is the most that any run gets (policy.FindCeiling); nil is none.
+	// Ceiling limits what any run gets (policy.FindCeiling); nil is no limit.
 	Ceiling *policy.Ceiling
 	// RequireJail are layers and limits of QEMU's jail without which nothing runs, beside
 	// those that the home's configuration names (ConfigFile).
 	RequireJail []string
-	// Machines says where machines come from; the zero value is Templates().
+	// Machines says where machines come from. The default is Templates().
 	Machines Machines
 	// Streams of the run, for Run. Runtime.Run has its own.
 	IO
@@ -240,10 +239,10 @@ func (rt *Runtime) Runs() *record.Store { return rt.runs }
 // Pool returns the figures of the runtime's pool; zero without one.
 func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
 
-// Close waits for what is under way, runs above all, and frees what the runtime holds,
-// its pool's machines among it. From its call on the runtime starts nothing: every call
-// that would fails with ErrClosed. To end runs, end their contexts. Close may be called
-// more than once; each returns when all is gone.
+// Close waits for everything under way, runs above all, and frees what the runtime holds, its
+// pool's machines included. Once it is called the runtime starts nothing more: calls that would
+// fail with ErrClosed. To end runs early, cancel their contexts. Close may be called more than
+// once; each call returns when everything is gone.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	rt.closed = true

@@ -96,10 +96,10 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
-	a.store = sizeVar(root.PersistentFlags(), "store-bytes", 1, "bound of all records together, -1 for none: beyond it the oldest are removed (default 10 GiB)")
-	root.PersistentFlags().Bool("offline", false, "fetch no parts of images: what lacks some fails, and says what fetches them (also UNITASK_OFFLINE=1, or offline = true in the home's "+unitask.ConfigFile+")")
+	a.store = sizeVar(root.PersistentFlags(), "store-bytes", 1, "limit on the size of all records, -1 for none; beyond it the oldest are removed (default 10 GiB)")
+	root.PersistentFlags().Bool("offline", false, "never fetch missing image parts: fail, and name the command that fetches them (also UNITASK_OFFLINE=1, or offline = true in the home's "+unitask.ConfigFile+")")
 	a.offline = root.PersistentFlags().Lookup("offline")
-	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say more of what is done, on stderr")
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print more about what is being done, on stderr")
 	wrapArgs(root)
 	return root
 }

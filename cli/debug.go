@@ -46,7 +46,7 @@ func (f *debugFlags) add(a *app, cmd *cobra.Command) {
 	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
 	fl.BoolVar(&f.gdb, "gdb", false, "open a socket for gdb, and print the command that joins it")
-	fl.BoolVar(&f.noJail, "no-jail", false, "leave QEMU out of its jail")
+	fl.BoolVar(&f.noJail, "no-jail", false, "run QEMU without its jail")
 	fl.BoolVar(&f.withSecrets, "with-secrets", false, "allow --secret: a debugger can read what the guest holds")
 }
 
@@ -110,8 +110,8 @@ wait end, and assert EXPRESSION, a jq expression over the last result.`,
 	f.add(a, cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&attach, "attach", "", "join the machine of this run (ID, a unique prefix, or last)")
-	fl.BoolVar(&memory, "memory-access", false, "with --attach: the guest's memory may be read")
-	fl.BoolVar(&write, "write", false, "with --attach: the machine may be changed")
+	fl.BoolVar(&memory, "memory-access", false, "with --attach: allow reading the guest's memory")
+	fl.BoolVar(&write, "write", false, "with --attach: allow changing the machine")
 	return cmd
 }
 
@@ -130,9 +130,9 @@ ends that one.`,
 		},
 	}
 	fl := cmd.Flags()
-	fl.BoolVar(&memory, "memory", false, "the guest's memory may be read")
-	fl.BoolVar(&write, "write", false, "the machine may be changed")
-	fl.BoolVar(&secrets, "with-secrets", false, "also where the guest holds secrets, which can then be read")
+	fl.BoolVar(&memory, "memory", false, "allow reading the guest's memory")
+	fl.BoolVar(&write, "write", false, "allow changing the machine")
+	fl.BoolVar(&secrets, "with-secrets", false, "allow it even if the guest holds secrets, which can then be read")
 	return cmd
 }
 
@@ -161,7 +161,7 @@ func (a *app) debugDump() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "the file, which must not exist")
-	cmd.Flags().BoolVar(&secrets, "with-secrets", false, "also where the guest holds secrets, which the file then has")
+	cmd.Flags().BoolVar(&secrets, "with-secrets", false, "allow it even if the guest holds secrets, which the file then contains")
 	return cmd
 }
 

@@ -174,7 +174,7 @@ that it names leads elsewhere, it must be trusted again.`,
 		},
 	}
 	cmd.Flags().BoolVar(&list, "list", false, "list the trusted files, and whether they have changed")
-	cmd.Flags().BoolVar(&forget, "forget", false, "trust the file no longer")
+	cmd.Flags().BoolVar(&forget, "forget", false, "stop trusting the file")
 	cmd.MarkFlagsMutuallyExclusive("list", "forget")
 	return cmd
 }

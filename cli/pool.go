@@ -66,7 +66,7 @@ func (a *app) poolServe() *cobra.Command {
 	var f poolFlags
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Be the pool, in the foreground",
+		Short: "Run the pool in the foreground",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rt, err := f.open(a, cmd, true)

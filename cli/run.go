@@ -43,13 +43,14 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run code in a fresh machine",
 		Long: `Run boots a fresh machine, runs the code in it with Node, and destroys it.
 
-The code is a file, the text that --code gives, or standard input (-). Whether it is an ES module, CommonJS or TypeScript is told as plain node
-tells it. Arguments after -- reach process.argv; standard input, when it is not
-a terminal and does not hold the code, reaches the code.
+The code is a file, the text that --code gives, or standard input (-). Node's own
+rules say whether it is an ES module, CommonJS or TypeScript. Arguments after --
+reach process.argv; standard input, when it is not a terminal and does not hold the
+code, reaches the code.
 
-The exit code is the code's own. Besides: 2 a mistake on the command line,
-124 the time limit, 125 unitask or the host failed, 130 interrupted, 137 out of
-memory, 128+n ended by signal n. --json tells the code's own from these.`,
+The exit code is the code's own, or: 2 for a mistake on the command line, 124 for
+the time limit, 125 when unitask or the host failed, 130 when interrupted, 137 when
+out of memory, 128+n when ended by signal n. --json tells these from the code's own.`,
 		Example: `  unitask run --code 'console.log(process.version)'
   unitask run report.mjs --timeout 2m --memory 1G -- --month 2026-10
   unitask run --project src/main.ts
@@ -58,19 +59,19 @@ memory, 128+n ended by signal n. --json tells the code's own from these.`,
 	}
 	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&f.replay, "replay", "", "run again what this record was granted (ID, a unique prefix, or last); no other flag of the request goes with it")
+	fl.StringVar(&f.replay, "replay", "", "rerun what this record was granted (ID, a unique prefix, or last); can't be combined with other flags of the request")
 	fl.StringVar(&f.owner, "owner", "", "with --replay: whose the record is, if not the command line's own")
 	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
-	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: run it again on linux when the code asks for what nanos has not, and has printed nothing, and has neither network nor standard input")
-	fl.BoolVar(&f.cold, "cold", false, "boot the machine, also where there is a template to clone it from")
-	fl.BoolVar(&f.fresh, "fresh-process", false, "start Node anew in the clone, so that runs share no address layout (linux)")
+	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
+	fl.BoolVar(&f.cold, "cold", false, "boot the machine even if there is a template to clone")
+	fl.BoolVar(&f.fresh, "fresh-process", false, "start a new Node process in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
 	fl.BoolVar(&f.withSecrets, "with-secrets", false, "with --keep-on-crash: allow --secret, which a debugger can read")
-	fl.BoolVar(&f.raw, "raw", false, "send a terminal what the code prints as it is; else control sequences, colours aside, are shown")
+	fl.BoolVar(&f.raw, "raw", false, "pass the code's output to a terminal unchanged; by default control sequences other than colours are escaped")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the code a terminal like this one: colours, size, raw input with -i (linux)")
-	fl.BoolVarP(&f.input, "interactive", "i", false, "standard input reaches the code also where it is a terminal")
+	fl.BoolVarP(&f.input, "interactive", "i", false, "pass standard input to the code even if it is a terminal")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	return cmd
 }
@@ -80,7 +81,7 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVar(&f.code, "code", "", "the code itself")
-	fl.StringVar(&f.file, "code-file", "", "FILE by another name")
+	fl.StringVar(&f.file, "code-file", "", "the file, like FILE")
 	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
 	f.policyFlags(cmd)
 	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)", unitask.DefaultDirMax>>20))
@@ -115,7 +116,7 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 			fl.StringArray(p.Flag, nil, p.Usage())
 		}
 	}
-	fl.StringVar(&f.policy, "policy", "", "the ceiling's file (default the first .unitask.toml from here upwards)")
+	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on the run (default the first .unitask.toml from here upwards)")
 }
 
 // findCeiling reads the file that was named, or the one of a folder, "" for the working

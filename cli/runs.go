@@ -51,8 +51,8 @@ func (a *app) runsList() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&status, "status", "", "only with this outcome or status: exited, timeout, oom, signaled, crashed, failed, cancelled, running, interrupted, done")
-	cmd.Flags().StringVar(&since, "since", "", "only from the last: 90m, 12h, 7d")
-	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 is all")
+	cmd.Flags().StringVar(&since, "since", "", "only runs created within this time: 90m, 12h, 7d")
+	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many; 0 for all")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	return cmd
 }
@@ -114,7 +114,7 @@ func (a *app) runsPrune() *cobra.Command {
 	var older string
 	cmd := &cobra.Command{
 		Use:   "prune (--keep N | --older-than AGE)",
-		Short: "Remove old records; those of runs under way stay",
+		Short: "Remove old records, except those of running runs",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			byCount, byAge := cmd.Flags().Changed("keep"), cmd.Flags().Changed("older-than")

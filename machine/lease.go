@@ -14,7 +14,7 @@ var ErrNoPool = errors.New("no pool daemon runs")
 // ErrPoolRuns says that one runs already.
 var ErrPoolRuns = errors.New("a pool daemon runs already")
 
-// PoolStatus is what a pool daemon says of itself.
+// PoolStatus is what a pool daemon reports.
 type PoolStatus struct {
 	Pid     int       `json:"pid"`
 	Started time.Time `json:"started"`

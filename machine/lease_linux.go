@@ -213,7 +213,7 @@ func readLine(conn *net.UnixConn, v any) error {
 		}
 		line = append(line, b[0])
 	}
-	return fmt.Errorf("a line of more than %d bytes", poolMessage)
+	return fmt.Errorf("a line is longer than %d bytes", poolMessage)
 }
 
 // readFiles reads a line that came in one message, and the descriptors beside it.

@@ -25,7 +25,7 @@ func SameUser(conn *net.UnixConn) error {
 		return credErr
 	}
 	if int(cred.Uid) != os.Getuid() {
-		return fmt.Errorf("the other end is a process of user %d", cred.Uid)
+		return fmt.Errorf("the peer is a process of user %d", cred.Uid)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ type inspectArgs struct {
 
 type listArgs struct {
 	Status string `json:"status,omitempty" jsonschema:"only runs with this outcome or status: exited, signaled, timeout, oom, cancelled, crashed, failed, running, interrupted"`
-	Limit  int    `json:"limit,omitempty" jsonschema:"at most so many, the newest first; 20 if not given"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"at most this many, the newest first; 20 if not given"`
 }
 
 type listResult struct {

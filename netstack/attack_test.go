@@ -202,7 +202,7 @@ func TestAttackHTTPHeads(t *testing.T) {
 		{"an encoding that only some read as chunked", post + "Transfer-Encoding: \x0bchunked\r\n\r\n", refusedAtOnce},
 		{"chunked, and more", post + "Transfer-Encoding: chunked, identity\r\n\r\n", refusedAtOnce},
 		{"chunks in HTTP/1.0", "POST / HTTP/1.0\r\n" + good + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", refusedAtOnce},
-		{"a chunk longer than it says", post + "Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", refused},
+		{"a chunk longer than its size", post + "Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", refused},
 		{"a chunk's line that ends in LF", post + "Transfer-Encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n", refused},
 		{"Host in a trailer", post + "Transfer-Encoding: chunked\r\n\r\n0\r\nHost: evil.example\r\n\r\n", refused},
 		{"a trailer that is no field", post + "Transfer-Encoding: chunked\r\n\r\n0\r\nGET http://evil.example/ HTTP/1.1\r\n\r\n", refused},
@@ -376,7 +376,7 @@ func TestAttackOtherProtocols(t *testing.T) {
 		})
 		want := c.want
 		if want != "" {
-			want += ": this is no HTTP or TLS: --allow-tcp allows other protocols"
+			want += ": this is not HTTP or TLS: --allow-tcp allows other protocols"
 		}
 		attack.Check(t, "another protocol: "+c.name, want, d.Reason)
 		if len(heard) != c.down || int(d.BytesDown) != c.down || (want == "") != (d.Verdict == Allowed) {

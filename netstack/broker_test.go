@@ -166,7 +166,7 @@ func TestBrokerRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ say, reason string }{
 		"a server that nobody vouches for": {records(clientHello(serverNames("api.example")), 1<<14), "signed by unknown authority"},
 		"another name":                     {records(clientHello(serverNames("evil.example")), 1<<14), "TLS for evil.example"},
-		"another protocol":                 {"\x00\x01", "this is no HTTP or TLS: --allow-tcp"},
+		"another protocol":                 {"\x00\x01", "this is not HTTP or TLS: --allow-tcp"},
 	} {
 		d := g.decision(func() { g.sayAndEnd("api.example", 443, c.say) })
 		if d.Verdict != Denied || !strings.Contains(d.Reason, c.reason) || d.Dialled != "93.184.216.34:443" {

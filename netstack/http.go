@@ -65,7 +65,7 @@ func parseHead(head []byte) (requestHead, error) {
 	method, rest, _ := strings.Cut(lines[0], " ")
 	at, proto, ok := strings.Cut(rest, " ")
 	if !ok || !token(method) || at == "" || (proto != "HTTP/1.1" && proto != "HTTP/1.0") {
-		return h, refuse("a request line that is none")
+		return h, refuse("a malformed request line")
 	}
 	if strings.EqualFold(method, "CONNECT") {
 		return h, refuse("CONNECT")
@@ -75,7 +75,7 @@ func parseHead(head []byte) (requestHead, error) {
 	for _, l := range lines[1:] {
 		name, value, ok := strings.Cut(l, ":")
 		if !ok || !token(name) {
-			return h, refuse("a header line that is none")
+			return h, refuse("a malformed header line")
 		}
 		value = strings.Trim(value, " \t")
 		switch strings.ToLower(name) {
@@ -222,10 +222,10 @@ func (c *httpRequests) copy(w io.Writer, r *bufio.Reader) error {
 func slowHead(err error) error {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		return refuse("no whole HTTP head within %s", peekTime)
+		return refuse("no complete HTTP head within %s", peekTime)
 	}
 	if errors.Is(err, io.EOF) {
-		return refuse("an HTTP head that is cut")
+		return refuse("a truncated HTTP head")
 	}
 	return err
 }
@@ -238,7 +238,7 @@ func copyChunked(w io.Writer, r *bufio.Reader) error {
 	line := func() ([]byte, error) {
 		l, err := r.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) || (err == nil && (len(l) > maxHTTPRun || !bytes.HasSuffix(l, []byte("\r\n")) || bytes.IndexByte(l[:len(l)-2], '\r') >= 0)) {
-			return nil, refuse("a chunk that is none")
+			return nil, refuse("a malformed chunk")
 		}
 		return l, err
 	}
@@ -250,7 +250,7 @@ func copyChunked(w io.Writer, r *bufio.Reader) error {
 		digits, _, _ := strings.Cut(string(l[:len(l)-2]), ";")
 		n, err := strconv.ParseUint(digits, 16, 60)
 		if err != nil || strings.Trim(digits, "0123456789abcdefABCDEF") != "" {
-			return refuse("a chunk that is none")
+			return refuse("a malformed chunk")
 		}
 		if _, err := w.Write(l); err != nil {
 			return err
@@ -266,7 +266,7 @@ func copyChunked(w io.Writer, r *bufio.Reader) error {
 			return err
 		}
 		if len(l) != 2 {
-			return refuse("a chunk that is longer than it says")
+			return refuse("a chunk that is longer than its size")
 		}
 		if _, err := w.Write(l); err != nil {
 			return err

@@ -30,7 +30,7 @@ func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(form
 
 // refuseProtocol refuses what only a raw rule allows.
 func refuseProtocol(format string, args ...any) error {
-	return refuse(format+": this is no HTTP or TLS: --allow-tcp allows other protocols", args...)
+	return refuse(format+": this is not HTTP or TLS: --allow-tcp allows other protocols", args...)
 }
 
 // readOnly is a net.Conn for crypto/tls that can only be read.
@@ -64,7 +64,7 @@ func peekTLS(r io.Reader) (name string, read []byte, err error) {
 	case hello == nil:
 		var timeout net.Error
 		if errors.As(err, &timeout) && timeout.Timeout() {
-			return "", nil, refuse("no whole TLS hello within %s", peekTime)
+			return "", nil, refuse("no complete TLS hello within %s", peekTime)
 		}
 		return "", nil, refuse("no TLS hello")
 	}

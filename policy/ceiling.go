@@ -24,14 +24,14 @@ import (
 // CeilingFile is the name that is looked for, from the working directory upwards.
 const CeilingFile = ".unitask.toml"
 
-// Ceiling is the most that runs may have. A key that it has not is no ceiling on that
-// field; an empty list allows nothing.
+// Ceiling is the most that runs may have. A key that it lacks leaves that field unlimited; an
+// empty list allows nothing.
 type Ceiling struct {
 	// Path is the file it was read from.
 	Path string
 
-	// Principals are what the callers of a shared server get, by their names: each
-	// narrows the ceiling further and can't widen it.
+	// Principals are the ceilings of a shared server's callers, by name: each narrows this
+	// ceiling further and can't widen it.
 	Principals map[string]*Ceiling
 
 	most      map[string]any    // the value of each key, as its field's kind reads it
@@ -64,8 +64,8 @@ func (c *Ceiling) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "{%s}", out.Bytes()), errors.Join(errs...)
 }
 
-// For is the ceiling of a principal: this one, and what it narrows, each narrowed by the
-// table of the first of the principal's names that it has one of.
+// For returns the ceiling of a principal: this one, and those that it narrows, each narrowed by
+// its table for the first of the principal's names that has one.
 func (c *Ceiling) For(names ...string) *Ceiling {
 	if c == nil {
 		return nil
@@ -85,7 +85,7 @@ func (c *Ceiling) For(names ...string) *Ceiling {
 	return c
 }
 
-// CeilingError says what is wrong with a ceiling's file: no run may go on under it.
+// CeilingError says what is wrong with a ceiling file: no run may start under it.
 type CeilingError struct {
 	Path string
 	Line int // 0 when it is about the file as a whole
@@ -105,7 +105,7 @@ func (e *CeilingError) Unwrap() error { return e.Err }
 const maxCeiling = 1 << 20
 
 // FindCeiling reads the first CeilingFile in dir or a folder above it; nil where there
-// is none. Everything that keeps it from being read as it was meant is an error.
+// is none. Anything in it that can't be understood exactly is an error.
 func FindCeiling(dir string) (*Ceiling, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -128,7 +128,7 @@ func FindCeiling(dir string) (*Ceiling, error) {
 	}
 }
 
-// ReadCeiling reads a ceiling's file.
+// ReadCeiling reads a ceiling file.
 func ReadCeiling(name string) (*Ceiling, error) {
 	text, err := readTrusted(name)
 	if err != nil {
@@ -177,7 +177,7 @@ func readTrusted(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxCeiling+1))
 }
 
-// ParseCeiling reads a ceiling's text; name is for messages and relative paths.
+// ParseCeiling parses a ceiling; name is used in messages and as the base of relative paths.
 func ParseCeiling(name string, text []byte) (*Ceiling, error) {
 	c := &Ceiling{Path: name, text: text}
 	if !utf8.Valid(text) {
@@ -294,7 +294,7 @@ func (c *Ceiling) line(key string) int {
 	return 1 + bytes.Count(c.text[:at[0]], []byte{'\n'})
 }
 
-// Example is a commented file with every key, none of them in force.
+// Example is a commented ceiling file with every key, all of them disabled.
 const Example = `# The most that unitask may give to a run started in this folder or below.
 # A key that is left out is no ceiling on that field; for models (unitask mcp) it has
 # its built-in value. Whatever a run asks for beyond it is cut, and said so in the

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// Fields is everything that a policy decides on, a line each: its key, how a command
-// line asks for it, and by its kind the bounds, the default, and how a ceiling narrows
-// it. A field more is a line here and the field itself in Request, Effective and the
-// root's Request; the keys of ceilings, the flags, records, replays and bounds of MCP
-// follow.
+// Fields is everything that a policy decides, a line each: its key, its flag on the command
+// line, and by its kind the bounds, the default, and how a ceiling narrows it. A new field is a
+// line here plus the field itself in Request, Effective and the root's Request; ceiling keys,
+// flags, records, replays and MCP's bounds follow from it.
 var Fields = []Field{
 	{Key: "timeoutMs", Name: "timeoutSeconds", Flag: "timeout", Help: "time limit of the code: a duration, or seconds",
 		kind: number[time.Duration]{least: time.Millisecond, usual: DefaultTimeout, most: MaxTimeout, unit: seconds}},
@@ -19,12 +18,12 @@ var Fields = []Field{
 	{Key: "allowNetAny", Flag: "allow-net-any", Help: "allow every public host on ports 80 and 443", kind: anyNet{}},
 	{Key: "allowTcp", Flag: "allow-tcp", Help: "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable",
 		kind: rules[TCPRule]{parse: ParseTCPRule, meet: TCPRule.intersect}},
-	{Key: "maxConnections", Flag: "max-connections", Help: "network connections at once", kind: number[int]{least: 1, usual: 128, most: 4096}},
-	{Key: "maxUploadBytes", Flag: "max-upload", Help: "bytes that may leave in the whole run", kind: number[int64]{least: 1, usual: 1 << 30, most: maxTransfer, unit: bytesOf}},
-	{Key: "maxDownloadBytes", Flag: "max-download", Help: "bytes that may come in", kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
+	{Key: "maxConnections", Flag: "max-connections", Help: "concurrent network connections", kind: number[int]{least: 1, usual: 128, most: 4096}},
+	{Key: "maxUploadBytes", Flag: "max-upload", Help: "bytes that the run may send", kind: number[int64]{least: 1, usual: 1 << 30, most: maxTransfer, unit: bytesOf}},
+	{Key: "maxDownloadBytes", Flag: "max-download", Help: "bytes that the run may receive", kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr", kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
-	{Key: "kernel", Flag: "kernel", Help: "guest kernel: linux, nanos, or auto, which is the best there is", kind: choice{"linux", "nanos", auto}},
-	{Key: "secrets", Flag: "secret", Help: "NAME of the environment, or NAME=@FILE: given to the code, kept out of the record and of what it prints; repeatable",
+	{Key: "kernel", Flag: "kernel", Help: "guest kernel: linux, nanos, or auto (default auto: nanos if its kernel is vendored, else linux)", kind: choice{"linux", "nanos", auto}},
+	{Key: "secrets", Flag: "secret", Help: "NAME of the environment, or NAME=@FILE: given to the code, and redacted from its output and the record; repeatable",
 		kind: rules[string]{parse: parseName, meet: sameName}},
 	{Key: "files", Ceiling: "filesUnder", Flag: "file", Help: "PATH[:/GUESTPATH] of a file that the code may read, inside at the same path unless another is given; repeatable", kind: mounts{}},
 	{Key: "dirs", Ceiling: "dirsUnder", Flag: "dir", Help: "PATH[:/GUESTPATH] of a folder that the code may read; .unitaskignore says what stays out; repeatable", kind: mounts{}},
@@ -40,7 +39,7 @@ var JailNames = []string{
 	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes",
 }
 
-// Bounds that more than one place names.
+// Bounds that are used in more than one place.
 const (
 	DefaultMemoryMB    = 512
 	MinMemoryMB        = 128 // Node needs 96 MiB
@@ -52,7 +51,7 @@ const (
 	MaxRules           = 256     // of each list: each is compared with each of the ceiling's
 )
 
-// Field is one thing that a policy decides on.
+// Field is one thing that a policy decides.
 type Field struct {
 	Key     string // in JSON: of requests, of what is granted, of records
 	Name    string // in errors and denials; "" is Key
@@ -76,10 +75,10 @@ const (
 	Mounts        // of Mount
 )
 
-// Form is what values of the field look like.
+// Form returns what values of the field look like.
 func (f *Field) Form() Form { return f.kind.form() }
 
-// Usage is the flag's help, with the default where there is one.
+// Usage returns the flag's help, with the default if there is one.
 func (f *Field) Usage() string {
 	if usual := f.kind.usualText(); usual != "" {
 		return f.Help + " (default " + usual + ")"
@@ -87,11 +86,11 @@ func (f *Field) Usage() string {
 	return f.Help
 }
 
-// Bounds are the least and the most of a Number or a Duration (in seconds) that can be
-// asked for.
+// Bounds returns the least and the most that can be asked for of a Number or a Duration (in
+// seconds).
 func (f *Field) Bounds() (least, most float64) { return f.kind.bounds() }
 
-// Unit is how many bytes 1 stands for in a field that is a size, 0 in one that is not.
+// Unit returns how many bytes 1 stands for in a field that is a size, and 0 for other fields.
 func (f *Field) Unit() int64 { return f.kind.size() }
 
 // FieldOf returns the field of a JSON key; it panics where there is none.

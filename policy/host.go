@@ -54,7 +54,7 @@ func (r *NetRule) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// TCPRule is one --allow-tcp: exactly this host and port, whatever is spoken.
+// TCPRule is one --allow-tcp: exactly this host and port, with any protocol.
 type TCPRule struct {
 	Host string     // in normal form, or "" where Addr is set
 	Addr netip.Addr // of an address literal
@@ -81,8 +81,8 @@ func (r *TCPRule) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Loopback says that the rule is about the host's own loopback, which the guest
-// reaches at the same port of its own.
+// Loopback reports whether the rule names the host's own loopback, which the guest reaches at
+// the same port of its own loopback.
 func (r TCPRule) Loopback() bool { return hostname.Loopback(r.Host, r.Addr) }
 
 // parseName checks the name of a secret, which is an environment variable's.
@@ -106,8 +106,8 @@ var profile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainNa
 // maxName bounds a name before IDNA looks at it; in ASCII it may then have 253 bytes.
 const maxName = 1024
 
-// NormalHost returns a host name's normal form, or why it is none. A name that
-// another parser could read otherwise is refused and not repaired.
+// NormalHost returns a host name's normal form, or why it has none. A name that other parsers
+// could read differently is refused, not repaired.
 func NormalHost(name string) (string, error) {
 	if name == "" {
 		return "", errors.New("is empty")

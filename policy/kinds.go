@@ -578,8 +578,8 @@ func (mounts) beyond(mine, base any) (beyond []string) {
 	return beyond
 }
 
-// Within says that an absolute path is a folder or lies below it, by whole components.
-// Both must be free of links and of "..": one that is not lies nowhere.
+// Within reports whether an absolute path is the folder or lies below it, by whole components.
+// Both must be free of links and of ".."; otherwise it is false.
 func Within(folder, path string) bool {
 	if !filepath.IsAbs(folder) || !filepath.IsAbs(path) || filepath.Clean(folder) != folder || filepath.Clean(path) != path {
 		return false

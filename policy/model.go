@@ -14,9 +14,9 @@ import (
 // builtInRule is what denials of the built-in ceiling name as their rule.
 const builtInRule = "the built-in ceiling"
 
-// BuiltIn holds for models where no file has a key. It gives no secret, no raw TCP, and
-// files of the folder alone; of "", and of a folder that is or holds the user's home,
-// none.
+// BuiltIn is the ceiling on models' runs, key by key, where no file says otherwise. It allows
+// no secrets, no raw TCP, and files of dir only; none if dir is "" or is or holds the user's
+// home.
 func BuiltIn(dir string) *Ceiling {
 	under := []string{}
 	real, err := filepath.EvalSymlinks(dir)
@@ -33,8 +33,8 @@ func BuiltIn(dir string) *Ceiling {
 	return &Ceiling{Path: builtInRule, most: map[string]any{"secrets": []string{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
 }
 
-// With is this ceiling with each key that a file has in the place of its own. A nil
-// file changes nothing. A principal's table narrows what comes of it, as ever.
+// With returns this ceiling with each key that a file has replacing its own. A nil file changes
+// nothing. A principal's table still narrows the outcome.
 func (c *Ceiling) With(file *Ceiling) *Ceiling {
 	if file == nil {
 		return c
@@ -52,8 +52,8 @@ func (c *Ceiling) With(file *Ceiling) *Ceiling {
 	return &both
 }
 
-// NarrowedBy is this ceiling, narrowed by a file: what the file has beyond it is not
-// given. A nil file changes nothing.
+// NarrowedBy returns this ceiling narrowed by a file, which can't widen it. A nil file changes
+// nothing.
 func (c *Ceiling) NarrowedBy(file *Ceiling) *Ceiling {
 	if file == nil {
 		return c
@@ -73,7 +73,7 @@ func (c *Ceiling) bounds(key string) bool {
 	return false
 }
 
-// Widening is a value of a ceiling that another one does not reach.
+// Widening is a value that one ceiling allows beyond another.
 type Widening struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -81,9 +81,9 @@ type Widening struct {
 
 func (w Widening) String() string { return w.Key + " " + w.Value }
 
-// Beyond lists what of a ceiling goes beyond another one, by meaning: a folder below
-// an admitted one, or a rule that a wildcard covers, does not. Tables of principals
-// only ever narrow.
+// Beyond lists what a ceiling allows beyond another one, by meaning: a folder below an allowed
+// one, or a rule that a wildcard covers, is not beyond it. Tables of principals only ever
+// narrow.
 func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 	for _, f := range Fields {
 		mine, has := c.most[f.ceiling()]
@@ -102,7 +102,7 @@ func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 	return beyond
 }
 
-// Secret says whether a ceiling lets runs have a secret.
+// Secret reports whether a ceiling lets runs have a secret.
 func (c *Ceiling) Secret(name string) bool {
 	for ; c != nil; c = c.over {
 		if names, ok := c.most["secrets"].([]string); ok && !slices.Contains(names, name) {
@@ -112,7 +112,7 @@ func (c *Ceiling) Secret(name string) bool {
 	return true
 }
 
-// Debug says whether a ceiling lets debuggers join machines.
+// Debug reports whether a ceiling lets debuggers join machines.
 func (c *Ceiling) Debug() bool {
 	for ; c != nil; c = c.over {
 		if allowed, said := c.most["debug"].(bool); said && !allowed {

@@ -320,7 +320,7 @@ func TestTrustFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, spoil := range map[string]func() error{
-		"open to others":     func() error { return os.Chmod(list, 0o644) },
+		"open to other users":     func() error { return os.Chmod(list, 0o644) },
 		"can't be read":      func() error { return os.WriteFile(list, []byte("{"), 0o600) },
 		"more than":          func() error { return os.WriteFile(list, make([]byte, maxTrust+1), 0o600) },
 		"not a regular file": func() error { return errors.Join(os.Remove(list), os.Mkdir(list, 0o700)) },

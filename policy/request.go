@@ -1,9 +1,9 @@
-// Package policy says what a run may do: what is asked for (Request), the most that
-// is given (Ceiling, a .unitask.toml), and what comes of it (Effective, and a Denial
-// for each thing that was cut). Fields is the table of all that it decides on.
+// Package policy says what a run may do: what is asked for (Request), the most that may be
+// given (Ceiling, a .unitask.toml), and what is granted (Effective, with a Denial for each
+// thing that was cut). Fields is the table of everything it decides.
 //
-// It is pure but for the files that it reads, ceilings and the list of those that the
-// user trusts: it starts nothing and dials nowhere.
+// It is pure except for reading ceilings and the list of those that the user trusts: it starts
+// nothing and dials nowhere.
 package policy
 
 import (
@@ -44,7 +44,7 @@ type Request struct {
 	// MaxArtifacts are the bytes that may come back of what the code leaves in /out; -1
 	// is none.
 	MaxArtifacts int64 `json:"maxArtifactBytes"`
-	// Debug: a debugger holds the machine.
+	// Debug says that a debugger controls the machine.
 	Debug bool `json:"debug"`
 	// RequireJail are layers and limits of the machine's jail without which nothing runs.
 	RequireJail []string `json:"requireJail"`
@@ -54,8 +54,8 @@ type Request struct {
 type Mount struct {
 	// Host is the path as it was asked for, absolute.
 	Host string `json:"host"`
-	// Real is the path that Host led to when it was opened, links resolved. The
-	// ceiling is held against this one.
+	// Real is the path that Host led to when it was opened, links resolved. The ceiling applies
+	// to this one.
 	Real string `json:"real,omitempty"`
 	// Guest is the path inside, absolute.
 	Guest string `json:"guest"`
@@ -64,8 +64,8 @@ type Mount struct {
 	Project bool `json:"project,omitempty"`
 }
 
-// Effective is what a run gets. Its JSON form has every field, under the names that a
-// request's has.
+// Effective is what a run is granted. Its JSON form has every field, with the same keys as a
+// request's.
 type Effective struct {
 	Kernel      string        `json:"kernel"`
 	MemoryMB    int           `json:"memoryMb"`
@@ -108,8 +108,8 @@ func (e *Effective) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Millis is a duration on the wire: whole milliseconds. A part of one counts as one, so
-// that a short limit does not become the default.
+// Millis is a duration on the wire: whole milliseconds, rounded up so that a short limit does
+// not become 0, the default.
 type Millis time.Duration
 
 // MarshalJSON gives the number.
@@ -143,17 +143,17 @@ type Denial struct {
 	Key       string `json:"key,omitempty"`  // the ceiling's key that would allow it
 }
 
-// String is the denial in a sentence. What was asked for stands in it as it is.
+// String returns the denial as a sentence, which holds what was asked for verbatim.
 func (d Denial) String() string {
 	return fmt.Sprintf("%s %s: %s (key %s of the ceiling would allow it)", d.Field, d.Requested, d.Reason, d.Key)
 }
 
-// FieldError says that a field of a request can't be what it is.
+// FieldError says that a field of a request has an invalid value.
 type FieldError struct {
 	Field  string // its name, or JSON key
 	Value  string
 	Reason string
-	// Would are the values of fields, by their JSON keys, with which it would do.
+	// Would holds the values of fields, by JSON key, that would make the request work.
 	Would map[string]int64
 }
 
@@ -169,8 +169,8 @@ func (e *FieldError) Error() string {
 	return text
 }
 
-// Asked is a request made of a struct whose fields have the same JSON keys: another
-// kind of request, or what was granted. Fields of other types are left out.
+// Asked makes a request of a struct whose fields have the same JSON keys: another kind of
+// request, or what was granted. Fields of other types are left out.
 func Asked(from any) (r Request) {
 	src, dst := reflect.Indirect(reflect.ValueOf(from)), reflect.ValueOf(&r).Elem()
 	for _, f := range Fields {
@@ -192,8 +192,8 @@ func Asked(from any) (r Request) {
 	return r
 }
 
-// Resolve checks a request, fills in the defaults, and cuts it to a ceiling; nil is
-// none. What was cut is in the denials.
+// Resolve checks a request, fills in the defaults, and cuts it to a ceiling (nil is none). The
+// denials say what was cut.
 func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 	var e Effective
 	for i := range Fields {

@@ -20,30 +20,30 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// TrustFile is where a home remembers which ceilings' files its user has vouched for.
+// TrustFile is where a home remembers which ceiling files its user trusts.
 const TrustFile = "trusted.json"
 
 // maxTrust bounds the file: some thousand entries.
 const maxTrust = 1 << 20
 
-// Trust is a home's list of ceilings' files that may widen what models get, each by
-// its path and a digest of what it means.
+// Trust is a home's list of the ceiling files that may widen what models get, each with its
+// path and a digest of its meaning.
 type Trust struct{ file string }
 
-// OpenTrust is the list of a home. Nothing is read yet.
+// OpenTrust returns the list of a home; nothing is read yet.
 func OpenTrust(home string) Trust { return Trust{filepath.Join(home, TrustFile)} }
 
-// Trusted is a file that the user vouched for.
+// Trusted is a file on the list.
 type Trusted struct {
 	Path   string    `json:"path"` // links resolved
 	Digest string    `json:"digest"`
 	Since  time.Time `json:"since"`
 }
 
-// ErrNotTrusted says that a file is not in the list.
+// ErrNotTrusted says that a ceiling file is not on the list of trusted ones.
 var ErrNotTrusted = errors.New("is not trusted")
 
-// List returns the trusted files by their paths.
+// List returns the trusted files, sorted by path.
 func (t Trust) List() ([]Trusted, error) {
 	f, err := os.OpenFile(t.file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func (t Trust) List() ([]Trusted, error) {
 	case !st.Mode().IsRegular():
 		return bad("is not a regular file")
 	case st.Mode().Perm()&0o077 != 0:
-		return bad("is open to others (mode %04o): see what it holds, then chmod 600", st.Mode().Perm())
+		return bad("is open to other users (mode %04o): check what it holds, then chmod 600", st.Mode().Perm())
 	case int(st.Sys().(*syscall.Stat_t).Uid) != os.Getuid():
 		return bad("belongs to another user (uid %d)", st.Sys().(*syscall.Stat_t).Uid)
 	case st.Size() > maxTrust:
@@ -75,13 +75,13 @@ func (t Trust) List() ([]Trusted, error) {
 	}
 	var list []Trusted
 	if err := json.Unmarshal(text, &list); err != nil {
-		return bad("can't be read (%v): remove it, and trust anew", err)
+		return bad("can't be read (%v): remove it, then trust the files again", err)
 	}
 	return list, nil
 }
 
-// Of says whether a ceiling's file is trusted as it is now: nil if so, else an error
-// that is ErrNotTrusted and says why not, or one about the list itself.
+// Of checks that a ceiling file is trusted as it is now. The error is ErrNotTrusted with the
+// reason, or one about the list itself.
 func (t Trust) Of(c *Ceiling) error {
 	list, err := t.List()
 	if err != nil {
@@ -103,7 +103,7 @@ func (t Trust) Of(c *Ceiling) error {
 	return ErrNotTrusted
 }
 
-// Add vouches for a ceiling's file as it was read.
+// Add trusts a ceiling file as it was read.
 func (t Trust) Add(c *Ceiling, now time.Time) error {
 	at, err := realName(c.Path)
 	if err != nil {
@@ -112,7 +112,7 @@ func (t Trust) Add(c *Ceiling, now time.Time) error {
 	return t.change(at, &Trusted{Path: at, Digest: c.digest(), Since: now.UTC().Truncate(time.Second)})
 }
 
-// Forget takes a file from the list; the file itself may be gone.
+// Forget removes a file from the list; the file itself may be gone.
 func (t Trust) Forget(name string) error {
 	at, err := realName(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +179,7 @@ func (c *Ceiling) digest() string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// ForModels is the ceiling that models' calls are held to, and how it came about.
+// ForModels is the ceiling on models' runs, and where it comes from.
 type ForModels struct {
 	Ceiling *Ceiling   // never nil
 	File    string     // that it was made from; "" if there is none
@@ -189,12 +189,12 @@ type ForModels struct {
 	Above   *ForModels // what holds without the file, which narrows it; nil where it is trusted, or none
 }
 
-// LoadForModels makes the ceiling of models that are served from a folder: the built-in
-// one, with the keys of the file in their place. named is a file that the user named,
-// which is trusted; else the first CeilingFile of dir or above that home's list has is.
-// One that comes before it, which a repository may have brought, can only narrow what
-// would hold without it. shared says that callers need not be the user whose files these
-// are: the built-in ceiling then gives none of them.
+// LoadForModels makes the ceiling for models that are served from a folder: the built-in one,
+// with the file's keys replacing its own. named is a file that the user named, which is
+// trusted; without one it is the first CeilingFile in dir or above, if home's list has it. A
+// file before that one, which may have come with a repository, can only narrow what would hold
+// without it. shared says that callers may be other users than the one whose files these are:
+// the built-in ceiling then allows none of them.
 func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 	builtIn := BuiltIn("")
 	if !shared {
@@ -243,7 +243,7 @@ func findForModels(trust Trust, dir string, builtIn *Ceiling) (*ForModels, error
 	return m, nil
 }
 
-// String says in a sentence what holds.
+// String says in a sentence which ceiling applies.
 func (m *ForModels) String() string {
 	switch {
 	case m.File == "":
@@ -265,7 +265,7 @@ func (m *ForModels) String() string {
 	return fmt.Sprintf("%s; ignored, because it %s: %s", text, m.Why, strings.Join(list, ", "))
 }
 
-// Remedy is what to do about what is ignored; "" if nothing is.
+// Remedy says what to do about keys that are ignored; "" if none is.
 func (m *ForModels) Remedy() string {
 	if m.Above != nil && len(m.Ignored) == 0 {
 		return m.Above.Remedy()

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ArtifactsDir is the folder in a run's for what its code left in /out.
+// ArtifactsDir is the folder, in a run's folder, for what its code left in /out.
 const ArtifactsDir = "out"
 
 // Bounds of artifacts, bytes aside.
@@ -29,7 +29,7 @@ const (
 	maxNames     = 1024 // bytes of a path
 )
 
-// Artifact is a file that came back.
+// Artifact is a file from /out that was stored.
 type Artifact struct {
 	Path   string `json:"path"` // below the folder, with slashes
 	Size   int64  `json:"size"`
@@ -37,17 +37,17 @@ type Artifact struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Refusal is something in /out that did not come back.
+// Refusal is something in /out that was not stored.
 type Refusal struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
-// ErrEnough ends the collecting: a bound is reached.
+// ErrEnough says that a bound on artifacts was reached.
 var ErrEnough = errors.New("no more artifacts are taken")
 
-// Artifacts stores what comes back from a guest, which is trusted in nothing: names
-// are checked and stay below the folder, only regular files are stored, each is new.
+// Artifacts stores what comes back from an untrusted guest: names are checked and stay below
+// the folder, only regular files are stored, and none replaces another.
 type Artifacts struct {
 	Kept    []Artifact
 	Refused []Refusal
@@ -80,7 +80,7 @@ func (a *Artifacts) refuse(name, reason string) {
 	}
 }
 
-// Begin is told of the next thing; see guest.Sink.
+// Begin receives the next entry; see guest.Sink.
 func (a *Artifacts) Begin(kind, perm fs.FileMode, name string) error {
 	if err := a.end(); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (a *Artifacts) store(p []byte) (int, error) {
 	return a.file.Write(p)
 }
 
-// Data is the next bytes of the file that was begun last.
+// Data receives the next bytes of the file that was begun last.
 func (a *Artifacts) Data(p []byte) error {
 	if a.left -= int64(len(p)); a.left < 0 {
 		if !a.skip {
@@ -200,7 +200,7 @@ func (a *Artifacts) end() error {
 	return nil
 }
 
-// Close ends the collecting. A file that did not come to its end, as complete tells, is
+// Close ends the collecting. complete says whether the last file arrived whole; if not, it is
 // not kept.
 func (a *Artifacts) Close(complete bool) error {
 	var err error

@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// DefaultStoreBytes bounds a store that is given no bound: a hundred and sixty runs that
-// leave as many artifacts as they may, or years of those that print some lines.
+// DefaultStoreBytes bounds a store whose owner sets no bound: 160 runs with the most artifacts
+// they may leave, or years of runs that print a few lines.
 const DefaultStoreBytes = 10 << 30
 
 // roomFor is what of the bound is left free once it was reached, as a fraction: the next
@@ -26,7 +26,7 @@ const roomFor = 8
 // may be looked at too early, and never too late.
 const sizeFile = ".size"
 
-// Freed says what was removed to keep a store within its bound.
+// Freed is what was removed to keep a store within its bound.
 type Freed struct {
 	Bytes     int64
 	Artifacts int // runs that lost their artifacts
@@ -37,10 +37,10 @@ func (f Freed) String() string {
 	return fmt.Sprintf("the store of runs was full: removed the artifacts of %d runs and %d whole runs, the oldest of whoever had the most, %d MiB", f.Artifacts, f.Runs, f.Bytes>>20)
 }
 
-// Bound counts a run that has ended, and where the store has more than most bytes
-// removes what is oldest of the owner who has the most: artifacts as long as the owner has
-// any, then whole runs. So nobody's runs make room for another's who has more. That run
-// and those under way stay, also where the bound is then not held.
+// Bound counts a run that has ended. If the store then has more than most bytes, it removes the
+// oldest of the owner who has the most: first artifacts, then whole runs. So no owner loses
+// runs to one who has more. That run and those under way stay even if the bound is then
+// exceeded.
 func (s *Store) Bound(ended string, most int64) (Freed, error) {
 	freed, err := s.bound(ended, most)
 	if err != nil {

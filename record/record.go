@@ -1,12 +1,12 @@
-// Package record keeps what happened: one folder a run, written while it runs.
+// Package record keeps what happened: one folder per run, written while it runs.
 //
-// A folder holds run.json (what was asked, what was given, how it ended), the
-// code, stdout, stderr, netlog.jsonl (one line for each network decision),
-// console.log (the serial port) and out (what the code left to come back). The process that runs it holds a lock; a
-// record that says it is running and whose lock is free was interrupted.
+// A folder holds run.json (what was asked, what was given, how it ended), the code, stdout,
+// stderr, netlog.jsonl (one line for each network decision), console.log (the serial port) and
+// out (what the code left to come back). The process that runs it holds a lock; a record that
+// says "running" but whose lock is free was interrupted.
 //
-// Folders are 0700 and files 0600. Everything is bounded: by the caller for the
-// streams, here for the rest.
+// Folders are 0700 and files 0600. Everything is bounded: the streams by the caller, the rest
+// here.
 package record
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// SchemaVersion is run.json's; a reader takes every version up to its own.
+// SchemaVersion is the version of run.json; readers accept every version up to their own.
 const SchemaVersion = 1
 
 // Status is how far a run got.
@@ -27,7 +27,7 @@ const (
 	Interrupted Status = "interrupted" // the process that ran it is gone
 )
 
-// Via is through what a run was asked for.
+// Via says how a run was requested.
 type Via string
 
 const (
@@ -60,7 +60,7 @@ type Record struct {
 	Error    string   `json:"error,omitempty"`
 }
 
-// Machine is what the run ran on.
+// Machine is the machine that a run ran on.
 type Machine struct {
 	Kernel        string `json:"kernel"`
 	KernelVersion string `json:"kernelVersion"`
@@ -76,8 +76,8 @@ type Machine struct {
 	MemoryMB int             `json:"memoryMb"`
 	Cloned   bool            `json:"cloned"` // of a template; else booted for this run
 	Pooled   bool            `json:"pooled"` // and the clone stood ready
-	// Debugged: it was started for a debugger.
+	// Debugged says that the machine was started for a debugger.
 	Debugged bool `json:"debugged,omitempty"`
-	// KeptUntil: its guest crashed, and it is, or was, kept for a debugger until then.
+	// KeptUntil says until when the machine was kept for a debugger after its guest crashed.
 	KeptUntil *time.Time `json:"keptUntil,omitempty"`
 }

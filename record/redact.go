@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// MinSecret is the least length of a secret, in bytes: a shorter one would be found
-// in text that has nothing to do with it.
+// MinSecret is the least length of a secret, in bytes: shorter ones would match unrelated text.
 const MinSecret = 6
 
-// MaxSecrets bounds the bytes of a run's secrets together: four private keys of 8 KiB.
-// What is looked for takes some 2 KB of memory for each byte of a secret.
+// MaxSecrets bounds the bytes of all of a run's secrets: four private keys of 8 KiB. The
+// redactor needs about 2 KB of memory for each byte.
 const MaxSecrets = 32 << 10
 
 // Redactor finds secrets, and parts of them that are secrets too (parts.go), in what a
 // run says. A stream is read in five views at once (views.go): as it is, and as text
 // with escapes, hexadecimal, base64 and decimal numbers. In each an automaton looks for
-// the secrets. It is read only after NewRedactor; nil finds nothing.
+// the secrets. It does not change after NewRedactor; nil finds nothing.
 type Redactor struct {
 	plain, escaped, hex, base64, decimal *automaton
 }
@@ -47,7 +46,7 @@ func NewRedactor(secrets map[string]string) (*Redactor, error) {
 	return r, nil
 }
 
-// Redacted stands where a secret was.
+// Redacted replaces a secret.
 const Redacted = "[redacted]"
 
 // String redacts a whole text.
@@ -62,9 +61,9 @@ func (r *Redactor) String(s string) string {
 	return out.String()
 }
 
-// Writer returns a writer that passes on to w what holds no secret. What may be the
-// beginning of one is held back until more comes; Close passes on the rest. How the
-// text is split into writes makes no difference to what is passed on in all.
+// Writer returns a writer that passes text on to w with secrets redacted. What may be the
+// beginning of a secret is held back until more comes; Close passes on the rest. How the text
+// is split into writes makes no difference.
 func (r *Redactor) Writer(w io.Writer) io.WriteCloser {
 	rw := &redacting{w: w}
 	if r != nil {

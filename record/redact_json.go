@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// JSON redacts the strings of a JSON text, and the names of environment variables. It
-// returns where it found something: "args[1]", "env.NAME".
+// JSON redacts the strings of a JSON text, including names of environment variables. It returns
+// the fields where it found something: "args[1]", "env.NAME".
 func (r *Redactor) JSON(text []byte) (clean []byte, fields []string) {
 	if r == nil {
 		return text, nil

@@ -18,7 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 )
 
-// Names in a run's folder.
+// Names of files in a run's folder.
 const (
 	recordFile  = "run.json"
 	lockFile    = "lock"
@@ -56,9 +56,8 @@ func newID(now time.Time) string {
 	return strings.Replace(now.UTC().Format("20060102-150405.000"), ".", "", 1) + "-" + string(random[:])
 }
 
-// Create makes a run's folder and its record, with status running. codeFile is
-// the name for the code: code.js, say. owner is whom the run is for, via through what it was
-// asked for.
+// Create makes a run's folder and its record, with status running. codeFile is the name of the
+// code's file, such as code.js. owner is whom the run is for, via how it was requested.
 func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, code []byte, request any) (_ *Run, err error) {
 	id := newID(now)
 	r := &Run{dir: filepath.Join(s.dir, id), Record: Record{
@@ -145,8 +144,8 @@ func (r *Run) failed(err error) {
 	}
 }
 
-// Err is the first write that failed, or nil: a full disk does not stop the
-// code at once, but the run is then not a good one.
+// Err returns the first write that failed, or nil: a full disk does not stop the code at once,
+// but the run then counts as failed.
 func (r *Run) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,8 +166,7 @@ func (s stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Stdout, Stderr and Console take what the guest wrote. Writing never fails;
-// Err tells.
+// Stdout, Stderr and Console receive what the guest wrote. Writes never fail; see Err.
 func (r *Run) Stdout() io.Writer  { return stream{r, r.stdout} }
 func (r *Run) Stderr() io.Writer  { return stream{r, r.stderr} }
 func (r *Run) Console() io.Writer { return stream{r, r.console} }
@@ -184,8 +182,8 @@ func (r *Run) Netlog(decision any) {
 	}
 }
 
-// Finish writes the record for the last time, to the disk itself, and lets go
-// of it. It returns the first error of the whole record.
+// Finish writes the record for the last time, syncs it to disk, and releases it. It returns the
+// first error of the whole record.
 func (r *Run) Finish(now time.Time) error {
 	finished := now.UTC()
 	r.Finished = &finished
@@ -205,8 +203,7 @@ func (r *Run) closeFiles() {
 	r.lock.Unlock()
 }
 
-// Get reads a run's record. A record that says it is running is Interrupted
-// when nobody holds its lock.
+// Get reads a run's record. One that says "running" is Interrupted if nobody holds its lock.
 func (s *Store) Get(id string) (*Record, error) {
 	if !validID(id) {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
@@ -264,8 +261,8 @@ func (s *Store) Remove(id string) error {
 	return nil
 }
 
-// Read reads a file of a run, at most most bytes of it; 0 is all. more says that there
-// are more. The name is one of the constants, or the record's CodeFile.
+// Read reads a file of a run, at most most bytes of it; 0 is all. more says that there is more.
+// The name is one of the constants, or the record's CodeFile.
 func (s *Store) Read(id, name string, most int64) (text []byte, more bool, err error) {
 	if !validID(id) || name != filepath.Base(name) {
 		return nil, false, fmt.Errorf("%w: %q of %q", ErrNotFound, name, id)

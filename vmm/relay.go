@@ -20,7 +20,7 @@ type Access string
 
 const (
 	AccessRead   Access = "read"   // QMP's query-* and HMP's info: changes nothing
-	AccessMemory Access = "memory" // and the guest's memory may be read
+	AccessMemory Access = "memory" // and allow reading the guest's memory
 	AccessWrite  Access = "write"  // everything
 )
 
@@ -181,7 +181,7 @@ func (c *relayed) execute(ctx context.Context, in *rightsReader, name string, ar
 		return empty, nil
 	case "unitask-release":
 		if c.Release == nil {
-			return nil, errors.New("unitask-release: this machine is not kept")
+			return nil, errors.New("unitask-release: this machine was not kept after a crash")
 		}
 		return empty, c.Release()
 	case "unitask-connections":
@@ -232,7 +232,7 @@ func (a Access) allows(name string, args json.RawMessage) error {
 		name == "qom-list-types" || name == "qom-list-properties" || name == "device-list-properties" {
 		return nil
 	}
-	more := fmt.Errorf("%s changes the machine, and this console may only look: attach with --write", name)
+	more := fmt.Errorf("%s changes the machine, and this console is read-only: attach with --write", name)
 	memory := a == AccessMemory
 	switch name {
 	case "getfd", "dump-guest-memory":
@@ -261,7 +261,7 @@ func (a Access) allows(name string, args json.RawMessage) error {
 			}
 			return fmt.Errorf("hmp %s reads the guest's memory: attach with --memory", verb)
 		}
-		return fmt.Errorf("hmp %s may change the machine, and this console may only look: attach with --write", verb)
+		return fmt.Errorf("hmp %s may change the machine, and this console is read-only: attach with --write", verb)
 	}
 	return more
 }

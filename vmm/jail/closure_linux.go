@@ -167,7 +167,7 @@ func (c *closure) object(path string) (object, error) {
 	}
 	for _, name := range o.needed {
 		if !c.find(name, o) {
-			return o, fmt.Errorf("files of %s: its library %s is nowhere to be found", path, name)
+			return o, fmt.Errorf("files of %s: its library %s was not found", path, name)
 		}
 	}
 	return o, nil

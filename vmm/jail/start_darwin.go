@@ -92,7 +92,7 @@ func Attack(Program, bool, bool) ([]Attempt, Report, error) {
 }
 
 // ErrNoProgram says that the files of a program can't be told.
-var ErrNoProgram = errors.New("not a program whose files can be told")
+var ErrNoProgram = errors.New("not a program whose files can be listed")
 
 // Examine finds the program; of what it consists does not matter here.
 func Examine(program string, plugins, dirs []string) (p Program, err error) {
