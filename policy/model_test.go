@@ -320,11 +320,11 @@ func TestTrustFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, spoil := range map[string]func() error{
-		"open to other users":     func() error { return os.Chmod(list, 0o644) },
-		"can't be read":      func() error { return os.WriteFile(list, []byte("{"), 0o600) },
-		"more than":          func() error { return os.WriteFile(list, make([]byte, maxTrust+1), 0o600) },
-		"not a regular file": func() error { return errors.Join(os.Remove(list), os.Mkdir(list, 0o700)) },
-		"too many levels":    func() error { return errors.Join(os.Remove(list), os.Symlink(name, list)) },
+		"open to other users": func() error { return os.Chmod(list, 0o644) },
+		"can't be read":       func() error { return os.WriteFile(list, []byte("{"), 0o600) },
+		"more than":           func() error { return os.WriteFile(list, make([]byte, maxTrust+1), 0o600) },
+		"not a regular file":  func() error { return errors.Join(os.Remove(list), os.Mkdir(list, 0o700)) },
+		"too many levels":     func() error { return errors.Join(os.Remove(list), os.Symlink(name, list)) },
 	} {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
