@@ -148,8 +148,17 @@ static int own(struct agent *a, const char *path)
 	return lchown(path, a->owner, a->owner);
 }
 
+static char parent[MAX_PATH];  // the folder that the last file was put in; it is there
+
+// make_parents makes the folders above a path. Files come folder by folder: mostly it is
+// the last one's, whose folders need not be looked for again.
 static void make_parents(char *path)
 {
+	size_t len = (size_t)(strrchr(path, '/') ? strrchr(path, '/') - path : 0);
+	if (len == strlen(parent) && memcmp(parent, path, len) == 0)
+		return;
+	memcpy(parent, path, len);
+	parent[len] = 0;
 	for (char *s = path + 1; (s = strchr(s, '/')) != NULL; s++) {
 		*s = 0;
 		mkdir(path, 0755);
@@ -499,6 +508,7 @@ static void forget(struct agent *a, int conn, int udp)
 	file_fd = -1;
 	in_len = out_off = out_len = stdin_off = stdin_len = 0;
 	started = seeded = rehearsing = 0;
+	parent[0] = 0;  // the program has gone, and what it was put in
 	out_empty();  // what else an end takes
 	tell(a, udp, WORD_FORGOTTEN);
 }
