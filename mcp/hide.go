@@ -119,7 +119,12 @@ func (h hider) inspection(in *unitask.Inspection) {
 	rec := *in.Record
 	in.Record = &rec
 	rec.Error = h.all(rec.Error)
-	for _, raw := range []*json.RawMessage{&rec.Request, &rec.Effective, &rec.Denials, &rec.Result} {
+	parts := []*json.RawMessage{&rec.Request, &rec.Effective, &rec.Denials, &rec.Result}
+	if rec.Machine != nil {
+		m := *rec.Machine
+		rec.Machine, parts = &m, append(parts, &m.Jail)
+	}
+	for _, raw := range parts {
 		var v any
 		if *raw == nil || json.Unmarshal(*raw, &v) != nil {
 			continue
@@ -147,7 +152,7 @@ func (h hider) value(key string, v any) any {
 		}
 	case string:
 		switch key {
-		case "error", "reason":
+		case "error", "reason", "why", "detail":
 			return h.all(v)
 		}
 		return h.named(v)

@@ -3,6 +3,7 @@ package mcp_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -276,6 +277,36 @@ func TestAttackDoctor(t *testing.T) {
 }
 
 var runID = regexp.MustCompile(`\d{8}-\d{9}-\w{6}`)
+
+// What QEMU's jail could not do is told without the paths that it was about.
+func TestAttackJailPaths(t *testing.T) {
+	rt := bare(t)
+	r, err := rt.Runs().Create(time.Now(), "alice", record.ViaHTTP, "code.js", nil, struct{}{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Status = record.Done
+	r.Machine = &record.Machine{Jail: json.RawMessage(`{"layers":[{"name":"filesystem","holds":false,"why":"open /srv/private/qemu: permission denied"},{"name":"cgroup","holds":true,"detail":"/sys/fs/cgroup/srv/private"}]}`)}
+	if err := r.Finish(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")}), "alice-token-0123456789")
+	_, out, _ := call(t, cs, "inspect_run", object{"runId": r.ID})
+	res, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "unitask://runs/" + r.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for way, told := range map[string]string{"inspect_run": fmt.Sprint(out), "the resource": res.Contents[0].Text} {
+		got := "hidden"
+		if strings.Contains(told, "private") {
+			got = told
+		}
+		if !strings.Contains(told, "permission denied") {
+			t.Errorf("%s does not say why: %s", way, told)
+		}
+		attack.Check(t, "paths in what is told of the jail, by "+way, "hidden", got)
+	}
+}
 
 // Callers over HTTP learn nothing of where things are on the host.
 func TestAttackHostPaths(t *testing.T) {
