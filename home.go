@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -15,7 +16,13 @@ import (
 func checkHome(home string) error {
 	st, err := os.Stat(home)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		// Made at once, and by us: in a folder like /tmp others could make it later, as theirs.
+		// Where that is not possible, whoever first needs it says so.
+		made := errors.Join(os.MkdirAll(filepath.Dir(home), 0o755), os.Mkdir(home, 0o700))
+		if made != nil && !errors.Is(made, fs.ErrExist) {
+			return nil
+		}
+		st, err = os.Stat(home)
 	}
 	switch {
 	case err != nil:

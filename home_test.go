@@ -60,7 +60,14 @@ func TestAttackHomes(t *testing.T) {
 			got = "refused: chmod go-w"
 		case strings.Contains(err.Error(), "set UNITASK_HOME"):
 			got = "refused: set UNITASK_HOME"
+		default:
+			got = err.Error()
 		}
 		attack.Check(t, "a home: "+c.name, c.want, got)
+		if got == "opened" { // and can't be made by others any more
+			if st, err := os.Stat(home); err != nil || st.Mode().Perm()&0o022 != 0 {
+				t.Errorf("%s: %v %v", c.name, st, err)
+			}
+		}
 	}
 }
