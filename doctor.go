@@ -48,9 +48,9 @@ func (r *Report) add(name string, err error, detail, remedy string) bool {
 	return err == nil
 }
 
-// jail reports what holds QEMU: a line for each layer, one for the limits that hold, one
-// for each that does not, with what would mend it. That one does not hold is no fault of
-// the installation, unless it leaves QEMU with the network or files, or is required.
+// jail reports what holds QEMU: a line for each layer, one for the limits that hold, one for
+// each that does not, with what would mend it. A layer that does not hold is not a fault of the
+// installation, unless it leaves QEMU with the network or files, or is required.
 func (r *Report) jail(jail vmm.Jail, required []string) {
 	var weak error
 	if why := jail.Weakness(); why != "" {

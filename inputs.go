@@ -107,7 +107,8 @@ func roomFor(brought *hostfiles.Set, kernel image.Kernel, memoryMB int) *policy.
 		Reason: fmt.Sprintf("has no room for %d files, which take %d MiB of a machine", brought.Count(), mb)}
 }
 
-// roundUp is a number of bytes as one would write it: whole mebibytes, if it is that much.
+// roundUp rounds a number of bytes up to what a user would write: whole mebibytes, from one
+// mebibyte on.
 func roundUp(n int64) int64 {
 	if n < 1<<20 {
 		return n
@@ -170,7 +171,7 @@ func (req Request) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (wan
 			return want, eff, denials, a.bad(err.Error())
 		}
 	}
-	// Where a path leads is told only to whom it is granted, in Effective.
+	// Where a path leads is disclosed only to callers that are granted it, in Effective.
 	for _, mounts := range [][]policy.Mount{want.Files, want.Dirs} {
 		for i := range mounts {
 			mounts[i].Real = ""

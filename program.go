@@ -276,7 +276,7 @@ type progress struct {
 	tell        func(Event)
 }
 
-// progressEvery is how often that is told, and how long it takes to be told at all.
+// progressEvery is how often that is reported, and how long it takes before the first report.
 const progressEvery = 500 * time.Millisecond
 
 func (p *progress) sent(now time.Time, s hostfiles.Sent) {
@@ -285,7 +285,7 @@ func (p *progress) sent(now time.Time, s hostfiles.Sent) {
 		return
 	}
 	p.last = now
-	// A file costs time as so many bytes do.
+	// A file costs as much time as this many bytes.
 	const perFile = 16 << 10
 	done := float64(s.Bytes) + float64(s.Files)*perFile
 	all := float64(s.AllBytes) + float64(s.AllFiles)*perFile

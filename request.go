@@ -53,7 +53,7 @@ type Request struct {
 
 	Kernel Kernel `json:"kernel,omitempty"` // "" is the best there is: nanos where its kernel is vendored, else linux
 	// KernelRetry has a run whose Kernel is left open made again on linux when the code asks for
-	// something that nanos has not, and nothing has left the machine: it has no network and
+	// something that nanos lacks, and nothing has left the machine: it has no network and
 	// no standard input, and has printed nothing.
 	KernelRetry bool          `json:"kernelRetry,omitempty"`
 	Arch        Arch          `json:"arch,omitempty"`        // "" is the host's; another one is translated

@@ -13,7 +13,7 @@ import (
 )
 
 // A run whose kernel was left open may be made again on linux when the code asks for
-// something that nanos has not, as long as nothing has left the first machine: there is
+// something that nanos lacks, as long as nothing has left the first machine: there is
 // no network and no standard input, and the code has printed nothing.
 
 // errRetry ends the first run.

@@ -170,7 +170,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	return res, err
 }
 
-// boundStore keeps the store of runs within its bound. That it could not is no failure of
+// boundStore keeps the store of runs within its bound. A failure to do so is not a failure of
 // the run that has just ended.
 func (rt *Runtime) boundStore(ended string, tell func(Event)) {
 	if rt.opts.StoreBytes < 0 {
@@ -322,7 +322,7 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 		defer retry(nil)
 	}
 	end, err := conn.Stream(timed, streams.Stdin, first.writer(plainOut), first.writer(plainErr))
-	m.Cut() // a guest that says it has ended, and has not, gets no further
+	m.Cut() // a guest that lies about its end gets no further
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	res.Duration.Run = time.Since(started)
 	if errors.Is(err, errRetry) || err == nil && first.ended(m, end.Code|end.Signal) {
@@ -387,8 +387,8 @@ const debugTime = 24 * time.Hour
 // about its end wins that much. The default's 64 MiB take some 4 s under TCG.
 const collectGrace = 15 * time.Second
 
-// collect takes what the code left in /out, until the deadline. That not all of it
-// came is no error of the run: the result says so.
+// collect takes what the code left in /out, until the deadline. If not all of it came, the run
+// has no error: the result says so.
 func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *record.Artifacts, res *Result) error {
 	timed, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

@@ -140,7 +140,7 @@ var ErrNoPool = machine.ErrNoPool
 var ErrPoolRuns = machine.ErrPoolRuns
 
 // ServePool is the pool daemon of the runtime's home, which must have been opened
-// with Pool as its Machines. It returns nil when ctx ends, when it is told to go down, or when no
+// with Pool as its Machines. It returns nil when ctx ends, when it is told to stop, or when no
 // run has come for idle; runs under way on its clones are waited for. The error is
 // ErrPoolRuns where there is one already.
 func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {

@@ -53,7 +53,7 @@ type IO struct {
 	// Stdin is what is typed on it, all that it shows goes to Stdout. It takes the linux
 	// kernel and a fresh process, and does not come back with a replay.
 	Terminal *Terminal
-	// Colors is FORCE_COLOR for code whose Env says nothing of colours; "" is none.
+	// Colors is FORCE_COLOR for code whose Env does not mention colours; "" is none.
 	Colors string
 	// Capture, if not nil, receives a pcap of the guest's network.
 	Capture io.Writer
@@ -70,7 +70,7 @@ type IO struct {
 	Events func(Event)
 }
 
-// Terminal is what code is told of its terminal.
+// Terminal describes the code's terminal.
 type Terminal struct {
 	// Name is TERM's value, if the Env has none; "" is xterm-256color.
 	Name string

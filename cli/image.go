@@ -147,7 +147,7 @@ func (a *app) imageRemove() *cobra.Command {
 func (a *app) imagePrune() *cobra.Command {
 	return &cobra.Command{
 		Use:   "prune",
-		Short: "Remove every template, and the images that no run uses any more",
+		Short: "Remove every template, and the images that no run uses",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			list, err := rt.Images().List()

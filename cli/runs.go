@@ -77,7 +77,7 @@ func (a *app) runsTable(runs []unitask.Summary) {
 	a.ui.table("RUN|CREATED|OUTCOME|EXIT|TIME|KERNEL|CODE", rows)
 }
 
-// cutTo cuts a text to so many characters.
+// cutTo cuts a text to at most that many characters.
 func cutTo(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -136,7 +136,7 @@ func (a *app) runsPrune() *cobra.Command {
 			return nil
 		}),
 	}
-	cmd.Flags().IntVar(&keep, "keep", 0, "the newest so many stay")
+	cmd.Flags().IntVar(&keep, "keep", 0, "keep this many of the newest")
 	cmd.Flags().StringVar(&older, "older-than", "", "only those that are older: 90m, 12h, 7d")
 	return cmd
 }

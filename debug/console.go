@@ -39,7 +39,7 @@ type Config struct {
 	Dump func(ctx context.Context, file string) (int64, error)
 	// Symbols are the kernel's; nil where it has none.
 	Symbols *Symbols
-	// Show is told what happens: events of QEMU and lines of the streams. It is called
+	// Show receives what happens: events of QEMU and lines of the streams. It is called
 	// from several goroutines, one at a time.
 	Show func(source, text string)
 }
@@ -791,7 +791,7 @@ func (c *Console) wait(ctx context.Context, args []string) (any, error) {
 	}
 }
 
-// never says why what a wait is for can't come any more, "" where it may. mu is held.
+// never says why what is waited for can no longer come, "" where it may. mu is held.
 func (c *Console) never(what string) string {
 	switch {
 	case what == "end":

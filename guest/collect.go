@@ -12,7 +12,7 @@ import (
 // Sink takes what the code left in /out, one after the other. An error of it ends
 // Collect.
 type Sink interface {
-	// Begin is told of something: what kind it is (0 is a regular file), its
+	// Begin receives an entry: what kind it is (0 is a regular file), its
 	// permissions and its path below /out. Nothing of it can be trusted.
 	Begin(kind os.FileMode, perm os.FileMode, path string) error
 	// Data is the next bytes of the regular file that was begun last.

@@ -20,7 +20,7 @@ var outOfMemory = []string{
 var nanosSignal = regexp.MustCompile(`(?m)^\*\*\* signal (\d{1,2}) received by tid`)
 
 // LastWords reads how the code ended from the serial console of a machine whose
-// agent could not say it any more; ok is false when the console does not tell.
+// agent could no longer report it; ok is false if the console does not say.
 // The text is the guest's: it can be believed as far as an exit code can.
 func LastWords(console string) (end End, ok bool) {
 	for _, words := range outOfMemory {

@@ -155,7 +155,7 @@ func TestAttackIgnoreFiles(t *testing.T) {
 		{"patterns in each of many folders", strings.Repeat("x\n", 200), []string{"", "d/", "d/d/", deep}, 5, "taken"},
 		{"too many in all of many folders", strings.Repeat("x\n", maxPatterns/2), []string{"", "d/", deep}, 5, "more than 10000 patterns"},
 		{"a project's, by git's file", strings.Repeat("x\n", maxPatterns+1), []string{"git:"}, 5, "more than 10000 patterns"},
-		{"many patterns for many files", strings.Repeat("x\n", maxPatterns), []string{""}, 250, "too many patterns for so many files"},
+		{"many patterns for many files", strings.Repeat("x\n", maxPatterns), []string{""}, 250, "too many patterns for this many files"},
 	} {
 		dir := folder(t)
 		if err := os.MkdirAll(filepath.Join(dir, deep), 0o755); err != nil {

@@ -172,7 +172,7 @@ func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 		for _, e := range list {
 			below := append(slices.Clip(parts), e.Name())
 			if w.matched += len(ignore.all) * len(below); w.matched > maxMatching {
-				return fmt.Errorf("%q: %s holds too many patterns for so many files", rel, IgnoreFile)
+				return fmt.Errorf("%q: %s holds too many patterns for this many files", rel, IgnoreFile)
 			}
 			if w.leaves(below, e.IsDir(), ignore) {
 				continue

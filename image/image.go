@@ -136,7 +136,7 @@ type Store struct {
 }
 
 // Open returns the store in the folder home, which is created when missing.
-// payload is the language that its images run. log, if not nil, is told in one short
+// payload is the language that its images run. log, if not nil, receives in one short
 // line each what a long call is doing.
 func Open(home string, payload Payload, log func(string)) (*Store, error) {
 	if log == nil {

@@ -53,7 +53,7 @@ func (s *Store) partsOf(kernel Kernel) []string {
 }
 
 // Lookup returns the image of the store's present parts if it is built and
-// whole. The error wraps fs.ErrNotExist when it has not been built,
+// whole. The error wraps fs.ErrNotExist if it was never built,
 // ErrNotVendored when a part is missing, ErrDamaged when a file was changed.
 func (s *Store) Lookup(kernel Kernel, arch Arch) (*Image, error) {
 	digest, err := s.Digest(kernel, arch)

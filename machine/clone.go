@@ -288,7 +288,7 @@ func (l *loadedTemplates) drop() {
 	}
 }
 
-// close is drop, and nothing is loaded any more.
+// close drops everything, and no more is loaded.
 func (l *loadedTemplates) close() {
 	l.mu.Lock()
 	l.closed = true

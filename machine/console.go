@@ -25,7 +25,7 @@ type console struct {
 	line   []byte        // the one that has not ended yet
 	death  []byte        // from the line on in which the kernel gave up
 	dead   chan struct{} // closed then
-	lacks  string        // what the code asked for first and its kernel has not
+	lacks  string        // the first thing that the code asked for and its kernel lacks
 
 	lacking chan struct{} // closed then
 }
@@ -88,7 +88,7 @@ func (c *console) look(p []byte) {
 	}
 }
 
-// ends says that nothing but last words comes any more. mu is held.
+// ends says that only a dying kernel's last words can follow. mu is held.
 func (c *console) ends() {
 	select {
 	case <-c.dead:

@@ -26,7 +26,7 @@ type Debug struct {
 	GDB *os.File
 	// NoJail has QEMU run as its starter.
 	NoJail bool
-	// Started is told when QEMU runs and its processor is stopped. It must not block.
+	// Started is called when QEMU runs and its processor is stopped. It must not block.
 	Started func(*Debugger)
 }
 

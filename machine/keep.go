@@ -55,7 +55,7 @@ func (m *Machine) watchKept() {
 	})
 }
 
-// faulty says that QEMU has stopped the guest by itself: a debugger's stop is no fault.
+// faulty says that QEMU has stopped the guest by itself: a debugger's stop is not a fault.
 func (m *Machine) faulty(ctx context.Context) bool {
 	timed, cancel := context.WithTimeout(ctx, haltPatience)
 	defer cancel()

@@ -33,7 +33,7 @@ type Shape struct {
 	Kernel   image.Kernel `json:"kernel"`
 	Arch     image.Arch   `json:"arch"`
 	MemoryMB int          `json:"memoryMb"`
-	// FreshProcess: Node is executed anew in each clone (linux).
+	// FreshProcess: each clone executes a new Node process (linux).
 	FreshProcess bool `json:"freshProcess,omitempty"`
 }
 
@@ -315,10 +315,10 @@ func (m *Machine) Explain(err error) error {
 	return &GuestError{Reason: reason, Console: lastLines(tail, 20), Err: err}
 }
 
-// Lacking is closed when the code asks for something that the machine's kernel has not.
+// Lacking is closed when the code asks for something that the machine's kernel lacks.
 func (m *Machine) Lacking() <-chan struct{} { return m.console.lacking }
 
-// Lacks is the first thing that the code asked for and the machine's kernel has not, or
+// Lacks is the first thing that the code asked for and the machine's kernel lacks, or
 // "". The machine must have been closed.
 func (m *Machine) Lacks() string {
 	if m.console == nil {

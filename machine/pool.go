@@ -268,7 +268,7 @@ func (p *pool[M]) target(s *shelf[M], now time.Time) int {
 	return min(max(len(s.takes), s.floor), p.size.Max)
 }
 
-// surplus takes out what should not be there (any more).
+// surplus removes the machines that are no longer wanted.
 func (p *pool[M]) surplus(now time.Time, closed bool) (out []kept[M]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -46,14 +46,14 @@ type Options struct {
 	// Warm has another process make a template; nil has this one make it, in the
 	// background.
 	Warm func(Shape)
-	// Events, if not nil, is told what happens in the background. It is called from
+	// Events, if not nil, receives what happens in the background. It is called from
 	// several goroutines at once.
 	Events func(Event)
 }
 
 // Program is the language's own program in the guest, which waits there for the code.
 type Program struct {
-	// Arg is an argument that bounds its memory, for a machine of so many MiB.
+	// Arg is an argument that bounds its memory, for a machine of that many MiB.
 	Arg func(memoryMB int) string
 	// Rehearsal is the text of a throw-away program for it.
 	Rehearsal string

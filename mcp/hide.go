@@ -17,7 +17,7 @@ import (
 // they were given, not the policy's file, not the folders that an error is about. What
 // they name themselves is theirs to see.
 
-// remote says that a caller is told no paths of the host.
+// remote says that a caller must not learn paths of the host.
 func remote(c unitask.Caller) bool { return c.Via == unitask.ViaHTTP }
 
 // hiddenPath stands in the place of a path.
@@ -44,7 +44,7 @@ func newHider(dir, home string) hider {
 	return hider{strings.NewReplacer(pairs...)}
 }
 
-// resolved is a path with its links followed, where that can be told.
+// resolved is a path with its links followed, if that is possible.
 func resolved(path string) string {
 	to, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -66,7 +66,7 @@ func (h hider) all(text string) string {
 	})
 }
 
-// error is what a remote caller is told of an error.
+// error returns what a remote caller learns of an error.
 func (h hider) error(err error) error {
 	var field *policy.FieldError
 	if errors.As(err, &field) { // it is about the request
@@ -83,7 +83,7 @@ type hiddenError struct {
 func (e *hiddenError) Error() string { return e.text }
 func (e *hiddenError) Unwrap() error { return e.error }
 
-// tell is what a caller is told of an error.
+// tell returns what a caller learns of an error.
 func (s *Server) tell(caller unitask.Caller, err error) error {
 	if err == nil || !remote(caller) {
 		return err

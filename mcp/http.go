@@ -144,7 +144,7 @@ func (o *HTTPOptions) check() error {
 		return errors.New("either tokens or anyone: --loopback-anyone does not go with --token-file and --jwks")
 	}
 	if o.NeedsToken() {
-		return errors.New("the users at the other end of connections can't be told here: give --token-file or --jwks, or let everybody on this machine in with --loopback-anyone")
+		return errors.New("this system does not tell which user holds the other end of a connection: give --token-file or --jwks, or let everybody on this machine in with --loopback-anyone")
 	}
 	for _, origin := range o.Origins {
 		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
@@ -287,7 +287,7 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 				Meta map[string]json.RawMessage `json:"_meta"`
 			} `json:"params"`
 		}
-		_ = json.Unmarshal(body, &call) // what is no message is told so by either
+		_ = json.Unmarshal(body, &call) // both refuse what is not a message
 		if _, newer := call.Params.Meta[sdk.MetaKeyProtocolVersion]; newer {
 			stateless2026.ServeHTTP(w, r)
 			return
@@ -297,7 +297,7 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 }
 
 // ServeHTTP serves until ctx ends, then lets the runs under way end, for as long as
-// opts.Drain. listening is told the address.
+// opts.Drain. listening is called with the address.
 func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func(net.Addr)) error {
 	handler, err := s.Handler(opts)
 	if err != nil {

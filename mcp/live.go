@@ -29,7 +29,7 @@ type live struct {
 	group   sync.WaitGroup
 }
 
-// Bounds of what is told.
+// Bounds of progress notifications.
 const (
 	livePeriod  = 100 * time.Millisecond // between two notifications; the first comes at once
 	liveMessage = 8 << 10                // bytes of one notification; what comes faster is left out

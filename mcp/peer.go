@@ -71,7 +71,7 @@ func uidBetween(peer, own string) (int, error) {
 
 // peers lets in, on a loopback address without tokens, the server's own user: the user at
 // the other end of the connection. With anyone every user of this machine is let in.
-// Each has a name of its own, and the SDK is told of it as of a token's.
+// Each has a name of its own, which the SDK treats like a token's.
 func peers(anyone bool, next http.Handler) http.Handler {
 	type nameKey struct{}
 	named := auth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {

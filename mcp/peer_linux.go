@@ -19,7 +19,7 @@ var tcpTables = []string{"/proc/net/tcp", "/proc/net/tcp6"}
 // changes while it is read may leave a row out.
 const maxTableReads = 3
 
-// peersKnown says whether the peers of loopback connections can be told.
+// peersKnown says whether this system tells which user holds the other end of a loopback connection.
 func peersKnown() bool {
 	_, err := os.Stat(tcpTables[0])
 	return err == nil
@@ -45,7 +45,7 @@ func peerUID(peer, own netip.AddrPort) (int, error) {
 }
 
 // findSocket looks in a table for the socket that is bound to local and connected to
-// remote. One that no process holds any more does not count: older kernels show it as
+// remote. One that no process holds does not count: older kernels show it as
 // root's.
 func findSocket(table io.Reader, local, remote netip.AddrPort) (uid int, err error) {
 	lines := bufio.NewScanner(table)

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 )
 
-// peersKnown says whether the peers of loopback connections can be told.
+// peersKnown says whether this system tells which user holds the other end of a loopback connection.
 func peersKnown() bool { return false }
 
 func peerUID(peer, own netip.AddrPort) (int, error) {
-	return 0, errors.New("the peers of connections can't be told on this system")
+	return 0, errors.New("this system does not tell which user holds the other end of a connection")
 }

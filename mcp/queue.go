@@ -85,7 +85,7 @@ func (q *queue) placesOfOne() int {
 	return q.most
 }
 
-// enter waits for a slot; leave gives it back. ahead is told of how many wait, if it has
+// enter waits for a slot; leave gives it back. ahead is called with how many wait, if it has
 // to wait. The error is a *LimitError where there is no room to wait.
 func (q *queue) enter(ctx context.Context, caller string, ahead func(int)) (leave func(), err error) {
 	t, before, err := q.admit(caller)

@@ -24,7 +24,7 @@ import (
 
 // Options say what a server gives. The zero value of a field is its default.
 type Options struct {
-	// Version is told to clients.
+	// Version is what clients are told.
 	Version string
 	// Dir is where relative paths begin, and the code's working directory; "" is the
 	// process's own.
@@ -41,7 +41,7 @@ type Options struct {
 	MaxConcurrent, MaxQueue int
 	// CallerConcurrent and CallerPerMinute bound one caller's runs; 0 is no bound.
 	CallerConcurrent, CallerPerMinute int
-	// Log is told what the server does; nil is nobody.
+	// Log receives what the server does; nil discards it.
 	Log *slog.Logger
 }
 
@@ -58,7 +58,7 @@ type Server struct {
 	stop     context.CancelFunc
 	runs     sync.WaitGroup
 	mu       sync.Mutex
-	draining bool // no call is taken any more
+	draining bool // no more calls are accepted
 	sessions sessions
 	visitors visitors
 	checkups checkups
@@ -66,7 +66,7 @@ type Server struct {
 	require  []string // layers and limits of QEMU's jail that every run needs
 }
 
-// instructions are what a client's model is told of the server as a whole.
+// instructions describe the server to a client's model.
 const instructions = `unitask runs JavaScript and TypeScript for Node 24 in a fresh virtual machine that is destroyed afterwards. ` +
 	`Nothing persists between calls. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
 	`what was asked for and not given is listed in policy.denials. Print results to stdout, or leave files in /out to get them back.`
@@ -156,7 +156,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 }
 
 // ending tells when a reader has ended: the SDK waits for calls under way, which
-// nobody waits for any more.
+// nobody waits for.
 type ending struct {
 	io.Reader
 	ended func()
@@ -184,7 +184,7 @@ func (s *Server) Close() {
 	s.runs.Wait()
 }
 
-// refuse has no call taken any more.
+// refuse stops accepting calls.
 func (s *Server) refuse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

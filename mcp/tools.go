@@ -87,7 +87,7 @@ func (s *Server) addTools() {
 			"exitCode": "the code's own when outcome is exited", "stdout": "what it printed", "truncated": "more was printed than is shown",
 			"policy": "what was granted (effective), and what was asked for and not given (denials)", "artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
 		}),
-		// It runs what it is told to, but in a machine of its own, which it can't leave.
+		// It runs any code, but in a machine of its own, which the code can't leave.
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false, OpenWorldHint: &yes},
 	}, told(s, s.runCode))
 	sdk.AddTool(s.sdk, &sdk.Tool{
@@ -267,7 +267,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 			req.Secrets = map[string]string{}
 		}
 		if !caller.Ceiling.Secret(name) {
-			req.Secrets[name] = rand.Text() // the policy denies it, by name; not even its being there is told
+			req.Secrets[name] = rand.Text() // the policy denies it, by name; not even its existence is disclosed
 			continue
 		}
 		value := os.Getenv(name)

@@ -75,7 +75,7 @@ func (v *visitors) leave(caller string) {
 	}
 }
 
-// hold makes room for the bytes of a caller's request. resize is told how many they are in
+// hold makes room for the bytes of a caller's request. resize is called with how many they are in
 // the end, and 0 when the request is over.
 func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), err error) {
 	v.mu.Lock()
@@ -97,7 +97,7 @@ func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), e
 	}, nil
 }
 
-// newSession makes room for a session of a caller; began is told its id, "" if none came
+// newSession makes room for a session of a caller; began is called with its id, "" if none came
 // of it. live are those that there are.
 func (v *visitors) newSession(caller string, live map[string]bool) (began func(id string), err error) {
 	v.mu.Lock()

@@ -124,7 +124,7 @@ const maxHostName = 253
 
 // normalName brings a name as it comes on the wire (DNS, SNI, Host) into normal
 // form: lower case, no trailing dot. What is not made of letters, digits, hyphens
-// and underscores in labels of 1 to 63 is no name. Nor is what a resolver or a proxy
+// and underscores in labels of 1 to 63 is not a name. Nor is what a resolver or a proxy
 // may take for an address, which is all that ends in a number (URL Standard, 3.5):
 // 127.1, 2130706433, 0x7f000001.
 func normalName(s string) (string, bool) {

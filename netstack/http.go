@@ -184,7 +184,7 @@ func (c *httpRequests) copy(w io.Writer, r *bufio.Reader) error {
 			err = c.check(req.host)
 		}
 		if err == nil && req.upgrade && !first {
-			// Which of several answers agrees to it could not be told.
+			// There would be no telling which of several answers agrees to it.
 			err = refuse("an upgrade after other requests")
 		}
 		if err != nil {

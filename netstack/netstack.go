@@ -247,9 +247,9 @@ func newStack(ep *channel.Endpoint) (*stack.Stack, error) {
 	return s, nil
 }
 
-// GuestEnd is the machine's end of the link, nil where New was given ours. A process that inherits it holds a
-// copy; once it does, ReleaseGuestEnd gives ours up, so that the end of that
-// process is the end of the link.
+// GuestEnd is the machine's end of the link, nil where New was given ours. A process that
+// inherits it holds a copy; once it does, ReleaseGuestEnd gives ours up, so that the end of
+// that process is the end of the link.
 func (n *Network) GuestEnd() *os.File { return n.guest }
 
 // ReleaseGuestEnd closes our copy of the machine's end. Close does it too.
@@ -347,7 +347,7 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 // Cut takes the network away from the guest for good: every connection that it has
 // open is reset, and it opens no further one and looks up no name. The host's own
 // conversation with the guest (DialGuest, datagrams) goes on. When Cut returns, no
-// byte of the guest's goes anywhere any more. It may be called more than once.
+// byte of the guest's goes anywhere after it returns. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
 
 // Connections are those that the guest has open now, the oldest first, with what they

@@ -52,7 +52,7 @@ func NewCapture(w io.Writer) *Capture {
 	return c
 }
 
-// Err says why the capture has ended before its links; nil where it has not. It may
+// Err says why the capture ended before its links; nil if it did not. It may
 // be called from any goroutine.
 func (c *Capture) Err() error {
 	if c == nil {

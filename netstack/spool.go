@@ -15,12 +15,12 @@ type spool[T any] struct {
 	max   int
 	write func(T) // called by one goroutine; nil discards
 	bell  notify
-	done  chan struct{} // closed when nothing is written any more
+	done  chan struct{} // closed when writing has ended
 
 	mu      sync.Mutex
 	waiting []spooled[T]
 	size    int  // of what waits or is being written
-	closed  bool // nothing is taken any more
+	closed  bool // nothing more is accepted
 	lost    bool // and nothing of what waits is written
 }
 

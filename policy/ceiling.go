@@ -36,7 +36,7 @@ type Ceiling struct {
 
 	most      map[string]any    // the value of each key, as its field's kind reads it
 	over      *Ceiling          // what this one narrows
-	inherited map[string]string // keys that the file has not, to whose they are
+	inherited map[string]string // inherited keys, and the file each comes from
 	prefix    string            // of its keys in the file
 	text      []byte            // of the file, to name lines
 }

@@ -89,7 +89,7 @@ func (r TCPRule) Loopback() bool { return hostname.Loopback(r.Host, r.Addr) }
 func parseName(s string) (string, error) {
 	for i, c := range []byte(s) {
 		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
-			return "", errors.New("is no name of an environment variable: letters, digits and _ only")
+			return "", errors.New("is not a name of an environment variable: letters, digits and _ only")
 		}
 	}
 	if s == "" || len(s) > 256 {

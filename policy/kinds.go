@@ -452,7 +452,7 @@ func (permission) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny de
 func (permission) beyond(mine, base any) []string { return anyNet{}.beyond(mine, base) }
 
 // Jail are the names of several lists, each once, in the order given; an error names one
-// that is none of JailNames.
+// that is not one of JailNames.
 func Jail(lists ...[]string) ([]string, error) { return demands{}.list(slices.Concat(lists...)) }
 
 // demands are names of what must hold for a run to begin. A ceiling's are added to those

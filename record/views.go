@@ -14,7 +14,7 @@ type views struct {
 	decimal decimalView
 }
 
-// newViews returns the views of a stream that begins. hide is told of each secret.
+// newViews returns the views of a stream that begins. hide is called for each secret.
 func newViews(r *Redactor, hide func(span)) *views {
 	v := &views{of: r}
 	v.plain.search = search{m: r.plain, hide: hide}

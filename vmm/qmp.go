@@ -217,7 +217,7 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	// A command that was cut can't be taken back: the connection is of no use any more.
+	// A command that was cut can't be taken back: the connection is unusable.
 	stop := context.AfterFunc(ctx, func() { _ = m.conn.SetWriteDeadline(time.Unix(1, 0)) })
 	err = m.send(append(line, '\n'), rights)
 	if !stop() && err != nil {

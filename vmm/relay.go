@@ -41,7 +41,7 @@ const (
 type Relay struct {
 	// Monitor is the machine's, of now.
 	Monitor func() *Monitor
-	// Grant decides whether a connection may have this access; an error is told to it.
+	// Grant decides whether a connection may have this access; it is sent the error.
 	Grant func(Access, json.RawMessage) error
 	// Release ends a machine that is kept after a crash; nil where none is.
 	Release func() error

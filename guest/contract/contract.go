@@ -36,7 +36,7 @@ const (
 	Library    = "/unitask/lib/shim.node"
 	Preload    = "/unitask/lib/preload.js"
 	Rehearsal  = "/unitask/lib/rehearsal.js"
-	MainLink   = "/unitask/main"   // what the language is told to run; its target is the code
+	MainLink   = "/unitask/main"   // what the language runs; its target is the code
 	Trusted    = "/unitask/ca.pem" // certificates of a run; empty until it brings some
 	Terminal   = "/dev/pts/0"      // of code that has one
 	SearchPath = "/usr/local/bin:/usr/bin:/bin"

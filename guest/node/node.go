@@ -23,7 +23,7 @@ const (
 	// empty until a run brings some: Node reads it when it first needs them.
 	Trusted = contract.Trusted
 
-	// MainLink is the link that Node is told to run; its target is the code.
+	// MainLink is the link that Node runs; its target is the code.
 	MainLink = contract.MainLink
 )
 

@@ -106,9 +106,9 @@ type Params struct {
 	Attributes Tuple
 }
 
-// FileSystem is a TFS on a part of a disk. It satisfies go-diskfs's
-// filesystem.FileSystem. Paths are separated by slashes, without a leading one
-// where fs.FS is read, with or without one elsewhere. A new one is written by Close; one that was read can't be changed.
+// FileSystem is a TFS on a part of a disk. It satisfies go-diskfs's filesystem.FileSystem.
+// Paths are separated by slashes, without a leading one where fs.FS is read, with or without
+// one elsewhere. A new one is written by Close; one that was read can't be changed.
 //
 // It is not safe for concurrent use.
 type FileSystem struct {
@@ -254,7 +254,7 @@ func (f *FileSystem) add(op, name string, n *node) error {
 }
 
 // Mkdir makes a folder and, as go-diskfs's other filesystems do, its parents; one
-// that is there already is no error.
+// that exists already is not an error.
 func (f *FileSystem) Mkdir(name string) error {
 	done := ""
 	for _, part := range strings.Split(clean(name), "/") {

@@ -1,5 +1,5 @@
 // Package attack is what the attack suites of all rooms share. Each attack is a row:
-// its name, what must come of it, and what came of it. The rows stand in ordinary
+// its name, the expected outcome, and the outcome. The rows stand in ordinary
 // tests whose names begin with TestAttack; `make attack` runs these and prints all
 // rows as one table.
 package attack

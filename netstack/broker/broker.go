@@ -3,7 +3,7 @@
 // and to no other. It also holds requests against rules by method and path.
 //
 // For that it ends the guest's TLS with a certificate of the run's own authority, reads
-// HTTP/1 and HTTP/2, and begins TLS anew towards the server, whose certificate it
+// HTTP/1 and HTTP/2, and opens its own TLS connection to the server, whose certificate it
 // verifies. It does so only for hosts that a secret or a rule is about (Concerns);
 // nobody else's traffic comes here. It never dials by itself, never writes a key or a
 // value anywhere, and logs requests as the guest made them, placeholders and all.

@@ -177,7 +177,7 @@ type swapReader struct {
 	ready []byte
 	out   []byte // ready's memory
 	err   error
-	atEOF func() // called once, before the end is told; may be nil
+	atEOF func() // called once, before the end is reported; may be nil
 }
 
 func newSwapReader(from io.ReadCloser, s *swapper, found func(*pair) error, atEOF func()) *swapReader {

@@ -171,7 +171,7 @@ func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, wh
 	case l.flags&unix.CLONE_NEWNS == 0:
 		layer(Filesystem, "", f.refused)
 	case len(s.Program.Files) == 0:
-		layer(Filesystem, "", "the files of "+s.Program.Path+" can't be told: it is "+ErrNoProgram.Error())
+		layer(Filesystem, "", "the files of "+s.Program.Path+" can't be listed: it is "+ErrNoProgram.Error())
 	case f.mount == "":
 		layer(Filesystem, "", "no folder to mount it on")
 	default:

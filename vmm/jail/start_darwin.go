@@ -91,7 +91,7 @@ func Attack(Program, bool, bool) ([]Attempt, Report, error) {
 	return nil, Report{}, errors.New("macOS has no jail to be attacked")
 }
 
-// ErrNoProgram says that the files of a program can't be told.
+// ErrNoProgram says that the files of a program can't be listed.
 var ErrNoProgram = errors.New("not a program whose files can be listed")
 
 // Examine finds the program; of what it consists does not matter here.

@@ -24,7 +24,7 @@ type Process struct {
 	cmd      *exec.Cmd
 	done     chan struct{} // closed when it is reaped
 	listener *os.File      // of its filter; nil for none
-	watched  chan struct{} // closed when nobody listens any more
+	watched  chan struct{} // closed when nobody listens
 	denied   string        // valid when watched is closed
 }
 
@@ -132,7 +132,7 @@ func (f *facts) findRules(s Spec) (*os.File, error) {
 		return nil, errors.New("this kernel has none (Linux 5.13 on, with landlock among its security modules)")
 	}
 	if len(s.Program.Files) == 0 {
-		return nil, fmt.Errorf("the files of %s can't be told: it is %w", s.Program.Path, ErrNoProgram)
+		return nil, fmt.Errorf("the files of %s can't be listed: it is %w", s.Program.Path, ErrNoProgram)
 	}
 	var devices []string
 	if s.KVM {
