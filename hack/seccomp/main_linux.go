@@ -91,9 +91,9 @@ func trace(files []string) error {
 var (
 	kvmFiles   = []string{"accel/kvm/*.c", "hw/virtio/*.c", "util/*.c", "hw/timer/*.c", "target/i386/kvm/*.c", "hw/i386/*.c", "hw/i386/kvm/*.c", "target/arm/kvm*.c", "hw/intc/*.c", "hw/arm/*.c"}
 	notOurs    = regexp.MustCompile(`xen|sev|tdx|hyperv|s390|spapr|xics|xive|loongarch|riscv|mips`)
-	kvmUse     = []*regexp.Regexp{regexp.MustCompile(`(?s)\b(?:kvm_(?:vm_|vcpu_|device_)?)?ioctl\(([^;{}]*?)\)`), regexp.MustCompile(`\b\w*(?:type|ioctl)\s*=\s*(KVM_[A-Z0-9_]+)`), regexp.MustCompile(`\?\s*(KVM_[A-Z0-9_]+\s*:\s*KVM_[A-Z0-9_]+)`)}
+	kvmUse     = []*regexp.Regexp{regexp.MustCompile(`\b(?:kvm_(?:vm_|vcpu_|device_)?)?ioctl\(([^;{}]*)`), regexp.MustCompile(`\b\w*(?:type|ioctl)\s*=\s*(KVM_[A-Z0-9_]+)`), regexp.MustCompile(`\?\s*(KVM_[A-Z0-9_]+\s*:\s*KVM_[A-Z0-9_]+)`)}
 	kvmName    = regexp.MustCompile(`\bKVM_[A-Z0-9_]+\b`)
-	kvmDefined = regexp.MustCompile(`(?m)^#define\s+(KVM_[A-Z0-9_]+)\s+_IO[WR]*\(\s*KVMIO\s*,\s*(0x[0-9a-f]+)`)
+	kvmDefined = regexp.MustCompile(`(?m)^#define\s+(KVM_[A-Z0-9_]+)[\s\\]+_IO[WR]*\(\s*KVMIO\s*,\s*(0x[0-9a-f]+)`)
 )
 
 // kvmByMacro are requests that QEMU makes by macros that the patterns do not see.

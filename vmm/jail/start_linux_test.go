@@ -351,6 +351,11 @@ func TestFilter(t *testing.T) {
 			t.Errorf("%s: %#x, expected %#x", callName(int32(nr)), got, want)
 		}
 	}
+	for _, r := range refused {
+		if got := run(plain, auditArch, r.call, arguments{}); got != unix.SECCOMP_RET_ERRNO|uint32(r.errno) || slices.Contains(slices.Concat(calls, moreCalls, executing, listening), r.call) {
+			t.Errorf("%s: %#x, expected %v", callName(int32(r.call)), got, r.errno)
+		}
+	}
 	failed := func(errno unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(errno) }
 	const thread = 0x3d0f00 // glibc's
 	for name, c := range map[string]struct {
@@ -387,6 +392,9 @@ func TestFilter(t *testing.T) {
 		"type into the terminal":         {plain, auditArch, unix.SYS_IOCTL, arguments{1: unix.TIOCSTI}, failed(unix.ENOTTY)},
 		"KVM without KVM":                {plain, auditArch, unix.SYS_IOCTL, arguments{1: 0xae80}, failed(unix.ENOTTY)},
 		"run a processor of KVM":         {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xae80}, allow},
+		"read KVM's registers":           {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x8090ae81}, allow},
+		"write KVM's local APIC":         {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4400ae8f}, allow},
+		"give KVM the address of VAPIC":  {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4008ae93}, allow},
 		"give a processor of KVM memory": {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4020ae46}, allow},
 		"encrypt a machine of KVM":       {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xc008aeba}, failed(unix.ENOTTY)},
 		"a request of another device":    {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xaf80}, failed(unix.ENOTTY)},
