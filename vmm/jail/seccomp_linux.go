@@ -89,13 +89,23 @@ var refused = []struct {
 }{
 	{unix.SYS_CLONE3, unix.ENOSYS}, // its flags are out of a filter's sight; clone follows
 	{unix.SYS_IO_URING_SETUP, unix.ENOSYS},
-	{unix.SYS_SECCOMP, unix.ENOSYS}, // QEMU asks whether it could have a filter of its own
-	{unix.SYS_SET_MEMPOLICY, unix.EPERM},
-	{unix.SYS_MBIND, unix.EPERM},
+	{unix.SYS_SECCOMP, unix.ENOSYS},       // QEMU asks whether it could have a filter of its own
+	{unix.SYS_SET_MEMPOLICY, unix.ENOSYS}, // as where the kernel knows nothing of NUMA, which QEMU forgives
+	{unix.SYS_MBIND, unix.ENOSYS},
 	{unix.SYS_SCHED_SETAFFINITY, unix.EPERM},
 	{unix.SYS_SCHED_SETSCHEDULER, unix.EPERM},
 	{unix.SYS_SETPRIORITY, unix.EPERM},
 	{unix.SYS_MLOCKALL, unix.EPERM},
+	// What newer libraries, and newer versions of QEMU, try first.
+	{unix.SYS_CLOSE_RANGE, unix.ENOSYS},
+	{unix.SYS_OPENAT2, unix.ENOSYS},
+	{unix.SYS_FUTEX_WAITV, unix.ENOSYS},
+	{unix.SYS_MAP_SHADOW_STACK, unix.ENOSYS},
+	{unix.SYS_MSEAL, unix.ENOSYS},
+	{unix.SYS_PKEY_ALLOC, unix.ENOSYS},
+	{unix.SYS_SCHED_GETATTR, unix.ENOSYS},
+	{unix.SYS_SCHED_SETATTR, unix.ENOSYS},
+	{unix.SYS_USERFAULTFD, unix.ENOSYS},
 }
 
 // conditional are calls that are allowed with some arguments only.
