@@ -151,7 +151,7 @@ func TestAttackKeptMachine(t *testing.T) {
 				t.Error(err)
 			}
 			crashed(<-done)
-			if _, _, err := rt.Attach(t.Context(), e.RunID, vmm.AccessRead, false); err == nil || !strings.Contains(err.Error(), "does not run any more") {
+			if _, _, err := rt.Attach(t.Context(), e.RunID, vmm.AccessRead, false); err == nil || !strings.Contains(err.Error(), "is no longer running") {
 				t.Error(err)
 			}
 
