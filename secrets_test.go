@@ -155,7 +155,7 @@ func TestSecretsRefused(t *testing.T) {
 		"has 5 bytes":             {secrets: map[string]string{"A": "12345"}},
 		"has 0 bytes":             {secrets: map[string]string{"A": ""}},
 		"NUL":                     {secrets: map[string]string{"A": "123\x00456"}},
-		"no name":                 {secrets: map[string]string{"A-B": "123456"}},
+		"is not a name of":        {secrets: map[string]string{"A-B": "123456"}},
 		"is in env too":           {secrets: map[string]string{"A": "123456"}, env: map[string]string{"A": "x"}},
 		"the capture would hold":  {secrets: map[string]string{"A": "123456"}, io: unitask.IO{Capture: new(strings.Builder)}},
 		"too long to be looked":   {secrets: map[string]string{"A": strings.Repeat("x1", record.MaxSecrets/2+1)}},
