@@ -78,6 +78,11 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 			return nil, err
 		}
 	}
+	if streams.trace != nil {
+		if err := streams.trace.check(caller.Ceiling, len(req.Secrets)); err != nil {
+			return nil, err
+		}
+	}
 	if len(req.Secrets) > 0 && streams.Capture != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
 	}
@@ -221,7 +226,18 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	if code.debug != nil && code.debug.Serial != nil {
 		console = io.MultiWriter(code.debug.Serial, serial)
 	}
-	cfg := machine.Config{Network: network, Console: console, Events: func(e machine.Event) { streams.Events(Event{Kind: e.Kind, Message: e.Message}) }}
+	var traced *machine.Trace
+	if streams.trace != nil {
+		tr, err := streams.trace.begin(rec, redactor, im.Kernel)
+		if err != nil {
+			return rt.classify(ctx, res, "trace", err)
+		}
+		defer tr.end()
+		split := &traceLines{calls: &tr.sink, rest: console}
+		defer split.flush() // the machine is gone then
+		traced, console = &tr.Trace, split
+	}
+	cfg := machine.Config{Trace: traced, Network: network, Console: console, Events: func(e machine.Event) { streams.Events(Event{Kind: e.Kind, Message: e.Message}) }}
 	get := rt.source.Get
 	limit := eff.Timeout
 	kept := &holding{keep: streams.Keep, tell: streams.Events}
@@ -249,6 +265,8 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 			return rt.classify(ctx, res, "boot", err)
 		}
 		get, limit = rt.source.BootOnce, debugTime
+	case traced != nil:
+		get = rt.source.Boot
 	case streams.Keep != nil:
 		get = rt.source.Boot // a template's machine has a device to end QEMU with
 		cfg.Keep = func(m *machine.Machine, why error) {

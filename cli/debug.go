@@ -33,7 +33,7 @@ func (a *app) debugCommand() *cobra.Command {
 that speaks QMP by name, steps, reads registers and memory, keeps and restores the
 machine; a socket for gdb; scripts for CI. Every run under it is in its record.`,
 	}
-	return group(cmd, a.debugRun(), a.debugAttach(), a.debugDump(), a.debugScript())
+	return group(cmd, a.debugRun(), a.debugAttach(), a.debugDump(), a.debugScript(), a.debugTrace())
 }
 
 // debugFlags are those of a run that is debugged.
@@ -112,6 +112,66 @@ wait end, and assert EXPRESSION, a jq expression over the last result.`,
 	fl.StringVar(&attach, "attach", "", "join the machine of this run (ID, a unique prefix, or last)")
 	fl.BoolVar(&memory, "memory-access", false, "with --attach: allow reading the guest's memory")
 	fl.BoolVar(&write, "write", false, "with --attach: allow changing the machine")
+	return cmd
+}
+
+func (a *app) debugTrace() *cobra.Command {
+	var f runFlags
+	var what unitask.Trace
+	var events []string
+	cmd := &cobra.Command{
+		Use:   "trace (--code STRING | --code-file PATH) [--syscalls] [-d ITEM]... [--trace PATTERN]... [flags] [-- ARG...]",
+		Short: "Run code, and write what its machine does into the record",
+		Long: `Trace boots a machine for the code and runs it, as run does. What is asked for goes into
+trace.log in the run's record while it runs: the code's system calls (linux), items of
+QEMU's log, events of QEMU. The network's decisions are in the record's netlog.jsonl.
+Without any of the three flags it is the system calls.`,
+		Example: `  unitask debug trace --kernel linux --code 'require("fs").readFileSync("/etc/passwd")'
+  unitask debug trace -d int --trace 'virtio_blk_*' --code 1`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, e := range events {
+				what.QEMU = append(what.QEMU, "trace:"+e)
+			}
+			if len(what.QEMU) == 0 {
+				what.Syscalls = true
+			}
+			req, codeOnStdin, err := a.request(cmd, args, f)
+			if err != nil {
+				return err
+			}
+			ceiling, err := findCeiling("", f.policy)
+			if err != nil {
+				return err
+			}
+			rt, err := a.openWith(unitask.Options{Ceiling: ceiling})
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			stdout, stderr := output(a.std.Stdout, false, false), output(a.std.Stderr, false, false)
+			streams := unitask.IO{Stdout: stdout, Stderr: stderr}
+			if !codeOnStdin && !isTerminal(a.std.Stdin) {
+				streams.Stdin = a.std.Stdin
+			}
+			res, file, err := rt.Trace(cmd.Context(), unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams, what)
+			err = errors.Join(err, stdout.Close(), stderr.Close())
+			a.code = unitask.ExitCode(res, err)
+			if st, e := os.Stat(file); e == nil {
+				a.ui.note("trace: %s, %d bytes", file, st.Size())
+			}
+			if res != nil && err == nil {
+				a.explain(res, rt)
+			}
+			return err
+		},
+	}
+	f.codeFlags(a, cmd)
+	fl := cmd.Flags()
+	fl.BoolVar(&what.Syscalls, "syscalls", false, "the code's system calls (linux)")
+	fl.StringArrayVarP(&what.QEMU, "qemu-log", "d", nil, "an item of QEMU's log, as its -d takes it: int, guest_errors, in_asm, …; repeatable")
+	fl.StringArrayVar(&events, "trace", nil, "events of QEMU whose names are like this: virtio_blk_*; repeatable")
+	fl.Int64Var(&what.Bytes, "trace-bytes", 0, "the most that is kept (default 16 MiB)")
+	fl.BoolVar(&what.WithSecrets, "with-secrets", false, "allow --secret: a trace may show what the guest holds")
 	return cmd
 }
 

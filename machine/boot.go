@@ -132,11 +132,20 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	if m.keep {
 		m.console.lost, m.halted = true, make(chan struct{})
 	}
+	start := vmm.Config{Memory: memory, NIC: network.GuestEnd(), Console: m.console, Keep: m.keep}
+	if cfg.Trace != nil {
+		m.console.left += int(cfg.Trace.Bytes)
+		start.Log, start.LogItems = cfg.Trace.Log, cfg.Trace.LogItems
+	}
+	start = s.config(spec, start)
+	if cfg.Trace != nil && cfg.Trace.Syscalls {
+		start.Boot.Append += " " + contract.BootTrace
+	}
 	if cfg.Debug != nil {
 		deadline = debugPatience
 		err = s.debugger(ctx, m, *cfg.Debug)
 	} else {
-		m.vm, err = vmm.Start(ctx, s.config(spec, vmm.Config{Memory: memory, NIC: network.GuestEnd(), Console: m.console, Keep: m.keep}))
+		m.vm, err = vmm.Start(ctx, start)
 	}
 	network.ReleaseGuestEnd()
 	if err != nil {

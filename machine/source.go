@@ -126,10 +126,24 @@ type Config struct {
 	Console io.Writer   // the beginning of what the guest prints; nil discards
 	Events  func(Event) // told while the machine is being had, from that goroutine; nil discards
 	Debug   *Debug      // of a machine that a debugger is to hold (BootOnce); else nil
+	// Trace, if not nil, is what of a machine that is booted is traced.
+	Trace *Trace
 	// Keep, if not nil, has a machine that is booted be halted, and not end, when its
 	// guest crashes (Machine.Halt). It is called where that comes before the guest is up, and the
 	// machine is closed when it returns.
 	Keep func(*Machine, error)
+}
+
+// Trace is what of a machine is written down while it runs.
+type Trace struct {
+	// Syscalls has the linux guest write the system calls of the code to its console, each
+	// in a line that begins with contract.TraceMark.
+	Syscalls bool
+	// Log takes QEMU's own log of LogItems (vmm.Config).
+	LogItems string
+	Log      io.Writer
+	// Bytes is how much more of the console is kept.
+	Bytes int64
 }
 
 func (c Config) event(kind EventKind, msg string) {

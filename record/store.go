@@ -26,6 +26,7 @@ const (
 	StderrFile  = "stderr"
 	NetlogFile  = "netlog.jsonl"
 	ConsoleFile = "console.log"
+	TraceFile   = "trace.log" // of a run that was traced
 )
 
 // maxRecord bounds a run.json that is read back.
@@ -170,6 +171,16 @@ func (s stream) Write(p []byte) (int, error) {
 func (r *Run) Stdout() io.Writer  { return stream{r, r.stdout} }
 func (r *Run) Stderr() io.Writer  { return stream{r, r.stderr} }
 func (r *Run) Console() io.Writer { return stream{r, r.console} }
+
+// Trace is a file for what was traced of the run; close ends it.
+func (r *Run) Trace() (to io.Writer, close func(), err error) {
+	f, err := r.create(TraceFile)
+	if err != nil {
+		r.failed(err)
+		return nil, nil, err
+	}
+	return stream{r, f}, func() { f.Close() }, nil
+}
 
 // Netlog appends one line.
 func (r *Run) Netlog(decision any) {

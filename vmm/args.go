@@ -101,6 +101,9 @@ func arguments(c Config, at inherited) []string {
 	if c.Paused {
 		args = append(args, "-S")
 	}
+	if c.LogItems != "" {
+		args = append(args, "-d", c.LogItems)
+	}
 	if c.Keep {
 		args = append(args, "-action", "shutdown=pause,panic=pause")
 	}

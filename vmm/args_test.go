@@ -82,6 +82,11 @@ func TestArgs(t *testing.T) {
 			Config{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k"}, Keep: true},
 			common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-action shutdown=pause,panic=pause"),
 		},
+		"with a log": {
+			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}, LogItems: "int,trace:virtio_blk_*"},
+			common("tcg,tb-size=128", "max,svm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
+				"-d int,trace:virtio_blk_*"),
+		},
 		"arm64 on PCI": {
 			Config{Arch: ARM64, Accel: TCG, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, PCI: true}},
 			append(slices.DeleteFunc(common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),

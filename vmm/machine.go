@@ -1,12 +1,14 @@
 package vmm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -48,6 +50,10 @@ type Config struct {
 	// GDB, if not nil, is a listening stream socket for gdb's remote protocol. Start
 	// duplicates it. A client that connects stops the processor.
 	GDB *os.File
+	// LogItems are what of QEMU's own log goes to Log (-d's form); "" is nothing. Writes
+	// must not block.
+	LogItems string
+	Log      io.Writer
 	// NoJail leaves out all of the jail: to find out what it costs, or for a debugger.
 	NoJail bool
 }
@@ -163,8 +169,12 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if jail.CanFilter() && !cfg.NoJail {
 		cfg.QEMU.Sandbox = false // it refuses less than ours, and names nothing
 	}
+	var stderr io.Writer = &m.stderr
+	if cfg.LogItems != "" {
+		stderr = &logLines{program: filepath.Base(cfg.QEMU.Path) + ": ", own: &m.stderr, log: cfg.Log}
+	}
 	process, err := jail.Start(jail.Spec{
-		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Stderr: &m.stderr, Open: cfg.NoJail,
+		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Stderr: stderr, Open: cfg.NoJail,
 		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
 		// with many cores would have a machine make many.
 		Env: []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
@@ -186,6 +196,36 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		m.ReadConsole(cfg.Console)
 	}
 	return m, nil
+}
+
+// logLines takes QEMU's own messages out of its log: both are on stderr, since a jail lets
+// it make no file. Its messages begin with its name.
+type logLines struct {
+	program  string
+	own, log io.Writer
+	line     []byte
+}
+
+// maxLogLine bounds a line that is looked at whole.
+const maxLogLine = 4 << 10
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.line = append(l.line, p...)
+	for {
+		i := bytes.IndexByte(l.line, '\n') + 1
+		if i == 0 && len(l.line) < maxLogLine {
+			return len(p), nil
+		}
+		if i == 0 {
+			i = len(l.line)
+		}
+		to := l.log
+		if bytes.HasPrefix(l.line, []byte(l.program)) {
+			to = l.own
+		}
+		_, _ = to.Write(l.line[:i])
+		l.line = append(l.line[:0], l.line[i:]...)
+	}
 }
 
 // addressSpaceExtra is what QEMU maps beside the guest's memory: itself, its

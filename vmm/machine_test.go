@@ -58,6 +58,18 @@ func haltKernel() []byte {
 	return k.Bytes()
 }
 
+// QEMU's own messages are told from its log, however the two are cut.
+func TestLogLines(t *testing.T) {
+	var own, log strings.Builder
+	l := &logLines{program: "qemu: ", own: &own, log: &log}
+	for _, part := range []string{"int 1\nqe", "mu: it is", " broken\nvirtio", "_blk\n"} {
+		_, _ = l.Write([]byte(part))
+	}
+	if own.String() != "qemu: it is broken\n" || log.String() != "int 1\nvirtio_blk\n" {
+		t.Errorf("%q %q", own.String(), log.String())
+	}
+}
+
 func TestMachine(t *testing.T) {
 	m, err := realQEMU(t, haltKernel())
 	if err != nil {

@@ -123,8 +123,12 @@ const (
 const (
 	BootArg    = "unitask.arg="    // an argument of the language, before its others
 	BootLazy   = "unitask.lazy"    // it is started by the start, not before
+	BootTrace  = "unitask.trace"   // its system calls go to the console, each in a line that begins with TraceMark
 	BootDirect = "unitask.direct=" // a script to run with nothing around it
 )
+
+// TraceMark begins each line of the linux guest's console that tells of a system call.
+const TraceMark = "~"
 
 // EnvFresh is a variable of a process that is started for one run: it takes its start
 // before it loads anything else.

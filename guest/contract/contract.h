@@ -75,7 +75,9 @@
 #define ARTIFACT_HEAD 5
 #define BOOT_ARG "unitask.arg="
 #define BOOT_LAZY "unitask.lazy"
+#define BOOT_TRACE "unitask.trace"
 #define BOOT_DIRECT "unitask.direct="
+#define TRACE_MARK "~"
 #define ENV_FRESH "UNITASK_FRESH"
 #define EXIT_UNKNOWN 125
 #define EXIT_NO_EXEC 126

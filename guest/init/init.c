@@ -268,6 +268,62 @@ static const char *kernel_arg(const char *name)
 	return value;
 }
 
+// The kernel's own tracing (Documentation/trace/events.rst). One buffer bounds what waits
+// for the serial port, which is slow: events beyond it are lost, and their number said.
+#define TRACING "/sys/kernel/tracing"
+#define TRACE_BUFFER_KB "256"
+
+static int traced;  // the kernel's command line asks for it
+static pid_t tracer_pid = -1;
+
+// trace_copy copies trace lines to the console until there are none.
+static void trace_copy(int flags)
+{
+	int fd = open(TRACING "/trace_pipe", O_RDONLY | O_CLOEXEC | flags);
+	FILE *in = fd < 0 ? NULL : fdopen(fd, "r");
+	char line[512];
+	while (in && fgets(line, sizeof line, in))
+		printf("%s%s", TRACE_MARK, line + strspn(line, " "));
+	fflush(stdout);
+	if (in)
+		fclose(in);
+}
+
+// trace_begin has the system calls of the calling process, and of those that it starts,
+// traced from now on.
+static void trace_begin(void)
+{
+	char pid[16];
+	snprintf(pid, sizeof pid, "%d", getpid());
+	put(TRACING "/buffer_size_kb", TRACE_BUFFER_KB);
+	put(TRACING "/set_event_pid", pid);
+	put(TRACING "/options/event-fork", "1");
+	put(TRACING "/events/syscalls/enable", "1");
+}
+
+static void trace_start(void)
+{
+	must_mount("tracefs", TRACING, "tracefs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=700");
+	tracer_pid = fork();
+	if (tracer_pid == 0) {
+		trace_copy(0);
+		_exit(0);
+	}
+}
+
+// trace_end sends what is left of the trace: nothing runs any more but this.
+static void trace_end(void)
+{
+	if (!traced)
+		return;
+	traced = 0;
+	put(TRACING "/events/syscalls/enable", "0");
+	kill(tracer_pid, SIGKILL);
+	waitpid(tracer_pid, NULL, 0);
+	putchar('\n');
+	trace_copy(O_NONBLOCK);
+}
+
 static void as_user(void)
 {
 	put("/proc/self/oom_score_adj", "0");
@@ -378,6 +434,8 @@ static void spawn(struct agent *a)
 		setsid();
 		if (tty >= 0)
 			ioctl(STDIN_FILENO, TIOCSCTTY, 0);
+		if (traced)
+			trace_begin();
 		as_user();
 		if (process_text[0]) {
 			// Its arguments stand behind the others, but for the last one, which is
@@ -422,6 +480,7 @@ static int relay(struct agent *a, const uint16_t *ports, size_t n)
 static void freeze(void)
 {
 	kill(-1, SIGSTOP);
+	trace_end();
 }
 
 // ended reaps every child; the run is over when Node itself is.
@@ -442,6 +501,7 @@ static int ended(struct agent *a, struct agent_end *end)
 	if (over) {
 		end->oom = oom_kills() > oom_before;
 		kill(-1, SIGKILL);  // what the code left running
+		trace_end();
 	}
 	return over;
 }
@@ -519,6 +579,10 @@ int main(void)
 		.freeze = freeze,
 		.ended = ended,
 	};
+	if (strstr(cmdline, BOOT_TRACE)) {
+		traced = 1;
+		trace_start();
+	}
 	oom_before = oom_kills();
 	if (!a.lazy)
 		spawn(&a);

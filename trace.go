@@ -1,0 +1,167 @@
+package unitask
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Bounds of a trace.
+const (
+	DefaultTraceBytes = 16 << 20
+	maxTraceBytes     = 1 << 30 // of the record's disk
+	maxTraceItems     = 64
+)
+
+// Trace is what of a run's machine, which is booted for it, goes into the record's
+// trace.log while it runs. Tracing slows the guest: a system call costs a line on its serial port.
+type Trace struct {
+	// Syscalls are those of the code: linux only.
+	Syscalls bool
+	// QEMU are items of QEMU's own log (-d), and events of it as trace:PATTERN.
+	QEMU []string
+	// Bytes is the most that is kept; 0 is DefaultTraceBytes.
+	Bytes int64
+	// WithSecrets lets the run have secrets, which a trace may show in other forms than
+	// those that are looked for.
+	WithSecrets bool
+}
+
+// traceItem is what an item may look like: QEMU's names, and patterns of them.
+var traceItem = regexp.MustCompile(`^(trace:)?[a-z0-9_][a-z0-9_*-]{0,99}$`)
+
+// check says why a run can't be traced.
+func (t *Trace) check(c *policy.Ceiling, secrets int) error {
+	wrong := func(value any, reason string) error {
+		return &policy.FieldError{Field: "trace", Value: fmt.Sprint(value), Reason: reason}
+	}
+	if secrets > 0 && !t.WithSecrets {
+		return secretsUnderDebug(secrets)
+	}
+	if !t.Syscalls && len(t.QEMU) == 0 {
+		return wrong("of nothing", "say what: system calls, items of QEMU's log, or both")
+	}
+	if t.Bytes < 0 || t.Bytes > maxTraceBytes {
+		return wrong(t.Bytes, fmt.Sprintf("must be from 1 to %d bytes", maxTraceBytes))
+	}
+	if len(t.QEMU) > maxTraceItems {
+		return wrong(len(t.QEMU), fmt.Sprintf("%d items at most", maxTraceItems))
+	}
+	for _, item := range t.QEMU {
+		if !traceItem.MatchString(item) {
+			return wrong(fmt.Sprintf("%.100q", item), "use an item of QEMU's -d (int, guest_errors, …), or trace:PATTERN")
+		}
+	}
+	return mayDebug(c)
+}
+
+// tracing is a trace that is being made.
+type tracing struct {
+	machine.Trace
+	sink traceSink
+	end  func() // the machine must be gone
+}
+
+// begin makes the record's file.
+func (t *Trace) begin(rec *record.Run, redactor *record.Redactor, kernel image.Kernel) (*tracing, error) {
+	if t.Syscalls && kernel != image.Linux {
+		return nil, &policy.FieldError{Field: "trace", Value: "of system calls", Reason: "needs the linux kernel: --kernel linux"}
+	}
+	limit := t.Bytes
+	if limit == 0 {
+		limit = DefaultTraceBytes
+	}
+	file, closeFile, err := rec.Trace()
+	if err != nil {
+		return nil, err
+	}
+	clean := redactor.Writer(file)
+	tr := &tracing{Trace: machine.Trace{Syscalls: t.Syscalls, Bytes: limit}, sink: traceSink{to: clean, left: limit}}
+	tr.LogItems, tr.Log = strings.Join(t.QEMU, ","), &tr.sink
+	tr.end = func() {
+		clean.Close()
+		closeFile()
+	}
+	return tr, nil
+}
+
+// traceSink keeps the beginning of a trace, of whole writes, and drops the rest, so that
+// neither QEMU nor the guest waits.
+type traceSink struct {
+	mu   sync.Mutex
+	to   io.Writer
+	left int64
+}
+
+func (s *traceSink) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if keep := p[:min(int64(len(p)), s.left)]; len(keep) > 0 {
+		s.left -= int64(len(keep))
+		_, _ = s.to.Write(keep)
+		if s.left == 0 {
+			_, _ = io.WriteString(s.to, "\n(the trace is longer than it may be)\n")
+		}
+	}
+	return len(p), nil
+}
+
+// flush passes on a line that has not ended.
+func (t *traceLines) flush() {
+	_, _ = t.rest.Write(t.line)
+	t.line = nil
+}
+
+// maxTraceLine bounds a line that is looked at whole.
+const maxTraceLine = 4 << 10
+
+// traceLines takes the lines of a console that tell of system calls out of it.
+type traceLines struct {
+	calls, rest io.Writer
+	line        []byte
+}
+
+func (t *traceLines) Write(p []byte) (int, error) {
+	t.line = append(t.line, p...)
+	for {
+		i := bytes.IndexByte(t.line, '\n') + 1
+		if i == 0 && len(t.line) < maxTraceLine {
+			return len(p), nil
+		}
+		if i == 0 {
+			i = len(t.line)
+		}
+		line := t.line[:i]
+		if call, ok := bytes.CutPrefix(line, []byte(contract.TraceMark)); ok {
+			_, _ = t.calls.Write(append(bytes.TrimRight(call, "\r\n"), '\n'))
+		} else {
+			_, _ = t.rest.Write(line)
+		}
+		t.line = append(t.line[:0], t.line[i:]...)
+	}
+}
+
+// Trace is RunFor, with a trace in the record, the file of which is returned.
+func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
+	if streams.Keep != nil {
+		return nil, "", errors.New("a run that is traced is not kept")
+	}
+	streams.trace = &what
+	res, err = rt.RunFor(ctx, caller, req, streams)
+	if res != nil {
+		file = rt.runs.Dir() + string(os.PathSeparator) + res.RunID + string(os.PathSeparator) + record.TraceFile
+	}
+	return res, file, err
+}

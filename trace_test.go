@@ -1,0 +1,88 @@
+package unitask
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/policy"
+)
+
+// What is asked of a trace that can't be had, or that would put something else onto
+// QEMU's command line.
+func TestAttackTrace(t *testing.T) {
+	forbids, err := policy.ParseCeiling(".unitask.toml", []byte("debug = false\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		trace   Trace
+		ceiling *policy.Ceiling
+		secrets int
+		want    string
+	}{
+		{"system calls", Trace{Syscalls: true}, nil, 0, ""},
+		{"items and events", Trace{QEMU: []string{"int", "guest_errors", "trace:virtio_blk_*"}}, nil, 0, ""},
+		{"nothing", Trace{}, nil, 0, "say what"},
+		{"against the ceiling", Trace{Syscalls: true}, forbids, 0, "debug = false"},
+		{"with a secret inside", Trace{Syscalls: true}, nil, 1, "--with-secrets"},
+		{"with a secret, and said so", Trace{Syscalls: true, WithSecrets: true}, nil, 1, ""},
+		{"of more than a disk", Trace{Syscalls: true, Bytes: 1 << 50}, nil, 0, "must be from"},
+		{"of less than nothing", Trace{Syscalls: true, Bytes: -1}, nil, 0, "must be from"},
+		{"another item behind a comma", Trace{QEMU: []string{"int,plugin"}}, nil, 0, "use an item"},
+		{"another file", Trace{QEMU: []string{"trace:file=/etc/passwd"}}, nil, 0, "use an item"},
+		{"a path", Trace{QEMU: []string{"../../x"}}, nil, 0, "use an item"},
+		{"an option", Trace{QEMU: []string{"-monitor"}}, nil, 0, "use an item"},
+		{"an empty item", Trace{QEMU: []string{""}}, nil, 0, "use an item"},
+		{"a thousand items", Trace{QEMU: make([]string, 1000)}, nil, 0, "items at most"},
+	} {
+		got := ""
+		if err := c.trace.check(c.ceiling, c.secrets); err != nil {
+			if got = err.Error(); c.want != "" && strings.Contains(got, c.want) {
+				got = c.want
+			}
+		}
+		attack.Check(t, "a trace: "+c.name, c.want, got)
+	}
+}
+
+// A trace has a bound, and a console's other lines stay in it, however they are cut.
+func TestAttackTraceFlood(t *testing.T) {
+	var kept bytes.Buffer
+	sink := &traceSink{to: &kept, left: 1000}
+	for range 100_000 {
+		_, _ = sink.Write([]byte("sys_read(fd: 0)\n"))
+	}
+	got := "1000 bytes and a note"
+	if kept.Len() > 1100 || strings.Count(kept.String(), "longer than it may be") != 1 {
+		got = kept.String()
+	}
+	attack.Check(t, "a trace: a flood of system calls", "1000 bytes and a note", got)
+
+	const console = "booting\r\n~sys_a -> 0\r\n[ 1.0] ~no call\n~sys_b(x: 1)\n\nlogin: "
+	for _, cut := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, func(r io.Reader) io.Reader { return r }} {
+		var calls, rest bytes.Buffer
+		lines := &traceLines{calls: &calls, rest: &rest}
+		if _, err := io.Copy(lines, cut(strings.NewReader(console))); err != nil {
+			t.Fatal(err)
+		}
+		lines.flush()
+		if calls.String() != "sys_a -> 0\nsys_b(x: 1)\n" || rest.String() != "booting\r\n[ 1.0] ~no call\n\nlogin: " {
+			t.Errorf("%q %q", &calls, &rest)
+		}
+	}
+	var calls, rest bytes.Buffer
+	lines := &traceLines{calls: &calls, rest: &rest}
+	for range 1000 {
+		_, _ = lines.Write(bytes.Repeat([]byte("x"), 1000))
+	}
+	got = "bounded"
+	if len(lines.line) > maxTraceLine {
+		got = "a million bytes wait"
+	}
+	attack.Check(t, "a trace: a console's line without an end", "bounded", got)
+}
