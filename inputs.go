@@ -84,7 +84,7 @@ func (req Request) findMounts() (list []asked, err error) {
 }
 
 // fileOverheadMB is what files leave of a machine's memory for the rest, at the least.
-const fileOverheadMB = 64
+const fileOverheadMB = 72
 
 // Bytes that a kernel keeps of each file beside its pages. Measured with 20 000 files.
 const (

@@ -139,7 +139,7 @@ static void network(void)
 	sethostname(HOSTNAME, strlen(HOSTNAME));
 }
 
-enum { MOST_COPIED = 256 << 10 };  // bytes of a file: larger ones stay on the disk
+enum { MOST_COPIED = 64 << 10 };  // bytes of a file: larger ones stay on the disk
 
 // copy_tree copies what is below a folder: files and links, all of them root's; large
 // files are mounted. What is copied refuses to be written by its mode, as on any machine,
