@@ -89,11 +89,12 @@ type File struct {
 type Conn struct {
 	Hello Hello
 
-	conn net.Conn
-	r    *bufio.Reader
-	w    *bufio.Writer // Put's frames collect in it; send empties it
-	buf  []byte
-	feed atomic.Pointer[feed] // nil before Stream
+	conn  net.Conn
+	r     *bufio.Reader
+	w     *bufio.Writer // Put's frames collect in it; send empties it
+	buf   []byte
+	files int                  // that were put
+	feed  atomic.Pointer[feed] // nil before Stream
 
 	process bool        // Process was called
 	resized <-chan Size // nil without a terminal
@@ -177,6 +178,19 @@ func (c *Conn) watch(gone <-chan struct{}) {
 // a second under TCG; a machine that is busy takes several times that.
 const stallTime = 20 * time.Second
 
+// Files that the guest has not stored yet lie in the buffers of the connection, which hold
+// thousands of small ones: the start waits for those too, fileTime for each, and so many
+// times stallTime at most.
+const (
+	fileTime  = 5 * time.Millisecond
+	maxStalls = 5
+)
+
+// startTime is how long the guest may take to start the code.
+func (c *Conn) startTime() time.Duration {
+	return min(stallTime+time.Duration(c.files)*fileTime, maxStalls*stallTime)
+}
+
 // within gives the calls that follow a time limit, 0 for none. That of a guest that is gone
 // stays.
 func (c *Conn) within(limit time.Duration) {
@@ -192,10 +206,12 @@ func (c *Conn) within(limit time.Duration) {
 	}
 }
 
-// stalled names a time limit that has passed; what is the guest's part.
-func stalled(err error, what string) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("the guest %s for %s", what, stallTime)
+// stalled names a time limit that has passed; what is the guest's part. The errors of
+// gVisor's connections are not os.ErrDeadlineExceeded.
+func stalled(err error, what string, limit time.Duration) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return fmt.Errorf("the guest %s for %s", what, limit)
 	}
 	return err
 }
@@ -300,8 +316,9 @@ func (c *Conn) Put(f File, content io.Reader) error {
 	p = append(append(p, f.Path...), f.Target...)
 	c.within(stallTime)
 	defer c.within(0)
+	c.files++
 	if err := c.write(contract.FrameFile, p); err != nil {
-		return fmt.Errorf("put %s: %w", f.Path, stalled(err, "took no more files"))
+		return fmt.Errorf("put %s: %w", f.Path, stalled(err, "took no more files", stallTime))
 	}
 	for size > 0 {
 		n, err := io.ReadFull(content, c.buf[:min(size, int64(len(c.buf)))])
@@ -310,7 +327,7 @@ func (c *Conn) Put(f File, content io.Reader) error {
 		}
 		c.within(stallTime)
 		if err := c.write(contract.FrameData, c.buf[:n]); err != nil {
-			return fmt.Errorf("put %s: %w", f.Path, stalled(err, "took no more files"))
+			return fmt.Errorf("put %s: %w", f.Path, stalled(err, "took no more files", stallTime))
 		}
 		size -= int64(n)
 	}
@@ -441,10 +458,11 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	}
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
-	c.within(stallTime)
+	limit := c.startTime()
+	c.within(limit)
 	defer c.within(0)
 	if err := c.send(contract.FrameStart, text); err != nil {
-		return fmt.Errorf("start: %w", stalled(err, "took no more files"))
+		return fmt.Errorf("start: %w", stalled(err, "took no more files", limit))
 	}
 	kind, payload, err := c.read()
 	for c.process && err == nil && (kind == contract.FrameStdout || kind == contract.FrameStderr) {
@@ -453,7 +471,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 		}
 		kind, payload, err = c.read()
 	}
-	err = stalled(err, "did not start the code")
+	err = stalled(err, "did not start the code", limit)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("start: %w", context.Cause(ctx))

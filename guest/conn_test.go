@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -406,6 +407,43 @@ func TestCollect(t *testing.T) {
 	})
 }
 
+// startBehind starts the code behind so many empty files.
+func startBehind(c *Conn, files int) error {
+	for i := range files {
+		if err := c.Put(File{Path: fmt.Sprint("/", i)}, nil); err != nil {
+			return err
+		}
+	}
+	return c.Start(context.Background(), Start{})
+}
+
+// gonetErrors is a connection whose errors at a deadline are gVisor's: a time-out that is
+// not os.ErrDeadlineExceeded.
+type gonetErrors struct{ net.Conn }
+
+type gonetTimeout struct{}
+
+func (gonetTimeout) Error() string   { return "i/o timeout" }
+func (gonetTimeout) Timeout() bool   { return true }
+func (gonetTimeout) Temporary() bool { return true }
+
+func (c gonetErrors) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	return n, gonetError(err)
+}
+
+func (c gonetErrors) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	return n, gonetError(err)
+}
+
+func gonetError(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return gonetTimeout{}
+	}
+	return err
+}
+
 // A guest that takes nothing, or never starts the code, does not keep a run waiting.
 func TestStalls(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -419,12 +457,18 @@ func TestStalls(t *testing.T) {
 		"the start": {func(n net.Conn) { _, _ = io.Copy(io.Discard, n) }, func(c *Conn) error {
 			return c.Start(context.Background(), Start{})
 		}, "start: the guest did not start the code for 20s"},
+		"the start, behind files": {func(n net.Conn) { _, _ = io.Copy(io.Discard, n) }, func(c *Conn) error {
+			return startBehind(c, 2000)
+		}, "start: the guest did not start the code for 30s"},
+		"the start, behind very many": {func(n net.Conn) { _, _ = io.Copy(io.Discard, n) }, func(c *Conn) error {
+			return startBehind(c, 50_000)
+		}, "start: the guest did not start the code for 1m40s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
 				defer theirs.Close()
-				w := &wire{conn: ours, datagrams: make(chan []byte, 1), gone: make(chan struct{})}
+				w := &wire{conn: gonetErrors{ours}, datagrams: make(chan []byte, 1), gone: make(chan struct{})}
 				go func() {
 					_, _ = theirs.Write(appendFrame(nil, contract.FrameHello, []byte(`{"version":1,"kernel":"linux"}`)))
 					c.guest(theirs)
@@ -435,7 +479,7 @@ func TestStalls(t *testing.T) {
 				}
 				defer conn.Close()
 				begin := time.Now()
-				if err := c.do(conn); err == nil || err.Error() != c.want || time.Since(begin) > 2*stallTime {
+				if err := c.do(conn); err == nil || err.Error() != c.want || time.Since(begin) > maxStalls*stallTime {
 					t.Errorf("%v after %s, want %q", err, time.Since(begin), c.want)
 				}
 			})
