@@ -165,7 +165,7 @@ that it names leads elsewhere, it must be trusted again.`,
 			if err := trust.Add(file, time.Now()); err != nil {
 				return err
 			}
-			beyond := file.Beyond(policy.BuiltIn(filepath.Dir(file.Path)))
+			beyond := file.Beyond(policy.BuiltIn(filepath.Dir(file.Path), home))
 			a.ui.note("%s is trusted as it is now; it gives models %d values beyond the built-in ceiling", safe(file.Path), len(beyond))
 			for _, w := range beyond {
 				fmt.Fprintln(a.std.Stdout, safe(w.String()))

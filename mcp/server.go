@@ -83,7 +83,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if st, err := os.Stat(opts.Dir); err != nil || !st.IsDir() {
 		return nil, fmt.Errorf("folder %s: is none that can be read", opts.Dir)
 	}
-	opts.Ceiling = policy.BuiltIn(opts.Dir).With(opts.Ceiling)
+	opts.Ceiling = policy.BuiltIn(opts.Dir, filepath.Dir(rt.Runs().Dir())).With(opts.Ceiling)
 	if opts.MaxConcurrent < 0 || opts.MaxQueue < 0 || opts.CallerConcurrent < 0 || opts.CallerPerMinute < 0 {
 		return nil, errors.New("bounds on runs must not be negative")
 	}

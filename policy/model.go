@@ -15,22 +15,30 @@ import (
 const builtInRule = "the built-in ceiling"
 
 // BuiltIn is the ceiling on models' runs, key by key, where no file says otherwise. It allows
-// no secrets, no raw TCP, and files of dir only; none if dir is "" or is or holds the user's
-// home.
-func BuiltIn(dir string) *Ceiling {
+// no secrets, no raw TCP, and files of dir only; none if dir is "", or is or holds the user's
+// home or home, which is unitask's and has the records of all runs.
+func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
 	real, err := filepath.EvalSymlinks(dir)
 	if dir == "" {
 		err = fs.ErrNotExist
 	}
-	home, _ := os.UserHomeDir()
-	if realHome, err := filepath.EvalSymlinks(home); err == nil {
-		home = realHome
-	}
-	if err == nil && filepath.IsAbs(real) && real != "/" && !Within(real, home) {
+	user, _ := os.UserHomeDir()
+	if err == nil && filepath.IsAbs(real) && real != "/" && !Within(real, leads(user)) && !Within(real, leads(home)) {
 		under = []string{real}
 	}
 	return &Ceiling{Path: builtInRule, most: map[string]any{"secrets": []string{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
+}
+
+// leads is a path with its links resolved, as far as it exists.
+func leads(path string) string {
+	real, err := filepath.EvalSymlinks(path)
+	if parent := filepath.Dir(path); err != nil && parent != path {
+		return filepath.Join(leads(parent), filepath.Base(path))
+	} else if err != nil {
+		return path
+	}
+	return real
 }
 
 // With returns this ceiling with each key that a file has replacing its own. A nil file changes

@@ -74,7 +74,7 @@ func TestWith(t *testing.T) {
 		{"[principals.a]\nsecrets = [\"A\"]\nfilesUnder = [\"/\"]\nallowTcp = [\"127.0.0.1:1\"]", "a", "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
 		{"[principals.a]\nmemoryMb = 512", "other", "[] [] 0 allowTcp:allowTcp@the built-in ceiling secrets:secrets@the built-in ceiling secrets:secrets@the built-in ceiling files:filesUnder@the built-in ceiling"},
 	} {
-		c := BuiltIn("").With(ceiling(t, row.file)).For(row.principal)
+		c := BuiltIn("", "").With(ceiling(t, row.file)).For(row.principal)
 		e, denials, err := Resolve(ask, c)
 		if err != nil {
 			t.Fatal(err)
@@ -87,10 +87,10 @@ func TestWith(t *testing.T) {
 			t.Errorf("%q for %q:\n%s, want\n%s", row.file, row.principal, got, row.want)
 		}
 	}
-	if c := BuiltIn("").With(nil); c.Secret("A") || c.For("x").Secret("A") {
+	if c := BuiltIn("", "").With(nil); c.Secret("A") || c.For("x").Secret("A") {
 		t.Error("a secret that no key names")
 	}
-	both := BuiltIn("").NarrowedBy(ceiling(t, "secrets = [\"A\"]\nmemoryMb = 256"))
+	both := BuiltIn("", "").NarrowedBy(ceiling(t, "secrets = [\"A\"]\nmemoryMb = 256"))
 	if e, _, err := Resolve(ask, both); err != nil || both.Secret("A") || len(e.Secrets) > 0 || e.MemoryMB != 256 {
 		t.Errorf("narrowed: %+v %v", e, err)
 	}
@@ -110,7 +110,7 @@ func TestBuiltIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, want := range map[string]string{dir: dir, link: dir, "": "", "/": "", dir + "/nowhere": "", ".": ""} {
-		c := BuiltIn(at)
+		c := BuiltIn(at, "")
 		if got := fmt.Sprint(c.most["filesUnder"]); got != "["+want+"]" || fmt.Sprint(c.most["dirsUnder"]) != got || c.Secret("A") || len(c.most["allowTcp"].([]TCPRule)) > 0 {
 			t.Errorf("%q: %q, want %q", at, got, want)
 		}
@@ -121,9 +121,12 @@ func TestBuiltIn(t *testing.T) {
 	}
 	t.Setenv("HOME", filepath.Join(link, "users", "me"))
 	for what, at := range map[string]string{"the home": sub, "the folder of homes": filepath.Dir(sub), "what holds that": link} {
-		attack.Check(t, "the built-in ceiling's files: "+what, "[]", fmt.Sprint(BuiltIn(at).most["filesUnder"]))
+		attack.Check(t, "the built-in ceiling's files: "+what, "[]", fmt.Sprint(BuiltIn(at, "").most["filesUnder"]))
 	}
-	if got := fmt.Sprint(BuiltIn(sub + "/project").most["dirsUnder"]); got != "["+sub+"/project]" {
+	project := filepath.Join(sub, "project")
+	attack.Check(t, "the built-in ceiling's files: what holds the records of runs", "[]", fmt.Sprint(BuiltIn(project, filepath.Join(link, "users", "me", "project", "state")).most["filesUnder"]))
+	attack.Check(t, "the built-in ceiling's files: the records of runs", "[]", fmt.Sprint(BuiltIn(project, filepath.Join(link, "users", "me", "project")).most["filesUnder"]))
+	if got := fmt.Sprint(BuiltIn(sub+"/project", "").most["dirsUnder"]); got != "["+sub+"/project]" {
 		t.Error(got)
 	}
 }
@@ -171,7 +174,7 @@ func TestAttackNearerCeiling(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held := BuiltIn(repo).With(m.Ceiling).For(strings.Fields(row.who)...) // as a server does
+		held := BuiltIn(repo, "").With(m.Ceiling).For(strings.Fields(row.who)...) // as a server does
 		e, _, err := Resolve(ask, held)
 		if err != nil {
 			t.Fatal(err)

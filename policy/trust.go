@@ -196,13 +196,13 @@ type ForModels struct {
 // without it. shared says that callers may be other users than the one whose files these are:
 // the built-in ceiling then allows none of them.
 func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
-	builtIn := BuiltIn("")
+	builtIn := BuiltIn("", home)
 	if !shared {
 		abs, err := filepath.Abs(dir)
 		if err != nil {
 			return nil, err
 		}
-		builtIn = BuiltIn(abs)
+		builtIn = BuiltIn(abs, home)
 	}
 	if named != "" {
 		file, err := ReadCeiling(named)

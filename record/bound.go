@@ -88,6 +88,7 @@ type kept struct {
 
 // sweep looks at the whole store, and frees it down to its bound and some more.
 func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err error) {
+	s.removeRest()
 	ids, err := s.IDs()
 	if err != nil {
 		return freed, 0, err
@@ -137,6 +138,16 @@ func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err e
 	return freed, total, nil
 }
 
+// removeRest removes what removals left that were interrupted.
+func (s *Store) removeRest() {
+	entries, _ := os.ReadDir(s.dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), removedPrefix) {
+			_ = os.RemoveAll(filepath.Join(s.dir, e.Name())) // another process may be at it too
+		}
+	}
+}
+
 // next is what is removed next, of the owner who has the most: its oldest run with
 // artifacts, or its oldest run. nil is that this owner has nothing that may go: nobody
 // else's does then.
@@ -169,7 +180,7 @@ func (s *Store) free(id string, whole bool) error {
 		}
 		return nil
 	}
-	gone := s.Path(id, ".removed-"+ArtifactsDir)
+	gone := s.Path(id, removedPrefix+ArtifactsDir)
 	if err := os.Rename(s.Path(id, ArtifactsDir), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

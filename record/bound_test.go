@@ -142,3 +142,27 @@ func TestStoreSizeIsCounted(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// What a removal left that was interrupted goes when the store is counted next.
+func TestAttackRestOfRemoval(t *testing.T) {
+	s := Open(filepath.Join(t.TempDir(), "runs"))
+	rest := filepath.Join(s.Dir(), removedPrefix+"20260101-000000000-aaaaaa", ArtifactsDir)
+	if err := errors.Join(os.MkdirAll(rest, 0o700), os.WriteFile(filepath.Join(rest, "a"), make([]byte, 1<<20), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Create(time.Now(), "alice", ViaMCP, "code.js", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Finish(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Bound(w.ID, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	got := "gone"
+	if _, err := os.Stat(filepath.Dir(rest)); err == nil {
+		got = "left"
+	}
+	attack.Check(t, "a store whose process was killed while it removed", "gone", got)
+}

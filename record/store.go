@@ -29,6 +29,10 @@ const (
 	TraceFile   = "trace.log" // of a run that was traced
 )
 
+// removedPrefix begins the names of what is being removed: it is renamed first, so that a
+// record is there whole or not at all.
+const removedPrefix = ".removed-"
+
 // maxRecord bounds a run.json that is read back.
 const maxRecord = 64 << 20
 
@@ -260,7 +264,7 @@ func (s *Store) Remove(id string) error {
 	if s.held(id) {
 		return fmt.Errorf("%w: %s", ErrRunning, id)
 	}
-	gone := filepath.Join(s.dir, ".removed-"+id)
+	gone := filepath.Join(s.dir, removedPrefix+id)
 	if err := os.Rename(filepath.Join(s.dir, id), gone); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %s", ErrNotFound, id)
 	} else if err != nil {
