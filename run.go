@@ -202,7 +202,11 @@ func (c Caller) ceilingPath() string {
 func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, streams IO, rec *record.Run, redactor *record.Redactor, res *Result) (failed error) {
 	start := time.Now()
 	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
-	im, err := rt.ensureImage(ctx, image.Kernel(eff.Kernel), code.arch)
+	images := rt.images
+	if streams.trace != nil && streams.trace.Syscalls {
+		images = images.Tracing()
+	}
+	im, err := rt.ensureImage(ctx, images, image.Kernel(eff.Kernel), code.arch)
 	if err != nil {
 		return rt.classify(ctx, res, "image", err)
 	}
@@ -228,14 +232,12 @@ func (rt *Runtime) run(ctx context.Context, code program, eff policy.Effective, 
 	}
 	var traced *machine.Trace
 	if streams.trace != nil {
-		tr, err := streams.trace.begin(rec, redactor, im.Kernel)
+		tr, err := streams.trace.begin(rec, redactor)
 		if err != nil {
 			return rt.classify(ctx, res, "trace", err)
 		}
 		defer tr.end()
-		split := &traceLines{calls: &tr.sink, rest: console}
-		defer split.flush() // the machine is gone then
-		traced, console = &tr.Trace, split
+		traced = &tr.Trace
 	}
 	cfg := machine.Config{Trace: traced, Network: network, Console: console, Events: func(e machine.Event) { streams.Events(Event{Kind: e.Kind, Message: e.Message}) }}
 	get := rt.source.Get
@@ -484,11 +486,11 @@ func finish(rec *record.Run, redactor *record.Redactor, res *Result) error {
 }
 
 // ensureImage returns the image for a kernel, fetching and building what is missing.
-func (rt *Runtime) ensureImage(ctx context.Context, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
+func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
 	if kernel == "" {
-		kernel = rt.images.Best(arch)
+		kernel = images.Best(arch)
 	}
-	im, err := rt.images.Obtain(ctx, kernel, arch)
+	im, err := images.Obtain(ctx, kernel, arch)
 	if errors.Is(err, os.ErrPermission) {
 		err = fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home)
 	}

@@ -43,7 +43,7 @@ func freshKernel(k image.Kernel, fresh bool) (image.Kernel, error) {
 
 // spec is a shape with its defaults on this host; it builds the image that is missing.
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
-	im, err := rt.ensureImage(ctx, sh.Kernel, sh.Arch)
+	im, err := rt.ensureImage(ctx, rt.images, sh.Kernel, sh.Arch)
 	if err != nil {
 		return machine.Spec{}, hostError("image", err)
 	}

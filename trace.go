@@ -1,7 +1,6 @@
 package unitask
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -28,7 +25,8 @@ const (
 // Trace is what of a run's machine, which is booted for it, goes into the record's
 // trace.log while it runs. Tracing slows the guest: a system call costs a line on its serial port.
 type Trace struct {
-	// Syscalls are those of the code: linux only.
+	// Syscalls are those of the code. Nanos has an image of its own for them, which is
+	// built first.
 	Syscalls bool
 	// QEMU are items of QEMU's own log (-d), and events of it as trace:PATTERN.
 	QEMU []string
@@ -75,10 +73,7 @@ type tracing struct {
 }
 
 // begin makes the record's file.
-func (t *Trace) begin(rec *record.Run, redactor *record.Redactor, kernel image.Kernel) (*tracing, error) {
-	if t.Syscalls && kernel != image.Linux {
-		return nil, &policy.FieldError{Field: "trace", Value: "of system calls", Reason: "needs the linux kernel: --kernel linux"}
-	}
+func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, error) {
 	limit := t.Bytes
 	if limit == 0 {
 		limit = DefaultTraceBytes
@@ -88,7 +83,10 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor, kernel image.K
 		return nil, err
 	}
 	clean := redactor.Writer(file)
-	tr := &tracing{Trace: machine.Trace{Syscalls: t.Syscalls, Bytes: limit}, sink: traceSink{to: clean, left: limit}}
+	tr := &tracing{sink: traceSink{to: clean, left: limit}}
+	if t.Syscalls {
+		tr.Calls = &tr.sink
+	}
 	tr.LogItems, tr.Log = strings.Join(t.QEMU, ","), &tr.sink
 	tr.end = func() {
 		clean.Close()
@@ -116,41 +114,6 @@ func (s *traceSink) Write(p []byte) (int, error) {
 		}
 	}
 	return len(p), nil
-}
-
-// flush passes on a line that has not ended.
-func (t *traceLines) flush() {
-	_, _ = t.rest.Write(t.line)
-	t.line = nil
-}
-
-// maxTraceLine bounds a line that is looked at whole.
-const maxTraceLine = 4 << 10
-
-// traceLines takes the lines of a console that tell of system calls out of it.
-type traceLines struct {
-	calls, rest io.Writer
-	line        []byte
-}
-
-func (t *traceLines) Write(p []byte) (int, error) {
-	t.line = append(t.line, p...)
-	for {
-		i := bytes.IndexByte(t.line, '\n') + 1
-		if i == 0 && len(t.line) < maxTraceLine {
-			return len(p), nil
-		}
-		if i == 0 {
-			i = len(t.line)
-		}
-		line := t.line[:i]
-		if call, ok := bytes.CutPrefix(line, []byte(contract.TraceMark)); ok {
-			_, _ = t.calls.Write(append(bytes.TrimRight(call, "\r\n"), '\n'))
-		} else {
-			_, _ = t.rest.Write(line)
-		}
-		t.line = append(t.line[:0], t.line[i:]...)
-	}
 }
 
 // Trace is RunFor, with a trace in the record, the file of which is returned.

@@ -123,9 +123,10 @@ func (a *app) debugTrace() *cobra.Command {
 		Use:   "trace (--code STRING | --code-file PATH) [--syscalls] [-d ITEM]... [--trace PATTERN]... [flags] [-- ARG...]",
 		Short: "Run code, and write what its machine does into the record",
 		Long: `Trace boots a machine for the code and runs it, as run does. What is asked for goes into
-trace.log in the run's record while it runs: the code's system calls (linux), items of
+trace.log in the run's record while it runs: the code's system calls, items of
 QEMU's log, events of QEMU. The network's decisions are in the record's netlog.jsonl.
-Without any of the three flags it is the system calls.`,
+Without any of the three flags it is the system calls. Those of the nanos kernel need a
+release with klibs/strace, and an image of its own, which is built at the first trace.`,
 		Example: `  unitask debug trace --kernel linux --code 'require("fs").readFileSync("/etc/passwd")'
   unitask debug trace -d int --trace 'virtio_blk_*' --code 1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -167,7 +168,7 @@ Without any of the three flags it is the system calls.`,
 	}
 	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
-	fl.BoolVar(&what.Syscalls, "syscalls", false, "the code's system calls (linux)")
+	fl.BoolVar(&what.Syscalls, "syscalls", false, "the code's system calls")
 	fl.StringArrayVarP(&what.QEMU, "qemu-log", "d", nil, "an item of QEMU's log, as its -d takes it: int, guest_errors, in_asm, …; repeatable")
 	fl.StringArrayVar(&events, "trace", nil, "events of QEMU whose names are like this: virtio_blk_*; repeatable")
 	fl.Int64Var(&what.Bytes, "trace-bytes", 0, "the most that is kept (default 16 MiB)")

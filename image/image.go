@@ -133,6 +133,7 @@ type Store struct {
 	home    string
 	payload Payload
 	log     func(string)
+	tracing bool // Tracing
 }
 
 // Open returns the store in the folder home, which is created when missing.
@@ -146,6 +147,15 @@ func Open(home string, payload Payload, log func(string)) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w (UNITASK_HOME names another folder)", err)
 	}
 	return &Store{home: home, payload: payload, log: log}, nil
+}
+
+// Tracing is the same store, whose images have kernels that tell of the code's system
+// calls. Those of linux can as they are; that of nanos does so in every run, and has an
+// image of its own.
+func (s *Store) Tracing() *Store {
+	traced := *s
+	traced.tracing = true
+	return &traced
 }
 
 // Home is the store's folder.

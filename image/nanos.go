@@ -37,6 +37,13 @@ func efiLoader(arch Arch) string {
 // read-only once the agent has put its files.
 const sandboxKlib = "sandbox"
 
+// straceKlib has the kernel write each system call to its console (nanos/klib/strace.c).
+const straceKlib = "strace"
+
+// errNoStrace says that a release can't do that.
+var errNoStrace = errors.New("the Nanos release in the vendor store has no klibs/strace, which tells of system calls: " +
+	"take it with `unitask image vendor --nanos`, or --from DIR for one that has it; or use --kernel linux")
+
 // nanosScratch is how much can be written to the guest's filesystem; the memory
 // of the machine bounds it as well. The disk itself is never written: it is
 // read-only to QEMU, and what the guest writes stays in its page cache.
@@ -88,7 +95,7 @@ var nanosLinks = map[string]string{
 }
 
 // nanosRoot is the root tuple's configuration: these keys and no others.
-func nanosRoot(p Payload, klibs bool) tfs.Tuple {
+func nanosRoot(p Payload, klibs map[string]string) tfs.Tuple {
 	var args []tfs.Value
 	for _, arg := range p.Args {
 		args = append(args, arg)
@@ -110,8 +117,14 @@ func nanosRoot(p Payload, klibs bool) tfs.Tuple {
 		// The machine ends with the program, and its status says how.
 		{Name: "debug_exit", Value: "t"},
 	}
-	if klibs {
-		t = append(t, tfs.Pair{Name: "klibs", Value: "bootfs"}, tfs.Pair{Name: "sandbox", Value: tfs.Tuple{{Name: "unveil", Value: tfs.Tuple{}}}})
+	if len(klibs) > 0 {
+		t = append(t, tfs.Pair{Name: "klibs", Value: "bootfs"})
+	}
+	if klibs[sandboxKlib] != "" {
+		t = append(t, tfs.Pair{Name: "sandbox", Value: tfs.Tuple{{Name: "unveil", Value: tfs.Tuple{}}}})
+	}
+	if klibs[straceKlib] != "" {
+		t = append(t, tfs.Pair{Name: "debugsyscalls", Value: "t"})
 	}
 	return t
 }
@@ -130,7 +143,14 @@ func (s *Store) buildNanos(arch Arch, digest, dir string) ([]Part, string, error
 	if klib := release.path(nanosKlibs, sandboxKlib); exists(klib) {
 		d.klibs[sandboxKlib] = klib
 	}
-	d.rootTuple = nanosRoot(s.payload, len(d.klibs) > 0)
+	if s.tracing {
+		klib := release.path(nanosKlibs, straceKlib)
+		if !exists(klib) {
+			return nil, "", errNoStrace
+		}
+		d.klibs[straceKlib] = klib
+	}
+	d.rootTuple = nanosRoot(s.payload, d.klibs)
 	if arch == AMD64 {
 		if d.boot, err = os.ReadFile(release.path(nanosBoot)); err != nil {
 			return nil, "", err
@@ -154,7 +174,11 @@ func (s *Store) buildNanos(arch Arch, digest, dir string) ([]Part, string, error
 	if err := writeNanosDisk(filepath.Join(dir, DiskFile), d); err != nil {
 		return nil, "", fmt.Errorf("write disk: %w", err)
 	}
-	return append(parts, release), release.Version, nil
+	version := release.Version
+	if s.tracing {
+		version += "+" + straceKlib
+	}
+	return append(parts, release), version, nil
 }
 
 func exists(name string) bool {
@@ -165,7 +189,7 @@ func exists(name string) bool {
 // takeNanos copies a Nanos release that was brought as a folder into a part, and
 // checks that it is one for arch.
 func takeNanos(arch Arch, from, dir string) (Part, error) {
-	names := []string{nanosKernel, nanosBoot, efiLoader(arch), filepath.Join(nanosKlibs, sandboxKlib)}
+	names := []string{nanosKernel, nanosBoot, efiLoader(arch), filepath.Join(nanosKlibs, sandboxKlib), filepath.Join(nanosKlibs, straceKlib)}
 	h := sha256.New()
 	for _, name := range names {
 		text, err := readBounded(filepath.Join(from, name), maxNanosFile)

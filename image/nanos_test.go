@@ -8,6 +8,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -53,7 +54,7 @@ func release(t *testing.T, kernel []byte) string {
 	t.Helper()
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, nanosKlibs), 0o755))
-	for name, text := range map[string][]byte{nanosKernel: kernel, nanosBoot: bootImage(), nanosKlibs + "/" + sandboxKlib: []byte("klib"), nanosKlibs + "/ntp": []byte("not wanted")} {
+	for name, text := range map[string][]byte{nanosKernel: kernel, nanosBoot: bootImage(), nanosKlibs + "/" + sandboxKlib: []byte("klib"), nanosKlibs + "/" + straceKlib: []byte("klib"), nanosKlibs + "/ntp": []byte("not wanted")} {
 		must(t, os.WriteFile(filepath.Join(dir, name), text, 0o644))
 	}
 	return dir
@@ -276,6 +277,66 @@ func TestNanosDisk(t *testing.T) {
 	}
 	if err := im.Export("/nowhere/disk"); err == nil {
 		t.Error("exported to nowhere")
+	}
+}
+
+// An image that tells of system calls is another one, with the klib that does; without
+// that klib in the release there is none, and ordinary ones are built.
+func TestNanosTracing(t *testing.T) {
+	own, _ := machineOf(t)
+	s, from := fakeStore(t), release(t, elfFile(own, 10))
+	_, err := s.VendorFrom(t.Context(), HostArch(), from)
+	must(t, err)
+	plain, err := s.Ensure(t.Context(), Nanos, HostArch())
+	must(t, err)
+	traced, err := s.Tracing().Ensure(t.Context(), Nanos, HostArch())
+	must(t, err)
+	if traced.Digest == plain.Digest || fileDigest(traced, DiskFile) == fileDigest(plain, DiskFile) || !strings.HasSuffix(traced.Version, straceKlib) {
+		t.Errorf("%+v", traced)
+	}
+	for _, kernel := range []Kernel{Linux, Nanos} {
+		a, err := s.Digest(kernel, HostArch())
+		must(t, err)
+		b, err := s.Tracing().Digest(kernel, HostArch())
+		must(t, err)
+		if (a == b) != (kernel == Linux) {
+			t.Errorf("%s: %s %s", kernel, a, b)
+		}
+	}
+	for _, c := range []struct {
+		im          *Image
+		klibs, last string
+	}{{plain, "sandbox", "sandbox"}, {traced, "sandbox strace", "debugsyscalls"}} {
+		f, err := os.Open(c.im.Path(DiskFile))
+		must(t, err)
+		defer f.Close()
+		storage := file.New(f, true)
+		table, err := mbr.Read(storage, sectorSize, sectorSize)
+		must(t, err)
+		bootFS, err := tfs.Read(storage, table.Partitions[0].GetSize(), table.Partitions[0].GetStart())
+		must(t, err)
+		entries, err := bootFS.ReadDir("klib")
+		must(t, err)
+		var klibs []string
+		for _, e := range entries {
+			klibs = append(klibs, e.Name())
+		}
+		rootFS, err := tfs.Read(storage, table.Partitions[1].GetSize(), table.Partitions[1].GetStart())
+		must(t, err)
+		root := rootFS.Attributes()
+		if got := strings.Join(klibs, " "); got != c.klibs || root[len(root)-1].Name != c.last {
+			t.Errorf("klibs %s, and at the root's end %s", got, root[len(root)-1].Name)
+		}
+	}
+
+	must(t, os.Remove(filepath.Join(from, nanosKlibs, straceKlib)))
+	_, err = s.VendorFrom(t.Context(), HostArch(), from)
+	must(t, err)
+	if _, err := s.Tracing().Ensure(t.Context(), Nanos, HostArch()); !errors.Is(err, errNoStrace) {
+		t.Errorf("without the klib: %v", err)
+	}
+	if _, err := s.Ensure(t.Context(), Nanos, HostArch()); err != nil {
+		t.Errorf("an ordinary image without the klib: %v", err)
 	}
 }
 

@@ -100,7 +100,7 @@ func (p LockedPart) at(url string) string { return strings.ReplaceAll(url, "VERS
 // nanosFiles picks what is used of a release.
 func nanosFiles(name string) (string, bool) {
 	switch name {
-	case nanosKernel, nanosBoot, efiLoader(AMD64), efiLoader(ARM64), nanosKlibs + "/" + sandboxKlib:
+	case nanosKernel, nanosBoot, efiLoader(AMD64), efiLoader(ARM64), nanosKlibs + "/" + sandboxKlib, nanosKlibs + "/" + straceKlib:
 		return name, true
 	}
 	return "", false

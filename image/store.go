@@ -33,6 +33,9 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "unitask image %d %s %s\nguest %s\n", builderVersion, kernel, arch, guest)
+	if s.tracing && kernel == Nanos {
+		fmt.Fprintln(h, "tracing")
+	}
 	for _, name := range s.partsOf(kernel) {
 		p, err := s.Part(arch, name)
 		if err != nil {
@@ -124,7 +127,11 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		return nil, err
 	}
 	defer os.RemoveAll(tmp)
-	s.logf("building the %s image for %s", kernel, arch)
+	what := string(kernel)
+	if s.tracing && kernel == Nanos {
+		what += " tracing"
+	}
+	s.logf("building the %s image for %s", what, arch)
 	start := time.Now()
 	im := &Image{Digest: digest, Kernel: kernel, Arch: arch, dir: tmp}
 	var parts []Part

@@ -134,12 +134,15 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	}
 	start := vmm.Config{Memory: memory, NIC: network.GuestEnd(), Console: m.console, Keep: m.keep}
 	if cfg.Trace != nil {
-		m.console.left += int(cfg.Trace.Bytes)
 		start.Log, start.LogItems = cfg.Trace.Log, cfg.Trace.LogItems
 	}
 	start = s.config(spec, start)
-	if cfg.Trace != nil && cfg.Trace.Syscalls {
-		start.Boot.Append += " " + contract.BootTrace
+	if cfg.Trace != nil && cfg.Trace.Calls != nil {
+		m.calls = &callLines{kernel: spec.Image.Kernel, calls: cfg.Trace.Calls, rest: m.console}
+		start.Console = m.calls
+		if spec.Image.Kernel == image.Linux {
+			start.Boot.Append += " " + contract.BootTrace
+		}
 	}
 	if cfg.Debug != nil {
 		deadline = debugPatience

@@ -109,6 +109,7 @@ type Machine struct {
 	link    *os.File          // our end of the network card's link while there is no network
 	network *netstack.Network // once it is open
 	console *console
+	calls   *callLines // between the serial port and the console, where calls are traced; else nil
 	unfit   func(error)
 	watched sync.Once
 
@@ -348,6 +349,9 @@ func (m *Machine) Close() error {
 			m.debug.close()
 		}
 		m.qemu().Close()
+		if m.calls != nil {
+			m.calls.flush()
+		}
 		if m.network != nil {
 			m.network.Close()
 		} else {

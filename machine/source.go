@@ -134,18 +134,6 @@ type Config struct {
 	Keep func(*Machine, error)
 }
 
-// Trace is what of a machine is written down while it runs.
-type Trace struct {
-	// Syscalls has the linux guest write the system calls of the code to its console, each
-	// in a line that begins with contract.TraceMark.
-	Syscalls bool
-	// Log takes QEMU's own log of LogItems (vmm.Config).
-	LogItems string
-	Log      io.Writer
-	// Bytes is how much more of the console is kept.
-	Bytes int64
-}
-
 func (c Config) event(kind EventKind, msg string) {
 	if c.Events != nil {
 		c.Events(Event{kind, msg})

@@ -176,9 +176,10 @@ func (r *Run) Stdout() io.Writer  { return stream{r, r.stdout} }
 func (r *Run) Stderr() io.Writer  { return stream{r, r.stderr} }
 func (r *Run) Console() io.Writer { return stream{r, r.console} }
 
-// Trace is a file for what was traced of the run; close ends it.
+// Trace is a file for what was traced of the run, from its beginning where the run was made
+// again; close ends it.
 func (r *Run) Trace() (to io.Writer, close func(), err error) {
-	f, err := r.create(TraceFile)
+	f, err := os.OpenFile(filepath.Join(r.dir, TraceFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		r.failed(err)
 		return nil, nil, err
