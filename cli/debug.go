@@ -45,7 +45,7 @@ type debugFlags struct {
 func (f *debugFlags) add(a *app, cmd *cobra.Command) {
 	f.codeFlags(a, cmd)
 	fl := cmd.Flags()
-	fl.BoolVar(&f.gdb, "gdb", false, "open a socket for gdb, and print the command that joins it")
+	fl.BoolVar(&f.gdb, "gdb", false, "open a socket for gdb, and print the command that joins it, with the kernel's symbols")
 	fl.BoolVar(&f.noJail, "no-jail", false, "run QEMU without its jail")
 	fl.BoolVar(&f.withSecrets, "with-secrets", false, "allow --secret: a debugger can read what the guest holds")
 }
@@ -58,7 +58,8 @@ func (a *app) debugRun() *cobra.Command {
 		Short: "Boot a machine for a run, stopped, and open a console on it",
 		Long: `Run boots a machine for the code with its processor stopped, and opens a console.
 Type help there; Tab completes commands and arguments. The run goes on as always when
-you say cont, with no time limit, and the machine ends with the console.`,
+you say cont, with no time limit, and the machine ends with the console. A linux kernel
+is booted with nokaslr: it is where its symbols are.`,
 		Example: `  unitask debug run --kernel linux --code 'console.log(1)'
   unitask debug run --gdb --code-file ./crash.js`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -355,10 +356,9 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 		return asFlags(cmd, o.err)
 	}
 	m := d.Machine()
-	kernel := m.Spec.Image.Path(image.KernelFile)
-	symbols, err := debug.LoadSymbols(kernel)
+	symbols, err := debug.LoadSymbols(m.Spec.Image.Path(image.KernelFile))
 	if err != nil {
-		symbols = nil // it is no ELF file: arm64's linux
+		a.ui.note("addresses have no names: %v", err)
 	}
 	cfg := debug.Config{
 		Monitor: m.Monitor, Snapshot: d.Snapshot, Restore: d.Restore, Symbols: symbols, GDB: gdb.dial,
@@ -371,12 +371,16 @@ func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive fu
 	}
 	if f.gdb { // it is gdb's, then
 		cfg.GDB = nil
-		if err := gdb.write(kernel, symbols != nil && !symbols.Stripped, m.Spec.Image.Arch); err != nil {
+		if err := gdb.write(m.Spec.Image, symbols); err != nil {
 			cancel()
 			<-over
 			return err
 		}
-		a.ui.note("gdb -x %s", gdb.init)
+		name := "gdb"
+		if m.Spec.Image.Arch != image.HostArch() {
+			name = "gdb-multiarch"
+		}
+		a.ui.note("%s -x %s", name, gdb.init)
 	}
 	c := debug.New(cfg)
 	feeds.to(c)
@@ -683,17 +687,30 @@ func newGDBSocket() (_ *gdbSocket, err error) {
 // dial is for the console's own stepping, where no gdb is to join.
 func (s *gdbSocket) dial() (net.Conn, error) { return net.Dial("unix", s.path) }
 
-// write writes the gdbinit for a kernel.
-func (s *gdbSocket) write(kernel string, symbols bool, arch image.Arch) error {
+// write writes the gdbinit for an image's kernel, and its symbols where no ELF file has
+// them.
+func (s *gdbSocket) write(im *image.Image, symbols *debug.Symbols) error {
 	var text strings.Builder
-	name := map[image.Arch]string{image.AMD64: "i386:x86-64", image.ARM64: "aarch64"}[arch]
-	fmt.Fprintf(&text, "# gdb -x %s\nset architecture %s\nset confirm off\n", s.init, name)
-	if symbols {
-		fmt.Fprintf(&text, "file %s\n", kernel)
-	} else {
-		fmt.Fprintf(&text, "# %s has no symbols. Debian has them in the package of its kernel's version that ends in -dbg:\n"+
-			"# symbol-file /usr/lib/debug/boot/vmlinux-VERSION\n# Its address is randomised at boot, unless --no-kaslr.\n", kernel)
+	name := map[image.Arch]string{image.AMD64: "i386:x86-64", image.ARM64: "aarch64"}[im.Arch]
+	fmt.Fprintf(&text, "set architecture %s\nset confirm off\n", name)
+	switch {
+	case symbols.Empty():
+		fmt.Fprintf(&text, "# %s has no symbols.\n", im.Path(image.KernelFile))
+	case symbols.File != "":
+		fmt.Fprintf(&text, "file %s\n", symbols.File)
+	default:
+		file := filepath.Join(s.dir, "symbols")
+		if err := symbols.WriteFile(file); err != nil {
+			return err
+		}
+		fmt.Fprintf(&text, "# The names and addresses that the kernel has of itself. Debian's package of its version that\n"+
+			"# ends in -dbg has lines and types too; it is used once it is installed.\nfile %s\n", file)
 	}
+	moves := map[image.Kernel]string{
+		image.Linux: "The kernel has nokaslr on its command line: it is where its symbols are.",
+		image.Nanos: "The kernel is where its symbols are until it has moved itself, soon after init_mmu.",
+	}
+	fmt.Fprintf(&text, "# %s\n", moves[im.Kernel])
 	fmt.Fprintf(&text, "# The processor's breakpoints (hbreak) need no page to be mapped yet.\ntarget remote %s\n", s.path)
 	return os.WriteFile(s.init, []byte(text.String()), 0o600)
 }

@@ -18,7 +18,7 @@ import (
 
 // debugHome is a home for a debug session of a kernel; the test is skipped where its parts
 // are not there.
-func debugHome(t *testing.T, kernel image.Kernel) string {
+func debugHome(t *testing.T, kernel image.Kernel, arch image.Arch) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("boots real machines; not in -short")
@@ -28,11 +28,13 @@ func debugHome(t *testing.T, kernel image.Kernel) string {
 		t.Fatal(err)
 	}
 	if kernel == image.Nanos {
-		if _, err := os.Stat(filepath.Join(base, "vendor", string(image.HostArch()), "nanos")); err != nil {
+		if _, err := os.Stat(filepath.Join(base, "vendor", string(arch), "nanos")); err != nil {
 			t.Skip("no Nanos kernel in the vendor store: it is in no package; unitask image vendor --nanos, or --from DIR")
 		}
 	}
-	testhome.Ready(t, base, kernel)
+	if arch == image.HostArch() {
+		testhome.Ready(t, base, kernel)
+	}
 	return testhome.New(t, base)
 }
 
@@ -48,23 +50,30 @@ func unitaskIn(t *testing.T, home string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Debian's gdb joins a machine that stands still, is stopped at a breakpoint in the
-// kernel, and sees the registers, and on Nanos, whose kernel has symbols, names.
+// Debian's gdb joins a machine that stands still, is stopped at a function of the kernel by
+// its name, and names its callers.
 func TestDebugGDB(t *testing.T) {
-	gdb, err := exec.LookPath("gdb")
-	if err != nil {
-		t.Skip("no gdb: hack/setup --test installs it")
-	}
 	for _, c := range []struct {
 		kernel image.Kernel
+		arch   image.Arch
 		at     string
-		want   []string
+		want   []string // what gdb says
 	}{
-		{image.Linux, "*0x1000000", []string{"Breakpoint 1, 0x0000000001000000", "rip            0x1000000"}},
-		{image.Nanos, "init_service", []string{"Breakpoint 1, ", "in init_service"}},
+		{image.Linux, image.AMD64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffffffff8", " in do_sys_openat2 ()", " in __x64_sys_openat ()", "pc             0xffffffff8"}},
+		{image.Linux, image.ARM64, "do_sys_openat2", []string{"Breakpoint 1, ", "#0  0xffff80000", " in do_sys_openat2 ()", " in __arm64_sys_openat ()", "pc             0xffff80000"}},
+		{image.Nanos, image.AMD64, "init_mmu", []string{"Breakpoint 1, ", " in init_mmu ()", " in init_service ()"}},
+		{image.Nanos, image.ARM64, "init_setup_stack", []string{"Breakpoint 1, ", " in init_setup_stack ()", " in init_mmu ()", " in start ()"}},
 	} {
-		t.Run(string(c.kernel), func(t *testing.T) {
-			cmd := unitaskIn(t, debugHome(t, c.kernel), "debug", "run", "--gdb", "--kernel", string(c.kernel), "--code", `console.log("hello")`)
+		t.Run(fmt.Sprintf("%s/%s", c.kernel, c.arch), func(t *testing.T) {
+			gdb := "gdb"
+			if c.arch != image.HostArch() {
+				gdb = "gdb-multiarch"
+			}
+			home := debugHome(t, c.kernel, c.arch)
+			if _, err := exec.LookPath(gdb); err != nil {
+				t.Skipf("no %s: hack/setup --test installs it", gdb)
+			}
+			cmd := unitaskIn(t, home, "debug", "run", "--gdb", "--kernel", string(c.kernel), "--arch", string(c.arch), "--code", `console.log("hello")`)
 			hold, release, err := os.Pipe() // the console lives as long as its input
 			if err != nil {
 				t.Fatal(err)
@@ -82,12 +91,12 @@ func TestDebugGDB(t *testing.T) {
 			init := ""
 			lines := bufio.NewScanner(said)
 			for init == "" && lines.Scan() {
-				_, init, _ = strings.Cut(lines.Text(), "gdb -x ")
+				_, init, _ = strings.Cut(lines.Text(), gdb+" -x ")
 			}
 			if st, err := os.Stat(filepath.Join(filepath.Dir(init), "gdb.sock")); err != nil || st.Mode().Perm() != 0o600 {
 				t.Errorf("the socket: %v %v", st, err)
 			}
-			out, err := exec.Command("timeout", "60", gdb, "-nx", "-x", init, "-batch", "-ex", "hbreak "+c.at, "-ex", "continue", "-ex", "bt 4", "-ex", "info registers rip").CombinedOutput()
+			out, err := exec.Command("timeout", "120", gdb, "-nx", "-x", init, "-batch", "-ex", "hbreak "+c.at, "-ex", "continue", "-ex", "bt 4", "-ex", "info registers pc").CombinedOutput()
 			for _, want := range c.want {
 				if err != nil || !strings.Contains(string(out), want) {
 					t.Errorf("%v: no %q in\n%s", err, want, out)
@@ -109,7 +118,7 @@ func TestDebugGDB(t *testing.T) {
 // A run whose kernel gives up says how its machine is joined; the end of a console's input
 // leaves it, quit ends it.
 func TestDebugKept(t *testing.T) {
-	home := debugHome(t, image.Nanos)
+	home := debugHome(t, image.Nanos, image.HostArch())
 	run := unitaskIn(t, home, "run", "--keep-on-crash", "--kernel", "nanos", "--code", `process.dlopen({ exports: {} }, "/tmp/" + "a/".repeat(1500) + "x.node")`)
 	said, err := run.StderrPipe()
 	if err != nil {
@@ -174,7 +183,7 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 // A person types: Tab completes, the arrow brings the last line back, also in the next
 // session; the guest's lines come in between, marked.
 func TestDebugTerminal(t *testing.T) {
-	home := debugHome(t, image.Linux)
+	home := debugHome(t, image.Linux, image.HostArch())
 	session := func(steps ...string) {
 		t.Helper()
 		master, slave := openTerminal(t)

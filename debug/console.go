@@ -80,6 +80,7 @@ const (
 	maxEventText = 4 << 10
 	maxMemory    = 64 << 10 // bytes of one mem
 	maxFrames    = 64
+	maxStack     = 1024             // bytes of a stack that return addresses are looked for in
 	patience     = 30 * time.Second // for a reply of QEMU's
 )
 
@@ -612,7 +613,8 @@ func (c *Console) locate(ctx context.Context, at uint64) {
 }
 
 // backtrace follows the frame pointers. A kernel that was compiled without them shows
-// where it is, and what of its stack looks like a return address.
+// where it is, and what of its stack looks like a return address, marked with ? as in
+// linux's own.
 func (c *Console) backtrace(ctx context.Context, _ []string) (any, error) {
 	said, err := c.human(ctx, "info registers")
 	if err != nil {
@@ -624,6 +626,19 @@ func (c *Console) backtrace(ctx context.Context, _ []string) (any, error) {
 	}
 	c.locate(ctx, at)
 	frames := []string{"#0 " + c.name(at)}
+	if c.Symbols.Frameless() {
+		if c.Symbols.At(at) == "" {
+			return frames[0], nil
+		}
+		stack, _ := register(said, "RSP")
+		words, err := c.read(ctx, stack, int(min(maxStack, page-stack%page))) // the next page may not be there
+		for ; err == nil && len(words) >= 8 && len(frames) < maxFrames; words = words[8:] {
+			if back := le64(words); c.Symbols.Returns(back) {
+				frames = append(frames, "?  "+c.name(back))
+			}
+		}
+		return strings.Join(frames, "\n"), nil
+	}
 	frame, _ := register(said, "RBP", "X29")
 	for last := uint64(0); len(frames) < maxFrames && frame > last && frame%8 == 0; {
 		pair, err := c.read(ctx, frame, 16)

@@ -229,6 +229,10 @@ func TestSymbols(t *testing.T) {
 	if at, err := s.Address(EntrySymbol); err != nil || at != 0x100 {
 		t.Errorf("%#x %v", at, err)
 	}
+	high := &Symbols{text: []segment{{slide, text}}}
+	if high.Locate(0x3020, text[2*page:3*page]) || !high.Locate(slide+0x200000, text[2*page:3*page]) || high.slide != 0x200000-2*page {
+		t.Errorf("%#x: a kernel at the top stays there, whatever it runs at before it has its pages", high.slide)
+	}
 	for i := range memory {
 		memory[i] = byte(i * i)
 	}

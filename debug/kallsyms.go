@@ -1,0 +1,221 @@
+package debug
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+)
+
+// A Linux kernel carries a table of its symbols (CONFIG_KALLSYMS), which stripping leaves.
+// This reads the layout of Debian's 6.1 (Linux 6.1.y, write_src in scripts/kallsyms.c;
+// kallsyms_expand_symbol and kallsyms_sym_address in kernel/kallsyms.c): the parts below,
+// one after another, each at a multiple of 8 bytes, all little-endian.
+//
+//	offsets        an int32 for each symbol, in the order of their addresses
+//	relative_base  uint64, which the offsets are added to
+//	num_syms       uint32
+//	names          for each symbol its number of tokens (two bytes from 128 on), and they
+//	markers        a uint32 for each 256th symbol: where in names it is
+//	seqs_of_names  3 bytes for each symbol
+//	token_table    256 strings, each with a NUL behind it
+//	token_index    256 uint16: where in token_table each string is
+//
+// Nothing says where it is. The token table is found by the digits, which stand for
+// themselves; then what is before it by its size, which the number of symbols gives.
+var kallsymsDigits = []byte("0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00")
+
+const (
+	maxKallsyms      = 1 << 19  // symbols: Debian's kernels have up to 200,000
+	maxKallsymsName  = 512      // bytes of a name: KSYM_NAME_LEN
+	maxKallsymsNames = 64 << 20 // bytes of all names
+	kallsymsMarked   = 256      // symbols between two markers
+)
+
+var errNoKallsyms = errors.New("the kernel has no table of symbols (CONFIG_KALLSYMS) as Linux 6.1 lays it out")
+
+var le = binary.LittleEndian
+
+// up is n, or the next multiple of 8.
+func up(n int) int { return (n + 7) &^ 7 }
+
+// kallsyms reads the table of symbols in a kernel's image. The result has no symbols of
+// processors' own data, which are offsets and no addresses.
+func kallsyms(image []byte) ([]elf.Symbol, error) {
+	for at := 0; ; at++ {
+		i := bytes.Index(image[at:], kallsymsDigits)
+		if i < 0 {
+			return nil, errNoKallsyms
+		}
+		at += i
+		if tokens, table, ok := kallsymsTokens(image, at); ok {
+			if symbols, ok := kallsymsBefore(image, table, tokens); ok {
+				return symbols, nil
+			}
+		}
+	}
+}
+
+// kallsymsTokens reads the token table that has its digits at an offset.
+func kallsymsTokens(image []byte, digits int) (tokens [256]string, table int, ok bool) {
+	next := func(at int) int { // behind the string at an offset; -1 if it is too long
+		end := bytes.IndexByte(image[at:min(at+maxKallsymsName, len(image))], 0)
+		if end < 0 {
+			return -1
+		}
+		return at + end + 1
+	}
+	end := digits
+	for range 256 - '0' {
+		if end = next(end); end < 0 {
+			return tokens, 0, false
+		}
+	}
+	if len(image) < up(end)+2*256 {
+		return tokens, 0, false
+	}
+	index := image[up(end):]
+	table = digits - int(le.Uint16(index[2*'0':]))
+	if table < 0 {
+		return tokens, 0, false
+	}
+	at := table
+	for i := range tokens {
+		behind := next(at)
+		if int(le.Uint16(index[2*i:])) != at-table || behind < 0 {
+			return tokens, 0, false
+		}
+		tokens[i] = string(image[at : behind-1])
+		at = behind
+	}
+	return tokens, table, at == end
+}
+
+// kallsymsBefore reads what stands before the token table.
+func kallsymsBefore(image []byte, table int, tokens [256]string) ([]elf.Symbol, bool) {
+	before := image[:table]
+	for n := 1; n <= maxKallsyms; n++ {
+		marked := (n + kallsymsMarked - 1) / kallsymsMarked
+		markers := len(before) - up(3*n) - up(4*marked)
+		if markers < 0 {
+			break
+		}
+		if !rising(before[markers:][:4*marked]) {
+			continue
+		}
+		last := int(le.Uint32(before[markers+4*(marked-1):]))
+		for names := (markers - last) &^ 7; names >= 16 && markers-last-names <= kallsymsMarked*maxKallsymsName; names -= 8 {
+			offsets := names - 16 - up(4*n)
+			if int(le.Uint32(before[names-8:])) != n || offsets < 0 {
+				continue
+			}
+			symbols, ok := kallsymsNames(before[names:markers], before[markers:], tokens, n)
+			if !ok {
+				continue
+			}
+			base := le.Uint64(before[names-16:])
+			if base == 0 {
+				base = relocated(image, names-16)
+			}
+			if kallsymsAddresses(symbols, before[offsets:], base) {
+				return symbols, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// rising says that these are markers: from 0, each above the one before it.
+func rising(markers []byte) bool {
+	if le.Uint32(markers) != 0 {
+		return false
+	}
+	for i := 4; i < len(markers); i += 4 {
+		if le.Uint32(markers[i:]) <= le.Uint32(markers[i-4:]) {
+			return false
+		}
+	}
+	return true
+}
+
+// kallsymsNames reads n names, which fill the bytes, and are where the markers say.
+func kallsymsNames(text, markers []byte, tokens [256]string, n int) ([]elf.Symbol, bool) {
+	var symbols []elf.Symbol
+	at, total := 0, 0
+	for i := range n {
+		if i%kallsymsMarked == 0 && int(le.Uint32(markers[i/kallsymsMarked*4:])) != at {
+			return nil, false
+		}
+		if at+2 > len(text) {
+			return nil, false
+		}
+		length := int(text[at])
+		at++
+		if length >= 128 {
+			length = length&127 | int(text[at])<<7
+			at++
+		}
+		if length == 0 || at+length > len(text) {
+			return nil, false
+		}
+		var name []byte
+		for _, token := range text[at : at+length] {
+			if name = append(name, tokens[token]...); len(name) > maxKallsymsName {
+				return nil, false
+			}
+		}
+		at += length
+		if total += len(name); len(name) < 2 || total > maxKallsymsNames {
+			return nil, false
+		}
+		kind := elf.STT_OBJECT // the first letter is nm's
+		if bytes.IndexByte([]byte("tTwW"), name[0]) >= 0 {
+			kind = elf.STT_FUNC
+		}
+		symbols = append(symbols, elf.Symbol{Name: string(name[1:]), Info: elf.ST_INFO(elf.STB_GLOBAL, kind)})
+	}
+	return symbols, up(at) == len(text)
+}
+
+// kallsymsAddresses gives the symbols their addresses, which rise. With
+// CONFIG_KALLSYMS_ABSOLUTE_PERCPU (amd64) a negative offset counts from the base, and the
+// others are processors' own data, which get the section SHN_ABS.
+func kallsymsAddresses(symbols []elf.Symbol, offsets []byte, base uint64) bool {
+	percpu := false
+	for i := range symbols {
+		percpu = percpu || le.Uint32(offsets[4*i:]) >= 1<<31
+	}
+	last := uint64(0)
+	for i := range symbols {
+		offset := le.Uint32(offsets[4*i:])
+		sym := &symbols[i]
+		switch {
+		case !percpu:
+			sym.Value = base + uint64(offset)
+		case offset < 1<<31:
+			sym.Value, sym.Section = uint64(offset), elf.SHN_ABS
+		default:
+			sym.Value = base - 1 + uint64(-int64(int32(offset)))
+		}
+		if sym.Value < last {
+			return false
+		}
+		last = sym.Value
+	}
+	return base != 0
+}
+
+// arm64Text is where arm64's kernel has the begin of its Image: KIMAGE_VADDR in
+// arch/arm64/include/asm/memory.h of Linux 6.1.
+const arm64Text = 0xffff800008000000
+
+// relocated is what arm64's kernel writes into a field when it starts; its file has a 0
+// there, and an R_AARCH64_RELATIVE relocation with the value.
+func relocated(image []byte, field int) uint64 {
+	for ; len(image) >= 24; image = image[8:] {
+		if le.Uint64(image) == arm64Text+uint64(field) && le.Uint64(image[8:]) == uint64(elf.R_AARCH64_RELATIVE) {
+			return le.Uint64(image[16:])
+		}
+	}
+	return 0
+}
