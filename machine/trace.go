@@ -52,12 +52,17 @@ func (c *callLines) Write(p []byte) (int, error) {
 		if i == 0 {
 			i = len(c.line)
 		}
-		if call, ok := c.call(bytes.TrimRight(c.line[:i], "\r\n")); ok {
-			_, _ = c.calls.Write(append(bytes.Clone(call), '\n'))
-		} else {
-			_, _ = c.rest.Write(c.line[:i])
-		}
+		c.pass(c.line[:i])
 		c.line = append(c.line[:0], c.line[i:]...)
+	}
+}
+
+// pass passes on a line.
+func (c *callLines) pass(line []byte) {
+	if call, ok := c.call(bytes.TrimRight(line, "\r\n")); ok {
+		_, _ = c.calls.Write(append(bytes.Clone(call), '\n'))
+	} else {
+		_, _ = c.rest.Write(line)
 	}
 }
 
@@ -77,6 +82,8 @@ func (c *callLines) call(line []byte) ([]byte, bool) {
 
 // flush passes on a line that has not ended; the console must have.
 func (c *callLines) flush() {
-	_, _ = c.rest.Write(c.line)
+	if len(c.line) > 0 {
+		c.pass(c.line)
+	}
 	c.line = nil
 }
