@@ -24,6 +24,7 @@
 #include <sys/io.h>
 #endif
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/reboot.h>
@@ -275,18 +276,44 @@ static const char *kernel_arg(const char *name)
 
 static int traced;  // the kernel's command line asks for it
 static pid_t tracer_pid = -1;
+static int trace_pipe = -1;
 
-// trace_copy copies trace lines to the console until there are none.
-static void trace_copy(int flags)
+// What was read of the trace is in memory that the tracer shares: it is killed with the
+// rest, and what it had not sent yet is sent for it.
+static struct trace_text {
+	char text[4096];  // no read of trace_pipe gives more
+	volatile size_t len, sent;
+	volatile int inside;  // a line that has begun
+} *trace;
+
+static void trace_send(void)
 {
-	int fd = open(TRACING "/trace_pipe", O_RDONLY | O_CLOEXEC | flags);
-	FILE *in = fd < 0 ? NULL : fdopen(fd, "r");
-	char line[512];
-	while (in && fgets(line, sizeof line, in))
-		printf("%s%s", TRACE_MARK, line + strspn(line, " "));
-	fflush(stdout);
-	if (in)
-		fclose(in);
+	while (trace->sent < trace->len) {
+		const char *from = trace->text + trace->sent, *end = memchr(from, '\n', trace->len - trace->sent);
+		size_t n = end ? (size_t)(end - from) + 1 : trace->len - trace->sent, skip = 0;
+		if (!trace->inside) {
+			while (skip < n && from[skip] == ' ')
+				skip++;
+			fputs(TRACE_MARK, stdout);
+		}
+		fwrite(from + skip, 1, n - skip, stdout);
+		fflush(stdout);
+		trace->inside = !end;
+		trace->sent += n;
+	}
+}
+
+// trace_copy copies the trace to the console until there is none.
+static void trace_copy(void)
+{
+	ssize_t n;
+	trace_send();
+	while ((n = read(trace_pipe, trace->text, sizeof trace->text)) > 0) {
+		trace->sent = 0;
+		trace->len = n;
+		trace_send();
+		trace->len = 0;
+	}
 }
 
 // trace_begin has the system calls of the calling process, and of those that it starts,
@@ -304,9 +331,13 @@ static void trace_begin(void)
 static void trace_start(void)
 {
 	must_mount("tracefs", TRACING, "tracefs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=700");
+	trace_pipe = open(TRACING "/trace_pipe", O_RDONLY | O_CLOEXEC);
+	trace = mmap(NULL, sizeof *trace, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (trace_pipe < 0 || trace == MAP_FAILED)
+		die("open the trace");
 	tracer_pid = fork();
 	if (tracer_pid == 0) {
-		trace_copy(0);
+		trace_copy();
 		_exit(0);
 	}
 }
@@ -320,8 +351,11 @@ static void trace_end(void)
 	put(TRACING "/events/syscalls/enable", "0");
 	kill(tracer_pid, SIGKILL);
 	waitpid(tracer_pid, NULL, 0);
-	putchar('\n');
-	trace_copy(O_NONBLOCK);
+	fcntl(trace_pipe, F_SETFL, O_NONBLOCK);
+	putchar('\n');  // what it was sending ends here
+	trace->inside = 0;
+	trace_copy();
+	tcdrain(STDOUT_FILENO);
 }
 
 static void as_user(void)
