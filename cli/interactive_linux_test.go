@@ -66,8 +66,15 @@ func newTypist(t *testing.T, columns, rows uint16) *typist {
 		}
 	}()
 	t.Cleanup(func() {
+		// The run has ended, and its last Read of standard input still waits, which keeps
+		// the terminal open: a line lets it return.
+		_, _ = io.WriteString(ptmx, "\n")
 		tty.Close()
-		<-y.ended
+		select {
+		case <-y.ended:
+		case <-time.After(10 * time.Second):
+			t.Error("somebody still reads from the terminal")
+		}
 		ptmx.Close()
 	})
 	return y
@@ -127,13 +134,13 @@ func TestInteractive(t *testing.T) {
 	const first = `
 const { stdin, stdout } = process, say = (...words) => stdout.write(words.join(" ") + "\n");
 console.log({ color: true });
-say("ready", stdin.isTTY, stdout.isTTY, process.stderr.isTTY, stdout.columns, stdout.rows, process.env.TERM !== undefined);
 process.on("SIGINT", () => say("got SIGINT"));
 stdout.on("resize", () => say("size", stdout.columns, stdout.rows));
 stdin.on("data", (d) => {
   if (String(d) === "raw\n") { stdin.setRawMode(true); say("keys now"); }
   else if (stdin.isRaw) { say("key", JSON.stringify(String(d))); process.exit(3); }
-});`
+});
+say("ready", stdin.isTTY, stdout.isTTY, process.stderr.isTTY, stdout.columns, stdout.rows, process.env.TERM !== undefined);`
 	ended := make(chan int, 1)
 	run := func(y *typist, code string) {
 		go func() {
@@ -159,7 +166,7 @@ stdin.on("data", (d) => {
 		t.Errorf("the terminal is not as it was: %+v, was %+v, %v", after, before, err)
 	}
 	z := newTypist(t, 80, 24) // the first one's last Read still waits
-	run(z, `process.on("SIGINT", () => {}); console.log("deaf"); setInterval(() => {}, 1000)`)
+	run(z, `process.on("SIGINT", () => {}); setInterval(() => {}, 1000); console.log("deaf")`)
 	z.types("deaf\r\n", "\x03\x03")
 	if code := <-ended; code != 130 {
 		t.Errorf("exit code %d after a second Ctrl-C", code)

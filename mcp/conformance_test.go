@@ -409,6 +409,7 @@ func TestConformance(t *testing.T) {
 	withFixtures := func(t *testing.T) string {
 		s := newServer(t, rt, mcp.Options{})
 		fixtures(mcp.SDK(s))
+		mcp.Watch(s, "test://watched-resource")
 		return serve(t, s, mcp.HTTPOptions{}) + "/mcp"
 	}
 	suite := func(t *testing.T, program, url string, args ...string) {

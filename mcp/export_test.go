@@ -17,6 +17,9 @@ import (
 // without a wire.
 func SDK(s *Server) *sdk.Server { return s.sdk }
 
+// Watch lets callers subscribe to a resource that a test has added.
+func Watch(s *Server, uri string) { s.watched = func(u string) bool { return u == uri } }
+
 // QueueIs waits until so many calls wait and so many runs are under way.
 func QueueIs(ctx context.Context, s *Server, waiting, running int) error {
 	is, once := make(chan struct{}), sync.Once{}

@@ -58,7 +58,8 @@ type Server struct {
 	stop     context.CancelFunc
 	runs     sync.WaitGroup
 	mu       sync.Mutex
-	draining bool // no more calls are accepted
+	watched  func(uri string) bool // says of other resources than runs that they may be subscribed to; for tests
+	draining bool                  // no more calls are accepted
 	sessions sessions
 	visitors visitors
 	checkups checkups

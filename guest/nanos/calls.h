@@ -73,6 +73,10 @@ static inline struct descriptor *descriptor(int fd)
 }
 
 // sockets.c: a stream's side of calls on descriptors; -1 with errno, as the calls.
+// gather and scatter are writev and readv by single calls: Nanos's own miscount.
+long gather(int fd, const struct iovec *from, int n);
+long scatter(int fd, const struct iovec *to, int n);
+
 ssize_t socket_read(struct socket *s, const struct iovec *to, int n);
 ssize_t socket_write(struct socket *s, const struct iovec *from, int n);
 int socket_close(int fd, struct socket *s);

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static pthread_mutex_t appending = PTHREAD_MUTEX_INITIALIZER;
 
 // gather is writev. Nanos's own miscounts when a pipe takes only some of it, and what it
 // did not take would be lost.
-static long gather(int fd, const struct iovec *from, int n)
+long gather(int fd, const struct iovec *from, int n)
 {
 	long total = 0;
 	if (!on_nanos)
@@ -33,6 +34,29 @@ static long gather(int fd, const struct iovec *from, int n)
 			return total ? total : r;
 		total += r;
 		if ((size_t)r < from[i].iov_len)
+			break;
+	}
+	return total;
+}
+
+// scatter is readv. Nanos's own says 0, the end, of a connection that has nothing to read
+// yet.
+long scatter(int fd, const struct iovec *to, int n)
+{
+	long total = 0;
+	if (!on_nanos)
+		return call(SYS_readv, fd, to, n);
+	for (int i = 0; i < n; i++) {
+		struct pollfd p = {fd, POLLIN, 0};
+		if (!to[i].iov_len)
+			continue;
+		if (total > 0 && poll(&p, 1, 0) <= 0)
+			break;
+		long r = call(SYS_read, fd, to[i].iov_base, to[i].iov_len);
+		if (r < 0)
+			return total ? total : r;
+		total += r;
+		if ((size_t)r < to[i].iov_len)
 			break;
 	}
 	return total;
@@ -76,7 +100,7 @@ ssize_t readv(int fd, const struct iovec *to, int n)
 		return socket_read(d->socket, to, n);
 	if (d && d->zero)
 		return fill(to, n);
-	return result(call(SYS_readv, fd, to, n));
+	return result(scatter(fd, to, n));
 }
 
 ssize_t pread64(int fd, void *to, size_t n, off64_t at)

@@ -600,7 +600,7 @@ static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 {
 	struct tcp_info info = {0};
 	socklen_t len = sizeof info;
-	long r = call(SYS_readv, s->fd, to, n);
+	long r = scatter(s->fd, to, n);
 	if (r != 0 || length(to, n) == 0)
 		return result(r);
 	int error = outside_error(s);
@@ -661,7 +661,7 @@ static ssize_t broken(void)
 ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
 {
 	if (s->state == OUTSIDE) {
-		long r = call(SYS_writev, s->fd, from, n);
+		long r = gather(s->fd, from, n);
 		int error = r == -EPIPE ? outside_error(s) : 0;
 		return error ? fail(error) : result(r);
 	}
