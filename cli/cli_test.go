@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -74,7 +75,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "waitfor": cmdWaitFor, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
+			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "waitfor": cmdWaitFor, "until": cmdUntil, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(testhome.Borrow(base, ts.MkAbs(args[0])))
 			},
 		},
@@ -111,6 +112,17 @@ func cmdWaitFor(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("no %s holds %q", args[0], args[1])
+}
+
+// until PATTERN COMMAND [ARG...]: runs the command until its output matches.
+func cmdUntil(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile(args[0])
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err := ts.Exec(args[1], args[2:]...); err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+	}
+	ts.Fatalf("%q does not print %q", args[1:], args[0])
 }
 
 // first: $FIRST is the id of the oldest run.

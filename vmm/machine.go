@@ -166,7 +166,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
-	if jail.CanFilter() && !cfg.NoJail {
+	if jail.CanFilter() && !cfg.NoJail && len(cfg.QEMU.Program.Files) > 0 {
 		cfg.QEMU.Sandbox = false // it refuses less than ours, and names nothing
 	}
 	var stderr io.Writer = &m.stderr
