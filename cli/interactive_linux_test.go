@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask"
@@ -31,18 +31,7 @@ type typist struct {
 
 func newTypist(t *testing.T, columns, rows uint16) *typist {
 	t.Helper()
-	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("no pseudo-terminals: ", err)
-	}
-	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	ptmx, tty, err := pty.Open()
 	if err != nil {
 		t.Skip("no pseudo-terminals: ", err)
 	}
@@ -82,7 +71,7 @@ func newTypist(t *testing.T, columns, rows uint16) *typist {
 
 func (y *typist) resize(columns, rows uint16) {
 	y.t.Helper()
-	if err := unix.IoctlSetWinsize(int(y.ptmx.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}); err != nil {
+	if err := pty.Setsize(y.ptmx, &pty.Winsize{Cols: columns, Rows: rows}); err != nil {
 		y.t.Fatal(err)
 	}
 }

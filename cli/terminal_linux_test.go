@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/creack/pty"
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
@@ -20,22 +20,11 @@ import (
 // end.
 func onTerminal(t *testing.T, do func(tty *os.File)) string {
 	t.Helper()
-	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	ptmx, tty, err := pty.Open()
 	if err != nil {
 		t.Skip("no pseudo-terminals: ", err)
 	}
 	defer ptmx.Close()
-	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("no pseudo-terminals: ", err)
-	}
 	all := make(chan string)
 	go func() {
 		text, _ := io.ReadAll(ptmx) // EIO when the other end is closed
