@@ -20,6 +20,9 @@ import (
 // event is a line of go test -json (cmd/test2json).
 type event struct{ Action, Package, Test, Output string }
 
+// maxLine bounds a line of events, in bytes; a test's output comes a line at a time.
+const maxLine = 16 << 20
+
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -41,7 +44,9 @@ func run(flags []string, stdout, stderr io.Writer) int {
 	rows, through := 0, 0
 	said := map[string]string{} // what a test printed, for when it fails or skips
 	var failed []string
-	for lines := bufio.NewScanner(out); lines.Scan(); {
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
 		var e event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
 			continue
@@ -68,6 +73,11 @@ func run(flags []string, stdout, stderr io.Writer) int {
 	}
 	table.Flush()
 	status := 0
+	if err := lines.Err(); err != nil {
+		fmt.Fprintln(stderr, "attack:", err)
+		_, _ = io.Copy(io.Discard, out)
+		status = 1
+	}
 	if cmd.Wait() != nil || rows == 0 || through > 0 {
 		status = 1
 	}
