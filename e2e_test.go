@@ -81,7 +81,7 @@ func TestRuns(t *testing.T) {
 					}
 					defer rt.Close()
 				}
-				res, err := rt.Run(t.Context(), req, unitask.IO{})
+				res, err := rt.Run(t.Context(), req, unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -109,13 +109,13 @@ func digestOf(key string) string {
 // Created is when the template of a key was made, or fs.ErrNotExist where there is
 // none that is still fresh.
 func (s *Templates) Created(key string) (time.Time, error) {
-	dir, err := os.OpenRoot(s.path(key, ""))
-	if err != nil {
-		return time.Time{}, err
-	}
-	defer dir.Close()
-	info, err := s.info(dir, key)
-	return info.Created, err
+	var created time.Time
+	err := s.inside(key, func(dir *os.Root) error {
+		info, err := s.info(dir, key)
+		created = info.Created
+		return err
+	})
+	return created, err
 }
 
 // Want is what a key's template lacks.
@@ -178,23 +178,32 @@ type opened struct {
 	memory  *os.File
 }
 
-// open opens the template of a key, whole as far as can be told without reading its
-// memory. One whose successor takes its place meanwhile is not damaged: the successor
-// is opened.
-func (s *Templates) open(key string) (*opened, error) {
+// inside looks into the folder of a key's template. If it fails because a successor took
+// the template's place meanwhile, it looks into the successor's.
+func (s *Templates) inside(key string, look func(*os.Root) error) error {
 	for {
 		dir, err := os.OpenRoot(s.path(key, ""))
 		if err != nil {
-			return nil, err
+			return err
 		}
-		o, err := s.openIn(dir, key)
+		err = look(dir)
 		before, err1 := dir.Stat(".")
 		after, err2 := os.Stat(s.path(key, ""))
 		dir.Close()
 		if err == nil || err1 != nil || err2 != nil || os.SameFile(before, after) {
-			return o, err
+			return err
 		}
 	}
+}
+
+// open opens the template of a key, whole as far as can be told without reading its
+// memory.
+func (s *Templates) open(key string) (o *opened, err error) {
+	err = s.inside(key, func(dir *os.Root) error {
+		o, err = s.openIn(dir, key)
+		return err
+	})
+	return o, err
 }
 
 func (s *Templates) openIn(dir *os.Root, key string) (*opened, error) {

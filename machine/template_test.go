@@ -248,7 +248,8 @@ func TestTemplateSuccessor(t *testing.T) {
 					return
 				default:
 				}
-				if err := s.Check("key"); err != nil {
+				_, err := s.Created("key")
+				if err = errors.Join(err, s.Check("key")); err != nil {
 					t.Errorf("look %d: %v", n, err)
 					return
 				}
