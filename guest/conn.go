@@ -6,14 +6,11 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,44 +38,12 @@ type Hello struct {
 	Kernel  string `json:"kernel"` // contract.KernelLinux or KernelNanos
 }
 
-// Start is what the code is started with.
-type Start struct {
-	// Argv is the absolute path of the main file and the arguments: everything
-	// of process.argv but Node itself.
-	Argv []string `json:"argv"`
-	// Env is the whole environment.
-	Env map[string]string `json:"env"`
-	// Dir is the working directory; it must exist.
-	Dir string `json:"cwd"`
-	// Flags are the language's own arguments: as the program is told of them, and, of
-	// those that it can take while it runs, the ones to be taken.
-	Flags []string `json:"flags,omitempty"`
-	// CA is PEM that TLS clients trust beside Node's own certificates, or "".
-	CA string `json:"ca,omitempty"`
-	// ReadOnly are paths that the code may not write to; a kernel that has users
-	// needs no telling.
-	ReadOnly []string `json:"readOnly,omitempty"`
-}
-
 // End is how the code ended, as the guest tells it.
 type End struct {
 	Code   int  `json:"code"`   // 0 to 255; valid when Signal is 0
 	Signal int  `json:"signal"` // the fatal signal's number, or 0
 	OOM    bool `json:"oom"`    // the guest ran out of memory
 	Out    bool `json:"out"`    // there is something in /out
-}
-
-// File is something to be put into the guest before the start.
-type File struct {
-	Path   string // absolute
-	Mode   os.FileMode
-	Target string // for a symbolic link
-	Size   int64  // for a regular file: exactly what Put's reader holds
-	// ModTime is a regular file's; zero is now.
-	ModTime time.Time
-	// User says that the file belongs to the user that the code runs as; else
-	// it is root's and the code may only read it.
-	User bool
 }
 
 // Conn is the conversation with one guest. One goroutine at a time may use it,
@@ -173,24 +138,6 @@ func (c *Conn) watch(gone <-chan struct{}) {
 	}
 }
 
-// stallTime is how long the guest may take nothing of what it is sent, or not start
-// the code when it has it all. It stores some hundred kilobytes, or a hundred files, in
-// a second under TCG; a machine that is busy takes several times that.
-const stallTime = 20 * time.Second
-
-// Files that the guest has not stored yet lie in the buffers of the connection, which hold
-// thousands of small ones: the start waits for those too, fileTime for each, and so many
-// times stallTime at most.
-const (
-	fileTime  = 5 * time.Millisecond
-	maxStalls = 5
-)
-
-// startTime is how long the guest may take to start the code.
-func (c *Conn) startTime() time.Duration {
-	return min(stallTime+time.Duration(c.files)*fileTime, maxStalls*stallTime)
-}
-
 // within gives the calls that follow a time limit, 0 for none. That of a guest that is gone
 // stays.
 func (c *Conn) within(limit time.Duration) {
@@ -204,16 +151,6 @@ func (c *Conn) within(limit time.Duration) {
 	if c.gone.Load() { // meanwhile
 		_ = c.conn.SetDeadline(time.Now().Add(drainTime))
 	}
-}
-
-// stalled names a time limit that has passed; what is the guest's part. The errors of
-// gVisor's connections are not os.ErrDeadlineExceeded.
-func stalled(err error, what string, limit time.Duration) error {
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
-		return fmt.Errorf("the guest %s for %s", what, limit)
-	}
-	return err
 }
 
 // seed sends seeds until one is acknowledged. The time in each is that of its
@@ -283,67 +220,6 @@ func (c *Conn) send(kind byte, payload []byte) error {
 	return c.w.Flush()
 }
 
-// Put creates a file, folder or link in the guest; parents are made as needed.
-// content is read for regular files only. What is put is there when the code starts:
-// Start sends what is buffered.
-func (c *Conn) Put(f File, content io.Reader) error {
-	if len(f.Path) == 0 || f.Path[0] != '/' || len(f.Path) >= contract.MaxPath {
-		return fmt.Errorf("put %q: not an absolute path of less than %d bytes", f.Path, contract.MaxPath)
-	}
-	kind, size := byte(contract.KindFile), f.Size
-	switch f.Mode.Type() {
-	case os.ModeDir:
-		kind, size = contract.KindDir, 0
-	case os.ModeSymlink:
-		kind, size = contract.KindLink, 0
-	case 0:
-	default:
-		return fmt.Errorf("put %s: neither a file, a folder nor a link", f.Path)
-	}
-	owner := byte(0)
-	if f.User {
-		owner = 1
-	}
-	p := []byte{kind, owner}
-	p = binary.BigEndian.AppendUint32(p, uint32(f.Mode.Perm()))
-	p = binary.BigEndian.AppendUint64(p, uint64(size))
-	mtime := int64(0)
-	if !f.ModTime.IsZero() {
-		mtime = max(f.ModTime.UnixNano(), 0)
-	}
-	p = binary.BigEndian.AppendUint64(p, uint64(mtime))
-	p = binary.BigEndian.AppendUint16(p, uint16(len(f.Path)))
-	p = append(append(p, f.Path...), f.Target...)
-	c.within(stallTime)
-	defer c.within(0)
-	c.files++
-	if err := c.write(contract.FrameFile, p); err != nil {
-		return fmt.Errorf("put %s: %w", f.Path, stalled(err, "took no more files", stallTime))
-	}
-	for size > 0 {
-		n, err := io.ReadFull(content, c.buf[:min(size, int64(len(c.buf)))])
-		if err != nil {
-			return &ContentError{f.Path, err}
-		}
-		c.within(stallTime)
-		if err := c.write(contract.FrameData, c.buf[:n]); err != nil {
-			return fmt.Errorf("put %s: %w", f.Path, stalled(err, "took no more files", stallTime))
-		}
-		size -= int64(n)
-	}
-	return nil
-}
-
-// ContentError says that a file's content could not be read: the guest has nothing
-// to do with it.
-type ContentError struct {
-	Path string // in the guest
-	Err  error
-}
-
-func (e *ContentError) Error() string { return "put " + e.Path + ": " + e.Err.Error() }
-func (e *ContentError) Unwrap() error { return e.Err }
-
 // write buffers a frame.
 func (c *Conn) write(kind byte, payload []byte) error {
 	var h [contract.HeaderSize]byte
@@ -370,150 +246,6 @@ func (c *Conn) Relay(ports []uint16) error {
 		return fmt.Errorf("relay: %w", err)
 	}
 	return nil
-}
-
-// Process is how a fresh process is started.
-type Process struct {
-	// Dir is the folder that it is started in, absolute.
-	Dir string
-	// Args stand before the program, behind those that it always has.
-	Args []string
-	// Env is added to the environment that it starts with: NAME=VALUE each.
-	Env []string
-}
-
-// Process says how the process that Start starts differs. It must come before Start,
-// and only machines without a process have one to start.
-func (c *Conn) Process(p Process) error {
-	var text []byte
-	list := func(l []string) error {
-		if len(l) > contract.MaxStrings {
-			return fmt.Errorf("start: %d strings for the process; %d is the most", len(l), contract.MaxStrings)
-		}
-		for _, s := range l {
-			if s == "" || strings.ContainsRune(s, 0) {
-				return fmt.Errorf("start: %q is empty or holds a NUL byte", s)
-			}
-			text = append(append(text, s...), 0)
-		}
-		text = append(text, 0)
-		return nil
-	}
-	text = append(append(text, p.Dir...), 0)
-	if err := errors.Join(list(p.Args), list(p.Env)); err != nil {
-		return err
-	}
-	if len(text) > contract.MaxProcess {
-		return fmt.Errorf("start: the process's arguments and variables take %d bytes; %d is the most", len(text), contract.MaxProcess)
-	}
-	c.process = true
-	if err := c.send(contract.FrameProcess, text); err != nil {
-		return fmt.Errorf("start: %w", err)
-	}
-	return nil
-}
-
-// Size is a terminal's.
-type Size struct{ Columns, Rows uint16 }
-
-// Terminal gives the process that Start starts a terminal in the place of its streams:
-// what it prints on either comes as standard output. It must come before Start, and only
-// machines without a process have one to start. Sizes that come from resized while Stream
-// carries the streams are the terminal's from then on.
-func (c *Conn) Terminal(size Size, resized <-chan Size) error {
-	c.resized = resized
-	if err := c.resize(size); err != nil {
-		return fmt.Errorf("start: %w", err)
-	}
-	return nil
-}
-
-func (c *Conn) resize(size Size) error {
-	p := binary.BigEndian.AppendUint16(nil, size.Columns)
-	return c.send(contract.FrameTerminal, binary.BigEndian.AppendUint16(p, size.Rows))
-}
-
-// RefusedError says that a fresh process ended before it took its start: it did not
-// like its arguments.
-type RefusedError struct {
-	Words string // what it printed, at most maxEarly bytes
-	End   End
-}
-
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("the process ended with exit code %d before its start: %.2000s", e.End.Code, e.Words)
-}
-
-// maxEarly bounds what a process may print before its start: that its debugger listens,
-// or that it does not take its arguments.
-const maxEarly = 64 << 10
-
-// Start starts the code, with fresh entropy for it, and waits until Node has
-// taken both. The error is a *RefusedError where a process with arguments of its own
-// did not come that far.
-func (c *Conn) Start(ctx context.Context, s Start) error {
-	text, err := startFrame(s, "")
-	if err != nil {
-		return err
-	}
-	stop := context.AfterFunc(ctx, c.abort)
-	defer stop()
-	limit := c.startTime()
-	c.within(limit)
-	defer c.within(0)
-	if err := c.send(contract.FrameStart, text); err != nil {
-		return fmt.Errorf("start: %w", stalled(err, "took no more files", limit))
-	}
-	kind, payload, err := c.read()
-	for c.process && err == nil && (kind == contract.FrameStdout || kind == contract.FrameStderr) {
-		if c.early = append(c.early, payload...); len(c.early) > maxEarly {
-			return violation("it printed more than %d bytes before the code was started", maxEarly)
-		}
-		kind, payload, err = c.read()
-	}
-	err = stalled(err, "did not start the code", limit)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("start: %w", context.Cause(ctx))
-	case err != nil:
-		return fmt.Errorf("start: %w", err)
-	case kind == contract.FrameExit && c.process:
-		end, err := decodeEnd(payload)
-		if err != nil {
-			return err
-		}
-		return &RefusedError{strings.TrimSpace(string(c.early)), end}
-	case kind == contract.FrameExit:
-		return ErrGone
-	case kind == contract.FrameStderr:
-		return violation("Node printed before the code was started: %.500q", payload)
-	case kind != contract.FrameStarted:
-		return violation("frame %q before the code was started", kind)
-	}
-	return nil
-}
-
-// startFrame is a start with fresh entropy.
-func startFrame(s Start, rehearsal string) ([]byte, error) {
-	var entropy [contract.EntropySize]byte
-	if _, err := rand.Read(entropy[:]); err != nil {
-		return nil, err
-	}
-	if s.Env == nil {
-		s.Env = map[string]string{}
-	}
-	text, err := json.Marshal(struct {
-		Start
-		Entropy   string `json:"entropy"`
-		Rehearsal string `json:"rehearsal,omitempty"`
-	}{s, hex.EncodeToString(entropy[:]), rehearsal})
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > contract.MaxFrame {
-		return nil, fmt.Errorf("start: arguments and environment take %d bytes; %d is the most", len(text), contract.MaxFrame)
-	}
-	return text, nil
 }
 
 // ErrGone says that the guest went away without an exit frame.

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"compress/gzip"
-	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -17,98 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 )
-
-// swapperKey says which secrets are put in (a bit each), and how they are written.
-type swapperKey struct {
-	put     uint64
-	written encoding
-}
-
-// swapper returns the one for a place: those secrets are put in, and the placeholder of
-// every other one, in whatever form, is misdirected.
-func (b *Broker) swapper(key swapperKey) *swapper {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s, ok := b.swappers[key]; ok {
-		return s
-	}
-	var list []pair
-	for i := range b.cfg.Secrets {
-		s := &b.cfg.Secrets[i]
-		find := []byte(s.placeholder)
-		if key.put&(1<<i) != 0 {
-			list = append(list, pair{find: find, put: key.written.of(s.Value), secret: s})
-			continue
-		}
-		if b.cfg.Misdirected == Pass {
-			continue
-		}
-		list = append(list, pair{find: find, secret: s, refuse: true})
-		for _, p := range hidden(s.placeholder, s.placeholder) {
-			list = append(list, pair{find: p.find, secret: s, refuse: true})
-		}
-	}
-	s := newSwapper(distinct(list))
-	b.swappers[key] = s
-	return s
-}
-
-// newRedactor returns what puts placeholders in place of values in answers.
-func newRedactor(secrets []Secret) (s *swapper, resizes bool) {
-	var list []pair
-	for i := range secrets {
-		c := &secrets[i]
-		forms := append([]pair{{find: []byte(c.Value), put: []byte(c.placeholder)}}, hidden(c.Value, c.placeholder)...)
-		others := escaped(c.Value, c.placeholder)
-		resizes = resizes || len(others) > 0
-		for _, p := range append(forms, others...) {
-			p.secret = c
-			list = append(list, p)
-		}
-	}
-	return newSwapper(distinct(list)), resizes
-}
-
-// misdirected is the error for a placeholder where its secret is not put.
-type misdirected struct {
-	secret *Secret
-	host   string
-	where  string
-}
-
-func (m *misdirected) Error() string {
-	var hosts []string
-	for _, h := range m.secret.Hosts {
-		hosts = append(hosts, string(h))
-	}
-	places := m.secret.In
-	if len(places) == 0 {
-		places = []Place{InHeader}
-	}
-	return fmt.Sprintf("the placeholder of %s is in the %s of a request to %s; the secret is for %s, in %v", m.secret.Name, m.where, m.host, strings.Join(hosts, ", "), places)
-}
-
-// exchange is one request under way.
-type exchange struct {
-	Exchange
-	up, down atomic.Int64
-
-	mu       sync.Mutex
-	refused  error // why it was not sent, or not to its end
-	used     map[string]bool
-	redacted int
-}
-
-func (x *exchange) refuse(err error) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.refused == nil {
-		x.refused = err
-	}
-	return err
-}
 
 // proxy serves the requests of one connection.
 type proxy struct {
@@ -129,10 +37,6 @@ func (p *proxy) close() {
 	p.mu.Unlock()
 	p.running.Wait()
 }
-
-type exchangeKey struct{}
-
-func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
 // overrides are fields by which some servers take another method or path than the
 // request's.
@@ -425,81 +329,4 @@ func (p *proxy) restore(res *http.Response) error {
 	}
 	res.Body = newSwapReader(res.Body, p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })
 	return nil
-}
-
-func (x *exchange) count(*pair) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.redacted++
-	return nil
-}
-
-func (x *exchange) redactHeader(h http.Header, s *swapper) {
-	if s == nil {
-		return
-	}
-	for _, values := range h {
-		for i, v := range values {
-			clean, _ := s.all([]byte(v), x.count)
-			values[i] = string(clean)
-		}
-	}
-}
-
-// countingWriter counts, and redacts the heads that come before the answer itself.
-type countingWriter struct {
-	http.ResponseWriter
-	x      *exchange
-	redact *swapper
-}
-
-func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (w *countingWriter) WriteHeader(status int) {
-	if status >= 200 || status == http.StatusSwitchingProtocols {
-		w.x.Status = status
-	} else {
-		w.x.redactHeader(w.Header(), w.redact)
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *countingWriter) Write(p []byte) (int, error) {
-	n, err := w.ResponseWriter.Write(p)
-	w.x.down.Add(int64(n))
-	return n, err
-}
-
-type countingReader struct {
-	io.ReadCloser
-	n *atomic.Int64
-}
-
-func (r *countingReader) Read(p []byte) (int, error) {
-	n, err := r.ReadCloser.Read(p)
-	r.n.Add(int64(n))
-	return n, err
-}
-
-// eofReader calls end before it tells of its end.
-type eofReader struct {
-	io.ReadCloser
-	end func()
-}
-
-func (r *eofReader) Read(p []byte) (int, error) {
-	n, err := r.ReadCloser.Read(p)
-	if err == io.EOF {
-		r.end()
-	}
-	return n, err
-}
-
-type readCloser struct {
-	io.Reader
-	io.Closer
-}
-
-func contextWith(r *http.Request, x *exchange) context.Context {
-	return context.WithValue(r.Context(), exchangeKey{}, x)
 }

@@ -1,0 +1,246 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/record"
+)
+
+// recorded is the request of a record, with its secrets' values from the environment
+// of now.
+func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags) (unitask.Request, error) {
+	var other error
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		switch flag.Name {
+		case "replay", "owner", "json", "policy", "accel", "pcap", "verbose", "home", "cold", "out", "out-replace", "raw", "keep-on-crash", "with-secrets", "tty", "interactive":
+		default:
+			other = fmt.Errorf("--%s does not go with --replay: the record has it", flag.Name)
+		}
+	})
+	if len(args) > 0 {
+		other = fmt.Errorf("unexpected argument %q: the record has the code and its arguments", args[0])
+	}
+	if other != nil {
+		return unitask.Request{}, usage(other)
+	}
+	id, err := rt.Runs().Find(f.replay)
+	if err != nil {
+		return unitask.Request{}, usage(err)
+	}
+	req, err := rt.Recorded(id, f.owner)
+	if errors.Is(err, unitask.ErrOwner) {
+		return req, hint(usage(err), "--owner NAME says that you mean it")
+	}
+	if err != nil {
+		return req, usage(err)
+	}
+	req.Cold = req.Cold || f.cold
+	a.deniedThen(rt, id)
+	if req.Secrets, err = readSecrets(slices.Sorted(maps.Keys(req.Secrets))); err != nil {
+		return req, usage(err)
+	}
+	return req, nil
+}
+
+// request builds the request from flags; codeOnStdin says that standard input
+// held the code.
+func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitask.Request, codeOnStdin bool, err error) {
+	dash := cmd.ArgsLenAtDash()
+	if dash < 0 {
+		dash = len(args)
+	} else { // debug script has an argument of its own before
+		dash -= cmd.Flags().NArg() - len(args)
+	}
+	own, rest := args[:dash], args[dash:]
+	codeOnStdin = len(own) == 1 && own[0] == "-"
+	changed := cmd.Flags().Changed
+	if len(own) > 0 && !codeOnStdin && !changed("code") && !changed("code-file") {
+		f.file, own = own[0], own[1:]
+	}
+	if len(own) > 0 && !codeOnStdin {
+		return req, false, hint(usage(fmt.Errorf("unexpected argument %q", own[0])), "arguments for the code follow --")
+	}
+	sources := 0
+	for _, given := range []bool{changed("code"), f.file != "" || changed("code-file"), codeOnStdin} {
+		if given {
+			sources++
+		}
+	}
+	if sources != 1 {
+		return req, false, hint(usage(errors.New("give the code once: a FILE, --code STRING or -")), "unitask run --help")
+	}
+	if req, err = f.granted(cmd); err != nil {
+		return req, false, err
+	}
+	req.Args, req.NodeArgs, req.Arch, req.Cold, req.FreshProcess, req.KernelRetry, req.Path = rest, f.nodeArgs, unitask.Arch(f.arch), f.cold, f.fresh, f.retry, "code."+f.lang
+	if f.ca != "" {
+		text, err := os.ReadFile(f.ca)
+		if err != nil {
+			return req, false, usage(fmt.Errorf("--ca: %w", err))
+		}
+		req.CA = string(text)
+	}
+	if req.Env, err = parseEnv(f.env); err != nil {
+		return req, false, usage(err)
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return req, false, err
+	}
+	req.Dir = unitask.GuestDir(dir)
+	switch {
+	case codeOnStdin:
+		req.Code, err = readCode("standard input", a.std.Stdin)
+	case f.file != "":
+		err = fileCode(&req, f.file)
+	default:
+		req.Code = f.code
+	}
+	if err == nil && changed("project") {
+		var root string
+		if root, err = projectRoot(f.project, f.file); err == nil {
+			req.Dirs = append(req.Dirs, unitask.Mount{Host: root, Project: true})
+		}
+	}
+	return req, codeOnStdin, err
+}
+
+func readCode(name string, r io.Reader) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(r, unitask.MaxCode+1))
+	if err != nil {
+		return "", usage(fmt.Errorf("read %s: %w", name, err))
+	}
+	if len(text) > unitask.MaxCode {
+		return "", usage(fmt.Errorf("%s holds more than %d MiB of code", name, unitask.MaxCode>>20))
+	}
+	if !utf8.Valid(text) {
+		return "", usage(fmt.Errorf("%s is not UTF-8 text", name))
+	}
+	return string(text), nil
+}
+
+// fileCode fills in the code, its path and what Node would learn from the
+// nearest package.json.
+func fileCode(req *unitask.Request, name string) error {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return usage(err)
+	}
+	f, err := os.Open(abs)
+	if err != nil {
+		err = usage(fmt.Errorf("the code's file: %w", err))
+		if strings.ContainsAny(name, " ()'\"") {
+			return hint(err, "--code '...' takes the code itself")
+		}
+		return err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return usage(fmt.Errorf("%s is not a regular file", name))
+	}
+	if req.Code, err = readCode(name, f); err != nil {
+		return err
+	}
+	req.Path, req.PackageType = abs, packageType(filepath.Dir(abs))
+	return nil
+}
+
+// packageType is the type field of the nearest package.json, as Node looks it
+// up: from the folder upwards, stopping at the first one found or at a
+// node_modules folder.
+func packageType(dir string) string {
+	for {
+		text, err := os.ReadFile(filepath.Join(dir, "package.json"))
+		if err == nil {
+			var pkg map[string]any // a struct would take Type and TYPE too, which Node does not
+			_ = json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg)
+			if kind := pkg["type"]; kind == "module" || kind == "commonjs" {
+				return kind.(string)
+			}
+			return ""
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir || filepath.Base(dir) == "node_modules" {
+			return ""
+		}
+		dir = parent
+	}
+}
+
+// parseTimeout takes a duration, or a plain number of seconds.
+func parseTimeout(s string) (time.Duration, error) {
+	if secs, err := strconv.ParseFloat(s, 64); err == nil {
+		s = strconv.FormatFloat(secs, 'f', -1, 64) + "s"
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("--timeout %q: use a duration like 30s or 2m, or a number of seconds", s)
+	}
+	return d, nil
+}
+
+func parseEnv(list []string) (map[string]string, error) {
+	env := map[string]string{}
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--env %q: use NAME=VALUE", e)
+		}
+		env[name] = value
+	}
+	return env, nil
+}
+
+func parseMounts(list []string) (mounts []unitask.Mount) {
+	for _, s := range list {
+		mounts = append(mounts, unitask.ParseMount(s))
+	}
+	return mounts
+}
+
+// readSecrets takes each secret from the environment or from the file that it names;
+// of a file's text one newline at the end is left out.
+func readSecrets(list []string) (map[string]string, error) {
+	secrets := map[string]string{}
+	for _, s := range list {
+		name, from, given := strings.Cut(s, "=")
+		switch {
+		case !given:
+			value, ok := os.LookupEnv(name)
+			if !ok || value == "" {
+				return nil, fmt.Errorf("--secret %s: the environment has no %s, or an empty one", name, name)
+			}
+			secrets[name] = value
+		case strings.HasPrefix(from, "@"):
+			f, err := os.Open(from[1:])
+			if err != nil {
+				return nil, fmt.Errorf("--secret %s: %w", name, err)
+			}
+			text, err := io.ReadAll(io.LimitReader(f, record.MaxSecrets+1))
+			f.Close()
+			if err != nil || len(text) > record.MaxSecrets {
+				return nil, fmt.Errorf("--secret %s: %s can't be read, or has more than %d bytes", name, from[1:], record.MaxSecrets)
+			}
+			secrets[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+		default: // a value on the command line is in the process list
+			return nil, fmt.Errorf("--secret %s=…: use --secret %s with the value in the environment, or --secret %s=@FILE", name, name, name)
+		}
+	}
+	return secrets, nil
+}

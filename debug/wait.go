@@ -1,0 +1,130 @@
+package debug
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// waitDefault is how long wait waits where nothing is said.
+const waitDefault = 10 * time.Second
+
+func (c *Console) wait(ctx context.Context, args []string) (any, error) {
+	usage := errors.New("wait serial|stdout|stderr TEXT [TIME], wait event NAME [TIME], wait stopped [TIME], or wait end [TIME]")
+	if len(args) == 0 {
+		return nil, usage
+	}
+	need := 1
+	if !slices.Contains([]string{"stopped", "end"}, args[0]) {
+		need = 2
+	}
+	limit := waitDefault
+	if len(args) == need+1 {
+		var err error
+		if limit, err = time.ParseDuration(args[need]); err != nil {
+			return nil, fmt.Errorf("wait: %q is not a time: 10s, 2m", args[need])
+		}
+	} else if len(args) != need {
+		return nil, usage
+	}
+	var come func() bool // mu is held
+	switch args[0] {
+	case "serial", "stdout", "stderr":
+		come = func() bool {
+			w := c.streams[args[0]]
+			if w == nil {
+				return false
+			}
+			i := strings.Index(w.text, args[1])
+			if i < 0 {
+				return false
+			}
+			w.text = w.text[i+len(args[1]):]
+			return true
+		}
+	case "event":
+		come = func() bool {
+			i := slices.Index(c.events, args[1])
+			if i < 0 {
+				return false
+			}
+			c.events = c.events[i+1:]
+			return true
+		}
+	case "end":
+		come = func() bool { return c.ended != "" }
+	case "stopped":
+		timed, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		for {
+			running, err := c.running(timed)
+			if err == nil && !running {
+				return c.where(timed)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if !c.changes(timed, "STOP") {
+				return nil, fmt.Errorf("wait stopped: not within %s", limit)
+			}
+		}
+	default:
+		return nil, usage
+	}
+	timed, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		c.mu.Lock()
+		done, changed, never := come(), c.changed, c.never(args[0])
+		c.mu.Unlock()
+		if done {
+			return "", nil
+		}
+		if never != "" {
+			return nil, fmt.Errorf("wait %s: it will not come: %s", strings.Join(args[:need], " "), never)
+		}
+		select {
+		case <-changed:
+		case <-timed.Done():
+			return nil, fmt.Errorf("wait %s: not within %s", strings.Join(args[:need], " "), limit)
+		}
+	}
+}
+
+// never says why what is waited for can no longer come, "" where it may. mu is held.
+func (c *Console) never(what string) string {
+	switch {
+	case what == "end":
+		return ""
+	case c.ended != "":
+		return "the run is over: " + c.ended
+	case what == "event" && c.gone:
+		return "QEMU is gone"
+	}
+	return ""
+}
+
+// changes waits until an event of that name comes or QEMU goes; false says that ctx
+// ended first.
+func (c *Console) changes(ctx context.Context, event string) bool {
+	for {
+		c.mu.Lock()
+		i := slices.Index(c.events, event)
+		if i >= 0 {
+			c.events = c.events[i+1:]
+		}
+		changed, gone := c.changed, c.gone
+		c.mu.Unlock()
+		if i >= 0 || gone {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// misdirected is the error for a placeholder where its secret is not put.
+type misdirected struct {
+	secret *Secret
+	host   string
+	where  string
+}
+
+func (m *misdirected) Error() string {
+	var hosts []string
+	for _, h := range m.secret.Hosts {
+		hosts = append(hosts, string(h))
+	}
+	places := m.secret.In
+	if len(places) == 0 {
+		places = []Place{InHeader}
+	}
+	return fmt.Sprintf("the placeholder of %s is in the %s of a request to %s; the secret is for %s, in %v", m.secret.Name, m.where, m.host, strings.Join(hosts, ", "), places)
+}
+
+// exchange is one request under way.
+type exchange struct {
+	Exchange
+	up, down atomic.Int64
+
+	mu       sync.Mutex
+	refused  error // why it was not sent, or not to its end
+	used     map[string]bool
+	redacted int
+}
+
+func (x *exchange) refuse(err error) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.refused == nil {
+		x.refused = err
+	}
+	return err
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
+
+func (x *exchange) count(*pair) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.redacted++
+	return nil
+}
+
+func (x *exchange) redactHeader(h http.Header, s *swapper) {
+	if s == nil {
+		return
+	}
+	for _, values := range h {
+		for i, v := range values {
+			clean, _ := s.all([]byte(v), x.count)
+			values[i] = string(clean)
+		}
+	}
+}
+
+// countingWriter counts, and redacts the heads that come before the answer itself.
+type countingWriter struct {
+	http.ResponseWriter
+	x      *exchange
+	redact *swapper
+}
+
+func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *countingWriter) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.x.Status = status
+	} else {
+		w.x.redactHeader(w.Header(), w.redact)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *countingWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	w.x.down.Add(int64(n))
+	return n, err
+}
+
+type countingReader struct {
+	io.ReadCloser
+	n *atomic.Int64
+}
+
+func (r *countingReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	r.n.Add(int64(n))
+	return n, err
+}
+
+// eofReader calls end before it tells of its end.
+type eofReader struct {
+	io.ReadCloser
+	end func()
+}
+
+func (r *eofReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if err == io.EOF {
+		r.end()
+	}
+	return n, err
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+func contextWith(r *http.Request, x *exchange) context.Context {
+	return context.WithValue(r.Context(), exchangeKey{}, x)
+}
