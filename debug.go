@@ -37,14 +37,16 @@ type DebugOptions struct {
 // instruction, and has no deadlines, not even the time limit, because it may stand still for
 // long. The record says that it was debugged.
 func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
-	if len(req.Secrets) > 0 && !opts.WithSecrets {
-		return nil, secretsUnderDebug(len(req.Secrets))
-	}
-	if err := mayDebug(caller.Ceiling); err != nil {
-		return nil, err
-	}
 	req.Debug = true
-	return rt.runFor(ctx, caller, req, streams, &opts)
+	return rt.runFor(ctx, caller, req, streams, inspection{debug: &opts})
+}
+
+// check says why a run can't be debugged.
+func (o *DebugOptions) check(c *policy.Ceiling, secrets int) error {
+	if secrets > 0 && !o.WithSecrets {
+		return secretsUnderDebug(secrets)
+	}
+	return mayDebug(c)
 }
 
 func secretsUnderDebug(n int) error {

@@ -59,10 +59,8 @@ func (h *holding) wants(ctx context.Context, m *machine.Machine) bool {
 	return h.keep != nil && ctx.Err() == nil && m.Halt() == nil
 }
 
-// hold keeps a halted machine whose guest has crashed, and why, until its time is up. It
-// returns the context of what follows: that the hold was cancelled is not how the run
-// ended.
-func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run, why string) context.Context {
+// hold keeps a halted machine whose guest has crashed, and why, until its time is up.
+func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run, why string) {
 	limit := h.keep.Time
 	if limit == 0 {
 		limit = keepTime
@@ -75,7 +73,7 @@ func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run,
 	until := time.Now().Add(limit)
 	rec.Machine.KeptUntil = &until
 	if rec.Update() != nil {
-		return ctx // the record's disk is full: the run ends, and says so
+		return // the record's disk is full: the run ends, and says so
 	}
 	h.tell(Event{Kind: EventKept, Message: fmt.Sprintf("%s; its machine is kept for %s: unitask debug attach %s", why, limit, rec.ID)})
 	select {
@@ -83,7 +81,13 @@ func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run,
 	case <-m.Exited():
 	case <-timed.Done():
 	}
-	return context.WithoutCancel(ctx)
+}
+
+// ended says that a machine was held: that the hold was cancelled is not how the run ended.
+func (h *holding) ended() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.released != nil
 }
 
 // release ends the hold.

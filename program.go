@@ -23,8 +23,7 @@ import (
 
 // program is a request's code, checked.
 type program struct {
-	debug       *DebugOptions // nil but for a run that is debugged
-	attachable  bool          // others of the user may join its machine
+	attachable  bool // others of the user may join its machine
 	text        string
 	path        string // absolute, in the guest
 	dir         string

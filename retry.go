@@ -9,7 +9,6 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
-	"github.com/unitask/unitask/policy"
 )
 
 // A run whose kernel was left open may be made again on linux when the code asks for
@@ -26,10 +25,10 @@ type attempt struct {
 	over bool // nothing more is passed on: the run will be made again
 }
 
-// mayRetry returns an attempt where a run may be made again.
-func mayRetry(code program, eff policy.Effective, im *image.Image, streams IO) *attempt {
-	if !code.retry || eff.Kernel != "" || im.Kernel != image.Nanos || code.debug != nil ||
-		streams.Stdin != nil || len(eff.AllowNet)+len(eff.AllowTCP) > 0 || eff.AllowNetAny {
+// mayRetry returns an attempt where the run may be made again.
+func (x *execution) mayRetry() *attempt {
+	if !x.code.retry || x.granted.Kernel != "" || x.image.Kernel != image.Nanos || x.look.debug != nil ||
+		x.streams.Stdin != nil || len(x.granted.AllowNet)+len(x.granted.AllowTCP) > 0 || x.granted.AllowNetAny {
 		return nil
 	}
 	return &attempt{}

@@ -2,10 +2,8 @@ package unitask
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -118,13 +116,9 @@ func (s *traceSink) Write(p []byte) (int, error) {
 
 // Trace is RunFor, with a trace in the record, the file of which is returned.
 func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
-	if streams.Keep != nil {
-		return nil, "", errors.New("a run that is traced is not kept")
-	}
-	streams.trace = &what
-	res, err = rt.RunFor(ctx, caller, req, streams)
+	res, err = rt.runFor(ctx, caller, req, streams, inspection{trace: &what})
 	if res != nil {
-		file = rt.runs.Dir() + string(os.PathSeparator) + res.RunID + string(os.PathSeparator) + record.TraceFile
+		file = rt.runs.Path(res.RunID, record.TraceFile)
 	}
 	return res, file, err
 }

@@ -64,8 +64,7 @@ type IO struct {
 	OutReplace bool
 	// Keep, if not nil, has the machine stopped and kept for a debugger when its guest
 	// crashes; Run returns when it is gone.
-	Keep  *Keep
-	trace *Trace // Runtime.Trace
+	Keep *Keep
 	// Events, if not nil, receives this run's events instead of Options.Events. It is called
 	// from the goroutine that called Run, before Run returns; if it blocks, so does the run.
 	Events func(Event)

@@ -125,15 +125,7 @@ release with klibs/strace, and an image of its own, which is built at the first 
 			if len(what.QEMU) == 0 {
 				what.Syscalls = true
 			}
-			req, codeOnStdin, err := a.request(cmd, args, f)
-			if err != nil {
-				return err
-			}
-			ceiling, err := findCeiling("", f.policy)
-			if err != nil {
-				return err
-			}
-			rt, err := a.openWith(unitask.Options{Ceiling: ceiling})
+			rt, req, ceiling, codeOnStdin, err := a.inspected(cmd, args, f)
 			if err != nil {
 				return err
 			}

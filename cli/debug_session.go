@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/debug"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -57,24 +58,28 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 	return err
 }
 
+// inspected is the request of a run that is looked into, with its ceiling and a runtime
+// that boots its machine.
+func (a *app) inspected(cmd *cobra.Command, args []string, f runFlags) (rt *unitask.Runtime, req unitask.Request, ceiling *policy.Ceiling, codeOnStdin bool, err error) {
+	if req, codeOnStdin, err = a.request(cmd, args, f); err == nil {
+		ceiling, err = findCeiling("", f.policy)
+	}
+	if err == nil {
+		rt, err = a.openWith(unitask.Options{Ceiling: ceiling})
+	}
+	return rt, req, ceiling, codeOnStdin, err
+}
+
 // debugged has drive use a console on a machine that is booted for it.
 func (a *app) debugged(cmd *cobra.Command, args []string, f debugFlags, drive func(context.Context, *debug.Console) error) (err error) {
-	req, codeOnStdin, err := a.request(cmd, args, f.runFlags)
-	if err != nil {
-		return err
-	}
-	if codeOnStdin {
-		return usage(errors.New("the console reads standard input: give the code by --code or as a file"))
-	}
-	ceiling, err := findCeiling("", f.policy)
-	if err != nil {
-		return err
-	}
-	rt, err := a.openWith(unitask.Options{Ceiling: ceiling})
+	rt, req, ceiling, codeOnStdin, err := a.inspected(cmd, args, f.runFlags)
 	if err != nil {
 		return err
 	}
 	defer rt.Close()
+	if codeOnStdin {
+		return usage(errors.New("the console reads standard input: give the code by --code or as a file"))
+	}
 	opts := unitask.DebugOptions{NoJail: f.noJail, WithSecrets: f.withSecrets}
 	gdb, err := newGDBSocket()
 	if err != nil {

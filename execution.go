@@ -1,0 +1,413 @@
+package unitask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/node"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/vmm"
+)
+
+// execution is what of a run needs a machine. A run has one, or two where it is made again
+// on another kernel (Request.KernelRetry).
+type execution struct {
+	rt       *Runtime
+	code     *program
+	look     inspection
+	granted  policy.Effective
+	streams  IO
+	rec      *record.Run
+	redactor *record.Redactor
+	res      *Result // run fills it in
+
+	// How it gets its machine (plan).
+	start   time.Time
+	image   *image.Image
+	spec    machine.Spec
+	config  machine.Config
+	get     func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error)
+	limit   time.Duration // of the code
+	warm    bool          // the next ones like it are cloned
+	kept    holding
+	machine *machine.Machine
+	undo    []func()
+}
+
+// failure is an error of the host while it did something: op.
+type failure struct {
+	op string
+	error
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+// run fills in the result. A run that reached its time limit has no error.
+func (x *execution) run(ctx context.Context) error {
+	defer x.close()
+	x.start = time.Now()
+	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
+	err := x.plan(ctx)
+	var conn *guest.Conn
+	if err == nil {
+		conn, err = x.connect(ctx)
+	}
+	if err == nil {
+		err = x.converse(ctx, conn)
+	}
+	if err != nil {
+		err = x.classify(ctx, err)
+	}
+	if err == nil && x.warm {
+		x.rt.source.Warm(x.spec)
+	}
+	return err
+}
+
+// close undoes what was opened, the last first.
+func (x *execution) close() {
+	for _, undo := range slices.Backward(x.undo) {
+		undo()
+	}
+}
+
+func (x *execution) later(undo func()) { x.undo = append(x.undo, undo) }
+
+// plan gets the image and decides how the run comes by its machine.
+func (x *execution) plan(ctx context.Context) error {
+	images := x.rt.images
+	if x.look.trace != nil && x.look.trace.Syscalls {
+		images = images.Tracing()
+	}
+	var err error
+	if x.image, err = x.rt.ensureImage(ctx, images, image.Kernel(x.granted.Kernel), x.code.arch); err != nil {
+		return failure{"image", err}
+	}
+	x.res.Kernel = x.image.Kernel
+	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
+	if x.spec, err = x.rt.source.Spec(ctx, x.image, x.granted.MemoryMB, x.code.fresh); err != nil {
+		return failure{"boot", err}
+	}
+	if err := x.configure(); err != nil {
+		return err
+	}
+	x.kept.keep, x.kept.tell = x.streams.Keep, x.streams.Events
+	x.get, x.limit = x.rt.source.Get, x.granted.Timeout
+	switch debug := x.look.debug; {
+	case debug != nil:
+		if debug.NoJail && len(x.granted.RequireJail) > 0 {
+			return failure{"jail", &JailError{vmm.Jail{}.Lacks(x.granted.RequireJail)}}
+		}
+		x.config.Debug = &machine.Debug{GDB: debug.GDB, NoJail: debug.NoJail, Started: debug.Started}
+		if x.spec, err = x.rt.source.Probe(ctx, x.spec); err != nil {
+			return failure{"boot", err}
+		}
+		x.get, x.limit = x.rt.source.BootOnce, debugTime
+	case x.look.trace != nil:
+		x.get = x.rt.source.Boot
+	case x.streams.Keep != nil:
+		x.get = x.rt.source.Boot // a template's machine has a device to end QEMU with
+		x.config.Keep = func(m *machine.Machine, why error) {
+			if leave, err := x.introduce(m); err == nil {
+				x.hold(ctx, m, why.Error())
+				leave()
+			}
+		}
+	case x.code.cold || x.rt.opts.Machines.booted:
+		x.get = x.rt.source.Boot
+	default:
+		x.warm = true
+	}
+	return nil
+}
+
+// configure has the machine's network and its output lead into the record.
+func (x *execution) configure() error {
+	network, relayed := x.rt.networkConfig(x.granted)
+	network.Log = func(d netstack.Decision) {
+		line, _ := clean(x.redactor, d)
+		x.rec.Netlog(line)
+	}
+	network.Capture = netstack.NewCapture(x.streams.Capture)
+	x.code.relayed = relayed
+	serial := x.redactor.Writer(x.rec.Console())
+	x.later(func() { serial.Close() })
+	x.config = machine.Config{Network: network, Console: serial, Events: func(e machine.Event) {
+		x.streams.Events(Event{Kind: e.Kind, Message: e.Message})
+	}}
+	if debug := x.look.debug; debug != nil && debug.Serial != nil {
+		x.config.Console = io.MultiWriter(debug.Serial, serial)
+	}
+	if trace := x.look.trace; trace != nil {
+		tr, err := trace.begin(x.rec, x.redactor)
+		if err != nil {
+			return failure{"trace", err}
+		}
+		x.later(tr.end)
+		x.config.Trace = &tr.Trace
+	}
+	return nil
+}
+
+// introduce writes down what the machine is, and lets consoles join it until leave.
+func (x *execution) introduce(m *machine.Machine) (leave func(), err error) {
+	x.res.Accelerator, x.res.Cloned, x.res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
+	x.rec.Machine = describe(m)
+	x.rec.Effective, _ = clean(x.redactor, x.res.Policy.Effective)
+	x.rec.Denials, _ = clean(x.redactor, x.res.Policy.Denials)
+	x.rec.Machine.Debugged = x.look.debug != nil
+	if err := x.rec.Update(); err != nil {
+		return nil, err
+	}
+	if !x.code.attachable {
+		return func() {}, nil
+	}
+	return x.rt.attachable(x.rec, m, len(x.code.secrets) > 0, x.redactor, x.kept.release), nil
+}
+
+// hold keeps a halted machine whose guest has crashed.
+func (x *execution) hold(ctx context.Context, m *machine.Machine, why string) {
+	x.kept.hold(ctx, m, x.rec, x.redactor.String(why))
+}
+
+// connect gets a machine and has its guest start the code. A clone that does not answer is
+// replaced by a machine that is booted.
+func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
+	for {
+		m, err := x.get(ctx, x.spec, x.config)
+		if err != nil {
+			return nil, failure{"boot", err}
+		}
+		x.machine = m
+		x.later(func() { m.Close() })
+		if weak := m.Jail().Weakness(); weak != "" {
+			x.streams.Events(Event{Kind: EventJail, Message: "QEMU is not held as it should be: " + weak})
+		}
+		leave, err := x.introduce(m)
+		if err != nil {
+			return nil, failure{"record", err}
+		}
+		x.later(leave)
+		if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
+			return nil, failure{"jail", &JailError{lacks}}
+		}
+		booted := time.Now()
+		x.res.Duration.Boot = booted.Sub(x.start)
+		conn, err := m.Connect(ctx, x.code.inputs.Patience(), x.code.put)
+		if err == nil {
+			x.later(func() { conn.Close() })
+			x.streams.Events(Event{Kind: EventStarted, Message: ""})
+			x.res.Duration.Connect = time.Since(booted)
+			return conn, nil
+		}
+		refused := errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError))
+		if m.Origin == machine.Booted || ctx.Err() != nil || refused {
+			if !refused && x.kept.wants(ctx, m) {
+				x.hold(ctx, m, m.Explain(err).Error())
+			}
+			return nil, failure{"connect", m.Explain(err)}
+		}
+		m.Close()
+		m.Unfit(err) // the next ones boot, too
+		x.streams.Events(Event{Kind: EventRetry, Message: "the clone does not answer: " + err.Error() + "; booting instead"})
+		x.get = x.rt.source.Boot
+	}
+}
+
+// converse streams what the code reads and prints until it ends, and collects what it
+// leaves.
+func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
+	m, started := x.machine, time.Now()
+	stdout := newCapped(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
+	stderr := newCapped(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
+	end, err := x.stream(ctx, conn, stdout, stderr)
+	x.res.Duration.Run = time.Since(started)
+	if errors.Is(err, errRetry) {
+		m.Close()
+		x.res.Retried = fmt.Sprintf("on the %s kernel the code asked for %s, which it does not have", x.image.Kernel, m.Lacks())
+		return errRetry
+	}
+	crashed := lost(err)
+	if errors.Is(err, guest.ErrGone) {
+		end, err = m.Afterlife(ctx, err)
+	}
+	if crashed && x.kept.wants(ctx, m) {
+		if err == nil { // the kernel has said how
+			x.res.ended(end, stderr.tail.String())
+			x.hold(ctx, m, x.res.Error)
+		} else {
+			x.hold(ctx, m, m.Explain(err).Error())
+		}
+	}
+	if err == nil && end.Out && x.granted.MaxArtifacts > 0 {
+		err = collect(ctx, started.Add(x.limit+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
+	}
+	m.Close() // the machine is gone before anything is said of its end
+	x.res.Stdout, x.res.Stderr = stdout.bytes(), stderr.bytes()
+	x.res.Truncated = stdout.truncated || stderr.truncated
+	x.rec.Drops, _ = json.Marshal(m.Drops())
+	if err := x.config.Network.Capture.Err(); err != nil {
+		x.streams.Events(Event{Kind: EventCapture, Message: err.Error()})
+	}
+	if err != nil {
+		return failure{"run", m.Explain(err)}
+	}
+	x.res.ended(end, stderr.tail.String())
+	x.hint(stderr.tail.String())
+	return nil
+}
+
+// stream passes the streams on until the code ends or its time is up. The error is errRetry
+// where the run is to be made again.
+func (x *execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr io.Writer) (guest.End, error) {
+	first := x.mayRetry()
+	timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
+	defer cancel()
+	if first != nil {
+		watched, retry := context.WithCancelCause(timed)
+		timed = watched
+		var watching sync.WaitGroup
+		watching.Go(func() { first.watch(x.machine, retry, watched.Done()) })
+		defer watching.Wait()
+		defer retry(nil)
+	}
+	plainOut, plainErr := x.redactor.Writer(stdout), x.redactor.Writer(stderr)
+	end, err := conn.Stream(timed, x.streams.Stdin, first.writer(plainOut), first.writer(plainErr))
+	x.machine.Cut() // a guest that lies about its end gets no further
+	err = errors.Join(err, plainOut.Close(), plainErr.Close())
+	if err == nil && first.ended(x.machine, end.Code|end.Signal) {
+		err = errRetry
+	}
+	return end, err
+}
+
+// hint says what code that failed seems to have lacked.
+func (x *execution) hint(stderrTail string) {
+	if x.res.ExitCode == 0 {
+		return
+	}
+	if name := node.MissingModule(stderrTail); name != "" {
+		x.res.Hint = fmt.Sprintf("%s is not in the machine: what lies beside the code, and node_modules, come with --project, or by --dir", name)
+	}
+	x.hintKernel()
+}
+
+// hintKernel says what the kernel lacked.
+func (x *execution) hintKernel() {
+	if x.machine == nil || x.res.ExitCode == 0 {
+		return
+	}
+	if lacks := x.machine.Lacks(); lacks != "" {
+		x.res.Hint = fmt.Sprintf("the code asked for %s, which the %s kernel does not have: --kernel linux does", lacks, x.image.Kernel)
+	}
+}
+
+// describe is the record's description of a machine.
+func describe(m *machine.Machine) *record.Machine {
+	im := m.Spec.Image
+	jail, _ := json.Marshal(m.Jail())
+	return &record.Machine{
+		Kernel: string(im.Kernel), KernelVersion: im.Version, Node: im.Node, Arch: string(im.Arch), ImageDigest: im.Digest,
+		Accelerator: string(m.Spec.Accel), QEMU: m.Spec.QEMU.Version, Jail: jail, MemoryMB: m.Spec.MemoryMB,
+		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled,
+	}
+}
+
+// debugTime is the time limit of code in a machine that may stand still.
+const debugTime = 24 * time.Hour
+
+// collectGrace is how much longer than its time limit a run may last while its
+// artifacts are sent: code that ends just in time loses nothing. A guest that lies
+// about its end wins that much. The default's 64 MiB take some 4 s under TCG.
+const collectGrace = 15 * time.Second
+
+// collect takes what the code left in /out, until the deadline. If not all of it came, the run
+// has no error: the result says so.
+func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *record.Artifacts, res *Result) error {
+	timed, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	err := conn.Collect(timed, to)
+	if e := to.Close(err == nil); e != nil && err == nil {
+		err = e
+	}
+	slices.SortFunc(to.Kept, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
+	res.Artifacts, res.ArtifactsRefused = to.Kept, to.Refused
+	if ctx.Err() == nil && (errors.Is(err, guest.ErrGone) || timed.Err() != nil) {
+		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + err.Error()})
+		return nil
+	}
+	if errors.Is(err, record.ErrEnough) {
+		return nil
+	}
+	return err
+}
+
+// ended fills in how the code ended by itself.
+func (r *Result) ended(end guest.End, stderrTail string) {
+	switch {
+	case end.OOM || node.OutOfMemory(end.Signal, stderrTail):
+		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, outOfMemory(r.MemoryMB)
+	case end.Signal != 0:
+		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, exitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
+	default:
+		r.Outcome, r.ExitCode = OutcomeExited, end.Code
+	}
+}
+
+// classify turns an error into the outcome that it means; it returns nil for a
+// time-out, which is a result.
+func (x *execution) classify(ctx context.Context, err error) error {
+	res := x.res
+	if errors.Is(err, errRetry) {
+		return err
+	}
+	defer x.hintKernel()
+	var failed failure
+	op := "run"
+	if errors.As(err, &failed) {
+		op, err = failed.op, failed.error
+	}
+	var gone *GuestError
+	switch {
+	case errors.Is(err, errTimeout):
+		res.Outcome, res.ExitCode, res.TimedOut = OutcomeTimeout, ExitTimeout, true
+		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", res.Policy.Effective.Timeout.Seconds())
+		return nil
+	case ctx.Err() != nil && !x.kept.ended():
+		res.Outcome, res.ExitCode = OutcomeCancelled, ExitCancelled
+		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	case errors.As(err, &gone):
+		res.Outcome, res.ExitCode = OutcomeCrashed, ExitHost
+		return err
+	}
+	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
+	if errors.As(err, new(*guest.ContentError)) {
+		op = "files"
+	}
+	return hostError(op, err)
+}
+
+// ensureImage returns the image for a kernel, fetching and building what is missing.
+func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
+	if kernel == "" {
+		kernel = images.Best(arch)
+	}
+	im, err := images.Obtain(ctx, kernel, arch)
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home)
+	}
+	return im, err
+}
