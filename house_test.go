@@ -53,15 +53,16 @@ var mayImport = map[string][]string{
 	"internal/attack":     {},
 	"internal/exact":      {},
 	"internal/filelock":   {},
+	"internal/gotest":     {},
 	"internal/hostname":   {},
 	"internal/socketpair": {},
 	"internal/tail":       {},
 
-	"hack/attack":       {"internal/attack"},
+	"hack/attack":       {"internal/attack", "internal/gotest"},
 	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
 	"hack/dist":         {},
 	"hack/fidelity":     {"", "image"},
-	"hack/report":       {},
+	"hack/report":       {"internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},
 	"internal/testhome": {"", "image", "machine"},
 }

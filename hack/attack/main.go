@@ -4,53 +4,29 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/gotest"
 )
-
-// event is a line of go test -json (cmd/test2json).
-type event struct{ Action, Package, Test, Output string }
-
-// maxLine bounds a line of events, in bytes; a test's output comes a line at a time.
-const maxLine = 16 << 20
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 func run(flags []string, stdout, stderr io.Writer) int {
-	args := append([]string{"test", "-json", "-p", "1", "-count=1", "-run", "^TestAttack"}, flags...)
-	cmd := exec.Command("go", append(args, "./...")...)
-	cmd.Stderr = stderr
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "attack:", err)
-		return 1
-	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ROOM\tATTACK\tEXPECTED\tSEEN\t")
 	rows, through := 0, 0
 	said := map[string]string{} // what a test printed, for when it fails or skips
 	var failed []string
-	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue
-		}
+	args := append([]string{"-p", "1", "-count=1", "-run", "^TestAttack"}, flags...)
+	bad, err := gotest.Run(append(args, "./..."), stderr, func(e gotest.Event) {
 		test := e.Package + " " + e.Test
 		switch e.Action {
 		case "output":
@@ -70,15 +46,13 @@ func run(flags []string, stdout, stderr io.Writer) int {
 				failed = append(failed, e.Action+" "+test+"\n"+said[test])
 			}
 		}
-	}
+	}, func(string) {})
 	table.Flush()
 	status := 0
-	if err := lines.Err(); err != nil {
+	if err != nil {
 		fmt.Fprintln(stderr, "attack:", err)
-		_, _ = io.Copy(io.Discard, out)
-		status = 1
 	}
-	if cmd.Wait() != nil || rows == 0 || through > 0 {
+	if err != nil || bad || rows == 0 || through > 0 {
 		status = 1
 	}
 	for _, text := range failed {

@@ -4,43 +4,27 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/unitask/unitask/internal/gotest"
 )
-
-// event is a line of go test -json (cmd/test2json), or of go build -json.
-type event struct{ Action, Package, ImportPath, Test, Output, FailedBuild string }
-
-// maxLine bounds a line of events, in bytes; a test's output comes a line at a time.
-const maxLine = 16 << 20
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 func run(flags []string, stdout, stderr io.Writer) int {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, flags...)...)
-	cmd.Stderr = stderr
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
+	r := report{w: stdout, said: map[string]string{}, broken: map[string]bool{}}
+	bad, err := gotest.Run(flags, stderr, r.event, func(line string) { fmt.Fprintln(stdout, line) })
 	if err != nil {
 		fmt.Fprintln(stderr, "report:", err)
 		return 1
 	}
-	good, err := report(out, stdout)
-	if err != nil {
-		fmt.Fprintln(stderr, "report:", err)
-		_, _ = io.Copy(io.Discard, out)
-	}
-	if cmd.Wait() != nil || err != nil || !good {
+	if good := r.end(); bad || !good {
 		return 1
 	}
 	return 0
@@ -49,55 +33,51 @@ func run(flags []string, stdout, stderr io.Writer) int {
 // ending is a test, or a whole package, that did not pass.
 type ending struct{ name, said string }
 
-// report reads events and prints what came of them. It returns whether all is well:
-// nothing failed and something ran.
-func report(events io.Reader, w io.Writer) (good bool, err error) {
-	said := map[string]string{} // by package, or package and test
-	broken := map[string]bool{} // packages in which a test failed
-	var skipped, failed []ending
-	passed := 0
-	lines := bufio.NewScanner(events)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			fmt.Fprintln(w, lines.Text()) // go's own word
-			continue
-		}
-		name := strings.TrimSpace(e.Package + e.ImportPath + " " + e.Test)
-		switch {
-		case strings.HasSuffix(e.Action, "output"):
-			said[name] += e.Output
-			continue
-		case e.Test != "" && e.Action == "pass":
-			passed++
-		case e.Test != "" && e.Action == "skip":
-			skipped = append(skipped, ending{name, said[name]})
-		case e.Test != "" && e.Action == "fail":
-			broken[e.Package] = true
-			failed = append(failed, ending{name, said[name]})
-		case e.Action == "pass", e.Action == "skip": // a package; it skips when it has no tests
-			fmt.Fprint(w, verdict(said[name]))
-		case e.Action == "fail" && (broken[e.Package] || e.FailedBuild != ""): // it was counted
-			fmt.Fprint(w, verdict(said[name]))
-		case e.Action == "fail", e.Action == "build-fail": // no test of it did: it panicked, hung, or was not built
-			failed = append(failed, ending{name, said[name]})
-		default:
-			continue
-		}
-		delete(said, name)
+// report is what came of the tests so far.
+type report struct {
+	w               io.Writer
+	said            map[string]string // by package, or package and test
+	broken          map[string]bool   // packages in which a test failed
+	skipped, failed []ending
+	passed          int
+}
+
+func (r *report) event(e gotest.Event) {
+	name := strings.TrimSpace(e.Package + e.ImportPath + " " + e.Test)
+	switch {
+	case strings.HasSuffix(e.Action, "output"):
+		r.said[name] += e.Output
+		return
+	case e.Test != "" && e.Action == "pass":
+		r.passed++
+	case e.Test != "" && e.Action == "skip":
+		r.skipped = append(r.skipped, ending{name, r.said[name]})
+	case e.Test != "" && e.Action == "fail":
+		r.broken[e.Package] = true
+		r.failed = append(r.failed, ending{name, r.said[name]})
+	case e.Action == "pass", e.Action == "skip": // a package; it skips when it has no tests
+		fmt.Fprint(r.w, verdict(r.said[name]))
+	case e.Action == "fail" && (r.broken[e.Package] || e.FailedBuild != ""): // it was counted
+		fmt.Fprint(r.w, verdict(r.said[name]))
+	case e.Action == "fail", e.Action == "build-fail": // no test of it did: it panicked, hung, or was not built
+		r.failed = append(r.failed, ending{name, r.said[name]})
+	default:
+		return
 	}
-	if err := lines.Err(); err != nil {
-		return false, err
+	delete(r.said, name)
+}
+
+// end prints what came of the tests. It returns whether all is well: nothing failed and
+// something ran.
+func (r *report) end() (good bool) {
+	for _, s := range r.skipped {
+		fmt.Fprintf(r.w, "skipped %s: %s\n", s.name, reason(s.said))
 	}
-	for _, s := range skipped {
-		fmt.Fprintf(w, "skipped %s: %s\n", s.name, reason(s.said))
+	for _, f := range r.failed {
+		fmt.Fprintf(r.w, "\nFAILED %s\n%s", f.name, f.said)
 	}
-	for _, f := range failed {
-		fmt.Fprintf(w, "\nFAILED %s\n%s", f.name, f.said)
-	}
-	fmt.Fprintf(w, "\n%d passed, %d failed, %d skipped\n", passed, len(failed), len(skipped))
-	return len(failed) == 0 && passed > 0, nil
+	fmt.Fprintf(r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, len(r.failed), len(r.skipped))
+	return len(r.failed) == 0 && r.passed > 0
 }
 
 // verdict is go test's line on a package, "ok" or "FAIL" and how long it took.
