@@ -2,8 +2,6 @@ package vmm
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,17 +11,6 @@ import (
 // What a QEMU whose monitor obeys somebody else may do: its own functions for files,
 // sockets and programs end it, and the machine's end names the system call.
 func TestAttackMonitor(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts QEMU; not in -short")
-	}
-	qemu, err := FindQEMU(t.Context(), AMD64, nil)
-	if err != nil {
-		t.Skipf("%v", err)
-	}
-	kernel := filepath.Join(t.TempDir(), "kernel")
-	if err := os.WriteFile(kernel, haltKernel(), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	socket := func(kind string, rest map[string]any) map[string]any {
 		rest["server"] = false
 		rest["addr"] = map[string]any{"type": kind, "data": rest["data"]}
@@ -44,17 +31,10 @@ func TestAttackMonitor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ours, theirs, err := socketPair()
+			m, err := startQEMU(t, Config{Arch: AMD64, Accel: TCG}, haltKernel())
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer ours.Close()
-			m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: Boot{Kernel: kernel}, NIC: theirs})
-			theirs.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer m.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			if err := m.Monitor.ConnectContext(ctx); err != nil {

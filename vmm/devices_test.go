@@ -38,32 +38,18 @@ func TestDevices(t *testing.T) {
 			continue
 		}
 		t.Run(string(arch), func(t *testing.T) {
-			qemu, err := FindQEMU(t.Context(), arch, nil)
-			if err != nil {
-				t.Skipf("%v", err)
-			}
-			dir := t.TempDir()
-			kernel, disk := filepath.Join(dir, "kernel"), filepath.Join(dir, "disk")
-			text := haltKernel()
+			disk := filepath.Join(t.TempDir(), "disk")
+			kernel := haltKernel()
 			if arch == ARM64 {
-				text = make([]byte, 4096) // an Image without a header: its first instruction traps
+				kernel = make([]byte, 4096) // an Image without a header: its first instruction traps
 			}
-			for name, content := range map[string][]byte{kernel: text, disk: make([]byte, 1<<20)} {
-				if err := os.WriteFile(name, content, 0o644); err != nil {
-					t.Fatal(err)
-				}
+			if err := os.WriteFile(disk, make([]byte, 1<<20), 0o644); err != nil {
+				t.Fatal(err)
 			}
-			ours, theirs, err := socketPair()
+			m, err := startQEMU(t, Config{Arch: arch, Accel: TCG, Boot: Boot{Disks: []string{disk}, PCI: arch == ARM64, MachineOptions: map[Arch]string{AMD64: "acpi=on"}[arch]}}, kernel)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer ours.Close()
-			m, err := Start(t.Context(), Config{QEMU: qemu, Arch: arch, Accel: TCG, MemoryMB: 64, Boot: Boot{Kernel: kernel, Disks: []string{disk}, PCI: arch == ARM64, MachineOptions: map[Arch]string{AMD64: "acpi=on"}[arch]}, NIC: theirs})
-			theirs.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer m.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			if err := m.Monitor.ConnectContext(ctx); err != nil {
@@ -79,7 +65,7 @@ func TestDevices(t *testing.T) {
 			}
 			slices.Sort(got)
 			if got = slices.Compact(got); !slices.Equal(got, want) {
-				t.Errorf("%s has %q\nexpected %q", qemu.Version, got, want)
+				t.Errorf("QEMU has %q\nexpected %q", got, want)
 			}
 		})
 	}

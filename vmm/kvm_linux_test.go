@@ -3,7 +3,6 @@ package vmm
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,31 +11,13 @@ import (
 // A machine runs, stops and goes on with KVM in its jail, whose filter lists KVM's
 // requests. Where QEMU's user may not open /dev/kvm there is no such machine.
 func TestKVM(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts QEMU; not in -short")
-	}
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		t.Skipf("no KVM: %v", err)
 	}
-	qemu, err := FindQEMU(t.Context(), AMD64, nil)
-	if err != nil {
-		t.Skipf("%v", err)
-	}
-	kernel := filepath.Join(t.TempDir(), "kernel")
-	if err := os.WriteFile(kernel, haltKernel(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	ours, theirs, err := socketPair()
+	m, err := startQEMU(t, Config{Arch: AMD64, Accel: KVM}, haltKernel())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ours.Close()
-	m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: KVM, MemoryMB: 64, Boot: Boot{Kernel: kernel}, NIC: theirs})
-	theirs.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	monitor := func(command string, args any, reply any) {

@@ -17,13 +17,14 @@ import (
 	"github.com/digitalocean/go-qemu/qmp/raw"
 )
 
-// realQEMU starts this machine's QEMU on a kernel that does nothing but halt.
-func realQEMU(t *testing.T, kernel []byte) (*Machine, error) {
+// startQEMU starts this host's QEMU on a kernel, with 64 MiB and a network card whose
+// other end nobody reads. The test is skipped where there is no such QEMU.
+func startQEMU(t *testing.T, cfg Config, kernel []byte) (*Machine, error) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts QEMU; not in -short")
 	}
-	qemu, err := FindQEMU(t.Context(), AMD64, nil)
+	qemu, err := FindQEMU(t.Context(), cfg.Arch, nil)
 	if err != nil {
 		t.Skipf("%v", err)
 	}
@@ -37,7 +38,8 @@ func realQEMU(t *testing.T, kernel []byte) (*Machine, error) {
 	}
 	t.Cleanup(func() { ours.Close() })
 	defer theirs.Close()
-	m, err := Start(t.Context(), Config{QEMU: qemu, Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: Boot{Kernel: file}, NIC: theirs})
+	cfg.QEMU, cfg.MemoryMB, cfg.Boot.Kernel, cfg.NIC = qemu, 64, file, theirs
+	m, err := Start(t.Context(), cfg)
 	if err == nil {
 		t.Cleanup(func() { m.Close() })
 	}
@@ -71,7 +73,7 @@ func TestLogLines(t *testing.T) {
 }
 
 func TestMachine(t *testing.T) {
-	m, err := realQEMU(t, haltKernel())
+	m, err := startQEMU(t, Config{Arch: AMD64, Accel: TCG}, haltKernel())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +123,7 @@ func TestMachine(t *testing.T) {
 }
 
 func TestMachineBadKernel(t *testing.T) {
-	m, err := realQEMU(t, []byte("this is no kernel"))
+	m, err := startQEMU(t, Config{Arch: AMD64, Accel: TCG}, []byte("this is no kernel"))
 	if err != nil {
 		t.Fatal(err)
 	}
