@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // guestPart is the part that holds the guest's own compiled programs.
@@ -19,6 +21,9 @@ const guestPart = "guest"
 
 // certificatesPart holds the certificates that programs trust.
 const certificatesPart = "ca-certificates"
+
+// libcPart is the C library that the guest's programs run on.
+const libcPart = "libc"
 
 // libraryFile is the payload's library in it.
 const libraryFile = "shim.node"
@@ -71,13 +76,82 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 			return part, err
 		}
 		cc := compiler(arch)
-		base := []string{"-Os", "-Wall", "-Wextra", "-s", "-o"}
+		if err := os.WriteFile(filepath.Join(src, olderLibcFile), []byte(olderLibc), 0o644); err != nil {
+			return part, err
+		}
+		base := []string{"-Os", "-Wall", "-Wextra", "-include", olderLibcFile, "-s", "-o"}
 		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "agent/agent.c", "agent/relay.c")...); err != nil {
 			return part, err
 		}
 		library := append(base, filepath.Join(dir, libraryFile), "-shared", "-fPIC", "-pthread", "-I", headers.dir)
-		return part, compile(ctx, src, cc, append(library, s.payload.LibrarySources...)...)
+		if err := compile(ctx, src, cc, append(library, s.payload.LibrarySources...)...); err != nil {
+			return part, err
+		}
+		libc, err := s.Part(arch, libcPart)
+		if err != nil {
+			return part, err
+		}
+		return part, runsOn(filepath.Join(dir, libraryFile), libc)
 	})
+}
+
+// olderLibc keeps headers of glibc 2.38 and later from exchanging the number parsers
+// (sscanf, strtol) for versions of their own, which the guest's older libc lacks.
+const (
+	olderLibcFile = "older_libc.h"
+	olderLibc     = `#define _GNU_SOURCE
+#include <features.h>
+#undef __GLIBC_USE_C2X_STRTOL
+#define __GLIBC_USE_C2X_STRTOL 0
+#undef __GLIBC_USE_C23_STRTOL
+#define __GLIBC_USE_C23_STRTOL 0
+`
+)
+
+// runsOn says why a library that was compiled here does not run on the guest's libc: it
+// needs another one (musl's), or a symbol that came later.
+func runsOn(library string, libc Part) error {
+	f, err := elf.Open(library)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	const how = "; compile where the parts come from, or take a bundle of the parts with `unitask image vendor --from FILE`"
+	needed, err := f.ImportedLibraries()
+	if err != nil {
+		return fmt.Errorf("read %s: %w", library, err)
+	}
+	for _, name := range needed {
+		if !strings.HasPrefix(name, "ld-linux") && len(glob(libc.path("root/lib/*/"+name))) == 0 {
+			return fmt.Errorf("the C compiler here makes libraries that need %s, which the guest's libc (%s) has not%s", name, libc.Version, how)
+		}
+	}
+	needs, err := f.DynamicVersionNeeds()
+	if err != nil {
+		return fmt.Errorf("read %s: %w", library, err)
+	}
+	for _, lib := range needs {
+		for _, need := range lib.Needs {
+			version, ok := strings.CutPrefix(need.Dep, "GLIBC_")
+			if ok && newer(version, libc.Version) {
+				return fmt.Errorf("the C compiler here makes libraries that need glibc %s, and the guest's is %s%s", version, libc.Version, how)
+			}
+		}
+	}
+	return nil
+}
+
+// newer compares the first two numbers of versions: 2.38 and 2.36-9+deb12u14.
+func newer(a, b string) bool {
+	var x, y [2]int
+	_, _ = fmt.Sscanf(a, "%d.%d", &x[0], &x[1])
+	_, _ = fmt.Sscanf(b, "%d.%d", &y[0], &y[1])
+	return slices.Compare(x[:], y[:]) > 0
+}
+
+func glob(pattern string) []string {
+	found, _ := filepath.Glob(pattern)
+	return found
 }
 
 // compiler names the C compiler for an architecture, as Debian's packages do.

@@ -3,14 +3,17 @@ package image
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -72,138 +75,170 @@ func (d *debian) update(ctx context.Context) error {
 	return nil
 }
 
-// deb is a downloaded package.
-type deb struct {
-	file    string
+// debs are the downloaded packages of one part.
+type debs struct {
+	files   []string
 	pkg     string
 	version string
-	digest  string // sha256-HEX
+	digest  string // sha256-HEX; of several packages, that of their digests
 	behind  bool   // the pinned one is gone; this is its successor
 }
 
-// download gets the pinned package, or its successor where the archive has
-// moved on, into dir. apt has checked it against the archive's signed index.
-func (d *debian) download(ctx context.Context, p LockedPart, dir string) (deb, error) {
+// download gets the pinned package, or its successors where the archive has moved on or is
+// another release's, into dir. apt has checked them against the archive's signed index.
+func (d *debian) download(ctx context.Context, p LockedPart, dir string) (debs, error) {
 	if err := d.update(ctx); err != nil {
-		return deb{}, err
+		return debs{}, err
 	}
-	got := deb{pkg: p.Package, version: p.Version}
-	_, err := d.run(ctx, dir, "apt-get", "download", p.Package+"="+p.Version)
-	if err != nil {
+	got := debs{pkg: p.Package, version: p.Version}
+	packages := []string{p.Package}
+	if _, err := d.run(ctx, dir, "apt-get", "download", p.Package+"="+p.Version); err != nil {
 		got.behind = true
 		if p.Successor != "" {
-			if got.pkg, err = d.dependency(ctx, p.Successor); err != nil {
-				return deb{}, err
+			if packages, err = d.kernelPackages(ctx, p.Successor); err != nil {
+				return debs{}, err
 			}
+			got.pkg = packages[0]
 		}
-		if _, err := d.run(ctx, dir, "apt-get", "download", got.pkg); err != nil {
-			return deb{}, err
+		if _, err := d.run(ctx, dir, "apt-get", append([]string{"download"}, packages...)...); err != nil {
+			return debs{}, err
 		}
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
-	if err != nil || len(files) != 1 {
-		return deb{}, fmt.Errorf("apt-get download %s left %d packages", got.pkg, len(files))
-	}
-	got.file = files[0]
-	sum, err := sha256File(got.file)
-	if err != nil {
-		return deb{}, err
-	}
-	got.digest = "sha256-" + sum
-	if !got.behind && got.digest != p.Digest {
-		return deb{}, fmt.Errorf("%s %s has digest %s, vendor.lock says %s", p.Package, p.Version, got.digest, p.Digest)
-	}
-	if got.behind {
-		out, err := exec.CommandContext(ctx, "dpkg-deb", "--field", got.file, "Version").Output()
+	var digests []string
+	for _, pkg := range packages {
+		file, err := filepath.Glob(filepath.Join(dir, pkg+"_*.deb"))
+		if err != nil || len(file) != 1 {
+			return debs{}, fmt.Errorf("apt-get download %s left %d packages", pkg, len(file))
+		}
+		sum, err := sha256File(file[0])
 		if err != nil {
-			return deb{}, fmt.Errorf("read version of %s: %w", got.pkg, err)
+			return debs{}, err
 		}
-		got.version = strings.TrimSpace(string(out))
+		got.files, digests = append(got.files, file[0]), append(digests, sum)
 	}
-	return got, nil
+	got.digest = "sha256-" + digests[0]
+	if len(digests) > 1 {
+		sum := sha256.Sum256([]byte(strings.Join(digests, "\n")))
+		got.digest = "sha256-" + hex.EncodeToString(sum[:])
+	}
+	if !got.behind && got.digest != p.Digest {
+		return debs{}, fmt.Errorf("%s %s has digest %s, vendor.lock says %s", p.Package, p.Version, got.digest, p.Digest)
+	}
+	var err error
+	if got.behind {
+		got.version, err = debVersion(got.files[0])
+	}
+	return got, err
 }
 
-var kernelDependency = regexp.MustCompile(`(?m)^Depends:.*?(linux-image-[0-9][^ ,]*)`)
-
-// dependency returns the kernel package that a metapackage leads to.
-func (d *debian) dependency(ctx context.Context, meta string) (string, error) {
-	out, err := d.run(ctx, d.state, "apt-cache", "show", "--no-all-versions", meta)
-	if err != nil {
-		return "", err
+// debVersion is the version in the name that apt gives a package's file: NAME_VERSION_ARCH.deb,
+// where a colon is %3a.
+func debVersion(file string) (string, error) {
+	words := strings.Split(filepath.Base(file), "_")
+	if len(words) != 3 {
+		return "", fmt.Errorf("read version of %s: it is not named as apt names packages", filepath.Base(file))
 	}
-	m := kernelDependency.FindSubmatch(out)
-	if m == nil {
-		return "", fmt.Errorf("package %s names no kernel package", meta)
-	}
-	return string(m[1]), nil
+	return url.PathUnescape(words[1])
 }
 
-// unpackDeb writes the wanted files of a package below dir.
-func unpackDeb(ctx context.Context, file, dir string, want selector) error {
-	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", file)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("unpack %s: %w", filepath.Base(file), err)
-	}
-	unpackErr := unpackTar(pipe, dir, want)
-	if unpackErr == nil { // the padding after the archive's end
-		_, unpackErr = io.Copy(io.Discard, io.LimitReader(pipe, maxArchiveBytes))
-	}
-	pipe.Close()
-	if err := cmd.Wait(); err != nil && unpackErr == nil {
-		return fmt.Errorf("unpack %s: %w: %s", filepath.Base(file), err, lastLine(errs.String()))
-	}
-	return unpackErr
-}
+// kernelDependency is a package that a kernel's files may be in. Until Debian 13 they are in
+// linux-image-VERSION; later that leads to one with the kernel and one with its modules.
+var kernelDependency = regexp.MustCompile(`\blinux-(?:image|binary|modules)-[0-9][^ ,)]*`)
 
-// debianFiles says which files of each Debian part are wanted, and where they
-// lie in the part's folder. Below root/ is what goes to the guest's root
-// filesystem at the same path.
-func debianFiles(part string, arch Arch) selector {
-	inRoot := func(names ...string) selector {
-		return func(name string) (string, bool) {
-			for _, n := range names {
-				if ok, _ := path.Match(n, name); ok {
-					return "root/" + name, true
+// kernelDepth is how many steps lead from the metapackage to the kernel's files.
+const kernelDepth = 2
+
+// kernelPackages returns the kernel package that a metapackage leads to, and those that
+// this one leads to.
+func (d *debian) kernelPackages(ctx context.Context, meta string) ([]string, error) {
+	var found []string
+	todo := []string{meta}
+	for range kernelDepth {
+		var next []string
+		for _, pkg := range todo {
+			out, err := d.run(ctx, d.state, "apt-cache", "show", "--no-all-versions", pkg)
+			if err != nil {
+				return nil, err
+			}
+			for _, name := range dependencies(string(out)) {
+				if !slices.Contains(found, name) {
+					found, next = append(found, name), append(next, name)
 				}
 			}
-			return "", false
+		}
+		todo = next
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("package %s leads to no kernel package", meta)
+	}
+	return found, nil
+}
+
+// dependencies returns the kernel's packages that a package's description requires.
+func dependencies(description string) (found []string) {
+	for line := range strings.Lines(description) {
+		if depends, ok := strings.CutPrefix(line, "Depends:"); ok {
+			found = append(found, kernelDependency.FindAllString(depends, -1)...)
 		}
 	}
-	lib, usrlib := "lib/"+arch.triplet()+"/", "usr/lib/"+arch.triplet()+"/"
+	return found
+}
+
+// wanted is a file of a package. The folders of pattern are those of Debian 12; later
+// releases have the same files below usr.
+type wanted struct {
+	pattern string
+	dst     string // in the part; one that ends in a slash is the folder for files that keep their names
+}
+
+// debianParts are the files that are wanted of each Debian part. All of them must be there.
+func debianParts(part string, arch Arch) []wanted {
+	lib := "lib/" + arch.triplet() + "/"
 	switch part {
-	case "libc":
-		return inRoot(lib+"ld-linux-*", "lib64/ld-linux-*", "lib/ld-linux-*", lib+"libc.so.6", lib+"libm.so.6",
-			lib+"libdl.so.2", lib+"libpthread.so.0", lib+"librt.so.1", lib+"libresolv.so.2")
+	case libcPart:
+		return inRoot(arch.loader(), lib+"ld-linux-*", lib+"libc.so.6", lib+"libm.so.6", lib+"libdl.so.2", lib+"libpthread.so.0",
+			lib+"librt.so.1", lib+"libresolv.so.2")
 	case "libstdc++":
-		return inRoot(usrlib + "libstdc++.so.6*")
+		return inRoot("usr/"+lib+"libstdc++.so.6", "usr/"+lib+"libstdc++.so.6.*")
 	case "libgcc":
 		return inRoot(lib + "libgcc_s.so.1")
 	case "busybox":
 		return inRoot("bin/busybox")
 	case certificatesPart:
-		return func(name string) (string, bool) {
-			ok, _ := path.Match("usr/share/ca-certificates/mozilla/*.crt", name)
-			return "certs/" + path.Base(name), ok
-		}
+		return []wanted{{"usr/share/ca-certificates/mozilla/*.crt", "certs/"}}
 	case "linux":
-		return func(name string) (string, bool) {
-			base := path.Base(name)
-			switch {
-			case strings.HasPrefix(name, "boot/vmlinuz-"):
-				return "vmlinuz", true
-			case strings.HasPrefix(name, "lib/modules/") && wantedModule(base):
-				return "modules/" + base, true
-			}
-			return "", false
-		}
+		return []wanted{{"boot/vmlinuz-*", "vmlinuz"}, {"lib/modules/*/vmlinuz", "vmlinuz"}} // later than 13
 	}
-	return func(string) (string, bool) { return "", false }
+	return nil
+}
+
+// inRoot are files that go to the guest's root filesystem at the same path.
+func inRoot(patterns ...string) []wanted {
+	var list []wanted
+	for _, p := range patterns {
+		list = append(list, wanted{p, "root/" + path.Dir(p) + "/"})
+	}
+	return list
+}
+
+// debianFiles selects the files of a Debian part.
+func debianFiles(part string, arch Arch) selector {
+	files := debianParts(part, arch)
+	return func(name string) (string, bool) {
+		merged, base := strings.TrimPrefix(name, "usr/"), path.Base(name)
+		for _, w := range files {
+			if ok, _ := path.Match(strings.TrimPrefix(w.pattern, "usr/"), merged); ok {
+				if strings.HasSuffix(w.dst, "/") {
+					return w.dst + base, true
+				}
+				return w.dst, true
+			}
+		}
+		if part == "linux" && strings.HasPrefix(merged, "lib/modules/") && wantedModule(base) {
+			return "modules/" + base, true
+		}
+		return "", false
+	}
 }
 
 func lastLine(s string) string {

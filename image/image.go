@@ -52,12 +52,20 @@ func ParseArch(s string) (Arch, error) {
 	return "", fmt.Errorf("unknown architecture %q: use amd64 or arm64", s)
 }
 
-// debian is the architecture's library folder, as in /lib/<triplet>.
+// triplet is the architecture's library folder at Debian, as in /lib/<triplet>.
 func (a Arch) triplet() string {
 	if a == ARM64 {
 		return "aarch64-linux-gnu"
 	}
 	return "x86_64-linux-gnu"
+}
+
+// loader is the path of libc's dynamic loader, which every program names.
+func (a Arch) loader() string {
+	if a == ARM64 {
+		return "lib/ld-linux-aarch64.so.1"
+	}
+	return "lib64/ld-linux-x86-64.so.2"
 }
 
 // ErrNotVendored says that a part an image needs is not in the store.

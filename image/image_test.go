@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -205,6 +206,11 @@ func TestBootableKernel(t *testing.T) {
 	if got := bootableKernel(good); !bytes.Equal(got, elf) {
 		t.Errorf("%d bytes, not the ELF", len(got))
 	}
+	for _, suffix := range []string{".zst", ".xz", ".gz"} {
+		if got := bootableKernel(bzImage(packed(t, suffix, elf), uint32(len(elf)))); !bytes.Equal(got, elf) {
+			t.Errorf("%s: %d bytes, not the ELF", suffix, len(got))
+		}
+	}
 	// Whatever is not understood stays as it is: QEMU can boot a bzImage too.
 	for name, bz := range map[string][]byte{
 		"empty": nil, "short": make([]byte, 0x240), "not a bzImage": bytes.Repeat([]byte{1}, 4096), "no ELF inside": bzImage(lz4Of(t, []byte("hello")), 5),
@@ -308,7 +314,11 @@ func fakeStore(t *testing.T) *Store {
 	}
 	put("node", "n", "node")
 	for _, lib := range []string{"libc", "libstdc++", "libgcc"} {
-		put(lib, lib, "root/lib/"+lib+".so")
+		var files []string
+		for _, w := range debianParts(lib, HostArch()) {
+			files = append(files, w.dst+strings.ReplaceAll(path.Base(w.pattern), "*", "x"))
+		}
+		put(lib, lib, files...)
 	}
 	put("ca-certificates", "c", "certs/a.crt")
 	put("busybox", "b", "root/bin/busybox")

@@ -3,10 +3,14 @@ package image
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/pierrec/lz4/v4"
 )
@@ -18,11 +22,45 @@ var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_blk", "fa
 
 func wantedModule(base string) bool {
 	for _, m := range modules {
-		if base == m+".ko" {
+		if rest, ok := strings.CutPrefix(base, m+".ko"); ok && (rest == "" || slices.Contains(moduleSuffixes, rest)) {
 			return true
 		}
 	}
 	return false
+}
+
+// moduleSuffixes are what a distribution may pack its modules with; the guest's init loads them unpacked.
+var moduleSuffixes = []string{".xz", ".zst", ".gz"}
+
+// maxModule bounds what a module may unpack to: no driver of ours has a tenth of it.
+const maxModule = 16 << 20
+
+// readModule returns a module of the folder, unpacked, or an error that wraps fs.ErrNotExist.
+func readModule(dir, name string) ([]byte, error) {
+	for _, suffix := range append([]string{""}, moduleSuffixes...) {
+		f, err := os.Open(filepath.Join(dir, name+".ko"+suffix))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		z, err := decompress(f)
+		if err != nil {
+			return nil, fmt.Errorf("unpack %s: %w", f.Name(), err)
+		}
+		defer z.Close()
+		data, err := io.ReadAll(io.LimitReader(z, maxModule+1))
+		if err == nil && len(data) > maxModule {
+			err = fmt.Errorf("more than %d bytes", maxModule)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("unpack %s: %w", f.Name(), err)
+		}
+		return data, nil
+	}
+	return nil, fmt.Errorf("module %s: %w", name, fs.ErrNotExist)
 }
 
 // busyboxTools are the names under which the guest's child processes find
@@ -94,15 +132,15 @@ const (
 
 var lz4Legacy = []byte{0x02, 0x21, 0x4c, 0x18}
 
-// bootableKernel returns the ELF inside an LZ4-compressed bzImage, which QEMU
-// enters by its PVH note without decompressing anything, or the file as it is.
+// bootableKernel returns the ELF inside a compressed bzImage, which QEMU enters by its PVH
+// note without decompressing anything, or the file as it is.
 func bootableKernel(bz []byte) []byte {
-	if len(bz) < bzHeaderEnd || string(bz[bzMagic-0x202+0x202:bzMagic+4]) != "HdrS" {
+	if len(bz) < bzHeaderEnd || string(bz[bzMagic:bzMagic+4]) != "HdrS" {
 		return bz
 	}
 	start := (int64(bz[bzSetupSects])+1)*512 + int64(binary.LittleEndian.Uint32(bz[bzPayloadOffset:]))
 	end := start + int64(binary.LittleEndian.Uint32(bz[bzPayloadLength:]))
-	if end > int64(len(bz)) || end-start < 8 || !bytes.HasPrefix(bz[start:], lz4Legacy) {
+	if end > int64(len(bz)) || end-start < 8 {
 		return bz
 	}
 	// The payload's last four bytes are the size it unpacks to.
@@ -110,8 +148,18 @@ func bootableKernel(bz []byte) []byte {
 	if size > maxVmlinux {
 		return bz
 	}
+	payload := bz[start : end-4]
+	var unpacked io.Reader = lz4.NewReader(bytes.NewReader(payload))
+	if !bytes.HasPrefix(payload, lz4Legacy) {
+		z, err := decompress(bytes.NewReader(payload))
+		if err != nil {
+			return bz
+		}
+		defer z.Close()
+		unpacked = z
+	}
 	elf := make([]byte, size)
-	if _, err := io.ReadFull(lz4.NewReader(bytes.NewReader(bz[start:end-4])), elf); err != nil || !bytes.HasPrefix(elf, []byte("\x7fELF")) {
+	if _, err := io.ReadFull(unpacked, elf); err != nil || !bytes.HasPrefix(elf, []byte("\x7fELF")) {
 		return bz
 	}
 	return elf
@@ -148,8 +196,8 @@ func writeInitramfs(name, init, moduleDir string) error {
 	add("modules", 0o040755, nil)
 	var order bytes.Buffer
 	for _, m := range modules {
-		data, err := os.ReadFile(filepath.Join(moduleDir, m+".ko"))
-		if os.IsNotExist(err) {
+		data, err := readModule(moduleDir, m)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {

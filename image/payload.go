@@ -45,12 +45,16 @@ func (p Payload) execText() string {
 func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	t := tree{}
 	var parts []Part
+	var libc string
 	for _, name := range append(slices.Clone(s.payload.Parts), certificatesPart, guestPart) {
 		p, err := s.Part(arch, name)
 		if err != nil {
 			return nil, nil, err
 		}
 		parts = append(parts, p)
+		if name == libcPart {
+			libc = p.Version
+		}
 		switch name {
 		case s.payload.Parts[0]:
 			t.file(s.payload.Program, 0o755, p.path(path.Base(s.payload.Program)))
@@ -76,21 +80,24 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	t.text("/etc/group", fmt.Sprintf("root:x:0:\nuser:x:%d:\n", contract.UserID))
 	t.text("/etc/hosts", "127.0.0.1 localhost "+contract.Hostname+"\n::1 localhost\n")
 	t.text("/etc/hostname", contract.Hostname+"\n")
-	t.text("/etc/os-release", "NAME=\"unitask guest\"\nID=unitask\nPRETTY_NAME=\"unitask guest\"\n")
 	t.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
-	t.text("/etc/os-release", osRelease)
+	t.text("/etc/os-release", osRelease(libc))
 	t.text("/etc/resolv.conf", "nameserver "+contract.GatewayIP+"\noptions timeout:2 attempts:1\n")
 	return t, parts, nil
 }
 
+// releases are Debian's, by the version of their libc.
+var releases = []struct{ libc, number, name string }{{"2.36", "12", "bookworm"}, {"2.41", "13", "trixie"}}
+
 // osRelease says whose libraries the guest has (os-release(5)).
-const osRelease = `PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"
-NAME="Debian GNU/Linux"
-VERSION_ID="12"
-VERSION="12 (bookworm)"
-VERSION_CODENAME=bookworm
-ID=debian
-`
+func osRelease(libc string) string {
+	for _, r := range releases {
+		if strings.HasPrefix(libc, r.libc+"-") {
+			return fmt.Sprintf("PRETTY_NAME=\"Debian GNU/Linux %s (%s)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"%[1]s\"\nVERSION=\"%[1]s (%[2]s)\"\nVERSION_CODENAME=%[2]s\nID=debian\n", r.number, r.name)
+		}
+	}
+	return "PRETTY_NAME=\"Debian GNU/Linux\"\nNAME=\"Debian GNU/Linux\"\nID=debian\n"
+}
 
 // certBundle joins the certificates of a folder, in the order of their names.
 func certBundle(dir string) (string, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -57,7 +58,35 @@ func (s *Store) Part(arch Arch, name string) (Part, error) {
 	if err := json.Unmarshal(text, &p); err != nil {
 		return p, fmt.Errorf("read %s: %w: remove the folder and run `unitask image vendor --arch %s`", p.path(partFile), err, arch)
 	}
+	if missing := s.missing(p, arch, name); missing != "" {
+		return p, fmt.Errorf("%s for %s: %w as a whole: %s lacks %s; `unitask image vendor --arch %s` fetches it again", name, arch, ErrNotVendored, p.dir, missing, arch)
+	}
 	return p, nil
+}
+
+// missing names a file that the part must have and lacks, or "".
+func (s *Store) missing(p Part, arch Arch, name string) string {
+	var must []string
+	switch name {
+	case s.payload.Parts[0]:
+		must = []string{path.Base(s.payload.Program)}
+	case guestPart:
+		must = []string{"init", libraryFile}
+	case nanosPart:
+		must = []string{nanosKernel}
+	}
+	for _, w := range debianParts(name, arch) {
+		if strings.HasSuffix(w.dst, "/") {
+			w.dst += path.Base(w.pattern)
+		}
+		must = append(must, w.dst)
+	}
+	for _, pattern := range must {
+		if found, err := filepath.Glob(p.path(pattern)); err != nil || len(found) == 0 {
+			return pattern
+		}
+	}
+	return ""
 }
 
 // Parts returns every vendored part of an architecture, by name.
@@ -159,10 +188,15 @@ func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 			return part, err
 		}
 		if got.behind {
-			s.logf("%s %s is gone from the archive; taking %s %s (vendor.lock is behind)", p.Package, p.Version, got.pkg, got.version)
+			s.logf("%s %s is not in the archive; taking %s %s (vendor.lock is behind)", p.Package, p.Version, got.pkg, got.version)
 		}
 		part.Package, part.Version, part.Digest, part.BehindLock = got.pkg, got.version, got.digest, got.behind
-		return part, unpackDeb(ctx, got.file, dir, debianFiles(p.Name, p.Arch))
+		for _, file := range got.files {
+			if err := unpackDeb(file, dir, debianFiles(p.Name, p.Arch)); err != nil {
+				return part, err
+			}
+		}
+		return part, nil
 	}
 	return part, fmt.Errorf("vendor.lock: unknown source %q", p.From)
 }
@@ -180,6 +214,9 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 	part, err := fill(tmp)
 	if err != nil {
 		return err
+	}
+	if missing := s.missing(Part{dir: tmp}, arch, name); missing != "" {
+		return fmt.Errorf("%s %s for %s holds no %s: is it a package of another distribution, or of a release that unitask does not know yet?", part.Package, part.Version, arch, missing)
 	}
 	part.Vendored = time.Now().UTC().Truncate(time.Second)
 	text, err := json.MarshalIndent(part, "", "  ")
@@ -263,7 +300,7 @@ func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, e
 			return "", err
 		}
 		return s.takePackage(arch, locked, "sha256-"+sum, func(p LockedPart, dir string) error {
-			return unpackDeb(ctx, file, dir, debianFiles(p.Name, arch))
+			return unpackDeb(file, dir, debianFiles(p.Name, arch))
 		})
 	case ".gz":
 		return s.takeRelease(arch, file)
