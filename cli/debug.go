@@ -130,7 +130,7 @@ release with klibs/strace, and an image of its own, which is built at the first 
 				return err
 			}
 			defer rt.Close()
-			stdout, stderr := output(a.std.Stdout, false, false), output(a.std.Stderr, false, false)
+			stdout, stderr := output(a.std.Stdout, runFlags{}), output(a.std.Stderr, runFlags{})
 			streams := unitask.IO{Stdout: stdout, Stderr: stderr}
 			if !codeOnStdin && !isTerminal(a.std.Stdin) {
 				streams.Stdin = a.std.Stdin

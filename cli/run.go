@@ -220,7 +220,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		streams.Stdin = a.std.Stdin
 	}
 	if !f.json {
-		stdout, stderr := output(a.std.Stdout, f.raw, f.tty), output(a.std.Stderr, f.raw, f.tty)
+		stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 		ended = func() error { return errors.Join(stdout.Close(), stderr.Close()) }
 		streams.Stdout, streams.Stderr = stdout, stderr
 		streams.Colors = colors(a.std.Stdout, os.Getenv)
@@ -318,11 +318,11 @@ func isEmpty(s any) bool {
 }
 
 // output is one of our streams for what the code prints: a terminal is shown control
-// sequences and does not get them, unless raw says so; with tty, of the code's terminal,
+// sequences and does not get them, unless --raw says so; with -t, of the code's terminal,
 // those that move and erase.
-func output(to io.Writer, raw, tty bool) io.WriteCloser {
-	if !raw && isTerminal(to) {
-		return &terminal{w: to, moves: tty}
+func output(to io.Writer, f runFlags) io.WriteCloser {
+	if !f.raw && isTerminal(to) {
+		return &terminal{w: to, moves: f.tty, typed: f.tty && f.input}
 	}
 	return asItIs{to}
 }

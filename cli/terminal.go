@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -18,8 +19,12 @@ import (
 type terminal struct {
 	w        io.Writer
 	moves    bool   // sequences that move the cursor and erase pass too: the code has this terminal
+	typed    bool   // what is typed on it goes to the code, so that it may ask for the mouse
 	held     []byte // the beginning of a sequence or a character
 	coloured bool   // and not reset by us
+	modes    []mode // that are not as a terminal has them
+	shifted  bool   // another character set may be in force
+	bounded  bool   // only a part of the screen may scroll
 	out      []byte
 }
 
@@ -45,7 +50,9 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close shows what was held, and ends colours.
+// Close shows what was held, ends colours, and takes back what of the terminal's state a
+// shell does not set by itself: its prompt would else be in line-drawing characters, or
+// each movement of the mouse would be typed into it.
 func (t *terminal) Close() error {
 	t.out = t.out[:0]
 	for text := t.held; len(text) > 0; {
@@ -53,6 +60,16 @@ func (t *terminal) Close() error {
 		text = text[n:]
 	}
 	t.held = nil
+	if t.bounded {
+		t.out = append(t.out, "\x1b7\x1b[r\x1b8"...) // which moves the cursor by itself
+	}
+	if t.shifted {
+		t.out = append(t.out, "\x1b(B\x1b)B\x0f"...)
+	}
+	for i := len(t.modes) - 1; i >= 0; i-- {
+		t.out = append(t.out, t.modes[i].undo...)
+	}
+	t.modes, t.shifted, t.bounded = nil, false, false
 	if t.coloured {
 		t.out = append(t.out, "\x1b[0m"...)
 		t.coloured = false
@@ -72,14 +89,14 @@ func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 		t.out = append(t.out, c)
 		return 1, true
 	case t.moves && (c == '\a' || c == '\b' || c == 0x0e || c == 0x0f):
-		t.out = append(t.out, c)
+		t.out, t.shifted = append(t.out, c), t.shifted || c == 0x0e
 		return 1, true
 	case c == 0x1b && t.moves:
 		n, is := move(text)
 		if n == 0 && !last {
 			return 0, false
 		}
-		if is {
+		if is && t.sets(text[:n]) {
 			t.out, t.coloured = append(t.out, text[:n]...), true
 			return n, true
 		}
@@ -132,6 +149,7 @@ const (
 	movesPrivate = "hlJK"      // of a sequence that begins with ?
 	movesPlain   = "78=>DEHMc" // after an escape, without a bracket
 	maxMove      = 64          // bytes of a sequence
+	maxParameter = 5           // digits of a number in it: some terminals repeat or scroll as often as it says
 )
 
 // move says whether a text begins with such a sequence, and how long that is; 0 is that
@@ -159,6 +177,84 @@ func move(text []byte) (n int, is bool) {
 		}
 	}
 	return 0, false
+}
+
+// mode is one that the code may switch, by the sequence's parameter, with a ? where it is
+// private.
+type mode struct {
+	name string
+	undo string // makes it what it is in a terminal that nobody has touched
+	// answers: the terminal then sends what nobody typed, which a shell would take for
+	// typed where the code does not read it.
+	answers bool
+}
+
+// modes are those that screen-oriented programs need (ncurses, readline). Others make a
+// terminal answer at once (2048), lock its keyboard (2), change its size (3) or hold up
+// what it shows (2026).
+var modes = []mode{
+	{"4", "\x1b[4l", false},     // characters are inserted
+	{"?1", "\x1b[?1l", false},   // what the cursor's keys send
+	{"?6", "\x1b[?6l", false},   // where lines are counted from
+	{"?7", "\x1b[?7h", false},   // lines wrap
+	{"?12", "\x1b[?12l", false}, // the cursor blinks
+	{"?25", "\x1b[?25h", false}, // it is shown
+	{"?47", "\x1b[?47l", false}, // the other screen
+	{"?1047", "\x1b[?1047l", false},
+	{"?1048", "", false}, // the cursor is kept
+	{"?1049", "\x1b[?1049l", false},
+	{"?1000", "\x1b[?1000l", true}, // the mouse
+	{"?1002", "\x1b[?1002l", true},
+	{"?1003", "\x1b[?1003l", true},
+	{"?1004", "\x1b[?1004l", true}, // the window gets the focus
+	{"?1005", "\x1b[?1005l", false},
+	{"?1006", "\x1b[?1006l", false},
+	{"?1015", "\x1b[?1015l", false},
+	{"?2004", "\x1b[?2004l", false}, // brackets around what is pasted
+	{"keypad", "\x1b>", false},      // what its keys send
+}
+
+// sets says whether a sequence that move takes may pass with its parameters, and
+// remembers what there is to be taken back.
+func (t *terminal) sets(text []byte) bool {
+	switch {
+	case text[1] == '(' || text[1] == ')':
+		t.shifted = true
+		return true
+	case text[1] == '=':
+		return t.set("keypad")
+	case text[1] != '[':
+		return true
+	}
+	parameters, final := string(text[2:len(text)-1]), text[len(text)-1]
+	parameters, private := strings.CutPrefix(parameters, "?")
+	names := strings.FieldsFunc(parameters, func(r rune) bool { return r == ';' || r == ':' })
+	for i, p := range names {
+		if len(p) > maxParameter {
+			return false
+		}
+		if private {
+			names[i] = "?" + p
+		}
+	}
+	t.bounded = t.bounded || final == 'r'
+	return final != 'h' && final != 'l' || t.set(names...)
+}
+
+// set says whether these modes may be switched.
+func (t *terminal) set(names ...string) bool {
+	var list []mode
+	for _, name := range names {
+		i := slices.IndexFunc(modes, func(m mode) bool { return m.name == name })
+		if i < 0 || modes[i].answers && !t.typed {
+			return false
+		}
+		if !slices.Contains(t.modes, modes[i]) && !slices.Contains(list, modes[i]) {
+			list = append(list, modes[i])
+		}
+	}
+	t.modes = append(t.modes, list...)
+	return true
 }
 
 // isControl says that a terminal would do something else than show a character.

@@ -132,7 +132,7 @@ func FuzzTerminal(f *testing.F) {
 // answers.
 func TestAttackTerminalMoves(t *testing.T) {
 	for text, want := range map[string]string{
-		"\x1b[2J\x1b[1;1H\x1b[?25l\x1b[31mx\x1b[K\b\a\x1b7\x1b8\x1b(B\x1bM": "same",
+		"\x1b[2J\x1b[1;1H\x1b[31mx\x1b[K\b\a\x1b7\x1b8\x1bM": "same",
 		"\x1b]52;c;eA==\a":                      `\x1b]52;c;eA==` + "\a",
 		"\x1b]0;title\x1b\\":                    `\x1b]0;title\x1b\`,
 		"\x1bPq\x1b\\":                          `\x1bPq\x1b\`,
@@ -160,6 +160,45 @@ func TestAttackTerminalMoves(t *testing.T) {
 			}
 			attack.Check(t, fmt.Sprintf("code with a terminal prints %.40q, cut at %d", text, at), want, strings.TrimSuffix(out.String(), "\x1b[0m"))
 		}
+	}
+}
+
+// What code with a terminal leaves of it is as the shell had it, and what would make the
+// terminal type is switched only where the code reads what is typed.
+func TestAttackTerminalState(t *testing.T) {
+	for _, c := range []struct {
+		name, printed string
+		typed         bool
+		want          string
+	}{
+		{"the other screen, no cursor", "\x1b[?1049h\x1b[?25lx", false, "\x1b[?1049h\x1b[?25lx\x1b[?25h\x1b[?1049l\x1b[0m"},
+		{"and it puts them back", "\x1b[?25l\x1b[?25h", false, "\x1b[?25l\x1b[?25h\x1b[?25h\x1b[0m"},
+		{"the mouse, while nothing is passed on", "\x1b[?1000h", false, `\x1b[?1000h`},
+		{"the mouse, behind a mode that may be", "\x1b[?25;1003h", false, `\x1b[?25;1003h`},
+		{"the mouse", "\x1b[?1003;1006h", true, "\x1b[?1003;1006h\x1b[?1006l\x1b[?1003l\x1b[0m"},
+		{"the focus, while nothing is passed on", "\x1b[?1004h", false, `\x1b[?1004h`},
+		{"sizes, which the terminal tells at once", "\x1b[?2048h", true, `\x1b[?2048h`},
+		{"132 columns", "\x1b[?3h", true, `\x1b[?3h`},
+		{"a keyboard that is locked", "\x1b[2h", true, `\x1b[2h`},
+		{"nothing shown any more", "\x1b[?2026h", true, `\x1b[?2026h`},
+		{"a mode with noughts before it", "\x1b[?02048h", true, `\x1b[?02048h`},
+		{"characters of lines", "\x1b(0lqk", false, "\x1b(0lqk\x1b(B\x1b)B\x0f\x1b[0m"},
+		{"characters of lines, by the other set", "\x0ex", false, "\x0ex\x1b(B\x1b)B\x0f"},
+		{"a part that scrolls", "\x1b[2;3r", false, "\x1b[2;3r\x1b7\x1b[r\x1b8\x1b[0m"},
+		{"the keypad's keys", "\x1b=", false, "\x1b=\x1b>\x1b[0m"},
+		{"characters that are inserted", "\x1b[4h", false, "\x1b[4h\x1b[4l\x1b[0m"},
+		{"a letter 2147483647 times", "x\x1b[2147483647b", true, `x\x1b[2147483647b`},
+		{"colours on this terminal", "\x1b[38;2;255;255;255m", false, "\x1b[38;2;255;255;255m\x1b[0m"},
+	} {
+		var out strings.Builder
+		term := &terminal{w: &out, moves: true, typed: c.typed}
+		if _, err := term.Write([]byte(c.printed)); err != nil {
+			t.Fatal(err)
+		}
+		if err := term.Close(); err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "code with a terminal leaves "+c.name, c.want, out.String())
 	}
 }
 
