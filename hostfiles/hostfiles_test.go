@@ -139,6 +139,14 @@ func TestProject(t *testing.T) {
 	}
 }
 
+// each is n folders, each in the one before.
+func each(n int) (list []string) {
+	for i := range n {
+		list = append(list, strings.Repeat("d/", i))
+	}
+	return list
+}
+
 // Folders whose ignore files are made to take for ever, or all memory.
 func TestAttackIgnoreFiles(t *testing.T) {
 	deep := strings.Repeat("d/", 20)
@@ -155,7 +163,10 @@ func TestAttackIgnoreFiles(t *testing.T) {
 		{"patterns in each of many folders", strings.Repeat("x\n", 200), []string{"", "d/", "d/d/", deep}, 5, "taken"},
 		{"too many in all of many folders", strings.Repeat("x\n", maxPatterns/2), []string{"", "d/", deep}, 5, "more than 10000 patterns"},
 		{"a project's, by git's file", strings.Repeat("x\n", maxPatterns+1), []string{"git:"}, 5, "more than 10000 patterns"},
-		{"many patterns for many files", strings.Repeat("x\n", maxPatterns), []string{""}, 250, "too many patterns for this many files"},
+		{"many patterns for many files", strings.Repeat("*x?[!x]*xxxxxxxxxxxxxxx\n", maxPatterns), []string{""}, 100, "too many patterns for this many files"},
+		{"a pattern of a megabyte", "*[" + strings.Repeat("x", maxIgnore-10) + "]", []string{""}, 5, "a pattern has more than 4096 bytes"},
+		{"long patterns that look at every letter", strings.Repeat("*["+strings.Repeat("x", 4000)+"]\n", 250), []string{""}, 100, "too many patterns for this many files"},
+		{"long comments in many folders", "#" + strings.Repeat("#", 900<<10), each(20), 5, "there are more than 16777216 bytes of patterns"},
 	} {
 		dir := folder(t)
 		if err := os.MkdirAll(filepath.Join(dir, deep), 0o755); err != nil {
@@ -181,7 +192,7 @@ func TestAttackIgnoreFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Project = project
-		var s Set
+		s := Set{matching: maxMatching / 100}
 		got := "taken"
 		if err := s.Add(f, "/x", 1<<20); err != nil {
 			got = err.Error()

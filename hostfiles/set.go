@@ -1,6 +1,7 @@
 package hostfiles
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,18 +33,22 @@ const (
 	maxDepth      = 128       // folders in each other: the walk is recursive
 
 	// A repository brings its own files of patterns, and each pattern is held against each
-	// part of each path below.
-	maxPatterns = 10_000     // in force in one folder
-	maxMatching = 50_000_000 // parts of paths held against patterns: some ten seconds
+	// part of each path below: a pattern with a star, against each byte of it.
+	maxPatterns = 10_000        // in force in one folder
+	maxPattern  = 4096          // bytes of one: as many as the longest path has
+	maxMatching = 1_000_000_000 // bytes of patterns that are looked at: some ten seconds
+	perEntry    = 1000          // what looking at an entry counts beside that: a million of them may be left out
+	maxIgnored  = 16 << 20      // bytes of all files of patterns
 )
 
 // Set is the files and folders that a run brings along. Each is opened once, and what
 // is below a folder is reached from there: exchanging a folder or a link afterwards
 // leads nowhere. The zero value is empty. Close it.
 type Set struct {
-	mounts  []*mount
-	entries []entry
-	bytes   int64
+	mounts   []*mount
+	entries  []entry
+	bytes    int64
+	matching int // a test's own maxMatching
 }
 
 // mount is an opened file or folder.
@@ -118,13 +123,26 @@ type walk struct {
 	m       *mount
 	project bool
 	used    int64
-	matched int // parts of paths held against patterns
+	matched int // bytes of patterns that were looked at
+	read    int // bytes of files of patterns
 }
 
 // ignored are the patterns in force in a folder: own are those of each IgnoreFile; all has
 // those of the .gitignore files too, each before the IgnoreFile beside it, which may take
 // something back (!dist).
-type ignored struct{ own, all []gitignore.Pattern }
+type ignored struct{ own, all patterns }
+
+// patterns are held against a path in turn: the last that matches counts.
+type patterns struct {
+	list    []gitignore.Pattern
+	bytes   int
+	starred int // bytes of those with a star
+}
+
+// and is p with more patterns behind.
+func (p patterns) and(more patterns) patterns {
+	return patterns{append(slices.Clip(p.list), more.list...), p.bytes + more.bytes, p.starred + more.starred}
+}
 
 // What of a project is treated in its own way.
 const (
@@ -135,12 +153,16 @@ const (
 
 // leaves says that an entry stays out. Of a package in node_modules, .gitignore says what
 // is not in its repository, which is often what it is used for.
-func (w *walk) leaves(parts []string, isDir bool, ignore ignored) bool {
-	patterns := ignore.all
+func (w *walk) leaves(parts []string, isDir bool, ignore ignored) (bool, error) {
+	in := ignore.all
 	if slices.Contains(parts, modulesDir) {
-		patterns = ignore.own
+		in = ignore.own
 	}
-	return w.project && parts[len(parts)-1] == gitFolder || len(patterns) > 0 && gitignore.NewMatcher(patterns).Match(parts, isDir)
+	w.matched += perEntry + in.bytes*len(parts) + in.starred*len(strings.Join(parts, ""))
+	if w.matched > cmp.Or(w.set.matching, maxMatching) {
+		return false, fmt.Errorf("%q: %s holds too many patterns for this many files", path.Join(parts...), IgnoreFile)
+	}
+	return w.project && parts[len(parts)-1] == gitFolder || len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(parts, isDir), nil
 }
 
 // folder lists the folder at rel, whose path's parts are given, below the mount.
@@ -155,26 +177,26 @@ func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 	}
 	defer dir.Close()
 	if w.project && !slices.Contains(parts, modulesDir) {
-		git, err := w.patterns(path.Join(rel, gitIgnore), parts, maxPatterns-len(ignore.all))
+		git, err := w.patterns(path.Join(rel, gitIgnore), parts, maxPatterns-len(ignore.all.list))
 		if err != nil {
 			return err
 		}
-		ignore.all = append(slices.Clip(ignore.all), git...)
+		ignore.all = ignore.all.and(git)
 	}
-	own, err := w.patterns(path.Join(rel, IgnoreFile), parts, maxPatterns-len(ignore.all))
+	own, err := w.patterns(path.Join(rel, IgnoreFile), parts, maxPatterns-len(ignore.all.list))
 	if err != nil {
 		return err
 	}
-	ignore.own = append(slices.Clip(ignore.own), own...)
-	ignore.all = append(slices.Clip(ignore.all), own...)
+	ignore.own, ignore.all = ignore.own.and(own), ignore.all.and(own)
 	for {
 		list, err := dir.ReadDir(1024)
 		for _, e := range list {
 			below := append(slices.Clip(parts), e.Name())
-			if w.matched += len(ignore.all) * len(below); w.matched > maxMatching {
-				return fmt.Errorf("%q: %s holds too many patterns for this many files", rel, IgnoreFile)
+			out, err := w.leaves(below, e.IsDir(), ignore)
+			if err != nil {
+				return err
 			}
-			if w.leaves(below, e.IsDir(), ignore) {
+			if out {
 				continue
 			}
 			if err := w.entry(path.Join(rel, e.Name()), below, ignore); err != nil {
@@ -191,29 +213,38 @@ func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 }
 
 // patterns reads a file of patterns of a folder, if it has one: at most most.
-func (w *walk) patterns(name string, domain []string, most int) (list []gitignore.Pattern, err error) {
+func (w *walk) patterns(name string, domain []string, most int) (found patterns, err error) {
 	f, err := w.m.openRegular(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return found, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%q: %w", name, plain(err))
+		return found, fmt.Errorf("%q: %w", name, plain(err))
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxIgnore+1))
 	if err != nil || len(text) > maxIgnore {
-		return nil, fmt.Errorf("%q can't be read, or has more than %d bytes", name, maxIgnore)
+		return found, fmt.Errorf("%q can't be read, or has more than %d bytes", name, maxIgnore)
+	}
+	if w.read += len(text); w.read > maxIgnored {
+		return found, fmt.Errorf("%q: with those before it there are more than %d bytes of patterns", name, maxIgnored)
 	}
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimRight(line, "\r\n")
 		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") {
-			if len(list) == most {
-				return nil, fmt.Errorf("%q: with those of the folders above there are more than %d patterns", name, maxPatterns)
+			if len(found.list) == most {
+				return found, fmt.Errorf("%q: with those of the folders above there are more than %d patterns", name, maxPatterns)
 			}
-			list = append(list, gitignore.ParsePattern(line, domain))
+			if len(line) > maxPattern {
+				return found, fmt.Errorf("%q: a pattern has more than %d bytes", name, maxPattern)
+			}
+			found.list, found.bytes = append(found.list, gitignore.ParsePattern(line, domain)), found.bytes+len(line)
+			if strings.Contains(line, "*") {
+				found.starred += len(line)
+			}
 		}
 	}
-	return list, nil
+	return found, nil
 }
 
 func (w *walk) entry(rel string, parts []string, ignore ignored) error {
