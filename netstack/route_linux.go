@@ -107,7 +107,12 @@ func parseRoute(answer []byte) (r route, err error) {
 	m := &messages[0]
 	switch {
 	case m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4:
-		return r, fmt.Errorf("%w: %w", errNoRoute, syscall.Errno(-int32(binary.NativeEndian.Uint32(m.Data))))
+		switch errno := syscall.Errno(-int32(binary.NativeEndian.Uint32(m.Data))); errno {
+		case unix.ENETUNREACH, unix.EHOSTUNREACH: // any other says nothing of where it leads
+			return r, fmt.Errorf("%w: %w", errNoRoute, errno)
+		default:
+			return r, errno
+		}
 	case m.Header.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg:
 		return r, fmt.Errorf("the kernel answers with a message of type %d", m.Header.Type)
 	}
@@ -119,8 +124,10 @@ func parseRoute(answer []byte) (r route, err error) {
 	}
 	for _, a := range attributes {
 		switch a.Attr.Type &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER) {
-		case unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_MULTIPATH:
+		case unix.RTA_GATEWAY, unix.RTA_VIA:
 			r.gateway = true
+		case unix.RTA_MULTIPATH:
+			r.gateway = allByRouter(a.Value)
 		case unix.RTA_OIF:
 			if len(a.Value) >= 4 {
 				r.device = int(binary.NativeEndian.Uint32(a.Value))
@@ -128,4 +135,33 @@ func parseRoute(answer []byte) (r route, err error) {
 		}
 	}
 	return r, nil
+}
+
+// allByRouter says that each of several next hops (struct rtnexthop, with attributes behind
+// each) is a router. One that is not leads to a neighbour.
+func allByRouter(hops []byte) bool {
+	const head = unix.SizeofRtNexthop
+	for len(hops) >= head {
+		size := int(binary.NativeEndian.Uint16(hops))
+		if size < head || size > len(hops) {
+			return false
+		}
+		router := false
+		for rest := hops[head:size]; len(rest) >= unix.SizeofRtAttr; {
+			n := int(binary.NativeEndian.Uint16(rest))
+			if n < unix.SizeofRtAttr || n > len(rest) {
+				return false
+			}
+			kind := binary.NativeEndian.Uint16(rest[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+			router = router || kind == unix.RTA_GATEWAY || kind == unix.RTA_VIA
+			rest = rest[min((n+3)&^3, len(rest)):]
+		}
+		if !router {
+			return false
+		}
+		if hops = hops[min((size+3)&^3, len(hops)):]; len(hops) == 0 {
+			return true
+		}
+	}
+	return false
 }

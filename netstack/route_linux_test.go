@@ -2,6 +2,8 @@ package netstack
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -44,6 +46,9 @@ func TestAttackRoutes(t *testing.T) {
 		{"route", "add", "11.4.0.0/16", "dev", "v0"},
 		{"route", "add", "11.5.0.0/16", "via", "11.1.1.2"},
 		{"route", "add", "unreachable", "11.6.0.0/16"},
+		{"route", "add", "blackhole", "11.9.0.0/16"},
+		{"route", "add", "11.7.0.0/16", "nexthop", "dev", "v0", "nexthop", "dev", "v1"},
+		{"route", "add", "11.8.0.0/16", "nexthop", "via", "11.1.1.2", "nexthop", "via", "11.1.1.2", "dev", "v0", "weight", "2"},
 		{"route", "add", "default", "via", "11.1.1.2"},
 		{"-6", "route", "add", "local", "2606:1::/64", "dev", "lo"},
 		{"-6", "route", "add", "2606:2::/64", "dev", "v0"},
@@ -59,6 +64,9 @@ func TestAttackRoutes(t *testing.T) {
 		{"a single one of a load balancer", "11.3.3.3", own},
 		{"the other end of a link", "11.1.1.2", own},
 		{"a neighbour by a route", "11.4.5.6", own},
+		{"a neighbour by one of two links", "11.7.5.6", own},
+		{"behind one of two routers", "11.8.5.6", open},
+		{"a route that refuses", "11.9.5.6", "look up the host's route to 11.9.5.6: invalid argument"},
 		{"IPv6, the host's own", "2606:1::9", own},
 		{"IPv6, a neighbour by a route", "2606:2::9", own},
 		{"behind NAT64", "64:ff9b::b02:304", own},
@@ -87,6 +95,29 @@ func TestAttackRoutes(t *testing.T) {
 			conn.Close()
 		}
 		attack.Check(t, "an address by the host's routes: "+c.name, c.want, got)
+	}
+}
+
+// The kernel's errors: what says nothing about a route is no leave to dial.
+func TestAttackRouteErrors(t *testing.T) {
+	for errno, want := range map[unix.Errno]string{
+		unix.ENETUNREACH: "no route", unix.EHOSTUNREACH: "no route",
+		unix.EPERM: "refused", unix.ENOBUFS: "refused", unix.EINVAL: "refused", unix.EOPNOTSUPP: "refused", 0: "refused",
+	} {
+		answer := binary.NativeEndian.AppendUint32(nil, 36)
+		answer = binary.NativeEndian.AppendUint16(answer, unix.NLMSG_ERROR)
+		answer = append(answer, make([]byte, 10)...)
+		answer = binary.NativeEndian.AppendUint32(answer, uint32(-int32(errno)))
+		answer = append(answer, make([]byte, 16)...)
+		_, err := parseRoute(answer)
+		got := "dialled"
+		switch {
+		case errors.Is(err, errNoRoute):
+			got = "no route"
+		case err != nil:
+			got = "refused"
+		}
+		attack.Check(t, "the kernel answers a question about a route with "+errno.Error(), want, got)
 	}
 }
 
