@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 )
 
 // codesProject is --project without a folder.
@@ -13,7 +16,8 @@ const codesProject = "the code's"
 // code's file, "" for the working directory. That is the nearest above which is a git
 // repository; else the nearest with a package.json, which in a repository may be one
 // package of several, without the node_modules that they share; else the code's own.
-func projectRoot(named, file string) (string, error) {
+// It is not a folder that has more in it than a project: the user's home, or unitask's.
+func projectRoot(named, file, home string) (string, error) {
 	if named != codesProject {
 		return named, nil
 	}
@@ -28,16 +32,42 @@ func projectRoot(named, file string) (string, error) {
 			break
 		}
 	}
-	if home, err := os.UserHomeDir(); root == "/" || err == nil && root == filepath.Clean(home) {
-		return "", hint(usage(fmt.Errorf("--project: %s would be all of it", root)), "--project=DIR names a folder")
+	homes := []string{home}
+	if user, err := os.UserHomeDir(); err == nil {
+		homes = append(homes, user)
+	}
+	for _, home := range append(homes, "/") {
+		if home != "" && holds(root, home) {
+			return "", hint(usage(fmt.Errorf("--project: %s holds %s too", root, filepath.Clean(home))), "--project=DIR names a folder")
+		}
 	}
 	return root, nil
 }
 
-// nearest is the nearest folder from dir upwards that holds mark, "" if none does.
+// holds says that a path lies in a folder, or is it, whatever links lead there.
+func holds(folder, path string) bool {
+	for _, real := range []func(string) (string, error){filepath.Abs, filepath.EvalSymlinks} {
+		f, err := real(folder)
+		p, pathErr := real(path)
+		if rel, relErr := filepath.Rel(f, p); errors.Join(err, pathErr, relErr) == nil && filepath.IsLocal(rel) {
+			return true
+		}
+	}
+	return false
+}
+
+// nearest is the nearest folder from dir upwards that holds mark, "" if none does. A mark
+// of another user does not count, unless the code's folder is his too: whoever can write
+// to a folder above (/tmp) could have all of it brought along. Git has the same rule
+// (safe.directory).
 func nearest(dir, mark string) string {
+	code, err := os.Stat(dir)
+	if err != nil {
+		return ""
+	}
+	ours := []uint32{0, uint32(os.Getuid()), owner(code)}
 	for {
-		if _, err := os.Lstat(filepath.Join(dir, mark)); err == nil {
+		if st, err := os.Lstat(filepath.Join(dir, mark)); err == nil && slices.Contains(ours, owner(st)) {
 			return dir
 		}
 		above := filepath.Dir(dir)
@@ -47,3 +77,5 @@ func nearest(dir, mark string) string {
 		dir = above
 	}
 }
+
+func owner(st os.FileInfo) uint32 { return st.Sys().(*syscall.Stat_t).Uid }

@@ -113,8 +113,12 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 		req.Code = f.code
 	}
 	if err == nil && changed("project") {
+		home, homeErr := a.homeFolder()
+		if homeErr != nil {
+			return req, false, homeErr
+		}
 		var root string
-		if root, err = projectRoot(f.project, f.file); err == nil {
+		if root, err = projectRoot(f.project, f.file, home); err == nil {
 			req.Dirs = append(req.Dirs, unitask.Mount{Host: root, Project: true})
 		}
 	}

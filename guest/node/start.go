@@ -35,6 +35,9 @@ var noProgram = []string{"-", "--", "-e", "--eval", "-p", "--print", "-pe", "-c"
 // CheckArg says what is wrong with one of Node's own arguments.
 func CheckArg(arg string) error {
 	name, _, _ := strings.Cut(arg, "=")
+	if len(name) > 2 { // as Node reads it
+		name = name[:2] + strings.ReplaceAll(name[2:], "_", "-")
+	}
 	switch {
 	case !strings.HasPrefix(arg, "-"):
 		return errors.New("must begin with -; give a value behind =, as in --require=./setup.js")
