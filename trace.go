@@ -80,8 +80,9 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 	if err != nil {
 		return nil, err
 	}
-	clean := redactor.Writer(file)
-	tr := &tracing{sink: traceSink{to: clean, left: limit}}
+	tr := &tracing{sink: traceSink{kept: bounded{to: file, left: limit}}}
+	clean := redactor.Writer(&tr.sink.kept)
+	tr.sink.to = clean
 	if t.Syscalls {
 		tr.Calls = &tr.sink
 	}
@@ -93,22 +94,35 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 	return tr, nil
 }
 
-// traceSink keeps the beginning of a trace, of whole writes, and drops the rest, so that
-// neither QEMU nor the guest waits.
+// traceSink keeps the beginning of a trace and drops the rest, so that neither QEMU nor the
+// guest waits.
 type traceSink struct {
 	mu   sync.Mutex
-	to   io.Writer
-	left int64
+	to   io.Writer // redacts, and writes to kept: a bound before it could cut a secret in two
+	kept bounded
 }
 
 func (s *traceSink) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if keep := p[:min(int64(len(p)), s.left)]; len(keep) > 0 {
-		s.left -= int64(len(keep))
-		_, _ = s.to.Write(keep)
-		if s.left == 0 {
-			_, _ = io.WriteString(s.to, "\n(the trace is longer than it may be)\n")
+	if s.kept.left > 0 {
+		_, _ = s.to.Write(p)
+	}
+	return len(p), nil
+}
+
+// bounded passes on the first bytes, and says that there were more.
+type bounded struct {
+	to   io.Writer
+	left int64
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if keep := p[:min(int64(len(p)), b.left)]; len(keep) > 0 {
+		b.left -= int64(len(keep))
+		_, _ = b.to.Write(keep)
+		if b.left == 0 {
+			_, _ = io.WriteString(b.to, "\n(the trace is longer than it may be)\n")
 		}
 	}
 	return len(p), nil

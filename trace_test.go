@@ -2,11 +2,13 @@ package unitask
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // What is asked of a trace that can't be had, or that would put something else onto
@@ -51,7 +53,8 @@ func TestAttackTrace(t *testing.T) {
 // A trace has a bound.
 func TestAttackTraceFlood(t *testing.T) {
 	var kept bytes.Buffer
-	sink := &traceSink{to: &kept, left: 1000}
+	sink := &traceSink{kept: bounded{to: &kept, left: 1000}}
+	sink.to = &sink.kept
 	for range 100_000 {
 		_, _ = sink.Write([]byte("sys_read(fd: 0)\n"))
 	}
@@ -60,4 +63,26 @@ func TestAttackTraceFlood(t *testing.T) {
 		got = kept.String()
 	}
 	attack.Check(t, "a trace: a flood of system calls", "1000 bytes and a note", got)
+}
+
+// A bound that the guest has fall into a secret leaves no half of it.
+func TestAttackTraceCut(t *testing.T) {
+	const secret = "correct-horse-battery-staple"
+	redactor, err := record.NewRedactor(map[string]string{"KEY": secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, before := range []int{0, 5, 12, 20, 27} {
+		var kept bytes.Buffer
+		sink := &traceSink{kept: bounded{to: &kept, left: 100}}
+		clean := redactor.Writer(&sink.kept)
+		sink.to = clean
+		_, _ = sink.Write([]byte(strings.Repeat("x", 100-before) + secret + strings.Repeat("y", 100)))
+		clean.Close()
+		got := "nothing of it"
+		if strings.Contains(kept.String(), secret[:4]) {
+			got = kept.String()
+		}
+		attack.Check(t, fmt.Sprintf("a trace whose bound falls behind %d bytes of a secret", before), "nothing of it", got)
+	}
 }
