@@ -9,6 +9,7 @@ func TestCheckArg(t *testing.T) {
 	for arg, ok := range map[string]bool{
 		"--expose-gc": true, "--require=./x.js": true, "--stack-size=2000": true, "-r=./x": true, "--import=data:text/javascript,1": true,
 		"": false, "x.js": false, "-": false, "--": false, "-e": false, "--eval=1": false, "-p": false, "--test": false, "--a\x00": false, "--run=x": false,
+		"--build_snapshot": false, "--prof_process": false, "--completion_bash": false, "--expose_gc": true,
 	} {
 		if err := CheckArg(arg); (err == nil) != ok {
 			t.Errorf("%q: %v", arg, err)
