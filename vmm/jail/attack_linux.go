@@ -403,6 +403,21 @@ var attacks = []one{
 		a.call("execve", unix.SYS_EXECVE, "/bin/sh", a.vector([]string{"sh", "-c", "head -c 16 /dev/zero >&3"}), a.vector(nil))
 	}, false},
 
+	{"execute its program again, at the address that its filter knows", func(a *script, t *targets) {
+		again := a.string(filepath.Join(t.dir, "stand-in")) // the first string, as a stage's is
+		const mark = 100                                    // a descriptor that is open when it was
+		a.steps[a.call("fcntl", unix.SYS_FCNTL, mark, unix.F_GETFD)].then = goOn
+		a.steps[0].skip = 2
+		a.call("dup3", unix.SYS_DUP3, standInDisk, mark, 0)
+		a.call("execve", unix.SYS_EXECVE, again, a.vector(nil), a.vector(nil))
+	}, false},
+	{"have the kernel signal it when others use its disk", func(a *script, t *targets) {
+		a.call("fcntl", unix.SYS_FCNTL, standInDisk, unix.F_SETSIG, int(unix.SIGUSR1))
+	}, false},
+	{"have others wait for its disk", func(a *script, t *targets) {
+		a.call("fcntl", unix.SYS_FCNTL, standInDisk, unix.F_SETLEASE, unix.F_RDLCK)
+	}, false},
+
 	// Sockets.
 	{"connect to a Unix socket that everybody may use", func(a *script, t *targets) {
 		a.connect(unix.AF_UNIX, unix.SOCK_STREAM, 0, unixAddress(filepath.Join(t.dir, targetSocket)))
@@ -505,7 +520,7 @@ var attacks = []one{
 	}, false},
 	{"read keys", func(a *script, t *targets) { a.call("keyctl", unix.SYS_KEYCTL, 0, -5, 1) }, false},
 	{"change its personality", func(a *script, t *targets) { a.call("personality", unix.SYS_PERSONALITY, 0x0040000) }, false},
-	{"switch swap off", func(a *script, t *targets) { a.call("swapoff", unix.SYS_SWAPOFF, "/nonexistent") }, true},
+	{"account for processes", func(a *script, t *targets) { a.call("acct", unix.SYS_ACCT, 0) }, true},
 	{"restart the host by a key", func(a *script, t *targets) {
 		a.call("reboot", unix.SYS_REBOOT, 0xfee1dead, unix.LINUX_REBOOT_MAGIC2, 0, 0)
 	}, true},

@@ -71,6 +71,7 @@ type facts struct {
 	hard     func(resource int) uint64 // our own hard limits
 	status   int                       // the status socket's descriptor in the stage
 	self     int                       // the stage's own
+	once     bool                      // a filter's listener can let a call pass
 	refused  string                    // why the levels before this one were not to be had
 }
 
@@ -109,6 +110,7 @@ func plan(s Spec, l level, f facts) (*stage, Report) {
 		r.Layers = append(r.Layers, Hold{Name: name, Holds: why == "", Detail: detail, Why: why})
 	}
 
+	path := st.string(s.Program.Path) // the first, so that its address is always the same
 	must("mark the status socket", unix.SYS_FCNTL, uintptr(f.status), unix.F_SETFD, unix.FD_CLOEXEC)
 	must("close the stage", unix.SYS_CLOSE, uintptr(f.self))
 	if !s.Open {
@@ -123,7 +125,6 @@ func plan(s Spec, l level, f facts) (*stage, Report) {
 	if !s.Open {
 		confine(f, st, layer, call)
 	}
-	path := st.string(s.Program.Path)
 	argv, env := st.vector(append([]string{s.Program.Path}, s.Args...)), st.vector(s.Env)
 	switch {
 	case s.Open || s.Unfiltered:
@@ -318,7 +319,7 @@ func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(n
 	layer(Seccomp, "", "")
 	program := func(unlisted uint32) uintptr {
 		var code []byte
-		list := filter(s, path, unlisted)
+		list := filter(s, path, unlisted, f.once)
 		for _, i := range list {
 			code = binary.LittleEndian.AppendUint16(code, i.Code)
 			code = append(code, i.Jt, i.Jf)
@@ -340,7 +341,7 @@ func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(n
 
 // findFacts looks at this host.
 func findFacts() facts {
-	f := facts{abi: landlockABI(), lastCap: bits.Len64(^uint64(0)) - 1, hard: hardLimit}
+	f := facts{abi: landlockABI(), once: canContinue(), lastCap: bits.Len64(^uint64(0)) - 1, hard: hardLimit}
 	if text, err := os.ReadFile("/proc/sys/kernel/cap_last_cap"); err == nil {
 		if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
 			f.lastCap = min(n, f.lastCap)

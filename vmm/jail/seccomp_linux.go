@@ -30,7 +30,7 @@ var calls = []uintptr{
 	unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2,
 	unix.SYS_CLOSE, unix.SYS_LSEEK, unix.SYS_FSTAT, unix.SYS_STATX, unix.SYS_FSTATFS, unix.SYS_STATFS,
 	unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT, unix.SYS_GETDENTS64, unix.SYS_GETCWD, unix.SYS_FCHDIR, unix.SYS_CHDIR,
-	unix.SYS_FCNTL, unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_FADVISE64, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_UMASK,
+	unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_FADVISE64, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_UMASK,
 	unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FLOCK,
 
 	// Memory.
@@ -126,6 +126,9 @@ func conditionals(s Spec) []conditional {
 		{unix.SYS_CLONE, [][]condition{{{0, ^uint32(harmless), []uint32{thread}, true}}}, 0},
 		{unix.SYS_PRCTL, [][]condition{{{0, allBits, []uint32{unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_TIMERSLACK, unix.PR_GET_TIMERSLACK, unix.PR_SET_NO_NEW_PRIVS,
 			unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_DUMPABLE, unix.PR_CAPBSET_READ, unix.PR_SET_VMA, unix.PR_GET_SECCOMP, unix.PR_MCE_KILL, unix.PR_MCE_KILL_GET}, false}}}, unix.EINVAL},
+		// No signals on what others do with a file, and no leases, for which others wait.
+		{unix.SYS_FCNTL, [][]condition{{{1, allBits, []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL, unix.F_SETFL, unix.F_GETLK, unix.F_SETLK,
+			unix.F_OFD_GETLK, unix.F_OFD_SETLK, unix.F_ADD_SEALS, unix.F_GET_SEALS, unix.F_GETPIPE_SZ, unix.F_SETPIPE_SZ}, false}}}, unix.EINVAL},
 		// Its own limits may be read: the third argument is no new value.
 		{unix.SYS_PRLIMIT64, [][]condition{{{0, allBits, []uint32{0}, false}, {2, allBits, []uint32{0}, true}}}, unix.EPERM},
 		// No filter is attached to a socket.
@@ -153,8 +156,14 @@ const (
 )
 
 // filter is the program for a process that executes the path at an address of its stage
-// and no other. Unlisted is what becomes of other calls: USER_NOTIF or KILL_PROCESS.
-func filter(s Spec, path uintptr, unlisted uint32) []unix.SockFilter {
+// and no other. Unlisted is what becomes of other calls: USER_NOTIF or KILL_PROCESS. Once:
+// the listener is asked about that execve, which else can be made again, by a program that
+// puts another path at that address.
+func filter(s Spec, path uintptr, unlisted uint32, once bool) []unix.SockFilter {
+	execute := uint32(unix.SECCOMP_RET_ALLOW)
+	if once && unlisted == unix.SECCOMP_RET_USER_NOTIF {
+		execute = unlisted
+	}
 	var out []unix.SockFilter
 	statement := func(code uint16, k uint32) { out = append(out, unix.SockFilter{Code: code, K: k}) }
 	// jump skips some statements where the accumulator is k, or where it is not.
@@ -189,7 +198,7 @@ func filter(s Spec, path uintptr, unlisted uint32) []unix.SockFilter {
 	jump(uint32(path), 0, 3)
 	load(low(0) + 4)
 	jump(uint32(uint64(path)>>32), 0, 1)
-	answer(unix.SECCOMP_RET_ALLOW)
+	answer(execute)
 	answer(unlisted)
 	for _, c := range conditionals(s) {
 		otherwise := unlisted

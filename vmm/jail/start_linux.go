@@ -113,7 +113,7 @@ func start(on []level, s Spec) (*Process, error) {
 		cmd, err := l.run(s, st, f, files)
 		if err == nil {
 			theirs.Close()
-			return await(cmd, ours, st, report)
+			return await(cmd, ours, st, report, f.once)
 		}
 		if !mayBeLevel(err) || s.Open {
 			return nil, err
@@ -182,8 +182,19 @@ const maxReports = 1 << 20
 
 // await reads what a stage reports until it has executed its program, and enters that
 // into the report.
-func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report) (*Process, error) {
-	reports, listener, err := receive(ours)
+func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, once bool) (*Process, error) {
+	p := &Process{Report: report, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{}), watched: make(chan struct{})}
+	reports, err := receive(ours, func(listener *os.File) {
+		if p.listener != nil {
+			listener.Close()
+			return
+		}
+		p.listener = listener
+		go p.watch(once)
+	})
+	if p.listener == nil {
+		close(p.watched)
+	}
 	came, failed, fatal := st.outcome(reports)
 	if err == nil {
 		err = fatal
@@ -194,9 +205,10 @@ func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report) (*Process, er
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		if listener != nil {
-			listener.Close()
+		if p.listener != nil {
+			p.listener.Close()
 		}
+		<-p.watched
 		return nil, err
 	}
 	for _, e := range failed {
@@ -208,8 +220,6 @@ func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report) (*Process, er
 			}
 		}
 	}
-	p := &Process{Report: report, Pid: cmd.Process.Pid, cmd: cmd, listener: listener, done: make(chan struct{}), watched: make(chan struct{})}
-	go p.watch()
 	return p, nil
 }
 
