@@ -17,8 +17,18 @@ import (
 // without a wire.
 func SDK(s *Server) *sdk.Server { return s.sdk }
 
-// Watch lets callers subscribe to a resource that a test has added.
-func Watch(s *Server, uri string) { s.watched = func(u string) bool { return u == uri } }
+// Watch answers those who subscribe to a resource that a test has added, as it answers
+// those who ping: with an empty result.
+func Watch(s *Server, uri string) {
+	s.sdk.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+			if asked, ok := req.(*sdk.SubscribeRequest); ok && asked.Params.URI == uri {
+				return next(ctx, "ping", &sdk.ServerRequest[*sdk.PingParams]{Session: asked.Session, Params: &sdk.PingParams{}})
+			}
+			return next(ctx, method, req)
+		}
+	})
+}
 
 // QueueIs waits until so many calls wait and so many runs are under way.
 func QueueIs(ctx context.Context, s *Server, waiting, running int) error {

@@ -146,9 +146,6 @@ func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceConte
 func (s *Server) subscribe(ctx context.Context, req *sdk.SubscribeRequest) error {
 	extra, _ := ctx.Value(extraKey{}).(*sdk.RequestExtra)
 	caller, uri := s.caller(extra), req.Params.URI
-	if s.watched != nil && s.watched(uri) {
-		return nil
-	}
 	rec, err := s.rt.Runs().Get(strings.TrimPrefix(uri, runsURI))
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
 		return s.tell(caller, err)

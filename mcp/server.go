@@ -58,8 +58,7 @@ type Server struct {
 	stop     context.CancelFunc
 	runs     sync.WaitGroup
 	mu       sync.Mutex
-	watched  func(uri string) bool // says of other resources than runs that they may be subscribed to; for tests
-	draining bool                  // no more calls are accepted
+	draining bool // no more calls are accepted
 	sessions sessions
 	visitors visitors
 	checkups checkups
