@@ -450,31 +450,49 @@ static bool to_gateway(const struct address *a, struct sockaddr_in *to)
 	return true;
 }
 
-// connect_outside has the kernel connect, from a random port: it counts them up, and the
-// clones of one template would all have the same.
+// random_port binds an IPv4 socket of the kernel to a port: to a random one where it is 0,
+// because the kernel counts them up, and the clones of one template would all have the same.
+static void random_port(int fd, uint16_t port)
+{
+	struct sockaddr_in me = {.sin_family = AF_INET, .sin_port = htons(port)};
+	uint16_t random;
+	for (int tries = 0; tries < 8 && getrandom(&random, sizeof random, 0) == sizeof random; tries++) {
+		if (port == 0)
+			me.sin_port = htons((uint16_t)(FIRST_PORT + random % PORTS));
+		if (call(SYS_bind, fd, &me, sizeof me) == 0)
+			return;
+	}
+}
+
+// connect_outside has the kernel connect.
 static int connect_outside(struct socket *s, const struct sockaddr *to, socklen_t len)
 {
 	static const int one = 1;
-	struct sockaddr_in me = {.sin_family = AF_INET};
-	uint16_t random;
-	if (s->bound)
-		me.sin_port = htons(port_of(&s->local));
-	for (int tries = 0; to->sa_family == AF_INET && tries < 8 && getrandom(&random, sizeof random, 0) == sizeof random; tries++) {
-		if (!s->bound)
-			me.sin_port = htons((uint16_t)(FIRST_PORT + random % PORTS));
-		if (call(SYS_bind, s->fd, &me, sizeof me) == 0)
-			break;
-	}
+	if (to->sa_family == AF_INET)
+		random_port(s->fd, s->bound ? port_of(&s->local) : 0);
 	call(SYS_setsockopt, s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	s->state = OUTSIDE;
 	return (int)result(call(SYS_connect, s->fd, to, len));
 }
 
+// connect_datagram has the kernel remember where the datagrams of a socket go.
+static int connect_datagram(int fd, const struct sockaddr *to, socklen_t len)
+{
+	struct sockaddr_in me = {0};
+	socklen_t size = sizeof me;
+	if (to && len >= sizeof me && to->sa_family == AF_INET && call(SYS_getsockname, fd, &me, &size) == 0 && me.sin_port == 0)
+		random_port(fd, 0);
+	return (int)result(call(SYS_connect, fd, to, len));
+}
+
 int connect(int fd, const struct sockaddr *to, socklen_t len)
 {
+	struct descriptor *d = descriptor(fd);
 	struct socket *s = of(fd);
 	struct address a;
 	struct sockaddr_in gateway;
+	if (d && d->datagram)
+		return connect_datagram(fd, to, len);
 	if (s == NULL || !take(&a, to, len))
 		return (int)result(call(SYS_connect, fd, to, len));
 	if (s->state == CONNECTED)
