@@ -233,6 +233,7 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) 
 		r.Accelerators = append(r.Accelerators, AccelReport{Accel: no.Accel, Reason: no.Reason})
 	}
 	var best *AccelReport
+	var failed error
 	for _, accel := range candidates {
 		start := time.Now()
 		spec.Accel = accel
@@ -244,12 +245,13 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) 
 			m.Close()
 			if best == nil {
 				best = &report
-				rt.source.Works(spec)
+				rt.source.Works(spec, failed)
 				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s", spec.Image.Kernel, report.BootMs, accel), "")
 				r.jail(jail, rt.opts.RequireJail)
 			}
 		} else {
 			report.Reason = err.Error()
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", accel, err))
 		}
 		r.Accelerators = append(r.Accelerators, report)
 	}

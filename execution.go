@@ -166,6 +166,8 @@ func (x *execution) configure() error {
 func (x *execution) introduce(m *machine.Machine) (leave func(), err error) {
 	x.res.Accelerator, x.res.Cloned, x.res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
 	x.rec.Machine = describe(m)
+	x.res.WhySlow = x.rt.source.WhySlow(m.Spec)
+	x.rec.Machine.WhySlow = x.res.WhySlow
 	x.rec.Effective, _ = clean(x.redactor, x.res.Policy.Effective)
 	x.rec.Denials, _ = clean(x.redactor, x.res.Policy.Denials)
 	x.rec.Machine.Debugged = x.look.debug != nil

@@ -44,10 +44,12 @@ type Result struct {
 
 	Kernel      Kernel
 	Accelerator Accel
-	Cloned      bool // the machine was cloned from a template; else booted
-	Pooled      bool // and the clone stood ready
-	MemoryMB    int
-	Policy      Policy
+	// WhySlow says, where Accelerator is TCG and the choice was unitask's, why it is not hardware.
+	WhySlow  string
+	Cloned   bool // the machine was cloned from a template; else booted
+	Pooled   bool // and the clone stood ready
+	MemoryMB int
+	Policy   Policy
 
 	// Artifacts are the files that the code left in /out; they are in the record
 	// (record.Store.OpenArtifact). ArtifactsRefused is what did not come back, at
@@ -111,6 +113,7 @@ type ResultJSON struct {
 	Duration     DurationsJSON `json:"durationMs"`
 	Kernel       Kernel        `json:"kernel,omitempty"`
 	Accelerator  Accel         `json:"accelerator,omitempty"`
+	WhySlow      string        `json:"whySlow,omitempty"`
 	Cloned       bool          `json:"cloned"`
 	Pooled       bool          `json:"pooled"`
 	MemoryMB     int           `json:"memoryMb,omitempty"`
@@ -126,7 +129,7 @@ type ResultJSON struct {
 func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
-		Error: r.Error, Hint: r.Hint, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
+		Error: r.Error, Hint: r.Hint, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
 		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Redacted: r.Redacted,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
@@ -153,7 +156,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	}
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
-		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, Cloned: j.Cloned, Pooled: j.Pooled,
+		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, WhySlow: j.WhySlow, Cloned: j.Cloned, Pooled: j.Pooled,
 		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Redacted: j.Redacted,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -21,6 +20,9 @@ const (
 	// hardwareProbe: on an accelerator that is not known to work here. One that
 	// works needs half a second; a broken KVM often hangs.
 	hardwareProbe = 4 * time.Second
+	// greetedProbe: in all, where QEMU has greeted meanwhile, and so got past setting up
+	// the accelerator. A host that is busy, or nested, may need that long.
+	greetedProbe = 10 * time.Second
 	// bootDeadline: on one that works. A boot takes one to three seconds under
 	// TCG, several times that on a machine that is busy.
 	bootDeadline = 30 * time.Second
@@ -29,25 +31,25 @@ const (
 // Boot boots a machine on the spec's accelerator, or where it has none on the best that
 // works, and remembers which.
 func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
-	arch := vmm.Arch(spec.Image.Arch)
-	candidates, _, err := vmm.ThisHost().Candidates(arch, s.opts.Accel)
+	candidates, _, err := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), s.opts.Accel)
 	if err != nil {
 		return nil, err
 	}
 	var m *Machine
-	err = best(ctx, candidates, s.opts.Accel, s.knownAccel(spec), cfg, func(accel vmm.Accel) (err error) {
+	err = best(ctx, candidates, s.opts.Accel, s.known(spec).Accel, cfg, func(accel vmm.Accel, failed error) (err error) {
 		spec.Accel = accel
-		if m, err = s.BootOnce(ctx, spec, cfg); err == nil {
-			s.Works(spec)
+		if m, err = s.BootOnce(ctx, spec, cfg); err == nil && s.Works(spec, failed) {
+			cfg.event(EventFallback, "without hardware acceleration, which makes code several times slower: "+s.WhySlow(spec))
 		}
 		return err
 	})
 	return m, err
 }
 
-// best boots on one candidate after the other until one works. Under Auto the one that
-// is known to work comes first, and hardware that is not has one try.
-func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cfg Config, boot func(vmm.Accel) error) error {
+// best boots on one candidate after the other until one works; boot is told why those
+// before failed. Under Auto the one that is known to work comes first, and hardware that
+// is not has one try.
+func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cfg Config, boot func(accel vmm.Accel, failed error) error) error {
 	if wish == vmm.Auto {
 		candidates = knownFirst(candidates, known)
 	}
@@ -57,8 +59,9 @@ func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cf
 		if accel != vmm.TCG && accel != known && wish == vmm.Auto {
 			tries = 1
 		}
+		before := errors.Join(failures...)
 		for try := range tries {
-			err := boot(accel)
+			err := boot(accel, before)
 			if err == nil || ctx.Err() != nil || cfg.Keep != nil && errors.As(err, new(*GuestError)) {
 				return err // a machine that was kept was looked at, and is not tried again
 			}
@@ -89,30 +92,6 @@ func knownFirst(candidates []vmm.Accel, known vmm.Accel) []vmm.Accel {
 	return candidates
 }
 
-// accelKey names the answer to "which accelerator boots this": it is good for one
-// QEMU, one image and one boot of the host.
-func accelKey(spec Spec) string {
-	return "accel " + spec.QEMU.ID + " " + spec.Image.Digest + " " + bootID()
-}
-
-// knownAccel is the accelerator that booted the image here before, or "".
-func (s *Source) knownAccel(spec Spec) vmm.Accel {
-	known, _ := s.cache.Get(accelKey(spec))
-	return vmm.Accel(known)
-}
-
-// Works remembers that the spec's accelerator boots its image here.
-func (s *Source) Works(spec Spec) { s.cache.Put(accelKey(spec), string(spec.Accel)) }
-
-// bootID changes when the host is booted.
-func bootID() string {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(text))
-}
-
 // BootOnce boots a machine on the spec's accelerator and waits for the guest's bell.
 func (s *Source) BootOnce(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
 	return s.boot(ctx, spec, nil, cfg)
@@ -120,8 +99,8 @@ func (s *Source) BootOnce(ctx context.Context, spec Spec, cfg Config) (*Machine,
 
 // boot boots a machine whose memory is a memfd, or QEMU's own where that is nil.
 func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Config) (*Machine, error) {
-	deadline := bootDeadline
-	if spec.Accel != vmm.TCG && spec.Accel != s.knownAccel(spec) {
+	deadline, probing := bootDeadline, spec.Accel != vmm.TCG && spec.Accel != s.known(spec).Accel
+	if probing {
 		deadline = hardwareProbe
 	}
 	network, err := netstack.New(cfg.Network)
@@ -145,7 +124,7 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 		}
 	}
 	if cfg.Debug != nil {
-		deadline = debugPatience
+		deadline, probing = debugPatience, false
 		err = s.debugger(ctx, m, *cfg.Debug)
 	} else {
 		m.vm, err = vmm.Start(ctx, start)
@@ -159,9 +138,11 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 		m.debug.started(m.debug)
 	}
 	m.watch()
-	timed, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
-	if err := guest.Await(timed, network); err != nil {
+	var greeted <-chan struct{}
+	if probing {
+		greeted = m.Monitor().Greeted()
+	}
+	if deadline, err = await(ctx, network, deadline, greeted); err != nil {
 		err = m.Explain(err)
 		if m.keep && m.isHalted() {
 			cfg.Keep(m, err)
@@ -173,6 +154,26 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 		return nil, err
 	}
 	return m, nil
+}
+
+// await waits for the guest's bell until the deadline, or, where greeted is closed by
+// then, until greetedProbe. It returns for how long it waited at most.
+func await(ctx context.Context, network guest.Network, deadline time.Duration, greeted <-chan struct{}) (time.Duration, error) {
+	start := time.Now()
+	for {
+		timed, cancel := context.WithDeadline(ctx, start.Add(deadline))
+		err := guest.Await(timed, network)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && deadline < greetedProbe {
+			select {
+			case <-greeted:
+				deadline = greetedProbe
+				continue
+			default:
+			}
+		}
+		return deadline, err
+	}
 }
 
 // config is a spec as vmm starts it, with the descriptors in cfg.

@@ -22,7 +22,10 @@ type EventKind string
 
 const (
 	EventAccel EventKind = "accel" // an accelerator was tried and does not work
-	EventRetry EventKind = "retry" // something did not come up and is tried again, or done another way
+	// EventFallback: hardware acceleration was tried, or might have been, and TCG takes its place
+	// for the first time since the host was booted.
+	EventFallback EventKind = "fallback"
+	EventRetry    EventKind = "retry" // something did not come up and is tried again, or done another way
 )
 
 // Event tells how a machine is being had.
@@ -115,7 +118,8 @@ func (s *Source) Spec(ctx context.Context, im *image.Image, memoryMB int, fresh 
 	}
 	spec := Spec{Image: im, QEMU: qemu, MemoryMB: memoryMB, Fresh: fresh}
 	if spec.Accel = s.opts.Accel; spec.Accel == vmm.Auto {
-		spec.Accel = s.knownAccel(spec)
+		spec.Accel = s.known(spec).Accel
+		s.tryHardware(spec)
 	}
 	return spec, nil
 }
@@ -147,7 +151,7 @@ func (s *Source) Warm(spec Spec) {
 		return
 	}
 	if spec.Accel == "" { // a boot has found it out
-		spec.Accel = s.knownAccel(spec)
+		spec.Accel = s.known(spec).Accel
 	}
 	switch want := s.templates.Wants(spec.Key()); {
 	case want == Nothing:

@@ -132,7 +132,7 @@ func TestBest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var tried []string
 			given := slices.Clone(c.candidates)
-			err := best(t.Context(), c.candidates, c.wish, c.known, Config{}, func(a vmm.Accel) error {
+			err := best(t.Context(), c.candidates, c.wish, c.known, Config{}, func(a vmm.Accel, _ error) error {
 				tried = append(tried, string(a))
 				left := c.answers[a]
 				if len(left) == 0 {
@@ -159,7 +159,7 @@ func TestBest(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	tries := 0
-	err := best(ctx, []vmm.Accel{kvm, tcg}, vmm.Auto, "", Config{}, func(vmm.Accel) error { tries++; cancel(); return context.Canceled })
+	err := best(ctx, []vmm.Accel{kvm, tcg}, vmm.Auto, "", Config{}, func(vmm.Accel, error) error { tries++; cancel(); return context.Canceled })
 	if !errors.Is(err, context.Canceled) || tries != 1 {
 		t.Errorf("given up: %d tries, %v", tries, err)
 	}

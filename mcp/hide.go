@@ -106,7 +106,7 @@ func (h hider) result(res *unitask.Result) {
 		d := &res.Policy.Denials[i]
 		d.Requested, d.Reason, d.Rule = h.named(d.Requested), h.all(d.Reason), ""
 	}
-	res.Error = h.all(res.Error)
+	res.Error, res.WhySlow = h.all(res.Error), h.all(res.WhySlow)
 	res.ArtifactsRefused = slices.Clone(res.ArtifactsRefused)
 	for i := range res.ArtifactsRefused {
 		r := &res.ArtifactsRefused[i]
@@ -152,7 +152,7 @@ func (h hider) value(key string, v any) any {
 		}
 	case string:
 		switch key {
-		case "error", "reason", "why", "detail":
+		case "error", "reason", "why", "whySlow", "detail":
 			return h.all(v)
 		}
 		return h.named(v)

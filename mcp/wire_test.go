@@ -290,6 +290,7 @@ func (w *wire) replaced(key string, v any) any {
 		if _, schema := v["$schema"]; schema || key == "properties" {
 			return v
 		}
+		delete(v, "whySlow") // a machine with hardware acceleration has none
 		for k := range v {
 			v[k] = w.replaced(k, v[k])
 		}

@@ -68,7 +68,9 @@ type Machine struct {
 	Arch          string `json:"arch"`
 	ImageDigest   string `json:"imageDigest"`
 	Accelerator   string `json:"accelerator"`
-	QEMU          string `json:"qemu"`
+	// WhySlow says why the accelerator is tcg and not hardware, where unitask chose it.
+	WhySlow string `json:"whySlow,omitempty"`
+	QEMU    string `json:"qemu"`
 	// Jail says what held its process, as package vmm gives it: an object with two lists,
 	// layers and limits, of objects: name; holds, a boolean; detail, what it is; and why,
 	// where it does not hold.

@@ -91,6 +91,9 @@ func newMonitor(conn net.Conn) *Monitor {
 	}
 }
 
+// Greeted is closed when QEMU has greeted: its accelerator and devices are set up.
+func (m *Monitor) Greeted() <-chan struct{} { return m.greeting }
+
 // AdoptMonitor returns a monitor on a connection that another has connected and
 // detached from.
 func AdoptMonitor(conn net.Conn) *Monitor {

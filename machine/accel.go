@@ -1,0 +1,112 @@
+package machine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/vmm"
+)
+
+// remembered is what is known of the accelerators that boot an image here.
+type remembered struct {
+	Accel vmm.Accel `json:"accel"` // the best that booted it, "" where none is known
+	// Why says, of TCG, what failed before it; "" where there was nothing else to try.
+	Why string    `json:"why,omitempty"`
+	At  time.Time `json:"at"`
+}
+
+// retryHardware is how old the memory of hardware that failed may become before it is
+// tried again: it may have been busy, and KVM's module may have been loaded since.
+const retryHardware = 10 * time.Minute
+
+// maxWhy bounds what is remembered of a failure.
+const maxWhy = 500
+
+// accelKey names the answer to "which accelerator boots this": it is good for one
+// QEMU, one image and one boot of the host.
+func accelKey(spec Spec) string {
+	return "accelerator " + spec.QEMU.ID + " " + spec.Image.Digest + " " + bootID()
+}
+
+// known is what is remembered for a spec.
+func (s *Source) known(spec Spec) (r remembered) {
+	text, _ := s.cache.Get(accelKey(spec))
+	if json.Unmarshal([]byte(text), &r) != nil {
+		return remembered{}
+	}
+	return r
+}
+
+// Works remembers that the spec's accelerator boots its image here, where that was found
+// out: TCG that was asked for says nothing of hardware. failed says what did not work
+// before. It returns whether TCG takes hardware's place for the first time.
+func (s *Source) Works(spec Spec, failed error) (first bool) {
+	if spec.Accel == vmm.TCG && s.opts.Accel != vmm.Auto {
+		return false
+	}
+	before, now := s.known(spec), remembered{Accel: spec.Accel, At: time.Now().UTC()}
+	switch {
+	case failed != nil:
+		now.Why = strings.ReplaceAll(failed.Error(), "\n", "; ")
+		now.Why = now.Why[:min(len(now.Why), maxWhy)]
+	case before.Accel == spec.Accel:
+		return false // nothing was tried anew
+	}
+	s.remember(spec, now)
+	return before.Accel != vmm.TCG && s.WhySlow(spec) != ""
+}
+
+func (s *Source) remember(spec Spec, r remembered) {
+	if text, err := json.Marshal(r); err == nil {
+		s.cache.Put(accelKey(spec), string(text))
+	}
+}
+
+// WhySlow says why a machine that might have had hardware's help has TCG, "" where it has
+// it or none was wanted.
+func (s *Source) WhySlow(spec Spec) string {
+	if spec.Accel != vmm.TCG || s.opts.Accel != vmm.Auto {
+		return ""
+	}
+	if why := s.known(spec).Why; why != "" {
+		return why
+	}
+	_, rejected, _ := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
+	own := map[string]vmm.Accel{"linux": vmm.KVM, "darwin": vmm.HVF}[runtime.GOOS]
+	for _, r := range rejected {
+		if r.Accel == own {
+			return fmt.Sprintf("%s: %s", r.Accel, r.Reason)
+		}
+	}
+	return ""
+}
+
+// tryHardware tries in the background whether hardware that failed works by now. Whatever
+// comes of it, the next time is retryHardware later.
+func (s *Source) tryHardware(spec Spec) {
+	known := s.known(spec)
+	if known.Accel != vmm.TCG || known.Why == "" || time.Since(known.At) < retryHardware {
+		return
+	}
+	known.At = time.Now().UTC()
+	s.remember(spec, known)
+	s.inBackground(func(ctx context.Context) {
+		candidates, _, err := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
+		for _, accel := range candidates {
+			if accel == vmm.TCG || err != nil {
+				return
+			}
+			spec.Accel = accel
+			m, err := s.BootOnce(ctx, spec, Config{})
+			if err == nil {
+				s.Works(spec, nil)
+				_ = m.Close() // it was only to be seen that it boots
+				return
+			}
+		}
+	})
+}
