@@ -61,7 +61,8 @@ image: vendor
 bench: image
 	$(GO) run ./hack/bench
 
-# What a release is made of: archives, bundles for MCP clients, the registry's entry.
+# What a release is made of: archives with manual pages and completions, bundles for MCP
+# clients, the registry's entry, bills of materials, checksums. The same bytes each time.
 VERSION ?= 0.1.0
 dist:
 	$(GO) run ./hack/dist -version $(VERSION)

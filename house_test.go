@@ -60,7 +60,7 @@ var mayImport = map[string][]string{
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},
 	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
-	"hack/dist":         {},
+	"hack/dist":         {"cli"},
 	"hack/fidelity":     {"", "image"},
 	"hack/report":       {"internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},

@@ -50,6 +50,13 @@ func Main(args []string, std Streams) int {
 	return exitCode(err)
 }
 
+// Command is the command line, for those who describe it: manual pages. Main runs it.
+func Command() *cobra.Command {
+	a := &app{}
+	a.ui = newUI(a.std)
+	return a.root()
+}
+
 // app is one invocation.
 type app struct {
 	std  Streams

@@ -1,5 +1,7 @@
-// Command dist builds what a release is made of: an archive of the program for each
-// system, a bundle (.mcpb) of it for MCP clients, and server.json for the MCP registry.
+// Command dist builds what a release is made of: for each system an archive of the program,
+// with completions and manual pages, a bundle (.mcpb) of it for MCP clients, and a bill of
+// materials (CycloneDX); server.json for the MCP registry; SHA256SUMS. The same commit and
+// Go release give the same bytes.
 //
 //	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64]
 //
@@ -63,7 +65,18 @@ func dist(version, out, only string) error {
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, text)
 		}
-		if err := archive(filepath.Join(out, name+".tar.gz"), program, "LICENSE", "README.md"); err != nil {
+		files, err := extras(version, filepath.Dir(program))
+		if err != nil {
+			return err
+		}
+		if err := archive(filepath.Join(out, name+".tar.gz"), append([]string{program, "LICENSE", "README.md"}, files...)...); err != nil {
+			return err
+		}
+		parts, err := bom(program, version)
+		if err == nil {
+			err = writeJSON(filepath.Join(out, name+".cdx.json"), parts)
+		}
+		if err != nil {
 			return err
 		}
 		bundle := filepath.Join(out, name+".mcpb")
@@ -78,11 +91,12 @@ func dist(version, out, only string) error {
 			"fileSha256": sum, "transport": map[string]string{"type": "stdio"}})
 		fmt.Println(bundle, sum)
 	}
-	return writeJSON(filepath.Join(out, "server.json"), map[string]any{
+	err := writeJSON(filepath.Join(out, "server.json"), map[string]any{
 		"$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
 		"name":    "io.github.unitask/unitask", "title": "unitask", "description": description, "version": version,
 		"repository": map[string]string{"url": repository, "source": "github"}, "packages": packages,
 	})
+	return errors.Join(err, sums(out))
 }
 
 // manifest is a bundle's.
@@ -155,7 +169,11 @@ func archive(name string, files ...string) (err error) {
 		if i == 0 {
 			mode = 0o755
 		}
-		if err := t.WriteHeader(&tar.Header{Name: "unitask/" + filepath.Base(file), Mode: mode, Size: st.Size(), ModTime: whenBuilt}); err != nil {
+		inside := filepath.Base(file)
+		if rel, err := filepath.Rel(filepath.Dir(files[0]), file); err == nil && filepath.IsLocal(rel) { // beside the program
+			inside = filepath.ToSlash(rel)
+		}
+		if err := t.WriteHeader(&tar.Header{Name: "unitask/" + inside, Mode: mode, Size: st.Size(), ModTime: whenBuilt}); err != nil {
 			return err
 		}
 		if err := copyFrom(t, file); err != nil {
