@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: all demo test race attack check build vendor image setup bench dist clean
+.PHONY: all demo test race attack cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -32,6 +32,17 @@ race: image
 # The attack suites of all rooms, as one table: attack, expected, seen.
 attack: image
 	$(GO) run ./hack/attack $(TESTFLAGS)
+
+# How much the short tests reach of the rooms that read what is hostile, and that it is
+# enough.
+cover:
+	$(GO) run ./hack/cover
+
+# Runs while what takes part in them is killed, the disk is full, memory is short; then what
+# is left is judged. SOAK="-n 10000" takes hours.
+SOAK ?= -n 200
+soak: image
+	$(GO) run ./hack/soak $(SOAK)
 
 # What a reviewer would do by hand.
 check: $(STATICCHECK)

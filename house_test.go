@@ -60,10 +60,12 @@ var mayImport = map[string][]string{
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},
 	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
+	"hack/cover":        {},
 	"hack/dist":         {"cli"},
 	"hack/fidelity":     {"", "image"},
 	"hack/report":       {"internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},
+	"hack/soak":         {},
 	"internal/testhome": {"", "image", "machine"},
 }
 

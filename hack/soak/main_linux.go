@@ -489,7 +489,7 @@ func (s *soak) empty() error {
 	fmt.Printf("%s", out)
 	for dir, may := range map[string]func(string) bool{
 		"runs":      func(name string) bool { return name == ".size" },
-		"templates": func(name string) bool { return !strings.HasPrefix(name, ".") && !strings.Contains(name, "tmp") },
+		"templates": func(name string) bool { return !strings.HasPrefix(name, ".new-") },
 		"":          func(name string) bool { return !strings.Contains(name, "tmp") },
 	} {
 		entries, err := os.ReadDir(filepath.Join(s.home, dir))
