@@ -74,9 +74,11 @@ bench: image
 
 # What a release is made of: archives with manual pages and completions, bundles for MCP
 # clients, the registry's entry, bills of materials, checksums. The same bytes each time.
+# Bundles of the guest's parts for hosts without apt come first; PARTS= leaves them out.
 VERSION ?= 0.1.0
+PARTS ?= -parts
 dist:
-	$(GO) run ./hack/dist -version $(VERSION)
+	$(GO) run ./hack/dist -version $(VERSION) $(PARTS)
 
 clean:
 	rm -rf bin dist

@@ -204,6 +204,7 @@ func Open(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
+	images.PartsURL = os.Getenv("UNITASK_PARTS_URL")
 	if images.Offline, err = offline(opts, config); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}

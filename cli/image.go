@@ -171,7 +171,7 @@ func (a *app) imagePrune() *cobra.Command {
 }
 
 func (a *app) imageVendor() *cobra.Command {
-	var arch, from, nanos string
+	var arch, from, to, nanos string
 	cmd := &cobra.Command{
 		Use:   "vendor",
 		Short: "Fetch the parts that images are made of",
@@ -184,8 +184,13 @@ nothing. Whatever needs an image fetches what is missing in the same way, unless
 --nanos fetches the official release of the Nanos unikernel, which is the default
 kernel from then on.
 
---from takes parts that were brought by hand, a folder or a file: the locked
-packages (.deb, .tgz), a Nanos release (.tar.gz, or a folder with kernel.img,
+Where there is no apt, or UNITASK_PARTS_URL names one, all parts come from a bundle:
+one file, which needs neither apt nor npm nor a C compiler. The address ends in the
+bundle's digest, #sha256-HEX; ARCH in it stands for the architecture. --to writes
+such a bundle from the store's parts.
+
+--from takes parts that were brought by hand, a folder or a file: a bundle (or its
+address), the locked packages (.deb, .tgz), a Nanos release (.tar.gz, or a folder with kernel.img,
 boot.img and klibs), or the vendor folder of another machine's store.`,
 		Args: cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
@@ -205,6 +210,9 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 			}
 			if err := rt.Images().Vendor(cmd.Context(), ar); err != nil {
 				return err
+			}
+			if to != "" {
+				return rt.Images().WriteBundle(ar, to)
 			}
 			parts, err := rt.Images().Parts(ar)
 			if err != nil {
@@ -228,7 +236,8 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
 	cmd.Flags().StringVar(&nanos, "nanos", "", "fetch a Nanos release instead: --nanos, or --nanos=VERSION")
 	cmd.Flags().Lookup("nanos").NoOptDefVal = lockedVersion
-	cmd.Flags().StringVar(&from, "from", "", "take parts from a folder or file instead of fetching them")
+	cmd.Flags().StringVar(&from, "from", "", "take parts from a folder, a file or a bundle's address instead of fetching them")
+	cmd.Flags().StringVar(&to, "to", "", "write the parts to a bundle, FILE.tar.zst, too")
 	return cmd
 }
 

@@ -143,6 +143,9 @@ func TestDebianFiles(t *testing.T) {
 		{"linux", AMD64, "usr/lib/modules/6.12/kernel/drivers/net/virtio_net.ko.zst", "modules/virtio_net.ko.zst"},
 		{"linux", AMD64, "usr/lib/modules/6.12/kernel/drivers/net/virtio_net.ko.sig", ""},
 		{certificatesPart, AMD64, "usr/share/ca-certificates/mozilla/A.crt", "certs/A.crt"},
+		{"libc", AMD64, "usr/share/doc/libc6/copyright", "licences/libc6"},
+		{certificatesPart, AMD64, "usr/share/doc/ca-certificates/examples/ca-certificates-local/debian/copyright", ""},
+		{"unknown", AMD64, "usr/share/doc/unknown/copyright", ""},
 		{"unknown", AMD64, "usr/bin/busybox", ""},
 	} {
 		if got, ok := debianFiles(c.part, c.arch)(c.name); got != c.want || ok != (c.want != "") {

@@ -234,6 +234,9 @@ func debianFiles(part string, arch Arch) selector {
 				return w.dst, true
 			}
 		}
+		if ok, _ := path.Match("usr/share/doc/*/copyright", name); ok && files != nil {
+			return "licences/" + path.Base(path.Dir(name)), true
+		}
 		if part == "linux" && strings.HasPrefix(merged, "lib/modules/") && wantedModule(base) {
 			return "modules/" + base, true
 		}

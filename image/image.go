@@ -137,6 +137,10 @@ type Store struct {
 	// Offline says who wants that nothing is fetched, "" if that may be. It is set before
 	// the store is used.
 	Offline string
+	// PartsURL is where the bundle of parts is, for hosts that can't or should not have them
+	// from packages: an http or https address in which ARCH stands for the architecture, with
+	// the digest behind it, #sha256-HEX. "" is the release's own where there is no apt.
+	PartsURL string
 
 	home    string
 	payload Payload

@@ -282,7 +282,7 @@ func TestExt4(t *testing.T) {
 
 // fakeStore is a store whose parts are small stand-ins: what is tested with it is
 // the store, which does not look into them.
-func fakeStore(t *testing.T) *Store {
+func fakeStore(t testing.TB) *Store {
 	t.Helper()
 	payload := Payload{
 		Sources: fstest.MapFS{"agent/agent.c": {Data: []byte("//")}}, Parts: []string{"node", "libc", "libstdc++", "libgcc"},

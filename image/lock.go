@@ -40,6 +40,33 @@ func Lock(arch Arch) ([]LockedPart, error) {
 	return parts, nil
 }
 
+//go:embed bundles.lock
+var bundlesText string
+
+// LockedBundle is where a release's bundle of parts is (bundle.go).
+type LockedBundle struct {
+	Arch   Arch   `toml:"arch"`
+	URL    string `toml:"url"`
+	Digest string `toml:"digest"` // sha256-HEX
+}
+
+// lockedBundle returns an architecture's bundle of the release that this is, or was made
+// from; its URL is "" where there is none.
+func lockedBundle(arch Arch) (LockedBundle, error) {
+	var lock struct {
+		Bundle []LockedBundle `toml:"bundle"`
+	}
+	if _, err := toml.Decode(bundlesText, &lock); err != nil {
+		return LockedBundle{}, fmt.Errorf("read bundles.lock: %w", err)
+	}
+	for _, b := range lock.Bundle {
+		if b.Arch == arch {
+			return b, nil
+		}
+	}
+	return LockedBundle{}, nil
+}
+
 func parseLock(text string) ([]LockedPart, error) {
 	var lock struct {
 		Part []LockedPart `toml:"part"`

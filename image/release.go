@@ -62,7 +62,7 @@ func (s *Store) vendorRelease(ctx context.Context, p LockedPart, version string)
 		archive := filepath.Join(dir, ".archive")
 		defer os.Remove(archive)
 		s.logf("fetching %s", part.Package)
-		sums, err := download(ctx, part.Package, archive)
+		sums, err := download(ctx, part.Package, archive, maxRelease)
 		if err != nil {
 			return part, err
 		}
@@ -129,7 +129,7 @@ func get(ctx context.Context, url string) (io.ReadCloser, context.CancelFunc, er
 	return res.Body, cancel, nil
 }
 
-func download(ctx context.Context, url, to string) (checksums, error) {
+func download(ctx context.Context, url, to string, most int64) (checksums, error) {
 	body, cancel, err := get(ctx, url)
 	if err != nil {
 		return checksums{}, err
@@ -141,12 +141,12 @@ func download(ctx context.Context, url, to string) (checksums, error) {
 		return checksums{}, err
 	}
 	m, h := md5.New(), sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, m, h), io.LimitReader(body, maxRelease+1))
+	n, err := io.Copy(io.MultiWriter(f, m, h), io.LimitReader(body, most+1))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return checksums{}, fmt.Errorf("get %s: %w", url, err)
 	}
-	if n > maxRelease {
-		return checksums{}, fmt.Errorf("get %s: more than %d bytes", url, maxRelease)
+	if n > most {
+		return checksums{}, fmt.Errorf("get %s: more than %d bytes", url, most)
 	}
 	return checksums{hex.EncodeToString(m.Sum(nil)), hex.EncodeToString(h.Sum(nil))}, nil
 }

@@ -30,6 +30,9 @@ type Part struct {
 	// part was first taken.
 	FirstSeen bool `json:"firstSeen,omitempty"`
 
+	// Bundled: it came in a bundle, whose digest was checked in place of the package's.
+	Bundled bool `json:"bundled,omitempty"`
+
 	dir string
 }
 
@@ -133,10 +136,16 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		if p.From == "release" {
 			continue // asked for by name: VendorNanos
 		}
-		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock) {
+		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock || have.Bundled) {
 			continue
 		}
 		missing, names, total = append(missing, p), append(names, p.Name), total+p.Size
+	}
+	if len(missing) > 0 && s.wantsBundle() {
+		if err := s.vendorBundle(ctx, arch); err != nil {
+			return fmt.Errorf("vendor %s: %w", arch, err)
+		}
+		return s.ensureGuest(ctx, arch)
 	}
 	what := fmt.Sprintf("%s for %s, %s", strings.Join(names, ", "), arch, mebibytes(total))
 	if len(missing) > 0 {
@@ -235,8 +244,8 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 	return os.Rename(tmp, dst)
 }
 
-// VendorFrom takes parts that were brought by hand: a folder or a file. It
-// understands the packages that vendor.lock names (.deb, .tgz), a Nanos release
+// VendorFrom takes parts that were brought by hand: a folder or a file, or a bundle's
+// address. It understands bundles (WriteBundle), the packages that vendor.lock names (.deb, .tgz), a Nanos release
 // (its .tar.gz, or a folder with kernel.img, boot.img and klibs), and a vendor
 // folder of another machine's store. It returns the names of the parts taken.
 func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
@@ -245,9 +254,15 @@ func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 		return nil, err
 	}
 	defer unlock()
+	if strings.HasPrefix(from, "https://") || strings.HasPrefix(from, "http://") {
+		return s.fetchBundle(ctx, arch, from)
+	}
 	st, err := os.Stat(from)
 	if err != nil {
 		return nil, err
+	}
+	if strings.HasSuffix(from, bundleSuffix) {
+		return s.takeBundle(arch, from)
 	}
 	files := []string{from}
 	if exists(filepath.Join(from, nanosKernel)) {
@@ -279,7 +294,7 @@ func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 		}
 	}
 	if len(taken) == 0 {
-		return nil, fmt.Errorf("%s holds no part that vendor.lock names for %s: it wants the locked .deb and .tgz packages, a Nanos release, or a vendor/%s folder of another store", from, arch, arch)
+		return nil, fmt.Errorf("%s holds no part that vendor.lock names for %s: it wants a bundle (*.tar.zst), the locked .deb and .tgz packages, a Nanos release, or a vendor/%s folder of another store", from, arch, arch)
 	}
 	return taken, nil
 }
@@ -287,7 +302,7 @@ func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 // takeFile imports one file or folder; "" when it is none of ours.
 func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, error) {
 	if _, err := os.Stat(filepath.Join(file, partFile)); err == nil {
-		return s.takePartFolder(arch, file)
+		return s.takePartFolder(arch, file, false)
 	}
 	locked, err := Lock(arch)
 	if err != nil {
@@ -345,7 +360,7 @@ func (s *Store) takeRelease(arch Arch, file string) (string, error) {
 }
 
 // takePartFolder copies one part of another store as it is.
-func (s *Store) takePartFolder(arch Arch, dir string) (string, error) {
+func (s *Store) takePartFolder(arch Arch, dir string, bundled bool) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, partFile))
 	if err != nil {
 		return "", err
@@ -355,6 +370,7 @@ func (s *Store) takePartFolder(arch Arch, dir string) (string, error) {
 		return "", fmt.Errorf("%s is not a part's description", filepath.Join(dir, partFile))
 	}
 	return p.Name, s.addPart(arch, p.Name, func(tmp string) (Part, error) {
+		p.Bundled = p.Bundled || bundled
 		return p, os.CopyFS(tmp, skipPartFile{os.DirFS(dir)})
 	})
 }

@@ -1,9 +1,10 @@
 // Command dist builds what a release is made of: for each system an archive of the program,
 // with completions and manual pages, a bundle (.mcpb) of it for MCP clients, and a bill of
 // materials (CycloneDX); server.json for the MCP registry; SHA256SUMS. The same commit and
-// Go release give the same bytes.
+// Go release give the same bytes. With -parts before all that a bundle of the guest's parts for
+// each architecture, whose digests go into the programs by image/bundles.lock.
 //
-//	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64]
+//	go run ./hack/dist -version 1.2.3 [-o dist] [-only linux/amd64] [-parts]
 //
 // Formats: MCPB's MANIFEST.md 0.3 (github.com/modelcontextprotocol/mcpb) and
 // server.json 2025-12-11 (github.com/modelcontextprotocol/registry).
@@ -39,16 +40,65 @@ func main() {
 	version := flag.String("version", "", "the release's version: 1.2.3")
 	out := flag.String("o", "dist", "folder for what is built")
 	only := flag.String("only", "", "only this system: linux/amd64, say")
+	withParts := flag.Bool("parts", false, "the bundles of parts too; fetches what the store lacks, and writes image/bundles.lock")
 	flag.Parse()
-	if err := dist(*version, *out, *only); err != nil {
+	err := error(nil)
+	if *withParts {
+		err = parts(*version, *out, *only)
+	}
+	if err == nil {
+		err = dist(*version, *out, *only)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
 		os.Exit(1)
 	}
 }
 
-func dist(version, out, only string) error {
+// bundlesLock is where programs have the digests of their release's bundles from.
+const bundlesLock = "image/bundles.lock"
+
+// parts writes the bundles of parts, and their digests to bundlesLock.
+func parts(version, out, only string) error {
+	if err := check(version); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	lock := "# The bundles of parts that belong to release " + version + " (hack/dist writes this before it builds the\n# programs): for hosts without apt.\n"
+	done := map[string]bool{}
+	for _, s := range systems {
+		if done[s.arch] || (only != "" && only != s.os+"/"+s.arch) {
+			continue
+		}
+		done[s.arch] = true
+		name := fmt.Sprintf("unitask_%s_parts_%s.tar.zst", version, s.arch)
+		cmd := exec.Command("go", "run", "./cli/unitask", "image", "vendor", "--arch", s.arch, "--to", filepath.Join(out, name))
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("bundle for %s: %w", s.arch, err)
+		}
+		sum, err := digest(filepath.Join(out, name))
+		if err != nil {
+			return err
+		}
+		lock += fmt.Sprintf("\n[[bundle]]\narch = %q\nurl = %q\ndigest = %q\n", s.arch, repository+"/releases/download/v"+version+"/"+name, "sha256-"+sum)
+		fmt.Println(filepath.Join(out, name), sum)
+	}
+	return os.WriteFile(bundlesLock, []byte(lock), 0o644)
+}
+
+func check(version string) error {
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.]+)?$`).MatchString(version) {
 		return fmt.Errorf("version %q: use 1.2.3", version)
+	}
+	return nil
+}
+
+func dist(version, out, only string) error {
+	if err := check(version); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err

@@ -1,0 +1,291 @@
+package image
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/unitask/unitask/internal/atomicfile"
+)
+
+// A bundle holds all parts of the linux guest of one architecture, its own programs among
+// them, for hosts that have no apt and no C compiler: a zstd-compressed tar with a folder
+// ARCH/PART for each, as the store has them, and a list of licences and sources. The same
+// parts give the same bytes.
+const (
+	bundleSuffix   = ".tar.zst"
+	bundleLicences = "LICENSES.txt"
+)
+
+// maxBundle bounds what is fetched: a bundle has some 80 MiB.
+const maxBundle = 512 << 20
+
+// errNoDigest says that a bundle from the network can't be checked.
+var errNoDigest = errors.New("it has no digest to be checked against")
+
+// WriteBundle writes the store's parts of an architecture to a file.
+func (s *Store) WriteBundle(arch Arch, to string) error {
+	if !strings.HasSuffix(to, bundleSuffix) {
+		return fmt.Errorf("write bundle %s: its name must end in %s", to, bundleSuffix)
+	}
+	names := append(s.partsOf(Linux), guestPart)
+	slices.Sort(names)
+	parts := make([]Part, 0, len(names))
+	for _, name := range names {
+		p, err := s.Part(arch, name)
+		if err != nil {
+			return fmt.Errorf("write bundle: %w", err)
+		}
+		parts = append(parts, p)
+	}
+	if guest, err := s.guestDigest(); err != nil || parts[slices.Index(names, guestPart)].Digest != guest {
+		return errors.Join(fmt.Errorf("write bundle: the guest's programs are not those of this unitask: `unitask image vendor --arch %s` compiles them", arch), err)
+	}
+	err := atomicfile.Fill(to, 0o644, func(f *os.File) error {
+		z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1)) // with several the bytes differ
+		if err != nil {
+			return err
+		}
+		w := tar.NewWriter(z)
+		for _, p := range parts {
+			if err := bundlePart(w, arch, p); err != nil {
+				return fmt.Errorf("part %s: %w", p.Name, err)
+			}
+		}
+		list := bundleList(arch, parts)
+		err = w.WriteHeader(&tar.Header{Name: path.Join(string(arch), bundleLicences), Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(list))})
+		if err == nil {
+			_, err = io.WriteString(w, list)
+		}
+		return errors.Join(err, w.Close(), z.Close())
+	})
+	if err != nil {
+		return fmt.Errorf("write bundle %s: %w", to, err)
+	}
+	return nil
+}
+
+// bundleList says what a bundle holds, under which licences, and where its sources are.
+func bundleList(arch Arch, parts []Part) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "The parts of unitask's linux guest for %s. Texts of licences lie in the parts' folders.\n", arch)
+	for _, p := range parts {
+		source := "the source package of this version in Debian's archive"
+		switch p.From {
+		case "npm":
+			source = "the sources that the npm package names"
+		case "source":
+			source = "its src folder"
+		}
+		fmt.Fprintf(&b, "\n%s %s (%s)\n  licence: %s\n  source: %s\n", p.Name, p.Version, p.Package, p.License, source)
+	}
+	return b.String()
+}
+
+// bundlePart writes one part, in the order of its files' names.
+func bundlePart(w *tar.Writer, arch Arch, p Part) error {
+	return filepath.WalkDir(p.dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(p.dir, name)
+		if err != nil {
+			return err
+		}
+		h := &tar.Header{Name: path.Join(string(arch), p.Name, filepath.ToSlash(rel)), Typeflag: tar.TypeReg, Mode: 0o644}
+		if d.Type() == fs.ModeSymlink {
+			h.Typeflag = tar.TypeSymlink
+			if h.Linkname, err = os.Readlink(name); err != nil {
+				return err
+			}
+			return w.WriteHeader(h)
+		}
+		text := []byte(nil)
+		if rel == partFile {
+			p.Vendored, p.Bundled = time.Time{}, false // differ from store to store
+			text, err = json.MarshalIndent(p, "", "  ")
+		} else {
+			text, err = os.ReadFile(name)
+		}
+		if err != nil {
+			return err
+		}
+		if st, err := d.Info(); err != nil {
+			return err
+		} else if st.Mode().Perm()&0o100 != 0 {
+			h.Mode = 0o755
+		}
+		h.Size = int64(len(text))
+		if err := w.WriteHeader(h); err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	})
+}
+
+// takeBundle takes every part of a bundle, or none: the caller holds the vendor lock. It
+// trusts the bundle; who calls it has checked the digest, or was given the file by the user.
+func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := decompress(f)
+	if err != nil {
+		return nil, fmt.Errorf("unpack %s: %w", file, err)
+	}
+	defer data.Close()
+	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp(s.vendorDir(arch), ".bundle-")
+	if err != nil {
+		return nil, err
+	}
+	defer removeTree(tmp)
+	if err := unpackTar(data, tmp, func(name string) (string, bool) { return name, true }); err != nil {
+		return nil, fmt.Errorf("unpack %s: %w", file, err)
+	}
+	entries, err := os.ReadDir(filepath.Join(tmp, string(arch)))
+	if err != nil {
+		return nil, fmt.Errorf("%s is no bundle for %s", file, arch)
+	}
+	var folders []string
+	for _, e := range entries {
+		dir := filepath.Join(tmp, string(arch), e.Name())
+		if !e.IsDir() {
+			continue
+		}
+		if err := s.checkBundled(e.Name(), dir); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if missing := s.missing(Part{dir: dir}, arch, e.Name()); missing != "" {
+			return nil, fmt.Errorf("%s: part %s lacks %s", file, e.Name(), missing)
+		}
+		folders = append(folders, dir)
+	}
+	var taken []string
+	for _, dir := range folders {
+		name, err := s.takePartFolder(arch, dir, true)
+		if err != nil {
+			return taken, err
+		}
+		taken = append(taken, name)
+	}
+	if len(taken) == 0 {
+		return nil, fmt.Errorf("%s is no bundle for %s: it holds no parts", file, arch)
+	}
+	return taken, nil
+}
+
+// checkBundled refuses parts that no bundle has, and links where the host follows them:
+// what is built from the parts would hold what they lead to. Below root they are the guest's.
+func (s *Store) checkBundled(name, dir string) error {
+	if !slices.Contains(append(s.partsOf(Linux), guestPart), name) {
+		return fmt.Errorf("%q is not a part of the linux guest", name)
+	}
+	links := filepath.Join(dir, "root") + string(filepath.Separator)
+	return filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.Type() == fs.ModeSymlink && (name == "busybox" || !strings.HasPrefix(file, links)) {
+			return fmt.Errorf("part %s: %s is a link", name, filepath.Base(file))
+		}
+		return nil
+	})
+}
+
+// bundleAddress is where the bundle for hosts without apt is: what the user has named
+// (PartsURL), else what bundles.lock has; "" for neither.
+func (s *Store) bundleAddress(arch Arch) (string, error) {
+	if s.PartsURL != "" {
+		return strings.ReplaceAll(s.PartsURL, "ARCH", string(arch)), nil
+	}
+	b, err := lockedBundle(arch)
+	if err != nil || b.URL == "" {
+		return "", err
+	}
+	return b.URL + "#" + b.Digest, nil
+}
+
+// vendorBundle fetches the bundle of a host that can't have packages.
+func (s *Store) vendorBundle(ctx context.Context, arch Arch) error {
+	address, err := s.bundleAddress(arch)
+	if err != nil {
+		return err
+	}
+	if address == "" {
+		return errors.New("there is no apt here, and this unitask knows no bundle of parts: name one with UNITASK_PARTS_URL=https://…#sha256-HEX or " +
+			"`unitask image vendor --from FILE`; on a Debian machine `unitask image vendor --to FILE" + bundleSuffix + "` writes one")
+	}
+	_, err = s.fetchBundle(ctx, arch, address)
+	return err
+}
+
+// wantsBundle says that parts come from a bundle and not from packages here.
+func (s *Store) wantsBundle() bool {
+	if s.PartsURL != "" {
+		return true
+	}
+	_, err := exec.LookPath("apt-get")
+	return err != nil
+}
+
+// fetchBundle fetches a bundle and takes its parts: the caller holds the vendor lock. The
+// digest is behind the address's #, or that of bundles.lock for the same architecture.
+func (s *Store) fetchBundle(ctx context.Context, arch Arch, address string) ([]string, error) {
+	u, err := url.Parse(address)
+	if err != nil || (u.Scheme != "https" && u.Scheme != "http") {
+		return nil, fmt.Errorf("bundle %q: give an http or https address", address)
+	}
+	want := u.Fragment
+	u.Fragment = ""
+	if want == "" {
+		locked, err := lockedBundle(arch)
+		if err != nil {
+			return nil, err
+		}
+		want = locked.Digest
+	}
+	if !strings.HasPrefix(want, "sha256-") {
+		return nil, fmt.Errorf("bundle %s: %w: append #sha256-HEX, as the release's notes have it", u, errNoDigest)
+	}
+	if err := s.mayFetch("the bundle of parts for "+string(arch), "`unitask image vendor --offline=false --arch "+string(arch)+"`"); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp(s.vendorDir(arch), ".fetch-")
+	if err != nil {
+		return nil, err
+	}
+	defer removeTree(tmp)
+	s.logf("fetching the bundle of parts, once: %s", u)
+	file := filepath.Join(tmp, "parts"+bundleSuffix)
+	sums, err := download(ctx, u.String(), file, maxBundle)
+	if err != nil {
+		return nil, err
+	}
+	if got := "sha256-" + sums.sha256; got != want {
+		return nil, fmt.Errorf("bundle %s has digest %s and not %s", u, got, want)
+	}
+	return s.takeBundle(arch, file)
+}

@@ -1,0 +1,197 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// bundleOf writes the bundle of a store whose parts are whole.
+func bundleOf(t testing.TB) (file string, text []byte) {
+	t.Helper()
+	s := fakeStore(t)
+	file = filepath.Join(t.TempDir(), "parts"+bundleSuffix)
+	must(t, s.WriteBundle(HostArch(), file))
+	text, err := os.ReadFile(file)
+	must(t, err)
+	return file, text
+}
+
+// emptyStore is a store of the same program without parts.
+func emptyStore(t testing.TB) *Store {
+	t.Helper()
+	s, err := Open(t.TempDir(), fakeStore(t).payload, nil)
+	must(t, err)
+	return s
+}
+
+func digestOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "sha256-" + hex.EncodeToString(sum[:])
+}
+
+func TestBundle(t *testing.T) {
+	file, text := bundleOf(t)
+	if _, again := bundleOf(t); !bytes.Equal(text, again) {
+		t.Error("the same parts give other bytes")
+	}
+	s := emptyStore(t)
+	taken, err := s.VendorFrom(t.Context(), HostArch(), file)
+	if err != nil || len(taken) != len(s.partsOf(Linux))+1 {
+		t.Fatalf("%v %v", taken, err)
+	}
+	im, err := s.Ensure(t.Context(), Linux, HostArch())
+	must(t, err)
+	if digest, err := fakeStore(t).Digest(Linux, HostArch()); err != nil || im.Digest != digest {
+		t.Errorf("another image: %s %s %v", im.Digest, digest, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(s.vendorDir(HostArch()), ".*")); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+	other := map[Arch]Arch{AMD64: ARM64, ARM64: AMD64}[HostArch()]
+	if _, err := s.VendorFrom(t.Context(), other, file); err == nil || !strings.Contains(err.Error(), "no bundle for "+string(other)) {
+		t.Errorf("for another architecture: %v", err)
+	}
+	must(t, os.Remove(filepath.Join(s.vendorDir(HostArch()), "busybox/root/bin/busybox")))
+	if err := s.WriteBundle(HostArch(), file); !errors.Is(err, ErrNotVendored) {
+		t.Errorf("of parts that are not whole: %v", err)
+	}
+}
+
+// A host without apt, or with UNITASK_PARTS_URL, has the parts from a bundle.
+func TestVendorByBundle(t *testing.T) {
+	_, text := bundleOf(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/"+string(HostArch())+bundleSuffix {
+			_, _ = w.Write(text)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	defer server.Close()
+	good := server.URL + "/ARCH" + bundleSuffix + "#" + digestOf(text)
+	s := emptyStore(t)
+	s.PartsURL = good
+	if im, err := s.Obtain(t.Context(), Linux, HostArch()); err != nil || im.Path(DiskFile) == "" {
+		t.Fatal(err)
+	}
+	s = emptyStore(t)
+	t.Setenv("PATH", t.TempDir()) // no apt, no npm, no compiler
+	if err := s.Vendor(t.Context(), HostArch()); err == nil || !strings.Contains(err.Error(), "UNITASK_PARTS_URL") {
+		t.Errorf("without anything: %v", err)
+	}
+	if _, err := s.VendorFrom(t.Context(), HostArch(), strings.ReplaceAll(good, "ARCH", string(HostArch()))); err != nil {
+		t.Errorf("--from an address: %v", err)
+	}
+	s = emptyStore(t)
+	s.PartsURL, s.Offline = good, "test"
+	if err := s.Vendor(t.Context(), HostArch()); !errors.Is(err, ErrOffline) {
+		t.Errorf("offline: %v", err)
+	}
+}
+
+// What a bundle, or who serves it, may try.
+func TestAttackBundle(t *testing.T) {
+	_, good := bundleOf(t)
+	arch := string(HostArch())
+	whole := func(more ...*tar.Header) []byte { // the good bundle's files, and others
+		data, err := decompress(bytes.NewReader(good))
+		must(t, err)
+		var b bytes.Buffer
+		r, w := tar.NewReader(data), tar.NewWriter(&b)
+		for h, err := r.Next(); err == nil; h, err = r.Next() {
+			must(t, w.WriteHeader(h))
+			body := make([]byte, h.Size)
+			_, _ = r.Read(body)
+			_, err := w.Write(body)
+			must(t, err)
+		}
+		for _, h := range more {
+			must(t, w.WriteHeader(h))
+		}
+		must(t, w.Close())
+		return packed(t, ".zst", b.Bytes())
+	}
+	digest := digestOf(good)
+	for _, c := range []struct {
+		name   string
+		serve  []byte
+		digest string // "" is the served one's own: the attacker knows it
+		says   string
+	}{
+		{"a bundle with a digest that lies", good, "sha256-" + strings.Repeat("0", 64), "and not sha256-000"},
+		{"a bundle that was exchanged", whole(&tar.Header{Name: arch + "/libc/root/more", Typeflag: tar.TypeReg}), digest, "has digest"},
+		{"a bundle without a digest", good, "none", "has no digest"},
+		{"a bundle that is cut", good[:len(good)/2], "", "unexpected EOF"},
+		{"a page in a bundle's place", []byte("<html>"), "", "read archive"},
+		{"a path outside", whole(&tar.Header{Name: "../../evil", Typeflag: tar.TypeReg}), "", "leads out"},
+		{"an absolute path", whole(&tar.Header{Name: "/tmp/evil", Typeflag: tar.TypeReg}), "", "leads out"},
+		{"a link that the build would follow", whole(&tar.Header{Name: arch + "/linux/modules/x.ko", Typeflag: tar.TypeSymlink, Linkname: "/etc/shadow"}), "", "is a link"},
+		{"a link for a folder of the guest's tools", whole(&tar.Header{Name: arch + "/busybox/root/x", Typeflag: tar.TypeSymlink, Linkname: "/etc"}), "", "is a link"},
+		{"a file behind a link", whole(&tar.Header{Name: arch + "/libc/root/x", Typeflag: tar.TypeSymlink, Linkname: "/tmp"}, &tar.Header{Name: arch + "/libc/root/x/evil", Typeflag: tar.TypeReg}), "", "unpack"},
+		{"a device", whole(&tar.Header{Name: arch + "/libc/dev", Typeflag: tar.TypeBlock}), "", "neither a file"},
+		{"a part of another name", whole(&tar.Header{Name: arch + "/nanos/kernel.img", Typeflag: tar.TypeReg}), "", "not a part of the linux guest"},
+		{"a bundle of nothing", packed(t, ".zst", archive(t)), "", "no bundle for"},
+		{"a bundle that is a bomb", bomb(t), "", "more than"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(c.serve) }))
+		s := emptyStore(t)
+		switch c.digest {
+		case "":
+			c.digest = "#" + digestOf(c.serve)
+		case "none":
+			c.digest = ""
+		default:
+			c.digest = "#" + c.digest
+		}
+		_, err := s.VendorFrom(t.Context(), HostArch(), server.URL+"/x"+bundleSuffix+c.digest)
+		server.Close()
+		got := "taken"
+		if err != nil {
+			if got = "refused"; !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		if left, _ := os.ReadDir(s.vendorDir(HostArch())); len(left) > 0 {
+			got = "left files"
+		}
+		if exists("/tmp/evil") || exists(filepath.Join(s.home, "evil")) {
+			got = "wrote outside"
+		}
+		attack.Check(t, c.name, "refused", got)
+	}
+}
+
+// bomb is a short file that unpacks to more than any bundle may.
+func bomb(t testing.TB) []byte {
+	var b bytes.Buffer
+	must(t, tar.NewWriter(&b).WriteHeader(&tar.Header{Name: "x", Typeflag: tar.TypeReg, Size: maxArchiveBytes + 1}))
+	return packed(t, ".zst", b.Bytes())
+}
+
+func FuzzTakeBundle(f *testing.F) {
+	arch := string(HostArch())
+	f.Add(archive(f, &tar.Header{Name: arch + "/busybox/part.json", Typeflag: tar.TypeReg, Size: 2}))
+	f.Add(archive(f, &tar.Header{Name: "../x", Typeflag: tar.TypeReg}))
+	s := emptyStore(f)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		file := filepath.Join(t.TempDir(), "x"+bundleSuffix)
+		must(t, os.WriteFile(file, in, 0o600))
+		if taken, err := s.takeBundle(HostArch(), file); err == nil {
+			t.Errorf("took %v of what no bundle is", taken)
+		}
+		if left, _ := os.ReadDir(s.vendorDir(HostArch())); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
+	})
+}
