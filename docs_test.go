@@ -231,3 +231,14 @@ func TestDocsLinks(t *testing.T) {
 		}
 	}
 }
+
+// The unit of the server is hardened; what systemd makes of it differs by its version.
+func TestUnit(t *testing.T) {
+	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=35", "hack/deploy/unitask-mcp.service").CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("no systemd-analyze here")
+	}
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
