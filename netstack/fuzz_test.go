@@ -3,12 +3,17 @@ package netstack
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
 	"io"
+	"net"
 	"net/http/httputil"
 	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A name in normal form is one to everybody: no parser of addresses takes it, and
@@ -70,5 +75,90 @@ func FuzzChunked(f *testing.F) {
 		if ours := text[out.Len():]; !bytes.Equal(ours, rest) {
 			t.Errorf("the body ends before %q, and before %q to net/http", ours, rest)
 		}
+	})
+}
+
+// Whatever a guest sends, in whatever order: the link goes on, an answer is a whole frame,
+// and the network closes.
+func FuzzFrames(f *testing.F) {
+	syn := []byte{3, 20, 0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0}
+	f.Add([]byte{1, 8, 0, 1, 8, 0, 6, 4, 0, 1, 2, 4, 0, 67, 1, 1, 6, 0})
+	f.Add(append(append([]byte{}, syn...), syn...))
+	f.Add([]byte{0, 3, 1, 2, 3, 2, 0, 0, 53, 4, 0})
+	f.Fuzz(func(t *testing.T, session []byte) {
+		n, guest := attach(t, Config{Rules: []Rule{{Text: "r", Addr: netip.MustParseAddr("11.1.1.1"), Port: 80}}, Upstream: Upstream{
+			Local: func() ([]netip.Prefix, error) { return nil, nil },
+			Here:  func(netip.Addr) (bool, error) { return false, nil },
+			Dial: func(context.Context, netip.AddrPort) (net.Conn, error) {
+				a, b := net.Pipe()
+				b.Close()
+				return a, nil
+			},
+		}})
+		answered := make(chan string, 1)
+		target := [4]byte{10, 9, 8, 7} // nobody else asks for it: see below
+		go func() {
+			var h [4]byte
+			frame := make([]byte, maxFrame)
+			for {
+				if _, err := io.ReadFull(guest, h[:]); err != nil {
+					answered <- "the link ended"
+					return
+				}
+				size := binary.BigEndian.Uint32(h[:])
+				if size < 14 || size > maxFrame {
+					answered <- fmt.Sprintf("a frame of %d bytes", size)
+					return
+				}
+				if _, err := io.ReadFull(guest, frame[:size]); err != nil {
+					answered <- "half a frame"
+					return
+				}
+				if size >= 42 && frame[12] == 8 && frame[13] == 6 && bytes.Equal(frame[28:32], target[:]) {
+					answered <- ""
+					return
+				}
+			}
+		}()
+		for range 64 { // frames
+			if len(session) < 2 {
+				break
+			}
+			kind, size := session[0], int(session[1])
+			session = session[2:]
+			body := session[:min(size, len(session))]
+			session = session[len(body):]
+			switch kind % 5 {
+			case 0:
+				sendTo(t, guest, body)
+			case 1:
+				if len(body) < 28 || !bytes.Equal(body[24:28], target[:]) {
+					sendTo(t, guest, ethernet(0x0806, body))
+				}
+			case 2:
+				port := uint16(67)
+				if len(body) > 1 {
+					port = binary.BigEndian.Uint16(body)
+				}
+				sendTo(t, guest, ethernet(0x0800, packetIPv4(17, udpOf(68, port, 8+len(body), body), nil)))
+			case 3:
+				if len(body) >= 20 {
+					sendTo(t, guest, ethernet(0x0800, checksummed(packetIPv4(6, append(bytes.Clone(body), make([]byte, len(body)%2)...), nil))))
+				}
+			default:
+				sendTo(t, guest, ethernet(0x0800, body))
+			}
+		}
+		sendTo(t, guest, ethernet(0x0806, arp(1, target)))
+		select {
+		case what := <-answered:
+			if what != "" {
+				t.Error(what)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("nothing is answered any more")
+		}
+		guest.Close()
+		n.Close()
 	})
 }
