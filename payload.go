@@ -9,7 +9,7 @@ import (
 // nodePayload is Node as images want it.
 func nodePayload() image.Payload {
 	return image.Payload{
-		Sources: guest.Sources, Parts: node.Parts, Program: node.Program, Args: node.Args, Env: node.Env,
+		Sources: guest.Sources, Parts: node.Parts, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
 		Library: node.Library, LibrarySources: node.LibrarySources, Files: node.Files(),
 	}
 }

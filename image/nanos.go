@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/unitask/unitask/guest/contract"
@@ -97,7 +98,7 @@ var nanosLinks = map[string]string{
 // nanosRoot is the root tuple's configuration: these keys and no others.
 func nanosRoot(p Payload, klibs map[string]string) tfs.Tuple {
 	var args []tfs.Value
-	for _, arg := range p.Args {
+	for _, arg := range slices.Concat(p.Args[:1], p.NanosArgs, p.Args[1:]) {
 		args = append(args, arg)
 	}
 	var env tfs.Tuple

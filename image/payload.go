@@ -26,6 +26,8 @@ type Payload struct {
 	Program string
 	// Args and Env start it; Args begins with its own name.
 	Args, Env []string
+	// NanosArgs follow the name on Nanos.
+	NanosArgs []string
 	// Library is the path in the guest of a shared object that is compiled from
 	// LibrarySources, with headers from the first part.
 	Library        string

@@ -33,6 +33,9 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "unitask image %d %s %s\nguest %s\n", builderVersion, kernel, arch, guest)
+	if kernel == Nanos {
+		fmt.Fprintf(h, "arguments %q\n", s.payload.NanosArgs)
+	}
 	if s.tracing && kernel == Nanos {
 		fmt.Fprintln(h, "tracing")
 	}

@@ -35,6 +35,10 @@ var Parts = []string{"node", "libc", "libstdc++", "libgcc"}
 // and feedback is collected at once: both save translation under TCG.
 var Args = []string{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "--require", contract.Preload, MainLink}
 
+// NanosArgs are more of it on Nanos, which lets a program read what it has mapped without
+// any permission: V8's way to find out WebAssembly's reads beyond its memory.
+var NanosArgs = []string{"--disable-wasm-trap-handler"}
+
 // Env is the environment that Node is started in; the code sees its own.
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LD_PRELOAD=" + Library, "NODE_EXTRA_CA_CERTS=" + Trusted}
 
