@@ -7,11 +7,13 @@
 //	go run ./hack/fidelity -packages [-kernel nanos,linux]
 //
 // What has been run is kept in the file of results, and is not run again: the sample can
-// be worked off in pieces.
+// be worked off in pieces. It ends with 0 when all of it has been run, with 1 on an error,
+// and with 3 when -for came first.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -28,15 +30,20 @@ func main() {
 	var o options
 	flag.StringVar(&o.tests, "tests", "", "Node's folder test/")
 	flag.IntVar(&o.n, "n", 600, "tests that pass on the host to draw")
-	flag.Int64Var(&o.seed, "seed", 1, "of the draw")
+	flag.Int64Var(&o.seed, "seed", 1, "of the draw: the same seed and tests give the same sample")
 	flag.DurationVar(&o.atMost, "for", time.Hour, "stop after so long; the next call goes on")
 	flag.StringVar(&o.results, "results", "fidelity.jsonl", "file that what has been run is kept in")
 	flag.StringVar(&o.only, "only", "", "run only tests whose name holds this, again, and print what they say")
 	flag.IntVar(&o.jobs, "j", runtime.NumCPU(), "tests at once")
 	packages := flag.Bool("packages", false, "run the packages' programs and not Node's tests")
-	kernels := flag.String("kernel", "nanos,linux", "kernels")
+	kernels := flag.String("kernel", "nanos,linux", "kernels to run them on")
 	flag.Parse()
-	for _, k := range strings.FieldsFunc(*kernels, func(r rune) bool { return r == ',' }) {
+	if flag.NArg() > 0 || (o.tests == "") != *packages {
+		fmt.Fprintln(os.Stderr, "fidelity: give -tests DIR, Node's folder test/, or -packages")
+		flag.Usage()
+		os.Exit(2)
+	}
+	for k := range strings.SplitSeq(*kernels, ",") {
 		o.kernels = append(o.kernels, image.Kernel(k))
 	}
 	err := withRuntime(func(rt *unitask.Runtime, node string) error {
@@ -48,9 +55,14 @@ func main() {
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "fidelity:", err)
+		if errors.Is(err, errUnfinished) {
+			os.Exit(3)
+		}
 		os.Exit(1)
 	}
 }
+
+var errUnfinished = errors.New("the time is over and some tests have not been run: call it again")
 
 type options struct {
 	tests, results, only string
