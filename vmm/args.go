@@ -71,8 +71,7 @@ func arguments(c Config, at inherited) []string {
 	}
 	switch c.Arch {
 	case ARM64:
-		// gic-version=3 leaves Nanos silent.
-		args = append(args, "-M", "virt,gic-version=2,"+options)
+		args = append(args, "-M", "virt,"+gic(c)+","+options)
 		if !c.Keep {
 			args = append(args, "-semihosting-config", "enable=on,target=native")
 		}
@@ -110,9 +109,9 @@ func arguments(c Config, at inherited) []string {
 	if at.gdb != 0 {
 		args = append(args, "-chardev", fmt.Sprintf("socket,id=gdb,fd=%d,server=on,wait=off", at.gdb), "-gdb", "chardev:gdb")
 	}
-	bus := "device"
+	bus, card := "device", ""
 	if c.Boot.PCI {
-		bus = "pci"
+		bus, card = "pci", ",romfile=" // to boot from the network by, which a host may lack
 	}
 	for i, d := range c.Boot.Disks {
 		id := fmt.Sprintf("disk%d", i)
@@ -122,12 +121,23 @@ func arguments(c Config, at inherited) []string {
 	}
 	return append(args,
 		"-netdev", fmt.Sprintf("stream,id=%s,server=off,addr.type=fd,addr.str=%d", NetDevice, at.nic),
-		"-device", "virtio-net-"+bus+",netdev="+NetDevice+",mac="+GuestMAC,
+		"-device", "virtio-net-"+bus+",netdev="+NetDevice+",mac="+GuestMAC+card,
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", at.qmp),
 		"-mon", "chardev=qmp,mode=control",
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", at.console),
 		"-serial", "chardev:console",
 	)
+}
+
+// gic chooses an arm64 machine's interrupt controller. Version 2 is what every kernel takes,
+// and all that Nanos talks to; KVM can't make one on hosts whose own is version 3 only, and
+// HVF's of QEMU 11 is version 3. Linux takes the best that there is, without the ITS, which
+// nothing here needs and HVF has not. QEMU 7 has no version 3 for HVF.
+func gic(c Config) string {
+	if c.Accel == TCG || c.Boot.PCI || (c.Accel == HVF && strings.HasPrefix(c.QEMU.Version, "7.")) {
+		return "gic-version=2"
+	}
+	return "gic-version=max,its=off"
 }
 
 func accelArg(a Accel) string {

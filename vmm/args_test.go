@@ -40,7 +40,7 @@ func TestArgs(t *testing.T) {
 		},
 		"arm64 kvm": {
 			Config{Arch: ARM64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
-			common("kvm", "host,pmu=off", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
+			common("kvm", "host,pmu=off", "virt,gic-version=max,its=off,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
 		},
 		"amd64 hvf": {
 			Config{Arch: AMD64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
@@ -49,7 +49,7 @@ func TestArgs(t *testing.T) {
 		},
 		"arm64 hvf": {
 			Config{Arch: ARM64, Accel: HVF, Boot: Boot{Kernel: "/k"}},
-			common("hvf", "host,pmu=off", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
+			common("hvf", "host,pmu=off", "virt,gic-version=max,its=off,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
 		},
 		"a template in the making": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}},
@@ -92,7 +92,7 @@ func TestArgs(t *testing.T) {
 			append(slices.DeleteFunc(common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
-				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01"),
+				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
 		},
 	} {
 		c.config.MemoryMB = 256
@@ -114,6 +114,51 @@ func TestArgs(t *testing.T) {
 		}
 		for _, extra := range got {
 			t.Errorf("%s: %q is too much", name, extra)
+		}
+	}
+}
+
+// Which processor and interrupt controller a machine has, by QEMU, accelerator, architecture and
+// kernel.
+func TestArgsByHost(t *testing.T) {
+	const v2, best = "gic-version=2,", "gic-version=max,its=off,"
+	type row struct {
+		accel         Accel
+		arch          Arch
+		nanos         bool
+		accelArg, cpu string
+		gic           map[string]string // by QEMU's version; "" is every other
+	}
+	for _, c := range []row{
+		{TCG, AMD64, false, "tcg,tb-size=128", "max,svm=off", nil},
+		{TCG, AMD64, true, "tcg,tb-size=128", "max,svm=off", nil},
+		{KVM, AMD64, false, "kvm", "host,vmx=off,svm=off,pmu=off", nil},
+		{KVM, AMD64, true, "kvm", "host,vmx=off,svm=off,pmu=off", nil},
+		{HVF, AMD64, false, "hvf", "host,vmx=off,svm=off,pmu=off", nil},
+		{TCG, ARM64, false, "tcg,tb-size=128", "max", map[string]string{"": v2}},
+		{TCG, ARM64, true, "tcg,tb-size=128", "max", map[string]string{"": v2}},
+		{KVM, ARM64, false, "kvm", "host,pmu=off", map[string]string{"": best}},
+		{KVM, ARM64, true, "kvm", "host,pmu=off", map[string]string{"": v2}},
+		{HVF, ARM64, false, "hvf", "host,pmu=off", map[string]string{"7.2.22": v2, "": best}},
+		{HVF, ARM64, true, "hvf", "host,pmu=off", map[string]string{"": v2}},
+	} {
+		for _, version := range []string{"7.2.22", "8.2.2", "9.2.0", "10.0.13", "11.1.2"} {
+			config := Config{Arch: c.arch, Accel: c.accel, MemoryMB: 256, Boot: Boot{Kernel: "/k", PCI: c.nanos && c.arch == ARM64}}
+			config.QEMU.Version = version
+			machine := "-M microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off"
+			if c.arch == ARM64 {
+				gic, ok := c.gic[version]
+				if !ok {
+					gic = c.gic[""]
+				}
+				machine = "-M virt," + gic + "mem-merge=off,dump-guest-core=off"
+			}
+			got := pairs(arguments(config, inherited{nic: 3, qmp: 4, console: 5}))
+			for _, want := range []string{"-accel " + c.accelArg, "-cpu " + c.cpu, machine} {
+				if !slices.Contains(got, want) {
+					t.Errorf("QEMU %s, %s, %s, nanos %v: no %q in %q", version, c.accel, c.arch, c.nanos, want, got)
+				}
+			}
 		}
 	}
 }

@@ -66,15 +66,52 @@ type forgetful struct{}
 func (forgetful) Get(string) (string, bool) { return "", false }
 func (forgetful) Put(string, string)        {}
 
-// FindQEMU looks up the QEMU for an architecture on PATH and checks its version. seen
-// may be nil.
+// Variable names the variable that says where QEMU is: a folder that holds its programs, or
+// the program for the host's own architecture.
+const Variable = "UNITASK_QEMU"
+
+// prefixes are where QEMU's programs are on systems whose desktop starts programs without
+// them on PATH: Homebrew's folders and MacPorts'.
+var prefixes = []string{"/opt/homebrew/bin", "/usr/local/bin", "/opt/local/bin"}
+
+// locate returns the path of an architecture's QEMU: where Variable says, on PATH, or in
+// one of the prefixes.
+func locate(arch Arch) (string, error) {
+	name := programs[arch]
+	if named := os.Getenv(Variable); named != "" {
+		st, err := os.Stat(named)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("%w: %s: %v", ErrNoQEMU, Variable, err)
+		case st.IsDir():
+			path, err := exec.LookPath(filepath.Join(named, name))
+			if err != nil {
+				return "", fmt.Errorf("%w: %s names %s, which holds no %s", ErrNoQEMU, Variable, named, name)
+			}
+			return path, nil
+		case string(arch) == runtime.GOARCH:
+			return named, nil
+		}
+	}
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	for _, dir := range prefixes {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%w: no %s on PATH (%s may name another folder): %s", ErrNoQEMU, name, Variable, installHint(arch))
+}
+
+// FindQEMU looks up the QEMU for an architecture and checks its version. seen may be nil.
 func FindQEMU(ctx context.Context, arch Arch, seen Cache) (QEMU, error) {
 	if seen == nil {
 		seen = forgetful{}
 	}
-	path, err := exec.LookPath(programs[arch])
+	path, err := locate(arch)
 	if err != nil {
-		return QEMU{}, fmt.Errorf("%w: no %s on PATH: %s", ErrNoQEMU, programs[arch], installHint(arch))
+		return QEMU{}, err
 	}
 	st, err := os.Stat(path)
 	if err != nil {
@@ -180,11 +217,24 @@ func checkVersion(v string) error {
 	return nil
 }
 
+// installers are how QEMU is installed, by the package manager that a system has.
+var installers = []struct {
+	tool, command string
+	packages      map[Arch]string
+}{
+	{"apt-get", "apt-get install --no-install-recommends", map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-arm"}},
+	{"dnf", "dnf install", map[Arch]string{AMD64: "qemu-system-x86-core", ARM64: "qemu-system-aarch64-core"}},
+	{"pacman", "pacman -S", map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-aarch64"}},
+	{"apk", "apk add", map[Arch]string{AMD64: "qemu-system-x86_64", ARM64: "qemu-system-aarch64"}},
+	{"brew", "brew install", map[Arch]string{AMD64: "qemu", ARM64: "qemu"}},
+}
+
 // installHint says how to get QEMU on this system.
 func installHint(arch Arch) string {
-	if runtime.GOOS == "darwin" {
-		return "`brew install qemu`"
+	for _, i := range installers {
+		if _, err := exec.LookPath(i.tool); err == nil {
+			return fmt.Sprintf("`%s %s`", i.command, i.packages[arch])
+		}
 	}
-	pkg := map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-arm"}[arch]
-	return fmt.Sprintf("on Debian and Ubuntu `apt-get install --no-install-recommends %s`, or your distribution's package of that sort", pkg)
+	return fmt.Sprintf("install your distribution's package of it; on Debian and Ubuntu `%s %s`", installers[0].command, installers[0].packages[arch])
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -55,6 +56,54 @@ func TestFindQEMU(t *testing.T) {
 				t.Errorf("%v does not say %q", err, c.says)
 			}
 		})
+	}
+}
+
+// Where QEMU is looked for, and what is said where it is not.
+func TestLocate(t *testing.T) {
+	own, other := AMD64, ARM64
+	if runtime.GOARCH == "arm64" {
+		own, other = ARM64, AMD64
+	}
+	onPath := script(t, programs[own], "")
+	dir := t.TempDir()
+	for _, name := range programs {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	odd := filepath.Join(dir, "qemu-kvm")
+	if err := os.WriteFile(odd, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		variable string
+		arch     Arch
+		want     string
+		says     string
+	}{
+		"on PATH":                         {"", own, onPath, ""},
+		"in a folder that is named":       {dir, own, filepath.Join(dir, programs[own]), ""},
+		"the other one too":               {dir, other, filepath.Join(dir, programs[other]), ""},
+		"a program that is named":         {odd, own, odd, ""},
+		"it is not the other one":         {odd, other, "", "no " + programs[other]},
+		"a folder without it":             {t.TempDir(), own, "", "holds no " + programs[own]},
+		"a folder that is not there":      {"/nowhere", own, "", Variable + ": stat /nowhere"},
+		"PATH is not looked at otherwise": {filepath.Dir(dir) + "/missing", own, "", Variable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(Variable, c.variable)
+			got, err := locate(c.arch)
+			if got != c.want || (err == nil) != (c.says == "") || (err != nil && (!strings.Contains(err.Error(), c.says) || !errors.Is(err, ErrNoQEMU))) {
+				t.Errorf("%q %v", got, err)
+			}
+		})
+	}
+	for _, i := range installers {
+		script(t, i.tool, "")
+		if hint := installHint(ARM64); hint != "`"+i.command+" "+i.packages[ARM64]+"`" || i.packages[AMD64] == "" {
+			t.Errorf("%s: %s", i.tool, hint)
+		}
 	}
 }
 
