@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: all demo test race attack cover soak check build vendor image setup bench dist clean
+.PHONY: all demo test matrix race attack cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -28,6 +28,10 @@ RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$
 race: image
 	CGO_ENABLED=1 $(GOTEST) -race -short -timeout 15m ./...
 	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 15m -run '$(RACE_RUNS)' .
+
+# Other releases of Debian than this machine's, and a host without apt, in chroots.
+matrix: setup
+	hack/matrix
 
 # The attack suites of all rooms, as one table: attack, expected, seen.
 attack: image
