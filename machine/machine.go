@@ -48,7 +48,7 @@ type Spec struct {
 
 // templateVersion goes into every key: raise it when the command line or the way a
 // template is made changes.
-const templateVersion = 3
+const templateVersion = 4
 
 // Key names everything that a machine must have in common with the snapshot that it
 // starts from. The image's digest holds the agent; a host's boot holds its TSC.
