@@ -8,7 +8,8 @@
 // may build at once.
 //
 // The package never starts a machine and never talks to a guest. It uses the
-// network only in Vendor, through the package managers' own clients.
+// network only in Vendor and VendorFrom, through the package managers' own clients, or for
+// one file whose digest is known.
 package image
 
 import (
