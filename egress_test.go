@@ -60,6 +60,13 @@ func newSite(t *testing.T) *site {
 		fmt.Fprint(w, n, " ", hex.EncodeToString(h.Sum(nil)))
 	})
 	handler.HandleFunc("/big", func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(bigBody) })
+	handler.HandleFunc("/key", func(w http.ResponseWriter, r *http.Request) {
+		verdict, sent := "no key", r.Header.Get("Authorization")
+		if sent == "Bearer sk-Vn41xZp0Qw7eRt6y" {
+			verdict = "with the key"
+		}
+		fmt.Fprintf(w, "%s; you sent %s", verdict, sent)
+	})
 	handler.HandleFunc("/ws", webSocketEcho)
 	plain, secure := httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are what is tested

@@ -142,6 +142,7 @@ func (x *execution) configure() error {
 		x.rec.Netlog(line)
 	}
 	network.Capture = netstack.NewCapture(x.streams.Capture)
+	network.Broker = x.code.broker
 	x.code.relayed = relayed
 	serial := x.redactor.Writer(x.rec.Console())
 	x.later(func() { serial.Close() })
@@ -177,7 +178,7 @@ func (x *execution) introduce(m *machine.Machine) (leave func(), err error) {
 	if !x.code.attachable {
 		return func() {}, nil
 	}
-	return x.rt.attachable(x.rec, m, len(x.code.secrets) > 0, x.redactor, x.kept.release), nil
+	return x.rt.attachable(x.rec, m, x.code.exposed > 0, x.redactor, x.kept.release), nil
 }
 
 // hold keeps a halted machine whose guest has crashed.

@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         and([]string{"mcp", ""}, first, ground),
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
-	"":            and([]string{"guest/node", "internal/exact"}, first, ground),
+	"":            and([]string{"guest/node", "internal/exact", "netstack/broker"}, first, ground),
 
 	"machine":   and([]string{"internal/socketpair"}, ground),
 	"debug":     {"vmm"},

@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -36,7 +37,9 @@ type program struct {
 	tell        func(Event) // of the run
 	arch        image.Arch
 	ca          string
-	secrets     map[string]string
+	secrets     map[string]string // all that were granted
+	exposed     int               // how many of them the code itself gets
+	broker      *broker.Broker    // of those that it does not get; nil where there is none
 	cold        bool
 	fresh       bool
 	retry       bool
@@ -106,6 +109,11 @@ func checkCode(req Request) (program, error) {
 		return bad("args", fmt.Sprintf("of %d bytes, with env", n), fmt.Sprintf("must have at most %d: standard input takes more", contract.MaxFrame))
 	}
 	maps.Copy(p.env, req.Env)
+	for name := range req.SecretHosts {
+		if _, there := req.Secrets[name]; !there {
+			return bad("secretHosts", fmt.Sprintf("%.80q", name), "is about no secret of the request")
+		}
+	}
 	for name, value := range req.Secrets {
 		_, twice := req.Env[name]
 		switch {
@@ -190,6 +198,37 @@ func (p *program) files() []guest.File {
 
 func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
 
+// give gives the code the secrets that were granted: as they are, or behind a broker.
+func (p *program) give(granted []policy.SecretRule, values map[string]string) error {
+	p.secrets = map[string]string{}
+	var bound []broker.Secret
+	for _, s := range granted {
+		p.secrets[s.Name] = values[s.Name]
+		if s.Hosts == "" {
+			p.exposed++
+			continue
+		}
+		b := broker.Secret{Name: s.Name, Value: values[s.Name]}
+		for _, host := range s.Bound() {
+			b.Hosts = append(b.Hosts, broker.Host(host))
+		}
+		bound = append(bound, b)
+	}
+	if len(bound) == 0 {
+		return nil
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool()
+	}
+	roots.AppendCertsFromPEM([]byte(p.ca)) // a server is verified as the code would have
+	p.broker, err = broker.New(broker.Config{Secrets: bound, Roots: roots})
+	if err != nil {
+		return &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d bound names", len(bound)), Reason: err.Error()}
+	}
+	return nil
+}
+
 // put sends the program into the guest and starts it.
 func (p *program) put(ctx context.Context, conn *guest.Conn) error {
 	far := progress{start: time.Now(), tell: p.tell}
@@ -208,8 +247,16 @@ func (p *program) put(ctx context.Context, conn *guest.Conn) error {
 	if err := conn.Relay(p.relayed); err != nil {
 		return err
 	}
-	env := maps.Clone(p.env)
+	env, ca := maps.Clone(p.env), p.ca
 	maps.Copy(env, p.secrets)
+	if p.broker != nil {
+		ca += "\n" + string(p.broker.CA())
+		for name := range p.secrets {
+			if placeholder := p.broker.Placeholder(name); placeholder != "" {
+				env[name] = placeholder
+			}
+		}
+	}
 	if p.terminal != nil {
 		if err := conn.Terminal(p.terminal.Size, p.terminal.Resized); err != nil {
 			return err
@@ -221,7 +268,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn) error {
 			return err
 		}
 	}
-	err := conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: p.ca, ReadOnly: p.inputs.Paths()})
+	err := conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {
 		return p.processError(node.Refused(refused.Words))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/hostfiles"
@@ -41,6 +42,11 @@ type Request struct {
 	// encodings, from everything that the run says (record.Redactor). A run that has some can't be
 	// captured: the capture would hold them.
 	Secrets map[string]string `json:"secrets,omitempty"`
+	// SecretHosts binds secrets, by their names, to hosts: names or *.DOMAIN, which the network
+	// must allow, too. Such a secret's value, of 8 bytes or more, goes into the headers of HTTPS
+	// requests to these hosts and never enters the machine, where the code has a placeholder of
+	// the same length. In JSON it is NAME@HOST,HOST among the secrets.
+	SecretHosts map[string][]string `json:"-"`
 	// Dir is the working directory inside the guest, absolute; "" is /work.
 	Dir string `json:"dir,omitempty"`
 
@@ -104,7 +110,7 @@ func (req Request) MarshalJSON() ([]byte, error) {
 		plain
 		Timeout policy.Millis `json:"timeoutMs,omitempty"`
 		Secrets []string      `json:"secrets,omitempty"`
-	}{plain(req), policy.Millis(req.Timeout), slices.Sorted(maps.Keys(req.Secrets))})
+	}{plain(req), policy.Millis(req.Timeout), req.SecretNames()})
 }
 
 // UnmarshalJSON reads the wire form. Keys must be exact; unknown ones are errors.
@@ -120,20 +126,46 @@ func (req *Request) UnmarshalJSON(data []byte) error {
 	}
 	*req = Request(wire.plain)
 	req.Timeout = time.Duration(wire.Timeout)
-	for _, name := range wire.Secrets {
+	for _, text := range wire.Secrets {
+		name, hosts, bound := strings.Cut(text, "@")
 		if req.Secrets == nil {
-			req.Secrets = map[string]string{}
+			req.Secrets, req.SecretHosts = map[string]string{}, map[string][]string{}
 		}
 		req.Secrets[name] = ""
+		if bound {
+			req.SecretHosts[name] = strings.Split(hosts, ",")
+		}
 	}
 	return nil
+}
+
+// SecretNames are the request's secrets as the policy reads them: NAME, or NAME@HOST,HOST.
+func (req Request) SecretNames() []string {
+	list := slices.Sorted(maps.Keys(req.Secrets))
+	for i, name := range list {
+		if hosts, bound := req.SecretHosts[name]; bound {
+			list[i] += "@" + strings.Join(hosts, ",")
+		}
+	}
+	return list
+}
+
+// exposed is how many secrets the code itself is to get.
+func (req Request) exposed() int {
+	n := 0
+	for name := range req.Secrets {
+		if _, bound := req.SecretHosts[name]; !bound {
+			n++
+		}
+	}
+	return n
 }
 
 // policy is what of a request the policy decides on.
 func (req Request) policy() policy.Request {
 	asked := policy.Asked(req)
 	asked.Files, asked.Dirs = nil, nil // as they are found
-	asked.Secrets = slices.Sorted(maps.Keys(req.Secrets))
+	asked.Secrets = req.SecretNames()
 	return asked
 }
 

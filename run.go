@@ -62,18 +62,18 @@ func (i inspection) check(caller Caller, req Request, streams IO) error {
 	if streams.Keep != nil && i.trace != nil {
 		return errors.New("a run that is traced is not kept")
 	}
-	if len(req.Secrets) > 0 && streams.Capture != nil {
+	if req.exposed() > 0 && streams.Capture != nil {
 		return &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
 	}
 	var err error
 	if streams.Keep != nil {
-		err = streams.Keep.check(caller.Ceiling, len(req.Secrets))
+		err = streams.Keep.check(caller.Ceiling, req.exposed())
 	}
 	if err == nil && i.trace != nil {
-		err = i.trace.check(caller.Ceiling, len(req.Secrets))
+		err = i.trace.check(caller.Ceiling, req.exposed())
 	}
 	if err == nil && i.debug != nil {
-		err = i.debug.check(caller.Ceiling, len(req.Secrets))
+		err = i.debug.check(caller.Ceiling, req.exposed())
 	}
 	return err
 }
@@ -179,9 +179,8 @@ func (rt *Runtime) grant(caller Caller, req Request, code *program) (asked polic
 		return asked, granted, err
 	}
 	eff.Kernel = string(kernel)
-	code.secrets = map[string]string{}
-	for _, name := range eff.Secrets {
-		code.secrets[name] = req.Secrets[name]
+	if err := code.give(eff.Secrets, req.Secrets); err != nil {
+		return asked, granted, err
 	}
 	return asked, Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}, nil
 }

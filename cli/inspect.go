@@ -143,7 +143,12 @@ func networkTable(rec *unitask.Inspection) (summary string, rows [][]string) {
 		} else {
 			denied++
 		}
-		up, down = up+d.BytesUp, down+d.BytesDown
+		reason := d.Reason
+		if d.Method != "" { // of a connection that has a row of its own
+			reason = strings.TrimSpace(fmt.Sprintf("%s %s: %d %s", d.Method, d.Path, d.Status, reason))
+		} else {
+			up, down = up+d.BytesUp, down+d.BytesDown
+		}
 		name := d.Name
 		if name == "" {
 			name = d.Addr
@@ -153,7 +158,7 @@ func networkTable(rec *unitask.Inspection) (summary string, rows [][]string) {
 			port = strconv.Itoa(int(d.Port))
 		}
 		rows = append(rows, []string{d.Proto, safe(name), port, d.Verdict.String(), safe(d.Rule), strconv.FormatInt(d.BytesUp, 10), strconv.FormatInt(d.BytesDown, 10),
-			fmt.Sprintf("%d ms", d.DurationMs), safe(d.Reason)})
+			fmt.Sprintf("%d ms", d.DurationMs), safe(reason)})
 	}
 	parts := []string{fmt.Sprintf("%d allowed, %d denied, %d bytes up, %d down", allowed, denied, up, down)}
 	for kind, n := range rec.Dropped {

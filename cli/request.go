@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
 
@@ -52,7 +51,7 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 	}
 	req.Cold = req.Cold || f.cold
 	a.deniedThen(rt, id)
-	if req.Secrets, err = readSecrets(slices.Sorted(maps.Keys(req.Secrets))); err != nil {
+	if req.Secrets, req.SecretHosts, err = readSecrets(req.SecretNames()); err != nil {
 		return req, usage(err)
 	}
 	return req, nil
@@ -218,33 +217,45 @@ func parseMounts(list []string) (mounts []unitask.Mount) {
 	return mounts
 }
 
-// readSecrets takes each secret from the environment or from the file that it names;
-// of a file's text one newline at the end is left out.
-func readSecrets(list []string) (map[string]string, error) {
-	secrets := map[string]string{}
+// readSecrets takes the value of each secret, NAME[@HOST,…][=@FILE], from the environment or
+// from the file that it names; of a file's text one newline at the end is left out. hosts
+// has those that are bound to some.
+func readSecrets(list []string) (values map[string]string, hosts map[string][]string, err error) {
+	values, hosts = map[string]string{}, map[string][]string{}
 	for _, s := range list {
-		name, from, given := strings.Cut(s, "=")
+		secret, from, given := strings.Cut(s, "=")
+		rule, err := policy.ParseSecret(secret)
+		name := rule.Name
+		if err != nil {
+			return nil, nil, fmt.Errorf("--secret %s: %w", secret, err)
+		}
+		if _, twice := values[name]; twice {
+			return nil, nil, fmt.Errorf("--secret %s: %s is given twice: NAME@HOST,HOST has several hosts", secret, name)
+		}
+		if bound := rule.Bound(); bound != nil {
+			hosts[name] = bound
+		}
 		switch {
 		case !given:
 			value, ok := os.LookupEnv(name)
 			if !ok || value == "" {
-				return nil, fmt.Errorf("--secret %s: the environment has no %s, or an empty one", name, name)
+				return nil, nil, fmt.Errorf("--secret %s: the environment has no %s, or an empty one", name, name)
 			}
-			secrets[name] = value
+			values[name] = value
 		case strings.HasPrefix(from, "@"):
 			f, err := os.Open(from[1:])
 			if err != nil {
-				return nil, fmt.Errorf("--secret %s: %w", name, err)
+				return nil, nil, fmt.Errorf("--secret %s: %w", name, err)
 			}
 			text, err := io.ReadAll(io.LimitReader(f, record.MaxSecrets+1))
 			f.Close()
 			if err != nil || len(text) > record.MaxSecrets {
-				return nil, fmt.Errorf("--secret %s: %s can't be read, or has more than %d bytes", name, from[1:], record.MaxSecrets)
+				return nil, nil, fmt.Errorf("--secret %s: %s can't be read, or has more than %d bytes", name, from[1:], record.MaxSecrets)
 			}
-			secrets[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+			values[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
 		default: // a value on the command line is in the process list
-			return nil, fmt.Errorf("--secret %s=…: use --secret %s with the value in the environment, or --secret %s=@FILE", name, name, name)
+			return nil, nil, fmt.Errorf("--secret %s=…: use --secret %s with the value in the environment, or --secret %s=@FILE", name, name, name)
 		}
 	}
-	return secrets, nil
+	return values, hosts, nil
 }

@@ -135,7 +135,9 @@ func usageOf(err error) error {
 // granted are the fields of a request that the policy decides on: its wire form, made of
 // the flags that were given.
 func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) {
-	wire, secrets := map[string]any{}, map[string]string{}
+	wire := map[string]any{}
+	var secrets map[string]string
+	var hosts map[string][]string
 	for _, p := range policy.Fields {
 		flag := cmd.Flags().Lookup(p.Flag)
 		if flag == nil || !flag.Changed {
@@ -168,7 +170,7 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 		case policy.Mounts:
 			wire[p.Key] = parseMounts(list)
 		case policy.Names:
-			if secrets, err = readSecrets(list); err != nil {
+			if secrets, hosts, err = readSecrets(list); err != nil {
 				return req, usage(err)
 			}
 		}
@@ -180,7 +182,7 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 	if err := json.Unmarshal(text, &req); err != nil {
 		return req, usage(err)
 	}
-	req.Secrets = secrets
+	req.Secrets, req.SecretHosts = secrets, hosts
 	if f.dirMax != nil { // policy show has no such flag
 		req.DirMax = f.dirMax.n
 	}

@@ -39,7 +39,7 @@ type runArgs struct {
 	AllowTCP       []string          `json:"allowTcp,omitempty" jsonschema:"HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them"`
 	Files          []string          `json:"files,omitempty" jsonschema:"files of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
 	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
-	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in process.env; their values are redacted from everything"`
+	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in process.env; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of the code in seconds; 60 if not given"`
 	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
 }
@@ -149,7 +149,7 @@ func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Sc
 func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
 	text := &jsonschema.Schema{Type: "string"} // what marshals to text, the library takes for objects
 	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[policy.NetRule](): text, reflect.TypeFor[policy.TCPRule](): text}})
+		reflect.TypeFor[policy.NetRule](): text, reflect.TypeFor[policy.TCPRule](): text, reflect.TypeFor[policy.SecretRule](): text}})
 	if err != nil {
 		panic(err)
 	}
@@ -262,9 +262,20 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	for _, m := range in.Dirs {
 		req.Dirs = append(req.Dirs, s.mount(caller, m))
 	}
-	for _, name := range in.Secrets {
+	for _, text := range in.Secrets {
+		secret, err := policy.ParseSecret(text)
+		if err != nil {
+			return req, fmt.Errorf("secret %.100q %w", text, err)
+		}
+		name := secret.Name
 		if req.Secrets == nil {
-			req.Secrets = map[string]string{}
+			req.Secrets, req.SecretHosts = map[string]string{}, map[string][]string{}
+		}
+		if _, twice := req.Secrets[name]; twice {
+			return req, fmt.Errorf("secret %s is asked for twice: NAME@HOST,HOST has several hosts", name)
+		}
+		if bound := secret.Bound(); bound != nil {
+			req.SecretHosts[name] = bound
 		}
 		if !caller.Ceiling.Secret(name) {
 			req.Secrets[name] = rand.Text() // the policy denies it, by name; not even its existence is disclosed

@@ -16,7 +16,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -66,17 +65,16 @@ func TestBroker(t *testing.T) {
 	}, "api.example", "plain.example")
 	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}, "plain.example": {"93.184.216.34"}, "inside.example": {"10.0.0.1"}},
 		servers: map[string]string{"93.184.216.34:443": server.Listener.Addr().String(), "10.0.0.1:443": server.Listener.Addr().String()}}
-	var mu sync.Mutex
-	var exchanges []broker.Exchange
-	b, err := broker.New(broker.Config{Roots: roots, Secrets: []broker.Secret{{Name: "KEY", Value: value, Hosts: []broker.Host{"api.example", "inside.example"}}}, Log: func(x broker.Exchange) {
-		mu.Lock()
-		defer mu.Unlock()
-		exchanges = append(exchanges, x)
-	}})
+	asked := make(chan Decision, 100)
+	b, err := broker.New(broker.Config{Roots: roots, Secrets: []broker.Secret{{Name: "KEY", Value: value, Hosts: []broker.Host{"api.example", "inside.example"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGuest(t, Config{Rules: []Rule{hostRule("api.example"), hostRule("plain.example"), hostRule("inside.example")}, Upstream: net1.upstream(), Broker: b, Limits: Limits{BytesUp: 1 << 20}})
+	g := newGuest(t, Config{Rules: []Rule{hostRule("api.example"), hostRule("plain.example"), hostRule("inside.example")}, Upstream: net1.upstream(), Broker: b, Limits: Limits{BytesUp: 1 << 20}, Log: func(d Decision) {
+		if d.Proto == "http" {
+			asked <- d
+		}
+	}})
 	trusted := roots.Clone()
 	trusted.AppendCertsFromPEM(b.CA())
 	client := func(h2 bool) *http.Client {
@@ -121,11 +119,15 @@ func TestBroker(t *testing.T) {
 		}
 		c.CloseIdleConnections()
 	}
-	mu.Lock()
-	if len(exchanges) != 6 || exchanges[0].Host != "api.example" || !exchanges[0].Allowed || len(exchanges[0].Secrets) != 1 {
-		t.Errorf("%+v", exchanges)
+	for range 6 {
+		d := <-asked
+		if d.Name != "api.example" || d.Port != 443 || d.Verdict != Allowed || d.Method != "POST" || d.Path != "/" || d.Status != 200 || d.BytesUp != 4 || d.Redacted != 1 || strings.Join(d.Secrets, "") != "KEY" {
+			t.Errorf("%+v", d)
+		}
 	}
-	mu.Unlock()
+	if len(asked) != 0 {
+		t.Errorf("%d more: %+v", len(asked), <-asked)
+	}
 	if len(net1.dialled) != 4 {
 		t.Errorf("dialled %v", net1.dialled)
 	}

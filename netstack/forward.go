@@ -394,7 +394,7 @@ func (fl *flow) runBroker() error {
 		}
 		conn, _, err := fl.f.upstream.dial(ctx, fl.target, fl.rule)
 		return conn, err
-	})
+	}, fl.asked)
 	switch reached := guest.reached.Load(); {
 	case reached != nil:
 		return *reached
@@ -402,6 +402,16 @@ func (fl *flow) runBroker() error {
 		return refuse("%s", printable(err.Error()))
 	}
 	return nil
+}
+
+// asked logs a request that the broker has read.
+func (fl *flow) asked(e broker.Exchange) {
+	d := Decision{Proto: "http", Name: e.Host, Port: fl.target.port, Rule: e.Rule, Reason: printable(e.Reason), BytesUp: e.BytesUp, BytesDown: e.BytesDown,
+		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), Status: e.Status, Secrets: e.Secrets, Redacted: e.Redacted}
+	if e.Allowed {
+		d.Verdict = Allowed
+	}
+	fl.f.log.decide(d)
 }
 
 // meteredConn is the guest's side as the broker has it: what was read of it already

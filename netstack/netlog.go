@@ -37,7 +37,7 @@ func (v *Verdict) UnmarshalText(text []byte) error {
 // Decision is one line of the netlog.
 type Decision struct {
 	Time       time.Time `json:"time"`
-	Proto      string    `json:"proto"` // dns, tcp
+	Proto      string    `json:"proto"` // dns, tcp; http for a request that the broker read
 	Name       string    `json:"name,omitempty"`
 	Addr       string    `json:"addr,omitempty"`
 	Port       uint16    `json:"port,omitempty"`
@@ -48,6 +48,14 @@ type Decision struct {
 	BytesUp    int64     `json:"bytesUp,omitempty"` // from the guest
 	BytesDown  int64     `json:"bytesDown,omitempty"`
 	DurationMs int64     `json:"durationMs,omitempty"`
+
+	// Of a request that the broker read, as the guest made it: placeholders, no values. Its
+	// bytes are those of the bodies, which are among its connection's.
+	Method   string   `json:"method,omitempty"`
+	Path     string   `json:"path,omitempty"`
+	Status   int      `json:"status,omitempty"`   // that the guest saw
+	Secrets  []string `json:"secrets,omitempty"`  // whose values went out
+	Redacted int      `json:"redacted,omitempty"` // how often a value came back
 }
 
 // Drop is a kind of frame that is dropped without a line in the netlog. The

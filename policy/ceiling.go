@@ -313,8 +313,9 @@ const Example = `# The most that unitask may give to a run started in this folde
 # maxUploadBytes = 1073741824
 # maxDownloadBytes = 8589934592
 
-# Names of secrets that a run may be given (--secret).
-# secrets = ["GITHUB_TOKEN"]
+# Secrets that a run may be given (--secret). One with hosts is never in the machine: its
+# value goes into requests to these hosts only.
+# secrets = ["GITHUB_TOKEN@api.github.com"]
 
 # Folders below which a run may be given files (--file) and folders (--dir). Relative
 # ones are taken from this file's folder; links are resolved.

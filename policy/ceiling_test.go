@@ -53,7 +53,7 @@ func TestNarrow(t *testing.T) {
 		"any, under a list":         {`allowNet = ["a.com", "b.com:8443", "*.c.com:80"]`, Request{AllowNetAny: true}, net, []string{"a.com", "*.c.com:80"}, "allowNetAny"},
 		"any, forbidden":            {`allowNetAny = false`, Request{AllowNetAny: true, AllowNet: []string{"a.com:1"}}, net, []string{"a.com:1"}, "allowNetAny"},
 		"any, allowed":              {"allowNetAny = true\nallowNet = []", Request{AllowNetAny: true, AllowNet: []string{"a.com", "a.com:8080"}}, net, []string{"a.com"}, "allowNet"},
-		"secrets":                   {`secrets = ["A_KEY"]`, Request{Secrets: []string{"A_KEY", "B_KEY"}}, func(e Effective) any { return e.Secrets }, []string{"A_KEY"}, "secrets"},
+		"secrets":                   {`secrets = ["A_KEY"]`, Request{Secrets: []string{"A_KEY", "B_KEY"}}, func(e Effective) any { return e.Secrets }, []SecretRule{{Name: "A_KEY"}}, "secrets"},
 		"tcp":                       {`allowTcp = ["127.0.0.1:5432"]`, Request{AllowTCP: []string{"127.0.0.1:5432", "localhost:5432", "[::1]:5432", "127.0.0.1:5433"}}, func(e Effective) any { return Asked(e).AllowTCP }, []string{"127.0.0.1:5432"}, "allowTcp allowTcp allowTcp"},
 	} {
 		top := ceiling(t, c.ceiling)

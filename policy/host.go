@@ -98,8 +98,6 @@ func parseName(s string) (string, error) {
 	return s, nil
 }
 
-func sameName(a, b string) (string, bool) { return a, a == b }
-
 // profile is IDNA for looking names up: mapped to lower case, checked, in ASCII.
 var profile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(true), idna.VerifyDNSLength(true))
 

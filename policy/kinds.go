@@ -267,10 +267,11 @@ type rules[R comparable] struct {
 	parse func(string) (R, error)
 	meet  func(R, R) (R, bool)
 	also  func(c *Ceiling) []R // what a ceiling admits beside its list
+	merge func([]R) []R        // makes one of those about the same thing, if not nil
 }
 
 func (k rules[R]) form() Form {
-	if _, names := any(*new(R)).(string); names {
+	if _, names := any(*new(R)).(SecretRule); names {
 		return Names
 	}
 	return List
@@ -290,6 +291,9 @@ func (k rules[R]) list(texts []string) ([]R, *FieldError) {
 		if !slices.Contains(out, rule) {
 			out = append(out, rule)
 		}
+	}
+	if k.merge != nil {
+		out = k.merge(out)
 	}
 	return out, nil
 }
@@ -351,6 +355,9 @@ func (k rules[R]) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny de
 				out = append(out, r)
 			}
 		}
+	}
+	if k.merge != nil {
+		out = k.merge(out)
 	}
 	*granted = out
 }

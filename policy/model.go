@@ -27,7 +27,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	if err == nil && filepath.IsAbs(real) && real != "/" && !Within(real, leads(user)) && !Within(real, leads(home)) {
 		under = []string{real}
 	}
-	return &Ceiling{Path: builtInRule, most: map[string]any{"secrets": []string{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
+	return &Ceiling{Path: builtInRule, most: map[string]any{"secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
 }
 
 // leads is a path with its links resolved, as far as it exists.
@@ -110,10 +110,10 @@ func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
 	return beyond
 }
 
-// Secret reports whether a ceiling lets runs have a secret.
+// Secret reports whether a ceiling lets runs have a secret, if only for some hosts.
 func (c *Ceiling) Secret(name string) bool {
 	for ; c != nil; c = c.over {
-		if names, ok := c.most["secrets"].([]string); ok && !slices.Contains(names, name) {
+		if rules, ok := c.most["secrets"].([]SecretRule); ok && !slices.ContainsFunc(rules, func(r SecretRule) bool { return r.Name == name }) {
 			return false
 		}
 	}

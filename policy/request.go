@@ -36,7 +36,7 @@ type Request struct {
 	MaxConnections int   `json:"maxConnections"`
 	MaxUpload      int64 `json:"maxUploadBytes"`
 	MaxDownload    int64 `json:"maxDownloadBytes"`
-	// Secrets are the names of the secrets that the code gets.
+	// Secrets are those that the code may use: NAME, or NAME@HOST[,HOST…] (SecretRule).
 	Secrets []string `json:"secrets"`
 	// Files and Dirs are the host's, read-only inside.
 	Files []Mount `json:"files"`
@@ -79,12 +79,12 @@ type Effective struct {
 	MaxUpload      int64     `json:"maxUploadBytes"`
 	MaxDownload    int64     `json:"maxDownloadBytes"`
 
-	Secrets      []string `json:"secrets"` // names
-	Files        []Mount  `json:"files"`
-	Dirs         []Mount  `json:"dirs"`
-	MaxArtifacts int64    `json:"maxArtifactBytes"` // -1 is none
-	Debug        bool     `json:"debug"`
-	RequireJail  []string `json:"requireJail"`
+	Secrets      []SecretRule `json:"secrets"`
+	Files        []Mount      `json:"files"`
+	Dirs         []Mount      `json:"dirs"`
+	MaxArtifacts int64        `json:"maxArtifactBytes"` // -1 is none
+	Debug        bool         `json:"debug"`
+	RequireJail  []string     `json:"requireJail"`
 }
 
 // MarshalJSON gives the wire form.
@@ -181,7 +181,7 @@ func Asked(from any) (r Request) {
 		switch v := src.Field(i); {
 		case v.Type().ConvertibleTo(to.Type()):
 			to.Set(v.Convert(to.Type()))
-		case f.Form() == List && v.Kind() == reflect.Slice:
+		case (f.Form() == List || f.Form() == Names) && v.Kind() == reflect.Slice:
 			texts := []string{}
 			for n := range v.Len() {
 				texts = append(texts, fmt.Sprint(v.Index(n)))

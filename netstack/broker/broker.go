@@ -60,9 +60,6 @@ type Config struct {
 	Misdirected Misdirected
 	// Roots verify servers; nil is the host's.
 	Roots *x509.CertPool
-	// Log receives one Exchange for each request, when it has ended. It is called from
-	// several goroutines. nil discards.
-	Log func(Exchange)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -174,11 +171,12 @@ type Target struct {
 // Serve serves one connection of the guest until it ends, and closes it. dial connects
 // to the target, at an address that was checked: it is called when the guest's hello is
 // there, and again when the server has closed a connection between two requests. When
-// ctx ends, both sides are closed.
+// ctx ends, both sides are closed. log receives one Exchange for each request, when it has
+// ended, from several goroutines.
 //
 // The error says why the connection itself failed; what became of its requests is the
 // log's.
-func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func(context.Context) (net.Conn, error)) error {
+func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func(context.Context) (net.Conn, error), log func(Exchange)) error {
 	if !b.Concerns(to.Host) {
 		guest.Close()
 		return fmt.Errorf("%s is not the broker's", to.Host)
@@ -201,10 +199,10 @@ func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func
 		}
 		conn = secured
 	}
-	p := &proxy{broker: b, to: to, up: up}
+	p := &proxy{broker: b, to: to, up: up, log: log}
 	p.reverse = p.newReverse(up.transport())
 	server := &http.Server{
-		Handler: p, ReadHeaderTimeout: headTime, MaxHeaderBytes: maxHeaders, ErrorLog: log.New(io.Discard, "", 0),
+		Handler: p, ReadHeaderTimeout: headTime, MaxHeaderBytes: maxHeaders, ErrorLog: silent,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
 	}
@@ -215,6 +213,9 @@ func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func
 	p.close()
 	return nil
 }
+
+// silent is the log of net/http's own words, which quote both sides.
+var silent = log.New(io.Discard, "", 0)
 
 // handshake ends the guest's TLS. The server's handshake comes first, in between the
 // guest's hello and our answer: a server whose certificate is not good fails the

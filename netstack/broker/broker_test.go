@@ -115,11 +115,6 @@ func newRig(t testing.TB, o *origin, cfg Config) *rig {
 	t.Helper()
 	r := &rig{t: t, origin: o, to: Target{Host: host, Port: 443, TLS: true}}
 	cfg.Roots = o.roots
-	cfg.Log = func(x Exchange) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.log = append(r.log, x)
-	}
 	var err error
 	if r.Broker, err = New(cfg); err != nil {
 		t.Fatal(err)
@@ -152,6 +147,10 @@ func (r *rig) dial() (net.Conn, error) {
 			r.mu.Unlock()
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", r.origin.server.Listener.Addr().String())
+		}, func(x Exchange) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.log = append(r.log, x)
 		})
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -887,7 +886,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	server, client := net.Pipe()
-	if err := b.Serve(t.Context(), server, Target{Host: "evil.example", Port: 443, TLS: true}, nil); err == nil {
+	if err := b.Serve(t.Context(), server, Target{Host: "evil.example", Port: 443, TLS: true}, nil, nil); err == nil {
 		t.Error("served a host that is not its own")
 	}
 	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {

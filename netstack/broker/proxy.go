@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"maps"
 	"net"
 	"net/http"
@@ -28,6 +27,7 @@ type proxy struct {
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup
+	log     func(Exchange)
 }
 
 // close waits for the requests that run; their contexts must have ended.
@@ -62,9 +62,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if x.refused != nil {
 			x.Allowed, x.Reason = false, x.refused.Error()
 		}
-		if p.broker.cfg.Log != nil {
-			p.broker.cfg.Log(x.Exchange)
-		}
+		p.log(x.Exchange)
 	}()
 	if status, err := p.judge(x, r); err != nil {
 		_ = x.refuse(err)
@@ -133,7 +131,7 @@ func (p *proxy) newReverse(transport http.RoundTripper) *httputil.ReverseProxy {
 		FlushInterval:  -1,
 		ModifyResponse: p.restore,
 		ErrorHandler:   p.failed,
-		ErrorLog:       log.New(io.Discard, "", 0),
+		ErrorLog:       silent,
 	}
 }
 

@@ -1,0 +1,172 @@
+package unitask_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/vmm"
+)
+
+// boundCode asks with its key wherever Node has a client, prints what comes back, and waits
+// for a line before it ends.
+const boundCode = `
+const https = require("https"), { Worker, isMainThread, parentPort } = require("worker_threads");
+const headers = { authorization: "Bearer " + process.env.KEY };
+const ask = (url, h) => fetch(url, { headers: h ?? headers }).then(async (r) => r.status + " " + await r.text(), (e) => e.cause?.code ?? e.message);
+const get = () => new Promise((r) => https.get("https://good.example/key", { headers }, (a) => a.on("data", (d) => r(a.statusCode + " " + d))));
+if (isMainThread) (async () => {
+  console.log("key", process.env.KEY);
+  console.log("fetch", await ask("https://good.example/key"));
+  console.log("https", await get());
+  console.log("worker", await new Promise((r) => new Worker(__filename).on("message", r)));
+  console.log("another host", await ask("https://a.b.wild.example/key"));
+  console.log("in the clear", await ask("http://good.example/key"));
+  console.log("in the path", await ask("https://good.example/key/" + process.env.KEY, {}));
+  console.log("without", await ask("https://good.example/key", {}));
+  process.stdin.once("data", () => process.exit());
+})(); else ask("https://good.example/key").then((a) => parentPort.postMessage(a));`
+
+// A secret with hosts goes to these and never enters the machine: not its memory, not its
+// output, not the record. What the server quotes of it comes back as the placeholder.
+func TestAttackBoundSecret(t *testing.T) {
+	needVM(t)
+	const value = "sk-Vn41xZp0Qw7eRt6y"
+	web := newSite(t)
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			home := newHome(t)
+			rt, err := unitask.Open(unitask.Options{Home: home, Upstream: web.upstream})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rt.Close()
+			out := &lines{has: map[string]string{}, done: make(chan struct{})}
+			stdin, feed := io.Pipe()
+			defer feed.Close()
+			ids := make(chan string, 1)
+			ended := make(chan *unitask.Result, 1)
+			go func() {
+				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: boundCode, CA: web.ca, Timeout: time.Minute, AllowNet: []string{"good.example", "*.wild.example"},
+					Secrets: map[string]string{"KEY": value}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}, unitask.IO{Stdin: stdin, Stdout: out, Events: func(e unitask.Event) {
+					if e.Kind == unitask.EventRecord {
+						ids <- e.Message
+					}
+				}})
+				if err != nil {
+					t.Errorf("%v %+v", err, res)
+				}
+				ended <- res
+			}()
+			select {
+			case <-out.done:
+			case res := <-ended:
+				t.Fatalf("it ended: %+v %v", res, out.has)
+			}
+			id := <-ids
+			dump := filepath.Join(t.TempDir(), "memory")
+			f, err := os.Create(dump)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			monitor, _, err := rt.Attach(t.Context(), id, vmm.AccessMemory, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = unitask.Dump(t.Context(), monitor, policy.DefaultMemoryMB, f)
+			_ = monitor.Disconnect()
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(feed)
+			res := <-ended
+
+			placeholder := out.has["key"]
+			with := "200 with the key; you sent Bearer " + placeholder
+			for what, want := range map[string]string{"fetch": with, "https": with, "worker": with, "without": "200 no key; you sent "} {
+				if out.has[what] != want {
+					t.Errorf("%s: %q, want %q", what, out.has[what], want)
+				}
+			}
+			attack.Check(t, "a placeholder of another length", fmt.Sprint(len(value)), fmt.Sprint(len(placeholder)))
+			attack.Check(t, "the key for a host that it is not bound to", "200 no key; you sent Bearer "+placeholder, out.has["another host"])
+			attack.Check(t, "the key in the clear", "403", out.has["in the clear"][:3])
+			attack.Check(t, "the key where it is not put", "403", out.has["in the path"][:3])
+			memory, err := os.ReadFile(dump)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Contains(memory, []byte(placeholder)) {
+				t.Error("the dump does not even hold the placeholder")
+			}
+			attack.Check(t, "the key in the machine's memory", "false", fmt.Sprint(bytes.Contains(memory, []byte(value))))
+			text, _ := res.MarshalJSON()
+			noSecret(t, "the result", string(text)+fmt.Sprint(out.has), value)
+			everyFile(t, rt.Runs().Dir(), func(name, content string) { noSecret(t, name, content, value) })
+			all, err := rt.Inspect(id, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked := 0
+			for _, d := range all.Decisions {
+				if d.Proto == "http" && d.Verdict == unitask.Allowed && strings.Join(d.Secrets, "") == "KEY" && d.Redacted > 0 && d.Path == "/key" {
+					asked++
+				}
+			}
+			if asked != 3 {
+				t.Errorf("%d requests with the key in the netlog: %+v", asked, all.Decisions)
+			}
+		})
+	}
+}
+
+// Children trust the run's authority, too.
+func TestBoundSecretInChildren(t *testing.T) {
+	needVM(t)
+	web := newSite(t)
+	const code = `
+const { fork } = require("child_process");
+if (process.argv[2]) fetch("https://good.example/key", { headers: { authorization: "Bearer " + process.env.KEY } }).then((r) => r.text()).catch((e) => e.cause.code).then((s) => process.send(s.slice(0, 12)));
+else fork(__filename, ["child"]).on("message", (s) => console.log(s));`
+	res, err := unitask.Run(t.Context(), unitask.Request{Kernel: image.Linux, AllowNet: []string{"good.example"}, CA: web.ca, Code: code, Timeout: time.Minute,
+		Secrets: map[string]string{"KEY": "sk-Vn41xZp0Qw7eRt6y"}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}, unitask.Options{Home: newHome(t), Upstream: web.upstream})
+	if err != nil || string(res.Stdout) != "with the key\n" {
+		t.Errorf("%v %s %s", err, res.Stdout, res.Stderr)
+	}
+}
+
+// lines reads what boundCode prints: a name and a value on each line, "without" last.
+type lines struct {
+	text string
+	has  map[string]string
+	done chan struct{}
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.text += string(p)
+	for {
+		line, rest, whole := strings.Cut(l.text, "\n")
+		if !whole {
+			return len(p), nil
+		}
+		l.text = rest
+		for _, name := range []string{"key", "fetch", "https", "worker", "another host", "in the clear", "in the path", "without"} {
+			if value, ok := strings.CutPrefix(line, name+" "); ok {
+				l.has[name] = value
+				if name == "without" {
+					close(l.done)
+				}
+			}
+		}
+	}
+}
