@@ -81,12 +81,19 @@ func OutOfMemory(signal int, stderr string) bool {
 // missing is what Node prints when it ends for want of a module (lib/internal/modules).
 var missing = regexp.MustCompile(`(?m)^Error(?: \[ERR_MODULE_NOT_FOUND\])?: Cannot find (?:module|package) '([^'\n]{1,300})'`)
 
+// specifier is what a module's name or path looks like. Whoever prints the error chooses
+// it, and it is said again in our own words: so it can't be a sentence.
+var specifier = regexp.MustCompile(`^[A-Za-z0-9@._/~+-]{1,214}$`)
+
 // MissingModule is the name of the module that a program ended for want of, by the end
-// of its standard error; "" if it is not why.
+// of its standard error; "" if it is not why, "a module" if the name is not a usual one.
 func MissingModule(stderr string) string {
 	all := missing.FindAllStringSubmatch(stderr, -1)
 	if len(all) == 0 {
 		return ""
 	}
-	return all[len(all)-1][1]
+	if name := all[len(all)-1][1]; specifier.MatchString(name) {
+		return name
+	}
+	return "a module"
 }
