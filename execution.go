@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
+	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
@@ -72,7 +73,11 @@ func (x *execution) run(ctx context.Context) error {
 		err = x.classify(ctx, err)
 	}
 	if err == nil && x.warm {
-		x.rt.source.Warm(x.spec)
+		spec := x.spec
+		if x.rt.brief {
+			spec.Folders = nil
+		}
+		x.rt.source.Warm(spec)
 	}
 	return err
 }
@@ -130,6 +135,11 @@ func (x *execution) plan(ctx context.Context) error {
 		x.get = x.rt.source.Boot
 	default:
 		x.warm = true
+		if machine.CanClone && x.image.Kernel == image.Linux && !x.code.fresh {
+			if steady := x.code.inputs.Steady(); steady != nil {
+				x.spec.Folders = folders{steady}
+			}
+		}
 	}
 	return nil
 }
@@ -209,7 +219,11 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		}
 		booted := time.Now()
 		x.res.Duration.Boot = booted.Sub(x.start)
-		conn, err := m.Connect(ctx, x.code.inputs.Patience(), x.code.put)
+		part := hostfiles.All
+		if m.Spec.Folders != nil { // it holds them
+			part = hostfiles.AllButSteady
+		}
+		conn, err := m.Connect(ctx, x.code.inputs.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.put(ctx, conn, part) })
 		if err == nil {
 			x.later(func() { conn.Close() })
 			x.streams.Events(Event{Kind: EventStarted, Message: ""})

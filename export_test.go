@@ -25,7 +25,7 @@ func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[strin
 		between()
 	}
 	found := contents{}
-	return found, denials, brought.Put(context.Background(), found, func(hostfiles.Sent) {})
+	return found, denials, brought.Put(context.Background(), found, hostfiles.All, func(hostfiles.Sent) {})
 }
 
 // ResolveRequest is what a request asks for, as it is recorded, and what comes of it.

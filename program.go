@@ -229,10 +229,10 @@ func (p *program) give(granted []policy.SecretRule, values map[string]string) er
 	return nil
 }
 
-// put sends the program into the guest and starts it.
-func (p *program) put(ctx context.Context, conn *guest.Conn) error {
+// put sends the program, and part of the inputs, into the guest and starts it.
+func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part) error {
 	far := progress{start: time.Now(), tell: p.tell}
-	if err := p.inputs.Put(ctx, conn, func(s hostfiles.Sent) { far.sent(time.Now(), s) }); err != nil {
+	if err := p.inputs.Put(ctx, conn, part, func(s hostfiles.Sent) { far.sent(time.Now(), s) }); err != nil {
 		return err
 	}
 	for _, f := range p.files() {

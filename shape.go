@@ -2,9 +2,12 @@ package unitask
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -26,7 +29,7 @@ func withDefaults(sh Shape) (Shape, error) {
 		return sh, err
 	}
 	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB}, nil)
-	return Shape{Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, FreshProcess: sh.FreshProcess}, err
+	return Shape{Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
 }
 
 // freshKernel is the kernel of a run that may want a fresh process: Nanos is its
@@ -54,6 +57,18 @@ func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 	return spec, nil
 }
 
+// folders are what of a run's inputs a template of its own may hold.
+type folders struct{ *hostfiles.Steady }
+
+func (f folders) Key() string { return f.Digest }
+
+func (f folders) Put(ctx context.Context, to *guest.Conn) error { return f.Steady.Put(ctx, to) }
+
+func (f folders) String() string {
+	text, _ := json.Marshal(f.Steady)
+	return string(text)
+}
+
 // MakeTemplate makes the template that runs of a shape are then cloned from: it boots a
 // machine, has it run a throw-away script, and keeps its memory and device state. It does
 // nothing if the template exists or another process is making it. It returns whether it made
@@ -71,6 +86,13 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	spec, err := rt.spec(ctx, sh)
 	if err != nil {
 		return false, err
+	}
+	if sh.Folders != "" {
+		steady := &hostfiles.Steady{}
+		if err := json.Unmarshal([]byte(sh.Folders), steady); err != nil {
+			return false, &policy.FieldError{Field: "folders", Value: fmt.Sprintf("%.80q", sh.Folders), Reason: "is not what a run has given: " + err.Error()}
+		}
+		spec.Folders = folders{steady}
 	}
 	made, err := rt.source.MakeTemplate(ctx, spec)
 	if err != nil {

@@ -131,6 +131,7 @@ func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 		return nil, err
 	}
 	defer rt.Close()
+	rt.brief = true
 	res, err := rt.Run(ctx, req, opts.IO)
 	rt.source.Settle(ctx)
 	return res, err
@@ -143,6 +144,7 @@ type Runtime struct {
 	runs   *record.Store
 	source *machine.Source
 	grace  time.Duration // collectGrace; tests shorten it
+	brief  bool          // it ends with its run, which does not wait for templates that hold folders
 
 	mu     sync.Mutex
 	closed bool

@@ -302,7 +302,7 @@ func (a *app) deniedThen(rt *unitask.Runtime, id string) {
 // seconds. That it can't be started, or fails, only means that the next run boots.
 func (a *app) warmLater(home string, sh unitask.Shape) {
 	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB),
-		"--fresh-process="+strconv.FormatBool(sh.FreshProcess))...)
+		"--fresh-process="+strconv.FormatBool(sh.FreshProcess), "--folders", sh.Folders)...)
 	if err == nil && cmd.Start() == nil {
 		_ = cmd.Process.Release()
 	}

@@ -400,7 +400,7 @@ func TestHostedRehearsal(t *testing.T) {
 			h.say(contract.ControlWouldExit, 0)
 			h.say(contract.ControlRehearsed)
 		}()
-		if err := Rehearse(ctx, h, "1", round == 2); err != nil {
+		if err := Rehearse(ctx, h, "1", round == 2, nil); err != nil {
 			t.Fatal(err)
 		}
 		<-done

@@ -16,13 +16,14 @@ var rehearsals atomic.Int64
 // Rehearse goes the whole way of a run with a throw-away program, a script, so that what every
 // run takes is compiled, and translated where the machine is emulated. The guest is
 // then as it was before: it waits for its seed. Nothing random comes of it. The last
-// one before a snapshot leaves no garbage.
-func Rehearse(ctx context.Context, n Network, program string, last bool) error {
+// one before a snapshot leaves no garbage. What bring puts into the guest, if it is not
+// nil, is there from then on.
+func Rehearse(ctx context.Context, n Network, program string, last bool, bring func(context.Context, *Conn) error) error {
 	kind := "again"
 	if last {
 		kind = "last"
 	}
-	err := rehearse(ctx, n, program, kind)
+	err := rehearse(ctx, n, program, kind, bring)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -32,7 +33,7 @@ func Rehearse(ctx context.Context, n Network, program string, last bool) error {
 	return nil
 }
 
-func rehearse(ctx context.Context, n Network, program, kind string) error {
+func rehearse(ctx context.Context, n Network, program, kind string, bring func(context.Context, *Conn) error) error {
 	if err := ask(ctx, n, []byte(contract.WordRehearse), func(p []byte) bool { return string(p) == contract.WordRehearse }); err != nil {
 		return err
 	}
@@ -43,6 +44,11 @@ func rehearse(ctx context.Context, n Network, program, kind string) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
+	if bring != nil {
+		if err := bring(ctx, c); err != nil {
+			return err
+		}
+	}
 	// Another text each time, so that it is compiled each time, in another folder, so
 	// that it is looked for each time. preload.js removes it.
 	number := rehearsals.Add(1)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -68,4 +69,31 @@ func realPath(f *os.File) (string, error) {
 		return "", errors.New("was moved or removed while it was looked for")
 	}
 	return name, nil
+}
+
+// stampOf is a file's stamp.
+func stampOf(st fs.FileInfo) stamp {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return stamp{}
+	}
+	return stamp{uint64(sys.Dev), sys.Ino, sys.Ctim.Nano()}
+}
+
+// Filesystems that note each change of a file, through a mapping too, in a time that
+// programs can't set. tmpfs does not note those, and servers of files have clocks of their
+// own.
+var steadyTypes = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC}
+
+// keepsTimes says that the stamps of a file's device can be trusted.
+func keepsTimes(e entry) bool {
+	f, err := e.open()
+	if err != nil {
+		return false
+	}
+	if !e.kept {
+		defer f.Close()
+	}
+	var st unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &st) == nil && slices.Contains(steadyTypes, int64(st.Type))
 }

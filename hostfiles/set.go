@@ -56,13 +56,16 @@ type mount struct {
 	host, real, guest string
 	file              *os.File // of a file
 	root              *os.Root // of a folder
+	project           bool
 }
 
 // entry is one thing to be put into the guest.
 type entry struct {
 	guest.File
-	open func() (*os.File, error) // a regular file's content
-	kept bool                     // what open returns is open for as long as the run is
+	open   func() (*os.File, error) // a regular file's content
+	kept   bool                     // what open returns is open for as long as the run is
+	stamp  stamp                    // of a regular file below a folder
+	steady bool                     // Steady found it so
 }
 
 // Add opens what was found and lists it, to be at a path inside: of a folder, at most
@@ -71,15 +74,15 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 	if f.err != nil {
 		return f.err
 	}
-	m := &mount{host: f.Host, real: f.Real, guest: to}
+	m := &mount{host: f.Host, real: f.Real, guest: to, project: f.Project}
 	var err error
 	if f.dir {
 		if m.root, err = f.place.openRoot(); err != nil {
 			return err
 		}
 		s.mounts = append(s.mounts, m)
-		w := walk{set: s, m: m, project: f.Project}
-		if err := w.folder(".", nil, ignored{}); err != nil {
+		w := walk{set: s, m: m}
+		if err := w.folder(m.root, ".", nil, ignored{}); err != nil {
 			return err
 		}
 		if w.used > most {
@@ -95,7 +98,8 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 	if err != nil {
 		return plain(err)
 	}
-	s.add(to, st, true, func() (*os.File, error) { return m.file, nil })
+	s.add(to, st, func() (*os.File, error) { return m.file, nil })
+	s.entries[len(s.entries)-1].kept = true
 	return nil
 }
 
@@ -108,12 +112,12 @@ func (e *TooMuchError) Error() string {
 }
 
 // add lists a regular file.
-func (s *Set) add(to string, st fs.FileInfo, kept bool, open func() (*os.File, error)) {
+func (s *Set) add(to string, st fs.FileInfo, open func() (*os.File, error)) {
 	mode := fs.FileMode(0o644)
 	if st.Mode()&0o100 != 0 {
 		mode = 0o755
 	}
-	s.entries = append(s.entries, entry{guest.File{Path: to, Mode: mode, Size: st.Size(), ModTime: st.ModTime()}, open, kept})
+	s.entries = append(s.entries, entry{File: guest.File{Path: to, Mode: mode, Size: st.Size(), ModTime: st.ModTime()}, open: open, stamp: stampOf(st)})
 	s.bytes += st.Size()
 }
 
@@ -121,7 +125,6 @@ func (s *Set) add(to string, st fs.FileInfo, kept bool, open func() (*os.File, e
 type walk struct {
 	set     *Set
 	m       *mount
-	project bool
 	used    int64
 	matched int // bytes of patterns that were looked at
 	read    int // bytes of files of patterns
@@ -158,32 +161,36 @@ func (w *walk) leaves(parts []string, isDir bool, ignore ignored) (bool, error) 
 	if slices.Contains(parts, modulesDir) {
 		in = ignore.own
 	}
-	w.matched += perEntry + in.bytes*len(parts) + in.starred*len(strings.Join(parts, ""))
+	w.matched += perEntry + in.bytes*len(parts)
+	if in.starred > 0 {
+		w.matched += in.starred * len(strings.Join(parts, ""))
+	}
 	if w.matched > cmp.Or(w.set.matching, maxMatching) {
 		return false, fmt.Errorf("%q: %s holds too many patterns for this many files", path.Join(parts...), IgnoreFile)
 	}
-	return w.project && parts[len(parts)-1] == gitFolder || len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(parts, isDir), nil
+	return w.m.project && parts[len(parts)-1] == gitFolder || len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(parts, isDir), nil
 }
 
-// folder lists the folder at rel, whose path's parts are given, below the mount.
-func (w *walk) folder(rel string, parts []string, ignore ignored) error {
+// folder lists the folder here, which is at rel, whose path's parts are given, below the
+// mount. A name in it is looked up from there: in one step.
+func (w *walk) folder(here *os.Root, rel string, parts []string, ignore ignored) error {
 	if len(parts) > maxDepth {
 		return fmt.Errorf("%q lies more than %d folders deep", rel, maxDepth)
 	}
 	w.set.entries = append(w.set.entries, entry{File: guest.File{Path: path.Join(w.m.guest, rel), Mode: fs.ModeDir | 0o755}})
-	dir, err := w.m.root.Open(rel)
+	dir, err := here.Open(".")
 	if err != nil {
 		return fmt.Errorf("%q: %w", rel, plain(err))
 	}
 	defer dir.Close()
-	if w.project && !slices.Contains(parts, modulesDir) {
-		git, err := w.patterns(path.Join(rel, gitIgnore), parts, maxPatterns-len(ignore.all.list))
+	if w.m.project && !slices.Contains(parts, modulesDir) {
+		git, err := w.patterns(here, rel, gitIgnore, parts, maxPatterns-len(ignore.all.list))
 		if err != nil {
 			return err
 		}
 		ignore.all = ignore.all.and(git)
 	}
-	own, err := w.patterns(path.Join(rel, IgnoreFile), parts, maxPatterns-len(ignore.all.list))
+	own, err := w.patterns(here, rel, IgnoreFile, parts, maxPatterns-len(ignore.all.list))
 	if err != nil {
 		return err
 	}
@@ -199,7 +206,7 @@ func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 			if out {
 				continue
 			}
-			if err := w.entry(path.Join(rel, e.Name()), below, ignore); err != nil {
+			if err := w.entry(here, e, under(rel, e.Name()), below, ignore); err != nil {
 				return err
 			}
 		}
@@ -213,11 +220,12 @@ func (w *walk) folder(rel string, parts []string, ignore ignored) error {
 }
 
 // patterns reads a file of patterns of a folder, if it has one: at most most.
-func (w *walk) patterns(name string, domain []string, most int) (found patterns, err error) {
-	f, err := w.m.openRegular(name)
+func (w *walk) patterns(here *os.Root, rel, name string, domain []string, most int) (found patterns, err error) {
+	f, err := openRegular(here, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return found, nil
 	}
+	name = path.Join(rel, name)
 	if err != nil {
 		return found, fmt.Errorf("%q: %w", name, plain(err))
 	}
@@ -247,24 +255,29 @@ func (w *walk) patterns(name string, domain []string, most int) (found patterns,
 	return found, nil
 }
 
-func (w *walk) entry(rel string, parts []string, ignore ignored) error {
+func (w *walk) entry(here *os.Root, e fs.DirEntry, rel string, parts []string, ignore ignored) error {
 	if len(w.set.entries) >= maxInputs {
 		return fmt.Errorf("has more than %d files: %s names what is not needed", maxInputs, IgnoreFile)
 	}
-	st, err := w.m.root.Lstat(rel)
+	st, err := e.Info() // as it was when it was listed: of a folder that a Root opened, nothing is looked up
 	if err != nil {
 		return fmt.Errorf("%q: %w", rel, plain(err))
 	}
-	to := path.Join(w.m.guest, rel)
+	to := under(w.m.guest, rel)
 	if len(to) > MaxPath {
 		return fmt.Errorf("%.80q…: its path inside has more than %d bytes", rel, MaxPath)
 	}
 	switch st.Mode().Type() {
 	case 0:
 		w.used += st.Size()
-		w.set.add(to, st, false, func() (*os.File, error) { return w.m.openRegular(rel) })
+		w.set.add(to, st, func() (*os.File, error) { return openRegular(w.m.root, rel) })
 	case fs.ModeDir:
-		return w.folder(rel, parts, ignore)
+		below, err := here.OpenRoot(e.Name())
+		if err != nil {
+			return fmt.Errorf("%q: %w", rel, plain(err))
+		}
+		defer below.Close()
+		return w.folder(below, rel, parts, ignore)
 	case fs.ModeSymlink:
 		target, err := w.link(rel)
 		if err != nil {
@@ -275,6 +288,17 @@ func (w *walk) entry(rel string, parts []string, ignore ignored) error {
 		return fmt.Errorf("%q is a %s, which can't be given: %s can leave it out", rel, kindOf(st.Mode()), IgnoreFile)
 	}
 	return nil
+}
+
+// under is path.Join of a clean path and one below it, which is clean.
+func under(dir, rel string) string {
+	switch dir {
+	case ".":
+		return rel
+	case "/":
+		return "/" + rel
+	}
+	return dir + "/" + rel
 }
 
 // link returns a link's target for the guest, if the link stays inside of the mount.
@@ -345,10 +369,30 @@ type Sent struct {
 	Bytes, AllBytes int64
 }
 
-// Put sends everything into the guest. sent is called before each file.
-func (s *Set) Put(ctx context.Context, to Guest, sent func(Sent)) error {
-	so := Sent{AllFiles: len(s.entries), AllBytes: s.bytes}
+// Part is what of a set is sent.
+type Part int
+
+const (
+	All        Part = iota
+	OnlySteady      // what Steady found
+	AllButSteady
+)
+
+func (p Part) has(e entry) bool { return p == All || e.steady == (p == OnlySteady) }
+
+// Put sends a part of it into the guest. sent is called before each file.
+func (s *Set) Put(ctx context.Context, to Guest, part Part, sent func(Sent)) error {
+	var so Sent
 	for _, e := range s.entries {
+		if part.has(e) {
+			so.AllFiles++
+			so.AllBytes += e.Size
+		}
+	}
+	for _, e := range s.entries {
+		if !part.has(e) {
+			continue
+		}
 		sent(so)
 		so.Files++
 		so.Bytes += e.Size
@@ -404,8 +448,10 @@ func (s *Set) Paths() (list []string) {
 }
 
 // Patience is how long it may take to send it all.
-func (s *Set) Patience() time.Duration {
-	return time.Duration(s.bytes>>20)*time.Second + time.Duration(len(s.entries))*10*time.Millisecond
+func (s *Set) Patience() time.Duration { return patience(s.bytes, len(s.entries)) }
+
+func patience(bytes int64, count int) time.Duration {
+	return time.Duration(bytes>>20)*time.Second + time.Duration(count)*10*time.Millisecond
 }
 
 // Close lets go of everything.
@@ -425,17 +471,17 @@ func (m *mount) close() {
 	m.file, m.root = nil, nil
 }
 
-// openRegular opens a regular file below the mount. What is something else is not
+// openRegular opens a regular file below a folder. What is something else is not
 // opened: a pipe's writer would go on.
-func (m *mount) openRegular(rel string) (*os.File, error) {
-	st, err := m.root.Stat(rel)
+func openRegular(root *os.Root, rel string) (*os.File, error) {
+	st, err := root.Stat(rel)
 	if err != nil {
 		return nil, plain(err)
 	}
 	if !st.Mode().IsRegular() {
 		return nil, errors.New("is a " + kindOf(st.Mode()) + " where a regular file was wanted")
 	}
-	f, err := m.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	return f, plain(err)
 }
 

@@ -31,6 +31,7 @@ const (
 // Boot boots a machine on the spec's accelerator, or where it has none on the best that
 // works, and remembers which.
 func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
+	spec = spec.bare()
 	candidates, _, err := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), s.opts.Accel)
 	if err != nil {
 		return nil, err

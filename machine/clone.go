@@ -40,6 +40,13 @@ type ways interface {
 
 func get(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error) {
 	m, err := clone(ctx, w, spec, cfg)
+	if err != nil && ctx.Err() == nil && spec.Folders != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			cfg.event(EventRetry, err.Error()+"; the folders are sent instead")
+		}
+		spec = spec.bare()
+		m, err = clone(ctx, w, spec, cfg)
+	}
 	if err == nil || ctx.Err() != nil {
 		return m, err
 	}
@@ -50,10 +57,14 @@ func get(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error) {
 }
 
 func clone(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error) {
-	for _, ready := range []func() *Machine{
+	ready := []func() *Machine{
 		func() *Machine { return w.pooled(spec) },
 		func() *Machine { return w.leased(ctx, spec) },
-	} {
+	}
+	if spec.Folders != nil { // of which none stands ready
+		ready = nil
+	}
+	for _, ready := range ready {
 		if m := ready(); m != nil && w.open(ctx, m, cfg) == nil {
 			return m, nil
 		}
@@ -96,7 +107,11 @@ func (s *Source) leased(ctx context.Context, spec Spec) *Machine {
 
 // spawn starts a QEMU on a template's memory.
 func (s *Source) spawn(ctx context.Context, spec Spec) (*Machine, error) {
-	snapshot, err := s.loaded.load(s.templates, spec.Key())
+	load := func() (*Snapshot, error) { return s.loaded.load(s.templates, spec.Key()) }
+	if spec.Folders != nil { // it is large, and not kept in memory
+		load = func() (*Snapshot, error) { return s.templates.Load(spec.Key()) }
+	}
+	snapshot, err := load()
 	if err != nil {
 		return nil, err
 	}
@@ -176,11 +191,13 @@ const (
 	cloneRehearsals    = 2
 )
 
-func (s *Source) rehearse(ctx context.Context, network *netstack.Network, times int, snapshot bool) error {
+// rehearse rehearses. What the first one brings, if it brings anything, stays.
+func (s *Source) rehearse(ctx context.Context, network *netstack.Network, times int, snapshot bool, bring func(context.Context, *guest.Conn) error) error {
 	for i := range times {
-		if err := guest.Rehearse(ctx, network, s.opts.Program.Rehearsal, snapshot && i == times-1); err != nil {
+		if err := guest.Rehearse(ctx, network, s.opts.Program.Rehearsal, snapshot && i == times-1, bring); err != nil {
 			return err
 		}
+		bring = nil
 	}
 	return nil
 }
@@ -196,7 +213,7 @@ func (s *Source) ready(ctx context.Context, m *Machine) error {
 	}
 	err = m.restore(timed)
 	if err == nil && !m.Spec.Fresh {
-		err = s.rehearse(timed, network, cloneRehearsals, false)
+		err = s.rehearse(timed, network, cloneRehearsals, false, nil)
 	}
 	if err == nil {
 		err = m.vm.Pause(timed)
@@ -316,6 +333,11 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 	if s.templates.Check(spec.Key()) == nil && !s.templates.due(spec.Key()) {
 		return false, nil
 	}
+	if spec.Folders != nil {
+		if err := spec.Folders.Settle(ctx); err != nil {
+			return false, err
+		}
+	}
 	if err := s.templates.Room(int64(spec.MemoryMB) << 20); err != nil {
 		return false, err
 	}
@@ -329,10 +351,16 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 		return false, fmt.Errorf("boot: %w", err)
 	}
 	defer m.Close()
-	timed, cancel := context.WithTimeout(ctx, bootDeadline)
+	patience := bootDeadline
+	var folders func(context.Context, *guest.Conn) error
+	if spec.Folders != nil {
+		patience += spec.Folders.Patience()
+		folders = spec.Folders.Put
+	}
+	timed, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if !spec.Fresh {
-		if err := s.rehearse(timed, m.network, templateRehearsals, true); err != nil {
+		if err := s.rehearse(timed, m.network, templateRehearsals, true, folders); err != nil {
 			return false, m.Explain(err)
 		}
 	}

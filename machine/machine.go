@@ -35,6 +35,9 @@ type Shape struct {
 	MemoryMB int          `json:"memoryMb"`
 	// FreshProcess: each clone executes a new Node process (linux).
 	FreshProcess bool `json:"freshProcess,omitempty"`
+	// Folders are those of the host that the machine holds, for Runtime.MakeTemplate to
+	// read: "" is none. Only Warm gives it.
+	Folders string `json:"folders,omitempty"`
 }
 
 // Spec is a shape on this host, the one description that machines are made from.
@@ -44,6 +47,29 @@ type Spec struct {
 	Accel    vmm.Accel // "" as long as none is known to boot the image here
 	MemoryMB int
 	Fresh    bool // Node is not started before the snapshot
+	// Folders are what of the run's files clones of a template of their own have from the
+	// beginning; nil is nothing. A machine whose spec has none must be sent them.
+	Folders Folders
+}
+
+// Folders are files that a template holds beside what every template does.
+type Folders interface {
+	// Key names the files, and their content.
+	Key() string
+	// Settle waits until they can be told from what they may become.
+	Settle(ctx context.Context) error
+	// Put sends them. It fails if they are no longer what Key says.
+	Put(ctx context.Context, to *guest.Conn) error
+	// Patience is how long Put may take.
+	Patience() time.Duration
+	// String is what another process needs to find them.
+	String() string
+}
+
+// bare is the spec without the folders.
+func (s Spec) bare() Spec {
+	s.Folders = nil
+	return s
 }
 
 // templateVersion goes into every key: raise it when the command line or the way a
@@ -57,12 +83,23 @@ func (s Spec) Key() string {
 	if s.Fresh {
 		how = "fresh"
 	}
-	return fmt.Sprintf("%d %s %s %s %d %s %s %s", templateVersion, s.Image.Digest, s.Accel, s.QEMU.Version, s.MemoryMB, how, s.QEMU.ID, bootID())
+	key := fmt.Sprintf("%d %s %s %s %d %s %s %s", templateVersion, s.Image.Digest, s.Accel, s.QEMU.Version, s.MemoryMB, how, s.QEMU.ID, bootID())
+	if s.Folders != nil {
+		key += foldersMark + s.Folders.Key()
+	}
+	return key
 }
+
+// foldersMark stands in the key of a template that holds folders.
+const foldersMark = " folders "
 
 // Shape is what the spec was made of.
 func (s Spec) Shape() Shape {
-	return Shape{Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, FreshProcess: s.Fresh}
+	sh := Shape{Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, FreshProcess: s.Fresh}
+	if s.Folders != nil {
+		sh.Folders = s.Folders.String()
+	}
+	return sh
 }
 
 // State is where a machine is on its way.

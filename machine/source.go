@@ -150,12 +150,15 @@ func (s *Source) Warm(spec Spec) {
 	if !CanClone {
 		return
 	}
+	if spec.Folders != nil {
+		s.Warm(spec.bare())
+	}
 	if spec.Accel == "" { // a boot has found it out
 		spec.Accel = s.known(spec).Accel
 	}
 	switch want := s.templates.Wants(spec.Key()); {
 	case want == Nothing:
-	case want == Missing && s.pool != nil: // it makes its own
+	case want == Missing && s.pool != nil && spec.Folders == nil: // it makes its own
 	case s.opts.Warm != nil:
 		s.opts.Warm(spec.Shape())
 	default:

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,7 @@ const (
 	maxTemplateAge  = 6 * time.Hour
 	maxTemplateUses = 1000
 	maxTemplates    = 8 // kept; those not cloned for longest go first. One has 60 to 200 MiB.
+	maxFolders      = 3 // of them that hold folders. One has up to the machine's memory.
 )
 
 // ErrTemplate says that a template is not whole.
@@ -366,8 +368,9 @@ func (s *Templates) Drop(key string) { _ = os.RemoveAll(filepath.Join(s.dir, dig
 func (s *Templates) Prune(keep int) int {
 	entries, _ := os.ReadDir(s.dir)
 	type aged struct {
-		name string
-		used time.Time
+		name    string
+		used    time.Time
+		folders bool
 	}
 	var list []aged
 	removed := 0
@@ -383,7 +386,7 @@ func (s *Templates) Prune(keep int) int {
 			if st, err := os.Stat(filepath.Join(s.dir, e.Name(), usesName)); err == nil && st.ModTime().After(info.Created) {
 				info.Created = st.ModTime()
 			}
-			list = append(list, aged{e.Name(), info.Created})
+			list = append(list, aged{e.Name(), info.Created, strings.Contains(info.Key, foldersMark)})
 		default:
 			st, statErr := e.Info()
 			if statErr == nil && time.Since(st.ModTime()) > time.Hour {
@@ -393,8 +396,16 @@ func (s *Templates) Prune(keep int) int {
 		}
 	}
 	slices.SortFunc(list, func(a, b aged) int { return b.used.Compare(a.used) })
-	for _, old := range list[min(keep, len(list)):] {
-		_ = os.RemoveAll(filepath.Join(s.dir, old.name))
+	kept, folders := 0, 0
+	for _, t := range list {
+		if kept < keep && (!t.folders || folders < maxFolders) {
+			kept++
+			if t.folders {
+				folders++
+			}
+			continue
+		}
+		_ = os.RemoveAll(filepath.Join(s.dir, t.name))
 		removed++
 	}
 	return removed

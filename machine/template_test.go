@@ -165,6 +165,15 @@ func TestTemplateStore(t *testing.T) {
 	} else {
 		got.Close()
 	}
+	for i := range maxFolders + 2 {
+		save(t, s, fmt.Sprint("with", foldersMark, i))
+	}
+	for i := range maxFolders + 2 {
+		err := s.Check(fmt.Sprint("with", foldersMark, i))
+		if kept := i >= 2; (err == nil) != kept {
+			t.Errorf("template %d of those with folders: %v", i, err)
+		}
+	}
 	killed := filepath.Join(s.dir, ".new-1")
 	if err := os.Mkdir(killed, 0o700); err != nil {
 		t.Fatal(err)

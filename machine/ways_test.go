@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -102,6 +103,69 @@ func TestGet(t *testing.T) {
 			}
 		})
 	}
+}
+
+type someFolders struct{ Folders }
+
+func (someFolders) Key() string { return "some" }
+
+// A run that brings folders gets a clone that holds them, where there is such a template. Where
+// it does not work, it gets a machine without: any but the clone itself must be sent them.
+func TestGetWithFolders(t *testing.T) {
+	bad := errors.New("it does not come up")
+	for name, c := range map[string]struct {
+		with     error // of a clone with the folders
+		bareErr  error // of one without
+		did      string
+		holds    bool
+		ofFailed string // whose template was dropped
+	}{
+		"a template that holds them": {nil, nil, "spawn open", true, ""},
+		"none yet":                   {fs.ErrNotExist, nil, "spawn pool lease spawn open", false, ""},
+		"none at all":                {fs.ErrNotExist, fs.ErrNotExist, "spawn pool lease spawn boot", false, ""},
+		"a damaged one":              {fmt.Errorf("%w: memory", ErrTemplate), nil, "spawn drop pool lease spawn open", false, "with"},
+		"no descriptors left":        {bad, bad, "spawn pool lease spawn boot", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &foldersPlay{with: c.with, bare: c.bareErr}
+			m, err := get(t.Context(), p, Spec{Image: &image.Image{}, Folders: someFolders{}}, Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if did := strings.Join(p.did, " "); did != c.did {
+				t.Errorf("it did %q, not %q", did, c.did)
+			}
+			if holds := m.Spec.Folders != nil; holds != c.holds || p.failed != c.ofFailed {
+				t.Errorf("the machine holds them: %v; dropped %q", holds, p.failed)
+			}
+		})
+	}
+}
+
+// foldersPlay plays templates with folders and without.
+type foldersPlay struct {
+	play
+	with, bare error
+	failed     string
+}
+
+func (p *foldersPlay) spawn(_ context.Context, spec Spec) (*Machine, error) {
+	p.note("spawn")
+	err := p.bare
+	if spec.Folders != nil {
+		err = p.with
+	}
+	return &Machine{Spec: spec, Origin: Cloned}, err
+}
+
+func (p *foldersPlay) templateFailed(spec Spec, _ error) {
+	p.note("drop")
+	p.failed = map[bool]string{true: "with", false: "bare"}[spec.Folders != nil]
+}
+
+func (p *foldersPlay) Boot(_ context.Context, spec Spec, _ Config) (*Machine, error) {
+	p.note("boot")
+	return &Machine{Spec: spec, Origin: Booted}, nil
 }
 
 // On which accelerators a boot is tried, and how often.

@@ -1,0 +1,99 @@
+package unitask_test
+
+import (
+	"go/build"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/image"
+)
+
+// seenTree prints all that code can see of a folder, but for times of folders.
+const seenTree = `
+const fs = require("fs"), path = require("path"), crypto = require("crypto");
+const all = [];
+(function walk(dir) {
+  for (const name of fs.readdirSync(dir).sort()) {
+    const p = path.join(dir, name), st = fs.lstatSync(p);
+    let what = st.isSymbolicLink() ? fs.readlinkSync(p) : "";
+    if (st.isFile()) what = st.mtimeMs + " " + crypto.createHash("sha256").update(fs.readFileSync(p)).digest("hex");
+    all.push([p, st.mode.toString(8), st.uid, st.isDirectory() ? "" : st.size, what].join(" "));
+    if (st.isDirectory()) walk(p);
+  }
+})("/in");
+const tried = [];
+for (const f of [() => fs.writeFileSync("/in/aes/aes.go", "x"), () => fs.writeFileSync("/in/new", "x"), () => fs.unlinkSync("/in/aes/aes.go")])
+  try { f(); tried.push("allowed"); } catch (e) { tried.push(e.code); }
+console.log(all.length, crypto.createHash("sha256").update(all.join("\n")).digest("hex"), tried.join());`
+
+// A folder that was given before is in the machine from the beginning: the code sees what it
+// saw when it was sent.
+func TestFoldersAreKept(t *testing.T) {
+	needClones(t)
+	dir := filepath.Join(build.Default.GOROOT, "src", "crypto") // nobody changes it
+	found, err := hostfiles.Find(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set hostfiles.Set
+	err = set.Add(found, "/in", 1<<30)
+	found.Close()
+	defer set.Close()
+	if err != nil {
+		t.Skip("no sources of Go: ", err)
+	}
+	if set.Steady() == nil {
+		t.Skip(dir + " is on no disk whose times of changes can be trusted")
+	}
+	slot(t)
+	home := newHome(t)
+	if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base's, which may have one
+		t.Fatal(err)
+	}
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	var outputs []string
+	for range 2 {
+		res, err := rt.Run(t.Context(), unitask.Request{Code: seenTree, Kernel: image.Linux, Dirs: []unitask.Mount{{Host: dir, Guest: "/in"}}}, unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
+		if err != nil || res.ExitCode != 0 {
+			t.Fatalf("%v %+v %s", err, res, res.Stderr)
+		}
+		outputs = append(outputs, string(res.Stdout))
+		unitask.Settle(t.Context(), rt)
+	}
+	if outputs[0] != outputs[1] || strings.Contains(outputs[0], "allowed") {
+		t.Errorf("sent: %s\nkept: %s", outputs[0], outputs[1])
+	}
+	// The second run was a clone of a template of its own.
+	used := 0
+	for _, info := range globbed(t, filepath.Join(home, "templates", "*", "template.json")) {
+		text, err := os.ReadFile(info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), " folders ") {
+			for range globbed(t, filepath.Join(filepath.Dir(info), "uses")) {
+				used++
+			}
+		}
+	}
+	if used != 1 {
+		t.Errorf("%d templates with folders were used", used)
+	}
+}
+
+func globbed(t *testing.T, pattern string) []string {
+	t.Helper()
+	list, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}

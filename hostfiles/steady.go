@@ -1,0 +1,203 @@
+package hostfiles
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A machine may hold folders before a run asks for them. Then they are not sent again, if
+// they are as they were: this file tells, without reading them. A wrong answer would be a
+// run on old files, so whatever is in doubt is sent.
+
+// Steady are folders that can be told from what they were, or will be, at another time.
+type Steady struct {
+	// Digest is of all that tells files apart: paths inside, modes, sizes, links, inodes,
+	// and the times of their last change, which a program can't set.
+	Digest  string   `json:"digest"`
+	Folders []Folder `json:"folders"`
+	// Changed is when the last of the files was changed.
+	Changed time.Time `json:"changed"`
+
+	Count int   `json:"count"`
+	Bytes int64 `json:"bytes"`
+}
+
+// Folder is one that a run brings along, as it was found.
+type Folder struct {
+	Host    string `json:"host"`
+	Real    string `json:"real"`
+	Guest   string `json:"guest"`
+	Project bool   `json:"project,omitempty"`
+}
+
+// SettleTime is how long a file must not have been changed. A program that has mapped a
+// file may go on changing it for as long as a page is dirty, and the file's times stay as
+// they are. Linux writes pages back after half a minute
+// (vm.dirty_expire_centisecs, Documentation/admin-guide/sysctl/vm.rst), and the next
+// change is noted again. It is also far above the grain of these times.
+const SettleTime = time.Minute
+
+// Fewer than both are sent in less than a second, and not worth a template's room.
+const (
+	minSteadyCount = 500
+	minSteadyBytes = 8 << 20
+)
+
+// stamp tells a file from all others of a kernel's boot, and from itself before and after
+// a change. The zero value tells nothing.
+type stamp struct {
+	dev, ino uint64
+	changed  int64 // ns
+}
+
+// Steady finds what of the folders is worth being kept in a machine, and can be told to be
+// the same later; nil is nothing. Of a folder with node_modules it is those: the rest is
+// what people work on.
+func (s *Set) Steady() *Steady {
+	for i, m := range s.mounts {
+		if slices.ContainsFunc(s.mounts[:i], func(o *mount) bool { return within(o.guest, m.guest) || within(m.guest, o.guest) }) {
+			return nil // what comes later may replace what came before
+		}
+	}
+	st, digest := &Steady{}, sha256.New()
+	known := map[uint64]bool{} // devices whose times can be trusted
+	var changed int64
+	for _, m := range s.mounts {
+		if m.root == nil {
+			continue
+		}
+		modules := slices.ContainsFunc(s.entries, func(e entry) bool { return m.has(e) && isModule(e.Path) })
+		for i := range s.entries {
+			e := &s.entries[i]
+			if !m.has(*e) || modules && !isModule(e.Path) {
+				continue
+			}
+			if e.open != nil {
+				good, asked := known[e.stamp.dev]
+				if !asked {
+					good = e.stamp != stamp{} && keepsTimes(*e)
+					known[e.stamp.dev] = good
+				}
+				if !good {
+					s.forget()
+					return nil
+				}
+				changed = max(changed, e.stamp.changed)
+			}
+			e.steady = true
+			digest.Write(e.mark())
+			st.Count++
+			st.Bytes += e.Size
+		}
+		st.Folders = append(st.Folders, Folder{Host: m.host, Real: m.real, Guest: m.guest, Project: m.project})
+	}
+	if st.Count < minSteadyCount && st.Bytes < minSteadyBytes {
+		s.forget()
+		return nil
+	}
+	st.Digest, st.Changed = hex.EncodeToString(digest.Sum(nil)), time.Unix(0, changed)
+	return st
+}
+
+func (s *Set) forget() {
+	for i := range s.entries {
+		s.entries[i].steady = false
+	}
+}
+
+func (m *mount) has(e entry) bool {
+	rest, below := strings.CutPrefix(e.Path, m.guest)
+	return below && (rest == "" || rest[0] == '/' || m.guest == "/")
+}
+
+func isModule(p string) bool { return strings.Contains(p+"/", "/"+modulesDir+"/") }
+
+// mark is all that the guest gets of an entry, but a stamp in place of the content.
+func (e entry) mark() []byte {
+	b := make([]byte, 0, 256)
+	for _, text := range []string{e.Path, e.Target} {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
+		b = append(b, text...)
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(e.Mode))
+	for _, n := range []uint64{uint64(e.Size), uint64(e.ModTime.UnixNano()), e.stamp.dev, e.stamp.ino, uint64(e.stamp.changed)} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	return b
+}
+
+// ErrUnsteady says that folders are not what they were.
+var ErrUnsteady = errors.New("the folders have been changed")
+
+// Settle waits until the folders' files have not been changed for SettleTime.
+func (s *Steady) Settle(ctx context.Context) error {
+	left := time.Until(s.Changed.Add(SettleTime))
+	if left > SettleTime { // a clock that was set
+		return ErrUnsteady
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Put finds the folders again and sends them; it fails if they are not the same before,
+// and after it.
+func (s *Steady) Put(ctx context.Context, to Guest) error {
+	set, err := s.open()
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	if err := set.Put(ctx, to, OnlySteady, func(Sent) {}); err != nil {
+		return err
+	}
+	after, err := s.open()
+	if err != nil {
+		return err
+	}
+	after.Close()
+	return nil
+}
+
+// open lists the folders again, if they are the same.
+func (s *Steady) open() (*Set, error) {
+	set := &Set{}
+	for _, f := range s.Folders {
+		found, err := Find(f.Host, true)
+		if err != nil {
+			set.Close()
+			return nil, err
+		}
+		found.Project = f.Project
+		if found.Real == f.Real {
+			err = set.Add(found, f.Guest, math.MaxInt64)
+		} else {
+			err = ErrUnsteady
+		}
+		found.Close()
+		if err != nil {
+			set.Close()
+			return nil, err
+		}
+	}
+	if now := set.Steady(); now == nil || now.Digest != s.Digest {
+		set.Close()
+		return nil, ErrUnsteady
+	}
+	return set, nil
+}
+
+// Patience is how long it may take to send them.
+func (s *Steady) Patience() time.Duration { return patience(s.Bytes, s.Count) }
