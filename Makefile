@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: all demo test matrix race attack cover soak check build vendor image setup bench dist clean
+.PHONY: all demo test matrix race attack fidelity fidelity-packages cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -47,6 +47,16 @@ cover:
 SOAK ?= -n 200
 soak: image
 	$(GO) run ./hack/soak $(SOAK)
+
+# Node's own tests on the host and on both kernels; NODE_TESTS is Node's folder test/, and
+# FIDELITYFLAGS are more of hack/fidelity's. What has been run is kept in fidelity.jsonl.
+fidelity: image
+	$(GO) run ./hack/fidelity -tests "$(NODE_TESTS)" -seed 16 $(FIDELITYFLAGS)
+
+# Real work by packages of the registry, which it installs: the same on the host and on
+# both kernels.
+fidelity-packages: image
+	$(GO) run ./hack/fidelity -packages $(FIDELITYFLAGS)
 
 # What a reviewer would do by hand.
 check: $(STATICCHECK)
