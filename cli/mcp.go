@@ -107,6 +107,11 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	if httpOpts.NeedsToken() {
 		httpOpts.Auth, token = mcp.NewToken()
 	}
+	if f.http != "" { // before images are built
+		if err := httpOpts.Check(); err != nil {
+			return usage(err)
+		}
+	}
 	// stdout is the protocol's.
 	level := slog.LevelWarn
 	if a.verbose || f.http != "" {

@@ -64,7 +64,7 @@ const endpoint = "/mcp"
 // Handler serves MCP at /mcp, and /healthz, /metrics and the protected-resource
 // metadata (RFC 9728) beside it.
 func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
-	if err := opts.check(); err != nil {
+	if err := opts.Check(); err != nil {
 		return nil, err
 	}
 	server := func(*http.Request) *sdk.Server { return s.sdk }
@@ -131,8 +131,8 @@ func (s *Server) counted(none bool, sessions http.Handler) http.Handler {
 	})
 }
 
-// check says what is wrong with the options.
-func (o *HTTPOptions) check() error {
+// Check says what is wrong with the options.
+func (o *HTTPOptions) Check() error {
 	host, _, err := net.SplitHostPort(o.Addr)
 	if err != nil {
 		return fmt.Errorf("address %q: use HOST:PORT", o.Addr)

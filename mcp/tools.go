@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -214,6 +215,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 		return nil, nil, err
 	}
 	res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
+	res.Error, res.Hint = flagNames.Replace(res.Error), flagNames.Replace(res.Hint)
 	_ = s.sdk.ResourceUpdated(context.WithoutCancel(ctx), &sdk.ResourceUpdatedNotificationParams{URI: runsURI + res.RunID})
 	s.metrics.ran(res, waited)
 	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
@@ -305,6 +307,18 @@ func (s *Server) mount(caller unitask.Caller, text string) unitask.Mount {
 	}
 	return m
 }
+
+// flagNames are the arguments of run_code that the flags of the command line stand for, which
+// errors and hints name.
+var flagNames = func() *strings.Replacer {
+	pairs := []string{"--project, or by --dir", "dirs"}
+	for _, f := range policy.Fields {
+		if f.Flag != "" {
+			pairs = append(pairs, "--"+f.Flag, cmp.Or(f.Name, f.Key))
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}()
 
 // report is a result as a model reads it.
 func report(res *unitask.Result) string {
