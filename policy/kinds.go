@@ -3,9 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -55,10 +53,13 @@ func place(t reflect.Type, key string) int {
 // none is what kinds without a default or bounds have in common.
 type none struct{}
 
-func (none) usualText() string          { return "" }
+func (none) usualText() string { return "" }
+
 func (none) bounds() (float64, float64) { return 0, 0 }
-func (none) size() int64                { return 0 }
-func (none) plain(value any) any        { return value }
+
+func (none) size() int64 { return 0 }
+
+func (none) plain(value any) any { return value }
 
 // unit is what a number counts.
 type unit int
@@ -206,11 +207,15 @@ type choice []string
 
 const auto = "auto"
 
-func (choice) form() Form                 { return Text }
-func (choice) usualText() string          { return "" }
+func (choice) form() Form { return Text }
+
+func (choice) usualText() string { return "" }
+
 func (choice) bounds() (float64, float64) { return 0, 0 }
-func (choice) size() int64                { return 0 }
-func (choice) plain(value any) any        { return value }
+
+func (choice) size() int64 { return 0 }
+
+func (choice) plain(value any) any { return value }
 
 func (k choice) check(word string) error {
 	if slices.Contains(k, word) {
@@ -259,128 +264,6 @@ func (k choice) beyond(mine, base any) []string {
 		return nil
 	}
 	return []string{mine.(string)}
-}
-
-// rules is a list of rules, each parsed once. meet is what two rules both allow.
-type rules[R comparable] struct {
-	none
-	parse func(string) (R, error)
-	meet  func(R, R) (R, bool)
-	also  func(c *Ceiling) []R // what a ceiling admits beside its list
-	merge func([]R) []R        // makes one of those about the same thing, if not nil
-}
-
-func (k rules[R]) form() Form {
-	if _, names := any(*new(R)).(SecretRule); names {
-		return Names
-	}
-	return List
-}
-
-// list parses rules, each once, in the order given.
-func (k rules[R]) list(texts []string) ([]R, *FieldError) {
-	out := []R{}
-	if len(texts) > MaxRules {
-		return nil, &FieldError{Value: fmt.Sprintf("of %d entries", len(texts)), Reason: fmt.Sprintf("must have at most %d", MaxRules)}
-	}
-	for _, text := range texts {
-		rule, err := k.parse(text)
-		if err != nil {
-			return nil, &FieldError{Value: fmt.Sprintf("%.100q", text), Reason: err.Error()}
-		}
-		if !slices.Contains(out, rule) {
-			out = append(out, rule)
-		}
-	}
-	if k.merge != nil {
-		out = k.merge(out)
-	}
-	return out, nil
-}
-
-func (k rules[R]) resolve(f *Field, r *Request, e *Effective) error {
-	list, bad := k.list(*at[[]string](r, f.Key))
-	if bad != nil {
-		bad.Field = f.name()
-		return bad
-	}
-	*at[[]R](e, f.Key) = list
-	return nil
-}
-
-func (k rules[R]) read(f *Field, value any, _ string) (any, error) {
-	texts, err := stringList(value)
-	if err != nil {
-		return nil, err
-	}
-	list, bad := k.list(texts)
-	if bad != nil {
-		return nil, fmt.Errorf("%s: %s", bad.Value, bad.Reason)
-	}
-	return list, nil
-}
-
-// narrow replaces each rule by what the ceiling's rules leave of it.
-func (k rules[R]) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
-	top, ok := c.most[f.ceiling()].([]R)
-	if !ok {
-		return
-	}
-	if k.also != nil {
-		top = slices.Concat(top, k.also(c))
-	}
-	granted := at[[]R](e, f.Key)
-	out := []R{}
-	for _, rule := range *granted {
-		var left []R
-		for _, most := range top {
-			if both, ok := k.meet(rule, most); ok && !slices.Contains(left, both) {
-				left = append(left, both)
-			}
-		}
-		switch {
-		case slices.Contains(left, rule):
-			left = []R{rule} // all of it is allowed
-		case len(left) == 0:
-			deny(rule, "is not allowed")
-		default:
-			deny(rule, "only "+join(left)+" of it is allowed")
-		}
-		for _, r := range left {
-			switch {
-			case slices.Contains(out, r):
-			case len(out) == MaxRules:
-				deny(r, fmt.Sprintf("is beyond %d rules", MaxRules))
-			default:
-				out = append(out, r)
-			}
-		}
-	}
-	if k.merge != nil {
-		out = k.merge(out)
-	}
-	*granted = out
-}
-
-func join[R any](list []R) string {
-	var texts []string
-	for _, r := range list {
-		texts = append(texts, fmt.Sprint(r))
-	}
-	return strings.Join(texts, ", ")
-}
-
-// beyond lists the rules that no rule of the base covers whole.
-func (k rules[R]) beyond(mine, base any) (beyond []string) {
-	for _, rule := range mine.([]R) {
-		if !slices.ContainsFunc(base.([]R), func(most R) bool {
-			both, ok := k.meet(rule, most)
-			return ok && both == rule
-		}) {
-			beyond = append(beyond, fmt.Sprint(rule))
-		}
-	}
-	return beyond
 }
 
 // nets are the hosts of HTTP and TLS. Where a ceiling allows every public host, it
@@ -457,159 +340,6 @@ func (permission) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny de
 }
 
 func (permission) beyond(mine, base any) []string { return anyNet{}.beyond(mine, base) }
-
-// Jail are the names of several lists, each once, in the order given; an error names one
-// that is not one of JailNames.
-func Jail(lists ...[]string) ([]string, error) { return demands{}.list(slices.Concat(lists...)) }
-
-// demands are names of what must hold for a run to begin. A ceiling's are added to those
-// that are asked for: it narrows by demanding more.
-type demands struct{ none }
-
-func (demands) form() Form { return List }
-
-// list checks names, each once, in the order given.
-func (demands) list(names []string) ([]string, error) {
-	out := []string{}
-	for _, name := range names {
-		if !slices.Contains(JailNames, name) {
-			return nil, fmt.Errorf("%.100q: is none of %s", name, strings.Join(JailNames, ", "))
-		}
-		if !slices.Contains(out, name) {
-			out = append(out, name)
-		}
-	}
-	return out, nil
-}
-
-func (k demands) resolve(f *Field, r *Request, e *Effective) error {
-	names, err := k.list(*at[[]string](r, f.Key))
-	if err != nil {
-		return &FieldError{Field: f.name(), Reason: err.Error()}
-	}
-	*at[[]string](e, f.Key) = names
-	return nil
-}
-
-func (k demands) read(_ *Field, value any, _ string) (any, error) {
-	names, err := stringList(value)
-	if err != nil {
-		return nil, err
-	}
-	return k.list(names)
-}
-
-func (k demands) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, _ deny) {
-	more, _ := c.most[f.ceiling()].([]string)
-	all := at[[]string](e, f.Key)
-	*all, _ = Jail(*all, more) // both were checked
-}
-
-// beyond lists what the base demands and this one does not.
-func (demands) beyond(mine, base any) (beyond []string) {
-	for _, name := range base.([]string) {
-		if !slices.Contains(mine.([]string), name) {
-			beyond = append(beyond, "without "+name)
-		}
-	}
-	return beyond
-}
-
-// mounts are files or folders of the host; a ceiling has the folders below which they
-// may lie, links resolved.
-type mounts struct{ none }
-
-func (mounts) form() Form { return Mounts }
-
-func (mounts) resolve(f *Field, r *Request, e *Effective) error {
-	asked := *at[[]Mount](r, f.Key)
-	if len(asked) > MaxRules {
-		return f.wrong(fmt.Sprintf("of %d entries", len(asked)), fmt.Sprintf("must have at most %d: --dir brings whole folders", MaxRules))
-	}
-	*at[[]Mount](e, f.Key) = append([]Mount{}, asked...)
-	return nil
-}
-
-// read resolves the links of a list's folders. One that does not exist admits nothing,
-// whatever will be there later.
-func (mounts) read(f *Field, value any, base string) (any, error) {
-	dirs, err := stringList(value)
-	if err != nil {
-		return nil, err
-	}
-	out := []string{}
-	for _, dir := range dirs {
-		if dir == "" || strings.ContainsRune(dir, 0) {
-			return nil, fmt.Errorf("%q: is not a folder's path", dir)
-		}
-		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(base, dir)
-		}
-		real, err := filepath.EvalSymlinks(dir)
-		switch {
-		case err == nil:
-			out = append(out, real)
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("%q: %w", dir, err)
-		}
-	}
-	return out, nil
-}
-
-// narrow keeps the mounts whose real path lies in one of the folders.
-func (mounts) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
-	folders, ok := c.most[f.ceiling()].([]string)
-	if !ok {
-		return
-	}
-	granted := at[[]Mount](e, f.Key)
-	out := []Mount{}
-	for _, m := range *granted {
-		if slices.ContainsFunc(folders, func(dir string) bool { return Within(dir, m.Real) }) {
-			out = append(out, m)
-			continue
-		}
-		// The one answer for everything outside: where a path leads there, and whether
-		// anything is there, is not the caller's to know.
-		deny(m.Host, "is not under a folder of "+f.ceiling())
-	}
-	*granted = out
-}
-
-func (mounts) beyond(mine, base any) (beyond []string) {
-	for _, dir := range mine.([]string) {
-		if !slices.ContainsFunc(base.([]string), func(top string) bool { return Within(top, dir) }) {
-			beyond = append(beyond, dir)
-		}
-	}
-	return beyond
-}
-
-// Within reports whether an absolute path is the folder or lies below it, by whole components.
-// Both must be free of links and of ".."; otherwise it is false.
-func Within(folder, path string) bool {
-	if !filepath.IsAbs(folder) || !filepath.IsAbs(path) || filepath.Clean(folder) != folder || filepath.Clean(path) != path {
-		return false
-	}
-	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
-}
-
-// stringList takes a list of strings from TOML.
-func stringList(value any) ([]string, error) {
-	list, ok := value.([]any)
-	if !ok {
-		return nil, fmt.Errorf("is a %s, and must be a list of strings", tomlType(value))
-	}
-	var texts []string
-	for _, v := range list {
-		text, ok := v.(string)
-		if !ok {
-			return nil, fmt.Errorf("holds a %s, and must be a list of strings", tomlType(v))
-		}
-		texts = append(texts, text)
-	}
-	return texts, nil
-}
 
 // tomlType names the type of a value of TOML.
 func tomlType(value any) string {

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is one of those that came from us.
+type process struct {
+	pid  int
+	name string
+}
+
+// descendants are all processes that came from us.
+func descendants() (list []process) {
+	parents, names := map[int]int{}, map[int]string{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+		if err != nil || open < 0 || end < open {
+			continue
+		}
+		fields := strings.Fields(string(text[end+1:]))
+		if fields[0] == "Z" {
+			continue
+		}
+		parents[pid], _ = strconv.Atoi(fields[1])
+		names[pid] = string(text[open+1 : end])
+	}
+	for pid := range parents {
+		for at := parents[pid]; at > 1; at = parents[at] {
+			if at == os.Getpid() {
+				list = append(list, process{pid, names[pid]})
+				break
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b process) int { return a.pid - b.pid })
+	return list
+}
+
+// killOne kills one of our descendants by its name, at random.
+func (s *soak) killOne(name string) {
+	list := slices.DeleteFunc(descendants(), func(p process) bool { return !strings.HasPrefix(p.name, name) })
+	if len(list) > 0 {
+		_ = syscall.Kill(list[rand.IntN(len(list))].pid, syscall.SIGKILL)
+	}
+}
+
+// daemon is the pool's daemon, 0 where there is none.
+func daemon() int {
+	for _, p := range descendants() {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)); err == nil && bytes.Contains(text, []byte("pool\x00serve")) {
+			return p.pid
+		}
+	}
+	return 0
+}
+
+func (s *soak) killDaemon() {
+	if pid := daemon(); pid != 0 {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// reap takes in children of ours that have ended: those of others, who left them to us.
+// No run is under way.
+func reap() {
+	for {
+		if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
+			return
+		}
+	}
+}
+
+// look judges what is there while no run is under way.
+func (s *soak) look(when string) error {
+	if pid := daemon(); pid != 0 {
+		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if s.daemonFiles == 0 {
+			s.daemonFiles = len(files)
+		}
+		if err == nil && len(files) > s.daemonFiles+moreFiles {
+			s.fault("%s: the pool's daemon has %d descriptors, and had %d", when, len(files), s.daemonFiles)
+		}
+		fmt.Printf("%s: the pool's daemon has %d descriptors; %d faults\n", when, len(files), len(s.faults))
+	}
+	if _, err := s.unitaskDo("pool", "down"); err != nil {
+		s.fault("%s: %v", when, err)
+	}
+	left := descendants()
+	for late := time.Now().Add(settling); len(left) > 0 && time.Now().Before(late); left = descendants() {
+		time.Sleep(100 * time.Millisecond) // other processes' ends
+		reap()
+	}
+	for _, p := range left {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+		s.fault("%s: process %d is left: %s %.200q", when, p.pid, p.name, line)
+		_ = syscall.Kill(p.pid, syscall.SIGKILL)
+	}
+	out, err := s.unitaskDo("runs", "ls", "--json", "--limit", "0")
+	if err != nil {
+		s.fault("%s: %v", when, err)
+		return nil
+	}
+	var records []struct {
+		ID     string
+		Status string
+	}
+	if err := json.Unmarshal(out, &records); err != nil {
+		s.fault("%s: runs ls: %v", when, err)
+	}
+	listed := map[string]bool{}
+	for _, r := range records {
+		listed[r.ID] = true
+		if r.Status == "running" {
+			s.fault("%s: record %s is still running", when, r.ID)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(s.home, "runs"))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") && !listed[e.Name()] {
+			s.fault("%s: runs/%s is no record", when, e.Name())
+		}
+	}
+	return nil
+}
+
+// empty removes the records, and judges what files are left.
+func (s *soak) empty() error {
+	out, err := s.unitaskDo("runs", "prune", "--keep", "0")
+	if err != nil {
+		s.fault("at the end: %v", err)
+	}
+	fmt.Printf("%s", out)
+	for dir, may := range map[string]func(string) bool{
+		"runs":      func(name string) bool { return name == ".size" },
+		"templates": func(name string) bool { return !strings.HasPrefix(name, ".new-") },
+		"":          func(name string) bool { return !strings.Contains(name, "tmp") },
+	} {
+		entries, err := os.ReadDir(filepath.Join(s.home, dir))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		for _, e := range entries {
+			if !may(e.Name()) {
+				s.fault("at the end: %s is left", filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	for _, dir := range []string{os.TempDir(), "/dev/shm"} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), "unitask") && info.ModTime().After(s.started) {
+				fmt.Printf("%s is new, perhaps of another process\n", filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	return nil
+}

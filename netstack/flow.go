@@ -1,0 +1,334 @@
+package netstack
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+
+	"github.com/unitask/unitask/netstack/broker"
+)
+
+// flow is one connection, both of its sides open.
+type flow struct {
+	f        *forwarder
+	guest    *gonet.TCPConn
+	ep       tcpip.Endpoint
+	upstream net.Conn
+	rule     *Rule
+	target   target
+	up, down atomic.Int64
+
+	begun chan struct{} // closed when the guest's beginning was found to be allowed
+	tls   bool          // it was a TLS hello; valid once begun is closed
+
+	aborted sync.Once
+}
+
+// begin says that the guest's first request or hello was judged and is allowed. Until
+// then nothing goes either way.
+func (fl *flow) begin(tls bool) {
+	fl.tls = tls
+	close(fl.begun)
+}
+
+// run carries both directions to their end. The first error ends both, by a reset
+// on either side.
+func (fl *flow) run() error {
+	stop := context.AfterFunc(fl.f.ctx, fl.abort)
+	defer stop()
+	defer fl.upstream.Close()
+	defer fl.guest.Close()
+	var group sync.WaitGroup
+	errs := make([]error, 2)
+	response := make(chan bool, 1) // whether the first answer switches protocols
+	carry := func(i int, copy func() error, end func() error) {
+		if errs[i] = copy(); errs[i] == nil {
+			errs[i] = end()
+		}
+		if errs[i] != nil {
+			fl.abort()
+		}
+	}
+	group.Go(func() {
+		carry(0, func() error { return fl.copyUp(response) }, func() error { return closeWrite(fl.upstream) })
+	})
+	group.Go(func() { carry(1, func() error { return fl.copyDown(response) }, fl.guest.CloseWrite) })
+	group.Wait()
+	for _, err := range errs {
+		var refused *refusal
+		if errors.As(err, &refused) {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// abort resets both sides.
+func (fl *flow) abort() {
+	fl.aborted.Do(func() {
+		fl.ep.Abort()
+		if c, ok := fl.upstream.(*net.TCPConn); ok {
+			_ = c.SetLinger(0)
+		}
+		fl.upstream.Close()
+	})
+}
+
+// counted passes bytes on and counts them; at the run's limit it refuses.
+type counted struct {
+	w          io.Writer
+	flow, run  *atomic.Int64
+	limit      int64
+	whichLimit string
+}
+
+func (c counted) Write(p []byte) (int, error) {
+	if c.run.Add(int64(len(p))) > c.limit {
+		return 0, refuse("the run's limit of %d bytes %s is reached", c.limit, c.whichLimit)
+	}
+	n, err := c.w.Write(p)
+	c.flow.Add(int64(n))
+	return n, err
+}
+
+func (fl *flow) copyUp(response <-chan bool) error {
+	w := counted{fl.upstream, &fl.up, &fl.f.up, fl.f.limits.BytesUp, "up"}
+	if fl.rule.Raw {
+		_, err := io.CopyBuffer(w, onlyReader{fl.guest}, make([]byte, copyBuffer))
+		return err
+	}
+	r := bufio.NewReaderSize(fl.guest, 4<<10)
+	hello, isTLS, err := fl.beginning(r)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil // nothing was said
+	case err != nil:
+		return err
+	case isTLS:
+		fl.begin(true)
+		if _, err = w.Write(hello); err != nil {
+			return err
+		}
+		_, err = io.CopyBuffer(w, onlyReader{r}, make([]byte, copyBuffer))
+		return err
+	}
+	requests := httpRequests{
+		check:    fl.checkHost,
+		begin:    func() { fl.begin(false) },
+		deadline: fl.guest.SetReadDeadline,
+		switched: func() (bool, error) {
+			select {
+			case yes := <-response:
+				return yes, nil
+			case <-fl.f.ctx.Done():
+				return false, context.Cause(fl.f.ctx)
+			}
+		},
+	}
+	return requests.copy(w, r)
+}
+
+// beginning reads what the guest begins with, as far as it takes to tell HTTP from
+// TLS: a hello as a whole, for a name that the rule allows, or one byte of a request,
+// which is left in r. io.EOF says that the guest ends its side without a word.
+func (fl *flow) beginning(r *bufio.Reader) (hello []byte, isTLS bool, err error) {
+	if err := fl.guest.SetReadDeadline(time.Now().Add(peekTime)); err != nil {
+		return nil, false, err
+	}
+	first, err := r.Peek(1)
+	switch {
+	case isTimeout(err):
+		return nil, false, refuseProtocol("nothing was said within %s", peekTime)
+	case err != nil:
+		return nil, false, err
+	case first[0] != tlsRecord && !token(string(first)):
+		return nil, false, refuseProtocol("the first byte is %#x", first[0])
+	case first[0] != tlsRecord:
+		return nil, false, nil
+	}
+	name, hello, err := peekTLS(r)
+	if err == nil {
+		err = fl.checkServerName(name)
+	}
+	if err == nil {
+		err = fl.guest.SetReadDeadline(time.Time{})
+	}
+	return hello, true, err
+}
+
+// runBroker has the broker serve the flow: it reads requests, and sends its own. It
+// takes the connection that is there, and dials the target again, by the same checks,
+// when the server has closed that one.
+func (fl *flow) runBroker() error {
+	stop := context.AfterFunc(fl.f.ctx, fl.abort)
+	defer stop()
+	defer fl.upstream.Close()
+	defer fl.guest.Close()
+	r := bufio.NewReaderSize(fl.guest, 4<<10)
+	hello, isTLS, err := fl.beginning(r)
+	if err == nil {
+		err = fl.guest.SetReadDeadline(time.Time{})
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		fl.abort()
+		return err
+	}
+	guest := &meteredConn{
+		Conn: fl.guest, from: io.MultiReader(bytes.NewReader(hello), r),
+		up:   counted{io.Discard, &fl.up, &fl.f.up, fl.f.limits.BytesUp, "up"},
+		down: counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"},
+	}
+	var first atomic.Bool
+	err = fl.f.broker.Serve(fl.f.ctx, guest, broker.Target{Host: fl.target.name, Port: fl.target.port, TLS: isTLS}, func(ctx context.Context) (net.Conn, error) {
+		if first.CompareAndSwap(false, true) {
+			return fl.upstream, nil
+		}
+		if !fl.f.rate.Allow() {
+			return nil, fmt.Errorf("more than %d new connections a second", fl.f.limits.NewPerSecond)
+		}
+		conn, _, err := fl.f.upstream.dial(ctx, fl.target, fl.rule)
+		return conn, err
+	}, fl.asked)
+	switch reached := guest.reached.Load(); {
+	case reached != nil:
+		return *reached
+	case err != nil:
+		return refuse("%s", printable(err.Error()))
+	}
+	return nil
+}
+
+// asked logs a request that the broker has read.
+func (fl *flow) asked(e broker.Exchange) {
+	d := Decision{Proto: "http", Name: e.Host, Port: fl.target.port, Rule: e.Rule, Reason: printable(e.Reason), BytesUp: e.BytesUp, BytesDown: e.BytesDown,
+		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), Status: e.Status, Secrets: e.Secrets, Redacted: e.Redacted}
+	if e.Allowed {
+		d.Verdict = Allowed
+	}
+	fl.f.log.decide(d)
+}
+
+// meteredConn is the guest's side as the broker has it: what was read of it already
+// comes again, and both directions are counted.
+type meteredConn struct {
+	net.Conn
+	from     io.Reader
+	up, down counted
+	reached  atomic.Pointer[error] // the limit, once it is reached
+}
+
+func (c *meteredConn) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	if _, over := c.up.Write(p[:n]); over != nil {
+		c.reached.CompareAndSwap(nil, &over)
+		return 0, over
+	}
+	return n, err
+}
+
+func (c *meteredConn) Write(p []byte) (int, error) {
+	n, err := c.down.Write(p)
+	if errors.As(err, new(*refusal)) {
+		c.reached.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// checkServerName holds a TLS hello against the rule.
+func (fl *flow) checkServerName(sni string) error {
+	if sni == "" {
+		if fl.target.name == "" { // to an address that a rule names: there is nothing to say
+			return nil
+		}
+		return refuse("a TLS hello without a server name")
+	}
+	name, ok := normalName(sni)
+	if !ok || !fl.rule.allowsName(name) {
+		return refuse("TLS for %s", printable(sni))
+	}
+	return nil
+}
+
+// checkHost holds a request's Host against the rule.
+func (fl *flow) checkHost(field string) error {
+	name, addr, ok := hostOf(field, fl.target.port)
+	switch {
+	case !ok:
+	case addr.IsValid() && addr == fl.target.addr && fl.target.name == "":
+		return nil
+	case name != "" && fl.rule.allowsName(name):
+		return nil
+	}
+	return refuse("HTTP for %s", printable(field))
+}
+
+// copyDown carries the answers. Its first bytes must be an answer to what the guest
+// began with: a server that speaks first, or another protocol, is refused. They also
+// tell whether an upgrade that was asked for took place.
+func (fl *flow) copyDown(response chan<- bool) error {
+	w := counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"}
+	if !fl.rule.Raw {
+		head, err := fl.answerHead()
+		response <- err == nil && !fl.tls && strings.HasSuffix(string(head), " 101")
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if _, err := w.Write(head); err != nil {
+			return err
+		}
+	}
+	_, err := io.CopyBuffer(w, onlyReader{fl.upstream}, make([]byte, copyBuffer))
+	return err
+}
+
+// answerHead reads what a server's answer begins with: two bytes of TLS, or HTTP's up
+// to its status. With io.EOF comes what there was before the server ended.
+func (fl *flow) answerHead() ([]byte, error) {
+	head := make([]byte, 0, answerStatus)
+	for {
+		n, err := fl.upstream.Read(head[len(head):answerStatus])
+		if head = head[:len(head)+n]; n > 0 {
+			select {
+			case <-fl.begun:
+			default:
+				return nil, refuseProtocol("the server spoke first")
+			}
+			if !fl.answers(head) {
+				return nil, refuseProtocol("the server answers %+q", head)
+			}
+			if len(head) == answerStatus || fl.tls && len(head) >= answerRecord {
+				return head, nil
+			}
+		}
+		if err != nil {
+			return head, err
+		}
+	}
+}
+
+// answers says whether an answer in the guest's protocol may begin so.
+func (fl *flow) answers(head []byte) bool {
+	if fl.tls {
+		return (head[0] == tlsRecord || head[0] == tlsAlert) && (len(head) < answerRecord || head[1] == tlsVersion)
+	}
+	n := min(len(head), len(httpAnswer))
+	return string(head[:n]) == httpAnswer[:n]
+}
+
+// onlyReader hides a connection's WriterTo and ReaderFrom, which would go round the
+// counting.
+type onlyReader struct{ io.Reader }
