@@ -97,8 +97,9 @@ func (c counted) Write(p []byte) (int, error) {
 	if c.run.Add(int64(len(p))) > c.limit {
 		return 0, refuse("the run's limit of %d bytes %s is reached", c.limit, c.whichLimit)
 	}
+	c.flow.Add(int64(len(p))) // first: whoever has them already finds them counted
 	n, err := c.w.Write(p)
-	c.flow.Add(int64(n))
+	c.flow.Add(int64(n - len(p)))
 	return n, err
 }
 
