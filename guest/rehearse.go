@@ -2,16 +2,13 @@ package guest
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 
 	"github.com/unitask/unitask/guest/contract"
 )
-
-// rehearsals counts them, to tell their programs apart.
-var rehearsals atomic.Int64
 
 // Rehearse goes the whole way of a run with a throw-away program, a script, so that what every
 // run takes is compiled, and translated where the machine is emulated. The guest is
@@ -50,9 +47,10 @@ func rehearse(ctx context.Context, n Network, program, kind string, bring func(c
 		}
 	}
 	// Another text each time, so that it is compiled each time, in another folder, so
-	// that it is looked for each time. preload.js removes it.
-	number := rehearsals.Add(1)
-	dir, code := fmt.Sprintf("/tmp/.rehearsal-%d", number), fmt.Sprintf("%s// %d\n", program, number)
+	// that it is looked for each time: also in a clone of a template that another process
+	// made. preload.js removes it.
+	name := rand.Text()
+	dir, code := "/tmp/.rehearsal-"+name, program+"// "+name+"\n"
 	for _, f := range []File{
 		{Path: dir, Mode: os.ModeDir | 0o755, User: true},
 		{Path: dir + "/code.js", Mode: 0o644, Size: int64(len(code))},

@@ -61,12 +61,18 @@ function main() {
 
 function wait(fs, native) {
   const start = waitForStart(fs, native);
-  begin(start, native);
-  if (!fresh) adopt(start.flags ?? []);
-  trust(fs, start.ca);
+  take(start, fs, native);
   if (native.nanos) native.protect(protection(start));
   fs.writeSync(CTL, CONTROL_STARTED);
   fs.closeSync(CTL);
+}
+
+// take is what a start changes in the process, in a run and in a rehearsal: what only a
+// run did would be compiled in it.
+function take(start, fs, native) {
+  begin(start, native);
+  if (!fresh) adopt(start.flags ?? []);
+  trust(fs, start.ca);
 }
 
 // adopt does now what Node does at its start for a few arguments and variables; which,
@@ -205,7 +211,7 @@ function rehearse(start, fs, native) {
   const Module = require('node:module');
   const paths = new Set(Object.keys(Module._pathCache));
   const cwd = process.cwd();
-  begin(start, native);
+  take(start, fs, native);
   if (native.nanos) protection(start);
   fs.closeSync(fs.openSync(start.argv[0])); // as CTL will be
   Module.runMain(start.argv[0]);
