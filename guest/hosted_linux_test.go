@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -409,6 +410,39 @@ func TestHostedRehearsal(t *testing.T) {
 	h.run(c)
 	h.say(contract.ControlExit, 0)
 	if end, err := c.Stream(ctx, nil, io.Discard, io.Discard); err != nil || end != (End{}) {
+		t.Errorf("%+v %v", end, err)
+	}
+}
+
+// The host gives an attempt to connect up when a busy guest takes too long: that was not
+// the conversation, and the next attempt is taken.
+func TestHostedImpatient(t *testing.T) {
+	t.Parallel()
+	h := host(t, "agent")
+	ctx, cancel := context.WithTimeout(t.Context(), hostedPatience)
+	defer cancel()
+	h.say(contract.ControlReady)
+	if err := Await(ctx, h); err != nil {
+		t.Fatal(err)
+	}
+	if err := seed(ctx, h); err != nil {
+		t.Fatal(err)
+	}
+	for _, linger := range []int{0, -1, 0} { // by a reset, and by an end
+		conn, err := h.DialGuest(ctx, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind, _, _, err := readFrame(bufio.NewReader(conn), nil); err != nil || kind != contract.FrameHello {
+			t.Fatalf("%q %v", kind, err)
+		}
+		_ = conn.(*net.TCPConn).SetLinger(linger)
+		conn.Close()
+	}
+	c := h.connect2(ctx)
+	h.run(c)
+	h.say(contract.ControlExit, 7)
+	if end, err := c.Stream(ctx, nil, io.Discard, io.Discard); err != nil || end != (End{Code: 7}) {
 		t.Errorf("%+v %v", end, err)
 	}
 }

@@ -67,7 +67,7 @@ const (
 	socketBuffer    = 256 << 10 // per direction and connection, in the stack
 	maxHalfOpen     = 64        // handshakes under way; more are ignored, the guest tries again
 	timeWait        = time.Second
-	dialGuestFirst  = 20 * time.Millisecond // first attempt; each next one waits longer
+	dialGuestFirst  = 200 * time.Millisecond // first attempt; each next one waits longer
 	dialGuestFactor = 2
 )
 

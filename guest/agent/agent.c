@@ -34,6 +34,7 @@ static uint64_t file_left, file_mtime;
 static int started;     // the start frame went to Node: from here on output counts
 static int told;        // the host knows that the user's code has started
 static int seeded;      // fresh entropy is in: the host may connect
+static int heard;       // the host has said something in this conversation
 static int rehearsing;  // the conversation is a rehearsal, and another one comes
 
 static void put32(uint8_t *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); }
@@ -337,6 +338,7 @@ static int receive(struct agent *a, int conn)
 				return errno == EAGAIN || errno == EINTR ? 0 : -1;
 			if (r == 0)
 				return -1;
+			heard = 1;
 			in_len += (size_t)r;
 			continue;
 		}
@@ -592,11 +594,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 			int one = 1;
 			char hello[128];
 			setsockopt(conn, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-			if (!rehearsing) {
-				close(udp);
-				close(lsn);
-				udp = lsn = -1;
-			}
+			heard = 0;
 			int len = snprintf(hello, sizeof hello, "{\"version\":%d,\"kernel\":\"%s\"}", VERSION, a->kernel);
 			out_frame(FRAME_HELLO, hello, (size_t)len);
 		}
@@ -619,10 +617,21 @@ int agent_run(struct agent *a, struct agent_end *end)
 			feed_stdin(a);
 		if (p[CONN].revents & (POLLHUP | POLLERR) || (p[CONN].revents & POLLIN && receive(a, conn) < 0) ||
 		    (conn >= 0 && out_flush(conn) < 0)) {
-			if (!rehearsing)
+			// What the host has said nothing on was an attempt that it had given up.
+			if (!heard) {
+				close(conn);
+				out_off = out_len = 0;
+			} else if (!rehearsing) {
 				return 0;
-			forget(a, conn, udp);
+			} else {
+				forget(a, conn, udp);
+			}
 			conn = -1;
+		}
+		if (conn >= 0 && heard && !rehearsing && lsn >= 0) {
+			close(udp);
+			close(lsn);
+			udp = lsn = -1;
 		}
 		if (p[EVENT].revents && a->ended(a, end)) {
 			if (conn < 0)
