@@ -1,16 +1,28 @@
-// Command report runs go test and says in the end what CI must not hide: each test that
-// was skipped with its reason, each that failed with all that it said, and how many
-// passed, failed and were skipped, subtests among them. Its arguments are go test's.
+// Command report runs go test and says what CI must not hide: at once, each test that
+// failed; in the end each that was skipped with its reason, each that failed with all
+// that it said, those that took longest, and how many passed, failed and were skipped,
+// subtests among them. Its arguments are go test's, one pattern of packages last.
+//
+// A few tests that failed while others ran beside them are run again, each alone. What
+// passes then was unsteady, which is said with what it had said, and no failure; never an
+// attack's.
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/unitask/unitask/internal/gotest"
+)
+
+const (
+	mostAgain = 3  // more failures than that are no accident
+	longest   = 10 // tests that are named
 )
 
 func main() {
@@ -19,7 +31,11 @@ func main() {
 
 func run(flags []string, stdout, stderr io.Writer) int {
 	r := report{w: stdout, said: map[string]string{}, broken: map[string]bool{}}
-	bad, err := gotest.Run(flags, stderr, r.event, func(line string) { fmt.Fprintln(stdout, line) })
+	plain := func(line string) { fmt.Fprintln(stdout, line) }
+	bad, err := gotest.Run(flags, stderr, r.event, plain)
+	if err == nil && bad {
+		bad, err = r.again(flags, stderr, plain)
+	}
 	if err != nil {
 		fmt.Fprintln(stderr, "report:", err)
 		return 1
@@ -31,19 +47,24 @@ func run(flags []string, stdout, stderr io.Writer) int {
 }
 
 // ending is a test, or a whole package, that did not pass.
-type ending struct{ name, said string }
+type ending struct{ pkg, test, said string }
+
+func (e ending) name() string { return strings.TrimSpace(e.pkg + " " + e.test) }
 
 // report is what came of the tests so far.
 type report struct {
-	w               io.Writer
-	said            map[string]string // by package, or package and test
-	broken          map[string]bool   // packages in which a test failed
-	skipped, failed []ending
-	passed          int
+	w                         io.Writer
+	said                      map[string]string // by package, or package and test
+	broken                    map[string]bool   // packages in which a test failed
+	skipped, failed, unsteady []ending
+	passed                    int
+	took                      []gotest.Event // the longest top-level tests, longest first
 }
 
 func (r *report) event(e gotest.Event) {
-	name := strings.TrimSpace(e.Package + e.ImportPath + " " + e.Test)
+	end := ending{pkg: e.Package + e.ImportPath, test: e.Test}
+	name := end.name()
+	end.said = r.said[name]
 	switch {
 	case strings.HasSuffix(e.Action, "output"):
 		r.said[name] += e.Output
@@ -51,30 +72,101 @@ func (r *report) event(e gotest.Event) {
 	case e.Test != "" && e.Action == "pass":
 		r.passed++
 	case e.Test != "" && e.Action == "skip":
-		r.skipped = append(r.skipped, ending{name, r.said[name]})
+		r.skipped = append(r.skipped, end)
 	case e.Test != "" && e.Action == "fail":
 		r.broken[e.Package] = true
-		r.failed = append(r.failed, ending{name, r.said[name]})
+		r.fail(end)
 	case e.Action == "pass", e.Action == "skip": // a package; it skips when it has no tests
-		fmt.Fprint(r.w, verdict(r.said[name]))
+		fmt.Fprint(r.w, verdict(end.said))
 	case e.Action == "fail" && (r.broken[e.Package] || e.FailedBuild != ""): // it was counted
-		fmt.Fprint(r.w, verdict(r.said[name]))
+		fmt.Fprint(r.w, verdict(end.said))
 	case e.Action == "fail", e.Action == "build-fail": // no test of it did: it panicked, hung, or was not built
-		r.failed = append(r.failed, ending{name, r.said[name]})
+		r.fail(end)
 	default:
 		return
 	}
+	if e.Test != "" && !strings.Contains(e.Test, "/") {
+		r.took = append(r.took, e)
+		slices.SortStableFunc(r.took, func(a, b gotest.Event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+		r.took = r.took[:min(len(r.took), longest)]
+	}
 	delete(r.said, name)
+}
+
+// fail notes a failure, and says it at once: whoever waits for CI need not wait longer.
+func (r *report) fail(end ending) {
+	fmt.Fprintln(r.w, "failed", end.name())
+	r.failed = append(r.failed, end)
+}
+
+// again runs what failed again. It returns whether something failed still.
+func (r *report) again(flags []string, stderr io.Writer, plain func(string)) (bad bool, err error) {
+	var leaves []ending
+	for _, f := range r.failed {
+		if f.test == "" || strings.Contains(f.test, "Attack") {
+			return true, nil
+		}
+		if !slices.ContainsFunc(r.failed, func(o ending) bool { return o.pkg == f.pkg && strings.HasPrefix(o.test, f.test+"/") }) {
+			leaves = append(leaves, f)
+		}
+	}
+	if len(leaves) == 0 || len(leaves) > mostAgain {
+		return true, nil
+	}
+	passed := map[string]bool{}
+	for _, leaf := range leaves {
+		fmt.Fprintln(r.w, "again, alone:", leaf.name())
+		alone := append(slices.Clone(flags[:len(flags)-1]), "-count=1", "-run", pattern(leaf.test), leaf.pkg)
+		ended := map[string]string{}
+		failed, err := gotest.Run(alone, stderr, func(e gotest.Event) {
+			if e.Test != "" && e.Action != "output" {
+				ended[e.Test] = e.Action
+			}
+		}, plain)
+		if err != nil || failed {
+			return true, err
+		}
+		for test, action := range ended {
+			passed[leaf.pkg+" "+test] = action == "pass"
+		}
+	}
+	r.unsteady, r.failed = r.failed, nil
+	for _, u := range r.unsteady {
+		if !passed[u.name()] { // skipped, or not there any more
+			r.failed, r.unsteady = r.unsteady, nil
+			return true, nil
+		}
+	}
+	r.passed += len(r.unsteady)
+	return false, nil
+}
+
+// pattern is go test's -run for one test.
+func pattern(test string) string {
+	parts := strings.Split(test, "/")
+	for i, part := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
+	}
+	return strings.Join(parts, "/")
 }
 
 // end prints what came of the tests. It returns whether all is well: nothing failed and
 // something ran.
 func (r *report) end() (good bool) {
 	for _, s := range r.skipped {
-		fmt.Fprintf(r.w, "skipped %s: %s\n", s.name, reason(s.said))
+		fmt.Fprintf(r.w, "skipped %s: %s\n", s.name(), reason(s.said))
+	}
+	for _, u := range r.unsteady {
+		fmt.Fprintf(r.w, "\nUNSTEADY %s: passed when it ran again, alone; before\n%s", u.name(), u.said)
 	}
 	for _, f := range r.failed {
-		fmt.Fprintf(r.w, "\nFAILED %s\n%s", f.name, f.said)
+		fmt.Fprintf(r.w, "\nFAILED %s\n%s", f.name(), f.said)
+	}
+	for i, e := range r.took {
+		if i == 0 {
+			fmt.Fprintln(r.w, "\nwhat took longest:")
+		}
+		fmt.Fprintf(r.w, "%7.1f s %s %s\n", e.Elapsed, e.Package, e.Test)
 	}
 	fmt.Fprintf(r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, len(r.failed), len(r.skipped))
 	return len(r.failed) == 0 && r.passed > 0

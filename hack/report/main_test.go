@@ -17,6 +17,9 @@ func TestRun(t *testing.T) {
 		"panics/a_test.go": "package a\nimport \"testing\"\nfunc TestMain(*testing.M) { panic(\"no main\") }\n",
 		"broken/a_test.go": "package a\nfunc TestBroken(t *testing.T) {}\n",
 		"none/a.go":        "package none\n",
+		// Fails the first time, and is fine from then on; ./... leaves it out.
+		"_once/a_test.go":   "package a\nimport (\"os\"; \"testing\")\nfunc TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
+		"_attack/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
@@ -31,12 +34,14 @@ func TestRun(t *testing.T) {
 		says   []string
 		last   string
 	}{
-		"./good":   {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon"}, "2 passed, 0 failed, 1 skipped"},
-		"./bad":    {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed", "FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
-		"./panics": {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
-		"./broken": {1, []string{"FAILED x/broken", "undefined: testing"}, "0 passed, 1 failed, 0 skipped"},
-		"./none":   {1, nil, "0 passed, 0 failed, 0 skipped"},
-		"./...":    {1, []string{"ok  \tx/good", "it is broken", "no main", "undefined: testing"}, "2 passed, 4 failed, 1 skipped"},
+		"./_once":   {0, []string{"failed x/_once TestOnce/a+b_c", "again, alone: x/_once TestOnce/a+b_c", "UNSTEADY x/_once TestOnce/a+b_c", "the first time"}, "2 passed, 0 failed, 0 skipped"},
+		"./_attack": {1, []string{"FAILED x/_attack TestAttackOnce"}, "0 passed, 1 failed, 0 skipped"},
+		"./good":    {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon", "what took longest:", " s x/good TestGood\n"}, "2 passed, 0 failed, 1 skipped"},
+		"./bad":     {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed", "FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
+		"./panics":  {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
+		"./broken":  {1, []string{"FAILED x/broken", "undefined: testing"}, "0 passed, 1 failed, 0 skipped"},
+		"./none":    {1, nil, "0 passed, 0 failed, 0 skipped"},
+		"./...":     {1, []string{"ok  \tx/good", "it is broken", "no main", "undefined: testing"}, "2 passed, 4 failed, 1 skipped"},
 	} {
 		var out, errs strings.Builder
 		status := run([]string{packages}, &out, &errs)

@@ -11,7 +11,10 @@ import (
 )
 
 // Event is a line of go test -json (cmd/test2json), or of go build -json.
-type Event struct{ Action, Package, ImportPath, Test, Output, FailedBuild string }
+type Event struct {
+	Action, Package, ImportPath, Test, Output, FailedBuild string
+	Elapsed                                                float64 // seconds
+}
 
 // maxLine bounds a line of events, in bytes; a test's output comes a line at a time.
 const maxLine = 16 << 20
