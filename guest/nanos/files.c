@@ -346,6 +346,28 @@ static long create(int dir, const char *path, int flags, mode_t mode)
 	return -ELOOP;
 }
 
+enum { MOST_WIPED = 64 << 20 };  // bytes of a file with holes: wiped, they take memory
+
+// cut makes a file shorter, or longer. The kernel changes its length only, and what was
+// behind it would come back when the file grows again: so that is wiped before.
+static long cut(int fd, off_t n)
+{
+	struct stat st;
+	long r = call(SYS_fstat, fd, &st);
+	if (r == 0 && S_ISREG(st.st_mode) && st.st_blocks > 0 && st.st_size > n && n >= 0) {
+		off_t behind = st.st_size - n;
+		if (st.st_blocks * 512 < behind && behind > MOST_WIPED)
+			return -EFBIG;
+		r = call(SYS_fallocate, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, n, behind);
+		if (r < 0 && r != -EBADF) // it is open for reading: the call below says so
+			return r;
+	}
+	return call(SYS_ftruncate, fd, n);
+}
+
+int ftruncate(int fd, off_t n) { return (int)result(on_nanos ? cut(fd, n) : call(SYS_ftruncate, fd, n)); }
+int ftruncate64(int fd, off64_t n) { return ftruncate(fd, n); }
+
 int openat64(int dir, const char *path, int flags, ...)
 {
 	mode_t mode = 0;
@@ -367,11 +389,21 @@ int openat64(int dir, const char *path, int flags, ...)
 	}
 	flags &= ~(O_SYNC | O_DSYNC);
 	bool creates = flags & O_CREAT && (flags & O_TMPFILE) != O_TMPFILE;
+	bool cuts = flags & O_TRUNC && (flags & O_ACCMODE) != O_RDONLY;
+	if (cuts)
+		flags &= ~O_TRUNC;
 	if (creates && (error = storable(path)) != 0)
 		return fail(error);
 	long fd = creates ? create(dir, path, flags, mode) : call(SYS_openat, dir, path, flags, mode);
 	struct descriptor *d = descriptor((int)fd);
 	struct stat st;
+	if (cuts && fd >= 0 && call(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
+		long r = cut((int)fd, 0);
+		if (r < 0) {
+			call(SYS_close, fd);
+			return (int)result(r);
+		}
+	}
 	if (d)
 		*d = (struct descriptor){.append = flags & O_APPEND && call(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode)};
 	return (int)result(fd);
@@ -483,9 +515,21 @@ CHECKED(ssize_t, readlink, (const char *path, char *to, size_t n), AT_FDCWD, pat
 CHECKED(ssize_t, readlinkat, (int dir, const char *path, char *to, size_t n), dir, path, SYS_readlinkat, dir, path, to, n)
 CHECKED(int, statfs64, (const char *path, struct statfs64 *st), AT_FDCWD, path, SYS_statfs, path, st)
 CHECKED(int, statfs, (const char *path, struct statfs *st), AT_FDCWD, path, SYS_statfs, path, st)
-CHECKED(int, truncate64, (const char *path, off64_t n), AT_FDCWD, path, SYS_truncate, path, n)
-CHECKED(int, truncate, (const char *path, off_t n), AT_FDCWD, path, SYS_truncate, path, n)
 CHECKED(int, inotify_add_watch, (int fd, const char *path, uint32_t events), AT_FDCWD, path, SYS_inotify_add_watch, fd, path, events)
+
+int truncate(const char *path, off_t n)
+{
+	if (!on_nanos)
+		return (int)result(call(SYS_truncate, path, n));
+	int fd = open64(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	long r = cut(fd, n);
+	call(SYS_close, fd);
+	return (int)result(r);
+}
+
+int truncate64(const char *path, off64_t n) { return truncate(path, n); }
 
 int symlinkat(const char *target, int dir, const char *path)
 {
