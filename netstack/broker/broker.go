@@ -37,6 +37,9 @@ const (
 	maxHeaders = 64 << 10
 	// maxStreams bounds the requests at once on one HTTP/2 connection.
 	maxStreams = 100
+	// maxUnread bounds what one answer, and twice that what one HTTP/2 connection, keeps in
+	// memory for a guest that does not read; net/http's own bounds are 4 MiB and 1 GiB.
+	maxUnread = 1 << 20
 	// continueTime is how long a server that was asked may take to say 100 Continue.
 	continueTime = time.Second
 )
@@ -199,7 +202,7 @@ func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func
 		}
 		conn = secured
 	}
-	p := &proxy{broker: b, to: to, up: up, log: log}
+	p := &proxy{broker: b, to: to, up: up, log: log, ruled: slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.Host.covers(to.Host) })}
 	p.reverse = p.newReverse(up.transport())
 	server := &http.Server{
 		Handler: p, ReadHeaderTimeout: headTime, MaxHeaderBytes: maxHeaders, ErrorLog: silent,
@@ -360,6 +363,7 @@ func (u *upstream) transport() *http.Transport {
 	return &http.Transport{
 		DialContext: u.take, DialTLSContext: u.take, ForceAttemptHTTP2: true, DisableCompression: true,
 		MaxResponseHeaderBytes: maxHeaders, ExpectContinueTimeout: continueTime,
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: maxUnread, MaxReceiveBufferPerConnection: 2 * maxUnread},
 	}
 }
 

@@ -60,11 +60,18 @@ func (x *exchange) count(*pair) error {
 	return nil
 }
 
+// redactHeader puts placeholders in place of values. A field whose name is one, in
+// whatever case, is left out.
 func (x *exchange) redactHeader(h http.Header, s *swapper) {
 	if s == nil {
 		return
 	}
-	for _, values := range h {
+	for name, values := range h {
+		lower := strings.ToLower(name)
+		if clean, _ := s.all([]byte(lower), x.count); string(clean) != lower {
+			delete(h, name)
+			continue
+		}
 		for i, v := range values {
 			clean, _ := s.all([]byte(v), x.count)
 			values[i] = string(clean)

@@ -1,7 +1,7 @@
 package broker
 
 import (
-	"compress/gzip"
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -23,6 +23,7 @@ type proxy struct {
 	to      Target
 	up      *upstream
 	reverse *httputil.ReverseProxy
+	ruled   bool // there are rules about the host
 
 	mu      sync.Mutex
 	closed  bool
@@ -39,8 +40,32 @@ func (p *proxy) close() {
 }
 
 // overrides are fields by which some servers take another method or path than the
-// request's.
+// request's. Servers behind CGI and its like take _ for - in a name.
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url"}
+
+// override returns a name that is one of overrides, or "".
+func override(fields http.Header) string {
+	for name := range fields {
+		if slices.Contains(overrides, http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
+			return name
+		}
+	}
+	return ""
+}
+
+// queryOverrides are keys of a query that some servers take for one of overrides.
+var queryOverrides = []string{"_method", "x-http-method-override"}
+
+// queryOverride returns a key that is one of queryOverrides, or "".
+func queryOverride(query string) string {
+	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
+		key, _, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(key); err == nil && slices.Contains(queryOverrides, strings.ToLower(strings.TrimSpace(plain))) {
+			return plain
+		}
+	}
+	return ""
+}
 
 // ServeHTTP judges a request and sends it on.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -70,12 +95,23 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.Allowed = true
+	if !strings.EqualFold(r.Header.Get("Upgrade"), webSocket) {
+		r.Header.Del("Upgrade") // which a server may always ignore (RFC 9110, 7.8)
+		r.Header.Del("Http2-Settings")
+	}
 	counting.Header()["Content-Type"] = nil // what the server does not say is not guessed
 	p.reverse.ServeHTTP(counting, r.WithContext(contextWith(r, x)))
 }
 
+// webSocket is the only protocol that a connection may be upgraded to: requests of
+// another one, HTTP/2 above all, would go round the rules.
+const webSocket = "websocket"
+
 // judge says whether a request is for this host, and allowed.
 func (p *proxy) judge(x *exchange, r *http.Request) (int, error) {
+	if r.URL.Opaque != "" { // x:http://other/: it would be sent as http://other/
+		return http.StatusBadRequest, fmt.Errorf("a request's target that is no path: %q", r.RequestURI)
+	}
 	host := strings.ToLower(strings.TrimSuffix(r.Host, ":"+strconv.Itoa(int(p.to.Port))))
 	if strings.TrimSuffix(host, ".") != p.to.Host {
 		return http.StatusMisdirectedRequest, fmt.Errorf("a request for %q on a connection to %s", r.Host, p.to.Host)
@@ -83,11 +119,13 @@ func (p *proxy) judge(x *exchange, r *http.Request) (int, error) {
 	if r.Method == http.MethodConnect {
 		return http.StatusForbidden, errors.New("CONNECT")
 	}
-	if slices.ContainsFunc(p.broker.cfg.Rules, func(rule Rule) bool { return rule.Host.covers(p.to.Host) }) {
-		for _, name := range overrides {
-			if len(r.Header[name]) > 0 {
-				return http.StatusForbidden, fmt.Errorf("%s on a request to %s, for which there are rules by method and path", name, p.to.Host)
-			}
+	if p.ruled {
+		name := cmp.Or(override(r.Header), queryOverride(r.URL.RawQuery))
+		if name == "" && r.Method != strings.ToUpper(r.Method) { // some servers take it for the one in upper case
+			name = "the method " + r.Method
+		}
+		if name != "" {
+			return http.StatusForbidden, fmt.Errorf("%s on a request to %s, for which there are rules by method and path", name, p.to.Host)
 		}
 	}
 	path := r.URL.EscapedPath()
@@ -160,11 +198,18 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(refused, &wrong):
 		answer(w, http.StatusForbidden, refused)
 	case r.Context().Err() != nil: // the guest is gone, or the run is over
-		_ = x.refuse(fmt.Errorf("given up: %w", err))
+		_ = x.refuse(p.clean("given up: ", err))
 		panic(http.ErrAbortHandler)
 	default:
-		answer(w, http.StatusBadGateway, x.refuse(fmt.Errorf("%s does not answer: %w", p.to.Host, err)))
+		answer(w, http.StatusBadGateway, x.refuse(p.clean(p.to.Host+" does not answer: ", err)))
 	}
+}
+
+// clean is an error of the server's side: net/http's quote what the server says, which
+// may be a value.
+func (p *proxy) clean(before string, err error) error {
+	text, _ := p.broker.redactor.all([]byte(before+err.Error()), nil)
+	return errors.New(string(text))
 }
 
 // place returns the swapper for a place in a request to this host.
@@ -188,7 +233,10 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 		scheme = "http"
 	}
 	out := r.Out
-	out.Host = r.In.Host
+	// In one form: a server may take another of the same name for nobody's, or another's.
+	if out.Host = p.to.Host; strings.Contains(r.In.Host, ":") {
+		out.Host = net.JoinHostPort(p.to.Host, strconv.Itoa(int(port)))
+	}
 	out.URL.Scheme, out.URL.Host = scheme, net.JoinHostPort(p.to.Host, strconv.Itoa(int(port)))
 	// ReverseProxy is one for servers, and takes away what says who else is on the way.
 	out.URL.RawQuery = r.In.URL.RawQuery
@@ -229,9 +277,14 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	if plain, err := url.PathUnescape(string(path)); err == nil {
 		out.URL.Path, out.URL.RawPath = plain, string(path)
 	}
-	out.Header.Set("Accept-Encoding", "identity") // an answer must be readable for values in it
-	out.Header.Del("Sec-Websocket-Extensions")    // compression among them
-	p.body(x, out, r.In, p.place(InBody, "", bodyEncoding(r.In.Header)), found("body"))
+	readable(out.Header)
+	body := p.place(InBody, "", bodyEncoding(r.In.Header))
+	if len(x.used) > 0 || body.puts() {
+		for _, name := range pieces {
+			out.Header.Del(name)
+		}
+	}
+	p.body(x, out, r.In, body, found("body"))
 }
 
 // swapHeader puts the secrets into one field.
@@ -258,6 +311,10 @@ func (p *proxy) swapHeader(name string, values []string, found func(*pair) error
 	return nil
 }
 
+// notInTrailer are the fields by which a request is routed and framed (RFC 9110, 6.5.1):
+// a server that counts trailers among the fields must not find these.
+var notInTrailer = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer"}
+
 // body has the secrets put into a body while it is sent, and into its trailers.
 func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(*pair) error) {
 	if out.Body == nil || out.Body == http.NoBody {
@@ -271,6 +328,10 @@ func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(
 	out.Body = &countingReader{out.Body, &x.up}
 	atEOF := func() {
 		for name, values := range in.Trailer {
+			if slices.Contains(notInTrailer, name) || p.ruled && override(http.Header{name: nil}) != "" {
+				delete(out.Trailer, name)
+				continue
+			}
 			values = slices.Clone(values)
 			if len(p.broker.cfg.Secrets) == 0 || p.swapHeader(name, values, found) == nil {
 				out.Trailer[name] = values
@@ -293,38 +354,4 @@ func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(
 		}
 	}
 	out.Body = newSwapReader(out.Body, s, found, atEOF)
-}
-
-// restore puts placeholders back in place of values in an answer.
-func (p *proxy) restore(res *http.Response) error {
-	x := exchangeOf(res.Request)
-	if p.broker.redactor == nil {
-		return nil
-	}
-	x.redactHeader(res.Header, p.broker.redactor)
-	if res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil || res.Body == http.NoBody {
-		return nil
-	}
-	switch coding := strings.ToLower(strings.TrimSpace(res.Header.Get("Content-Encoding"))); {
-	case res.Request.Method == http.MethodHead:
-		return nil
-	case coding == "" || coding == "identity":
-	case coding == "gzip" || coding == "x-gzip":
-		unpacked, err := gzip.NewReader(res.Body)
-		if err != nil {
-			return fmt.Errorf("a gzip body: %w", err)
-		}
-		res.Body = &readCloser{unpacked, res.Body}
-		res.Header.Del("Content-Encoding")
-		res.Header.Del("Content-Length")
-		res.ContentLength = -1
-	default:
-		return fmt.Errorf("Content-Encoding %q, where identity was asked for", coding)
-	}
-	if p.broker.resizes {
-		res.Header.Del("Content-Length")
-		res.ContentLength = -1
-	}
-	res.Body = newSwapReader(res.Body, p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })
-	return nil
 }

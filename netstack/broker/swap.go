@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"io"
+	"slices"
 )
 
 // pair is one text and what stands in its place.
@@ -155,6 +156,11 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 	dst = append(dst, b[at:max(at, decided)]...)
 	s.held = append(s.held[:0], b[max(at, decided):]...)
 	return dst, nil
+}
+
+// puts says that a value is among what is put in place.
+func (s *swapper) puts() bool {
+	return s != nil && slices.ContainsFunc(s.pairs, func(p pair) bool { return !p.refuse })
 }
 
 // all replaces in a whole text.

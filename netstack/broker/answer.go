@@ -1,0 +1,109 @@
+package broker
+
+import (
+	"compress/gzip"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// readable asks for an answer in which values can be found: not compressed, in no charset
+// that writes ASCII otherwise, not as a change of another.
+func readable(h http.Header) {
+	h.Set("Accept-Encoding", "identity")
+	for _, name := range []string{"Sec-Websocket-Extensions", "Grpc-Accept-Encoding", "Connect-Accept-Encoding", "Accept-Charset", "A-Im"} {
+		h.Del(name)
+	}
+	for i, accept := range h["Accept"] {
+		h["Accept"][i] = withoutCharset(accept)
+	}
+}
+
+// withoutCharset is an Accept field without the charsets that it asks for.
+func withoutCharset(accept string) string {
+	if !strings.Contains(strings.ToLower(accept), "charset") {
+		return accept
+	}
+	kinds := strings.Split(accept, ",")
+	for i, kind := range kinds {
+		kinds[i] = strings.Join(slices.DeleteFunc(strings.Split(kind, ";"), func(p string) bool {
+			return strings.HasPrefix(strings.ToLower(strings.TrimSpace(p)), "charset")
+		}), ";")
+	}
+	return strings.Join(kinds, ",")
+}
+
+// pieces are fields that ask for a part of what would be the answer. With a value in the
+// request they stay out, as a server may ignore them (RFC 9110, 14.2): of an echo that
+// comes byte by byte nobody can tell what is in it.
+var pieces = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range"}
+
+// contentCoding is how an answer's body is encoded; "" is not at all.
+func contentCoding(h http.Header) string {
+	var codings []string
+	for c := range strings.SplitSeq(strings.Join(h["Content-Encoding"], ","), ",") {
+		if c = strings.ToLower(strings.TrimSpace(c)); c != "" && c != "identity" {
+			codings = append(codings, c)
+		}
+	}
+	return strings.Join(codings, ", ")
+}
+
+// charset is the charset parameter of a Content-Type.
+func charset(kind string) string {
+	for p := range strings.SplitSeq(kind, ";") {
+		name, value, _ := strings.Cut(p, "=")
+		if strings.EqualFold(strings.TrimSpace(name), "charset") {
+			return strings.Trim(strings.TrimSpace(value), `"'`)
+		}
+	}
+	return ""
+}
+
+// asciiIn says that ASCII is itself in a charset, or in UTF-16, whose forms of a value
+// are known. Java's servers write in whatever a request names: IBM037, UTF-7.
+func asciiIn(charset string) bool {
+	charset = strings.ToLower(charset)
+	return slices.ContainsFunc([]string{"utf-8", "utf8", "utf-16", "utf16", "us-ascii", "ascii", "ansi", "iso-8859-", "iso8859", "iso_8859", "latin", "windows-12", "cp125", "koi8", "shift", "sjis", "euc-", "gb", "big5"},
+		func(known string) bool { return strings.HasPrefix(charset, known) }) || charset == ""
+}
+
+// restore puts placeholders back in place of values in an answer.
+func (p *proxy) restore(res *http.Response) error {
+	x := exchangeOf(res.Request)
+	if p.broker.redactor == nil {
+		return nil
+	}
+	x.redactHeader(res.Header, p.broker.redactor)
+	x.redactHeader(res.Trailer, p.broker.redactor) // names alone, as yet
+	res.Status = ""                                // has words of the server's, which an upgrade repeats
+	if res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil || res.Body == http.NoBody {
+		return nil
+	}
+	switch coding := contentCoding(res.Header); {
+	case res.Request.Method == http.MethodHead:
+		return nil
+	case coding == "":
+	case coding == "gzip" || coding == "x-gzip":
+		unpacked, err := gzip.NewReader(res.Body)
+		if err != nil {
+			return fmt.Errorf("a gzip body: %w", err)
+		}
+		res.Body = &readCloser{unpacked, res.Body}
+		res.Header.Del("Content-Encoding")
+		res.Header.Del("Content-Length")
+		res.ContentLength = -1
+	default:
+		return fmt.Errorf("Content-Encoding %q, where identity was asked for", coding)
+	}
+	if p.broker.resizes {
+		res.Header.Del("Content-Length")
+		res.ContentLength = -1
+	}
+	if c := charset(res.Header.Get("Content-Type")); !asciiIn(c) {
+		return fmt.Errorf("the charset %q, in which nobody can look for values", c)
+	}
+	res.Body = newSwapReader(res.Body, p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })
+	return nil
+}

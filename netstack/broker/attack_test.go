@@ -1,0 +1,276 @@
+package broker
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// say writes HTTP/1 as it is given, on a connection of its own, and returns what comes
+// until the end of it.
+func (r *rig) say(text string) string {
+	r.t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.CA())
+	conn, err := r.dial()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	secured := tls.Client(conn, &tls.Config{ServerName: host, RootCAs: roots, NextProtos: []string{"http/1.1"}})
+	if _, err := io.WriteString(secured, text); err != nil {
+		r.t.Fatal(err)
+	}
+	answer, _ := io.ReadAll(secured)
+	return string(answer)
+}
+
+// Whatever a request's target and fields look like, the server gets one for its own name,
+// and for the path that was judged.
+func TestAttackBrokerTargets(t *testing.T) {
+	o, _ := recorder(t, originConfig{http1: true})
+	field := "Host: " + host + "\r\nConnection: close\r\n"
+	for _, c := range []struct{ name, request, want string }{
+		{"a plain one", "GET /a HTTP/1.1\r\n" + field + "\r\n", "200 GET " + host + "/a"},
+		{"an absolute one", "GET https://" + host + "/a HTTP/1.1\r\n" + field + "\r\n", "200 GET " + host + "/a"},
+		{"an absolute one for another host", "GET https://evil.example/a HTTP/1.1\r\n" + field + "\r\n", "421"},
+		{"an absolute one behind a scheme", "GET x:http://evil.example/a HTTP/1.1\r\n" + field + "\r\n", "400"},
+		{"an authority and a path", "GET evil.example:443/a HTTP/1.1\r\n" + field + "\r\n", "400"},
+		{"a scheme and no slash", "GET https:a HTTP/1.1\r\n" + field + "\r\n", "400"},
+		{"CONNECT", "CONNECT " + host + ":443 HTTP/1.1\r\n" + field + "\r\n", "403"},
+		{"CONNECT elsewhere", "CONNECT evil.example:443 HTTP/1.1\r\n" + field + "\r\n", "421"},
+		{"Host with a dot at its end", "GET /a HTTP/1.1\r\nHost: API.example.com.\r\nConnection: close\r\n\r\n", "200 GET " + host + "/a"},
+		{"Host with another port", "GET /a HTTP/1.1\r\nHost: " + host + ":8443\r\nConnection: close\r\n\r\n", "421"},
+		{"two Host fields", "GET /a HTTP/1.1\r\nHost: evil.example\r\n" + field + "\r\n", "400"},
+		{"Host folded", "GET /a HTTP/1.1\r\nX: y\r\n Host: evil.example\r\n" + field + "\r\n", "200 GET " + host + "/a"},
+		{"Content-Length and chunks", "POST /a HTTP/1.1\r\n" + field + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /b HTTP/1.1\r\n" + field + "\r\n", "200 POST " + host + "/a"},
+		{"two lengths", "POST /a HTTP/1.1\r\n" + field + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", "400"},
+		{"chunks of another coding", "POST /a HTTP/1.1\r\n" + field + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", "501"},
+	} {
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+		before := len(o.got())
+		_, got, _ := strings.Cut(r.say(c.request), " ")
+		got, _, _ = strings.Cut(got, " ")
+		for _, reached := range o.got()[before:] {
+			got += strings.TrimPrefix(reached, "HTTP/1.1")
+		}
+		attack.Check(t, "a request's target: "+c.name, c.want, got)
+	}
+}
+
+// An upgrade to anything but WebSocket would be a way round the rules: its requests are
+// not read.
+func TestAttackBrokerUpgrades(t *testing.T) {
+	for _, protocol := range []string{"h2c", "TLS/1.3", "websocket, h2c", "connect-udp", "WebSocket"} {
+		o := newOrigin(t, originConfig{http1: true}, func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "<%s%s>", r.Header.Get("Upgrade"), r.Header.Get("Http2-Settings"))
+		})
+		r := newRig(t, o, Config{Rules: []Rule{{Name: "read", Host: host, Methods: []string{"GET"}, Path: "/a"}}})
+		answer := r.say("GET /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: " + protocol + "\r\nHTTP2-Settings: AAMAAABk\r\n\r\nGET /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n")
+		want := "<>"
+		if protocol == "WebSocket" {
+			want = "<WebSocket>"
+		}
+		_, got, _ := strings.Cut(answer, "<")
+		got, _, _ = strings.Cut(got, ">")
+		attack.Check(t, "an upgrade to "+protocol, want, "<"+got+">")
+	}
+}
+
+// scripted is an origin that writes what it likes on the connection of a request.
+func scripted(t testing.TB, answer func(r *http.Request) string) *origin {
+	return newOrigin(t, originConfig{http1: true}, func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(rw, answer(r))
+		_ = rw.Flush()
+	})
+}
+
+func gzipped(text string) string {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = io.WriteString(z, text)
+	z.Close()
+	return b.String()
+}
+
+// However a server's answer is made, and however wrong, the value in it does not come
+// to the guest, nor into the log.
+func TestAttackBrokerAnswers(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\n"
+	packed := gzipped("<" + plain + ">")
+	for _, c := range []struct{ name, answer string }{
+		{"a reason phrase", "HTTP/1.1 200 " + plain + "\r\nContent-Length: 0\r\n\r\n"},
+		{"the reason phrase of an upgrade", "HTTP/1.1 101 " + plain + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"},
+		{"no status line", plain + "\r\n\r\n"},
+		{"a status that is no number", "HTTP/1.1 " + plain + " OK\r\n\r\n"},
+		{"a version", "HTTP/" + plain + " 200 OK\r\n\r\n"},
+		{"a line without a colon", ok + plain + "\r\n\r\n"},
+		{"a name", ok + plain + ": x\r\nContent-Length: 0\r\n\r\n"},
+		{"a length", ok + "Content-Length: " + plain + "\r\n\r\n"},
+		{"a transfer coding", ok + "Transfer-Encoding: " + plain + "\r\n\r\n"},
+		{"a content coding", ok + "Content-Encoding: " + plain + "\r\nContent-Length: 2\r\n\r\nab"},
+		{"a charset", ok + "Content-Type: text/plain; charset=" + plain + "\r\nContent-Length: 2\r\n\r\nab"},
+		{"a second content coding", ok + "Content-Encoding: identity\r\nContent-Encoding: gzip\r\nContent-Length: " + fmt.Sprint(len(packed)) + "\r\n\r\n" + packed},
+		{"an empty content coding before another", ok + "Content-Encoding:\r\nContent-Encoding: gzip\r\nContent-Length: " + fmt.Sprint(len(packed)) + "\r\n\r\n" + packed},
+		{"the name of a trailer", ok + "Transfer-Encoding: chunked\r\n\r\n0\r\n" + plain + ": x\r\n\r\n"},
+		{"a trailer that was announced", ok + "Transfer-Encoding: chunked\r\nTrailer: X-Key\r\n\r\n0\r\nX-Key: " + plain + "\r\n\r\n"},
+		{"a trailer that was not", ok + "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Key: " + plain + "\r\n\r\n"},
+		{"an early answer's name", "HTTP/1.1 103 Early Hints\r\n" + plain + ": x\r\n\r\n" + ok + "Content-Length: 0\r\n\r\n"},
+		{"an early answer", "HTTP/1.1 103 Early Hints\r\nLink: " + plain + "\r\n\r\n" + ok + "Content-Length: 0\r\n\r\n"},
+		{"a chunk's extension", ok + "Transfer-Encoding: chunked\r\n\r\n1;x=" + plain + "\r\na\r\n0\r\n\r\n"},
+		{"a chunk's size", ok + "Transfer-Encoding: chunked\r\n\r\n" + plain + "\r\na\r\n0\r\n\r\n"},
+		{"pieces of one byte", ok + "Transfer-Encoding: chunked\r\n\r\n1\r\n" + strings.Join(strings.Split(plain, ""), "\r\n1\r\n") + "\r\n0\r\n\r\n"},
+		{"behind the answer's end", ok + "Content-Length: 1\r\n\r\na" + plain},
+		{"several packed streams", ok + "Content-Encoding: gzip\r\nConnection: close\r\n\r\n" + gzipped(plain[:20]) + gzipped(plain[20:])},
+	} {
+		came := false
+		o := scripted(t, func(r *http.Request) string {
+			came = r.Header.Get("X-Key") == plain
+			return c.answer
+		})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+		answer := r.say("GET /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\nX-Key: " + r.Placeholder("KEY") + "\r\n\r\n")
+		got := "nothing"
+		all := answer + fmt.Sprint(r.last())
+		switch {
+		case !came:
+			got = "the value did not come to the server"
+		case strings.Contains(strings.ToLower(all), strings.ToLower(plain)) || strings.Contains(all, packed[10:]):
+			got = "the value"
+		}
+		if attack.Check(t, "a server's answer: "+c.name, "nothing", got); got != "nothing" {
+			t.Logf("%q\n%+v", answer, r.last())
+		}
+	}
+}
+
+// What asks for an answer in pieces, or in a form in which nobody can find a value in it,
+// does not reach the server.
+func TestAttackBrokerAsksForOtherForms(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		o, saw := recorder(t, originConfig{})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+		c := r.client(h2)
+		with := http.Header{"X-Key": {r.Placeholder("KEY")}}
+		for _, q := range []struct{ name, value, want string }{
+			{"Range", "bytes=0-3", ""},
+			{"Range", "bytes=0-3,8-9", ""},
+			{"If-Range", `"x"`, ""},
+			{"Request-Range", "bytes=0-3", ""},
+			{"X-Ms-Range", "bytes=0-3", ""},
+			{"Accept-Encoding", "br, gzip", "identity"},
+			{"Accept-Charset", "utf-16", ""},
+			{"Accept", "text/plain;charset=IBM037;q=0.5, */*", "text/plain;q=0.5, */*"},
+			{"Accept", `application/json; q=1; Charset="utf-7"`, "application/json; q=1"},
+			{"Grpc-Accept-Encoding", "gzip", ""},
+			{"A-Im", "gzip", ""},
+		} {
+			header := with.Clone()
+			header.Set(q.name, q.value)
+			do(t, c, "GET", "https://"+host+"/", header, "")
+			got := saw()
+			if got.Header.Get("X-Key") != plain {
+				t.Error("the value did not come to the server")
+			}
+			attack.Check(t, "a request with a secret asks for "+q.name+": "+q.value, q.want, got.Header.Get(q.name))
+		}
+		do(t, c, "GET", "https://"+host+"/", http.Header{"Range": {"bytes=0-3"}}, "")
+		if got := saw().Header.Get("Range"); got != "bytes=0-3" {
+			t.Errorf("without a secret: %q", got)
+		}
+	})
+}
+
+// Rules by method and path are not gone round by what some servers take for another one.
+func TestAttackBrokerOverrides(t *testing.T) {
+	o, _ := recorder(t, originConfig{http1: true})
+	for _, c := range []struct{ name, request, want string }{
+		{"none", "POST /a?a=1 HTTP/1.1\r\n", "200"},
+		{"a method in lower case", "delete /a HTTP/1.1\r\n", "403"},
+		{"a field", "POST /a HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "403"},
+		{"a field as CGI has it", "POST /a HTTP/1.1\r\nX_HTTP_Method_Override: DELETE\r\n", "403"},
+		{"a query", "POST /a?a=1&_method=DELETE HTTP/1.1\r\n", "403"},
+		{"an encoded query", "POST /a?%5FMethod=DELETE HTTP/1.1\r\n", "403"},
+		{"a query behind a semicolon", "POST /a?a=1;x-http-method-override=DELETE HTTP/1.1\r\n", "403"},
+	} {
+		r := newRig(t, o, Config{Rules: []Rule{{Name: "no deleting", Host: host, Methods: []string{"DELETE"}, Deny: true}}})
+		before := len(o.got())
+		_, got, _ := strings.Cut(r.say(c.request+"Host: "+host+"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"), " ")
+		got, _, _ = strings.Cut(got, " ")
+		if reached := len(o.got()) > before; reached != (got == "200") {
+			got += fmt.Sprint(", reached: ", reached)
+		}
+		attack.Check(t, "another method by "+c.name, c.want, got)
+	}
+}
+
+// Fields by which a request is routed and framed are not among its trailers.
+func TestAttackBrokerTrailers(t *testing.T) {
+	got := ""
+	o := scripted(t, func(r *http.Request) string {
+		_, _ = io.Copy(io.Discard, r.Body)
+		got = fmt.Sprint(r.Trailer)
+		return "HTTP/1.1 204 No Content\r\n\r\n"
+	})
+	r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
+	for _, name := range []string{"X-Sum", "Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "X-Original-URL", "X_HTTP_Method"} {
+		got = "no request"
+		r.say("POST /a HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-Known\r\n\r\n1\r\na\r\n0\r\nX-Known: a\r\n" + name + ": b\r\n\r\n")
+		want := "map[X-Known:[a]]"
+		if name == "X-Sum" {
+			want = "map[X-Known:[a] X-Sum:[b]]"
+		}
+		attack.Check(t, "a trailer: "+name, want, got)
+	}
+}
+
+// A guest that asks for much and reads nothing does not fill our memory.
+func TestAttackBrokerUnread(t *testing.T) {
+	const streams, each = 20, 8 << 20
+	var sent atomic.Int64
+	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
+		chunk := make([]byte, 64<<10)
+		for range each / len(chunk) {
+			n, err := w.Write(chunk)
+			sent.Add(int64(n))
+			if err != nil {
+				return
+			}
+		}
+	})
+	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+	c := r.client(true)
+	c.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 64 << 10}
+	for range streams {
+		res, err := c.Get("https://" + host + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+	}
+	for last := int64(-1); last != sent.Load(); time.Sleep(time.Second) { // until it stands still
+		last = sent.Load()
+	}
+	got := "little"
+	if n := sent.Load(); n > 32<<20 { // what the sockets hold is among it
+		got = fmt.Sprintf("%d MiB", n>>20)
+	}
+	attack.Check(t, fmt.Sprintf("%d answers of %d MiB that nobody reads", streams, each>>20), "little", got)
+}
