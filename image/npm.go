@@ -20,6 +20,8 @@ import (
 func npmDownload(ctx context.Context, p LockedPart, dir string) (string, error) {
 	cmd := exec.CommandContext(ctx, "npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", dir, p.Package+"@"+p.Version)
 	cmd.Dir = dir
+	// Not in the user's home: a service may have none.
+	cmd.Env = append(os.Environ(), "npm_config_cache="+filepath.Join(dir, ".npm"))
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
