@@ -5,9 +5,13 @@ import (
 	"compress/gzip"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -273,4 +277,60 @@ func TestAttackBrokerUnread(t *testing.T) {
 		got = fmt.Sprintf("%d MiB", n>>20)
 	}
 	attack.Check(t, fmt.Sprintf("%d answers of %d MiB that nobody reads", streams, each>>20), "little", got)
+}
+
+// echoers write a text as servers do that repeat what they were sent.
+var echoers = map[string]func(string) string{
+	"PHP's json_encode": func(s string) string {
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "/", `\/`, "é", `\u00e9`).Replace(s) + `"`
+	},
+	"PHP's json_encode, with its flags": func(s string) string {
+		return strings.NewReplacer(`\`, `\\`, `"`, `\u0022`, "/", `\/`, "é", `\u00e9`, "<", `\u003C`, ">", `\u003E`, "&", `\u0026`, "'", `\u0027`).Replace(s)
+	},
+	"Python's json.dumps": func(s string) string { return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "é", `\u00e9`).Replace(s) },
+	"System.Text.Json": func(s string) string {
+		return strings.NewReplacer(`\`, `\\`, `"`, `\u0022`, "+", `\u002B`, "é", `\u00E9`, "<", `\u003C`, ">", `\u003E`, "&", `\u0026`, "'", `\u0027`, "`", `\u0060`).Replace(s)
+	},
+	"Gson": func(s string) string {
+		return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "=", `\u003d`, "<", `\u003c`, ">", `\u003e`, "&", `\u0026`, "'", `\u0027`).Replace(s)
+	},
+	"Go's html":              html.EscapeString,
+	"PHP's htmlspecialchars": strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#039;", "<", "&lt;", ">", "&gt;").Replace,
+	"Python's html.escape":   strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#x27;", "<", "&lt;", ">", "&gt;").Replace,
+	"mustache":               strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#39;", "<", "&lt;", ">", "&gt;", "/", "&#x2F;", "`", "&#x60;", "=", "&#x3D;").Replace,
+	"XML":                    strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&apos;", "<", "&lt;", ">", "&gt;").Replace,
+	"Razor":                  strings.NewReplacer("&", "&amp;", `"`, "&quot;", "'", "&#x27;", "<", "&lt;", ">", "&gt;", "+", "&#x2B;", "é", "&#xE9;").Replace,
+	"encodeURIComponent": func(s string) string {
+		return strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*", "+", "%20").Replace(url.QueryEscape(s))
+	},
+	"Python's quote":    func(s string) string { return strings.NewReplacer("%2F", "/", "+", "%20").Replace(url.QueryEscape(s)) },
+	"Java's URLEncoder": func(s string) string { return strings.NewReplacer("~", "%7E", "%2A", "*").Replace(url.QueryEscape(s)) },
+	"an upper case":     strings.ToUpper,
+	"a lower case":      strings.ToLower,
+	"UTF-16, little":    func(s string) string { return string(wide(s, binary.LittleEndian)) },
+	"UTF-16, big":       func(s string) string { return string(wide(s, binary.BigEndian)) },
+	"base64 in PHP's JSON": func(s string) string {
+		return strings.ReplaceAll(base64.StdEncoding.EncodeToString([]byte(s)), "/", `\/`)
+	},
+	"base64 in a query": func(s string) string { return url.QueryEscape(base64.StdEncoding.EncodeToString([]byte("x" + s))) },
+}
+
+// An echo in any usual encoder's hand gives nothing of a value away.
+func TestAttackBrokerEchoes(t *testing.T) {
+	for name, echo := range echoers {
+		for what, value := range map[string]string{"of letters and digits": plain, "of base64's": "q+T/uO8v+/zBNc//5Ku+Wm==", "of all that is written otherwise": key + `'*~\` + "`é("} {
+			o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
+				if got := r.Header.Get("X-Key"); got == value {
+					fmt.Fprint(w, "<", echo(got), ">")
+				}
+			})
+			r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}}}})
+			_, text := do(t, r.client(false), "GET", "https://"+host+"/", http.Header{"X-Key": {r.Placeholder("KEY")}}, "")
+			got := "a placeholder"
+			if x := r.logged(1); x.Redacted == 0 || len(text) < len(value) {
+				got = text
+			}
+			attack.Check(t, "an echo by "+name+", a value "+what, "a placeholder", got)
+		}
+	}
 }

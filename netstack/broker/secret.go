@@ -1,11 +1,7 @@
 package broker
 
 import (
-	"bytes"
 	"crypto/rand"
-	"encoding/base64"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -153,65 +149,4 @@ func (e encoding) of(text string) []byte {
 		return []byte(url.PathEscape(text))
 	}
 	return []byte(text)
-}
-
-// jsonText is a text as it stands between the quotes of a JSON string.
-func jsonText(text string) []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(text) // a string always has a form
-	return bytes.TrimSuffix(b.Bytes(), []byte("\"\n"))[1:]
-}
-
-// hidden are forms of a text in which it could pass unnoticed, and the same forms of
-// what stands in its place. base64 has three, by where in a group of three bytes the
-// text begins; what it shares with its neighbours is left out.
-func hidden(text, put string) []pair {
-	forms := []pair{{find: []byte(hex.EncodeToString([]byte(text))), put: []byte(hex.EncodeToString([]byte(put)))}}
-	forms = append(forms, pair{find: bytes.ToUpper(forms[0].find), put: bytes.ToUpper(forms[0].put)})
-	for _, code := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for before := range 3 {
-			part := func(s string) []byte {
-				all := code.EncodeToString(append(make([]byte, before), s...))
-				return []byte(all[(8*before+5)/6 : 8*(before+len(s))/6])
-			}
-			forms = append(forms, pair{find: part(text), put: part(put)})
-		}
-	}
-	return forms
-}
-
-// escaped are the forms of a text that is written otherwise in JSON or in a URL.
-func escaped(text, put string) []pair {
-	var forms []pair
-	html, _ := json.Marshal(text)
-	percent := url.QueryEscape(text)
-	for _, f := range [][]byte{jsonText(text), html[1 : len(html)-1], []byte(percent), []byte(url.PathEscape(text)), lowerPercent(percent), []byte(strings.ReplaceAll(percent, "+", "%20"))} {
-		if string(f) != text {
-			forms = append(forms, pair{find: f, put: []byte(put)})
-		}
-	}
-	return forms
-}
-
-// lowerPercent writes the digits of percent-encodings in lower case.
-func lowerPercent(s string) []byte {
-	b := []byte(s)
-	for i := 0; i+2 < len(b); i++ {
-		if b[i] == '%' {
-			copy(b[i+1:], bytes.ToLower(b[i+1:i+3]))
-		}
-	}
-	return b
-}
-
-// distinct keeps one pair of each text to find, the first.
-func distinct(list []pair) []pair {
-	seen := map[string]bool{}
-	return slices.DeleteFunc(list, func(p pair) bool {
-		was := seen[string(p.find)]
-		seen[string(p.find)] = true
-		return was
-	})
 }

@@ -101,7 +101,13 @@ func (s *swapper) unfinished(b []byte) int {
 	longest := int32(0)
 	for i, p := range s.pairs {
 		k := int32(0)
-		for _, c := range b[max(0, len(b)-len(p.find)+1):] {
+		end := b[max(0, len(b)-len(p.find)+1):]
+		if at := bytes.Index(end, p.find[:min(4, len(p.find))]); at >= 0 { // seldom
+			end = end[at:]
+		} else {
+			end = end[max(0, len(end)-3):]
+		}
+		for _, c := range end {
 			for k > 0 && c != p.find[k] {
 				k = s.failures[i][k-1]
 			}

@@ -41,9 +41,8 @@ func newRedactor(secrets []Secret) (s *swapper, resizes bool) {
 	for i := range secrets {
 		c := &secrets[i]
 		forms := append([]pair{{find: []byte(c.Value), put: []byte(c.placeholder)}}, hidden(c.Value, c.placeholder)...)
-		others := escaped(c.Value, c.placeholder)
-		resizes = resizes || len(others) > 0
-		for _, p := range append(forms, others...) {
+		for _, p := range append(forms, escaped(c.Value, c.placeholder)...) {
+			resizes = resizes || len(p.find) != len(p.put)
 			p.secret = c
 			list = append(list, p)
 		}

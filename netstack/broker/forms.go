@@ -1,0 +1,220 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// jsonText is a text as it stands between the quotes of a JSON string.
+func jsonText(text string) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(text) // a string always has a form
+	return bytes.TrimSuffix(b.Bytes(), []byte("\"\n"))[1:]
+}
+
+// hidden are forms of a text in which it could pass unnoticed, and the same forms of
+// what stands in its place. base64 has three, by where in a group of three bytes the
+// text begins; what it shares with its neighbours is left out.
+func hidden(text, put string) []pair {
+	forms := []pair{{find: []byte(hex.EncodeToString([]byte(text))), put: []byte(hex.EncodeToString([]byte(put)))}}
+	forms = append(forms, pair{find: bytes.ToUpper(forms[0].find), put: bytes.ToUpper(forms[0].put)})
+	for _, code := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		for before := range 3 {
+			part := func(s string) []byte {
+				all := code.EncodeToString(append(make([]byte, before), s...))
+				return []byte(all[(8*before+5)/6 : 8*(before+len(s))/6])
+			}
+			forms = append(forms, pair{find: part(text), put: part(put)})
+			if code == base64.RawStdEncoding { // in JSON, in a query
+				for _, write := range []func(string) string{jsonStyle{slash: true}.write, jsonStyle{extra: "+", upper: true}.write, url.QueryEscape} {
+					find := []byte(write(string(part(text))))
+					forms = append(forms, pair{find: find, put: fitted(part(put), len(find))})
+				}
+			}
+		}
+	}
+	return forms
+}
+
+// fitted is a text of so many bytes, so that a body's length stays as it was announced.
+func fitted(text []byte, n int) []byte {
+	return append(bytes.Clone(text[:min(n, len(text))]), bytes.Repeat([]byte("x"), max(0, n-len(text)))...)
+}
+
+// escaped are the forms of a text that is written otherwise in JSON, HTML, a URL, or in
+// another case: as the encoders do that people use.
+func escaped(text, put string) []pair {
+	forms := []pair{{find: []byte(strings.ToLower(text)), put: []byte(strings.ToLower(put))}, {find: []byte(strings.ToUpper(text)), put: []byte(strings.ToUpper(put))}}
+	add := func(written string) {
+		forms = append(forms, pair{find: []byte(written), put: []byte(put)})
+	}
+	var inJSON []string
+	for _, extra := range []string{"", "<>&", "<>&'", "<>&'=", "<>&'\"", "<>&'\"+`"} {
+		for style := range 16 {
+			s := jsonStyle{extra: extra, upper: style&1 != 0, slash: style&2 != 0}.write(text)
+			if style&4 != 0 { // Python, PHP, .NET
+				s = jsonStyle{upper: style&8 != 0}.ascii(s)
+			}
+			inJSON = append(inJSON, s)
+		}
+	}
+	for _, s := range append(inJSON, text) {
+		add(s)
+		for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+			forms = append(forms, pair{find: wide(s, order), put: wide(put, order)})
+		}
+	}
+	for _, kept := range []string{"-_.~", "-_.!~*'()", "-_.~/", "-_.*", "-_.", ";,/?:@&=+$#-_.!~*'()", "$&+=:@-_.~"} {
+		upper := percent(text, kept)
+		for _, s := range []string{upper, strings.ReplaceAll(upper, "%20", "+")} {
+			add(s)
+			add(lowerPercent(s))
+		}
+	}
+	for _, quote := range []string{"&quot;", "&#34;", "&#x22;"} {
+		for _, apostrophe := range []string{"'", "&#39;", "&#039;", "&#x27;", "&apos;"} {
+			base := []string{"&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, quote, "'", apostrophe}
+			for _, more := range [][]string{nil, {"/", "&#x2F;"}, {"/", "&#x2F;", "`", "&#x60;", "=", "&#x3D;"}, {"`", "&#x60;", "=", "&#x3D;"}, {"+", "&#x2B;"}, {"+", "&#43;"}} {
+				s := strings.NewReplacer(append(slices.Clip(base), more...)...).Replace(text)
+				add(s)
+				for _, style := range []string{"&#x%X;", "&#%d;"} {
+					add(asciiOnly(s, style))
+				}
+			}
+		}
+	}
+	for _, all := range []string{percent(text, ""), lowerPercent(percent(text, ""))} {
+		forms = append(forms, pair{find: []byte(all), put: fitted([]byte(put), len(all))})
+	}
+	for _, style := range []string{"&#x%X;", "&#x%x;", "&#%d;"} {
+		all := others(text, "", func(c rune) string { return fmt.Sprintf(style, c) })
+		forms = append(forms, pair{find: []byte(all), put: fitted([]byte(put), len(all))}) // rare, but of a - too
+		add(others(text, " !#$%()*+,-./:;=?@[]^_{|}~", func(c rune) string { return fmt.Sprintf(style, c) }))
+	}
+	return slices.DeleteFunc(forms, func(p pair) bool { return string(p.find) == text })
+}
+
+// others is a text with every character but letters, digits, and those that are kept,
+// written otherwise.
+func others(text, kept string, write func(rune) string) string {
+	var b strings.Builder
+	for _, c := range text {
+		if strings.ContainsRune(letters, c) || strings.ContainsRune(kept, c) {
+			b.WriteRune(c)
+		} else {
+			b.WriteString(write(c))
+		}
+	}
+	return b.String()
+}
+
+// asciiOnly writes what is not ASCII otherwise.
+func asciiOnly(text, style string) string {
+	var b strings.Builder
+	for _, c := range text {
+		if c < utf8.RuneSelf {
+			b.WriteRune(c)
+		} else {
+			fmt.Fprintf(&b, style, c)
+		}
+	}
+	return b.String()
+}
+
+func percent(text, kept string) string {
+	return others(text, kept, func(c rune) string {
+		var b strings.Builder
+		for _, one := range []byte(string(c)) {
+			fmt.Fprintf(&b, "%%%02X", one)
+		}
+		return b.String()
+	})
+}
+
+// lowerPercent writes the digits of percent-encodings in lower case.
+func lowerPercent(s string) string {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i+1:], bytes.ToLower(b[i+1:i+3]))
+		}
+	}
+	return string(b)
+}
+
+// jsonStyle writes a text as an encoder of JSON does between quotes.
+type jsonStyle struct {
+	extra string // is written as \u and digits, beside control characters
+	upper bool   // these digits
+	slash bool   // is \/: PHP
+}
+
+func (j jsonStyle) digits() string {
+	if j.upper {
+		return "\\u%04X"
+	}
+	return "\\u%04x"
+}
+
+// ascii writes what is not ASCII in digits too.
+func (j jsonStyle) ascii(text string) string {
+	var b strings.Builder
+	for _, unit := range utf16.Encode([]rune(text)) {
+		if unit < 0x80 {
+			b.WriteByte(byte(unit))
+		} else {
+			fmt.Fprintf(&b, j.digits(), unit)
+		}
+	}
+	return b.String()
+}
+
+func (j jsonStyle) write(text string) string {
+	var b strings.Builder
+	for _, c := range text {
+		short := strings.IndexRune("\"\\\b\f\n\r\t", c)
+		switch {
+		case strings.ContainsRune(j.extra, c):
+			fmt.Fprintf(&b, j.digits(), c)
+		case short >= 0:
+			b.WriteString(`\` + `"\bfnrt`[short:short+1])
+		case c == '/' && j.slash:
+			b.WriteString(`\/`)
+		case c < ' ':
+			fmt.Fprintf(&b, j.digits(), c)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
+}
+
+// wide is a text in UTF-16.
+func wide(text string, order binary.AppendByteOrder) []byte {
+	var b []byte
+	for _, unit := range utf16.Encode([]rune(text)) {
+		b = order.AppendUint16(b, unit)
+	}
+	return b
+}
+
+// distinct keeps one pair of each text to find, the first.
+func distinct(list []pair) []pair {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(list, func(p pair) bool {
+		was := seen[string(p.find)]
+		seen[string(p.find)] = true
+		return was
+	})
+}
