@@ -334,3 +334,37 @@ func TestAttackBrokerEchoes(t *testing.T) {
 		}
 	}
 }
+
+// A server that cuts an echo off, or its beginning, does not give the rest away.
+func TestAttackBrokerPieces(t *testing.T) {
+	const token = "Zk3vQ8sXw1Lr7Tn5Yb2Hc9Mf6Jd4Gp0Au"
+	most := len(token)/2 + 1
+	for what, cut := range map[string]func(n int) string{
+		"behind":   func(n int) string { return token[:n] },
+		"in front": func(n int) string { return token[len(token)-n:] },
+		"around":   func(n int) string { return token[1 : 1+min(n, len(token)-2)] },
+	} {
+		n := 0
+		o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
+			for _, one := range "<" + cut(n) + "…>" { // byte by byte
+				fmt.Fprintf(w, "%c", one)
+				_ = http.NewResponseController(w).Flush()
+			}
+		})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: token, Hosts: []Host{host}}}})
+		c := r.client(false)
+		got := "less than half"
+		for n = most; n <= len(token); n++ {
+			_, text := do(t, c, "GET", "https://"+host+"/", http.Header{"X-Key": {r.Placeholder("KEY")}}, "")
+			for i := 0; i+most <= len(token); i++ {
+				if strings.Contains(text, token[i:i+most]) {
+					got = text
+				}
+			}
+			if !strings.HasSuffix(text, "…>") || len(text) != len("<"+cut(n)+"…>") {
+				t.Errorf("%q of %q", text, cut(n))
+			}
+		}
+		attack.Check(t, "an echo that is cut off "+what, "less than half", got)
+	}
+}

@@ -11,6 +11,60 @@ type pair struct {
 	find, put []byte
 	secret    *Secret // whose text it is
 	refuse    bool    // finding it is an error, and nothing is put in its place
+
+	// least, if not 0, is how long a piece of the text must be to be replaced, by the same
+	// piece of put, which is as long as the text.
+	least int
+}
+
+// shortest is how long the shortest text is that the pair is about.
+func (p *pair) shortest() int {
+	if p.least > 0 {
+		return p.least
+	}
+	return len(p.find)
+}
+
+// match says how much of the beginning of b is to be replaced, and by what.
+func (p *pair) match(b []byte) (n int, put []byte) {
+	if p.least == 0 {
+		if bytes.HasPrefix(b, p.find) {
+			return len(p.find), p.put
+		}
+		return 0, nil
+	}
+	if len(b) < p.least {
+		return 0, nil
+	}
+	for from := 0; ; from++ {
+		i := bytes.Index(p.find[from:], b[:p.least])
+		if i < 0 {
+			return n, put
+		}
+		from += i
+		k := p.least
+		for from+k < len(p.find) && k < len(b) && b[k] == p.find[from+k] {
+			k++
+		}
+		if k > n {
+			n, put = k, p.put[from:from+k]
+		}
+	}
+}
+
+// unfinishedPiece is how long the longest end of b is that may become a piece, or a
+// longer one.
+func (p *pair) unfinishedPiece(b []byte) int {
+	n := 0 // an end that is in the text
+	for n < min(len(b), len(p.find)) && bytes.Contains(p.find, b[len(b)-n-1:]) {
+		n++
+	}
+	for ; n > 0; n-- { // one that has enough behind it there
+		if last := len(p.find) - max(n+1, p.least); bytes.Contains(p.find[:last+n], b[len(b)-n:]) {
+			return n
+		}
+	}
+	return 0
 }
 
 // swapper replaces texts in streams. It is immutable: any number of streams may use
@@ -36,9 +90,12 @@ func newSwapper(pairs []pair) *swapper {
 			continue
 		}
 		s.pairs = append(s.pairs, p)
-		s.failures = append(s.failures, failures(p.find))
-		if s.shortest == 0 || len(p.find) < s.shortest {
-			s.shortest = len(p.find)
+		s.failures = append(s.failures, nil)
+		if p.least == 0 {
+			s.failures[len(s.failures)-1] = failures(p.find)
+		}
+		if s.shortest == 0 || p.shortest() < s.shortest {
+			s.shortest = p.shortest()
 		}
 	}
 	if len(s.pairs) == 0 {
@@ -47,17 +104,26 @@ func newSwapper(pairs []pair) *swapper {
 	if s.shortest > 1 {
 		s.skip = [1 << 16]uint8(bytes.Repeat([]byte{uint8(min(s.shortest-1, 255))}, len(s.skip)))
 		for _, p := range s.pairs {
-			for i := 1; i < s.shortest; i++ {
-				two := uint16(p.find[i-1])<<8 | uint16(p.find[i])
-				s.skip[two] = uint8(min(int(s.skip[two]), s.shortest-1-i))
+			for begin := 0; begin == 0 || begin <= len(p.find)-p.shortest(); begin++ {
+				for i := 1; i < s.shortest; i++ {
+					two := uint16(p.find[begin+i-1])<<8 | uint16(p.find[begin+i])
+					s.skip[two] = uint8(min(int(s.skip[two]), s.shortest-1-i))
+				}
 			}
 		}
 	}
 	return &s
 }
 
-// find returns the next text in b from at on, and where it begins; nil if there is none.
-func (s *swapper) find(b []byte, at int) (begin int, found *pair) {
+// found is a text that was found: where, and what it becomes.
+type found struct {
+	*pair
+	begin, end int
+	put        []byte
+}
+
+// find returns the next text in b from at on; its pair is nil if there is none.
+func (s *swapper) find(b []byte, at int) (f found) {
 	for i := at + s.shortest - 1; i < len(b); {
 		if s.shortest > 1 {
 			if skip := s.skip[uint16(b[i-1])<<8|uint16(b[i])]; skip > 0 {
@@ -65,18 +131,18 @@ func (s *swapper) find(b []byte, at int) (begin int, found *pair) {
 				continue
 			}
 		}
-		begin = i - s.shortest + 1
+		begin := i - s.shortest + 1
 		for k := range s.pairs {
-			if p := &s.pairs[k]; bytes.HasPrefix(b[begin:], p.find) && (found == nil || len(p.find) > len(found.find)) {
-				found = p
+			if n, put := s.pairs[k].match(b[begin:]); n > f.end-f.begin {
+				f = found{&s.pairs[k], begin, begin + n, put}
 			}
 		}
-		if found != nil {
-			return begin, found
+		if f.pair != nil {
+			return f
 		}
 		i++
 	}
-	return 0, nil
+	return f
 }
 
 // failures holds, for each beginning of text, the length of its longest proper
@@ -100,6 +166,10 @@ func failures(text []byte) []int32 {
 func (s *swapper) unfinished(b []byte) int {
 	longest := int32(0)
 	for i, p := range s.pairs {
+		if p.least > 0 {
+			longest = max(longest, int32(p.unfinishedPiece(b)))
+			continue
+		}
 		k := int32(0)
 		end := b[max(0, len(b)-len(p.find)+1):]
 		if at := bytes.Index(end, p.find[:min(4, len(p.find))]); at >= 0 { // seldom
@@ -143,18 +213,18 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 		decided = s.unfinished(b)
 	}
 	for {
-		begin, p := s.swapper.find(b, at)
-		if p == nil || begin >= decided {
+		f := s.swapper.find(b, at)
+		if f.pair == nil || f.begin >= decided {
 			break
 		}
-		dst = append(dst, b[at:begin]...)
+		dst = append(dst, b[at:f.begin]...)
 		if s.found != nil {
-			if err := s.found(p); err != nil {
+			if err := s.found(f.pair); err != nil {
 				return dst, err
 			}
 		}
-		dst = append(dst, p.put...)
-		at = begin + len(p.find)
+		dst = append(dst, f.put...)
+		at = f.end
 		if !last && at > decided {
 			decided = at + s.unfinished(b[at:])
 		}

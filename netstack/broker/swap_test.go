@@ -21,17 +21,24 @@ func pairs(texts ...string) []pair {
 func plainly(list []pair, text []byte) []byte {
 	var out []byte
 	for i := 0; i < len(text); {
-		best := -1
-		for k, p := range list {
-			if len(p.find) > 0 && bytes.HasPrefix(text[i:], p.find) && (best < 0 || len(p.find) > len(list[best].find)) {
-				best = k
+		best, put := 0, []byte(nil)
+		for _, p := range list {
+			if len(p.find) > best && bytes.HasPrefix(text[i:], p.find) {
+				best, put = len(p.find), p.put
+			}
+			for from := range p.find {
+				for n := len(p.find) - from; p.least > 0 && n >= p.least && n > best; n-- {
+					if bytes.HasPrefix(text[i:], p.find[from:from+n]) {
+						best, put = n, p.put[from:from+n]
+					}
+				}
 			}
 		}
-		if best < 0 {
+		if best == 0 {
 			out, i = append(out, text[i]), i+1
 			continue
 		}
-		out, i = append(out, list[best].put...), i+len(list[best].find)
+		out, i = append(out, put...), i+best
 	}
 	return out
 }
@@ -127,7 +134,11 @@ func TestSwapRandom(t *testing.T) {
 	for range 20_000 {
 		var list []pair
 		for range 1 + random.Intn(4) {
-			list = append(list, pair{find: word(6), put: word(4)})
+			p := pair{find: word(6), put: word(4)}
+			if random.Intn(2) == 0 { // pieces of it too
+				p.least, p.put = 1+random.Intn(len(p.find)), bytes.ToUpper(p.find)
+			}
+			list = append(list, p)
 		}
 		text, lengths := word(60), word(5)
 		for i := range lengths {
@@ -142,9 +153,13 @@ func TestSwapRandom(t *testing.T) {
 // Any split of any input gives the same bytes.
 func FuzzSwap(f *testing.F) {
 	f.Add([]byte("SECRET"), []byte("KEY"), []byte("SECRETLY"), []byte("a SECRET and SECRETLY SECRE"), []byte{1, 5, 2})
+	f.Add([]byte("SECRET"), []byte("sixsix"), []byte("CREDO"), []byte("a SECRET and SECRE CRET SECREDO"), []byte{1, 5, 2})
 	f.Add([]byte("aa"), []byte("b"), []byte("aab"), []byte("aaaabaabaaa"), []byte{0, 1})
 	f.Fuzz(func(t *testing.T, one, put, two, text, lengths []byte) {
 		list := []pair{{find: one, put: put}, {find: two, put: []byte("-")}}
+		if len(put) == len(one) && len(one) > 1 {
+			list[0].least = len(one)/2 + 1
+		}
 		s := newSwapper(list)
 		if s == nil {
 			return

@@ -35,12 +35,23 @@ func (b *Broker) swapper(key swapperKey) *swapper {
 	return s
 }
 
+// Of a value that stands as it is, pieces are found too, of half its length and more: what
+// a server cuts off, at a place that the guest may choose, leaves almost all of it.
+const (
+	minPiece  = 10
+	maxPieces = 2 << 10 // bytes of the longest value: the time to look for pieces grows with its square
+)
+
 // newRedactor returns what puts placeholders in place of values in answers.
 func newRedactor(secrets []Secret) (s *swapper, resizes bool) {
 	var list []pair
 	for i := range secrets {
 		c := &secrets[i]
-		forms := append([]pair{{find: []byte(c.Value), put: []byte(c.placeholder)}}, hidden(c.Value, c.placeholder)...)
+		whole := pair{find: []byte(c.Value), put: []byte(c.placeholder)}
+		if least := max(minPiece, (len(c.Value)+1)/2); least < len(c.Value) && len(c.Value) <= maxPieces {
+			whole.least = least
+		}
+		forms := append([]pair{whole}, hidden(c.Value, c.placeholder)...)
 		for _, p := range append(forms, escaped(c.Value, c.placeholder)...) {
 			resizes = resizes || len(p.find) != len(p.put)
 			p.secret = c
