@@ -2,7 +2,9 @@ package broker
 
 import (
 	"compress/gzip"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -69,16 +71,37 @@ func asciiIn(charset string) bool {
 		func(known string) bool { return strings.HasPrefix(charset, known) }) || charset == ""
 }
 
+// tunnelHurry is the shortest beginning of a value that is held in a tunnel until more
+// comes: of a frame's last bytes others would often be, and the guest waits for them.
+const tunnelHurry = 8
+
+// tunnel is the server's side after an upgrade: its frames are read for values.
+type tunnel struct {
+	io.ReadWriteCloser
+	from *swapReader
+}
+
+func (t *tunnel) Read(p []byte) (int, error) { return t.from.Read(p) }
+
 // restore puts placeholders back in place of values in an answer.
 func (p *proxy) restore(res *http.Response) error {
 	x := exchangeOf(res.Request)
+	if res.StatusCode == http.StatusSwitchingProtocols && res.Request.Header.Get("Upgrade") == "" {
+		return errors.New("an upgrade that nobody asked for")
+	}
 	if p.broker.redactor == nil {
 		return nil
 	}
 	x.redactHeader(res.Header, p.broker.redactor)
 	x.redactHeader(res.Trailer, p.broker.redactor) // names alone, as yet
 	res.Status = ""                                // has words of the server's, which an upgrade repeats
-	if res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil || res.Body == http.NoBody {
+	if conn, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
+		from := newSwapReader(conn, p.broker.tunneled(), x.count, nil)
+		from.s.hurry = tunnelHurry
+		res.Body = &tunnel{conn, from}
+		return nil
+	}
+	if res.Body == nil || res.Body == http.NoBody {
 		return nil
 	}
 	switch coding := contentCoding(res.Header); {

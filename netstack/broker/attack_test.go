@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"crypto/tls"
@@ -89,6 +90,66 @@ func TestAttackBrokerUpgrades(t *testing.T) {
 		_, got, _ := strings.Cut(answer, "<")
 		got, _, _ = strings.Cut(got, ">")
 		attack.Check(t, "an upgrade to "+protocol, want, "<"+got+">")
+	}
+	o := scripted(t, func(*http.Request) string {
+		return "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\r\nanything"
+	})
+	r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
+	_, got, _ := strings.Cut(r.say("GET /a HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"), " ")
+	got, _, _ = strings.Cut(got, " ")
+	attack.Check(t, "an upgrade that the server makes of itself", "502", got)
+}
+
+// Of what a server says after an upgrade, values are taken out too, frames stay whole,
+// and the last byte of one does not wait for the next.
+func TestAttackBrokerTunnel(t *testing.T) {
+	wait := make(chan struct{})
+	o := newOrigin(t, originConfig{http1: true}, func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		value := r.Header.Get("X-Key")
+		_, _ = io.WriteString(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+		for _, part := range []string{"\x81\x05" + value[:5], "\x81\x28" + value, "\x81\x29" + value[:20], value[20:] + "!", "\x81\x50" + fmt.Sprintf("%x", value)} {
+			_, _ = io.WriteString(rw, part)
+			_ = rw.Flush()
+			<-wait
+		}
+	})
+	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.CA())
+	conn, err := r.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	secured := tls.Client(conn, &tls.Config{ServerName: host, RootCAs: roots, NextProtos: []string{"http/1.1"}})
+	fmt.Fprintf(secured, "GET /a HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Key: %s\r\n\r\n", host, r.Placeholder("KEY"))
+	in := bufio.NewReader(secured)
+	if res, err := http.ReadResponse(in, nil); err != nil || res.StatusCode != 101 {
+		t.Fatal(res, err)
+	}
+	p := r.Placeholder("KEY")
+	for _, frame := range []struct{ name, want string }{
+		{"the beginning of a value", "\x81\x05" + plain[:5]},
+		{"a value", "\x81\x28" + p},
+		{"a value in two pieces", "\x81\x29" + p + "!"},
+		{"a value in hex", "\x81\x50" + fmt.Sprintf("%x", p)},
+	} {
+		if frame.name == "a value in two pieces" {
+			wait <- struct{}{}
+		}
+		got := make([]byte, len(frame.want))
+		if _, err := io.ReadFull(in, got); err != nil {
+			t.Fatal(frame.name, err)
+		}
+		attack.Check(t, "a frame with "+frame.name, frame.want, string(got))
+		wait <- struct{}{}
 	}
 }
 

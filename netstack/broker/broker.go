@@ -94,8 +94,9 @@ type Broker struct {
 
 	mu       sync.Mutex
 	swappers map[swapperKey]*swapper
-	redactor *swapper // of answers
-	resizes  bool     // the redactor has texts whose replacement is not as long
+	redactor *swapper        // of answers
+	resizes  bool            // the redactor has texts whose replacement is not as long
+	tunneled func() *swapper // redacts what comes after an upgrade, of which every length stays
 }
 
 // New makes placeholders and the run's authority.
@@ -140,7 +141,11 @@ func New(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}}
-	b.redactor, b.resizes = newRedactor(cfg.Secrets)
+	b.redactor, b.resizes = newRedactor(cfg.Secrets, false)
+	b.tunneled = sync.OnceValue(func() *swapper {
+		s, _ := newRedactor(cfg.Secrets, true)
+		return s
+	})
 	return b, nil
 }
 

@@ -194,6 +194,7 @@ func (s *swapper) unfinished(b []byte) int {
 type swapping struct {
 	*swapper
 	held  []byte            // what was read and not decided
+	hurry int               // an unfinished end that is shorter is not held
 	found func(*pair) error // called for each text that is found; nil is not
 }
 
@@ -210,7 +211,7 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 	b := s.held
 	at, decided := 0, len(b)
 	if !last {
-		decided = s.unfinished(b)
+		decided = s.settled(b, 0)
 	}
 	for {
 		f := s.swapper.find(b, at)
@@ -226,7 +227,7 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 		dst = append(dst, f.put...)
 		at = f.end
 		if !last && at > decided {
-			decided = at + s.unfinished(b[at:])
+			decided = s.settled(b, at)
 		}
 	}
 	dst = append(dst, b[at:max(at, decided)]...)
@@ -237,6 +238,14 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 // puts says that a value is among what is put in place.
 func (s *swapper) puts() bool {
 	return s != nil && slices.ContainsFunc(s.pairs, func(p pair) bool { return !p.refuse })
+}
+
+// settled is where what must be held of b begins, at or after a place.
+func (s *swapping) settled(b []byte, at int) int {
+	if to := at + s.unfinished(b[at:]); len(b)-to >= s.hurry {
+		return to
+	}
+	return len(b)
 }
 
 // all replaces in a whole text.

@@ -42,8 +42,9 @@ const (
 	maxPieces = 2 << 10 // bytes of the longest value: the time to look for pieces grows with its square
 )
 
-// newRedactor returns what puts placeholders in place of values in answers.
-func newRedactor(secrets []Secret) (s *swapper, resizes bool) {
+// newRedactor returns what puts placeholders in place of values in answers; fit keeps
+// every length as it is.
+func newRedactor(secrets []Secret, fit bool) (s *swapper, resizes bool) {
 	var list []pair
 	for i := range secrets {
 		c := &secrets[i]
@@ -53,6 +54,9 @@ func newRedactor(secrets []Secret) (s *swapper, resizes bool) {
 		}
 		forms := append([]pair{whole}, hidden(c.Value, c.placeholder)...)
 		for _, p := range append(forms, escaped(c.Value, c.placeholder)...) {
+			if fit {
+				p.put = fitted(p.put, len(p.find))
+			}
 			resizes = resizes || len(p.find) != len(p.put)
 			p.secret = c
 			list = append(list, p)
