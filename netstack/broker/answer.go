@@ -71,10 +71,6 @@ func asciiIn(charset string) bool {
 		func(known string) bool { return strings.HasPrefix(charset, known) }) || charset == ""
 }
 
-// tunnelHurry is the shortest beginning of a value that is held in a tunnel until more
-// comes: of a frame's last bytes others would often be, and the guest waits for them.
-const tunnelHurry = 8
-
 // tunnel is the server's side after an upgrade: its frames are read for values.
 type tunnel struct {
 	io.ReadWriteCloser
@@ -89,6 +85,7 @@ func (p *proxy) restore(res *http.Response) error {
 	if res.StatusCode == http.StatusSwitchingProtocols && res.Request.Header.Get("Upgrade") == "" {
 		return errors.New("an upgrade that nobody asked for")
 	}
+	res.Header.Del(refusedField) // ours alone
 	if p.broker.redactor == nil {
 		return nil
 	}
@@ -97,7 +94,7 @@ func (p *proxy) restore(res *http.Response) error {
 	res.Status = ""                                // has words of the server's, which an upgrade repeats
 	if conn, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
 		from := newSwapReader(conn, p.broker.tunneled(), x.count, nil)
-		from.s.hurry = tunnelHurry
+		from.s.hurry = hurry
 		res.Body = &tunnel{conn, from}
 		return nil
 	}
@@ -127,6 +124,8 @@ func (p *proxy) restore(res *http.Response) error {
 	if c := charset(res.Header.Get("Content-Type")); !asciiIn(c) {
 		return fmt.Errorf("the charset %q, in which nobody can look for values", c)
 	}
-	res.Body = newSwapReader(res.Body, p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })
+	body := newSwapReader(res.Body, p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })
+	body.s.hurry = hurry
+	res.Body = body
 	return nil
 }

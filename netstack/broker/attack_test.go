@@ -113,7 +113,7 @@ func TestAttackBrokerTunnel(t *testing.T) {
 		defer conn.Close()
 		value := r.Header.Get("X-Key")
 		_, _ = io.WriteString(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
-		for _, part := range []string{"\x81\x05" + value[:5], "\x81\x28" + value, "\x81\x29" + value[:20], value[20:] + "!", "\x81\x50" + fmt.Sprintf("%x", value)} {
+		for _, part := range []string{"\x81\x03" + value[:3], "\x81\x28" + value, "\x81\x29" + value[:20], value[20:] + "!", "\x81\x50" + fmt.Sprintf("%x", value)} {
 			_, _ = io.WriteString(rw, part)
 			_ = rw.Flush()
 			<-wait
@@ -136,7 +136,7 @@ func TestAttackBrokerTunnel(t *testing.T) {
 	}
 	p := r.Placeholder("KEY")
 	for _, frame := range []struct{ name, want string }{
-		{"the beginning of a value", "\x81\x05" + plain[:5]},
+		{"the beginning of a value", "\x81\x03" + plain[:3]},
 		{"a value", "\x81\x28" + p},
 		{"a value in two pieces", "\x81\x29" + p + "!"},
 		{"a value in hex", "\x81\x50" + fmt.Sprintf("%x", p)},
@@ -366,10 +366,15 @@ var echoers = map[string]func(string) string{
 	},
 	"Python's quote":    func(s string) string { return strings.NewReplacer("%2F", "/", "+", "%20").Replace(url.QueryEscape(s)) },
 	"Java's URLEncoder": func(s string) string { return strings.NewReplacer("~", "%7E", "%2A", "*").Replace(url.QueryEscape(s)) },
-	"an upper case":     strings.ToUpper,
-	"a lower case":      strings.ToLower,
-	"UTF-16, little":    func(s string) string { return string(wide(s, binary.LittleEndian)) },
-	"UTF-16, big":       func(s string) string { return string(wide(s, binary.BigEndian)) },
+	"JSON in JSON": func(s string) string {
+		slash := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "/", `\/`, "é", `\u00e9`)
+		return slash.Replace(slash.Replace(s))
+	},
+	"a URL in a URL": func(s string) string { return url.QueryEscape(url.QueryEscape(s)) },
+	"an upper case":  strings.ToUpper,
+	"a lower case":   strings.ToLower,
+	"UTF-16, little": func(s string) string { return string(wide(s, binary.LittleEndian)) },
+	"UTF-16, big":    func(s string) string { return string(wide(s, binary.BigEndian)) },
 	"base64 in PHP's JSON": func(s string) string {
 		return strings.ReplaceAll(base64.StdEncoding.EncodeToString([]byte(s)), "/", `\/`)
 	},

@@ -62,11 +62,12 @@ func escaped(text, put string) []pair {
 	var inJSON []string
 	for _, extra := range []string{"", "<>&", "<>&'", "<>&'=", "<>&'\"", "<>&'\"+`"} {
 		for style := range 16 {
-			s := jsonStyle{extra: extra, upper: style&1 != 0, slash: style&2 != 0}.write(text)
+			write := jsonStyle{extra: extra, upper: style&1 != 0, slash: style&2 != 0}.write
+			s := write(text)
 			if style&4 != 0 { // Python, PHP, .NET
 				s = jsonStyle{upper: style&8 != 0}.ascii(s)
 			}
-			inJSON = append(inJSON, s)
+			inJSON = append(inJSON, s, write(s)) // JSON in JSON
 		}
 	}
 	for _, s := range append(inJSON, text) {
@@ -80,6 +81,7 @@ func escaped(text, put string) []pair {
 		for _, s := range []string{upper, strings.ReplaceAll(upper, "%20", "+")} {
 			add(s)
 			add(lowerPercent(s))
+			add(strings.ReplaceAll(s, "%", "%25")) // a URL in a URL
 		}
 	}
 	for _, quote := range []string{"&quot;", "&#34;", "&#x22;"} {
@@ -88,6 +90,7 @@ func escaped(text, put string) []pair {
 			for _, more := range [][]string{nil, {"/", "&#x2F;"}, {"/", "&#x2F;", "`", "&#x60;", "=", "&#x3D;"}, {"`", "&#x60;", "=", "&#x3D;"}, {"+", "&#x2B;"}, {"+", "&#43;"}} {
 				s := strings.NewReplacer(append(slices.Clip(base), more...)...).Replace(text)
 				add(s)
+				add(strings.ReplaceAll(s, "&", "&amp;"))
 				for _, style := range []string{"&#x%X;", "&#%d;"} {
 					add(asciiOnly(s, style))
 				}

@@ -353,5 +353,9 @@ func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(
 			out.Header.Del("Content-Length")
 		}
 	}
-	out.Body = newSwapReader(out.Body, s, found, atEOF)
+	body := newSwapReader(out.Body, s, found, atEOF)
+	if !s.puts() { // what is put in must be whole
+		body.s.hurry = hurry
+	}
+	out.Body = body
 }

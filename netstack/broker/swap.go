@@ -194,7 +194,8 @@ func (s *swapper) unfinished(b []byte) int {
 type swapping struct {
 	*swapper
 	held  []byte            // what was read and not decided
-	hurry int               // an unfinished end that is shorter is not held
+	hurry int               // an unfinished end that is shorter is passed on all the same
+	told  int               // how much of held was
 	found func(*pair) error // called for each text that is found; nil is not
 }
 
@@ -211,41 +212,37 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 	b := s.held
 	at, decided := 0, len(b)
 	if !last {
-		decided = s.settled(b, 0)
+		decided = s.unfinished(b)
 	}
 	for {
 		f := s.swapper.find(b, at)
 		if f.pair == nil || f.begin >= decided {
 			break
 		}
-		dst = append(dst, b[at:f.begin]...)
+		dst = append(dst, b[max(at, s.told):max(f.begin, s.told)]...)
 		if s.found != nil {
 			if err := s.found(f.pair); err != nil {
 				return dst, err
 			}
 		}
-		dst = append(dst, f.put...)
+		dst = append(dst, f.put[min(max(0, s.told-f.begin), len(f.put)):]...)
 		at = f.end
 		if !last && at > decided {
-			decided = s.settled(b, at)
+			decided = at + s.unfinished(b[at:])
 		}
 	}
-	dst = append(dst, b[at:max(at, decided)]...)
-	s.held = append(s.held[:0], b[max(at, decided):]...)
+	decided = max(at, decided)
+	dst = append(dst, b[max(at, s.told):max(decided, s.told)]...)
+	s.held, s.told = append(s.held[:0], b[decided:]...), max(0, s.told-decided)
+	if !last && len(s.held) < s.hurry {
+		dst, s.told = append(dst, s.held[s.told:]...), len(s.held)
+	}
 	return dst, nil
 }
 
 // puts says that a value is among what is put in place.
 func (s *swapper) puts() bool {
 	return s != nil && slices.ContainsFunc(s.pairs, func(p pair) bool { return !p.refuse })
-}
-
-// settled is where what must be held of b begins, at or after a place.
-func (s *swapping) settled(b []byte, at int) int {
-	if to := at + s.unfinished(b[at:]); len(b)-to >= s.hurry {
-		return to
-	}
-	return len(b)
 }
 
 // all replaces in a whole text.
@@ -259,6 +256,11 @@ func (s *swapper) all(text []byte, found func(*pair) error) ([]byte, error) {
 
 // swapChunk is how much a stream is read at a time.
 const swapChunk = 32 << 10
+
+// hurry is for streams whose other side waits for the last byte of what was said so far
+// (gRPC's, frames of WebSocket): it may look like the beginning of a text. What a server
+// cuts in two there shows the text's first letters, fewer than these.
+const hurry = 4
 
 // swapReader replaces in what it reads.
 type swapReader struct {

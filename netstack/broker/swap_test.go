@@ -150,6 +150,37 @@ func TestSwapRandom(t *testing.T) {
 	}
 }
 
+// In a hurry the end of what was said is passed on at once, and no more of a text than
+// its first letters is seen, however it comes.
+func TestSwapHurry(t *testing.T) {
+	const value, put = "Zk3vQ8sXw1Lr7Tn5", "ABCDEFGHIJKLMNOP"
+	s := newSwapper([]pair{{find: []byte(value), put: []byte(put), least: 10}, {find: []byte("Zk3!"), put: []byte("-")}})
+	for text, want := range map[string]string{
+		"a" + value + "b":       "aZk3" + put[3:] + "b",
+		value[:9] + "b":         value[:9] + "b",
+		"Zk3!" + value[2:14]:    "Zk3" + "3vQ" + put[5:14],
+		"ZkZk3v" + value + "Zk": "ZkZk3vZk3" + put[3:] + "Zk",
+	} {
+		one := swapping{swapper: s, hurry: hurry}
+		var out []byte
+		for i := range len(text) {
+			out, _ = one.write(out, []byte{text[i]})
+			if n := i + 1 - len(out); n >= hurry && n > 12 {
+				t.Errorf("%q: %d bytes are held", text[:i+1], n)
+			}
+		}
+		if out, _ = one.end(out); string(out) != want {
+			t.Errorf("%q: %q, want %q", text, out, want)
+		}
+		for _, said := range []string{"pong Z", "pong Zk3", "it is v"} {
+			one := swapping{swapper: s, hurry: hurry}
+			if out, _ := one.write(nil, []byte(said)); string(out) != said {
+				t.Errorf("%q of %q comes at once", out, said)
+			}
+		}
+	}
+}
+
 // Any split of any input gives the same bytes.
 func FuzzSwap(f *testing.F) {
 	f.Add([]byte("SECRET"), []byte("KEY"), []byte("SECRETLY"), []byte("a SECRET and SECRETLY SECRE"), []byte{1, 5, 2})
