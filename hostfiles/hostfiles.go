@@ -13,10 +13,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // MaxPath bounds a path, on the host and inside, as PATH_MAX does.
@@ -126,4 +128,36 @@ func kindOf(mode fs.FileMode) string {
 		return "link"
 	}
 	return "special file"
+}
+
+// openRegular opens a regular file below a folder. What is something else is not
+// opened: a pipe's writer would go on.
+func openRegular(root *os.Root, rel string) (*os.File, error) {
+	st, err := root.Stat(rel)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errors.New("is a " + kindOf(st.Mode()) + " where a regular file was wanted")
+	}
+	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() { // it was exchanged in between: reading a pipe might never end
+		err = errors.New("is a " + kindOf(st.Mode()) + " where a regular file was wanted")
+	}
+	if err != nil {
+		f.Close()
+		return nil, plain(err)
+	}
+	return f, nil
+}
+
+// sum is at most the largest number: files with holes have sizes that make it overflow.
+func sum(a, b int64) int64 {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
 }

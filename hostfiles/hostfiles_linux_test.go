@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -70,4 +71,55 @@ func TestAttackPipes(t *testing.T) {
 	if opened() != "opened" {
 		t.Error("the watch sees nothing")
 	}
+}
+
+// What is exchanged for a pipe, between the look at it and its opening, is not read: with
+// a writer that says nothing, reading would never end.
+func TestAttackExchangedForAPipe(t *testing.T) {
+	dir := t.TempDir()
+	file, pipe, at := filepath.Join(dir, "file"), filepath.Join(dir, "pipe"), filepath.Join(dir, "at")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), syscall.Mkfifo(pipe, 0o600), os.Link(file, at)); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			for _, from := range []string{pipe, file} {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := unix.Link(from, filepath.Join(dir, "next")); err != nil {
+					t.Error(err)
+					return
+				}
+				if err := os.Rename(filepath.Join(dir, "next"), at); err != nil {
+					t.Error(err)
+					return
+				}
+				_ = os.Remove(filepath.Join(dir, "next")) // a rename to the same file leaves it
+			}
+		}
+	})
+	got := "a file"
+	for range 20_000 {
+		f, err := openRegular(root, "at")
+		if err != nil {
+			continue
+		}
+		if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+			got = "a pipe"
+		}
+		f.Close()
+	}
+	close(stop)
+	group.Wait()
+	attack.Check(t, "a file that is exchanged for a pipe", "a file", got)
 }

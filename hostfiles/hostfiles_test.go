@@ -2,6 +2,7 @@ package hostfiles
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -201,5 +202,41 @@ func TestAttackIgnoreFiles(t *testing.T) {
 		attack.Check(t, "ignore files: "+c.name, c.want, got)
 		s.Close()
 		f.Close()
+	}
+}
+
+// holes is a file of nothing but holes, which has any size.
+type holes struct {
+	fs.FileInfo
+	size int64
+}
+
+func (h holes) Name() string               { return h.FileInfo.Name() }
+func (h holes) IsDir() bool                { return false }
+func (h holes) Info() (fs.FileInfo, error) { return h, nil }
+func (h holes) Type() fs.FileMode          { return 0 }
+func (h holes) Mode() fs.FileMode          { return 0o644 }
+func (h holes) Size() int64                { return h.size }
+
+// Sizes that overflow when they are added (two files of 5 EiB in a tmpfs) are no small ones.
+func TestAttackSizes(t *testing.T) {
+	dir := folder(t)
+	st, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Set
+	w := walk{set: &s, m: &mount{guest: "/x"}}
+	for _, name := range []string{"a", "b"} {
+		if err := w.entry(nil, holes{st, 5 << 60}, name, []string{name}, ignored{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, n := range map[string]int64{"bytes of a folder": w.used, "bytes in all": s.Bytes(), "memory": s.Memory(100)} {
+		got := "too many"
+		if n < 5<<60 {
+			got = fmt.Sprint(n)
+		}
+		attack.Check(t, "two files of 5 EiB: "+what, "too many", got)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -118,7 +117,7 @@ func (s *Set) add(to string, st fs.FileInfo, open func() (*os.File, error)) {
 		mode = 0o755
 	}
 	s.entries = append(s.entries, entry{File: guest.File{Path: to, Mode: mode, Size: st.Size(), ModTime: st.ModTime()}, open: open, stamp: stampOf(st)})
-	s.bytes += st.Size()
+	s.bytes = sum(s.bytes, st.Size())
 }
 
 // walk lists a folder.
@@ -269,7 +268,7 @@ func (w *walk) entry(here *os.Root, e fs.DirEntry, rel string, parts []string, i
 	}
 	switch st.Mode().Type() {
 	case 0:
-		w.used += st.Size()
+		w.used = sum(w.used, st.Size())
 		w.set.add(to, st, func() (*os.File, error) { return openRegular(w.m.root, rel) })
 	case fs.ModeDir:
 		below, err := here.OpenRoot(e.Name())
@@ -338,7 +337,7 @@ func (s *Set) Memory(perFile int64) int64 {
 	const page = 4096
 	total := int64(len(s.entries)) * perFile
 	for _, e := range s.entries {
-		total += (e.Size + page - 1) &^ (page - 1)
+		total = sum(total, sum(e.Size, page-1)&^(page-1))
 	}
 	return total
 }
@@ -469,20 +468,6 @@ func (m *mount) close() {
 		m.root.Close()
 	}
 	m.file, m.root = nil, nil
-}
-
-// openRegular opens a regular file below a folder. What is something else is not
-// opened: a pipe's writer would go on.
-func openRegular(root *os.Root, rel string) (*os.File, error) {
-	st, err := root.Stat(rel)
-	if err != nil {
-		return nil, plain(err)
-	}
-	if !st.Mode().IsRegular() {
-		return nil, errors.New("is a " + kindOf(st.Mode()) + " where a regular file was wanted")
-	}
-	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	return f, plain(err)
 }
 
 // within says that a path is a folder or lies below it, both free of links and "..".
