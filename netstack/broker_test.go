@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/netstack/broker"
 )
 
@@ -174,5 +175,38 @@ func TestBrokerRefuses(t *testing.T) {
 		if d.Verdict != Denied || !strings.Contains(d.Reason, c.reason) || d.Dialled != "93.184.216.34:443" {
 			t.Errorf("%s: %+v", name, d)
 		}
+	}
+}
+
+// Requests to a host whose requests the broker reads can't go by a connection for another
+// name, or for an address, that leads to the same server.
+func TestAttackRoundTheBroker(t *testing.T) {
+	server := newScripted(t, "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	net1 := &internet{names: map[string][]string{"api.good.example": {"93.184.216.34"}, "free.good.example": {"93.184.216.34"}},
+		servers: map[string]string{"93.184.216.34:443": server.addr, "93.184.216.34:80": server.addr}}
+	b, err := broker.New(broker.Config{Rules: []broker.Rule{{Name: "r", Host: "api.good.example", Methods: []string{"GET"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, to string
+		port     uint16
+		say      string
+		rule     Rule
+		want     string
+	}{
+		{"TLS for it, by another name", "free.good.example", 443, records(clientHello(serverNames("api.good.example")), 1<<14), Rule{Text: "w", Host: "good.example", Wildcard: true}, "refused"},
+		{"TLS for the other name", "free.good.example", 443, records(clientHello(serverNames("free.good.example")), 1<<14), Rule{Text: "w", Host: "good.example", Wildcard: true}, "sent"},
+		{"HTTP for it, by another name", "free.good.example", 80, "PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "w", Host: "good.example", Wildcard: true}, "refused"},
+		{"HTTP for it, by its address", "93.184.216.34", 80, "PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "any", Any: true}, "refused"},
+	} {
+		g := newGuest(t, Config{Rules: []Rule{c.rule}, Upstream: net1.upstream(), Broker: b})
+		before := len(server.received())
+		d := g.decision(func() { g.sayAndEnd(c.to, c.port, c.say) })
+		got := "refused"
+		if d.Verdict == Allowed || len(server.received()) > before {
+			got = "sent"
+		}
+		attack.Check(t, "round the broker: "+c.name, c.want, got)
 	}
 }

@@ -3,6 +3,7 @@ package netstack
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,6 +262,15 @@ func (fl *flow) checkServerName(sni string) error {
 	if !ok || !fl.rule.allowsName(name) {
 		return refuse("TLS for %s", printable(sni))
 	}
+	return fl.checkBrokered(name)
+}
+
+// checkBrokered refuses a name whose requests the broker reads on a connection for
+// another: a server of both would answer there, and nobody read them.
+func (fl *flow) checkBrokered(name string) error {
+	if fl.f.broker != nil && name != fl.target.name && fl.f.broker.Concerns(name) {
+		return refuse("%s on a connection for %s", name, cmp.Or(fl.target.name, fl.target.addr.String()))
+	}
 	return nil
 }
 
@@ -272,7 +282,7 @@ func (fl *flow) checkHost(field string) error {
 	case addr.IsValid() && addr == fl.target.addr && fl.target.name == "":
 		return nil
 	case name != "" && fl.rule.allowsName(name):
-		return nil
+		return fl.checkBrokered(name)
 	}
 	return refuse("HTTP for %s", printable(field))
 }
