@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
@@ -98,7 +97,7 @@ func (x *execution) plan(ctx context.Context) error {
 		images = images.Tracing()
 	}
 	var err error
-	if x.image, err = x.rt.ensureImage(ctx, images, image.Kernel(x.granted.Kernel), x.code.arch); err != nil {
+	if x.image, err = x.rt.ensureImage(ctx, images, x.code.language.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch); err != nil {
 		return failure{"image", err}
 	}
 	x.res.Kernel = x.image.Kernel
@@ -263,7 +262,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	if crashed && x.kept.wants(ctx, m) {
 		if err == nil { // the kernel has said how
-			x.res.ended(end, stderr.tail.String())
+			x.res.ended(x.code.language, end, stderr.tail.String())
 			x.hold(ctx, m, x.res.Error)
 		} else {
 			x.hold(ctx, m, m.Explain(err).Error())
@@ -282,7 +281,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	if err != nil {
 		return failure{"run", m.Explain(err)}
 	}
-	x.res.ended(end, stderr.tail.String())
+	x.res.ended(x.code.language, end, stderr.tail.String())
 	x.hint(stderr.tail.String())
 	return nil
 }
@@ -316,7 +315,7 @@ func (x *execution) hint(stderrTail string) {
 	if x.res.ExitCode == 0 {
 		return
 	}
-	if name := node.MissingModule(stderrTail); name != "" {
+	if name := x.code.language.missing(stderrTail); name != "" {
 		x.res.Hint = fmt.Sprintf("%s is not in the machine: what lies beside the code, and node_modules, come with --project, or by --dir", name)
 	}
 	x.hintKernel()
@@ -337,7 +336,7 @@ func describe(m *machine.Machine) *record.Machine {
 	im := m.Spec.Image
 	jail, _ := json.Marshal(m.Jail())
 	return &record.Machine{
-		Kernel: string(im.Kernel), KernelVersion: im.Version, Node: im.Node, Arch: string(im.Arch), ImageDigest: im.Digest,
+		Kernel: string(im.Kernel), KernelVersion: im.Version, Image: im.Name, Runtime: im.Runtime, Arch: string(im.Arch), ImageDigest: im.Digest,
 		Accelerator: string(m.Spec.Accel), QEMU: m.Spec.QEMU.Version, Jail: jail, MemoryMB: m.Spec.MemoryMB,
 		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled,
 	}
@@ -373,9 +372,9 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 }
 
 // ended fills in how the code ended by itself.
-func (r *Result) ended(end guest.End, stderrTail string) {
+func (r *Result) ended(l *language, end guest.End, stderrTail string) {
 	switch {
-	case end.OOM || node.OutOfMemory(end.Signal, stderrTail):
+	case end.OOM || l.outOfMemory(end.Signal, stderrTail):
 		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, outOfMemory(r.MemoryMB)
 	case end.Signal != 0:
 		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, exitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
@@ -417,8 +416,12 @@ func (x *execution) classify(ctx context.Context, err error) error {
 	return hostError(op, err)
 }
 
-// ensureImage returns the image for a kernel, fetching and building what is missing.
-func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
+// ensureImage returns the image of that name for a kernel, fetching and building what is missing.
+func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, name string, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
+	images, err := images.Of(name)
+	if err != nil {
+		return nil, err
+	}
 	if kernel == "" {
 		kernel = images.Best(arch)
 	}

@@ -53,7 +53,9 @@ func (c contents) Put(f guest.File, content io.Reader) error {
 func PanicOnOOM(rt *Runtime) {
 	_ = rt.source.Close()
 	arg := func(memoryMB int) string { return node.HeapArg(memoryMB) + " sysctl.vm.panic_on_oom=1" }
-	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Program: machine.Program{Arg: arg, Rehearsal: node.Rehearsal}})
+	all := programs()
+	all["node"] = machine.Program{Arg: arg, Rehearsal: all["node"].Rehearsal}
+	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Programs: all})
 }
 
 // SetGrace puts another time in for collectGrace.

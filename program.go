@@ -9,12 +9,12 @@ import (
 	"io/fs"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack/broker"
@@ -24,6 +24,7 @@ import (
 
 // program is a request's code, checked.
 type program struct {
+	language    *language
 	attachable  bool // others of the user may join its machine
 	text        string
 	path        string // absolute, in the guest
@@ -48,8 +49,7 @@ type program struct {
 }
 
 const (
-	defaultDir  = contract.WorkDir
-	defaultFile = "code.js"
+	defaultDir = contract.WorkDir
 )
 
 // checkCode checks what of a request is no policy.
@@ -60,6 +60,11 @@ func checkCode(req Request) (program, error) {
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir,
 	}}
+	l, err := languageOf(req.Language, req.Path)
+	if err != nil {
+		return bad("language", fmt.Sprintf("%.40q", req.Language), err.Error())
+	}
+	p.language = l
 	arch, err := image.ParseArch(string(req.Arch))
 	if err != nil {
 		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
@@ -72,7 +77,7 @@ func checkCode(req Request) (program, error) {
 		p.dir = defaultDir
 	}
 	if p.path == "" {
-		p.path = defaultFile
+		p.path = l.file
 	}
 	if !path.IsAbs(p.dir) {
 		return bad("dir", fmt.Sprintf("%q", p.dir), "must be absolute")
@@ -85,8 +90,8 @@ func checkCode(req Request) (program, error) {
 	switch {
 	case len(p.text) > MaxCode:
 		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", MaxCode))
-	case !node.IsSource(path.Ext(p.path)):
-		return bad("path", fmt.Sprintf("%q", p.path), "must end in "+strings.Join(node.Extensions, ", "))
+	case !slices.Contains(l.extensions, path.Ext(p.path)):
+		return bad("path", fmt.Sprintf("%q", p.path), "must end in "+strings.Join(l.extensions, ", "))
 	case p.packageType != "" && p.packageType != "module" && p.packageType != "commonjs":
 		return bad("packageType", fmt.Sprintf("%q", p.packageType), "must be module or commonjs")
 	}
@@ -126,13 +131,13 @@ func checkCode(req Request) (program, error) {
 		}
 	}
 	for _, arg := range p.nodeArgs {
-		if err := node.CheckArg(arg); err != nil {
+		if err := l.checkArg(arg); err != nil {
 			return bad("nodeArgs", fmt.Sprintf("%.80q", arg), err.Error())
 		}
 	}
 	all := maps.Clone(p.env)
 	maps.Copy(all, req.Secrets)
-	p.ownProcess = node.NeedsProcess(p.nodeArgs, all)
+	p.ownProcess = l.needsProcess(p.nodeArgs, all)
 	p.fresh = p.fresh || p.ownProcess != ""
 	return p, nil
 }
@@ -193,7 +198,7 @@ func (p *program) files() []guest.File {
 	}
 	return append(files,
 		guest.File{Path: p.path, Mode: 0o644, Size: int64(len(p.text))},
-		guest.File{Path: node.MainLink, Mode: fs.ModeSymlink, Target: p.path})
+		guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: p.path})
 }
 
 func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
@@ -263,7 +268,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		}
 	}
 	if p.ownProcess != "" {
-		args, variables := node.Process(p.nodeArgs, env)
+		args, variables := p.language.process(p.nodeArgs, env)
 		if err := conn.Process(guest.Process{Dir: p.dir, Args: args, Env: variables}); err != nil {
 			return err
 		}
@@ -271,7 +276,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	err := conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {
-		return p.processError(node.Refused(refused.Words))
+		return p.processError(p.language.refused(refused.Words))
 	}
 	return err
 }

@@ -29,6 +29,9 @@ type Request struct {
 	// PackageType is "module" or "commonjs" when a package.json beside the code
 	// says so, else "".
 	PackageType string `json:"packageType,omitempty"`
+	// Language is that of the code (Languages); "" is what the extension of Path says, and
+	// JavaScript where there is none.
+	Language string `json:"language,omitempty"`
 	// Args follow the file's name in process.argv.
 	Args []string `json:"args,omitempty"`
 	// NodeArgs are Node's own arguments, as --expose-gc. Those that Node can't take while

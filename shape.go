@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -20,6 +21,12 @@ type Shape = machine.Shape
 // withDefaults checks a shape and gives it its defaults; a kernel that is not given
 // stays so.
 func withDefaults(sh Shape) (Shape, error) {
+	l := languages[0]
+	if sh.Image != "" {
+		if l = imageLanguage(sh.Image); l.payload.Name != sh.Image {
+			return sh, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", sh.Image), Reason: "use " + strings.Join(Images(), ", ")}
+		}
+	}
 	arch, err := image.ParseArch(string(sh.Arch))
 	if err != nil {
 		return sh, &policy.FieldError{Field: "arch", Value: fmt.Sprintf("%q", sh.Arch), Reason: "use amd64 or arm64"}
@@ -29,7 +36,7 @@ func withDefaults(sh Shape) (Shape, error) {
 		return sh, err
 	}
 	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB}, nil)
-	return Shape{Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
+	return Shape{Image: l.payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
 }
 
 // freshKernel is the kernel of a run that may want a fresh process: Nanos is its
@@ -46,7 +53,7 @@ func freshKernel(k image.Kernel, fresh bool) (image.Kernel, error) {
 
 // spec is a shape with its defaults on this host; it builds the image that is missing.
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
-	im, err := rt.ensureImage(ctx, rt.images, sh.Kernel, sh.Arch)
+	im, err := rt.ensureImage(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
 		return machine.Spec{}, hostError("image", err)
 	}

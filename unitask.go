@@ -34,7 +34,6 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -202,7 +201,7 @@ func Open(opts Options) (*Runtime, error) {
 		opts.Upstream.Proxy = environmentProxy()
 	}
 	opts.Events = oneAtATime(opts.Events)
-	images, err := image.Open(opts.Home, nodePayload(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
+	images, err := image.Open(opts.Home, payloads(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
@@ -215,7 +214,7 @@ func Open(opts Options) (*Runtime, error) {
 		return nil, err
 	}
 	from.Home, from.Images, from.Accel = opts.Home, images, opts.Accel
-	from.Program = machine.Program{Arg: node.HeapArg, Rehearsal: node.Rehearsal}
+	from.Programs = programs()
 	from.Events = func(e machine.Event) { opts.Events(Event{Kind: e.Kind, Message: e.Message}) }
 	rt := &Runtime{
 		opts:   opts,

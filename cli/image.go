@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ func (a *app) imageCommand() *cobra.Command {
 }
 
 func (a *app) imageBuild() *cobra.Command {
-	var kernel, arch, output, folders string
+	var name, kernel, arch, output, folders string
 	var warm, fresh bool
 	var memory *size
 	cmd := &cobra.Command{
@@ -36,15 +37,19 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 			if err != nil {
 				return usage(err)
 			}
+			images, err := rt.Images().Of(name)
+			if err != nil {
+				return usage(err)
+			}
 			k := image.Kernel(kernel)
 			if k == "" {
-				k = rt.Images().Best(ar)
+				k = images.Best(ar)
 			}
 			if k != image.Linux && k != image.Nanos {
 				return usage(fmt.Errorf("unknown kernel %q: use linux or nanos", kernel))
 			}
 			start := time.Now()
-			im, err := rt.Images().Obtain(cmd.Context(), k, ar)
+			im, err := images.Obtain(cmd.Context(), k, ar)
 			if err != nil {
 				return err
 			}
@@ -54,15 +59,16 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				}
 			}
 			if warm {
-				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), FreshProcess: fresh, Folders: folders}); err != nil {
+				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), FreshProcess: fresh, Folders: folders}); err != nil {
 					return err
 				}
 			}
 			fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
-			a.ui.note("%s image for %s, %d MiB, ready after %.1f s", im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
+			a.ui.note("%s image for %s on %s, %d MiB, ready after %.1f s", im.Name, im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
 			return nil
 		}),
 	}
+	imageVar(cmd, &name)
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
 	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from")
@@ -94,10 +100,10 @@ func (a *app) imageList() *cobra.Command {
 			}
 			var rows [][]string
 			for _, im := range list {
-				rows = append(rows, []string{im.Digest[:12], string(im.Kernel), string(im.Arch), im.Version, im.Node,
+				rows = append(rows, []string{im.Digest[:12], im.Name, im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
 					fmt.Sprintf("%d MiB", im.Size()>>20), im.Built.Local().Format(time.DateTime)})
 			}
-			a.ui.table("IMAGE|KERNEL|ARCH|VERSION|NODE|SIZE|BUILT", rows)
+			a.ui.table("IMAGE|NAME|RUNTIME|KERNEL|ARCH|VERSION|SIZE|BUILT", rows)
 			return nil
 		}),
 	}
@@ -158,8 +164,10 @@ func (a *app) imagePrune() *cobra.Command {
 			}
 			removed := 0
 			for _, im := range list {
-				if now, err := rt.Images().Digest(im.Kernel, im.Arch); err == nil && now == im.Digest {
-					continue
+				if of, err := rt.Images().Of(im.Name); err == nil {
+					if now, err := of.Digest(im.Kernel, im.Arch); err == nil && now == im.Digest {
+						continue
+					}
 				}
 				if _, err := rt.Images().Remove(im.Digest); err != nil {
 					return err
@@ -173,13 +181,13 @@ func (a *app) imagePrune() *cobra.Command {
 }
 
 func (a *app) imageVendor() *cobra.Command {
-	var arch, from, to, nanos string
+	var name, arch, from, to, nanos string
 	cmd := &cobra.Command{
 		Use:   "vendor",
 		Short: "Fetch the parts that images are made of",
-		Long: `Vendor fetches every part that image/vendor.lock names and that the store lacks:
-Node from the npm registry, its libraries, the CA certificates and the Linux
-kernel from Debian's packages, each checked against its digest. It installs
+		Long: `Vendor fetches every part of an image that image/vendor.lock names and that the
+store lacks: Node from the npm registry; Python, libraries, the CA certificates and
+the Linux kernel from Debian's packages, each checked against its digest. It installs
 nothing. Whatever needs an image fetches what is missing in the same way, unless
 --offline, UNITASK_OFFLINE=1 or offline = true in the home's config.toml says not to.
 
@@ -210,11 +218,15 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 				}
 				return rt.Images().VendorNanos(cmd.Context(), ar, nanos)
 			}
-			if err := rt.Images().Vendor(cmd.Context(), ar); err != nil {
+			images, err := rt.Images().Of(name)
+			if err != nil {
+				return usage(err)
+			}
+			if err := images.Vendor(cmd.Context(), ar); err != nil {
 				return err
 			}
 			if to != "" {
-				return rt.Images().WriteBundle(ar, to)
+				return images.WriteBundle(ar, to)
 			}
 			parts, err := rt.Images().Parts(ar)
 			if err != nil {
@@ -236,11 +248,18 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 		}),
 	}
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	imageVar(cmd, &name)
 	cmd.Flags().StringVar(&nanos, "nanos", "", "fetch a Nanos release instead: --nanos, or --nanos=VERSION")
 	cmd.Flags().Lookup("nanos").NoOptDefVal = lockedVersion
 	cmd.Flags().StringVar(&from, "from", "", "take parts from a folder, a file or a bundle's address instead of fetching them")
 	cmd.Flags().StringVar(&to, "to", "", "write the parts to a bundle, FILE.tar.zst, too")
 	return cmd
+}
+
+// imageVar is --image.
+func imageVar(cmd *cobra.Command, name *string) {
+	names := unitask.Images()
+	cmd.Flags().StringVar(name, "image", names[0], "which image: "+strings.Join(names, ", "))
 }
 
 // lockedVersion is --nanos without a version.

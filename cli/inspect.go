@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func (a *app) inspect(rec *unitask.Inspection, path string) {
 		row("error", "%s", safe(rec.Error))
 	}
 	if m := rec.Machine; m != nil {
-		row("machine", "%s %s, node %s, %s, %d MiB, %s (QEMU %s), image %.12s, %s", m.Kernel, m.KernelVersion, m.Node, m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest,
+		row("machine", "%s %s, %s %s, %s, %d MiB, %s (QEMU %s), image %.12s, %s", m.Kernel, m.KernelVersion, cmp.Or(m.Image, "node"), cmp.Or(m.Runtime, m.Node), m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest,
 			startedAs(m.Cloned, m.Pooled))
 		var jail vmm.Jail
 		if json.Unmarshal(m.Jail, &jail) == nil {

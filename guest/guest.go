@@ -1,7 +1,8 @@
 // Package guest is both ends of the conversation with the code.
 //
 // Inside the machine: the agent (agent/), PID 1 of the linux guest (init/), what
-// Nanos needs (nanos/) and a language's own part (node/); their C sources are in
+// Nanos needs (nanos/) and each language's own part (node/, python/, and start/, which
+// what is not Node shares); their C sources are in
 // Sources and are compiled where they are vendored. Outside: Conn, the host's
 // client, and the frame format (frame.go), which both ends keep.
 //
@@ -13,5 +14,5 @@ import "embed"
 
 // Sources holds the sources of the guest's own programs.
 //
-//go:embed agent/*.[ch] contract/*.h init/*.c nanos/*.[ch] node/addon/*.c
+//go:embed agent/*.[ch] contract/*.h init/*.c nanos/*.[ch] node/addon/*.c python/program/*.c start/*.[ch]
 var Sources embed.FS

@@ -401,7 +401,7 @@ func TestHostedRehearsal(t *testing.T) {
 			h.say(contract.ControlWouldExit, 0)
 			h.say(contract.ControlRehearsed)
 		}()
-		if err := Rehearse(ctx, h, "1", round == 2, nil); err != nil {
+		if err := Rehearse(ctx, h, Rehearsal{Text: "1\n", File: "code.js", Comment: "//"}, round == 2, nil); err != nil {
 			t.Fatal(err)
 		}
 		<-done

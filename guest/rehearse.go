@@ -10,12 +10,19 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Rehearse goes the whole way of a run with a throw-away program, a script, so that what every
+// Rehearsal is a throw-away program.
+type Rehearsal struct {
+	Text    string // ends in a newline
+	File    string // its name
+	Comment string // begins a comment in its language
+}
+
+// Rehearse goes the whole way of a run with a throw-away program, so that what every
 // run takes is compiled, and translated where the machine is emulated. The guest is
 // then as it was before: it waits for its seed. Nothing random comes of it. The last
 // one before a snapshot leaves no garbage. What bring puts into the guest, if it is not
 // nil, is there from then on.
-func Rehearse(ctx context.Context, n Network, program string, last bool, bring func(context.Context, *Conn) error) error {
+func Rehearse(ctx context.Context, n Network, program Rehearsal, last bool, bring func(context.Context, *Conn) error) error {
 	kind := "again"
 	if last {
 		kind = "last"
@@ -30,7 +37,7 @@ func Rehearse(ctx context.Context, n Network, program string, last bool, bring f
 	return nil
 }
 
-func rehearse(ctx context.Context, n Network, program, kind string, bring func(context.Context, *Conn) error) error {
+func rehearse(ctx context.Context, n Network, program Rehearsal, kind string, bring func(context.Context, *Conn) error) error {
 	if err := ask(ctx, n, []byte(contract.WordRehearse), func(p []byte) bool { return string(p) == contract.WordRehearse }); err != nil {
 		return err
 	}
@@ -50,11 +57,11 @@ func rehearse(ctx context.Context, n Network, program, kind string, bring func(c
 	// that it is looked for each time: also in a clone of a template that another process
 	// made. preload.js removes it.
 	name := rand.Text()
-	dir, code := "/tmp/.rehearsal-"+name, program+"// "+name+"\n"
+	dir, code := "/tmp/.rehearsal-"+name, program.Text+program.Comment+" "+name+"\n"
 	for _, f := range []File{
 		{Path: dir, Mode: os.ModeDir | 0o755, User: true},
-		{Path: dir + "/code.js", Mode: 0o644, Size: int64(len(code))},
-		{Path: dir + "/main", Mode: os.ModeSymlink, Target: dir + "/code.js"},
+		{Path: dir + "/" + program.File, Mode: 0o644, Size: int64(len(code))},
+		{Path: dir + "/main", Mode: os.ModeSymlink, Target: dir + "/" + program.File},
 	} {
 		if err := c.Put(f, strings.NewReader(code)); err != nil {
 			return err

@@ -42,8 +42,7 @@ func (s *Store) WriteBundle(arch Arch, to string) error {
 	if !strings.HasSuffix(to, bundleSuffix) {
 		return fmt.Errorf("write bundle %s: its name must end in %s", to, bundleSuffix)
 	}
-	names := append(s.partsOf(Linux), guestPart)
-	slices.Sort(names)
+	names := s.bundled(arch)
 	parts := make([]Part, 0, len(names))
 	for _, name := range names {
 		p, err := s.Part(arch, name)
@@ -52,8 +51,11 @@ func (s *Store) WriteBundle(arch Arch, to string) error {
 		}
 		parts = append(parts, p)
 	}
-	if guest, err := s.guestDigest(); err != nil || parts[slices.Index(names, guestPart)].Digest != guest {
-		return errors.Join(fmt.Errorf("write bundle: the guest's programs are not those of this unitask: `unitask image vendor --arch %s` compiles them", arch), err)
+	for _, of := range s.each() {
+		guest, err := of.guestDigest()
+		if i := slices.Index(names, of.guestPart()); err != nil || i >= 0 && parts[i].Digest != guest {
+			return errors.Join(fmt.Errorf("write bundle: the guest's programs are not those of this unitask: `unitask image vendor --image %s --arch %s` compiles them", of.Name(), arch), err)
+		}
 	}
 	err := atomicfile.Fill(to, 0o644, func(f *os.File) error {
 		z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1)) // with several the bytes differ
@@ -77,6 +79,33 @@ func (s *Store) WriteBundle(arch Arch, to string) error {
 		return fmt.Errorf("write bundle %s: %w", to, err)
 	}
 	return nil
+}
+
+// each is the store once for each payload.
+func (s *Store) each() (list []*Store) {
+	for _, p := range s.payloads {
+		of := *s
+		of.payload = p
+		list = append(list, &of)
+	}
+	return list
+}
+
+// bundled names the parts of a bundle: those of this store's images, and of the others that
+// are here as a whole.
+func (s *Store) bundled(arch Arch) (names []string) {
+	for _, of := range s.each() {
+		parts := append(of.partsOf(Linux), of.guestPart())
+		lacks := slices.ContainsFunc(parts, func(name string) bool {
+			_, err := of.Part(arch, name)
+			return err != nil
+		})
+		if !lacks || of.Name() == s.Name() {
+			names = append(names, parts...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // bundleList says what a bundle holds, under which licences, and where its sources are.
@@ -197,7 +226,8 @@ func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
 // checkBundled refuses parts that no bundle has, and links where the host follows them:
 // what is built from the parts would hold what they lead to. Below root they are the guest's.
 func (s *Store) checkBundled(name, dir string) error {
-	if !slices.Contains(append(s.partsOf(Linux), guestPart), name) {
+	known := func(of *Store) bool { return slices.Contains(append(of.partsOf(Linux), of.guestPart()), name) }
+	if !slices.ContainsFunc(s.each(), known) {
 		return fmt.Errorf("%q is not a part of the linux guest", name)
 	}
 	links := filepath.Join(dir, "root") + string(filepath.Separator)

@@ -30,7 +30,7 @@ func bundleOf(t testing.TB) (file string, text []byte) {
 // emptyStore is a store of the same program without parts.
 func emptyStore(t testing.TB) *Store {
 	t.Helper()
-	s, err := Open(t.TempDir(), fakeStore(t).payload, nil)
+	s, err := Open(t.TempDir(), fakeStore(t).payloads, nil)
 	must(t, err)
 	return s
 }

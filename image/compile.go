@@ -16,8 +16,16 @@ import (
 	"strings"
 )
 
-// guestPart is the part that holds the guest's own compiled programs.
+// guestPart is the part that holds the guest's own compiled programs: those of the first payload,
+// and with another's name behind it that one's.
 const guestPart = "guest"
+
+func (s *Store) guestPart() string {
+	if s.payload.Name == s.payloads[0].Name {
+		return guestPart
+	}
+	return guestPart + "-" + s.payload.Name
+}
 
 // certificatesPart holds the certificates that programs trust.
 const certificatesPart = "ca-certificates"
@@ -27,6 +35,9 @@ const libcPart = "libc"
 
 // libraryFile is the payload's library in it.
 const libraryFile = "shim.node"
+
+// programFile is the payload's program in it, where that is compiled.
+const programFile = "program"
 
 // guestDigest is the digest over all of the guest's sources, and how its program is started.
 func (s *Store) guestDigest() (string, error) {
@@ -49,7 +60,7 @@ func (s *Store) guestDigest() (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(s.payload.Files)) {
 		fmt.Fprintf(h, "%s %d\n%s", name, len(s.payload.Files[name]), s.payload.Files[name])
 	}
-	fmt.Fprintf(h, "%s %q %q\n", s.payload.Library, s.payload.LibrarySources, s.payload.execText())
+	fmt.Fprintf(h, "%s %q %q\n", s.payload.Library, append(s.payload.ProgramSources, s.payload.LibrarySources...), s.payload.execText())
 	return "sha256-" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
@@ -61,16 +72,24 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 	if err != nil {
 		return err
 	}
-	if have, err := s.Part(arch, guestPart); err == nil && have.Digest == digest {
+	if have, err := s.Part(arch, s.guestPart()); err == nil && have.Digest == digest {
 		return nil
 	}
 	headers, err := s.Part(arch, s.payload.Parts[0])
 	if err != nil {
 		return err
 	}
+	include := []string{"-I", headers.dir}
+	for _, name := range s.payload.BuildParts {
+		p, err := s.Part(arch, name)
+		if err != nil {
+			return err
+		}
+		include = append(include, "-I", p.path("include"), "-I", p.path("include", s.payload.Include))
+	}
 	s.logf("compiling the guest's programs for %s", arch)
-	return s.addPart(arch, guestPart, func(dir string) (Part, error) {
-		part := Part{Name: guestPart, Version: digest[7:19], Digest: digest, From: "source", License: "MIT"}
+	return s.addPart(arch, s.guestPart(), func(dir string) (Part, error) {
+		part := Part{Name: s.guestPart(), Version: digest[7:19], Digest: digest, From: "source", License: "MIT"}
 		src := filepath.Join(dir, "src")
 		if err := os.CopyFS(src, s.payload.Sources); err != nil {
 			return part, err
@@ -83,7 +102,16 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "agent/agent.c", "agent/relay.c")...); err != nil {
 			return part, err
 		}
-		library := append(base, filepath.Join(dir, libraryFile), "-shared", "-fPIC", "-pthread", "-I", headers.dir)
+		if s.payload.ProgramSources != nil {
+			program := append(base, filepath.Join(dir, programFile), "-static")
+			if err := compile(ctx, src, cc, append(program, s.payload.ProgramSources...)...); err != nil {
+				return part, err
+			}
+		}
+		if s.payload.Library == "" {
+			return part, nil
+		}
+		library := slices.Concat(base, []string{filepath.Join(dir, libraryFile), "-shared", "-fPIC", "-pthread"}, include)
 		if err := compile(ctx, src, cc, append(library, s.payload.LibrarySources...)...); err != nil {
 			return part, err
 		}

@@ -224,6 +224,9 @@ func inRoot(patterns ...string) []wanted {
 // debianFiles selects the files of a Debian part.
 func debianFiles(part string, arch Arch) selector {
 	files := debianParts(part, arch)
+	if files == nil && part != "linux" {
+		return wholePackage
+	}
 	return func(name string) (string, bool) {
 		merged, base := strings.TrimPrefix(name, "usr/"), path.Base(name)
 		for _, w := range files {

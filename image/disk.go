@@ -138,7 +138,7 @@ func (d *nanosDisk) writeEFI(dsk *disk.Disk, p *mbr.Partition) error {
 			return err
 		}
 	}
-	if err := copyIn(efi, "EFI/Boot/"+d.efiName, node{path: d.efiName, source: d.efi}); err != nil {
+	if err := copyIn(efi, "EFI/Boot/"+d.efiName, node{path: d.efiName, source: d.efi}, make([]byte, 1<<20)); err != nil {
 		return err
 	}
 	return efi.Close()
@@ -158,6 +158,7 @@ func writeTFS(dsk *disk.Disk, p *mbr.Partition, t tree, params tfs.Params) error
 
 // fill puts a tree into a go-diskfs filesystem.
 func fill(f filesystem.FileSystem, t tree) error {
+	buf := make([]byte, 1<<20)
 	for _, n := range t.sorted() {
 		p := n.path[1:] // go-diskfs wants no leading slash
 		var err error
@@ -167,7 +168,7 @@ func fill(f filesystem.FileSystem, t tree) error {
 		case fs.ModeSymlink:
 			err = f.Symlink(n.target, p)
 		default:
-			err = copyIn(f, p, n)
+			err = copyIn(f, p, n, buf)
 		}
 		if err == nil && n.mode.Type() != fs.ModeSymlink {
 			err = f.Chmod(p, n.mode.Perm())
@@ -179,8 +180,8 @@ func fill(f filesystem.FileSystem, t tree) error {
 	return nil
 }
 
-// copyIn streams a file's content into a filesystem.
-func copyIn(f filesystem.FileSystem, p string, n node) error {
+// copyIn streams a file's content into a filesystem, through a buffer.
+func copyIn(f filesystem.FileSystem, p string, n node, buf []byte) error {
 	src, _, err := n.open()
 	if err != nil {
 		return err
@@ -190,7 +191,7 @@ func copyIn(f filesystem.FileSystem, p string, n node) error {
 	if err != nil {
 		return err
 	}
-	if _, err := io.CopyBuffer(dst, onlyReader{src}, make([]byte, 1<<20)); err != nil {
+	if _, err := io.CopyBuffer(dst, onlyReader{src}, buf); err != nil {
 		dst.Close()
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -84,7 +85,8 @@ type Image struct {
 	Kernel  Kernel    `json:"kernel"`
 	Arch    Arch      `json:"arch"`
 	Version string    `json:"kernelVersion"` // the kernel package's version
-	Node    string    `json:"node"`          // Node's version
+	Name    string    `json:"name"`          // the payload's: node, python
+	Runtime string    `json:"runtime"`       // the version of its program
 	Built   time.Time `json:"built"`
 	BuildMs int64     `json:"buildMs"`
 	Parts   []string  `json:"parts"` // "name version" of each input
@@ -143,23 +145,47 @@ type Store struct {
 	// the digest behind it, #sha256-HEX. "" is the release's own where there is no apt.
 	PartsURL string
 
-	home    string
-	payload Payload
-	log     func(string)
-	tracing bool // Tracing
+	home     string
+	payloads []Payload // all that there are
+	payload  Payload   // Of
+	log      func(string)
+	tracing  bool // Tracing
 }
 
 // Open returns the store in the folder home, which is created when missing.
-// payload is the language that its images run. log, if not nil, receives in one short
-// line each what a long call is doing.
-func Open(home string, payload Payload, log func(string)) (*Store, error) {
+// payloads are what its images may run, one at least; the store that is returned has images of the
+// first one. log, if not nil, receives in one short line each what a long call is doing.
+func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 	if log == nil {
 		log = func(string) {}
 	}
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w (UNITASK_HOME names another folder)", err)
 	}
-	return &Store{home: home, payload: payload, log: log}, nil
+	return &Store{home: home, payloads: payloads, payload: payloads[0], log: log}, nil
+}
+
+// Of is the same store with images of the payload of that name.
+func (s *Store) Of(name string) (*Store, error) {
+	for _, p := range s.payloads {
+		if p.Name == name {
+			of := *s
+			of.payload = p
+			return &of, nil
+		}
+	}
+	return nil, fmt.Errorf("unknown image %.40q: there are %s", name, strings.Join(s.Names(), ", "))
+}
+
+// Name is that of the images that the store builds.
+func (s *Store) Name() string { return s.payload.Name }
+
+// Names are those of all images that there can be.
+func (s *Store) Names() (names []string) {
+	for _, p := range s.payloads {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 // Tracing is the same store, whose images have kernels that tell of the code's system

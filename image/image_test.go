@@ -285,10 +285,11 @@ func TestExt4(t *testing.T) {
 func fakeStore(t testing.TB) *Store {
 	t.Helper()
 	payload := Payload{
+		Name: "node", Nanos: true,
 		Sources: fstest.MapFS{"agent/agent.c": {Data: []byte("//")}}, Parts: []string{"node", "libc", "libstdc++", "libgcc"},
 		Program: "/usr/bin/node", Args: []string{"node"}, Library: "/unitask/lib/shim.node", Files: map[string]string{"/unitask/lib/preload.js": "//"},
 	}
-	s, err := Open(t.TempDir(), payload, nil)
+	s, err := Open(t.TempDir(), []Payload{payload}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +379,7 @@ func TestBuildAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			other, err := Open(s.Home(), s.payload, nil)
+			other, err := Open(s.Home(), s.payloads, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -475,7 +476,7 @@ func TestSweep(t *testing.T) {
 func TestVendorFrom(t *testing.T) {
 	s := fakeStore(t)
 	// The vendor folder of another machine's store.
-	other, err := Open(t.TempDir(), s.payload, nil)
+	other, err := Open(t.TempDir(), s.payloads, nil)
 	must(t, err)
 	taken, err := other.VendorFrom(t.Context(), HostArch(), s.vendorDir(HostArch()))
 	if err != nil || len(taken) != 8 {

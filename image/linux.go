@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -84,22 +85,31 @@ func (s *Store) linuxTree(arch Arch) (tree, []Part, error) {
 	}
 	t.file("/usr/bin/busybox", 0o755, box.path("root/bin/busybox"))
 	for _, tool := range busyboxTools {
-		t.link("/usr/bin/"+tool, "busybox")
+		if _, there := t["/usr/bin/"+tool]; !there {
+			t.link("/usr/bin/"+tool, "busybox")
+		}
 	}
 	return t, append(parts, box), nil
 }
 
 // buildLinux writes kernel, initrd and disk.img into dir.
-func (s *Store) buildLinux(arch Arch, dir string) ([]Part, string, error) {
+func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, string, error) {
 	t, parts, err := s.linuxTree(arch)
 	if err != nil {
 		return nil, "", err
+	}
+	if s.compiles(arch) {
+		if err := t.compile(ctx, s.payload, arch, dir); ctx.Err() != nil {
+			return nil, "", err
+		} else if err != nil {
+			s.logf("%s stays as it is, and programs start slower: %v", s.payload.Compile.Dir, err)
+		}
 	}
 	kernel, err := s.Part(arch, "linux")
 	if err != nil {
 		return nil, "", err
 	}
-	guest, err := s.Part(arch, guestPart)
+	guest, err := s.Part(arch, s.guestPart())
 	if err != nil {
 		return nil, "", err
 	}

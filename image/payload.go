@@ -16,24 +16,41 @@ import (
 
 // Payload is the language that images run: what it is made of and how it is started.
 type Payload struct {
+	// Name is the image's: node, python.
+	Name string
+	// Nanos says that it runs on that kernel, too.
+	Nanos bool
 	// Sources are the C sources of the guest's own programs, the language's among them.
 	Sources fs.FS
-	// Parts are the vendored parts that it is made of. The first one holds the
-	// program, under its base name; of the others everything below their root folder
-	// is at the same place in the guest.
+	// Parts are the vendored parts that it is made of; everything below their root folders
+	// is at the same place in the guest. The first one holds the program, there or under its
+	// base name.
 	Parts []string
+	// BuildParts hold headers that Library is compiled with, below include and Include in it; they are
+	// not in the image.
+	BuildParts []string
+	Include    string
 	// Program is the program's path in the guest.
 	Program string
+	// ProgramSources are compiled into it, where it is none of the parts'.
+	ProgramSources []string
 	// Args and Env start it; Args begins with its own name.
 	Args, Env []string
 	// NanosArgs follow the name on Nanos.
 	NanosArgs []string
 	// Library is the path in the guest of a shared object that is compiled from
-	// LibrarySources, with headers from the first part.
+	// LibrarySources, with headers from the first part and those of BuildParts; "" is none.
 	Library        string
 	LibrarySources []string
 	// Files are texts that it brings, by their path in the guest.
 	Files map[string]string
+	// Links are links that it brings, by their path in the guest.
+	Links map[string]string
+	// Folders are those of the guest that stay on the disk as a whole: they have many files.
+	Folders []string
+	// Compile is a command of the vendored program, run while an image is built, that adds files to
+	// the folder that it is given (compile). It runs nothing but what the parts have.
+	Compile *Compile
 }
 
 // execText is the program's path, its arguments and its environment as PID 1 reads them.
@@ -48,7 +65,7 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	t := tree{}
 	var parts []Part
 	var libc string
-	for _, name := range append(slices.Clone(s.payload.Parts), certificatesPart, guestPart) {
+	for _, name := range append(slices.Clone(s.payload.Parts), certificatesPart, s.guestPart()) {
 		p, err := s.Part(arch, name)
 		if err != nil {
 			return nil, nil, err
@@ -58,24 +75,35 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 			libc = p.Version
 		}
 		switch name {
-		case s.payload.Parts[0]:
-			t.file(s.payload.Program, 0o755, p.path(path.Base(s.payload.Program)))
 		case certificatesPart:
 			bundle, err := certBundle(p.path("certs"))
 			if err != nil {
 				return nil, nil, err
 			}
 			t.text("/etc/ssl/certs/ca-certificates.crt", bundle)
-		case guestPart:
-			t.file(s.payload.Library, 0o755, p.path(libraryFile))
+		case s.guestPart():
+			if s.payload.ProgramSources != nil {
+				t.file(s.payload.Program, 0o755, p.path(programFile))
+			}
+			if s.payload.Library != "" {
+				t.file(s.payload.Library, 0o755, p.path(libraryFile))
+			}
 		default:
-			if err := t.copyRoot(p); err != nil {
+			if program := p.path(path.Base(s.payload.Program)); name == s.payload.Parts[0] && exists(program) {
+				t.file(s.payload.Program, 0o755, program)
+			} else if err := t.copyRoot(p); err != nil {
 				return nil, nil, fmt.Errorf("read part %s: %w", name, err)
 			}
 		}
 	}
 	for name, text := range s.payload.Files {
 		t.text(name, text)
+	}
+	for name, target := range s.payload.Links {
+		t.link(name, target)
+	}
+	if len(s.payload.Folders) > 0 {
+		t.text(contract.FoldersFile, strings.Join(s.payload.Folders, "\n")+"\n")
 	}
 	t.text(contract.ExecFile, s.payload.execText())
 	t.text("/etc/passwd", fmt.Sprintf("root:x:0:0:root:/:/bin/sh\nuser:x:%d:%[1]d:user:%s:/bin/sh\n", contract.UserID, contract.HomeDir))

@@ -32,7 +32,8 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "unitask image %d %s %s\nguest %s\n", builderVersion, kernel, arch, guest)
+	fmt.Fprintf(h, "unitask image %d %s %s %s\nguest %s\n", builderVersion, s.payload.Name, kernel, arch, guest)
+	fmt.Fprintf(h, "links %q folders %q compiled %v\n", s.payload.Links, s.payload.Folders, s.compiles(arch))
 	if kernel == Nanos {
 		fmt.Fprintf(h, "arguments %q\n", s.payload.NanosArgs)
 	}
@@ -51,7 +52,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 
 // partsOf names the parts an image is made of, the guest's own programs aside.
 func (s *Store) partsOf(kernel Kernel) []string {
-	parts := append(slices.Clone(s.payload.Parts), certificatesPart)
+	parts := append(slices.Concat(s.payload.Parts, s.payload.BuildParts), certificatesPart)
 	if kernel == Nanos {
 		return append(parts, nanosPart)
 	}
@@ -79,6 +80,9 @@ func (s *Store) Ensure(ctx context.Context, kernel Kernel, arch Arch) (*Image, e
 	return s.Build(ctx, kernel, arch)
 }
 
+// Runs says that there can be an image with that kernel.
+func (s *Store) Runs(kernel Kernel) bool { return kernel != Nanos || s.payload.Nanos }
+
 // Obtain is Ensure, and fetches first what of the image's parts is missing, but for a
 // kernel that is only fetched when it is asked for by name. Whatever needs an image gets
 // it here.
@@ -100,6 +104,9 @@ func (s *Store) Obtain(ctx context.Context, kernel Kernel, arch Arch) (*Image, e
 
 // Build builds the image, or returns it when it is there already.
 func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, error) {
+	if !s.Runs(kernel) {
+		return nil, fmt.Errorf("build the %s image: it needs the linux kernel, not %s", s.payload.Name, kernel)
+	}
 	unlockVendor, err := s.lock(ctx, "vendor-"+string(arch))
 	if err != nil {
 		return nil, err
@@ -130,17 +137,17 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		return nil, err
 	}
 	defer os.RemoveAll(tmp)
-	what := string(kernel)
+	what := s.payload.Name + " image for " + string(kernel)
 	if s.tracing && kernel == Nanos {
 		what += " tracing"
 	}
-	s.logf("building the %s image for %s", what, arch)
+	s.logf("building the %s on %s", what, arch)
 	start := time.Now()
-	im := &Image{Digest: digest, Kernel: kernel, Arch: arch, dir: tmp}
+	im := &Image{Digest: digest, Name: s.payload.Name, Kernel: kernel, Arch: arch, dir: tmp}
 	var parts []Part
 	switch kernel {
 	case Linux:
-		parts, im.Version, err = s.buildLinux(arch, tmp)
+		parts, im.Version, err = s.buildLinux(ctx, arch, tmp)
 	case Nanos:
 		parts, im.Version, err = s.buildNanos(arch, digest, tmp)
 	default:
@@ -152,7 +159,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	for _, p := range parts {
 		im.Parts = append(im.Parts, p.Name+" "+p.Version)
 		if p.Name == s.payload.Parts[0] {
-			im.Node = p.Version
+			im.Runtime = p.Version
 		}
 	}
 	if err := im.describeFiles(); err != nil {
@@ -332,7 +339,7 @@ func (s *Store) sweep() {
 // Best is the kernel to use when none is asked for: nanos where one is
 // vendored, else linux.
 func (s *Store) Best(arch Arch) Kernel {
-	if _, err := s.Part(arch, nanosPart); err == nil {
+	if _, err := s.Part(arch, nanosPart); err == nil && s.Runs(Nanos) {
 		return Nanos
 	}
 	return Linux

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -49,7 +50,7 @@ func (s *Store) Part(arch Arch, name string) (Part, error) {
 	p := Part{dir: filepath.Join(s.vendorDir(arch), name)}
 	text, err := os.ReadFile(p.path(partFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		how := fmt.Sprintf("`unitask image vendor --arch %s` fetches it", arch)
+		how := fmt.Sprintf("`unitask image vendor --image %s --arch %s` fetches it", s.payload.Name, arch)
 		if name == nanosPart {
 			how = fmt.Sprintf("`unitask image vendor --nanos --arch %s` fetches its release, --from DIR takes one that you have", arch)
 		}
@@ -70,12 +71,22 @@ func (s *Store) Part(arch Arch, name string) (Part, error) {
 // missing names a file that the part must have and lacks, or "".
 func (s *Store) missing(p Part, arch Arch, name string) string {
 	var must []string
-	switch name {
-	case s.payload.Parts[0]:
-		must = []string{path.Base(s.payload.Program)}
-	case guestPart:
-		must = []string{"init", libraryFile}
-	case nanosPart:
+	for _, of := range s.each() {
+		switch program := of.payload.Program; {
+		case name == of.guestPart() && of.payload.Library != "":
+			must = []string{"init", libraryFile}
+		case name == of.guestPart():
+			must = []string{"init"}
+			if of.payload.ProgramSources != nil {
+				must = append(must, programFile)
+			}
+		case name == of.payload.Parts[0] && of.payload.ProgramSources == nil && !exists(p.path("root", program)):
+			must = []string{path.Base(program)}
+		case slices.Contains(of.payload.BuildParts, name):
+			must = []string{"include"}
+		}
+	}
+	if name == nanosPart {
 		must = []string{nanosKernel}
 	}
 	for _, w := range debianParts(name, arch) {
@@ -116,7 +127,7 @@ func (s *Store) Parts(arch Arch) ([]Part, error) {
 	return parts, nil
 }
 
-// Vendor fetches every locked part that the store does not have yet, checks it
+// Vendor fetches every locked part of its images that the store does not have yet, checks it
 // and compiles the guest's own programs. It and VendorNanos are
 // the only calls of this package that use the network, and Obtain through it.
 func (s *Store) Vendor(ctx context.Context, arch Arch) error {
@@ -129,12 +140,13 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 	if err != nil {
 		return err
 	}
+	wanted := s.partsOf(Linux)
 	var missing []LockedPart
 	var names []string
 	var total, done int64
 	for _, p := range locked {
-		if p.From == "release" {
-			continue // asked for by name: VendorNanos
+		if !slices.Contains(wanted, p.Name) {
+			continue // of other images, or asked for by name: VendorNanos
 		}
 		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock || have.Bundled) {
 			continue
@@ -147,9 +159,9 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		}
 		return s.ensureGuest(ctx, arch)
 	}
-	what := fmt.Sprintf("%s for %s, %s", strings.Join(names, ", "), arch, mebibytes(total))
+	what := fmt.Sprintf("%d parts of the %s image for %s (%s), %s", len(names), s.Name(), arch, strings.Join(names, ", "), mebibytes(total))
 	if len(missing) > 0 {
-		if err := s.mayFetch(what, "`unitask image vendor --offline=false --arch "+string(arch)+"`"); err != nil {
+		if err := s.mayFetch(what, "`unitask image vendor --offline=false --image "+s.Name()+" --arch "+string(arch)+"`"); err != nil {
 			return err
 		}
 		s.logf("fetching what is missing in %s, once: %s", s.home, what)

@@ -184,7 +184,9 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	if spec.Image.Kernel != image.Linux {
 		return cfg // it takes no command line
 	}
-	cfg.Boot.Append += " " + contract.BootArg + s.opts.Program.Arg(spec.MemoryMB)
+	if arg := s.opts.Programs[spec.Image.Name].Arg; arg != nil {
+		cfg.Boot.Append += " " + contract.BootArg + arg(spec.MemoryMB)
+	}
 	if spec.Fresh {
 		cfg.Boot.Append += " " + contract.BootLazy
 	}

@@ -191,10 +191,10 @@ const (
 	cloneRehearsals    = 2
 )
 
-// rehearse rehearses. What the first one brings, if it brings anything, stays.
-func (s *Source) rehearse(ctx context.Context, network *netstack.Network, times int, snapshot bool, bring func(context.Context, *guest.Conn) error) error {
+// rehearse rehearses on a machine with an image of that name. What the first one brings, if it brings anything, stays.
+func (s *Source) rehearse(ctx context.Context, name string, network *netstack.Network, times int, snapshot bool, bring func(context.Context, *guest.Conn) error) error {
 	for i := range times {
-		if err := guest.Rehearse(ctx, network, s.opts.Program.Rehearsal, snapshot && i == times-1, bring); err != nil {
+		if err := guest.Rehearse(ctx, network, s.opts.Programs[name].Rehearsal, snapshot && i == times-1, bring); err != nil {
 			return err
 		}
 		bring = nil
@@ -213,7 +213,7 @@ func (s *Source) ready(ctx context.Context, m *Machine) error {
 	}
 	err = m.restore(timed)
 	if err == nil && !m.Spec.Fresh {
-		err = s.rehearse(timed, network, cloneRehearsals, false, nil)
+		err = s.rehearse(timed, m.Spec.Image.Name, network, cloneRehearsals, false, nil)
 	}
 	if err == nil {
 		err = m.vm.Pause(timed)
@@ -360,7 +360,7 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 	timed, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if !spec.Fresh {
-		if err := s.rehearse(timed, m.network, templateRehearsals, true, folders); err != nil {
+		if err := s.rehearse(timed, spec.Image.Name, m.network, templateRehearsals, true, folders); err != nil {
 			return false, m.Explain(err)
 		}
 	}

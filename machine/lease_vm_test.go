@@ -54,7 +54,7 @@ func TestLeasedMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	opts := machine.Options{Home: home, Images: rt.Images(), Accel: vmm.Auto, Program: machine.Program{Arg: node.HeapArg, Rehearsal: node.Rehearsal}}
+	opts := machine.Options{Home: home, Images: rt.Images(), Accel: vmm.Auto, Programs: map[string]machine.Program{"node": {Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}}
 	lent, leased := opts, opts
 	lent.Pool, leased.Lease = machine.PoolSize{Min: 1, Max: 1}, true
 	daemon, source := machine.Open(lent), machine.Open(leased)

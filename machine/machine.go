@@ -30,10 +30,12 @@ import (
 // Shape is what a run asks of its machine. Runs of one shape are cloned from one
 // template.
 type Shape struct {
+	// Image is the name of its image: node, python.
+	Image    string       `json:"image"`
 	Kernel   image.Kernel `json:"kernel"`
 	Arch     image.Arch   `json:"arch"`
 	MemoryMB int          `json:"memoryMb"`
-	// FreshProcess: each clone executes a new Node process (linux).
+	// FreshProcess: each clone executes a new process of the language (linux).
 	FreshProcess bool `json:"freshProcess,omitempty"`
 	// Folders are those of the host that the machine holds, for Runtime.MakeTemplate to
 	// read: "" is none. Only Warm gives it.
@@ -95,7 +97,7 @@ const foldersMark = " folders "
 
 // Shape is what the spec was made of.
 func (s Spec) Shape() Shape {
-	sh := Shape{Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, FreshProcess: s.Fresh}
+	sh := Shape{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, FreshProcess: s.Fresh}
 	if s.Folders != nil {
 		sh.Folders = s.Folders.String()
 	}

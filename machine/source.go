@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/vmm"
@@ -39,8 +40,8 @@ type Options struct {
 	Home   string       // templates, the cache and the pool daemon's socket are in it
 	Images *image.Store // where the pool daemon finds the image of a clone that it is asked for
 	Accel  vmm.Accel    // Auto, or the only one that may be used
-	// Program is what the guest runs before the code.
-	Program Program
+	// Programs are what guests run before the code, by the names of their images.
+	Programs map[string]Program
 	// Pool keeps clones ready in this process, where snapshots can be had; its zero
 	// value keeps none.
 	Pool PoolSize
@@ -56,10 +57,10 @@ type Options struct {
 
 // Program is the language's own program in the guest, which waits there for the code.
 type Program struct {
-	// Arg is an argument that bounds its memory, for a machine of that many MiB.
+	// Arg, if not nil, is an argument that bounds its memory, for a machine of that many MiB.
 	Arg func(memoryMB int) string
-	// Rehearsal is the text of a throw-away program for it.
-	Rehearsal string
+	// Rehearsal is a throw-away program for it.
+	Rehearsal guest.Rehearsal
 }
 
 // Source is where machines come from. Any number of goroutines may use it at once.

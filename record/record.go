@@ -64,7 +64,9 @@ type Record struct {
 type Machine struct {
 	Kernel        string `json:"kernel"`
 	KernelVersion string `json:"kernelVersion"`
-	Node          string `json:"node"`
+	Image         string `json:"image,omitempty"`   // its name: node, python
+	Runtime       string `json:"runtime,omitempty"` // the version of the language's program
+	Node          string `json:"node,omitempty"`    // Runtime in records that are older than Image
 	Arch          string `json:"arch"`
 	ImageDigest   string `json:"imageDigest"`
 	Accelerator   string `json:"accelerator"`

@@ -33,13 +33,15 @@ const (
 	UnitaskDir = "/unitask"          // the guest's own
 	LibDir     = "/unitask/lib"      // what the image brings
 	ExecFile   = "/unitask/lib/exec" // what PID 1 starts: a path, arguments, environment
-	Library    = "/unitask/lib/shim.node"
-	Preload    = "/unitask/lib/preload.js"
-	Rehearsal  = "/unitask/lib/rehearsal.js"
-	MainLink   = "/unitask/main"   // what the language runs; its target is the code
-	Trusted    = "/unitask/ca.pem" // certificates of a run; empty until it brings some
-	Terminal   = "/dev/pts/0"      // of code that has one
-	SearchPath = "/usr/local/bin:/usr/bin:/bin"
+	// FoldersFile names, a line each, folders that PID 1 mounts from the disk as a whole.
+	FoldersFile = "/unitask/lib/folders"
+	Library     = "/unitask/lib/shim.node"
+	Preload     = "/unitask/lib/preload.js"
+	Rehearsal   = "/unitask/lib/rehearsal.js"
+	MainLink    = "/unitask/main"   // what the language runs; its target is the code
+	Trusted     = "/unitask/ca.pem" // certificates of a run; empty until it brings some
+	Terminal    = "/dev/pts/0"      // of code that has one
+	SearchPath  = "/usr/local/bin:/usr/bin:/bin"
 
 	// Reserved are the folders that hold the guest's own files, a colon between two.
 	Reserved = "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"

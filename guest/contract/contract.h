@@ -17,6 +17,7 @@
 #define UNITASK_DIR "/unitask"
 #define LIB_DIR "/unitask/lib"
 #define EXEC_FILE "/unitask/lib/exec"
+#define FOLDERS_FILE "/unitask/lib/folders"
 #define LIBRARY "/unitask/lib/shim.node"
 #define PRELOAD "/unitask/lib/preload.js"
 #define REHEARSAL "/unitask/lib/rehearsal.js"

@@ -140,6 +140,25 @@ static void network(void)
 	sethostname(HOSTNAME, strlen(HOSTNAME));
 }
 
+static char folders[1024];  // of FOLDERS_FILE, each with a newline behind it, the first before it, too
+
+// whole says that a folder is mounted and not copied.
+static int whole(const char *path)
+{
+	char line[PATH_MAX + 2];
+	snprintf(line, sizeof line, "\n%s\n", path);
+	return strstr(folders, line) != NULL;
+}
+
+static void read_folders(void)
+{
+	int fd = open("/image" FOLDERS_FILE, O_RDONLY | O_CLOEXEC);
+	folders[0] = '\n';
+	if (fd >= 0 && read(fd, folders + 1, sizeof folders - 2) < 0)
+		die(FOLDERS_FILE);
+	close(fd);
+}
+
 enum { MOST_COPIED = 64 << 10 };  // bytes of a file: larger ones stay on the disk
 
 // copy_tree copies what is below a folder: files and links, all of them root's; large
@@ -161,7 +180,9 @@ static void copy_tree(const char *from, const char *to)
 		ssize_t n;
 		if (lstat(src, &st) < 0)
 			die(src);
-		if (S_ISDIR(st.st_mode)) {
+		if (S_ISDIR(st.st_mode) && whole(dst)) {
+			must_mount(src, dst, NULL, MS_BIND, NULL);
+		} else if (S_ISDIR(st.st_mode)) {
 			copy_tree(src, dst);
 		} else if (S_ISLNK(st.st_mode)) {
 			if ((n = readlink(src, text, sizeof text - 1)) < 0)
@@ -203,6 +224,7 @@ static void filesystems(void)
 	load_modules();
 	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
 	mkdir(UNITASK_DIR, 0755);
+	read_folders();
 	static const char *dirs[] = {"/etc", "/usr", "/lib", "/lib64", LIB_DIR};
 	for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
 		char src[64];

@@ -1,0 +1,120 @@
+// Package python is what the guest has of Python: how it is started, and what of a run only
+// a Python programmer would know. It knows neither images nor machines; unitask hands its
+// values to them.
+package python
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// Program is where Python lies in the guest: Debian's, with which its library is found.
+const Program = "/usr/bin/python3.11"
+
+// Parts are the vendored parts that Python is made of. The first one holds Program.
+var Parts = []string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "python3-minimal", "python3-distutils", "python3-lib2to3",
+	"libc", "libgcc", "libstdc++", "dash", "zlib1g", "libexpat1", "libffi8", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libncursesw6", "libtinfo6",
+	"libreadline8", "libuuid1", "libcrypt1", "libdb5.3", "media-types", "tzdata"}
+
+// BuildParts hold Python's headers.
+var BuildParts = []string{"libpython3.11-dev"}
+
+// Include is the folder of Python's headers in theirs.
+const Include = "python3.11"
+
+// Library is preloaded into Python: it stands before libc's start.
+const Library = "/unitask/lib/python.so"
+
+// LibrarySources are compiled into Library; they are in guest.Sources.
+var LibrarySources = []string{"python/program/python.c", "start/start.c"}
+
+// Modules is the folder of Python's own modules.
+const Modules = "/usr/lib/python3.11"
+
+// Folders are those with many files.
+var Folders = []string{Modules, "/usr/share/zoneinfo"}
+
+// CompileArgs have Python write bytecode beside its Modules; ROOT is where the guest's
+// root is while it does so. It is then never compared with its source: neither changes.
+var CompileArgs = []string{"-S", "-s", "-P", "-B", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "-s", "ROOT", "ROOT" + Modules}
+
+// CompileEnv is the environment of that.
+var CompileEnv = []string{"PYTHONHOME=ROOT/usr", "PYTHONHASHSEED=0", "LC_ALL=C.UTF-8"}
+
+// Args is Python's command line, its own name included.
+var Args = []string{"python3", contract.MainLink}
+
+// Env is the environment that Python is started in; the code sees its own.
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LD_PRELOAD=" + Library}
+
+// Files are the texts of an image, by their path in the guest.
+func Files() map[string]string { return map[string]string{contract.Trusted: ""} }
+
+// Rehearsal is the throw-away program.
+//
+//go:embed rehearsal.py
+var Rehearsal string
+
+// Extensions are those that a main file may have.
+var Extensions = []string{".py"}
+
+// CheckArg says what is wrong with one of Python's own arguments.
+func CheckArg(string) error { return errors.New("is for JavaScript only") }
+
+// NeedsProcess names the first argument or variable that only a fresh process can heed, ""
+// if there is none: Python reads its variables at its start.
+func NeedsProcess(_ []string, env map[string]string) string {
+	var names []string
+	for name, value := range env {
+		if strings.HasPrefix(name, "PYTHON") && value != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return slices.Min(names)
+}
+
+// Process is the arguments and the environment of a fresh process.
+func Process(args []string, env map[string]string) (allArgs, variables []string) {
+	for name, value := range env {
+		if strings.HasPrefix(name, "PYTHON") && value != "" {
+			variables = append(variables, name+"="+value)
+		}
+	}
+	slices.Sort(variables)
+	return args, append(variables, contract.EnvFresh+"=1")
+}
+
+// Refused is a readable form of what Python prints when it does not take its arguments.
+func Refused(words string) string {
+	first, _, _ := strings.Cut(words, "\n")
+	return fmt.Sprintf("Python does not take it: %s", first)
+}
+
+// OutOfMemory says that a program ended for want of memory, by the end of its standard error.
+func OutOfMemory(_ int, stderr string) bool {
+	lines := strings.Split(strings.TrimRight(stderr, "\n"), "\n")
+	last := lines[len(lines)-1]
+	return last == "MemoryError" || strings.HasPrefix(last, "MemoryError: ")
+}
+
+// missing is what Python prints when it ends for want of a module.
+var missing = regexp.MustCompile(`(?m)^(?:ModuleNotFoundError|ImportError): No module named '([A-Za-z0-9._]{1,214})'`)
+
+// MissingModule is the name of the module that a program ended for want of, by the end
+// of its standard error; "" if it is not why.
+func MissingModule(stderr string) string {
+	all := missing.FindAllStringSubmatch(stderr, -1)
+	if len(all) == 0 {
+		return ""
+	}
+	return all[len(all)-1][1]
+}

@@ -1,0 +1,41 @@
+// What a language's first program takes from the agent: a start, by its control channel.
+// The wire format is in ../frame.go; what a start holds, in ../start.go.
+#ifndef UNITASK_START_H
+#define UNITASK_START_H
+
+#include "../contract/contract.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { START_CTL = 3 };  // the control channel, where init puts it
+
+struct start {
+	char **argv;       // the main file and the arguments
+	char **env;        // NAME=VALUE each
+	char **flags;      // the language's own arguments
+	char *cwd;
+	char *ca;          // certificates in PEM, or NULL
+	char *rehearsal;   // kind of the rehearsal, or NULL
+	uint8_t entropy[ENTROPY_SIZE];
+	char *text;        // that all of it lies in
+};
+
+// start_wait says that the program is up and waits for a start. A program whose agent is
+// gone, or is told nonsense, has nobody to tell: it ends.
+void start_wait(struct start *s);
+// start_free frees what is in it.
+void start_free(struct start *s);
+// start_word tells the agent a letter.
+void start_word(char word);
+// start_signals undoes what init's way of starting programs left different from a shell's.
+void start_signals(void);
+// start_trust has TLS clients trust the start's certificates too, by files that variables
+// of its environment name; the environment grows.
+void start_trust(struct start *s);
+// start_exec goes to the start's folder and becomes a program; it does not return.
+void start_exec(const char *path, char **argv, char **env);
+// start_join is lists of strings behind each other, none of them NULL-ended but the last.
+char **start_join(const char *first, char **a, char **b);
+
+#endif

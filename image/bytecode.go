@@ -1,0 +1,92 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// Compile is how a payload's own program makes files of an image from others of it, as Python
+// does bytecode. It is run on the host, with the vendored libc, in a copy of the image's
+// files and without any other: nothing that it reads is not from the vendored packages.
+type Compile struct {
+	// Dir is the folder in the guest that files are added to.
+	Dir string
+	// Args and Env are the program's; ROOT in them stands for the copy's folder.
+	Args, Env []string
+}
+
+// compiles says that an image of this architecture has what Compile makes: the program must run here.
+func (s *Store) compiles(arch Arch) bool {
+	return s.payload.Compile != nil && runtime.GOOS == "linux" && arch == HostArch()
+}
+
+// compile adds to a tree what the payload's program makes of it. dir is for the copy.
+func (t tree) compile(ctx context.Context, p Payload, arch Arch, dir string) error {
+	root, err := os.MkdirTemp(dir, ".root-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(root)
+	if root, err = filepath.EvalSymlinks(root); err != nil {
+		return err
+	}
+	for _, n := range t.sorted() {
+		if err := n.place(root); err != nil {
+			return err
+		}
+	}
+	inside := func(list []string) (all []string) {
+		for _, s := range list {
+			all = append(all, strings.ReplaceAll(s, "ROOT", root))
+		}
+		return all
+	}
+	libraries := []string{"/lib/" + arch.triplet(), "/usr/lib/" + arch.triplet()}
+	args := append([]string{"--library-path", root + strings.Join(libraries, ":"+root), root + p.Program}, inside(p.Compile.Args)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(root, arch.loader()), args...)
+	cmd.Dir, cmd.Env = root, append(inside(p.Compile.Env), "PATH=")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", path.Base(p.Program), err, lastLine(out.String()))
+	}
+	return filepath.WalkDir(root+p.Compile.Dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		t.put(node{path: strings.TrimPrefix(name, root), mode: 0o644, data: data})
+		return nil
+	})
+}
+
+// place puts a node below a folder of the host: files as links to what they are made of.
+func (n node) place(root string) error {
+	at := filepath.Join(root, n.path)
+	switch {
+	case n.mode.IsDir():
+		return os.Mkdir(at, 0o755)
+	case n.target != "" && path.IsAbs(n.target):
+		return os.Symlink(root+n.target, at)
+	case n.target != "":
+		return os.Symlink(n.target, at)
+	case n.source != "":
+		source, err := filepath.Abs(n.source)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(source, at)
+	}
+	return nil // texts of our own
+}

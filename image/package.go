@@ -1,0 +1,44 @@
+package image
+
+import (
+	"path"
+	"strings"
+)
+
+// leftOut are the folders of packages that no program reads when it runs, as after usr/.
+var leftOut = []string{
+	"share/doc", "share/doc-base", "share/man", "share/info", "share/lintian", "share/bug", "share/locale", "share/menu", "share/applications",
+	"share/pixmaps", "share/icons", "share/bash-completion", "share/zsh", "share/apport", "share/binfmts", "share/perl5", "share/gitweb", "share/git-core/contrib",
+	"share/zoneinfo/posix", "share/zoneinfo/right", "src", "games", "lib/systemd", "lib/udev", "lib/sysusers.d", "lib/tmpfiles.d", "lib/valgrind",
+}
+
+// wholePackage selects all of a package that a program may need when it runs; of a package for
+// developers, the headers. Its files are at the same place in the guest, whose /bin and /sbin
+// are those of /usr.
+func wholePackage(name string) (string, bool) {
+	if ok, _ := path.Match("usr/share/doc/*/copyright", name); ok {
+		return "licences/" + path.Base(path.Dir(name)), true
+	}
+	if rest, ok := strings.CutPrefix(name, "usr/include/"); ok {
+		return "include/" + rest, true
+	}
+	top, rest, _ := strings.Cut(name, "/")
+	switch top {
+	case "bin", "sbin":
+		return "root/usr/" + name, rest != ""
+	case "lib", "lib64":
+		return "root/" + name, !strings.HasPrefix(rest, "systemd/") && !strings.HasPrefix(rest, "udev/")
+	case "etc":
+		return "root/" + name, rest != "" && !strings.HasPrefix(rest, "init.d/") && !strings.HasPrefix(rest, "cron.") && !strings.HasPrefix(rest, "default/")
+	case "usr":
+	default:
+		return "", false
+	}
+	for _, folder := range leftOut {
+		if rest == folder || strings.HasPrefix(rest, folder+"/") {
+			return "", false
+		}
+	}
+	static := strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") || strings.Contains(rest, "/pkgconfig/")
+	return "root/" + name, rest != "" && !static
+}
