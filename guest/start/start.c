@@ -2,6 +2,7 @@
 #include "start.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -207,11 +208,6 @@ void start_free(struct start *s)
 	*s = (struct start){0};
 }
 
-void start_signals(void)
-{
-	signal(SIGPIPE, SIG_DFL);
-}
-
 char **start_join(const char *first, char **a, char **b)
 {
 	char **lists[2] = {a, b}, **all = append(NULL, 0, (char *)first);
@@ -220,6 +216,17 @@ char **start_join(const char *first, char **a, char **b)
 		for (char **s = lists[i]; *s; s++)
 			all = append(all, n++, *s);
 	return append(all, n, NULL);
+}
+
+void start_remove(const char *dir)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	while (d && (e = readdir(d)) != NULL)
+		unlinkat(dirfd(d), e->d_name, 0);  // not . and .., which are folders
+	if (d)
+		closedir(d);
+	rmdir(dir);
 }
 
 // Certificates --------------------------------------------------------------
@@ -271,7 +278,7 @@ void start_trust(struct start *s)
 
 void start_exec(const char *path, char **argv, char **env)
 {
-	start_signals();
+	signal(SIGPIPE, SIG_DFL);  // init ignores it
 	execve(path, argv, env);
 	dprintf(STDERR_FILENO, "unitask: cannot execute %s: %s\n", path, strerror(errno));
 	_exit(EXIT_NO_EXEC);

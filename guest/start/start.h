@@ -28,14 +28,14 @@ void start_wait(struct start *s);
 void start_free(struct start *s);
 // start_word tells the agent a letter.
 void start_word(char word);
-// start_signals undoes what init's way of starting programs left different from a shell's.
-void start_signals(void);
 // start_trust has TLS clients trust the start's certificates too, by files that variables
 // of its environment name; the environment grows.
 void start_trust(struct start *s);
-// start_exec goes to the start's folder and becomes a program; it does not return.
+// start_remove removes a folder and the files in it.
+void start_remove(const char *dir);
+// start_exec becomes a program; it does not return.
 void start_exec(const char *path, char **argv, char **env);
-// start_join is lists of strings behind each other, none of them NULL-ended but the last.
+// start_join is a string and two lists behind it, as one list.
 char **start_join(const char *first, char **a, char **b);
 
 #endif

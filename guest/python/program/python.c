@@ -12,7 +12,6 @@
 
 #include <Python.h>
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -150,17 +149,6 @@ static void flush(const char *name)
 	Py_DECREF(none);
 }
 
-static void remove_folder(const char *path)
-{
-	DIR *d = opendir(path);
-	struct dirent *e;
-	while (d && (e = readdir(d)) != NULL)
-		unlinkat(dirfd(d), e->d_name, 0);  // not . and .., which are folders
-	if (d)
-		closedir(d);
-	rmdir(path);
-}
-
 // rehearse goes the whole way of a run with a throw-away program, so that what a run takes
 // is in memory, and translated by the emulator, when the user's comes. It leaves nothing
 // behind that the user's could see.
@@ -189,7 +177,7 @@ static void rehearse(struct start *s)
 	forget_but(modules, had_modules);
 	forget_but(cache, had_cache);
 	check(chdir(was_in) == 0, was_in);
-	remove_folder(s->cwd);
+	start_remove(s->cwd);
 	PyGC_Collect();
 	start_word(CONTROL_REHEARSED);
 }

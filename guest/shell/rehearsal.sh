@@ -1,0 +1,16 @@
+# The throw-away program: does what nearly every script does, so that it is in memory,
+# and translated, when the user's comes. What it starts has ended when it ends.
+set -euo pipefail
+name=${1:-rehearsal}
+count() { local i; for ((i = 0; i < $1; i++)); do printf '%s ' "$i"; done; echo; }
+echo "$name" "$(count 3)" "${name^^}" "${#name}" "$((6 * 7))"
+echo "$name" >&2
+[[ $name =~ ^re(.*)$ ]] && echo "${BASH_REMATCH[1]}"
+case $name in re*) list=(a "b c"); echo "${list[@]}" ;; esac
+printf 'b\na\n' | sort | grep -v x | sed 's/a/A/' | tr a-z A-Z | head -2
+ls / | wc -l
+while read -r line; do :; done < "$0"
+cat <<END
+$(date +%s | cut -c1) $(basename "$0")
+END
+trap 'exit 0' EXIT

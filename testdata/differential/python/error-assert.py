@@ -1,0 +1,2 @@
+x = [1, 2]
+assert len(x) == 3, f'has {len(x)}'

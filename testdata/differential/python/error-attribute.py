@@ -1,0 +1,3 @@
+class Thing:
+    blech = 1
+Thing().bleck

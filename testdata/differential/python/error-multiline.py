@@ -1,0 +1,4 @@
+value = None
+result = (1 +
+          value[0] +
+          2)

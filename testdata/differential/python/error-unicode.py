@@ -1,0 +1,2 @@
+def größe(): raise ValueError('日本語 \udc80')
+größe()

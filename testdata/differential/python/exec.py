@@ -1,0 +1,3 @@
+import os, sys
+print('before', flush=True)
+os.execv(sys.executable, [sys.executable, '-c', 'import sys; print("after", sys.argv)', 'x'])

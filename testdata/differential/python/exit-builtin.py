@@ -1,0 +1,4 @@
+try:
+    exit(3)
+finally:
+    print('finally')

@@ -1,0 +1,4 @@
+import atexit, os
+atexit.register(print, 'never')
+print('not flushed')
+os._exit(7)

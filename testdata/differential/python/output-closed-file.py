@@ -1,0 +1,5 @@
+import sys
+print('a')
+sys.stdout.close()
+sys.stderr.write('still\n')
+print('b')

@@ -1,0 +1,3 @@
+print('before')
+print('\udc80')
+print('\ud800')

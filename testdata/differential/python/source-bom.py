@@ -1,0 +1,1 @@
+﻿print("bom", open(__file__, "rb").read(3))

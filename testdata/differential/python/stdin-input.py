@@ -1,0 +1,4 @@
+print(repr(input()))
+print(repr(input('prompt: ')))
+print(repr(input()))
+print(input())

@@ -1,0 +1,3 @@
+import sys
+print(repr(sys.stdin.read()))
+print(repr(sys.stdin.read()))
