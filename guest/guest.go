@@ -14,5 +14,5 @@ import "embed"
 
 // Sources holds the sources of the guest's own programs.
 //
-//go:embed agent/*.[ch] contract/*.h init/*.c nanos/*.[ch] node/addon/*.c python/program/*.c start/*.[ch]
+//go:embed agent/*.[ch] contract/*.h init/*.c nanos/*.[ch] node/addon/*.c python/program/*.c shell/program/*.c start/*.[ch]
 var Sources embed.FS

@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <sys/prctl.h>
 
 #define PROGRAM "/usr/bin/python3"
 
@@ -189,6 +190,7 @@ static int run(int argc, char **argv)
 	struct start s;
 	PyConfig config;
 	unsetenv("LD_PRELOAD");
+	prctl(PR_SET_NAME, "python3");  // as whoever types that has it
 	PyConfig_InitPythonConfig(&config);
 	PyStatus status = PyConfig_SetBytesArgv(&config, argc, argv);
 	if (!PyStatus_Exception(status))

@@ -2,7 +2,7 @@
 // becomes `bash FILE`: the shell itself has nothing to wait with. A rehearsal runs bash in
 // a process of its own.
 #define _GNU_SOURCE
-#include "../start/start.h"
+#include "../../start/start.h"
 
 #include <errno.h>
 #include <stdio.h>
