@@ -64,6 +64,16 @@ var languages = []*language{
 		checkArg: python.CheckArg, needsProcess: python.NeedsProcess, process: python.Process, refused: python.Refused,
 		outOfMemory: python.OutOfMemory, missing: python.MissingModule,
 	},
+	{
+		name: "shell", others: []string{"sh", "bash"}, extensions: shell.Extensions, file: "code.sh",
+		payload: image.Payload{
+			Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
+			Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
+		},
+		program:  machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},
+		checkArg: shell.CheckArg, needsProcess: shell.NeedsProcess, process: shell.Process, refused: shell.Refused,
+		outOfMemory: shell.OutOfMemory, missing: shell.MissingModule,
+	},
 }
 
 // languageOf is the language of a request: the one that it names, else that of its file.
@@ -82,7 +92,44 @@ func languageOf(name, file string) (*language, error) {
 			return l, nil
 		}
 	}
-	return nil, fmt.Errorf("use %s", strings.Join(Languages(), ", "))
+	return nil, fmt.Errorf("use %s", strings.Join(Languages(), ", ")+nearest(name))
+}
+
+// nearest is a hint at the language whose name is most like a word, "" where none is.
+func nearest(word string) string {
+	best, most := "", 2 // letters that may differ
+	for _, l := range languages {
+		for _, name := range append([]string{l.name}, l.others...) {
+			if d := distance(strings.ToLower(word), name); d <= most && d < len(name) {
+				best, most = l.name, d-1
+			}
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; do you mean " + best + "?"
+}
+
+// distance is how many letters must be changed, added or taken away to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		above := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := above
+			if a[i] != b[j] {
+				cost++
+			}
+			above = row[j+1]
+			row[j+1] = min(cost, above+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // Languages are the names of those that code may be in.
@@ -126,6 +173,3 @@ func programs() map[string]machine.Program {
 
 // mainLink is what every language runs; its target is the code.
 const mainLink = contract.MainLink
-
-// shellLanguage is not among them yet.
-var _ = shell.Program

@@ -312,6 +312,12 @@ func (p *program) on(streams IO) {
 
 // kernel is the kernel of the run, where k is granted, "" for any.
 func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
+	if !p.language.payload.Nanos {
+		if k != "" && k != image.Linux {
+			return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has no " + p.language.name + ", which needs processes: use linux"}
+		}
+		return image.Linux, nil
+	}
 	if p.ownProcess != "" && k != "" && k != image.Linux {
 		return k, p.processError("Node reads it when it starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
 	}

@@ -301,7 +301,7 @@ func (a *app) deniedThen(rt *unitask.Runtime, id string) {
 // one is cloned from. This run does not wait for it; it ends by itself after some
 // seconds. That it can't be started, or fails, only means that the next run boots.
 func (a *app) warmLater(home string, sh unitask.Shape) {
-	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB),
+	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--image", sh.Image, "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB),
 		"--fresh-process="+strconv.FormatBool(sh.FreshProcess), "--folders", sh.Folders)...)
 	if err == nil && cmd.Start() == nil {
 		_ = cmd.Process.Release()

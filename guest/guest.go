@@ -1,7 +1,7 @@
 // Package guest is both ends of the conversation with the code.
 //
 // Inside the machine: the agent (agent/), PID 1 of the linux guest (init/), what
-// Nanos needs (nanos/) and each language's own part (node/, python/, and start/, which
+// Nanos needs (nanos/) and each language's own part (node/, python/, shell/, and start/, which
 // what is not Node shares); their C sources are in
 // Sources and are compiled where they are vendored. Outside: Conn, the host's
 // client, and the frame format (frame.go), which both ends keep.

@@ -72,10 +72,27 @@ func unpackTar(r io.Reader, dir string, want selector) error {
 			if err := root.Symlink(h.Linkname, dst); err != nil {
 				return fmt.Errorf("unpack %s: %w", name, err)
 			}
+		case tar.TypeLink:
+			if err := linkIn(root, h.Linkname, dst, want); err != nil {
+				return fmt.Errorf("unpack %s: %w", name, err)
+			}
 		default:
 			return fmt.Errorf("read archive: %q is neither a file, a folder nor a link", h.Name)
 		}
 	}
+}
+
+// linkIn makes a hard link to a file that was unpacked before.
+func linkIn(root *os.Root, target, dst string, want selector) error {
+	target = path.Clean(strings.TrimPrefix(target, "./"))
+	from, ok := want(target)
+	if !ok || !filepath.IsLocal(target) {
+		return fmt.Errorf("is a link to %q, which is not unpacked", target)
+	}
+	if st, err := root.Lstat(from); err != nil || !st.Mode().IsRegular() {
+		return errors.Join(fmt.Errorf("is a link to %q, which is no file", target), err)
+	}
+	return root.Link(from, dst)
 }
 
 // writeFile writes exactly size bytes of r to a new file.

@@ -145,8 +145,17 @@ func TestDebianFiles(t *testing.T) {
 		{certificatesPart, AMD64, "usr/share/ca-certificates/mozilla/A.crt", "certs/A.crt"},
 		{"libc", AMD64, "usr/share/doc/libc6/copyright", "licences/libc6"},
 		{certificatesPart, AMD64, "usr/share/doc/ca-certificates/examples/ca-certificates-local/debian/copyright", ""},
-		{"unknown", AMD64, "usr/share/doc/unknown/copyright", ""},
-		{"unknown", AMD64, "usr/bin/busybox", ""},
+		{"bash", AMD64, "usr/share/doc/bash/copyright", "licences/bash"},
+		{"bash", AMD64, "usr/share/doc/bash/README.gz", ""},
+		{"bash", AMD64, "bin/bash", "root/usr/bin/bash"},
+		{"bash", AMD64, "usr/bin/bash", "root/usr/bin/bash"},
+		{"bash", AMD64, "etc/bash.bashrc", "root/etc/bash.bashrc"},
+		{"bash", AMD64, "usr/share/man/man1/bash.1.gz", ""},
+		{"bash", AMD64, "var/lib/x", ""},
+		{"zlib1g", AMD64, "lib/x86_64-linux-gnu/libz.so.1", "root/lib/x86_64-linux-gnu/libz.so.1"},
+		{"tzdata", AMD64, "usr/share/zoneinfo/right/UTC", ""},
+		{"libpython3.11-dev", AMD64, "usr/include/python3.11/Python.h", "include/python3.11/Python.h"},
+		{"libpython3.11-dev", AMD64, "usr/lib/python3.11/config-3.11-x86_64-linux-gnu/libpython3.11-pic.a", ""},
 	} {
 		if got, ok := debianFiles(c.part, c.arch)(c.name); got != c.want || ok != (c.want != "") {
 			t.Errorf("%s %s: %q, want %q", c.part, c.name, got, c.want)

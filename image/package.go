@@ -39,6 +39,9 @@ func wholePackage(name string) (string, bool) {
 			return "", false
 		}
 	}
-	static := strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") || strings.Contains(rest, "/pkgconfig/")
-	return "root/" + name, rest != "" && !static
+	static := strings.HasPrefix(rest, "lib/python3.11/config-") || strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") || strings.Contains(rest, "/pkgconfig/")
+	if rest == "" || static {
+		return "", false
+	}
+	return "root/" + name, true
 }

@@ -110,7 +110,11 @@ var errNoClone = errors.New("no clone stands ready")
 func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error) {
 	spec, known := s.pool.known(req.Key)
 	if !known {
-		im, err := s.opts.Images.Lookup(req.Kernel, req.Arch)
+		images, err := s.opts.Images.Of(req.Image)
+		if err != nil {
+			return nil, errNoClone // another version of us asks
+		}
+		im, err := images.Lookup(req.Kernel, req.Arch)
 		if err != nil {
 			return nil, err
 		}

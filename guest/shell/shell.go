@@ -3,31 +3,66 @@
 package shell
 
 import (
+	_ "embed"
 	"errors"
 
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Program is where bash lies in the guest.
-const Program = "/usr/bin/bash"
+// Program is what waits in a machine for the code, and becomes Bash then.
+const Program = "/unitask/lib/start"
 
-// Parts are the vendored parts of the image. The first one holds Program.
-var Parts = []string{"bash", "libc", "libgcc", "libtinfo6"}
+// ProgramSources are compiled into Program; they are in guest.Sources.
+var ProgramSources = []string{"shell/program/shell.c", "start/start.c"}
+
+// Parts are the vendored parts of the image.
+var Parts = []string{
+	"bash", "coreutils", "grep", "sed", "gawk", "findutils", "diffutils", "jq", "bc", "tree", "file", "curl", "git", "sqlite3", "zip", "unzip",
+	"tar", "gzip", "xz-utils", "bzip2", "less", "patch", "libjq1", "libonig5", "libmagic1", "libmagic-mgc", "libacl1", "libattr1", "libselinux1",
+	"libpcre2-8-0", "libgmp10", "libmpfr6", "libsigsegv2", "libcurl4", "libcurl3-gnutls", "libbrotli1", "libgssapi-krb5-2", "libk5crypto3", "libkrb5-3",
+	"libkrb5support0", "libcom-err2", "libkeyutils1", "libidn2-0", "libldap-2.5-0", "libsasl2-2", "libnghttp2-14", "libpsl5", "librtmp1", "libssh2-1",
+	"libgcrypt20", "libgpg-error0", "libzstd1", "libgnutls30", "libhogweed6", "libnettle8", "libp11-kit0", "libtasn1-6", "libunistring2", "dash",
+	"libc", "libgcc", "libstdc++", "libtinfo6", "libreadline8", "zlib1g", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libexpat1", "libffi8",
+	"libcrypt1", "libuuid1", "tzdata",
+}
 
 // Folders are those with many files.
 var Folders = []string{"/usr/bin", "/usr/share"}
 
-// Args is bash's command line, its own name included.
-var Args = []string{"bash", contract.MainLink}
+// Links are those that Debian's alternatives would make.
+var Links = map[string]string{"/usr/bin/awk": "gawk", "/usr/bin/pager": "less"}
 
-// Env is the environment that bash is started in; the code sees its own.
+// Args is Program's command line, its own name included.
+var Args = []string{"start"}
+
+// Env is the environment that it is started in; the code sees its own.
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir}
+
+// Files are the texts of an image, by their path in the guest.
+func Files() map[string]string { return map[string]string{contract.Trusted: ""} }
+
+// Rehearsal is the throw-away program.
+//
+//go:embed rehearsal.sh
+var Rehearsal string
 
 // Extensions are those that a main file may have.
 var Extensions = []string{".sh", ".bash"}
 
-// Rehearsal is the throw-away program.
-const Rehearsal = "echo rehearsal\n"
-
-// CheckArg says what is wrong with one of bash's own arguments.
+// CheckArg says what is wrong with one of the language's own arguments.
 func CheckArg(string) error { return errors.New("is for JavaScript only") }
+
+// NeedsProcess is "": every run has a process of its own.
+func NeedsProcess([]string, map[string]string) string { return "" }
+
+// Process is the arguments and the environment of a fresh process.
+func Process(args []string, _ map[string]string) (allArgs, variables []string) { return args, nil }
+
+// Refused is a readable form of what is printed when it does not take its arguments.
+func Refused(words string) string { return "Bash does not take it: " + words }
+
+// OutOfMemory says that a program ended for want of memory: only the kernel can say so.
+func OutOfMemory(int, string) bool { return false }
+
+// MissingModule is "": a shell has none.
+func MissingModule(string) string { return "" }
