@@ -5,11 +5,7 @@ package python
 
 import (
 	_ "embed"
-	"errors"
-	"fmt"
 	"regexp"
-	"slices"
-	"strings"
 
 	"github.com/unitask/unitask/guest/contract"
 )
@@ -63,48 +59,6 @@ var Rehearsal string
 
 // Extensions are those that a main file may have.
 var Extensions = []string{".py"}
-
-// CheckArg says what is wrong with one of Python's own arguments.
-func CheckArg(string) error { return errors.New("is for JavaScript only") }
-
-// NeedsProcess names the first argument or variable that only a fresh process can heed, ""
-// if there is none: Python reads its variables at its start.
-func NeedsProcess(_ []string, env map[string]string) string {
-	var names []string
-	for name, value := range env {
-		if strings.HasPrefix(name, "PYTHON") && value != "" {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return slices.Min(names)
-}
-
-// Process is the arguments and the environment of a fresh process.
-func Process(args []string, env map[string]string) (allArgs, variables []string) {
-	for name, value := range env {
-		if strings.HasPrefix(name, "PYTHON") && value != "" {
-			variables = append(variables, name+"="+value)
-		}
-	}
-	slices.Sort(variables)
-	return args, append(variables, contract.EnvFresh+"=1")
-}
-
-// Refused is a readable form of what Python prints when it does not take its arguments.
-func Refused(words string) string {
-	first, _, _ := strings.Cut(words, "\n")
-	return fmt.Sprintf("Python does not take it: %s", first)
-}
-
-// OutOfMemory says that a program ended for want of memory, by the end of its standard error.
-func OutOfMemory(_ int, stderr string) bool {
-	lines := strings.Split(strings.TrimRight(stderr, "\n"), "\n")
-	last := lines[len(lines)-1]
-	return last == "MemoryError" || strings.HasPrefix(last, "MemoryError: ")
-}
 
 // missing is what Python prints when it ends for want of a module.
 var missing = regexp.MustCompile(`(?m)^(?:ModuleNotFoundError|ImportError): No module named '([A-Za-z0-9._]{1,214})'`)

@@ -1,0 +1,149 @@
+package unitask_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+// The differential tests of the other languages: every script of a folder is run by the host's
+// own program and in a clone; stdout, stderr and the exit code must be the same, byte for byte.
+// What differs is listed, with its reason, in the folder's exceptions.toml.
+
+// tongue is a language as the host has it.
+type tongue struct {
+	name, ext string
+	least     int    // scripts that there are
+	program   string // of the host, by the path that it has in the guest too
+	version   string // what it must say of itself: other ones differ by themselves
+	args      map[string][]string
+	stdin     map[string]string
+}
+
+var tongues = []tongue{
+	{
+		name: "python", ext: ".py", least: 140, program: "/usr/bin/python3", version: "Python 3.11.2",
+		args: map[string][]string{"argv.py": {"one", "--two=3", "", "with space", "ünïcödé"}},
+		stdin: map[string]string{
+			"stdin-read.py": "hello\nünï", "stdin-lines.py": "a\nb\r\nlast", "stdin-input.py": "first\nsecond\nthird", "stdin-binary.py": strings.Repeat("0123456789", 30000),
+			"stdin-bad-utf8.py": "a\xff\xfeb\n", "stdin-unread.py": "unread", "stdin-fd.py": "abcdef", "subprocess-inherit.py": "for the child", "lib-pdb.py": "p x\nn\nc\n",
+		},
+	},
+}
+
+func TestDifferentialLanguages(t *testing.T) {
+	needClones(t)
+	for _, l := range tongues {
+		t.Run(l.name, func(t *testing.T) { l.differential(t) })
+	}
+}
+
+func (l tongue) differential(t *testing.T) {
+	if said, err := exec.Command(l.program, "--version").Output(); err != nil || !strings.HasPrefix(string(said), l.version) {
+		t.Skipf("needs the host's %s to be %s: it says %q, %v", l.program, l.version, said, err)
+	}
+	dir := filepath.Join("testdata/differential", l.name)
+	scripts, err := filepath.Glob(filepath.Join(dir, "*"+l.ext))
+	if err != nil || len(scripts) < l.least {
+		t.Fatalf("only %d scripts: %v", len(scripts), err)
+	}
+	exceptions := exceptionsOf(t, dir)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, Image: l.name}); err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range scripts {
+		name := filepath.Base(script)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			slot(t)
+			text, err := os.ReadFile(script)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := l.onHost(t, name, string(text))
+			got := l.inGuest(t, rt, name, string(text))
+			compare(t, exceptionFor(exceptions, image.Linux, name), want, got)
+		})
+	}
+}
+
+// exceptionsOf reads a folder's exceptions.
+func exceptionsOf(t *testing.T, dir string) []exception {
+	t.Helper()
+	var file struct {
+		Exception []exception `toml:"exception"`
+	}
+	meta, err := toml.DecodeFile(filepath.Join(dir, "exceptions.toml"), &file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if extra := meta.Undecoded(); len(extra) > 0 {
+		t.Fatalf("%s: unknown key %v", dir, extra)
+	}
+	for _, e := range file.Exception {
+		if e.Reason == "" || e.Script == "" {
+			t.Fatalf("%s: an exception wants a script and a reason: %+v", dir, e)
+		}
+		if _, err := os.Stat(filepath.Join(dir, e.Script)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return file.Exception
+}
+
+// onHost runs a script as the guest's user would.
+func (l tongue) onHost(t *testing.T, name, text string) outcome {
+	t.Helper()
+	path := place(t, name, text)
+	ctx, cancel := context.WithTimeout(t.Context(), differentialTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, l.program, append([]string{path}, l.args[name]...)...)
+	cmd.Args[0] = filepath.Base(l.program)
+	cmd.Dir = filepath.Dir(path)
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user"}
+	cmd.Stdin = io.MultiReader(strings.NewReader(l.stdin[name])) // a pipe, as in the guest
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	o := outcome{normalize(out.String(), path), normalize(errs.String(), path), cmd.ProcessState.ExitCode()}
+	if o.exit < 0 { // killed by a signal: what a shell would say
+		o.exit = 128 + signalOf(cmd.ProcessState)
+	}
+	return o
+}
+
+func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, name, text string) outcome {
+	t.Helper()
+	path := place(t, name, text)
+	var out, errs bytes.Buffer
+	res, err := rt.Run(t.Context(), unitask.Request{
+		Code: text, Path: path, Dir: filepath.Dir(path), Args: l.args[name], Kernel: image.Linux, Timeout: differentialTimeout,
+	}, unitask.IO{Stdin: strings.NewReader(l.stdin[name]), Stdout: &out, Stderr: &errs})
+	if err != nil {
+		t.Fatalf("run: %v", err)
+	}
+	if !res.Cloned {
+		t.Error("it was no clone")
+	}
+	return outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode}
+}
