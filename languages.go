@@ -1,7 +1,9 @@
 package unitask
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -13,15 +15,15 @@ import (
 	"github.com/unitask/unitask/guest/shell"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
 )
 
 // language is all that differs between languages. A new one is a row in languages and a package
 // beside guest/node.
 type language struct {
-	name       string   // as Request.Language has it
-	others     []string // names that people may use as well
-	extensions []string // of main files
-	file       string   // the code's, where the request names none
+	name       string            // as Request.Language has it
+	others     map[string]string // names that people may use as well, and the extension that each means
+	extensions []string          // of main files; without their dots they are names too. The first is code's without a file.
 	payload    image.Payload
 	program    machine.Program
 
@@ -44,7 +46,7 @@ type language struct {
 // languages are those that there are; the first one is that of a request that names none.
 var languages = []*language{
 	{
-		name: "js", others: []string{"javascript", "node", "ts", "typescript"}, extensions: node.Extensions, file: "code.js",
+		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions,
 		payload: image.Payload{
 			Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
 			Library: node.Library, LibrarySources: node.LibrarySources, Files: node.Files(),
@@ -54,7 +56,7 @@ var languages = []*language{
 		outOfMemory: node.OutOfMemory, missing: node.MissingModule,
 	},
 	{
-		name: "python", others: []string{"py", "python3"}, extensions: python.Extensions, file: "code.py",
+		name: "python", others: map[string]string{"python3": ".py"}, extensions: python.Extensions,
 		payload: image.Payload{
 			Name: "python", Sources: guest.Sources, Parts: python.Parts, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
 			Library: python.Library, LibrarySources: python.LibrarySources, Include: python.Include, Files: python.Files(), Folders: python.Folders,
@@ -65,7 +67,7 @@ var languages = []*language{
 		outOfMemory: python.OutOfMemory, missing: python.MissingModule,
 	},
 	{
-		name: "shell", others: []string{"sh", "bash"}, extensions: shell.Extensions, file: "code.sh",
+		name: "shell", others: nil, extensions: shell.Extensions,
 		payload: image.Payload{
 			Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
 			Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
@@ -76,39 +78,120 @@ var languages = []*language{
 	},
 }
 
-// languageOf is the language of a request: the one that it names, else that of its file.
-func languageOf(name, file string) (*language, error) {
-	if name == "" {
-		ext := path.Ext(file)
-		for _, l := range languages {
-			if slices.Contains(l.extensions, ext) {
-				return l, nil
-			}
-		}
-		return languages[0], nil
-	}
+// named returns the language of a name, and the extension that the name means.
+func named(name string) (*language, string, error) {
 	for _, l := range languages {
-		if name == l.name || slices.Contains(l.others, name) {
-			return l, nil
+		switch ext, other := l.others[name]; {
+		case name == l.name:
+			return l, l.extensions[0], nil
+		case other:
+			return l, ext, nil
+		case name != "" && slices.Contains(l.extensions, "."+name):
+			return l, "." + name, nil
 		}
 	}
-	return nil, fmt.Errorf("use %s", strings.Join(Languages(), ", ")+nearest(name))
+	return nil, "", errors.New("use " + strings.Join(Languages(), ", ") + nearest(name))
 }
 
-// nearest is a hint at the language whose name is most like a word, "" where none is.
+// language is that of a request: the one that it, or its image, names, else that of its
+// file.
+func (req Request) language() (l *language, ext string, err error) {
+	l, ext = languages[0], languages[0].extensions[0]
+	switch {
+	case req.Language != "":
+		if l, ext, err = named(req.Language); err != nil {
+			return nil, "", &policy.FieldError{Field: "language", Value: fmt.Sprintf("%.40q", req.Language), Reason: err.Error()}
+		}
+	case req.Image != "":
+		if l = imageLanguage(req.Image); l == nil {
+			return nil, "", &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", req.Image), Reason: "use " + strings.Join(Images(), ", ")}
+		}
+		ext = l.extensions[0]
+	default:
+		for _, of := range languages {
+			if slices.Contains(of.extensions, path.Ext(req.Path)) {
+				l, ext = of, of.extensions[0]
+			}
+		}
+	}
+	if req.Image != "" && req.Image != l.payload.Name {
+		return nil, "", &policy.FieldError{Field: "image", Value: req.Image, Reason: "has no " + l.name + ", which is in " + l.payload.Name}
+	}
+	return l, ext, nil
+}
+
+// kernel is the kernel that the language has where k is granted, "" for any.
+func (l *language) kernel(k image.Kernel) (image.Kernel, error) {
+	switch {
+	case l.payload.Nanos:
+		return k, nil
+	case k != "" && k != image.Linux:
+		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run " + l.name + ": use linux"}
+	}
+	return image.Linux, nil
+}
+
+// takes says why a file can't hold the language's code, by its name. What is called by the
+// language's name may be called anything, but for JavaScript, whose kind the extension says.
+func (l *language) takes(file string, asked bool) error {
+	if slices.Contains(l.extensions, path.Ext(file)) || asked && l != languages[0] {
+		return nil
+	}
+	if asked || l != languages[0] {
+		return errors.New("must end in " + strings.Join(l.extensions, ", "))
+	}
+	var all []string
+	for _, l := range languages {
+		all = append(all, l.extensions...)
+	}
+	return errors.New("must end in " + strings.Join(all, ", ") + ", or its language must be named")
+}
+
+// Languages are the names of those that code may be in: of each its own one first, then its
+// others.
+func Languages() (names []string) {
+	for _, l := range languages {
+		names = append(names, l.name)
+		for _, ext := range l.extensions {
+			if ext[1:] != l.name {
+				names = append(names, ext[1:])
+			}
+		}
+		names = append(names, slices.Sorted(maps.Keys(l.others))...)
+	}
+	return names
+}
+
+// Images are the names of the images that come along.
+func Images() (names []string) {
+	for _, l := range languages {
+		names = append(names, l.payload.Name)
+	}
+	return names
+}
+
+// imageLanguage is the language of an image, nil where there is none.
+func imageLanguage(name string) *language {
+	for _, l := range languages {
+		if l.payload.Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// nearest is a hint at the name that is most like a word, "" where none is.
 func nearest(word string) string {
 	best, most := "", 2 // letters that may differ
-	for _, l := range languages {
-		for _, name := range append([]string{l.name}, l.others...) {
-			if d := distance(strings.ToLower(word), name); d <= most && d < len(name) {
-				best, most = l.name, d-1
-			}
+	for _, name := range Languages() {
+		if d := distance(strings.ToLower(word), name); d <= most && d < len(name)-1 {
+			best, most = name, d-1
 		}
 	}
 	if best == "" {
 		return ""
 	}
-	return "; do you mean " + best + "?"
+	return "; did you mean " + best + "?"
 }
 
 // distance is how many letters must be changed, added or taken away to make b of a.
@@ -130,28 +213,6 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
-}
-
-// Languages are the names of those that code may be in.
-func Languages() (names []string) {
-	for _, l := range languages {
-		names = append(names, l.name)
-	}
-	return names
-}
-
-// Images are the names of the images that come along.
-func Images() (names []string) {
-	for _, l := range languages {
-		names = append(names, l.payload.Name)
-	}
-	return names
-}
-
-// imageLanguage is the language of an image.
-func imageLanguage(name string) *language {
-	i := slices.IndexFunc(languages, func(l *language) bool { return l.payload.Name == name })
-	return languages[max(i, 0)]
 }
 
 // payloads are those of all languages.

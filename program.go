@@ -60,11 +60,13 @@ func checkCode(req Request) (program, error) {
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir,
 	}}
-	l, err := languageOf(req.Language, req.Path)
+	l, ext, err := req.language()
 	if err != nil {
-		return bad("language", fmt.Sprintf("%.40q", req.Language), err.Error())
+		return program{}, err
 	}
-	p.language = l
+	if p.language = l; l != languages[0] {
+		p.packageType = "" // Node's
+	}
 	arch, err := image.ParseArch(string(req.Arch))
 	if err != nil {
 		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
@@ -77,7 +79,7 @@ func checkCode(req Request) (program, error) {
 		p.dir = defaultDir
 	}
 	if p.path == "" {
-		p.path = l.file
+		p.path = "code" + ext
 	}
 	if !path.IsAbs(p.dir) {
 		return bad("dir", fmt.Sprintf("%q", p.dir), "must be absolute")
@@ -87,11 +89,12 @@ func checkCode(req Request) (program, error) {
 		p.path = path.Join(p.dir, p.path)
 	}
 	p.path = path.Clean(p.path)
+	wrongFile := l.takes(p.path, req.Language+req.Image != "")
 	switch {
 	case len(p.text) > MaxCode:
 		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", MaxCode))
-	case !slices.Contains(l.extensions, path.Ext(p.path)):
-		return bad("path", fmt.Sprintf("%q", p.path), "must end in "+strings.Join(l.extensions, ", "))
+	case wrongFile != nil:
+		return bad("path", fmt.Sprintf("%q", p.path), wrongFile.Error())
 	case p.packageType != "" && p.packageType != "module" && p.packageType != "commonjs":
 		return bad("packageType", fmt.Sprintf("%q", p.packageType), "must be module or commonjs")
 	}
@@ -140,6 +143,14 @@ func checkCode(req Request) (program, error) {
 	p.ownProcess = l.needsProcess(p.nodeArgs, all)
 	p.fresh = p.fresh || p.ownProcess != ""
 	return p, nil
+}
+
+// recordName is the name of the code's file in a record.
+func (p *program) recordName() string {
+	if ext := path.Ext(p.path); slices.Contains(p.language.extensions, ext) {
+		return "code" + ext
+	}
+	return "code" + p.language.extensions[0]
 }
 
 // sizeOf is the bytes of a request's arguments and environment.
@@ -312,11 +323,9 @@ func (p *program) on(streams IO) {
 
 // kernel is the kernel of the run, where k is granted, "" for any.
 func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
-	if !p.language.payload.Nanos {
-		if k != "" && k != image.Linux {
-			return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has no " + p.language.name + ", which needs processes: use linux"}
-		}
-		return image.Linux, nil
+	k, err := p.language.kernel(k)
+	if err != nil {
+		return k, err
 	}
 	if p.ownProcess != "" && k != "" && k != image.Linux {
 		return k, p.processError("Node reads it when it starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")

@@ -24,14 +24,17 @@ type Request struct {
 	// package.json's type (PackageType), and the syntax.
 	Code string `json:"code,omitempty"`
 	// Path is the code's file inside the guest; a relative one is taken from
-	// Dir. "" is code.js. Extensions: .js .cjs .mjs .ts .cts .mts.
+	// Dir. "" is code and the language's extension. Extensions: .js .cjs .mjs .ts .cts .mts, .py, .sh
+	// .bash; where Language is Python or shell any.
 	Path string `json:"path,omitempty"`
 	// PackageType is "module" or "commonjs" when a package.json beside the code
 	// says so, else "".
 	PackageType string `json:"packageType,omitempty"`
-	// Language is that of the code (Languages); "" is what the extension of Path says, and
-	// JavaScript where there is none.
+	// Language is that of the code (Languages); "" is what Image has, or the extension of Path
+	// says, and JavaScript where there is none.
 	Language string `json:"language,omitempty"`
+	// Image is the one that the machine boots (Images); "" is the language's.
+	Image string `json:"image,omitempty"`
 	// Args follow the file's name in process.argv.
 	Args []string `json:"args,omitempty"`
 	// NodeArgs are Node's own arguments, as --expose-gc. Those that Node can't take while
@@ -167,6 +170,9 @@ func (req Request) exposed() int {
 // policy is what of a request the policy decides on.
 func (req Request) policy() policy.Request {
 	asked := policy.Asked(req)
+	if l, _, err := req.language(); err == nil {
+		asked.Image = l.payload.Name
+	}
 	asked.Files, asked.Dirs = nil, nil // as they are found
 	asked.Secrets = req.SecretNames()
 	return asked

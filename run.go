@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"time"
 
 	"github.com/unitask/unitask/image"
@@ -109,7 +108,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	}
 	wanted := req // as the record has it: the code in a file of its own, paths as they are inside
 	wanted.Code, wanted.Path, wanted.Dir, wanted.Files, wanted.Dirs = "", code.path, code.dir, asked.Files, asked.Dirs
-	rec, err := rt.newRecord(begin, caller, req.Code, wanted, granted, redactor)
+	rec, err := rt.newRecord(begin, caller, code.recordName(), req.Code, wanted, granted, redactor)
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +170,9 @@ func (rt *Runtime) grant(caller Caller, req Request, code *program) (asked polic
 	if eff.RequireJail, err = policy.Jail(eff.RequireJail, rt.opts.RequireJail); err != nil {
 		return asked, granted, err
 	}
+	if eff.Image == "" {
+		return asked, granted, imageDenied(asked.Image, denials)
+	}
 	kernel, err := code.kernel(image.Kernel(eff.Kernel))
 	if err == nil {
 		kernel, err = kernelFor(kernel, &code.inputs)
@@ -185,14 +187,24 @@ func (rt *Runtime) grant(caller Caller, req Request, code *program) (asked polic
 	return asked, Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}, nil
 }
 
+// imageDenied says why nothing runs with an image.
+func imageDenied(name string, denials []policy.Denial) error {
+	for _, d := range denials {
+		if d.Field == "image" {
+			return &policy.FieldError{Field: "image", Value: name, Reason: fmt.Sprintf("%s by %s (key %s)", d.Reason, d.Rule, d.Key)}
+		}
+	}
+	return &policy.FieldError{Field: "image", Value: name, Reason: "is not granted"}
+}
+
 // newRecord makes a run's record, which has what was asked and granted before anything runs.
-func (rt *Runtime) newRecord(at time.Time, caller Caller, code string, wanted Request, granted Policy, redactor *record.Redactor) (*record.Run, error) {
+func (rt *Runtime) newRecord(at time.Time, caller Caller, name, code string, wanted Request, granted Policy, redactor *record.Redactor) (*record.Run, error) {
 	request, redacted := clean(redactor, wanted)
 	text := redactor.String(code)
 	if text != code {
 		redacted = append(redacted, "code")
 	}
-	rec, err := rt.runs.Create(at, caller.Name, caller.Via, "code"+path.Ext(wanted.Path), []byte(text), request)
+	rec, err := rt.runs.Create(at, caller.Name, caller.Via, name, []byte(text), request)
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}

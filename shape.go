@@ -23,7 +23,7 @@ type Shape = machine.Shape
 func withDefaults(sh Shape) (Shape, error) {
 	l := languages[0]
 	if sh.Image != "" {
-		if l = imageLanguage(sh.Image); l.payload.Name != sh.Image {
+		if l = imageLanguage(sh.Image); l == nil {
 			return sh, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", sh.Image), Reason: "use " + strings.Join(Images(), ", ")}
 		}
 	}
@@ -32,6 +32,9 @@ func withDefaults(sh Shape) (Shape, error) {
 		return sh, &policy.FieldError{Field: "arch", Value: fmt.Sprintf("%q", sh.Arch), Reason: "use amd64 or arm64"}
 	}
 	kernel, err := freshKernel(sh.Kernel, sh.FreshProcess)
+	if err == nil {
+		kernel, err = l.kernel(kernel)
+	}
 	if err != nil {
 		return sh, err
 	}

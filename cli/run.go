@@ -35,12 +35,14 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run (FILE | --code STRING | - | --replay ID) [flags] [-- ARG...]",
 		Short: "Run code in a fresh machine",
-		Long: `Run boots a fresh machine, runs the code in it with Node, and destroys it.
+		Long: `Run boots a fresh machine, runs the code in it, and destroys it.
 
-The code is a file, the text that --code gives, or standard input (-). Node's own
-rules say whether it is an ES module, CommonJS or TypeScript. Arguments after --
-reach process.argv; standard input, when it is not a terminal and does not hold the
-code, reaches the code.
+The code is a file, the text that --code gives, or standard input (-): JavaScript or
+TypeScript for Node, Python, or shell for Bash, by the file's extension or --lang.
+Node's own rules say whether it is an ES module, CommonJS or TypeScript. Arguments
+after -- reach the code; standard input, when it is not a terminal and does not hold
+the code, does too. Python and shell run on the linux kernel, whatever the default is;
+what they need is fetched when they are first used.
 
 The exit code is the code's own, or: 2 for a mistake on the command line, 124 for
 the time limit, 125 when unitask or the host failed, 130 when interrupted, 137 when
@@ -48,6 +50,8 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 		Example: `  unitask run --code 'console.log(process.version)'
   unitask run report.mjs --timeout 2m --memory 1G -- --month 2026-10
   unitask run --project src/main.ts
+  unitask run script.py -- --verbose
+  unitask run --lang shell --code 'seq 3 | paste -sd+ | bc'
   echo 'console.log(6 * 7)' | unitask run -`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, args, f) },
 	}
@@ -60,7 +64,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine even if there is a template to clone")
-	fl.BoolVar(&f.fresh, "fresh-process", false, "start a new Node process in the clone, so that runs share no address layout (linux)")
+	fl.BoolVar(&f.fresh, "fresh-process", false, "start a new process in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
 	fl.BoolVar(&f.withSecrets, "with-secrets", false, "with --keep-on-crash: allow --secret, which a debugger can read")
 	fl.BoolVar(&f.raw, "raw", false, "pass the code's output to a terminal unchanged; by default control sequences other than colours are escaped")
@@ -76,12 +80,12 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl.SortFlags = false
 	fl.StringVar(&f.code, "code", "", "the code itself")
 	fl.StringVar(&f.file, "code-file", "", "the file, like FILE")
-	fl.StringVar(&f.lang, "lang", "js", "for --code and -: js, cjs, mjs, ts, cts or mts")
+	fl.StringVar(&f.lang, "lang", "", "language of the code: "+strings.Join(unitask.Languages(), ", ")+" (default by the file's extension, js without a file)")
 	f.policyFlags(cmd)
 	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)", unitask.DefaultDirMax>>20))
 	fl.StringVar(&f.project, "project", "", "the project's folder, as --dir brings it, .gitignore heeded and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")
 	fl.Lookup("project").NoOptDefVal = codesProject
-	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside Node's own")
+	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code's environment; repeatable")
 	fl.StringArrayVar(&f.nodeArgs, "node-arg", nil, "an argument of Node's own, as --node-arg=--expose-gc; most need the linux kernel; repeatable")
 	fl.StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's; another is slow)")

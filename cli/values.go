@@ -70,7 +70,7 @@ func sizeText(bytes int64) string {
 }
 
 // otherFlags are the flags of a request's fields that no policy decides on.
-var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel"}
+var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel", "language": "lang"}
 
 // flagOf is the flag for a field of a request by its name or key, nil if there is none.
 func flagOf(cmd *cobra.Command, field string) *pflag.Flag {
@@ -109,9 +109,6 @@ func asFlags(cmd *cobra.Command, err error) error {
 			value = flag.Value.String()
 		}
 		named = reworded{fmt.Sprintf("--%s %s: %s", flag.Name, value, field.Reason), err}
-	}
-	if lang := cmd.Flags().Lookup("lang"); field.Field == "path" && lang != nil && lang.Changed {
-		named = reworded{fmt.Sprintf("--lang %s: use js, cjs, mjs, ts, cts or mts", lang.Value), err}
 	}
 	switch {
 	case len(field.Would) > 0:

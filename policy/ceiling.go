@@ -300,6 +300,7 @@ const Example = `# The most that unitask may give to a run started in this folde
 # its built-in value. Whatever a run asks for beyond it is cut, and said so in the
 # result and in the record.
 
+# images = ["node", "python", "shell"]  # what machines may boot, and so the languages
 # kernel = "linux"          # the only guest kernel: linux or nanos
 # memoryMb = 1024           # memory of the machine
 # timeoutSeconds = 120      # time limit of the code

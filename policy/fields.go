@@ -22,6 +22,7 @@ var Fields = []Field{
 	{Key: "maxUploadBytes", Flag: "max-upload", Help: "bytes that the run may send", kind: number[int64]{least: 1, usual: 1 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "maxDownloadBytes", Flag: "max-download", Help: "bytes that the run may receive", kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr", kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
+	{Key: "image", Ceiling: "images", kind: oneOf{}},
 	{Key: "kernel", Flag: "kernel", Help: "guest kernel: linux, nanos, or auto (default auto: nanos if its kernel is vendored, else linux)", kind: choice{"linux", "nanos", auto}},
 	{Key: "secrets", Flag: "secret", Help: "NAME[@HOST,…], of the environment, or with =@FILE. NAME@HOST is the better one: the value goes into HTTPS requests to these hosts and never enters the machine, where the code has a placeholder; NAME gives the value to the code. Redacted from output and record; repeatable",
 		kind: rules[SecretRule]{parse: ParseSecret, meet: SecretRule.intersect, merge: mergeSecrets}},
@@ -38,6 +39,9 @@ var JailNames = []string{
 	"network", "pid", "ipc", "uts", "cgroup", "filesystem", "groups", "user", "capabilities", "no-new-privileges", "landlock", "seccomp",
 	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes",
 }
+
+// ImageNames are the images that come along.
+var ImageNames = []string{"node", "python", "shell"}
 
 // Bounds that are used in more than one place.
 const (

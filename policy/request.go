@@ -19,6 +19,7 @@ import (
 
 // Request is what a caller asks for. Zero values mean the default.
 type Request struct {
+	Image       string        `json:"image"`       // by its name: node, python
 	Kernel      string        `json:"kernel"`      // linux, nanos, or "" for the best there is
 	MemoryMB    int           `json:"memoryMb"`    // of the machine, MiB
 	Timeout     time.Duration `json:"timeoutMs"`   // of the code, not of the boot
@@ -67,6 +68,7 @@ type Mount struct {
 // Effective is what a run is granted. Its JSON form has every field, with the same keys as a
 // request's.
 type Effective struct {
+	Image       string        `json:"image"` // "" where it was denied: nothing runs then
 	Kernel      string        `json:"kernel"`
 	MemoryMB    int           `json:"memoryMb"`
 	Timeout     time.Duration `json:"timeoutMs"`
