@@ -167,8 +167,20 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		s.logf("fetching what is missing in %s, once: %s", s.home, what)
 	}
 	apt := &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch))}
+	if len(missing) > 1 {
+		ahead, err := os.MkdirTemp(s.home, ".fetch-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(ahead)
+		if err := apt.fetchAhead(ctx, missing, ahead); err != nil {
+			return fmt.Errorf("vendor %s: %w", arch, err)
+		}
+	}
 	for i, p := range missing {
-		s.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version, mebibytes(p.Size), mebibytes(done), mebibytes(total))
+		if apt.fetched(p) == "" {
+			s.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version, mebibytes(p.Size), mebibytes(done), mebibytes(total))
+		}
 		done += p.Size
 		err := s.addPart(arch, p.Name, func(dir string) (Part, error) { return s.fetch(ctx, apt, p, dir) })
 		if err != nil {

@@ -15,7 +15,7 @@ const Program = "/usr/bin/python3.11"
 
 // Parts are the vendored parts that Python is made of. The first one holds Program.
 var Parts = []string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "python3-minimal", "python3-distutils", "python3-lib2to3",
-	"libc", "libgcc", "libstdc++", "dash", "zlib1g", "libexpat1", "libffi8", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libncursesw6", "libtinfo6",
+	"libc", "libc-bin", "ncurses-base", "libgcc", "libstdc++", "dash", "zlib1g", "libexpat1", "libffi8", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libncursesw6", "libtinfo6",
 	"libreadline8", "libuuid1", "libcrypt1", "libdb5.3", "media-types", "tzdata"}
 
 // BuildParts hold Python's headers.

@@ -22,7 +22,7 @@ var Parts = []string{
 	"libpcre2-8-0", "libgmp10", "libmpfr6", "libsigsegv2", "libcurl4", "libcurl3-gnutls", "libbrotli1", "libgssapi-krb5-2", "libk5crypto3", "libkrb5-3",
 	"libkrb5support0", "libcom-err2", "libkeyutils1", "libidn2-0", "libldap-2.5-0", "libsasl2-2", "libnghttp2-14", "libpsl5", "librtmp1", "libssh2-1",
 	"libgcrypt20", "libgpg-error0", "libzstd1", "libgnutls30", "libhogweed6", "libnettle8", "libp11-kit0", "libtasn1-6", "libunistring2", "dash",
-	"libc", "libgcc", "libstdc++", "libtinfo6", "libreadline8", "zlib1g", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libexpat1", "libffi8",
+	"libc", "libc-bin", "ncurses-base", "libgcc", "libstdc++", "libtinfo6", "libreadline8", "zlib1g", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libexpat1", "libffi8",
 	"libcrypt1", "libuuid1", "tzdata",
 }
 
