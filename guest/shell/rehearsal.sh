@@ -1,6 +1,7 @@
 # The throw-away program: does what nearly every script does, so that it is in memory,
 # and translated, when the user's comes. What it starts has ended when it ends.
 set -euo pipefail
+PATH=/usr/local/bin:/usr/bin:/bin
 name=${1:-rehearsal}
 count() { local i; for ((i = 0; i < $1; i++)); do printf '%s ' "$i"; done; echo; }
 echo "$name" "$(count 3)" "${name^^}" "${#name}" "$((6 * 7))"
