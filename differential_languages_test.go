@@ -40,6 +40,14 @@ var tongues = []tongue{
 			"stdin-bad-utf8.py": "a\xff\xfeb\n", "stdin-unread.py": "unread", "stdin-fd.py": "abcdef", "subprocess-inherit.py": "for the child", "lib-pdb.py": "p x\nn\nc\n",
 		},
 	},
+	{
+		name: "shell", ext: ".sh", least: 60, program: "/usr/bin/bash", version: "GNU bash, version 5.2.15(1)-release",
+		args: map[string][]string{"args.sh": {"one", "--two=3", "", "with space", "ünïcödé"}},
+		stdin: map[string]string{
+			"stdin-read.sh": "a b\n c\\d \nlast", "stdin-cat.sh": strings.Repeat("0123456789", 30000), "stdin-mapfile.sh": "x y\nü\n", "stdin-unread.sh": "unread",
+			"stdin-child.sh": "one\ntwo\nthree\n",
+		},
+	},
 }
 
 func TestDifferentialLanguages(t *testing.T) {

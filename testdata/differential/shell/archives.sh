@@ -1,0 +1,1 @@
+mkdir d; echo data > d/f; tar cf a.tar d; tar tf a.tar; tar czf a.tgz d; gzip -dc a.tgz | tar tf -; tar cJf a.txz d; xz -t a.txz; echo $?; zip -qr a.zip d; unzip -Z1 a.zip; bzip2 -k d/f; bunzip2 -c d/f.bz2; echo x | gzip | gunzip; gunzip none; echo $?

@@ -1,0 +1,1 @@
+a=(one "two words" three); a[5]=six; echo "${#a[@]} ${!a[@]} ${a[@]:1:2} ${a[-1]}"; declare -A m=([k]=v [q]=w); for k in "${!m[@]}"; do echo "$k=${m[$k]}"; done | sort; unset 'a[0]'; declare -p a; a+=(x); echo "${a[@]/o/0}"

@@ -1,0 +1,1 @@
+date -u -d @0; date -u -d '2024-02-29 +1 year' +%F; TZ=UTC date -d @86400 +%A; [ $(date +%Y) -gt 2000 ] && echo now; date -d nonsense; echo $?; [ "$(date +%s)" -ge 1700000000 ]; echo $EPOCHSECONDS | cut -c1-2; sleep 0.1; TIMEFORMAT=x; time true

@@ -1,0 +1,1 @@
+readonly R=1; R=2; echo $?

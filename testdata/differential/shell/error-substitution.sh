@@ -1,0 +1,2 @@
+echo ${x:?must be set}
+echo never

@@ -1,0 +1,4 @@
+echo before
+if true; then
+echo x
+fi )

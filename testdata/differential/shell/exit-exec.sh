@@ -1,0 +1,1 @@
+echo before; exec printf 'after %s\n' exec

@@ -1,0 +1,1 @@
+kill -INT $$; echo not reached by bash

@@ -1,0 +1,4 @@
+set -u
+echo "${x:-default}"
+echo "$x"
+echo never

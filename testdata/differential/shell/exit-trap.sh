@@ -1,0 +1,2 @@
+trap 'echo trapped $?; exit 9' EXIT
+echo x; exit 3

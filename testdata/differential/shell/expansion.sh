@@ -1,0 +1,1 @@
+s=hello.tar.gz; echo "${s%.*} ${s%%.*} ${s#*.} ${s##*.} ${s/l/L} ${s//l/L} ${s:1:3} ${s: -2} ${#s} ${s^^} ${s^} ${s@Q} ${none:-d} ${none:=set} $none ${s+yes}"; echo {1..5} {a..e..2} x{a,b}y ~ $((2**10)) $(( (5&3)|8 )) "$((0x1f))" ; v=s; echo "${!v}"; echo *.sh | sed 's/.*/glob/'; shopt -s nullglob extglob; echo none*; echo "${s//+([a-z])/w}"

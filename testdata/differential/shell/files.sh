@@ -1,0 +1,1 @@
+mkdir -p d/e; echo x > d/e/f; ln -s e d/l; cp -a d c; find c | sort; stat -c '%a %s %F' d/e/f d/l; umask; umask 027; touch g; stat -c %a g; rm -r d; ls -A; rmdir none; mv g h; readlink c/l; basename a/b.c .c

@@ -1,0 +1,1 @@
+f() { while getopts ':ab:' o; do case $o in a) echo a;; b) echo "b=$OPTARG";; \?) echo "bad $OPTARG";; :) echo "needs $OPTARG";; esac; done; shift $((OPTIND-1)); echo "rest $*"; }; f -a -b 1 x y; OPTIND=1; f -z -b; set -- p q; while getopts x o -x -y; do echo $o; done

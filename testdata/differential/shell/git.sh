@@ -1,0 +1,2 @@
+export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z' GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+git init -q -b main r; cd r; echo 1 > f; git add f; git commit -qm one; echo 2 >> f; git diff --stat; git commit -qam two; git log --format='%h %s'; git checkout -qb x HEAD~1; git merge -q main; git status -s; git show --format=%T | head -3; git tag v1; git describe --tags; git no-such; echo $?; git clone -q . ../c && ls ../c; git blame -s f | cut -c1-8

@@ -1,0 +1,1 @@
+echo '{"a":[1,2,{"b":"ü"}],"n":null}' | jq '.a[2].b, (.a|length), .n, [.a[:2][]*2]'; jq -n --arg x 1 '{x:$x,y:(1/3)}' ; echo '[3,1]' | jq -c 'sort, map(.+1), add'; echo '{"z":1,"a":2}' | jq -S .; echo '"x"' | jq -r .; echo '{' | jq .; echo $?

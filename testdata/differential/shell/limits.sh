@@ -1,0 +1,1 @@
+(ulimit -n 20; ulimit -n); timeout 0.2 sleep 5; echo $?; echo $(($(nice -n 1 nice) - $(nice))); xargs -n 2 echo <<< 'a b c'; printf '%s\0' a 'b c' | xargs -0 -I{} echo '[{}]'; find / -maxdepth 0 -exec echo {} \;

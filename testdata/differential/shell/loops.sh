@@ -1,0 +1,1 @@
+for i in 1 2 3; do [ $i = 2 ] && continue; echo -n "$i "; done; for ((i=0;i<3;i++)); do echo -n $i; done; until ((i-- == 0)); do :; done; echo $i; while :; do break; done; select x in a b; do echo "sel $x"; break; done < <(echo 2) 2>/dev/null

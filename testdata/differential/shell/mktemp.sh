@@ -1,0 +1,1 @@
+f=$(mktemp); [ -f "$f" ] && stat -c %a "$f"; d=$(mktemp -d); stat -c %a "$d"; echo "${f%/*} ${#f}"; rm -r "$f" "$d"; [ "$(head -c 8 /dev/urandom | od -An -tx1)" != "$(head -c 8 /dev/urandom | od -An -tx1)" ] && echo differ; shuf -i 1-3 | sort

@@ -1,0 +1,1 @@
+echo 'lib() { echo "lib ${BASH_SOURCE[0]##*/} $1"; }; v=5' > lib.sh; . ./lib.sh; lib x; echo $v; source none.sh; echo $?; echo 'echo "script $0 $1"; exit 3' > s; bash s y; echo $?; chmod +x s; sed -i '1i#!/bin/bash' s; ./s z; PATH=$PWD:$PATH; s q >/dev/null; echo $?; (. ./lib.sh; return 2>/dev/null); eval 'echo evaled; (exit 6)'; echo $?; exec 2>&1; . ./s w

@@ -1,0 +1,1 @@
+echo $-; [[ $- == *i* ]] || echo not interactive; set -o | grep -E 'history|monitor|posix'; shopt | grep -E 'expand_aliases|login_shell'; alias x=ls; x; echo $?; echo ${HISTFILE-none}; help true | head -1; type cd

@@ -1,0 +1,1 @@
+printf '%d %5.2f %-5s| %x %o %e %c %b %q\n' 42 3.14159 ab 255 8 12345.678 xyz 'a\tb' 'a b$'; printf '%s,' a b c; echo; printf '%(%Y)T\n' 0; printf -v v '%03d' 7; echo $v; printf '%d\n' abc; echo $?; echo -e 'a\tb\n\x41\c'; echo -n x

@@ -1,0 +1,1 @@
+grep -E 'Sig(Ign|Blk|Cgt)' /proc/self/status; trap

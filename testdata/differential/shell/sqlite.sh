@@ -1,0 +1,1 @@
+sqlite3 x.db "create table t(a,b); insert into t values(1,'x'),(2,'ü');"; sqlite3 -header -csv x.db 'select * from t order by a desc'; sqlite3 x.db 'select json_extract('"'"'{"k":5}'"'"','"'"'$.k'"'"'), sqlite_version() > "3"'; sqlite3 x.db 'select * from none'; echo $?

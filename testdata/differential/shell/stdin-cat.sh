@@ -1,0 +1,1 @@
+cat | wc -c; cat; echo end

@@ -1,0 +1,1 @@
+head -1; bash -c 'read x; echo "child $x"'; sed -n 1p

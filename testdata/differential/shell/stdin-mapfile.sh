@@ -1,0 +1,1 @@
+mapfile -t lines; echo "${#lines[@]} ${lines[1]}"; printf '%q\n' "${lines[@]}"

@@ -1,0 +1,1 @@
+sha256sum <<< x; md5sum <<< x | cut -c1-5; base64 <<< hello | base64 -d; cksum <<< x; od -An -tx1 <<< x; dd if=/dev/zero bs=10 count=2 2>/dev/null | wc -c; truncate -s 5 t; stat -c %s t; split -b 2 t; ls x*; cmp t xaa; file -b t "$0"

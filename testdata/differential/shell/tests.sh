@@ -1,0 +1,1 @@
+touch f; chmod 600 f; [ -f f ] && [ ! -d f ] && echo file; [[ abc == a* && abc =~ ^a(.)c$ ]] && echo "${BASH_REMATCH[1]}"; [ 1 -lt 2 -a x = x ]; echo $?; test -z ''; echo $?; [[ -v HOME ]] && echo set; [ a; echo $?; case abc in a?c) echo q;;& *b*) echo b;; esac; ((3 > 2)) && echo more; [ -t 0 ]; echo $?

@@ -1,0 +1,1 @@
+printf 'a,3\nb,1\nc,2\n' > t; cut -d, -f1 t | paste -sd+; sort -t, -k2n t; sed -n '2{s/b/B/;p}' t; grep -c '[ab]' t; grep -oP '(?<=,)\d' t; tr -d '\n' < t | fold -w 4; echo; comm <(echo a) <(echo a); uniq -c <(printf 'a\na\nb\n'); nl t; tac t; expr 3 + 4; seq -s, 3; join -t, t t

@@ -1,0 +1,1 @@
+s='grüße 日本'; echo "${#s} ${s:2:3} ${s^^}"; echo "$s" | wc -m; printf '%s|%5s|\u00e9\n' "$s" é; echo $'\xff' | od -c | head -1; [[ ü == [[:alpha:]] ]] && echo alpha; printf 'b\na\nB\nA\n' | sort | tr '\n' ' '
