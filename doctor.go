@@ -141,6 +141,7 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 
 	node, err := rt.images.Part(arch, "node")
 	r.add("node", err, "Node "+node.Version, "make vendor, or unitask image vendor")
+	r.add("images", nil, rt.vendored(arch), "")
 	kernel := rt.images.Best(arch)
 	rt.checkKernel(r, arch, kernel)
 
@@ -159,6 +160,27 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 		rt.checkClone(ctx, r, im)
 	}
 	return r
+}
+
+// vendored says which images' parts are here.
+func (rt *Runtime) vendored(arch image.Arch) string {
+	var here, lacking []string
+	for _, name := range Images() {
+		of, err := rt.images.Of(name)
+		if err == nil {
+			_, err = of.Digest(image.Linux, arch)
+		}
+		if err != nil {
+			lacking = append(lacking, name)
+		} else {
+			here = append(here, name)
+		}
+	}
+	text := "parts of " + strings.Join(here, ", ") + " are here"
+	if len(lacking) > 0 {
+		text += "; those of " + strings.Join(lacking, ", ") + " are fetched when they are first used, or by unitask image vendor --image NAME"
+	}
+	return text
 }
 
 // Ceiling adds the ceiling on models' runs to the report, and which keys of a file are ignored.

@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         and([]string{"mcp", ""}, first, ground),
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
-	"":            and([]string{"guest/node", "internal/exact", "netstack/broker"}, first, ground),
+	"":            and([]string{"guest/node", "guest/python", "guest/shell", "internal/exact", "netstack/broker"}, first, ground),
 
 	"machine":   and([]string{"internal/socketpair"}, ground),
 	"debug":     {"vmm"},
@@ -46,6 +46,8 @@ var mayImport = map[string][]string{
 	"guest":           {},
 	"guest/contract":  {}, // constants, which every room may import
 	"guest/node":      {},
+	"guest/python":    {},
+	"guest/shell":     {},
 	"netstack":        {"internal/hostname", "internal/socketpair"},
 	"netstack/broker": {},
 

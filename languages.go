@@ -24,6 +24,7 @@ type language struct {
 	name       string            // as Request.Language has it
 	others     map[string]string // names that people may use as well, and the extension that each means
 	extensions []string          // of main files; without their dots they are names too. The first is code's without a file.
+	about      string            // what there is, for models and people
 	payload    image.Payload
 	program    machine.Program
 
@@ -47,6 +48,7 @@ type language struct {
 var languages = []*language{
 	{
 		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions,
+		about: "JavaScript and TypeScript (Node 24)",
 		payload: image.Payload{
 			Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
 			Library: node.Library, LibrarySources: node.LibrarySources, Files: node.Files(),
@@ -57,6 +59,7 @@ var languages = []*language{
 	},
 	{
 		name: "python", others: map[string]string{"python3": ".py"}, extensions: python.Extensions,
+		about: "Python (3.11, its standard library, no packages)",
 		payload: image.Payload{
 			Name: "python", Sources: guest.Sources, Parts: python.Parts, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
 			Library: python.Library, LibrarySources: python.LibrarySources, Include: python.Include, Files: python.Files(), Folders: python.Folders,
@@ -68,6 +71,7 @@ var languages = []*language{
 	},
 	{
 		name: "shell", others: nil, extensions: shell.Extensions,
+		about: "shell (Bash 5.2 with coreutils, grep, sed, gawk, find, diff, jq, bc, tree, file, curl, git, sqlite3, zip, tar, gzip, xz)",
 		payload: image.Payload{
 			Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
 			Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
@@ -160,6 +164,20 @@ func Languages() (names []string) {
 		names = append(names, slices.Sorted(maps.Keys(l.others))...)
 	}
 	return names
+}
+
+// AboutLanguages says in a phrase each what code there can be, and what it finds.
+func AboutLanguages() (phrases []string) {
+	for _, l := range languages {
+		phrases = append(phrases, l.about)
+	}
+	return phrases
+}
+
+// LanguageExtension is the extension that a language's name means, an error where it is none.
+func LanguageExtension(name string) (string, error) {
+	_, ext, err := named(name)
+	return ext, err
 }
 
 // Images are the names of the images that come along.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,10 +28,10 @@ policy, the network, the record and the streams stay with the command that runs.
 }
 
 type poolFlags struct {
-	size, kernel string
-	memory       *size
-	fresh        bool
-	idle         time.Duration
+	size, image, kernel string
+	memory              *size
+	fresh               bool
+	idle                time.Duration
 }
 
 func (f *poolFlags) add(cmd *cobra.Command) {
@@ -38,6 +39,7 @@ func (f *poolFlags) add(cmd *cobra.Command) {
 	fl.SortFlags = false
 	fl.StringVar(&f.size, "size", "2:4", "machines that stand ready: MIN:MAX, between them as demand is")
 	f.memory = sizeVar(fl, "memory", 1<<20, policy.FieldOf("memoryMb").Usage())
+	fl.StringVar(&f.image, "image", unitask.Images()[0], "image of the machines that stand ready from the beginning: "+strings.Join(unitask.Images(), ", "))
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "machines for runs with --fresh-process")
 	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "go down when no run has come for so long")
@@ -58,7 +60,7 @@ func (f *poolFlags) open(a *app, cmd *cobra.Command, serve bool) (*unitask.Runti
 	if !serve {
 		size = unitask.PoolSize{} // the flags are only checked
 	}
-	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), FreshProcess: f.fresh})})
+	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.Shape{Image: f.image, Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), FreshProcess: f.fresh})})
 	return rt, asFlags(cmd, err)
 }
 
@@ -140,7 +142,7 @@ func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName 
 		return nil, "", err
 	}
 	defer log.Close()
-	cmd, err := detached(append(a.passOn(home), "pool", "serve", "--size", f.size, "--memory", strconv.FormatInt(f.memory.n, 10), "--kernel", f.kernel,
+	cmd, err := detached(append(a.passOn(home), "pool", "serve", "--size", f.size, "--memory", strconv.FormatInt(f.memory.n, 10), "--image", f.image, "--kernel", f.kernel,
 		"--fresh-process="+strconv.FormatBool(f.fresh), "--idle", f.idle.String())...)
 	if err != nil {
 		return nil, "", err

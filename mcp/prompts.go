@@ -17,6 +17,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/exact"
 )
 
@@ -30,7 +31,8 @@ import (
 //	required = true
 //	+++ */
 //
-// Arguments reach the code in process.env.
+// In Python and shell each line of it is a comment, which begins with #. Arguments reach the
+// code in its environment.
 type snippet struct {
 	name, file, code string
 	Description      string `toml:"description"`
@@ -46,7 +48,11 @@ const (
 	maxSnippet  = 1 << 20
 )
 
-var frontMatter = regexp.MustCompile(`(?s)^\s*/\*\s*\+\+\+\r?\n(.*?)\n\s*\+\+\+\s*\*/`)
+var (
+	frontMatter = regexp.MustCompile(`(?s)^\s*/\*\s*\+\+\+\r?\n(.*?)\n\s*\+\+\+\s*\*/`)
+	frontLines  = regexp.MustCompile(`^(?:#!.*\n)?\s*# *\+\+\+\r?\n((?:#.*\n)*?)# *\+\+\+\r?(?:\n|$)`)
+	commented   = regexp.MustCompile(`(?m)^# ?`)
+)
 
 // readSnippets reads a folder; "" has none.
 func readSnippets(dir string) (map[string]*snippet, error) {
@@ -60,7 +66,7 @@ func readSnippets(dir string) (map[string]*snippet, error) {
 	}
 	for _, e := range entries {
 		ext := filepath.Ext(e.Name())
-		if languages[strings.TrimPrefix(ext, ".")] == "" || ext == "" {
+		if of, err := unitask.LanguageExtension(strings.TrimPrefix(ext, ".")); err != nil || of != ext {
 			continue
 		}
 		s, err := readSnippet(filepath.Join(dir, e.Name()))
@@ -101,7 +107,14 @@ func readSnippet(name string) (*snippet, error) {
 	}
 	file := filepath.Base(name)
 	s := &snippet{name: strings.TrimSuffix(file, filepath.Ext(file)), file: file, code: string(text)}
-	if m := frontMatter.FindSubmatch(text); m != nil {
+	front, hashes := frontMatter, filepath.Ext(file) != "" && !strings.HasSuffix(filepath.Ext(file), "js") && !strings.HasSuffix(filepath.Ext(file), "ts")
+	if hashes {
+		front = frontLines
+	}
+	if m := front.FindSubmatch(text); m != nil {
+		if hashes {
+			m[1] = commented.ReplaceAll(m[1], nil)
+		}
 		if _, err := exact.Decode(string(m[1]), s); err != nil {
 			return nil, fmt.Errorf("front matter: %w", err)
 		}

@@ -67,7 +67,7 @@ type Server struct {
 }
 
 // instructions describe the server to a client's model.
-const instructions = `unitask runs JavaScript and TypeScript for Node 24 in a fresh virtual machine that is destroyed afterwards. ` +
+const instructions = `unitask runs JavaScript, TypeScript, Python and shell in a fresh virtual machine that is destroyed afterwards. ` +
 	`Nothing persists between calls. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
 	`what was asked for and not given is listed in policy.denials. Print results to stdout, or leave files in /out to get them back.`
 

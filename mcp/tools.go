@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"mime"
 	"os"
 	"path"
@@ -30,23 +29,20 @@ import (
 
 // runArgs are run_code's arguments.
 type runArgs struct {
-	Code           string            `json:"code,omitempty" jsonschema:"the source text to run with Node 24; either this or snippet"`
+	Code           string            `json:"code,omitempty" jsonschema:"the source text to run; either this or snippet"`
 	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
-	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), mjs, cjs, ts, mts or cts; javascript and typescript are js and ts"`
-	Args           []string          `json:"args,omitempty" jsonschema:"what process.argv holds from its third element on"`
+	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), ts, python or shell; mjs, cjs, mts and cts say which kind of module it is"`
+	Args           []string          `json:"args,omitempty" jsonschema:"arguments of the code: what process.argv holds from its third element on, sys.argv from its second, $@"`
 	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables; nothing of the host's environment is there"`
 	AllowNet       []string          `json:"allowNet,omitempty" jsonschema:"hosts the code may speak HTTP and TLS to: example.com, *.example.com, example.com:8443. Without any there is no network"`
 	AllowTCP       []string          `json:"allowTcp,omitempty" jsonschema:"HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them"`
 	Files          []string          `json:"files,omitempty" jsonschema:"files of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
 	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
-	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in process.env; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts"`
+	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of the code in seconds; 60 if not given"`
 	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
 }
-
-// languages are what language may be, and the file's extension.
-var languages = map[string]string{"": "js", "js": "js", "javascript": "js", "mjs": "mjs", "cjs": "cjs", "ts": "ts", "typescript": "ts", "mts": "mts", "cts": "cts"}
 
 type inspectArgs struct {
 	RunID string `json:"runId" jsonschema:"a run's id, a unique prefix of one, or last"`
@@ -74,10 +70,10 @@ func (s *Server) addTools() {
 	yes, no := true, false
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "run_code", Title: "Run code",
-		Description: "Run JavaScript or TypeScript with Node 24 in a fresh virtual machine that is destroyed afterwards. " +
+		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " + strings.Join(unitask.AboutLanguages(), "; ") + ". " +
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
 		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
-			p["language"].Enum = anys(slices.DeleteFunc(slices.Sorted(maps.Keys(languages)), func(l string) bool { return l == "" }))
+			p["language"].Enum = anys(slices.Sorted(slices.Values(unitask.Languages())))
 			_, longest := policy.FieldOf("timeoutMs").Bounds()
 			least, most := policy.FieldOf("memoryMb").Bounds()
 			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
@@ -229,19 +225,16 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 
 // request is what a call of a caller asks for.
 func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, error) {
-	ext, ok := languages[in.Language]
 	dir := unitask.GuestDir(s.opts.Dir)
 	if remote(caller) { // to whom it would tell where the server runs
 		dir = remoteDir
 	}
 	req := unitask.Request{
-		Code: in.Code, Path: "code." + ext, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
+		Code: in.Code, Language: in.Language, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
 		RequireJail: s.require,
 	}
 	switch {
-	case !ok:
-		return req, fmt.Errorf("language %q: use js, mjs, cjs, ts, mts or cts", in.Language)
 	case in.Code == "" && in.Snippet == "":
 		return req, errors.New("code is empty: send the source text to run, as a string")
 	case in.Code != "" && in.Snippet != "":
@@ -254,7 +247,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		if missing := snippet.missing(in.Env); len(missing) > 0 {
 			return req, fmt.Errorf("snippet %q needs env.%s", in.Snippet, strings.Join(missing, ", env."))
 		}
-		req.Code, req.Path = snippet.code, snippet.file
+		req.Code, req.Path, req.Language = snippet.code, snippet.file, ""
 	case !utf8.ValidString(in.Code):
 		return req, errors.New("code is not UTF-8 text")
 	}
