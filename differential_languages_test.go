@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/BurntSushi/toml"
@@ -75,19 +76,29 @@ func (l tongue) differential(t *testing.T) {
 	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, Image: l.name}); err != nil {
 		t.Fatal(err)
 	}
-	for _, script := range scripts {
-		name := filepath.Base(script)
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			slot(t)
-			text, err := os.ReadFile(script)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := l.onHost(t, name, string(text))
-			got := l.inGuest(t, rt, name, string(text))
-			compare(t, exceptionFor(exceptions, image.Linux, name), want, got)
-		})
+	var booted atomic.Int32
+	t.Run("scripts", func(t *testing.T) {
+		for _, script := range scripts {
+			name := filepath.Base(script)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				slot(t)
+				text, err := os.ReadFile(script)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := l.onHost(t, name, string(text))
+				got, cloned := l.inGuest(t, rt, name, string(text))
+				compare(t, exceptionFor(exceptions, image.Linux, name), want, got)
+				if !cloned {
+					booted.Add(1)
+				}
+			})
+		}
+	})
+	// On a busy host a clone that does not come in time is booted instead.
+	if n := int(booted.Load()); n > len(scripts)/4 {
+		t.Errorf("%d of %d machines were no clones", n, len(scripts))
 	}
 }
 
@@ -140,7 +151,7 @@ func (l tongue) onHost(t *testing.T, name, text string) outcome {
 	return o
 }
 
-func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, name, text string) outcome {
+func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, name, text string) (o outcome, cloned bool) {
 	t.Helper()
 	path := place(t, name, text)
 	var out, errs bytes.Buffer
@@ -150,8 +161,5 @@ func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, name, text string) ou
 	if err != nil {
 		t.Fatalf("run: %v", err)
 	}
-	if !res.Cloned {
-		t.Error("it was no clone")
-	}
-	return outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode}
+	return outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode}, res.Cloned
 }
