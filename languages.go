@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
@@ -133,6 +134,30 @@ func (l *language) kernel(k image.Kernel) (image.Kernel, error) {
 		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run " + l.name + ": use linux"}
 	}
 	return image.Linux, nil
+}
+
+// checkTexts refuses what would not reach the code as it is: a start is JSON, which has no bytes
+// that are not UTF-8. Node has no other strings either.
+func (l *language) checkTexts(req Request) error {
+	if l == languages[0] {
+		return nil
+	}
+	bad := func(field, name string) error {
+		return &policy.FieldError{Field: field, Value: fmt.Sprintf("%.80q", name), Reason: "is not UTF-8 text, and would not reach the code as it is: encode it, or give it on standard input"}
+	}
+	for _, a := range req.Args {
+		if !utf8.ValidString(a) {
+			return bad("args", a)
+		}
+	}
+	for field, vars := range map[string]map[string]string{"env": req.Env, "secrets": req.Secrets} {
+		for name, value := range vars {
+			if !utf8.ValidString(name) || !utf8.ValidString(value) {
+				return bad(field, name)
+			}
+		}
+	}
+	return nil
 }
 
 // takes says why a file can't hold the language's code, by its name. What is called by the

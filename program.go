@@ -108,6 +108,9 @@ func checkCode(req Request) (program, error) {
 			return bad("args", fmt.Sprintf("%.80q", a), "must not hold a NUL byte")
 		}
 	}
+	if err := l.checkTexts(req); err != nil {
+		return program{}, err
+	}
 	for name := range req.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(req.Env[name], 0) {
 			return bad("env", fmt.Sprintf("%.80q", name), "a name must not be empty or hold = or a NUL byte")

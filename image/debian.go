@@ -89,7 +89,7 @@ type debs struct {
 // time, for download to find. What can't be had so it gets one by one.
 func (d *debian) fetchAhead(ctx context.Context, parts []LockedPart, dir string) error {
 	if err := d.update(ctx); err != nil {
-		return err
+		return ctx.Err() // who fetches the first one says why
 	}
 	args := []string{"download"}
 	for _, p := range parts {

@@ -1,0 +1,143 @@
+package unitask
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+)
+
+func TestLanguageOfARequest(t *testing.T) {
+	for _, c := range []struct {
+		req      Request
+		language string // "" for an error
+		path     string // or what the error says
+	}{
+		{Request{}, "js", "/work/code.js"},
+		{Request{Path: "x.mts"}, "js", "/work/x.mts"},
+		{Request{Path: "x.py"}, "python", "/work/x.py"},
+		{Request{Path: "/a/x.sh"}, "shell", "/a/x.sh"},
+		{Request{Path: "x.bash"}, "shell", "/work/x.bash"},
+		{Request{Language: "typescript"}, "js", "/work/code.ts"},
+		{Request{Language: "mjs"}, "js", "/work/code.mjs"},
+		{Request{Language: "py"}, "python", "/work/code.py"},
+		{Request{Language: "bash"}, "shell", "/work/code.bash"},
+		{Request{Image: "python"}, "python", "/work/code.py"},
+		{Request{Image: "python", Language: "python3"}, "python", "/work/code.py"},
+		{Request{Language: "python", Path: "script"}, "python", "/work/script"},
+		{Request{Language: "shell", Path: "x.js"}, "shell", "/work/x.js"},
+		{Request{Language: "js", Path: "script"}, "", "must end in .js"},
+		{Request{Path: "script"}, "", "or its language must be named"},
+		{Request{Path: "x.rb"}, "", "must end in .js, .cjs"},
+		{Request{Language: "pyton"}, "", "did you mean python?"},
+		{Request{Language: "Javscript"}, "", "did you mean javascript?"},
+		{Request{Language: "cobol"}, "", "use js, cjs"},
+		{Request{Image: "pandas"}, "", "use node, python, shell"},
+		{Request{Image: "node", Language: "python"}, "", "has no python, which is in python"},
+		{Request{Language: "python", NodeArgs: []string{"--expose-gc"}}, "", "is for JavaScript only"},
+		{Request{Language: "python", Args: []string{"a\xff"}}, "", "args \"a\\xff\": is not UTF-8"},
+		{Request{Language: "shell", Env: map[string]string{"NAME": "\xff"}}, "", "env \"NAME\": is not UTF-8"},
+		{Request{Language: "shell", Secrets: map[string]string{"TOKEN": "123456\xff"}}, "", "secrets \"TOKEN\": is not UTF-8"},
+	} {
+		p, err := checkCode(c.req)
+		if c.language == "" {
+			var field *policy.FieldError
+			if !errors.As(err, &field) || !strings.Contains(err.Error(), c.path) {
+				t.Errorf("%+v: %v does not say %q", c.req, err, c.path)
+			}
+			continue
+		}
+		if err != nil || p.language.name != c.language || p.path != c.path {
+			t.Errorf("%+v: %v, %+v", c.req, err, p)
+		}
+	}
+}
+
+// What only Node knows does not reach the others.
+func TestNodesOwn(t *testing.T) {
+	p, err := checkCode(Request{Path: "x.py", PackageType: "module"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range p.files() {
+		if strings.HasSuffix(f.Path, "package.json") {
+			t.Errorf("%s in a run of Python", f.Path)
+		}
+	}
+}
+
+func TestLanguagesKernel(t *testing.T) {
+	for _, c := range []struct {
+		req     Request
+		granted image.Kernel
+		want    image.Kernel // "" for an error, or any
+		ok      bool
+	}{
+		{Request{}, "", "", true},
+		{Request{}, image.Nanos, image.Nanos, true},
+		{Request{Language: "python"}, "", image.Linux, true},
+		{Request{Language: "shell"}, image.Linux, image.Linux, true},
+		{Request{Language: "shell"}, image.Nanos, "", false},
+	} {
+		p, err := checkCode(c.req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := p.kernel(c.granted); got != c.want && c.ok || (err == nil) != c.ok {
+			t.Errorf("%q with %q: %q %v", c.req.Language, c.granted, got, err)
+		}
+	}
+}
+
+// A ceiling that does not list a language's image lets none of its code run, nor be recorded.
+func TestImagesCeiling(t *testing.T) {
+	ceiling, err := policy.ParseCeiling("/x/.unitask.toml", []byte(`images = ["node", "shell"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eff, denials, err := Request{Language: "python"}.Resolve(ceiling)
+	if err != nil || eff.Image != "" || len(denials) != 1 || denials[0].Key != "images" {
+		t.Errorf("%q %v %v", eff.Image, denials, err)
+	}
+	if eff, denials, err := (Request{Language: "shell"}).Resolve(ceiling); err != nil || eff.Image != "shell" || len(denials) != 0 {
+		t.Errorf("%q %v %v", eff.Image, denials, err)
+	}
+	res, err := Run(t.Context(), Request{Language: "python"}, Options{Home: t.TempDir(), Ceiling: ceiling})
+	var field *policy.FieldError
+	if res != nil || !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), "only node, shell is allowed by /x/.unitask.toml (key images)") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Tables that say the same.
+func TestLanguagesTable(t *testing.T) {
+	if !slices.Equal(policy.ImageNames, Images()) {
+		t.Errorf("policy: %q, languages: %q", policy.ImageNames, Images())
+	}
+	seen := map[string]bool{}
+	for _, name := range Languages() {
+		if seen[name] {
+			t.Errorf("%s is twice a name", name)
+		}
+		seen[name] = true
+		if _, err := LanguageExtension(name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, arch := range []image.Arch{image.AMD64, image.ARM64} {
+		locked, err := image.Lock(arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range languages {
+			for _, part := range slices.Concat(l.payload.Parts, l.payload.BuildParts) {
+				if !slices.ContainsFunc(locked, func(p image.LockedPart) bool { return p.Name == part }) {
+					t.Errorf("vendor.lock has no %s for %s", part, arch)
+				}
+			}
+		}
+	}
+}
