@@ -78,6 +78,8 @@ build: setup
 
 vendor: build
 	bin/unitask image vendor
+	bin/unitask image vendor --image python
+	bin/unitask image vendor --image shell
 
 image: vendor
 	bin/unitask image build --kernel linux

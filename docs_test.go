@@ -140,6 +140,8 @@ func docsFolder(t *testing.T) string {
 		"report.ts": `const month: string = process.argv[3]; console.log(month)`,
 		"count.mjs": `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
 		"data.csv":  "a,b\n1,2\n",
+		"words.py":  "import sys\nprint(len(sys.argv[1:]))\n",
+		"count.sh":  "set -eu\necho \"lines of $1: $#\"\n",
 		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
 		"app/package.json": `{"type": "module"}`, "app/src/main.ts": `import { name } from "./name.ts"; console.log(name)`, "app/src/name.ts": `export const name = "app"`,
 		"tokens":     "alice a-token-of-sixteen\n",
