@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -32,6 +33,7 @@ func Main(args []string, std Streams) int {
 	// A reader that went away is an error of a write, not the end of us: the
 	// machine and the record are still to be seen to.
 	signal.Ignore(syscall.SIGPIPE)
+	log.SetOutput(io.Discard) // net/http says there what servers say unasked: secrets may be in it (netstack/broker)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C kills

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -216,4 +217,18 @@ func TestKeys(t *testing.T) {
 	if _, err := io.ReadAll(k); err != nil || stops != 0 {
 		t.Errorf("%d stops after a pause, %v", stops, err)
 	}
+}
+
+// What net/http writes to the standard logger of a server's words, which may be a bound
+// secret, goes nowhere.
+func TestAttackStandardLogger(t *testing.T) {
+	var written bytes.Buffer
+	before := log.Writer()
+	defer log.SetOutput(before)
+	log.SetOutput(&written)
+	if code := Main([]string{"--help"}, Streams{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}); code != 0 {
+		t.Fatal(code)
+	}
+	log.Print("Unsolicited response received on idle HTTP channel starting with a secret")
+	attack.Check(t, "a server's words in the standard logger", "", written.String())
 }

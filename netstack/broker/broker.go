@@ -6,7 +6,9 @@
 // HTTP/1 and HTTP/2, and opens its own TLS connection to the server, whose certificate it
 // verifies. It does so only for hosts that a secret or a rule is about (Concerns);
 // nobody else's traffic comes here. It never dials by itself, never writes a key or a
-// value anywhere, and logs requests as the guest made them, placeholders and all.
+// value anywhere, and logs requests as the guest made them, placeholders and all. But
+// net/http's client writes what a server says unasked, behind an answer's end, to the
+// standard logger: a program with brokers must discard that (package cli does).
 //
 // The network of a run (package netstack, Config.Broker) hands it connections.
 package broker

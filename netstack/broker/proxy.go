@@ -225,6 +225,23 @@ func (p *proxy) place(place Place, header string, written encoding) *swapper {
 	return p.broker.swapper(key)
 }
 
+// printed is a query in which everything that HTTP/1 could not send is percent-encoded:
+// behind a server that takes HTTP/2 there is often one that does not.
+func printed(query string) string {
+	if strings.IndexFunc(query, func(c rune) bool { return c <= ' ' || c > '~' || c == '#' }) < 0 {
+		return query
+	}
+	var b strings.Builder
+	for _, c := range []byte(query) {
+		if c <= ' ' || c > '~' || c == '#' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
 // rewrite puts the secrets into a request.
 func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	x := exchangeOf(r.In)
@@ -239,7 +256,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	}
 	out.URL.Scheme, out.URL.Host = scheme, net.JoinHostPort(p.to.Host, strconv.Itoa(int(port)))
 	// ReverseProxy is one for servers, and takes away what says who else is on the way.
-	out.URL.RawQuery = r.In.URL.RawQuery
+	out.URL.RawQuery = printed(r.In.URL.RawQuery)
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := r.In.Header[name]; ok {
 			out.Header[name] = v
