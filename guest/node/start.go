@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -25,8 +26,12 @@ var atStart = map[string]bool{
 	"NODE_PENDING_DEPRECATION": true, "NODE_PRESERVE_SYMLINKS": true, "NODE_PRESERVE_SYMLINKS_MAIN": true,
 	"NODE_REDIRECT_WARNINGS": true, "NODE_ICU_DATA": true, "NODE_USE_ENV_PROXY": true, "NODE_USE_SYSTEM_CA": true,
 	"OPENSSL_CONF": true, "UV_USE_IO_URING": true,
-	"SSL_CERT_FILE": false, "SSL_CERT_DIR": false, "UV_THREADPOOL_SIZE": false, "NODE_PATH": false, "NODE_NO_WARNINGS": false,
+	"UV_THREADPOOL_SIZE": true, "LC_ALL": true, "LC_MESSAGES": true, "LANG": true,
+	"SSL_CERT_FILE": false, "SSL_CERT_DIR": false, "NODE_PATH": false, "NODE_NO_WARNINGS": false,
 }
+
+// asStarted is a locale that gives Node what it has where nothing names one.
+var asStarted = regexp.MustCompile(`^(en_US|C|POSIX)(\.(?i:utf-?8))?$`)
 
 // noProgram are arguments with which Node runs no program, or another one.
 var noProgram = []string{"-", "--", "-e", "--eval", "-p", "--print", "-pe", "-c", "--check", "-i", "--interactive", "-v", "--version",
@@ -59,7 +64,8 @@ func NeedsProcess(args []string, env map[string]string) string {
 	}
 	var names []string
 	for name, value := range env {
-		if atStart[name] && value != "" {
+		locale := name == "LANG" || strings.HasPrefix(name, "LC_")
+		if atStart[name] && value != "" && !(locale && asStarted.MatchString(value)) {
 			names = append(names, name)
 		}
 	}

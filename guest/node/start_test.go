@@ -29,6 +29,10 @@ func TestNeedsProcess(t *testing.T) {
 		{nil, map[string]string{"NODE_OPTIONS": ""}, ""},
 		{nil, map[string]string{"NODE_OPTIONS": "--x", "NODE_DEBUG": "http"}, "NODE_DEBUG"},
 		{nil, map[string]string{"SSL_CERT_FILE": "/x"}, ""},
+		{nil, map[string]string{"UV_THREADPOOL_SIZE": "2"}, "UV_THREADPOOL_SIZE"},
+		{nil, map[string]string{"LANG": "de_DE.UTF-8"}, "LANG"},
+		{nil, map[string]string{"LANG": "en_US.UTF-8", "LC_ALL": "C", "LC_MESSAGES": "en_US.utf8"}, ""},
+		{nil, map[string]string{"LC_ALL": "en_USA"}, "LC_ALL"},
 	} {
 		if got := NeedsProcess(c.args, c.env); got != c.want {
 			t.Errorf("%v %v: %q, want %q", c.args, c.env, got, c.want)
