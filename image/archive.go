@@ -17,7 +17,7 @@ import (
 // a crafted one can't fill the disk.
 const (
 	maxArchiveFiles = 50_000
-	maxArchiveBytes = 2 << 30
+	maxArchiveBytes = 2 << 30 // of all files, wanted or not
 )
 
 // selector maps a name in an archive to a path in the part's folder; ok is
@@ -45,6 +45,9 @@ func unpackTar(r io.Reader, dir string, want selector) error {
 		if n >= maxArchiveFiles {
 			return fmt.Errorf("read archive: more than %d files", maxArchiveFiles)
 		}
+		if left -= h.Size; left < 0 { // of what is not wanted too: it is unpacked to be passed over
+			return fmt.Errorf("read archive: more than %d bytes", int64(maxArchiveBytes))
+		}
 		name := strings.TrimPrefix(h.Name, "./")
 		if name == "" || name == "." {
 			continue
@@ -62,9 +65,6 @@ func unpackTar(r io.Reader, dir string, want selector) error {
 		switch h.Typeflag {
 		case tar.TypeDir:
 		case tar.TypeReg:
-			if left -= h.Size; left < 0 {
-				return fmt.Errorf("read archive: more than %d bytes", int64(maxArchiveBytes))
-			}
 			if err := writeFile(root, dst, tr, h.Size, h.FileInfo().Mode().Perm()); err != nil {
 				return fmt.Errorf("unpack %s: %w", name, err)
 			}

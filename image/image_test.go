@@ -152,12 +152,14 @@ func TestUnpackTarBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Size = 4 << 30
-	b.Reset()
-	if err := tar.NewWriter(&b).WriteHeader(h); err != nil {
-		t.Fatal(err)
-	}
-	if err := unpackTar(&b, t.TempDir(), everything); err == nil || !strings.Contains(err.Error(), "more than") {
-		t.Errorf("%v", err)
+	for what, want := range map[string]selector{"wanted": everything, "not wanted": func(string) (string, bool) { return "", false }} {
+		b.Reset()
+		if err := tar.NewWriter(&b).WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if err := unpackTar(&b, t.TempDir(), want); err == nil || !strings.Contains(err.Error(), "more than") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 
