@@ -52,12 +52,16 @@ func contentCoding(h http.Header) string {
 	return strings.Join(codings, ", ")
 }
 
-// charset is the charset parameter of a Content-Type.
-func charset(kind string) string {
-	for p := range strings.SplitSeq(kind, ";") {
+// oddCharset is a charset that an answer is said to be in, in which nobody can look for
+// values; "" is none.
+func oddCharset(h http.Header) string {
+	for p := range strings.SplitSeq(strings.Join(h["Content-Type"], ";"), ";") {
 		name, value, _ := strings.Cut(p, "=")
-		if strings.EqualFold(strings.TrimSpace(name), "charset") {
-			return strings.Trim(strings.TrimSpace(value), `"'`)
+		if !strings.EqualFold(strings.TrimSpace(name), "charset") {
+			continue
+		}
+		if value = strings.Trim(strings.TrimSpace(value), `"'`); !asciiIn(value) {
+			return value
 		}
 	}
 	return ""
@@ -67,7 +71,8 @@ func charset(kind string) string {
 // are known. Java's servers write in whatever a request names: IBM037, UTF-7.
 func asciiIn(charset string) bool {
 	charset = strings.ToLower(charset)
-	return slices.ContainsFunc([]string{"utf-8", "utf8", "utf-16", "utf16", "us-ascii", "ascii", "ansi", "iso-8859-", "iso8859", "iso_8859", "latin", "windows-12", "cp125", "koi8", "shift", "sjis", "euc-", "gb", "big5"},
+	return slices.ContainsFunc([]string{"utf-8", "utf8", "utf-16", "utf16", "us-ascii", "ascii", "ansi", "iso-8859-", "iso8859", "iso_8859", "latin", "windows-12", "cp125", "koi8", "shift", "sjis", "euc-", "gb", "big5",
+		"binary", "tis-620", "macintosh", "x-mac", "ibm866", "cp866", "ibm437", "cp437", "ibm850", "cp850", "x-user-defined"},
 		func(known string) bool { return strings.HasPrefix(charset, known) }) || charset == ""
 }
 
@@ -121,7 +126,7 @@ func (p *proxy) restore(res *http.Response) error {
 		res.Header.Del("Content-Length")
 		res.ContentLength = -1
 	}
-	if c := charset(res.Header.Get("Content-Type")); !asciiIn(c) {
+	if c := oddCharset(res.Header); c != "" {
 		return fmt.Errorf("the charset %q, in which nobody can look for values", c)
 	}
 	body := newSwapReader(res.Body, p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })

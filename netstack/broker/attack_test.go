@@ -434,3 +434,20 @@ func TestAttackBrokerPieces(t *testing.T) {
 		attack.Check(t, "an echo that is cut off "+what, "less than half", got)
 	}
 }
+
+// An answer in a charset in which a value would look otherwise does not come through.
+func TestAttackBrokerCharsets(t *testing.T) {
+	for kind, want := range map[string]string{
+		"text/plain": "200", "text/plain; charset=UTF-8": "200", `text/html; Charset="iso-8859-1"`: "200", "application/x; charset=binary": "200", "text/plain; charset=utf-16le": "200",
+		"text/plain; charset=IBM037": "502", "text/plain; charset=UTF-7": "502", "text/plain;charset='utf-32'": "502", "text/plain; x=y; charset=ISO-2022-JP": "502", "text/plain; charset=IBM1047; charset=utf-8": "502",
+		"text/plain; charset=utf-8; charset=IBM1047": "502",
+	} {
+		o := scripted(t, func(*http.Request) string {
+			return "HTTP/1.1 200 OK\r\nContent-Type: " + kind + "\r\nContent-Length: 2\r\n\r\nab"
+		})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+		_, got, _ := strings.Cut(r.say("GET /a HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"), " ")
+		got, _, _ = strings.Cut(got, " ")
+		attack.Check(t, "an answer of the type "+kind, want, got)
+	}
+}
