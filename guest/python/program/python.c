@@ -30,18 +30,6 @@ static void check(bool ok, const char *what)
 	_exit(EXIT_UNKNOWN);
 }
 
-// The interpreter's own generators are seeded by the kernel when they are first used, and
-// that is after the start. OpenSSL's may have been used: a clone holds its template's state.
-static void seed(const uint8_t *entropy)
-{
-	void *crypto = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_NOLOAD);
-	void (*add)(const void *, int, double) = crypto ? (void (*)(const void *, int, double))dlsym(crypto, "RAND_add") : NULL;
-	if (add)
-		add(entropy, ENTROPY_SIZE, ENTROPY_SIZE);
-	if (crypto)
-		dlclose(crypto);
-}
-
 static PyObject *text(const char *s)
 {
 	PyObject *o = PyUnicode_DecodeFSDefault(s);
@@ -49,33 +37,37 @@ static PyObject *text(const char *s)
 	return o;
 }
 
+// set_environment does what os.environ.clear() and update() do, without Python's code for
+// it: os.environ has a dictionary of bytes inside.
 static void set_environment(char **env)
 {
-	bool locale = false;
+	bool locale = false, zone = false;
 	PyObject *os = PyImport_ImportModule("os");
-	PyObject *environ_ = os ? PyObject_GetAttrString(os, "environ") : NULL;
-	PyObject *none = environ_ ? PyObject_CallMethod(environ_, "clear", NULL) : NULL;
-	check(none != NULL, "os.environ");
-	for (char **variable = env; *variable; variable++) {
-		char *value = strchr(*variable, '=') + 1;
-		locale |= strncmp(*variable, "LC_ALL=", 7) == 0 || strncmp(*variable, "LC_CTYPE=", 9) == 0 || strncmp(*variable, "LANG=", 5) == 0;
-		value[-1] = 0;
-		PyObject *k = text(*variable), *v = text(value);
-		value[-1] = '=';
-		check(PyObject_SetItem(environ_, k, v) == 0, *variable);
+	PyObject *outer = os ? PyObject_GetAttrString(os, "environ") : NULL;
+	PyObject *inner = outer ? PyObject_GetAttrString(outer, "_data") : NULL;
+	check(inner != NULL && PyDict_Check(inner), "os.environ");
+	PyDict_Clear(inner);
+	clearenv();
+	for (char **variable = env; *variable || !locale; variable++) {
+		// Python has set this one at its start (PEP 538) where the environment says
+		// nothing else of it.
+		char *name = *variable ? *variable : (char[]){"LC_CTYPE=C.UTF-8"}, *value = strchr(name, '=') + 1;
+		locale |= strncmp(name, "LC_ALL=", 7) == 0 || strncmp(name, "LC_CTYPE=", 9) == 0 || strncmp(name, "LANG=", 5) == 0;
+		zone |= strncmp(name, "TZ=", 3) == 0;
+		PyObject *k = PyBytes_FromStringAndSize(name, value - 1 - name), *v = PyBytes_FromString(value);
+		check(k != NULL && v != NULL && PyDict_SetItem(inner, k, v) == 0 && setenv(PyBytes_AS_STRING(k), value, 1) == 0, name);
 		Py_DECREF(k);
 		Py_DECREF(v);
+		if (*variable == NULL)
+			break;
 	}
-	if (!locale) {  // Python has done so at its start (PEP 538), where the environment says nothing else
-		PyObject *v = text("C.UTF-8");
-		check(PyMapping_SetItemString(environ_, "LC_CTYPE", v) == 0, "LC_CTYPE");
-		Py_DECREF(v);
-	}
-	Py_DECREF(none);
-	Py_DECREF(environ_);
+	Py_DECREF(inner);
+	Py_DECREF(outer);
 	Py_DECREF(os);
+	if (!zone)
+		return;
 	PyObject *time = PyImport_ImportModule("time");
-	none = time ? PyObject_CallMethod(time, "tzset", NULL) : NULL;
+	PyObject *none = time ? PyObject_CallMethod(time, "tzset", NULL) : NULL;
 	check(none != NULL, "time.tzset");
 	Py_DECREF(none);
 	Py_DECREF(time);
@@ -107,7 +99,8 @@ static void set_list(PyConfig *config, PyWideStringList *list, const char *name,
 // begin gives the interpreter what it was started with.
 static void begin(struct start *s)
 {
-	seed(s->entropy);
+	// The generators of Python and of its modules are seeded by the kernel when they are
+	// first used, which is from here on: nothing before imports one.
 	start_trust(s);
 	check(chdir(s->cwd) == 0, s->cwd);
 	set_environment(s->env);
@@ -117,6 +110,24 @@ static void begin(struct start *s)
 	char **all = start_join("python3", s->flags, s->argv);
 	set_list(config, &config->orig_argv, "orig_argv", all);
 	free(all);
+}
+
+// no_archive notes what Python would find out about a file that is no ZIP archive, which
+// takes much of its own code: nothing imports from it.
+static void no_archive(const char *path)
+{
+	enum { MOST = 22 + 65535 };  // bytes that a ZIP archive's end takes with its comment
+	static char end[MOST];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+	ssize_t n = size < 0 ? -1 : pread(fd, end, sizeof end, size > MOST ? size - MOST : 0);
+	if (fd >= 0)
+		close(fd);
+	if (n < 0 || memmem(end, (size_t)n, "PK\5\6", 4) != NULL)
+		return;
+	PyObject *name = text(path), *cache = PySys_GetObject("path_importer_cache");
+	check(cache != NULL && PyDict_SetItem(cache, name, Py_None) == 0, path);
+	Py_DECREF(name);
 }
 
 // Rehearsals ----------------------------------------------------------------
@@ -166,6 +177,7 @@ static void rehearse(struct start *s)
 	PyObject *dir = text(s->cwd);
 	check(PyList_Insert(path, 0, dir) == 0, "sys.path");
 	Py_DECREF(dir);
+	no_archive(s->argv[0]);
 	FILE *f = fopen(s->argv[0], "rb");
 	check(f != NULL && PyRun_AnyFileExFlags(f, s->argv[0], 1, NULL) == 0, s->argv[0]);
 	flush("stdout");
@@ -185,10 +197,28 @@ static void rehearse(struct start *s)
 
 // Main ----------------------------------------------------------------------
 
+static int kept = -1;  // the control channel
+static pid_t self;
+
+// at_exit is the last that a program does. What the kernel does at a process's end takes
+// longer than saying so to PID 1; but not what the code has forked ends so.
+static void at_exit(int code, void *arg)
+{
+	uint8_t word[2] = {CONTROL_EXIT, (uint8_t)code};
+	(void)arg;
+	if (getpid() != self || ftrylockfile(stdin) != 0)  // a thread that reads a terminal has it, and would hold fflush up
+		return;
+	fflush(NULL);
+	if (write(kept, word, sizeof word) == sizeof word)
+		for (;;)
+			pause();
+}
+
 static int run(int argc, char **argv)
 {
 	struct start s;
 	PyConfig config;
+	on_exit(at_exit, NULL);  // before what others have done at an exit, so that it comes behind it
 	unsetenv("LD_PRELOAD");
 	prctl(PR_SET_NAME, "python3");  // as whoever types that has it
 	PyConfig_InitPythonConfig(&config);
@@ -207,7 +237,10 @@ static int run(int argc, char **argv)
 		start_free(&s);
 	}
 	begin(&s);
+	no_archive(s.argv[0]);
 	start_free(&s);
+	kept = fcntl(START_CTL, F_DUPFD_CLOEXEC, 512);  // out of the way of those that the code gets
+	self = getpid();
 	start_word(CONTROL_STARTED);
 	close(START_CTL);
 	return Py_RunMain();
