@@ -157,6 +157,12 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		if err := s.vendorBundle(ctx, arch); err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}
+		for _, name := range wanted {
+			if _, err := s.Part(arch, name); err != nil {
+				return fmt.Errorf("the bundle for %s has no %s, which the %s image needs: take one that has, by UNITASK_PARTS_URL or `unitask image vendor --from FILE`; "+
+					"`unitask image vendor --image %[3]s --to FILE%[4]s` on a Debian machine writes one", arch, name, s.Name(), bundleSuffix)
+			}
+		}
 		return s.ensureGuest(ctx, arch)
 	}
 	what := fmt.Sprintf("%d parts of the %s image for %s (%s), %s", len(names), s.Name(), arch, strings.Join(names, ", "), mebibytes(total))

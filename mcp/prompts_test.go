@@ -29,3 +29,37 @@ func TestFrontMatterKeys(t *testing.T) {
 		}
 	}
 }
+
+// A program in Python or shell says what it is in comments of its own.
+func TestSnippetsOfLanguages(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"sum.py":   "#!/usr/bin/env python3\n# +++\n# description = \"Add\"\n# [arguments.A]\n# required = true\n# +++\nprint(1)\n",
+		"list.sh":  "# +++\n#description = \"List\"\n# +++\nls\n",
+		"plain.py": "print(2)  # +++\n",
+		"code.js":  "/* +++\ndescription = \"Node's\"\n+++ */\n1",
+		"no.rb":    "puts 1",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := readSnippets(dir)
+	if err != nil || len(found) != 4 {
+		t.Fatalf("%v %v", found, err)
+	}
+	for name, want := range map[string]string{"sum": "Add", "list": "List", "plain": "", "code": "Node's"} {
+		if found[name].Description != want {
+			t.Errorf("%s: %q", name, found[name].Description)
+		}
+	}
+	if missing := found["sum"].missing(nil); len(missing) != 1 || missing[0] != "A" {
+		t.Errorf("%q", missing)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bad.py"), []byte("# +++\n# nonsense = 1\n# +++\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readSnippets(dir); err == nil || !strings.Contains(err.Error(), "bad.py") {
+		t.Errorf("%v", err)
+	}
+}

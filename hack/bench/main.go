@@ -165,7 +165,7 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 			setup: func() error { leave(); pooled.Close(); return s.up(kernel, pool) }, before: func() error { return s.full(s.daemon) }, after: func() bool { return s.down(kernel) }},
 	}
 	if kernel == image.Linux {
-		for name, code := range map[string]string{"python": "print('hello')\n", "shell": "echo hello\n"} {
+		for name, code := range map[string]string{"python": "print('hello from python')", "shell": "echo hello from shell"} {
 			if _, err := s.rt.MakeTemplate(s.ctx, unitask.Shape{Image: name, Kernel: kernel}); err != nil {
 				return false, err
 			}

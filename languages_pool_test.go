@@ -1,0 +1,44 @@
+package unitask_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+)
+
+// Pool, record and replay know which image a run had.
+func TestLanguagesPoolAndReplay(t *testing.T) {
+	needClones(t)
+	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 2}, unitask.Shape{Image: "python"})
+	poolHas(t, rt, "it does not fill", func(st unitask.PoolStats) bool { return st.Idle >= 1 && st.Making == 0 })
+	run := func(req unitask.Request) *unitask.Result {
+		t.Helper()
+		res, err := rt.Run(t.Context(), req, unitask.IO{})
+		if err != nil || res.ExitCode != 0 {
+			t.Fatalf("%v %+v", err, res)
+		}
+		return res
+	}
+	python := run(unitask.Request{Language: "python", Path: "/work/script", Code: "import sys; print('py', sys.argv)", Args: []string{"a"}})
+	if string(python.Stdout) != "py ['/work/script', 'a']\n" || !python.Pooled || python.Kernel != "linux" {
+		t.Errorf("%s %+v", python.Stdout, python)
+	}
+	shell := run(unitask.Request{Path: "x.sh", Code: `echo "sh $1 ${BASH_VERSION%%(*}"`, Args: []string{"b"}})
+	if !strings.HasPrefix(string(shell.Stdout), "sh b 5.2") || shell.Pooled {
+		t.Errorf("%s %+v", shell.Stdout, shell)
+	}
+	for _, was := range []*unitask.Result{python, shell} {
+		in, err := rt.Inspect(was.RunID, 0)
+		if err != nil || in.Machine == nil || in.Machine.Image != was.Policy.Effective.Image || in.Machine.Runtime == "" || in.Machine.Image == "node" {
+			t.Errorf("%v %+v", err, in.Machine)
+		}
+		req, err := rt.Recorded(was.RunID, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again := run(req); string(again.Stdout) != string(was.Stdout) {
+			t.Errorf("again: %s", again.Stdout)
+		}
+	}
+}
