@@ -122,12 +122,11 @@ static char **append(char **list, size_t n, char *s)
 }
 
 // strings reads a list, or an object: its pairs are NAME=VALUE then.
-static char **strings(void)
+static char **strings(char open)
 {
-	char **list = NULL, close = *at == '{' ? '}' : ']';
+	char **list = NULL, close = open == '{' ? '}' : ']';
 	size_t n = 0;
-	if (!next_is('{'))
-		need('[');
+	need(open);
 	while (!next_is(close)) {
 		if (n > 0)
 			need(',');
@@ -153,11 +152,11 @@ static void parse(struct start *s)
 		char *name = string();
 		need(':');
 		if (strcmp(name, "argv") == 0)
-			s->argv = strings();
+			s->argv = strings('[');
 		else if (strcmp(name, "env") == 0)
-			s->env = strings();
+			s->env = strings('{');
 		else if (strcmp(name, "flags") == 0)
-			s->flags = strings();
+			s->flags = strings('[');
 		else if (strcmp(name, "cwd") == 0)
 			s->cwd = string();
 		else if (strcmp(name, "ca") == 0)
@@ -167,7 +166,7 @@ static void parse(struct start *s)
 		else if (strcmp(name, "entropy") == 0)
 			entropy = string();
 		else
-			free(*at == '"' ? (string(), NULL) : strings());
+			free(*at == '"' ? (string(), NULL) : strings('['));
 	} while (next_is(','));
 	need('}');
 	if (s->argv == NULL || s->argv[0] == NULL || s->env == NULL || s->cwd == NULL)
