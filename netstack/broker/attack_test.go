@@ -370,11 +370,16 @@ var echoers = map[string]func(string) string{
 		slash := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "/", `\/`, "é", `\u00e9`)
 		return slash.Replace(slash.Replace(s))
 	},
-	"a URL in a URL": func(s string) string { return url.QueryEscape(url.QueryEscape(s)) },
-	"an upper case":  strings.ToUpper,
-	"a lower case":   strings.ToLower,
-	"UTF-16, little": func(s string) string { return string(wide(s, binary.LittleEndian)) },
-	"UTF-16, big":    func(s string) string { return string(wide(s, binary.BigEndian)) },
+	"a URL in a URL":   func(s string) string { return url.QueryEscape(url.QueryEscape(s)) },
+	"a Buffer in JSON": func(s string) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint([]byte(s)), " ", ","), "[]") },
+	"a dump":           func(s string) string { return fmt.Sprintf("% x", s) },
+	"a fingerprint":    func(s string) string { return strings.ReplaceAll(fmt.Sprintf("% X", s), " ", ":") },
+	"C":                func(s string) string { return `\x` + strings.ReplaceAll(fmt.Sprintf("% x", s), " ", `\x`) },
+	"percents alone":   func(s string) string { return "%" + strings.ReplaceAll(fmt.Sprintf("% X", s), " ", "%") },
+	"an upper case":    strings.ToUpper,
+	"a lower case":     strings.ToLower,
+	"UTF-16, little":   func(s string) string { return string(wide(s, binary.LittleEndian)) },
+	"UTF-16, big":      func(s string) string { return string(wide(s, binary.BigEndian)) },
 	"base64 in PHP's JSON": func(s string) string {
 		return strings.ReplaceAll(base64.StdEncoding.EncodeToString([]byte(s)), "/", `\/`)
 	},

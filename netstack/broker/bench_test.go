@@ -1,12 +1,14 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -98,6 +100,20 @@ func BenchmarkFirst(b *testing.B) {
 					b.Fatal(err)
 				}
 				res.Body.Close()
+			}
+		})
+	}
+}
+
+// BenchmarkRedact looks for a value, in all its forms, in text that is much like it.
+func BenchmarkRedact(b *testing.B) {
+	text := bytes.Repeat([]byte(`{"id": 12345, "name": "words and ghp numbers 0123456789", "hex": "67686f7f5e3a"}`+"\n"), 10_000)
+	for name, value := range map[string]string{"a token": plain, "with special characters": key} {
+		s, _ := newRedactor([]Secret{{Value: value, placeholder: strings.Repeat("x", len(value))}}, false)
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				_, _ = io.Copy(io.Discard, struct{ io.Reader }{newSwapReader(io.NopCloser(bytes.NewReader(text)), s, nil, nil)})
 			}
 		})
 	}

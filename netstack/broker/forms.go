@@ -47,6 +47,41 @@ func hidden(text, put string) []pair {
 	return forms
 }
 
+// spelled are forms that write each byte by its number.
+func spelled(text, put string) []pair {
+	var forms []pair
+	add := func(format, between string) {
+		write := func(s string) string {
+			var b strings.Builder
+			for i, c := range []byte(s) {
+				if i > 0 {
+					b.WriteString(between)
+				}
+				fmt.Fprintf(&b, format, c)
+			}
+			return b.String()
+		}
+		find := []byte(write(text))
+		forms = append(forms, pair{find: find, put: fitted([]byte(write(put)), len(find))})
+	}
+	for _, digits := range []string{"%02x", "%02X"} {
+		for _, between := range []string{" ", ":", "-"} { // of a dump, of a fingerprint
+			add(digits, between)
+		}
+		for _, before := range []string{`\x`, "%%", `\u00`, "&#x"} {
+			add(before+digits+strings.Repeat(";", strings.Count(before, "&")), "")
+		}
+		for _, between := range []string{",", ", "} {
+			add("0x"+digits, between)
+		}
+	}
+	add("&#%d;", "")
+	for _, between := range []string{",", ", ", " "} { // of a Buffer in JSON
+		add("%d", between)
+	}
+	return forms
+}
+
 // fitted is a text of so many bytes, so that a body's length stays as it was announced.
 func fitted(text []byte, n int) []byte {
 	return append(bytes.Clone(text[:min(n, len(text))]), bytes.Repeat([]byte("x"), max(0, n-len(text)))...)

@@ -80,6 +80,22 @@ type swapper struct {
 	// skip says how far a text that is found next must be behind the two bytes that
 	// would be the last two of its first shortest ones (Wu and Manber).
 	skip [1 << 16]uint8
+	// starts has, by two bytes, which of groups holds the pairs that a text may be found of
+	// where it begins with them; with a text of one byte, it is the first for all.
+	starts [1 << 16]int32
+	groups [][]int32
+}
+
+// begins notes that a text of a pair may begin with two bytes.
+func (s *swapper) begins(two uint16, k int) {
+	g := s.starts[two]
+	if g == 0 {
+		g = int32(len(s.groups))
+		s.starts[two], s.groups = g, append(s.groups, nil)
+	}
+	if list := s.groups[g]; len(list) == 0 || list[len(list)-1] != int32(k) {
+		s.groups[g] = append(list, int32(k))
+	}
 }
 
 // newSwapper returns nil where there is nothing to replace. Empty texts are left out.
@@ -101,10 +117,17 @@ func newSwapper(pairs []pair) *swapper {
 	if len(s.pairs) == 0 {
 		return nil
 	}
+	s.groups = [][]int32{nil}
+	if s.shortest == 1 {
+		for k := range s.pairs {
+			s.groups[0] = append(s.groups[0], int32(k))
+		}
+	}
 	if s.shortest > 1 {
 		s.skip = [1 << 16]uint8(bytes.Repeat([]byte{uint8(min(s.shortest-1, 255))}, len(s.skip)))
-		for _, p := range s.pairs {
+		for k, p := range s.pairs {
 			for begin := 0; begin == 0 || begin <= len(p.find)-p.shortest(); begin++ {
+				s.begins(uint16(p.find[begin])<<8|uint16(p.find[begin+1]), k)
 				for i := 1; i < s.shortest; i++ {
 					two := uint16(p.find[begin+i-1])<<8 | uint16(p.find[begin+i])
 					s.skip[two] = uint8(min(int(s.skip[two]), s.shortest-1-i))
@@ -132,7 +155,11 @@ func (s *swapper) find(b []byte, at int) (f found) {
 			}
 		}
 		begin := i - s.shortest + 1
-		for k := range s.pairs {
+		group := int32(0)
+		if s.shortest > 1 {
+			group = s.starts[uint16(b[begin])<<8|uint16(b[begin+1])]
+		}
+		for _, k := range s.groups[group] {
 			if n, put := s.pairs[k].match(b[begin:]); n > f.end-f.begin {
 				f = found{&s.pairs[k], begin, begin + n, put}
 			}

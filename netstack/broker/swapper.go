@@ -1,5 +1,7 @@
 package broker
 
+import "slices"
+
 // swapperKey says which secrets are put in (a bit each), and how they are written.
 type swapperKey struct {
 	put     uint64
@@ -53,7 +55,7 @@ func newRedactor(secrets []Secret, fit bool) (s *swapper, resizes bool) {
 			whole.least = least
 		}
 		forms := append([]pair{whole}, hidden(c.Value, c.placeholder)...)
-		for _, p := range append(forms, escaped(c.Value, c.placeholder)...) {
+		for _, p := range slices.Concat(forms, spelled(c.Value, c.placeholder), escaped(c.Value, c.placeholder)) {
 			if fit {
 				p.put = fitted(p.put, len(p.find))
 			}
