@@ -20,6 +20,8 @@ demo: image
 test: image
 	@hack/setup --test
 	bin/unitask image vendor --arch $(OTHER_ARCH)
+	bin/unitask image vendor --image python
+	bin/unitask image vendor --image shell
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
@@ -78,8 +80,6 @@ build: setup
 
 vendor: build
 	bin/unitask image vendor
-	bin/unitask image vendor --image python
-	bin/unitask image vendor --image shell
 
 image: vendor
 	bin/unitask image build --kernel linux
