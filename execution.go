@@ -316,7 +316,7 @@ func (x *execution) hint(stderrTail string) {
 		return
 	}
 	if name := x.code.language.missing(stderrTail); name != "" {
-		x.res.Hint = fmt.Sprintf("%s is not in the machine: what lies beside the code, and node_modules, come with --project, or by --dir", name)
+		x.res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.code.language.brings)
 	}
 	x.hintKernel()
 }

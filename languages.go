@@ -43,6 +43,8 @@ type language struct {
 	outOfMemory func(signal int, stderr string) bool
 	// missing is the name of the module that the program ended for want of, "" if that is not why.
 	missing func(stderr string) string
+	// brings begins the sentence about how modules get into the machine.
+	brings string
 }
 
 // languages are those that there are; the first one is that of a request that names none.
@@ -56,7 +58,7 @@ var languages = []*language{
 		},
 		program:  machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
 		checkArg: node.CheckArg, needsProcess: node.NeedsProcess, process: node.Process, refused: node.Refused,
-		outOfMemory: node.OutOfMemory, missing: node.MissingModule,
+		outOfMemory: node.OutOfMemory, missing: node.MissingModule, brings: "what lies beside the code, and node_modules, come with",
 	},
 	{
 		name: "python", others: map[string]string{"python3": ".py"}, extensions: python.Extensions,
@@ -68,7 +70,7 @@ var languages = []*language{
 		},
 		program:  machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
 		checkArg: python.CheckArg, needsProcess: python.NeedsProcess, process: python.Process, refused: python.Refused,
-		outOfMemory: python.OutOfMemory, missing: python.MissingModule,
+		outOfMemory: python.OutOfMemory, missing: python.MissingModule, brings: "there is the standard library only; what lies beside the code comes with",
 	},
 	{
 		name: "shell", others: nil, extensions: shell.Extensions,

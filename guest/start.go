@@ -16,7 +16,7 @@ import (
 // Start is what the code is started with.
 type Start struct {
 	// Argv is the absolute path of the main file and the arguments: everything
-	// of process.argv but Node itself.
+	// of process.argv, or sys.argv, but the language's program.
 	Argv []string `json:"argv"`
 	// Env is the whole environment.
 	Env map[string]string `json:"env"`
@@ -25,7 +25,7 @@ type Start struct {
 	// Flags are the language's own arguments: as the program is told of them, and, of
 	// those that it can take while it runs, the ones to be taken.
 	Flags []string `json:"flags,omitempty"`
-	// CA is PEM that TLS clients trust beside Node's own certificates, or "".
+	// CA is PEM that TLS clients trust beside their own certificates, or "".
 	CA string `json:"ca,omitempty"`
 	// ReadOnly are paths that the code may not write to; a kernel that has users
 	// needs no telling.
@@ -108,7 +108,7 @@ func (e *RefusedError) Error() string {
 // or that it does not take its arguments.
 const maxEarly = 64 << 10
 
-// Start starts the code, with fresh entropy for it, and waits until Node has
+// Start starts the code, with fresh entropy for it, and waits until the program has
 // taken both. The error is a *RefusedError where a process with arguments of its own
 // did not come that far.
 func (c *Conn) Start(ctx context.Context, s Start) error {
@@ -146,7 +146,7 @@ func (c *Conn) Start(ctx context.Context, s Start) error {
 	case kind == contract.FrameExit:
 		return ErrGone
 	case kind == contract.FrameStderr:
-		return violation("Node printed before the code was started: %.500q", payload)
+		return violation("the program printed before the code was started: %.500q", payload)
 	case kind != contract.FrameStarted:
 		return violation("frame %q before the code was started", kind)
 	}
