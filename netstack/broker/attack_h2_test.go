@@ -205,21 +205,23 @@ func TestAttackBrokerGoAway(t *testing.T) {
 		f := http2.NewFramer(conn, conn)
 		f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 		_ = f.WriteSettings()
-		for {
+		value := ""
+		for { // until the client closes: what it has not read yet would go with a reset
 			frame, err := f.ReadFrame()
 			if err != nil {
 				return
 			}
 			if head, ok := frame.(*http2.MetaHeadersFrame); ok {
-				value := ""
 				for _, field := range head.RegularFields() {
 					if field.Name == "x-key" {
 						value = field.Value
 					}
 				}
 				came <- value == plain
-				_ = f.WriteGoAway(head.StreamID, http2.ErrCodeEnhanceYourCalm, []byte("not with "+value))
-				return
+			}
+			if data, ok := frame.(*http2.DataFrame); ok && data.StreamEnded() {
+				_ = f.WriteGoAway(data.StreamID, http2.ErrCodeEnhanceYourCalm, []byte("not with "+value))
+				_ = conn.(*tls.Conn).CloseWrite()
 			}
 		}
 	}()
