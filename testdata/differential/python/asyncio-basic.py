@@ -1,6 +1,6 @@
 import asyncio
 async def work(n):
-    await asyncio.sleep(0.01 * (3 - n))
+    await asyncio.sleep(0.1 * (3 - n))
     return n
 async def main():
     print(await asyncio.gather(*(work(i) for i in range(3))))

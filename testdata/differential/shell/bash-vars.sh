@@ -1,1 +1,1 @@
-echo "${BASH_VERSINFO[0]} ${BASH_VERSINFO[4]} $HOSTTYPE $OSTYPE $MACHTYPE"; [ "$RANDOM$RANDOM$RANDOM" != "$RANDOM$RANDOM$RANDOM" ] && echo differ; [ -n "$SRANDOM" ] && echo s; printf %q "$IFS"; echo "$PS4" "${PS1-none}" "$OPTIND" "$LINENO" "$SECONDS"; RANDOM=42; echo $RANDOM $RANDOM
+echo "${BASH_VERSINFO[0]} ${BASH_VERSINFO[4]} $HOSTTYPE $OSTYPE $MACHTYPE"; [ "$RANDOM$RANDOM$RANDOM" != "$RANDOM$RANDOM$RANDOM" ] && echo differ; [ -n "$SRANDOM" ] && echo s; printf %q "$IFS"; echo "$PS4" "${PS1-none}" "$OPTIND" "$LINENO" "${SECONDS//[0-9]/}"; RANDOM=42; echo $RANDOM $RANDOM
