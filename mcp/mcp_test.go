@@ -291,7 +291,7 @@ func TestStdio(t *testing.T) {
 		args any
 		want string
 	}{
-		{object{}, "code is empty"}, {object{"code": 5}, "run_code takes: code (string)"}, {object{"code": "1", "cod": "x"}, "run_code takes"}, {object{"code": "1", "language": "python"}, "language"},
+		{object{}, "code is empty"}, {object{"code": 5}, "run_code takes: code (string)"}, {object{"code": "1", "cod": "x"}, "run_code takes"}, {object{"code": "1", "language": "cobol"}, "language"},
 		{object{"code": "1", "memoryMb": 1}, "memoryMb"}, {object{"code": "1", "timeoutSeconds": -1}, "timeoutSeconds"}, {object{"code": "1", "allowNet": []string{"*"}}, "covers every host"},
 		{object{"code": "1", "allowNet": "a.com"}, "allowNet"}, {object{"code": "1", "files": []string{"none.txt"}}, "no such file"}, {object{"code": "1", "env": object{"A=B": "x"}}, "env"},
 		{object{"snippet": "none"}, "prompts/list"}, {object{"snippet": "sum"}, "env.A"}, {object{"snippet": "sum", "code": "1"}, "not both"},

@@ -599,6 +599,8 @@ int agent_run(struct agent *a, struct agent_end *end)
 			out_frame(FRAME_HELLO, hello, (size_t)len);
 		}
 		if (p[CTL].revents && on_word(a, conn, udp, &ready, end)) {
+			if (a->settle)
+				a->settle();
 			finish(a, conn, end);
 			return 0;
 		}

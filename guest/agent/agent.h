@@ -54,6 +54,9 @@ struct agent {
 	// freeze stops what the code left running, so that /out stays as it is; NULL where
 	// that can't be.
 	void (*freeze)(void);
+	// settle is called when the program says that it has ended, before the host is told,
+	// which ends the machine; NULL where nothing is left to do then.
+	void (*settle)(void);
 	// ended drains `event`; it returns 1 and fills *end once the program is over.
 	int (*ended)(struct agent *, struct agent_end *end);
 };

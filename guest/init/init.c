@@ -539,6 +539,13 @@ static void freeze(void)
 	trace_end();
 }
 
+// settle has the whole trace on the console before the machine ends.
+static void settle(void)
+{
+	if (traced)
+		freeze();
+}
+
 // ended reaps every child; the run is over when Node itself is.
 static int ended(struct agent *a, struct agent_end *end)
 {
@@ -633,6 +640,7 @@ int main(void)
 		.terminal = terminal,
 		.relay = relay,
 		.freeze = freeze,
+		.settle = settle,
 		.ended = ended,
 	};
 	if (strstr(cmdline, BOOT_TRACE)) {
