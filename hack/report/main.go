@@ -6,10 +6,14 @@
 // A few tests that failed while others ran beside them are run again, each alone. What
 // passes then was unsteady, which is said with what it had said, and no failure; never an
 // attack's.
+//
+// The file that REPORT_SUMMARY names gets what failed or was unsteady, each with the end of what
+// it said, and the counts: CI prints that last, where a reader of a cut log still finds it.
 package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,8 +25,9 @@ import (
 )
 
 const (
-	mostAgain = 3  // more failures than that are no accident
-	longest   = 10 // tests that are named
+	mostAgain  = 3    // more failures than that are no accident
+	longest    = 10   // tests that are named
+	summarized = 2000 // bytes of what a test said, in the summary
 )
 
 func main() {
@@ -40,7 +45,12 @@ func run(flags []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "report:", err)
 		return 1
 	}
-	if good := r.end(); bad || !good {
+	good := r.end() && !bad
+	if err := r.summarize(os.Getenv("REPORT_SUMMARY"), flags); err != nil {
+		fmt.Fprintln(stderr, "report:", err)
+		return 1
+	}
+	if !good {
 		return 1
 	}
 	return 0
@@ -170,6 +180,29 @@ func (r *report) end() (good bool) {
 	}
 	fmt.Fprintf(r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, len(r.failed), len(r.skipped))
 	return len(r.failed) == 0 && r.passed > 0
+}
+
+// summarize appends what failed, was unsteady, and the counts to the file at path, if there is one.
+func (r *report) summarize(path string, flags []string) error {
+	if path == "" {
+		return nil
+	}
+	var text strings.Builder
+	say := func(what string, ends []ending) {
+		for _, e := range ends {
+			said := strings.TrimSpace(e.said)
+			fmt.Fprintf(&text, "%s %s\n%s\n", what, e.name(), said[max(0, len(said)-summarized):])
+		}
+	}
+	say("UNSTEADY", r.unsteady)
+	say("FAILED", r.failed)
+	fmt.Fprintf(&text, "%d passed, %d failed, %d skipped: go test %s\n", r.passed, len(r.failed), len(r.skipped), strings.Join(flags, " "))
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text.String())
+	return errors.Join(err, file.Close())
 }
 
 // verdict is go test's line on a package, "ok" or "FAIL" and how long it took.

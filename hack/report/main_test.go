@@ -29,6 +29,8 @@ func TestRun(t *testing.T) {
 		}
 	}
 	t.Chdir(dir)
+	summary := filepath.Join(t.TempDir(), "summary")
+	t.Setenv("REPORT_SUMMARY", summary)
 	for packages, want := range map[string]struct {
 		status int
 		says   []string
@@ -58,6 +60,15 @@ func TestRun(t *testing.T) {
 		}
 		if t.Failed() {
 			t.Fatalf("%s%s", out.String(), errs.String())
+		}
+	}
+	said, err := os.ReadFile(summary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"UNSTEADY x/_once TestOnce/a+b_c\n", "FAILED x/bad TestBad/inner\n", "it is broken", "undefined: testing", "0 passed, 2 failed, 0 skipped: go test ./bad\n"} {
+		if !strings.Contains(string(said), text) {
+			t.Errorf("the summary does not say %q:\n%s", text, said)
 		}
 	}
 }
