@@ -7,17 +7,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/BurntSushi/toml"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testsignals"
 )
 
 // The differential tests of the other languages: every script of a folder is run by the host's
@@ -70,7 +69,7 @@ func (l tongue) differential(t *testing.T) {
 		t.Fatalf("only %d scripts: %v", len(scripts), err)
 	}
 	exceptions := exceptionsOf(t, dir)
-	defaultSignals(t)
+	testsignals.Default(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -102,18 +101,6 @@ func (l tongue) differential(t *testing.T) {
 	// On a busy host a clone that does not come in time is booted instead.
 	if n := int(booted.Load()); n > len(scripts)/4 {
 		t.Errorf("%d of %d machines were no clones", n, len(scripts))
-	}
-}
-
-// defaultSignals has programs that are started here take every signal in its default way,
-// also where whoever started the test ignores some, as a shell does behind an &.
-func defaultSignals(t *testing.T) {
-	for s := syscall.Signal(1); s < 32; s++ {
-		if signal.Ignored(s) && s != syscall.SIGPIPE {
-			c := make(chan os.Signal, 1)
-			signal.Notify(c, s) // what is handled here is the default in a child
-			t.Cleanup(func() { signal.Ignore(s) })
-		}
 	}
 }
 

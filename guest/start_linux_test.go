@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/socketpair"
+	"github.com/unitask/unitask/internal/testsignals"
 )
 
 // What waits for a start (start/start.c) on this host, compiled with the sanitizers: in
@@ -42,6 +43,7 @@ func waiting(t *testing.T) string {
 // its exit code.
 func told(t *testing.T, program string, frames ...[]byte) (words, printed string, code int) {
 	t.Helper()
+	testsignals.Default(t)
 	ours, theirs, err := socketpair.New("ctl")
 	if err != nil {
 		t.Fatal(err)
