@@ -2,9 +2,6 @@ package unitask_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -131,26 +128,7 @@ func exceptionsOf(t *testing.T, dir string) []exception {
 // onHost runs a script as the guest's user would.
 func (l tongue) onHost(t *testing.T, name, text string) outcome {
 	t.Helper()
-	path := place(t, name, text)
-	ctx, cancel := context.WithTimeout(t.Context(), differentialTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, l.program, append([]string{path}, l.args[name]...)...)
-	cmd.Args[0] = filepath.Base(l.program)
-	cmd.Dir = filepath.Dir(path)
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user"}
-	cmd.Stdin = io.MultiReader(strings.NewReader(l.stdin[name])) // a pipe, as in the guest
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	o := outcome{normalize(out.String(), path), normalize(errs.String(), path), cmd.ProcessState.ExitCode()}
-	if o.exit < 0 { // killed by a signal: what a shell would say
-		o.exit = 128 + signalOf(cmd.ProcessState)
-	}
-	return o
+	return ranOnHost(t, l.program, filepath.Base(l.program), "/home/user", name, text, l.args[name], l.stdin[name])
 }
 
 func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, name, text string) (o outcome, cloned bool) {

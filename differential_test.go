@@ -126,14 +126,20 @@ const differentialTimeout = 40 * time.Second
 
 func onHost(t *testing.T, name, text string) outcome {
 	t.Helper()
+	return ranOnHost(t, nodeBinary(), "node", "/root", name, text, scriptArgs[name], scriptStdin[name])
+}
+
+// ranOnHost runs a script by a program of the host, in an environment like the guest's.
+func ranOnHost(t *testing.T, program, called, home, name, text string, args []string, stdin string) outcome {
+	t.Helper()
 	path := place(t, name, text)
 	ctx, cancel := context.WithTimeout(t.Context(), differentialTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, nodeBinary(), append([]string{path}, scriptArgs[name]...)...)
-	cmd.Args[0] = "node"
+	cmd := exec.CommandContext(ctx, program, append([]string{path}, args...)...)
+	cmd.Args[0] = called
 	cmd.Dir = filepath.Dir(path)
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root"}
-	cmd.Stdin = io.MultiReader(strings.NewReader(scriptStdin[name])) // a pipe, as in the guest
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home}
+	cmd.Stdin = io.MultiReader(strings.NewReader(stdin)) // a pipe, as in the guest
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/guest/shell"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/edit"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
@@ -229,7 +230,7 @@ func imageLanguage(name string) *language {
 func nearest(word string) string {
 	best, most := "", 2 // letters that may differ
 	for _, name := range Languages() {
-		if d := distance(strings.ToLower(word), name); d <= most && d < len(name)-1 {
+		if d := edit.Distance(strings.ToLower(word), name); d <= most && d < len(name)-1 {
 			best, most = name, d-1
 		}
 	}
@@ -237,27 +238,6 @@ func nearest(word string) string {
 		return ""
 	}
 	return "; did you mean " + best + "?"
-}
-
-// distance is how many letters must be changed, added or taken away to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		above := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := above
-			if a[i] != b[j] {
-				cost++
-			}
-			above = row[j+1]
-			row[j+1] = min(cost, above+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // payloads are those of all languages.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/internal/edit"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -225,7 +226,7 @@ func (s *Schema) Nearest(name string) []string {
 	}
 	var list []near
 	for _, other := range slices.Concat(verbNames(), s.Commands()) {
-		d := distance(name, other)
+		d := edit.Distance(name, other)
 		if strings.HasPrefix(other, name) || strings.Contains(other, name) && len(name) > 3 {
 			d = 1
 		}
@@ -239,24 +240,4 @@ func (s *Schema) Nearest(name string) []string {
 		names = append(names, n.name)
 	}
 	return names
-}
-
-// distance is Levenshtein's.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			last, row[j+1] = row[j+1], min(last+cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -1,0 +1,23 @@
+// Package edit compares words as hints at misspelt names do.
+package edit
+
+// Distance is how many bytes must be changed, added or taken away to make b of a (Levenshtein's).
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		above := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := above
+			if a[i] != b[j] {
+				cost++
+			}
+			above = row[j+1]
+			row[j+1] = min(cost, above+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
