@@ -87,6 +87,7 @@ image: vendor
 # The table of the README: each way to start a run against its reference.
 bench: image
 	$(GO) run ./hack/bench
+	$(GO) run ./hack/bench -suite programs -n 5
 
 # What a release is made of: archives with manual pages and completions, bundles for MCP
 # clients, the registry's entry, bills of materials, checksums. The same bytes each time.

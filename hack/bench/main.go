@@ -3,7 +3,7 @@
 // booted by a bare QEMU command line (without record, network, agent or jail), and
 // the vendored node as a process of the host.
 //
-//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-kernel nanos,linux] [-n 20] [-check]
+//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-suite programs] [-kernel nanos,linux] [-n 20] [-check]
 package main
 
 import (
@@ -41,8 +41,13 @@ func main() {
 	program := flag.String("unitask", "bin/unitask", "the binary")
 	kernels := flag.String("kernel", "", "linux, nanos, or both with a comma (default those that are vendored)")
 	only := flag.String("only", "", "only rows whose name holds this")
+	which := flag.String("suite", "starts", "starts, ways of starting a run; or programs, what runs take that do more than hello")
 	flag.Parse()
-	ok, err := bench(context.Background(), *program, *kernels, *only, *rounds)
+	if *which != "starts" && *which != "programs" {
+		fmt.Fprintf(os.Stderr, "bench: -suite is starts or programs, not %q\n", *which)
+		os.Exit(2)
+	}
+	ok, err := bench(context.Background(), *program, *kernels, *only, *which == "programs", *rounds)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -82,7 +87,7 @@ type suite struct {
 	script  string
 }
 
-func bench(ctx context.Context, program, kernels, only string, rounds int) (ok bool, err error) {
+func bench(ctx context.Context, program, kernels, only string, programs bool, rounds int) (ok bool, err error) {
 	dir, err := os.MkdirTemp("", "unitask-bench-")
 	if err != nil {
 		return false, err
@@ -105,9 +110,14 @@ func bench(ctx context.Context, program, kernels, only string, rounds int) (ok b
 		return false, err
 	}
 	ok = true
-	fmt.Println("| path | reference | p50 | p95 | reference p50 | ratio | target |\n| --- | --- | --- | --- | --- | --- | --- |")
+	measure := s.kernel
+	if programs {
+		measure = s.programs
+	} else {
+		fmt.Println("| path | reference | p50 | p95 | reference p50 | ratio | target |\n| --- | --- | --- | --- | --- | --- | --- |")
+	}
 	for _, k := range strings.Split(kernels, ",") {
-		good, err := s.kernel(image.Kernel(k), only, rounds)
+		good, err := measure(image.Kernel(k), only, rounds)
 		if err != nil {
 			return false, err
 		}
@@ -126,15 +136,15 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 	if err != nil {
 		return false, err
 	}
-	direct, full, fullName, cloneTarget := linuxCommand(qemu.Path, im), []string(nil), "the image booted by bare QEMU", 0.10
-	full = direct
+	direct, whole, wholeName, cloneTarget := linuxCommand(qemu.Path, im), []string(nil), "the image booted by bare QEMU", 0.10
+	whole = direct
 	if kernel == image.Nanos {
 		disk := filepath.Join(s.dir, "disk")
 		if err := nanosDisk(im, disk); err != nil {
 			return false, err
 		}
 		direct = machine(qemu.Path, "ioapic2=off", disk, im.Path(image.KernelFile))
-		full, fullName, cloneTarget = biosCommand(qemu.Path, disk), "the image booted from disk by BIOS, bare QEMU", 0.15
+		whole, wholeName, cloneTarget = biosCommand(qemu.Path, disk), "the image booted from disk by BIOS, bare QEMU", 0.15
 	}
 	shape := unitask.Shape{Kernel: kernel}
 	if _, err := s.rt.MakeTemplate(s.ctx, shape); err != nil {
@@ -156,13 +166,13 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 	node := command([]string{s.node, s.script})
 	rows := []row{
 		{name: "run --cold", target: 1.15, subject: command(append(slices.Clone(run), "--cold")), reference: command(direct), against: "the image booted by bare QEMU"},
-		{name: "run, a clone", target: cloneTarget, subject: command(run), reference: command(full), against: fullName},
+		{name: "run, a clone", target: cloneTarget, subject: command(run), reference: command(whole), against: wholeName},
 		{name: "20 runs by 4 callers, clones", target: 0.30, subject: func() error { return s.many(kernel, false) },
 			reference: func() error { return s.many(kernel, true) }, against: "the same, cold", rounds: 2},
 		{name: "MCP run_code, pool", target: 1.0, subject: func() error { return s.call(client) }, reference: node, against: "node on the host",
-			before: func() error { return s.full(pooled.Pool) }},
+			before: func() error { return full(pooled.Pool, 4) }},
 		{name: "run, pool daemon", target: 2.0, subject: command(run), reference: node, against: "node on the host",
-			setup: func() error { leave(); pooled.Close(); return s.up(kernel, pool) }, before: func() error { return s.full(s.daemon) }, after: func() bool { return s.down(kernel) }},
+			setup: func() error { leave(); pooled.Close(); return s.up(kernel, pool) }, before: func() error { return full(s.daemon, 4) }, after: func() bool { return s.down(kernel) }},
 	}
 	if kernel == image.Linux {
 		for name, code := range map[string]string{"python": "print('hello from python')", "shell": "echo hello from shell"} {
@@ -249,10 +259,10 @@ func (s *suite) daemon() unitask.PoolStats {
 	return st.PoolStats
 }
 
-// full waits until a pool of four has what it should.
-func (s *suite) full(stats func() unitask.PoolStats) error {
+// full waits until a pool of so many has what it should.
+func full(stats func() unitask.PoolStats, size int) error {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(250 * time.Millisecond) {
-		if st := stats(); st.Idle == 4 && st.Spare == 1 && st.Making == 0 {
+		if st := stats(); st.Idle == size && st.Spare == 1 && st.Making == 0 {
 			return nil
 		}
 	}
@@ -268,7 +278,7 @@ func (s *suite) down(kernel image.Kernel) bool {
 
 // memory measures the proportional memory of the daemon's idle clones.
 func (s *suite) memory(kernel image.Kernel) bool {
-	if err := s.full(s.daemon); err != nil {
+	if err := full(s.daemon, 4); err != nil {
 		fmt.Println(err)
 		return false
 	}

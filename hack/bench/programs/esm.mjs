@@ -1,0 +1,10 @@
+import { readFile, writeFile, mkdtemp } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { EventEmitter, once } from 'node:events';
+const dir = await mkdtemp(path.join(os.tmpdir(), 'esm-'));
+await writeFile(path.join(dir, 'a.txt'), 'hello\n');
+const emitter = new EventEmitter();
+setImmediate(() => emitter.emit('done', 42));
+const [answer] = await once(emitter, 'done');
+console.log((await readFile(path.join(dir, 'a.txt'), 'utf8')).trim(), answer);
