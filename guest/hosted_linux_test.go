@@ -251,6 +251,22 @@ func (h *hosted) run(c *Conn) {
 	<-done
 }
 
+// A program may have ended before the agent hears that it has started.
+func TestHostedQuickProgram(t *testing.T) {
+	t.Parallel()
+	h := host(t, "agent")
+	c := h.connect()
+	go func() { h.takeStart(); h.say(contract.ControlStarted, contract.ControlExit, 3) }()
+	ctx, cancel := context.WithTimeout(t.Context(), hostedPatience)
+	defer cancel()
+	if err := c.Start(ctx, Start{Argv: []string{"/x"}, Dir: "/"}); err != nil {
+		t.Fatal(err)
+	}
+	if end, err := c.Stream(ctx, strings.NewReader(""), io.Discard, io.Discard); err != nil || end != (End{Code: 3}) {
+		t.Errorf("%+v %v", end, err)
+	}
+}
+
 func TestHostedConversation(t *testing.T) {
 	t.Parallel()
 	h := host(t, "agent")

@@ -515,31 +515,38 @@ static void forget(struct agent *a, int conn, int udp)
 	tell(a, udp, WORD_FORGOTTEN);
 }
 
-// on_word handles what Node says: R it is ready, S it has started the user's code, W
+// on_word handles a byte of what Node says: R it is ready, S it has started the user's code, W
 // it has rehearsed, E and a byte it ends with that exit code, N and a byte it would if
-// this were no rehearsal. 1 when it has ended.
+// this were no rehearsal. 1 when it has ended. What it says in two writes may lie in the
+// socket as one: a program that is quick has ended before this has heard that it began.
 // After the start it may be the user's code that says it, which can end by itself too.
 static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_end *end)
 {
-	uint8_t c[2];
-	ssize_t n = recv(a->ctl, c, sizeof c, MSG_DONTWAIT);
+	static uint8_t before;  // E or N, whose code comes
+	uint8_t c, word = before;
+	ssize_t n = recv(a->ctl, &c, 1, MSG_DONTWAIT);
 	if (n == 0) {
 		close(a->ctl);
 		a->ctl = -1;
 	}
 	if (n <= 0)
 		return 0;
-	if (n == 2 && c[0] == CONTROL_EXIT && conn >= 0) {
-		*end = (struct agent_end){.code = c[1]};
+	before = 0;
+	if (word == CONTROL_EXIT && conn >= 0) {
+		*end = (struct agent_end){.code = c};
 		return 1;
 	}
-	if (c[0] == CONTROL_READY && !*ready) {
+	if (word)
+		return 0;
+	if (c == CONTROL_EXIT || c == CONTROL_WOULD_EXIT) {
+		before = c;
+	} else if (c == CONTROL_READY && !*ready) {
 		*ready = 1;
 		tell(a, udp, WORD_BELL);
-	} else if (c[0] == CONTROL_STARTED && conn >= 0 && !rehearsing && !told) {
+	} else if (c == CONTROL_STARTED && conn >= 0 && !rehearsing && !told) {
 		told = 1;
 		out_frame(FRAME_STARTED, "", 0);
-	} else if (c[0] == CONTROL_REHEARSED && conn >= 0 && rehearsing && flush_streams(a, conn) == 0) {
+	} else if (c == CONTROL_REHEARSED && conn >= 0 && rehearsing && flush_streams(a, conn) == 0) {
 		out_frame(FRAME_REHEARSED, "", 0);
 	}
 	return 0;
