@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -165,9 +167,16 @@ func TestSoak(t *testing.T) {
 	some(max(runs/5, 10))
 	before, rss := inventory(t), resident(t)
 	some(runs)
+	same := func(after stock) bool {
+		return after.qemus == before.qemus && after.tempFiles == before.tempFiles && after.descriptors <= before.descriptors && after.goroutines <= before.goroutines
+	}
 	after := inventory(t)
-	if after.qemus != before.qemus || after.tempFiles != before.tempFiles || after.descriptors > before.descriptors || after.goroutines > before.goroutines {
-		t.Errorf("before: %+v\nafter:  %+v", before, after)
+	for deadline := time.Now().Add(30 * time.Second); !same(after) && time.Now().Before(deadline); after = inventory(t) {
+		time.Sleep(100 * time.Millisecond) // what is on its way out
+	}
+	if !same(after) {
+		stacks := make([]byte, 1<<20)
+		t.Errorf("before: %+v\nafter:  %+v\n%s", before, after, stacks[:runtime.Stack(stacks, true)])
 	}
 	if grown := resident(t) - rss; grown > 32<<10 {
 		t.Errorf("%d KiB more are resident", grown)
@@ -179,6 +188,7 @@ func TestSoak(t *testing.T) {
 
 // resident is our own resident memory in KiB.
 func resident(t *testing.T) int {
+	debug.FreeOSMemory()
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Skip("no /proc on this system")
