@@ -338,7 +338,7 @@ func describe(m *machine.Machine) *record.Machine {
 	return &record.Machine{
 		Kernel: string(im.Kernel), KernelVersion: im.Version, Image: im.Name, Runtime: im.Runtime, Arch: string(im.Arch), ImageDigest: im.Digest,
 		Accelerator: string(m.Spec.Accel), QEMU: m.Spec.QEMU.Version, Jail: jail, MemoryMB: m.Spec.MemoryMB,
-		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled,
+		Cloned: m.Origin != machine.Booted, Pooled: m.Origin == machine.Pooled, Template: m.Template(), Rehearsed: m.Rehearsed(),
 	}
 }
 

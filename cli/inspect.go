@@ -70,7 +70,7 @@ func (a *app) inspect(rec *unitask.Inspection, path string) {
 	}
 	if m := rec.Machine; m != nil {
 		row("machine", "%s %s, %s %s, %s, %d MiB, %s (QEMU %s), image %.12s, %s", m.Kernel, m.KernelVersion, cmp.Or(m.Image, "node"), cmp.Or(m.Runtime, m.Node), m.Arch, m.MemoryMB, m.Accelerator, m.QEMU, m.ImageDigest,
-			startedAs(m.Cloned, m.Pooled))
+			startedAs(*m))
 		var jail vmm.Jail
 		if json.Unmarshal(m.Jail, &jail) == nil {
 			row("held by", "%s", safe(jail.String()))
@@ -177,13 +177,17 @@ func caller(owner string, via record.Via) string {
 	return fmt.Sprintf("%s, through %s", safe(owner), safe(string(via)))
 }
 
-// startedAs says where a machine came from.
-func startedAs(cloned, pooled bool) string {
+// startedAs says where a machine came from, and how warm it was.
+func startedAs(m record.Machine) string {
+	how := "booted"
 	switch {
-	case pooled:
-		return "cloned, from the pool"
-	case cloned:
-		return "cloned"
+	case m.Pooled:
+		how = "cloned, from the pool"
+	case m.Cloned:
+		how = "cloned"
 	}
-	return "booted"
+	if m.Rehearsed > 0 {
+		how += fmt.Sprintf(", after %d rehearsals", m.Rehearsed)
+	}
+	return how
 }

@@ -159,6 +159,25 @@ type Machine struct {
 	once    sync.Once
 }
 
+// Template is the folder's name of the template that it was cloned from, "" where it was booted.
+func (m *Machine) Template() string {
+	if m.Origin == Booted {
+		return ""
+	}
+	return digestOf(m.Spec.Key())
+}
+
+// Rehearsed is how many rehearsals its guest has behind it.
+func (m *Machine) Rehearsed() int {
+	switch {
+	case m.Origin == Booted || m.Spec.Fresh:
+		return 0
+	case m.Origin == Cloned:
+		return templateRehearsals
+	}
+	return templateRehearsals + cloneRehearsals
+}
+
 // State is where the machine is on its way.
 func (m *Machine) State() State { return m.state }
 

@@ -80,6 +80,11 @@ type Machine struct {
 	MemoryMB int             `json:"memoryMb"`
 	Cloned   bool            `json:"cloned"` // of a template; else booted for this run
 	Pooled   bool            `json:"pooled"` // and the clone stood ready
+	// Template is the folder's name of the template that it was cloned from; "" where it was booted.
+	Template string `json:"template,omitempty"`
+	// Rehearsed is how many throw-away programs it had run before: what they use is compiled, and in the last
+	// of a clone that stood ready translated, too. 0 is a first program in a new process.
+	Rehearsed int `json:"rehearsed,omitempty"`
 	// Debugged says that the machine was started for a debugger.
 	Debugged bool `json:"debugged,omitempty"`
 	// KeptUntil says until when the machine was kept for a debugger after its guest crashed.
