@@ -348,6 +348,42 @@ func TestHostedConversation(t *testing.T) {
 	}
 }
 
+// Where the kernel would write files to its disk they are committed while they have no
+// length, so many at once, and before anything looks at them.
+func TestHostedCommits(t *testing.T) {
+	t.Parallel()
+	h := host(t, "agent", "COMMITS=1")
+	c := h.connect()
+	dir := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := c.Put(File{Path: dir + "/" + name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(1700000000, 0)}, strings.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("a", "12345")
+	put("empty", "")
+	put("a", "123") // which is one that waits
+	for i := range 70 {
+		put(fmt.Sprint(i), "1234567")
+	}
+	h.run(c)
+	c.Close()
+	<-h.gone
+	one := func(n int) string { return fmt.Sprintf("length %d 1\n", n) }
+	want := one(0) + "commit\n" + one(5) + // the first a
+		strings.Repeat(one(0), 64) + "commit\n" + one(3) + strings.Repeat(one(7), 63) +
+		strings.Repeat(one(0), 7) + "commit\n" + strings.Repeat(one(7), 7)
+	if said := h.said.String(); !strings.Contains(said, want) || strings.Count(said, "commit") != 3 {
+		t.Errorf("%s\nwant %s", said, want)
+	}
+	for name, size := range map[string]int64{"a": 3, "empty": 0, "69": 7} {
+		if st, err := os.Stat(dir + "/" + name); err != nil || st.Size() != size || st.ModTime().Unix() != 1700000000 {
+			t.Errorf("%s: %v %v", name, st, err)
+		}
+	}
+}
+
 // A program that ends by itself, and one that ends before there is a host.
 func TestHostedEnds(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,7 @@ enum {
 	BELL_MS = 50,          // between two rings until the host answers
 	OUT_DEPTH = 64,        // of folders in /out
 	MAX_PIPE = 1 << 20,    // bytes
+	MAX_WAITING = 64,      // files that are committed at once
 };
 
 static uint8_t in_buf[HEADER_SIZE + MAX_FRAME];  // the frame being received
@@ -30,7 +31,12 @@ static uint8_t out_buf[OUT_SIZE];  // out_buf[out_off..out_len) waits to be sent
 static size_t out_off, out_len;
 static size_t stdin_off, stdin_len;  // part of in_buf still owed to stdin
 static int file_fd = -1;             // the file that data frames go to
-static uint64_t file_left, file_mtime;
+static uint64_t file_left;
+static struct file {
+	uint64_t size, mtime;
+	int fd;
+} file_now, waiting[MAX_WAITING];  // the file that is being put, and those that wait for a commit
+static size_t waiting_count;
 static int started;     // the start frame went to Node: from here on output counts
 static int told;        // the host knows that the user's code has started
 static int seeded;      // fresh entropy is in: the host may connect
@@ -167,13 +173,50 @@ static void make_parents(char *path)
 	}
 }
 
-static void file_done(void)
+static void close_file(const struct file *f)
 {
-	struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = (time_t)(file_mtime / 1000000000), .tv_nsec = (long)(file_mtime % 1000000000)}};
-	if (file_mtime > 0)
-		futimens(file_fd, t);
-	close(file_fd);
+	struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = (time_t)(f->mtime / 1000000000), .tv_nsec = (long)(f->mtime % 1000000000)}};
+	if (f->mtime > 0)
+		futimens(f->fd, t);
+	close(f->fd);
+}
+
+// settle_files gives the files that wait their lengths and times.
+static void settle_files(struct agent *a)
+{
+	if (waiting_count > 0)
+		a->commit();
+	for (size_t i = 0; i < waiting_count; i++) {
+		a->set_length(waiting[i].fd, waiting[i].size);
+		close_file(&waiting[i]);
+	}
+	waiting_count = 0;
+}
+
+// file_done ends the file that is being put. Where a kernel would go on trying to write it
+// to its disk, it is committed while it has no length.
+static void file_done(struct agent *a)
+{
 	file_fd = -1;
+	if (a->set_length == NULL || file_now.size == 0) {
+		close_file(&file_now);
+		return;
+	}
+	a->set_length(file_now.fd, 0);
+	waiting[waiting_count++] = file_now;
+	if (waiting_count == MAX_WAITING)
+		settle_files(a);
+}
+
+// create_file makes an empty file, or empties the one that is there. That may be one that
+// waits.
+static int create_file(struct agent *a, const char *path)
+{
+	int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, fd = open(path, flags | O_EXCL, 0600);
+	if (fd >= 0 || errno != EEXIST)
+		return fd;
+	settle_files(a);
+	return open(path, flags | O_TRUNC, 0600);
 }
 
 // A file frame: u8 kind (f, d, l), u8 owner (0 root, 1 user), u32 mode,
@@ -212,14 +255,14 @@ static int on_file(struct agent *a, const uint8_t *p, size_t n)
 		break;
 	}
 	case KIND_FILE:
-		file_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+		file_fd = create_file(a, path);
 		if (file_fd < 0)
 			goto fail;
 		fchmod(file_fd, mode);
 		file_left = size;
-		file_mtime = mtime;
+		file_now = (struct file){.fd = file_fd, .size = size, .mtime = mtime};
 		if (size == 0)
-			file_done();
+			file_done(a);
 		break;
 	default:
 		return -1;
@@ -242,7 +285,7 @@ static int on_data(struct agent *a, const uint8_t *p, size_t n)
 	}
 	file_left -= n;
 	if (file_left == 0)
-		file_done();
+		file_done(a);
 	return 0;
 }
 
@@ -278,6 +321,8 @@ static void feed_stdin(struct agent *a)
 
 static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 {
+	if (type != FRAME_FILE && type != FRAME_DATA)
+		settle_files(a);
 	switch (type) {
 	case FRAME_FILE:
 		return on_file(a, p, n);
@@ -505,6 +550,7 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 static void forget(struct agent *a, int conn, int udp)
 {
 	close(conn);
+	settle_files(a);
 	if (file_fd >= 0)
 		close(file_fd);
 	file_fd = -1;

@@ -57,6 +57,11 @@ struct agent {
 	// settle is called when the program says that it has ended, before the host is told,
 	// which ends the machine; NULL where nothing is left to do then.
 	void (*settle)(void);
+	// set_length sets a file's length and nothing else, and commit has the kernel look at
+	// what has been written, for the files that the host puts: what lies behind the end of
+	// a file need not go to a disk, and there is none. NULL where it makes no difference.
+	void (*set_length)(int fd, uint64_t n);
+	void (*commit)(void);
 	// ended drains `event`; it returns 1 and fills *end once the program is over.
 	int (*ended)(struct agent *, struct agent_end *end);
 };

@@ -110,6 +110,16 @@ static int nanos_relay(struct agent *a, const uint16_t *ports, size_t n)
 	return 0;
 }
 
+// nanos_set_length is ftruncate as Nanos has it: it changes the length, and what is behind
+// it stays where it is (cut in files.c wipes that).
+static void nanos_set_length(int fd, uint64_t n) { call(SYS_ftruncate, fd, n); }
+
+// nanos_commit has Nanos write what is dirty. Every five seconds it tries by itself, and
+// fails: the disk is read-only. Of a file that was written it then knows what it failed to
+// write, and tries again for ever, with all of them. What is behind the end of a file when
+// it tries it forgets to write, and keeps in memory.
+static void nanos_commit(void) { call(SYS_sync); }
+
 static void *run_agent(void *arg)
 {
 	struct agent_end end = {0};
@@ -145,6 +155,8 @@ int nanos_attach(void)
 		.log = console,
 		.seed = nanos_seed,
 		.relay = nanos_relay,
+		.set_length = nanos_set_length,
+		.commit = nanos_commit,
 		.ended = nanos_ended,
 	};
 	// The agent's thread takes no signals: they belong to the program.
