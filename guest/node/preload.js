@@ -20,6 +20,7 @@ const CONTROL_STARTED = 'S';
 const CONTROL_REHEARSED = 'W';
 // End of what is from there.
 
+let mendTimeOrigin;
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
 const ending = { noted: false, nested: false, rehearsed: false }; // quickExit
 
@@ -40,7 +41,7 @@ function main() {
   CTL = native.attach();
   // Kept for the user's sake and loaded here: loading it takes a tenth of a second.
   const { performance, Performance } = require('node:perf_hooks');
-  keepTimeOrigin(performance, Performance);
+  mendTimeOrigin = timeOriginOf(performance, Performance, native);
   quickExit(native);
   native.rehearsing(true); // else they make Node's own code hot
 
@@ -126,6 +127,7 @@ function begin(start, native) {
   const entropy = Buffer.alloc(ENTROPY_SIZE); // not of the pool, which is another path when it is used up
   if (start.entropy?.length !== 2 * ENTROPY_SIZE || entropy.write(start.entropy, 'hex') !== ENTROPY_SIZE) throw new Error('unitask: no fresh entropy in the start');
   native.seed(entropy);
+  mendTimeOrigin();
   native.rehearsing(false);
   for (const name of Object.keys(process.env)) delete process.env[name];
   Object.assign(process.env, start.env);
@@ -137,12 +139,17 @@ function begin(start, native) {
   if (!fresh || !/max[-_]old[-_]space/.test(process.execArgv + process.env.NODE_OPTIONS)) native.workerLimits();
 }
 
-// keepTimeOrigin mends performance.timeOrigin, which Node took when the process
-// began: the clock was another one then, and a clone has slept since.
-function keepTimeOrigin(performance, Performance) {
+// timeOriginOf returns what mends performance.timeOrigin, which Node took when the process
+// began: the clock was another one then, and a clone has slept since. Workers have the
+// same one, in whole microseconds.
+function timeOriginOf(performance, Performance, native) {
   const was = Object.getOwnPropertyDescriptor(Performance.prototype, 'timeOrigin');
   let origin;
-  Object.defineProperty(Performance.prototype, 'timeOrigin', { ...was, get: () => (origin ??= Date.now() - performance.now()) });
+  Object.defineProperty(Performance.prototype, 'timeOrigin', { ...was, get: () => origin });
+  return () => {
+    origin = Math.round((Date.now() - performance.now()) * 1000) / 1000;
+    native.timeOrigin(origin);
+  };
 }
 
 // quickExit has the process end as soon as the last listener for its exit has run:

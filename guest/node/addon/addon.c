@@ -14,6 +14,8 @@
 //                 all collects the old garbage too, so that no collection is under way.
 //   workerLimits()
 //                 has V8's flag for the heap's size end: it has made this thread's.
+//   timeOrigin(ms)
+//                 is performance.timeOrigin of the workers that are made from now on.
 //   rehearsing(yes)
 //                 keeps what is compiled from now on from being optimized early.
 //   reallyExit(code)
@@ -178,6 +180,21 @@ static napi_value worker_limits(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
+// node::performance::performance_process_start_timestamp, in microseconds, is what each
+// new Environment has for its own. This library is also in processes that are not Node.
+static napi_value time_origin(napi_env env, napi_callback_info info)
+{
+	size_t argc = 1;
+	napi_value arg;
+	double ms, *start = dlsym(RTLD_DEFAULT, "_ZN4node11performance35performance_process_start_timestampE");
+	if (start == NULL || napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) != napi_ok || argc != 1 ||
+	    napi_get_value_double(env, arg, &ms) != napi_ok)
+		napi_throw_error(env, NULL, "unitask: timeOrigin: this Node does not have it");
+	else
+		*start = (double)(int64_t)(ms * 1000 + 0.5);
+	return NULL;
+}
+
 static napi_value rehearsing(napi_env env, napi_callback_info info)
 {
 	bool on = bool_argument(env, info);
@@ -266,7 +283,7 @@ NAPI_MODULE_INIT()
 		const char *name;
 		napi_callback call;
 	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect},
-		{"tidy", tidy}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
+		{"tidy", tidy}, {"timeOrigin", time_origin}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
 		{"end", end}, {"rehearseEnd", rehearse_end}};
 	napi_value v;
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
