@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"machine":   and([]string{"internal/socketpair"}, ground),
 	"debug":     {"vmm"},
 	"hostfiles": {"guest"},
-	"policy":    {"internal/exact", "internal/hostname"},
+	"policy":    {"internal/exact", "internal/hostname", "internal/httppath"},
 	"record":    {},
 
 	"vmm":             {"internal/socketpair"},
@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	"guest/python":    {},
 	"guest/shell":     {},
 	"netstack":        {"internal/hostname", "internal/socketpair"},
-	"netstack/broker": {},
+	"netstack/broker": {"internal/httppath"},
 
 	"internal/atomicfile": {},
 	"internal/attack":     {},
@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"internal/filelock":   {},
 	"internal/gotest":     {},
 	"internal/hostname":   {},
+	"internal/httppath":   {},
 	"internal/socketpair": {},
 	"internal/tail":       {},
 
