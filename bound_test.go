@@ -13,6 +13,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
@@ -32,6 +33,7 @@ if (isMainThread) (async () => {
   console.log("another host", await ask("https://a.b.wild.example/key"));
   console.log("in the clear", await ask("http://good.example/key"));
   console.log("in the path", await ask("https://good.example/key/" + process.env.KEY, {}));
+  console.log("no rule", await ask("https://good.example/big"));
   console.log("without", await ask("https://good.example/key", {}));
   process.stdin.once("data", () => process.exit());
 })(); else ask("https://good.example/key").then((a) => parentPort.postMessage(a));`
@@ -56,7 +58,7 @@ func TestAttackBoundSecret(t *testing.T) {
 			ids := make(chan string, 1)
 			ended := make(chan *unitask.Result, 1)
 			go func() {
-				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: boundCode, CA: web.ca, Timeout: time.Minute, AllowNet: []string{"good.example", "*.wild.example"},
+				res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Code: boundCode, CA: web.ca, Timeout: time.Minute, AllowNet: []string{"good.example", "*.wild.example"}, AllowHTTP: []string{"GET good.example/key/**"},
 					Secrets: map[string]string{"KEY": value}, SecretHosts: map[string][]string{"KEY": {"good.example"}}}, unitask.IO{Stdin: stdin, Stdout: out, Events: func(e unitask.Event) {
 					if e.Kind == unitask.EventRecord {
 						ids <- e.Message
@@ -102,6 +104,7 @@ func TestAttackBoundSecret(t *testing.T) {
 			attack.Check(t, "the key for a host that it is not bound to", "200 no key; you sent Bearer "+placeholder, out.has["another host"])
 			attack.Check(t, "the key in the clear", "403", out.has["in the clear"][:3])
 			attack.Check(t, "the key where it is not put", "403", out.has["in the path"][:3])
+			attack.Check(t, "a request that no rule allows", "403 unitask: GET good.example/big: no rule allows this method and path (GET good.example/key/**): --allow-http 'GET good.example/big' asks for it (over MCP allowHttp)", out.has["no rule"])
 			memory, err := os.ReadFile(dump)
 			if err != nil {
 				t.Fatal(err)
@@ -117,14 +120,20 @@ func TestAttackBoundSecret(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			asked := 0
+			asked, refused := 0, 0
 			for _, d := range all.Decisions {
+				if d.Proto == "http" && d.Verdict == netstack.Denied && d.Path == "/big" && d.Rule == "GET good.example/key/**" && d.Status == 403 {
+					refused++
+				}
 				if d.Proto == "http" && d.Verdict == unitask.Allowed && strings.Join(d.Secrets, "") == "KEY" && d.Redacted > 0 && d.Path == "/key" {
 					asked++
 				}
 			}
 			if asked != 3 {
 				t.Errorf("%d requests with the key in the netlog: %+v", asked, all.Decisions)
+			}
+			if refused != 1 {
+				t.Errorf("%d requests that no rule allows in the netlog: %+v", refused, all.Decisions)
 			}
 		})
 	}
@@ -160,7 +169,7 @@ func (l *lines) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 		l.text = rest
-		for _, name := range []string{"key", "fetch", "https", "worker", "another host", "in the clear", "in the path", "without"} {
+		for _, name := range []string{"key", "fetch", "https", "worker", "another host", "in the clear", "in the path", "no rule", "without"} {
 			if value, ok := strings.CutPrefix(line, name+" "); ok {
 				l.has[name] = value
 				if name == "without" {

@@ -213,12 +213,13 @@ type NetworkView struct {
 
 // NetworkRules are what of a run's policy its network follows.
 type NetworkRules struct {
-	AllowNet       []policy.NetRule `json:"allowNet"`
-	AllowNetAny    bool             `json:"allowNetAny"`
-	AllowTCP       []policy.TCPRule `json:"allowTcp"`
-	MaxConnections int              `json:"maxConnections"`
-	MaxUpload      int64            `json:"maxUploadBytes"`
-	MaxDownload    int64            `json:"maxDownloadBytes"`
+	AllowNet       []policy.NetRule  `json:"allowNet"`
+	AllowNetAny    bool              `json:"allowNetAny"`
+	AllowTCP       []policy.TCPRule  `json:"allowTcp"`
+	AllowHTTP      []policy.HTTPRule `json:"allowHttp"`
+	MaxConnections int               `json:"maxConnections"`
+	MaxUpload      int64             `json:"maxUploadBytes"`
+	MaxDownload    int64             `json:"maxDownloadBytes"`
 }
 
 // viewedDecisions is how many of a netlog's last lines a view has.

@@ -147,7 +147,7 @@ func (x *execution) plan(ctx context.Context) error {
 func (x *execution) configure() error {
 	network, relayed := x.rt.networkConfig(x.granted)
 	network.Log = func(d netstack.Decision) {
-		line, _ := clean(x.redactor, d)
+		line, _ := clean(x.redactor, netlogLine{NetlogSchema, x.rec.ID, x.rec.Owner, d})
 		x.rec.Netlog(line)
 	}
 	network.Capture = netstack.NewCapture(x.streams.Capture)

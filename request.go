@@ -51,7 +51,8 @@ type Request struct {
 	// SecretHosts binds secrets, by their names, to hosts: names or *.DOMAIN, which the network
 	// must allow, too. Such a secret's value, of 8 bytes or more, goes into the headers of HTTPS
 	// requests to these hosts and never enters the machine, where the code has a placeholder of
-	// the same length. In JSON it is NAME@HOST,HOST among the secrets.
+	// the same length. HOST:PLACE+PLACE names other places (policy.ParseSecret). In JSON it is
+	// NAME@HOST,HOST among the secrets.
 	SecretHosts map[string][]string `json:"-"`
 	// Dir is the working directory inside the guest, absolute; "" is /work.
 	Dir string `json:"dir,omitempty"`
@@ -91,6 +92,11 @@ type Request struct {
 	// addresses included. The host's own loopback is reached inside at the same
 	// 127.0.0.1:PORT.
 	AllowTCP []string `json:"allowTcp,omitempty"`
+	// AllowHTTP are rules by method and path, "GET api.example.com/v1/*", for hosts that the network
+	// must allow, too: a host that one is about is sent no other requests. METHOD is * for all; a
+	// * in a path stands for text within one segment, /** at its end for all below. "deny " before
+	// a rule forbids what it is about, "audit " has it only logged.
+	AllowHTTP []string `json:"allowHttp,omitempty"`
 	// CA is PEM of certificates that the code's TLS clients trust beside Node's
 	// own.
 	CA string `json:"ca,omitempty"`

@@ -181,7 +181,7 @@ func (rt *Runtime) grant(caller Caller, req Request, code *program) (asked polic
 		return asked, granted, err
 	}
 	eff.Kernel = string(kernel)
-	if err := code.give(eff.Secrets, req.Secrets); err != nil {
+	if err := code.give(eff, req.Secrets); err != nil {
 		return asked, granted, err
 	}
 	return asked, Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}, nil

@@ -187,6 +187,7 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 		return req, usage(err)
 	}
 	req.Secrets, req.SecretHosts = secrets, hosts
+	req.AllowNet = append(req.AllowNet, policy.HTTPHosts(policy.Asked(req))...)
 	if f.dirMax != nil { // policy show has no such flag
 		req.DirMax = f.dirMax.n
 	}

@@ -36,10 +36,11 @@ type runArgs struct {
 	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables; nothing of the host's environment is there"`
 	AllowNet       []string          `json:"allowNet,omitempty" jsonschema:"hosts the code may speak HTTP and TLS to: example.com, *.example.com, example.com:8443. Without any there is no network"`
+	AllowHTTP      []string          `json:"allowHttp,omitempty" jsonschema:"requests the code may send, and no others to these hosts, which it need not name in allowNet: 'GET api.example.com/repos/acme/*'; * is every method, /** at a path's end all below"`
 	AllowTCP       []string          `json:"allowTcp,omitempty" jsonschema:"HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them"`
 	Files          []string          `json:"files,omitempty" jsonschema:"files of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
 	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
-	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts"`
+	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body; with pass among them the placeholder may stand elsewhere"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of the code in seconds; 60 if not given"`
 	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
 }
@@ -170,7 +171,7 @@ func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
 			return res, err
 		}
 		if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
-			text.Text += "\nrun_code takes: code (string), and optionally language, args, stdin, env, allowNet, allowTcp, files, dirs, secrets, timeoutSeconds, memoryMb, snippet"
+			text.Text += "\nrun_code takes: code (string), and optionally language, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, timeoutSeconds, memoryMb, snippet"
 		}
 		return res, nil
 	}
@@ -230,10 +231,11 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		dir = remoteDir
 	}
 	req := unitask.Request{
-		Code: in.Code, Language: in.Language, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowTCP: in.AllowTCP,
+		Code: in.Code, Language: in.Language, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
 		RequireJail: s.require,
 	}
+	req.AllowNet = append(slices.Clip(req.AllowNet), policy.HTTPHosts(policy.Asked(req))...)
 	switch {
 	case in.Code == "" && in.Snippet == "":
 		return req, errors.New("code is empty: send the source text to run, as a string")

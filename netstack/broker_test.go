@@ -120,11 +120,16 @@ func TestBroker(t *testing.T) {
 		}
 		c.CloseIdleConnections()
 	}
+	alpn := map[string]int{}
 	for range 6 {
 		d := <-asked
-		if d.Name != "api.example" || d.Port != 443 || d.Verdict != Allowed || d.Method != "POST" || d.Path != "/" || d.Status != 200 || d.BytesUp != 4 || d.Redacted != 1 || strings.Join(d.Secrets, "") != "KEY" {
+		alpn[d.ALPN]++
+		if d.Name != "api.example" || d.Addr != "198.18.0.1" || d.Dialled != "93.184.216.34:443" || d.Rule != "api.example" || d.Port != 443 || d.Verdict != Allowed || d.Method != "POST" || d.Path != "/" || d.Status != 200 || d.BytesUp != 4 || d.Redacted != 1 || strings.Join(d.Secrets, "") != "KEY" {
 			t.Errorf("%+v", d)
 		}
+	}
+	if alpn["h2"] != 3 || alpn[""] != 3 { // the client of HTTP/1 offers none
+		t.Error(alpn)
 	}
 	if len(asked) != 0 {
 		t.Errorf("%d more: %+v", len(asked), <-asked)
@@ -208,5 +213,69 @@ func TestAttackRoundTheBroker(t *testing.T) {
 			got = "sent"
 		}
 		attack.Check(t, "round the broker: "+c.name, c.want, got)
+	}
+}
+
+// Rules by method and path hold in the clear as they do by TLS, and on a connection that a raw
+// rule allows, wherever that leads: there, too, nothing but HTTP is spoken then.
+func TestAttackRulesInTheClear(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Method, " ", r.URL.Path) }))
+	defer server.Close()
+	net1 := &internet{names: map[string][]string{"api.example": {"93.184.216.34"}, "inside.example": {"10.0.0.1"}, "free.example": {"10.0.0.1"}},
+		servers: map[string]string{"93.184.216.34:80": server.Listener.Addr().String(), "10.0.0.1:8080": server.Listener.Addr().String()}}
+	var rules []broker.Rule
+	for _, name := range []broker.Host{"api.example", "inside.example"} {
+		rules = append(rules, broker.Rule{Name: "GET " + string(name) + "/ok", Host: name, Methods: []string{"GET"}, Path: "/ok"})
+	}
+	b, err := broker.New(broker.Config{Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan Decision, 10)
+	g := newGuest(t, Config{Broker: b, Upstream: net1.upstream(), Log: func(d Decision) { asked <- d },
+		Rules: []Rule{hostRule("api.example"), {Text: "tcp inside.example:8080", Host: "inside.example", Port: 8080, Raw: true}, {Text: "tcp free.example:8080", Host: "free.example", Port: 8080, Raw: true}}})
+	for _, c := range []struct {
+		name, host string
+		port       uint16
+		say, want  string
+		log        string // of the request, or of the connection
+	}{
+		{"allowed", "api.example", 80, "GET /ok", "200", "http allowed GET /ok 200 by GET api.example/ok: "},
+		{"another path", "api.example", 80, "GET /no", "403", "http denied GET /no 403 by GET api.example/ok: GET api.example/no: no rule allows this method and path (GET api.example/ok)"},
+		{"another method", "api.example", 80, "PUT /ok", "403", "http denied PUT /ok 403 by GET api.example/ok: PUT api.example/ok: no rule allows this method and path (GET api.example/ok)"},
+		{"raw, allowed", "inside.example", 8080, "GET /ok", "200", "http allowed GET /ok 200 by GET inside.example/ok: "},
+		{"raw, another path", "inside.example", 8080, "GET /no", "403", "http denied GET /no 403 by GET inside.example/ok: GET inside.example/no: no rule allows this method and path (GET inside.example/ok)"},
+		{"raw, another protocol", "inside.example", 8080, "\x00GET /ok", "", "tcp denied   0 by tcp inside.example:8080: the first byte is 0x0: this is not HTTP or TLS: --allow-tcp allows other protocols"},
+		{"raw, without rules", "free.example", 8080, "PUT /no", "200", "tcp allowed   0 by tcp free.example:8080: "},
+	} {
+		for len(asked) > 0 {
+			<-asked
+		}
+		conn, err := g.dial(c.host, c.port)
+		if err != nil {
+			t.Fatal(c.name, err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(guestPatience))
+		at := c.host
+		if c.port != 80 {
+			at += fmt.Sprint(":", c.port)
+		}
+		fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", c.say, at)
+		answer, _ := io.ReadAll(conn)
+		conn.Close()
+		_, got, _ := strings.Cut(string(answer), " ")
+		got, _, _ = strings.Cut(got, " ")
+		attack.Check(t, "rules in the clear: "+c.name, c.want, got)
+		proto, _, _ := strings.Cut(c.log, " ")
+		for {
+			d := <-asked
+			if d.Proto != proto {
+				continue
+			}
+			if line := fmt.Sprint(d.Proto, " ", d.Verdict, " ", d.Method, " ", d.Path, " ", d.Status, " by ", d.Rule, ": ", d.Reason); line != c.log {
+				t.Errorf("%s: %s, want %s", c.name, line, c.log)
+			}
+			break
+		}
 	}
 }

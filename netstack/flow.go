@@ -28,6 +28,8 @@ type flow struct {
 	upstream net.Conn
 	rule     *Rule
 	target   target
+	line     Decision     // as it began; its requests' lines are made of it
+	dialled  atomic.Value // string: where the connection to the server leads now
 	up, down atomic.Int64
 
 	begun chan struct{} // closed when the guest's beginning was found to be allowed
@@ -202,7 +204,8 @@ func (fl *flow) runBroker() error {
 		if !fl.f.rate.Allow() {
 			return nil, fmt.Errorf("more than %d new connections a second", fl.f.limits.NewPerSecond)
 		}
-		conn, _, err := fl.f.upstream.dial(ctx, fl.target, fl.rule)
+		conn, dialled, err := fl.f.upstream.dial(ctx, fl.target, fl.rule)
+		fl.dialled.Store(dialled)
 		return conn, err
 	}, fl.asked)
 	switch reached := guest.reached.Load(); {
@@ -216,8 +219,9 @@ func (fl *flow) runBroker() error {
 
 // asked logs a request that the broker has read.
 func (fl *flow) asked(e broker.Exchange) {
-	d := Decision{Proto: "http", Name: e.Host, Port: fl.target.port, Rule: e.Rule, Reason: printable(e.Reason), BytesUp: e.BytesUp, BytesDown: e.BytesDown,
-		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), Status: e.Status, Secrets: e.Secrets, Redacted: e.Redacted}
+	d := Decision{Proto: "http", Name: e.Host, Addr: fl.line.Addr, Port: fl.target.port, Rule: cmp.Or(e.Rule, fl.line.Rule), Reason: printable(e.Reason), BytesUp: e.BytesUp, BytesDown: e.BytesDown,
+		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), ALPN: e.ALPN, Status: e.Status, Secrets: e.Secrets, Redacted: e.Redacted}
+	d.Dialled, _ = fl.dialled.Load().(string)
 	if e.Allowed {
 		d.Verdict = Allowed
 	}

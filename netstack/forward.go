@@ -147,9 +147,11 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, begun: make(chan struct{})}
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, line: d, begun: make(chan struct{})}
+	fl.dialled.Store(dialled)
 	ended := f.lives(fl, d)
-	if f.broker != nil && !rule.rule.Raw && f.broker.Concerns(t.name) {
+	// A raw rule says that anything may be spoken; rules by method and path, that it is HTTP.
+	if f.broker != nil && f.broker.Concerns(t.name) && (!rule.rule.Raw || f.broker.Ruled(t.name)) {
 		err = fl.runBroker()
 	} else {
 		err = fl.run()

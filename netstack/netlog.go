@@ -42,7 +42,7 @@ type Decision struct {
 	Addr       string    `json:"addr,omitempty"`
 	Port       uint16    `json:"port,omitempty"`
 	Verdict    Verdict   `json:"verdict"`
-	Rule       string    `json:"rule,omitempty"` // the rule that allowed it
+	Rule       string    `json:"rule,omitempty"` // the rule that allowed it, or by method and path refused it
 	Reason     string    `json:"reason,omitempty"`
 	Dialled    string    `json:"dialled,omitempty"` // ADDRESS:PORT, or "proxy HOST:PORT"
 	BytesUp    int64     `json:"bytesUp,omitempty"` // from the guest
@@ -53,6 +53,7 @@ type Decision struct {
 	// bytes are those of the bodies, which are among its connection's.
 	Method   string   `json:"method,omitempty"`
 	Path     string   `json:"path,omitempty"`
+	ALPN     string   `json:"alpn,omitempty"`     // that both sides speak; "" in the clear, or where the guest offers none
 	Status   int      `json:"status,omitempty"`   // that the guest saw
 	Secrets  []string `json:"secrets,omitempty"`  // whose values went out
 	Redacted int      `json:"redacted,omitempty"` // how often a value came back

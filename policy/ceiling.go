@@ -310,13 +310,15 @@ const Example = `# The most that unitask may give to a run started in this folde
 # allowNet = ["api.example.com", "*.example.org", "example.net:8443"]
 # allowNetAny = false
 # allowTcp = ["127.0.0.1:5432"]
+# Requests by method and path are [[net.rule]], at the end of the file.
 # maxConnections = 128
 # maxUploadBytes = 1073741824
 # maxDownloadBytes = 8589934592
 
 # Secrets that a run may be given (--secret). One with hosts is never in the machine: its
 # value goes into requests to these hosts only.
-# secrets = ["GITHUB_TOKEN@api.github.com"]
+# secrets = ["GITHUB_TOKEN@api.github.com:header.authorization"]
+# In place of the list each may have a table of its own, at the end of the file.
 
 # Folders below which a run may be given files (--file) and folders (--dir). Relative
 # ones are taken from this file's folder; links are resolved.
@@ -331,6 +333,20 @@ const Example = `# The most that unitask may give to a run started in this folde
 
 # Layers of QEMU's jail, as unitask doctor names them, without which nothing runs.
 # requireJail = ["network", "filesystem", "seccomp"]
+
+# [secrets.GITHUB_TOKEN]
+# hosts = ["api.github.com"]
+# in = ["header"]             # header, query, path, body; left out: header
+# header = ["authorization"]  # left out: every field
+# onMisdirect = "deny"        # "pass": a placeholder elsewhere may go out
+
+# A host that a rule is about is sent what one allows and none denies, and nothing else.
+# [[net.rule]]
+# host = "api.github.com"     # or "*.example.com"
+# method = ["GET", "POST"]    # left out: every one
+# path = "/repos/acme/**"     # * is text within one segment, a last ** all below
+# action = "allow"            # or "deny", which goes before
+# mode = "enforce"            # "audit" only logs
 
 # What callers of a shared server (unitask mcp --http) get, by the name of their token:
 # all of the above, narrowed further.

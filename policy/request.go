@@ -33,6 +33,9 @@ type Request struct {
 	// AllowTCP are HOST:PORT for raw TCP, private addresses and the host's own
 	// loopback included.
 	AllowTCP []string `json:"allowTcp"`
+	// AllowHTTP are rules by method and path: "GET api.example.com/v1/*" (ParseHTTPRule). They
+	// narrow what AllowNet and AllowTCP allow of these hosts.
+	AllowHTTP []string `json:"allowHttp"`
 	// Bounds of the network: connections at once, bytes from and to the guest.
 	MaxConnections int   `json:"maxConnections"`
 	MaxUpload      int64 `json:"maxUploadBytes"`
@@ -74,12 +77,13 @@ type Effective struct {
 	Timeout     time.Duration `json:"timeoutMs"`
 	OutputBytes int64         `json:"outputBytes"`
 
-	AllowNet       []NetRule `json:"allowNet"`
-	AllowNetAny    bool      `json:"allowNetAny"`
-	AllowTCP       []TCPRule `json:"allowTcp"`
-	MaxConnections int       `json:"maxConnections"`
-	MaxUpload      int64     `json:"maxUploadBytes"`
-	MaxDownload    int64     `json:"maxDownloadBytes"`
+	AllowNet       []NetRule  `json:"allowNet"`
+	AllowNetAny    bool       `json:"allowNetAny"`
+	AllowTCP       []TCPRule  `json:"allowTcp"`
+	AllowHTTP      []HTTPRule `json:"allowHttp"`
+	MaxConnections int        `json:"maxConnections"`
+	MaxUpload      int64      `json:"maxUploadBytes"`
+	MaxDownload    int64      `json:"maxDownloadBytes"`
 
 	Secrets      []SecretRule `json:"secrets"`
 	Files        []Mount      `json:"files"`

@@ -11,8 +11,9 @@ type rules[R comparable] struct {
 	none
 	parse func(string) (R, error)
 	meet  func(R, R) (R, bool)
-	also  func(c *Ceiling) []R // what a ceiling admits beside its list
-	merge func([]R) []R        // makes one of those about the same thing, if not nil
+	also  func(c *Ceiling) []R                   // what a ceiling admits beside its list
+	merge func([]R) []R                          // makes one of those about the same thing, if not nil
+	table func(map[string]any) ([]string, error) // takes rules from a table of TOML, if not nil
 }
 
 func (k rules[R]) form() Form {
@@ -54,7 +55,12 @@ func (k rules[R]) resolve(f *Field, r *Request, e *Effective) error {
 }
 
 func (k rules[R]) read(f *Field, value any, _ string) (any, error) {
-	texts, err := stringList(value)
+	texts, err := []string(nil), error(nil)
+	if table, ok := value.(map[string]any); ok && k.table != nil {
+		texts, err = k.table(table)
+	} else {
+		texts, err = stringList(value)
+	}
 	if err != nil {
 		return nil, err
 	}

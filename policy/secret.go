@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,16 +10,18 @@ import (
 type SecretRule struct {
 	// Name is that of the environment variable that the code finds it in.
 	Name string
-	// Hosts are the hosts that the value is bound to, as NetRule writes them, sorted and
-	// joined by commas: it is put into requests to them and never enters the machine, where the
-	// code has a placeholder. "" is a secret that the code itself gets.
+	// Hosts are the hosts that the value is bound to, as Binding writes them, each once, sorted
+	// and joined by commas: it is put into requests to them and never enters the machine, where
+	// the code has a placeholder. "" is a secret that the code itself gets.
 	Hosts string
 }
 
 // maxSecretHosts bounds the hosts of one secret.
 const maxSecretHosts = 64
 
-// ParseSecret reads NAME or NAME@HOST[,HOST…], where HOST may be *.DOMAIN.
+// ParseSecret reads NAME or NAME@HOST[:PLACE[+PLACE…]][,HOST…], where HOST may be *.DOMAIN. A
+// place is one of Places, header.NAME for one field, or pass (Binding.Pass), which holds for
+// all hosts of the secret.
 func ParseSecret(s string) (SecretRule, error) {
 	name, list, bound := strings.Cut(s, "@")
 	r := SecretRule{}
@@ -32,31 +33,41 @@ func ParseSecret(s string) (SecretRule, error) {
 	if len(hosts) > maxSecretHosts {
 		return SecretRule{}, fmt.Errorf("has %d hosts: %d is the most", len(hosts), maxSecretHosts)
 	}
-	for i, host := range hosts {
-		rule, err := ParseNetRule(host)
-		if err == nil && (rule.Addr.IsValid() || rule.Port != 0) {
-			err = errors.New("is no host name: use NAME@HOST, without a port")
-		}
+	var bindings []Binding
+	pass := false
+	for _, host := range hosts {
+		b, err := parseBinding(host)
 		if err != nil {
 			return SecretRule{}, fmt.Errorf("has a host %.100q that %w", host, err)
 		}
-		hosts[i] = rule.String()
+		pass = pass || b.Pass
+		bindings = append(bindings, b)
 	}
-	r.Hosts = joinHosts(hosts)
+	for i := range bindings {
+		bindings[i].Pass = pass
+	}
+	r.Hosts = joinBindings(bindings)
 	return r, nil
 }
 
-func joinHosts(hosts []string) string {
-	slices.Sort(hosts)
-	return strings.Join(slices.Compact(hosts), ",")
-}
-
-// Bound returns the hosts; none is a secret that the code itself gets.
+// Bound returns the hosts as Binding writes them; none is a secret that the code itself gets.
 func (r SecretRule) Bound() []string {
 	if r.Hosts == "" {
 		return nil
 	}
 	return strings.Split(r.Hosts, ",")
+}
+
+// Bindings returns the hosts, and where the value is put in requests to each.
+func (r SecretRule) Bindings() (list []Binding) {
+	for _, text := range r.Bound() {
+		b, err := parseBinding(text)
+		if err != nil { // Hosts was not made by ParseSecret
+			continue
+		}
+		list = append(list, b)
+	}
+	return list
 }
 
 // String is what ParseSecret reads.
@@ -86,17 +97,15 @@ func (r SecretRule) intersect(o SecretRule) (SecretRule, bool) {
 	case r.Hosts == "":
 		return o, true
 	}
-	var both []string
-	for _, a := range r.Bound() {
-		for _, b := range o.Bound() {
-			mine, _ := ParseNetRule(a)
-			its, _ := ParseNetRule(b)
-			if host, ok := mine.intersect(its); ok {
-				both = append(both, host.String())
+	var both []Binding
+	for _, a := range r.Bindings() {
+		for _, b := range o.Bindings() {
+			if one, ok := a.intersect(b); ok {
+				both = append(both, one)
 			}
 		}
 	}
-	return SecretRule{r.Name, joinHosts(both)}, len(both) > 0
+	return SecretRule{r.Name, joinBindings(both)}, len(both) > 0
 }
 
 // mergeSecrets has each name once, with all of its hosts; one that is not bound stays so.
@@ -110,7 +119,7 @@ func mergeSecrets(list []SecretRule) []SecretRule {
 		case r.Hosts == "" || out[i].Hosts == "":
 			out[i].Hosts = ""
 		default:
-			out[i].Hosts = joinHosts(append(out[i].Bound(), r.Bound()...))
+			out[i].Hosts = joinBindings(append(out[i].Bindings(), r.Bindings()...))
 		}
 	}
 	return out

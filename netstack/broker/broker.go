@@ -60,9 +60,8 @@ const (
 
 // Config is inert; New copies it.
 type Config struct {
-	Secrets     []Secret
-	Rules       []Rule
-	Misdirected Misdirected
+	Secrets []Secret
+	Rules   []Rule
 	// Roots verify servers; nil is the host's.
 	Roots *x509.CertPool
 	// Now is the clock; nil is time.Now.
@@ -75,6 +74,7 @@ type Exchange struct {
 	Time       time.Time `json:"time"`
 	Host       string    `json:"host"`
 	Proto      string    `json:"proto"` // HTTP/1.1, HTTP/2.0
+	ALPN       string    `json:"alpn,omitempty"`
 	Method     string    `json:"method"`
 	Path       string    `json:"path"`
 	Allowed    bool      `json:"allowed"`
@@ -109,7 +109,7 @@ func New(cfg Config) (*Broker, error) {
 	cfg.Rules = slices.Clone(cfg.Rules)
 	cfg.Secrets = slices.Clone(cfg.Secrets)
 	if len(cfg.Secrets) > maxSecrets {
-		return nil, fmt.Errorf("%d secrets: %d can be bound to hosts", len(cfg.Secrets), maxSecrets)
+		return nil, fmt.Errorf("%d secrets, each counted for every set of places: %d can be bound to hosts", len(cfg.Secrets), maxSecrets)
 	}
 	var domains []string
 	for i := range cfg.Rules {
@@ -118,19 +118,21 @@ func New(cfg Config) (*Broker, error) {
 		}
 		domains = append(domains, cfg.Rules[i].Host.domain())
 	}
-	names := map[string]bool{}
 	for i := range cfg.Secrets {
 		s := &cfg.Secrets[i]
 		if err := s.check(); err != nil {
 			return nil, err
 		}
-		if names[s.Name] {
-			return nil, fmt.Errorf("secret %q is there twice", s.Name)
-		}
-		names[s.Name] = true
-		var err error
 		s.placeholder = ""
-		if s.placeholder, err = newPlaceholder(len(s.Value), cfg.Secrets); err != nil {
+		var err error
+		if first := slices.IndexFunc(cfg.Secrets[:i], s.same); first < 0 {
+			s.placeholder, err = newPlaceholder(len(s.Value), cfg.Secrets[:i])
+		} else if o := cfg.Secrets[first]; o.Value != s.Value || o.Misdirected != s.Misdirected {
+			err = fmt.Errorf("secret %q is there twice, and not as the same", s.Name)
+		} else {
+			s.placeholder = o.placeholder
+		}
+		if err != nil {
 			return nil, err
 		}
 		for _, h := range s.Hosts {
@@ -168,6 +170,11 @@ func (b *Broker) Placeholder(name string) string {
 func (b *Broker) Concerns(host string) bool {
 	return slices.ContainsFunc(b.cfg.Secrets, func(s Secret) bool { return s.boundTo(host) }) ||
 		slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.Host.covers(host) })
+}
+
+// Ruled says whether requests to a host, in normal form, can be refused by a rule.
+func (b *Broker) Ruled(host string) bool {
+	return slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.enforces(host) })
 }
 
 // Target is where a connection leads: a name in normal form that a rule of the network
@@ -209,10 +216,10 @@ func (b *Broker) Serve(ctx context.Context, guest net.Conn, to Target, dial func
 		}
 		conn = secured
 	}
-	p := &proxy{broker: b, to: to, up: up, log: log, ruled: slices.ContainsFunc(b.cfg.Rules, func(r Rule) bool { return r.Host.covers(to.Host) })}
+	p := &proxy{broker: b, to: to, up: up, log: log, ruled: b.Ruled(to.Host)}
 	p.reverse = p.newReverse(up.transport())
 	server := &http.Server{
-		Handler: p, ReadHeaderTimeout: headTime, MaxHeaderBytes: maxHeaders, ErrorLog: silent,
+		Handler: p, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: headTime, MaxHeaderBytes: maxHeaders, ErrorLog: silent,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
 	}

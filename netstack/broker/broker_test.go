@@ -379,12 +379,48 @@ func TestMisdirected(t *testing.T) {
 			t.Errorf("afterwards: %d", res.StatusCode)
 		}
 		// By Pass it goes out as it is, and is worth nothing.
-		r = newRig(t, o, Config{Secrets: secrets, Misdirected: Pass})
+		secrets[1].Misdirected = Pass
+		r = newRig(t, o, Config{Secrets: secrets})
 		p := r.Placeholder("OTHERS")
 		if res, _ := do(t, r.client(h2), "POST", at, nil, "quoting "+p); res.StatusCode != 200 || saw().Body != "quoting "+p {
 			t.Errorf("passed: %d %q", res.StatusCode, saw().Body)
 		}
 	})
+}
+
+// A secret that goes to several hosts in different places is one placeholder, and each host
+// gets it in its own places alone.
+func TestPlacesByHost(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		o, saw := recorder(t, originConfig{})
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}, In: []Place{InQuery}}, {Name: "KEY", Value: plain, Hosts: []Host{"*.example.com"}, In: []Place{InHeader}, Headers: []string{"x-key"}},
+			{Name: "KEY", Value: plain, Hosts: []Host{"other.example"}, In: []Place{InBody}}, {Name: "TOKEN", Value: key, Hosts: []Host{"other.example"}, Misdirected: Pass}}})
+		c, p, q := r.client(h2), r.Placeholder("KEY"), r.Placeholder("TOKEN")
+		at := "https://" + host + "/"
+		do(t, c, "POST", at+"?k="+p, http.Header{"X-Key": {p}}, "quoting "+q)
+		if s := saw(); s.URL != "/?k="+plain || s.Header.Get("X-Key") != plain || s.Body != "quoting "+q {
+			t.Errorf("%+v", s)
+		}
+		for name, a := range map[string]struct {
+			at, body string
+			header   http.Header
+		}{
+			"in another host's place": {at, "k=" + p, nil}, "in the path": {at + p, "", nil}, "in another field": {at, "", http.Header{"Authorization": {"Bearer " + p}}},
+		} {
+			res, text := do(t, c, "POST", a.at, a.header, a.body)
+			if res.StatusCode != 403 || !strings.Contains(text, host+" in query; *.example.com in header x-key; other.example in body") {
+				t.Errorf("%s: %d %s", name, res.StatusCode, text)
+			}
+		}
+		if x := r.logged(4); x.Allowed || x.Status != 403 || !strings.Contains(x.Reason, "the placeholder of KEY") || strings.Contains(x.Reason, p) {
+			t.Errorf("%+v", x)
+		}
+	})
+	for _, second := range []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}}, {Name: "KEY", Value: plain, Hosts: []Host{host}, Misdirected: Pass}} {
+		if _, err := New(Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}, second}}); err == nil || !strings.Contains(err.Error(), `"KEY" is there twice`) {
+			t.Errorf("%+v: %v", second, err)
+		}
+	}
 }
 
 // An origin that gives back what it was sent, in every way, gives back placeholders.
@@ -504,9 +540,9 @@ func TestRules(t *testing.T) {
 			{"GET", "/repos/acme/x", nil, 200, "ok"},
 			{"HEAD", "/repos/acme/x", nil, 200, ""},
 			{"GET", "/repos/acme/x?page=2", nil, 200, "ok"},
-			{"POST", "/repos/acme/x", nil, 403, "POST api.example.com/repos/acme/x: no rule allows this method and path (rule \"read\")"},
+			{"POST", "/repos/acme/x", nil, 403, "POST api.example.com/repos/acme/x: no rule allows this method and path (read)"},
 			{"GET", "/repos/other/x", nil, 403, "no rule allows"},
-			{"GET", "/repos/acme/hooks", nil, 403, `the rule denies it (rule "no hooks")`},
+			{"GET", "/repos/acme/hooks", nil, 403, "the rule denies it (no hooks)"},
 			{"GET", "/repos/acme/%68ooks", nil, 403, "the rule denies it"},
 			{"GET", "/repos/acme/..%2fother", nil, 403, "which servers read in different ways"},
 			{"GET", "/repos/acme/x", http.Header{"X-Http-Method-Override": {"DELETE"}}, 403, "X-Http-Method-Override"},
@@ -866,7 +902,6 @@ func TestConfig(t *testing.T) {
 		"upper case":        {with(func(s *Secret) { s.Hosts = []Host{"A.example"} }), "not a host name"},
 		"a place":           {with(func(s *Secret) { s.In = []Place{"cookie"} }), "place"},
 		"a newline":         {with(func(s *Secret) { s.Value = "-----BEGIN\nKEY" }), "control character"},
-		"twice":             {Config{Secrets: []Secret{ok, ok}}, "twice"},
 		"too many":          {Config{Secrets: make([]Secret, maxSecrets+1)}, "65 secrets"},
 		"a rule's host":     {Config{Rules: []Rule{{Name: "x", Host: "*."}}}, "not a host name"},
 		"a rule's method":   {Config{Rules: []Rule{{Name: "x", Host: host, Methods: []string{"get"}}}}, "method"},

@@ -12,21 +12,42 @@ import (
 
 // misdirected is the error for a placeholder where its secret is not put.
 type misdirected struct {
-	secret *Secret
-	host   string
-	where  string
+	secrets []Secret // of the run
+	secret  *Secret
+	host    string
+	where   string
+	clear   bool // the request is not by TLS
 }
 
 func (m *misdirected) Error() string {
-	var hosts []string
-	for _, h := range m.secret.Hosts {
+	var bound []string
+	for _, s := range m.secrets {
+		if s.same(*m.secret) {
+			bound = append(bound, s.bound())
+		}
+	}
+	text := fmt.Sprintf("the placeholder of %s is in the %s of a request to %s; the secret is for %s", m.secret.Name, m.where, m.host, strings.Join(bound, "; "))
+	if m.clear {
+		text += ", and by TLS only"
+	}
+	return text + ": --secret " + m.secret.Name + "@HOST:PLACE binds it to other hosts and places, and with pass its placeholder goes out as it is"
+}
+
+// bound says where a secret is put.
+func (s *Secret) bound() string {
+	var hosts, places []string
+	for _, h := range s.Hosts {
 		hosts = append(hosts, string(h))
 	}
-	places := m.secret.In
-	if len(places) == 0 {
-		places = []Place{InHeader}
+	for _, p := range []Place{InHeader, InQuery, InPath, InBody} {
+		switch {
+		case p == InHeader && s.in(p) && len(s.Headers) > 0:
+			places = append(places, "header "+strings.Join(s.Headers, " or "))
+		case s.in(p):
+			places = append(places, string(p))
+		}
 	}
-	return fmt.Sprintf("the placeholder of %s is in the %s of a request to %s; the secret is for %s, in %v", m.secret.Name, m.where, m.host, strings.Join(hosts, ", "), places)
+	return strings.Join(hosts, ", ") + " in " + strings.Join(places, ", ")
 }
 
 // exchange is one request under way.

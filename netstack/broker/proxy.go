@@ -23,7 +23,7 @@ type proxy struct {
 	to      Target
 	up      *upstream
 	reverse *httputil.ReverseProxy
-	ruled   bool // there are rules about the host
+	ruled   bool // there are rules about the host that are enforced
 
 	mu      sync.Mutex
 	closed  bool
@@ -78,6 +78,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Unlock()
 	defer p.running.Done()
 	x := &exchange{Exchange: Exchange{Time: p.broker.cfg.Now().UTC(), Host: p.to.Host, Proto: r.Proto, Method: r.Method, Path: r.URL.EscapedPath()}, used: map[string]bool{}}
+	if r.TLS != nil {
+		x.ALPN = r.TLS.NegotiatedProtocol
+	}
 	counting := &countingWriter{ResponseWriter: w, x: x, redact: p.broker.redactor}
 	defer func() {
 		x.mu.Lock()
@@ -119,14 +122,12 @@ func (p *proxy) judge(x *exchange, r *http.Request) (int, error) {
 	if r.Method == http.MethodConnect {
 		return http.StatusForbidden, errors.New("CONNECT")
 	}
-	if p.ruled {
-		name := cmp.Or(override(r.Header), queryOverride(r.URL.RawQuery))
-		if name == "" && r.Method != strings.ToUpper(r.Method) { // some servers take it for the one in upper case
-			name = "the method " + r.Method
-		}
-		if name != "" {
-			return http.StatusForbidden, fmt.Errorf("%s on a request to %s, for which there are rules by method and path", name, p.to.Host)
-		}
+	odd := cmp.Or(override(r.Header), queryOverride(r.URL.RawQuery))
+	if odd == "" && r.Method != strings.ToUpper(r.Method) { // some servers take it for the one in upper case
+		odd = "the method " + r.Method
+	}
+	if odd != "" && p.ruled {
+		return http.StatusForbidden, fmt.Errorf("%s on a request to %s, for which there are rules by method and path: leave it out", odd, p.to.Host)
 	}
 	path := r.URL.EscapedPath()
 	if r.Method == http.MethodOptions && r.URL.Path == "*" {
@@ -134,10 +135,16 @@ func (p *proxy) judge(x *exchange, r *http.Request) (int, error) {
 	}
 	d := decide(p.broker.cfg.Rules, p.to.Host, r.Method, path)
 	x.Rule, x.Reason = d.rule, d.reason
+	if odd != "" && d.rule != "" {
+		x.Reason = cmp.Or(d.reason, odd+" on the request")
+	}
 	if !d.allowed {
 		name := ""
 		if d.rule != "" {
-			name = fmt.Sprintf(" (rule %q)", d.rule)
+			name = fmt.Sprintf(" (%s)", d.rule)
+		}
+		if d.remedy != "" {
+			name += ": " + strings.ReplaceAll(d.remedy, theRequest, r.Method+" "+p.to.Host+path)
 		}
 		return http.StatusForbidden, fmt.Errorf("%s %s%s: %s%s", r.Method, p.to.Host, path, d.reason, name)
 	}
@@ -265,7 +272,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	found := func(where string) func(*pair) error {
 		return func(f *pair) error {
 			if f.refuse {
-				return x.refuse(&misdirected{f.secret, p.to.Host, where})
+				return x.refuse(&misdirected{p.broker.cfg.Secrets, f.secret, p.to.Host, where, !p.to.TLS})
 			}
 			x.mu.Lock()
 			defer x.mu.Unlock()
@@ -343,9 +350,12 @@ func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(
 		out.Body = in.Body
 	}
 	out.Body = &countingReader{out.Body, &x.up}
+	routes := func(name string) bool {
+		return slices.Contains(notInTrailer, name) || p.ruled && override(http.Header{name: nil}) != ""
+	}
 	atEOF := func() {
 		for name, values := range in.Trailer {
-			if slices.Contains(notInTrailer, name) || p.ruled && override(http.Header{name: nil}) != "" {
+			if routes(name) {
 				delete(out.Trailer, name)
 				continue
 			}
@@ -359,6 +369,7 @@ func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(
 		atEOF = func() {}
 	} else {
 		out.Trailer = in.Trailer.Clone()
+		maps.DeleteFunc(out.Trailer, func(name string, _ []string) bool { return routes(name) })
 	}
 	if s == nil {
 		out.Body = &eofReader{out.Body, sync.OnceFunc(atEOF)}

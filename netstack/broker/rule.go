@@ -2,23 +2,27 @@ package broker
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/unitask/unitask/internal/httppath"
 )
 
 // Rule is about requests to one host: which methods and paths they may have.
 type Rule struct {
 	// Name is how a refusal and the log call it.
 	Name string
-	Host Host
+	// Set is the list that it belongs to: each list must allow a request.
+	Set int
+	// Remedy is what a refusal says of how to ask for more; REQUEST in it is the request's method,
+	// host and path.
+	Remedy string
+	Host   Host
 	// Methods are those that it is about, in upper case; none is all.
 	Methods []string
-	// Path is a pattern; "" is every path. A * stands for any text within one segment,
-	// a last segment ** for any number of segments: /repos/acme/* is /repos/acme/x and
-	// not /repos/acme/x/y, which /repos/acme/** is, as is /repos/acme itself.
+	// Path is a pattern (package httppath); "" is every path.
 	Path string
 	// Deny forbids what the rule is about; it goes before the rules that allow.
 	Deny bool
@@ -53,9 +57,6 @@ func (h Host) check() error {
 	return nil
 }
 
-// anyBelow is the segment of a pattern that stands for any number of them.
-const anyBelow = "**"
-
 func (r *Rule) check() error {
 	if err := r.Host.check(); err != nil {
 		return err
@@ -65,23 +66,21 @@ func (r *Rule) check() error {
 			return fmt.Errorf("rule %q: method %q: use one like GET", r.Name, m)
 		}
 	}
-	if r.Path == "" {
-		return nil
-	}
-	if _, err := plainPath(r.Path); err != nil || strings.Contains(r.Path, "%") {
-		return fmt.Errorf("rule %q: path %q: use a plain one like /repos/*", r.Name, r.Path)
-	}
-	if before, _ := strings.CutSuffix(r.Path, "/"+anyBelow); strings.Contains(before, anyBelow) {
-		return fmt.Errorf("rule %q: path %q: ** can only be its last segment", r.Name, r.Path)
+	if err := httppath.Check(r.Path); err != nil {
+		return fmt.Errorf("rule %q: path %q: %w", r.Name, r.Path, err)
 	}
 	return nil
 }
+
+// enforces says that a rule can refuse requests to a host.
+func (r *Rule) enforces(host string) bool { return !r.Audit && r.Host.covers(host) }
 
 // decision is what the rules say of one request.
 type decision struct {
 	allowed bool
 	rule    string // that decided; "" is none
 	reason  string // why it is not allowed, or would not be
+	remedy  string // what would allow it
 	audit   bool   // it would not be, but for a rule that only audits
 }
 
@@ -89,51 +88,93 @@ type decision struct {
 // that no rule is about may be asked for anything.
 func decide(rules []Rule, host, method, path string) decision {
 	var about []*Rule
+	var sets []int
+	enforced := false
 	for i := range rules {
-		if rules[i].Host.covers(host) {
-			about = append(about, &rules[i])
+		if r := &rules[i]; r.Host.covers(host) {
+			about, enforced = append(about, r), enforced || !r.Audit
+			if !slices.Contains(sets, r.Set) {
+				sets = append(sets, r.Set)
+			}
 		}
 	}
 	if len(about) == 0 {
 		return decision{allowed: true}
 	}
-	plain, err := plainPath(path)
+	plain, err := httppath.Plain(path)
 	if err != nil {
-		return decision{reason: fmt.Sprintf("the path %v", err)}
+		return decision{allowed: !enforced, audit: !enforced, reason: fmt.Sprintf("the path %v", err), remedy: "write it in the plain form"}
 	}
+	all := decision{allowed: true}
+	for _, set := range sets {
+		d := decideSet(about, set, method, plain)
+		switch {
+		case !d.allowed:
+			return d
+		case d.audit && !all.audit || all.rule == "":
+			all = d
+		}
+	}
+	return all
+}
+
+// decideSet holds a request against the rules of one set, which are about its host.
+func decideSet(about []*Rule, set int, method, plain string) decision {
 	var audited *Rule // would have denied it
-	var allowing, allowed, enforced *Rule
+	var allowed *Rule
+	var allowing, enforced []*Rule
 	for _, r := range about {
+		if r.Set != set {
+			continue
+		}
 		matches := r.matches(method, plain)
 		switch {
 		case r.Deny && matches && !r.Audit:
-			return decision{rule: r.Name, reason: deniedByRule}
+			return decision{rule: r.Name, reason: deniedByRule, remedy: r.Remedy}
 		case r.Deny && matches:
 			audited = cmp.Or(audited, r)
 		}
 		if r.Deny {
 			continue
 		}
-		allowing = cmp.Or(allowing, r)
+		allowing = append(allowing, r)
 		if matches {
 			allowed = cmp.Or(allowed, r)
 		}
 		if !r.Audit {
-			enforced = cmp.Or(enforced, r)
+			enforced = append(enforced, r)
 		}
 	}
 	switch {
-	case allowed == nil && enforced != nil:
-		return decision{rule: enforced.Name, reason: allowedByNone}
+	case allowed == nil && len(enforced) > 0:
+		return decision{rule: names(enforced), reason: allowedByNone, remedy: enforced[0].Remedy}
 	case audited != nil:
 		return decision{allowed: true, audit: true, rule: audited.Name, reason: deniedByRule}
 	case allowed != nil:
 		return decision{allowed: true, rule: allowed.Name}
-	case allowing != nil:
-		return decision{allowed: true, audit: true, rule: allowing.Name, reason: allowedByNone}
+	case len(allowing) > 0:
+		return decision{allowed: true, audit: true, rule: names(allowing), reason: allowedByNone}
 	}
 	return decision{allowed: true}
 }
+
+// maxNamed bounds how many rules a refusal names.
+const maxNamed = 3
+
+// names are those of the first rules.
+func names(rules []*Rule) string {
+	var list []string
+	for _, r := range rules[:min(len(rules), maxNamed)] {
+		list = append(list, r.Name)
+	}
+	if more := len(rules) - maxNamed; more > 0 {
+		list = append(list, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(list, "; ")
+}
+
+// theRequest stands in a remedy for what was refused.
+const theRequest = "REQUEST"
 
 const (
 	deniedByRule  = "the rule denies it"
@@ -151,100 +192,8 @@ func (r *Rule) matches(method, plain string) bool {
 			return false
 		}
 	}
-	return r.Path == "" || matchSegments(strings.Split(r.Path, "/"), strings.Split(plain, "/"))
-}
-
-func matchSegments(pattern, path []string) bool {
-	for i, p := range pattern {
-		if p == anyBelow && i == len(pattern)-1 {
-			return true
-		}
-		if i >= len(path) || !matchText(p, path[i]) {
-			return false
-		}
+	if r.Deny {
+		return httppath.Near(r.Path, plain)
 	}
-	return len(pattern) == len(path)
-}
-
-// matchText matches one segment, * for any text.
-func matchText(pattern, text string) bool {
-	first, rest, star := strings.Cut(pattern, "*")
-	if !star {
-		return pattern == text
-	}
-	text, ok := strings.CutPrefix(text, first)
-	if !ok {
-		return false
-	}
-	parts := strings.Split(rest, "*")
-	for _, p := range parts[:len(parts)-1] {
-		i := strings.Index(text, p)
-		if i < 0 {
-			return false
-		}
-		text = text[i+len(p):]
-	}
-	return strings.HasSuffix(text, parts[len(parts)-1])
-}
-
-var (
-	errPathForm     = errors.New("does not begin with a slash")
-	errPathEncoding = errors.New("has a malformed percent-encoding")
-	errPathHidden   = errors.New("encodes a slash, a dot, a percent sign or a control character, which servers read in different ways")
-	errPathDots     = errors.New("has a segment . or .. or an empty one, which servers read in different ways")
-	errPathParams   = errors.New("has a semicolon or a backslash, which servers read in different ways")
-	errPathText     = errors.New("is not UTF-8")
-)
-
-// maxPath bounds a path that is held against rules; servers refuse longer ones.
-const maxPath = 8 << 10
-
-// plainPath is a path after one decode. What two servers could read differently is
-// refused and not repaired: the one behind us may be either.
-func plainPath(raw string) (string, error) {
-	if len(raw) > maxPath {
-		return "", fmt.Errorf("is longer than %d bytes", maxPath)
-	}
-	if !strings.HasPrefix(raw, "/") {
-		return "", errPathForm
-	}
-	out := make([]byte, 0, len(raw))
-	for i := 0; i < len(raw); i++ {
-		c := raw[i]
-		switch {
-		case c == ';' || c == '\\':
-			return "", errPathParams
-		case c <= ' ' || c == 0x7f || c == '?' || c == '#':
-			return "", errPathHidden
-		case c == '%':
-			if i+2 >= len(raw) || !isHex(raw[i+1]) || !isHex(raw[i+2]) {
-				return "", errPathEncoding
-			}
-			c = unhex(raw[i+1])<<4 | unhex(raw[i+2])
-			i += 2
-			if c < ' ' || c == 0x7f || strings.IndexByte(`/\.%;`, c) >= 0 {
-				return "", errPathHidden
-			}
-		}
-		out = append(out, c)
-	}
-	if !utf8.Valid(out) {
-		return "", errPathText
-	}
-	segments := strings.Split(string(out), "/")[1:]
-	for i, s := range segments {
-		if s == "." || s == ".." || s == "" && i < len(segments)-1 {
-			return "", errPathDots
-		}
-	}
-	return string(out), nil
-}
-
-func isHex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f' }
-
-func unhex(c byte) byte {
-	if c <= '9' {
-		return c - '0'
-	}
-	return c | 0x20 - 'a' + 10
+	return httppath.Match(r.Path, plain)
 }

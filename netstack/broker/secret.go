@@ -22,7 +22,8 @@ const (
 )
 
 // Secret is a value that stays on our side. The guest has a placeholder of the same
-// length, which becomes the value on its way to one of the hosts.
+// length, which becomes the value on its way to one of the hosts. One that goes to several
+// hosts in different places is there several times.
 type Secret struct {
 	Name  string
 	Value string
@@ -32,6 +33,8 @@ type Secret struct {
 	In []Place
 	// Headers are the fields, where it may be in a header; none is every field.
 	Headers []string
+	// Misdirected says what becomes of the placeholder elsewhere.
+	Misdirected Misdirected
 
 	placeholder string
 }
@@ -42,7 +45,7 @@ const (
 	minSecret = 8
 	// maxSecret is the longest value: a PEM of a key has 4 KiB.
 	maxSecret = 8 << 10
-	// maxSecrets is how many one run may have: a bit of a uint64 stands for each.
+	// maxSecrets is how many entries one run may have: a bit of a uint64 stands for each.
 	maxSecrets = 64
 )
 
@@ -73,6 +76,9 @@ func (s *Secret) check() error {
 	}
 	return nil
 }
+
+// same says that another entry is about the same value.
+func (s *Secret) same(o Secret) bool { return s.Name == o.Name }
 
 func (s *Secret) in(p Place) bool {
 	if len(s.In) == 0 {

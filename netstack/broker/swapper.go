@@ -17,17 +17,19 @@ func (b *Broker) swapper(key swapperKey) *swapper {
 		return s
 	}
 	var list []pair
+	put := map[string]bool{}
+	for i := range b.cfg.Secrets {
+		if s := &b.cfg.Secrets[i]; key.put&(1<<i) != 0 && !put[s.Name] {
+			put[s.Name] = true
+			list = append(list, pair{find: []byte(s.placeholder), put: key.written.of(s.Value), secret: s})
+		}
+	}
 	for i := range b.cfg.Secrets {
 		s := &b.cfg.Secrets[i]
-		find := []byte(s.placeholder)
-		if key.put&(1<<i) != 0 {
-			list = append(list, pair{find: find, put: key.written.of(s.Value), secret: s})
+		if put[s.Name] || s.Misdirected == Pass {
 			continue
 		}
-		if b.cfg.Misdirected == Pass {
-			continue
-		}
-		list = append(list, pair{find: find, secret: s, refuse: true})
+		list = append(list, pair{find: []byte(s.placeholder), secret: s, refuse: true})
 		for _, p := range hidden(s.placeholder, s.placeholder) {
 			list = append(list, pair{find: p.find, secret: s, refuse: true})
 		}
@@ -50,6 +52,9 @@ func newRedactor(secrets []Secret, fit bool) (s *swapper, resizes bool) {
 	var list []pair
 	for i := range secrets {
 		c := &secrets[i]
+		if slices.ContainsFunc(secrets[:i], c.same) {
+			continue
+		}
 		whole := pair{find: []byte(c.Value), put: []byte(c.placeholder)}
 		if least := max(minPiece, (len(c.Value)+1)/2); least < len(c.Value) && len(c.Value) <= maxPieces {
 			whole.least = least
