@@ -134,7 +134,7 @@ func (x *execution) plan(ctx context.Context) error {
 		x.get = x.rt.source.Boot
 	default:
 		x.warm = true
-		if machine.CanClone && x.image.Kernel == image.Linux && !x.code.fresh {
+		if machine.CanClone && !x.code.fresh {
 			if steady := x.code.inputs.Steady(); steady != nil {
 				x.spec.Folders = folders{steady}
 			}

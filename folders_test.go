@@ -49,7 +49,16 @@ func TestFoldersAreKept(t *testing.T) {
 	if set.Steady() == nil {
 		t.Skip(dir + " is on no disk whose times of changes can be trusted")
 	}
-	slot(t)
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			t.Parallel()
+			slot(t)
+			keptFolder(t, kernel, dir)
+		})
+	}
+}
+
+func keptFolder(t *testing.T, kernel image.Kernel, dir string) {
 	home := newHome(t)
 	if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base's, which may have one
 		t.Fatal(err)
@@ -61,7 +70,7 @@ func TestFoldersAreKept(t *testing.T) {
 	defer rt.Close()
 	var outputs []string
 	for range 2 {
-		res, err := rt.Run(t.Context(), unitask.Request{Code: seenTree, Kernel: image.Linux, Dirs: []unitask.Mount{{Host: dir, Guest: "/in"}}}, unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
+		res, err := rt.Run(t.Context(), unitask.Request{Code: seenTree, Kernel: kernel, Dirs: []unitask.Mount{{Host: dir, Guest: "/in"}}}, unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
 		if err != nil || res.ExitCode != 0 {
 			t.Fatalf("%v %+v %s", err, res, res.Stderr)
 		}
