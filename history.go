@@ -236,6 +236,9 @@ func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 		return fail(err)
 	}
 	req.Code = string(code)
+	if err := rt.recordedNeighbours(id, &req); err != nil {
+		return fail(err)
+	}
 	return req, nil
 }
 

@@ -29,6 +29,7 @@ type program struct {
 	text        string
 	path        string // absolute, in the guest
 	dir         string
+	neighbours  []Neighbour
 	packageType string
 	args        []string
 	nodeArgs    []string
@@ -57,7 +58,7 @@ func checkCode(req Request) (program, error) {
 	bad := func(field, value, reason string) (program, error) {
 		return program{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
 	}
-	p := program{text: req.Code, path: req.Path, dir: req.Dir, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
+	p := program{text: req.Code, path: req.Path, dir: req.Dir, neighbours: req.Neighbours, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir,
 	}}
 	l, ext, err := req.language()
@@ -102,6 +103,9 @@ func checkCode(req Request) (program, error) {
 		if err := checkGuestPath("path", where); err != nil {
 			return program{}, err
 		}
+	}
+	if err := checkNeighbours(p.neighbours, p.path); err != nil {
+		return program{}, err
 	}
 	for _, a := range p.args {
 		if strings.ContainsRune(a, 0) {
@@ -204,15 +208,25 @@ func reserved(p string) bool {
 	return p == "/"
 }
 
+// file is one that the guest gets, and what is in it.
+type file struct {
+	guest.File
+	content string
+}
+
+func textFile(at, content string) file {
+	return file{guest.File{Path: at, Mode: 0o644, Size: int64(len(content))}, content}
+}
+
 // files is what must be in the guest before the start, in order, after the inputs.
-func (p *program) files() []guest.File {
-	files := []guest.File{{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(p.dir)}}
-	if p.packageType != "" && !p.inputs.At(path.Join(path.Dir(p.path), "package.json")) {
-		files = append(files, guest.File{Path: path.Join(path.Dir(p.path), "package.json"), Mode: 0o644, Size: int64(len(p.packageJSON()))})
+func (p *program) files() []file {
+	files := []file{{guest.File{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(p.dir)}, ""}}
+	of := path.Join(path.Dir(p.path), "package.json")
+	if p.packageType != "" && !p.hasNeighbour("package.json") && !p.inputs.At(of) {
+		files = append(files, textFile(of, p.packageJSON()))
 	}
-	return append(files,
-		guest.File{Path: p.path, Mode: 0o644, Size: int64(len(p.text))},
-		guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: p.path})
+	files = append(files, p.beside()...)
+	return append(files, textFile(p.path, p.text), file{guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: p.path}, ""})
 }
 
 func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
@@ -293,11 +307,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		return err
 	}
 	for _, f := range p.files() {
-		content := p.text
-		if strings.HasSuffix(f.Path, "/package.json") && f.Path != p.path {
-			content = p.packageJSON()
-		}
-		if err := conn.Put(f, strings.NewReader(content)); err != nil {
+		if err := conn.Put(f.File, strings.NewReader(f.content)); err != nil {
 			return err
 		}
 	}

@@ -27,6 +27,9 @@ type Request struct {
 	// Dir. "" is code and the language's extension. Extensions: .js .cjs .mjs .ts .cts .mts, .py, .sh
 	// .bash; where Language is Python or shell any.
 	Path string `json:"path,omitempty"`
+	// Neighbours are small files beside the code, in its folder and below, which it may import:
+	// 100 of them, and 4 MiB together, at most.
+	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	// PackageType is "module" or "commonjs" when a package.json beside the code
 	// says so, else "".
 	PackageType string `json:"packageType,omitempty"`

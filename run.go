@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/unitask/unitask/image"
@@ -108,7 +109,8 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	}
 	wanted := req // as the record has it: the code in a file of its own, paths as they are inside
 	wanted.Code, wanted.Path, wanted.Dir, wanted.Files, wanted.Dirs = "", code.path, code.dir, asked.Files, asked.Dirs
-	rec, err := rt.newRecord(begin, caller, code.recordName(), req.Code, wanted, granted, redactor)
+	wanted.Neighbours = namesOnly(req.Neighbours)
+	rec, err := rt.newRecord(begin, caller, code.recordName(), req, wanted, granted, redactor)
 	if err != nil {
 		return nil, err
 	}
@@ -198,15 +200,22 @@ func imageDenied(name string, denials []policy.Denial) error {
 }
 
 // newRecord makes a run's record, which has what was asked and granted before anything runs.
-func (rt *Runtime) newRecord(at time.Time, caller Caller, name, code string, wanted Request, granted Policy, redactor *record.Redactor) (*record.Run, error) {
+func (rt *Runtime) newRecord(at time.Time, caller Caller, name string, req, wanted Request, granted Policy, redactor *record.Redactor) (*record.Run, error) {
 	request, redacted := clean(redactor, wanted)
-	text := redactor.String(code)
-	if text != code {
+	text := redactor.String(req.Code)
+	if text != req.Code {
 		redacted = append(redacted, "code")
 	}
 	rec, err := rt.runs.Create(at, caller.Name, caller.Via, name, []byte(text), request)
 	if err != nil {
 		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
+	}
+	secret, err := keepNeighbours(rec, req.Neighbours, redactor)
+	if err != nil {
+		return nil, errors.Join(hostError("record", err), rec.Finish(time.Now()))
+	}
+	if secret && !slices.Contains(redacted, "neighbours") {
+		redacted = append(redacted, "neighbours")
 	}
 	rec.Redacted = redacted
 	rec.Effective, _ = clean(redactor, granted.Effective) // what a replay asks for, however this run ends

@@ -221,6 +221,16 @@ func TestStdio(t *testing.T) {
 	if res.IsError || out["stdout"] != "8 false undefined\n" || !strings.Contains(text, "not given: files /etc/hosts") || !strings.Contains(text, "not given: secrets A_SECRET") || !strings.Contains(text, "not given: allowTcp") {
 		t.Errorf("%v %q", out, text)
 	}
+	// Files beside the code, and the host's.
+	res, out, text = call(t, cs, "run_code", object{"code": "const fs = require('fs'); console.log(require('./lib/helper').f(20), fs.readFileSync('data.csv', 'utf8').length)",
+		"files": []any{object{"name": "lib/helper.js", "content": "exports.f = (n) => n + require('./more.cjs')"}, object{"name": "lib/more.cjs", "content": "module.exports = 1"}, "data.csv"}})
+	if res.IsError || out["stdout"] != "21 8\n" {
+		t.Errorf("%v %q", out, text)
+	}
+	beside := "unitask://runs/" + out["runId"].(string) + "/neighbours"
+	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: beside}); err != nil || !strings.Contains(r.Contents[0].Text, "module.exports = 1") {
+		t.Errorf("%+v %v", r, err)
+	}
 	// Artifacts, a picture among them.
 	res, out, _ = call(t, cs, "run_code", object{"code": "const fs = require('fs'); fs.writeFileSync('/out/a b.png', Buffer.from('89504e470d0a1a0a', 'hex')); fs.mkdirSync('/out/d'); fs.writeFileSync('/out/d/t.txt', 'text')"})
 	var links []string
@@ -247,7 +257,7 @@ func TestStdio(t *testing.T) {
 	if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: at + "a%20b.png"}); err != nil || len(r.Contents[0].Blob) != 8 || r.Contents[0].MIMEType != "image/png" {
 		t.Errorf("%+v %v", r, err)
 	}
-	for _, uri := range []string{"unitask://runs/none", "unitask://runs/" + id + "/lock", "unitask://runs/" + id + "/artifacts/none", "unitask://runs/../x", "unitask://runs/" + id + "/artifacts/../stdout",
+	for _, uri := range []string{"unitask://runs/none", "unitask://runs/" + id + "/lock", "unitask://runs/" + id + "/neighbours", "unitask://runs/" + id + "/artifacts/none", "unitask://runs/../x", "unitask://runs/" + id + "/artifacts/../stdout",
 		"unitask://runs/" + id + "/artifacts/%2e%2e/stdout", "unitask://runs/%2e%2e/stdout", "file:///etc/passwd"} {
 		if r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil {
 			t.Errorf("%s: %+v", uri, r)
@@ -261,7 +271,7 @@ func TestStdio(t *testing.T) {
 		listed++
 	}
 	_, out, _ = call(t, cs, "list_runs", object{"status": "timeout"})
-	if runs := out["runs"].([]any); len(runs) != 1 || listed != 5 {
+	if runs := out["runs"].([]any); len(runs) != 1 || listed != 6 {
 		t.Errorf("%v, %d resources", runs, listed)
 	}
 	_, out, _ = call(t, cs, "inspect_run", object{"runId": id})
@@ -294,6 +304,7 @@ func TestStdio(t *testing.T) {
 		{object{}, "code is empty"}, {object{"code": 5}, "run_code takes: code (string)"}, {object{"code": "1", "cod": "x"}, "run_code takes"}, {object{"code": "1", "language": "cobol"}, "language"},
 		{object{"code": "1", "memoryMb": 1}, "memoryMb"}, {object{"code": "1", "timeoutSeconds": -1}, "timeoutSeconds"}, {object{"code": "1", "allowNet": []string{"*"}}, "covers every host"},
 		{object{"code": "1", "allowNet": "a.com"}, "allowNet"}, {object{"code": "1", "files": []string{"none.txt"}}, "no such file"}, {object{"code": "1", "env": object{"A=B": "x"}}, "env"},
+		{object{"code": "1", "files": []any{object{"name": "../x.js", "content": ""}}}, `files "../x.js": has a path that can't be`}, {object{"code": "1", "files": []any{object{"name": "x.js"}}}, "run_code takes"},
 		{object{"snippet": "none"}, "prompts/list"}, {object{"snippet": "sum"}, "env.A"}, {object{"snippet": "sum", "code": "1"}, "not both"},
 	} {
 		res, _, text := call(t, cs, "run_code", c.args)
@@ -560,6 +571,7 @@ func FuzzArguments(f *testing.F) {
 	}
 	f.Add("run_code", `{"code":"1","allowNet":["a.com"],"memoryMb":512}`)
 	f.Add("run_code", `{"code":"1","files":["/etc/passwd:/x"],"secrets":["PATH"],"env":{"a":"b"}}`)
+	f.Add("run_code", `{"code":"1","files":[{"name":"a/b.js","content":"1"},"x",{"name":"../x","content":""}]}`)
 	f.Add("inspect_run", `{"runId":"../x"}`)
 	f.Add("list_runs", `{"limit":-1}`)
 	f.Fuzz(func(t *testing.T, tool, args string) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ import (
 const runsURI = "unitask://runs/"
 
 // parts are the files of a record that are resources of their own.
-var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile}
+var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile, "neighbours": record.NeighboursFile}
 
 // resourceBytes bounds a resource that is read.
 const resourceBytes = 16 << 20
@@ -35,7 +36,7 @@ func artifactURI(id, name string) string {
 func (s *Server) addResources() {
 	for _, t := range []*sdk.ResourceTemplate{
 		{URITemplate: runsURI + "{id}", Name: "run", Title: "A run's record", MIMEType: "application/json", Description: "What a run was asked, what it was granted, how it ended and what it printed."},
-		{URITemplate: runsURI + "{id}/{part}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: "A run's code, stdout, stderr, netlog (a JSON object a line) or console."},
+		{URITemplate: runsURI + "{id}/{part}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: "A run's code, stdout, stderr, netlog (a JSON object a line), console, or neighbours (the files beside the code, as JSON)."},
 		{URITemplate: runsURI + "{id}/artifacts/{+path}", Name: "artifact", Title: "An artifact", Description: "A file that a run left in /out."},
 	} {
 		s.sdk.AddResourceTemplate(t, s.read)
@@ -135,6 +136,9 @@ func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceConte
 		file = rec.CodeFile
 	}
 	data, _, err := s.rt.Runs().Read(id, file, resourceBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, record.ErrNotFound
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
@@ -38,11 +39,36 @@ type runArgs struct {
 	AllowNet       []string          `json:"allowNet,omitempty" jsonschema:"hosts the code may speak HTTP and TLS to: example.com, *.example.com, example.com:8443. Without any there is no network"`
 	AllowHTTP      []string          `json:"allowHttp,omitempty" jsonschema:"requests the code may send, and no others to these hosts, which it need not name in allowNet: 'GET api.example.com/repos/acme/*'; * is every method, /** at a path's end all below"`
 	AllowTCP       []string          `json:"allowTcp,omitempty" jsonschema:"HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them"`
-	Files          []string          `json:"files,omitempty" jsonschema:"files of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
+	Files          []fileArg         `json:"files,omitempty" jsonschema:"additional files: {name, content} of a small text file beside the code, which can import it; or, as a string, a file of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
 	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
 	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body; with pass among them the placeholder may stand elsewhere"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of the code in seconds; 60 if not given"`
 	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
+}
+
+// fileArg is a small file beside the code, or one of the host: a string.
+type fileArg struct {
+	host   string
+	beside *unitask.Neighbour // nil for one of the host
+}
+
+func (f *fileArg) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &f.host)
+	}
+	return json.Unmarshal(data, &f.beside)
+}
+
+// fileSchema is what a fileArg may be.
+func fileSchema() *jsonschema.Schema {
+	text := func(description string) *jsonschema.Schema {
+		return &jsonschema.Schema{Type: "string", Description: description}
+	}
+	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{
+		{Type: "object", Properties: map[string]*jsonschema.Schema{"name": text("its path below the folder of the code, such as helper.py or lib/helper.js"), "content": text("its text")},
+			Required: []string{"name", "content"}, AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}},
+		text("PATH, or PATH:/GUESTPATH"),
+	}}
 }
 
 type inspectArgs struct {
@@ -128,7 +154,7 @@ func anys(list []string) (out []any) {
 
 // inputSchema is a type's schema, with what its tags can't say.
 func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Schema {
-	schema, err := jsonschema.For[T](nil)
+	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{reflect.TypeFor[fileArg](): fileSchema()}})
 	if err != nil {
 		panic(err) // of our own types
 	}
@@ -208,6 +234,9 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	live.close()
 	leave()
 	if res == nil {
+		if field := new(policy.FieldError); errors.As(err, &field) && field.Field == "neighbours" {
+			field.Field = "files" // as run_code has it
+		}
 		s.opts.Log.Info("run refused", "caller", caller.Name, "error", err)
 		return nil, nil, err
 	}
@@ -253,8 +282,12 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	case !utf8.ValidString(in.Code):
 		return req, errors.New("code is not UTF-8 text")
 	}
-	for _, m := range in.Files {
-		req.Files = append(req.Files, s.mount(caller, m))
+	for _, f := range in.Files {
+		if f.beside != nil {
+			req.Neighbours = append(req.Neighbours, *f.beside)
+		} else {
+			req.Files = append(req.Files, s.mount(caller, f.host))
+		}
 	}
 	for _, m := range in.Dirs {
 		req.Dirs = append(req.Dirs, s.mount(caller, m))

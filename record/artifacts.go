@@ -89,7 +89,7 @@ func (a *Artifacts) Begin(kind, perm fs.FileMode, name string) error {
 	if len(a.Refused) == maxRefusals {
 		return ErrEnough
 	}
-	if why := badName(name); why != "" {
+	if why := BadName(name); why != "" {
 		a.refuse(name, why)
 		return nil
 	}
@@ -217,8 +217,9 @@ func (a *Artifacts) Close(complete bool) error {
 	return err
 }
 
-// badName says what is wrong with a path that came from a guest.
-func badName(name string) string {
+// BadName says what is wrong with the path of a file below a folder, that comes from somebody
+// who is not trusted; "" is nothing.
+func BadName(name string) string {
 	switch {
 	case name == "" || len(name) > maxNames:
 		return fmt.Sprintf("has a path of no or more than %d bytes", maxNames)
@@ -242,7 +243,7 @@ func badName(name string) string {
 
 // OpenArtifact opens an artifact of a run to be read.
 func (s *Store) OpenArtifact(id, name string) (*os.File, error) {
-	if !validID(id) || badName(name) != "" {
+	if !validID(id) || BadName(name) != "" {
 		return nil, fmt.Errorf("%w: artifact %q of %q", ErrNotFound, name, id)
 	}
 	root, err := os.OpenRoot(s.Path(id, ArtifactsDir))

@@ -27,6 +27,8 @@ const (
 	NetlogFile  = "netlog.jsonl"
 	ConsoleFile = "console.log"
 	TraceFile   = "trace.log" // of a run that was traced
+	// NeighboursFile has the files that came beside the code: [{"name": …, "content": …}]
+	NeighboursFile = "neighbours.json"
 )
 
 // removedPrefix begins the names of what is being removed: it is renamed first, so that a

@@ -1,0 +1,135 @@
+package unitask
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Neighbour is a small file that a request brings beside its code, which may import it. What is
+// large, or no text, comes by Request.Files and Dirs.
+type Neighbour struct {
+	// Name is its path below the folder of the code, with slashes.
+	Name string `json:"name"`
+	// Content is its text. A record keeps it in a file of its own.
+	Content string `json:"content,omitempty"`
+}
+
+// Bounds of a request's neighbours.
+const (
+	maxNeighbours     = 100
+	maxNeighbourBytes = 4 << 20 // of all of them
+)
+
+// checkNeighbours says what is wrong with a request's neighbours, whose code is at main.
+func checkNeighbours(list []Neighbour, main string) error {
+	bad := func(value, reason string) error {
+		return &policy.FieldError{Field: "neighbours", Value: value, Reason: reason}
+	}
+	if len(list) > maxNeighbours {
+		return bad(fmt.Sprintf("of %d files", len(list)), fmt.Sprintf("must be at most %d: bring a folder of them", maxNeighbours))
+	}
+	total := 0
+	taken := map[string]bool{path.Base(main): true} // and whether it is a file
+	for _, n := range list {
+		quoted := fmt.Sprintf("%.200q", n.Name)
+		if why := record.BadName(n.Name); why != "" {
+			return bad(quoted, why)
+		}
+		if err := checkGuestPath("neighbours", path.Join(path.Dir(main), n.Name)); err != nil {
+			return err
+		}
+		if file, there := taken[n.Name]; there {
+			return bad(quoted, map[bool]string{true: "is there already", false: "is a folder of another one"}[file])
+		}
+		taken[n.Name] = true
+		for dir := path.Dir(n.Name); dir != "."; dir = path.Dir(dir) {
+			if taken[dir] {
+				return bad(quoted, "lies below "+fmt.Sprintf("%.200q", dir)+", which is a file")
+			}
+			taken[dir] = false
+		}
+		if !utf8.ValidString(n.Content) {
+			return bad(quoted, "is not UTF-8 text: bring it as a file of the host")
+		}
+		total += len(n.Content)
+	}
+	if total > maxNeighbourBytes {
+		return bad(fmt.Sprintf("of %d bytes", total), fmt.Sprintf("must have at most %d together: bring them as files of the host", maxNeighbourBytes))
+	}
+	return nil
+}
+
+// beside is what of the neighbours must be in the guest, folders before what is in them.
+func (p *program) beside() (files []file) {
+	at := path.Dir(p.path)
+	made := map[string]bool{".": true}
+	var folder func(name string)
+	folder = func(name string) {
+		if made[name] {
+			return
+		}
+		made[name] = true
+		folder(path.Dir(name))
+		dir := path.Join(at, name)
+		files = append(files, file{guest.File{Path: dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(dir)}, ""})
+	}
+	for _, n := range p.neighbours {
+		folder(path.Dir(n.Name))
+		files = append(files, textFile(path.Join(at, n.Name), n.Content))
+	}
+	return files
+}
+
+// hasNeighbour says that a neighbour of that name comes along.
+func (p *program) hasNeighbour(name string) bool {
+	return slices.ContainsFunc(p.neighbours, func(n Neighbour) bool { return n.Name == name })
+}
+
+// namesOnly are neighbours as a record's request has them: it lists runs by reading that.
+func namesOnly(list []Neighbour) (names []Neighbour) {
+	for _, n := range list {
+		names = append(names, Neighbour{Name: n.Name})
+	}
+	return names
+}
+
+// keepNeighbours writes them into a record, and returns whether a secret was in them.
+func keepNeighbours(rec *record.Run, list []Neighbour, redactor *record.Redactor) (redacted bool, err error) {
+	if len(list) == 0 {
+		return false, nil
+	}
+	text, found := clean(redactor, list)
+	return len(found) > 0, os.WriteFile(path.Join(rec.Dir(), record.NeighboursFile), text, 0o600)
+}
+
+// recordedNeighbours gives a recorded request the contents of its neighbours again.
+func (rt *Runtime) recordedNeighbours(id string, req *Request) error {
+	if len(req.Neighbours) == 0 {
+		return nil
+	}
+	text, more, err := rt.runs.Read(id, record.NeighboursFile, 16*maxNeighbourBytes) // escaped at the worst
+	if err != nil {
+		return err
+	}
+	named := req.Neighbours
+	req.Neighbours = nil
+	if more || json.Unmarshal(text, &req.Neighbours) != nil || len(req.Neighbours) != len(named) {
+		return errors.New("the files beside its code, in " + record.NeighboursFile + ", are not as they were")
+	}
+	for i, n := range named {
+		if req.Neighbours[i].Name != n.Name {
+			return fmt.Errorf("the files beside its code are not as they were: %.200q is missing", n.Name)
+		}
+	}
+	return nil
+}
