@@ -312,7 +312,7 @@ func (x *execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr
 
 // hint says what code that failed seems to have lacked.
 func (x *execution) hint(stderrTail string) {
-	if x.res.ExitCode == 0 {
+	if x.res.ExitCode == 0 || x.code.check {
 		return
 	}
 	if name := x.code.language.missing(stderrTail); name != "" {

@@ -42,6 +42,8 @@ type language struct {
 	// outOfMemory says that the program ended for want of memory, by its signal and the end of its
 	// standard error.
 	outOfMemory func(signal int, stderr string) bool
+	// check is a program that checks the syntax of the one that its first argument names.
+	check string
 	// missing is the name of the module that the program ended for want of, "" if that is not why.
 	missing func(stderr string) string
 	// brings begins the sentence about how modules get into the machine.
@@ -59,7 +61,7 @@ var languages = []*language{
 		},
 		program:  machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
 		checkArg: node.CheckArg, needsProcess: node.NeedsProcess, process: node.Process, refused: node.Refused,
-		outOfMemory: node.OutOfMemory, missing: node.MissingModule, brings: "what lies beside the code, and node_modules, come with",
+		outOfMemory: node.OutOfMemory, check: node.Check, missing: node.MissingModule, brings: "what lies beside the code, and node_modules, come with",
 	},
 	{
 		name: "python", others: map[string]string{"python3": ".py"}, extensions: python.Extensions,
@@ -71,7 +73,7 @@ var languages = []*language{
 		},
 		program:  machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
 		checkArg: python.CheckArg, needsProcess: python.NeedsProcess, process: python.Process, refused: python.Refused,
-		outOfMemory: python.OutOfMemory, missing: python.MissingModule, brings: "there is the standard library only; what lies beside the code comes with",
+		outOfMemory: python.OutOfMemory, check: python.Check, missing: python.MissingModule, brings: "there is the standard library only; what lies beside the code comes with",
 	},
 	{
 		name: "shell", others: nil, extensions: shell.Extensions,
@@ -82,7 +84,7 @@ var languages = []*language{
 		},
 		program:  machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},
 		checkArg: shell.CheckArg, needsProcess: shell.NeedsProcess, process: shell.Process, refused: shell.Refused,
-		outOfMemory: shell.OutOfMemory, missing: shell.MissingModule,
+		outOfMemory: shell.OutOfMemory, check: shell.Check, missing: shell.MissingModule,
 	},
 }
 

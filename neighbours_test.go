@@ -74,23 +74,22 @@ func TestNeighboursOnRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	req := Request{Path: "/w/main.py", Kernel: "linux", Neighbours: []Neighbour{{"helper.py", "x = '<ü>\\n'\n"}, {"a/empty", ""}}, Secrets: map[string]string{"KEY": "swordfish"}}
+	req := Request{Path: "/w/main.js", Kernel: "nanos", Neighbours: []Neighbour{{"helper.js", "x = '<ü>\\n'\n"}, {"a/empty", ""}}, Secrets: map[string]string{"KEY": "swordfish"}}
 	run := func() string {
 		t.Helper()
-		res, err := rt.Run(t.Context(), req, IO{}) // which has no parts to boot from, and no way to get them
+		res, err := rt.Run(t.Context(), req, IO{}) // which is not vendored
 		if err == nil || res == nil {
 			t.Fatalf("%+v %v", res, err)
 		}
 		return res.RunID
 	}
-	t.Setenv("PATH", t.TempDir())
 	id := run()
 	got, err := rt.Recorded(id, "")
 	if err != nil || fmt.Sprint(got.Neighbours) != fmt.Sprint(req.Neighbours) {
 		t.Errorf("%q %v", got.Neighbours, err)
 	}
 	rec, err := rt.Runs().Get(id)
-	if err != nil || strings.Contains(string(rec.Request), "content") || !strings.Contains(string(rec.Request), "helper.py") {
+	if err != nil || strings.Contains(string(rec.Request), "content") || !strings.Contains(string(rec.Request), "helper.js") {
 		t.Errorf("%s %v", rec.Request, err)
 	}
 	req.Neighbours[1].Content = "it is swordfish"

@@ -42,6 +42,7 @@ type program struct {
 	secrets     map[string]string // all that were granted
 	exposed     int               // how many of them the code itself gets
 	broker      *broker.Broker    // of those that it does not get; nil where there is none
+	check       bool              // its syntax, in place of running it
 	cold        bool
 	fresh       bool
 	retry       bool
@@ -72,7 +73,7 @@ func checkCode(req Request) (program, error) {
 	if err != nil {
 		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
 	}
-	p.arch, p.ca, p.cold, p.fresh, p.retry = arch, req.CA, req.Cold, req.FreshProcess, req.KernelRetry
+	p.arch, p.ca, p.check, p.cold, p.fresh, p.retry = arch, req.CA, req.Check, req.Cold, req.FreshProcess, req.KernelRetry
 	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
 		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
 	}
@@ -226,7 +227,28 @@ func (p *program) files() []file {
 		files = append(files, textFile(of, p.packageJSON()))
 	}
 	files = append(files, p.beside()...)
-	return append(files, textFile(p.path, p.text), file{guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: p.path}, ""})
+	files = append(files, textFile(p.path, p.text))
+	if p.check {
+		files = append(files, textFile(p.main(), p.language.check))
+	}
+	return append(files, file{guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: p.main()}, ""})
+}
+
+// main is the program that runs: the code, or the one that checks it, which lies where nothing
+// of the request can.
+func (p *program) main() string {
+	if p.check {
+		return contract.UnitaskDir + "/check" + p.language.extensions[0]
+	}
+	return p.path
+}
+
+// argv is its file and its arguments.
+func (p *program) argv() []string {
+	if p.check {
+		return []string{p.main(), p.path}
+	}
+	return append([]string{p.path}, p.args...)
 }
 
 func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p.packageType) }
@@ -335,7 +357,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 			return err
 		}
 	}
-	err := conn.Start(ctx, guest.Start{Argv: append([]string{p.path}, p.args...), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths()})
+	err := conn.Start(ctx, guest.Start{Argv: p.argv(), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {
 		return p.processError(p.language.refused(refused.Words))
@@ -377,6 +399,12 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 	k, err := p.language.kernel(k)
 	if err != nil {
 		return k, err
+	}
+	if p.check && k != "" && k != image.Linux {
+		return k, &policy.FieldError{Field: "check", Value: "with kernel " + string(k), Reason: "starts a process, which needs the linux kernel"}
+	}
+	if p.check {
+		k = image.Linux
 	}
 	if p.ownProcess != "" && k != "" && k != image.Linux {
 		return k, p.processError("Node reads it when it starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")

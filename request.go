@@ -77,6 +77,11 @@ type Request struct {
 	Timeout     time.Duration `json:"timeoutMs,omitempty"`   // of the code, from its first line on; 0 is 60 s
 	OutputBytes int64         `json:"outputBytes,omitempty"` // kept of each of stdout and stderr; 0 is 16 MiB
 
+	// Check has the code's syntax checked, and nothing of it run: by node --check (and what removes
+	// TypeScript's types), py_compile or bash -n, which print what they find and exit with 1 or 2.
+	// That is granted files and folders, but neither network nor secrets; arguments, environment and
+	// standard input are not read. It runs on the linux kernel.
+	Check bool `json:"check,omitempty"`
 	// Cold boots the machine for this run, also where there is a template to
 	// clone it from.
 	Cold bool `json:"cold,omitempty"`
@@ -116,6 +121,13 @@ type Request struct {
 	// RequireJail are layers and limits of QEMU's jail, by their names in the record and in
 	// `unitask doctor`, without which nothing runs (JailError).
 	RequireJail []string `json:"requireJail,omitempty"`
+}
+
+// checkOnly is what of a request its check needs: no more than that is asked for.
+func (req Request) checkOnly() Request {
+	req.Args, req.NodeArgs, req.Env, req.Secrets, req.SecretHosts = nil, nil, nil, nil, nil
+	req.AllowNet, req.AllowNetAny, req.AllowTCP, req.CA = nil, false, nil, ""
+	return req
 }
 
 // MarshalJSON gives the wire form.

@@ -87,6 +87,10 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		return nil, err
 	}
 	defer leave()
+	if req.Check {
+		req = req.checkOnly()
+		streams.Stdin = nil
+	}
 	code, err := checkCode(req)
 	if err == nil {
 		err = look.check(caller, req, streams)

@@ -87,7 +87,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if req, err = f.granted(cmd); err != nil {
 		return req, false, err
 	}
-	req.Args, req.NodeArgs, req.Arch, req.Cold, req.FreshProcess, req.KernelRetry, req.Language = rest, f.nodeArgs, unitask.Arch(f.arch), f.cold, f.fresh, f.retry, f.lang
+	req.Args, req.NodeArgs, req.Arch, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.Language = rest, f.nodeArgs, unitask.Arch(f.arch), f.check, f.cold, f.fresh, f.retry, f.lang
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {

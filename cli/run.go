@@ -26,7 +26,7 @@ type runFlags struct {
 	project                              string
 	ca, pcap, policy, replay, owner, out string
 	json, cold, fresh, outReplace, raw   bool
-	keep, withSecrets                    bool
+	keep, withSecrets, check             bool
 	tty, input, retry                    bool
 }
 
@@ -63,6 +63,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
+	fl.BoolVar(&f.check, "check", false, "only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n; what they print, and their exit code")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine even if there is a template to clone")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "start a new process in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")

@@ -33,6 +33,7 @@ type runArgs struct {
 	Code           string            `json:"code,omitempty" jsonschema:"the source text to run; either this or snippet"`
 	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
 	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), ts, python or shell; mjs, cjs, mts and cts say which kind of module it is"`
+	Check          bool              `json:"check,omitempty" jsonschema:"only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, with positions, and their exit code, 0 if there is no error"`
 	Args           []string          `json:"args,omitempty" jsonschema:"arguments of the code: what process.argv holds from its third element on, sys.argv from its second, $@"`
 	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables; nothing of the host's environment is there"`
@@ -197,7 +198,7 @@ func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
 			return res, err
 		}
 		if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
-			text.Text += "\nrun_code takes: code (string), and optionally language, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, timeoutSeconds, memoryMb, snippet"
+			text.Text += "\nrun_code takes: code (string), and optionally language, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, timeoutSeconds, memoryMb, snippet"
 		}
 		return res, nil
 	}
@@ -260,7 +261,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		dir = remoteDir
 	}
 	req := unitask.Request{
-		Code: in.Code, Language: in.Language, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
+		Code: in.Code, Language: in.Language, Check: in.Check, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
 		RequireJail: s.require,
 	}

@@ -55,6 +55,11 @@ var preloadText string
 //go:embed rehearsal.js
 var Rehearsal string
 
+// Check is the program that checks another one's syntax.
+//
+//go:embed check.js
+var Check string
+
 // LibrarySources are compiled into Library; they are in guest.Sources.
 var LibrarySources = []string{"node/addon/addon.c", "nanos/nanos.c", "nanos/libc.c", "nanos/descriptors.c", "nanos/files.c", "nanos/sockets.c", "agent/agent.c"}
 

@@ -57,6 +57,11 @@ func Files() map[string]string { return map[string]string{contract.Trusted: ""} 
 //go:embed rehearsal.py
 var Rehearsal string
 
+// Check is the program that checks another one's syntax.
+//
+//go:embed check.py
+var Check string
+
 // Extensions are those that a main file may have.
 var Extensions = []string{".py"}
 

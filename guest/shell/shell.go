@@ -46,6 +46,11 @@ func Files() map[string]string { return map[string]string{contract.Trusted: ""} 
 //go:embed rehearsal.sh
 var Rehearsal string
 
+// Check is the program that checks another one's syntax.
+//
+//go:embed check.sh
+var Check string
+
 // Extensions are those that a main file may have.
 var Extensions = []string{".sh", ".bash"}
 

@@ -1,0 +1,54 @@
+// Checks the syntax of a program, its first argument, and runs nothing of it: by `node --check`,
+// which knows JavaScript only. Of TypeScript the types are removed first, as Node does when it
+// runs that; they leave blanks, so positions stay.
+const { spawnSync } = require('child_process');
+const fs = require('fs');
+const modules = require('module');
+const os = require('os');
+const path = require('path');
+const url = require('url');
+const util = require('util');
+
+const file = process.argv[2];
+
+// kind is the extension of the JavaScript that a TypeScript file becomes: .js is of either kind.
+function kind() {
+  const ext = path.extname(file);
+  if (ext !== '.ts') return ext.replace('t', 'j');
+  let type;
+  try {
+    type = JSON.parse(fs.readFileSync(modules.findPackageJSON(url.pathToFileURL(file)), 'utf8')).type;
+  } catch { /* there is none, or it is broken */ }
+  return { module: '.mjs', commonjs: '.cjs' }[type] ?? '.js';
+}
+
+function check(of) {
+  const { status, signal, stderr, error } = spawnSync(process.execPath, ['--check', of], { encoding: 'utf8', stdio: ['ignore', 'inherit', 'pipe'], maxBuffer: 64 << 20 });
+  if (error) throw error;
+  process.stderr.write(stderr.replaceAll(of, file));
+  if (signal) process.kill(process.pid, signal);
+  process.exitCode = status;
+}
+
+function stripped() {
+  process.removeAllListeners('warning'); // that the function below is new
+  try {
+    return modules.stripTypeScriptTypes(fs.readFileSync(file, 'utf8'), { mode: 'strip', sourceUrl: file });
+  } catch (e) {
+    // As Node prints it, without the frames, which are of this program.
+    console.error(`${util.inspect(e).split('\n    at ')[0].replace(`file://${file}`, file)}\n\nNode.js ${process.version}`);
+    process.exitCode = 1;
+  }
+}
+
+if (/\.[cm]?ts$/.test(file)) {
+  const text = stripped();
+  if (text !== undefined) {
+    const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'check-'));
+    const plain = path.join(dir, 'code' + kind());
+    fs.writeFileSync(plain, text);
+    check(plain);
+  }
+} else {
+  check(file);
+}
