@@ -26,7 +26,7 @@ func TestCheck(t *testing.T) {
 		{"js: an error", unitask.Request{Code: "require('fs').writeFileSync('/out/ran', '1')\nconst z = {;", Path: "/work/a b.js"}, 1, "/work/a b.js:2\nconst z = {;\n           ^\n\nSyntaxError: Unexpected token ';'\n"},
 		{"js: a module", unitask.Request{Code: "import x from './no-such';\nimport fs from 'fs'; fs.writeFileSync('/out/ran', '1')\nlet x;", PackageType: "module"}, 1, "/work/code.js:3\nlet x;\n    ^\n\nSyntaxError: Identifier 'x' has already been declared\n"},
 		{"ts", unitask.Request{Language: "ts", Code: "import fs from 'fs';\ninterface A { b: string }\nconst n: number = 1;\nfs.writeFileSync('/out/ran', '1')"}, 0, ""},
-		{"ts: no type", unitask.Request{Language: "ts", Code: "let a;\nconst n: = 1;"}, 1, "/work/code.ts:2\nconst n: = 1;\n         ^\n\nSyntaxError [ERR_INVALID_TYPESCRIPT_SYNTAX]: "},
+		{"ts: no type", unitask.Request{Language: "ts", Code: "let a;\nconst n: = 1;"}, 1, "/work/code.ts:2\nlet a;\nconst n: = 1;\n         ^\n\nSyntaxError [ERR_INVALID_TYPESCRIPT_SYNTAX]: "},
 		{"ts: what V8 finds", unitask.Request{Language: "mts", Code: "const n: number = 1;\nlet n = 2;"}, 1, "/work/code.mts:2\nlet n = 2;\n    ^\n\nSyntaxError: Identifier 'n' has already been declared\n"},
 		{"python", unitask.Request{Language: "python", Code: "import os\nopen('/out/ran', 'w')\nos._exit(9)", Args: []string{"x"}, Env: map[string]string{"PYTHONPATH": "/work", "PYTHONOPTIMIZE": "1"},
 			Neighbours: []unitask.Neighbour{{Name: "py_compile.py", Content: "open('/out/ran', 'w')"}, {Name: "sitecustomize.py", Content: "open('/out/ran', 'w')"}, {Name: "tempfile.py", Content: "open('/out/ran', 'w')"}}}, 0, ""},

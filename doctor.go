@@ -141,7 +141,7 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 
 	node, err := rt.images.Part(arch, "node")
 	r.add("node", err, "Node "+node.Version, "make vendor, or unitask image vendor")
-	r.add("images", nil, rt.vendored(arch), "")
+	rt.checkImages(ctx, r)
 	kernel := rt.images.Best(arch)
 	rt.checkKernel(r, arch, kernel)
 
@@ -162,25 +162,27 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	return r
 }
 
-// vendored says which images' parts are here.
-func (rt *Runtime) vendored(arch image.Arch) string {
-	var here, lacking []string
-	for _, name := range Images() {
-		of, err := rt.images.Of(name)
-		if err == nil {
-			_, err = of.Digest(image.Linux, arch)
+// checkImages says which images there are, a line each.
+func (rt *Runtime) checkImages(ctx context.Context, r *Report) {
+	for _, im := range rt.ListImages(ctx, nil) {
+		text := fmt.Sprintf("%s for %s: ", im.Name, im.Languages[0])
+		switch of, err := rt.images.Of(im.Name); {
+		case im.Template:
+			text += fmt.Sprintf("built, %d MiB, with a template", im.SizeMB)
+		case im.Ready:
+			text += fmt.Sprintf("built, %d MiB, no template yet", im.SizeMB)
+		default:
+			if err == nil {
+				_, err = of.Digest(image.Linux, image.HostArch())
+			}
+			if err == nil {
+				text += "parts are here, not built yet"
+			} else {
+				text += "parts are fetched when it is first used, or by unitask image vendor --image " + im.Name
+			}
 		}
-		if err != nil {
-			lacking = append(lacking, name)
-		} else {
-			here = append(here, name)
-		}
+		r.add("images", nil, text, "")
 	}
-	text := "parts of " + strings.Join(here, ", ") + " are here"
-	if len(lacking) > 0 {
-		text += "; those of " + strings.Join(lacking, ", ") + " are fetched when they are first used, or by unitask image vendor --image NAME"
-	}
-	return text
 }
 
 // Ceiling adds the ceiling on models' runs to the report, and which keys of a file are ignored.

@@ -97,7 +97,7 @@ func (x *execution) plan(ctx context.Context) error {
 		images = images.Tracing()
 	}
 	var err error
-	if x.image, err = x.rt.ensureImage(ctx, images, x.code.language.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch); err != nil {
+	if x.image, err = x.rt.ensureImage(ctx, images, x.code.image.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch); err != nil {
 		return failure{"image", err}
 	}
 	x.res.Kernel = x.image.Kernel
@@ -316,7 +316,7 @@ func (x *execution) hint(stderrTail string) {
 		return
 	}
 	if name := x.code.language.missing(stderrTail); name != "" {
-		x.res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.code.language.brings)
+		x.res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.code.image.brings)
 	}
 	x.hintKernel()
 }

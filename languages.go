@@ -26,9 +26,8 @@ type language struct {
 	name       string            // as Request.Language has it
 	others     map[string]string // names that people may use as well, and the extension that each means
 	extensions []string          // of main files; without their dots they are names too. The first is code's without a file.
-	about      string            // what there is, for models and people
-	payload    image.Payload
-	program    machine.Program
+	about      string            // its name and version, for models and people
+	images     []imageRow        // that it runs in; the first one is that of a request that names none
 
 	// checkArg says what is wrong with one of the language's own arguments.
 	checkArg func(arg string) error
@@ -46,6 +45,13 @@ type language struct {
 	check string
 	// missing is the name of the module that the program ended for want of, "" if that is not why.
 	missing func(stderr string) string
+}
+
+// imageRow is an image that comes along.
+type imageRow struct {
+	payload image.Payload
+	program machine.Program
+	about   string // what is in it, for models and people
 	// brings begins the sentence about how modules get into the machine.
 	brings string
 }
@@ -54,38 +60,74 @@ type language struct {
 var languages = []*language{
 	{
 		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions,
-		about: "JavaScript and TypeScript (Node 24)",
-		payload: image.Payload{
-			Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
-			Library: node.Library, LibrarySources: node.LibrarySources, Files: node.Files(),
-		},
-		program:  machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
+		about: "JavaScript and TypeScript",
+		images: []imageRow{{
+			payload: image.Payload{
+				Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
+				Library: node.Library, LibrarySources: node.LibrarySources, Files: node.Files(),
+			},
+			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
+			about:   "Node 24 with its own modules: JavaScript, and TypeScript whose types are removed. No packages of npm but those that a run brings.",
+			brings:  "what lies beside the code, and node_modules, come with",
+		}},
 		checkArg: node.CheckArg, needsProcess: node.NeedsProcess, process: node.Process, refused: node.Refused,
-		outOfMemory: node.OutOfMemory, check: node.Check, missing: node.MissingModule, brings: "what lies beside the code, and node_modules, come with",
+		outOfMemory: node.OutOfMemory, check: node.Check, missing: node.MissingModule,
 	},
 	{
 		name: "python", others: map[string]string{"python3": ".py"}, extensions: python.Extensions,
-		about: "Python (3.11, its standard library, no packages)",
-		payload: image.Payload{
-			Name: "python", Sources: guest.Sources, Parts: python.Parts, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
-			Library: python.Library, LibrarySources: python.LibrarySources, Include: python.Include, Files: python.Files(), Folders: python.Folders,
-			Compile: &image.Compile{Dir: python.Modules, Args: python.CompileArgs, Env: python.CompileEnv},
+		about: "Python",
+		images: []imageRow{
+			{
+				payload: pythonPayload("python", python.Parts, nil, python.Folders, python.Files(), python.Modules),
+				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
+				about:   "Debian's CPython 3.11 with its whole standard library, tzdata, OpenSSL, SQLite and readline. No packages of pip.",
+				brings:  "there is the standard library only; what lies beside the code comes with",
+			},
+			{
+				payload: pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders, python.DataFiles(), python.Modules, python.Packages),
+				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.DataRehearsal, File: "code.py", Comment: "#"}, Patience: python.DataPatience},
+				about: "Python with numpy 1.24, pandas 1.5, matplotlib 3.6, scipy 1.10, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
+					"go to /out as figure-1.png, figure-2.png, …",
+				brings: "there are the standard library, numpy, pandas, matplotlib, scipy, openpyxl, lxml and Pillow; what lies beside the code comes with",
+			},
 		},
-		program:  machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
 		checkArg: python.CheckArg, needsProcess: python.NeedsProcess, process: python.Process, refused: python.Refused,
-		outOfMemory: python.OutOfMemory, check: python.Check, missing: python.MissingModule, brings: "there is the standard library only; what lies beside the code comes with",
+		outOfMemory: python.OutOfMemory, check: python.Check, missing: python.MissingModule,
 	},
 	{
 		name: "shell", others: nil, extensions: shell.Extensions,
-		about: "shell (Bash 5.2 with coreutils, grep, sed, gawk, find, diff, jq, bc, tree, file, curl, git, sqlite3, zip, tar, gzip, xz)",
-		payload: image.Payload{
-			Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
-			Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
-		},
-		program:  machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},
+		about: "shell",
+		images: []imageRow{{
+			payload: image.Payload{
+				Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
+				Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
+			},
+			program: machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},
+			about:   "Debian's Bash 5.2 with coreutils, grep, sed, gawk, find, diff, jq, bc, tree, file, curl, git, sqlite3, zip, tar, gzip, xz, bzip2, less, patch. No package manager.",
+		}},
 		checkArg: shell.CheckArg, needsProcess: shell.NeedsProcess, process: shell.Process, refused: shell.Refused,
 		outOfMemory: shell.OutOfMemory, check: shell.Check, missing: shell.MissingModule,
 	},
+}
+
+// pythonPayload is an image of Python with those parts.
+func pythonPayload(name string, parts []string, links map[string]string, folders []string, files map[string]string, compiled ...string) image.Payload {
+	return image.Payload{
+		Name: name, Sources: guest.Sources, Parts: parts, Only: python.Only, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
+		Library: python.Library, LibrarySources: python.LibrarySources, Include: python.Include, Files: files, Links: links, Folders: folders,
+		Compile: &image.Compile{Dirs: compiled, Args: python.CompileArgs(compiled), Env: python.CompileEnv},
+	}
+}
+
+// image is the language's image of that name, the first one where that is ""; nil if there is
+// none.
+func (l *language) image(name string) *imageRow {
+	for i := range l.images {
+		if im := &l.images[i]; name == "" || im.payload.Name == name {
+			return im
+		}
+	}
+	return nil
 }
 
 // named returns the language of a name, and the extension that the name means.
@@ -100,21 +142,21 @@ func named(name string) (*language, string, error) {
 			return l, "." + name, nil
 		}
 	}
-	return nil, "", errors.New("use " + strings.Join(Languages(), ", ") + nearest(name))
+	return nil, "", errors.New("use " + strings.Join(Languages(), ", ") + nearest(name, Languages()))
 }
 
 // language is that of a request: the one that it, or its image, names, else that of its
-// file.
-func (req Request) language() (l *language, ext string, err error) {
+// file; and the image that it runs in.
+func (req Request) language() (l *language, im *imageRow, ext string, err error) {
 	l, ext = languages[0], languages[0].extensions[0]
 	switch {
 	case req.Language != "":
 		if l, ext, err = named(req.Language); err != nil {
-			return nil, "", &policy.FieldError{Field: "language", Value: fmt.Sprintf("%.40q", req.Language), Reason: err.Error()}
+			return nil, nil, "", &policy.FieldError{Field: "language", Value: fmt.Sprintf("%.40q", req.Language), Reason: err.Error()}
 		}
 	case req.Image != "":
 		if l = imageLanguage(req.Image); l == nil {
-			return nil, "", &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", req.Image), Reason: "use " + strings.Join(Images(), ", ")}
+			return nil, nil, "", unknownImage(req.Image)
 		}
 		ext = l.extensions[0]
 	default:
@@ -124,16 +166,28 @@ func (req Request) language() (l *language, ext string, err error) {
 			}
 		}
 	}
-	if req.Image != "" && req.Image != l.payload.Name {
-		return nil, "", &policy.FieldError{Field: "image", Value: req.Image, Reason: "has no " + l.name + ", which is in " + l.payload.Name}
+	switch im = l.image(req.Image); {
+	case im != nil:
+		return l, im, ext, nil
+	case imageLanguage(req.Image) == nil:
+		return nil, nil, "", unknownImage(req.Image)
 	}
-	return l, ext, nil
+	var in []string
+	for _, im := range l.images {
+		in = append(in, im.payload.Name)
+	}
+	return nil, nil, "", &policy.FieldError{Field: "image", Value: req.Image, Reason: "has no " + l.name + ", which is in " + strings.Join(in, ", ")}
+}
+
+// unknownImage says that there is no image of a name.
+func unknownImage(name string) error {
+	return &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", name), Reason: "use " + strings.Join(Images(), ", ") + nearest(name, Images())}
 }
 
 // kernel is the kernel that the language has where k is granted, "" for any.
 func (l *language) kernel(k image.Kernel) (image.Kernel, error) {
 	switch {
-	case l.payload.Nanos:
+	case l.images[0].payload.Nanos:
 		return k, nil
 	case k != "" && k != image.Linux:
 		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run " + l.name + ": use linux"}
@@ -185,23 +239,20 @@ func (l *language) takes(file string, asked bool) error {
 // others.
 func Languages() (names []string) {
 	for _, l := range languages {
-		names = append(names, l.name)
-		for _, ext := range l.extensions {
-			if ext[1:] != l.name {
-				names = append(names, ext[1:])
-			}
-		}
-		names = append(names, slices.Sorted(maps.Keys(l.others))...)
+		names = append(names, l.names()...)
 	}
 	return names
 }
 
-// AboutLanguages says in a phrase each what code there can be, and what it finds.
-func AboutLanguages() (phrases []string) {
-	for _, l := range languages {
-		phrases = append(phrases, l.about)
+// names are the language's own one, its extensions and the others.
+func (l *language) names() []string {
+	names := []string{l.name}
+	for _, ext := range l.extensions {
+		if ext[1:] != l.name {
+			names = append(names, ext[1:])
+		}
 	}
-	return phrases
+	return append(names, slices.Sorted(maps.Keys(l.others))...)
 }
 
 // LanguageExtension is the extension that a language's name means, an error where it is none.
@@ -212,26 +263,36 @@ func LanguageExtension(name string) (string, error) {
 
 // Images are the names of the images that come along.
 func Images() (names []string) {
-	for _, l := range languages {
-		names = append(names, l.payload.Name)
+	for _, im := range allImages() {
+		names = append(names, im.payload.Name)
 	}
 	return names
+}
+
+// allImages are the images of all languages.
+func allImages() (list []*imageRow) {
+	for _, l := range languages {
+		for i := range l.images {
+			list = append(list, &l.images[i])
+		}
+	}
+	return list
 }
 
 // imageLanguage is the language of an image, nil where there is none.
 func imageLanguage(name string) *language {
 	for _, l := range languages {
-		if l.payload.Name == name {
+		if name != "" && l.image(name) != nil {
 			return l
 		}
 	}
 	return nil
 }
 
-// nearest is a hint at the name that is most like a word, "" where none is.
-func nearest(word string) string {
+// nearest is a hint at the one of some names that is most like a word, "" where none is.
+func nearest(word string, names []string) string {
 	best, most := "", 2 // letters that may differ
-	for _, name := range Languages() {
+	for _, name := range names {
 		if d := edit.Distance(strings.ToLower(word), name); d <= most && d < len(name)-1 {
 			best, most = name, d-1
 		}
@@ -242,19 +303,19 @@ func nearest(word string) string {
 	return "; did you mean " + best + "?"
 }
 
-// payloads are those of all languages.
+// payloads are those of all images.
 func payloads() (list []image.Payload) {
-	for _, l := range languages {
-		list = append(list, l.payload)
+	for _, im := range allImages() {
+		list = append(list, im.payload)
 	}
 	return list
 }
 
-// programs are those of all languages, by their images' names.
+// programs are those of all images, by their names.
 func programs() map[string]machine.Program {
 	all := map[string]machine.Program{}
-	for _, l := range languages {
-		all[l.payload.Name] = l.program
+	for _, im := range allImages() {
+		all[im.payload.Name] = im.program
 	}
 	return all
 }

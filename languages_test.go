@@ -35,8 +35,12 @@ func TestLanguageOfARequest(t *testing.T) {
 		{Request{Language: "pyton"}, "", "did you mean python?"},
 		{Request{Language: "Javscript"}, "", "did you mean javascript?"},
 		{Request{Language: "cobol"}, "", "use js, cjs"},
-		{Request{Image: "pandas"}, "", "use node, python, shell"},
-		{Request{Image: "node", Language: "python"}, "", "has no python, which is in python"},
+		{Request{Image: "data"}, "python", "/work/code.py"},
+		{Request{Image: "data", Path: "x.py"}, "python", "/work/x.py"},
+		{Request{Image: "data", Language: "shell"}, "", "has no shell, which is in shell"},
+		{Request{Image: "pandas"}, "", "use node, python, data, shell"},
+		{Request{Image: "dat", Path: "x.py"}, "", "did you mean data?"},
+		{Request{Image: "node", Language: "python"}, "", "has no python, which is in python, data"},
 		{Request{Language: "python", NodeArgs: []string{"--expose-gc"}}, "", "is for JavaScript only"},
 		{Request{Language: "python", Args: []string{"a\xff"}}, "", "args \"a\\xff\": is not UTF-8"},
 		{Request{Language: "shell", Env: map[string]string{"NAME": "\xff"}}, "", "env \"NAME\": is not UTF-8"},
@@ -132,8 +136,11 @@ func TestLanguagesTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range languages {
-			for _, part := range slices.Concat(l.payload.Parts, l.payload.BuildParts) {
+		for _, im := range allImages() {
+			for _, part := range slices.Concat(im.payload.Parts, im.payload.BuildParts) {
+				if only := im.payload.Only[part]; only != "" && only != string(arch) {
+					continue
+				}
 				if !slices.ContainsFunc(locked, func(p image.LockedPart) bool { return p.Name == part }) {
 					t.Errorf("vendor.lock has no %s for %s", part, arch)
 				}

@@ -25,6 +25,7 @@ import (
 // program is a request's code, checked.
 type program struct {
 	language    *language
+	image       *imageRow
 	attachable  bool // others of the user may join its machine
 	text        string
 	path        string // absolute, in the guest
@@ -62,11 +63,11 @@ func checkCode(req Request) (program, error) {
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, neighbours: req.Neighbours, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir,
 	}}
-	l, ext, err := req.language()
+	l, im, ext, err := req.language()
 	if err != nil {
 		return program{}, err
 	}
-	if p.language = l; l != languages[0] {
+	if p.language, p.image = l, im; l != languages[0] {
 		p.packageType = "" // Node's
 	}
 	arch, err := image.ParseArch(string(req.Arch))

@@ -126,7 +126,7 @@ type Request struct {
 // checkOnly is what of a request its check needs: no more than that is asked for.
 func (req Request) checkOnly() Request {
 	req.Args, req.NodeArgs, req.Env, req.Secrets, req.SecretHosts = nil, nil, nil, nil, nil
-	req.AllowNet, req.AllowNetAny, req.AllowTCP, req.CA = nil, false, nil, ""
+	req.AllowNet, req.AllowNetAny, req.AllowHTTP, req.AllowTCP, req.CA = nil, false, nil, nil, ""
 	return req
 }
 
@@ -191,8 +191,8 @@ func (req Request) exposed() int {
 // policy is what of a request the policy decides on.
 func (req Request) policy() policy.Request {
 	asked := policy.Asked(req)
-	if l, _, err := req.language(); err == nil {
-		asked.Image = l.payload.Name
+	if _, im, _, err := req.language(); err == nil {
+		asked.Image = im.payload.Name
 	}
 	asked.Files, asked.Dirs = nil, nil // as they are found
 	asked.Secrets = req.SecretNames()

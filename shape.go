@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -24,7 +23,7 @@ func withDefaults(sh Shape) (Shape, error) {
 	l := languages[0]
 	if sh.Image != "" {
 		if l = imageLanguage(sh.Image); l == nil {
-			return sh, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", sh.Image), Reason: "use " + strings.Join(Images(), ", ")}
+			return sh, unknownImage(sh.Image)
 		}
 	}
 	arch, err := image.ParseArch(string(sh.Arch))
@@ -39,7 +38,7 @@ func withDefaults(sh Shape) (Shape, error) {
 		return sh, err
 	}
 	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB}, nil)
-	return Shape{Image: l.payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
+	return Shape{Image: l.image(sh.Image).payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
 }
 
 // freshKernel is the kernel of a run that may want a fresh process: Nanos is its

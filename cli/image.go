@@ -87,7 +87,7 @@ func (a *app) imageList() *cobra.Command {
 		Use:   "ls",
 		Short: "List the images in the store, or an image's files",
 		Args:  cobra.NoArgs,
-		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
+		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			if files != "" {
 				return a.imageFiles(rt.Images(), files, asJSON)
 			}
@@ -95,21 +95,37 @@ func (a *app) imageList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			listed := []listedImage{}
+			for _, im := range list {
+				listed = append(listed, listedImage{im, unitask.ImageLanguages(im.Name), im.Size(), rt.HasTemplate(cmd.Context(), im)})
+			}
 			if asJSON {
-				return a.ui.json(append([]*image.Image{}, list...))
+				return a.ui.json(listed)
 			}
 			var rows [][]string
-			for _, im := range list {
-				rows = append(rows, []string{im.Digest[:12], im.Name, im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
-					fmt.Sprintf("%d MiB", im.Size()>>20), im.Built.Local().Format(time.DateTime)})
+			for _, im := range listed {
+				template := "-"
+				if im.Template {
+					template = "ready"
+				}
+				rows = append(rows, []string{im.Digest[:12], im.Name, strings.Join(im.Languages, " "), im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
+					fmt.Sprintf("%d MiB", im.SizeBytes>>20), template, im.Built.Local().Format(time.DateTime)})
 			}
-			a.ui.table("IMAGE|NAME|RUNTIME|KERNEL|ARCH|VERSION|SIZE|BUILT", rows)
+			a.ui.table("IMAGE|NAME|LANGUAGES|RUNTIME|KERNEL|ARCH|VERSION|SIZE|TEMPLATE|BUILT", rows)
 			return nil
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	cmd.Flags().StringVar(&files, "files", "", "list the files of the image whose digest begins so, read back from its disk")
 	return cmd
+}
+
+// listedImage is an image of the list.
+type listedImage struct {
+	*image.Image
+	Languages []string `json:"languages"`
+	SizeBytes int64    `json:"sizeBytes"` // on disk
+	Template  bool     `json:"template"`  // runs with the usual memory are cloned
 }
 
 func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {

@@ -95,7 +95,7 @@ func (s *Store) each() (list []*Store) {
 // are here as a whole.
 func (s *Store) bundled(arch Arch) (names []string) {
 	for _, of := range s.each() {
-		parts := append(of.partsOf(Linux), of.guestPart())
+		parts := append(of.partsOf(Linux, arch), of.guestPart())
 		lacks := slices.ContainsFunc(parts, func(name string) bool {
 			_, err := of.Part(arch, name)
 			return err != nil
@@ -201,7 +201,7 @@ func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
 		if !e.IsDir() {
 			continue
 		}
-		if err := s.checkBundled(e.Name(), dir); err != nil {
+		if err := s.checkBundled(arch, e.Name(), dir); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if missing := s.missing(Part{dir: dir}, arch, e.Name()); missing != "" {
@@ -225,8 +225,8 @@ func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
 
 // checkBundled refuses parts that no bundle has, and links where the host follows them:
 // what is built from the parts would hold what they lead to. Below root they are the guest's.
-func (s *Store) checkBundled(name, dir string) error {
-	known := func(of *Store) bool { return slices.Contains(append(of.partsOf(Linux), of.guestPart()), name) }
+func (s *Store) checkBundled(arch Arch, name, dir string) error {
+	known := func(of *Store) bool { return slices.Contains(append(of.partsOf(Linux, arch), of.guestPart()), name) }
 	if !slices.ContainsFunc(s.each(), known) {
 		return fmt.Errorf("%q is not a part of the linux guest", name)
 	}

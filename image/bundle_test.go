@@ -47,7 +47,7 @@ func TestBundle(t *testing.T) {
 	}
 	s := emptyStore(t)
 	taken, err := s.VendorFrom(t.Context(), HostArch(), file)
-	if err != nil || len(taken) != len(s.partsOf(Linux))+1 {
+	if err != nil || len(taken) != len(s.partsOf(Linux, HostArch()))+1 {
 		t.Fatalf("%v %v", taken, err)
 	}
 	im, err := s.Ensure(t.Context(), Linux, HostArch())

@@ -17,8 +17,8 @@ import (
 // does bytecode. It is run on the host, with the vendored libc, in a copy of the image's
 // files and without any other: nothing that it reads is not from the vendored packages.
 type Compile struct {
-	// Dir is the folder in the guest that files are added to.
-	Dir string
+	// Dirs are the folders in the guest that files are added to.
+	Dirs []string
 	// Args and Env are the program's; ROOT in them stands for the copy's folder.
 	Args, Env []string
 }
@@ -58,17 +58,23 @@ func (t tree) compile(ctx context.Context, p Payload, arch Arch, dir string) err
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w: %s", path.Base(p.Program), err, lastLine(out.String()))
 	}
-	return filepath.WalkDir(root+p.Compile.Dir, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		data, err := os.ReadFile(name)
+	for _, dir := range p.Compile.Dirs {
+		err := filepath.WalkDir(root+dir, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			data, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			t.put(node{path: strings.TrimPrefix(name, root), mode: 0o644, data: data})
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		t.put(node{path: strings.TrimPrefix(name, root), mode: 0o644, data: data})
-		return nil
-	})
+	}
+	return nil
 }
 
 // place puts a node below a folder of the host: files as links to what they are made of.

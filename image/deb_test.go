@@ -201,7 +201,7 @@ func TestModules(t *testing.T) {
 // A part whose files are gone, or never came, is not there: it is fetched again.
 func TestPartsAreWhole(t *testing.T) {
 	s := fakeStore(t)
-	for _, name := range append(s.partsOf(Linux), guestPart) {
+	for _, name := range append(s.partsOf(Linux, HostArch()), guestPart) {
 		must(t, os.Rename(s.vendorDir(HostArch()), s.vendorDir(HostArch())+".whole"))
 		must(t, os.CopyFS(s.vendorDir(HostArch()), os.DirFS(s.vendorDir(HostArch())+".whole")))
 		p, err := s.Part(HostArch(), name)

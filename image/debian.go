@@ -236,6 +236,8 @@ func debianParts(part string, arch Arch) []wanted {
 			lib+"librt.so.1", lib+"libresolv.so.2")
 	case "libstdc++":
 		return inRoot("usr/"+lib+"libstdc++.so.6", "usr/"+lib+"libstdc++.so.6.*")
+	case "libmvec": // of libc's package, where an architecture has it
+		return inRoot(lib + "libmvec.so.1")
 	case "libgcc":
 		return inRoot(lib + "libgcc_s.so.1")
 	case "busybox":

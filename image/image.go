@@ -123,12 +123,13 @@ func (im *Image) Path(name string) string {
 	return ""
 }
 
-// Size is the bytes that the image occupies on disk, holes not counted.
+// Size is the bytes that the image occupies on disk, holes not counted. What it shares with
+// others (share.go) counts in parts, so that the sum of all is right.
 func (im *Image) Size() int64 {
 	var n int64
 	for _, f := range im.Files {
 		if st, err := os.Stat(filepath.Join(im.dir, f.Name)); err == nil {
-			n += allocated(st)
+			n += allocated(st) / links(st)
 		}
 	}
 	return n

@@ -36,7 +36,7 @@ func TestLock(t *testing.T) {
 				t.Errorf("%s for %s has no digest", p.Name, arch)
 			}
 		}
-		for _, name := range fakeStore(t).partsOf(Linux) {
+		for _, name := range fakeStore(t).partsOf(Linux, HostArch()) {
 			if !names[name] {
 				t.Errorf("no %s for %s", name, arch)
 			}

@@ -135,7 +135,7 @@ func TestCompile(t *testing.T) {
 	tr.file(found[0], 0o755, found[0])
 	tr.link("/usr/lib/x/out", "/etc/passwd")
 	run := func(script string) error {
-		return tr.compile(t.Context(), Payload{Program: "/usr/bin/sh", Compile: &Compile{Dir: "/usr/lib/x", Args: []string{"-c", script, "sh", "ROOT"}, Env: []string{"A=ROOT/a"}}}, HostArch(), t.TempDir())
+		return tr.compile(t.Context(), Payload{Program: "/usr/bin/sh", Compile: &Compile{Dirs: []string{"/usr/lib/x"}, Args: []string{"-c", script, "sh", "ROOT"}, Env: []string{"A=ROOT/a"}}}, HostArch(), t.TempDir())
 	}
 	if err := run(`echo "$A" | { read a; [ "$a" = "$1/a" ] && [ ! -e "$1/usr/lib/x/ours" ] && [ ! -e "$1/usr/lib/x/out" ] && echo made > "$1/usr/lib/x/sub/new" && echo no > "$1/elsewhere"; }`); err != nil {
 		t.Fatal(err)

@@ -102,7 +102,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 		if err := t.compile(ctx, s.payload, arch, dir); ctx.Err() != nil {
 			return nil, "", err
 		} else if err != nil {
-			s.logf("%s stays as it is, and programs start slower: %v", s.payload.Compile.Dir, err)
+			s.logf("%s stays as it is, and programs start slower: %v", strings.Join(s.payload.Compile.Dirs, ", "), err)
 		}
 	}
 	kernel, err := s.Part(arch, "linux")
@@ -118,7 +118,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := os.WriteFile(filepath.Join(dir, KernelFile), bootableKernel(vmlinuz), 0o444); err != nil {
+	if err := writeSparse(filepath.Join(dir, KernelFile), bootableKernel(vmlinuz), 0o444); err != nil {
 		return nil, "", err
 	}
 	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules")); err != nil {

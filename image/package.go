@@ -9,6 +9,7 @@ import (
 var leftOut = []string{
 	"share/doc", "share/doc-base", "share/man", "share/info", "share/lintian", "share/bug", "share/locale", "share/menu", "share/applications",
 	"share/pixmaps", "share/icons", "share/bash-completion", "share/zsh", "share/apport", "share/binfmts", "share/perl5", "share/gitweb", "share/git-core/contrib",
+	"share/javascript", "share/matplotlib/sample_data", "share/gdb", "share/glib-2.0", "share/python3-brotli",
 	"share/zoneinfo/posix", "share/zoneinfo/right", "src", "games", "lib/systemd", "lib/udev", "lib/sysusers.d", "lib/tmpfiles.d", "lib/valgrind",
 }
 
@@ -40,7 +41,8 @@ func wholePackage(name string) (string, bool) {
 		}
 	}
 	static := strings.HasPrefix(rest, "lib/python3.11/config-") || strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") || strings.Contains(rest, "/pkgconfig/")
-	if rest == "" || static {
+	tests := strings.HasPrefix(rest, "lib/python3/dist-packages/") && strings.Contains(rest, "/tests/")
+	if rest == "" || static || tests {
 		return "", false
 	}
 	return "root/" + name, true

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"sort"
 	"strings"
 
@@ -26,6 +25,8 @@ type Payload struct {
 	// is at the same place in the guest. The first one holds the program, there or under its
 	// base name.
 	Parts []string
+	// Only are those of Parts that one architecture alone has.
+	Only map[string]string
 	// BuildParts hold headers that Library is compiled with, below include and Include in it; they are
 	// not in the image.
 	BuildParts []string
@@ -44,13 +45,24 @@ type Payload struct {
 	LibrarySources []string
 	// Files are texts that it brings, by their path in the guest.
 	Files map[string]string
-	// Links are links that it brings, by their path in the guest.
+	// Links are links that it brings, by their path in the guest; TRIPLET in that stands for the
+	// architecture's, as in /usr/lib/TRIPLET.
 	Links map[string]string
 	// Folders are those of the guest that stay on the disk as a whole: they have many files.
 	Folders []string
 	// Compile is a command of the vendored program, run while an image is built, that adds files to
 	// the folder that it is given (compile). It runs nothing but what the parts have.
 	Compile *Compile
+}
+
+// parts are those that an architecture has.
+func (p Payload) parts(arch Arch) (names []string) {
+	for _, name := range p.Parts {
+		if only := p.Only[name]; only == "" || only == string(arch) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // execText is the program's path, its arguments and its environment as PID 1 reads them.
@@ -65,7 +77,7 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	t := tree{}
 	var parts []Part
 	var libc string
-	for _, name := range append(slices.Clone(s.payload.Parts), certificatesPart, s.guestPart()) {
+	for _, name := range append(s.payload.parts(arch), certificatesPart, s.guestPart()) {
 		p, err := s.Part(arch, name)
 		if err != nil {
 			return nil, nil, err
@@ -100,7 +112,7 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 		t.text(name, text)
 	}
 	for name, target := range s.payload.Links {
-		t.link(name, target)
+		t.link(strings.ReplaceAll(name, "TRIPLET", arch.triplet()), target)
 	}
 	if len(s.payload.Folders) > 0 {
 		t.text(contract.FoldersFile, strings.Join(s.payload.Folders, "\n")+"\n")

@@ -12,3 +12,6 @@ func changeStamp(st fs.FileInfo) int64 {
 }
 
 func allocated(st fs.FileInfo) int64 { return st.Sys().(*syscall.Stat_t).Blocks * 512 }
+
+// links is how many names a file has.
+func links(st fs.FileInfo) int64 { return max(int64(st.Sys().(*syscall.Stat_t).Nlink), 1) }

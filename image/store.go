@@ -40,7 +40,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	if s.tracing && kernel == Nanos {
 		fmt.Fprintln(h, "tracing")
 	}
-	for _, name := range s.partsOf(kernel) {
+	for _, name := range s.partsOf(kernel, arch) {
 		p, err := s.Part(arch, name)
 		if err != nil {
 			return "", err
@@ -51,8 +51,8 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 }
 
 // partsOf names the parts an image is made of, the guest's own programs aside.
-func (s *Store) partsOf(kernel Kernel) []string {
-	parts := append(slices.Concat(s.payload.Parts, s.payload.BuildParts), certificatesPart)
+func (s *Store) partsOf(kernel Kernel, arch Arch) []string {
+	parts := append(slices.Concat(s.payload.parts(arch), s.payload.BuildParts), certificatesPart)
 	if kernel == Nanos {
 		return append(parts, nanosPart)
 	}
@@ -165,6 +165,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	if err := im.describeFiles(); err != nil {
 		return nil, err
 	}
+	s.share(im)
 	im.Built, im.BuildMs = time.Now().UTC().Truncate(time.Second), time.Since(start).Milliseconds()
 	if err := im.save(); err != nil {
 		return nil, err

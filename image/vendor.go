@@ -140,7 +140,7 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 	if err != nil {
 		return err
 	}
-	wanted := s.partsOf(Linux)
+	wanted := s.partsOf(Linux, arch)
 	var missing []LockedPart
 	var names []string
 	var total, done int64

@@ -351,7 +351,7 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 		return false, fmt.Errorf("boot: %w", err)
 	}
 	defer m.Close()
-	patience := bootDeadline
+	patience := bootDeadline + s.opts.Programs[spec.Image.Name].Patience
 	var folders func(context.Context, *guest.Conn) error
 	if spec.Folders != nil {
 		patience += spec.Folders.Patience()

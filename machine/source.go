@@ -61,6 +61,8 @@ type Program struct {
 	Arg func(memoryMB int) string
 	// Rehearsal is a throw-away program for it.
 	Rehearsal guest.Rehearsal
+	// Patience is how much longer than others the first rehearsal may take.
+	Patience time.Duration
 }
 
 // Source is where machines come from. Any number of goroutines may use it at once.
@@ -123,6 +125,17 @@ func (s *Source) Spec(ctx context.Context, im *image.Image, memoryMB int, fresh 
 		s.tryHardware(spec)
 	}
 	return spec, nil
+}
+
+// HasTemplate says that machines of an image, with that memory, are cloned here. It looks, and finds
+// nothing out about the host.
+func (s *Source) HasTemplate(ctx context.Context, im *image.Image, memoryMB int) bool {
+	qemu, err := s.QEMU(ctx, im.Arch)
+	spec := Spec{Image: im, QEMU: qemu, MemoryMB: memoryMB, Accel: s.opts.Accel}
+	if spec.Accel == vmm.Auto {
+		spec.Accel = s.known(spec).Accel
+	}
+	return err == nil && s.templates.Check(spec.Key()) == nil
 }
 
 // Config is what is new about each machine.

@@ -265,13 +265,13 @@ func TestStdio(t *testing.T) {
 	}
 	listed := 0
 	for r, err := range cs.Resources(t.Context(), nil) {
-		if err != nil || !strings.HasPrefix(r.URI, "unitask://runs/") {
+		if err != nil || !strings.HasPrefix(r.URI, "unitask://runs/") && r.URI != "unitask://images" {
 			t.Errorf("%+v %v", r, err)
 		}
 		listed++
 	}
 	_, out, _ = call(t, cs, "list_runs", object{"status": "timeout"})
-	if runs := out["runs"].([]any); len(runs) != 1 || listed != 6 {
+	if runs := out["runs"].([]any); len(runs) != 1 || listed != 7 {
 		t.Errorf("%v, %d resources", runs, listed)
 	}
 	_, out, _ = call(t, cs, "inspect_run", object{"runId": id})

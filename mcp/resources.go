@@ -23,6 +23,17 @@ import (
 // artifacts/.
 const runsURI = "unitask://runs/"
 
+// imagesURI is the list of images.
+const imagesURI = "unitask://images"
+
+func (s *Server) listImages(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+	text, err := json.MarshalIndent(s.rt.ListImages(ctx, s.caller(req.Extra).Ceiling), "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: imagesURI, MIMEType: "application/json", Text: string(text)}}}, nil
+}
+
 // parts are the files of a record that are resources of their own.
 var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile, "neighbours": record.NeighboursFile}
 
@@ -41,6 +52,8 @@ func (s *Server) addResources() {
 	} {
 		s.sdk.AddResourceTemplate(t, s.read)
 	}
+	s.sdk.AddResource(&sdk.Resource{URI: imagesURI, Name: "list_images", Title: "Images", MIMEType: "application/json",
+		Description: "What run_code can run code in: each image's name, its languages, what is in it, and whether it is ready."}, s.listImages)
 	s.sdk.AddReceivingMiddleware(s.listResources, onlyURIs)
 }
 

@@ -33,6 +33,7 @@ type runArgs struct {
 	Code           string            `json:"code,omitempty" jsonschema:"the source text to run; either this or snippet"`
 	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
 	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), ts, python or shell; mjs, cjs, mts and cts say which kind of module it is"`
+	Image          string            `json:"image,omitempty" jsonschema:"the image to run it in, where the language has several: data has numpy, pandas and matplotlib for Python; the language's first one if not given"`
 	Check          bool              `json:"check,omitempty" jsonschema:"only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, with positions, and their exit code, 0 if there is no error"`
 	Args           []string          `json:"args,omitempty" jsonschema:"arguments of the code: what process.argv holds from its third element on, sys.argv from its second, $@"`
 	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
@@ -98,10 +99,11 @@ func (s *Server) addTools() {
 	yes, no := true, false
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "run_code", Title: "Run code",
-		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " + strings.Join(unitask.AboutLanguages(), "; ") + ". " +
+		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " + strings.Join(unitask.AboutLanguages(s.opts.Ceiling), "; ") + ". " +
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
 		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
-			p["language"].Enum = anys(slices.Sorted(slices.Values(unitask.Languages())))
+			p["language"].Enum = anys(slices.Sorted(slices.Values(unitask.AllowedLanguages(s.opts.Ceiling))))
+			p["image"].Enum = anys(unitask.AllowedImages(s.opts.Ceiling))
 			_, longest := policy.FieldOf("timeoutMs").Bounds()
 			least, most := policy.FieldOf("memoryMb").Bounds()
 			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
@@ -198,7 +200,7 @@ func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
 			return res, err
 		}
 		if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
-			text.Text += "\nrun_code takes: code (string), and optionally language, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, timeoutSeconds, memoryMb, snippet"
+			text.Text += "\nrun_code takes: code (string), and optionally language, image, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, timeoutSeconds, memoryMb, snippet"
 		}
 		return res, nil
 	}
@@ -261,7 +263,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		dir = remoteDir
 	}
 	req := unitask.Request{
-		Code: in.Code, Language: in.Language, Check: in.Check, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
+		Code: in.Code, Language: in.Language, Image: in.Image, Check: in.Check, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
 		RequireJail: s.require,
 	}

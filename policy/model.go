@@ -120,6 +120,16 @@ func (c *Ceiling) Secret(name string) bool {
 	return true
 }
 
+// Image reports whether a ceiling lets runs have an image.
+func (c *Ceiling) Image(name string) bool {
+	for ; c != nil; c = c.over {
+		if allowed, said := c.most["images"].([]string); said && !slices.Contains(allowed, name) {
+			return false
+		}
+	}
+	return true
+}
+
 // Debug reports whether a ceiling lets debuggers join machines.
 func (c *Ceiling) Debug() bool {
 	for ; c != nil; c = c.over {

@@ -38,9 +38,10 @@ const (
 	Library     = "/unitask/lib/shim.node"
 	Preload     = "/unitask/lib/preload.js"
 	Rehearsal   = "/unitask/lib/rehearsal.js"
-	MainLink    = "/unitask/main"   // what the language runs; its target is the code
-	Trusted     = "/unitask/ca.pem" // certificates of a run; empty until it brings some
-	Terminal    = "/dev/pts/0"      // of code that has one
+	MainLink    = "/unitask/main"        // what the language runs; its target is the code
+	Trusted     = "/unitask/ca.pem"      // certificates of a run; empty until it brings some
+	Warm        = "/unitask/lib/warm.py" // what Python imports before a snapshot, where an image has it
+	Terminal    = "/dev/pts/0"           // of code that has one
 	SearchPath  = "/usr/local/bin:/usr/bin:/bin"
 
 	// Reserved are the folders that hold the guest's own files, a colon between two.

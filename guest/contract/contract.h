@@ -23,6 +23,7 @@
 #define REHEARSAL "/unitask/lib/rehearsal.js"
 #define MAIN_LINK "/unitask/main"
 #define TRUSTED "/unitask/ca.pem"
+#define WARM "/unitask/lib/warm.py"
 #define TERMINAL "/dev/pts/0"
 #define SEARCH_PATH "/usr/local/bin:/usr/bin:/bin"
 #define RESERVED "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"

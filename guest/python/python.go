@@ -15,7 +15,7 @@ const Program = "/usr/bin/python3.11"
 
 // Parts are the vendored parts that Python is made of. The first one holds Program.
 var Parts = []string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "python3-minimal", "python3-distutils", "python3-lib2to3",
-	"libc", "libc-bin", "ncurses-base", "libgcc", "libstdc++", "dash", "zlib1g", "libexpat1", "libffi8", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libncursesw6", "libtinfo6",
+	"libc", "libc-bin", "ncurses-base", "libgcc", "dash", "zlib1g", "libexpat1", "libffi8", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libncursesw6", "libtinfo6",
 	"libreadline8", "libuuid1", "libcrypt1", "libdb5.3", "media-types", "tzdata"}
 
 // BuildParts hold Python's headers.
@@ -36,9 +36,15 @@ const Modules = "/usr/lib/python3.11"
 // Folders are those with many files.
 var Folders = []string{Modules, "/usr/share/zoneinfo"}
 
-// CompileArgs have Python write bytecode beside its Modules; ROOT is where the guest's
-// root is while it does so. It is then never compared with its source: neither changes.
-var CompileArgs = []string{"-S", "-s", "-P", "-B", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "-s", "ROOT", "ROOT" + Modules}
+// CompileArgs have Python write bytecode beside the modules of some folders; ROOT is where the
+// guest's root is while it does so. It is then never compared with its source: neither changes.
+func CompileArgs(folders []string) []string {
+	args := []string{"-S", "-s", "-P", "-B", "-m", "compileall", "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", "ROOT"}
+	for _, dir := range folders {
+		args = append(args, "ROOT"+dir)
+	}
+	return args
+}
 
 // CompileEnv is the environment of that.
 var CompileEnv = []string{"PYTHONHOME=ROOT/usr", "PYTHONHASHSEED=0", "LC_ALL=C.UTF-8"}

@@ -10,7 +10,8 @@ import (
 
 // atStart are the beginnings of variables that Python, or libc for it, reads at its start
 // only: in a clone it runs already, so they need a process of their own. Nothing is ignored.
-var atStart = []string{"PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_TUNABLES"}
+var atStart = []string{"PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_TUNABLES",
+	"MPL", "MATPLOTLIBRC", "NPY_", "NUMPY_", "OMP_"} // of what a template of the image data has imported
 
 // anyTime are those among them that Python reads when it needs them.
 var anyTime = []string{"PYTHONBREAKPOINT", "PYTHONASYNCIODEBUG", "LANGUAGE"}

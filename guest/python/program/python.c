@@ -96,11 +96,30 @@ static void set_list(PyConfig *config, PyWideStringList *list, const char *name,
 	free(wide);
 }
 
+static PyObject *renew;  // of the warm program, or NULL
+
+// warm_up runs the warm program, if the image has one, before the first rehearsal: what it
+// imports stays for good.
+static void warm_up(void)
+{
+	FILE *f = renew ? NULL : fopen(WARM, "rb");
+	if (f == NULL)
+		return;
+	PyObject *globals = PyDict_New();
+	check(globals != NULL && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0, WARM);
+	PyObject *none = PyRun_FileEx(f, WARM, Py_file_input, globals, globals, 1);
+	check(none != NULL, WARM);
+	Py_DECREF(none);
+	renew = PyDict_GetItemString(globals, "renew");  // borrowed of what is never freed
+	check(renew != NULL, "renew");
+}
+
 // begin gives the interpreter what it was started with.
 static void begin(struct start *s)
 {
 	// The generators of Python and of its modules are seeded by the kernel when they are
-	// first used, which is from here on: nothing before imports one.
+	// first used, which is from here on: nothing before imports one, but for the warm program,
+	// whose renew seeds them again.
 	start_trust(s);
 	check(chdir(s->cwd) == 0, s->cwd);
 	set_environment(s->env);
@@ -110,6 +129,11 @@ static void begin(struct start *s)
 	char **all = start_join("python3", s->flags, s->argv);
 	set_list(config, &config->orig_argv, "orig_argv", all);
 	free(all);
+	if (renew) {
+		PyObject *none = PyObject_CallNoArgs(renew);
+		check(none != NULL, "renew");
+		Py_DECREF(none);
+	}
 }
 
 // no_archive notes what Python would find out about a file that is no ZIP archive, which
@@ -168,6 +192,7 @@ static void rehearse(struct start *s)
 {
 	char was_in[MAX_PATH];
 	check(getcwd(was_in, sizeof was_in) != NULL, "getcwd");
+	warm_up();
 	begin(s);
 	PyObject *module = PyImport_AddModule("__main__"), *globals = PyModule_GetDict(module);  // borrowed
 	PyObject *loader = PyDict_GetItemString(globals, "__loader__");

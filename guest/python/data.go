@@ -1,0 +1,61 @@
+package python
+
+import (
+	_ "embed"
+	"slices"
+	"time"
+
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// What the image data has beside Python's own: numpy, pandas, matplotlib and what reads and
+// writes files of data, as Debian packages them.
+
+// DataParts are the vendored parts of that.
+var DataParts = slices.Concat(Parts, []string{
+	"python3-numpy", "python3-pandas", "python3-pandas-lib", "python3-matplotlib", "python-matplotlib-data", "python3-openpyxl", "python3-et-xmlfile", "python3-lxml", "python3-pil",
+	"python3-scipy", "python3-decorator", "python3-dateutil", "python3-tz", "python3-six", "python3-pyparsing", "python3-contourpy", "python3-cycler", "python3-fonttools", "python3-kiwisolver",
+	"python3-packaging", "libmvec", "libblas3", "liblapack3", "liblbfgsb0", "libstdc++", "libgfortran5", "libquadmath0", "libgomp1", "libfreetype6", "libpng16-16", "libqhull-r8.0", "libbrotli1",
+	"libxml2", "libxslt1.1", "libicu72", "libgcrypt20", "libgpg-error0", "libimagequant0", "libjpeg62-turbo", "liblcms2-2", "libopenjp2-7", "libraqm0", "libharfbuzz0b", "libfribidi0",
+	"libglib2.0-0", "libpcre2-8-0", "libgraphite2-3", "libtiff6", "libdeflate0", "libjbig0", "liblerc4", "libzstd1", "libwebp7", "libwebpdemux2", "libwebpmux3",
+	"libxcb1", "libxau6", "libxdmcp6", "libbsd0", "libmd0", "fonts-dejavu-core", "fonts-lyx",
+})
+
+// Only are those of the parts that one architecture alone has.
+var Only = map[string]string{"libquadmath0": "amd64", "libmvec": "amd64"}
+
+// Packages is the folder of Debian's Python packages.
+const Packages = "/usr/lib/python3/dist-packages"
+
+// DataFolders are those with many files.
+var DataFolders = slices.Concat(Folders, []string{Packages, "/usr/share/matplotlib", "/usr/share/fonts"})
+
+// DataLinks are those that Debian's alternatives would make.
+var DataLinks = map[string]string{"/usr/lib/TRIPLET/libblas.so.3": "blas/libblas.so.3", "/usr/lib/TRIPLET/liblapack.so.3": "lapack/liblapack.so.3"}
+
+// warm is a program that is run once, in a machine that becomes a template: what it imports stays. Its
+// function renew is called whenever a run begins in such a machine.
+//
+//go:embed warm.py
+var warm string
+
+//go:embed figures.py
+var figures string
+
+// DataFiles are the texts of the image, by their path in the guest.
+func DataFiles() map[string]string {
+	files := Files()
+	files[contract.Warm] = warm
+	files[Packages+"/unitask_figures.py"] = figures
+	files["/etc/matplotlibrc"] = "# plt.show(), and figures that nobody has saved, go to /out.\nbackend: module://unitask_figures\n"
+	return files
+}
+
+//go:embed data.py
+var tables string
+
+// DataRehearsal is the throw-away program: Python's own, and what begins with a table.
+var DataRehearsal = Rehearsal + "import numpy\nimport pandas\n" + tables
+
+// DataPatience is how long the imports of a template may take, where the machine is emulated.
+const DataPatience = 3 * time.Minute
