@@ -249,7 +249,7 @@ func (w *wire) post(body, method string, name ...string) string {
 // What is another each time and on each machine, by member: the text that stands for it.
 var volatile = map[string]string{
 	"durationMs": "MS", "created": "TIME", "finished": "TIME", "kernelVersion": "VERSION", "runtime": "VERSION", "qemu": "VERSION", "jail": "JAIL", "imageDigest": "DIGEST",
-	"arch": "ARCH", "kernel": "KERNEL", "accelerator": "ACCELERATOR", "owner": "OWNER", "console": "CONSOLE", "networkDrops": "DROPS",
+	"arch": "ARCH", "kernel": "KERNEL", "accelerator": "ACCELERATOR", "owner": "OWNER", "console": "CONSOLE", "networkDrops": "DROPS", "template": "TEMPLATE",
 }
 
 var milliseconds = regexp.MustCompile(`, \d+ ms`)
