@@ -94,6 +94,9 @@ type Broker struct {
 	cfg Config
 	ca  *authority
 
+	buffers          buffers
+	requests, bodies busy
+
 	mu       sync.Mutex
 	swappers map[swapperKey]*swapper
 	redactor *swapper        // of answers
@@ -144,7 +147,7 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}}
+	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}, requests: busy{most: maxRequests, what: "requests"}, bodies: busy{most: maxBodies, what: "requests with bodies"}}
 	b.redactor, b.resizes = newRedactor(cfg.Secrets, false)
 	b.tunneled = sync.OnceValue(func() *swapper {
 		s, _ := newRedactor(cfg.Secrets, true)

@@ -97,6 +97,17 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(counting, status, err)
 		return
 	}
+	counters := []*busy{&p.broker.requests, &p.broker.bodies}
+	if r.ContentLength == 0 {
+		counters = counters[:1]
+	}
+	for _, c := range counters {
+		defer c.leave()
+		if err := c.enter(); err != nil {
+			answer(counting, http.StatusServiceUnavailable, x.refuse(err))
+			return
+		}
+	}
 	x.Allowed = true
 	if !strings.EqualFold(r.Header.Get("Upgrade"), webSocket) {
 		r.Header.Del("Upgrade") // which a server may always ignore (RFC 9110, 7.8)
@@ -173,6 +184,7 @@ func (p *proxy) newReverse(transport http.RoundTripper) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { p.rewrite(r) },
 		Transport:      checked{transport},
+		BufferPool:     &p.broker.buffers,
 		FlushInterval:  -1,
 		ModifyResponse: p.restore,
 		ErrorHandler:   p.failed,

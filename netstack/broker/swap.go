@@ -281,21 +281,18 @@ func (s *swapper) all(text []byte, found func(*pair) error) ([]byte, error) {
 	return one.end(nil)
 }
 
-// swapChunk is how much a stream is read at a time.
-const swapChunk = 32 << 10
-
 // hurry is for streams whose other side waits for the last byte of what was said so far
 // (gRPC's, frames of WebSocket): it may look like the beginning of a text. What a server
 // cuts in two there shows the text's first letters, fewer than these.
 const hurry = 4
 
-// swapReader replaces in what it reads.
+// swapReader replaces in what it reads. While it waits, it keeps what is not decided and no
+// buffer: it reads into its reader's own.
 type swapReader struct {
 	from  io.ReadCloser
 	s     swapping
-	chunk []byte
-	ready []byte
-	out   []byte // ready's memory
+	ready []byte // a part of out
+	out   []byte // scratch memory, while not all of it was read
 	err   error
 	atEOF func() // called once, before the end is reported; may be nil
 }
@@ -308,29 +305,65 @@ func (r *swapReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if r.chunk == nil {
-		r.chunk = make([]byte, swapChunk)
-	}
 	for len(r.ready) == 0 && r.err == nil {
-		n, err := r.from.Read(r.chunk)
-		var wrong error
-		r.out, wrong = r.s.write(r.out[:0], r.chunk[:n])
-		if err == io.EOF && wrong == nil {
-			r.out, wrong = r.s.end(r.out)
-			if r.atEOF != nil {
-				r.atEOF()
+		n, err := r.from.Read(p)
+		if err == nil {
+			if decided, plain := r.s.plain(p[:n]); decided > 0 {
+				return decided, nil
+			} else if plain {
+				continue
 			}
 		}
-		if wrong != nil {
-			r.out, err = nil, wrong
-		}
-		r.ready, r.err = r.out, err
+		r.swap(p[:n], err)
 	}
 	n := copy(p, r.ready)
-	if r.ready = r.ready[n:]; len(r.ready) == 0 && n == 0 {
+	if r.ready = r.ready[n:]; len(r.ready) == 0 && r.out != nil {
+		putScratch(r.out)
+		r.ready, r.out = nil, nil
+	}
+	if n == 0 {
 		return 0, r.err
 	}
 	return n, nil
+}
+
+// swap makes ready what is decided once a piece is read, which ended with err.
+func (r *swapReader) swap(piece []byte, err error) {
+	held := append(append(getScratch(), r.s.held...), piece...)
+	small := r.s.held
+	r.s.held = held
+	var wrong error
+	r.out, wrong = r.s.run(getScratch(), err == io.EOF)
+	if err == io.EOF && wrong == nil && r.atEOF != nil {
+		r.atEOF()
+	}
+	if wrong != nil {
+		r.out, err = r.out[:0], wrong
+	}
+	if cap(small) > maxHeld { // it was a long one, once
+		small = nil
+	}
+	r.s.held = append(small[:0], r.s.held...)
+	putScratch(held)
+	r.ready, r.err = r.out, err
+	if len(r.out) == 0 {
+		putScratch(r.out)
+		r.ready, r.out = nil, nil
+	}
+}
+
+// plain is run for a text that has nothing to replace, where nothing was held: it says how much
+// of the text is decided, and keeps the rest. Of another it says no, and keeps nothing.
+func (s *swapping) plain(text []byte) (decided int, ok bool) {
+	if len(s.held) > 0 || s.swapper.find(text, 0).pair != nil {
+		return 0, false
+	}
+	decided = s.unfinished(text)
+	s.held = append(s.held, text[decided:]...)
+	if len(s.held) < s.hurry {
+		decided, s.told = len(text), len(s.held)
+	}
+	return decided, true
 }
 
 func (r *swapReader) Close() error { return r.from.Close() }
