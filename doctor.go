@@ -207,10 +207,14 @@ func (rt *Runtime) checkClone(ctx context.Context, r *Report, im *image.Image) {
 	if err == nil {
 		m, err = rt.source.Clone(ctx, spec, machine.Config{})
 	}
+	var given *machine.GivenUp
 	switch {
 	case err == nil:
 		m.Close()
 		r.add("clone", nil, fmt.Sprintf("restored in %d ms", time.Since(start).Milliseconds()), "")
+	case errors.As(err, &given):
+		r.add("clone", err, "", "until then every run boots; unitask image build --warm tries at once")
+		return
 	case errors.Is(err, os.ErrNotExist):
 		r.add("clone", nil, "no template yet: the first run has one made, unitask image build --warm makes it now", "")
 	default:

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask/vmm"
@@ -51,8 +50,7 @@ func (s *Source) Works(spec Spec, failed error) (first bool) {
 	before, now := s.known(spec), remembered{Accel: spec.Accel, At: time.Now().UTC()}
 	switch {
 	case failed != nil:
-		now.Why = strings.ReplaceAll(failed.Error(), "\n", "; ")
-		now.Why = now.Why[:min(len(now.Why), maxWhy)]
+		now.Why = oneLine(failed)
 	case before.Accel == spec.Accel:
 		return false // nothing was tried anew
 	}

@@ -34,8 +34,9 @@ type ways interface {
 	// open has a clone run on a network, or closes it.
 	open(context.Context, *Machine, Config) error
 	Boot(context.Context, Spec, Config) (*Machine, error)
-	// templateFailed drops a template.
+	// templateFailed drops a template, templateWorked says that a clone of it answers.
 	templateFailed(Spec, error)
+	templateWorked(Spec)
 }
 
 func get(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error) {
@@ -82,7 +83,7 @@ func clone(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error)
 		}
 		return nil, err
 	}
-	m.unfit = func(err error) { w.templateFailed(spec, err) }
+	m.unfit, m.fit = func(err error) { w.templateFailed(spec, err) }, func() { w.templateWorked(spec) }
 	return m, nil
 }
 
@@ -107,6 +108,9 @@ func (s *Source) leased(ctx context.Context, spec Spec) *Machine {
 
 // spawn starts a QEMU on a template's memory.
 func (s *Source) spawn(ctx context.Context, spec Spec) (*Machine, error) {
+	if err := s.templates.GivenUp(spec.Key()); err != nil {
+		return nil, err
+	}
 	load := func() (*Snapshot, error) { return s.loaded.load(s.templates, spec.Key()) }
 	if spec.Folders != nil { // it is large, and not kept in memory
 		load = func() (*Snapshot, error) { return s.templates.Load(spec.Key()) }
@@ -230,7 +234,7 @@ func (s *Source) ready(ctx context.Context, m *Machine) error {
 	return nil
 }
 
-// maker makes a pool's machines; ready is the source's.
+// maker makes a pool's machines.
 type maker struct{ *Source }
 
 // spawn starts a clone; it makes the template that is missing.
@@ -240,12 +244,21 @@ func (mk maker) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 		mk.templateFailed(spec, err)
 		err = fs.ErrNotExist
 	}
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(*GivenUp)) {
 		if _, err = mk.MakeTemplate(ctx, spec); err == nil {
 			m, err = mk.Source.spawn(ctx, spec)
 		}
 	}
 	return m, err
+}
+
+// ready is the source's; a clone that does not get there says something of its template.
+func (mk maker) ready(ctx context.Context, m *Machine) error {
+	err := mk.Source.ready(ctx, m)
+	if err != nil && ctx.Err() == nil {
+		mk.templateFailed(m.Spec, err)
+	}
+	return err
 }
 
 // rest: no clone stands ready for now, so no template need be in memory.
@@ -330,6 +343,9 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 		return false, nil
 	}
 	defer unlock()
+	if s.templates.GivenUp(spec.Key()) != nil {
+		s.templates.Worked(spec.Key()) // somebody wants it tried again
+	}
 	if s.templates.Check(spec.Key()) == nil && !s.templates.due(spec.Key()) {
 		return false, nil
 	}
@@ -361,16 +377,24 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 	defer cancel()
 	if !spec.Fresh {
 		if err := s.rehearse(timed, spec.Image.Name, m.network, templateRehearsals, true, folders); err != nil {
-			return false, m.Explain(err)
+			return false, s.notMade(ctx, spec, m.Explain(err))
 		}
 	}
 	devices, err := m.vm.SaveState(timed)
 	if err != nil {
-		return false, err
+		return false, s.notMade(ctx, spec, err)
 	}
 	m.Close()
 	if err := s.templates.Save(spec.Key(), memory, devices); err != nil {
 		return false, err
 	}
 	return true, nil
+}
+
+// notMade counts that a machine which came up could not be made a template.
+func (s *Source) notMade(ctx context.Context, spec Spec, err error) error {
+	if ctx.Err() == nil {
+		s.templates.Failed(spec.Key(), err)
+	}
+	return err
 }

@@ -148,8 +148,9 @@ type Machine struct {
 	link    *os.File          // our end of the network card's link while there is no network
 	network *netstack.Network // once it is open
 	console *console
-	calls   *callLines // between the serial port and the console, where calls are traced; else nil
-	unfit   func(error)
+	calls   *callLines  // between the serial port and the console, where calls are traced; else nil
+	unfit   func(error) // of a clone: its template does not work
+	fit     func()      // or does
 	watched sync.Once
 
 	keep    bool          // Config.Keep
@@ -243,6 +244,9 @@ func (m *Machine) Connect(ctx context.Context, patience time.Duration, load func
 			err = context.Cause(loading)
 		}
 		return nil, err
+	}
+	if m.fit != nil {
+		m.fit()
 	}
 	return conn, nil
 }

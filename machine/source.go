@@ -170,6 +170,9 @@ func (s *Source) Warm(spec Spec) {
 	if spec.Accel == "" { // a boot has found it out
 		spec.Accel = s.known(spec).Accel
 	}
+	if s.templates.GivenUp(spec.Key()) != nil {
+		return
+	}
 	switch want := s.templates.Wants(spec.Key()); {
 	case want == Nothing:
 	case want == Missing && s.pool != nil && spec.Folders == nil: // it makes its own
@@ -208,6 +211,9 @@ func (s *Source) Stock(spec func(context.Context) (Spec, error)) {
 			if spec, err = s.Probe(ctx, spec); err != nil {
 				return err
 			}
+			if err := s.templates.GivenUp(spec.Key()); err != nil {
+				return err
+			}
 			if _, err := s.MakeTemplate(ctx, spec); err != nil {
 				return err
 			}
@@ -237,11 +243,16 @@ func (s *Source) Probe(ctx context.Context, spec Spec) (Spec, error) {
 // templateFailure is the cache's key of the last one that had to be dropped.
 const templateFailure = "last template that failed"
 
-// templateFailed drops a template that can't be cloned.
+// templateFailed drops a template that can't be cloned. It counts if there was one: else
+// it is another clone's of the same template, and if that was whole.
 func (s *Source) templateFailed(spec Spec, err error) {
-	s.templates.Drop(spec.Key())
+	if s.templates.Drop(spec.Key()) && !errors.Is(err, ErrTemplate) {
+		s.templates.Failed(spec.Key(), err)
+	}
 	s.cache.Put(templateFailure, time.Now().UTC().Format(time.RFC3339)+" "+err.Error())
 }
+
+func (s *Source) templateWorked(spec Spec) { s.templates.Worked(spec.Key()) }
 
 // LastFailure says when and why a template had last to be dropped; why is "" where none
 // was.

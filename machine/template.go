@@ -360,8 +360,12 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	return nil
 }
 
-// Drop removes the template of a key.
-func (s *Templates) Drop(key string) { _ = os.RemoveAll(filepath.Join(s.dir, digestOf(key))) }
+// Drop removes the template of a key, and returns whether there was one.
+func (s *Templates) Drop(key string) bool {
+	_, err := os.Lstat(s.path(key, templateName))
+	_ = os.RemoveAll(filepath.Join(s.dir, digestOf(key)))
+	return err == nil
+}
 
 // Prune removes all templates but the keep that were last cloned or made, and what a
 // killed maker left. It returns how many it removed.
@@ -379,6 +383,9 @@ func (s *Templates) Prune(keep int) int {
 		var info templateInfo
 		if err == nil {
 			err = json.NewDecoder(bytes.NewReader(text)).Decode(&info)
+		}
+		if st, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), failuresSuffix) && time.Since(st.ModTime()) > giveUpFor {
+			_ = os.Remove(filepath.Join(s.dir, e.Name()))
 		}
 		switch {
 		case !e.IsDir():

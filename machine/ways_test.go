@@ -36,6 +36,7 @@ func (p *play) note(what string) { p.did = append(p.did, what) }
 func (p *play) pooled(Spec) *Machine                  { p.note("pool"); return p.own }
 func (p *play) leased(context.Context, Spec) *Machine { p.note("lease"); return p.lease }
 func (p *play) templateFailed(Spec, error)            { p.note("drop") }
+func (p *play) templateWorked(Spec)                   { p.note("worked") }
 func (p *play) spawn(context.Context, Spec) (*Machine, error) {
 	p.note("spawn")
 	if p.spawnErr != nil {
