@@ -256,7 +256,7 @@ func (rt *Runtime) writable() error {
 
 // checkBoot boots the image once on each candidate.
 func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) {
-	candidates, rejected, err := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), rt.opts.Accel)
+	candidates, rejected, err := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), rt.opts.Accel)
 	for _, no := range rejected {
 		r.Accelerators = append(r.Accelerators, AccelReport{Accel: no.Accel, Reason: no.Reason})
 	}

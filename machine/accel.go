@@ -73,7 +73,7 @@ func (s *Source) WhySlow(spec Spec) string {
 	if why := s.known(spec).Why; why != "" {
 		return why
 	}
-	_, rejected, _ := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
+	_, rejected, _ := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
 	own := map[string]vmm.Accel{"linux": vmm.KVM, "darwin": vmm.HVF}[runtime.GOOS]
 	for _, r := range rejected {
 		if r.Accel == own {
@@ -93,7 +93,7 @@ func (s *Source) tryHardware(spec Spec) {
 	known.At = time.Now().UTC()
 	s.remember(spec, known)
 	s.inBackground(func(ctx context.Context) {
-		candidates, _, err := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
+		candidates, _, err := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
 		for _, accel := range candidates {
 			if accel == vmm.TCG || err != nil {
 				return

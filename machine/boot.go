@@ -32,7 +32,7 @@ const (
 // works, and remembers which.
 func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
 	spec = spec.bare()
-	candidates, _, err := vmm.ThisHost().Candidates(vmm.Arch(spec.Image.Arch), s.opts.Accel)
+	candidates, _, err := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), s.opts.Accel)
 	if err != nil {
 		return nil, err
 	}

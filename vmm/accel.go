@@ -2,7 +2,10 @@ package vmm
 
 import (
 	"fmt"
+	"os"
 	"runtime"
+
+	"github.com/unitask/unitask/vmm/jail"
 )
 
 // Accel names an accelerator as QEMU's -accel does.
@@ -29,14 +32,14 @@ func ParseAccel(s string) (Accel, error) {
 // Host is what the choice of an accelerator depends on.
 type Host struct {
 	OS, Arch string // as runtime.GOOS and runtime.GOARCH
-	// KVM is nil when /dev/kvm can be opened for reading and writing. That it
-	// can proves nothing yet: only a boot does.
+	// KVM is nil when /dev/kvm can be opened for reading and writing, here and, if it does that
+	// itself, by QEMU. That it can proves nothing yet: only a boot does.
 	KVM error
 }
 
-// ThisHost looks at the machine we run on.
-func ThisHost() Host {
-	return Host{OS: runtime.GOOS, Arch: runtime.GOARCH, KVM: kvmUsable()}
+// ThisHost looks at the machine we run on, as a QEMU will use it.
+func ThisHost(q QEMU) Host {
+	return Host{OS: runtime.GOOS, Arch: runtime.GOARCH, KVM: kvmUsable(q, jail.KVMDevice, os.Getuid())}
 }
 
 // Rejection is why an accelerator is no candidate.

@@ -26,6 +26,7 @@ type Boot struct {
 type inherited struct {
 	nic, qmp, console int    // stream sockets
 	gdb               int    // Config.GDB, 0 without it
+	kvm               int    // the open device of KVM, 0 where QEMU opens it
 	memory            string // the path of Config.Memory, "" without it
 }
 
@@ -56,10 +57,13 @@ func arguments(c Config, at inherited) []string {
 		"-no-user-config",
 		"-no-reboot",
 		"-display", "none",
-		"-accel", accelArg(c.Accel),
+		"-accel", accelArg(c.Accel, at),
 		"-cpu", cpuModel(c.Arch, c.Accel),
 		"-smp", "1",
 		"-m", strconv.Itoa(c.MemoryMB),
+	}
+	if at.kvm != 0 {
+		args = append(args, "-add-fd", fmt.Sprintf("fd=%d,set=%d", at.kvm, kvmSet))
 	}
 	options := strings.TrimPrefix(c.Boot.MachineOptions+","+memoryOptions, ",")
 	if at.memory != "" {
@@ -140,11 +144,17 @@ func gic(c Config) string {
 	return "gic-version=max,its=off"
 }
 
-func accelArg(a Accel) string {
-	if a == TCG {
+// kvmSet is QEMU's number for the set of descriptors that has KVM's device.
+const kvmSet = 1
+
+func accelArg(a Accel, at inherited) string {
+	switch {
+	case a == TCG:
 		// The translation buffer is a machine's largest memory beside its RAM:
 		// QEMU's default is up to a quarter of the host's.
 		return "tcg,tb-size=128"
+	case at.kvm != 0:
+		return fmt.Sprintf("kvm,device=/dev/fdset/%d", kvmSet)
 	}
 	return string(a)
 }

@@ -34,6 +34,11 @@ func TestArgs(t *testing.T) {
 			Config{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
 			common("kvm", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4"),
 		},
+		"amd64 kvm, whose device it is given": {
+			Config{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
+			common("kvm,device=/dev/fdset/1", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
+				"-add-fd fd=9,set=1"),
+		},
 		"arm64 tcg": {
 			Config{Arch: ARM64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k"}},
 			common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native", sandbox),
@@ -99,6 +104,9 @@ func TestArgs(t *testing.T) {
 		at := inherited{nic: 3, qmp: 4, console: 5}
 		if strings.Contains(name, "template") {
 			at.memory = "/proc/self/fd/7"
+		}
+		if strings.Contains(name, "given") {
+			at.kvm = 9
 		}
 		if strings.Contains(name, "gdb") {
 			at.gdb = 8

@@ -22,4 +22,4 @@ func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 	return b, files, nil
 }
 
-func kvmUsable() error { return errors.New("KVM is Linux's") }
+func kvmUsable(QEMU, string, int) error { return errors.New("KVM is Linux's") }

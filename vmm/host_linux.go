@@ -6,6 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
+
+	"github.com/unitask/unitask/vmm/jail"
 )
 
 // openBoot opens what the machine boots from and returns it under the paths
@@ -34,17 +37,29 @@ func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 	return b, files, err
 }
 
-// kvmUsable is nil when /dev/kvm can be opened.
-func kvmUsable() error {
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+// kvmUsable is nil when a device like KVM's can be opened by us, and by a QEMU that opens it
+// itself: one that root starts becomes a user who owns nothing.
+func kvmUsable(q QEMU, device string, uid int) error {
+	f, err := os.OpenFile(device, os.O_RDWR, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("/dev/kvm does not exist: enable virtualization in the firmware, or nested virtualization on the host, and load kvm_intel or kvm_amd")
+		return errors.New(device + " does not exist: enable virtualization in the firmware, or nested virtualization on the host, and load kvm_intel or kvm_amd")
 	case errors.Is(err, fs.ErrPermission):
-		return errors.New("/dev/kvm can't be opened: add yourself to its group (usually `sudo usermod -aG kvm $USER`, then log in again)")
+		return errors.New(device + " can't be opened: add yourself to its group (usually `sudo usermod -aG kvm $USER`, then log in again)")
 	case err != nil:
 		return errors.New(strings.TrimPrefix(err.Error(), "open "))
 	}
-	f.Close()
+	defer f.Close()
+	if uid != 0 || usesKVM(q, KVM) == jail.KVMPassed {
+		return nil
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if all := st.Mode().Perm()&0o006 == 0o006; !all && jail.KVMGroup(device) == nil {
+		return fmt.Errorf("%s can't be opened by QEMU %s, which root starts as a user of its own: the device's mode is %#o and its group %d; give it a group other than root's, with mode 0660 (udev's rule for it does), or take QEMU 8.2 or newer, which is given the open device",
+			device, q.Version, st.Mode().Perm(), st.Sys().(*syscall.Stat_t).Gid)
+	}
 	return nil
 }

@@ -2,6 +2,7 @@ package vmm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,6 +57,8 @@ type Config struct {
 	Log      io.Writer
 	// NoJail leaves out all of the jail: to find out what it costs, or for a debugger.
 	NoJail bool
+
+	kvm string // in place of /dev/kvm, in tests; "" is that
 }
 
 // Jail says what holds a machine's process: each layer and each limit.
@@ -70,12 +73,24 @@ type (
 func Remedy(l Layer) string { return jail.Remedy(l) }
 
 // TryJail says what holds a stand-in for this QEMU, which does nothing.
-func TryJail(q QEMU, accel Accel) (Jail, error) { return jail.Try(q.Program, accel == KVM) }
+func TryJail(q QEMU, accel Accel) (Jail, error) { return jail.Try(q.Program, usesKVM(q, accel)) }
 
 // Attack puts a stand-in for a broken QEMU into the jail that this QEMU would get, has
 // it try all that must not be possible, and returns what came of it.
 func Attack(q QEMU, accel Accel) ([]Attempt, Jail, error) {
-	return jail.Attack(q.Program, accel == KVM, false)
+	return jail.Attack(q.Program, usesKVM(q, accel), false)
+}
+
+// usesKVM says how a QEMU comes by KVM: one that can is given the open device, so that its jail
+// has neither that nor the device's group.
+func usesKVM(q QEMU, accel Accel) jail.KVM {
+	switch {
+	case accel != KVM:
+		return jail.NoKVM
+	case q.atLeast(8, 2):
+		return jail.KVMPassed
+	}
+	return jail.KVMOpened
 }
 
 // Machine is a running QEMU. Close ends it; every other call may be made from
@@ -154,15 +169,24 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		own = len(files)
 		at.gdb = len(files) + 2
 	}
-	if cfg.State != nil {
-		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
-	}
-	cfg.Boot, files, err = openBoot(cfg.Boot, files)
 	defer func() {
 		for _, f := range files[own:] {
 			f.Close()
 		}
 	}()
+	kvm := usesKVM(cfg.QEMU, cfg.Accel)
+	if kvm == jail.KVMPassed {
+		device, err := os.OpenFile(cmp.Or(cfg.kvm, jail.KVMDevice), os.O_RDWR, 0)
+		if err != nil {
+			return nil, fmt.Errorf("start machine: %w", err)
+		}
+		files = append(files, device)
+		at.kvm = len(files) + 2
+	}
+	if cfg.State != nil {
+		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
+	}
+	cfg.Boot, files, err = openBoot(cfg.Boot, files)
 	if err != nil {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
@@ -178,7 +202,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
 		// with many cores would have a machine make many.
 		Env: []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
-		KVM: cfg.Accel == KVM, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
+		KVM: kvm, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)

@@ -125,7 +125,7 @@ func FindQEMU(ctx context.Context, arch Arch, seen Cache) (QEMU, error) {
 	if q.probed, err = probe(ctx, path); err != nil {
 		return QEMU{}, err
 	}
-	if err := checkVersion(q.Version); err != nil {
+	if !q.atLeast(minMajor, minMinor) {
 		return QEMU{}, fmt.Errorf("%w: %s is version %s, %d.%d is needed: %s", ErrOldQEMU, path, q.Version, minMajor, minMinor, installHint(arch))
 	}
 	if text, err := json.Marshal(q.probed); err == nil {
@@ -206,15 +206,13 @@ func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-func checkVersion(v string) error {
-	var major, minor int
-	if _, err := fmt.Sscanf(v, "%d.%d", &major, &minor); err != nil {
-		return err
+// atLeast says that a QEMU is of that version or a newer one.
+func (q QEMU) atLeast(major, minor int) bool {
+	var has [2]int
+	if _, err := fmt.Sscanf(q.Version, "%d.%d", &has[0], &has[1]); err != nil {
+		return false
 	}
-	if major < minMajor || (major == minMajor && minor < minMinor) {
-		return errors.New("too old: " + strconv.Itoa(major))
-	}
-	return nil
+	return has[0] > major || has[0] == major && has[1] >= minor
 }
 
 // installers are how QEMU is installed, by the package manager that a system has.

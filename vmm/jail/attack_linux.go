@@ -86,7 +86,7 @@ const targetText = "a secret of the host\n"
 // jail without its filter for system calls, and returns what came of it, with what held
 // the attempts. Where open, there is no jail: then nearly all of those that can be made
 // so get through, which shows that the attempts are real.
-func Attack(p Program, kvm, open bool) ([]Attempt, Report, error) {
+func Attack(p Program, kvm KVM, open bool) ([]Attempt, Report, error) {
 	t, err := newTargets()
 	if err != nil {
 		return nil, Report{}, fmt.Errorf("attack: %w", err)
@@ -117,7 +117,7 @@ func Attack(p Program, kvm, open bool) ([]Attempt, Report, error) {
 }
 
 // Try says what holds a stand-in for a program that does nothing.
-func Try(p Program, kvm bool) (Report, error) {
+func Try(p Program, kvm KVM) (Report, error) {
 	t, err := newTargets()
 	if err != nil {
 		return Report{}, fmt.Errorf("try the jail: %w", err)

@@ -128,6 +128,18 @@ type Program struct {
 	Dirs        []string `json:"dirs"`        // folders that it reads its data from
 }
 
+// KVM says how a program comes by KVM.
+type KVM int
+
+const (
+	NoKVM     KVM = iota
+	KVMPassed     // among its descriptors: nothing of the device is in the jail
+	KVMOpened     // it opens KVMDevice itself
+)
+
+// KVMDevice is how KVM is used.
+const KVMDevice = "/dev/kvm"
+
 // Spec is what is to be started.
 type Spec struct {
 	Program Program
@@ -135,8 +147,7 @@ type Spec struct {
 	Env     []string
 	Files   []*os.File // the program's descriptors from 3 on
 	Stderr  io.Writer
-	// KVM: it needs /dev/kvm.
-	KVM bool
+	KVM     KVM
 	// Listens: it accepts connections on a socket that it inherits.
 	Listens bool
 	// AddressSpace bounds its memory, in bytes.

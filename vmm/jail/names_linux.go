@@ -36,7 +36,7 @@ func listed() (all []uintptr) {
 	for _, r := range refused {
 		all = append(all, r.call)
 	}
-	for _, c := range conditionals(Spec{KVM: true}) {
+	for _, c := range conditionals(Spec{KVM: KVMOpened}) {
 		all = append(all, c.call)
 	}
 	return append(all, unix.SYS_EXECVE)

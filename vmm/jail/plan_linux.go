@@ -62,7 +62,7 @@ func levels(uid, gid, own int, kvm []uint32) []level {
 // facts are what a plan depends on beside the spec and the level.
 type facts struct {
 	groups   []int    // our supplementary groups
-	kvmGroup []uint32 // none where KVM is not used
+	kvmGroup []uint32 // none where KVM is not opened from inside
 	lastCap  int
 	abi      int                       // Landlock's; 0 for none
 	rules    int                       // the ruleset's descriptor in the stage
@@ -225,16 +225,16 @@ func newRoot(s Spec, f facts, st *stage, call caller) {
 	}
 	mkdir("/proc/self")
 	bind("/proc/self", f.mount+"/proc/self")
-	if s.KVM {
-		file(kvmDevice)
+	if s.KVM == KVMOpened {
+		file(KVMDevice)
 	}
 	attr := func(set uint64, flags uintptr, path string) {
 		try("make "+path+" read-only", unix.SYS_MOUNT_SETATTR, atCWD, st.string(path), flags, st.words(set, 0, 0, 0), 32)
 	}
 	attr(unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, atRecursive, f.mount)
-	if s.KVM {
-		bind(kvmDevice, f.mount+kvmDevice)
-		attr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, f.mount+kvmDevice)
+	if s.KVM == KVMOpened {
+		bind(KVMDevice, f.mount+KVMDevice)
+		attr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, f.mount+KVMDevice)
 	}
 	try("enter the root", unix.SYS_CHDIR, st.string(f.mount))
 	dot := st.string(".")

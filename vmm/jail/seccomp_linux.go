@@ -134,7 +134,7 @@ func conditionals(s Spec) []conditional {
 		// No filter is attached to a socket.
 		{unix.SYS_SETSOCKOPT, [][]condition{{{1, allBits, []uint32{unix.SOL_SOCKET}, false}, {2, allBits, []uint32{unix.SO_ZEROCOPY, unix.SO_REUSEADDR, unix.SO_SNDBUF, unix.SO_RCVBUF}, false}}}, unix.ENOPROTOOPT},
 	}
-	if s.KVM {
+	if s.KVM != NoKVM {
 		const exec, write = unix.PROT_EXEC, unix.PROT_WRITE
 		list = append(list,
 			// Code comes from files, as the loader maps it.
@@ -182,7 +182,7 @@ func filter(s Spec, path uintptr, unlisted uint32, once bool) []unix.SockFilter 
 	if s.Listens {
 		allowed = append(allowed, listening...)
 	}
-	if !s.KVM {
+	if s.KVM == NoKVM {
 		allowed = append(allowed, executing...)
 	}
 	for _, nr := range allowed {

@@ -81,13 +81,13 @@ func CanFilter() bool { return false }
 func Remedy(Hold) string { return "" }
 
 // Try says what holds a program: nothing.
-func Try(Program, bool) (r Report, err error) {
+func Try(Program, KVM) (r Report, err error) {
 	r.Layers = missing()
 	return r, nil
 }
 
 // Attack is for Linux's jail.
-func Attack(Program, bool, bool) ([]Attempt, Report, error) {
+func Attack(Program, KVM, bool) ([]Attempt, Report, error) {
 	return nil, Report{}, errors.New("macOS has no jail to be attacked")
 }
 

@@ -75,8 +75,8 @@ func startOn(on []level, s Spec) (*Process, error) {
 func start(on []level, s Spec) (*Process, error) {
 	f := findFacts()
 	f.mount = mountFolder(s.Program)
-	if s.KVM {
-		f.kvmGroup = kvmGroup()
+	if s.KVM == KVMOpened {
+		f.kvmGroup = KVMGroup(KVMDevice)
 	}
 	files := append([]*os.File(nil), s.Files...)
 	descriptor := func(file *os.File) int { // its number in the stage
@@ -135,8 +135,8 @@ func (f *facts) findRules(s Spec) (*os.File, error) {
 		return nil, fmt.Errorf("the files of %s can't be listed: it is %w", s.Program.Path, ErrNoProgram)
 	}
 	var devices []string
-	if s.KVM {
-		devices = append(devices, kvmDevice)
+	if s.KVM == KVMOpened {
+		devices = append(devices, KVMDevice)
 	}
 	return ruleset(f.abi, s.Program, devices, s.Files)
 }

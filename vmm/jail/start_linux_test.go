@@ -41,7 +41,7 @@ func attackFor(program string) int {
 	p, err := Examine(program, nil, nil)
 	if err == nil {
 		var a attacked
-		if a.Attempts, a.Report, err = Attack(p, false, os.Getenv("UNITASK_TEST_OPEN") != ""); err == nil {
+		if a.Attempts, a.Report, err = Attack(p, NoKVM, os.Getenv("UNITASK_TEST_OPEN") != ""); err == nil {
 			err = json.NewEncoder(os.Stdout).Encode(a)
 		}
 	}
@@ -291,7 +291,7 @@ func TestGroups(t *testing.T) {
 		"TCG, root without groups": {nil, nil, "none", nil},
 		"KVM":                      {[]int{0, 4}, []uint32{107}, "107, KVM's", []uint32{107}},
 	} {
-		st, r := plan(Spec{KVM: c.kvm != nil}, levels(0, 0, nobody, c.kvm)[0], facts{kvmGroup: c.kvm, groups: c.ours, hard: hardLimit})
+		st, r := plan(Spec{}, levels(0, 0, nobody, c.kvm)[0], facts{kvmGroup: c.kvm, groups: c.ours, hard: hardLimit})
 		i := slices.IndexFunc(r.Layers, func(h Hold) bool { return h.Name == Groups })
 		if i < 0 || r.Layers[i].Detail != c.want || !r.Layers[i].Holds {
 			t.Errorf("%s: %+v", name, r.Layers)
@@ -327,7 +327,7 @@ func TestFilter(t *testing.T) {
 		}
 		return vm
 	}
-	plain, kvm, gdb, once := vm(Spec{}, false), vm(Spec{KVM: true}, false), vm(Spec{Listens: true}, false), vm(Spec{}, true)
+	plain, kvm, gdb, once := vm(Spec{}, false), vm(Spec{KVM: KVMPassed}, false), vm(Spec{Listens: true}, false), vm(Spec{}, true)
 	run := func(vm *bpf.VM, arch uint32, nr uintptr, args arguments) uint32 {
 		t.Helper()
 		data := make([]byte, 64) // struct seccomp_data; bpf's loads are big-endian

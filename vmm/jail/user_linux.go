@@ -77,10 +77,10 @@ func inMap(text []byte, id int) bool {
 	return false
 }
 
-// kvmGroup is the group that gives access to /dev/kvm, for a process that is not root:
-// none where the device has no group of its own that may use it.
-func kvmGroup() []uint32 {
-	st, err := os.Stat(kvmDevice)
+// KVMGroup is the group that gives access to a device like KVM's, for a process that is not
+// root: none where the device has no group of its own that may use it.
+func KVMGroup(device string) []uint32 {
+	st, err := os.Stat(device)
 	if err != nil {
 		return nil
 	}
@@ -90,5 +90,3 @@ func kvmGroup() []uint32 {
 	}
 	return []uint32{gid}
 }
-
-const kvmDevice = "/dev/kvm"
