@@ -111,11 +111,19 @@ func (s *Source) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 	if err := s.templates.GivenUp(spec.Key()); err != nil {
 		return nil, err
 	}
-	load := func() (*Snapshot, error) { return s.loaded.load(s.templates, spec.Key()) }
-	if spec.Folders != nil { // it is large, and not kept in memory
-		load = func() (*Snapshot, error) { return s.templates.Load(spec.Key()) }
+	if vmm.MapsFiles(spec.QEMU) {
+		if m, err := s.spawnOn(ctx, spec, s.templates.Map); !errors.Is(err, vmm.ErrNotHeld) {
+			return m, err
+		}
 	}
-	snapshot, err := load()
+	if spec.Folders != nil { // it is large, and not kept in memory
+		return s.spawnOn(ctx, spec, s.templates.Load)
+	}
+	return s.spawnOn(ctx, spec, func(key string) (*Snapshot, error) { return s.loaded.load(s.templates, key) })
+}
+
+func (s *Source) spawnOn(ctx context.Context, spec Spec, load func(key string) (*Snapshot, error)) (*Machine, error) {
+	snapshot, err := load(spec.Key())
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +133,7 @@ func (s *Source) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 		return nil, err
 	}
 	defer theirs.Close()
-	vm, err := vmm.Start(ctx, s.config(spec, vmm.Config{Memory: snapshot.Memory, State: snapshot.Devices, NIC: theirs}))
+	vm, err := vmm.Start(ctx, s.config(spec, vmm.Config{Memory: snapshot.Memory, MemoryFile: snapshot.File, State: snapshot.Devices, NIC: theirs}))
 	if err == nil {
 		if err = snapshot.Ready(); err != nil {
 			vm.Close()

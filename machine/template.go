@@ -21,7 +21,7 @@ import (
 
 // Templates is a folder of snapshots to clone machines from: one folder each, named
 // by the digest of everything that a clone must have in common with it. Folders are
-// 0700 and files 0600. It holds no state: any number of processes may use it.
+// 0700, memory is 0644 and other files 0600. It holds no state: any number of processes may use it.
 type Templates struct{ dir string }
 
 // OpenTemplates returns the store in dir, which is created with the first template.
@@ -67,6 +67,7 @@ type Snapshot struct {
 	Memory  *os.File
 	Devices []byte
 	Created time.Time
+	File    bool // the memory is the template's own file
 	fill    *fill
 	owner   bool // of the filling: Close waits for it
 }
@@ -241,6 +242,18 @@ func (s *Templates) Check(key string) error {
 	return o.memory.Close()
 }
 
+// Map is Load for a QEMU that maps the template's own file: nothing is copied, and what one
+// machine has read of it from the disk is there for the others. The memory is open for reading.
+func (s *Templates) Map(key string) (*Snapshot, error) {
+	o, err := s.open(key)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	close(done)
+	return &Snapshot{Memory: o.memory, Devices: o.devices, Created: o.info.Created, File: true, fill: &fill{done: done}}, nil
+}
+
 // Load loads the template of a key. The error is fs.ErrNotExist where there is none,
 // or none that is still fresh; it wraps ErrTemplate where there is a damaged one.
 func (s *Templates) Load(key string) (*Snapshot, error) {
@@ -331,6 +344,11 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 		return fmt.Errorf("save template: %w", err)
 	}
 	if err := errors.Join(to.Truncate(st.Size()), CopyMemory(to, memory), to.Close()); err != nil {
+		return fmt.Errorf("save template: %w", err)
+	}
+	// A QEMU that maps it opens it by a descriptor, as a user of its own. Others can't: the folder
+	// is 0700.
+	if err := os.Chmod(filepath.Join(tmp, memoryName), 0o644); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
 	if st, err = os.Stat(filepath.Join(tmp, memoryName)); err != nil {

@@ -70,7 +70,14 @@ func TestTemplate(t *testing.T) {
 		w.Close()
 	}
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
-		if info, err := d.Info(); err != nil || info.Mode().Perm()&0o077 != 0 {
+		want := fs.FileMode(0o600)
+		switch {
+		case d.IsDir():
+			want = 0o700
+		case d.Name() == memoryName:
+			want = 0o644
+		}
+		if info, err := d.Info(); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v %v", path, info.Mode(), err)
 		}
 		return nil
@@ -82,6 +89,40 @@ func TestTemplate(t *testing.T) {
 	if _, err := s.Load("key"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after Drop: %v", err)
 	}
+}
+
+// What a QEMU that maps a template's own file is given can be read, and not be written.
+func TestTemplateMap(t *testing.T) {
+	s, dir := saved(t, "key")
+	got, err := s.Map("key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	text := make([]byte, 6)
+	if _, err := got.Memory.ReadAt(text, 3<<20); err != nil || string(text) != "middle" || string(got.Devices) != "state" || !got.File || got.Ready() != nil {
+		t.Errorf("%q %v %+v", text, err, got)
+	}
+	if mine, err := got.Memory.Stat(); err != nil || !os.SameFile(mine, must(os.Stat(filepath.Join(dir, memoryName)))) {
+		t.Errorf("it is not the template's file: %v", err)
+	}
+	if _, err := got.Memory.WriteAt([]byte("evil"), 0); err == nil {
+		t.Error("it can be written")
+	}
+	s.Drop("key") // its machines keep it
+	if _, err := got.Memory.ReadAt(text, 3<<20); err != nil || string(text) != "middle" {
+		t.Errorf("%q %v", text, err)
+	}
+	if _, err := s.Map("key"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 func TestTemplateDamage(t *testing.T) {

@@ -38,6 +38,8 @@ type Config struct {
 	// memory: shared, to make a template; or, with State, the template's, of
 	// which the machine gets private pages.
 	Memory *os.File
+	// MemoryFile: Memory is a template's own file, open for reading, for a QEMU that MapsFiles.
+	MemoryFile bool
 	// MemoryShared has a machine with a State change Memory too, which is its own.
 	MemoryShared bool
 	// State, if not nil, is a template's device state (SaveState); the machine
@@ -92,6 +94,14 @@ func usesKVM(q QEMU, accel Accel) jail.KVM {
 	}
 	return jail.KVMOpened
 }
+
+// MapsFiles says that a QEMU, in its jail, can have its memory from a template's own file
+// (Config.MemoryFile): QEMU 8.2 can map one that it opens for reading only, and Landlock and the
+// filter see to it that one that was broken out of, whoever's it is, does no more than that.
+func MapsFiles(q QEMU) bool { return q.atLeast(8, 2) && jail.Confines(q.Program) }
+
+// ErrNotHeld says that a QEMU may not have a file, since its jail does not hold.
+var ErrNotHeld = errors.New("the jail does not hold as it should")
 
 // Machine is a running QEMU. Close ends it; every other call may be made from
 // any goroutine.
@@ -206,6 +216,11 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
+	}
+	if unheld := process.Report.Lacks([]string{jail.Landlock, jail.Seccomp}); cfg.MemoryFile && len(unheld) > 0 {
+		process.Kill()
+		process.Wait()
+		return nil, fmt.Errorf("start machine: %w: %s", ErrNotHeld, unheld[0].Why)
 	}
 	go func() {
 		state := process.Wait()

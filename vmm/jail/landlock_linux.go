@@ -18,6 +18,10 @@ const (
 	llDevice = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 )
 
+// Confines says that this kernel can keep a program from opening files for writing, and its
+// owner's rights from being of use to it: it has Landlock and filters for system calls.
+func Confines(p Program) bool { return len(p.Files) > 0 && landlockABI() > 0 && CanFilter() }
+
 // landlockABI is what the running kernel knows; 0 where it has no Landlock.
 func landlockABI() int {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)

@@ -86,6 +86,9 @@ func Try(Program, KVM) (r Report, err error) {
 	return r, nil
 }
 
+// Confines is for Linux's jail.
+func Confines(Program) bool { return false }
+
 // Attack is for Linux's jail.
 func Attack(Program, KVM, bool) ([]Attempt, Report, error) {
 	return nil, Report{}, errors.New("macOS has no jail to be attacked")

@@ -279,6 +279,17 @@ func TestAttackProgramAtHome(t *testing.T) {
 	attack.Check(t, read.name+", held by Landlock alone", "openat: permission denied", seen.Seen)
 }
 
+// The device of KVM is in the root of a program that opens it, and of no other.
+func TestKVMInRoot(t *testing.T) {
+	p := Program{Path: "/bin/x", Files: []string{"/bin/x"}}
+	for kvm, there := range map[KVM]bool{NoKVM: false, KVMPassed: false, KVMOpened: true} {
+		st, r := plan(Spec{Program: p, KVM: kvm}, levels(0, 0, nobody, nil)[0], facts{mount: "/mnt", hard: hardLimit})
+		if bytes.Contains(st.data, []byte("/mnt"+KVMDevice)) != there || !bytes.Contains(st.data, []byte("/mnt/bin/x")) {
+			t.Errorf("%d: %+v", kvm, r)
+		}
+	}
+}
+
 // A machine has no group but KVM's, and that one only if it is used.
 func TestGroups(t *testing.T) {
 	for name, c := range map[string]struct {
