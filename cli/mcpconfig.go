@@ -3,7 +3,10 @@ package cli
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,6 +22,10 @@ func (a *app) mcpConfig() *cobra.Command {
 		Long: `Config prints the configuration of an MCP client that starts unitask mcp, and the
 file that it goes in; --write puts it there, keeps what is in the file, and the file
 as it was beside it as .bak. Flags for unitask mcp follow --.
+
+A client that is started from a desktop has not your shell's environment: what unitask
+needs of it (UNITASK_HOME and its like, folders of PATH that QEMU, npm or gcc are in) is
+written down, too.
 
 Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 		Example: `  unitask mcp config claude-code
@@ -43,7 +50,7 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			if real, err := filepath.EvalSymlinks(self); err == nil {
 				self = real
 			}
-			cfg, err := mcp.ClientConfig(args[0], home, dir, self, append([]string{"mcp"}, args[1:]...))
+			cfg, err := mcp.ClientConfig(args[0], home, dir, self, append([]string{"mcp"}, args[1:]...), host{os.Getenv, exec.LookPath, runtime.GOOS}.desktopEnv())
 			if err != nil {
 				return usage(err)
 			}
@@ -66,4 +73,56 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 	}
 	cmd.Flags().BoolVar(&write, "write", false, "put it into the client's file")
 	return cmd
+}
+
+// host is what the environment of a server is made from.
+type host struct {
+	getenv func(string) string
+	look   func(program string) (path string, err error)
+	goos   string
+}
+
+// variables are those of ours that change what a server does, and which of them are paths.
+var variables = []struct {
+	name string
+	path bool
+}{{"UNITASK_HOME", true}, {"UNITASK_QEMU", true}, {"UNITASK_PARTS_URL", false}, {"UNITASK_OFFLINE", false}}
+
+// looked are the programs that a server looks for on PATH.
+var looked = []string{"qemu-system-x86_64", "qemu-system-aarch64", "npm", "gcc"}
+
+// desktopPath is the PATH of a program that is started from a desktop: launchd's, or systemd's.
+func desktopPath(goos string) []string {
+	if goos == "darwin" {
+		return []string{"/usr/bin", "/bin", "/usr/sbin", "/sbin"}
+	}
+	return []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+}
+
+// desktopEnv is what a server that is started from a desktop lacks of this environment.
+func (h host) desktopEnv() map[string]string {
+	env := map[string]string{}
+	for _, v := range variables {
+		value := h.getenv(v.name)
+		if value != "" && v.path {
+			if abs, err := filepath.Abs(value); err == nil {
+				value = abs
+			}
+		}
+		if value != "" {
+			env[v.name] = value
+		}
+	}
+	there := desktopPath(h.goos)
+	var more []string
+	for _, program := range looked {
+		path, err := h.look(program)
+		if dir := filepath.Dir(path); err == nil && filepath.IsAbs(dir) && !slices.Contains(there, dir) && !slices.Contains(more, dir) {
+			more = append(more, dir)
+		}
+	}
+	if len(more) > 0 {
+		env["PATH"] = strings.Join(append(more, there...), string(filepath.ListSeparator))
+	}
+	return env
 }

@@ -24,15 +24,15 @@ type client struct {
 	file func(home, project string) string
 	// key is the member that holds the servers; entry is what one looks like.
 	key   string
-	entry func(command string, args []string) any
+	entry func(command string, args []string) map[string]any
 	toml  bool
 }
 
-func plainEntry(command string, args []string) any {
+func plainEntry(command string, args []string) map[string]any {
 	return map[string]any{"command": command, "args": args}
 }
 
-func typedEntry(command string, args []string) any {
+func typedEntry(command string, args []string) map[string]any {
 	return map[string]any{"type": "stdio", "command": command, "args": args}
 }
 
@@ -63,19 +63,24 @@ type Config struct {
 	File    string // where it goes
 	Snippet string // what goes there, as a file of its own
 	client  client
-	entry   any
+	entry   map[string]any
 }
 
 // serverName is ours in clients' configuration.
 const serverName = "unitask"
 
-// ClientConfig returns the configuration of a client that starts command with args.
-func ClientConfig(name, home, project, command string, args []string) (*Config, error) {
+// ClientConfig returns the configuration of a client that starts command with args, and with
+// env beside the environment that it has itself.
+func ClientConfig(name, home, project, command string, args []string, env map[string]string) (*Config, error) {
 	c, ok := clients[name]
 	if !ok {
 		return nil, fmt.Errorf("client %q: use %s", name, strings.Join(Clients(), ", "))
 	}
-	cfg := &Config{File: c.file(home, project), client: c, entry: c.entry(command, args)}
+	entry := c.entry(command, args)
+	if len(env) > 0 {
+		entry["env"] = env
+	}
+	cfg := &Config{File: c.file(home, project), client: c, entry: entry}
 	whole := map[string]any{c.key: map[string]any{serverName: cfg.entry}}
 	if c.toml {
 		var b strings.Builder

@@ -3,6 +3,7 @@ package mcp_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 func config(t *testing.T, client, home string) *mcp.Config {
 	t.Helper()
-	cfg, err := mcp.ClientConfig(client, home, filepath.Join(home, "project"), "/usr/local/bin/unitask", []string{"mcp", "--policy", "/x y/.unitask.toml"})
+	cfg, err := mcp.ClientConfig(client, home, filepath.Join(home, "project"), "/usr/local/bin/unitask", []string{"mcp", "--policy", "/x y/.unitask.toml"}, map[string]string{"UNITASK_HOME": "/h o/unitask", "PATH": "/a:/b"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func TestClientConfig(t *testing.T) {
 			check := func(servers int) {
 				t.Helper()
 				entry, n := read(t, cfg.File)
-				if n != servers || entry["command"] != "/usr/local/bin/unitask" || len(entry["args"].([]any)) != 3 {
+				if n != servers || entry["command"] != "/usr/local/bin/unitask" || len(entry["args"].([]any)) != 3 || fmt.Sprint(entry["env"]) != "map[PATH:/a:/b UNITASK_HOME:/h o/unitask]" {
 					t.Errorf("%v, %d servers", entry, n)
 				}
 			}
@@ -107,8 +108,11 @@ func TestClientConfig(t *testing.T) {
 			}
 		})
 	}
-	if _, err := mcp.ClientConfig("emacs", "/h", "/p", "x", nil); err == nil || !strings.Contains(err.Error(), "claude-code, claude-desktop, codex, cursor") {
+	if _, err := mcp.ClientConfig("emacs", "/h", "/p", "x", nil, nil); err == nil || !strings.Contains(err.Error(), "claude-code, claude-desktop, codex, cursor") {
 		t.Error(err)
+	}
+	if cfg, err := mcp.ClientConfig("cursor", "/h", "/p", "x", []string{"mcp"}, nil); err != nil || strings.Contains(cfg.Snippet, "env") {
+		t.Errorf("%+v %v", cfg, err)
 	}
 	t.Run("a link stays one", func(t *testing.T) {
 		home, dotfiles := t.TempDir(), t.TempDir()
