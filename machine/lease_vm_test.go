@@ -147,3 +147,49 @@ func TestLeasedMachine(t *testing.T) {
 		t.Error("it has nothing to say")
 	}
 }
+
+// A clone has its memory from the template's own file where QEMU can map that, else from a
+// copy that is sealed; and the file is as it was when the clone has run.
+func TestCloneMemory(t *testing.T) {
+	if !machine.CanClone {
+		t.Skip("snapshots need Linux's memfd")
+	}
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testhome.Ready(t, base, image.Linux)
+	home := testhome.New(t, base)
+	source := machine.Open(machine.Options{Home: home, Accel: vmm.Auto})
+	defer source.Close()
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	im, err := rt.Images().Lookup(image.Linux, image.HostArch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := source.Spec(t.Context(), im, 512, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := source.Clone(t.Context(), spec, machine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, sealed := strings.Contains(string(maps), "/templates/"), strings.Contains(string(maps), "/memfd:unitask-memory")
+	if file != vmm.MapsFiles(spec.QEMU) || file == sealed {
+		t.Errorf("QEMU %s: the template's file %v, a sealed copy %v\n%s", spec.QEMU.Version, file, sealed, maps)
+	}
+	m.Close()
+	if err := source.Templates().Check(spec.Key()); err != nil {
+		t.Errorf("after the clone: %v", err)
+	}
+}

@@ -12,9 +12,8 @@ import (
 	"github.com/unitask/unitask/vmm/jail"
 )
 
-// standIn starts a script in the place of a QEMU, which says what it was given, and returns that:
-// its arguments, then what each descriptor is.
-func standIn(t *testing.T, q QEMU, cfg Config) (args string, files []string) {
+// standIn starts a script in the place of a QEMU, and returns how it ended.
+func standIn(t *testing.T, q QEMU, cfg Config, script string) Exit {
 	t.Helper()
 	dir := t.TempDir()
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // QEMU's user must reach it
@@ -22,12 +21,8 @@ func standIn(t *testing.T, q QEMU, cfg Config) (args string, files []string) {
 			t.Fatal(err)
 		}
 	}
-	// ls would list the descriptor that it lists them by.
 	q.Path = filepath.Join(dir, "qemu")
-	if err := os.WriteFile(q.Path, []byte(`#!/bin/sh
-echo "$*" >&2
-for n in 3 4 5 6 7 8 9 10 11 12; do echo "$n $(readlink /proc/$$/fd/$n)" >&2; done
-`), 0o755); err != nil {
+	if err := os.WriteFile(q.Path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	q.Program = jail.Program{Path: q.Path}
@@ -47,8 +42,52 @@ for n in 3 4 5 6 7 8 9 10 11 12; do echo "$n $(readlink /proc/$$/fd/$n)" >&2; do
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(strings.TrimSpace(exit.Stderr), "\n")
-	return lines[0], lines[1:]
+	return exit
+}
+
+// What a machine's end says of its guest: QEMU's own failures are told from a status that the
+// guest gave, and a warning is no failure.
+func TestEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		want   Exit // Stderr is part of it
+	}{
+		"a status":                {"exit 7", Exit{Code: 7, Guest: 3}},
+		"a warning and a status":  {"echo 'qemu-system-x86_64: warning: TCG does not support it' >&2; exit 7", Exit{Code: 7, Guest: 3, Stderr: "warning: TCG"}},
+		"warnings and status 0":   {"for n in 1 2 3; do echo 'qemu: warning: once more' >&2; done; exit 1", Exit{Code: 1, Guest: 0, Stderr: "warning"}},
+		"a failure":               {"echo 'qemu: -M virt: invalid' >&2; exit 1", Exit{Code: 1, Guest: -1, Stderr: "invalid"}},
+		"a warning and a failure": {"echo 'qemu: warning: odd' >&2; echo 'qemu: invalid' >&2; exit 1", Exit{Code: 1, Guest: -1, Stderr: "invalid"}},
+		"it is ended from inside": {"exit 0", Exit{Code: 0, Guest: -1}},
+		"it aborts":               {"echo 'qemu: failed to set MSR' >&2; exit 134", Exit{Code: 134, Guest: -1, Stderr: "MSR"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := standIn(t, QEMU{}, Config{Arch: AMD64, Accel: TCG}, c.script)
+			if !strings.Contains(got.Stderr, c.want.Stderr) {
+				t.Errorf("it said %q", got.Stderr)
+			}
+			if got.Stderr = c.want.Stderr; got != c.want {
+				t.Errorf("%+v, not %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// A host whose KVM has no interrupt controller of version 2: linux is given what there is,
+// nanos gets QEMU's refusal, after which TCG is tried.
+func TestNoGICv2(t *testing.T) {
+	const refuses = `case "$*" in *kvm*gic-version=2*) echo "qemu-system-aarch64: PMU: KVM does not support GICv2 emulation" >&2; exit 1 ;; esac; exit 7`
+	for _, c := range []struct {
+		accel Accel
+		nanos bool
+		guest int
+	}{{KVM, false, 3}, {KVM, true, -1}, {TCG, true, 3}} {
+		var q QEMU
+		q.Version = "7.2.22"
+		got := standIn(t, q, Config{Arch: ARM64, Accel: c.accel, Boot: Boot{PCI: c.nanos}}, refuses)
+		if got.Guest != c.guest || (c.guest < 0) != strings.Contains(got.Stderr, "GICv2") {
+			t.Errorf("%s, nanos %v: %+v", c.accel, c.nanos, got)
+		}
+	}
 }
 
 // A QEMU that can is given KVM's device, opened; an older one opens it.
@@ -65,7 +104,10 @@ func TestKVMGiven(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %s", c.version, c.accel), func(t *testing.T) {
 			var q QEMU
 			q.Version = c.version
-			args, files := standIn(t, q, Config{Arch: AMD64, Accel: c.accel, kvm: device})
+			// ls would list the descriptor that it lists them by.
+			exit := standIn(t, q, Config{Arch: AMD64, Accel: c.accel, kvm: device}, `echo "$*" >&2; for n in 3 4 5 6 7 8 9 10 11 12; do echo "$n $(readlink /proc/self/fd/$n)" >&2; done`)
+			lines := strings.Split(strings.TrimSpace(exit.Stderr), "\n")
+			args, files := lines[0], lines[1:]
 			var number string
 			if m := regexp.MustCompile(`-add-fd fd=(\d+),set=1 `).FindStringSubmatch(args); m != nil {
 				number = m[1]
