@@ -35,8 +35,8 @@ var mayImport = map[string][]string{
 
 	"machine":   and([]string{"internal/socketpair"}, ground),
 	"debug":     {"vmm"},
-	"hostfiles": {"guest"},
-	"policy":    {"internal/exact", "internal/hostname", "internal/httppath"},
+	"hostfiles": {"guest", "internal/realpath"},
+	"policy":    {"internal/exact", "internal/hostname", "internal/httppath", "internal/realpath"},
 	"record":    {},
 
 	"vmm":             {"internal/socketpair"},
@@ -58,6 +58,7 @@ var mayImport = map[string][]string{
 	"internal/gotest":     {},
 	"internal/hostname":   {},
 	"internal/httppath":   {},
+	"internal/realpath":   {},
 	"internal/socketpair": {},
 	"internal/tail":       {},
 

@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/unitask/unitask/internal/realpath"
 )
 
 // MaxPath bounds a path, on the host and inside, as PATH_MAX does.
@@ -58,7 +60,7 @@ func Find(host string, dir bool) (*Found, error) {
 	}
 	f := &Found{Host: abs, dir: dir}
 	if f.place, f.err = reach(abs); f.err != nil {
-		f.Real = leadsTo(abs)
+		f.Real = realpath.Stored(leadsTo(abs))
 		return f, nil
 	}
 	f.Real = f.place.real

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/internal/realpath"
 )
 
 // place is a file or folder that was found and not opened. macOS has no descriptor that
@@ -19,7 +20,7 @@ type place struct {
 
 // reach finds what is at a path.
 func reach(name string) (*place, error) {
-	real, err := filepath.EvalSymlinks(name)
+	real, err := realpath.Of(name)
 	if err != nil {
 		return nil, plain(err)
 	}

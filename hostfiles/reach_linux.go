@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/internal/realpath"
 )
 
 // place is a file or folder that was found and not opened: a descriptor of O_PATH
@@ -65,6 +67,7 @@ func realPath(f *os.File) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	name = realpath.Stored(name)                                         // a folder that takes names in any case has the one that was asked for
 	if now, err := os.Lstat(name); err != nil || !os.SameFile(st, now) { // removed or renamed since
 		return "", errors.New("was moved or removed while it was looked for")
 	}

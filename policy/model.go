@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/unitask/unitask/internal/realpath"
 )
 
 // A model is not its user: where a user's own command line may ask for anything that no
@@ -19,20 +21,39 @@ const builtInRule = "the built-in ceiling"
 // home or home, which is unitask's and has the records of all runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
-	real, err := filepath.EvalSymlinks(dir)
+	real, err := realpath.Of(dir)
 	if dir == "" {
 		err = fs.ErrNotExist
 	}
 	user, _ := os.UserHomeDir()
-	if err == nil && filepath.IsAbs(real) && real != "/" && !Within(real, leads(user)) && !Within(real, leads(home)) {
+	if err == nil && filepath.IsAbs(real) && real != "/" && !holds(real, user) && !holds(real, home) {
 		under = []string{real}
 	}
 	return &Ceiling{Path: builtInRule, most: map[string]any{"secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
 }
 
+// holds says that a folder is another one, or above it, also where a mount gives it another path.
+func holds(dir, path string) bool {
+	path = leads(path)
+	if Within(dir, path) {
+		return true
+	}
+	above, err := os.Stat(dir)
+	for err == nil {
+		if at, err := os.Stat(path); err == nil && os.SameFile(at, above) {
+			return true
+		}
+		if filepath.Dir(path) == path {
+			break
+		}
+		path = filepath.Dir(path)
+	}
+	return false
+}
+
 // leads is a path with its links resolved, as far as it exists.
 func leads(path string) string {
-	real, err := filepath.EvalSymlinks(path)
+	real, err := realpath.Of(path)
 	if parent := filepath.Dir(path); err != nil && parent != path {
 		return filepath.Join(leads(parent), filepath.Base(path))
 	} else if err != nil {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/unitask/unitask/internal/realpath"
 )
 
 // mounts are files or folders of the host; a ceiling has the folders below which they
@@ -39,7 +41,7 @@ func (mounts) read(f *Field, value any, base string) (any, error) {
 		if !filepath.IsAbs(dir) {
 			dir = filepath.Join(base, dir)
 		}
-		real, err := filepath.EvalSymlinks(dir)
+		real, err := realpath.Of(dir)
 		switch {
 		case err == nil:
 			out = append(out, real)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/realpath"
 )
 
 // TrustFile is where a home remembers which ceiling files its user trusts.
@@ -160,7 +161,7 @@ func realName(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.EvalSymlinks(abs)
+	return realpath.Of(abs)
 }
 
 // digest is over what a file means: its text, and the folders that its names lead to,

@@ -1,0 +1,87 @@
+// Package realpath says by which name the host has a file: links resolved, and each folder's
+// name as it is stored. On a disk that takes names in any case (macOS's, by default), one folder
+// has many names, and what is decided by names must be decided by this one.
+package realpath
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode"
+)
+
+// Of is where a path leads. It is absolute if the path is.
+func Of(name string) (string, error) {
+	real, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return "", err
+	}
+	return Stored(real), nil
+}
+
+// Stored is a path without links by the names that are stored. What does not exist stays as it
+// is.
+func Stored(real string) string { return disk{os.Lstat, names}.stored(real) }
+
+// disk is how names are looked up.
+type disk struct {
+	lstat func(path string) (fs.FileInfo, error)
+	names func(dir string) []string // of what is in a folder
+}
+
+func names(dir string) []string {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	list, _ := f.Readdirnames(-1)
+	return list
+}
+
+func (d disk) stored(real string) string {
+	if !filepath.IsAbs(real) || filepath.Clean(real) != real {
+		return real
+	}
+	at := "/"
+	for name := range strings.SplitSeq(real[1:], "/") {
+		at = filepath.Join(at, d.name(at, name))
+	}
+	return at
+}
+
+// name is what a folder calls the file that it finds by a name.
+func (d disk) name(dir, name string) string {
+	other := swapCase(name)
+	if other == name {
+		return name
+	}
+	file, err := d.lstat(filepath.Join(dir, name))
+	if err != nil {
+		return name
+	}
+	if same, err := d.lstat(filepath.Join(dir, other)); err != nil || !os.SameFile(file, same) {
+		return name // the folder tells the two apart
+	}
+	stored := name
+	for _, n := range d.names(dir) {
+		if n == name {
+			return name // it has both
+		}
+		if st, err := d.lstat(filepath.Join(dir, n)); strings.EqualFold(n, name) && err == nil && os.SameFile(file, st) {
+			stored = n
+		}
+	}
+	return stored
+}
+
+// swapCase is another name, if any, that differs from a name in case only.
+func swapCase(name string) string {
+	return strings.Map(func(r rune) rune {
+		if l := unicode.ToLower(r); l != r {
+			return l
+		}
+		return unicode.ToUpper(r)
+	}, name)
+}
