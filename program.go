@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -48,7 +49,8 @@ type program struct {
 	fresh       bool
 	retry       bool
 	inputs      hostfiles.Set
-	relayed     []uint16 // ports of the guest's loopback that lead to ours
+	ahead       *machine.Ahead // what of them is probably in a template, or nil
+	relayed     []uint16       // ports of the guest's loopback that lead to ours
 }
 
 const (

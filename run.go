@@ -101,6 +101,10 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	code.on(streams)
 	code.attachable = caller.Ceiling.Debug()
 	defer code.inputs.Close()
+	if rt.opts.Machines.from.Lease && len(req.Dirs) > 0 && !req.Cold { // it ends with its run, and keeps no template
+		code.ahead = rt.source.Ahead(req.folders())
+		defer code.ahead.Close()
+	}
 	asked, granted, err := rt.grant(caller, req, &code)
 	if err != nil {
 		return nil, err

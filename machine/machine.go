@@ -52,6 +52,8 @@ type Spec struct {
 	// Folders are what of the run's files clones of a template of their own have from the
 	// beginning; nil is nothing. A machine whose spec has none must be sent them.
 	Folders Folders
+	// Ahead is the template that was loaded while the folders were looked at, or nil.
+	Ahead *Ahead
 }
 
 // Folders are files that a template holds beside what every template does.
