@@ -65,6 +65,9 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "root":
 				return os.Getuid() == 0, nil
+			case "pci":
+				found, err := filepath.Glob(filepath.Join(base, "vendor", runtime.GOARCH, "linux", "modules", "virtio_pci.ko*"))
+				return len(found) > 0, err
 			case "kvm":
 				f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 				if err == nil {

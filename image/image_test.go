@@ -362,6 +362,11 @@ func TestStore(t *testing.T) {
 	if err != nil || other.Digest == im.Digest {
 		t.Errorf("%v %v", other, err)
 	}
+	// So is one whose kernel has got a driver for PCI, of the same package.
+	must(t, os.WriteFile(filepath.Join(s.vendorDir(HostArch()), "linux", "modules", pciModule+".ko"), []byte("code"), 0o644))
+	if digest, err := s.Digest(Linux, HostArch()); err != nil || digest == other.Digest {
+		t.Errorf("with a driver for PCI: %s %v", digest, err)
+	}
 	if _, err := s.Remove(""); err == nil {
 		t.Error("an empty prefix removes something")
 	}

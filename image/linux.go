@@ -19,7 +19,10 @@ import (
 // modules are the drivers the guest's machine needs, in the order in which they
 // must be loaded. Debian's cloud kernel has all of virtio as modules; one that
 // is missing from a package is built in there.
-var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_blk", "failover", "net_failover", "virtio_net"}
+var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", pciModule, "virtio_blk", "failover", "net_failover", "virtio_net"}
+
+// pciModule is the driver for machines that have PCI in the place of virtio-mmio (q35).
+const pciModule = "virtio_pci"
 
 func wantedModule(base string) bool {
 	for _, m := range modules {

@@ -46,6 +46,9 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %s\n", name, p.Digest)
+		if _, err := readModule(p.path("modules"), pciModule); name == "linux" && err == nil { // parts that were fetched before lack it
+			fmt.Fprintln(h, pciModule)
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -65,7 +65,10 @@ func arguments(c Config, at inherited) []string {
 	if at.kvm != 0 {
 		args = append(args, "-add-fd", fmt.Sprintf("fd=%d,set=%d", at.kvm, kvmSet))
 	}
-	options := strings.TrimPrefix(c.Boot.MachineOptions+","+memoryOptions, ",")
+	options, pci := strings.TrimPrefix(c.Boot.MachineOptions+","+memoryOptions, ","), c.Boot.PCI
+	if onQ35(c) {
+		options, pci = memoryOptions, true // what an image asks for is about microvm
+	}
 	if at.memory != "" {
 		// Changes go to the file of a template in the making, and to private copies of
 		// its pages in a clone.
@@ -83,9 +86,11 @@ func arguments(c Config, at inherited) []string {
 			args = append(args, "-semihosting-config", "enable=on,target=native")
 		}
 	default:
-		// Without rtc the guest has no wall clock before it is seeded.
-		args = append(args, "-M", "microvm,rtc=on,isa-serial=on,"+options,
-			"-global", "virtio-mmio.force-legacy=false")
+		if onQ35(c) {
+			args = append(args, "-M", "q35,sata=off,smbus=off,vmport=off,smm=off,i8042=off,hpet=off,"+options)
+		} else { // without rtc the guest has no wall clock before it is seeded
+			args = append(args, "-M", "microvm,rtc=on,isa-serial=on,"+options, "-global", "virtio-mmio.force-legacy=false")
+		}
 		if !c.Keep {
 			args = append(args, "-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort))
 		}
@@ -95,7 +100,8 @@ func arguments(c Config, at inherited) []string {
 	}
 	if c.State != nil {
 		args = append(args, "-incoming", "defer") // and from no kernel
-	} else {
+	}
+	if c.Boot.Kernel != "" {
 		args = append(args, "-kernel", c.Boot.Kernel)
 		if c.Boot.Initrd != "" {
 			args = append(args, "-initrd", c.Boot.Initrd)
@@ -117,7 +123,7 @@ func arguments(c Config, at inherited) []string {
 		args = append(args, "-chardev", fmt.Sprintf("socket,id=gdb,fd=%d,server=on,wait=off", at.gdb), "-gdb", "chardev:gdb")
 	}
 	bus, card := "device", ""
-	if c.Boot.PCI {
+	if pci {
 		bus, card = "pci", ",romfile=" // to boot from the network by, which a host may lack
 	}
 	for i, d := range c.Boot.Disks {
@@ -135,6 +141,9 @@ func arguments(c Config, at inherited) []string {
 		"-serial", "chardev:console",
 	)
 }
+
+// onQ35 says that a machine is a q35 in the place of a microvm.
+func onQ35(c Config) bool { return c.Arch == AMD64 && c.QEMU.NoMicrovm }
 
 // gic chooses an arm64 machine's interrupt controller. Version 2 is what every kernel takes,
 // and all that Nanos talks to; KVM can't make one on hosts whose own is version 3 only, and

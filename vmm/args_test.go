@@ -18,6 +18,8 @@ func TestArgs(t *testing.T) {
 	}
 	var filtered QEMU
 	filtered.Sandbox = true
+	var withoutMicrovm QEMU
+	withoutMicrovm.NoMicrovm = true
 	sandbox := "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 	for name, c := range map[string]struct {
 		config Config
@@ -38,6 +40,13 @@ func TestArgs(t *testing.T) {
 			Config{Arch: AMD64, Accel: KVM, Boot: Boot{Kernel: "/k"}},
 			common("kvm,device=/dev/fdset/1", "host,vmx=off,svm=off,pmu=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
 				"-add-fd fd=9,set=1"),
+		},
+		"amd64 q35": {
+			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, MachineOptions: "acpi=on"}},
+			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off", "q35,sata=off,smbus=off,vmport=off,smm=off,i8042=off,hpet=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
+				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
+				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
 		},
 		"arm64 tcg": {
 			Config{Arch: ARM64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k"}},
@@ -62,7 +71,7 @@ func TestArgs(t *testing.T) {
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on"),
 		},
 		"a clone of a template": {
-			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a", MachineOptions: "acpi=on"}, State: []byte("x")},
+			Config{Arch: AMD64, Accel: TCG, Boot: Boot{MachineOptions: "acpi=on"}, State: []byte("x")},
 			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),

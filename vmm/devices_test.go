@@ -2,6 +2,7 @@ package vmm
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,11 +14,18 @@ import (
 
 // devices are what a machine has, by QEMU's names: what hostile code can hit. docs/security.md
 // publishes the list.
-var devices = map[Arch][]string{
-	AMD64: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc",
+var devices = map[board][]string{
+	{AMD64, false}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc",
 		"virtio-blk-device", "virtio-mmio", "virtio-net-device"},
-	ARM64: {"arm-gicv2m", "arm_gic", "cfi.pflash01", "fw_cfg_mem", "gpex-pcihost", "gpex-root", "gpio-key", "pl011", "pl031", "pl061", "platform-bus-device",
+	{AMD64, true}: {"ICH9-LPC", "fw_cfg_io", "i8257", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pcspk", "isa-pit", "isa-serial", "kvmvapic", "mc146818rtc", "mch", "q35-pcihost",
+		"virtio-blk-device", "virtio-blk-pci", "virtio-net-device", "virtio-net-pci"},
+	{ARM64, false}: {"arm-gicv2m", "arm_gic", "cfi.pflash01", "fw_cfg_mem", "gpex-pcihost", "gpex-root", "gpio-key", "pl011", "pl031", "pl061", "platform-bus-device",
 		"virtio-blk-device", "virtio-blk-pci", "virtio-mmio", "virtio-net-device", "virtio-net-pci"},
+}
+
+type board struct {
+	arch Arch
+	q35  bool // of a QEMU that has no microvm
 }
 
 var deviceLine = regexp.MustCompile(`(?m)^\s*dev: ([\w.,-]+), id`)
@@ -28,7 +36,8 @@ func TestDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for arch, want := range devices {
+	for b, want := range devices {
+		arch := b.arch
 		for _, name := range want {
 			if !strings.Contains(string(published), "`"+name+"`") {
 				t.Errorf("docs/security.md does not name %s", name)
@@ -37,7 +46,7 @@ func TestDevices(t *testing.T) {
 		if testing.Short() {
 			continue
 		}
-		t.Run(string(arch), func(t *testing.T) {
+		t.Run(fmt.Sprint(arch, map[bool]string{true: " q35"}[b.q35]), func(t *testing.T) {
 			disk := filepath.Join(t.TempDir(), "disk")
 			kernel := haltKernel()
 			if arch == ARM64 {
@@ -46,7 +55,9 @@ func TestDevices(t *testing.T) {
 			if err := os.WriteFile(disk, make([]byte, 1<<20), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			m, err := startQEMU(t, Config{Arch: arch, Accel: TCG, Boot: Boot{Disks: []string{disk}, PCI: arch == ARM64, MachineOptions: map[Arch]string{AMD64: "acpi=on"}[arch]}}, kernel)
+			var q QEMU
+			q.NoMicrovm = b.q35
+			m, err := startQEMU(t, Config{QEMU: q, Arch: arch, Accel: TCG, Boot: Boot{Disks: []string{disk}, PCI: arch == ARM64, MachineOptions: map[Arch]string{AMD64: "acpi=on"}[arch]}}, kernel)
 			if err != nil {
 				t.Fatal(err)
 			}

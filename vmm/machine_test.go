@@ -38,6 +38,7 @@ func startQEMU(t *testing.T, cfg Config, kernel []byte) (*Machine, error) {
 	}
 	t.Cleanup(func() { ours.Close() })
 	defer theirs.Close()
+	qemu.NoMicrovm = qemu.NoMicrovm || cfg.QEMU.NoMicrovm
 	cfg.QEMU, cfg.MemoryMB, cfg.Boot.Kernel, cfg.NIC = qemu, 64, file, theirs
 	m, err := Start(t.Context(), cfg)
 	if err == nil {

@@ -39,6 +39,8 @@ type probed struct {
 	Version string `json:"version"` // "7.2.22"
 	// Sandbox says that this build has a system call filter of its own (-sandbox).
 	Sandbox bool `json:"sandbox"`
+	// NoMicrovm says that this build, for amd64, has no microvm machine (RHEL's): q35 takes its place.
+	NoMicrovm bool `json:"noMicrovm,omitempty"`
 	// Program is what it consists of.
 	Program jail.Program `json:"program"`
 }
@@ -74,8 +76,11 @@ const Variable = "UNITASK_QEMU"
 // them on PATH: Homebrew's folders and MacPorts'.
 var prefixes = []string{"/opt/homebrew/bin", "/usr/local/bin", "/opt/local/bin"}
 
-// locate returns the path of an architecture's QEMU: where Variable says, on PATH, or in
-// one of the prefixes.
+// kvmProgram is the only QEMU that RHEL and its like have, for the host's architecture.
+const kvmProgram = "/usr/libexec/qemu-kvm"
+
+// locate returns the path of an architecture's QEMU: where Variable says, on PATH, in
+// one of the prefixes, or RHEL's.
 func locate(arch Arch) (string, error) {
 	name := programs[arch]
 	if named := os.Getenv(Variable); named != "" {
@@ -100,6 +105,9 @@ func locate(arch Arch) (string, error) {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return path, nil
 		}
+	}
+	if path, err := exec.LookPath(kvmProgram); err == nil && string(arch) == runtime.GOARCH {
+		return path, nil
 	}
 	return "", fmt.Errorf("%w: no %s on PATH (%s may name another folder): %s", ErrNoQEMU, name, Variable, installHint(arch))
 }
@@ -146,8 +154,24 @@ func probe(ctx context.Context, path string) (probed, error) {
 	} else if p.Version, err = queryVersion(ctx, path); err != nil {
 		return p, err
 	}
+	if machines, err := ask(ctx, path, "-M", "help"); err == nil {
+		p.NoMicrovm = lacksMicrovm(string(machines))
+	}
 	p.Program, err = examine(ctx, path)
 	return p, err
+}
+
+// lacksMicrovm says that a list of machines has q35 and no microvm.
+func lacksMicrovm(machines string) bool {
+	q35 := false
+	for line := range strings.Lines(machines) {
+		name, _, _ := strings.Cut(line, " ")
+		if name == "microvm" {
+			return false
+		}
+		q35 = q35 || strings.HasPrefix(name, "q35") || strings.HasPrefix(name, "pc-q35-")
+	}
+	return q35
 }
 
 // examine finds out which files a QEMU consists of: its libraries, the accelerators that

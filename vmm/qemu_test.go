@@ -107,6 +107,23 @@ func TestLocate(t *testing.T) {
 	}
 }
 
+// Which builds have no microvm.
+func TestLacksMicrovm(t *testing.T) {
+	const head = "Supported machines are:\n"
+	for list, want := range map[string]bool{
+		head + "microvm              microvm (i386)\npc-q35-7.2           Standard PC\nnone                 empty machine\n": false,
+		head + "pc                   RHEL 7.6.0 PC\nq35                  RHEL-9.4.0 PC (Q35 + ICH9, 2009)\n":                 true,
+		head + "pc-q35-rhel9.4.0     RHEL-9.4.0 PC (Q35 + ICH9, 2009)\nnone                 empty machine\n":                 true,
+		head + "virt                 QEMU 10.0 ARM Virtual Machine\n":                                                        false, // of another architecture
+		"QEMU emulator version 8.0.1\n": false,
+		"":                              false,
+	} {
+		if got := lacksMicrovm(list); got != want {
+			t.Errorf("%q: %v", list, got)
+		}
+	}
+}
+
 // kept is a cache.
 type kept map[string]string
 
@@ -122,7 +139,7 @@ func TestFindQEMURemembers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if asked, _ := os.ReadFile(path + ".asked"); string(asked) != "x\nx\n" { // once for each of two answers
+	if asked, _ := os.ReadFile(path + ".asked"); string(asked) != "x\nx\nx\n" { // once for each of three answers
 		t.Errorf("asked %q", asked)
 	}
 	if err := os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version 9.0.1"), 0o755); err != nil {
