@@ -155,6 +155,13 @@ func docsFolder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
+	archive, err := os.ReadFile(boxImage(t, "example/tools:1", map[string]any{"Env": []string{"PATH=/bin"}}))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "tools.tar"), archive, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	return dir
 }
 

@@ -96,9 +96,15 @@ func (x *execution) plan(ctx context.Context) error {
 	if x.look.trace != nil && x.look.trace.Syscalls {
 		images = images.Tracing()
 	}
+	var contained *image.Container
 	var err error
-	if x.image, err = x.rt.ensureImage(ctx, images, x.code.image.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch); err != nil {
+	if x.image, contained, err = x.rt.ensureImage(ctx, images, x.code.image.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch); err != nil {
 		return failure{"image", err}
+	}
+	if contained != nil {
+		if err := x.code.adopt(contained); err != nil {
+			return failure{"image", err}
+		}
 	}
 	x.res.Kernel = x.image.Kernel
 	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
@@ -416,11 +422,12 @@ func (x *execution) classify(ctx context.Context, err error) error {
 	return hostError(op, err)
 }
 
-// ensureImage returns the image of that name for a kernel, fetching and building what is missing.
-func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, name string, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
-	images, err := images.Of(name)
+// ensureImage returns the image of that name for a kernel, fetching and building what is missing, and
+// the container's image that it is made of, if it is.
+func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, name string, kernel image.Kernel, arch image.Arch) (*image.Image, *image.Container, error) {
+	images, contained, err := rt.imagesOf(ctx, images, name, arch)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if kernel == "" {
 		kernel = images.Best(arch)
@@ -429,5 +436,5 @@ func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, name st
 	if errors.Is(err, os.ErrPermission) {
 		err = fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home)
 	}
-	return im, err
+	return im, contained, err
 }

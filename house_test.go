@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         and([]string{"mcp", ""}, first, ground),
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
-	"":            and([]string{"guest/node", "guest/python", "guest/shell", "internal/exact", "netstack/broker"}, first, ground),
+	"":            and([]string{"guest/container", "guest/node", "guest/python", "guest/shell", "image/oci", "internal/exact", "netstack/broker"}, first, ground),
 
 	"machine":   and([]string{"internal/socketpair"}, ground),
 	"debug":     {"vmm"},
@@ -42,8 +42,10 @@ var mayImport = map[string][]string{
 	"vmm":             {"internal/socketpair"},
 	"vmm/jail":        {"internal/socketpair"},
 	"image":           {},
+	"image/oci":       {},
 	"image/tfs":       {},
 	"guest":           {},
+	"guest/container": {},
 	"guest/contract":  {}, // constants, which every room may import
 	"guest/node":      {},
 	"guest/python":    {},

@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -43,6 +44,8 @@ type language struct {
 	outOfMemory func(signal int, stderr string) bool
 	// check is a program that checks the syntax of the one that its first argument names.
 	check string
+	// interpreters are the programs of a container's image that run the code (inContainer).
+	interpreters []string
 	// missing is the name of the module that the program ended for want of, "" if that is not why.
 	missing func(stderr string) string
 }
@@ -149,7 +152,14 @@ func named(name string) (*language, string, error) {
 // file; and the image that it runs in.
 func (req Request) language() (l *language, im *imageRow, ext string, err error) {
 	l, ext = languages[0], languages[0].extensions[0]
+	if ref, err := req.container(); err != nil {
+		return nil, nil, "", err
+	} else if ref != "" {
+		return req.containerLanguage(ref)
+	}
 	switch {
+	case req.Exec && (req.Image == "" || imageLanguage(req.Image) != nil):
+		return nil, nil, "", &policy.FieldError{Field: "exec", Value: cmp.Or(req.Image, "without an image"), Reason: "runs a command of a container image: name one, as alpine:3.20, by image"}
 	case req.Language != "":
 		if l, ext, err = named(req.Language); err != nil {
 			return nil, nil, "", &policy.FieldError{Field: "language", Value: fmt.Sprintf("%.40q", req.Language), Reason: err.Error()}
@@ -181,7 +191,7 @@ func (req Request) language() (l *language, im *imageRow, ext string, err error)
 
 // unknownImage says that there is no image of a name.
 func unknownImage(name string) error {
-	return &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", name), Reason: "use " + strings.Join(Images(), ", ") + nearest(name, Images())}
+	return &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", name), Reason: "use " + strings.Join(Images(), ", ") + ", or a container image's reference with its tag, as alpine:3.20" + nearest(name, Images())}
 }
 
 // kernel is the kernel that the language has where k is granted, "" for any.
@@ -189,6 +199,8 @@ func (l *language) kernel(k image.Kernel) (image.Kernel, error) {
 	switch {
 	case l.images[0].payload.Nanos:
 		return k, nil
+	case l.images[0].payload.Container && k != "" && k != image.Linux:
+		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run container images, whose programs are Linux's and start others: use linux"}
 	case k != "" && k != image.Linux:
 		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run " + l.name + ": use linux"}
 	}
@@ -308,12 +320,12 @@ func payloads() (list []image.Payload) {
 	for _, im := range allImages() {
 		list = append(list, im.payload)
 	}
-	return list
+	return append(list, containerPayload)
 }
 
 // programs are those of all images, by their names.
 func programs() map[string]machine.Program {
-	all := map[string]machine.Program{}
+	all := map[string]machine.Program{containerName: containerProgram}
 	for _, im := range allImages() {
 		all[im.payload.Name] = im.program
 	}

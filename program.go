@@ -34,6 +34,10 @@ type program struct {
 	neighbours  []Neighbour
 	packageType string
 	args        []string
+	command     bool              // args are a command of a container's image
+	inImage     []string          // the command line in a container's image (adopt)
+	ownDir      bool              // dir was asked for
+	given       map[string]string // of env, by the request
 	nodeArgs    []string
 	ownProcess  string // the argument or variable that only a fresh process can heed, or ""
 	env         map[string]string
@@ -80,6 +84,7 @@ func checkCode(req Request) (program, error) {
 	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
 		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
 	}
+	p.command, p.ownDir, p.given = req.Exec, p.dir != "", map[string]string{}
 	if p.dir == "" {
 		p.dir = defaultDir
 	}
@@ -95,6 +100,9 @@ func checkCode(req Request) (program, error) {
 	}
 	p.path = path.Clean(p.path)
 	wrongFile := l.takes(p.path, req.Language+req.Image != "")
+	if p.command {
+		wrongFile = nil
+	}
 	switch {
 	case len(p.text) > MaxCode:
 		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", MaxCode))
@@ -128,6 +136,7 @@ func checkCode(req Request) (program, error) {
 		return bad("args", fmt.Sprintf("of %d bytes, with env", n), fmt.Sprintf("must have at most %d: standard input takes more", contract.MaxFrame))
 	}
 	maps.Copy(p.env, req.Env)
+	maps.Copy(p.given, req.Env)
 	for name := range req.SecretHosts {
 		if _, there := req.Secrets[name]; !there {
 			return bad("secretHosts", fmt.Sprintf("%.80q", name), "is about no secret of the request")
@@ -224,7 +233,13 @@ func textFile(at, content string) file {
 
 // files is what must be in the guest before the start, in order, after the inputs.
 func (p *program) files() []file {
+	if p.command && !p.ownDir {
+		return nil // it is the image's
+	}
 	files := []file{{guest.File{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(p.dir)}, ""}}
+	if p.command {
+		return files
+	}
 	of := path.Join(path.Dir(p.path), "package.json")
 	if p.packageType != "" && !p.hasNeighbour("package.json") && !p.inputs.At(of) {
 		files = append(files, textFile(of, p.packageJSON()))
@@ -233,6 +248,9 @@ func (p *program) files() []file {
 	files = append(files, textFile(p.path, p.text))
 	if p.check {
 		files = append(files, textFile(p.main(), p.language.check))
+	}
+	if p.inImage != nil {
+		return files
 	}
 	return append(files, file{guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: p.main()}, ""})
 }
@@ -248,7 +266,10 @@ func (p *program) main() string {
 
 // argv is its file and its arguments.
 func (p *program) argv() []string {
-	if p.check {
+	switch {
+	case p.inImage != nil:
+		return p.inImage
+	case p.check:
 		return []string{p.main(), p.path}
 	}
 	return append([]string{p.path}, p.args...)
@@ -384,6 +405,7 @@ func (p *program) on(streams IO) {
 		p.terminal, p.fresh = t, true
 		if _, given := p.env["TERM"]; !given {
 			p.env["TERM"] = cmp.Or(t.Name, "xterm-256color")
+			p.given["TERM"] = p.env["TERM"]
 		}
 		return
 	}
@@ -394,6 +416,7 @@ func (p *program) on(streams IO) {
 	}
 	if streams.Colors != "" {
 		p.env["FORCE_COLOR"] = streams.Colors
+		p.given["FORCE_COLOR"] = streams.Colors
 	}
 }
 

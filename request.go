@@ -36,8 +36,12 @@ type Request struct {
 	// Language is that of the code (Languages); "" is what Image has, or the extension of Path
 	// says, and JavaScript where there is none.
 	Language string `json:"language,omitempty"`
-	// Image is the one that the machine boots (Images); "" is the language's.
+	// Image is the one that the machine boots (Images), or the reference of a container's image; "" is
+	// the language's.
 	Image string `json:"image,omitempty"`
+	// Exec runs a command of a container's image: Image is its reference, and Args the command, or what
+	// follows the image's entry point; none is the image's own. There is no Code then.
+	Exec bool `json:"exec,omitempty"`
 	// Args follow the file's name in process.argv.
 	Args []string `json:"args,omitempty"`
 	// NodeArgs are Node's own arguments, as --expose-gc. Those that Node can't take while

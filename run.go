@@ -116,7 +116,10 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(code.secrets)), Reason: err.Error()}
 	}
 	wanted := req // as the record has it: the code in a file of its own, paths as they are inside
-	wanted.Code, wanted.Path, wanted.Dir, wanted.Files, wanted.Dirs = "", code.path, code.dir, asked.Files, asked.Dirs
+	wanted.Code, wanted.Files, wanted.Dirs = "", asked.Files, asked.Dirs
+	if !code.command { // whose folder is the image's
+		wanted.Path, wanted.Dir = code.path, code.dir
+	}
 	wanted.Neighbours = namesOnly(req.Neighbours)
 	rec, err := rt.newRecord(begin, caller, code.recordName(), req, wanted, granted, redactor)
 	if err != nil {

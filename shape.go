@@ -23,7 +23,12 @@ type Shape = machine.Shape
 // stays so.
 func withDefaults(sh Shape) (Shape, error) {
 	l := languages[0]
-	if sh.Image != "" {
+	if ref, is, err := policy.Reference(sh.Image); is {
+		if err != nil {
+			return sh, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", sh.Image), Reason: err.Error()}
+		}
+		l, sh.Image = inContainer(ref, nil, true), ref
+	} else if sh.Image != "" {
 		if l = imageLanguage(sh.Image); l == nil {
 			return sh, unknownImage(sh.Image)
 		}
@@ -57,7 +62,7 @@ func freshKernel(k image.Kernel, fresh bool) (image.Kernel, error) {
 
 // spec is a shape with its defaults on this host; it builds the image that is missing.
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
-	im, err := rt.ensureImage(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
+	im, _, err := rt.ensureImage(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
 		return machine.Spec{}, hostError("image", err)
 	}

@@ -17,7 +17,7 @@ func (a *app) imageCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "image",
 		Short: "Build, list and remove the images that machines boot from",
-	}, a.imageBuild(), a.imageList(), a.imageRemove(), a.imagePrune(), a.imageVendor())
+	}, a.imageBuild(), a.imageList(), a.imageRemove(), a.imagePrune(), a.imageVendor(), a.imagePull(), a.imageImport())
 }
 
 func (a *app) imageBuild() *cobra.Command {
@@ -102,16 +102,24 @@ func (a *app) imageList() *cobra.Command {
 			if asJSON {
 				return a.ui.json(listed)
 			}
+			containers, err := rt.Images().Containers()
+			if err != nil {
+				return err
+			}
 			var rows [][]string
 			for _, im := range listed {
 				template := "-"
 				if im.Template {
 					template = "ready"
 				}
-				rows = append(rows, []string{im.Digest[:12], im.Name, strings.Join(im.Languages, " "), im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
+				rows = append(rows, []string{im.Digest[:12], containerName(containers, im.Image), strings.Join(im.Languages, " "), im.Runtime, string(im.Kernel), string(im.Arch), im.Version,
 					fmt.Sprintf("%d MiB", im.SizeBytes>>20), template, im.Built.Local().Format(time.DateTime)})
 			}
 			a.ui.table("IMAGE|NAME|LANGUAGES|RUNTIME|KERNEL|ARCH|VERSION|SIZE|TEMPLATE|BUILT", rows)
+			if len(containers) > 0 {
+				fmt.Fprintln(a.std.Stdout)
+				a.ui.table("CONTAINER IMAGE|NAMES|ARCH|SIZE|ADDED", containerRows(containers))
+			}
 			return nil
 		}),
 	}
@@ -155,8 +163,15 @@ func (a *app) imageRemove() *cobra.Command {
 		Use:   "rm IMAGE...",
 		Short: "Remove images from the store",
 		Args:  cobra.MinimumNArgs(1),
-		RunE: a.withRuntime(func(_ *cobra.Command, args []string, rt *unitask.Runtime) error {
+		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			for _, prefix := range args {
+				if c := containerNamed(rt, prefix); c != nil {
+					if err := rt.Images().RemoveContainer(cmd.Context(), c); err != nil {
+						return err
+					}
+					fmt.Fprintln(a.std.Stdout, c.Digest)
+					continue
+				}
 				digest, err := rt.Images().Remove(prefix)
 				if err != nil {
 					return usage(err)
@@ -173,14 +188,27 @@ func (a *app) imagePrune() *cobra.Command {
 		Use:   "prune",
 		Short: "Remove every template, and the images that no run uses",
 		Args:  cobra.NoArgs,
-		RunE: a.withRuntime(func(_ *cobra.Command, _ []string, rt *unitask.Runtime) error {
-			list, err := rt.Images().List()
+		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
+			containers, err := rt.Images().Containers()
 			if err != nil {
 				return err
 			}
 			removed := 0
+			for _, c := range containers {
+				if len(c.Names) > 0 {
+					continue
+				}
+				if err := rt.Images().RemoveContainer(cmd.Context(), c); err != nil {
+					return err
+				}
+				removed++
+			}
+			list, err := rt.Images().List()
+			if err != nil {
+				return err
+			}
 			for _, im := range list {
-				if of, err := rt.Images().Of(im.Name); err == nil {
+				if of, err := rt.Images().Named(im.Arch, cmp.Or(im.Container, im.Name)); err == nil {
 					if now, err := of.Digest(im.Kernel, im.Arch); err == nil && now == im.Digest {
 						continue
 					}

@@ -81,6 +81,12 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 			sources++
 		}
 	}
+	if f.exec {
+		if sources > 0 {
+			return req, false, hint(usage(errors.New("--exec runs a command, and no code")), "the command follows --")
+		}
+		sources = 1
+	}
 	if sources != 1 {
 		return req, false, hint(usage(errors.New("give the code once: a FILE, --code STRING or -")), "unitask run --help")
 	}
@@ -88,6 +94,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 		return req, false, err
 	}
 	req.Args, req.NodeArgs, req.Arch, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.Language = rest, f.nodeArgs, unitask.Arch(f.arch), f.check, f.cold, f.fresh, f.retry, f.lang
+	req.Exec = f.exec
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {
@@ -104,6 +111,8 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	}
 	req.Dir = unitask.GuestDir(dir)
 	switch {
+	case f.exec:
+		req.Dir = "" // the image's
 	case codeOnStdin:
 		req.Code, err = readCode("standard input", a.std.Stdin)
 	case f.file != "":

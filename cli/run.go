@@ -21,6 +21,7 @@ import (
 
 type runFlags struct {
 	code, file, lang, arch               string
+	exec                                 bool
 	env, nodeArgs                        []string
 	dirMax                               *size
 	project                              string
@@ -33,7 +34,7 @@ type runFlags struct {
 func (a *app) runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run (FILE | --code STRING | - | --replay ID) [flags] [-- ARG...]",
+		Use:   "run (FILE | --code STRING | - | --image REF --exec | --replay ID) [flags] [-- ARG...]",
 		Short: "Run code in a fresh machine",
 		Long: `Run boots a fresh machine, runs the code in it, and destroys it.
 
@@ -52,6 +53,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
   unitask run --project src/main.ts
   unitask run script.py -- --verbose
   unitask run --lang shell --code 'seq 3 | paste -sd+ | bc'
+  unitask run --image alpine:3.20 --exec -- cat /etc/os-release
   echo 'console.log(6 * 7)' | unitask run -`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, args, f) },
 	}
@@ -82,6 +84,7 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl.StringVar(&f.code, "code", "", "the code itself")
 	fl.StringVar(&f.file, "code-file", "", "the file, like FILE")
 	fl.StringVar(&f.lang, "lang", "", "language of the code: "+strings.Join(unitask.Languages(), ", ")+" (default by the file's extension, js without a file)")
+	fl.BoolVar(&f.exec, "exec", false, "run the command after -- in the container image that --image names, as its entry point, variables, folder and user have it; without one its own")
 	f.policyFlags(cmd)
 	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)", unitask.DefaultDirMax>>20))
 	fl.StringVar(&f.project, "project", "", "the project's folder, as --dir brings it, .gitignore heeded and node_modules included: the code's git repository, or the folder of its package.json; --project=DIR names another")

@@ -75,11 +75,14 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 	if have, err := s.Part(arch, s.guestPart()); err == nil && have.Digest == digest {
 		return nil
 	}
-	headers, err := s.Part(arch, s.payload.Parts[0])
-	if err != nil {
-		return err
+	var include []string
+	if len(s.payload.Parts) > 0 {
+		headers, err := s.Part(arch, s.payload.Parts[0])
+		if err != nil {
+			return err
+		}
+		include = []string{"-I", headers.dir}
 	}
-	include := []string{"-I", headers.dir}
 	for _, name := range s.payload.BuildParts {
 		p, err := s.Part(arch, name)
 		if err != nil {
@@ -99,7 +102,7 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 			return part, err
 		}
 		base := []string{"-Os", "-Wall", "-Wextra", "-include", olderLibcFile, "-s", "-o"}
-		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "agent/agent.c", "agent/relay.c")...); err != nil {
+		if err := compile(ctx, src, cc, append(base, filepath.Join(dir, "init"), "-static", "init/init.c", "init/container.c", "agent/agent.c", "agent/relay.c")...); err != nil {
 			return part, err
 		}
 		if s.payload.ProgramSources != nil {

@@ -91,6 +91,8 @@ type Image struct {
 	BuildMs int64     `json:"buildMs"`
 	Parts   []string  `json:"parts"` // "name version" of each input
 	Files   []File    `json:"files"`
+	// Container is the digest of the container's image whose files it has, "" for other images.
+	Container string `json:"container,omitempty"`
 
 	dir string
 }
@@ -151,6 +153,8 @@ type Store struct {
 	payload  Payload   // Of
 	log      func(string)
 	tracing  bool // Tracing
+
+	container *Container // OfContainer
 }
 
 // Open returns the store in the folder home, which is created when missing.
@@ -169,7 +173,7 @@ func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 // Of is the same store with images of the payload of that name.
 func (s *Store) Of(name string) (*Store, error) {
 	for _, p := range s.payloads {
-		if p.Name == name {
+		if p.Name == name && !p.Container {
 			of := *s
 			of.payload = p
 			return &of, nil
@@ -181,10 +185,20 @@ func (s *Store) Of(name string) (*Store, error) {
 // Name is that of the images that the store builds.
 func (s *Store) Name() string { return s.payload.Name }
 
+// kind is what of the store's images is said to people.
+func (s *Store) kind() string {
+	if s.container != nil {
+		return fmt.Sprintf("container image (%.19s)", s.container.Digest)
+	}
+	return s.payload.Name + " image"
+}
+
 // Names are those of all images that there can be.
 func (s *Store) Names() (names []string) {
 	for _, p := range s.payloads {
-		names = append(names, p.Name)
+		if !p.Container {
+			names = append(names, p.Name)
+		}
 	}
 	return names
 }

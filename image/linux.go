@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/pierrec/lz4/v4"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // modules are the drivers the guest's machine needs, in the order in which they
@@ -24,8 +27,11 @@ var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_pci_legac
 // pciModule is the driver for machines that have PCI in the place of virtio-mmio (q35).
 const pciModule = "virtio_pci"
 
+// overlayModule lays memory over the disk of a container's image; other machines do without.
+const overlayModule = "overlay"
+
 func wantedModule(base string) bool {
-	for _, m := range modules {
+	for _, m := range append(slices.Clone(modules), overlayModule) {
 		if rest, ok := strings.CutPrefix(base, m+".ko"); ok && (rest == "" || slices.Contains(moduleSuffixes, rest)) {
 			return true
 		}
@@ -97,7 +103,12 @@ func (s *Store) linuxTree(arch Arch) (tree, []Part, error) {
 
 // buildLinux writes kernel, initrd and disk.img into dir.
 func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, string, error) {
-	t, parts, err := s.linuxTree(arch)
+	var t tree
+	var parts []Part
+	var err error
+	if s.container == nil {
+		t, parts, err = s.linuxTree(arch)
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -124,8 +135,16 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err := writeSparse(filepath.Join(dir, KernelFile), bootableKernel(vmlinuz), 0o444); err != nil {
 		return nil, "", err
 	}
-	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules")); err != nil {
+	files, err := s.initFiles(guest)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files); err != nil {
 		return nil, "", fmt.Errorf("write initramfs: %w", err)
+	}
+	if s.container != nil {
+		parts = append(parts, guest)
+		return parts, kernel.Version, s.container.linkRoot(filepath.Join(dir, DiskFile))
 	}
 	if err := writeExt4(filepath.Join(dir, DiskFile), t); err != nil {
 		return nil, "", fmt.Errorf("write root disk: %w", err)
@@ -180,8 +199,8 @@ func bootableKernel(bz []byte) []byte {
 
 // writeInitramfs writes a cpio archive in the newc form (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst) that holds PID 1
-// and the drivers it loads.
-func writeInitramfs(name, init, moduleDir string) error {
+// and the drivers it loads, and with files, which are programs and texts by their paths, those of a container.
+func writeInitramfs(name, init, moduleDir string, files map[string][]byte) error {
 	var out bytes.Buffer
 	ino := 0
 	add := func(name string, mode uint32, data []byte) {
@@ -208,7 +227,11 @@ func writeInitramfs(name, init, moduleDir string) error {
 	add("init", 0o100755, text)
 	add("modules", 0o040755, nil)
 	var order bytes.Buffer
-	for _, m := range modules {
+	drivers := modules
+	if len(files) > 0 {
+		drivers = append(slices.Clone(modules), overlayModule)
+	}
+	for _, m := range drivers {
 		data, err := readModule(moduleDir, m)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -220,6 +243,14 @@ func writeInitramfs(name, init, moduleDir string) error {
 		fmt.Fprintf(&order, "/modules/%s.ko\n", m)
 	}
 	add("modules/order", 0o100644, order.Bytes())
+	for _, dir := range []string{contract.UnitaskDir, contract.LibDir} {
+		if len(files) > 0 {
+			add(dir[1:], 0o040755, nil)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		add(name[1:], 0o100755, files[name])
+	}
 	add("TRAILER!!!", 0, nil)
 	return os.WriteFile(name, out.Bytes(), 0o444)
 }

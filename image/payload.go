@@ -17,6 +17,9 @@ import (
 type Payload struct {
 	// Name is the image's: node, python.
 	Name string
+	// Container says that the disk is a container's image (Store.OfContainer): there is no language, and
+	// Program, which is compiled, is in the initramfs.
+	Container bool
 	// Nanos says that it runs on that kernel, too.
 	Nanos bool
 	// Sources are the C sources of the guest's own programs, the language's among them.

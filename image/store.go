@@ -34,6 +34,9 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "unitask image %d %s %s %s\nguest %s\n", builderVersion, s.payload.Name, kernel, arch, guest)
 	fmt.Fprintf(h, "links %q folders %q compiled %v\n", s.payload.Links, s.payload.Folders, s.compiles(arch))
+	if c := s.container; c != nil {
+		fmt.Fprintf(h, "container %s user %d:%d %d\n", c.Digest, c.Owner.UID, c.Owner.GID, c.Owner.Groups)
+	}
 	if kernel == Nanos {
 		fmt.Fprintf(h, "arguments %q\n", s.payload.NanosArgs)
 	}
@@ -55,6 +58,9 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 
 // partsOf names the parts an image is made of, the guest's own programs aside.
 func (s *Store) partsOf(kernel Kernel, arch Arch) []string {
+	if s.payload.Container {
+		return []string{"linux"}
+	}
 	parts := append(slices.Concat(s.payload.parts(arch), s.payload.BuildParts), certificatesPart)
 	if kernel == Nanos {
 		return append(parts, nanosPart)
@@ -140,13 +146,17 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		return nil, err
 	}
 	defer os.RemoveAll(tmp)
-	what := s.payload.Name + " image for " + string(kernel)
+	what := s.kind() + " for " + string(kernel)
 	if s.tracing && kernel == Nanos {
 		what += " tracing"
 	}
 	s.logf("building the %s on %s", what, arch)
 	start := time.Now()
 	im := &Image{Digest: digest, Name: s.payload.Name, Kernel: kernel, Arch: arch, dir: tmp}
+	if s.container != nil {
+		im.Container = s.container.Digest
+		im.Runtime = s.container.Digest[:min(19, len(s.container.Digest))]
+	}
 	var parts []Part
 	switch kernel {
 	case Linux:
@@ -161,7 +171,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	}
 	for _, p := range parts {
 		im.Parts = append(im.Parts, p.Name+" "+p.Version)
-		if p.Name == s.payload.Parts[0] {
+		if len(s.payload.Parts) > 0 && p.Name == s.payload.Parts[0] {
 			im.Runtime = p.Version
 		}
 	}
@@ -332,7 +342,11 @@ const sweepAge = time.Hour
 
 // sweep removes what builds that were killed left behind.
 func (s *Store) sweep() {
-	left, _ := filepath.Glob(filepath.Join(s.imagesDir(), ".new-*"))
+	sweepFolder(s.imagesDir())
+}
+
+func sweepFolder(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, ".new-*"))
 	for _, dir := range left {
 		if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > sweepAge {
 			_ = os.RemoveAll(dir)

@@ -80,11 +80,14 @@ func (s *Store) missing(p Part, arch Arch, name string) string {
 			if of.payload.ProgramSources != nil {
 				must = append(must, programFile)
 			}
-		case name == of.payload.Parts[0] && of.payload.ProgramSources == nil && !exists(p.path("root", program)):
+		case len(of.payload.Parts) > 0 && name == of.payload.Parts[0] && of.payload.ProgramSources == nil && !exists(p.path("root", program)):
 			must = []string{path.Base(program)}
 		case slices.Contains(of.payload.BuildParts, name):
 			must = []string{"include"}
 		}
+	}
+	if name == "linux" && s.payload.Container { // parts of before there were container images lack it
+		must = append(must, "modules/"+overlayModule+".ko*")
 	}
 	if name == nanosPart {
 		must = []string{nanosKernel}

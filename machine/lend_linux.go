@@ -110,7 +110,7 @@ var errNoClone = errors.New("no clone stands ready")
 func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error) {
 	spec, known := s.pool.known(req.Key)
 	if !known {
-		images, err := s.opts.Images.Of(req.Image)
+		images, err := s.opts.Images.Named(req.Arch, req.Image)
 		if err != nil {
 			return nil, errNoClone // another version of us asks
 		}

@@ -30,7 +30,7 @@ import (
 // Shape is what a run asks of its machine. Runs of one shape are cloned from one
 // template.
 type Shape struct {
-	// Image is the name of its image: node, python.
+	// Image is the name of its image: node, python; of a container's image the digest.
 	Image    string       `json:"image"`
 	Kernel   image.Kernel `json:"kernel"`
 	Arch     image.Arch   `json:"arch"`
@@ -100,6 +100,9 @@ const foldersMark = " folders "
 // Shape is what the spec was made of.
 func (s Spec) Shape() Shape {
 	sh := Shape{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, FreshProcess: s.Fresh}
+	if s.Image.Container != "" {
+		sh.Image = s.Image.Container
+	}
 	if s.Folders != nil {
 		sh.Folders = s.Folders.String()
 	}

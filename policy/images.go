@@ -3,9 +3,83 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
+
+// Reference is a container image's reference in one form: with its registry, and its tag or digest, as
+// docker.io/library/alpine:3.20; or the digest alone, sha256:HEX, of one that is there. A word
+// with neither of / : @ is no reference (is): it names an image that comes along.
+func Reference(text string) (ref string, is bool, err error) {
+	if !strings.ContainsAny(text, "/:@") {
+		return "", false, nil
+	}
+	if hex, ok := strings.CutPrefix(text, "sha256:"); ok {
+		if !digestHex.MatchString(hex) {
+			return "", true, errors.New("is no digest: sha256: and 12 to 64 digits of it")
+		}
+		return text, true, nil
+	}
+	m := referenceForm.FindStringSubmatch(text)
+	if m == nil || len(text) > maxReference {
+		return "", true, errors.New("is no reference of a container image: REGISTRY/NAME:TAG, NAME:TAG or NAME@sha256:DIGEST, names in small letters")
+	}
+	name, tag, digest := m[1], m[2], m[3]
+	first, rest, slash := strings.Cut(name, "/")
+	switch {
+	case slash && (strings.ContainsAny(first, ".:") || first == "localhost"):
+		if rest == "" {
+			return "", true, errors.New("is no reference: behind the registry a name is missing")
+		}
+	case slash:
+		name = "docker.io/" + name
+	default:
+		name = "docker.io/library/" + name
+	}
+	name = strings.Replace(name, "index.docker.io/", "docker.io/", 1)
+	switch {
+	case digest != "":
+		return name + digest, true, nil // the tag says nothing then
+	case tag == "":
+		tag = ":latest"
+	}
+	return name + tag, true, nil
+}
+
+const maxReference = 512
+
+var (
+	digestHex     = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
+	referenceForm = regexp.MustCompile(`^((?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+)
+
+// imagePattern is an entry of a ceiling's list in one form: a name, a reference, or one that ends in *.
+func imagePattern(text string) (string, error) {
+	if slices.Contains(ImageNames, text) {
+		return text, nil
+	}
+	if prefix, any := strings.CutSuffix(text, "*"); any {
+		registry, rest, slash := strings.Cut(prefix, "/")
+		if !slash || !strings.ContainsAny(registry, ".:") && registry != "localhost" || rest != "" && !strings.ContainsAny(rest[len(rest)-1:], "/:") {
+			return "", errors.New("a * stands behind a registry or a whole name, as docker.io/library/* or ghcr.io/acme/tool:*")
+		}
+		return text, nil
+	}
+	ref, is, err := Reference(text)
+	if !is {
+		return "", fmt.Errorf("use %s, or a container image's reference (as alpine:3.20, or ghcr.io/acme/*)", strings.Join(ImageNames, ", "))
+	}
+	return ref, err
+}
+
+// allowsImage says that a list's entries allow a name, or all that a pattern does.
+func allowsImage(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(entry string) bool {
+		prefix, any := strings.CutSuffix(entry, "*")
+		return entry == name || any && strings.HasPrefix(name, prefix)
+	})
+}
 
 // oneOf is one image, of those that a ceiling lists. A run whose image is denied has no other:
 // it does not run.
@@ -29,8 +103,10 @@ func (oneOf) read(_ *Field, value any, _ string) (any, error) {
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("a %s, and must be a list of strings", tomlType(v))
-		case !slices.Contains(ImageNames, name):
-			return nil, fmt.Errorf("%.40q: use %s", name, strings.Join(ImageNames, ", "))
+		}
+		name, err := imagePattern(name)
+		if err != nil {
+			return nil, fmt.Errorf("%.80q: %w", v, err)
 		}
 		names = append(names, name)
 	}
@@ -43,7 +119,7 @@ func (oneOf) read(_ *Field, value any, _ string) (any, error) {
 func (oneOf) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 	allowed, said := c.most[f.ceiling()].([]string)
 	name := at[string](e, f.Key)
-	if said && *name != "" && !slices.Contains(allowed, *name) {
+	if said && *name != "" && !allowsImage(allowed, *name) {
 		deny(*name, "only "+strings.Join(allowed, ", ")+" is allowed")
 		*name = ""
 	}
@@ -51,7 +127,7 @@ func (oneOf) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 
 func (oneOf) beyond(mine, base any) (beyond []string) {
 	for _, name := range mine.([]string) {
-		if !slices.Contains(base.([]string), name) {
+		if !allowsImage(base.([]string), name) {
 			beyond = append(beyond, name)
 		}
 	}

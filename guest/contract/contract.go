@@ -35,14 +35,17 @@ const (
 	ExecFile   = "/unitask/lib/exec" // what PID 1 starts: a path, arguments, environment
 	// FoldersFile names, a line each, folders that PID 1 mounts from the disk as a whole.
 	FoldersFile = "/unitask/lib/folders"
-	Library     = "/unitask/lib/shim.node"
-	Preload     = "/unitask/lib/preload.js"
-	Rehearsal   = "/unitask/lib/rehearsal.js"
-	MainLink    = "/unitask/main"        // what the language runs; its target is the code
-	Trusted     = "/unitask/ca.pem"      // certificates of a run; empty until it brings some
-	Warm        = "/unitask/lib/warm.py" // what Python imports before a snapshot, where an image has it
-	Terminal    = "/dev/pts/0"           // of code that has one
-	SearchPath  = "/usr/local/bin:/usr/bin:/bin"
+	// ContainerFile is in the initramfs of a machine that runs a container's image: who its program runs
+	// as, user, group and further groups, as numbers.
+	ContainerFile = "/unitask/container"
+	Library       = "/unitask/lib/shim.node"
+	Preload       = "/unitask/lib/preload.js"
+	Rehearsal     = "/unitask/lib/rehearsal.js"
+	MainLink      = "/unitask/main"        // what the language runs; its target is the code
+	Trusted       = "/unitask/ca.pem"      // certificates of a run; empty until it brings some
+	Warm          = "/unitask/lib/warm.py" // what Python imports before a snapshot, where an image has it
+	Terminal      = "/dev/pts/0"           // of code that has one
+	SearchPath    = "/usr/local/bin:/usr/bin:/bin"
 
 	// Reserved are the folders that hold the guest's own files, a colon between two.
 	Reserved = "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"
@@ -117,6 +120,7 @@ const (
 	MaxRelays    = 256      // ports of the loopback that lead to the host's
 	MaxProcess   = 64 << 10 // bytes that say how a fresh process is started
 	MaxStrings   = 256      // arguments of one, and variables
+	MaxGroups    = 64       // of a container's user
 	MaxPath      = 4096     // bytes of a path, its NUL included, as PATH_MAX
 	FileHeader   = 24       // of a file frame, before the path
 	ArtifactHead = 5        // of an artifact's frame, before the path

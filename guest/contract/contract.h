@@ -18,6 +18,7 @@
 #define LIB_DIR "/unitask/lib"
 #define EXEC_FILE "/unitask/lib/exec"
 #define FOLDERS_FILE "/unitask/lib/folders"
+#define CONTAINER_FILE "/unitask/container"
 #define LIBRARY "/unitask/lib/shim.node"
 #define PRELOAD "/unitask/lib/preload.js"
 #define REHEARSAL "/unitask/lib/rehearsal.js"
@@ -72,6 +73,7 @@
 #define MAX_RELAYS 256
 #define MAX_PROCESS 65536
 #define MAX_STRINGS 256
+#define MAX_GROUPS 64
 #define MAX_PATH 4096
 #define FILE_HEADER 24
 #define ARTIFACT_HEAD 5

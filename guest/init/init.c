@@ -6,6 +6,7 @@
 // Node needs comes from the read-only disk by bind mounts.
 #define _GNU_SOURCE
 #include "../agent/agent.h"
+#include "container.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -41,12 +42,13 @@
 enum { CTL_FD = 3 };
 
 static pid_t node_pid = -1;
+static uid_t owner = USER_ID;  // of the code
 static int child_in, child_out, child_err, child_ctl;  // Node's ends until it runs
 static char cmdline[4096];
 static unsigned long long oom_before;
 
 // die reports on the console, which the host keeps, and stops the machine.
-static void die(const char *what)
+void die(const char *what)
 {
 	printf("unitask: %s: %s\n", what, strerror(errno));
 	fflush(stdout);
@@ -72,14 +74,14 @@ static void stop(int status)
 		pause();
 }
 
-static void must_mount(const char *src, const char *dst, const char *type, unsigned long flags, const char *opt)
+void must_mount(const char *src, const char *dst, const char *type, unsigned long flags, const char *opt)
 {
 	mkdir(dst, 0755);
 	if (mount(src, dst, type, flags, opt) < 0)
 		die(dst);
 }
 
-static void put(const char *path, const char *text)
+void put(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 	if (fd >= 0) {
@@ -223,6 +225,11 @@ static void filesystems(void)
 	mount(NULL, "/sys", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	load_modules();
 	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
+	container_read();
+	if (container) {
+		container_mount();
+		return;
+	}
 	mkdir(UNITASK_DIR, 0755);
 	read_folders();
 	static const char *dirs[] = {"/etc", "/usr", "/lib", "/lib64", LIB_DIR};
@@ -436,7 +443,7 @@ static int terminal(struct agent *a, unsigned columns, unsigned rows)
 			return -1;
 		tty = open(TERMINAL, O_RDWR | O_NOCTTY | O_CLOEXEC);
 		struct termios t;
-		if (tty < 0 || fchown(tty, USER_ID, USER_ID) < 0 || tcgetattr(tty, &t) < 0)
+		if (tty < 0 || fchown(tty, a->owner, a->owner) < 0 || tcgetattr(tty, &t) < 0)
 			return -1;
 		t.c_iflag |= IUTF8;
 		tcsetattr(tty, TCSANOW, &t);
@@ -472,7 +479,7 @@ static void read_exec(void)
 static void spawn(struct agent *a)
 {
 	(void)a;
-	pid_t pid = fork();
+	pid_t pid = container ? container_fork() : fork();
 	if (pid < 0)
 		die("fork");
 	if (pid == 0) {
@@ -486,12 +493,15 @@ static void spawn(struct agent *a)
 			fds[i] = fcntl(fds[i], F_DUPFD, 16);
 		for (int i = 0; i < 4; i++)
 			dup2(fds[i], i);
-		syscall(SYS_close_range, 4, ~0U, 0);
+		if (!container)  // which needs some; they close by themselves
+			syscall(SYS_close_range, 4, ~0U, 0);
 		setsid();
 		if (tty >= 0)
 			ioctl(STDIN_FILENO, TIOCSCTTY, 0);
 		if (traced)
 			trace_begin();
+		if (container)
+			container_exec(exec_args, exec_env);
 		as_user();
 		if (process_text[0]) {
 			// Its arguments stand behind the others, but for the last one, which is
@@ -572,7 +582,7 @@ static int ended(struct agent *a, struct agent_end *end)
 static void pipe_pair(int fds[2])
 {
 	// The user owns it, so that the code can open /dev/stdout and its like.
-	if (pipe2(fds, O_CLOEXEC) < 0 || fchown(fds[0], USER_ID, USER_ID) < 0)
+	if (pipe2(fds, O_CLOEXEC) < 0 || fchown(fds[0], owner, owner) < 0)
 		die("pipe");
 }
 
@@ -608,6 +618,10 @@ int main(void)
 	put("/proc/sys/kernel/printk", "1");
 	put("/proc/self/oom_score_adj", "-1000");
 	read_exec();
+	if (container) {
+		owner = container_owner;
+		container_enter(exec_path);
+	}
 	const char *script = kernel_arg(BOOT_DIRECT);
 	if (script)
 		direct(script);
@@ -633,7 +647,7 @@ int main(void)
 		.event = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK),
 		.lazy = strstr(cmdline, BOOT_LAZY) != NULL,
 		.log = STDOUT_FILENO,
-		.owner = USER_ID,
+		.owner = owner,
 		.seed = seed,
 		.spawn = spawn,
 		.process = process,

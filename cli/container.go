@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+)
+
+func (a *app) imagePull() *cobra.Command {
+	var arch string
+	cmd := &cobra.Command{
+		Use:   "pull REF...",
+		Short: "Fetch container images from their registries",
+		Long: `Pull fetches a container image, as python:3.12-slim or ghcr.io/acme/tool:1, and
+prints the digest that it is kept by. Runs with --image REF have this one until it is
+pulled again; a run whose image is missing pulls it by itself. Credentials are those
+that docker login or podman login left.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
+			for _, ref := range args {
+				c, err := rt.PullImage(cmd.Context(), ref, unitask.Arch(arch))
+				if err != nil {
+					return err
+				}
+				a.tellContainer(c)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	return cmd
+}
+
+func (a *app) imageImport() *cobra.Command {
+	var arch, name string
+	cmd := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Take a container image from a file or a folder",
+		Long: `Import takes a container image from what docker save or podman save writes, or from
+an OCI layout (a folder, or an archive of it), and prints the digest that it is kept
+by. --name gives it a reference, beside those that it says are its own.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
+			c, err := rt.ImportImage(cmd.Context(), args[0], name, unitask.Arch(arch))
+			if err != nil {
+				return err
+			}
+			a.tellContainer(c)
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&name, "name", "", "a reference for it, as tools:1")
+	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	return cmd
+}
+
+func (a *app) tellContainer(c *image.Container) {
+	fmt.Fprintln(a.std.Stdout, c.Digest)
+	names := c.Names
+	if len(names) == 0 {
+		names = []string{c.Digest}
+	}
+	left := ""
+	if c.Devices > 0 {
+		left = fmt.Sprintf(", %d device nodes left out", c.Devices)
+	}
+	a.ui.note("%s for %s, %d entries, %d MiB%s: unitask run --image %s --exec", strings.Join(names, ", "), c.Arch, c.Entries, c.Size()>>20, left, names[0])
+}
+
+func containerRows(list []*image.Container) (rows [][]string) {
+	for _, c := range list {
+		rows = append(rows, []string{c.Digest[:min(19, len(c.Digest))], strings.Join(c.Names, " "), string(c.Arch), fmt.Sprintf("%d MiB", c.Size()>>20),
+			c.Added.Local().Format(time.DateTime)})
+	}
+	return rows
+}
+
+// containerNamed is the container's image of a reference or a digest, nil where there is none.
+func containerNamed(rt *unitask.Runtime, name string) *image.Container {
+	ref, is, err := policy.Reference(name)
+	if !is || err != nil {
+		return nil
+	}
+	for _, arch := range []image.Arch{image.HostArch(), image.AMD64, image.ARM64} {
+		if c, err := rt.Images().Container(arch, ref); err == nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// containerName is what an image is called: one of a container's by a reference.
+func containerName(containers []*image.Container, im *image.Image) string {
+	for _, c := range containers {
+		if im.Container == c.Digest && len(c.Names) > 0 {
+			return c.Names[0]
+		}
+	}
+	return im.Name
+}

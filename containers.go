@@ -1,0 +1,215 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/container"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+)
+
+// Images of containers: what is known of them before one is there (a reference), and what
+// is made of a run when it is.
+
+// containerName is the name of the payload that all of them have.
+const containerName = "container"
+
+// containerPayload is what their machines have beside them.
+var containerPayload = image.Payload{
+	Name: containerName, Container: true, Sources: guest.Sources,
+	Program: container.Program, ProgramSources: container.ProgramSources, Args: container.Args, Env: container.Env,
+}
+
+var containerProgram = machine.Program{Rehearsal: guest.Rehearsal{Text: container.Rehearsal, File: "command", Comment: "#"}}
+
+// containerPath is where programs are looked for in an image that does not say.
+const containerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// interpreters are the programs of a container's image that run a language's code, the first that it has.
+var interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"python3", "python"}, "shell": {"bash", "sh"}}
+
+// container is the image's reference in one form, "" where the request has one that comes along.
+func (req Request) container() (string, error) {
+	ref, is, err := policy.Reference(req.Image)
+	if !is {
+		return "", nil
+	}
+	if err != nil {
+		return "", &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", req.Image), Reason: err.Error()}
+	}
+	return ref, nil
+}
+
+// inContainer is a language as an image has it; with command it is none, and the arguments are a
+// command.
+func inContainer(ref string, l *language, command bool) *language {
+	of := &language{
+		name: "container images", extensions: []string{".txt"}, images: []imageRow{{payload: image.Payload{Name: ref, Container: true}}},
+		checkArg:     func(string) error { return errors.New("is for the images that come along: --exec runs any command") },
+		needsProcess: func([]string, map[string]string) string { return "" },
+		refused:      func(words string) string { return words },
+		outOfMemory:  func(int, string) bool { return false }, missing: func(string) string { return "" },
+	}
+	if !command {
+		of.extensions, of.interpreters = l.extensions, interpreters[l.name]
+		of.outOfMemory = l.outOfMemory
+	}
+	return of
+}
+
+// containerLanguage is the language of a request whose image is a container's.
+func (req Request) containerLanguage(ref string) (*language, *imageRow, string, error) {
+	if req.Check {
+		return nil, nil, "", &policy.FieldError{Field: "check", Value: "with " + ref, Reason: "is for the images that come along"}
+	}
+	if req.Exec {
+		switch {
+		case req.Code != "" || req.Language != "" || req.Path != "" || len(req.Neighbours) > 0:
+			return nil, nil, "", &policy.FieldError{Field: "exec", Value: "with code", Reason: "runs a command, which stands in args: leave out code, path, language and what lies beside"}
+		case len(req.Args) > 0 && req.Args[0] == "":
+			return nil, nil, "", &policy.FieldError{Field: "args", Value: `""`, Reason: "is no command"}
+		}
+		l := inContainer(ref, nil, true)
+		return l, &l.images[0], ".txt", nil
+	}
+	plain := req
+	plain.Image = ""
+	l, _, ext, err := plain.language()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	l = inContainer(ref, l, false)
+	return l, &l.images[0], ext, nil
+}
+
+// adopt gives the program what its image says of how it is started.
+func (p *program) adopt(c *image.Container) error {
+	p.env = map[string]string{"PATH": containerPath, "HOME": c.Owner.Home}
+	for _, v := range c.Config.Env {
+		if name, value, ok := strings.Cut(v, "="); ok && name != "" {
+			p.env[name] = value
+		}
+	}
+	maps.Copy(p.env, p.given)
+	if !p.command {
+		p.inImage = append([]string{p.language.interpreters[0], p.path}, p.args...)
+		p.nodeArgs = p.language.interpreters[1:]
+		return nil
+	}
+	p.inImage = slices.Clone(c.Config.Entrypoint)
+	if len(p.args) > 0 {
+		p.inImage = append(p.inImage, p.args...)
+	} else {
+		p.inImage = append(p.inImage, c.Config.Cmd...)
+	}
+	if len(p.inImage) == 0 {
+		return &policy.FieldError{Field: "args", Value: "none", Reason: "and the image has no command of its own: give one after --"}
+	}
+	if !p.ownDir {
+		p.dir = path.Join("/", c.Config.Dir)
+	}
+	return nil
+}
+
+// container is the image that a reference leads to; what is missing is pulled, if that may be.
+func (rt *Runtime) container(ctx context.Context, ref string, arch image.Arch) (*image.Container, error) {
+	c, err := rt.images.Container(arch, ref)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return c, err
+	}
+	if strings.HasPrefix(ref, "sha256:") {
+		return nil, fmt.Errorf("%w: `unitask image ls` shows what is there, `unitask image pull` and `unitask image import` bring others", err)
+	}
+	return rt.PullImage(ctx, ref, arch)
+}
+
+// PullImage fetches a container's image from its registry, as it is now, and keeps it by its digest. Runs
+// that name the reference have this one until it is pulled again.
+func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (*image.Container, error) {
+	arch, err := image.ParseArch(string(arch))
+	if err != nil {
+		return nil, err
+	}
+	ref, is, err := policy.Reference(reference)
+	if !is {
+		ref, _, err = policy.Reference(reference + ":latest")
+	}
+	if err != nil {
+		return nil, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", reference), Reason: err.Error()}
+	}
+	if why := rt.images.Offline; why != "" {
+		return nil, fmt.Errorf("%w (%s): %s would have to be pulled: `unitask image pull --offline=false %[3]s` does that", image.ErrOffline, why, ref)
+	}
+	rt.opts.Events(Event{Kind: EventImage, Message: "pulling " + ref + " for " + string(arch)})
+	im, err := oci.Pull(ctx, ref, string(arch))
+	if err != nil {
+		return nil, err
+	}
+	defer im.Close()
+	c, err := rt.images.AddContainer(ctx, arch, im, []string{ref})
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	return c, nil
+}
+
+// ImportImage takes a container's image from a file, as docker save and podman save write it, or an OCI
+// layout. name is a reference that leads to it, beside those that it has.
+func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch) (*image.Container, error) {
+	arch, err := image.ParseArch(string(arch))
+	if err != nil {
+		return nil, err
+	}
+	im, err := oci.Open(ctx, file, string(arch))
+	if err != nil {
+		return nil, err
+	}
+	defer im.Close()
+	names := im.Names
+	if name != "" {
+		names = append([]string{name}, names...)
+	}
+	for i, n := range names {
+		ref, is, err := policy.Reference(n)
+		if !is {
+			ref, _, err = policy.Reference(n + ":latest")
+		}
+		if err != nil {
+			return nil, &policy.FieldError{Field: "name", Value: fmt.Sprintf("%.80q", n), Reason: err.Error()}
+		}
+		names[i] = ref
+	}
+	c, err := rt.images.AddContainer(ctx, arch, im, names)
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", file, err)
+	}
+	return c, nil
+}
+
+// imagesOf is the store with images of that name: of those that come along, or a reference.
+func (rt *Runtime) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store, *image.Container, error) {
+	ref, is, err := policy.Reference(name)
+	if !is {
+		images, err = images.Of(name)
+		return images, nil, err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := rt.container(ctx, ref, arch)
+	if err != nil {
+		return nil, nil, err
+	}
+	images, err = images.OfContainer(c)
+	return images, c, err
+}

@@ -1,0 +1,330 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/internal/atomicfile"
+)
+
+// Container is a container's image in the store: a disk with its files, and how it is started. What
+// boots with it is an Image, built as any other is.
+type Container struct {
+	Digest  string     `json:"digest"` // sha256:HEX, of its manifest, or of its configuration
+	Arch    Arch       `json:"arch"`
+	Config  oci.Config `json:"config"`
+	Owner   oci.Owner  `json:"owner"`
+	Entries int        `json:"entries"`
+	Devices int        `json:"devicesLeftOut,omitempty"`
+	Added   time.Time  `json:"added"`
+	TookMs  int64      `json:"tookMs"`
+
+	Names []string `json:"-"` // references that lead to it
+	dir   string
+}
+
+const (
+	containerFile = "container.json"
+	rootFile      = "root.img"
+	namesFile     = "names.json" // references, and the digests that they lead to
+)
+
+func (s *Store) containersDir() string { return filepath.Join(s.home, "containers") }
+
+// key is the name of a container's folder.
+func (c *Container) key() string { return strings.TrimPrefix(c.Digest, "sha256:") }
+
+// Size is the bytes that its files occupy.
+func (c *Container) Size() int64 {
+	st, err := os.Stat(filepath.Join(c.dir, rootFile))
+	if err != nil {
+		return 0
+	}
+	return allocated(st)
+}
+
+// AddContainer writes an image's files into the store, unless they are there, and has the names
+// lead to it from now on.
+func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, names []string) (*Container, error) {
+	c := &Container{Digest: from.Digest, Arch: arch, Config: from.Config}
+	if raw, err := hex.DecodeString(c.key()); err != nil || len(raw) != sha256.Size {
+		return nil, fmt.Errorf("a digest like %.100q: only sha256 is taken", from.Digest)
+	}
+	unlock, err := s.lock(ctx, "container-"+c.key())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if have, err := s.readContainer(c.key()); err == nil {
+		return have, s.nameContainer(ctx, have, names)
+	}
+	if err := os.MkdirAll(s.containersDir(), 0o700); err != nil {
+		return nil, err
+	}
+	sweepFolder(s.containersDir())
+	tmp, err := os.MkdirTemp(s.containersDir(), ".new-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	size := ""
+	if from.Size > 0 {
+		size = ", " + mebibytes(from.Size)
+	}
+	s.logf("unpacking %.26s%s", c.Digest, size)
+	start := time.Now()
+	if err := c.write(ctx, from, tmp); err != nil {
+		return nil, err
+	}
+	if c.Owner, err = from.Owner(); err != nil {
+		return nil, err
+	}
+	c.Added, c.TookMs = time.Now().UTC().Truncate(time.Second), time.Since(start).Milliseconds()
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(tmp, containerFile), append(text, '\n'), 0o600); err != nil {
+		return nil, err
+	}
+	c.dir = filepath.Join(s.containersDir(), c.key())
+	if err := os.Rename(tmp, c.dir); err != nil {
+		return nil, err
+	}
+	return c, s.nameContainer(ctx, c, names)
+}
+
+func (c *Container) write(ctx context.Context, from *oci.Image, dir string) (err error) {
+	f, err := os.OpenFile(filepath.Join(dir, rootFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}()
+	stats, err := from.Write(ctx, f, oci.DefaultLimits)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(stats.Size); err != nil {
+		return err
+	}
+	for _, h := range stats.Dead {
+		punch(f, h.Offset, h.Size)
+	}
+	c.Entries, c.Devices = stats.Entries, stats.Devices
+	return f.Chmod(0o444)
+}
+
+func (s *Store) readContainer(key string) (*Container, error) {
+	c := &Container{dir: filepath.Join(s.containersDir(), key)}
+	text, err := os.ReadFile(filepath.Join(c.dir, containerFile))
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, c); err != nil || c.key() != key {
+		return nil, fmt.Errorf("%w: %s can't be read; remove the folder, and pull or import the image again", ErrDamaged, filepath.Join(c.dir, containerFile))
+	}
+	return c, nil
+}
+
+func (s *Store) containerNames() (map[string]string, error) {
+	names := map[string]string{}
+	text, err := os.ReadFile(filepath.Join(s.containersDir(), namesFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return names, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &names)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the names of container images: %w", err)
+	}
+	return names, nil
+}
+
+// nameKey is what a name is kept by: the same reference may lead to an image for each
+// architecture.
+func nameKey(arch Arch, name string) string { return string(arch) + " " + name }
+
+func (s *Store) nameContainer(ctx context.Context, c *Container, names []string) error {
+	return s.changeNames(ctx, func(all map[string]string) {
+		for _, name := range names {
+			all[nameKey(c.Arch, name)] = c.key()
+		}
+		c.named(all)
+	})
+}
+
+func (s *Store) changeNames(ctx context.Context, change func(map[string]string)) error {
+	unlock, err := s.lock(ctx, "container-names")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	all, err := s.containerNames()
+	if err != nil {
+		return err
+	}
+	change(all)
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(s.containersDir(), namesFile), append(text, '\n'), 0o600)
+}
+
+func (c *Container) named(all map[string]string) {
+	c.Names = nil
+	for name, key := range all {
+		if ref, ok := strings.CutPrefix(name, string(c.Arch)+" "); ok && key == c.key() {
+			c.Names = append(c.Names, ref)
+		}
+	}
+	slices.Sort(c.Names)
+}
+
+// leastDigest is how much of a digest names an image.
+const leastDigest = 12
+
+// Container returns the image that a reference leads to, or whose digest begins so (12 digits at
+// least). The error wraps fs.ErrNotExist where there is none.
+func (s *Store) Container(arch Arch, name string) (*Container, error) {
+	list, err := s.Containers()
+	if err != nil {
+		return nil, err
+	}
+	prefix := strings.TrimPrefix(name, "sha256:")
+	for _, c := range list {
+		byDigest := len(prefix) >= leastDigest && strings.HasPrefix(c.key(), prefix) || strings.HasSuffix(name, "@"+c.Digest)
+		if c.Arch == arch && (slices.Contains(c.Names, name) || byDigest) {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("container image %.200q for %s: %w in the store", name, arch, fs.ErrNotExist)
+}
+
+// Containers returns every container's image in the store, the newest first.
+func (s *Store) Containers() (list []*Container, err error) {
+	entries, err := os.ReadDir(s.containersDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.containerNames()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if c, err := s.readContainer(e.Name()); err == nil {
+			c.named(all)
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Container) int { return b.Added.Compare(a.Added) })
+	return list, nil
+}
+
+// RemoveContainer removes an image, its names, and what was built of it.
+func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
+	list, err := s.List()
+	if err != nil {
+		return err
+	}
+	for _, im := range list {
+		if im.Container == c.Digest {
+			if _, err := s.Remove(im.Digest); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.RemoveAll(c.dir); err != nil {
+		return err
+	}
+	return s.changeNames(ctx, func(all map[string]string) {
+		for name, key := range all {
+			if key == c.key() {
+				delete(all, name)
+			}
+		}
+	})
+}
+
+// OfContainer is the same store with images that run a container's image.
+func (s *Store) OfContainer(c *Container) (*Store, error) {
+	for _, p := range s.payloads {
+		if p.Container {
+			of := *s
+			of.payload, of.container = p, c
+			return &of, nil
+		}
+	}
+	return nil, errors.New("this store has no container images")
+}
+
+// Named is the same store with images of that name: of those that come along, or, sha256:HEX, a
+// container's.
+func (s *Store) Named(arch Arch, name string) (*Store, error) {
+	if !strings.HasPrefix(name, "sha256:") {
+		return s.Of(name)
+	}
+	c, err := s.Container(arch, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.OfContainer(c)
+}
+
+// linkRoot puts the container's disk into an image's folder.
+func (c *Container) linkRoot(to string) error {
+	from := filepath.Join(c.dir, rootFile)
+	if os.Link(from, to) == nil {
+		return nil
+	}
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	_, err = dst.ReadFrom(src)
+	return errors.Join(err, dst.Close())
+}
+
+// initFiles are what the initramfs has beside init and the drivers, where the disk is a container's.
+func (s *Store) initFiles(guest Part) (map[string][]byte, error) {
+	if s.container == nil {
+		return nil, nil
+	}
+	program, err := os.ReadFile(guest.path(programFile))
+	if err != nil {
+		return nil, err
+	}
+	var ids bytes.Buffer
+	fmt.Fprintf(&ids, "%d %d", s.container.Owner.UID, s.container.Owner.GID)
+	for _, g := range s.container.Owner.Groups {
+		fmt.Fprintf(&ids, " %d", g)
+	}
+	ids.WriteByte('\n')
+	return map[string][]byte{s.payload.Program: program, contract.ExecFile: []byte(s.payload.execText()), contract.ContainerFile: ids.Bytes()}, nil
+}

@@ -1,0 +1,391 @@
+package oci
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"slices"
+	"time"
+)
+
+// The disk is ext4 as a kernel mounts it that never writes to it: no journal, no indexes, no
+// checksums (Linux, Documentation/filesystems/ext4). File contents come first, as they are read, then
+// folders, then inode tables and bitmaps, which may lie anywhere (flex_bg); only the first group
+// has a superblock (sparse_super2), so that nothing stands in the way of long files.
+const (
+	blockSize   = 4096
+	groupBlocks = 8 * blockSize // a bitmap has a block
+	groupInodes = 8 * blockSize
+	inodeSize   = 256
+	firstInode  = 11
+	rootInode   = 2
+	tableBlocks = 16    // kept for the table of groups: of 64 GiB
+	maxExtent   = 32768 // blocks that an extent has
+	maxLinks    = 65000 // of an inode
+)
+
+// extent is where a file's content lies: in blocks one after the other.
+type extent struct{ start, blocks uint32 }
+
+// disk is a filesystem in the making.
+type disk struct {
+	f     io.WriterAt
+	w     *bufio.Writer
+	next  uint32 // block
+	buf   []byte
+	dead  []extent // of what was replaced
+	hosts []*node  // by their inode, from firstInode on, the root's before them
+}
+
+// sequence writes one block after the other.
+type sequence struct {
+	f  io.WriterAt
+	at int64
+}
+
+func (s *sequence) Write(p []byte) (int, error) {
+	n, err := s.f.WriteAt(p, s.at)
+	s.at += int64(n)
+	return n, err
+}
+
+func newDisk(f io.WriterAt) *disk {
+	next := uint32(1 + tableBlocks)
+	return &disk{f: f, w: bufio.NewWriterSize(&sequence{f, int64(next) * blockSize}, 1<<20), next: next, buf: make([]byte, 1<<20)}
+}
+
+var zeros [blockSize]byte
+
+// content copies a file's content to the disk.
+func (d *disk) content(r io.Reader, size int64) (extent, error) {
+	e := extent{d.next, uint32((size + blockSize - 1) / blockSize)}
+	n, err := io.CopyBuffer(onlyWriter{d.w}, io.LimitReader(r, size), d.buf)
+	if err == nil && n < size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err == nil && n%blockSize != 0 {
+		_, err = d.w.Write(zeros[n%blockSize:])
+	}
+	d.next += e.blocks
+	return e, err
+}
+
+// onlyWriter hides ReadFrom, which would have buffers of its own.
+type onlyWriter struct{ io.Writer }
+
+// blocks writes what begins on a block.
+func (d *disk) blocks(data []byte) (extent, error) {
+	e := extent{d.next, uint32((len(data) + blockSize - 1) / blockSize)}
+	_, err := d.w.Write(data)
+	if rest := len(data) % blockSize; err == nil && rest != 0 {
+		_, err = d.w.Write(zeros[rest:])
+	}
+	d.next += e.blocks
+	return e, err
+}
+
+// finish writes everything but the contents, and returns the size of the disk.
+func (d *disk) finish(root *node) (int64, error) {
+	d.number(root)
+	if err := d.folders(root, root); err != nil {
+		return 0, err
+	}
+	inodes := uint32(len(d.hosts)) - 1 + firstInode - 1
+	table := make([]byte, inodes*inodeSize)
+	for i, n := range d.hosts {
+		ino := uint32(rootInode)
+		if i > 0 {
+			ino = firstInode + uint32(i) - 1
+		}
+		at := table[(ino-1)*inodeSize : ino*inodeSize]
+		if err := d.inode(n, at); err != nil {
+			return 0, err
+		}
+		seal(at, ino)
+	}
+	// Tables and bitmaps need room themselves, which may need another group.
+	at, groups := d.next, uint32(1)
+	var perGroup, perTable, end uint32
+	for ; ; groups++ {
+		const each = blockSize / inodeSize
+		perGroup = ((inodes+groups-1)/groups + each - 1) / each * each
+		perTable = perGroup / each
+		end = at + groups*(2+perTable)
+		if perGroup <= groupInodes && uint64(end) <= uint64(groups)*groupBlocks {
+			break
+		}
+	}
+	if groups*32 > tableBlocks*blockSize {
+		return 0, errors.New("its files take more than a disk holds")
+	}
+	table = append(table, make([]byte, int(groups*perTable*blockSize)-len(table))...)
+	total := max(end, (groups-1)*groupBlocks+1)
+	desc := make([]byte, groups*32)
+	freeBlocks, freeInodes := uint32(0), uint32(0)
+	var maps []byte
+	d.dead = append(d.dead, extent{1 + (groups*32+blockSize-1)/blockSize, tableBlocks - (groups*32+blockSize-1)/blockSize})
+	for g := range groups {
+		blockMap, inodeMap := make([]byte, blockSize), make([]byte, blockSize)
+		free := uint32(0)
+		for i := range uint32(groupBlocks) {
+			if block := g*groupBlocks + i; block >= total || block < end {
+				blockMap[i/8] |= 1 << (i % 8)
+			} else {
+				free++
+			}
+		}
+		for _, e := range d.dead {
+			for b := max(e.start, g*groupBlocks); b < min(e.start+e.blocks, (g+1)*groupBlocks); b++ {
+				i := b - g*groupBlocks
+				blockMap[i/8] &^= 1 << (i % 8)
+				free++
+			}
+		}
+		unused, dirs := uint32(0), uint32(0)
+		for i := range uint32(groupInodes) {
+			switch ino := g*perGroup + i + 1; {
+			case i >= perGroup || ino < firstInode:
+				inodeMap[i/8] |= 1 << (i % 8)
+			case ino <= inodes:
+				inodeMap[i/8] |= 1 << (i % 8)
+				if d.hosts[ino-firstInode+1].isDir() {
+					dirs++
+				}
+			default:
+				unused++
+			}
+		}
+		if g == 0 {
+			dirs++ // the root
+		}
+		gd := desc[g*32:]
+		le.PutUint32(gd[0:], at+2*g)
+		le.PutUint32(gd[4:], at+2*g+1)
+		le.PutUint32(gd[8:], at+2*groups+g*perTable)
+		le.PutUint16(gd[12:], uint16(free))
+		le.PutUint16(gd[14:], uint16(unused))
+		le.PutUint16(gd[16:], uint16(dirs))
+		freeBlocks, freeInodes = freeBlocks+free, freeInodes+unused
+		maps = append(append(maps, blockMap...), inodeMap...)
+	}
+	for _, part := range [][]byte{maps, table} {
+		if _, err := d.blocks(part); err != nil {
+			return 0, err
+		}
+	}
+	if err := d.w.Flush(); err != nil {
+		return 0, err
+	}
+	super := superblock(total, groups*perGroup, perGroup, freeBlocks, freeInodes)
+	head := make([]byte, (1+tableBlocks)*blockSize)
+	copy(head[1024:], super)
+	copy(head[blockSize:], desc)
+	_, err := d.f.WriteAt(head, 0)
+	return int64(total) * blockSize, err
+}
+
+var le = binary.LittleEndian
+
+func superblock(blocks, inodes, inodesPerGroup, freeBlocks, freeInodes uint32) []byte {
+	s := make([]byte, 1024)
+	for _, f := range []struct {
+		at    int
+		value uint32
+	}{
+		{0, inodes}, {4, blocks}, {12, freeBlocks}, {16, freeInodes}, {24, 2}, {28, 2}, {32, groupBlocks}, {36, groupBlocks}, {40, inodesPerGroup},
+		{76, 1},          // revision
+		{84, firstInode}, //
+		{92, 0x200},      // compatible: sparse_super2
+		{96, 0x2 | 0x40 | 0x200},
+		{100, 0x2 | 0x20 | 0x40}, // large_file, dir_nlink, extra_isize
+	} {
+		le.PutUint32(s[f.at:], f.value)
+	}
+	le.PutUint16(s[54:], 0xffff) // mounts until a check
+	le.PutUint16(s[56:], 0xef53)
+	le.PutUint16(s[58:], 1) // clean
+	le.PutUint16(s[60:], 1) // errors are passed over
+	le.PutUint16(s[88:], inodeSize)
+	copy(s[104:120], uuid)
+	le.PutUint32(s[624:], sum(^uint32(0), []byte(uuid)))
+	copy(s[120:136], "unitask")
+	le.PutUint16(s[348:], 32) // extra size of inodes
+	le.PutUint16(s[350:], 32)
+	s[372], s[373] = 4, 1 // groups that go together, by a power of 2; crc32c, where there were checksums
+	return s
+}
+
+// number gives each node an inode, in the order of their paths.
+func (d *disk) number(root *node) {
+	root.ino = rootInode
+	d.hosts = append(d.hosts, root)
+	var walk func(*node)
+	walk = func(n *node) {
+		for _, name := range slices.Sorted(maps.Keys(n.kids)) {
+			kid := n.kids[name]
+			if kid.ino == 0 { // not by another name
+				kid.ino = firstInode + uint32(len(d.hosts)) - 1
+				d.hosts = append(d.hosts, kid.node)
+			}
+			walk(kid.node)
+		}
+	}
+	walk(root)
+}
+
+// folders writes the content of a folder, and of those below it.
+func (d *disk) folders(n, parent *node) error {
+	var data []byte
+	at, last := 0, 0 // of the next entry, and of the one before it
+	add := func(ino uint32, name string, kind byte) {
+		size := (8 + len(name) + 3) &^ 3
+		if len(data) == 0 || at+size > len(data) {
+			if len(data) > 0 {
+				le.PutUint16(data[last+4:], uint16(len(data)-last))
+			}
+			at = len(data)
+			data = append(data, zeros[:]...)
+		}
+		e := data[at:]
+		le.PutUint32(e, ino)
+		le.PutUint16(e[4:], uint16(size))
+		e[6], e[7] = byte(len(name)), kind
+		copy(e[8:], name)
+		last, at = at, at+size
+	}
+	const dirKind = 2
+	add(n.ino, ".", dirKind)
+	add(parent.ino, "..", dirKind)
+	n.links = 2
+	for _, name := range slices.Sorted(maps.Keys(n.kids)) {
+		kid := n.kids[name]
+		kind := byte(1)
+		switch {
+		case kid.isDir():
+			kind = dirKind
+			n.links++
+		case kid.isLink():
+			kind = 7
+		}
+		add(kid.ino, name, kind)
+	}
+	le.PutUint16(data[last+4:], uint16(len(data)-last))
+	var err error
+	n.size = int64(len(data))
+	if n.where, err = d.blocks(data); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.kids)) {
+		if kid := n.kids[name]; kid.isDir() {
+			if err := d.folders(kid.node, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// inode writes a node's inode, and where its extents have no room there a block of them.
+func (d *disk) inode(n *node, to []byte) error {
+	if n.links > maxLinks {
+		if !n.isDir() {
+			return fmt.Errorf("a file has %d names; %d is the most", n.links, maxLinks)
+		}
+		n.links = 1 // too many to count
+	}
+	le.PutUint16(to[0:], n.mode)
+	le.PutUint16(to[2:], uint16(n.uid))
+	le.PutUint16(to[120:], uint16(n.uid>>16))
+	le.PutUint16(to[24:], uint16(n.gid))
+	le.PutUint16(to[122:], uint16(n.gid>>16))
+	le.PutUint32(to[4:], uint32(n.size))
+	le.PutUint32(to[108:], uint32(n.size>>32))
+	le.PutUint16(to[26:], uint16(n.links))
+	sec, extra := stamp(n.mtime)
+	for _, at := range []int{8, 12, 16, 144} {
+		le.PutUint32(to[at:], sec)
+	}
+	for _, at := range []int{132, 136, 140, 148} {
+		le.PutUint32(to[at:], extra)
+	}
+	le.PutUint16(to[128:], 32)
+	if n.isLink() && n.size < 60 {
+		copy(to[40:100], n.target)
+		return nil
+	}
+	if n.isLink() {
+		var err error
+		if n.where, err = d.blocks([]byte(n.target)); err != nil {
+			return err
+		}
+	}
+	le.PutUint32(to[32:], 0x80000) // extents
+	blocks := n.where.blocks
+	parts := (blocks + maxExtent - 1) / maxExtent
+	if parts <= 4 {
+		extents(to[40:100], n.where, 4)
+	} else {
+		leaf := make([]byte, blockSize)
+		const room = (blockSize - 12) / 12
+		if parts > room {
+			return errors.New("a file is larger than a disk holds")
+		}
+		extents(leaf, n.where, room)
+		e, err := d.blocks(leaf)
+		if err != nil {
+			return err
+		}
+		blocks++
+		root := to[40:100]
+		le.PutUint16(root[0:], 0xf30a)
+		le.PutUint16(root[2:], 1)
+		le.PutUint16(root[4:], 4)
+		le.PutUint16(root[6:], 1)
+		le.PutUint32(root[16:], e.start)
+	}
+	le.PutUint32(to[28:], blocks*(blockSize/512))
+	return nil
+}
+
+// uuid is every disk's: nothing looks for one by it.
+const uuid = "unitask-oci-root"
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sum is a checksum as ext4 has them, without the last step of crc32.Update's.
+func sum(seed uint32, data []byte) uint32 { return ^crc32.Update(^seed, castagnoli, data) }
+
+// seal gives an inode its checksum, which the kernel does not ask for, but other readers do.
+func seal(inode []byte, ino uint32) {
+	c := sum(sum(sum(^uint32(0), []byte(uuid)), le.AppendUint32(nil, ino)), make([]byte, 4))
+	c = sum(c, inode)
+	le.PutUint16(inode[124:], uint16(c))
+	le.PutUint16(inode[130:], uint16(c>>16))
+}
+
+// extents writes a leaf of the tree of extents.
+func extents(to []byte, e extent, room uint16) {
+	count := uint16(0)
+	for logical := uint32(0); logical < e.blocks; count++ {
+		x := to[12+12*int(count):]
+		length := min(e.blocks-logical, maxExtent)
+		le.PutUint32(x[0:], logical)
+		le.PutUint16(x[4:], uint16(length))
+		le.PutUint32(x[8:], e.start+logical)
+		logical += length
+	}
+	le.PutUint16(to[0:], 0xf30a)
+	le.PutUint16(to[2:], count)
+	le.PutUint16(to[4:], room)
+}
+
+// stamp is a time as inodes have it: seconds, and two more bits of them beside the nanoseconds.
+func stamp(t time.Time) (sec, extra uint32) {
+	s := min(max(t.Unix(), -1<<31), 3<<32+1<<31-1)
+	epoch := (s - int64(int32(s))) >> 32
+	return uint32(s), uint32(epoch&3) | uint32(t.Nanosecond())<<2
+}

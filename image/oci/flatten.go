@@ -1,0 +1,445 @@
+package oci
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Limits bound what an image may be. What is larger is refused, and nothing of it stays.
+type Limits struct {
+	Bytes   int64 // that its layers unpack to, all together
+	Entries int   // of its layers' archives, all together
+	Layers  int
+}
+
+// DefaultLimits are above any image that fits into a machine.
+var DefaultLimits = Limits{Bytes: 16 << 30, Entries: 500_000, Layers: 256}
+
+// Bounds that no filesystem's files go beyond.
+const (
+	maxPath  = 4096
+	maxName  = 255
+	maxDepth = 128 // folders; deeper ones no image has
+	maxHops  = 64  // links that lead to links
+)
+
+// White-outs: names in a layer that take away what layers below it have (OCI image
+// specification, layer.md).
+const (
+	whiteout = ".wh."
+	opaque   = ".wh..wh..opq"
+)
+
+const (
+	modeDir  = 0o040000
+	modeFile = 0o100000
+	modeLink = 0o120000
+	modeType = 0o170000
+)
+
+// node is a file, folder or link.
+type node struct {
+	mode     uint16 // as in an inode
+	uid, gid uint32
+	mtime    time.Time
+	size     int64
+	where    extent
+	target   string // of a link
+	kids     map[string]entry
+	links    int
+	ino      uint32
+}
+
+// entry is a name in a folder.
+type entry struct {
+	*node
+	layer int // the last one that had it
+}
+
+func (n *node) isDir() bool  { return n.mode&modeType == modeDir }
+func (n *node) isLink() bool { return n.mode&modeType == modeLink }
+
+func newDir() *node {
+	return &node{mode: modeDir | 0o755, mtime: time.Unix(0, 0), kids: map[string]entry{}, links: 2}
+}
+
+// Stats are what was written.
+type Stats struct {
+	Size    int64 // of the disk
+	Entries int   // of the layers
+	Devices int   // device nodes and pipes, which are left out
+	Dead    []Hole
+}
+
+// Hole is a part of the disk that nothing refers to.
+type Hole struct{ Offset, Size int64 }
+
+// Write writes the image's files as a disk: what layers above replace or take away is not in
+// it. Every layer must have the digest that the image's configuration names.
+func (im *Image) Write(ctx context.Context, f io.WriterAt, limits Limits) (Stats, error) {
+	if len(im.layers) > limits.Layers {
+		return Stats{}, fmt.Errorf("the image has %d layers; %d is the most", len(im.layers), limits.Layers)
+	}
+	x := &flattening{ctx: ctx, limits: limits, disk: newDisk(f), root: newDir(), left: limits.Bytes}
+	for i, l := range im.layers {
+		if err := x.apply(i+1, l); err != nil {
+			return Stats{}, fmt.Errorf("layer %d of %d (%.19s): %w", i+1, len(im.layers), l.name(), err)
+		}
+	}
+	if dir, err := words(im.Config.Dir); err != nil {
+		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
+	} else if _, err := x.folder(dir, true); err != nil { // containers have one that the image lacks, too
+		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
+	}
+	im.passwd, im.group = x.passwd.of(x, "passwd"), x.group.of(x, "group")
+	size, err := x.disk.finish(x.root)
+	if err != nil {
+		return Stats{}, err
+	}
+	stats := Stats{Size: size, Entries: x.entries, Devices: x.devices}
+	for _, e := range x.disk.dead {
+		stats.Dead = append(stats.Dead, Hole{int64(e.start) * blockSize, int64(e.blocks) * blockSize})
+	}
+	return stats, nil
+}
+
+type flattening struct {
+	ctx     context.Context
+	limits  Limits
+	disk    *disk
+	root    *node
+	left    int64 // bytes
+	entries int
+	devices int
+	layer   int
+
+	passwd, group kept
+}
+
+// kept is a small file whose content is needed here.
+type kept struct {
+	node *node
+	text []byte
+}
+
+// maxKept bounds it: users are in the first lines.
+const maxKept = 1 << 20
+
+// bounded reads a layer, and counts it towards the image's bound.
+type bounded struct {
+	x   *flattening
+	r   io.Reader
+	sum hash.Hash
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if err := b.x.ctx.Err(); err != nil {
+		return 0, context.Cause(b.x.ctx)
+	}
+	n, err := b.r.Read(p)
+	if b.x.left -= int64(n); b.x.left < 0 {
+		return 0, fmt.Errorf("the image unpacks to more than %d bytes", b.x.limits.Bytes)
+	}
+	b.sum.Write(p[:n])
+	return n, err
+}
+
+func (x *flattening) apply(number int, l layer) error {
+	r, err := l.read(x.limits.Bytes)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	x.layer = number
+	in := &bounded{x, r, sha256.New()}
+	archive := tar.NewReader(in)
+	for {
+		h, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if x.entries++; x.entries > x.limits.Entries {
+			return fmt.Errorf("the image has more than %d entries", x.limits.Entries)
+		}
+		if err := x.add(h, archive); err != nil {
+			return fmt.Errorf("%.200q: %w", h.Name, err)
+		}
+	}
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return err
+	}
+	if err := r.Close(); err != nil { // it has compared the packed layer's digest
+		return err
+	}
+	if sum := hex.EncodeToString(in.sum.Sum(nil)); l.diffID.Hex != sum {
+		return fmt.Errorf("it unpacks to something of digest sha256:%s, and the image says %s", sum, l.diffID)
+	}
+	return nil
+}
+
+// words splits a path of an archive into names; an absolute one is taken from the root of the image.
+func words(name string) ([]string, error) {
+	if len(name) > maxPath {
+		return nil, fmt.Errorf("a path of %d bytes; %d is the most", len(name), maxPath)
+	}
+	var list []string
+	for _, w := range strings.Split(name, "/") {
+		switch {
+		case w == "" || w == ".":
+			continue
+		case w == "..":
+			return nil, errors.New("a path that goes upwards (..)")
+		case len(w) > maxName:
+			return nil, fmt.Errorf("a name of %d bytes; %d is the most", len(w), maxName)
+		case strings.ContainsRune(w, 0):
+			return nil, errors.New("a name with a NUL byte")
+		}
+		list = append(list, w)
+	}
+	if len(list) > maxDepth {
+		return nil, fmt.Errorf("%d folders deep; %d is the most", len(list), maxDepth)
+	}
+	return list, nil
+}
+
+// folder finds a folder; links are followed, and lead nowhere but into the image. What
+// is missing is made, if it may be.
+func (x *flattening) folder(names []string, make bool) (*node, error) {
+	todo := slices.Clone(names)
+	trail := []*node{x.root}
+	for hops := 0; len(todo) > 0; {
+		name, here := todo[0], trail[len(trail)-1]
+		todo = todo[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			trail = trail[:max(1, len(trail)-1)]
+			continue
+		}
+		kid := here.kids[name].node
+		switch {
+		case kid == nil && !make:
+			return nil, nil
+		case kid == nil || !kid.isDir() && !kid.isLink():
+			if !make {
+				return nil, nil
+			}
+			if len(name) > maxName || len(trail) > maxDepth {
+				return nil, errors.New("a link leads to a name that is too long, or too deep")
+			}
+			if x.entries++; x.entries > x.limits.Entries {
+				return nil, fmt.Errorf("the image has more than %d entries", x.limits.Entries)
+			}
+			kid = newDir()
+			x.put(here, name, kid)
+		case kid.isLink():
+			if hops++; hops > maxHops {
+				return nil, errors.New("links that lead to each other")
+			}
+			if path.IsAbs(kid.target) {
+				trail = trail[:1]
+			}
+			todo = append(strings.Split(kid.target, "/"), todo...)
+			if len(todo) > maxPath {
+				return nil, errors.New("links that lead to each other")
+			}
+			continue
+		}
+		trail = append(trail, kid)
+	}
+	return trail[len(trail)-1], nil
+}
+
+// put gives a folder an entry, in the place of the one that it has.
+func (x *flattening) put(dir *node, name string, n *node) {
+	x.drop(dir.kids[name].node)
+	dir.kids[name] = entry{n, x.layer}
+}
+
+// drop takes away a name of a node, and what is below it.
+func (x *flattening) drop(n *node) {
+	if n == nil {
+		return
+	}
+	for _, kid := range n.kids {
+		x.drop(kid.node)
+	}
+	if n.links--; !n.isDir() && n.links == 0 && n.where.blocks > 0 {
+		x.disk.dead = append(x.disk.dead, n.where)
+	}
+}
+
+// hide takes away what layers below have at a node, and says whether nothing is left of it.
+func (x *flattening) hide(n entry) bool {
+	for name, kid := range n.kids {
+		if x.hide(kid) {
+			x.drop(kid.node)
+			delete(n.kids, name)
+		}
+	}
+	return n.layer < x.layer && len(n.kids) == 0
+}
+
+// add adds an entry of a layer.
+func (x *flattening) add(h *tar.Header, content io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	names, err := words(h.Name)
+	if err != nil {
+		return err
+	}
+	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > 1<<32-2 || int64(h.Gid) > 1<<32-2 {
+		return fmt.Errorf("owner %d, group %d", h.Uid, h.Gid)
+	}
+	n := &node{uid: uint32(h.Uid), gid: uint32(h.Gid), mode: uint16(h.Mode & 0o7777), mtime: h.ModTime, links: 1}
+	if len(names) == 0 {
+		if h.Typeflag == tar.TypeDir {
+			x.root.uid, x.root.gid, x.root.mode, x.root.mtime = n.uid, n.gid, modeDir|n.mode, n.mtime
+		}
+		return nil
+	}
+	name := names[len(names)-1]
+	if rest, ok := strings.CutPrefix(name, whiteout); ok {
+		return x.takeAway(names[:len(names)-1], name, rest)
+	}
+	dir, err := x.folder(names[:len(names)-1], true)
+	if err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if have := dir.kids[name].node; have != nil && have.isDir() {
+			have.uid, have.gid, have.mode, have.mtime = n.uid, n.gid, modeDir|n.mode, n.mtime
+			dir.kids[name] = entry{have, x.layer}
+			return nil
+		}
+		n.mode, n.kids, n.links = n.mode|modeDir, map[string]entry{}, 2
+	case tar.TypeReg, tar.TypeGNUSparse:
+		n.mode, n.size = n.mode|modeFile, h.Size
+		if h.Size > x.left {
+			return fmt.Errorf("%d bytes; the image may have %d", h.Size, x.limits.Bytes)
+		}
+		content = x.keep(names, n, content)
+		if n.where, err = x.disk.content(content, h.Size); err != nil {
+			return err
+		}
+	case tar.TypeSymlink:
+		if h.Linkname == "" || len(h.Linkname) >= maxPath || strings.ContainsRune(h.Linkname, 0) {
+			return fmt.Errorf("a link to %.100q", h.Linkname)
+		}
+		n.mode, n.target, n.size = modeLink|0o777, h.Linkname, int64(len(h.Linkname))
+	case tar.TypeLink:
+		if n, err = x.linked(h.Linkname); err != nil {
+			return err
+		}
+		if dir.kids[name].node == n {
+			return nil
+		}
+		if n.links++; n.links > maxLinks {
+			return fmt.Errorf("a file with more than %d names", maxLinks)
+		}
+	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+		x.devices++
+		return nil
+	default:
+		return fmt.Errorf("an entry of unknown type %q", h.Typeflag)
+	}
+	x.put(dir, name, n)
+	return nil
+}
+
+// takeAway heeds a white-out.
+func (x *flattening) takeAway(parent []string, name, rest string) error {
+	if name != opaque && strings.HasPrefix(rest, whiteout) {
+		return nil // AUFS's own
+	}
+	if rest == "" || rest == "." || rest == ".." {
+		return errors.New("a white-out of no name")
+	}
+	dir, err := x.folder(parent, false)
+	if err != nil || dir == nil {
+		return err
+	}
+	if name == opaque {
+		x.hide(entry{dir, x.layer})
+		return nil
+	}
+	if kid := dir.kids[rest]; kid.node != nil && x.hide(kid) {
+		x.drop(kid.node)
+		delete(dir.kids, rest)
+	}
+	return nil
+}
+
+// linked is the file that a hard link names.
+func (x *flattening) linked(name string) (*node, error) {
+	names, err := words(name)
+	if err != nil {
+		return nil, fmt.Errorf("a link to %.200q: %w", name, err)
+	}
+	if len(names) == 0 {
+		return nil, errors.New("a link to the root")
+	}
+	dir, err := x.folder(names[:len(names)-1], false)
+	if err != nil {
+		return nil, err
+	}
+	if dir != nil {
+		if n := dir.kids[names[len(names)-1]].node; n != nil && !n.isDir() {
+			return n, nil
+		}
+	}
+	return nil, fmt.Errorf("a link to %.200q, which is no file of the image", name)
+}
+
+// users are the files that say who users are.
+func (x *flattening) users(names []string) *kept {
+	switch path.Join(names...) {
+	case "etc/passwd":
+		return &x.passwd
+	case "etc/group":
+		return &x.group
+	}
+	return nil
+}
+
+// keep keeps the content of a file that is needed here, while it is read.
+func (x *flattening) keep(names []string, n *node, content io.Reader) io.Reader {
+	k := x.users(names)
+	if k == nil {
+		return content
+	}
+	*k = kept{node: n}
+	return io.TeeReader(content, k)
+}
+
+func (k *kept) Write(p []byte) (int, error) {
+	if room := maxKept - len(k.text); room > 0 {
+		k.text = append(k.text, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
+}
+
+// of is the text, if the image has it at the end.
+func (k *kept) of(x *flattening, name string) []byte {
+	etc, err := x.folder([]string{"etc"}, false)
+	if err != nil || etc == nil || k.node == nil || etc.kids[name].node != k.node {
+		return nil
+	}
+	return k.text
+}

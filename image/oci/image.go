@@ -1,0 +1,251 @@
+// Package oci reads container images, from registries and from files, and writes their files
+// as a disk that a linux kernel mounts. It starts nothing, keeps nothing, and trusts nothing of an
+// image but its digest.
+package oci
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strconv"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Image is an image that can be written as a disk.
+type Image struct {
+	Names  []string // references that it says are its own
+	Digest string   // sha256:HEX of its manifest; of its configuration where it has none
+	Arch   string   // as Go names it
+	Size   int64    // of its layers, packed; 0 if nobody says
+	Config Config
+
+	layers        []layer
+	passwd, group []byte // Write finds them
+	close         func() error
+}
+
+// Config is how the image's program is started.
+type Config struct {
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+	Env        []string `json:"env,omitempty"`
+	Dir        string   `json:"dir,omitempty"`
+	User       string   `json:"user,omitempty"`
+}
+
+// Close frees what the image is read from.
+func (im *Image) Close() error {
+	if im.close == nil {
+		return nil
+	}
+	return im.close()
+}
+
+// layer is an archive of files.
+type layer struct {
+	diffID v1.Hash // of the archive, unpacked
+	digest v1.Hash // as it is packed; zero where that is said nowhere
+	open   func() (io.ReadCloser, error)
+}
+
+func (l layer) name() string {
+	if l.digest.Hex != "" {
+		return l.digest.String()
+	}
+	return l.diffID.String()
+}
+
+// maxWindow bounds the memory that a layer packed by zstd may ask for.
+const maxWindow = 128 << 20
+
+// read returns the layer unpacked. Close says whether it was, packed, what it should be; it reads the
+// rest of it first, of limit bytes at most.
+func (l layer) read(limit int64) (io.ReadCloser, error) {
+	r, err := l.open()
+	if err != nil {
+		return nil, err
+	}
+	packed := &packed{r: r, want: l.digest, sum: sha256.New(), left: limit}
+	b := bufio.NewReaderSize(packed, 1<<18)
+	magic, _ := b.Peek(4)
+	switch {
+	case bytes.HasPrefix(magic, []byte("\x1f\x8b")):
+		z, err := gzip.NewReader(b)
+		if err != nil {
+			r.Close()
+			return nil, err
+		}
+		packed.Reader = z
+	case bytes.HasPrefix(magic, []byte("\x28\xb5\x2f\xfd")):
+		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			r.Close()
+			return nil, err
+		}
+		packed.Reader, packed.free = z, z.Close
+	default:
+		packed.Reader = b
+	}
+	packed.rest = b
+	return unpacked{packed}, nil
+}
+
+// packed is a layer as it comes, which is counted and summed.
+type packed struct {
+	io.Reader // unpacked
+	r         io.ReadCloser
+	rest      io.Reader
+	free      func()
+	want      v1.Hash
+	sum       hash.Hash
+	left      int64
+	closed    bool
+}
+
+type unpacked struct{ p *packed }
+
+func (u unpacked) Read(b []byte) (int, error) { return u.p.Reader.Read(b) }
+
+func (p *packed) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	if p.left -= int64(n); p.left < 0 {
+		return 0, errors.New("it is larger than the whole image may be")
+	}
+	p.sum.Write(b[:n])
+	return n, err
+}
+
+func (u unpacked) Close() error {
+	p := u.p
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	if p.free != nil {
+		p.free()
+	}
+	defer p.r.Close()
+	if p.want.Hex == "" {
+		return nil
+	}
+	if _, err := io.Copy(io.Discard, p.rest); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(p.sum.Sum(nil)); got != p.want.Hex {
+		return fmt.Errorf("it has digest sha256:%s, and the manifest says %s", got, p.want)
+	}
+	return nil
+}
+
+// configure takes over what an image's configuration says.
+func (im *Image) configure(text []byte) error {
+	c, err := v1.ParseConfigFile(bytes.NewReader(text))
+	if err != nil {
+		return fmt.Errorf("read the image's configuration: %w", err)
+	}
+	if c.OS != "" && c.OS != "linux" {
+		return fmt.Errorf("the image is for %.40s, and the machine runs linux", c.OS)
+	}
+	im.Arch = c.Architecture
+	im.Config = Config{Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd, Env: c.Config.Env, Dir: c.Config.WorkingDir, User: c.Config.User}
+	if len(c.RootFS.DiffIDs) != len(im.layers) {
+		return fmt.Errorf("the image has %d layers, and its configuration speaks of %d", len(im.layers), len(c.RootFS.DiffIDs))
+	}
+	for i, id := range c.RootFS.DiffIDs {
+		if id.Algorithm != "sha256" {
+			return fmt.Errorf("a layer's digest is of the kind %.20q: only sha256 is read", id.Algorithm)
+		}
+		im.layers[i].diffID = id
+	}
+	return nil
+}
+
+// Owner is who the image's program runs as.
+type Owner struct {
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"groups,omitempty"`
+	Home   string   `json:"home"`
+}
+
+const maxID = 1<<32 - 2
+
+// Owner finds the image's user in its own files: NAME, NAME:GROUP, or numbers. Write must have been called.
+func (im *Image) Owner() (Owner, error) {
+	user, group, hasGroup := strings.Cut(im.Config.User, ":")
+	o := Owner{Home: "/"}
+	if user == "" {
+		user = "0"
+	}
+	id, err := strconv.ParseUint(user, 10, 32)
+	numeric := err == nil && id <= maxID
+	o.UID = uint32(id)
+	found := false
+	var name string
+	for f := range records(im.passwd, 7) {
+		uid, e1 := strconv.ParseUint(f[2], 10, 32)
+		gid, e2 := strconv.ParseUint(f[3], 10, 32)
+		if e1 != nil || e2 != nil || uid > maxID || gid > maxID || !(f[0] == user || numeric && uid == id) {
+			continue
+		}
+		name, o.UID, found = f[0], uint32(uid), true
+		o.GID = uint32(gid)
+		if strings.HasPrefix(f[5], "/") {
+			o.Home = f[5]
+		}
+		break
+	}
+	if !found && !numeric {
+		return o, fmt.Errorf("the image's user is %.80q, whom its /etc/passwd does not have", user)
+	}
+	if o.UID == 0 && o.Home == "/" {
+		o.Home = "/root"
+	}
+	gid, err := strconv.ParseUint(group, 10, 32)
+	groupID := err == nil && gid <= maxID
+	foundGroup := !hasGroup || groupID
+	if hasGroup && groupID {
+		o.GID = uint32(gid)
+	}
+	for f := range records(im.group, 4) {
+		id, err := strconv.ParseUint(f[2], 10, 32)
+		if err != nil || id > maxID {
+			continue
+		}
+		if hasGroup && !groupID && f[0] == group {
+			o.GID, foundGroup = uint32(id), true
+		}
+		for member := range strings.SplitSeq(f[3], ",") {
+			if !hasGroup && name != "" && member == name && uint32(id) != o.GID && len(o.Groups) < maxGroups {
+				o.Groups = append(o.Groups, uint32(id))
+			}
+		}
+	}
+	if !foundGroup {
+		return o, fmt.Errorf("the image's group is %.80q, which its /etc/group does not have", group)
+	}
+	return o, nil
+}
+
+// maxGroups bounds those of a user.
+const maxGroups = 64
+
+// records are the lines of a file like /etc/passwd that have that many fields.
+func records(text []byte, fields int) func(func([]string) bool) {
+	return func(yield func([]string) bool) {
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(f) == fields && !yield(f) {
+				return
+			}
+		}
+	}
+}

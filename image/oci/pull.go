@@ -1,0 +1,151 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// How long a registry may be silent.
+const (
+	dialTime   = 10 * time.Second
+	answerTime = 30 * time.Second // until an answer begins, and between two pieces of it
+	tries      = 2
+)
+
+// Pull finds an image in a registry, for an architecture. Its layers are fetched when it is written.
+// Credentials are those that docker login or podman login left on this host.
+func Pull(ctx context.Context, reference, arch string) (*Image, error) {
+	ref, err := name.ParseReference(reference)
+	if err != nil {
+		return nil, fmt.Errorf("%.200q is no reference of an image: %w", reference, err)
+	}
+	im, err := pull(ctx, ref, arch)
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", ref, explain(ref, err))
+	}
+	return im, nil
+}
+
+func pull(ctx context.Context, ref name.Reference, arch string) (*Image, error) {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: dialTime}).DialContext
+	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = dialTime, answerTime
+	want := v1.Platform{OS: "linux", Architecture: arch}
+	opts := []remote.Option{
+		remote.WithContext(ctx), remote.WithPlatform(want), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithTransport(patient{t}),
+		remote.WithRetryBackoff(remote.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Steps: tries}), remote.WithUserAgent("unitask"),
+	}
+	desc, err := remote.Get(ref, opts...)
+	if err != nil {
+		return nil, err
+	}
+	got, err := desc.Image()
+	if err != nil {
+		return nil, err
+	}
+	digest, err := got.Digest()
+	if err != nil {
+		return nil, err
+	}
+	m, err := got.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	im := &Image{Names: []string{ref.Name()}, Digest: digest.String(), close: func() error { t.CloseIdleConnections(); return nil }}
+	for _, d := range m.Layers {
+		if err := layerKind(d.MediaType); err != nil {
+			return nil, err
+		}
+		l, err := got.LayerByDigest(d.Digest)
+		if err != nil {
+			return nil, err
+		}
+		im.Size += d.Size
+		im.layers = append(im.layers, layer{digest: d.Digest, open: func() (io.ReadCloser, error) {
+			r, err := l.Compressed()
+			if err != nil {
+				return nil, explain(ref, err)
+			}
+			return r, nil
+		}})
+	}
+	config, err := got.RawConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	if len(config) > maxText || bytes.Count(config, []byte("{")) == 0 {
+		return nil, errors.New("its configuration is none")
+	}
+	if err := im.configure(config); err != nil {
+		return nil, err
+	}
+	if im.Arch != "" && im.Arch != arch {
+		return nil, fmt.Errorf("it is for linux/%.40s and not for linux/%s; --arch takes another one", im.Arch, arch)
+	}
+	return im, nil
+}
+
+// explain says what a registry's error means.
+func explain(ref name.Reference, err error) error {
+	var refused *transport.Error
+	if !errors.As(err, &refused) {
+		return fmt.Errorf("the registry %s: %w", ref.Context().RegistryStr(), err)
+	}
+	switch refused.StatusCode {
+	case http.StatusNotFound:
+		return fmt.Errorf("the registry %s has no such image: %w", ref.Context().RegistryStr(), err)
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fmt.Errorf("the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s): %w", ref.Context().RegistryStr(), err)
+	}
+	return fmt.Errorf("the registry %s: %w", ref.Context().RegistryStr(), err)
+}
+
+// patient ends an answer that stops coming.
+type patient struct{ http.RoundTripper }
+
+func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	resp, err := p.RoundTripper.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	silent := fmt.Errorf("%s sent nothing for %g s", r.URL.Host, answerTime.Seconds())
+	resp.Body = &watched{resp.Body, time.AfterFunc(answerTime, func() { cancel(silent) }), func() { cancel(nil) }, ctx}
+	return resp, nil
+}
+
+type watched struct {
+	io.ReadCloser
+	timer  *time.Timer
+	cancel func()
+	ctx    context.Context
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	w.timer.Reset(answerTime)
+	n, err := w.ReadCloser.Read(p)
+	w.timer.Stop()
+	if err != nil && err != io.EOF && w.ctx.Err() != nil {
+		err = context.Cause(w.ctx)
+	}
+	return n, err
+}
+
+func (w *watched) Close() error {
+	w.timer.Stop()
+	w.cancel()
+	return w.ReadCloser.Close()
+}

@@ -1,0 +1,364 @@
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/ext4"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/klauspost/compress/zstd"
+)
+
+// item is an entry of a layer in the making.
+type item struct {
+	name, text, link string
+	kind             byte
+	mode             int64
+	uid              int
+}
+
+func tarOf(t testing.TB, items ...item) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, i := range items {
+		h := &tar.Header{Name: i.name, Typeflag: i.kind, Mode: i.mode, Linkname: i.link, Uid: i.uid, Gid: i.uid, Size: int64(len(i.text)), ModTime: time.Unix(1234567890, 0), Format: tar.FormatPAX}
+		if i.kind == 0 {
+			h.Typeflag = tar.TypeReg
+		}
+		if i.mode == 0 {
+			h.Mode = 0o644
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, i.text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func dir(name string) item        { return item{name: name, kind: tar.TypeDir, mode: 0o755} }
+func text(name, text string) item { return item{name: name, text: text} }
+func symlink(name, to string) item {
+	return item{name: name, link: to, kind: tar.TypeSymlink}
+}
+func hardlink(name, to string) item { return item{name: name, link: to, kind: tar.TypeLink} }
+
+func hashOf(data []byte) v1.Hash {
+	sum := sha256.Sum256(data)
+	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
+}
+
+func layerFrom(data []byte) layer {
+	return layer{diffID: hashOf(data), open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }}
+}
+
+func imageOf(layers ...[]byte) *Image {
+	im := &Image{Digest: "sha256:" + strings.Repeat("0", 64)}
+	for _, data := range layers {
+		im.layers = append(im.layers, layerFrom(data))
+	}
+	return im
+}
+
+// written writes an image to a file and returns it.
+func written(t testing.TB, im *Image, limits Limits) (*os.File, Stats, error) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	stats, err := im.Write(context.Background(), f, limits)
+	if err == nil {
+		err = f.Truncate(stats.Size)
+	}
+	return f, stats, err
+}
+
+// files reads a disk back by another implementation: of each file its text, of a link -> and its
+// target, of a folder a slash behind its name.
+func files(t testing.TB, f *os.File, stats Stats) (list []string) {
+	t.Helper()
+	disk, err := ext4.Read(file.New(f, true), stats.Size, 0, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var walk func(string)
+	walk = func(at string) {
+		entries, err := disk.ReadDir(at)
+		if err != nil {
+			t.Fatalf("%s: %v", at, err)
+		}
+		for _, e := range entries {
+			name := path.Join(at, e.Name())
+			info, err := e.Info()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			switch {
+			case e.Name() == "." || e.Name() == "..":
+			case info.IsDir():
+				list = append(list, name+"/")
+				walk(name)
+			case info.Mode().Type() == fs.ModeSymlink:
+				target, err := disk.ReadLink(name)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				list = append(list, name+" -> "+target)
+			default:
+				r, err := disk.OpenFile(name, os.O_RDONLY)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				text, err := io.ReadAll(r)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				list = append(list, name+" "+string(text))
+			}
+		}
+	}
+	walk(".")
+	slices.Sort(list)
+	return list
+}
+
+// What layers come to, by the rules of the image specification.
+func TestLayers(t *testing.T) {
+	long := strings.Repeat("n", 200)
+	for _, tt := range []struct {
+		name   string
+		layers [][]item
+		want   []string
+	}{
+		{"files and folders", [][]item{{dir("a/"), text("a/b", "B"), text("./c", "C"), text("/d/e/f", "F")}}, []string{"a/", "a/b B", "c C", "d/", "d/e/", "d/e/f F"}},
+		{"the last one counts", [][]item{{text("a", "1"), text("a", "2")}, {text("a", "3")}}, []string{"a 3"}},
+		{"a file in a folder's place", [][]item{{dir("a"), text("a/b", "")}, {text("a", "file")}}, []string{"a file"}},
+		{"a folder in a file's place", [][]item{{text("a", "file")}, {dir("a"), text("a/b", "B")}}, []string{"a/", "a/b B"}},
+		{"a folder again keeps what is in it", [][]item{{dir("a"), text("a/b", "B")}, {dir("a")}}, []string{"a/", "a/b B"}},
+		{"white-out of a file", [][]item{{text("a", ""), text("b", "B")}, {text(".wh.a", "")}}, []string{"b B"}},
+		{"white-out of a folder", [][]item{{dir("d"), text("d/a", ""), text("b", "B")}, {text(".wh.d", "")}}, []string{"b B"}},
+		{"white-out spares its own layer", [][]item{{dir("d"), text("d/a", "old")}, {text("d/new", "N"), text(".wh.d", "")}}, []string{"d/", "d/new N"}},
+		{"white-out before its successor", [][]item{{text("d", "old")}, {text(".wh.d", ""), text("d", "new")}}, []string{"d new"}},
+		{"white-out of nothing", [][]item{{text("a", "A")}, {text(".wh.b", ""), text("x/y/.wh.z", ""), text("a/.wh.q", "")}}, []string{"a A"}},
+		{"opaque, first", [][]item{{dir("d"), text("d/a", ""), dir("d/e"), text("d/e/f", "")}, {dir("d"), text("d/.wh..wh..opq", ""), text("d/b", "B")}}, []string{"d/", "d/b B"}},
+		{"opaque, last", [][]item{{dir("d"), text("d/a", ""), dir("d/e"), text("d/e/f", "")}, {text("d/b", "B"), text("d/e/g", "G"), text("d/.wh..wh..opq", "")}},
+			[]string{"d/", "d/b B", "d/e/", "d/e/g G"}},
+		{"opaque at the root", [][]item{{text("a", "")}, {text(".wh..wh..opq", ""), text("b", "B")}}, []string{"b B"}},
+		{"AUFS's own", [][]item{{text(".wh..wh.plnk", ""), text(".wh..wh.aufs", ""), text("a", "A")}}, []string{"a A"}},
+		{"hard links", [][]item{{text("a", "A"), hardlink("b", "a"), hardlink("d/c", "./b")}}, []string{"a A", "b A", "d/", "d/c A"}},
+		{"a link's first name is taken away", [][]item{{text("a", "A"), hardlink("b", "/a")}, {text(".wh.a", "")}}, []string{"b A"}},
+		{"and replaced", [][]item{{text("a", "A"), hardlink("b", "a")}, {text("a", "new")}}, []string{"a new", "b A"}},
+		{"a file gets another name", [][]item{{text("a", "A")}, {hardlink("b", "a"), text(".wh.a", "")}}, []string{"b A"}},
+		{"a link to itself", [][]item{{text("a", "A"), hardlink("a", "a")}}, []string{"a A"}},
+		{"a hard link to a link", [][]item{{symlink("a", "x"), hardlink("b", "a")}}, []string{"a -> x", "b -> x"}},
+		{"links stay as they are", [][]item{{symlink("a", "/etc/passwd"), symlink("b", "../../../x"), symlink("c", long)}}, []string{"a -> /etc/passwd", "b -> ../../../x", "c -> " + long}},
+		{"through a link", [][]item{{dir("usr/lib"), symlink("lib", "usr/lib")}, {text("lib/a", "A")}}, []string{"lib -> usr/lib", "usr/", "usr/lib/", "usr/lib/a A"}},
+		{"through a link out", [][]item{{symlink("up", "../../../../etc"), symlink("abs", "/tmp/x")}, {text("up/a", "A"), text("abs/b", "B")}},
+			[]string{"abs -> /tmp/x", "etc/", "etc/a A", "tmp/", "tmp/x/", "tmp/x/b B", "up -> ../../../../etc"}},
+		{"white-out through a link", [][]item{{dir("d"), text("d/a", ""), symlink("l", "d")}, {text("l/.wh.a", "")}}, []string{"d/", "l -> d"}},
+		{"devices are left out", [][]item{{{name: "null", kind: tar.TypeChar}, {name: "sda", kind: tar.TypeBlock}, {name: "pipe", kind: tar.TypeFifo}, text("a", "A")}}, []string{"a A"}},
+		{"the root itself", [][]item{{{name: "./", kind: tar.TypeDir, mode: 0o700}, text("a", "A")}}, []string{"a A"}},
+		{"none", [][]item{}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var layers [][]byte
+			for _, items := range tt.layers {
+				layers = append(layers, tarOf(t, items...))
+			}
+			f, stats, err := written(t, imageOf(layers...), DefaultLimits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := files(t, f, stats); !slices.Equal(got, tt.want) {
+				t.Errorf("got  %q\nwant %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// tarHeader is a header that says what it likes.
+func tarHeader(name string, kind byte, size string) []byte {
+	h := make([]byte, 512)
+	copy(h, name)
+	copy(h[100:], "0000644\x000000000\x000000000\x00"+size+"\x0000000000000\x00        "+string(kind))
+	copy(h[257:], "ustar\x0000")
+	sum := 0
+	for _, b := range h {
+		sum += int(b)
+	}
+	copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return h
+}
+
+func TestHostileLayers(t *testing.T) {
+	many := func(n int) []byte {
+		var items []item
+		for i := range n {
+			items = append(items, text(fmt.Sprint(i), ""))
+		}
+		return tarOf(t, items...)
+	}
+	packed := func(data []byte) []byte {
+		var out bytes.Buffer
+		w := gzip.NewWriter(&out)
+		if _, err := w.Write(data); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return out.Bytes()
+	}
+	zpacked := func(data []byte) []byte {
+		w, err := zstd.NewWriter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.EncodeAll(data, nil)
+	}
+	small := Limits{Bytes: 1 << 20, Entries: 100, Layers: 3}
+	good := tarOf(t, text("a", "A"))
+	of := func(items ...item) *Image { return imageOf(tarOf(t, items...)) }
+	lying := func(diff, digest v1.Hash, data []byte) *Image {
+		l := layerFrom(data)
+		l.diffID, l.digest = diff, digest
+		return &Image{layers: []layer{l}}
+	}
+	var hops []item
+	for i := range maxHops + 1 {
+		hops = append(hops, symlink(fmt.Sprint("l", i), fmt.Sprint("l", i+1)))
+	}
+	for _, tt := range []struct {
+		name, want string
+		im         *Image
+	}{
+		{"dots", "a path that goes upwards", of(text("a/../../etc/passwd", "x"))},
+		{"dots first", "a path that goes upwards", of(text("../x", "x"))},
+		{"a link to dots", "a path that goes upwards", of(hardlink("a", "../../etc/shadow"))},
+		{"a link to what is not there", "no file of the image", of(hardlink("a", "/etc/shadow"))},
+		{"a link to a folder", "no file of the image", of(dir("d"), hardlink("a", "d"))},
+		{"a link to the root", "a link to the root", of(hardlink("a", "/"))},
+		{"a link through a link out", "no file of the image", of(symlink("up", "../../../.."), hardlink("a", "up/etc/passwd"))},
+		{"links in a circle", "lead to each other", of(symlink("a", "b"), symlink("b", "a"), text("a/x", ""))},
+		{"a long chain of links", "lead to each other", of(append(hops, text("l0/x", ""))...)},
+		{"links that grow", "lead to each other", of(symlink("a", strings.Repeat("a/", 1500)), text("a/x", ""))},
+		{"a deep path", "folders deep", of(text(strings.Repeat("a/", maxDepth)+"b", ""))},
+		{"a deep link", "more than 100 entries", of(symlink("l", strings.Repeat("a/", maxDepth+2)), text("l/x", ""))},
+		{"a long name", "a name of 256 bytes", of(text(strings.Repeat("a", 256), ""))},
+		{"a long path", "a path of", of(text(strings.Repeat("aaaaaaa/", 600)+"a", ""))},
+		{"a long link", "a link to", of(symlink("a", strings.Repeat("a", maxPath)))},
+		{"an empty link", "a link to", imageOf(append(tarHeader("a", '2', "00000000000"), make([]byte, 1024)...))},
+		{"a white-out of dots", "no name", of(text(".wh...", ""))},
+		{"a white-out of no name", "no name", of(text(".wh.", ""))},
+		{"an owner that is none", "owner", of(item{name: "a", uid: 1 << 32})},
+		{"10 GiB claimed", "bytes; the image may have", imageOf(tarHeader("a", '0', "77777777777"))},
+		{"more than is there", "EOF", imageOf(append(tarHeader("a", '0', "00000100000"), 'x'))},
+		{"no archive", "layer 1 of 1", imageOf(bytes.Repeat([]byte("nonsense"), 200))},
+		{"an unknown type", "unknown type", imageOf(append(tarHeader("a", 'Q', "00000000000"), make([]byte, 1024)...))},
+		{"cut off", "EOF", imageOf(good[:512])},
+		{"a bomb", "bytes; the image may have", &Image{layers: []layer{layerFrom(packed(tarOf(t, text("a", strings.Repeat("\x00", 8<<20)))))}}},
+		{"a bomb behind the end", "unpacks to more than", &Image{layers: []layer{layerFrom(packed(append(slices.Clone(good), make([]byte, 2<<20)...)))}}},
+		{"a bomb in a header", "layer 1", imageOf(append(tarHeader("a", 'x', "00007777777"), make([]byte, 3<<20)...))},
+		{"bombs together", "bytes; the image may have", imageOf(tarOf(t, text("a", strings.Repeat("a", 600<<10))), tarOf(t, text("a", strings.Repeat("a", 600<<10))))},
+		{"entries", "more than 100 entries", imageOf(many(101))},
+		{"entries together", "more than 100 entries", imageOf(many(60), many(60))},
+		{"entries by links", "more than 100 entries", of(symlink("l", strings.Repeat("1/", 60)), text("l/x", ""), symlink("m", strings.Repeat("2/", 60)), text("m/x", ""))},
+		{"layers", "4 layers", imageOf(good, good, good, good)},
+		{"gzip that is none", "layer 1", &Image{layers: []layer{layerFrom([]byte("\x1f\x8bnot gzip at all"))}}},
+		{"gzip that ends", "layer 1", lying(hashOf(good), v1.Hash{}, packed(good)[:40])},
+		{"gzip that is damaged", "layer 1", lying(hashOf(good), v1.Hash{}, append(packed(good)[:30], make([]byte, 40)...))},
+		{"zstd that ends", "layer 1", lying(hashOf(good), v1.Hash{}, zpacked(good)[:40])},
+		{"another content", "and the image says", lying(hashOf([]byte("x")), v1.Hash{}, good)},
+		{"another packing", "and the manifest says", lying(hashOf(good), hashOf([]byte("x")), packed(good))},
+		{"more behind the packing", "layer 1", lying(hashOf(good), hashOf(packed(good)), append(packed(good), "more"...))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, _, err := written(t, tt.im, small)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+	for name, data := range map[string][]byte{"gzip": packed(good), "zstd": zpacked(good)} {
+		f, stats, err := written(t, lying(hashOf(good), hashOf(data), data), small)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := files(t, f, stats); !slices.Equal(got, []string{"a A"}) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// A reading that is given up ends at once, and says why.
+func TestWriteCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	why := fmt.Errorf("enough")
+	cancel(why)
+	f, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := imageOf(tarOf(t, text("a", "A"))).Write(ctx, f, DefaultLimits); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOwner(t *testing.T) {
+	passwd := "root:x:0:0:root:/root:/bin/sh\nbroken\nbig:x:99999999999:1:::\napp:x:1000:1001:App:/srv/app:/bin/sh\n"
+	group := "root:x:0:\nstaff:x:50:bin,app\napp:x:1001:\ndocker:x:999:app\n"
+	for _, tt := range []struct {
+		user string
+		want string
+	}{
+		{"", "{0 0 [] /root}"}, {"root", "{0 0 [] /root}"}, {"0", "{0 0 [] /root}"}, {"app", "{1000 1001 [50 999] /srv/app}"}, {"1000", "{1000 1001 [50 999] /srv/app}"},
+		{"app:staff", "{1000 50 [] /srv/app}"}, {"1000:7", "{1000 7 [] /srv/app}"}, {"4242", "{4242 0 [] /}"}, {"4242:staff", "{4242 50 [] /}"},
+		{"nobody", "whom its /etc/passwd does not have"}, {"big", "whom its"}, {"app:nogroup", "its /etc/group does not have"}, {"-1", "whom its"}, {"4294967295", "whom its"},
+	} {
+		im := imageOf(tarOf(t, dir("etc"), text("etc/passwd", passwd), text("etc/group", group)))
+		im.Config.User = tt.user
+		if _, _, err := written(t, im, DefaultLimits); err != nil {
+			t.Fatal(err)
+		}
+		owner, err := im.Owner()
+		got := fmt.Sprint(owner)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, tt.want) {
+			t.Errorf("%q: got %s, want %s", tt.user, got, tt.want)
+		}
+	}
+	im := imageOf(tarOf(t, dir("etc"), text("etc/passwd", passwd)), tarOf(t, text("etc/.wh.passwd", "")))
+	im.Config.User = "app"
+	if _, _, err := written(t, im, DefaultLimits); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := im.Owner(); err == nil {
+		t.Error("a user of a file that was taken away")
+	}
+}
