@@ -21,6 +21,7 @@ test: image
 	@hack/setup --test
 	bin/unitask image vendor --arch $(OTHER_ARCH)
 	bin/unitask image vendor --image python
+	bin/unitask image vendor --image data
 	bin/unitask image vendor --image shell
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
 

@@ -1,0 +1,178 @@
+package unitask_test
+
+import (
+	"bytes"
+	"fmt"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+// dataRuntime has a template of the image data.
+func dataRuntime(t *testing.T) *unitask.Runtime {
+	t.Helper()
+	needClones(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, Image: "data"}); err != nil {
+		t.Fatal(err)
+	}
+	return rt
+}
+
+// pictures are the artifacts that are PNG files with something in them.
+func pictures(t *testing.T, rt *unitask.Runtime, res *unitask.Result) (names []string) {
+	t.Helper()
+	for _, a := range res.Artifacts {
+		if !strings.HasSuffix(a.Path, ".png") {
+			continue
+		}
+		f, err := rt.Runs().OpenArtifact(res.RunID, a.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		im, err := png.Decode(f)
+		f.Close()
+		if err != nil {
+			t.Errorf("%s: %v", a.Path, err)
+			continue
+		}
+		colours := map[any]bool{}
+		for x := range im.Bounds().Dx() {
+			for y := range im.Bounds().Dy() {
+				colours[im.At(x, y)] = true
+			}
+		}
+		if len(colours) < 5 {
+			t.Errorf("%s has %d colours", a.Path, len(colours))
+		}
+		names = append(names, a.Path)
+	}
+	return names
+}
+
+// Scripts from data work, as people write them. What they print was worked out by hand, or
+// compared with what is well known; what they leave in /out is there.
+func TestDataScripts(t *testing.T) {
+	rt := dataRuntime(t)
+	for _, c := range []struct{ name, stdout, artifacts string }{
+		{"csv_to_chart", "          sum        mean  count\nregion                          \nnorth   400.0  133.333333      3\nsouth   175.0   87.500000      2\n", "figure-1.png"},
+		{"excel", "   item  price  n\n    pen   1.50 10\n   book  12.25  2\nGröße ü   3.00  7\n['01.01.2026', '02.01.2026', '03.01.2026'] 60.5\n['n', 'figures'] =C3*D3\n", "orders.xlsx summary.xlsx"},
+		{"sqlite", "  name     city  n  total\n Grace New York  2  100.0\n   Ada   London  2   15.0\nEdsger   Austin  0    0.0\n[('Grace', 0.87), ('Ada', 0.13)]\n" +
+			"{Timestamp('2026-01-01 00:00:00', freq='MS'): 10.5, Timestamp('2026-02-01 00:00:00', freq='MS'): 104.5}\n", ""},
+		{"regex", "True 80000 ['200', '404', '500']\nTrue 10.0.x.x \n", ""},
+		{"markup", "item,price\ntea & milk,2.5\ncaüe,3.0\nhttps://example.com/x\n['b']\n1=a;2=b;\n1 (1, 11)\n{'a': [1, 2], 'b': ['x', 'y']}\n", ""},
+		{"pictures", "PNG (200, 100) True\nJPEG (200, 100) True\nGIF (200, 100) True\nWEBP (200, 100) True\nTIFF (200, 100) True\nBMP (200, 100) True\nJPEG2000 (200, 100) True\n(25, 50) (100, 200) uint8 255 0\n", "small.png"},
+		{"timeseries", "                           min  max  mean\n2026-01-01 00:00:00+01:00 -1.0  1.0  -0.0\n2026-01-02 00:00:00+01:00 -1.0  1.0   0.0\nTrue 2025-12-31 23:00:00+00:00\n2026-03-29 03:00:00+02:00 239\n", "figure-1.png figure-2.png"},
+		{"numbers", "39.0 [-0.359   0.5897  0.7436] 3\n2.5 1.0 (5,)\n[0.548814 0.715189 0.602763]\n[ 1. -2.] 1.570796\n1.718282 2.25\n-1.0776 0.3126\n-16.0 60.0\n", ""},
+		{"json_report", "sku           x   y   All\nuser.name                \nAnn         3.0  10  13.0\nBo          7.5   0   7.5\nAll        10.5  10  20.5\n" +
+			"{'both': 3, 'right_only': 1, 'left_only': 0} [2, 0]\n4 | Ann | 3.0 | 10 | 13.0 |\n| Bo | 7.5 | 0 | 7.5 |\n| All | 10.5 | 10 | 20.5 |\n", "report.html"},
+		{"cleaning", "   name   age     joined  amount\n0   Ann  31.0 2026-01-05  1200.5\n1   Bob   NaN        NaT    30.0\n2   Bob  45.0        NaT    30.0\n3  None  27.0 2026-03-01    -5.0\n4   Zoë   NaN        NaT     NaN\n" +
+			"{'name': 1, 'age': 2, 'joined': 3, 'amount': 1} 1\n[{'name': 'Ann', 'age': 31.0, 'band': 'middle'}, {'name': 'Bob', 'age': 45.0, 'band': 'old'}, {'name': 'Zoë', 'age': 31.0, 'band': nan}]\n" +
+			"[['Ann', 'age', 31.0], ['Bob', 'age', 45.0], ['Zoë', 'age', 31.0], ['Ann', 'amount', 1200.5], ['Bob', 'amount', 30.0], ['Zoë', 'amount', nan]]\n", "tidy.csv"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			slot(t)
+			code, err := os.ReadFile(filepath.Join("testdata/data", c.name+".py"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := rt.Run(t.Context(), unitask.Request{Path: c.name + ".py", Code: string(code), Image: "data", Timeout: 3 * time.Minute}, unitask.IO{})
+			if err != nil || res.ExitCode != 0 || !res.Cloned {
+				t.Fatalf("%v %+v\n%s", err, res, res.Stderr)
+			}
+			if string(res.Stdout) != c.stdout || len(res.Stderr) > 0 {
+				t.Errorf("%s\nwant\n%s\n%s", res.Stdout, c.stdout, res.Stderr)
+			}
+			var left []string
+			for _, a := range res.Artifacts {
+				left = append(left, a.Path)
+			}
+			if got := strings.Join(left, " "); got != c.artifacts {
+				t.Errorf("left %q, want %q", got, c.artifacts)
+			}
+			pictures(t, rt, res)
+		})
+	}
+}
+
+// What becomes a picture, and what does not; what a clone of the template shows of it.
+func TestDataFigures(t *testing.T) {
+	rt := dataRuntime(t)
+	for _, c := range []struct {
+		name, code string
+		req        unitask.Request
+		stdout     string
+		pictures   string
+	}{
+		{"shown, saved, left open", `
+import matplotlib.pyplot as plt, io, os
+open('/out/figure-2.png', 'xb').close()
+def draw(n):
+    plt.figure(figsize=(1, 1)); plt.plot(range(n)); return plt.gcf()
+draw(2); draw(3); plt.show()          # 1 and 3: 2 is taken
+draw(4).savefig('/out/own.png'); plt.show()  # it is there already
+draw(5).savefig('/work/own.png'); plt.close()
+draw(6).savefig(io.BytesIO())         # saved: not written at the end
+draw(7); plt.close()                  # closed
+draw(8)                               # 4, at the end
+print(sorted(os.listdir('/out')), plt.get_fignums())
+os.remove('/out/figure-2.png')`, unitask.Request{}, "['figure-1.png', 'figure-2.png', 'figure-3.png', 'own.png'] [1, 2]\n", "figure-1.png figure-3.png figure-4.png own.png"},
+		{"at sys.exit", "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nimport sys\nsys.exit()", unitask.Request{}, "", "figure-1.png"},
+		{"another backend", "import matplotlib\nmatplotlib.use('agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show(); print(matplotlib.get_backend(), plt.get_fignums())", unitask.Request{}, "agg [1]\n", ""},
+		{"nothing of it", "import sys, os\nprint(os.listdir('/out'), 'unitask_figures' in sys.modules['__main__'].__dict__)", unitask.Request{}, "[] False\n", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			slot(t)
+			c.req.Code, c.req.Image, c.req.Timeout = c.code, "data", 3*time.Minute
+			res, err := rt.Run(t.Context(), c.req, unitask.IO{})
+			if err != nil || res.ExitCode != 0 {
+				t.Fatalf("%v %+v\n%s", err, res, res.Stderr)
+			}
+			if string(res.Stdout) != c.stdout || bytes.Contains(res.Stderr, []byte("Error")) {
+				t.Errorf("%s, want %s\n%s", res.Stdout, c.stdout, res.Stderr)
+			}
+			if got := strings.Join(pictures(t, rt, res), " "); got != c.pictures {
+				t.Errorf("pictures %q, want %q", got, c.pictures)
+			}
+		})
+	}
+}
+
+// What draws random numbers differs from clone to clone, also what the template has imported.
+func TestClonesOfDataDiffer(t *testing.T) {
+	rt := dataRuntime(t)
+	const code = `
+import numpy as np, random, uuid, tempfile, secrets, sys, time, logging, multiprocessing
+print(np.random.rand(), np.random.RandomState().rand(), np.random.default_rng().random(), np.random.SeedSequence().entropy, random.random(), uuid.uuid4(), uuid.uuid1(), tempfile.mkdtemp(), secrets.token_hex(),
+  multiprocessing.current_process().authkey.hex())
+print(abs(logging._startTime - time.time()) < 30, [m for m in ('numpy', 'pandas') if m not in sys.modules], file=sys.stderr)`
+	seen := map[string]int{}
+	for i := range 4 {
+		res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "data", Code: code}, unitask.IO{})
+		if err != nil || res.ExitCode != 0 || !res.Cloned || string(res.Stderr) != "True []\n" {
+			t.Fatalf("%v %+v %s", err, res, res.Stderr)
+		}
+		for n, value := range strings.Fields(string(res.Stdout)) {
+			key := fmt.Sprint(n, " ", value)
+			if other, ok := seen[key]; ok {
+				t.Errorf("clones %d and %d have the same %s", other, i, key)
+			}
+			seen[key] = i
+		}
+	}
+	if len(seen) != 4*10 {
+		t.Errorf("%d values", len(seen))
+	}
+}
