@@ -11,6 +11,9 @@ func Remedy(h Hold) string {
 	if h.Holds {
 		return ""
 	}
+	if strings.Contains(h.Why, ErrNoProgram.Error()) {
+		return "QEMU's own program in the place of a script: on PATH, or by UNITASK_QEMU"
+	}
 	switch h.Name {
 	case Network, Processes, IPC, UTS, CgroupSpace, Filesystem, User, LimitProcesses:
 		return namespaceRemedy(host{})

@@ -39,6 +39,11 @@ func TestRemedy(t *testing.T) {
 			t.Errorf("%s holds and has a remedy", name)
 		}
 	}
+	for _, l := range []string{Filesystem, Landlock, Seccomp} {
+		if got := Remedy(Hold{Name: l, Why: "/x is " + ErrNoProgram.Error()}); !strings.Contains(got, "UNITASK_QEMU") {
+			t.Errorf("%s of a script: %s", l, got)
+		}
+	}
 	for _, name := range append(noNamespaces, Landlock, Groups, Seccomp) {
 		if Remedy(Hold{Name: name}) == "" {
 			t.Errorf("%s has no remedy", name)
