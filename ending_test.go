@@ -97,6 +97,39 @@ func TestAttackForgedExit(t *testing.T) {
 	}
 }
 
+// What a server sent before it closed is read, also by who ends its own side first and
+// reads then.
+func TestLateReader(t *testing.T) {
+	needVM(t)
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			slot(t)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					_, _ = c.Write(bytes.Repeat([]byte("x"), 100000))
+					c.Close()
+				}
+			}()
+			port := l.Addr().(*net.TCPAddr).Port
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 40 * time.Second, AllowTCP: []string{fmt.Sprintf("127.0.0.1:%d", port)},
+				Code: strings.ReplaceAll(`let n = 0; const c = require("net").connect(PORT, "127.0.0.1", () => { c.pause(); setTimeout(() => { c.end(); setTimeout(() => c.resume(), 500) }, 1000) });
+c.on("data", (d) => (n += d.length)).on("end", () => console.log(n, "end")).on("error", (e) => console.log(n, e.code))`, "PORT", itoa(port))}, unitask.Options{Home: newHome(t)})
+			if err != nil || string(res.Stdout) != "100000 end\n" {
+				t.Errorf("%v %+v %s%s", err, res, res.Stdout, res.Stderr)
+			}
+		})
+	}
+}
+
 // A guest that never comes to the end of its artifacts has what is left of its time, and
 // the grace. The file is a hole as large as may come back, of which a machine sends some
 // tens of MiB in a second.

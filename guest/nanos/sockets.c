@@ -80,6 +80,7 @@ struct socket {
 	bool reset;       // by the peer, and not told yet
 	bool swallowed;   // something was written after the peer had closed
 	bool established; // OUTSIDE
+	bool late;        // OUTSIDE: shut, and the kernel is told when the other end has been read
 	int epoll;
 	struct epoll_event event;
 	pthread_t waits; // the thread that asked for events
@@ -604,33 +605,55 @@ static size_t length(const struct iovec *v, int n)
 	return total;
 }
 
-// outside_error is what the kernel knows of a connection that it calls ended.
+// outside_error is what the kernel knows of a connection that it calls ended. Where both
+// ends have come it says that there is none.
 static int outside_error(struct socket *s)
 {
 	int error = 0;
 	socklen_t len = sizeof error;
-	return call(SYS_getsockopt, s->fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 ? error : 0;
+	return call(SYS_getsockopt, s->fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != ENOTCONN ? error : 0;
+}
+
+// outside_state is a connection's state (TCP_CLOSE_WAIT), -1 if the kernel does not say.
+static int outside_state(struct socket *s)
+{
+	struct tcp_info info = {0};
+	socklen_t len = sizeof info;
+	return call(SYS_getsockopt, s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 ? info.tcpi_state : -1;
 }
 
 // read_outside: after its own end the kernel says that the other one has come too, and
 // never that a connection was reset.
 static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 {
-	struct tcp_info info = {0};
-	socklen_t len = sizeof info;
 	long r = scatter(s->fd, to, n);
 	if (r != 0 || length(to, n) == 0)
 		return result(r);
-	int error = outside_error(s);
+	int error = outside_error(s), state = s->shut && !error ? outside_state(s) : -1;
 	if (error)
 		return fail(error);
-	if (s->shut && call(SYS_getsockopt, s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
-	    (info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_FIN_WAIT2)) {
+	if (state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2) {
 		struct timespec little = {.tv_nsec = 1000000}; // it calls itself readable all the while
 		nanosleep(&little, NULL);
 		return fail(EAGAIN);
 	}
+	if (s->late)
+		call(SYS_shutdown, s->fd, SHUT_WR);
+	s->late = false;
 	return 0;
+}
+
+// shutdown_outside: when both ends have come the kernel throws away what has not been read.
+static int shutdown_outside(struct socket *s, int how)
+{
+	if (how == SHUT_WR && !s->shut && outside_state(s) == TCP_CLOSE_WAIT) {
+		s->late = s->shut = true;
+		return 0;
+	}
+	long r = call(SYS_shutdown, s->fd, how);
+	if (r == 0 && how != SHUT_RD)
+		s->shut = true;
+	return (int)result(r);
 }
 
 ssize_t socket_read(struct socket *s, const struct iovec *to, int n)
@@ -679,7 +702,7 @@ static ssize_t broken(void)
 ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
 {
 	if (s->state == OUTSIDE) {
-		long r = gather(s->fd, from, n);
+		long r = s->late ? -EPIPE : gather(s->fd, from, n);
 		int error = r == -EPIPE ? outside_error(s) : 0;
 		return error ? fail(error) : result(r);
 	}
@@ -718,12 +741,10 @@ ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
 int shutdown(int fd, int how)
 {
 	struct socket *s = of(fd);
-	if (s == NULL || s->state == OUTSIDE) {
-		long r = call(SYS_shutdown, fd, how);
-		if (s && r == 0 && how != SHUT_RD)
-			s->shut = true;
-		return (int)result(r);
-	}
+	if (s == NULL)
+		return (int)result(call(SYS_shutdown, fd, how));
+	if (s->state == OUTSIDE)
+		return shutdown_outside(s, how);
 	if (s->state == LISTENING)
 		return 0;
 	if (s->state != CONNECTED)
