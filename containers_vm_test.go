@@ -198,6 +198,10 @@ func TestContainerRequests(t *testing.T) {
 			t.Errorf("%+v: got %v", c.req, err)
 		}
 	}
+	_, _, err = rt.Trace(t.Context(), unitask.Caller{}, unitask.Request{Image: "alpine:3", Exec: true}, unitask.IO{}, unitask.Trace{Syscalls: true})
+	if err == nil || !strings.Contains(err.Error(), "strace in the image") {
+		t.Errorf("traced: %v", err)
+	}
 	if _, err := rt.Run(t.Context(), unitask.Request{Image: "localhost:1/a:1", Exec: true}, unitask.IO{}); !errors.Is(err, image.ErrOffline) || !strings.Contains(err.Error(), "unitask image pull") {
 		t.Errorf("offline: %v", err)
 	}

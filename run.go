@@ -69,6 +69,9 @@ func (i inspection) check(caller Caller, req Request, streams IO) error {
 	if streams.Keep != nil {
 		err = streams.Keep.check(caller.Ceiling, req.exposed())
 	}
+	if ref, e := req.container(); err == nil && e == nil && ref != "" && i.trace != nil && i.trace.Syscalls {
+		err = &policy.FieldError{Field: "trace", Value: "of system calls with " + ref, Reason: "is for the images that come along: strace in the image does it"}
+	}
 	if err == nil && i.trace != nil {
 		err = i.trace.check(caller.Ceiling, req.exposed())
 	}

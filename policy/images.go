@@ -37,7 +37,11 @@ func Reference(text string) (ref string, is bool, err error) {
 	default:
 		name = "docker.io/library/" + name
 	}
-	name = strings.Replace(name, "index.docker.io/", "docker.io/", 1)
+	if own, hub := strings.CutPrefix(strings.Replace(name, "index.docker.io/", "docker.io/", 1), "docker.io/"); hub {
+		if name = "docker.io/" + own; !strings.Contains(own, "/") {
+			name = "docker.io/library/" + own
+		}
+	}
 	switch {
 	case digest != "":
 		return name + digest, true, nil // the tag says nothing then

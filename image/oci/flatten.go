@@ -122,6 +122,7 @@ type flattening struct {
 	entries int
 	devices int
 	layer   int
+	steps   int // names that were looked at
 
 	passwd, group kept
 }
@@ -221,6 +222,9 @@ func (x *flattening) folder(names []string, make bool) (*node, error) {
 	todo := slices.Clone(names)
 	trail := []*node{x.root}
 	for hops := 0; len(todo) > 0; {
+		if err := x.step(1); err != nil {
+			return nil, err
+		}
 		name, here := todo[0], trail[len(trail)-1]
 		todo = todo[1:]
 		switch name {
@@ -254,6 +258,9 @@ func (x *flattening) folder(names []string, make bool) (*node, error) {
 				trail = trail[:1]
 			}
 			todo = append(strings.Split(kid.target, "/"), todo...)
+			if err := x.step(len(todo)); err != nil {
+				return nil, err
+			}
 			if len(todo) > maxPath {
 				return nil, errors.New("links that lead to each other")
 			}
@@ -262,6 +269,18 @@ func (x *flattening) folder(names []string, make bool) (*node, error) {
 		trail = append(trail, kid)
 	}
 	return trail[len(trail)-1], nil
+}
+
+// stepsEach bounds, for each entry that an image may have, the names that are looked at to find its
+// place, and to take away what is hidden: links that lead to links, and white-outs of the same
+// folder, would have the rest of the image looked at again and again.
+const stepsEach = 200
+
+func (x *flattening) step(n int) error {
+	if x.steps += n; x.steps > stepsEach*x.limits.Entries {
+		return errors.New("the image's links and white-outs take too long to follow")
+	}
+	return nil
 }
 
 // put gives a folder an entry, in the place of the one that it has.
@@ -285,6 +304,7 @@ func (x *flattening) drop(n *node) {
 
 // hide takes away what layers below have at a node, and says whether nothing is left of it.
 func (x *flattening) hide(n entry) bool {
+	x.steps += len(n.kids)
 	for name, kid := range n.kids {
 		if x.hide(kid) {
 			x.drop(kid.node)
@@ -372,6 +392,9 @@ func (x *flattening) takeAway(parent []string, name, rest string) error {
 		return errors.New("a white-out of no name")
 	}
 	dir, err := x.folder(parent, false)
+	if err == nil {
+		err = x.step(1)
+	}
 	if err != nil || dir == nil {
 		return err
 	}

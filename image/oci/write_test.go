@@ -213,6 +213,15 @@ func tarHeader(name string, kind byte, size string) []byte {
 	return h
 }
 
+// wide is a folder whose files are looked at for each of many white-outs.
+func wide(t *testing.T) []byte {
+	var items []item
+	for i := range 800 {
+		items = append(items, text(fmt.Sprint(i), ""))
+	}
+	return tarOf(t, append(items, slices.Repeat([]item{text(opaque, "")}, 800)...)...)
+}
+
 func TestHostileLayers(t *testing.T) {
 	many := func(n int) []byte {
 		var items []item
@@ -286,6 +295,8 @@ func TestHostileLayers(t *testing.T) {
 		{"entries", "more than 100 entries", imageOf(many(101))},
 		{"entries together", "more than 100 entries", imageOf(many(60), many(60))},
 		{"entries by links", "more than 100 entries", of(symlink("l", strings.Repeat("1/", 60)), text("l/x", ""), symlink("m", strings.Repeat("2/", 60)), text("m/x", ""))},
+		{"links that are long to follow", "take too long", of(append([]item{symlink("a", strings.Repeat("./", 1900)+"b"), dir("b")}, slices.Repeat([]item{text("a/x", "")}, 50)...)...)},
+		{"white-outs again and again", "take too long", &Image{layers: []layer{layerFrom(wide(t))}}},
 		{"layers", "4 layers", imageOf(good, good, good, good)},
 		{"gzip that is none", "layer 1", &Image{layers: []layer{layerFrom([]byte("\x1f\x8bnot gzip at all"))}}},
 		{"gzip that ends", "layer 1", lying(hashOf(good), v1.Hash{}, packed(good)[:40])},
@@ -296,7 +307,11 @@ func TestHostileLayers(t *testing.T) {
 		{"more behind the packing", "layer 1", lying(hashOf(good), hashOf(packed(good)), append(packed(good), "more"...))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, _, err := written(t, tt.im, small)
+			limits := small
+			if strings.Contains(tt.name, "again and again") {
+				limits.Entries, limits.Bytes = 1600, 8<<20
+			}
+			_, _, err := written(t, tt.im, limits)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}

@@ -1,0 +1,56 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestReference(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	for _, tt := range []struct{ text, want string }{
+		{"python", ""}, {"", ""}, {"nosuch", ""},
+		{"alpine:3.20", "docker.io/library/alpine:3.20"}, {"docker.io/alpine:3.20", "docker.io/library/alpine:3.20"}, {"acme/tool", "docker.io/acme/tool:latest"},
+		{"ghcr.io/acme/a-b_c/d.e:v1", "ghcr.io/acme/a-b_c/d.e:v1"}, {"localhost/a", "localhost/a:latest"}, {"localhost:5000/a:1", "localhost:5000/a:1"},
+		{"Registry.Example:5000/a", "Registry.Example:5000/a:latest"}, {"index.docker.io/library/alpine:1", "docker.io/library/alpine:1"},
+		{"alpine@" + digest, "docker.io/library/alpine@" + digest}, {"alpine:3@" + digest, "docker.io/library/alpine@" + digest}, {digest, digest}, {digest[:20], digest[:20]},
+		{"Alpine:3", "!"}, {"alpine:", "!"}, {"alpine:3:4", "!"}, {"/alpine", "!"}, {"a//b", "!"}, {"../a", "!"}, {"a/../b", "!"}, {"a/b/", "!"}, {"ghcr.io/", "!"},
+		{"-x/a", "!"}, {"--flag:1", "!"}, {"a@sha256:12", "!"}, {"a@md5:12", "!"}, {"sha256:12", "!"}, {"sha256:" + strings.Repeat("G", 20), "!"},
+		{"https://ghcr.io/a:1", "!"}, {"a b:1", "!"}, {"a:1\n", "!"}, {strings.Repeat("a", 600) + ":1", "!"}, {"a:" + strings.Repeat("1", 200), "!"},
+	} {
+		ref, is, err := Reference(tt.text)
+		switch {
+		case tt.want == "!" && (!is || err == nil):
+			t.Errorf("%q: %q, %v, no error", tt.text, ref, is)
+		case tt.want != "!" && (ref != tt.want || is != (tt.want != "") || err != nil):
+			t.Errorf("%q: %q, %v, %v", tt.text, ref, is, err)
+		}
+		if again, _, err2 := Reference(ref); err == nil && is && (again != ref || err2 != nil) {
+			t.Errorf("%q: %q, then %q, %v", tt.text, ref, again, err2)
+		}
+	}
+}
+
+func TestCeilingOfReferences(t *testing.T) {
+	c := ceiling(t, `images = ["python", "alpine:3.20", "ghcr.io/acme/*", "docker.io/library/debian:*"]`)
+	for name, allowed := range map[string]bool{
+		"python": true, "node": false, "docker.io/library/alpine:3.20": true, "docker.io/library/alpine:3.2": false, "docker.io/library/alpine:latest": false,
+		"ghcr.io/acme/tool:1": true, "ghcr.io/acme2/tool:1": false, "docker.io/library/debian:12": true, "docker.io/library/debian-x:12": false,
+		"docker.io/evil/ghcr.io:1": false, "sha256:" + strings.Repeat("a", 64): false,
+	} {
+		eff, denials, err := Resolve(Request{Image: name}, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := eff.Image == name; got != allowed || (len(denials) == 0) != allowed || c.Image(name) != allowed {
+			t.Errorf("%s: %q, %+v", name, eff.Image, denials)
+		}
+	}
+	for _, text := range []string{`["*"]`, `["ghcr.io*"]`, `["ghcr.io/acme*"]`, `["library/*"]`, `["nosuch"]`, `["Alpine:3"]`, `["a/../b:1"]`} {
+		if _, err := ParseCeiling("test.toml", []byte("images = "+text)); err == nil {
+			t.Errorf("%s is no error", text)
+		}
+	}
+	if b := BuiltIn("", ""); b.Image("docker.io/library/alpine:3.20") || !b.Image("python") {
+		t.Error("the built-in ceiling allows images of containers, or not those that come along")
+	}
+}
