@@ -2,6 +2,7 @@ package unitask_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/netstack"
@@ -131,6 +133,30 @@ func TestAttackBoundSecret(t *testing.T) {
 			}
 			if asked != 3 {
 				t.Errorf("%d requests with the key in the netlog: %+v", asked, all.Decisions)
+			}
+			var logged []string
+			if err := rt.Audit().Read(func(_ int64, line []byte) error {
+				noSecret(t, "the audit log", string(line), value)
+				var e struct {
+					Kind, Run string
+					Detail    json.RawMessage
+				}
+				err := json.Unmarshal(line, &e)
+				if e.Kind != string(audit.RunStarted) && e.Kind != string(audit.RunEnded) && e.Kind != string(audit.NetRefused) {
+					e.Kind += " " + string(e.Detail)
+				}
+				if e.Run == id {
+					logged = append(logged, e.Kind)
+				}
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+			if got, want := strings.Join(logged, "; "), `run.started; secret.granted {"hosts":["good.example"],"secret":"KEY"}; secret.used {"hosts":{"KEY":["good.example"]}}; net.refused; run.ended`; got != want {
+				t.Errorf("the audit log has %s, want %s", got, want)
+			}
+			if n, err := rt.Audit().Verify("", ""); int(n) != len(logged) || err != nil {
+				t.Errorf("%d lines: %v", n, err)
 			}
 			if refused != 1 {
 				t.Errorf("%d requests that no rule allows in the netlog: %+v", refused, all.Decisions)

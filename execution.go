@@ -32,6 +32,7 @@ type execution struct {
 	streams  IO
 	rec      *record.Run
 	redactor *record.Redactor
+	audit    *audited
 	res      *Result // run fills it in
 
 	// How it gets its machine (plan).
@@ -155,6 +156,7 @@ func (x *execution) configure() error {
 	network.Log = func(d netstack.Decision) {
 		line, _ := clean(x.redactor, netlogLine{NetlogSchema, x.rec.ID, x.rec.Owner, d})
 		x.rec.Netlog(line)
+		x.audit.decided(d)
 	}
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.code.broker

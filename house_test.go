@@ -20,10 +20,10 @@ const module = "github.com/unitask/unitask"
 var ground = []string{"vmm", "image", "guest", "netstack"}
 
 // first are those on the first floor: the machines, and what stands beside them.
-var first = []string{"machine", "hostfiles", "policy", "record", "debug"}
+var first = []string{"machine", "hostfiles", "policy", "record", "audit", "debug"}
 
 // tools are what any room may use: they do one small thing each, and know no room.
-var tools = []string{"internal/atomicfile", "internal/filelock", "internal/tail"}
+var tools = []string{"internal/atomicfile", "internal/edit", "internal/filelock", "internal/tail"}
 
 func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 	"hostfiles": {"guest", "internal/realpath"},
 	"policy":    {"internal/exact", "internal/hostname", "internal/httppath", "internal/realpath"},
 	"record":    {},
+	"audit":     {},
 
 	"vmm":             {"internal/socketpair"},
 	"vmm/jail":        {"internal/socketpair"},
@@ -53,16 +54,18 @@ var mayImport = map[string][]string{
 	"netstack":        {"internal/hostname", "internal/socketpair"},
 	"netstack/broker": {"internal/httppath"},
 
-	"internal/atomicfile": {},
-	"internal/attack":     {},
-	"internal/exact":      {},
-	"internal/filelock":   {},
-	"internal/gotest":     {},
-	"internal/hostname":   {},
-	"internal/httppath":   {},
-	"internal/realpath":   {},
-	"internal/socketpair": {},
-	"internal/tail":       {},
+	"internal/atomicfile":  {},
+	"internal/attack":      {},
+	"internal/edit":        {},
+	"internal/exact":       {},
+	"internal/filelock":    {},
+	"internal/gotest":      {},
+	"internal/hostname":    {},
+	"internal/httppath":    {},
+	"internal/realpath":    {},
+	"internal/socketpair":  {},
+	"internal/tail":        {},
+	"internal/testsignals": {},
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},
 	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},

@@ -139,9 +139,12 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	streams.Events(Event{Kind: EventRecord, Message: rec.ID})
 	code.tell = streams.Events
 
+	logged := rt.audited(rec, caller.Via, redactor, streams.Events)
+	logged.started(granted)
+
 	res := &Result{RunID: rec.ID, MemoryMB: granted.Effective.MemoryMB, Redacted: rec.Redacted, Policy: granted}
 	run := func() error {
-		x := &execution{rt: rt, code: &code, look: look, granted: res.Policy.Effective, streams: streams, rec: rec, redactor: redactor, res: res}
+		x := &execution{rt: rt, code: &code, look: look, granted: res.Policy.Effective, streams: streams, rec: rec, redactor: redactor, audit: logged, res: res}
 		return x.run(ctx)
 	}
 	before := *res
@@ -172,6 +175,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
 	}
+	logged.ended(res)
 	rt.boundStore(rec.ID, streams.Events)
 	return res, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -147,8 +148,15 @@ that it names leads elsewhere, it must be trusted again.`,
 			if list {
 				return a.listTrusted(trust, args)
 			}
+			forgotten := func(name string) error {
+				err := trust.Forget(name)
+				if err == nil {
+					a.auditTrust(audit.CeilingForgotten, home, name, nil)
+				}
+				return usageOf(err)
+			}
 			if forget && len(args) == 1 { // also of a file that is gone
-				return usageOf(trust.Forget(args[0]))
+				return forgotten(args[0])
 			}
 			file, err := policy.FindCeiling("")
 			if len(args) == 1 {
@@ -160,16 +168,19 @@ that it names leads elsewhere, it must be trusted again.`,
 			case file == nil:
 				return usage(fmt.Errorf("no %s here or above: name the file", policy.CeilingFile))
 			case forget:
-				return usageOf(trust.Forget(file.Path))
+				return forgotten(file.Path)
 			}
 			if err := trust.Add(file, time.Now()); err != nil {
 				return err
 			}
 			beyond := file.Beyond(policy.BuiltIn(filepath.Dir(file.Path), home))
 			a.ui.note("%s is trusted as it is now; it gives models %d values beyond the built-in ceiling", safe(file.Path), len(beyond))
+			var widens []string
 			for _, w := range beyond {
 				fmt.Fprintln(a.std.Stdout, safe(w.String()))
+				widens = append(widens, w.String())
 			}
+			a.auditTrust(audit.CeilingTrusted, home, file.Path, widens)
 			return nil
 		},
 	}

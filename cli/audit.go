@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask/audit"
+)
+
+func (a *app) auditCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "audit",
+		Short: "Show, verify and export the log of what runs were given and did",
+		Long: `The audit log has a line of JSON for each start and end of a run, for what it was
+denied, the secrets that it was given and that went to hosts, what its network
+refused, and the ceilings that were trusted. It only grows; unitask runs prune
+leaves it as it is. A head (audit export --head) that is kept elsewhere shows later
+whether a line was changed or taken away (audit verify --head).`,
+	}, a.auditList(), a.auditVerify(), a.auditExport())
+}
+
+// auditLog is the home's.
+func (a *app) auditLog() (audit.Log, error) {
+	home, err := a.homeFolder()
+	return audit.In(home), err
+}
+
+func (a *app) auditList() *cobra.Command {
+	var kind, run string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the last lines of the log",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			log, err := a.auditLog()
+			if err != nil {
+				return err
+			}
+			if limit < 1 {
+				return usage(fmt.Errorf("--limit %d: must be 1 or more", limit))
+			}
+			var rows [][]string
+			err = log.Read(func(n int64, line []byte) error {
+				var e struct {
+					audit.Entry
+					Detail json.RawMessage `json:"detail"`
+				}
+				if json.Unmarshal(line, &e) != nil {
+					e.Kind, e.Detail = "malformed", nil
+				}
+				if kind != "" && string(e.Kind) != kind || run != "" && e.Run != run {
+					return nil
+				}
+				if rows = append(rows, []string{fmt.Sprint(n + 1), e.Time.Local().Format(time.DateTime), safe(string(e.Kind)), safe(e.Run), safe(e.Caller), string(visibleJSON(e.Detail))}); len(rows) > 2*limit {
+					rows = append(rows[:0], rows[len(rows)-limit:]...)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			a.ui.table("LINE|TIME|KIND|RUN|CALLER|DETAIL", rows[max(0, len(rows)-limit):])
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&kind, "kind", "", "only of this kind, as run.started or secret.used")
+	cmd.Flags().StringVar(&run, "run", "", "only of the run with this id")
+	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many")
+	return cmd
+}
+
+// maxHead bounds the file of a head, which has some 200 bytes.
+const maxHead = 64 << 10
+
+func (a *app) auditVerify() *cobra.Command {
+	var head, key string
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check that no line was changed since it was written",
+		Long: `Verify makes the hashes of all lines again and compares them with those that were
+written with the lines. Who can write the home could write both anew: a head that was kept
+elsewhere shows that, too.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			log, err := a.auditLog()
+			if err != nil {
+				return err
+			}
+			text := []byte(nil)
+			if head != "" {
+				f, err := os.Open(head)
+				if err != nil {
+					return usage(fmt.Errorf("--head: %w", err))
+				}
+				text, err = io.ReadAll(io.LimitReader(f, maxHead))
+				if err = errors.Join(err, f.Close()); err != nil {
+					return usage(fmt.Errorf("--head: %w", err))
+				}
+				if len(bytes.TrimSpace(text)) == 0 {
+					return usage(fmt.Errorf("--head %s: is empty: `unitask audit export --head` makes one", head))
+				}
+			}
+			n, err := log.Verify(string(text), key)
+			if err != nil {
+				a.code = 1
+				return err
+			}
+			fmt.Fprintf(a.std.Stdout, "%d lines as they were written\n", n)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&head, "head", "", "a file with a head that was kept elsewhere")
+	cmd.Flags().StringVar(&key, "key", "", "the key that has signed the head (default the one in the home, audit/verifier)")
+	return cmd
+}
+
+func (a *app) auditExport() *cobra.Command {
+	var head bool
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Print all lines, or the head of the log",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			log, err := a.auditLog()
+			if err != nil {
+				return err
+			}
+			if head {
+				text, err := log.Head()
+				if err == nil {
+					_, err = io.WriteString(a.std.Stdout, text)
+				}
+				return err
+			}
+			return log.Read(func(_ int64, line []byte) error {
+				_, err := a.std.Stdout.Write(line)
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&head, "head", false, "print the signed head alone: how many lines, and their hash")
+	return cmd
+}
+
+// auditTrust writes down that a ceiling is trusted, or no longer.
+func (a *app) auditTrust(kind audit.Kind, home, file string, widens []string) {
+	if err := audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: kind, Via: "cli", Detail: map[string]any{"file": file, "widens": widens}}); err != nil {
+		a.ui.note("%v", err)
+	}
+}
