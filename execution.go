@@ -325,6 +325,9 @@ func (x *execution) hint(stderrTail string) {
 	}
 	if name := x.code.language.missing(stderrTail); name != "" {
 		x.res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.code.image.brings)
+		if other := x.code.language.imageWith(name); other != "" && other != x.code.image.payload.Name {
+			x.res.Hint = fmt.Sprintf("%s is not in the machine: --image %s has it", name, other)
+		}
 	}
 	x.hintKernel()
 }

@@ -57,6 +57,8 @@ type imageRow struct {
 	about   string // what is in it, for models and people
 	// brings begins the sentence about how modules get into the machine.
 	brings string
+	// modules are those that it has beside the first image's.
+	modules []string
 }
 
 // languages are those that there are; the first one is that of a request that names none.
@@ -91,7 +93,8 @@ var languages = []*language{
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.DataRehearsal, File: "code.py", Comment: "#"}, Patience: python.DataPatience},
 				about: "Python with numpy 1.24, pandas 1.5, matplotlib 3.6, scipy 1.10, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
 					"go to /out as figure-1.png, figure-2.png, …",
-				brings: "there are the standard library, numpy, pandas, matplotlib, scipy, openpyxl, lxml and Pillow; what lies beside the code comes with",
+				modules: python.DataModules,
+				brings:  "there are the standard library, numpy, pandas, matplotlib, scipy, openpyxl, lxml and Pillow; what lies beside the code comes with",
 			},
 		},
 		checkArg: python.CheckArg, needsProcess: python.NeedsProcess, process: python.Process, refused: python.Refused,
@@ -120,6 +123,17 @@ func pythonPayload(name string, parts []string, links map[string]string, folders
 		Library: python.Library, LibrarySources: python.LibrarySources, Include: python.Include, Files: files, Links: links, Folders: folders,
 		Compile: &image.Compile{Dirs: compiled, Args: python.CompileArgs(compiled), Env: python.CompileEnv},
 	}
+}
+
+// imageWith is the name of an image that has a module, "" where none has.
+func (l *language) imageWith(module string) string {
+	top, _, _ := strings.Cut(module, ".")
+	for _, im := range l.images {
+		if slices.Contains(im.modules, top) {
+			return im.payload.Name
+		}
+	}
+	return ""
 }
 
 // image is the language's image of that name, the first one where that is ""; nil if there is

@@ -30,8 +30,12 @@ func TestLanguagesPoolAndReplay(t *testing.T) {
 	if !strings.HasPrefix(string(shell.Stdout), "sh b 5.2") || shell.Pooled {
 		t.Errorf("%s %+v", shell.Stdout, shell)
 	}
-	res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Code: "import numpy"}, unitask.IO{})
-	if err != nil || res.ExitCode != 1 || res.Hint != "numpy is not in the machine: there is the standard library only; what lies beside the code comes with --project, or by --dir" {
+	res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Code: "import numpy.linalg"}, unitask.IO{})
+	if err != nil || res.ExitCode != 1 || res.Hint != "numpy is not in the machine: --image data has it" {
+		t.Errorf("%v %+v", err, res)
+	}
+	res, err = rt.Run(t.Context(), unitask.Request{Language: "python", Code: "import requests"}, unitask.IO{})
+	if err != nil || res.ExitCode != 1 || res.Hint != "requests is not in the machine: there is the standard library only; what lies beside the code comes with --project, or by --dir" {
 		t.Errorf("%v %+v", err, res)
 	}
 	for _, was := range []*unitask.Result{python, shell} {

@@ -24,6 +24,9 @@ var DataParts = slices.Concat(Parts, []string{
 // Only are those of the parts that one architecture alone has.
 var Only = map[string]string{"libquadmath0": "amd64", "libmvec": "amd64"}
 
+// DataModules are the names of what people install by itself.
+var DataModules = []string{"numpy", "pandas", "matplotlib", "scipy", "openpyxl", "lxml", "PIL", "dateutil", "pytz", "six", "fontTools", "packaging", "pyparsing"}
+
 // Packages is the folder of Debian's Python packages.
 const Packages = "/usr/lib/python3/dist-packages"
 
