@@ -43,7 +43,21 @@ func TestWarm(t *testing.T) {
 		if err != nil || string(res.Stdout) != "hi\n" || res.Cloned != cloned {
 			t.Fatalf("%v %+v", err, res)
 		}
+		rec, err := rt.Runs().Get(res.RunID)
+		if err != nil || (rec.Machine.Template != "") != cloned || (rec.Machine.Rehearsed == 6) != cloned {
+			t.Errorf("cloned %v: %v %+v", cloned, err, rec.Machine)
+		}
 		unitask.Settle(t.Context(), rt)
+	}
+	// The rehearsals' server, client and fetch have left nothing: no entry, no date.
+	res, err := rt.Run(t.Context(), unitask.Request{Code: `
+const entries = performance.getEntries().length, http = require('node:http');
+const server = http.createServer((q, s) => s.end()).listen(0, '127.0.0.1', () => http.get({ port: server.address().port }, (r) => {
+  console.log(entries, Math.abs(Date.parse(r.headers.date) - Date.now()) < 5000);
+  r.resume(); server.close();
+}));`}, unitask.IO{})
+	if err != nil || string(res.Stdout) != "0 true\n" || !res.Cloned {
+		t.Errorf("%v %+v", err, res)
 	}
 }
 
@@ -53,7 +67,9 @@ const c = require("crypto"), fs = require("fs"), net = require("net"), tls = req
 const h = process.hrtime.bigint();
 const out = { random: Math.random(), random2: Math.random(), uuid: c.randomUUID(), bytes: c.randomBytes(16).toString("hex"),
   values: Buffer.from(crypto.getRandomValues(new Uint8Array(16))).toString("hex"), temp: fs.mkdtempSync("/tmp/x-"),
-  key: c.generateKeyPairSync("x25519").publicKey.export({ type: "spki", format: "der" }).toString("hex"), now: Date.now() };
+  key: c.generateKeyPairSync("x25519").publicKey.export({ type: "spki", format: "der" }).toString("hex"), now: Date.now(), tickets: tls.createServer().getTicketKeys().toString("hex") };
+const form = new FormData(); form.append("a", "b");
+out.boundary = new Response(form).headers.get("content-type");
 const sane = () => process.hrtime.bigint() > h && Number(process.hrtime.bigint() - h) < 60e9 && performance.now() > 0 && process.uptime() > 0 && process.uptime() < 3600 &&
   Math.abs(performance.timeOrigin + performance.now() - Date.now()) < 50;
 // What the host sees on the wire: DNS ids, ports, initial sequence numbers.
@@ -149,7 +165,7 @@ func differ(t *testing.T, req unitask.Request, pool unitask.PoolSize, clones int
 	}
 	close(next)
 	group.Wait()
-	if len(seen) != clones*9 {
+	if len(seen) != clones*11 {
 		t.Errorf("%d values of %d clones", len(seen), clones)
 	}
 	// Of n random ones of 15 or 16 bits some are the same: at most n²/2^16 pairs are

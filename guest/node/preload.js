@@ -20,7 +20,10 @@ const CONTROL_STARTED = 'S';
 const CONTROL_REHEARSED = 'W';
 // End of what is from there.
 
+const MORE_MEMORY = 200 * 2 ** 20; // bytes: what a machine has that can rehearse all
+
 let mendTimeOrigin;
+let snapshot = false; // whether there is one of this process
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
 const ending = { noted: false, nested: false, rehearsed: false }; // quickExit
 
@@ -218,11 +221,20 @@ function rehearse(start, fs, native) {
   const Module = require('node:module');
   const paths = new Set(Object.keys(Module._pathCache));
   const cwd = process.cwd();
+  if (require('node:os').totalmem() > MORE_MEMORY) {
+    start.argv.push('more');
+    if (!snapshot) start.argv.push('network'); // in a clone that is to stand ready it would cost hello more than it gains others
+    native.threadless(true); // node:tls would read the certificates in one as soon as it is loaded, and the run may bring some
+    require('node:tls');
+    native.threadless(false);
+  }
   take(start, fs, native);
   if (native.nanos) protection(start);
   fs.closeSync(fs.openSync(start.argv[0])); // as CTL will be
   Module.runMain(start.argv[0]);
-  process._tickCallback(); // what it left to do must not be in the user's first stack
+  // What it left to do must not be in the user's first stack. In a loop inside a call Node leaves the ticks to the caller.
+  do process._tickCallback(); while (native.turn());
+  process._tickCallback();
   ending.rehearsed = true;
   native.rehearseEnd();
   process.removeListener('exit', ending.noted);
@@ -234,5 +246,6 @@ function rehearse(start, fs, native) {
   for (const name of fs.readdirSync(start.cwd)) fs.unlinkSync(start.cwd + '/' + name);
   fs.rmdirSync(start.cwd);
   native.tidy(start.rehearsal === 'last');
+  snapshot ||= start.rehearsal === 'last';
   native.rehearsing(true);
 }

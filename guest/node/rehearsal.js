@@ -28,13 +28,14 @@ new Promise((resolve) => resolve()).then(() => {});
 (async () => { await null; })();
 
 // What the modules and the kinds of files take that programs begin with. Not here: what draws random numbers
-// (UUIDs) or notes the time (servers), what reads the certificates that a run may yet bring (TLS, and fetch, which
-// loads it), counts what a program can see (workers), or warns the first time only (SQLite).
-// It takes memory that a small machine has not.
-if (require('node:os').totalmem() > 200 * 2 ** 20) more();
+// (UUIDs), notes the time (a Date header), speaks TCP, whose sequence numbers are the kernel's secret, counts what a
+// program can see (workers), or warns the first time only (SQLite).
+// The preload says how much.
+if (process.argv.includes('more')) more();
+if (process.argv.includes('network')) network().catch((e) => console.error(e));
 
 function more() {
-  for (const name of ['assert', 'child_process', 'crypto', 'events', 'http', 'os', 'readline', 'stream/promises',
+  for (const name of ['assert', 'child_process', 'crypto', 'events', 'http', 'https', 'os', 'readline', 'stream/promises',
     'timers/promises', 'url', 'zlib']) require('node:' + name);
   fs.writeFileSync('types.ts', 'interface P { x: number; y?: string }\nconst p: P = { x: 1 };\nexport default p as P;\n');
   require(path.resolve('types.ts'));
@@ -50,4 +51,18 @@ function more() {
   util.inspect({ a: { b: { c: { d: new Date(0) } } } }, { depth: 9 });
   require('node:stream/promises').pipeline(require('node:stream').Readable.from(['a']), new (require('node:stream').PassThrough)().resume());
   setTimeout(() => {}, 0);
+}
+
+// An HTTP server and a client on a Unix socket, and fetch without a network: the parser that it has for one is WebAssembly,
+// which V8 would compile again, and better, in every clone.
+async function network() {
+  const http = require('node:http');
+  const server = http.createServer((request, response) => {
+    response.sendDate = false;
+    response.end('{"a":1}');
+  });
+  await new Promise((resolve) => server.listen('socket', resolve));
+  await new Promise((resolve) => http.get({ socketPath: 'socket', agent: false }, (response) => response.resume().on('end', resolve)));
+  await (await fetch('data:,x')).text();
+  server.close();
 }

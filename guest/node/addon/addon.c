@@ -24,11 +24,13 @@
 //                 is told the code that it will end with by itself.
 //   end(rehearsed)
 //                 ends the program with 0, at once; or does all but that.
-//   rehearseEnd() does what Node does at the end of a program: the event loop, which
-//                 has nothing to do, and the listeners for beforeExit and exit.
+//   threadless(yes)
+//                 has this thread start no other from now on: it is told that it can't.
+//   turn()        is a turn of the event loop, in a rehearsal; it returns whether it has more to do.
+//   rehearseEnd() does what Node does then: the listeners for beforeExit and exit.
 //
-// It is also the program's LD_PRELOAD: here stands exit, which ends the program at
-// once; ../../nanos/libc.c has the other functions of libc.
+// It is also the program's LD_PRELOAD: here stand exit, which ends the program at once,
+// and pthread_create; ../../nanos/libc.c has the other functions of libc.
 #define _GNU_SOURCE
 #define NAPI_VERSION 8
 #include "../../agent/agent.h"
@@ -38,6 +40,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <node_api.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +65,9 @@ extern void node_drain_tasks(void *platform, void *isolate) __asm__("_ZN4node12N
 extern uint64_t node_before_exit(void *environment) __asm__("_ZN4node21EmitProcessBeforeExitEPNS_11EnvironmentE");
 extern uint64_t node_exit(void *environment) __asm__("_ZN4node15EmitProcessExitEPNS_11EnvironmentE");
 extern int uv_run(void *loop, int mode);
+extern int uv_loop_alive(const void *loop);
 
-enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1, UV_RUN_NOWAIT = 2 };
+enum { LINUX_CTL_FD = 3, FULL_COLLECTION = 0, MINOR_COLLECTION = 1, UV_RUN_ONCE = 1 };
 
 // Before Node's main: V8's limit for old objects, from the machine's memory, as
 // ../node.go (HeapArg) reckons it on linux. The root tuple can't hold it: the
@@ -112,6 +116,18 @@ __attribute__((noreturn)) void exit(int code)
 	if (real)
 		real(code);
 	_exit(code);
+}
+
+// pthread_create: node:tls starts a thread that reads the certificates as soon as it is loaded,
+// which in a rehearsal is too early: the run may bring some. Where it can't, it reads
+// them when it needs them.
+static __thread bool threadless;
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*main)(void *), void *arg)
+{
+	typedef int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+	create real = (create)dlsym(RTLD_NEXT, "pthread_create");
+	return threadless || !real ? EAGAIN : real(thread, attributes, main, arg);
 }
 
 // N-API ---------------------------------------------------------------------
@@ -202,6 +218,12 @@ static napi_value rehearsing(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
+static napi_value set_threadless(napi_env env, napi_callback_info info)
+{
+	threadless = bool_argument(env, info);
+	return NULL;
+}
+
 static napi_value really_exit(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1;
@@ -232,15 +254,25 @@ static napi_value end(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
-static napi_value rehearse_end(napi_env env, napi_callback_info info)
+static napi_value turn(napi_env env, napi_callback_info info)
 {
 	(void)info;
 	struct uv_loop_s *loop;
-	void *isolate = v8_isolate(), *environment = node_environment(v8_context(isolate));
+	void *isolate = v8_isolate();
+	napi_value alive;
 	if (napi_get_uv_event_loop(env, &loop) != napi_ok)
 		return NULL;
-	uv_run(loop, UV_RUN_NOWAIT);
-	node_drain_tasks(node_platform(environment), isolate);
+	uv_run(loop, UV_RUN_ONCE);
+	node_drain_tasks(node_platform(node_environment(v8_context(isolate))), isolate);
+	napi_get_boolean(env, uv_loop_alive(loop), &alive);
+	return alive;
+}
+
+static napi_value rehearse_end(napi_env env, napi_callback_info info)
+{
+	(void)env;
+	(void)info;
+	void *environment = node_environment(v8_context(v8_isolate()));
 	node_before_exit(environment);
 	node_exit(environment);
 	exit_code = -1;
@@ -284,7 +316,7 @@ NAPI_MODULE_INIT()
 		napi_callback call;
 	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect},
 		{"tidy", tidy}, {"timeOrigin", time_origin}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
-		{"end", end}, {"rehearseEnd", rehearse_end}};
+		{"end", end}, {"threadless", set_threadless}, {"turn", turn}, {"rehearseEnd", rehearse_end}};
 	napi_value v;
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
 		napi_create_function(env, calls[i].name, NAPI_AUTO_LENGTH, calls[i].call, NULL, &v);
