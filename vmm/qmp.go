@@ -196,6 +196,9 @@ func (m *Monitor) SendFile(ctx context.Context, name string, f *os.File) error {
 	return err
 }
 
+// writeGrace is how long reading may go on after a write has failed.
+const writeGrace = time.Second
+
 // run sends a command, with rights beside it if there are any, and waits for its
 // reply.
 func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, error) {
@@ -226,10 +229,13 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 	if !stop() && err != nil {
 		err = context.Cause(ctx)
 	}
-	if ended := m.readError(); err != nil && ended != nil {
-		err = ended
-	}
 	if err != nil {
+		select { // why reading ended says more, and the reader may be yet to see it
+		case <-m.done:
+			err = m.readError()
+		case <-ctx.Done():
+		case <-time.After(writeGrace):
+		}
 		return nil, fmt.Errorf("QMP %s: %w", name, err)
 	}
 	select {

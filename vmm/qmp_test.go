@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/digitalocean/go-qemu/qmp"
@@ -317,4 +318,34 @@ func TestAttackQMP(t *testing.T) {
 			group.Wait()
 		}
 	}
+}
+
+// lateReader is a connection whose reader learns that its peer is gone after a write has.
+type lateReader struct {
+	net.Conn
+	written chan struct{}
+}
+
+func (c lateReader) Write([]byte) (int, error) {
+	defer close(c.written)
+	return 0, io.ErrClosedPipe
+}
+
+func (c lateReader) Read([]byte) (int, error) {
+	<-c.written
+	time.Sleep(10 * time.Millisecond)
+	return 0, io.EOF
+}
+
+// A QEMU that is gone is said to be gone, whoever sees it first.
+func TestMonitorGoneAtWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		m := NewMonitor(lateReader{ours, make(chan struct{})})
+		defer m.Disconnect()
+		if _, err := m.Run([]byte(`{"execute": "query-status"}`)); err == nil || !strings.Contains(err.Error(), "ended") {
+			t.Error(err)
+		}
+	})
 }
