@@ -26,7 +26,7 @@
 //                 ends the program with 0, at once; or does all but that.
 //   threadless(yes)
 //                 has this thread start no other from now on: it is told that it can't.
-//   turn()        is a turn of the event loop, in a rehearsal; it returns whether it has more to do.
+//   turn()        is a turn of the event loop, in a rehearsal; it returns whether it had something to do.
 //   rehearseEnd() does what Node does then: the listeners for beforeExit and exit.
 //
 // It is also the program's LD_PRELOAD: here stand exit, which ends the program at once,
@@ -259,13 +259,15 @@ static napi_value turn(napi_env env, napi_callback_info info)
 	(void)info;
 	struct uv_loop_s *loop;
 	void *isolate = v8_isolate();
-	napi_value alive;
+	napi_value had;
 	if (napi_get_uv_event_loop(env, &loop) != napi_ok)
 		return NULL;
-	uv_run(loop, UV_RUN_ONCE);
+	bool alive = uv_loop_alive(loop);
+	if (alive)
+		uv_run(loop, UV_RUN_ONCE);
 	node_drain_tasks(node_platform(node_environment(v8_context(isolate))), isolate);
-	napi_get_boolean(env, uv_loop_alive(loop), &alive);
-	return alive;
+	napi_get_boolean(env, alive, &had);
+	return had;
 }
 
 static napi_value rehearse_end(napi_env env, napi_callback_info info)
