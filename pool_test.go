@@ -181,7 +181,7 @@ func TestSoak(t *testing.T) {
 	if grown := resident(t) - rss; grown > 32<<10 {
 		t.Errorf("%d KiB more are resident", grown)
 	}
-	if files, _ := filepath.Glob(filepath.Join(home, "*")); len(files) != 6 { // five that are borrowed, and the runs
+	if files, _ := filepath.Glob(filepath.Join(home, "*")); len(files) != 7 { // five that are borrowed, the runs, and their log
 		t.Errorf("in the home: %v", files)
 	}
 }
