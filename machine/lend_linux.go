@@ -252,6 +252,8 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 	for i, f := range files {
 		fds[i] = int(f.Fd())
 	}
+	s.runs(1) // whoever has the reply finds its run counted
+	defer s.runs(-1)
 	err = writeLine(conn, reply, unix.UnixRights(fds...))
 	for _, f := range files {
 		f.Close()
@@ -260,8 +262,6 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	s.runs(1)
-	defer s.runs(-1)
 	gone := make(chan struct{})
 	go func() { // until conn is closed, below
 		_, _ = conn.Read(make([]byte, 1)) // it says nothing: it is there or not
