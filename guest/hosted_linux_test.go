@@ -594,8 +594,12 @@ func TestAttackHostedControl(t *testing.T) {
 			letters = append(letters, byte(i))
 		}
 	}
+	// The byte after a word of a rehearsal is taken with it only where the word has one.
 	for i := range 256 {
-		pairs = append(pairs, contract.ControlWouldExit, byte(i), contract.ControlRehearsed, byte(i))
+		pairs = append(pairs, contract.ControlWouldExit, byte(i), contract.ControlRehearsed)
+		if i != contract.ControlExit {
+			pairs = append(pairs, byte(i))
+		}
 	}
 	for _, row := range []struct {
 		name  string
@@ -607,6 +611,7 @@ func TestAttackHostedControl(t *testing.T) {
 		{"that it has started, 10 000 times", bytes.Repeat([]byte{contract.ControlStarted}, 10000), 0},
 		{"that it is ready, 10 000 times", bytes.Repeat([]byte{contract.ControlReady}, 10000), 0},
 		{"exit code 255", []byte{contract.ControlExit, 255}, 255},
+		{"an exit code after a word of a rehearsal", []byte{contract.ControlRehearsed, contract.ControlExit, 7}, 7},
 	} {
 		h := host(t, "agent")
 		c := h.connect()
