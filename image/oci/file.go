@@ -129,13 +129,16 @@ func open(ctx context.Context, file, arch string) (*Image, error) {
 		return nil, err
 	}
 	var b box
-	if st.IsDir() {
+	switch {
+	case !st.IsDir() && !st.Mode().IsRegular():
+		return nil, errors.New("it is neither a file nor a folder: save the image to a file first")
+	case st.IsDir():
 		root, err := os.OpenRoot(file)
 		if err != nil {
 			return nil, err
 		}
 		b = folderBox{root}
-	} else {
+	default:
 		f, err := os.Open(file)
 		if err != nil {
 			return nil, err
@@ -347,10 +350,11 @@ func readSaved(b box, text []byte, arch string) (*Image, error) {
 	sum := sha256.Sum256(config)
 	im := &Image{Digest: "sha256:" + hex.EncodeToString(sum[:]), Names: list[0].RepoTags}
 	for _, name := range list[0].Layers {
-		_, size, err := b.open(name)
+		r, size, err := b.open(name)
 		if err != nil {
 			return nil, err
 		}
+		r.Close()
 		im.Size += size
 		im.layers = append(im.layers, layer{open: func() (io.ReadCloser, error) {
 			r, _, err := b.open(name)

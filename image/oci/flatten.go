@@ -355,9 +355,12 @@ func (x *flattening) add(h *tar.Header, content io.Reader) error {
 			return fmt.Errorf("%d bytes; the image may have %d", h.Size, x.limits.Bytes)
 		}
 		content = x.keep(names, n, content)
+		before := x.left
 		if n.where, err = x.disk.content(content, h.Size); err != nil {
 			return err
 		}
+		// A file with holes has more on the disk than in the archive.
+		x.left = min(x.left, before-h.Size)
 	case tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) >= maxPath || strings.ContainsRune(h.Linkname, 0) {
 			return fmt.Errorf("a link to %.100q", h.Linkname)

@@ -103,12 +103,12 @@ func script(t *testing.T, text string) []byte {
 			h.Typeflag = map[string]byte{"s": tar.TypeSymlink, "h": tar.TypeLink}[words[0]]
 			h.Linkname = words[len(words)-1]
 		}
-		if w.WriteHeader(h) != nil {
-			t.Skip("no header")
+		if err := w.WriteHeader(h); err != nil {
+			continue // of an entry that no archive can have
 		}
 	}
 	if err := w.Close(); err != nil {
-		t.Skip("no archive")
+		t.Fatal(err)
 	}
 	return out.Bytes()
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -157,6 +158,9 @@ func (im *Image) configure(text []byte) error {
 	}
 	im.Arch = c.Architecture
 	im.Config = Config{Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd, Env: c.Config.Env, Dir: c.Config.WorkingDir, User: c.Config.User}
+	if err := im.Config.check(); err != nil {
+		return err
+	}
 	if len(c.RootFS.DiffIDs) != len(im.layers) {
 		return fmt.Errorf("the image has %d layers, and its configuration speaks of %d", len(im.layers), len(c.RootFS.DiffIDs))
 	}
@@ -165,6 +169,25 @@ func (im *Image) configure(text []byte) error {
 			return fmt.Errorf("a layer's digest is of the kind %.20q: only sha256 is read", id.Algorithm)
 		}
 		im.layers[i].diffID = id
+	}
+	return nil
+}
+
+// maxWords bounds the bytes of a configuration's command and variables: a machine's start takes
+// four times as many, with those of the run.
+const maxWords = 256 << 10
+
+// check says why no program can be started so.
+func (c Config) check() error {
+	size := 0
+	for _, w := range slices.Concat(c.Entrypoint, c.Cmd, c.Env, []string{c.User}) {
+		if strings.ContainsRune(w, 0) {
+			return fmt.Errorf("the image's configuration has a NUL byte in %.80q", w)
+		}
+		size += len(w) + 1
+	}
+	if size > maxWords {
+		return fmt.Errorf("the image's command and variables have %d bytes; %d is the most", size, maxWords)
 	}
 	return nil
 }
@@ -181,7 +204,8 @@ const maxID = 1<<32 - 2
 
 // Owner finds the image's user in its own files: NAME, NAME:GROUP, or numbers. Write must have been called.
 func (im *Image) Owner() (Owner, error) {
-	user, group, hasGroup := strings.Cut(im.Config.User, ":")
+	user, group, _ := strings.Cut(im.Config.User, ":")
+	hasGroup := group != ""
 	o := Owner{Home: "/"}
 	if user == "" {
 		user = "0"

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -247,6 +248,41 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// A folder's layers are opened when they are read, each one alone.
+func TestOpenKeepsNothingOpen(t *testing.T) {
+	const layers = 200
+	dir := t.TempDir()
+	list, err := json.Marshal([]map[string]any{{"Config": "c", "Layers": slices.Repeat([]string{"l"}, layers)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := json.Marshal(slices.Repeat([]string{hashOf(nil).String()}, layers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"manifest.json": string(list), "l": "", "c": `{"rootfs":{"diff_ids":` + string(ids) + `}}`} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() int {
+		list, err := os.ReadDir("/dev/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	before := open()
+	im, err := Open(context.Background(), dir, "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	if now := open(); now > before+layers/2 {
+		t.Errorf("%d files are open, of %d before", now, before)
+	}
+}
+
 func TestOpenFails(t *testing.T) {
 	im := made(t, "amd64", "", tarOf(t, text("a", "A")))
 	layoutOf := func(images ...v1.Image) string {
@@ -287,6 +323,13 @@ func TestOpenFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := map[string]any{"Config": "c", "Layers": []string{"l"}}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says := func(config string) string {
+		return saved(t, map[string]string{"manifest.json": manifest(map[string]any{"Config": "c"}), "c": `{"os":"linux","rootfs":{},"config":` + config + `}`})
+	}
 	for _, tt := range []struct{ name, file, want string }{
 		{"nothing", filepath.Join(t.TempDir(), "none"), "no such file"},
 		{"an empty folder", t.TempDir(), "neither index.json"},
@@ -302,6 +345,11 @@ func TestOpenFails(t *testing.T) {
 		{"fewer layers", saved(t, map[string]string{"manifest.json": manifest(map[string]any{"Config": "c"}), "c": string(config)}), "0 layers"},
 		{"a large configuration", saved(t, map[string]string{"manifest.json": manifest(one), "c": strings.Repeat(" ", maxText+1)}), "is the most"},
 		{"another system", saved(t, map[string]string{"manifest.json": manifest(map[string]any{"Config": "c"}), "c": `{"os":"windows","rootfs":{}}`}), "runs linux"},
+		{"a pipe", pipe, "to a file first"},
+		{"a NUL byte in a variable", says(`{"Env":["A=\u0000"]}`), `NUL byte in "A=\x00"`},
+		{"a NUL byte in a command", says(`{"Cmd":["sh","\u0000"]}`), "NUL byte"},
+		{"a NUL byte in a user", says(`{"User":"\u0000"}`), "NUL byte"},
+		{"many variables", says(`{"Env":["A=` + strings.Repeat("a", maxWords) + `"]}`), "is the most"},
 		{"another kind of digest", saved(t, map[string]string{"manifest.json": manifest(one), "l": "", "c": `{"rootfs":{"diff_ids":["md5:00"]}}`}), "unsupported hash"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

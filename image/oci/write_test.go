@@ -213,6 +213,16 @@ func tarHeader(name string, kind byte, size string) []byte {
 	return h
 }
 
+// holes is a file that is nothing but a hole.
+func holes(name string, size int) []byte {
+	var records string
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=" + name, fmt.Sprint("GNU.sparse.realsize=", size)} {
+		records += fmt.Sprintf("%d %s\n", len(r)+4, r) // two digits, a blank and a line's end
+	}
+	block := func(text string) []byte { return append([]byte(text), make([]byte, 512-len(text))...) }
+	return slices.Concat(tarHeader("x", 'x', fmt.Sprintf("%011o", len(records))), block(records), tarHeader(name, '0', "00000001000"), block("0\n"))
+}
+
 // wide is a folder whose files are looked at for each of many white-outs.
 func wide(t *testing.T) []byte {
 	var items []item
@@ -292,6 +302,7 @@ func TestHostileLayers(t *testing.T) {
 		{"a bomb behind the end", "unpacks to more than", &Image{layers: []layer{layerFrom(packed(append(slices.Clone(good), make([]byte, 2<<20)...)))}}},
 		{"a bomb in a header", "layer 1", imageOf(append(tarHeader("a", 'x', "00007777777"), make([]byte, 3<<20)...))},
 		{"bombs together", "bytes; the image may have", imageOf(tarOf(t, text("a", strings.Repeat("a", 600<<10))), tarOf(t, text("a", strings.Repeat("a", 600<<10))))},
+		{"holes", "bytes; the image may have", imageOf(slices.Concat(holes("a", 700<<10), holes("b", 700<<10), make([]byte, 1024)))},
 		{"entries", "more than 100 entries", imageOf(many(101))},
 		{"entries together", "more than 100 entries", imageOf(many(60), many(60))},
 		{"entries by links", "more than 100 entries", of(symlink("l", strings.Repeat("1/", 60)), text("l/x", ""), symlink("m", strings.Repeat("2/", 60)), text("m/x", ""))},
@@ -351,7 +362,7 @@ func TestOwner(t *testing.T) {
 		want string
 	}{
 		{"", "{0 0 [] /root}"}, {"root", "{0 0 [] /root}"}, {"0", "{0 0 [] /root}"}, {"app", "{1000 1001 [50 999] /srv/app}"}, {"1000", "{1000 1001 [50 999] /srv/app}"},
-		{"app:staff", "{1000 50 [] /srv/app}"}, {"1000:7", "{1000 7 [] /srv/app}"}, {"4242", "{4242 0 [] /}"}, {"4242:staff", "{4242 50 [] /}"},
+		{"app:staff", "{1000 50 [] /srv/app}"}, {"1000:7", "{1000 7 [] /srv/app}"}, {"4242", "{4242 0 [] /}"}, {"4242:staff", "{4242 50 [] /}"}, {"app:", "{1000 1001 [50 999] /srv/app}"}, {":staff", "{0 50 [] /root}"},
 		{"nobody", "whom its /etc/passwd does not have"}, {"big", "whom its"}, {"app:nogroup", "its /etc/group does not have"}, {"-1", "whom its"}, {"4294967295", "whom its"},
 	} {
 		im := imageOf(tarOf(t, dir("etc"), text("etc/passwd", passwd), text("etc/group", group)))
