@@ -10,21 +10,23 @@ package audit
 import (
 	"bytes"
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/atomicfile"
 )
 
 // Kind says what an entry is about.
@@ -56,8 +58,10 @@ type Entry struct {
 }
 
 const (
-	// maxLine bounds an entry; the detail of a longer one is left out, and it says so.
+	// maxLine bounds an entry; of a longer one parts are left out, and it says so.
 	maxLine = 64 << 10
+	// maxAppend bounds entries that are written together: a run's, 66 at most, are shorter.
+	maxAppend = 64 * maxLine
 	// maxLog bounds the log: at some 2 KiB a run a million runs. It is never cut by us.
 	maxLog = 2 << 30
 	// indexed is what the index has of each line: the offset of its end.
@@ -81,155 +85,21 @@ const (
 	indexFile    = "index"
 	keyFile      = "key"      // signs heads
 	verifierFile = "verifier" // checks them
+	pendingFile  = "pending"  // what is being appended
 	lockFile     = "lock"
 	keyName      = "unitask-audit"
 )
 
-// files are the open ones of a log, whose lock is held.
-type files struct {
-	lines, hashes, index *os.File
-	n                    int64 // lines that have hashes
-	end                  int64 // of these
-}
-
-// open takes the lock, and takes in what a process that died has left.
-func (l Log) open() (f *files, done func(), err error) {
-	if err := os.MkdirAll(l.dir, 0o700); err != nil {
-		return nil, nil, err
-	}
-	lock, err := filelock.Take(l.name(lockFile))
-	if err != nil {
-		return nil, nil, err
-	}
-	f = &files{}
-	done = func() {
-		for _, file := range []*os.File{f.lines, f.hashes, f.index} {
-			if file != nil {
-				file.Close()
-			}
-		}
-		lock.Unlock()
-	}
-	for name, file := range map[string]**os.File{linesFile: &f.lines, hashesFile: &f.hashes, indexFile: &f.index} {
-		if *file, err = os.OpenFile(l.name(name), os.O_RDWR|os.O_CREATE|os.O_APPEND|openFlags, 0o600); err != nil {
-			done()
-			return nil, nil, err
-		}
-	}
-	if err := f.recover(); err != nil {
-		done()
-		return nil, nil, err
-	}
-	return f, done, nil
-}
-
-// recover finds out how many lines there are. Hashes are written before the index, and lines
-// before hashes: what the index does not have is written again.
-func (f *files) recover() error {
-	st, err := f.index.Stat()
-	if err != nil {
-		return err
-	}
-	f.n = st.Size() / indexed
-	if f.end, err = f.endOf(f.n); err != nil {
-		return err
-	}
-	if err := errors.Join(f.index.Truncate(f.n*indexed), f.shrink()); err != nil {
-		return err
-	}
-	if st, err = f.lines.Stat(); err != nil {
-		return err
-	}
-	if st.Size() < f.end {
-		return fmt.Errorf("%s has %d bytes, and had %d: `unitask audit verify` says more", f.lines.Name(), st.Size(), f.end)
-	}
-	left := st.Size() - f.end
-	if left == 0 {
-		return nil
-	}
-	if left > 64*maxLine {
-		return fmt.Errorf("%s has %d bytes that nothing of ours has written", f.lines.Name(), left)
-	}
-	rest := make([]byte, left)
-	if _, err := f.lines.ReadAt(rest, f.end); err != nil {
-		return err
-	}
-	if rest[left-1] != '\n' { // half a line; it stays, as one of its own
-		if _, err := f.lines.Write([]byte{'\n'}); err != nil {
-			return err
-		}
-		rest = append(rest, '\n')
-	}
-	return f.take(rest)
-}
-
-// shrink takes away hashes that the index does not have.
-func (f *files) shrink() error {
-	most := tlog.StoredHashCount(f.n) * tlog.HashSize
-	st, err := f.hashes.Stat()
-	if err != nil || st.Size() <= most {
-		return err
-	}
-	return f.hashes.Truncate(most)
-}
-
-// endOf is where the first n lines end.
-func (f *files) endOf(n int64) (int64, error) {
-	if n == 0 {
-		return 0, nil
-	}
-	var b [indexed]byte
-	_, err := f.index.ReadAt(b[:], (n-1)*indexed)
-	return int64(binary.BigEndian.Uint64(b[:])), err
-}
-
-// take adds lines that are in the file to hashes and index.
-func (f *files) take(lines []byte) error {
-	for line := range bytes.Lines(lines) {
-		stored, err := tlog.StoredHashes(f.n, line, f)
-		if err != nil {
-			return err
-		}
-		var text []byte
-		for _, h := range stored {
-			text = append(text, h[:]...)
-		}
-		if _, err := f.hashes.Write(text); err != nil {
-			return err
-		}
-		if _, err := f.index.Write(binary.BigEndian.AppendUint64(nil, uint64(f.end+int64(len(line))))); err != nil {
-			return err
-		}
-		f.n++
-		f.end += int64(len(line))
-	}
-	return nil
-}
-
-// ReadHashes is tlog.HashReader's.
-func (f *files) ReadHashes(at []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(at))
-	for i, n := range at {
-		if _, err := f.hashes.ReadAt(out[i][:], n*tlog.HashSize); err != nil {
-			return nil, fmt.Errorf("read hash %d of the audit log: %w", n, err)
-		}
-	}
-	return out, nil
-}
-
-// Append writes entries, all of them or none.
+// Append writes entries, all of them or none, also when the process dies or the power fails.
+// When it returns they are on the disk. When it fails for want of room they may yet be written,
+// by the next one.
 func (l Log) Append(entries ...Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
 	var text []byte
 	for _, e := range entries {
-		e.Schema, e.Time = Schema, e.Time.UTC()
-		line, err := json.Marshal(e)
-		if err == nil && len(line) >= maxLine {
-			e.Detail = map[string]int{"leftOutBytes": len(line)}
-			line, err = json.Marshal(e)
-		}
+		line, err := e.line()
 		if err != nil {
 			return fmt.Errorf("write the audit log: %w", err)
 		}
@@ -240,29 +110,75 @@ func (l Log) Append(entries ...Entry) error {
 		return fmt.Errorf("write the audit log: %w", err)
 	}
 	defer done()
+	if err = f.check(); err == nil && len(text) > maxAppend {
+		err = fmt.Errorf("%d bytes at once, %d is the most", len(text), maxAppend)
+	}
+	if err != nil {
+		return fmt.Errorf("write the audit log: %w", err)
+	}
 	if f.end+int64(len(text)) > maxLog {
 		return ErrFull
 	}
-	if _, err = f.lines.Write(text); err == nil {
-		err = f.take(text)
-	}
-	if err != nil {
+	if err = f.append(text); err != nil {
 		return fmt.Errorf("write the audit log: %w", err)
 	}
 	return nil
 }
 
+// line is the entry as it is written. Of a detail that is too long the longest members are left
+// out: who asks for much of one thing can't hide what else was asked for.
+func (e Entry) line() ([]byte, error) {
+	e.Schema, e.Time = Schema, e.Time.UTC()
+	line, err := json.Marshal(e)
+	if err != nil || len(line) < maxLine {
+		return line, err
+	}
+	detail, err := json.Marshal(e.Detail)
+	if err != nil {
+		return nil, err
+	}
+	leftOut := func(n int) json.RawMessage { return fmt.Appendf(nil, `{"leftOutBytes":%d}`, n) }
+	var members map[string]json.RawMessage
+	if json.Unmarshal(detail, &members) != nil {
+		members = nil
+	}
+	for len(line) >= maxLine {
+		longest, most := "", len(leftOut(len(detail)))
+		for _, name := range slices.Sorted(maps.Keys(members)) {
+			if n := len(members[name]); n > most {
+				longest, most = name, n
+			}
+		}
+		if longest == "" { // no members, or too many
+			e.Detail = leftOut(len(detail))
+			return json.Marshal(e)
+		}
+		members[longest], e.Detail = leftOut(most), members
+		if line, err = json.Marshal(e); err != nil {
+			return nil, err
+		}
+	}
+	return line, nil
+}
+
 // Read calls each with every line, in its order.
 func (l Log) Read(each func(n int64, line []byte) error) error {
-	f, err := os.Open(l.name(linesFile))
+	text, err := l.file(linesFile, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	return lines(f, each)
+	defer text.Close()
+	end := int64(math.MaxInt64) // of a log that does not fit together, all that is there
+	if f, done, err := l.open(); err == nil {
+		if f.check() == nil {
+			end = f.end // what is behind it is being written
+		}
+		done()
+	}
+	return lines(io.LimitReader(text, end), each)
 }
 
 // Head is the state of the log: how many lines, and the hash of their tree, as a signed note
@@ -273,6 +189,9 @@ func (l Log) Head() (string, error) {
 		return "", err
 	}
 	defer done()
+	if err := f.check(); err != nil {
+		return "", err
+	}
 	hash, err := tlog.TreeHash(f.n, f)
 	if err != nil {
 		return "", err
@@ -291,30 +210,38 @@ func headText(n int64, hash tlog.Hash) string {
 
 // signer reads the log's key, which is made when it is first asked for.
 func (l Log) signer() (note.Signer, error) {
-	text, err := os.ReadFile(l.name(keyFile))
+	text, err := l.text(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		private, public, err := note.GenerateKey(rand.Reader, keyName)
 		if err == nil {
-			err = os.WriteFile(l.name(verifierFile), []byte(public+"\n"), 0o600)
+			err = atomicfile.Write(l.name(verifierFile), []byte(public+"\n"), 0o600)
 		}
 		if err == nil {
-			err = os.WriteFile(l.name(keyFile), []byte(private+"\n"), 0o600)
+			err = atomicfile.Write(l.name(keyFile), []byte(private+"\n"), 0o600)
 		}
 		if err != nil {
 			return nil, err
 		}
-		text = []byte(private)
+		text = private
 	} else if err != nil {
 		return nil, err
 	}
-	return note.NewSigner(strings.TrimSpace(string(text)))
+	return note.NewSigner(text)
+}
+
+// text is the one line of a small file.
+func (l Log) text(name string) (string, error) {
+	f, err := l.file(name, os.O_RDONLY)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxLine))
+	return strings.TrimSpace(string(text)), err
 }
 
 // Verifier is the public key that checks heads.
-func (l Log) Verifier() (string, error) {
-	text, err := os.ReadFile(l.name(verifierFile))
-	return strings.TrimSpace(string(text)), err
-}
+func (l Log) Verifier() (string, error) { return l.text(verifierFile) }
 
 // lines reads lines of any length up to a bound; one that ends with the file has no newline.
 func lines(r io.Reader, each func(n int64, line []byte) error) error {
@@ -341,7 +268,7 @@ func lines(r io.Reader, each func(n int64, line []byte) error) error {
 		case err != nil:
 			return err
 		case len(rest) > 64*maxLine:
-			return fmt.Errorf("line %d has more than %d bytes", n+1, 64*maxLine)
+			return fmt.Errorf("line %d has more than %d bytes", n+1, maxAppend)
 		}
 	}
 }

@@ -2,10 +2,14 @@ package audit
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/attack"
 )
@@ -88,6 +93,16 @@ func TestAppendAtOnce(t *testing.T) {
 	}
 }
 
+// kept is a tree in memory.
+type kept []tlog.Hash
+
+func (k kept) ReadHashes(at []int64) (out []tlog.Hash, err error) {
+	for _, n := range at {
+		out = append(out, k[n])
+	}
+	return out, nil
+}
+
 // Whatever is done to the files, verify says where.
 func TestAttackAudit(t *testing.T) {
 	edit := func(lines ...func([]string) []string) func(string) {
@@ -106,10 +121,17 @@ func TestAttackAudit(t *testing.T) {
 			}
 		}
 	}
+	remove := func(names ...string) func(string) {
+		return func(dir string) {
+			for _, name := range names {
+				_ = os.Remove(filepath.Join(dir, name))
+			}
+		}
+	}
 	change := edit(func(l []string) []string { l[3] = strings.Replace(l[3], "run3", "run4", 1); return l })
 	// anew writes hashes and index for the lines that there are.
 	anew := func(dir string) {
-		var made tree
+		var made kept
 		var index, hashes []byte
 		end := uint64(0)
 		err := (Log{dir}).Read(func(n int64, line []byte) error {
@@ -152,12 +174,41 @@ func TestAttackAudit(t *testing.T) {
 			for _, name := range []string{"log.jsonl", "hashes", "index"} {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
-		}, "0", "no such file"},
+		}, "0", "the audit log's line 1 and those behind it are gone: the head has 8 lines"},
+		{"the folder taken away", func(dir string) { _ = os.RemoveAll(dir) }, "0", "no such file"},
+		{"the hashes taken away", remove("hashes"), "the audit log's line 1 was not written by unitask, or its hash is gone", ""},
+		{"hashes and index taken away", remove("hashes", "index"), "the audit log's line 1 was not written by unitask, or its hash is gone", ""},
+		{"lines and index taken away", remove("log.jsonl", "index"), "the audit log's line 1 and those behind it are gone", ""},
+		{"the index taken away", remove("index"), "the audit log has 10 lines, and its index 0: the index was changed", ""},
+		{"the index cut", func(dir string) { _ = os.Truncate(filepath.Join(dir, "index"), 8) }, "the audit log has 10 lines, and its index 1: the index was changed", ""},
+		{"the index's end changed", func(dir string) { _ = os.WriteFile(filepath.Join(dir, "index"), make([]byte, 80), 0o600) }, "the audit log has 10 lines, and its index 10: the index was changed", ""},
+		{"half a hash more", func(dir string) { appendTo(t, dir, "hashes", []byte{1, 2, 3}) }, "the audit log's line 11 and those behind it are gone", ""},
+		{"a hash cut", func(dir string) { _ = os.Truncate(filepath.Join(dir, "hashes"), hashesEnd(10)-1) }, "the audit log's line 10 was not written by unitask, or its hash is gone", ""},
+		{"half a line put behind", func(dir string) { appendTo(t, dir, "log.jsonl", []byte("{\"kind\"")) }, "the audit log's line 11 was not written by unitask, or its hash is gone", ""},
+		{"a plan that is none", func(dir string) { appendTo(t, dir, "pending", []byte("{}\n")) }, "10", ""},
+		{"a plan to begin anew", func(dir string) { plan(t, dir, 0, 0, "{}\n") }, "10", ""},
+		{"a plan to cut three lines", func(dir string) { plan(t, dir, 7, 7*93, "{}\n") }, "10", ""},
+		{"a plan of another end", func(dir string) { plan(t, dir, 10, 7, strings.Repeat("{}\n", 1000)) }, "10", ""},
+		{"a link in place of the lines", func(dir string) {
+			name := filepath.Join(dir, "log.jsonl")
+			_ = os.Rename(name, filepath.Join(dir, "there"))
+			_ = os.Symlink("there", name)
+		}, "too many levels of symbolic links", ""},
+		{"a pipe in place of the hashes", func(dir string) {
+			name := filepath.Join(dir, "hashes")
+			_ = os.Remove(name)
+			_ = unix.Mkfifo(name, 0o600)
+		}, "is no regular file", ""},
+		{"a pipe in place of the key", func(dir string) {
+			name := filepath.Join(dir, "verifier")
+			_ = os.Remove(name)
+			_ = unix.Mkfifo(name, 0o600)
+		}, "10", "is no regular file"},
 		{"the key taken away", func(dir string) { _ = os.Remove(filepath.Join(dir, "verifier")) }, "10", "no such file"},
 		{"another key", func(dir string) {
 			_ = os.Remove(filepath.Join(dir, "key"))
 			_, _ = (Log{dir}).Head()
-		}, "10", "the head was not signed by the key of this log"},
+		}, "10", "the head was not signed by the key of this log: note has no verifiable signatures"},
 	} {
 		l, dir := filled(t, 8)
 		head, err := l.Head()
@@ -170,55 +221,220 @@ func TestAttackAudit(t *testing.T) {
 			}
 		}
 		c.do(dir)
-		verify := func(head string) string {
+		verify := func(head, want string) string {
 			n, err := l.Verify(head, "")
-			if err != nil {
-				return err.Error()
+			if err == nil {
+				return fmt.Sprint(n)
 			}
-			return fmt.Sprint(n)
+			if strings.HasSuffix(want, " links") || strings.HasSuffix(want, " file") { // the system's own words
+				if strings.Contains(err.Error(), want) {
+					return want
+				}
+			}
+			return err.Error()
 		}
-		attack.Check(t, "the audit log: "+c.name, c.want, verify(""))
+		attack.Check(t, "the audit log: "+c.name, c.want, verify("", c.want))
 		if c.head == "" {
 			c.head = c.want
 		}
-		got := verify(head)
-		if strings.Contains(got, c.head) {
-			got = c.head
+		attack.Check(t, "the audit log, with a head: "+c.name, c.head, verify(head, c.head))
+		if strings.HasPrefix(c.want, "the audit log") { // an entry more does not make it right again
+			_ = l.Append(Entry{Kind: RunEnded})
+			attack.Check(t, "the audit log, and an entry more: "+c.name, c.want, verify("", c.want))
 		}
-		attack.Check(t, "the audit log, with a head: "+c.name, c.head, got)
 	}
 }
 
-// A process that dies while it writes leaves what the next one takes in.
+// plan writes what an append writes first.
+func plan(t *testing.T, dir string, n, end uint64, text string) {
+	t.Helper()
+	rest := append(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, n), end), text...)
+	sum := sha256.Sum256(rest)
+	appendTo(t, dir, "pending", append(sum[:], rest...))
+}
+
+// A process that dies while it appends leaves everything or nothing, whatever it did last, and
+// that is never taken for the work of somebody else.
 func TestCrash(t *testing.T) {
-	for name, c := range map[string]struct {
-		do   func(dir string)
-		want int64
-	}{
-		"a line without hashes": {func(dir string) { appendTo(t, dir, "log.jsonl", []byte("{\"kind\":\"x\"}\n")) }, 6},
-		"half a line":           {func(dir string) { appendTo(t, dir, "log.jsonl", []byte("{\"kind\"")) }, 6},
-		"hashes without an index": {func(dir string) {
-			appendTo(t, dir, "log.jsonl", []byte("{}\n"))
-			appendTo(t, dir, "hashes", bytes.Repeat([]byte{1}, tlog.HashSize))
-		}, 6},
-		"half a hash":      {func(dir string) { appendTo(t, dir, "hashes", []byte{1, 2, 3}) }, 5},
-		"half of an index": {func(dir string) { appendTo(t, dir, "index", []byte{1, 2, 3}) }, 5},
-	} {
-		l, dir := filled(t, 4)
-		c.do(dir)
-		if err := l.Append(Entry{Kind: RunEnded}); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if n, err := l.Verify("", ""); n != c.want || err != nil {
-			t.Errorf("%s: %d lines, %v", name, n, err)
-		}
-	}
 	l, dir := filled(t, 4)
-	if err := os.Truncate(filepath.Join(dir, "log.jsonl"), 10); err != nil {
+	files := []string{"log.jsonl", "hashes", "index"}
+	read := func(name string) []byte {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	var before, after [3][]byte
+	for i, name := range files {
+		before[i] = read(name)
+	}
+	if err := l.Append(Entry{Kind: RunEnded}, Entry{Kind: NetRefused}, Entry{Kind: SecretUsed}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Append(Entry{}); err == nil || !strings.Contains(err.Error(), "unitask audit verify") {
-		t.Errorf("a log that was cut: %v", err)
+	for i, name := range files {
+		after[i] = read(name)
+	}
+	if left := read("pending"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	lines := string(after[0][len(before[0]):])
+	plan(t, dir, 4, uint64(len(before[0])), lines)
+	planned := read("pending")
+	// state has files as a crash leaves them, and says what verify then makes of it, and of an
+	// entry more.
+	state := func(pending []byte, now [3][]byte) string {
+		for i, name := range files {
+			if err := os.WriteFile(filepath.Join(dir, name), now[i], 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "pending"), pending, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n, err := l.Verify("", "")
+		var listed int64
+		if e := l.Read(func(int64, []byte) error { listed++; return nil }); e != nil || listed != n {
+			t.Errorf("%d lines are listed: %v", listed, e)
+		}
+		if e := l.Append(Entry{Kind: RunStarted}); e != nil {
+			t.Error(e)
+		}
+		m, e := l.Verify("", "")
+		return fmt.Sprint(n, err, m-n, e)
+	}
+	const nothing, all = "4 <nil> 1 <nil>", "7 <nil> 1 <nil>"
+	check := func(what string, cut int, want, got string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s, at %d: %s, not %s", what, cut, got, want)
+		}
+	}
+	const step = 5
+	for cut := 0; cut < len(planned); cut += step {
+		check("the plan", cut, nothing, state(planned[:cut], before))
+	}
+	now := before
+	for i, name := range files {
+		for cut := len(before[i]); cut < len(after[i]); cut += step {
+			now[i] = after[i][:cut]
+			check(name, cut, all, state(planned, now))
+		}
+		now[i] = after[i]
+		// A power cut may leave one file and not another, and rooms without content.
+		one := before
+		one[i] = after[i]
+		check(name+" alone", 0, all, state(planned, one))
+		one[i] = append(bytes.Clone(before[i]), make([]byte, len(after[i])-len(before[i]))...)
+		check(name+" of zeros", 0, all, state(planned, one))
+	}
+	check("no crash", 0, all, state(nil, after))
+}
+
+// What there was no room for is written when there is, or not at all.
+func TestDiskFull(t *testing.T) {
+	signal.Ignore(unix.SIGXFSZ)
+	defer signal.Reset(unix.SIGXFSZ)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	room := func(n uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: limit.Max}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer room(limit.Cur)
+	for _, c := range []struct {
+		room uint64
+		want int64
+	}{{1, 31}, {200, 32}, {1000, 32}} { // for the plan of an entry, for an index, for hashes
+		room(limit.Cur)
+		l, _ := filled(t, 30)
+		room(c.room)
+		if err := l.Append(Entry{Kind: RunStarted}); err == nil || !strings.Contains(err.Error(), "file too large") {
+			t.Errorf("with room for %d bytes: %v", c.room, err)
+		}
+		room(limit.Cur)
+		if err := l.Append(Entry{Kind: RunEnded}); err != nil {
+			t.Error(err)
+		}
+		if n, err := l.Verify("", ""); n != c.want || err != nil {
+			t.Errorf("with room for %d bytes: %d lines, %v", c.room, n, err)
+		}
+	}
+}
+
+// Processes that are killed while they append leave whole appends.
+func TestKilled(t *testing.T) {
+	const variable = "UNITASK_TEST_AUDIT"
+	if home := os.Getenv(variable); home != "" {
+		for {
+			if err := In(home).Append(Entry{Kind: RunStarted}, Entry{Kind: SecretGranted}, Entry{Kind: PolicyDenied}); err != nil {
+				panic(err)
+			}
+		}
+	}
+	home := t.TempDir()
+	before := int64(0)
+	for i := range 10 {
+		var killed []*exec.Cmd
+		for range 2 {
+			c := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+			c.Env = append(os.Environ(), variable+"="+home)
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			killed = append(killed, c)
+		}
+		n := before
+		for n == before { // until one has written
+			var err error
+			if n, err = In(home).Verify("", ""); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Duration(i) * time.Millisecond)
+		for _, c := range killed {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
+		n, err := In(home).Verify("", "")
+		if n%3 != 0 || err != nil {
+			t.Errorf("%d lines: %v", n, err)
+		}
+		before = n
+	}
+}
+
+// Who asks for too much of one thing hides nothing else.
+func TestTooLong(t *testing.T) {
+	long := strings.Repeat("x", maxLine)
+	for _, c := range []struct {
+		detail any
+		want   string
+	}{
+		{map[string]any{"a": long, "b": "kept"}, `{"a":{"leftOutBytes":65538},"b":"kept"}`},
+		{map[string]any{"a": long[:maxLine/2], "b": long[:maxLine/2+1], "c": []int{1}}, `{"a":"` + long[:maxLine/2] + `","b":{"leftOutBytes":32771},"c":[1]}`},
+		{long, `{"leftOutBytes":65538}`},
+		{map[string]any{long: 1}, `{"leftOutBytes":65542}`},
+	} {
+		line, err := Entry{Detail: c.detail}.line()
+		var e struct{ Detail json.RawMessage }
+		if err = errors.Join(err, json.Unmarshal(line, &e)); err != nil || string(e.Detail) != c.want || len(line) >= maxLine {
+			t.Errorf("%.100s %v", line, err)
+		}
+	}
+	l, _ := filled(t, 1)
+	many := make([]Entry, 65)
+	for i := range many {
+		many[i].Detail = long[:maxLine-100]
+	}
+	if err := l.Append(many...); err == nil || !strings.Contains(err.Error(), "is the most") {
+		t.Error(err)
+	}
+	if n, err := l.Verify("", ""); n != 1 || err != nil {
+		t.Errorf("%d %v", n, err)
 	}
 }
 

@@ -4,18 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
-
-	"github.com/unitask/unitask/internal/filelock"
 )
-
-const openFlags = syscall.O_NOFOLLOW
 
 // TamperError says what of the log is not as it was written.
 type TamperError struct {
@@ -30,72 +27,65 @@ func (e *TamperError) Error() string {
 	return "the audit log " + e.Reason
 }
 
-// tree is a tree in memory.
-type tree []tlog.Hash
-
-func (t tree) ReadHashes(at []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(at))
-	for i, n := range at {
-		if n < 0 || n >= int64(len(t)) {
-			return nil, errors.New("a hash that is not there")
-		}
-		out[i] = t[n]
-	}
-	return out, nil
-}
-
 // Verify makes the tree of all lines again and holds it against the hashes that were written
 // with them, and against a head that was kept elsewhere ("" is none), which must be signed by
 // key, or by the log's own key if that is "". It returns how many lines there are.
 func (l Log) Verify(head, key string) (n int64, err error) {
-	hashes, err := os.Open(l.name(hashesFile))
-	if errors.Is(err, os.ErrNotExist) && head == "" {
+	if _, err := os.Stat(l.dir); errors.Is(err, fs.ErrNotExist) && head == "" {
 		return 0, nil
+	} else if err != nil {
+		return 0, err
 	}
+	f, done, err := l.open() // nobody appends meanwhile
 	if err != nil {
 		return 0, err
 	}
-	defer hashes.Close()
-	lock, err := filelock.Take(l.name(lockFile)) // nobody appends meanwhile
-	if err != nil {
-		return 0, err
-	}
-	defer lock.Unlock()
-	var made tree
-	err = l.Read(func(i int64, line []byte) error {
-		stored, err := tlog.StoredHashes(i, line, made)
-		if err != nil {
+	defer done()
+	err = lines(f.lines, func(i int64, line []byte) error {
+		stored, err := tlog.StoredHashes(i, line, f) // of hashes that were found to be right
+		var kept []tlog.Hash
+		if err == nil {
+			kept, err = f.ReadHashes(span(tlog.StoredHashIndex(0, i), len(stored)))
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return &TamperError{i + 1, "was not written by unitask, or its hash is gone"}
+		case err != nil:
 			return err
+		case !slices.Equal(kept, stored):
+			return &TamperError{i + 1, "is not what was written, or one before it was taken away"}
 		}
-		for _, h := range stored {
-			var kept tlog.Hash
-			switch _, err := io.ReadFull(hashes, kept[:]); {
-			case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-				return &TamperError{i + 1, "was not written by unitask, or its hash is gone"}
-			case err != nil:
-				return err
-			case kept != h:
-				return &TamperError{i + 1, "is not what was written, or one before it was taken away"}
-			}
-		}
-		made = append(made, stored...)
 		n = i + 1
 		return nil
 	})
 	if err != nil {
 		return n, err
 	}
-	if _, err := io.ReadFull(hashes, make([]byte, 1)); err == nil {
+	if st, err := f.hashes.Stat(); err != nil {
+		return n, err
+	} else if st.Size() > hashesEnd(n) {
 		return n, &TamperError{n + 1, "and those behind it are gone"}
+	}
+	if err := f.check(); err != nil || f.n != n {
+		return n, &TamperError{0, fmt.Sprintf("has %d lines, and its index %d: the index was changed", n, f.n)}
 	}
 	if head == "" {
 		return n, nil
 	}
-	return n, l.holds(made, n, head, key)
+	return n, l.holds(f, n, head, key)
+}
+
+// span are so many numbers from one on.
+func span(from int64, n int) []int64 {
+	list := make([]int64, n)
+	for i := range list {
+		list[i] = from + int64(i)
+	}
+	return list
 }
 
 // holds says whether the tree of n lines begins with that of a head.
-func (l Log) holds(made tree, n int64, head, key string) (err error) {
+func (l Log) holds(made tlog.HashReader, n int64, head, key string) (err error) {
 	if key == "" {
 		if key, err = l.Verifier(); err != nil {
 			return err
