@@ -112,6 +112,13 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	if m.keep {
 		m.console.lost, m.halted = true, make(chan struct{})
 	}
+	if spec.Life == Lasting && memory == nil {
+		if m.mapped, err = NewMemory(int64(spec.MemoryMB) << 20); err != nil {
+			network.Close()
+			return nil, err
+		}
+		memory = m.mapped
+	}
 	start := vmm.Config{Memory: memory, NIC: network.GuestEnd(), Console: m.console, Keep: m.keep}
 	if cfg.Trace != nil {
 		start.Log, start.LogItems = cfg.Trace.Log, cfg.Trace.LogItems
@@ -133,6 +140,7 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	network.ReleaseGuestEnd()
 	if err != nil {
 		network.Close()
+		m.mapped.Close() // nil will do
 		return nil, err
 	}
 	if m.debug != nil {

@@ -62,7 +62,7 @@ func clone(ctx context.Context, w ways, spec Spec, cfg Config) (*Machine, error)
 		func() *Machine { return w.pooled(spec) },
 		func() *Machine { return w.leased(ctx, spec) },
 	}
-	if spec.Folders != nil { // of which none stands ready
+	if spec.Folders != nil || spec.Life == Lasting { // of which none stands ready
 		ready = nil
 	}
 	for _, ready := range ready {
@@ -137,24 +137,15 @@ func (s *Source) spawnOn(ctx context.Context, spec Spec, load func(key string) (
 		return nil, err
 	}
 	defer snapshot.Close()
-	ours, theirs, err := netstack.Pair()
+	m, err := s.start(ctx, spec, snapshot)
 	if err != nil {
-		return nil, err
-	}
-	defer theirs.Close()
-	vm, err := vmm.Start(ctx, s.config(spec, vmm.Config{Memory: snapshot.Memory, MemoryFile: snapshot.File, State: snapshot.Devices, NIC: theirs}))
-	if err == nil {
-		if err = snapshot.Ready(); err != nil {
-			vm.Close()
+		if snapshot.Failed() {
 			s.loaded.drop() // it is kept there
 		}
-	}
-	if err != nil {
-		ours.Close()
 		return nil, err
 	}
 	s.templates.Used(spec.Key())
-	return &Machine{Spec: spec, Origin: Cloned, vm: vm, state: Spawned, devices: snapshot.Devices, link: ours}, nil
+	return m, nil
 }
 
 // restore feeds a spawned machine its device state; it then runs.
@@ -164,6 +155,9 @@ func (m *Machine) restore(ctx context.Context) error {
 	}
 	if err := m.vm.Restore(ctx, m.devices); err != nil {
 		return err
+	}
+	if m.Spec.Life == Lasting {
+		m.began = m.devices
 	}
 	m.devices = nil
 	m.state = Running

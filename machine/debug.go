@@ -111,20 +111,12 @@ func (d *Debugger) Snapshot(ctx context.Context, name string) error {
 	if len(d.Snapshots()) >= maxSnapshots {
 		return fmt.Errorf("snapshot %q: there are %d already", name, maxSnapshots)
 	}
-	devices, err := d.m.qemu().StopAndSave(ctx)
-	if err != nil {
-		return fmt.Errorf("snapshot %q: %w", name, err)
-	}
-	st, err := d.memory.Stat()
-	if err != nil {
+	var devices []byte
+	memory, err := newCopy(d.memory, func(to *os.File) (err error) {
+		devices, err = capture(ctx, d.m.qemu(), d.memory, nil, to)
 		return err
-	}
-	memory, err := NewMemory(st.Size())
+	})
 	if err != nil {
-		return err
-	}
-	if err := CopyMemory(memory, d.memory); err != nil {
-		memory.Close()
 		return fmt.Errorf("snapshot %q: %w", name, err)
 	}
 	d.mu.Lock()
@@ -132,7 +124,7 @@ func (d *Debugger) Snapshot(ctx context.Context, name string) error {
 	if old := d.snapshots[name]; old != nil {
 		old.Memory.Close()
 	}
-	d.snapshots[name] = &Snapshot{Memory: memory, Devices: devices, Created: time.Now()}
+	d.snapshots[name] = filled(memory, devices, time.Now())
 	return nil
 }
 
@@ -146,14 +138,7 @@ func (d *Debugger) Restore(ctx context.Context, name string) error {
 	if snapshot == nil {
 		return fmt.Errorf("restore %q: there is no such snapshot; there are: %q", name, d.Snapshots())
 	}
-	st, err := snapshot.Memory.Stat()
-	if err != nil {
-		return err
-	}
-	memory, err := NewMemory(st.Size())
-	if err == nil {
-		err = CopyMemory(memory, snapshot.Memory)
-	}
+	memory, err := copyOf(snapshot.Memory)
 	if err != nil {
 		return fmt.Errorf("restore %q: %w", name, err)
 	}

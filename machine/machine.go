@@ -54,7 +54,16 @@ type Spec struct {
 	Folders Folders
 	// Ahead is the template that was loaded while the folders were looked at, or nil.
 	Ahead *Ahead
+	Life  Life
 }
+
+// Life is for how long a machine is.
+type Life int
+
+const (
+	OneRun  Life = iota // its end is its run's
+	Lasting             // it can be paused, resumed and forked
+)
 
 // Folders are files that a template holds beside what every template does.
 type Folders interface {
@@ -134,9 +143,10 @@ func (s State) String() string {
 type Origin int
 
 const (
-	Booted Origin = iota // for this run
-	Cloned               // from a template, for this run
-	Pooled               // a clone that stood ready
+	Booted  Origin = iota // for this run
+	Cloned                // from a template, for this run
+	Pooled                // a clone that stood ready
+	Resumed               // from where another one was paused, or forked
 )
 
 // Machine is a QEMU and the guest in it. One goroutine at a time may use it, but for
@@ -150,6 +160,8 @@ type Machine struct {
 	debug   *Debugger  // nil but for a machine that was started for one
 	state   State
 	devices []byte            // the snapshot's device state, of a spawned machine
+	mapped  *os.File          // of a machine that lasts: what QEMU maps as its memory
+	began   []byte            // and the device state that it began from; nil where it was booted, and all of its memory is in mapped
 	link    *os.File          // our end of the network card's link while there is no network
 	network *netstack.Network // once it is open
 	console *console
@@ -167,7 +179,7 @@ type Machine struct {
 
 // Template is the folder's name of the template that it was cloned from, "" where it was booted.
 func (m *Machine) Template() string {
-	if m.Origin == Booted {
+	if m.Origin == Booted || m.Origin == Resumed {
 		return ""
 	}
 	return digestOf(m.Spec.Key())
@@ -416,6 +428,7 @@ func (m *Machine) Close() error {
 			m.debug.close()
 		}
 		m.qemu().Close()
+		m.mapped.Close() // nil will do
 		if m.calls != nil {
 			m.calls.flush()
 		}

@@ -43,63 +43,14 @@ var ErrTemplate = errors.New("template is damaged")
 var errNoMemfd = errors.New("this system has no memfd: runs boot cold")
 
 const (
-	memoryName   = "memory"
-	stateName    = "state"
 	templateName = "template.json"
 	usesName     = "uses" // a byte for each clone
 )
 
 type templateInfo struct {
-	Key         string    `json:"key"`
-	Created     time.Time `json:"created"`
-	StateSHA256 string    `json:"stateSha256"`
-	// Of the memory's file when it was written: a file that was changed since has
-	// another change time. Reading it all for a digest would take as long as a
-	// clone does.
-	MemorySize  int64 `json:"memorySize"`
-	MemoryStamp int64 `json:"memoryStamp"`
-}
-
-// Snapshot is what a machine starts from: the memory of a stopped one, and the state of
-// its devices. A machine may be started on the memory at once, and restored when it is
-// Ready.
-type Snapshot struct {
-	Memory  *os.File
-	Devices []byte
-	Created time.Time
-	File    bool // the memory is the template's own file
-	fill    *fill
-	owner   bool // of the filling: Close waits for it
-}
-
-// fill is the filling of a snapshot's memory, which goes on beside the start of QEMU:
-// both take some ten milliseconds.
-type fill struct {
-	done chan struct{}
-	err  error // when done is closed
-}
-
-// Ready waits until the memory holds all of the snapshot and is sealed.
-func (t *Snapshot) Ready() error {
-	<-t.fill.done
-	return t.fill.err
-}
-
-// Close frees the memory; machines that run on it keep theirs.
-func (t *Snapshot) Close() error {
-	if t.owner {
-		<-t.fill.done
-	}
-	return t.Memory.Close()
-}
-
-// Dup returns the snapshot again, to be closed by itself.
-func (t *Snapshot) Dup() (*Snapshot, error) {
-	fd, err := unix.FcntlInt(t.Memory.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("duplicate template: %w", err)
-	}
-	return &Snapshot{Memory: os.NewFile(uintptr(fd), t.Memory.Name()), Devices: t.Devices, Created: t.Created, fill: t.fill}, nil
+	Key     string    `json:"key"`
+	Created time.Time `json:"created"`
+	keptFiles
 }
 
 func (s *Templates) path(key, name string) string { return filepath.Join(s.dir, digestOf(key), name) }
@@ -214,19 +165,11 @@ func (s *Templates) openIn(dir *os.Root, key string) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	devices, err := dir.ReadFile(stateName)
+	memory, devices, stamped, err := info.open(dir)
 	if err != nil {
 		return nil, s.damaged(key, err.Error())
 	}
-	if sum := sha256.Sum256(devices); hex.EncodeToString(sum[:]) != info.StateSHA256 {
-		return nil, s.damaged(key, "the digest of its state is wrong")
-	}
-	memory, err := dir.Open(memoryName)
-	if err != nil {
-		return nil, s.damaged(key, err.Error())
-	}
-	st, err := memory.Stat()
-	if err != nil || st.Size() != info.MemorySize || changeTime(st) != info.MemoryStamp {
+	if !stamped {
 		memory.Close()
 		return nil, s.damaged(key, "its memory was changed")
 	}
@@ -249,9 +192,7 @@ func (s *Templates) Map(key string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	done := make(chan struct{})
-	close(done)
-	return &Snapshot{Memory: o.memory, Devices: o.devices, Created: o.info.Created, File: true, fill: &fill{done: done}}, nil
+	return load(o.memory, o.devices, o.info.Created, true)
 }
 
 // Load loads the template of a key. The error is fs.ErrNotExist where there is none,
@@ -264,18 +205,7 @@ func (s *Templates) Load(key string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory, err := NewMemory(o.info.MemorySize)
-	if err != nil {
-		o.memory.Close()
-		return nil, err
-	}
-	t := &Snapshot{Memory: memory, Devices: o.devices, Created: o.info.Created, fill: &fill{done: make(chan struct{})}, owner: true}
-	go func() { // Close waits for it
-		defer close(t.fill.done)
-		defer o.memory.Close()
-		t.fill.err = errors.Join(CopyMemory(memory, o.memory), SealMemory(memory))
-	}()
-	return t, nil
+	return load(o.memory, o.devices, o.info.Created, false)
 }
 
 func (s *Templates) uses(key string) int64 {
@@ -333,45 +263,23 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	}
 	defer os.RemoveAll(tmp)
 	info := templateInfo{Key: key, Created: time.Now().UTC()}
-	sum := sha256.Sum256(state)
-	info.StateSHA256 = hex.EncodeToString(sum[:])
 	st, err := memory.Stat()
 	if err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	to, err := os.OpenFile(filepath.Join(tmp, memoryName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	info.keptFiles, err = keep(tmp, st.Size(), func(to *os.File) ([]byte, error) { return state, CopyMemory(to, memory) }, nil)
 	if err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	if err := errors.Join(to.Truncate(st.Size()), CopyMemory(to, memory), to.Close()); err != nil {
-		return fmt.Errorf("save template: %w", err)
-	}
-	// A QEMU that maps it opens it by a descriptor, as a user of its own. Others can't: the folder
-	// is 0700.
-	if err := os.Chmod(filepath.Join(tmp, memoryName), 0o644); err != nil {
-		return fmt.Errorf("save template: %w", err)
-	}
-	if st, err = os.Stat(filepath.Join(tmp, memoryName)); err != nil {
-		return fmt.Errorf("save template: %w", err)
-	}
-	info.MemorySize, info.MemoryStamp = st.Size(), changeTime(st)
 	text, err := json.Marshal(info)
 	if err != nil {
 		return err
 	}
-	err = os.WriteFile(filepath.Join(tmp, stateName), state, 0o600)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(tmp, templateName), text, 0o600)
-	}
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(tmp, templateName), text, 0o600); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
 	// In one step also where it is a successor: at no time is there none.
-	place := filepath.Join(s.dir, digestOf(key))
-	if err = exchange(tmp, place); errors.Is(err, fs.ErrNotExist) {
-		err = os.Rename(tmp, place)
-	}
-	if err != nil {
+	if err := replace(filepath.Join(s.dir, digestOf(key)), tmp); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
 	s.Prune(maxTemplates)

@@ -23,3 +23,7 @@ func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
 }
 
 func kvmUsable(QEMU, string, int) error { return errors.New("KVM is Linux's") }
+
+func memoryFile(string) (file, write *os.File, err error) {
+	return nil, nil, errors.New("this system has no memfd")
+}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/unitask/unitask/vmm/jail"
 )
 
@@ -62,4 +64,17 @@ func kvmUsable(q QEMU, device string, uid int) error {
 			device, q.Version, st.Mode().Perm(), st.Sys().(*syscall.Stat_t).Gid)
 	}
 	return nil
+}
+
+// memoryFile returns an empty file without a name, and a descriptor by which it can only be written.
+func memoryFile(name string) (file, write *os.File, err error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("create memory: %w", err)
+	}
+	file = os.NewFile(uintptr(fd), name)
+	if write, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY, 0); err != nil {
+		file.Close()
+	}
+	return file, write, err
 }

@@ -45,6 +45,8 @@ type Config struct {
 	// State, if not nil, is a template's device state (SaveState); the machine
 	// then starts stopped and without a kernel, and Restore lets it go on.
 	State []byte
+	// Lasting: the state of its devices can be had without its memory (SaveDevices).
+	Lasting bool
 	// Paused leaves the processor stopped until Resume.
 	Paused bool
 	// Keep has a guest that shuts down, resets or panics stop, not end, the machine; it
@@ -211,8 +213,8 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Stderr: stderr, Open: cfg.NoJail,
 		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
 		// with many cores would have a machine make many.
-		Env: []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
-		KVM: kvm, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
+		Env:      []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
+		FileSize: fileSize(cfg), KVM: kvm, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
@@ -235,6 +237,14 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		m.ReadConsole(cfg.Console)
 	}
 	return m, nil
+}
+
+// fileSize is what QEMU may write into a file: a state, into one that it is given for it.
+func fileSize(cfg Config) uint64 {
+	if cfg.Lasting {
+		return maxState
+	}
+	return 0
 }
 
 // logLines takes QEMU's own messages out of its log: both are on stderr, since a jail lets

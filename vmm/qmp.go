@@ -196,6 +196,23 @@ func (m *Monitor) SendFile(ctx context.Context, name string, f *os.File) error {
 	return err
 }
 
+// addFile gives QEMU a descriptor in a set of its own, whose number it returns (add-fd).
+func (m *Monitor) addFile(ctx context.Context, f *os.File) (set int, err error) {
+	text, err := m.run(ctx, []byte(`{"execute": "add-fd"}`), unix.UnixRights(int(f.Fd())))
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		Return struct {
+			Set int `json:"fdset-id"`
+		} `json:"return"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return 0, fmt.Errorf("QMP add-fd: %w", err)
+	}
+	return answer.Return.Set, nil
+}
+
 // writeGrace is how long reading may go on after a write has failed.
 const writeGrace = time.Second
 

@@ -51,6 +51,84 @@ func (m *Machine) StopAndSave(ctx context.Context) ([]byte, error) {
 	return pausedState(state), nil
 }
 
+// SaveDevices is StopAndSave for a machine whose pages are its own, and that was started Lasting
+// from a state: its memory stays where it is, and is no part of what it returns. QEMU has this for
+// Xen, whose memory is not QEMU's either.
+func (m *Machine) SaveDevices(ctx context.Context, from []byte) ([]byte, error) {
+	devices, err := m.saveDevices(ctx)
+	if err == nil {
+		devices, err = splice(from, devices)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("save state: %w", err)
+	}
+	return pausedState(devices), nil
+}
+
+func (m *Machine) saveDevices(ctx context.Context) ([]byte, error) {
+	if err := m.Monitor.ConnectContext(ctx); err != nil {
+		return nil, err
+	}
+	file, write, err := memoryFile("unitask-state")
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	defer write.Close()
+	set, err := m.Monitor.addFile(ctx, write)
+	if err != nil {
+		return nil, err
+	}
+	// A stopped QEMU closes it when it has gone on, at the next time.
+	defer func() { _ = m.Monitor.Do(ctx, "remove-fd", map[string]any{"fdset-id": set}, nil) }()
+	if err := m.Monitor.Do(ctx, "stop", nil, nil); err != nil {
+		return nil, err
+	}
+	if err := m.Monitor.Do(ctx, "xen-save-devices-state", map[string]any{"filename": fmt.Sprintf("/dev/fdset/%d", set), "live": false}, nil); err != nil {
+		return nil, err
+	}
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() == 0 || st.Size() > maxState {
+		return nil, fmt.Errorf("%d bytes", st.Size())
+	}
+	state := make([]byte, st.Size())
+	_, err = file.ReadAt(state, 0)
+	return state, err
+}
+
+// The form of a state (migration/savevm.c): magic and version; in a migration's a section about
+// the machine and those of its memory, which name what is elsewhere and hold what is not the guest's:
+// the firmware, which does not change once the guest is up; the devices' sections; an end; and in a
+// migration's a description, which may be empty.
+const (
+	stateHead     = 8
+	deviceSection = 4                      // its type; then a number (4 bytes), a name behind its length, instance and version (4 each)
+	noDescription = "\x06\x00\x00\x00\x00" // type and length
+)
+
+// splice returns the state of a machine that began from a migration's and whose devices are now as
+// Xen's has them.
+func splice(from, devices []byte) ([]byte, error) {
+	const number = 1 + 4
+	if len(devices) <= stateHead+number || len(from) < stateHead || !bytes.Equal(from[:stateHead], devices[:stateHead]) || devices[stateHead] != deviceSection {
+		return nil, errors.New("it is in no form that is known")
+	}
+	first := devices[stateHead+number:]
+	if name := int(first[0]); len(first) < 1+name+8 {
+		return nil, errors.New("it is cut")
+	} else {
+		first = first[:1+name+8]
+	}
+	at := bytes.Index(from, first) - number
+	if at < stateHead || from[at] != deviceSection || bytes.Count(from, first) != 1 {
+		return nil, fmt.Errorf("the machine began with no one section %q", first[1:])
+	}
+	return append(append(bytes.Clone(from[:at]), devices[stateHead:]...), noDescription...), nil
+}
+
 // pausedState has a device state that was saved at a breakpoint say that the machine is
 // paused: a machine can't begin in the state "debug". QEMU keeps the state's name behind
 // the section's name, instance and version: its length with the NUL, and 100 bytes

@@ -152,6 +152,8 @@ type Spec struct {
 	Listens bool
 	// AddressSpace bounds its memory, in bytes.
 	AddressSpace uint64
+	// FileSize bounds the files that it writes, in bytes: those that it is given.
+	FileSize uint64
 	// Open leaves out all layers that a program could notice: for comparisons.
 	Open bool
 	// Unfiltered leaves out the filter for system calls, to see what holds behind it.

@@ -80,7 +80,7 @@ type facts struct {
 var limitTable = []struct {
 	name     string
 	resource int
-	value    uint64 // 0 in the row of the address space, which is the spec's
+	value    uint64 // 0 where it is the spec's
 }{
 	// 1 and not 0: so a core is not handed to a program that collects cores either
 	// (fs/coredump.c), and the guest's memory stays where it is.
@@ -142,8 +142,11 @@ type caller = func(part, what string, nr uintptr, args ...uintptr) int
 func limits(s Spec, l level, f facts, st *stage, r *Report, call caller) {
 	for _, row := range limitTable {
 		value := row.value
-		if row.resource == unix.RLIMIT_AS {
+		switch row.resource {
+		case unix.RLIMIT_AS:
 			value = s.AddressSpace
+		case unix.RLIMIT_FSIZE:
+			value = s.FileSize
 		}
 		h := Hold{Name: row.name, Holds: true}
 		switch hard := f.hard(row.resource); {

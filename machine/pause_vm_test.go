@@ -1,0 +1,426 @@
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/node"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/vmm"
+)
+
+// lasting returns a source of a home that borrows, and the spec of machines of Node that last.
+func lasting(t testing.TB, kernel image.Kernel) (*machine.Source, machine.Spec) {
+	t.Helper()
+	if !machine.CanClone {
+		t.Skip("snapshots need Linux's memfd")
+	}
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testhome.Ready(t, base, kernel)
+	home := testhome.New(t, base)
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	source := machine.Open(machine.Options{Home: home, Images: rt.Images(), Accel: vmm.Auto, Programs: map[string]machine.Program{"node": {Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}})
+	t.Cleanup(func() { source.Close() })
+	im, err := rt.Images().Lookup(kernel, image.HostArch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := source.Spec(t.Context(), im, 512, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Life = machine.Lasting
+	return source, spec
+}
+
+// runs runs a program in a machine, which it ends.
+func runs(t testing.TB, m *machine.Machine) {
+	t.Helper()
+	ctx := t.Context()
+	conn, err := m.Connect(ctx, 25*time.Second, func(ctx context.Context, conn *guest.Conn) error {
+		const code = "console.log('hello')"
+		for _, f := range []guest.File{
+			{Path: "/home/user/main.js", Mode: 0o644, Size: int64(len(code)), User: true},
+			{Path: contract.MainLink, Mode: os.ModeSymlink, Target: "/home/user/main.js"},
+		} {
+			if err := conn.Put(f, strings.NewReader(code)); err != nil {
+				return err
+			}
+		}
+		return conn.Start(ctx, guest.Start{Argv: []string{"/home/user/main.js"}, Dir: "/home/user"})
+	})
+	if err != nil {
+		t.Fatal(m.Explain(err))
+	}
+	defer conn.Close()
+	var stdout, stderr strings.Builder
+	if end, err := conn.Stream(ctx, strings.NewReader(""), &stdout, &stderr); err != nil || end.Code != 0 || stdout.String() != "hello\n" {
+		t.Errorf("%+v %v %q %q", end, err, stdout.String(), stderr.String())
+	}
+	m.Close()
+}
+
+// A machine that was paused goes on wherever it is resumed, more than once, can be paused again,
+// and is gone meanwhile: booted or cloned, on both kernels.
+func TestPause(t *testing.T) {
+	for name, c := range map[string]struct {
+		kernel image.Kernel
+		get    func(*machine.Source, context.Context, machine.Spec, machine.Config) (*machine.Machine, error)
+	}{
+		"linux, cloned": {image.Linux, (*machine.Source).Clone},
+		"linux, booted": {image.Linux, (*machine.Source).Boot},
+		"nanos, cloned": {image.Nanos, (*machine.Source).Clone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source, spec := lasting(t, c.kernel)
+			ctx, folder := t.Context(), filepath.Join(t.TempDir(), "paused")
+			m, err := c.get(source, ctx, spec, machine.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			pid := m.Pid()
+			if err := source.Pause(ctx, m, folder); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+				t.Errorf("its QEMU is still there: %v", err)
+			}
+			if st, err := os.Stat(folder); err != nil || st.Mode().Perm() != 0o700 {
+				t.Errorf("%v %v", st, err)
+			}
+			p, err := machine.ReadPause(folder)
+			if err != nil || p.Shape != spec.Shape() {
+				t.Errorf("%+v %v", p, err)
+			}
+			for range map[string]int{"linux, cloned": 2}[name] {
+				m, err := source.Resume(ctx, folder, spec, machine.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+				runs(t, m)
+			}
+			if m, err = source.Resume(ctx, folder, spec, machine.Config{}); err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			if err := source.Pause(ctx, m, folder); err != nil {
+				t.Fatal(err)
+			}
+			again, err := machine.ReadPause(folder)
+			if err != nil || !again.At.After(p.At) {
+				t.Errorf("%v, before %v: %v", again.At, p.At, err)
+			}
+			if m, err = source.Resume(ctx, folder, spec, machine.Config{}); err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			runs(t, m)
+			if left, err := os.ReadDir(filepath.Dir(folder)); err != nil || len(left) != 1 {
+				t.Errorf("%v %v", left, err)
+			}
+		})
+	}
+	source, spec := lasting(t, image.Linux)
+	spec.Life = machine.OneRun
+	m, err := source.Clone(t.Context(), spec, machine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := source.Pause(t.Context(), m, filepath.Join(t.TempDir(), "paused")); !errors.Is(err, machine.ErrLasting) {
+		t.Errorf("a machine of one run: %v", err)
+	}
+	if _, err := source.Fork(t.Context(), m, make([]machine.Config, 1)); !errors.Is(err, machine.ErrLasting) {
+		t.Errorf("a machine of one run: %v", err)
+	}
+}
+
+// What was changed or cut is not resumed, and the error says so; what was only copied is.
+func TestPauseDamage(t *testing.T) {
+	source, spec := lasting(t, image.Linux)
+	ctx, folder := t.Context(), filepath.Join(t.TempDir(), "paused")
+	m, err := source.Clone(ctx, spec, machine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := source.Pause(ctx, m, folder); err != nil {
+		t.Fatal(err)
+	}
+	edit := func(name, old, with string) func(string) error {
+		return func(dir string) error {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if err == nil && !strings.Contains(string(text), old) {
+				err = errors.New("no " + old)
+			}
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, name), []byte(strings.Replace(string(text), old, with, 1)), 0o600)
+		}
+	}
+	flip := func(name string, at int64) func(string) error {
+		return func(dir string) error {
+			f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			b := make([]byte, 1)
+			if _, err := f.ReadAt(b, at); err != nil {
+				return err
+			}
+			b[0] ^= 1
+			_, err = f.WriteAt(b, at)
+			return err
+		}
+	}
+	var other *machine.OtherHostError
+	for name, c := range map[string]struct {
+		damage func(dir string) error
+		want   error // errors.Is; nil where it is resumed
+		says   string
+	}{
+		"copied":         {func(string) error { return nil }, nil, ""},
+		"memory cut":     {func(dir string) error { return os.Truncate(dir+"/memory", 1<<20) }, machine.ErrPause, "memory"},
+		"memory longer":  {func(dir string) error { return os.Truncate(dir+"/memory", 1<<30) }, machine.ErrPause, "memory"},
+		"memory changed": {flip("memory", 64<<20), machine.ErrPause, "memory"},
+		"memory gone":    {func(dir string) error { return os.Remove(dir + "/memory") }, machine.ErrPause, "memory"},
+		"memory a pipe": {func(dir string) error {
+			return errors.Join(os.Remove(dir+"/memory"), unix.Mkfifo(dir+"/memory", 0o600))
+		}, machine.ErrPause, "memory"},
+		"state cut":          {func(dir string) error { return os.Truncate(dir+"/state", 100) }, machine.ErrPause, "state"},
+		"state changed":      {flip("state", 5000), machine.ErrPause, "state"},
+		"state without end":  {func(dir string) error { return os.Truncate(dir+"/state", 1<<40) }, machine.ErrPause, "state"},
+		"state a pipe":       {func(dir string) error { return errors.Join(os.Remove(dir+"/state"), unix.Mkfifo(dir+"/state", 0o600)) }, machine.ErrPause, "state"},
+		"description cut":    {func(dir string) error { return os.Truncate(dir+"/pause.json", 20) }, machine.ErrPause, "pause.json"},
+		"description long":   {func(dir string) error { return os.Truncate(dir+"/pause.json", 1<<40) }, machine.ErrPause, "pause.json"},
+		"another version":    {edit("pause.json", `"version": 1`, `"version": 9`), machine.ErrPause, "version 9"},
+		"description gone":   {func(dir string) error { return os.Remove(dir + "/pause.json") }, fs.ErrNotExist, "pause.json"},
+		"others may read it": {func(dir string) error { return os.Chmod(dir, 0o755) }, machine.ErrPause, "alone"},
+		"another QEMU":       {edit("pause.json", `"qemu": "`, `"qemu": "6.`), other, "QEMU"},
+		"another image":      {edit("pause.json", `"imageDigest": "`, `"imageDigest": "0`), other, "image"},
+		"another memory":     {edit("pause.json", `"memoryMb": 512`, `"memoryMb": 513`), other, "513 MiB"},
+		"nothing":            {os.RemoveAll, fs.ErrNotExist, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := filepath.Join(t.TempDir(), "paused")
+			if text, err := exec.Command("cp", "-r", "--preserve=mode", "--sparse=always", folder, to).CombinedOutput(); err != nil {
+				t.Fatalf("%v %s", err, text)
+			}
+			if err := c.damage(to); err != nil {
+				t.Fatal(err)
+			}
+			m, err := source.Resume(ctx, to, spec, machine.Config{})
+			if err == nil {
+				defer m.Close()
+			}
+			switch {
+			case c.want == nil && err == nil:
+				runs(t, m)
+			case err == nil || !strings.Contains(err.Error(), c.says):
+				t.Errorf("%v", err)
+			case c.want == error(other):
+				if !errors.As(err, new(*machine.OtherHostError)) {
+					t.Errorf("%v", err)
+				}
+			case !errors.Is(err, c.want):
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+const (
+	killedAt     = "UNITASK_TEST_KILLED_AT"
+	killedFolder = "UNITASK_TEST_KILLED_FOLDER"
+)
+
+// A holder that is killed at any step of a pause leaves the machine as it was paused before, or as
+// it is now, whole; and nothing of a QEMU.
+func TestPauseKilled(t *testing.T) {
+	source, spec := lasting(t, image.Linux)
+	ctx := t.Context()
+	if step := os.Getenv(killedAt); step != "" { // the holder
+		folder := os.Getenv(killedFolder)
+		m, err := source.Resume(ctx, folder, spec, machine.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(folder+".pid", []byte(machinePid(m)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		machine.AtPauseSteps(func(at string) {
+			if at == step {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		})
+		t.Fatal(source.Pause(ctx, m, folder))
+	}
+	folder := filepath.Join(t.TempDir(), "paused")
+	m, err := source.Clone(ctx, spec, machine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := source.Pause(ctx, m, folder); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []string{"folder", "memory", "state", "written", "replaced"} {
+		before, err := machine.ReadPause(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		holder := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPauseKilled$", "-test.v")
+		holder.Env = append(os.Environ(), killedAt+"="+step, killedFolder+"="+folder)
+		text, err := holder.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("%s: %v\n%s", step, err, text)
+		}
+		pid, err := os.ReadFile(folder + ".pid")
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone(t, string(pid))
+		after, err := machine.ReadPause(folder)
+		if err != nil || after.At.After(before.At) != (step == "replaced") {
+			t.Errorf("%s: %v, before %v: %v", step, after.At, before.At, err)
+		}
+	} // each holder has resumed what the one before it left
+	if m, err = source.Resume(ctx, folder, spec, machine.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := source.Pause(ctx, m, folder); err != nil {
+		t.Fatal(err)
+	}
+	if m, err = source.Resume(ctx, folder, spec, machine.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	runs(t, m)
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(folder), ".*")); err != nil || len(left) != 0 {
+		t.Errorf("%v %v", left, err)
+	}
+}
+
+// A disk that is full leaves the machine as it runs, and the folder as it is.
+func TestPauseFull(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root mounts a small disk")
+	}
+	source, spec := lasting(t, image.Linux)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=20m"); err != nil {
+		t.Skipf("mount: %v", err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH) //nolint:errcheck // the folder goes with the test
+	m, err := source.Clone(t.Context(), spec, machine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for range 2 {
+		if err := source.Pause(t.Context(), m, filepath.Join(dir, "paused")); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("%v", err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("%v %v", left, err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=600m"); err != nil {
+		t.Fatal(err)
+	}
+	if err := source.Pause(t.Context(), m, filepath.Join(dir, "paused")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err = source.Resume(t.Context(), filepath.Join(dir, "paused"), spec, machine.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	runs(t, m)
+}
+
+// Forks go on from where the machine is, which goes on too; each has pages of its own, and can be
+// paused and forked.
+func TestFork(t *testing.T) {
+	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
+		t.Run(string(kernel), func(t *testing.T) {
+			source, spec := lasting(t, kernel)
+			ctx := t.Context()
+			m, err := source.Clone(ctx, spec, machine.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			forks, err := source.Fork(ctx, m, make([]machine.Config, 2))
+			if err != nil || len(forks) != 2 {
+				t.Fatalf("%d: %v", len(forks), err)
+			}
+			for _, f := range forks {
+				defer f.Close()
+			}
+			runs(t, m)
+			again, err := source.Fork(ctx, forks[0], make([]machine.Config, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer again[0].Close()
+			folder := filepath.Join(t.TempDir(), "paused")
+			if err := source.Pause(ctx, forks[1], folder); err != nil {
+				t.Fatal(err)
+			}
+			resumed, err := source.Resume(ctx, folder, spec, machine.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resumed.Close()
+			for _, m := range []*machine.Machine{forks[0], again[0], resumed} {
+				runs(t, m)
+			}
+		})
+	}
+}
+
+func machinePid(m *machine.Machine) string { return strconv.Itoa(m.Pid()) }
+
+// gone waits until a process is.
+func gone(t testing.TB, pid string) {
+	t.Helper()
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); !errors.Is(syscall.Kill(n, 0), syscall.ESRCH); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("process %s is still there", pid)
+		}
+	}
+}
