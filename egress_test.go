@@ -4,21 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -34,6 +28,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testcert"
 	"github.com/unitask/unitask/netstack"
 )
 
@@ -70,22 +65,13 @@ func newSite(t *testing.T) *site {
 	handler.HandleFunc("/ws", webSocketEcho)
 	plain, secure := httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are what is tested
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "unitask test"}, DNSNames: []string{"good.example", "a.b.wild.example"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secure.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	cert := testcert.For(t, "good.example", "a.b.wild.example")
+	secure.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
 	secure.EnableHTTP2 = true
 	secure.StartTLS()
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
-	s := &site{ca: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
+	s := &site{ca: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}))}
 	s.file = filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(s.file, []byte(s.ca), 0o644); err != nil {
 		t.Fatal(err)

@@ -51,6 +51,31 @@ const fs = require("fs"), c = require("net").connect(PORT, "127.0.0.1", () => {
 });
 c.on("error", () => {});`
 
+// listen serves connections to a port of the loopback, one after the other, until the test ends
+// or stop is called, which waits for the last.
+func listen(t *testing.T, serve func(net.Conn)) (port int, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serve(c)
+			c.Close()
+		}
+	}()
+	stop = func() { l.Close(); <-done }
+	t.Cleanup(stop)
+	return l.Addr().(*net.TCPAddr).Port, stop
+}
+
 // Code that says it has ended, and has not, has no network while its artifacts are
 // taken in.
 func TestAttackForgedExit(t *testing.T) {
@@ -58,32 +83,18 @@ func TestAttackForgedExit(t *testing.T) {
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
 			slot(t)
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
 			var heard atomic.Pointer[bytes.Buffer]
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				defer c.Close()
+			port, stop := listen(t, func(c net.Conn) {
 				var b bytes.Buffer
 				_, _ = io.Copy(&b, c)
 				heard.Store(&b)
-			}()
-			port := l.Addr().(*net.TCPAddr).Port
+			})
 			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 40 * time.Second, AllowTCP: []string{fmt.Sprintf("127.0.0.1:%d", port)},
 				Code: strings.ReplaceAll(forgery, "PORT", itoa(port))}, unitask.Options{Home: newHome(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.Close()
-			<-done
+			stop()
 			if res.Outcome != unitask.OutcomeExited || len(res.Artifacts) != 1 || heard.Load() == nil || !strings.HasPrefix(heard.Load().String(), "forged\n") {
 				t.Fatalf("the attack did not take place: %+v", res)
 			}
@@ -104,22 +115,7 @@ func TestLateReader(t *testing.T) {
 	for _, kernel := range kernels(t) {
 		t.Run(string(kernel), func(t *testing.T) {
 			slot(t)
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			go func() {
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					_, _ = c.Write(bytes.Repeat([]byte("x"), 100000))
-					c.Close()
-				}
-			}()
-			port := l.Addr().(*net.TCPAddr).Port
+			port, _ := listen(t, func(c net.Conn) { _, _ = c.Write(bytes.Repeat([]byte("x"), 100000)) })
 			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: 40 * time.Second, AllowTCP: []string{fmt.Sprintf("127.0.0.1:%d", port)},
 				Code: strings.ReplaceAll(`let n = 0; const c = require("net").connect(PORT, "127.0.0.1", () => { c.pause(); setTimeout(() => { c.end(); setTimeout(() => c.resume(), 500) }, 1000) });
 c.on("data", (d) => (n += d.length)).on("end", () => console.log(n, "end")).on("error", (e) => console.log(n, e.code))`, "PORT", itoa(port))}, unitask.Options{Home: newHome(t)})

@@ -37,9 +37,9 @@ func translated(ctx context.Context, t *testing.T, m *machine.Machine) (blocks i
 	return blocks
 }
 
-// A machine that another source holds is a machine like any other: it is spoken with by
-// its guest's agent and by QMP, and is gone when it is closed.
-func TestLeasedMachine(t *testing.T) {
+// opened is a home with linux's image, and its images.
+func opened(t *testing.T) (home string, images *image.Store) {
+	t.Helper()
 	if !machine.CanClone {
 		t.Skip("snapshots need Linux's memfd")
 	}
@@ -48,19 +48,26 @@ func TestLeasedMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	testhome.Ready(t, base, image.Linux)
-	home := testhome.New(t, base)
+	home = testhome.New(t, base)
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rt.Close()
-	opts := machine.Options{Home: home, Images: rt.Images(), Accel: vmm.Auto, Programs: map[string]machine.Program{"node": {Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}}
+	t.Cleanup(func() { rt.Close() })
+	return home, rt.Images()
+}
+
+// A machine that another source holds is a machine like any other: it is spoken with by
+// its guest's agent and by QMP, and is gone when it is closed.
+func TestLeasedMachine(t *testing.T) {
+	home, images := opened(t)
+	opts := machine.Options{Home: home, Images: images, Accel: vmm.Auto, Programs: map[string]machine.Program{"node": {Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}}
 	lent, leased := opts, opts
 	lent.Pool, leased.Lease = machine.PoolSize{Min: 1, Max: 1}, true
 	daemon, source := machine.Open(lent), machine.Open(leased)
 	defer daemon.Close()
 	defer source.Close()
-	im, err := rt.Images().Lookup(image.Linux, image.HostArch())
+	im, err := images.Lookup(image.Linux, image.HostArch())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,23 +158,10 @@ func TestLeasedMachine(t *testing.T) {
 // A clone has its memory from the template's own file where QEMU can map that, else from a
 // copy that is sealed; and the file is as it was when the clone has run.
 func TestCloneMemory(t *testing.T) {
-	if !machine.CanClone {
-		t.Skip("snapshots need Linux's memfd")
-	}
-	base, err := testhome.Base()
-	if err != nil {
-		t.Fatal(err)
-	}
-	testhome.Ready(t, base, image.Linux)
-	home := testhome.New(t, base)
+	home, images := opened(t)
 	source := machine.Open(machine.Options{Home: home, Accel: vmm.Auto})
 	defer source.Close()
-	rt, err := unitask.Open(unitask.Options{Home: home})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
-	im, err := rt.Images().Lookup(image.Linux, image.HostArch())
+	im, err := images.Lookup(image.Linux, image.HostArch())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,19 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"embed"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -87,25 +80,15 @@ type origin struct {
 	ca            []byte // PEM
 }
 
-func newOrigin() (*origin, error) {
+func newOrigin() *origin {
 	handler := http.NewServeMux()
 	handler.HandleFunc("/items", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `[{"name":"pen"},{"name":"book"}]`) })
 	handler.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, http.MaxBytesReader(w, r.Body, 1<<20)) })
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return nil, err
-	}
-	o := &origin{plain: httptest.NewServer(handler), secure: httptest.NewUnstartedServer(handler), ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+	o := &origin{plain: httptest.NewServer(handler), secure: httptest.NewUnstartedServer(handler)}
 	o.secure.Config.ErrorLog = log.New(io.Discard, "", 0)
-	o.secure.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	o.secure.StartTLS()
-	return o, nil
+	o.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: o.secure.Certificate().Raw})
+	return o
 }
 
 func (o *origin) close() { o.plain.Close(); o.secure.Close() }
@@ -193,10 +176,7 @@ func (s *suite) programs(kernel image.Kernel, only string, rounds int) (ok bool,
 	if err != nil {
 		return false, err
 	}
-	o, err := newOrigin()
-	if err != nil {
-		return false, err
-	}
+	o := newOrigin()
 	defer o.close()
 	if err := s.write(list, o.ca); err != nil {
 		return false, err

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -72,4 +73,46 @@ func TestAttackPaths(t *testing.T) {
 			t.Errorf("%s: %+v", path, d)
 		}
 	}
+}
+
+func TestRules(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		o, _ := recorder(t, originConfig{})
+		r := newRig(t, o, Config{Rules: []Rule{{Name: "read", Host: host, Methods: []string{"GET"}, Path: "/repos/acme/*"}, {Name: "no hooks", Host: host, Path: "/repos/acme/hooks", Deny: true}}})
+		c, at := r.client(h2), "https://"+host
+		for _, q := range []struct {
+			method, path string
+			header       http.Header
+			status       int
+			text         string
+		}{
+			{"GET", "/repos/acme/x", nil, 200, "ok"},
+			{"HEAD", "/repos/acme/x", nil, 200, ""},
+			{"GET", "/repos/acme/x?page=2", nil, 200, "ok"},
+			{"POST", "/repos/acme/x", nil, 403, "POST api.example.com/repos/acme/x: no rule allows this method and path (read)"},
+			{"GET", "/repos/other/x", nil, 403, "no rule allows"},
+			{"GET", "/repos/acme/hooks", nil, 403, "the rule denies it (no hooks)"},
+			{"GET", "/repos/acme/%68ooks", nil, 403, "the rule denies it"},
+			{"GET", "/repos/acme/..%2fother", nil, 403, "which servers read in different ways"},
+			{"GET", "/repos/acme/x", http.Header{"X-Http-Method-Override": {"DELETE"}}, 403, "X-Http-Method-Override"},
+			{"GET", "/repos/acme/x", http.Header{"X-Original-Url": {"/admin"}}, 403, "X-Original-Url"},
+		} {
+			before := len(o.got())
+			res, text := do(t, c, q.method, at+q.path, q.header, "")
+			if res.StatusCode != q.status || !strings.Contains(text, q.text) {
+				t.Errorf("%s %s: %d %q", q.method, q.path, res.StatusCode, text)
+			}
+			if reached := len(o.got()) > before; reached != (q.status == 200) {
+				t.Errorf("%s %s: reached the server: %v", q.method, q.path, reached)
+			}
+		}
+		// Host is the connection's, in HTTP/2 too.
+		req, _ := http.NewRequest("GET", at+"/repos/acme/x", nil)
+		req.Host = "front.example.com"
+		res, err := c.Do(req)
+		if err != nil || res.StatusCode != http.StatusMisdirectedRequest {
+			t.Fatalf("%v %v", res, err)
+		}
+		res.Body.Close()
+	})
 }

@@ -1,0 +1,119 @@
+package broker
+
+import (
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// An origin that gives back what it was sent, in every way, gives back placeholders.
+func TestEcho(t *testing.T) {
+	value := key
+	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
+		got := r.Header.Get("X-Key")
+		if got != value {
+			http.Error(w, "the value did not come", 500)
+			return
+		}
+		switch r.URL.Path {
+		case "/body":
+			fmt.Fprintf(w, "<%s>", got)
+		case "/header":
+			w.Header().Set("X-Echo", got)
+		case "/split":
+			for _, c := range []byte(got) {
+				_, _ = w.Write([]byte{c})
+				_ = http.NewResponseController(w).Flush()
+			}
+		case "/base64":
+			for before := range 4 {
+				fmt.Fprintln(w, base64.StdEncoding.EncodeToString([]byte(strings.Repeat("a", before)+got+"b")), base64.RawURLEncoding.EncodeToString([]byte(strings.Repeat("a", before)+got)))
+			}
+		case "/hex":
+			fmt.Fprintf(w, "%x %X", got, got)
+		case "/json":
+			_ = json.NewEncoder(w).Encode(map[string]string{"key": got})
+		case "/percent":
+			fmt.Fprintln(w, url.QueryEscape(got), url.PathEscape(got), strings.ToLower(url.QueryEscape(got)))
+		case "/gzip":
+			if r.Header.Get("Accept-Encoding") != "identity" {
+				http.Error(w, "asked for "+r.Header.Get("Accept-Encoding"), 500)
+			}
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			fmt.Fprintf(z, "<%s>", got)
+			z.Close()
+		case "/early":
+			w.Header().Set("Link", got)
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("Link")
+			fmt.Fprint(w, "<>")
+		case "/redirect":
+			w.Header().Set("Location", "https://elsewhere.example/?k="+url.QueryEscape(got))
+			w.WriteHeader(http.StatusFound)
+		}
+	})
+	both(t, func(t *testing.T, h2 bool) {
+		for _, v := range []string{key, plain} {
+			value = v
+			r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: v, Hosts: []Host{host}}}})
+			c := r.client(h2)
+			for i, path := range []string{"/body", "/header", "/split", "/base64", "/hex", "/json", "/percent", "/gzip", "/early", "/redirect"} {
+				all := ""
+				trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { all += fmt.Sprint(h); return nil }}
+				req, _ := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), "GET", "https://"+host+path, nil)
+				req.Header.Set("X-Key", r.Placeholder("KEY"))
+				req.Header.Set("Accept-Encoding", "gzip, br")
+				res, err := c.Do(req)
+				if err != nil {
+					t.Fatal(path, err)
+				}
+				body, err := io.ReadAll(res.Body)
+				if err != nil {
+					t.Fatal(path, err)
+				}
+				res.Body.Close()
+				all += fmt.Sprint(res.Header) + string(body)
+				if res.StatusCode >= 400 || len(all) < 20 {
+					t.Errorf("%s: %d %q", path, res.StatusCode, all)
+				}
+				if r.logged(i+1).Redacted == 0 {
+					t.Errorf("%s: nothing was found in %q", path, all)
+				}
+				middle := v[3 : len(v)-3] // base64 keeps what it shares with its neighbours
+				for form, text := range map[string]string{"as it is": v, "hex": hex.EncodeToString([]byte(v)), "HEX": fmt.Sprintf("%X", v), "query": url.QueryEscape(v), "path": url.PathEscape(v), "JSON": string(jsonText(v)),
+					"base64 0": base64.RawStdEncoding.EncodeToString([]byte(middle))[:8], "base64 1": base64.RawStdEncoding.EncodeToString([]byte(v[4:]))[:8], "base64 2": base64.RawStdEncoding.EncodeToString([]byte(v[5:]))[:8]} {
+					if strings.Contains(all, text) {
+						t.Errorf("%s: the value is there, %s: %q", path, form, all)
+					}
+				}
+			}
+		}
+	})
+}
+
+// What can't be read is not passed on.
+func TestEncodedAnswer(t *testing.T) {
+	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "br")
+		fmt.Fprint(w, "no one can tell what this is")
+	})
+	r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: key, Hosts: []Host{host}}}})
+	if res, text := do(t, r.client(true), "GET", "https://"+host+"/", nil, ""); res.StatusCode != http.StatusBadGateway || !strings.Contains(text, `Content-Encoding "br"`) {
+		t.Errorf("%d %q", res.StatusCode, text)
+	}
+	// Without a secret it is nobody's matter.
+	r = newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
+	if res, text := do(t, r.client(true), "GET", "https://"+host+"/", nil, ""); res.StatusCode != 200 || !strings.HasPrefix(text, "no one") {
+		t.Errorf("%d %q", res.StatusCode, text)
+	}
+}
