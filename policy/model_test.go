@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -346,5 +347,20 @@ func TestTrustFile(t *testing.T) {
 	}
 	if err := trust.Of(c); err != nil {
 		t.Error(err)
+	}
+}
+
+// The remedy is a command that a shell takes, whatever the file's folders are called.
+func TestRemedyIsACommand(t *testing.T) {
+	for _, path := range []string{"/repo/.unitask.toml", "/my repo/.unitask.toml", "/a'b $HOME `id` \"c\"; *\\/x", "/ünï/x", "/line\nbreak"} {
+		m := ForModels{File: path, Ignored: make([]Widening, 1)}
+		word, ok := strings.CutPrefix(m.Remedy(), "read the file, then: unitask policy trust ")
+		if !ok {
+			t.Fatalf("%q", m.Remedy())
+		}
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", "printf %s "+word).Output()
+		if err != nil || string(out) != path {
+			t.Errorf("of %q a shell makes %q: %v", path, out, err)
+		}
 	}
 }

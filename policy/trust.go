@@ -274,5 +274,15 @@ func (m *ForModels) Remedy() string {
 	if len(m.Ignored) == 0 {
 		return ""
 	}
-	return "read the file, then: unitask policy trust " + m.File
+	return "read the file, then: unitask policy trust " + shellWord(m.File)
+}
+
+// shellWord is a path as a shell takes it: quoted if it has more than usual characters.
+func shellWord(path string) string {
+	if !strings.ContainsFunc(path, func(c rune) bool {
+		return c < 0x80 && !strings.ContainsRune("/._-+:,@%=", c) && !('0' <= c && c <= '9') && !('A' <= c && c <= 'Z') && !('a' <= c && c <= 'z')
+	}) {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
