@@ -61,6 +61,13 @@ func TestAttackDiskThatNeverComesBack(t *testing.T) {
 	})
 }
 
+// isClosed says that a spool takes nothing more.
+func (s *spool[T]) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
 // stalled is a disk that takes nothing until it is let go.
 type stalled struct {
 	gate chan struct{}
@@ -111,8 +118,13 @@ func TestAttackStalledDisk(t *testing.T) {
 	}
 	attack.Check(t, "a disk that stalls under a run: frames that the capture lost", "counted", got)
 	close(gate)
+	// The disk is back when no frame comes any more: what it then takes is what had waited.
+	group.Go(func() { g.n.Close() })
+	for !g.n.link.tap.frames.isClosed() {
+		time.Sleep(time.Millisecond)
+	}
 	close(disk.gate)
-	g.n.Close()
+	group.Wait()
 	if len(decisions) != 22 { // 21 lookups, one connection
 		t.Errorf("%d decisions", len(decisions))
 	}
