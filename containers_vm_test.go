@@ -17,7 +17,7 @@ import (
 )
 
 // boxImage writes a container's image, as docker save does, whose programs are busybox's.
-func boxImage(t testing.TB, name string, config map[string]any) string {
+func boxImage(t testing.TB, name string, config map[string]any, links ...[2]string) string {
 	t.Helper()
 	box, err := os.ReadFile(filepath.Join(baseHome, "vendor", runtime.GOARCH, "busybox", "root", "bin", "busybox"))
 	if err != nil {
@@ -61,6 +61,9 @@ func boxImage(t testing.TB, name string, config map[string]any) string {
 	}
 	for _, tool := range []string{"sh", "ls", "cat", "id", "mount", "ps", "mknod", "chroot", "ln", "rm", "kill", "chmod", "sleep", "nc", "umount", "head", "stat", "touch", "grep", "mkdir", "dd", "env"} {
 		entries = append(entries, &tar.Header{Name: "bin/" + tool, Typeflag: tar.TypeSymlink, Linkname: "busybox"})
+	}
+	for _, l := range links {
+		entries = append(entries, &tar.Header{Name: l[0], Typeflag: tar.TypeSymlink, Linkname: l[1]})
 	}
 	layer := archive(entries...)
 	text, err := json.Marshal(map[string]any{"os": "linux", "architecture": runtime.GOARCH, "config": config,
@@ -140,7 +143,8 @@ func TestContainers(t *testing.T) {
 		{"a root in the root", sh("mkdir /tmp/r; ln -s /bin /tmp/r/bin; chroot /tmp/r/../../../.. /bin/ls -d /stage /init"), "", "", "No such file", 1},
 		{"everything is killed", sh("sleep 1000 & kill -9 -1; echo on; exit 3"), "", "on\n", "", 3},
 		{"words for the agent", sh("for n in 3 4 5 32 33; do echo RSWN >&$n; done; echo on"), "", "on\n", "", 0},
-		{"/out is a link", sh("rm -r /out; ln -s /etc /out"), "", "", "", 0},
+		{"/out is a link", sh("rm -r /out; ln -s /proc /out"), "", "", "", 0},
+		{"no descriptors of the machine", sh("ls /proc/$$/fd; :"), "", "0\n1\n2\n", "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -155,6 +159,9 @@ func TestContainers(t *testing.T) {
 			if res.Cloned == c.req.Cold && !c.req.FreshProcess || res.Kernel != image.Linux {
 				t.Errorf("cloned %v, kernel %s", res.Cloned, res.Kernel)
 			}
+			if len(res.Artifacts) > 0 {
+				t.Errorf("%d artifacts", len(res.Artifacts))
+			}
 			if c.name != "entry point and arguments" {
 				return
 			}
@@ -166,6 +173,35 @@ func TestContainers(t *testing.T) {
 				t.Errorf("replayed: %q, %v", res.Stdout, err)
 			}
 		})
+	}
+}
+
+// An image whose links lead to where the kernel's own files are, when a run of it begins.
+func TestContainersOfLinks(t *testing.T) {
+	needClones(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	config := map[string]any{"Env": []string{"PATH=/bin"}, "WorkingDir": "/own/x", "Cmd": []string{"cat", "/proc/sys/kernel/core_pattern"}}
+	if _, err := rt.ImportImage(t.Context(), boxImage(t, "test/links:1", config, [2]string{"own", "/proc/1/root"}, [2]string{"kernel", "/proc/sys/kernel"}), "", ""); err != nil {
+		t.Fatal(err)
+	}
+	// The working folder was made in the image, and is elsewhere in the machine.
+	slot(t)
+	req := unitask.Request{Image: "test/links:1", Exec: true, Cold: true}
+	res, err := rt.Run(t.Context(), req, unitask.IO{})
+	if err != nil || res.ExitCode != 126 || string(res.Stderr) != "unitask: the working directory /own/x: No such file or directory\n" {
+		t.Errorf("%v, %+v", err, res)
+	}
+	pattern := filepath.Join(t.TempDir(), "core_pattern")
+	if err := os.WriteFile(pattern, []byte("|/bin/entry\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	req.Dir, req.Files = "/tmp", []unitask.Mount{{Host: pattern, Guest: "/kernel/core_pattern"}}
+	if _, err = rt.Run(t.Context(), req, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "cannot create /kernel/core_pattern: Read-only file system") {
+		t.Errorf("a file in the place of the kernel's: %v", err)
 	}
 }
 

@@ -104,6 +104,34 @@ func TestAttackModelCeilings(t *testing.T) {
 	}
 }
 
+// A ceiling with container images alone leaves run_code none, and not any.
+func TestAttackNoImages(t *testing.T) {
+	named := filepath.Join(t.TempDir(), "policy.toml")
+	if err := os.WriteFile(named, []byte(`images = ["alpine:3.20"]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	held, err := policy.LoadForModels(t.TempDir(), t.TempDir(), named, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: held.Ceiling}), nil)
+	for _, args := range []object{{"code": "1", "image": "alpine:3.20"}, {"code": "1", "image": "docker.io/library/alpine:3.20"}, {"code": "1", "language": "js"}, {"code": "1"}} {
+		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: args})
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = fmt.Sprintf("taken: %+v", res.Content[0])
+		}
+		if err == nil && res.IsError {
+			text := res.Content[0].(*sdk.TextContent).Text
+			got = text
+			if strings.Contains(text, "enum") || strings.Contains(text, "only docker.io/library/alpine:3.20 is allowed") {
+				got = "refused"
+			}
+		}
+		attack.Check(t, fmt.Sprintf("run_code under a ceiling of container images: %v", args), "refused", got)
+	}
+}
+
 // Arguments of a call by keys that only look like those of the schema.
 func TestAttackArgumentKeys(t *testing.T) {
 	cs := inMemory(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), nil)

@@ -148,7 +148,8 @@ func told[In, Out any](s *Server, tool sdk.ToolHandlerFor[In, Out]) sdk.ToolHand
 
 func float[N int | float64](n N) *float64 { f := float64(n); return &f }
 
-func anys(list []string) (out []any) {
+func anys(list []string) []any {
+	out := []any{} // and not nil, which would allow any
 	for _, s := range list {
 		out = append(out, s)
 	}

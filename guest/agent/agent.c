@@ -441,10 +441,18 @@ static int listen_socket(struct agent *a, int type)
 
 // Artifacts -----------------------------------------------------------------
 
+// open_out opens /out, if that is a folder: a link, which the code may have put there, leads where
+// it can't read itself.
+static int open_out(void)
+{
+	return open(OUT_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
 // out_empty says that there is nothing in /out.
 static int out_empty(void)
 {
-	DIR *d = opendir(OUT_DIR);
+	int dir = open_out();
+	DIR *d = dir < 0 ? NULL : fdopendir(dir);
 	struct dirent *e;
 	int empty = 1;
 	while (d && empty && (e = readdir(d)) != NULL)
@@ -500,7 +508,7 @@ static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 static int send_artifacts(int conn)
 {
 	static char path[ARTIFACT_HEAD + MAX_PATH];
-	int dir = open(OUT_DIR, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int dir = open_out();
 	if (dir >= 0 && send_tree(conn, dir, path, 0, 0) < 0)
 		return -1;
 	out_frame(FRAME_ARTIFACTS_END, "", 0);

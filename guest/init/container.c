@@ -122,7 +122,8 @@ void container_enter(const char *exec)
 	} folders[] = {{"/proc", 0555}, {"/sys", 0555}, {"/dev", 0755}, {"/tmp", 01777}, {"/run", 0755}, {OUT_DIR, 0755}, {UNITASK_DIR, 0755}};
 	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
 		folder(folders[i].path, folders[i].mode);
-	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	// Init's own: links of the image may lead there, and then a file of the run would.
+	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
 	must_mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
 	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	devices();
@@ -191,7 +192,6 @@ static void privileges(void)
 
 void container_exec(char **argv, char **env)
 {
-	put("/proc/self/oom_score_adj", "0");
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || chdir("/root") < 0 || syscall(SYS_pivot_root, ".", ".") < 0 ||
 	    umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
 		die("enter the image");

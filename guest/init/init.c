@@ -490,7 +490,7 @@ static void spawn(struct agent *a)
 		for (int i = 0; i < 3 && tty >= 0; i++)
 			fds[i] = tty;
 		for (int i = 0; i < 4; i++)
-			fds[i] = fcntl(fds[i], F_DUPFD, 16);
+			fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 16);
 		for (int i = 0; i < 4; i++)
 			dup2(fds[i], i);
 		if (!container)  // which needs some; they close by themselves

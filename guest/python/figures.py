@@ -6,7 +6,9 @@ shown nor saved, are written then. A figure that the program itself has saved be
 not written again. Another backend that a program asks for does as it always does.
 """
 import atexit
+import io
 import os
+import traceback
 
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.backend_bases import FigureManagerBase
@@ -22,7 +24,8 @@ _main = None  # the process whose end is the program's
 class FigureCanvas(FigureCanvasAgg):
     def print_figure(self, filename, *args, **kwargs):
         result = super().print_figure(filename, *args, **kwargs)
-        inside = isinstance(filename, (str, os.PathLike)) and os.path.realpath(filename).startswith(FOLDER + '/')
+        name = getattr(filename, 'name', None) if hasattr(filename, 'write') else filename
+        inside = isinstance(name, (str, os.PathLike)) and os.path.realpath(name).startswith(FOLDER + '/')
         setattr(self.figure, _saved, FOLDER if inside else getattr(self.figure, _saved, 'elsewhere'))
         return result
 
@@ -53,7 +56,7 @@ def show(*args, **kwargs):
     for manager in Gcf.get_all_fig_managers():
         if getattr(manager.canvas.figure, _saved, None) != FOLDER:
             _write(manager.canvas)
-    Gcf.destroy_all()
+        Gcf.destroy(manager.num)
 
 
 def _at_exit():
@@ -61,11 +64,16 @@ def _at_exit():
         return
     for manager in Gcf.get_all_fig_managers():
         if not hasattr(manager.canvas.figure, _saved):
-            _write(manager.canvas)
+            try:
+                _write(manager.canvas)
+            except Exception:  # others are written all the same
+                traceback.print_exc()
 
 
 def _write(canvas):
     global _next
+    picture = io.BytesIO()  # a file is there when it is whole
+    canvas.print_figure(picture, format='png')
     while True:
         path = f'{FOLDER}/figure-{_next}.png'
         _next += 1
@@ -74,7 +82,7 @@ def _write(canvas):
         except FileExistsError:
             continue
         with out:
-            canvas.print_figure(out, format='png')
+            out.write(picture.getbuffer())
         return
 
 

@@ -1,12 +1,14 @@
 # Run once in a machine that becomes a template (python.c): what is imported here is there in
 # every clone, before its program begins. Whatever draws random numbers while it is
 # imported draws again in renew, which each run calls before its first line.
+import sys
+_before = set(sys.modules)
 import gc
+import inspect
 import io
 import logging
 import os
 import random
-import sys
 import time
 
 import numpy
@@ -27,7 +29,30 @@ repr(pandas.DataFrame({'a': [1, 2], 'b': ['x', None]}))
 unitask_figures.forget()
 
 
-def renew():
+# Programs import these from here, and plain Python from the program's own folder if they are there.
+_imported = {name for name in sys.modules if '.' not in name} - _before - set(sys.builtin_module_names)
+
+
+def _names(folder):
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _shadowed(program):
+    """Whether a module beside the program, itself aside, has the name of one that is imported."""
+    folder, own = os.path.split(os.path.realpath(program))
+    for name in _names(folder):
+        if name.partition('.')[0] not in _imported or name == own:
+            continue
+        if inspect.getmodulename(name) or any(inspect.getmodulename(inner) == '__init__' for inner in _names(os.path.join(folder, name))):
+            return True
+    return False
+
+
+def renew(program):
+    """Begin a run. It returns whether that wants a Python that has imported nothing."""
     random.seed()
     numpy.random.seed()
     logging._startTime = time.time()
@@ -38,8 +63,18 @@ def renew():
     if 'multiprocessing.process' in sys.modules:
         process = sys.modules['multiprocessing.process']
         process.current_process()._config['authkey'] = process.AuthenticationString(os.urandom(32))
-    if os.path.exists('matplotlibrc'):  # matplotlib reads it where it is imported
-        matplotlib.rc_file('matplotlibrc')
+    if _shadowed(program):
+        return True
+    if not os.path.isfile('matplotlibrc'):  # matplotlib reads it where it is imported
+        return False
+    try:
+        own = matplotlib.rc_params_from_file('matplotlibrc', use_default_template=False)
+    except Exception:  # which it is to raise there
+        return True
+    if 'backend' in own:
+        return True
+    matplotlib.rcParams.update(own)
+    return False
 
 
 del out, figure

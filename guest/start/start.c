@@ -184,7 +184,7 @@ static void parse(struct start *s)
 	}
 }
 
-void start_wait(struct start *s)
+static void wait_for(struct start *s)
 {
 	uint8_t header[HEADER_SIZE];
 	uint32_t n;
@@ -207,17 +207,8 @@ void start_free(struct start *s)
 	*s = (struct start){0};
 }
 
-char **start_join(const char *first, char **a, char **b)
-{
-	char **lists[2] = {a, b}, **all = append(NULL, 0, (char *)first);
-	size_t n = 1;
-	for (int i = 0; i < 2; i++)
-		for (char **s = lists[i]; *s; s++)
-			all = append(all, n++, *s);
-	return append(all, n, NULL);
-}
-
-void start_remove(const char *dir)
+// remove_folder removes a folder and the files in it.
+static void remove_folder(const char *dir)
 {
 	DIR *d = opendir(dir);
 	struct dirent *e;
@@ -226,6 +217,31 @@ void start_remove(const char *dir)
 	if (d)
 		closedir(d);
 	rmdir(dir);
+}
+
+void start_take(struct start *s, void (*rehearse)(struct start *))
+{
+	start_word(CONTROL_READY);
+	for (;;) {
+		wait_for(s);
+		if (!s->rehearsal)
+			return;
+		if (rehearse)
+			rehearse(s);
+		remove_folder(s->cwd);
+		start_word(CONTROL_REHEARSED);
+		start_free(s);
+	}
+}
+
+char **start_join(const char *first, char **a, char **b)
+{
+	char **lists[2] = {a, b}, **all = append(NULL, 0, (char *)first);
+	size_t n = 1;
+	for (int i = 0; i < 2; i++)
+		for (char **s = lists[i]; *s; s++)
+			all = append(all, n++, *s);
+	return append(all, n, NULL);
 }
 
 // Certificates --------------------------------------------------------------

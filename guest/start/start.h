@@ -21,9 +21,11 @@ struct start {
 	char *text;        // that all of it lies in
 };
 
-// start_wait says that the program is up and waits for a start. A program whose agent is
-// gone, or is told nonsense, has nobody to tell: it ends.
-void start_wait(struct start *s);
+// start_take says that the program is up and waits for the start of a run. Before it may come
+// those of rehearsals: rehearse is called for each one (NULL where there is nothing to do), and
+// its folder, with the files in it, is removed. A program whose agent is gone, or is told nonsense,
+// has nobody to tell: it ends.
+void start_take(struct start *s, void (*rehearse)(struct start *));
 // start_free frees what is in it.
 void start_free(struct start *s);
 // start_word tells the agent a letter.
@@ -31,8 +33,6 @@ void start_word(char word);
 // start_trust has TLS clients trust the start's certificates too, by files that variables
 // of its environment name; the environment grows.
 void start_trust(struct start *s);
-// start_remove removes a folder and the files in it.
-void start_remove(const char *dir);
 // start_exec becomes a program; it does not return.
 void start_exec(const char *path, char **argv, char **env);
 // start_join is a string and two lists behind it, as one list.

@@ -45,12 +45,12 @@ static const char *look(const char *name, char **env)
 static void become(struct start *s)
 {
 	start_trust(s);
-	if (chdir(s->cwd) < 0) {
-		dprintf(STDERR_FILENO, "unitask: %s: %s\n", s->cwd, strerror(errno));
-		_exit(EXIT_UNKNOWN);
-	}
-	start_word(CONTROL_STARTED);
+	start_word(CONTROL_STARTED);  // what is printed from here on is the run's
 	close(START_CTL);
+	if (chdir(s->cwd) < 0) {
+		dprintf(STDERR_FILENO, "unitask: the working directory %s: %s\n", s->cwd, strerror(errno));
+		_exit(EXIT_NO_EXEC);
+	}
 	const char *path = look(s->argv[0], s->env);
 	for (char **other = s->flags; path == NULL && *other; other++)  // of interpreters the first one that is there
 		if ((path = look(*other, s->env)) != NULL)
@@ -67,13 +67,6 @@ static void become(struct start *s)
 int main(void)
 {
 	struct start s;
-	start_word(CONTROL_READY);
-	for (;;) {
-		start_wait(&s);
-		if (!s.rehearsal)
-			become(&s);
-		start_remove(s.cwd);
-		start_word(CONTROL_REHEARSED);
-		start_free(&s);
-	}
+	start_take(&s, NULL);
+	become(&s);
 }

@@ -114,8 +114,9 @@ static void warm_up(void)
 	check(renew != NULL, "renew");
 }
 
-// begin gives the interpreter what it was started with.
-static void begin(struct start *s)
+// begin gives the interpreter what it was started with. It returns whether that can't do: the
+// program would import other modules than the warm program has.
+static bool begin(struct start *s)
 {
 	// The generators of Python and of its modules are seeded by the kernel when they are
 	// first used, which is from here on: nothing before imports one, but for the warm program,
@@ -129,11 +130,14 @@ static void begin(struct start *s)
 	char **all = start_join("python3", s->flags, s->argv);
 	set_list(config, &config->orig_argv, "orig_argv", all);
 	free(all);
-	if (renew) {
-		PyObject *none = PyObject_CallNoArgs(renew);
-		check(none != NULL, "renew");
-		Py_DECREF(none);
-	}
+	if (!renew)
+		return false;
+	PyObject *file = text(s->argv[0]), *other = PyObject_CallOneArg(renew, file);
+	check(other != NULL, "renew");
+	bool yes = PyObject_IsTrue(other) == 1;
+	Py_DECREF(file);
+	Py_DECREF(other);
+	return yes;
 }
 
 // no_archive notes what Python would find out about a file that is no ZIP archive, which
@@ -215,9 +219,7 @@ static void rehearse(struct start *s)
 	forget_but(modules, had_modules);
 	forget_but(cache, had_cache);
 	check(chdir(was_in) == 0, was_in);
-	start_remove(s->cwd);
 	PyGC_Collect();
-	start_word(CONTROL_REHEARSED);
 }
 
 // Main ----------------------------------------------------------------------
@@ -239,6 +241,15 @@ static void at_exit(int code, void *arg)
 			pause();
 }
 
+// become is a plain `python3 FILE`, in the start's folder and with its environment.
+static int become(struct start *s)
+{
+	start_word(CONTROL_STARTED);
+	close(START_CTL);
+	start_exec(PROGRAM, start_join("python3", s->flags, s->argv), s->env);
+	return EXIT_UNKNOWN;
+}
+
 static int run(int argc, char **argv)
 {
 	struct start s;
@@ -253,15 +264,9 @@ static int run(int argc, char **argv)
 	PyConfig_Clear(&config);
 	if (PyStatus_Exception(status))
 		Py_ExitStatusException(status);
-	start_word(CONTROL_READY);
-	for (;;) {
-		start_wait(&s);
-		if (!s.rehearsal)
-			break;
-		rehearse(&s);
-		start_free(&s);
-	}
-	begin(&s);
+	start_take(&s, rehearse);
+	if (begin(&s))
+		return become(&s);
 	no_archive(s.argv[0]);
 	start_free(&s);
 	kept = fcntl(START_CTL, F_DUPFD_CLOEXEC, 512);  // out of the way of those that the code gets
@@ -274,14 +279,10 @@ static int run(int argc, char **argv)
 static int fresh(void)
 {
 	struct start s;
-	start_word(CONTROL_READY);
-	start_wait(&s);
+	start_take(&s, NULL);
 	start_trust(&s);
 	check(chdir(s.cwd) == 0, s.cwd);
-	start_word(CONTROL_STARTED);
-	close(START_CTL);
-	start_exec(PROGRAM, start_join("python3", s.flags, s.argv), s.env);
-	return EXIT_UNKNOWN;
+	return become(&s);
 }
 
 static int (*own_main)(int, char **, char **);

@@ -35,19 +35,11 @@ static void rehearse(struct start *s)
 		dprintf(STDERR_FILENO, "unitask: the shell's rehearsal ended with status %d\n", status);
 		_exit(EXIT_UNKNOWN);
 	}
-	start_remove(s->cwd);
-	start_word(CONTROL_REHEARSED);
 }
 
 int main(void)
 {
 	struct start s;
-	start_word(CONTROL_READY);
-	for (;;) {
-		start_wait(&s);
-		if (!s.rehearsal)
-			become(&s);
-		rehearse(&s);
-		start_free(&s);
-	}
+	start_take(&s, rehearse);
+	become(&s);
 }
