@@ -65,6 +65,7 @@ var mayImport = map[string][]string{
 	"internal/realpath":    {},
 	"internal/socketpair":  {},
 	"internal/tail":        {},
+	"internal/testcert":    {},
 	"internal/testsignals": {},
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},
