@@ -36,6 +36,7 @@ import (
 //	                behind each, NUL, variables likewise, NUL
 //	T terminal      columns:2 rows:2; before the start: a fresh process has a terminal;
 //	                while the code runs: its size is another one
+//	V session       before the start: the process is a session's program (session/)
 //	S start         JSON, see Start
 //	I stdin         bytes for standard input
 //	Z end of stdin

@@ -48,6 +48,9 @@ struct agent {
 	// streams (lazy only), in_w and out_r then being its other end; later it changes the
 	// size. -1 if it can't.
 	int (*terminal)(struct agent *, unsigned columns, unsigned rows);
+	// session has spawn start a session's program in the place of its own (lazy only); -1
+	// if it can't.
+	int (*session)(struct agent *);
 	// relay has connections to these ports of the loopback lead to the gateway from
 	// now on (relay.c); -1 if it can't. Called once, before the start.
 	int (*relay)(struct agent *, const uint16_t *ports, size_t n);

@@ -75,6 +75,7 @@ const (
 	FrameRelay    = 'L'
 	FrameProcess  = 'P'
 	FrameTerminal = 'T'
+	FrameSession  = 'V'
 	FrameStart    = 'S'
 	FrameStdin    = 'I'
 	FrameStdinEnd = 'Z'
@@ -89,6 +90,31 @@ const (
 	FrameArtifact     = 'a'
 	FrameArtifactData = 'd'
 	FrameArtifactsEnd = 'z'
+)
+
+// Frames of a session, which its program and the host exchange on the program's standard
+// streams. See ../session/session.go.
+const (
+	StepExec     = 'X'
+	StepInput    = 'I'
+	StepInputEnd = 'Z'
+	StepControl  = 'C'
+	StepSignal   = 'K'
+	StepResize   = 'T'
+
+	StepStdout = 'o'
+	StepStderr = 'e'
+	StepReply  = 'c'
+	StepTaken  = 'a'
+	StepFailed = 'f'
+	StepEnd    = 'x'
+)
+
+// How a command of a session is started.
+const (
+	ExecTerminal = 1 // on a terminal of its own
+	ExecControl  = 2 // with a stream to the host as descriptor 3
+	ExecBuiltin  = 4 // it is one of the session's own, about files
 )
 
 // Kinds of files, in a file frame and an artifact's.
@@ -112,18 +138,22 @@ const (
 
 // Limits of the conversation.
 const (
-	Version      = 1        // of the protocol, in hello
-	HeaderSize   = 5        // of a frame: length (4 bytes), type
-	MaxFrame     = 1 << 20  // the largest payload in either direction; the agent has a buffer of that size
-	MaxChunk     = 64 << 10 // of output or standard input in one frame
-	EntropySize  = 64       // of the host's randomness, in a seed and in a start
-	MaxRelays    = 256      // ports of the loopback that lead to the host's
-	MaxProcess   = 64 << 10 // bytes that say how a fresh process is started
-	MaxStrings   = 256      // arguments of one, and variables
-	MaxGroups    = 64       // of a container's user
-	MaxPath      = 4096     // bytes of a path, its NUL included, as PATH_MAX
-	FileHeader   = 24       // of a file frame, before the path
-	ArtifactHead = 5        // of an artifact's frame, before the path
+	Version      = 1         // of the protocol, in hello
+	HeaderSize   = 5         // of a frame: length (4 bytes), type
+	MaxFrame     = 1 << 20   // the largest payload in either direction; the agent has a buffer of that size
+	MaxChunk     = 64 << 10  // of output or standard input in one frame
+	EntropySize  = 64        // of the host's randomness, in a seed and in a start
+	MaxRelays    = 256       // ports of the loopback that lead to the host's
+	MaxProcess   = 64 << 10  // bytes that say how a fresh process is started
+	MaxStrings   = 256       // arguments of one, and variables
+	MaxGroups    = 64        // of a container's user
+	MaxPath      = 4096      // bytes of a path, its NUL included, as PATH_MAX
+	FileHeader   = 24        // of a file frame, before the path
+	ArtifactHead = 5         // of an artifact's frame, before the path
+	StepHeader   = 9         // of a session's frame: length (4 bytes), type, command (4 bytes)
+	MaxStep      = 256 << 10 // bytes of a session's frame, which holds a command's arguments and environment
+	MaxCommands  = 64        // of a session at once
+	MaxListed    = 4096      // arguments of a command, and variables
 )
 
 // What the host puts on the linux guest's kernel command line.

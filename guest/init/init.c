@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "../agent/agent.h"
 #include "container.h"
+#include "session.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -429,6 +430,7 @@ static int process(struct agent *a, const uint8_t *p, size_t n)
 	return 0;
 }
 
+static int session;   // spawn starts a session's program
 static int tty = -1;  // the code's end of its terminal
 
 // terminal makes one, whose end here takes the place of the pipes, or changes its size.
@@ -454,6 +456,14 @@ static int terminal(struct agent *a, unsigned columns, unsigned rows)
 		a->tty = 1;
 	}
 	return ioctl(tty, TIOCSWINSZ, &size);
+}
+
+// in_session has spawn start a session's program.
+static int in_session(struct agent *a)
+{
+	(void)a;
+	session = !container;
+	return session ? 0 : -1;
 }
 
 static void read_exec(void)
@@ -500,6 +510,12 @@ static void spawn(struct agent *a)
 			ioctl(STDIN_FILENO, TIOCSCTTY, 0);
 		if (traced)
 			trace_begin();
+		if (session) {
+			// It takes no start: each command brings its own.
+			ssize_t n = write(CTL_FD, (char[]){CONTROL_STARTED}, 1);
+			(void)n;
+			session_run(as_user);
+		}
 		if (container)
 			container_exec(exec_args, exec_env);
 		as_user();
@@ -652,6 +668,7 @@ int main(void)
 		.spawn = spawn,
 		.process = process,
 		.terminal = terminal,
+		.session = in_session,
 		.relay = relay,
 		.freeze = freeze,
 		.settle = settle,

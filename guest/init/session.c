@@ -1,0 +1,497 @@
+// The program of a session: it starts commands, carries their streams and says how they
+// ended. It runs as a process of its own below PID 1, as root, so that no command can
+// stop it; its commands run as the code's user. It believes the host, and takes what the
+// commands print for bytes.
+#define _GNU_SOURCE
+#include "../contract/contract.h"
+#include "session.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+enum {
+	IN,  // the command's standard input, or its terminal
+	CTL,
+	OUT,
+	ERR,
+	STREAMS,
+};
+
+// pending is what a command has not taken yet. The host sends no more before it has.
+struct pending {
+	uint8_t *p;
+	size_t off, len;
+	int end;  // and then there is no more
+};
+
+struct command {
+	uint32_t id;
+	pid_t pid;  // 0: the slot is free
+	int fd[STREAMS];
+	int terminal;
+	int over;  // it has ended and the host knows; what it left running may go on printing
+	struct pending to[2];  // IN, CTL
+};
+
+static struct command commands[MAX_COMMANDS];
+static uint8_t in[STEP_HEADER + MAX_STEP];
+static size_t in_len;
+
+static void fail(const char *what)
+{
+	dprintf(STDERR_FILENO, "unitask: session: %s: %s\n", what, strerror(errno));
+	_exit(EXIT_UNKNOWN);
+}
+
+// Frames --------------------------------------------------------------------
+
+static void write_all(const void *buf, size_t n)
+{
+	for (const uint8_t *p = buf; n > 0;) {
+		ssize_t w = write(STDOUT_FILENO, p, n);
+		if (w < 0 && errno == EINTR)
+			continue;
+		if (w <= 0)
+			fail("write");
+		p += w;
+		n -= (size_t)w;
+	}
+}
+
+// frame has room for its header before the data.
+static void say(uint8_t *frame, uint8_t type, uint32_t id, size_t n)
+{
+	uint32_t len = htonl((uint32_t)n);
+	memcpy(frame, &len, 4);
+	frame[4] = type;
+	id = htonl(id);
+	memcpy(frame + 5, &id, 4);
+	write_all(frame, STEP_HEADER + n);
+}
+
+static void say_number(uint8_t type, uint32_t id, uint32_t v)
+{
+	uint8_t frame[STEP_HEADER + 4];
+	v = htonl(v);
+	memcpy(frame + STEP_HEADER, &v, 4);
+	say(frame, type, id, 4);
+}
+
+// Commands ------------------------------------------------------------------
+
+static struct command *find(uint32_t id)
+{
+	for (struct command *c = commands; c < commands + MAX_COMMANDS; c++)
+		if (c->pid > 0 && c->id == id)
+			return c;
+	return NULL;
+}
+
+static void shut(struct command *c, int stream)
+{
+	if (c->fd[stream] >= 0)
+		close(c->fd[stream]);
+	c->fd[stream] = -1;
+}
+
+static void drop_pending(struct command *c, int stream)
+{
+	free(c->to[stream].p);
+	c->to[stream] = (struct pending){0};
+}
+
+static void release(struct command *c)
+{
+	for (int i = 0; i < STREAMS; i++)
+		shut(c, i);
+	drop_pending(c, IN);
+	drop_pending(c, CTL);
+	c->pid = 0;
+}
+
+// slot is a free one, else that of a command that has ended.
+static struct command *slot(void)
+{
+	struct command *ended = NULL;
+	for (struct command *c = commands; c < commands + MAX_COMMANDS; c++) {
+		if (c->pid == 0)
+			return c;
+		if (c->over && ended == NULL)
+			ended = c;
+	}
+	if (ended)
+		release(ended);
+	return ended;
+}
+
+// strings takes n strings, each with a NUL behind it, and returns what is behind them; NULL
+// where there are fewer.
+static char *strings(char *p, const char *end, char **list, unsigned n)
+{
+	if (n > MAX_LISTED)
+		return NULL;
+	for (unsigned i = 0; i < n; i++) {
+		if (p >= end)
+			return NULL;
+		list[i] = p;
+		p += strlen(p) + 1;  // the frame has a NUL behind it
+	}
+	list[n] = NULL;
+	return p;
+}
+
+static unsigned get16(const uint8_t *p) { return (unsigned)(p[0] << 8 | p[1]); }
+
+static int open_terminal(int *end, unsigned columns, unsigned rows)
+{
+	struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = (unsigned short)rows};
+	int unlocked = 0, number = -1;
+	char path[32];
+	int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+	if (master < 0 || ioctl(master, TIOCSPTLCK, &unlocked) < 0 || ioctl(master, TIOCGPTN, &number) < 0)
+		return -1;
+	snprintf(path, sizeof path, "/dev/pts/%d", number);
+	*end = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	struct termios t;
+	if (*end < 0 || fchown(*end, USER_ID, USER_ID) < 0 || tcgetattr(*end, &t) < 0)
+		return -1;
+	t.c_iflag |= IUTF8;
+	tcsetattr(*end, TCSANOW, &t);
+	ioctl(*end, TIOCSWINSZ, &size);
+	return master;
+}
+
+// child becomes the command; it says why it can't on the descriptor why.
+static void child(int fds[4], int flags, int why, const char *cwd, char **argv, char **env, void (*become)(void))
+{
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGPIPE, SIG_DFL);
+	why = fcntl(why, F_DUPFD_CLOEXEC, 32);
+	int n = flags & EXEC_CONTROL ? 4 : 3;
+	for (int i = 0; i < n; i++)
+		fds[i] = fcntl(fds[i], F_DUPFD, 32);
+	for (int i = 0; i < n; i++)
+		dup2(fds[i], i);
+	if (n == 3)
+		close(3);
+	syscall(SYS_close_range, 4, why - 1, 0);
+	syscall(SYS_close_range, why + 1, ~0U, 0);
+	setsid();
+	if (flags & EXEC_TERMINAL)
+		ioctl(STDIN_FILENO, TIOCSCTTY, 0);
+	become();
+	int failed = 0;
+	if (chdir(*cwd ? cwd : WORK_DIR) < 0) {
+		failed = errno;
+	} else if (flags & EXEC_BUILTIN) {
+		close(why);
+		_exit(session_file(argv));
+	} else {
+		environ = env;
+		execvpe(argv[0], argv, env);
+		failed = errno;
+	}
+	ssize_t w = write(why, &failed, sizeof failed);
+	(void)w;
+	_exit(EXIT_NO_EXEC);
+}
+
+// start starts a command: flags:1 columns:2 rows:2 arguments:2 variables:2, its folder, its
+// arguments, its environment. It returns an errno.
+static int start(struct command *c, uint32_t id, uint8_t *p, size_t n, void (*become)(void))
+{
+	static char *argv[MAX_LISTED + 1], *env[MAX_LISTED + 1];
+	enum { HEAD = 9 };
+	if (n < HEAD || get16(p + 5) == 0)
+		return EINVAL;
+	int flags = p[0];
+	const char *end = (char *)p + n;
+	char *cwd, *rest = strings((char *)p + HEAD, end, argv, 1);
+	cwd = argv[0];
+	if (rest == NULL || (rest = strings(rest, end, argv, get16(p + 5))) == NULL || strings(rest, end, env, get16(p + 7)) == NULL)
+		return E2BIG;
+
+	// ours[i] is our end of a stream, theirs[i] the command's.
+	int ours[STREAMS] = {-1, -1, -1, -1}, theirs[STREAMS] = {-1, -1, -1, -1}, why[2] = {-1, -1}, pair[2], failed = 0;
+	if (flags & EXEC_TERMINAL) {
+		ours[OUT] = open_terminal(&theirs[IN], get16(p + 1), get16(p + 3));
+		ours[IN] = fcntl(ours[OUT], F_DUPFD_CLOEXEC, 3);
+		theirs[OUT] = fcntl(theirs[IN], F_DUPFD_CLOEXEC, 3);
+		theirs[ERR] = fcntl(theirs[IN], F_DUPFD_CLOEXEC, 3);
+	} else {
+		for (int i = IN; i <= ERR; i++) {
+			if (i == CTL || pipe2(pair, O_CLOEXEC) < 0)
+				continue;
+			ours[i] = pair[i == IN], theirs[i] = pair[i != IN];
+			// The code can then open /dev/stdout and its like.
+			if (fchown(pair[0], USER_ID, USER_ID) < 0)
+				failed = errno;
+		}
+	}
+	if (flags & EXEC_CONTROL && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0)
+		ours[CTL] = pair[0], theirs[CTL] = pair[1];
+	pid_t pid = -1;
+	if (failed == 0 && theirs[IN] >= 0 && theirs[OUT] >= 0 && theirs[ERR] >= 0 && !(flags & EXEC_CONTROL && theirs[CTL] < 0) && pipe2(why, O_CLOEXEC) == 0)
+		pid = fork();
+	if (pid == 0) {
+		int fds[4] = {theirs[IN], theirs[OUT], theirs[ERR], theirs[CTL]};
+		child(fds, flags, why[1], cwd, argv, env, become);
+	}
+	if (pid < 0)
+		failed = errno ? errno : EAGAIN;
+	for (int i = 0; i < STREAMS; i++)
+		if (theirs[i] >= 0)
+			close(theirs[i]);
+	if (why[1] >= 0)
+		close(why[1]);
+	if (failed == 0 && read(why[0], &failed, sizeof failed) != sizeof failed)
+		failed = 0;
+	if (why[0] >= 0)
+		close(why[0]);
+	if (failed != 0) {
+		for (int i = 0; i < STREAMS; i++)
+			if (ours[i] >= 0)
+				close(ours[i]);
+		return failed;
+	}
+	*c = (struct command){.id = id, .pid = pid, .terminal = flags & EXEC_TERMINAL};
+	for (int i = 0; i < STREAMS; i++) {
+		c->fd[i] = ours[i];
+		if (ours[i] >= 0)
+			fcntl(ours[i], F_SETFL, fcntl(ours[i], F_GETFL) | O_NONBLOCK);
+	}
+	return 0;
+}
+
+// feed gives a command as much of what waits as it takes.
+static void feed(struct command *c, int stream)
+{
+	struct pending *w = &c->to[stream];
+	while (w->off < w->len) {
+		ssize_t n = c->fd[stream] < 0 ? -1 : write(c->fd[stream], w->p + w->off, w->len - w->off);
+		if (n < 0 && c->fd[stream] >= 0 && errno == EINTR)
+			continue;
+		if (n < 0 && c->fd[stream] >= 0 && errno == EAGAIN)
+			return;
+		if (n < 0) {  // nobody reads: the rest is for nobody
+			shut(c, stream);
+			break;
+		}
+		w->off += (size_t)n;
+	}
+	int end = w->end, some = w->len > 0;
+	drop_pending(c, stream);
+	if (some)
+		say_number(STEP_TAKEN, c->id, (uint32_t)stream);
+	if (end && c->terminal && c->fd[IN] >= 0) {  // which has no end but what stty calls eof
+		ssize_t n = write(c->fd[IN], "\4", 1);
+		(void)n;
+	} else if (end) {
+		shut(c, stream);
+	}
+}
+
+static void give(struct command *c, int stream, const uint8_t *p, size_t n)
+{
+	struct pending *w = &c->to[stream];
+	if (w->len > 0 || (w->p = malloc(n)) == NULL)
+		fail("more input than was asked for");
+	memcpy(w->p, p, n);
+	w->len = n;
+	feed(c, stream);
+}
+
+static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n, void (*become)(void))
+{
+	struct command *c = find(id);
+	if (type == STEP_EXEC) {
+		struct command *free = c ? NULL : slot();
+		int failed = free ? start(free, id, p, n, become) : c ? EEXIST : EAGAIN;
+		if (failed)
+			say_number(STEP_FAILED, id, (uint32_t)failed);
+		return;
+	}
+	if (c == NULL || c->over)
+		return;  // it has just ended
+	switch (type) {
+	case STEP_INPUT:
+	case STEP_CONTROL:
+		if (n > 0)
+			give(c, type == STEP_INPUT ? IN : CTL, p, n);
+		break;
+	case STEP_INPUT_END:
+		c->to[IN].end = 1;
+		feed(c, IN);
+		break;
+	case STEP_SIGNAL:
+		if (n == 1)
+			kill(-c->pid, p[0]);
+		break;
+	case STEP_RESIZE:
+		if (n == 4 && c->terminal) {
+			struct winsize size = {.ws_col = (unsigned short)get16(p), .ws_row = (unsigned short)get16(p + 2)};
+			ioctl(c->fd[OUT], TIOCSWINSZ, &size);
+		}
+		break;
+	default:
+		errno = EPROTO;
+		fail("a frame from the host");
+	}
+}
+
+static size_t wanted(void)
+{
+	uint32_t n;
+	if (in_len < STEP_HEADER)
+		return STEP_HEADER;
+	memcpy(&n, in, 4);
+	n = ntohl(n);
+	if (n >= MAX_STEP)
+		fail("a frame's length");
+	return STEP_HEADER + n;
+}
+
+// receive reads once, and handles the frame if that was all of it.
+static void receive(void (*become)(void))
+{
+	ssize_t r = read(STDIN_FILENO, in + in_len, wanted() - in_len);
+	if (r < 0 && errno == EINTR)
+		return;
+	if (r <= 0)
+		_exit(0);  // the host has no more
+	in_len += (size_t)r;
+	if (in_len < STEP_HEADER || in_len < wanted())
+		return;
+	uint32_t id;
+	memcpy(&id, in + 5, 4);
+	in[in_len] = 0;
+	size_t n = in_len - STEP_HEADER;
+	in_len = 0;
+	on_frame(in[4], ntohl(id), in + STEP_HEADER, n, become);
+}
+
+// pump passes on one chunk of a stream: the bytes, 0 at its end, -1 when there is nothing.
+static ssize_t pump(struct command *c, int stream)
+{
+	static uint8_t frame[STEP_HEADER + MAX_CHUNK];
+	static const uint8_t types[STREAMS] = {[CTL] = STEP_REPLY, [OUT] = STEP_STDOUT, [ERR] = STEP_STDERR};
+	if (c->fd[stream] < 0)
+		return 0;
+	ssize_t n = read(c->fd[stream], frame + STEP_HEADER, MAX_CHUNK);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return -1;
+	if (n <= 0) {  // a terminal's end is EIO
+		shut(c, stream);
+		return 0;
+	}
+	if (!c->over)
+		say(frame, types[stream], c->id, (size_t)n);
+	return n;
+}
+
+// drain passes on what a stream holds now; whoever goes on writing is not waited for.
+static void drain(struct command *c, int stream)
+{
+	enum { HELD = 1 << 20 };  // bytes, and more than any pipe has
+	ssize_t n, left = HELD;
+	while (left > 0 && (n = pump(c, stream)) > 0)
+		left -= n;
+}
+
+// reap tells of the commands that have ended, after all that they printed.
+static void reap(int sig)
+{
+	struct signalfd_siginfo info;
+	ssize_t n = read(sig, &info, sizeof info);
+	(void)n;
+	int status;
+	for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+		struct command *c = commands;
+		while (c < commands + MAX_COMMANDS && (c->pid != pid || c->over))
+			c++;
+		if (c == commands + MAX_COMMANDS)
+			continue;
+		for (int i = CTL; i < STREAMS; i++)
+			drain(c, i);
+		say_number(STEP_END, c->id, WIFSIGNALED(status) ? (uint32_t)WTERMSIG(status) << 8 : (uint32_t)WEXITSTATUS(status));
+		c->over = 1;
+		shut(c, IN);
+		shut(c, CTL);
+		drop_pending(c, IN);
+		drop_pending(c, CTL);
+		if (c->terminal || (c->fd[OUT] < 0 && c->fd[ERR] < 0))
+			release(c);
+	}
+}
+
+void session_run(void (*become)(void))
+{
+	sigset_t mask;
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &mask, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	int sig = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (sig < 0)
+		fail("signalfd");
+	for (;;) {
+		static struct pollfd p[2 + MAX_COMMANDS * STREAMS];
+		p[0] = (struct pollfd){STDIN_FILENO, POLLIN, 0};
+		p[1] = (struct pollfd){sig, POLLIN, 0};
+		for (int i = 0; i < MAX_COMMANDS; i++) {
+			struct command *c = &commands[i];
+			struct pollfd *q = p + 2 + i * STREAMS;
+			for (int s = 0; s < STREAMS; s++)
+				q[s] = (struct pollfd){c->pid > 0 ? c->fd[s] : -1, POLLIN, 0};
+			q[IN].events = POLLOUT;
+			if (c->to[IN].len == 0)
+				q[IN].fd = -1;
+			if (c->to[CTL].len > 0)
+				q[CTL].events |= POLLOUT;
+		}
+		if (poll(p, 2 + MAX_COMMANDS * STREAMS, -1) < 0) {
+			if (errno == EINTR)
+				continue;
+			fail("poll");
+		}
+		for (int i = 0; i < MAX_COMMANDS; i++) {
+			struct command *c = &commands[i];
+			struct pollfd *q = p + 2 + i * STREAMS;
+			if (q[IN].revents)
+				feed(c, IN);
+			if (q[CTL].revents & POLLOUT)
+				feed(c, CTL);
+			if (q[CTL].revents & ~POLLOUT) {  // what it printed before comes first
+				drain(c, OUT);
+				drain(c, ERR);
+				pump(c, CTL);
+			}
+			if (q[OUT].revents)
+				pump(c, OUT);
+			if (q[ERR].revents)
+				pump(c, ERR);
+			if (c->over && c->fd[OUT] < 0 && c->fd[ERR] < 0)
+				release(c);
+		}
+		if (p[1].revents)
+			reap(sig);
+		if (p[0].revents)
+			receive(become);
+	}
+}

@@ -1,0 +1,187 @@
+// Runs the steps of a session in one process, as scripts that the inspector evaluates the
+// way a console does: const may be declared again, await stands anywhere, the last
+// expression has a value. Imports become awaited calls.
+'use strict';
+(() => {
+  const { Session } = require('node:inspector');
+  const fs = require('node:fs');
+  const net = require('node:net');
+  const path = require('node:path');
+  const util = require('node:util');
+  const Module = require('node:module');
+  const { pathToFileURL } = require('node:url');
+  const acorn = require('internal/deps/acorn/acorn/dist/acorn');
+  const walk = require('internal/deps/acorn/acorn-walk/dist/walk');
+  process.execArgv.length = 0;
+  process.argv.length = 1;
+
+  const base = () => path.join(process.cwd(), '[session]');
+  const own = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+  const requireHere = (id) => Module.createRequire(base())(id);
+  for (const key of ['resolve', 'cache', 'extensions', 'main'])
+    Object.defineProperty(requireHere, key, { get: () => Module.createRequire(base())[key] });
+  own('require', requireHere);
+  own('module', { exports: {} });
+  own('exports', module.exports);
+  own('__filename', '[session]');
+  Object.defineProperty(globalThis, '__dirname', { get: () => process.cwd(), configurable: true });
+  const importing = '__unitask_import', metadata = '__unitask_meta';
+  own(importing, (id, options) => import(/^\.{0,2}\//.test(id) ? pathToFileURL(path.resolve(id)).href : id.includes(':') ? id : found(id), options));
+  Object.defineProperty(globalThis, metadata, { get: () => ({ url: pathToFileURL(base()).href, dirname: process.cwd(), filename: base(), resolve: (id) => pathToFileURL(requireHere.resolve(id)).href }) });
+
+  // found is where a package lies, looked for from the working directory.
+  function found(id) {
+    if (Module.isBuiltin(id))
+      return id;
+    const at = requireHere.resolve(id);
+    return path.isAbsolute(at) ? pathToFileURL(at).href : at;
+  }
+
+  // rewritten is the code with its imports and exports as a script has them.
+  function rewritten(code) {
+    let tree;
+    const options = { ecmaVersion: 'latest', allowAwaitOutsideFunction: true, allowReturnOutsideFunction: false, allowHashBang: true };
+    try {
+      tree = acorn.parse(code, { ...options, sourceType: 'module' });
+    } catch {
+      try {
+        tree = acorn.parse(code, { ...options, sourceType: 'script' });
+      } catch {
+        if (/^\s*\{[\s\S]*\}\s*$/.test(code))
+          return code;
+        try {  // TypeScript, whose types go
+          const js = Module.stripTypeScriptTypes?.(code);
+          if (js !== undefined && js !== code)
+            return rewritten(js);
+        } catch {}
+        return code;  // V8 says what is wrong
+      }
+    }
+    const changes = [];
+    const put = (from, to, text) => changes.push([from, to, text + '\n'.repeat(code.slice(from, to).split('\n').length - 1)]);
+    const quoted = (node) => JSON.stringify(node.value);
+    for (const node of tree.body) {
+      if (node.type === 'ImportDeclaration') {
+        const call = `await ${importing}(${quoted(node.source)}${node.attributes?.length ? `, { with: { ${node.attributes.map((a) => `${JSON.stringify(a.key.name ?? a.key.value)}: ${quoted(a.value)}`).join(', ')} } }` : ''})`;
+        const all = node.specifiers.find((s) => s.type === 'ImportNamespaceSpecifier');
+        const names = node.specifiers.filter((s) => s !== all).map((s) => `${s.type === 'ImportDefaultSpecifier' ? 'default' : s.imported.name ?? JSON.stringify(s.imported.value)}: ${s.local.name}`);
+        let text = node.specifiers.length === 0 ? `${call};` : '';
+        if (all)
+          text += `const ${all.local.name} = ${call};`;
+        if (names.length)
+          text += `const { ${names.join(', ')} } = ${all ? all.local.name : call};`;
+        put(node.start, node.end, text);
+      } else if (node.type === 'ExportNamedDeclaration' && node.declaration) {
+        put(node.start, node.declaration.start, '');
+      } else if (node.type === 'ExportNamedDeclaration' || node.type === 'ExportAllDeclaration') {
+        put(node.start, node.end, ';');
+      } else if (node.type === 'ExportDefaultDeclaration') {
+        put(node.start, node.declaration.start, node.declaration.id ? '' : '(');
+        if (!node.declaration.id)
+          put(node.declaration.end, node.end, ');');
+      }
+    }
+    walk.simple(tree, {
+      ImportExpression: (node) => changes.push([node.start, node.start + 6, importing]),
+      MetaProperty: (node) => node.meta.name === 'import' && changes.push([node.start, node.end, metadata]),
+    });
+    for (const [from, to, text] of changes.sort((a, b) => b[0] - a[0]))
+      code = code.slice(0, from) + text + code.slice(to);
+    return code;
+  }
+
+  const inspector = new Session();
+  inspector.connect();
+  const post = (method, params) => new Promise((done) => inspector.post(method, params, (error, result) => done(error ? { error } : result)));
+  let kept;
+  own('__unitask_keep', (value) => { kept = value; });
+
+  // valueOf is a list with the value itself of what the inspector describes, which may be a promise.
+  async function valueOf(result) {
+    if (result.objectId === undefined)
+      return [result.unserializableValue === undefined ? result.value : result.type === 'bigint' ? BigInt(result.unserializableValue.slice(0, -1)) : Number(result.unserializableValue)];
+    kept = undefined;
+    await post('Runtime.callFunctionOn', { objectId: result.objectId, functionDeclaration: 'function () { __unitask_keep(this) }' });
+    const value = kept;
+    kept = undefined;
+    return [typeof value === 'object' && result.type === 'symbol' ? value.valueOf() : value];
+  }
+
+  const most = 60 << 10;
+  const shown = (value) => {
+    if (value === undefined)
+      return '';
+    const text = typeof value === 'string' ? util.inspect(value, { maxStringLength: most }) : util.inspect(value, { maxArrayLength: 100, maxStringLength: 10000 });
+    return text.length > most ? text.slice(0, most) + '…' : text;
+  };
+
+  // told prints an exception as Node does, without the frames of this file.
+  function told(error) {
+    let text = util.inspect(error);
+    if (error !== null && typeof error === 'object' && typeof error.stack === 'string')
+      text = text.replace(/\n +at Session\.post \(node:inspector:[^]*?(?=\n\S|\n {2}\[|$)/, '').replace(/\n +at (?:new Promise \(<anonymous>\)|.*\/driver\.js:.*)(?=\n|$)/g, '');
+    fs.writeSync(2, `Uncaught ${text}\n`);
+  }
+
+  let interrupt;  // ends the step that waits
+  process.on('SIGINT', () => interrupt?.());
+  let late;
+  process.on('uncaughtException', (error) => {
+    told(error);
+    late = true;
+  });
+
+  let steps = 0;
+  async function step(limit, code) {
+    const interrupted = new Promise((done) => { interrupt = () => done('interrupted'); });
+    late = false;
+    const stopped = () => {
+      fs.writeSync(2, 'Uncaught Error: the step was interrupted\n');
+      return [130, ''];
+    };
+    const evaluated = await Promise.race([interrupted, post('Runtime.evaluate', {
+      expression: `${rewritten(code)}\n//# sourceURL=step-${++steps}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step',
+    })]);
+    if (evaluated === 'interrupted' || evaluated.error)
+      return stopped();
+    try {
+      if (evaluated.exceptionDetails) {
+        told((await valueOf(evaluated.exceptionDetails.exception))[0]);
+        return [1, ''];
+      }
+      let [value] = await valueOf(evaluated.result);
+      if (util.types.isPromise(value)) {
+        value = await Promise.race([interrupted, value.then((v) => [v], (error) => { told(error); return null; })]);
+        if (value === 'interrupted')
+          return stopped();
+        if (value === null)
+          return [1, ''];
+        value = value[0];
+      }
+      if (value !== undefined)
+        own('_', value);
+      return [late ? 1 : process.exitCode ?? 0, shown(value)];
+    } finally {
+      interrupt = undefined;
+      inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
+    }
+  }
+
+  const box = new net.Socket({ fd: 3 });
+  let waiting = Buffer.alloc(0), running = Promise.resolve();
+  box.on('data', (chunk) => {
+    waiting = Buffer.concat([waiting, chunk]);
+    for (;;) {
+      const first = waiting.indexOf(0), second = first < 0 ? -1 : waiting.indexOf(0, first + 1);
+      if (second < 0)
+        return;
+      const limit = Number(waiting.toString('latin1', 0, first)), code = waiting.toString('utf8', first + 1, second);
+      waiting = waiting.subarray(second + 1);
+      running = running.then(() => step(limit, code)).catch((error) => { told(error); return [1, '']; }).then(([status, value]) => {
+        process.exitCode = undefined;
+        box.write(`${status}\0${value.replaceAll('\0', '\\x00')}\0`);
+      });
+    }
+  });
+  box.on('end', () => process.exit(0));
+})();

@@ -1,0 +1,95 @@
+# Runs the steps of a session in one interpreter. Its own names are in a function; the
+# steps' are those of __main__.
+def _drive():
+    import ast, asyncio, builtins, inspect, linecache, os, signal, sys, traceback, types
+    main = types.ModuleType('__main__')
+    main.__builtins__ = builtins
+    sys.modules['__main__'] = main
+    sys.argv = ['']
+    sys.path[0] = ''
+    try:
+        os.set_inheritable(3, False)
+        box = os.fdopen(3, 'rb+', 0)
+    except OSError:
+        return
+    at, steps, loop = b'', 0, None
+    most = 60 << 10
+
+    def shown(value):
+        if value is None:
+            return ''
+        builtins._ = value
+        text = repr(value)
+        return text if len(text) <= most else text[:most] + '…'
+
+    def await_(coroutine):
+        nonlocal loop
+        if loop is None:
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+        return loop.run_until_complete(coroutine)
+
+    def call(tree, name):
+        made = compile(tree, name, 'eval' if isinstance(tree, ast.Expression) else 'exec', flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(made, main.__dict__)
+        return await_(result) if made.co_flags & inspect.CO_COROUTINE else result
+
+    def step(code, name):
+        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        tree = compile(code, name, 'exec', flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr):
+            last = ast.Expression(tree.body.pop().value)
+        if tree.body:
+            call(tree, name)
+        return shown(call(last, name)) if last else ''
+
+    def tell_exception(error):
+        # As the interpreter would, without the frames of this file.
+        tb = error.__traceback__
+        while tb and tb.tb_frame.f_code.co_filename == __file__:
+            tb = tb.tb_next
+        if sys.excepthook is not sys.__excepthook__:
+            sys.excepthook(type(error), error, tb)
+        else:
+            traceback.print_exception(type(error), error, tb)
+
+    __file__ = tell_exception.__code__.co_filename
+    while True:
+        while at.count(b'\0') < 2:
+            try:
+                more = box.read(65536)
+            except KeyboardInterrupt:
+                continue
+            if not more:
+                return
+            at += more
+        limit, code, at = at.split(b'\0', 2)
+        steps += 1
+        status, value = 0, ''
+        try:
+            value = step(code.decode(), '<step %d>' % steps)
+        except SystemExit as error:
+            if error.code is None or isinstance(error.code, int):
+                status = (error.code or 0) & 255
+            else:
+                print(error.code, file=sys.stderr)
+                status = 1
+        except KeyboardInterrupt as error:
+            tell_exception(error)
+            status = 130
+        except BaseException as error:
+            tell_exception(error)
+            status = 1
+        try:
+            for stream in sys.stdout, sys.stderr:
+                if stream is not None:
+                    stream.flush()
+        except (OSError, ValueError):
+            pass
+        answer = ('%d\0%s\0' % (status, value.replace('\0', '\\x00'))).encode('utf-8', 'backslashreplace')
+        while answer:
+            answer = answer[box.write(answer):]
+
+
+_drive()

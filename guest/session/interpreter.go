@@ -1,0 +1,200 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// Language is an interpreter that keeps its state from step to step: a driver that runs in it and
+// speaks with the host on descriptor 3.
+//
+//	host    milliseconds NUL code NUL         a step, with its time limit
+//	driver  exit code NUL value NUL           how it ended, and its last expression's value, "" if none
+type Language struct {
+	Name   string
+	Driver string   // the driver's text
+	Path   string   // where it lies in the guest
+	Args   []string // the command; the driver's path is among them
+	Env    []string // beside that of the session
+}
+
+//go:embed driver.js
+var nodeDriver string
+
+//go:embed driver.py
+var pythonDriver string
+
+//go:embed driver.sh
+var shellDriver string
+
+// Languages are those that a session can have.
+var Languages = []Language{
+	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js", Args: []string{"node", "--expose-internals", "--no-warnings", driverDir + "driver.js"}},
+	{Name: "python", Driver: pythonDriver, Path: driverDir + "driver.py", Args: []string{"python3", driverDir + "driver.py"}},
+	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash", driverDir + "driver.sh"}},
+}
+
+const driverDir = contract.UnitaskDir + "/session/"
+
+// MaxValue bounds a last expression's value, in bytes of text; drivers cut it.
+const MaxValue = 64 << 10
+
+// Interpreter is one that runs. One step at a time.
+type Interpreter struct {
+	cmd     *Command
+	out     [2]swapped // where its output goes
+	replies chan reply
+}
+
+type reply struct {
+	code  int
+	value string
+	err   error
+}
+
+// Step is what a step came to.
+type Step struct {
+	Code  int    // the exit code: 0, what the shell's last command had, 1 after an exception
+	Value string // of the last expression, "" if it has none
+	// Gone says that the interpreter has ended with the step, and with it its variables. End says
+	// how.
+	Gone bool
+	End  guest.End
+}
+
+// swapped is a writer whose target changes. What comes without one is kept for the next.
+type swapped struct {
+	mu   sync.Mutex
+	to   io.Writer
+	kept []byte
+}
+
+// maxKept bounds what an interpreter prints between two steps.
+const maxKept = 64 << 10
+
+func (s *swapped) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.to != nil {
+		return s.to.Write(p)
+	}
+	s.kept = append(s.kept, p[:min(len(p), maxKept-len(s.kept))]...)
+	return len(p), nil
+}
+
+func (s *swapped) swap(to io.Writer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.to = to; to != nil && len(s.kept) > 0 {
+		_, _ = to.Write(s.kept)
+		s.kept = nil
+	}
+}
+
+// Interpret starts an interpreter in a folder.
+func (c *Client) Interpret(l Language, env []string, dir string) (*Interpreter, error) {
+	in := &Interpreter{replies: make(chan reply, 1)}
+	var err error
+	in.cmd, err = c.Start(Exec{Args: l.Args, Env: append(env[:len(env):len(env)], l.Env...), Dir: dir, Stdout: &in.out[0], Stderr: &in.out[1], reply: &replies{to: in.replies}})
+	return in, err
+}
+
+// replies reads replies.
+type replies struct {
+	buf []byte
+	to  chan<- reply
+}
+
+func (r *replies) Write(p []byte) (int, error) {
+	r.buf = append(r.buf, p...)
+	if len(r.buf) > 2*MaxValue {
+		return 0, errors.New("the interpreter's reply is too long")
+	}
+	code, rest, ok := bytes.Cut(r.buf, []byte{0})
+	if !ok {
+		return len(p), nil
+	}
+	value, rest, ok := bytes.Cut(rest, []byte{0})
+	if !ok {
+		return len(p), nil
+	}
+	n, err := strconv.Atoi(string(code))
+	if err != nil || n < 0 || n > 255 || len(rest) > 0 {
+		return 0, fmt.Errorf("the interpreter's reply can't be read: %.80q", r.buf)
+	}
+	select {
+	case r.to <- reply{code: n, value: string(value)}:
+	default: // nobody asked: the code has written to descriptor 3
+	}
+	r.buf = r.buf[:0]
+	return len(p), nil
+}
+
+// Run runs code, with what it prints going to stdout and stderr. When ctx ends the step is
+// interrupted as by Ctrl-C, and the interpreter is killed where that does not end it; the error is
+// then the context's cause.
+func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration, stdout, stderr io.Writer) (Step, error) {
+	if i := bytes.IndexByte([]byte(code), 0); i >= 0 {
+		return Step{}, fmt.Errorf("the code holds a NUL byte at offset %d", i)
+	}
+	select {
+	case <-in.replies: // that nobody asked for
+	default:
+	}
+	in.out[0].swap(stdout)
+	in.out[1].swap(stderr)
+	defer in.out[0].swap(nil)
+	defer in.out[1].swap(nil)
+	sent := make(chan error, 1)
+	go func() {
+		sent <- in.cmd.give(contract.StepControl, fmt.Appendf(nil, "%d\x00%s\x00", limit.Milliseconds(), code))
+	}()
+	for signals := []syscall.Signal{syscall.SIGINT, syscall.SIGKILL}; ; {
+		var late <-chan time.Time
+		ended := ctx.Done()
+		if ctx.Err() != nil {
+			if len(signals) == 0 {
+				return Step{Gone: true, End: guest.End{Signal: int(syscall.SIGKILL)}}, context.Cause(ctx)
+			}
+			_ = in.cmd.Signal(signals[0])
+			signals, late, ended = signals[1:], time.After(KillPatience), nil
+		}
+		select {
+		case r := <-in.replies:
+			return Step{Code: r.code, Value: r.value}, context.Cause(ctx)
+		case <-in.cmd.Done():
+			select {
+			case r := <-in.replies: // its last words
+				return Step{Code: r.code, Value: r.value, Gone: true, End: in.cmd.end}, context.Cause(ctx)
+			default:
+			}
+			if in.cmd.err != nil {
+				return Step{Gone: true}, in.cmd.err
+			}
+			return Step{Code: in.cmd.end.Code, Gone: true, End: in.cmd.end}, context.Cause(ctx)
+		case <-ended:
+		case <-late:
+		}
+	}
+}
+
+// Ended says that the interpreter has.
+func (in *Interpreter) Ended() bool {
+	select {
+	case <-in.cmd.Done():
+		return true
+	default:
+		return false
+	}
+}

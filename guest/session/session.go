@@ -1,0 +1,400 @@
+// Package session is the host's end of a session: what speaks with the program that starts a
+// session's commands (../init/session.c). It knows neither machines nor records; it is given the
+// program's standard streams.
+//
+// Both directions carry frames: payload length (4 bytes, big-endian), type (1 byte), the number of
+// a command (4 bytes), payload. The host chooses the numbers.
+//
+//	host to guest
+//	X exec       flags:1 columns:2 rows:2 arguments:2 variables:2, then the folder, the arguments
+//	             and the variables with a NUL behind each
+//	I input      for standard input; no more before it was taken
+//	Z end of input
+//	C control    for descriptor 3; no more before it was taken
+//	K signal     number:1, to the command's process group
+//	T resize     columns:2 rows:2
+//
+//	guest to host
+//	o e output   of standard output, of standard error
+//	c reply      of descriptor 3
+//	a taken      stream:4 of the input (0) or control (1) sent last
+//	f failed     errno:4; it did not start
+//	x end        signal<<8 | exit code: 4 bytes
+//
+// Nothing that comes from the guest is believed: lengths are bounded, and a frame of a command that
+// was never started ends the session.
+package session
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// Client speaks with a session's program. Any number of goroutines may call its methods, but for
+// Write, which is the program's standard output: one.
+type Client struct {
+	sending sync.Mutex
+	to      io.Writer // the program's standard input
+
+	mu       sync.Mutex
+	commands map[uint32]*Command
+	next     uint32
+	over     error         // why nothing is started any more; nil while it lives
+	gone     chan struct{} // closed with it
+
+	in []byte // of the frame that comes
+}
+
+// New returns a client that writes to the program's standard input.
+func New(to io.Writer) *Client {
+	return &Client{to: to, commands: map[uint32]*Command{}, gone: make(chan struct{})}
+}
+
+// ErrOver says that the session's program has ended.
+var ErrOver = errors.New("the session has ended")
+
+// BusyError says that a session runs as many commands as it may.
+type BusyError struct{}
+
+func (*BusyError) Error() string {
+	return fmt.Sprintf("the session runs %d commands, which is the most: end one", contract.MaxCommands)
+}
+
+// Exec is a command as it is started.
+type Exec struct {
+	Args []string // the program, looked for on PATH, and its arguments
+	Env  []string // NAME=VALUE each
+	Dir  string   // absolute; "" is contract.WorkDir
+	// Terminal gives the command a terminal of that size in the place of its streams.
+	Terminal *guest.Size
+	// Stdin may be nil: end of file at once.
+	Stdin io.Reader
+	// Stdout and Stderr take what it prints; they must not block.
+	Stdout, Stderr io.Writer
+
+	reply   io.Writer // of descriptor 3, which it then has
+	builtin bool
+}
+
+// Command is one that runs.
+type Command struct {
+	c     *Client
+	id    uint32
+	exec  Exec
+	taken [2]chan struct{}
+	done  chan struct{} // closed when it has ended
+	end   guest.End
+	err   error // it did not start, or its session ended
+}
+
+// StartError says that a command did not start.
+type StartError struct {
+	Name string
+	Err  syscall.Errno
+}
+
+func (e *StartError) Error() string { return fmt.Sprintf("start %.200s: %s", e.Name, e.Err) }
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Start starts a command. That it did not start is Wait's error.
+func (c *Client) Start(e Exec) (*Command, error) {
+	p, err := execFrame(e)
+	if err != nil {
+		return nil, err
+	}
+	cmd := &Command{c: c, exec: e, done: make(chan struct{})}
+	for i := range cmd.taken {
+		cmd.taken[i] = make(chan struct{}, 1)
+	}
+	c.mu.Lock()
+	if c.over != nil {
+		defer c.mu.Unlock()
+		return nil, c.over
+	}
+	if len(c.commands) >= contract.MaxCommands {
+		defer c.mu.Unlock()
+		return nil, &BusyError{}
+	}
+	c.next++
+	cmd.id = c.next
+	c.commands[cmd.id] = cmd
+	c.mu.Unlock()
+	if err := c.send(contract.StepExec, cmd.id, p); err != nil {
+		cmd.finish(guest.End{}, err)
+		return nil, err
+	}
+	if e.Stdin == nil && e.Terminal == nil {
+		err = c.send(contract.StepInputEnd, cmd.id, nil)
+	} else if e.Stdin != nil {
+		go cmd.feed()
+	}
+	return cmd, err
+}
+
+func execFrame(e Exec) ([]byte, error) {
+	var flags byte
+	var size guest.Size
+	if e.Terminal != nil {
+		flags, size = flags|contract.ExecTerminal, *e.Terminal
+	}
+	if e.reply != nil {
+		flags |= contract.ExecControl
+	}
+	if e.builtin {
+		flags |= contract.ExecBuiltin
+	}
+	p := binary.BigEndian.AppendUint16([]byte{flags}, size.Columns)
+	p = binary.BigEndian.AppendUint16(p, size.Rows)
+	if len(e.Args) == 0 || e.Args[0] == "" {
+		return nil, errors.New("a command without a name")
+	}
+	for _, list := range [][]string{e.Args, e.Env} {
+		if len(list) > contract.MaxListed {
+			return nil, fmt.Errorf("%d arguments or variables; %d is the most", len(list), contract.MaxListed)
+		}
+		p = binary.BigEndian.AppendUint16(p, uint16(len(list)))
+	}
+	for _, s := range slices.Concat([]string{e.Dir}, e.Args, e.Env) {
+		if strings.ContainsRune(s, 0) {
+			return nil, fmt.Errorf("%.80q holds a NUL byte", s)
+		}
+		p = append(append(p, s...), 0)
+	}
+	if len(p) >= contract.MaxStep {
+		return nil, fmt.Errorf("its arguments and variables take %d bytes; %d is the most: standard input takes more", len(p), contract.MaxStep)
+	}
+	return p, nil
+}
+
+func (c *Client) send(kind byte, id uint32, payload []byte) error {
+	frame := binary.BigEndian.AppendUint32(make([]byte, 0, contract.StepHeader+len(payload)), uint32(len(payload)))
+	frame = binary.BigEndian.AppendUint32(append(frame, kind), id)
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	_, err := c.to.Write(append(frame, payload...))
+	return err
+}
+
+// Write takes what the program prints. An error is a *guest.ProtocolError.
+func (c *Client) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 {
+		want := contract.StepHeader
+		if len(c.in) >= want {
+			want += int(binary.BigEndian.Uint32(c.in))
+		}
+		take := min(want-len(c.in), len(p))
+		c.in, p = append(c.in, p[:take]...), p[take:]
+		if len(c.in) < contract.StepHeader {
+			continue
+		}
+		length := binary.BigEndian.Uint32(c.in)
+		if length > contract.MaxChunk {
+			return 0, &guest.ProtocolError{Reason: fmt.Sprintf("a frame of a session says it has %d bytes; %d is the most", length, contract.MaxChunk)}
+		}
+		if len(c.in) < contract.StepHeader+int(length) {
+			continue
+		}
+		err := c.take(c.in[4], binary.BigEndian.Uint32(c.in[5:]), c.in[contract.StepHeader:])
+		c.in = c.in[:0]
+		if err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// take handles a frame.
+func (c *Client) take(kind byte, id uint32, p []byte) error {
+	c.mu.Lock()
+	cmd, known := c.commands[id], id > 0 && id <= c.next
+	c.mu.Unlock()
+	if !known {
+		return &guest.ProtocolError{Reason: fmt.Sprintf("a frame of a command that was never started: %d", id)}
+	}
+	if cmd == nil {
+		return nil // it has ended here already
+	}
+	var to io.Writer
+	switch kind {
+	case contract.StepStdout:
+		to = cmd.exec.Stdout
+	case contract.StepStderr:
+		to = cmd.exec.Stderr
+	case contract.StepReply:
+		to = cmd.exec.reply
+	case contract.StepTaken, contract.StepFailed, contract.StepEnd:
+		if len(p) != 4 {
+			return &guest.ProtocolError{Reason: fmt.Sprintf("a session's frame of type %q with %d bytes", kind, len(p))}
+		}
+		cmd.told(kind, binary.BigEndian.Uint32(p))
+		return nil
+	default:
+		return &guest.ProtocolError{Reason: fmt.Sprintf("a session's frame of unknown type %#02x", kind)}
+	}
+	if to == nil {
+		return nil
+	}
+	if _, err := to.Write(p); err != nil { // of its own output only
+		cmd.finish(guest.End{}, err)
+		return c.send(contract.StepSignal, id, []byte{byte(syscall.SIGKILL)})
+	}
+	return nil
+}
+
+func (cmd *Command) told(kind byte, n uint32) {
+	switch kind {
+	case contract.StepTaken:
+		select {
+		case cmd.taken[n&1] <- struct{}{}:
+		default:
+		}
+	case contract.StepFailed:
+		cmd.finish(guest.End{}, &StartError{cmd.exec.Args[0], syscall.Errno(n & 0xfff)})
+	case contract.StepEnd:
+		cmd.finish(guest.End{Code: int(n & 0xff), Signal: int(n >> 8 & 0x7f)}, nil)
+	}
+}
+
+// finish ends the command here.
+func (cmd *Command) finish(end guest.End, err error) {
+	c := cmd.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.commands[cmd.id] != cmd {
+		return
+	}
+	delete(c.commands, cmd.id)
+	cmd.end, cmd.err = end, err
+	close(cmd.done)
+}
+
+// Close ends the client and every command: the program has ended, for that reason.
+func (c *Client) Close(why error) {
+	if why == nil {
+		why = ErrOver
+	}
+	c.mu.Lock()
+	if c.over == nil {
+		c.over = why
+		close(c.gone)
+	}
+	var left []*Command
+	for _, cmd := range c.commands {
+		left = append(left, cmd)
+	}
+	c.mu.Unlock()
+	for _, cmd := range left {
+		cmd.finish(guest.End{}, why)
+	}
+}
+
+// feed gives the command its standard input, a chunk at a time as it takes them.
+func (cmd *Command) feed() {
+	type deadliner interface{ SetReadDeadline(time.Time) error }
+	if d, ok := cmd.exec.Stdin.(deadliner); ok {
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() {
+			select {
+			case <-cmd.done:
+				_ = d.SetReadDeadline(time.Unix(1, 0))
+			case <-stop:
+			}
+		}()
+	}
+	var chunk [contract.MaxChunk]byte
+	for {
+		n, err := cmd.exec.Stdin.Read(chunk[:])
+		if n > 0 && cmd.give(contract.StepInput, chunk[:n]) != nil {
+			return
+		}
+		if err != nil {
+			_ = cmd.c.send(contract.StepInputEnd, cmd.id, nil)
+			return
+		}
+	}
+}
+
+// give sends some bytes and waits until they were taken.
+func (cmd *Command) give(kind byte, p []byte) error {
+	taken := cmd.taken[0]
+	if kind == contract.StepControl {
+		taken = cmd.taken[1]
+	}
+	for len(p) > 0 {
+		n := min(len(p), contract.MaxChunk)
+		select {
+		case <-cmd.done:
+			return cmd.ended()
+		default:
+		}
+		if err := cmd.c.send(kind, cmd.id, p[:n]); err != nil {
+			return err
+		}
+		p = p[n:]
+		select {
+		case <-taken:
+		case <-cmd.done:
+			return cmd.ended()
+		}
+	}
+	return nil
+}
+
+func (cmd *Command) ended() error {
+	if cmd.err != nil {
+		return cmd.err
+	}
+	return io.ErrClosedPipe
+}
+
+// Signal sends a signal to the command's process group.
+func (cmd *Command) Signal(s syscall.Signal) error {
+	return cmd.c.send(contract.StepSignal, cmd.id, []byte{byte(s)})
+}
+
+// Resize changes its terminal's size.
+func (cmd *Command) Resize(s guest.Size) error {
+	p := binary.BigEndian.AppendUint16(nil, s.Columns)
+	return cmd.c.send(contract.StepResize, cmd.id, binary.BigEndian.AppendUint16(p, s.Rows))
+}
+
+// Done is closed when it has ended.
+func (cmd *Command) Done() <-chan struct{} { return cmd.done }
+
+// KillPatience is how long a command has between SIGINT and SIGKILL.
+const KillPatience = 2 * time.Second
+
+// Wait waits until it has ended. When ctx ends it is interrupted as by Ctrl-C, and killed when that
+// does not end it; the error is then the context's cause, beside how it ended.
+func (cmd *Command) Wait(ctx context.Context) (guest.End, error) {
+	select {
+	case <-cmd.done:
+		return cmd.end, cmd.err
+	case <-ctx.Done():
+	}
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		if err := cmd.Signal(s); err != nil {
+			break
+		}
+		select {
+		case <-cmd.done:
+			return cmd.end, context.Cause(ctx)
+		case <-time.After(KillPatience):
+		}
+	}
+	cmd.finish(guest.End{}, context.Cause(ctx))
+	return guest.End{Signal: int(syscall.SIGKILL)}, context.Cause(ctx)
+}

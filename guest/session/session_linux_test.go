@@ -1,0 +1,390 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// The session's own program on this host, compiled with sanitizers, with Client as its host.
+
+var hostedDir string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if hostedDir != "" {
+		os.RemoveAll(hostedDir)
+	}
+	os.Exit(code)
+}
+
+var hosted = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "unitask-session-")
+	if err != nil {
+		return "", err
+	}
+	hostedDir = dir
+	program := filepath.Join(dir, "session")
+	out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wl,--wrap=fchown",
+		"-o", program, "testdata/hosted.c", "../init/session.c", "../init/sessionfiles.c").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return program, nil
+})
+
+// open starts a session's program.
+func open(t *testing.T) *Client {
+	t.Helper()
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("needs gcc with its sanitizers: apt-get install gcc libc6-dev")
+	}
+	program, err := hosted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := New(in)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, err := io.Copy(c, out)
+		c.Close(err)
+	}()
+	t.Cleanup(func() {
+		in.Close()
+		<-read
+		if err := cmd.Wait(); err != nil || errs.Len() > 0 {
+			t.Errorf("the session's program: %v %s", err, errs.String())
+		}
+	})
+	return c
+}
+
+const patience = time.Minute
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+var environment = []string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LANG=C.UTF-8"}
+
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	long := strings.Repeat("0123456789", 100_000)
+	for _, row := range []struct {
+		name     string
+		e        Exec
+		out, err string
+		end      guest.End
+		fails    error
+	}{
+		{"its streams apart", Exec{Args: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}}, "out\n", "err\n", guest.End{Code: 3}, nil},
+		{"an empty argument", Exec{Args: []string{"sh", "-c", `printf '%s|' "$#" "$@"`, "x", "", "a b"}}, "2||a b|", "", guest.End{}, nil},
+		{"its folder", Exec{Args: []string{"pwd"}, Dir: "/usr"}, "/usr\n", "", guest.End{}, nil},
+		{"its environment", Exec{Args: []string{"env"}, Env: append(environment, "A=1")}, strings.Join(append(environment, "A=1"), "\n") + "\n", "", guest.End{}, nil},
+		{"a signal", Exec{Args: []string{"sh", "-c", "kill -9 $$"}}, "", "", guest.End{Signal: 9}, nil},
+		{"no such program", Exec{Args: []string{"no-such-program"}}, "", "", guest.End{}, syscall.ENOENT},
+		{"no such folder", Exec{Args: []string{"true"}, Dir: "/no/such"}, "", "", guest.End{}, syscall.ENOENT},
+		{"a folder as a program", Exec{Args: []string{"/usr"}}, "", "", guest.End{}, syscall.EACCES},
+		{"a megabyte through it", Exec{Args: []string{"cat"}, Stdin: strings.NewReader(long)}, long, "", guest.End{}, nil},
+		{"input that nobody reads", Exec{Args: []string{"true"}, Stdin: strings.NewReader(long)}, "", "", guest.End{}, nil},
+		{"no input", Exec{Args: []string{"cat"}}, "", "", guest.End{}, nil},
+		{"a child that stays does not hold it up", Exec{Args: []string{"sh", "-c", "sleep 30 & echo $!"}}, "*", "", guest.End{}, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			row.e.Stdout, row.e.Stderr = &out, &errs
+			if row.e.Env == nil {
+				row.e.Env = environment
+			}
+			if row.e.Dir == "" {
+				row.e.Dir = "/"
+			}
+			cmd, err := c.Start(row.e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			end, err := cmd.Wait(within(t))
+			if row.out == "*" {
+				if _, e := fmt.Sscan(out.String(), new(int)); e != nil {
+					t.Errorf("stdout %q", out.String())
+				}
+				row.out = out.String()
+				var pid int
+				fmt.Sscan(out.String(), &pid)
+				defer syscall.Kill(pid, syscall.SIGKILL)
+			}
+			if end != row.end || !errors.Is(err, row.fails) || out.String() != row.out || errs.String() != row.err {
+				t.Errorf("%+v %v, stdout %.80q (%d), stderr %.80q", end, err, out.String(), out.Len(), errs.String())
+			}
+		})
+	}
+}
+
+// lines passes on what is written, for a test that waits for it.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+	more chan struct{}
+}
+
+func newLines() *lines { return &lines{more: make(chan struct{}, 1)} }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Write(p)
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+func (l *lines) await(t *testing.T, what string) {
+	t.Helper()
+	for end := time.After(patience); ; {
+		l.mu.Lock()
+		text := l.text.String()
+		l.mu.Unlock()
+		if strings.Contains(text, what) {
+			return
+		}
+		select {
+		case <-l.more:
+		case <-end:
+			t.Fatalf("%q never came: %q", what, text)
+		}
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	screen := newLines()
+	typed, typing := io.Pipe()
+	cmd, err := c.Start(Exec{Args: []string{"sh", "-c", "stty size; trap 'stty size; exit 7' INT; read line; echo got $line; while :; do sleep 0.1; done"}, Env: environment, Dir: "/", Terminal: &guest.Size{Columns: 91, Rows: 33}, Stdin: typed, Stdout: screen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen.await(t, "33 91")
+	fmt.Fprint(typing, "hello\n")
+	screen.await(t, "got hello")
+	if err := cmd.Resize(guest.Size{Columns: 100, Rows: 40}); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(typing, "\x03")
+	end, err := cmd.Wait(within(t))
+	if end.Code != 7 || err != nil {
+		t.Errorf("%+v %v", end, err)
+	}
+	screen.await(t, "40 100")
+	typing.Close()
+}
+
+// A command that does not end is interrupted, then killed.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	for _, row := range []struct {
+		script string
+		end    guest.End
+	}{
+		{"echo up; sleep 100", guest.End{Signal: 2}},
+		{"trap 'exit 5' INT; echo up; while :; do sleep 0.05; done", guest.End{Code: 5}},
+		{"trap '' INT; echo up; while :; do sleep 0.05; done", guest.End{Signal: 9}},
+	} {
+		out := newLines()
+		cmd, err := c.Start(Exec{Args: []string{"sh", "-c", row.script}, Env: environment, Dir: "/", Stdout: out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.await(t, "up")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		late := errors.New("late")
+		cancel(late)
+		if end, err := cmd.Wait(ctx); end != row.end || !errors.Is(err, late) {
+			t.Errorf("%s: %+v %v", row.script, end, err)
+		}
+	}
+}
+
+func TestMostCommands(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	var all []*Command
+	for range contract.MaxCommands {
+		cmd, err := c.Start(Exec{Args: []string{"sleep", "1000"}, Env: environment, Dir: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, cmd)
+	}
+	var busy *BusyError
+	if _, err := c.Start(Exec{Args: []string{"true"}, Env: environment}); !errors.As(err, &busy) {
+		t.Errorf("one too many: %v", err)
+	}
+	for _, cmd := range all {
+		if err := cmd.Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, cmd := range all {
+		if end, err := cmd.Wait(within(t)); end.Signal != 9 || err != nil {
+			t.Errorf("%+v %v", end, err)
+		}
+	}
+	cmd, err := c.Start(Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end, err := cmd.Wait(within(t)); end != (guest.End{}) || err != nil {
+		t.Errorf("after them: %+v %v", end, err)
+	}
+}
+
+type stepRow struct {
+	code, value, out string
+	errs             string // that standard error holds
+	exit             int
+}
+
+func steps(t *testing.T, c *Client, l Language, rows []stepRow) {
+	t.Helper()
+	dir := t.TempDir()
+	l.Path = filepath.Join(dir, filepath.Base(l.Path))
+	if err := os.WriteFile(l.Path, []byte(l.Driver), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l.Args = append(l.Args[:len(l.Args)-1:len(l.Args)-1], l.Path)
+	in, err := c.Interpret(l, environment, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		var out, errs bytes.Buffer
+		step, err := in.Run(within(t), row.code, patience, &out, &errs)
+		if err != nil || step.Code != row.exit || step.Value != row.value || out.String() != row.out || !strings.Contains(errs.String(), row.errs) || (row.errs == "" && errs.Len() > 0) || step.Gone {
+			t.Errorf("%s:\n%+v %v\nstdout %q\nstderr %q\nwanted %+v", row.code, step, err, out.String(), errs.String(), row)
+		}
+	}
+	// One that does not end by itself.
+	for _, forever := range map[string][]string{"python": {"while True: pass", "import time; time.sleep(1000)"}, "shell": {"sleep 1000"}, "js": {"await new Promise(() => setInterval(() => {}, 1e6))"}}[l.Name] {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("late"))
+		step, err := in.Run(ctx, forever, 300*time.Millisecond, io.Discard, io.Discard)
+		cancel()
+		if err == nil || err.Error() != "late" || step.Gone || step.Code != 130 {
+			t.Errorf("%s: %+v %v", forever, step, err)
+		}
+	}
+	step, err := in.Run(within(t), rows[0].code, patience, io.Discard, io.Discard)
+	if err != nil || step.Gone {
+		t.Errorf("after that: %+v %v", step, err)
+	}
+	code := map[string]string{"python": "import os; os._exit(9)", "shell": "exit 9", "js": "process.exit(9)"}[l.Name]
+	if step, err := in.Run(within(t), code, patience, io.Discard, io.Discard); err != nil || !step.Gone || step.Code != 9 || !in.Ended() {
+		t.Errorf("exit: %+v %v", step, err)
+	}
+}
+
+func TestInterpreters(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	byName := map[string]Language{}
+	for _, l := range Languages {
+		byName[l.Name] = l
+	}
+	t.Run("python", func(t *testing.T) {
+		steps(t, c, byName["python"], []stepRow{
+			{"x = 41", "", "", "", 0},
+			{"x + 1", "42", "", "", 0},
+			{"print('a'); y = [x]\ny", "[41]", "a\n", "", 0},
+			{"import math, os\nos.chdir('/usr')", "", "", "", 0},
+			{"os.getcwd(), math.pi > 3", "('/usr', True)", "", "", 0},
+			{"def f():\n    raise ValueError('no')\nf()", "", "", "Traceback (most recent call last):\n  File \"<step 6>\", line 3, in <module>\n    f()\n  File \"<step 6>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n", 1},
+			{"1 +", "", "", "SyntaxError", 1},
+			{"import asyncio\nawait asyncio.sleep(0.01)\nx", "41", "", "", 0},
+			{"import sys; sys.exit(4)", "", "", "", 4},
+			{"class A: pass\nimport pickle\npickle.loads(pickle.dumps(A())).__class__ is A", "True", "", "", 0},
+			{"None", "", "", "", 0},
+			{"'ü\\0'", "'ü\\x00'", "", "", 0},
+			{"input()", "", "", "EOFError", 1},
+		})
+	})
+	t.Run("shell", func(t *testing.T) {
+		steps(t, c, byName["shell"], []stepRow{
+			{"x=41", "", "", "", 0},
+			{"echo $((x + 1)); cd /usr", "", "42\n", "", 0},
+			{"pwd; false", "", "/usr\n", "", 1},
+			{"f() { echo in f; return 7; }", "", "", "", 0},
+			{"f", "", "in f\n", "", 7},
+			{"no-such-command", "", "", "not found", 127},
+			{"if then", "", "", "syntax error", 2},
+			{"cat", "", "", "", 0},
+			{"set -- a 'b c'; echo \"$#\"; local z=1", "", "2\n", "", 0},
+			{"for i in 1 2; do\n  echo \"line $i\"\ndone", "", "line 1\nline 2\n", "", 0},
+		})
+	})
+	t.Run("js", func(t *testing.T) {
+		if _, err := exec.LookPath("node"); err != nil {
+			t.Skip("needs node on this host")
+		}
+		steps(t, c, byName["js"], []stepRow{
+			{"const a = 41", "", "", "", 0},
+			{"const a = 1; let b = 41", "", "", "", 0},
+			{"a + b", "42", "", "", 0},
+			{"console.log('x'); ({ a, b })", "{ a: 1, b: 41 }", "x\n", "", 0},
+			{"await new Promise((r) => setTimeout(r, 5)); b", "41", "", "", 0},
+			{"async function main() { console.log('in'); return 7 }\nmain()", "7", "in\n", "", 0},
+			{"import fs, { readFileSync as r } from 'node:fs'\nimport * as path from 'path'\ntypeof r + typeof fs.readFileSync + path.join('a', 'b')", "'functionfunctiona/b'", "", "", 0},
+			{"(await import('node:os')).EOL", `'\n'`, "", "", 0},
+			{"require('path').sep", "'/'", "", "", 0},
+			{"import.meta.dirname === process.cwd()", "true", "", "", 0},
+			{"function f() {\n  null.x\n}\nf()", "", "", "at f (step-11:2:8)", 1},
+			{"throw 5", "", "", "Uncaught 5\n", 1},
+			{"let 1", "", "", "SyntaxError", 1},
+			{"Promise.reject(new Error('z'))", "", "", "Error: z", 1},
+			{"'import(\"x\")' // import(y)", `'import("x")'`, "", "", 0},
+			{"class A {}; new A()", "A {}", "", "", 0},
+			{"10n ** 20n", "100000000000000000000n", "", "", 0},
+			{"export const e = 5; e", "5", "", "", 0},
+			{"undefined", "", "", "", 0},
+			{"NaN", "NaN", "", "", 0},
+			{"process.argv.length + process.execArgv.length", "1", "", "", 0},
+			{"Symbol('q')", "Symbol(q)", "", "", 0},
+			{"process.exitCode = 3; 1", "1", "", "", 3},
+			{"1", "1", "", "", 0},
+		})
+	})
+}
