@@ -206,6 +206,9 @@ func (rt *Runtime) Recorded(id, owner string) (Request, error) {
 	if rec.Owner != owner && !(rec.Owner == "" && owner == self) { // none in records of an older unitask
 		return fail(fmt.Errorf("it %w: %q", ErrOwner, rec.Owner))
 	}
+	if rec.Session != "" {
+		return fail(fmt.Errorf("it is of the session %s: a session's steps can't be run again without what came before them", rec.Session))
+	}
 	if len(rec.Redacted) > 0 {
 		return fail(fmt.Errorf("%w: it has %s in place of a secret in %s; give the request again", ErrRedacted, record.Redacted, strings.Join(rec.Redacted, ", ")))
 	}

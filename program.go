@@ -52,6 +52,7 @@ type program struct {
 	cold        bool
 	fresh       bool
 	retry       bool
+	session     *Session // whose machine it is; nil for one run
 	inputs      hostfiles.Set
 	ahead       *machine.Ahead // what of them is probably in a template, or nil
 	relayed     []uint16       // ports of the guest's loopback that lead to ours
@@ -233,6 +234,9 @@ func textFile(at, content string) file {
 
 // files is what must be in the guest before the start, in order, after the inputs.
 func (p *program) files() []file {
+	if p.session != nil {
+		return p.session.files(p)
+	}
 	if p.command && !p.ownDir {
 		return nil // it is the image's
 	}
@@ -380,6 +384,12 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		if err := conn.Process(guest.Process{Dir: p.dir, Args: args, Env: variables}); err != nil {
 			return err
 		}
+	}
+	if p.session != nil {
+		if err := conn.Session(); err != nil {
+			return err
+		}
+		p.session.started(env, ca, p.dir)
 	}
 	err := conn.Start(ctx, guest.Start{Argv: p.argv(), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths()})
 	var refused *guest.RefusedError

@@ -38,6 +38,8 @@ type Result struct {
 	// Hint says, where the code did not end with 0, what it seems to have lacked (a module,
 	// something that its kernel does not have) and what gives it.
 	Hint string
+	// Value is the last expression's, of a session's step, and Session its id.
+	Value, Session string
 	// Retried says why the run was made again on linux (Request.KernelRetry), "" if it was not.
 	Retried  string
 	Duration Durations
@@ -109,6 +111,8 @@ type ResultJSON struct {
 	OOM          bool          `json:"oom"`
 	Error        string        `json:"error,omitempty"`
 	Hint         string        `json:"hint,omitempty"`
+	Value        string        `json:"value,omitempty"`
+	Session      string        `json:"session,omitempty"`
 	Retried      string        `json:"retried,omitempty"`
 	Duration     DurationsJSON `json:"durationMs"`
 	Kernel       Kernel        `json:"kernel,omitempty"`
@@ -129,7 +133,7 @@ type ResultJSON struct {
 func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
-		Error: r.Error, Hint: r.Hint, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
+		Error: r.Error, Hint: r.Hint, Value: r.Value, Session: r.Session, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
 		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Redacted: r.Redacted,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)

@@ -53,8 +53,9 @@ func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, strea
 // inspection is how a developer looks into a run's machine, which is booted for it. The zero
 // value is an ordinary run.
 type inspection struct {
-	debug *DebugOptions
-	trace *Trace
+	debug   *DebugOptions
+	trace   *Trace
+	session *Session // the machine is a session's
 }
 
 // check says why a run can't be inspected, or its machine kept, as it is asked.
@@ -102,6 +103,9 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		return nil, err
 	}
 	code.on(streams)
+	if code.session = look.session; code.session != nil {
+		code.fresh = true
+	}
 	code.attachable = caller.Ceiling.Debug()
 	defer code.inputs.Close()
 	if rt.opts.Machines.from.Lease && len(req.Dirs) > 0 && !req.Cold { // it ends with its run, and keeps no template
@@ -139,6 +143,9 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	streams.Events(Event{Kind: EventRecord, Message: rec.ID})
 	code.tell = streams.Events
 
+	if code.session != nil {
+		rec.Session = rec.ID
+	}
 	logged := rt.audited(rec, caller.Via, redactor, streams.Events)
 	logged.started(granted)
 

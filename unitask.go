@@ -145,9 +145,10 @@ type Runtime struct {
 	grace  time.Duration // collectGrace; tests shorten it
 	brief  bool          // it ends with its run, which does not wait for templates that hold folders
 
-	mu     sync.Mutex
-	closed bool
-	uses   sync.WaitGroup // of what is under way
+	mu       sync.Mutex
+	closed   bool
+	sessions map[*Session]struct{} // that live
+	uses     sync.WaitGroup        // of what is under way
 }
 
 // enter notes that something is under way until leave, or says that the runtime is
@@ -160,6 +161,24 @@ func (rt *Runtime) enter() (leave func(), err error) {
 	}
 	rt.uses.Add(1)
 	return rt.uses.Done, nil
+}
+
+// hold notes that a session lives until leave, or says that the runtime is closed.
+func (rt *Runtime) hold(s *Session) (leave func(), err error) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.closed {
+		return nil, ErrClosed
+	}
+	if rt.sessions == nil {
+		rt.sessions = map[*Session]struct{}{}
+	}
+	rt.sessions[s] = struct{}{}
+	return func() {
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		delete(rt.sessions, s)
+	}, nil
 }
 
 // DefaultHome is $UNITASK_HOME, or ~/.unitask.
@@ -241,13 +260,16 @@ func (rt *Runtime) Runs() *record.Store { return rt.runs }
 // Pool returns the figures of the runtime's pool; zero without one.
 func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
 
-// Close waits for everything under way, runs above all, and frees what the runtime holds, its
+// Close ends the sessions, waits for everything under way, runs above all, and frees what the runtime holds, its
 // pool's machines included. Once it is called the runtime starts nothing more: calls that would
 // fail with ErrClosed. To end runs early, cancel their contexts. Close may be called more than
 // once; each call returns when everything is gone.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	rt.closed = true
+	for s := range rt.sessions {
+		s.cancel(errSessionClosed)
+	}
 	rt.mu.Unlock()
 	rt.uses.Wait()
 	return rt.source.Close()

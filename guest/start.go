@@ -73,6 +73,15 @@ func (c *Conn) Process(p Process) error {
 	return nil
 }
 
+// Session has the machine start a session's program in the place of its own. It must come before
+// Start, and only machines without a process have one to start.
+func (c *Conn) Session() error {
+	if err := c.send(contract.FrameSession, nil); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	return nil
+}
+
 // Size is a terminal's.
 type Size struct{ Columns, Rows uint16 }
 

@@ -40,20 +40,22 @@ const (
 // Record is run.json. Request, Effective and Denials are the policy package's,
 // Result the root package's, kept as they were given.
 type Record struct {
-	SchemaVersion int             `json:"schemaVersion"`
-	ID            string          `json:"id"`
-	Status        Status          `json:"status"`
-	Created       time.Time       `json:"created"`
-	Finished      *time.Time      `json:"finished,omitempty"`
-	Owner         string          `json:"owner,omitempty"` // whom the run was for
-	Via           Via             `json:"via,omitempty"`   // through what it was asked for
-	CodeFile      string          `json:"codeFile"`        // its name in the folder
-	Request       json.RawMessage `json:"request"`
-	Effective     json.RawMessage `json:"effective,omitempty"`
-	Denials       json.RawMessage `json:"denials,omitempty"`
-	Machine       *Machine        `json:"machine,omitempty"`
-	Result        json.RawMessage `json:"result,omitempty"`
-	Drops         json.RawMessage `json:"networkDrops,omitempty"` // frames dropped, by kind
+	SchemaVersion int        `json:"schemaVersion"`
+	ID            string     `json:"id"`
+	Status        Status     `json:"status"`
+	Created       time.Time  `json:"created"`
+	Finished      *time.Time `json:"finished,omitempty"`
+	Owner         string     `json:"owner,omitempty"` // whom the run was for
+	Via           Via        `json:"via,omitempty"`   // through what it was asked for
+	CodeFile      string     `json:"codeFile"`        // its name in the folder
+	// Session is the session that it is a step of; a session's own record names itself.
+	Session   string          `json:"session,omitempty"`
+	Request   json.RawMessage `json:"request"`
+	Effective json.RawMessage `json:"effective,omitempty"`
+	Denials   json.RawMessage `json:"denials,omitempty"`
+	Machine   *Machine        `json:"machine,omitempty"`
+	Result    json.RawMessage `json:"result,omitempty"`
+	Drops     json.RawMessage `json:"networkDrops,omitempty"` // frames dropped, by kind
 	// Redacted are the fields of the request that hold a secret, "code" among them: the
 	// record has Redacted in its place, and can't be run again.
 	Redacted []string `json:"redacted,omitempty"`

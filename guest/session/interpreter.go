@@ -60,7 +60,6 @@ type Interpreter struct {
 type reply struct {
 	code  int
 	value string
-	err   error
 }
 
 // Step is what a step came to.

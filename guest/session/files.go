@@ -1,0 +1,92 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// errTooMuch ends a command that gives more than was asked for.
+var errTooMuch = errors.New("it gives more than was asked for")
+
+// limited collects a bounded output.
+type limited struct {
+	bytes.Buffer
+	most int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > l.most {
+		l.Buffer.Write(p[:l.most-l.Len()])
+		return 0, errTooMuch
+	}
+	return l.Buffer.Write(p)
+}
+
+// File runs one of the session's own commands about files (../init/sessionfiles.c): a verb, a path
+// and what the verb takes. What it prints comes back up to a number of bytes. Errors of the files are
+// syscall.Errno.
+func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...string) ([]byte, error) {
+	out := &limited{most: most}
+	cmd, err := c.Start(Exec{Args: args, Dir: "/", Stdin: content, Stdout: out, builtin: true})
+	if err != nil {
+		return nil, err
+	}
+	end, err := cmd.Wait(ctx)
+	switch {
+	case errors.Is(err, errTooMuch):
+		return out.Bytes(), nil
+	case err != nil:
+		return nil, err
+	case end.Signal != 0:
+		return nil, fmt.Errorf("it was ended by signal %d", end.Signal)
+	case end.Code != 0:
+		return nil, syscall.Errno(end.Code)
+	}
+	return out.Bytes(), nil
+}
+
+// Entry is something in a session's machine.
+type Entry struct {
+	Path    string      `json:"path"` // absolute
+	Mode    fs.FileMode `json:"mode"` // with its kind
+	Size    int64       `json:"size"`
+	ModTime time.Time   `json:"modified"`
+}
+
+var kinds = map[byte]fs.FileMode{
+	contract.KindFile: 0, contract.KindDir: fs.ModeDir, contract.KindLink: fs.ModeSymlink, contract.KindPipe: fs.ModeNamedPipe,
+	contract.KindSocket: fs.ModeSocket, contract.KindOther: fs.ModeIrregular,
+}
+
+// Entries reads what the command list prints, up to a number of them. What can't be read is left out.
+func Entries(text []byte, most int) (list []Entry, more bool) {
+	for len(text) > 0 {
+		one, rest, whole := bytes.Cut(text, []byte{0})
+		text = rest
+		if !whole || len(list) == most {
+			return list, true
+		}
+		f := strings.SplitN(string(one), " ", 5)
+		if len(f) != 5 || len(f[0]) != 1 {
+			continue
+		}
+		kind, known := kinds[f[0][0]]
+		mode, err1 := strconv.ParseUint(f[1], 8, 12)
+		size, err2 := strconv.ParseInt(f[2], 10, 64)
+		at, err3 := strconv.ParseInt(f[3], 10, 64)
+		if known && errors.Join(err1, err2, err3) == nil {
+			list = append(list, Entry{Path: f[4], Mode: kind | fs.FileMode(mode), Size: size, ModTime: time.Unix(0, at).UTC()})
+		}
+	}
+	return list, false
+}

@@ -1,0 +1,242 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// SessionRequest is a machine that stays for several steps, under one policy.
+type SessionRequest struct {
+	// Request is what the machine has: image or language, memory, files, network, secrets,
+	// environment. Its Code must be empty. Timeout and OutputBytes bound each step that names none of
+	// its own. It runs on the linux kernel.
+	Request
+	// Life is how long it lives; 0 is DefaultSessionLife, MaxSessionLife the most.
+	Life time.Duration
+	// Events, if not nil, receives the events of its machine, and of its network.
+	Events func(Event)
+}
+
+// How long sessions live.
+const (
+	DefaultSessionLife = time.Hour
+	MaxSessionLife     = 24 * time.Hour
+)
+
+// MaxWaitingSteps bounds the steps of one session that wait for the one that runs.
+const MaxWaitingSteps = 16
+
+// Session is one machine that remembers: variables, files and processes stay from step to step.
+// Steps of an interpreter run one after the other, MaxWaitingSteps wait; commands and files go
+// beside them. Methods may be called from any goroutine. Close ends it, and so does its Life.
+type Session struct {
+	// ID is the session's, and that of its own record, which has its network log.
+	ID string
+	// Policy is what it was granted and denied.
+	Policy Policy
+	// Expires is when it ends.
+	Expires time.Time
+	// Kernel, Image and Language are what it has, the language being that of steps that name none.
+	Kernel   Kernel
+	Image    string
+	Language string
+
+	rt       *Runtime
+	caller   Caller
+	redactor *record.Redactor
+	client   *session.Client
+	input    *io.PipeReader // of its program
+	dir      string
+	env      []string
+	ca       string
+	life     time.Duration
+	accel    Accel
+	cloned   bool
+
+	cancel context.CancelCauseFunc
+	ready  chan struct{} // closed when the machine has started its program
+	done   chan struct{} // closed when the machine is gone
+	result *Result
+	err    error
+
+	turn    chan struct{} // held by the step that runs
+	waiting chan struct{} // as many as wait
+	mu      sync.Mutex
+	running map[string]*session.Interpreter // by language
+}
+
+// errSessionClosed is the cause of an end that was asked for.
+var errSessionClosed = errors.New("the session was closed")
+
+// SessionError says that a session has ended, and why.
+type SessionError struct {
+	ID  string
+	Why string
+}
+
+func (e *SessionError) Error() string {
+	return fmt.Sprintf("session %s has ended: %s", e.ID, e.Why)
+}
+
+// NewSession starts a session and returns when its machine waits for steps. When ctx ends before
+// that, there is none; afterwards ctx means nothing to it.
+func (rt *Runtime) NewSession(ctx context.Context, req SessionRequest) (*Session, error) {
+	return rt.NewSessionFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req)
+}
+
+// NewSessionFor starts a session for a caller, under the caller's Ceiling.
+func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req SessionRequest) (*Session, error) {
+	bad := func(field, value, reason string) (*Session, error) {
+		return nil, &policy.FieldError{Field: field, Value: value, Reason: reason}
+	}
+	life := req.Life
+	if life == 0 {
+		life = DefaultSessionLife
+	}
+	ref, err := req.container()
+	switch {
+	case life < time.Second || life > MaxSessionLife:
+		return bad("life", life.String(), fmt.Sprintf("must be from 1s to %s", MaxSessionLife))
+	case req.Code != "" || req.Check || req.Exec || len(req.Args) > 0:
+		return bad("code", "of a session", "is given step by step: leave code, args, check and exec away")
+	case err != nil:
+		return nil, err
+	case ref != "":
+		return bad("image", ref, "has no sessions yet: use "+fmt.Sprint(Images()))
+	}
+	l, im, _, err := req.language()
+	if err != nil {
+		return nil, err
+	}
+	in, out := io.Pipe()
+	live, cancel := context.WithCancelCause(context.Background())
+	s := &Session{
+		rt: rt, caller: caller, life: life, cancel: cancel, Image: im.payload.Name, Language: l.name,
+		client: session.New(out), input: in,
+		ready: make(chan struct{}), done: make(chan struct{}),
+		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), running: map[string]*session.Interpreter{},
+	}
+	leave, err := rt.hold(s)
+	if err != nil {
+		cancel(err)
+		return nil, err
+	}
+	go func() {
+		defer leave()
+		defer close(s.done)
+		defer cancel(nil)
+		s.result, s.err = rt.runFor(live, caller, req.Request, IO{Events: req.Events}, inspection{session: s})
+		s.client.Close(s.gone())
+		in.CloseWithError(io.ErrClosedPipe)
+	}()
+	select {
+	case <-s.ready:
+	case <-s.done:
+		if s.err == nil {
+			s.err = s.gone()
+		}
+		return nil, s.err
+	case <-ctx.Done():
+		cancel(context.Cause(ctx))
+		<-s.done
+		return nil, fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	}
+	if err := s.trust(ctx); err != nil {
+		s.Close()
+		return nil, hostError("session", err)
+	}
+	return s, nil
+}
+
+// Done is closed when the session has ended and its machine is gone.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Close ends the session and returns when its machine is gone. The error is why it had ended
+// before, if it had by a failure. It may be called again.
+func (s *Session) Close() error {
+	s.cancel(errSessionClosed)
+	<-s.done
+	if s.err != nil && !errors.Is(s.err, errSessionClosed) {
+		return s.err
+	}
+	return nil
+}
+
+// gone says why the session has ended.
+func (s *Session) gone() error {
+	why := "it was closed"
+	switch {
+	case s.result != nil && s.result.TimedOut:
+		why = fmt.Sprintf("it had lived for %s", s.life)
+	case s.err != nil && !errors.Is(s.err, errSessionClosed):
+		why = s.err.Error()
+	case s.result != nil && s.result.Outcome == OutcomeExited:
+		why = "its machine stopped"
+	}
+	return &SessionError{s.ID, why}
+}
+
+// files are those that a session's machine is given beside the inputs.
+func (s *Session) files(p *program) []file {
+	files := []file{{guest.File{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(p.dir)}, ""}}
+	files = append(files, p.beside()...)
+	for _, l := range session.Languages {
+		files = append(files, textFile(l.Path, l.Driver))
+	}
+	return files
+}
+
+// started takes what the program would have been started with.
+func (s *Session) started(env map[string]string, ca, dir string) {
+	s.ca, s.dir = ca, dir
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		s.env = append(s.env, name+"="+env[name])
+	}
+}
+
+// trustFile has the certificates that TLS clients in the machine trust beside their own.
+const trustFile = contract.HomeDir + "/.unitask-ca.pem"
+
+// trust has TLS clients trust the request's certificates, by the variables that they know.
+func (s *Session) trust(ctx context.Context) error {
+	if s.ca == "" {
+		return nil
+	}
+	bundle, err := s.ReadFile(ctx, "/etc/ssl/certs/ca-certificates.crt", 0, maxBundle)
+	if err != nil {
+		return err
+	}
+	if err := s.WriteFile(ctx, trustFile, append(bundle, "\n"+s.ca+"\n"...), 0o644); err != nil {
+		return err
+	}
+	for _, name := range []string{"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE"} {
+		if !slices.ContainsFunc(s.env, func(v string) bool { return len(v) > len(name) && v[:len(name)+1] == name+"=" }) {
+			s.env = append(s.env, name+"="+trustFile)
+		}
+	}
+	return nil
+}
+
+const maxBundle = 4 << 20
+
+// at is a path of the machine: relative ones begin at the session's folder.
+func (s *Session) at(name string) string {
+	if !path.IsAbs(name) {
+		name = path.Join(s.dir, name)
+	}
+	return path.Clean(name)
+}

@@ -1,0 +1,173 @@
+package unitask_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/record"
+)
+
+// openSession starts a session that ends with the test.
+func openSession(t *testing.T, rt *unitask.Runtime, req unitask.SessionRequest) *unitask.Session {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	s, err := rt.NewSession(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil && !errors.As(err, new(*unitask.SessionError)) {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+func TestSession(t *testing.T) {
+	needVM(t)
+	rt := sessionRuntime(t)
+	for _, row := range []struct {
+		language string
+		steps    [][4]string // code, value, stdout, a part of stderr
+	}{
+		{"js", [][4]string{{"const x = 41", "", "", ""}, {"console.log('hi'); x + 1", "42", "hi\n", ""}, {"throw new Error('no')", "", "", "Error: no\n    at step-3:1:7\n"},
+			{"import os from 'node:os'\nos.userInfo().uid", "1000", "", ""}, {"let n: number = x as number; n", "41", "", ""}, {"process.cwd()", "'/work'", "", ""},
+			{"import { execSync } from 'node:child_process'\nrequire('fs').writeFileSync('a.txt', 'A'); process.env.MARK", "'m'", "", ""}}},
+		{"python", [][4]string{{"x = 41", "", "", ""}, {"print('hi'); x + 1", "42", "hi\n", ""}, {"1/0", "", "", "File \"<step 3>\", line 1, in <module>"},
+			{"import os; os.getuid(), os.getcwd()", "(1000, '/work')", "", ""}, {"open('a.txt', 'w').write('A'); os.environ['MARK']", "'m'", "", ""}}},
+		{"shell", [][4]string{{"x=41", "", "", ""}, {"echo $((x + 1)) $MARK", "", "42 m\n", ""}, {"nothing-there", "", "", "not found"}, {"id -u; pwd; printf A > a.txt", "", "1000\n/work\n", ""}}},
+	} {
+		t.Run(row.language, func(t *testing.T) {
+			s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: row.language, Env: map[string]string{"MARK": "m"}}})
+			if s.Kernel != unitask.Linux || s.Language != row.language {
+				t.Errorf("kernel %s, language %s", s.Kernel, s.Language)
+			}
+			for _, step := range row.steps {
+				began := time.Now()
+				res, err := s.Run(t.Context(), unitask.Step{Code: step[0]})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if res.Value != step[1] || string(res.Stdout) != step[2] || !strings.Contains(string(res.Stderr), step[3]) || (step[3] == "") != (res.ExitCode == 0) || res.Session != s.ID {
+					t.Errorf("%s: value %q, stdout %q, stderr %q, exit %d, session %s", step[0], res.Value, res.Stdout, res.Stderr, res.ExitCode, res.Session)
+				}
+				t.Logf("%-40.40q %d ms", step[0], time.Since(began).Milliseconds())
+				rec, err := rt.Runs().Get(res.RunID)
+				if err != nil || rec.Session != s.ID || rec.Status != record.Done {
+					t.Errorf("record: %+v %v", rec, err)
+				}
+			}
+			if text, err := s.ReadFile(t.Context(), "a.txt", 0, 0); string(text) != "A" || err != nil {
+				t.Errorf("a.txt: %q %v", text, err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			var over *unitask.SessionError
+			if _, err := s.Run(t.Context(), unitask.Step{Code: "1"}); !errors.As(err, &over) {
+				t.Errorf("after its end: %v", err)
+			}
+		})
+	}
+}
+
+func TestSessionFiles(t *testing.T) {
+	needVM(t)
+	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+	ctx := t.Context()
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
+	for name, text := range map[string][]byte{"a/b/c.txt": []byte("one two\n"), "big": big, "/tmp/empty": nil} {
+		if err := s.WriteFile(ctx, name, text, 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.ReadFile(ctx, name, 0, 0); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+	}
+	if got, err := s.ReadFile(ctx, "big", 16, 5); string(got) != "01234" || err != nil {
+		t.Errorf("a part: %q %v", got, err)
+	}
+	if err := s.Edit(ctx, "a/b/c.txt", "two", "2"); err != nil {
+		t.Error(err)
+	}
+	for old, why := range map[string]string{"o": "", "n": "", "": "0 times", "e 2\nx": "0 times"} {
+		err := s.Edit(ctx, "a/b/c.txt", old, "o")
+		if (why == "") != (err == nil) || err != nil && !errors.Is(err, unitask.ErrEdit) {
+			t.Errorf("edit %q: %v", old, err)
+		}
+		if old == "n" && err == nil {
+			_ = s.WriteFile(ctx, "a/b/c.txt", []byte("one 2\n"), 0o640)
+		}
+	}
+	list, more, err := s.List(ctx, "/work", 3)
+	if err != nil || more || len(list) != 4 || list[0].Path != "/work/a" || !list[0].Mode.IsDir() || list[2].Path != "/work/a/b/c.txt" || list[2].Mode != 0o640 || list[3].Size != int64(len(big)) {
+		t.Errorf("list: %+v %v %v", list, more, err)
+	}
+	if err := s.Remove(ctx, "a"); err != nil {
+		t.Error(err)
+	}
+	for what, err := range map[string]error{
+		"read what is gone":   func() error { _, err := s.ReadFile(ctx, "a/b/c.txt", 0, 0); return err }(),
+		"list what is gone":   func() error { _, _, err := s.List(ctx, "a", 1); return err }(),
+		"remove what is gone": s.Remove(ctx, "a"),
+	} {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := s.WriteFile(ctx, "/etc/passwd", nil, 0o644); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("write /etc/passwd: %v", err)
+	}
+	if _, err := s.ReadFile(ctx, "/dev/zero", 0, 0); err == nil {
+		t.Error("a device was read")
+	}
+	if _, err := s.ReadFile(ctx, "/work", 0, 0); err == nil {
+		t.Error("a folder was read")
+	}
+}
+
+func TestSessionCommands(t *testing.T) {
+	needVM(t)
+	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell", Timeout: 20 * time.Second}})
+	res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "read x; echo $x $A; pwd; exit 3"}, Dir: "/tmp", Env: map[string]string{"A": "b"}, Stdin: strings.NewReader("in\n")})
+	if err != nil || res.ExitCode != 3 || string(res.Stdout) != "in b\n/tmp\n" {
+		t.Errorf("%+v %v", res, err)
+	}
+	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"no-such-thing"}}); err != nil || res.ExitCode != 127 || !strings.Contains(string(res.Stderr), "no-such-thing") {
+		t.Errorf("%+v %v", res, err)
+	}
+	// A step that is too long is interrupted, and the session lives.
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "x=1; sleep 100", Timeout: time.Second}); err != nil || !res.TimedOut || res.ExitCode != unitask.ExitTimeout {
+		t.Errorf("%+v %v", res, err)
+	}
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo x$x"}); err != nil || string(res.Stdout) != "x1\n" {
+		t.Errorf("%+v %v", res, err)
+	}
+	// The session's program is root's: the code can't end it.
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "kill -9 -1; kill -9 $PPID; true"}); err != nil || res == nil {
+		t.Errorf("%+v %v", res, err)
+	}
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo back"}); err != nil || string(res.Stdout) != "back\n" {
+		t.Errorf("%+v %v", res, err)
+	}
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "1", Language: "python"}); err == nil {
+		t.Errorf("python in the shell's image: %+v", res)
+	}
+}
+
+func sessionRuntime(t *testing.T) *unitask.Runtime {
+	t.Helper()
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	return rt
+}

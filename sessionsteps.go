@@ -1,0 +1,260 @@
+package unitask
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Step is code for the session's interpreter of a language: what it defines is there in the next
+// one, and its last expression's value comes back.
+type Step struct {
+	Code     string
+	Language string        // js, python or shell; "" is the session's
+	Timeout  time.Duration // 0 is the session's
+	// Stdout and Stderr receive what it prints while it runs, beside the Result.
+	Stdout, Stderr io.Writer
+}
+
+// Command is a program of the session's machine, started beside its interpreters.
+type Command struct {
+	Args    []string          // the program, looked for on PATH, and its arguments
+	Dir     string            // "" is the session's folder
+	Env     map[string]string // added to the session's
+	Timeout time.Duration     // 0 is the session's
+	Stdin   io.Reader
+	// Stdout and Stderr receive what it prints while it runs, beside the Result.
+	Stdout, Stderr io.Writer
+	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
+	// into the Result or the record. It has no time limit but the session's end.
+	Terminal *Terminal
+}
+
+// BusyError says that there is no room now.
+type BusyError struct {
+	What  string
+	After time.Duration // when to ask again
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("busy: %s; try again in %d ms", e.What, e.After.Milliseconds())
+}
+
+// Run runs a step and returns how it ended. A step that reaches its time limit is interrupted as by
+// Ctrl-C, and the session lives; if that does not end it, its interpreter is killed, and the next
+// step has a new one, which Result.Hint says. Result.Value is the last expression's.
+func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
+	name := cmp.Or(step.Language, s.Language)
+	lang, _, err := named(name)
+	if err != nil {
+		return nil, &policy.FieldError{Field: "language", Value: fmt.Sprintf("%.40q", name), Reason: err.Error()}
+	}
+	if len(step.Code) > maxStep {
+		return nil, &policy.FieldError{Field: "code", Value: fmt.Sprintf("of %d bytes", len(step.Code)), Reason: fmt.Sprintf("must be at most %d bytes in a session: write a file", maxStep)}
+	}
+	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.name })
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	kind := Request{Code: step.Code, Language: lang.name}
+	return s.step(kind, "code"+lang.extensions[0], step.Timeout, step.Stdout, step.Stderr, func(x *stepping) error {
+		in, fresh, err := s.interpreter(session.Languages[at])
+		if err != nil {
+			return err
+		}
+		timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
+		defer cancel()
+		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
+		x.ended(got.Code, got.End.Signal)
+		x.res.Value = s.redactor.String(got.Value)
+		if got.Gone {
+			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
+		} else if fresh && x.res.ExitCode != 0 {
+			x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
+		}
+		return err
+	})
+}
+
+// maxStep bounds a step's code, in bytes.
+const maxStep = 1 << 20
+
+// Exec runs a command and returns how it ended.
+func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
+	if len(c.Args) == 0 {
+		return nil, &policy.FieldError{Field: "command", Reason: "is empty"}
+	}
+	env := slices.Clip(s.env)
+	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+		env = append(env, name+"="+c.Env[name])
+	}
+	e := session.Exec{Args: c.Args, Env: env, Dir: s.at(c.Dir), Stdin: c.Stdin}
+	var resized <-chan TerminalSize
+	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
+	if t := c.Terminal; t != nil {
+		size := t.Size
+		e.Terminal, resized, limit = &size, t.Resized, s.life
+		e.Env = append(e.Env, "TERM="+cmp.Or(t.Name, "xterm-256color"))
+		stdout = nil
+	}
+	return s.step(Request{Args: c.Args, Dir: e.Dir, Env: c.Env}, "command.sh", limit, stdout, stderr, func(x *stepping) error {
+		timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
+		defer cancel()
+		e.Stdout, e.Stderr = x.stdout, x.stderr
+		if c.Terminal != nil {
+			e.Stdout = c.Stdout
+		}
+		cmd, err := s.client.Start(e)
+		if err != nil {
+			return err
+		}
+		var sizes sync.WaitGroup
+		if resized != nil {
+			sizes.Go(func() {
+				for {
+					select {
+					case size, more := <-resized:
+						if !more || cmd.Resize(size) != nil {
+							return
+						}
+					case <-cmd.Done():
+						return
+					}
+				}
+			})
+		}
+		end, err := cmd.Wait(timed)
+		sizes.Wait()
+		var failed *session.StartError
+		if errors.As(err, &failed) { // as a shell has it
+			fmt.Fprintf(x.stderr, "%s\n", failed)
+			end, err = guest.End{Code: 127}, nil
+		}
+		x.ended(end.Code, end.Signal)
+		return err
+	})
+}
+
+// enter waits for the turn of a step.
+func (s *Session) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.waiting <- struct{}{}:
+	default:
+		return nil, &BusyError{fmt.Sprintf("%d steps of this session wait", MaxWaitingSteps), time.Second}
+	}
+	select {
+	case s.turn <- struct{}{}:
+		return func() { <-s.turn; <-s.waiting }, nil
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-s.done:
+		err = s.gone()
+	}
+	<-s.waiting
+	return nil, err
+}
+
+// interpreter is the one of a language; fresh says that it was started for this step.
+func (s *Session) interpreter(l session.Language) (in *session.Interpreter, fresh bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in := s.running[l.Name]; in != nil && !in.Ended() {
+		return in, false, nil
+	}
+	if in, err = s.client.Interpret(l, s.env, s.dir); err == nil {
+		s.running[l.Name] = in
+	}
+	return in, true, err
+}
+
+// stepping is a step that runs.
+type stepping struct {
+	res            *Result
+	limit          time.Duration
+	stdout, stderr io.Writer
+}
+
+func (x *stepping) ended(code, signal int) {
+	x.res.Outcome, x.res.ExitCode = OutcomeExited, code
+	if signal != 0 {
+		x.res.Outcome, x.res.ExitCode, x.res.Error = OutcomeSignaled, exitSignal+signal, fmt.Sprintf("the code was ended by signal %d", signal)
+	}
+}
+
+// step makes a record, runs a step and finishes the record.
+func (s *Session) step(req Request, name string, limit time.Duration, stdout, stderr io.Writer, run func(*stepping) error) (*Result, error) {
+	eff := s.Policy.Effective
+	longest := min(eff.Timeout, s.life)
+	if limit == 0 {
+		limit = longest
+	}
+	if limit < 0 || (limit > longest && limit != s.life) {
+		return nil, &policy.FieldError{Field: "timeoutMs", Value: limit.String(), Reason: fmt.Sprintf("must be at most the session's, %s", longest)}
+	}
+	eff.Timeout = limit
+	granted := Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
+	begin := time.Now()
+	rec, err := s.rt.newRecord(begin, s.caller.withDefaults(), name, req, req, granted, s.redactor)
+	if err != nil {
+		return nil, err
+	}
+	rec.Session = s.ID
+	res := &Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned, MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: OutcomeFailed, ExitCode: ExitHost}
+	var outs, errs bytes.Buffer
+	cappedOut, cappedErr := newCapped(eff.OutputBytes, rec.Stdout(), also(&outs, stdout)), newCapped(eff.OutputBytes, rec.Stderr(), also(&errs, stderr))
+	plainOut, plainErr := s.redactor.Writer(cappedOut), s.redactor.Writer(cappedErr)
+	err = run(&stepping{res, limit, plainOut, plainErr})
+	err = errors.Join(err, plainOut.Close(), plainErr.Close())
+	res.Stdout, res.Stderr, res.Truncated = outs.Bytes(), errs.Bytes(), cappedOut.truncated || cappedErr.truncated
+	res.Duration.Run = time.Since(begin)
+	res.Duration.Total = res.Duration.Run
+	var over *SessionError
+	switch {
+	case errors.Is(err, errTimeout):
+		res.Outcome, res.ExitCode, res.TimedOut, err = OutcomeTimeout, ExitTimeout, true, nil
+		res.Error = fmt.Sprintf("time limit of %g s reached; the session lives", limit.Seconds())
+	case errors.As(err, &over):
+		res.Outcome = OutcomeCrashed
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		res.Outcome, res.ExitCode = OutcomeCancelled, ExitCancelled
+	case err != nil:
+		res.Outcome, err = OutcomeFailed, hostError("session", err)
+	}
+	if err != nil {
+		res.Error = s.redactor.String(err.Error())
+	}
+	if e := finish(rec, s.redactor, res); e != nil && err == nil {
+		err = hostError("record", e)
+	}
+	s.rt.boundStore(rec.ID, s.rt.opts.Events)
+	return res, err
+}
+
+// also writes to a second writer, if there is one.
+func also(w, second io.Writer) io.Writer {
+	if second == nil {
+		return w
+	}
+	return io.MultiWriter(w, second)
+}
+
+// begun takes what its machine's run has come to.
+func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *Result) {
+	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator, res.Cloned
+	s.Expires = time.Now().Add(s.life)
+	close(s.ready)
+}
