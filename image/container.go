@@ -202,8 +202,18 @@ func (c *Container) named(all map[string]string) {
 // leastDigest is how much of a digest names an image.
 const leastDigest = 12
 
+// repository is a reference without its tag or digest.
+func repository(ref string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	if tag := strings.LastIndexByte(ref, ':'); tag > strings.LastIndexByte(ref, '/') {
+		ref = ref[:tag]
+	}
+	return ref
+}
+
 // Container returns the image that a reference leads to, or whose digest begins so (12 digits at
-// least). The error wraps fs.ErrNotExist where there is none.
+// least). A digest behind a name is found only where the image is of that name: a ceiling may
+// allow the one name and not the other. The error wraps fs.ErrNotExist where there is none.
 func (s *Store) Container(arch Arch, name string) (*Container, error) {
 	list, err := s.Containers()
 	if err != nil {
@@ -211,7 +221,8 @@ func (s *Store) Container(arch Arch, name string) (*Container, error) {
 	}
 	prefix := strings.TrimPrefix(name, "sha256:")
 	for _, c := range list {
-		byDigest := len(prefix) >= leastDigest && strings.HasPrefix(c.key(), prefix) || strings.HasSuffix(name, "@"+c.Digest)
+		byDigest := len(prefix) >= leastDigest && strings.HasPrefix(c.key(), prefix) ||
+			strings.HasSuffix(name, "@"+c.Digest) && slices.ContainsFunc(c.Names, func(n string) bool { return repository(n) == repository(name) })
 		if c.Arch == arch && (slices.Contains(c.Names, name) || byDigest) {
 			return c, nil
 		}

@@ -23,7 +23,7 @@ const (
 	inodeSize   = 256
 	firstInode  = 11
 	rootInode   = 2
-	tableBlocks = 16    // kept for the table of groups: of 64 GiB
+	tableBlocks = 16    // kept for the table of groups: of 256 GiB
 	maxExtent   = 32768 // blocks that an extent has
 	maxLinks    = 65000 // of an inode
 )
