@@ -70,7 +70,7 @@ func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
 
 // nanosTexts are files of /proc and /dev that programs read, in Linux's form (proc(5)).
 // Those that are empty here say that they are there; what they
-// say is made when they are opened (guest/nanos/files.c).
+// say is made when they are opened (guest/nanos/special.c).
 var nanosTexts = map[string]string{
 	"/proc/self/stat":            "",
 	"/proc/self/statm":           "",

@@ -72,17 +72,18 @@ static inline struct descriptor *descriptor(int fd)
 	return on_nanos && fd >= 0 && fd < MAX_FD ? &descriptors[fd] : NULL;
 }
 
-// sockets.c: a stream's side of calls on descriptors; -1 with errno, as the calls.
-// gather and scatter are writev and readv by single calls: Nanos's own miscount.
+// descriptors.c: gather and scatter are writev and readv by single calls: Nanos's own
+// miscount.
 long gather(int fd, const struct iovec *from, int n);
 long scatter(int fd, const struct iovec *to, int n);
 
+// streams.c: a stream's side of calls on descriptors; -1 with errno, as the calls.
 ssize_t socket_read(struct socket *s, const struct iovec *to, int n);
 ssize_t socket_write(struct socket *s, const struct iovec *from, int n);
 int socket_close(int fd, struct socket *s);
 void socket_keep(struct socket *s);
 
-// files.c
+// What the calls on files have for others.
 int file_mask(void);       // the umask
 struct statx;
 long files_statx(int dir, const char *path, int flags, unsigned mask, struct statx *to); // a negative errno

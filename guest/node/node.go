@@ -61,7 +61,11 @@ var Rehearsal string
 var Check string
 
 // LibrarySources are compiled into Library; they are in guest.Sources.
-var LibrarySources = []string{"node/addon/addon.c", "nanos/nanos.c", "nanos/libc.c", "nanos/descriptors.c", "nanos/files.c", "nanos/sockets.c", "agent/agent.c"}
+var LibrarySources = []string{
+	"node/addon/addon.c", "nanos/nanos.c", "nanos/libc.c", "nanos/descriptors.c",
+	"nanos/files.c", "nanos/paths.c", "nanos/kept.c", "nanos/special.c",
+	"nanos/sockets.c", "nanos/addresses.c", "nanos/streams.c", "agent/agent.c",
+}
 
 // Extensions are those that a main file may have.
 var Extensions = []string{".js", ".cjs", ".mjs", ".ts", ".cts", ".mts"}

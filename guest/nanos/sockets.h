@@ -1,0 +1,97 @@
+// What the files of streams share: sockets.c has the calls before there is a connection,
+// streams.c those on one, addresses.c who has which address.
+#ifndef UNITASK_SOCKETS_H
+#define UNITASK_SOCKETS_H
+
+#include "calls.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+enum {
+	FIRST_PORT = 32768, // of those that are given to who asks for none
+	PORTS = 28232,
+};
+
+struct address {
+	union {
+		struct sockaddr any;
+		struct sockaddr_in in;
+		struct sockaddr_in6 in6;
+		struct sockaddr_un un;
+	};
+	socklen_t len; // 0: none
+};
+
+enum state {
+	FRESH,     // no kernel's address, and no peer
+	LISTENING, // its descriptor is readable when there are connections to take
+	CONNECTED, // to another one here
+	OUTSIDE,   // the kernel's own TCP
+};
+
+struct socket {
+	int domain, fd, copies; // copies: descriptors that it has
+	enum state state;
+	struct address local, remote;
+	bool bound, only6, shares, nonblocking;
+	bool lingers_not;    // SO_LINGER with no time: closing it is a reset
+	struct socket *next; // in all, or among those that nobody has accepted
+
+	// LISTENING
+	struct socket *first, *last; // that nobody has accepted
+	int waiting;
+	int waker;     // what is written here makes fd readable
+	int node;      // keeps the kernel's socket that the path names; -1
+	uint64_t ino;  // of the path
+
+	// CONNECTED: what this end does is told by these, the peer's lock is the same.
+	struct socket *peer; // NULL when it is closed
+	pthread_mutex_t *lock;
+	int *ends; // that use the lock
+	uint64_t sent, received;
+	bool shut;        // sends no more: the peer reads sent bytes and then the end
+	bool marked;      // and a byte that is never given out keeps it readable
+	bool deaf;        // shut for reading
+	bool gone;        // the peer has closed
+	uint64_t left;    // bytes that it had sent; valid when gone or shut
+	bool reset;       // by the peer, and not told yet
+	bool swallowed;   // something was written after the peer had closed
+	bool established; // OUTSIDE
+	bool late;        // OUTSIDE: shut, and the kernel is told when the other end has been read
+	int epoll;
+	struct epoll_event event;
+	pthread_t waits; // the thread that asked for events
+};
+
+static inline struct socket *of(int fd)
+{
+	struct descriptor *d = descriptor(fd);
+	return d ? d->socket : NULL;
+}
+
+// The library stands before all others: what it has of its own is not seen outside.
+#pragma GCC visibility push(hidden)
+
+// addresses.c
+extern struct socket *all; // streams that have an address
+extern pthread_mutex_t all_lock;
+void enlist(struct socket *s);
+void delist(struct socket *s);
+struct address plain(const struct address *a);
+uint16_t port_of(const struct address *a);
+void set_port(struct address *a, uint16_t port);
+bool is_any(const struct address *a);
+bool is_here(const struct address *a);
+bool takes(const struct socket *s, const struct address *a);
+bool free_for(const struct socket *s, bool to_listen);
+bool any_port(struct socket *s);
+bool take(struct address *a, const struct sockaddr *from, socklen_t len);
+int give(const struct address *a, struct sockaddr *to, socklen_t *len);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,351 @@
+// The calls on a connection of two ends in this machine (sockets.c), on one to the outside
+// where the kernel's own go wrong, and on datagrams.
+#define _GNU_SOURCE
+#include "nanos.h"
+#include "sockets.h"
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	MAX_DATAGRAM = 65461,   // bytes of a UDP datagram that the loopback carries
+	LINUX_DATAGRAM = 65507, // and that Linux takes: what IPv4's length leaves
+};
+
+void socket_keep(struct socket *s) { __atomic_add_fetch(&s->copies, 1, __ATOMIC_SEQ_CST); }
+
+// wake has the thread that waits for events of s look again: Nanos looks at a socket when
+// a wait begins, and tells of little that the other end does later. The lock is held.
+static void wake(struct socket *s)
+{
+	if (s && s->epoll >= 0 && !pthread_equal(s->waits, pthread_self()))
+		call(SYS_epoll_ctl, s->epoll, EPOLL_CTL_MOD, s->fd, &s->event);
+}
+
+// mark makes the reader of an end that sends no more see that there is something to
+// read: the end. The lock is held.
+static void mark(struct socket *s)
+{
+	if (s->shut && !s->marked && s->peer && call(SYS_write, s->fd, "", 1) == 1)
+		s->marked = true;
+}
+
+// until waits for a blocking socket to be ready: no call may block with the lock held.
+static void until(struct socket *s, short events)
+{
+	if (s->nonblocking)
+		return;
+	if (call(SYS_fcntl, s->fd, F_GETFL) & O_NONBLOCK) {
+		s->nonblocking = true;
+		return;
+	}
+	struct pollfd p = {s->fd, events, 0};
+	while (poll(&p, 1, 10) == 0)
+		;
+}
+
+static size_t length(const struct iovec *v, int n)
+{
+	size_t total = 0;
+	for (int i = 0; i < n; i++)
+		total += v[i].iov_len;
+	return total;
+}
+
+// outside_error is what the kernel knows of a connection that it calls ended. Where both
+// ends have come it says that there is none.
+static int outside_error(struct socket *s)
+{
+	int error = 0;
+	socklen_t len = sizeof error;
+	return call(SYS_getsockopt, s->fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != ENOTCONN ? error : 0;
+}
+
+// outside_state is a connection's state (TCP_CLOSE_WAIT), -1 if the kernel does not say.
+static int outside_state(struct socket *s)
+{
+	struct tcp_info info = {0};
+	socklen_t len = sizeof info;
+	return call(SYS_getsockopt, s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 ? info.tcpi_state : -1;
+}
+
+// read_outside: after its own end the kernel says that the other one has come too, and
+// never that a connection was reset.
+static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
+{
+	long r = scatter(s->fd, to, n);
+	if (r != 0 || length(to, n) == 0)
+		return result(r);
+	int error = outside_error(s), state = s->shut && !error ? outside_state(s) : -1;
+	if (error)
+		return fail(error);
+	if (state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2) {
+		struct timespec little = {.tv_nsec = 1000000}; // it calls itself readable all the while
+		nanosleep(&little, NULL);
+		return fail(EAGAIN);
+	}
+	if (s->late)
+		call(SYS_shutdown, s->fd, SHUT_WR);
+	s->late = false;
+	return 0;
+}
+
+// shutdown_outside: when both ends have come the kernel throws away what has not been read.
+static int shutdown_outside(struct socket *s, int how)
+{
+	if (how == SHUT_WR && !s->shut && outside_state(s) == TCP_CLOSE_WAIT) {
+		s->late = s->shut = true;
+		return 0;
+	}
+	long r = call(SYS_shutdown, s->fd, how);
+	if (r == 0 && how != SHUT_RD)
+		s->shut = true;
+	return (int)result(r);
+}
+
+ssize_t socket_read(struct socket *s, const struct iovec *to, int n)
+{
+	if (s->state == OUTSIDE)
+		return read_outside(s, to, n);
+	if (s->state != CONNECTED)
+		return fail(s->state == FRESH && s->domain == AF_UNIX ? EINVAL : ENOTCONN);
+	if (s->deaf || length(to, n) == 0)
+		return 0;
+	until(s, POLLIN);
+	pthread_mutex_lock(s->lock);
+	uint64_t left = s->gone ? s->left - s->received : s->peer->shut ? s->peer->sent - s->received : UINT64_MAX;
+	long r = 0, total = 0;
+	for (int i = 0; i < n && left > 0; i++) { // the kernel's own readv and writev miscount
+		size_t want = to[i].iov_len < left ? to[i].iov_len : (size_t)left;
+		r = call(SYS_read, s->fd, to[i].iov_base, want);
+		if (r <= 0)
+			break;
+		total += r;
+		left -= (uint64_t)r;
+		if ((size_t)r < to[i].iov_len)
+			break;
+	}
+	if (total > 0) {
+		r = total;
+		s->received += (uint64_t)total;
+		if (s->peer) {
+			mark(s->peer);
+			wake(s->peer);
+		}
+	} else if (r == 0 && s->reset) {
+		s->reset = false;
+		r = -ECONNRESET;
+	}
+	pthread_mutex_unlock(s->lock);
+	return result(r);
+}
+
+static ssize_t broken(void)
+{
+	raise(SIGPIPE);
+	return fail(EPIPE);
+}
+
+ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
+{
+	if (s->state == OUTSIDE) {
+		long r = s->late ? -EPIPE : gather(s->fd, from, n);
+		int error = r == -EPIPE ? outside_error(s) : 0;
+		return error ? fail(error) : result(r);
+	}
+	if (s->state != CONNECTED)
+		return fail(s->domain == AF_UNIX ? ENOTCONN : EPIPE);
+	if (length(from, n) == 0)
+		return 0;
+	until(s, POLLOUT);
+	long r;
+	pthread_mutex_lock(s->lock);
+	if (s->reset) {
+		s->reset = false;
+		s->swallowed = true;
+		r = -ECONNRESET;
+	} else if (s->shut || (s->gone && (s->swallowed || s->domain == AF_UNIX))) {
+		r = -EPIPE;
+	} else if (s->gone) { // the answer to the first bytes would be the reset
+		s->swallowed = true;
+		r = (long)length(from, n);
+	} else {
+		long total = 0;
+		r = 0;
+		for (int i = 0; i < n && r == (i ? (long)from[i - 1].iov_len : 0); i++)
+			if ((r = call(SYS_write, s->fd, from[i].iov_base, from[i].iov_len)) > 0)
+				total += r;
+		if (total > 0) {
+			r = total;
+			s->sent += (uint64_t)total;
+			wake(s->peer);
+		}
+	}
+	pthread_mutex_unlock(s->lock);
+	return r == -EPIPE ? broken() : result(r);
+}
+
+int shutdown(int fd, int how)
+{
+	struct socket *s = of(fd);
+	if (s == NULL)
+		return (int)result(call(SYS_shutdown, fd, how));
+	if (s->state == OUTSIDE)
+		return shutdown_outside(s, how);
+	if (s->state == LISTENING)
+		return 0;
+	if (s->state != CONNECTED)
+		return fail(ENOTCONN);
+	pthread_mutex_lock(s->lock);
+	if (how != SHUT_WR)
+		s->deaf = true;
+	if (how != SHUT_RD && !s->shut) {
+		s->shut = true;
+		mark(s);
+		wake(s->peer);
+	}
+	pthread_mutex_unlock(s->lock);
+	return 0;
+}
+
+// leave is an end's part in the closing of a connection: its peer reads what was sent
+// and then the end, or that it was reset.
+static void leave(struct socket *s)
+{
+	pthread_mutex_lock(s->lock);
+	struct socket *o = s->peer;
+	if (o) {
+		bool unread = o->sent > s->received;
+		o->gone = true;
+		o->left = s->sent;
+		o->reset = s->domain != AF_UNIX && (s->lingers_not || unread);
+		o->peer = NULL;
+	}
+	s->peer = NULL;
+	call(SYS_close, s->fd);
+	wake(o);
+	bool last = --*s->ends == 0;
+	pthread_mutex_unlock(s->lock);
+	if (last) {
+		pthread_mutex_destroy(s->lock);
+		free(s->lock);
+		free(s->ends);
+	}
+}
+
+int socket_close(int fd, struct socket *s)
+{
+	if (__atomic_sub_fetch(&s->copies, 1, __ATOMIC_SEQ_CST) > 0) {
+		if (s->fd == fd) // its work goes on by another descriptor
+			for (int i = 0; i < MAX_FD; i++)
+				if (descriptors[i].socket == s) {
+					s->fd = i;
+					break;
+				}
+		return (int)result(call(SYS_close, fd));
+	}
+	pthread_mutex_lock(&all_lock);
+	delist(s);
+	pthread_mutex_unlock(&all_lock);
+	long r = 0;
+	if (s->state == CONNECTED)
+		leave(s);
+	else
+		r = call(SYS_close, fd);
+	if (s->state == LISTENING) {
+		call(SYS_close, s->waker);
+		if (s->node >= 0)
+			call(SYS_close, s->node);
+		for (; s->waiting > 0; s->waiting--) {
+			struct socket *o = s->first;
+			s->first = o->next;
+			o->lingers_not = true;
+			leave(o);
+			free(o);
+		}
+	}
+	free(s);
+	return (int)result(r);
+}
+
+int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+	long r = call(SYS_epoll_ctl, epoll, op, fd, event);
+	struct socket *s = of(fd);
+	if (s && r == 0) {
+		if (s->lock)
+			pthread_mutex_lock(s->lock);
+		s->epoll = op == EPOLL_CTL_DEL ? -1 : epoll;
+		if (op != EPOLL_CTL_DEL)
+			s->event = *event;
+		s->waits = pthread_self();
+		if (s->lock)
+			pthread_mutex_unlock(s->lock);
+	}
+	return (int)result(r);
+}
+
+// Messages --------------------------------------------------------------------
+
+ssize_t send(int fd, const void *from, size_t n, int flags) { return sendto(fd, from, n, flags, NULL, 0); }
+ssize_t recv(int fd, void *to, size_t n, int flags) { return recvfrom(fd, to, n, flags, NULL, NULL); }
+
+static bool too_long(int fd, size_t n)
+{
+	struct descriptor *d = descriptor(fd);
+	if (d == NULL || !d->datagram || n <= MAX_DATAGRAM)
+		return false;
+	if (n <= LINUX_DATAGRAM)
+		nanos_lacks("datagrams of this length");
+	return true;
+}
+
+ssize_t sendto(int fd, const void *from, size_t n, int flags, const struct sockaddr *to, socklen_t len)
+{
+	struct socket *s = of(fd);
+	struct iovec v = {(void *)from, n};
+	if (s && s->state != OUTSIDE)
+		return socket_write(s, &v, 1);
+	return too_long(fd, n) ? fail(EMSGSIZE) : result(call(SYS_sendto, fd, from, n, flags, to, len));
+}
+
+ssize_t recvfrom(int fd, void *to, size_t n, int flags, struct sockaddr *from, socklen_t *len)
+{
+	struct socket *s = of(fd);
+	struct iovec v = {to, n};
+	return s && s->state != OUTSIDE ? socket_read(s, &v, 1) : result(call(SYS_recvfrom, fd, to, n, flags, from, len));
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	struct socket *s = of(fd);
+	if (s)
+		return socket_write(s, m->msg_iov, (int)m->msg_iovlen);
+	return too_long(fd, length(m->msg_iov, (int)m->msg_iovlen)) ? fail(EMSGSIZE) : result(call(SYS_sendmsg, fd, m, flags));
+}
+
+ssize_t recvmsg(int fd, struct msghdr *m, int flags)
+{
+	struct socket *s = of(fd);
+	if (s == NULL)
+		return result(call(SYS_recvmsg, fd, m, flags));
+	m->msg_controllen = 0;
+	m->msg_flags = 0;
+	m->msg_namelen = 0;
+	return socket_read(s, m->msg_iov, (int)m->msg_iovlen);
+}
+
+int sendmmsg(int fd, struct mmsghdr *m, unsigned n, int flags)
+{
+	unsigned fit = 0;
+	while (fit < n && !too_long(fd, length(m[fit].msg_hdr.msg_iov, (int)m[fit].msg_hdr.msg_iovlen)))
+		fit++;
+	if (fit == 0 && n > 0)
+		return fail(EMSGSIZE);
+	return (int)result(call(SYS_sendmmsg, fd, m, fit, flags));
+}
