@@ -90,21 +90,23 @@ func TestClonesDiffer(t *testing.T) {
 		clones = n
 	}
 	for _, kernel := range kernels(t) {
-		share := clones / len(kernels(t))
-		t.Run(string(kernel), func(t *testing.T) { differ(t, unitask.Request{Kernel: kernel}, unitask.PoolSize{}, share*7/10) })
+		share, home := clones/len(kernels(t)), newHome(t) // one template for both
+		t.Run(string(kernel), func(t *testing.T) {
+			differ(t, home, unitask.Request{Kernel: kernel}, unitask.PoolSize{}, share*7/10)
+		})
 		t.Run(string(kernel)+"/pool", func(t *testing.T) {
-			differ(t, unitask.Request{Kernel: kernel}, unitask.PoolSize{Min: 2, Max: 4}, share*2/10)
+			differ(t, home, unitask.Request{Kernel: kernel}, unitask.PoolSize{Min: 2, Max: 4}, share*2/10)
 		})
 	}
 	t.Run("fresh process", func(t *testing.T) {
-		differ(t, unitask.Request{Kernel: image.Linux, FreshProcess: true}, unitask.PoolSize{}, clones/10)
+		differ(t, newHome(t), unitask.Request{Kernel: image.Linux, FreshProcess: true}, unitask.PoolSize{}, clones/10)
 	})
 }
 
-// differ runs clones of one template and compares them.
-func differ(t *testing.T, req unitask.Request, pool unitask.PoolSize, clones int) {
+// differ runs clones of a home's template, which it makes if need be, and compares them.
+func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSize, clones int) {
 	shape := unitask.Shape{Kernel: req.Kernel, FreshProcess: req.FreshProcess}
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Machines: unitask.Pool(pool, shape)})
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Pool(pool, shape)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,6 +226,8 @@ func TestDamagedTemplate(t *testing.T) {
 		"a state of noise": noiseState, // with a right digest: QEMU itself refuses it
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			slot(t)
 			home := newHome(t)
 			templates := filepath.Join(home, "templates")
 			if err := os.Remove(templates); err != nil {

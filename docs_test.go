@@ -97,6 +97,8 @@ func TestDocsCommands(t *testing.T) {
 	}
 	for _, page := range pages(t) {
 		t.Run(filepath.Base(page), func(t *testing.T) {
+			t.Parallel()
+			slot(t)
 			dir, home := docsFolder(t), newHome(t)
 			for _, c := range commands(t, page) {
 				if target, ok := strings.CutPrefix(c.command, "make "); ok { // CI runs those
