@@ -5,4 +5,3 @@ func (m *Machine) Pid() int { return m.qemu().Pid() }
 
 // AtPauseSteps has a function called at each step of every pause.
 func AtPauseSteps(f func(step string)) { pauseStep = f }
-

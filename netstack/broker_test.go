@@ -185,6 +185,8 @@ func TestAttackRoundTheBroker(t *testing.T) {
 		{"TLS for it, by another name", "free.good.example", 443, records(clientHello(serverNames("api.good.example")), 1<<14), Rule{Text: "w", Host: "good.example", Wildcard: true}, "refused"},
 		{"TLS for the other name", "free.good.example", 443, records(clientHello(serverNames("free.good.example")), 1<<14), Rule{Text: "w", Host: "good.example", Wildcard: true}, "sent"},
 		{"HTTP for it, by another name", "free.good.example", 80, "PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "w", Host: "good.example", Wildcard: true}, "refused"},
+		{"TLS for it, by its address", "93.184.216.34", 443, records(clientHello(serverNames("api.good.example")), 1<<14), Rule{Text: "any", Any: true}, "refused"},
+		{"TLS for nobody, by its address", "93.184.216.34", 443, records(clientHello(serverNames()), 1<<14), Rule{Text: "any", Any: true}, "refused"},
 		{"HTTP for it, by its address", "93.184.216.34", 80, "PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "any", Any: true}, "refused"},
 	} {
 		g := newGuest(t, Config{Rules: []Rule{c.rule}, Upstream: net1.upstream(), Broker: b})

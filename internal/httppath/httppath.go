@@ -118,7 +118,7 @@ func Near(pattern, plain string) bool {
 }
 
 func folded(path string) string {
-	segments := strings.Split(strings.ToLower(path), "/")
+	segments := strings.Split(strings.ToLower(strings.ToUpper(path)), "/") // letters that are another's in one case only, too
 	for i, s := range segments {
 		segments[i] = strings.TrimRight(s, " .")
 	}

@@ -37,6 +37,7 @@ func TestNear(t *testing.T) {
 	}{
 		{"/admin/**", "/ADMIN/x", true}, {"/admin/**", "/admin./x", true}, {"/Admin", "/admin/", true}, {"/admin/", "/admin", true}, {"/admin", "/admin. .", true}, {"/admin", "/\u212admin", false},
 		{"/ok", "/o\u212a", true}, {"/a.b", "/a.b", true}, {"/admin/**", "/admins", false}, {"/", "/", true}, {"/", "/x", false}, {"/*.php", "/x.PHP", true}, {"", "/x", true}, {"/a", "/a/...", true},
+		{"/admin", "/adm\u0131n", true}, {"/sales", "/\u017fales", true}, {"/admin", "/adm\u00een", false},
 	} {
 		if got := Near(c.pattern, c.path); got != c.want {
 			t.Errorf("%q and %q: %v", c.pattern, c.path, got)

@@ -41,7 +41,8 @@ func (p *proxy) close() {
 
 // overrides are fields by which some servers take another method or path than the
 // request's. Servers behind CGI and its like take _ for - in a name.
-var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url"}
+var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Method", "X-Forwarded-Method",
+	"X-Original-Url", "X-Original-Uri", "X-Rewrite-Url", "X-Forwarded-Uri", "X-Forwarded-Prefix", "X-Waws-Unencoded-Url", "Path-Info", "Script-Name"}
 
 // override returns a name that is one of overrides, or "".
 func override(fields http.Header) string {
@@ -53,14 +54,20 @@ func override(fields http.Header) string {
 	return ""
 }
 
-// queryOverrides are keys of a query that some servers take for one of overrides.
-var queryOverrides = []string{"_method", "x-http-method-override"}
+// queryOverrides are keys of a query that some servers take for one of overrides, as PHP spells
+// them (phpKey).
+var queryOverrides = []string{"_method", "x-http-method-override", "$httpmethod", "$httpheaders"}
+
+// phpKey is what PHP makes of a key.
+var phpKey = strings.NewReplacer(".", "_", " ", "_", "[", "_")
 
 // queryOverride returns a key that is one of queryOverrides, or "".
 func queryOverride(query string) string {
 	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
 		key, _, _ := strings.Cut(pair, "=")
-		if plain, err := url.QueryUnescape(key); err == nil && slices.Contains(queryOverrides, strings.ToLower(strings.TrimSpace(plain))) {
+		plain, err := url.QueryUnescape(key)
+		whole, _, _ := strings.Cut(plain, "\x00")
+		if err == nil && slices.Contains(queryOverrides, phpKey.Replace(strings.ToLower(strings.TrimSpace(whole)))) {
 			return plain
 		}
 	}
