@@ -60,6 +60,7 @@ type Server struct {
 	mu       sync.Mutex
 	draining bool // no more calls are accepted
 	sessions sessions
+	held     held // sessions of unitask
 	visitors visitors
 	checkups checkups
 	hider    hider    // of the host's paths, from remote callers
@@ -68,7 +69,7 @@ type Server struct {
 
 // instructions describe the server to a client's model.
 const instructions = `unitask runs JavaScript, TypeScript, Python and shell in a fresh virtual machine that is destroyed afterwards. ` +
-	`Nothing persists between calls. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
+	`Nothing persists between calls, but in a session (run_code's session), whose machine stays. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
 	`what was asked for and not given is listed in policy.denials. Print results to stdout, or leave files in /out to get them back.`
 
 // New returns a server. Close it.

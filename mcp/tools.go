@@ -44,6 +44,7 @@ type runArgs struct {
 	Files          []fileArg         `json:"files,omitempty" jsonschema:"additional files: {name, content} of a small text file beside the code, which can import it; or, as a string, a file of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
 	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
 	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body; with pass among them the placeholder may stand elsewhere"`
+	Session        string            `json:"session,omitempty" jsonschema:"new starts a session, a machine that keeps variables and files for the calls that name its id here (the result has it); a last expression's value comes back. Without it the machine is destroyed after the call"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of the code in seconds; 60 if not given"`
 	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
 }
@@ -135,6 +136,7 @@ func (s *Server) addTools() {
 		InputSchema: inputSchema[struct{}](nil),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.doctor))
+	s.addSessionTools()
 	s.sdk.AddReceivingMiddleware(explainArguments)
 }
 
@@ -201,7 +203,7 @@ func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
 			return res, err
 		}
 		if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
-			text.Text += "\nrun_code takes: code (string), and optionally language, image, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, timeoutSeconds, memoryMb, snippet"
+			text.Text += "\nrun_code takes: code (string), and optionally language, image, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, session, timeoutSeconds, memoryMb, snippet"
 		}
 		return res, nil
 	}
@@ -234,7 +236,12 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	defer leave()
 	waited := time.Since(asked)
 	var stdout, stderr bytes.Buffer
-	res, err := s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}})
+	var res *unitask.Result
+	if in.Session != "" {
+		res, err = s.runStep(ctx, caller, in, run, live)
+	} else {
+		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}})
+	}
 	live.close()
 	leave()
 	if res == nil {
@@ -244,7 +251,9 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 		s.opts.Log.Info("run refused", "caller", caller.Name, "error", err)
 		return nil, nil, err
 	}
-	res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
+	if in.Session == "" {
+		res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
+	}
 	res.Error, res.Hint = flagNames.Replace(res.Error), flagNames.Replace(res.Hint)
 	_ = s.sdk.ResourceUpdated(context.WithoutCancel(ctx), &sdk.ResourceUpdatedNotificationParams{URI: runsURI + res.RunID})
 	s.metrics.ran(res, waited)
@@ -373,6 +382,9 @@ func report(res *unitask.Result) string {
 		if len(stream.text) > 0 {
 			fmt.Fprintf(&b, "\n--- %s\n%s", stream.name, strings.ToValidUTF8(string(stream.text), "\ufffd"))
 		}
+	}
+	if res.Value != "" {
+		fmt.Fprintf(&b, "\n--- value\n%s", strings.ToValidUTF8(res.Value, "\ufffd"))
 	}
 	if res.Truncated {
 		fmt.Fprintf(&b, "\n(more was printed than the %d bytes a stream that are kept)", res.Policy.Effective.OutputBytes)

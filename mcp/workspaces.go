@@ -1,0 +1,411 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// Sessions of unitask, machines that stay between calls, are not sessions of the protocol: they are
+// held here, each by the caller that made it.
+
+// Bounds on sessions; each holds a machine and its memory.
+const (
+	maxHeld       = 8 // at once
+	maxCallerHeld = 4
+)
+
+// errNoSession is the answer for a session that never was, has ended, or is another caller's.
+var errNoSession = errors.New("there is no such session: it has ended, or never was; session with op list names yours")
+
+// held are the sessions that live.
+type held struct {
+	mu   sync.Mutex
+	all  map[string]*heldSession // by id
+	made int                     // that are being started
+}
+
+type heldSession struct {
+	*unitask.Session
+	caller string
+	began  time.Time
+}
+
+// reserve takes a place for a session that is about to be started; give it back.
+func (h *held) reserve(caller string) (give func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	own := 0
+	for _, s := range h.all {
+		if s.caller == caller {
+			own++
+		}
+	}
+	if len(h.all)+h.made >= maxHeld {
+		return nil, &unitask.BusyError{What: fmt.Sprintf("%d sessions live here, which is the most", maxHeld), After: time.Minute}
+	}
+	if own >= maxCallerHeld {
+		return nil, fmt.Errorf("you have %d sessions, which is the most: end one by session with op end", own)
+	}
+	h.made++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.made--
+	}, nil
+}
+
+// add holds a session until it ends.
+func (h *held) add(s *unitask.Session, caller string) *heldSession {
+	one := &heldSession{s, caller, time.Now()}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.all == nil {
+		h.all = map[string]*heldSession{}
+	}
+	h.all[s.ID] = one
+	go func() {
+		<-s.Done()
+		h.drop(s.ID)
+	}()
+	return one
+}
+
+func (h *held) drop(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.all, id)
+}
+
+// find returns a caller's session.
+func (h *held) find(id, caller string) (*heldSession, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.all[id]; s != nil && s.caller == caller {
+		return s, nil
+	}
+	return nil, fmt.Errorf("session %.80q: %w", id, errNoSession)
+}
+
+// of are a caller's sessions, in the order of their ids, which is that of their beginnings.
+func (h *held) of(caller string) (list []sessionView) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.all {
+		if s.caller == caller {
+			list = append(list, s.view())
+		}
+	}
+	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.Session, b.Session) })
+	return list
+}
+
+// sessionView is a session as clients see it.
+type sessionView struct {
+	Session   string    `json:"session"`
+	Language  string    `json:"language"`
+	Image     string    `json:"image"`
+	Began     time.Time `json:"began"`
+	ExpiresAt time.Time `json:"expiresAt"`
+}
+
+func (s *heldSession) view() sessionView {
+	return sessionView{s.ID, s.Language, s.Image, s.began.UTC().Truncate(time.Second), s.Expires.UTC().Truncate(time.Second)}
+}
+
+// newSession starts one for a call.
+func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request) (*heldSession, error) {
+	give, err := s.held.reserve(caller.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
+	run.Code, run.Path, run.Args, run.Dir = "", "", nil, ""
+	made, err := s.rt.NewSessionFor(ctx, caller, unitask.SessionRequest{Request: run})
+	if err != nil {
+		return nil, err
+	}
+	s.opts.Log.Info("session", "id", made.ID, "caller", caller.Name, "image", made.Image)
+	stop := context.AfterFunc(s.ctx, func() { _ = made.Close() })
+	go func() {
+		<-made.Done()
+		stop()
+	}()
+	return s.held.add(made, caller.Name), nil
+}
+
+// runStep runs a call's code in a session, which it may start.
+func (s *Server) runStep(ctx context.Context, caller unitask.Caller, in runArgs, run unitask.Request, live *live) (*unitask.Result, error) {
+	if in.Session != newSession && !in.onlyStep() {
+		return nil, errors.New("a session has had its machine, network, files and secrets since it began: with session send code, language and timeoutSeconds only")
+	}
+	if in.Session == newSession && (len(in.Args) > 0 || in.Stdin != "" || in.Check) {
+		return nil, errors.New("args, stdin and check do not go with session")
+	}
+	var of *heldSession
+	var err error
+	if in.Session == newSession {
+		of, err = s.newSession(ctx, caller, run)
+	} else {
+		of, err = s.held.find(in.Session, caller.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	step := unitask.Step{Code: run.Code, Language: in.Language, Stdout: tee{new(bytes.Buffer), live}, Stderr: tee{new(bytes.Buffer), live}}
+	if in.Session != newSession {
+		step.Timeout = run.Timeout
+	}
+	res, err := of.Run(ctx, step)
+	if res != nil && in.Session == newSession {
+		res.Policy.Denials = of.Policy.Denials
+	}
+	if res != nil {
+		res.Hint = strings.TrimSpace(res.Hint + fmt.Sprintf("\nsession %s, expires at %s", of.ID, of.view().ExpiresAt.Format(time.RFC3339)))
+	}
+	return res, err
+}
+
+// newSession is the value of run_code's session that starts one.
+const newSession = "new"
+
+// onlyStep says that a call asks for nothing that a session has from its beginning.
+func (in runArgs) onlyStep() bool {
+	return in.Image == "" && !in.Check && len(in.Args) == 0 && in.Stdin == "" && len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
+		len(in.Files) == 0 && len(in.Dirs) == 0 && len(in.Secrets) == 0 && in.MemoryMB == 0
+}
+
+// commandArgs are run_command's arguments.
+type commandArgs struct {
+	Session        string            `json:"session" jsonschema:"the session's id, which run_code with session new gives"`
+	Command        string            `json:"command" jsonschema:"a command line for the machine's shell"`
+	Cwd            string            `json:"cwd,omitempty" jsonschema:"the folder it runs in; /work if not given"`
+	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
+	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables beside the session's"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit in seconds; the session's own if not given"`
+}
+
+// filesArgs are files' arguments, with the names of Anthropic's text editor tool.
+type filesArgs struct {
+	Session   string `json:"session" jsonschema:"the session's id"`
+	Op        string `json:"op" jsonschema:"view shows a file, with the numbers of its lines, or what is in a folder; create makes or replaces a file; str_replace replaces a text that is in a file exactly once; insert puts lines in; list lists a folder; remove removes a file or a folder"`
+	Path      string `json:"path" jsonschema:"a path in the machine; a relative one begins at /work"`
+	FileText  string `json:"file_text,omitempty" jsonschema:"of create: the file's text"`
+	OldStr    string `json:"old_str,omitempty" jsonschema:"of str_replace: the text that is replaced"`
+	NewStr    string `json:"new_str,omitempty" jsonschema:"of str_replace: what takes its place"`
+	InsertAt  int    `json:"insert_line,omitempty" jsonschema:"of insert: the line that the text goes behind; 0 is the beginning"`
+	Insert    string `json:"insert_text,omitempty" jsonschema:"of insert: the text"`
+	ViewRange []int  `json:"view_range,omitempty" jsonschema:"of view: the first and the last line, from 1 on; -1 is the end"`
+}
+
+// sessionArgs are session's arguments.
+type sessionArgs struct {
+	Op      string `json:"op" jsonschema:"list gives your sessions, end ends one"`
+	Session string `json:"session,omitempty" jsonschema:"of end: its id"`
+}
+
+type sessionsResult struct {
+	Sessions []sessionView `json:"sessions"`
+}
+
+func (s *Server) addSessionTools() {
+	yes, no := true, false
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: "run_command", Title: "Run a command",
+		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and the exit code. What is started in the background (&) goes on.",
+		InputSchema: inputSchema[commandArgs](func(p map[string]*jsonschema.Schema) {
+			_, longest := policy.FieldOf("timeoutMs").Bounds()
+			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
+		}),
+		OutputSchema: outputSchema[unitask.ResultJSON](map[string]string{"exitCode": "the command's own when outcome is exited"}),
+		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false, OpenWorldHint: &yes},
+	}, told(s, s.runCommand))
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: "files", Title: "Read and edit files", Description: "View, create, edit, list and remove files of a session's machine.",
+		InputSchema: inputSchema[filesArgs](func(p map[string]*jsonschema.Schema) {
+			p["op"].Enum = anys([]string{"view", "create", "str_replace", "insert", "list", "remove"})
+		}),
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false, OpenWorldHint: &no},
+	}, told(s, s.files))
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: "session", Title: "List and end sessions", Description: "List your sessions, machines that keep variables and files between calls, or end one. run_code with session new starts one.",
+		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) { p["op"].Enum = anys([]string{"list", "end"}) }),
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
+	}, told(s, s.session))
+}
+
+func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, *unitask.Result, error) {
+	caller := s.caller(req.Extra)
+	of, err := s.held.find(in.Session, caller.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	done, err := s.begin()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+	live := newLive(ctx, req)
+	res, err := of.Exec(ctx, unitask.Command{
+		Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env, Stdin: strings.NewReader(in.Stdin),
+		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), Stdout: tee{new(bytes.Buffer), live}, Stderr: tee{new(bytes.Buffer), live},
+	})
+	live.close()
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.stepResult(caller, res), res, nil
+}
+
+// stepResult is a step's result as a model reads it.
+func (s *Server) stepResult(caller unitask.Caller, res *unitask.Result) *sdk.CallToolResult {
+	if remote(caller) {
+		s.hider.result(res)
+	}
+	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0, Content: []sdk.Content{&sdk.TextContent{Text: report(res)}}}
+}
+
+// maxShownFile bounds what view shows, in bytes.
+const maxShownFile = outputBytes
+
+func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, any, error) {
+	of, err := s.held.find(in.Session, s.caller(req.Extra).Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := editFiles(ctx, of.Session, in)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil, nil
+}
+
+// editFiles does what a call asks for and says what came of it.
+func editFiles(ctx context.Context, of *unitask.Session, in filesArgs) (string, error) {
+	if in.Path == "" {
+		return "", errors.New("path is empty")
+	}
+	switch in.Op {
+	case "view":
+		text, err := of.ReadFile(ctx, in.Path, 0, 0)
+		if errors.Is(err, syscall.EISDIR) {
+			list, more, err := of.List(ctx, in.Path, 2)
+			return listing(list, more), err
+		}
+		if err != nil {
+			return "", err
+		}
+		return numbered(text, in.ViewRange)
+	case "list":
+		list, more, err := of.List(ctx, in.Path, 1)
+		return listing(list, more), err
+	case "create":
+		return in.Path + " is written", of.WriteFile(ctx, in.Path, []byte(in.FileText), 0o644)
+	case "str_replace":
+		return in.Path + " is edited", of.Edit(ctx, in.Path, in.OldStr, in.NewStr)
+	case "insert":
+		text, err := of.ReadFile(ctx, in.Path, 0, 0)
+		if err != nil {
+			return "", err
+		}
+		lines := strings.SplitAfter(string(text), "\n")
+		if in.InsertAt < 0 || in.InsertAt > len(lines) {
+			return "", fmt.Errorf("insert_line %d: the file has %d lines", in.InsertAt, len(lines))
+		}
+		if !strings.HasSuffix(in.Insert, "\n") {
+			in.Insert += "\n"
+		}
+		if in.InsertAt > 0 && !strings.HasSuffix(lines[in.InsertAt-1], "\n") && lines[in.InsertAt-1] != "" {
+			lines[in.InsertAt-1] += "\n"
+		}
+		return in.Path + " is edited", of.WriteFile(ctx, in.Path, []byte(strings.Join(lines[:in.InsertAt], "")+in.Insert+strings.Join(lines[in.InsertAt:], "")), 0o644)
+	case "remove":
+		return in.Path + " is removed", of.Remove(ctx, in.Path)
+	}
+	return "", fmt.Errorf("op %.40q: use view, create, str_replace, insert, list or remove", in.Op)
+}
+
+// numbered are lines with their numbers.
+func numbered(text []byte, span []int) (string, error) {
+	if !utf8.Valid(text) {
+		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: run_command can show it, as by od", len(text))
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	if lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	from, to := 1, len(lines)
+	if len(span) == 2 {
+		from, to = span[0], span[1]
+		if to == -1 || to > len(lines) {
+			to = len(lines)
+		}
+	}
+	if len(span) != 0 && len(span) != 2 || from < 1 || from > to+1 {
+		return "", fmt.Errorf("view_range %v: give the first and the last line, from 1 to %d", span, len(lines))
+	}
+	var b strings.Builder
+	for i := from; i <= to; i++ {
+		if b.Len() > maxShownFile {
+			fmt.Fprintf(&b, "(shown to line %d of %d: view_range shows more)\n", i-1, len(lines))
+			break
+		}
+		fmt.Fprintf(&b, "%6d\t%s", i, lines[i-1])
+	}
+	return b.String(), nil
+}
+
+// listing is a list of files, a line each.
+func listing(list []unitask.SessionFile, more bool) string {
+	var b strings.Builder
+	for _, f := range list {
+		fmt.Fprintf(&b, "%s %9d  %s\n", f.Mode, f.Size, visible(f.Path))
+		if b.Len() > maxShownFile {
+			more = true
+			break
+		}
+	}
+	if more {
+		b.WriteString("(there are more)\n")
+	}
+	if b.Len() == 0 {
+		return "(empty)\n"
+	}
+	return b.String()
+}
+
+func (s *Server) session(_ context.Context, req *sdk.CallToolRequest, in sessionArgs) (*sdk.CallToolResult, sessionsResult, error) {
+	caller := s.caller(req.Extra)
+	if in.Op == "end" {
+		of, err := s.held.find(in.Session, caller.Name)
+		if err != nil {
+			return nil, sessionsResult{}, err
+		}
+		if err := of.Close(); err != nil {
+			return nil, sessionsResult{}, err
+		}
+		s.held.drop(of.ID)
+	}
+	list := s.held.of(caller.Name)
+	if list == nil {
+		list = []sessionView{}
+	}
+	return nil, sessionsResult{list}, nil
+}

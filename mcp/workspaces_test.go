@@ -1,0 +1,77 @@
+package mcp_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
+)
+
+// A session over MCP: code, commands and files in one machine, by one caller.
+func TestSessionTools(t *testing.T) {
+	testhome.Ready(t, base, image.Linux)
+	home, dir := testhome.New(t, base), t.TempDir()
+	cs := stdio(t, home, dir, nil)
+	call := func(tool string, args map[string]any) (text string, structured map[string]any, failed bool) {
+		t.Helper()
+		res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
+		if err != nil {
+			t.Fatalf("%s %v: %v", tool, args, err)
+		}
+		for _, c := range res.Content {
+			if c, ok := c.(*sdk.TextContent); ok {
+				text += c.Text
+			}
+		}
+		if res.StructuredContent != nil {
+			raw, err := json.Marshal(res.StructuredContent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = json.Unmarshal(raw, &structured)
+		}
+		return text, structured, res.IsError
+	}
+	text, res, failed := call("run_code", map[string]any{"session": "new", "language": "python", "code": "x = 40\nprint('up')\nx + 1"})
+	id, _ := res["session"].(string)
+	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") || !strings.Contains(text, "session "+id+", expires at ") {
+		t.Fatalf("%s\n%v", text, res)
+	}
+	for _, row := range []struct {
+		tool   string
+		args   map[string]any
+		want   string // in the text
+		failed bool
+	}{
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "x + 2"}, "--- value\n42", false},
+		{"run_code", map[string]any{"session": id, "code": "1/0"}, "ZeroDivisionError", true},
+		{"run_code", map[string]any{"session": id, "code": "1", "allowNet": []string{"example.com"}}, "since it began", true},
+		{"run_code", map[string]any{"session": "new", "code": "1", "stdin": "x"}, "do not go with session", true},
+		{"run_code", map[string]any{"session": "20261122-000000000-aaaaaa", "code": "1"}, "there is no such session", true},
+		{"files", map[string]any{"session": id, "op": "create", "path": "m/a.py", "file_text": "def f():\n    return 1\n"}, "m/a.py is written", false},
+		{"files", map[string]any{"session": id, "op": "str_replace", "path": "m/a.py", "old_str": "return 1", "new_str": "return 7"}, "edited", false},
+		{"files", map[string]any{"session": id, "op": "str_replace", "path": "m/a.py", "old_str": "return 1", "new_str": "x"}, "exactly once", true},
+		{"files", map[string]any{"session": id, "op": "insert", "path": "m/a.py", "insert_line": 0, "insert_text": "# first"}, "edited", false},
+		{"files", map[string]any{"session": id, "op": "view", "path": "m/a.py", "view_range": []int{1, 3}}, "     1\t# first\n     2\tdef f():\n     3\t    return 7\n", false},
+		{"files", map[string]any{"session": id, "op": "view", "path": "m"}, "/work/m/a.py", false},
+		{"files", map[string]any{"session": id, "op": "view", "path": "nothing"}, "no such file", true},
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "import sys; sys.path.insert(0, 'm'); import a; a.f()"}, "--- value\n7", false},
+		{"run_command", map[string]any{"session": id, "command": "python3 m/a.py; pwd; exit 4"}, "exit code 4", true},
+		{"run_command", map[string]any{"session": id, "command": "cat; echo $A", "stdin": "in ", "env": map[string]string{"A": "b"}}, "in b\n", false},
+		{"run_command", map[string]any{"session": id, "command": "exec sleep 100", "timeoutSeconds": 0.5}, "time limit", true},
+		{"files", map[string]any{"session": id, "op": "remove", "path": "m"}, "removed", false},
+		{"session", map[string]any{"op": "list"}, id, false},
+		{"session", map[string]any{"op": "end", "session": id}, `"sessions":[]`, false},
+		{"session", map[string]any{"op": "end", "session": id}, "there is no such session", true},
+		{"run_command", map[string]any{"session": id, "command": "true"}, "there is no such session", true},
+	} {
+		text, structured, failed := call(row.tool, row.args)
+		if failed != row.failed || !strings.Contains(text, row.want) {
+			t.Errorf("%s %v: failed %v\n%s\n%v", row.tool, row.args, failed, text, structured)
+		}
+	}
+}
