@@ -36,6 +36,8 @@ type Network interface {
 type Hello struct {
 	Version int    `json:"version"`
 	Kernel  string `json:"kernel"` // contract.KernelLinux or KernelNanos
+	// Started: the program runs already, in a conversation that goes on.
+	Started bool `json:"started,omitempty"`
 }
 
 // End is how the code ended, as the guest tells it.
@@ -90,7 +92,23 @@ const askEvery = 5 * time.Millisecond
 
 // Connect seeds the guest with the time and fresh entropy, dials its agent and
 // takes its hello.
-func Connect(ctx context.Context, n Network) (*Conn, error) {
+func Connect(ctx context.Context, n Network) (*Conn, error) { return connect(ctx, n, false) }
+
+// Rejoin goes on with a lasting conversation (Lasting) on another network, or on this one when its
+// connection was lost: the guest gets the time and fresh entropy, and the streams of the program go on
+// (Stream), which has started long ago. What was under way between host and guest may be lost.
+func Rejoin(ctx context.Context, n Network) (*Conn, error) {
+	c, err := connect(ctx, n, true)
+	if err == nil {
+		if err = c.Lasting(); err != nil { // by which the guest knows that the host has it
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, err
+}
+
+func connect(ctx context.Context, n Network, started bool) (*Conn, error) {
 	if err := seed(ctx, n); err != nil {
 		return nil, err
 	}
@@ -111,6 +129,9 @@ func Connect(ctx context.Context, n Network) (*Conn, error) {
 	}
 	if err == nil && c.Hello.Version != contract.Version {
 		err = violation("it speaks version %d, this is %d", c.Hello.Version, contract.Version)
+	}
+	if err == nil && c.Hello.Started != started {
+		err = violation("it says that the program's start is %t; it is %t", c.Hello.Started, started)
 	}
 	if err == nil && c.Hello.Kernel != contract.KernelLinux && c.Hello.Kernel != contract.KernelNanos {
 		err = violation("it names the kernel %.80q", c.Hello.Kernel)

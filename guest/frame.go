@@ -37,6 +37,9 @@ import (
 //	T terminal      columns:2 rows:2; before the start: a fresh process has a terminal;
 //	                while the code runs: its size is another one
 //	V session       before the start: the process is a session's program (session/)
+//	K lasting       before the start: the conversation outlives its connection. A seed that
+//	                comes later ends that, if there still is one, and the next one begins
+//	                with hello and this frame, and goes on
 //	S start         JSON, see Start
 //	I stdin         bytes for standard input
 //	Z end of stdin

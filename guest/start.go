@@ -82,6 +82,14 @@ func (c *Conn) Session() error {
 	return nil
 }
 
+// Lasting says that the conversation outlives its connection (Rejoin). It must come before Start.
+func (c *Conn) Lasting() error {
+	if err := c.send(contract.FrameLasting, nil); err != nil {
+		return fmt.Errorf("lasting: %w", err)
+	}
+	return nil
+}
+
 // Size is a terminal's.
 type Size struct{ Columns, Rows uint16 }
 

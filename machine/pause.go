@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/vmm"
 )
@@ -351,4 +352,12 @@ func (s *Source) Fork(ctx context.Context, m *Machine, cfgs []Config) (forks []*
 		forks = append(forks, f)
 	}
 	return forks, nil
+}
+
+// Rejoin goes on with the conversation of a machine that was resumed or forked (guest.Rejoin).
+func (m *Machine) Rejoin(ctx context.Context) (*guest.Conn, error) {
+	timed, cancel := context.WithTimeout(ctx, connectDeadline)
+	defer cancel()
+	m.watch()
+	return guest.Rejoin(timed, m.network)
 }

@@ -29,6 +29,7 @@ static uint8_t in_buf[HEADER_SIZE + MAX_FRAME];  // the frame being received
 static size_t in_len;
 static uint8_t out_buf[OUT_SIZE];  // out_buf[out_off..out_len) waits to be sent
 static size_t out_off, out_len;
+static size_t out_head;  // the frame that out_off is in begins here: it is kept until all of it was sent
 static size_t stdin_off, stdin_len;  // part of in_buf still owed to stdin
 static int file_fd = -1;             // the file that data frames go to
 static uint64_t file_left;
@@ -40,8 +41,13 @@ static size_t waiting_count;
 static int started;     // the start frame went to Node: from here on output counts
 static int told;        // the host knows that the user's code has started
 static int seeded;      // fresh entropy is in: the host may connect
-static int heard;       // the host has said something in this conversation
+static int heard;       // the host has said something on this connection
+static int framed;      // and that was a whole frame
 static int rehearsing;  // the conversation is a rehearsal, and another one comes
+static int lasting;     // the conversation goes on when its connection is lost, on another one
+static int rejoined;    // this is another one
+static int over;        // the program has ended, and the host is to be told when it is there
+static uint8_t nonce[NONCE_SIZE];  // of the last seed
 
 static void put32(uint8_t *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); }
 static uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return ntohl(v); }
@@ -73,10 +79,11 @@ static int write_all(int fd, const void *buf, size_t n)
 
 static size_t out_room(void)
 {
-	if (out_off > 0) {
-		memmove(out_buf, out_buf + out_off, out_len - out_off);
-		out_len -= out_off;
-		out_off = 0;
+	if (out_head > 0) {
+		memmove(out_buf, out_buf + out_head, out_len - out_head);
+		out_len -= out_head;
+		out_off -= out_head;
+		out_head = 0;
 	}
 	return OUT_SIZE - out_len;
 }
@@ -101,8 +108,10 @@ static int out_flush(int conn)
 			return errno == EAGAIN ? 0 : -1;
 		}
 		out_off += (size_t)w;
+		while (out_off - out_head >= HEADER_SIZE && out_off - out_head >= HEADER_SIZE + get32(out_buf + out_head))
+			out_head += HEADER_SIZE + get32(out_buf + out_head);
 	}
-	out_off = out_len = 0;
+	out_head = out_off = out_len = 0;
 	return 0;
 }
 
@@ -339,6 +348,11 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		dprintf(a->log, "unitask: cannot relay a port: %s\n", strerror(errno));
 		return -1;
 	}
+	case FRAME_LASTING:
+		if ((started && !lasting) || rehearsing || n != 0)
+			return -1;
+		lasting = 1;
+		return 0;
 	case FRAME_PROCESS:
 		return a->lazy && a->process ? a->process(a, p, n) : -1;
 	case FRAME_SESSION:
@@ -392,6 +406,7 @@ static int receive(struct agent *a, int conn)
 		if (in_len == HEADER_SIZE && want > HEADER_SIZE)
 			continue;
 		in_len = 0;
+		framed = 1;
 		if (on_frame(a, in_buf[4], in_buf + HEADER_SIZE, want - HEADER_SIZE) < 0)
 			return -1;
 	}
@@ -407,25 +422,33 @@ static void tell(struct agent *a, int udp, const char *word)
 	sendto(udp, word, 4, 0, (struct sockaddr *)&to, sizeof to);
 }
 
-// take_datagram handles one datagram; 1 when it was a seed. The answer carries its
-// nonce, so that the host knows that this very entropy is in.
+// What a datagram was.
+enum { NOISE, SEED, SEED_AGAIN };
+
+// take_datagram handles one datagram. The answer to a seed carries its nonce, so that the host
+// knows that this very entropy is in; the host may ask again until it has it.
 static int take_datagram(struct agent *a, int udp, int ready)
 {
 	uint8_t m[128];
 	struct sockaddr_in from;
 	socklen_t flen = sizeof from;
 	ssize_t n = recvfrom(udp, m, sizeof m, 0, (struct sockaddr *)&from, &flen);
-	if (n == 4 && memcmp(m, WORD_REHEARSE, 4) == 0 && from.sin_addr.s_addr == a->gateway && ready && !a->lazy) {
+	if (n < 0 || from.sin_addr.s_addr != a->gateway || from.sin_port != htons(AGENT_PORT))
+		return NOISE;
+	if (n == 4 && memcmp(m, WORD_REHEARSE, 4) == 0 && ready && !a->lazy && !started && !lasting) {
 		rehearsing = 1;
 		sendto(udp, m, 4, 0, (struct sockaddr *)&from, flen);
-		return 0;
+		return NOISE;
 	}
-	if (n != 4 + 8 + 8 + ENTROPY_SIZE || memcmp(m, WORD_SEED, 4) != 0 || from.sin_addr.s_addr != a->gateway)
-		return 0;
-	a->seed(m + 20, ENTROPY_SIZE, (int64_t)get64(m + 12));
+	if (n != 4 + NONCE_SIZE + 8 + ENTROPY_SIZE || memcmp(m, WORD_SEED, 4) != 0)
+		return NOISE;
+	int again = seeded && memcmp(m + 4, nonce, NONCE_SIZE) == 0;
+	if (!again)
+		a->seed(m + 20, ENTROPY_SIZE, (int64_t)get64(m + 12));
+	memcpy(nonce, m + 4, NONCE_SIZE);
 	memcpy(m, WORD_SEEDED, 4);
-	sendto(udp, m, 12, 0, (struct sockaddr *)&from, flen);
-	return 1;
+	sendto(udp, m, 4 + NONCE_SIZE, 0, (struct sockaddr *)&from, flen);
+	return again ? SEED_AGAIN : SEED;
 }
 
 static int listen_socket(struct agent *a, int type)
@@ -564,11 +587,45 @@ static void forget(struct agent *a, int conn, int udp)
 	if (file_fd >= 0)
 		close(file_fd);
 	file_fd = -1;
-	in_len = out_off = out_len = stdin_off = stdin_len = 0;
+	in_len = out_head = out_off = out_len = stdin_off = stdin_len = 0;
 	started = seeded = rehearsing = 0;
 	parent[0] = 0;  // the program has gone, and what it was put in
 	out_empty();  // what else an end takes
 	tell(a, udp, WORD_FORGOTTEN);
+}
+
+// greet sends hello. On another connection of a lasting conversation nothing else is sent until the
+// host has said that it is there: what it had given up would take output with it.
+static void greet(struct agent *a, int conn)
+{
+	char hello[128];
+	uint8_t frame[HEADER_SIZE + sizeof hello];
+	int n = snprintf(hello, sizeof hello, "{\"version\":%d,\"kernel\":\"%s\"%s}", VERSION, a->kernel, started ? ",\"started\":true" : "");
+	if (!started) {
+		out_frame(FRAME_HELLO, hello, (size_t)n);
+		return;
+	}
+	put32(frame, (uint32_t)n);
+	frame[4] = FRAME_HELLO;
+	memcpy(frame + HEADER_SIZE, hello, (size_t)n);
+	if (send(conn, frame, HEADER_SIZE + (size_t)n, MSG_NOSIGNAL) != HEADER_SIZE + n)
+		dprintf(a->log, "unitask: cannot greet: %s\n", strerror(errno));
+}
+
+// lose closes a lasting conversation's connection. Frames that were not sent whole are, on the next
+// one; one that was not received whole comes again, if the host still wants it.
+static void lose(struct agent *a, int conn)
+{
+	struct linger now = {.l_onoff = 1};
+	setsockopt(conn, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+	close(conn);
+	in_len = 0;  // of what is owed to stdin all has come
+	out_off = out_head;
+	out_room();
+	settle_files(a);
+	if (file_fd >= 0)
+		close(file_fd);
+	file_fd = -1;
 }
 
 // on_word handles a byte of what Node says: R it is ready, S it has started the user's code, W
@@ -588,7 +645,7 @@ static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_
 	if (n <= 0)
 		return 0;
 	before = 0;
-	if (word == CONTROL_EXIT && conn >= 0) {
+	if (word == CONTROL_EXIT && (conn >= 0 || (lasting && told))) {
 		*end = (struct agent_end){.code = c};
 		return 1;
 	}
@@ -608,6 +665,9 @@ static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_
 	return 0;
 }
 
+// there says that the host is.
+static int there(int conn) { return conn >= 0 && (!rejoined || heard); }
+
 int agent_run(struct agent *a, struct agent_end *end)
 {
 	int ready = a->lazy, conn = -1;
@@ -624,18 +684,19 @@ int agent_run(struct agent *a, struct agent_end *end)
 		struct pollfd p[COUNT];
 		for (int i = 0; i < COUNT; i++)
 			p[i] = (struct pollfd){.fd = -1};
-		p[EVENT] = (struct pollfd){a->event, POLLIN, 0};
+		p[EVENT] = (struct pollfd){over ? -1 : a->event, POLLIN, 0};
 		p[CTL] = (struct pollfd){a->ctl, POLLIN, 0};
-		int room = conn < 0 || out_room() >= HEADER_SIZE + MAX_CHUNK;
+		int room = (conn < 0 && !started) || out_room() >= HEADER_SIZE + MAX_CHUNK;
 		if (room) {
 			p[OUT] = (struct pollfd){a->out_r, POLLIN, 0};
 			p[ERR] = (struct pollfd){a->err_r, POLLIN, 0};
 		}
-		if (conn < 0) {
+		if (conn < 0 || lasting)
 			p[UDP] = (struct pollfd){udp, POLLIN, 0};
+		if (conn < 0) {
 			p[LSN] = (struct pollfd){seeded ? lsn : -1, POLLIN, 0};
 		} else {
-			short ev = (short)((stdin_len == 0 ? POLLIN : 0) | (out_off < out_len ? POLLOUT : 0));
+			short ev = (short)((stdin_len == 0 ? POLLIN : 0) | (there(conn) && out_off < out_len ? POLLOUT : 0));
 			p[CONN] = (struct pollfd){conn, ev, 0};
 			p[IN] = (struct pollfd){stdin_len > 0 ? a->in_w : -1, POLLOUT, 0};
 		}
@@ -651,19 +712,30 @@ int agent_run(struct agent *a, struct agent_end *end)
 			for (int i = OUT; i <= ERR; i++)
 				p[i].revents = p[i].events;
 
-		if (p[UDP].revents && take_datagram(a, udp, ready))
+		if (p[UDP].revents && take_datagram(a, udp, ready) == SEED) {
 			seeded = 1;
+			if (lasting && told) {  // the host has another network
+				if (conn >= 0)
+					lose(a, conn);
+				conn = -1;
+				if (a->reset)
+					a->reset();
+				continue;
+			}
+		}
 		if (p[LSN].revents && (conn = accept4(lsn, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
 			int one = 1;
-			char hello[128];
 			setsockopt(conn, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-			heard = 0;
-			int len = snprintf(hello, sizeof hello, "{\"version\":%d,\"kernel\":\"%s\"}", VERSION, a->kernel);
-			out_frame(FRAME_HELLO, hello, (size_t)len);
+			heard = framed = 0;
+			rejoined = started;
+			greet(a, conn);
 		}
-		if (p[CTL].revents && on_word(a, conn, udp, &ready, end)) {
+		if (p[CTL].revents && !over && on_word(a, conn, udp, &ready, end)) {
 			if (a->settle)
 				a->settle();
+			over = 1;
+		}
+		if (over && there(conn)) {
 			finish(a, conn, end);
 			return 0;
 		}
@@ -681,11 +753,15 @@ int agent_run(struct agent *a, struct agent_end *end)
 		if (p[IN].revents)
 			feed_stdin(a);
 		if (p[CONN].revents & (POLLHUP | POLLERR) || (p[CONN].revents & POLLIN && receive(a, conn) < 0) ||
-		    (conn >= 0 && out_flush(conn) < 0)) {
+		    (there(conn) && out_flush(conn) < 0)) {
 			// What the host has said nothing on was an attempt that it had given up.
 			if (!heard) {
 				close(conn);
-				out_off = out_len = 0;
+				if (!started)
+					out_head = out_off = out_len = 0;
+			} else if (lasting && told) {
+				lose(a, conn);
+				seeded = 0;
 			} else if (!rehearsing) {
 				return 0;
 			} else {
@@ -693,14 +769,17 @@ int agent_run(struct agent *a, struct agent_end *end)
 			}
 			conn = -1;
 		}
-		if (conn >= 0 && heard && !rehearsing && lsn >= 0) {
+		if (conn >= 0 && framed && !rehearsing && !lasting && lsn >= 0) {
 			close(udp);
 			close(lsn);
 			udp = lsn = -1;
 		}
-		if (p[EVENT].revents && a->ended(a, end)) {
-			if (conn < 0)
+		if (p[EVENT].revents && !over && a->ended(a, end)) {
+			if (conn < 0 && !(lasting && told))
 				return -1;
+			over = 1;
+		}
+		if (over && there(conn)) {
 			finish(a, conn, end);
 			return 0;
 		}

@@ -57,6 +57,9 @@ struct agent {
 	// freeze stops what the code left running, so that /out stays as it is; NULL where
 	// that can't be.
 	void (*freeze)(void);
+	// reset ends the code's connections to the outside, whose network is another one, as by
+	// a reset of theirs; NULL where that can't be.
+	void (*reset)(void);
 	// settle is called when the program says that it has ended, before the host is told,
 	// which ends the machine; NULL where nothing is left to do then.
 	void (*settle)(void);

@@ -76,6 +76,7 @@ const (
 	FrameProcess  = 'P'
 	FrameTerminal = 'T'
 	FrameSession  = 'V'
+	FrameLasting  = 'K'
 	FrameStart    = 'S'
 	FrameStdin    = 'I'
 	FrameStdinEnd = 'Z'
@@ -142,6 +143,7 @@ const (
 	HeaderSize   = 5         // of a frame: length (4 bytes), type
 	MaxFrame     = 1 << 20   // the largest payload in either direction; the agent has a buffer of that size
 	MaxChunk     = 64 << 10  // of output or standard input in one frame
+	NonceSize    = 8         // of a seed
 	EntropySize  = 64        // of the host's randomness, in a seed and in a start
 	MaxRelays    = 256       // ports of the loopback that lead to the host's
 	MaxProcess   = 64 << 10  // bytes that say how a fresh process is started

@@ -42,6 +42,7 @@
 #define FRAME_PROCESS 'P'
 #define FRAME_TERMINAL 'T'
 #define FRAME_SESSION 'V'
+#define FRAME_LASTING 'K'
 #define FRAME_START 'S'
 #define FRAME_STDIN 'I'
 #define FRAME_STDIN_END 'Z'
@@ -85,6 +86,7 @@
 #define HEADER_SIZE 5
 #define MAX_FRAME 1048576
 #define MAX_CHUNK 65536
+#define NONCE_SIZE 8
 #define ENTROPY_SIZE 64
 #define MAX_RELAYS 256
 #define MAX_PROCESS 65536

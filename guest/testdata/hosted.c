@@ -62,7 +62,10 @@ ssize_t __real_recvfrom(int, void *, size_t, int, struct sockaddr *, socklen_t *
 ssize_t __wrap_recvfrom(int fd, void *p, size_t n, int flags, struct sockaddr *from, socklen_t *len)
 {
 	ssize_t got = __real_recvfrom(fd, p, n, flags, from, len);
-	((struct sockaddr_in *)from)->sin_addr.s_addr = inet_addr(GATEWAY_IP);
+	struct sockaddr_in *at = (struct sockaddr_in *)from;
+	if (at->sin_addr.s_addr == inet_addr(getenv("GATEWAY")) && at->sin_port == htons((uint16_t)atoi(getenv("HOST_PORT"))))
+		at->sin_port = htons(AGENT_PORT);
+	at->sin_addr.s_addr = inet_addr(GATEWAY_IP);
 	return got;
 }
 
