@@ -1,3 +1,5 @@
+//go:build linux
+
 package machine_test
 
 import (
