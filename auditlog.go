@@ -8,7 +8,6 @@ import (
 
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/netstack"
-	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
 
@@ -57,21 +56,29 @@ func (a *audited) started(p Policy) {
 		list = append(list, a.entry(audit.SecretGranted, map[string]any{"secret": s.Name, "hosts": s.Bound()}))
 	}
 	if len(p.Denials) > 0 {
-		list = append(list, a.entry(audit.PolicyDenied, map[string][]policy.Denial{"denials": p.Denials[:min(len(p.Denials), maxAudited)]}))
+		list = append(list, a.entry(audit.PolicyDenied, map[string]any{"count": len(p.Denials), "denials": p.Denials[:min(len(p.Denials), maxAudited)]}))
 	}
 	a.write(list...)
 }
 
-// maxAudited bounds what one entry lists.
-const maxAudited = 64
+const (
+	// maxAudited bounds what one entry lists.
+	maxAudited = 64
+	// moreAudited is the last of a list that has more than that.
+	moreAudited = "and more"
+)
 
 // decided notes a line of the netlog.
 func (a *audited) decided(d netstack.Decision) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, name := range d.Secrets {
-		if hosts := a.used[name]; !slices.Contains(hosts, d.Name) && len(hosts) < maxAudited {
+		switch hosts := a.used[name]; {
+		case slices.Contains(hosts, d.Name):
+		case len(hosts) < maxAudited:
 			a.used[name] = append(hosts, d.Name)
+		case len(hosts) == maxAudited:
+			a.used[name] = append(hosts, moreAudited)
 		}
 	}
 	if d.Verdict == netstack.Denied {
