@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         and([]string{"mcp", ""}, first, ground),
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
-	"":            and([]string{"guest/container", "guest/node", "guest/python", "guest/shell", "image/oci", "internal/exact", "netstack/broker"}, first, ground),
+	"":            and([]string{"guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "image/oci", "internal/exact", "netstack/broker"}, first, ground),
 
 	"machine":   and([]string{"internal/socketpair"}, ground),
 	"debug":     {"vmm"},
@@ -50,6 +50,7 @@ var mayImport = map[string][]string{
 	"guest/contract":  {}, // constants, which every room may import
 	"guest/node":      {},
 	"guest/python":    {},
+	"guest/session":   {"guest"},
 	"guest/shell":     {},
 	"netstack":        {"internal/hostname", "internal/socketpair"},
 	"netstack/broker": {"internal/httppath"},
