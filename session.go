@@ -202,7 +202,7 @@ func (s *Session) files(p *program) []file {
 
 // started takes what the program would have been started with.
 func (s *Session) started(env map[string]string, ca, dir string) {
-	s.ca, s.dir = ca, dir
+	s.ca, s.dir, s.env = ca, dir, nil // a clone that did not answer may have been told before
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		s.env = append(s.env, name+"="+env[name])
 	}

@@ -71,7 +71,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	}
 	defer leave()
 	kind := Request{Code: step.Code, Language: lang.name}
-	return s.step(kind, "code"+lang.extensions[0], step.Timeout, step.Stdout, step.Stderr, func(x *stepping) error {
+	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.Stdout, step.Stderr, func(x *stepping) error {
 		in, fresh, err := s.interpreter(session.Languages[at])
 		if err != nil {
 			return err
@@ -111,7 +111,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 		e.Env = append(e.Env, "TERM="+cmp.Or(t.Name, "xterm-256color"))
 		stdout = nil
 	}
-	return s.step(Request{Args: c.Args, Dir: e.Dir, Env: c.Env}, "command.sh", limit, stdout, stderr, func(x *stepping) error {
+	return s.step(ctx, Request{Args: c.Args, Dir: e.Dir, Env: c.Env}, "command.sh", limit, stdout, stderr, func(x *stepping) error {
 		timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
 		defer cancel()
 		e.Stdout, e.Stderr = x.stdout, x.stderr
@@ -196,7 +196,7 @@ func (x *stepping) ended(code, signal int) {
 }
 
 // step makes a record, runs a step and finishes the record.
-func (s *Session) step(req Request, name string, limit time.Duration, stdout, stderr io.Writer, run func(*stepping) error) (*Result, error) {
+func (s *Session) step(ctx context.Context, req Request, name string, limit time.Duration, stdout, stderr io.Writer, run func(*stepping) error) (*Result, error) {
 	eff := s.Policy.Effective
 	longest := min(eff.Timeout, s.life)
 	if limit == 0 {
@@ -223,14 +223,17 @@ func (s *Session) step(req Request, name string, limit time.Duration, stdout, st
 	res.Duration.Run = time.Since(begin)
 	res.Duration.Total = res.Duration.Run
 	var over *SessionError
+	var full *session.BusyError
 	switch {
 	case errors.Is(err, errTimeout):
 		res.Outcome, res.ExitCode, res.TimedOut, err = OutcomeTimeout, ExitTimeout, true, nil
 		res.Error = fmt.Sprintf("time limit of %g s reached; the session lives", limit.Seconds())
 	case errors.As(err, &over):
 		res.Outcome = OutcomeCrashed
-	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		res.Outcome, res.ExitCode = OutcomeCancelled, ExitCancelled
+	case errors.As(err, &full):
+		err = &BusyError{full.Error(), time.Second}
+	case ctx.Err() != nil:
+		res.Outcome, res.ExitCode, err = OutcomeCancelled, ExitCancelled, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	case err != nil:
 		res.Outcome, err = OutcomeFailed, hostError("session", err)
 	}

@@ -85,8 +85,8 @@ func TestAttackReplies(t *testing.T) {
 		{"x\x00\x00", "killed"},
 		{"\x00\x00", "killed"},
 		{"0\x00v\x001\x00w\x00", "killed"},
-		{strings.Repeat("9", 3*MaxValue), "killed"},
-		{"0\x00" + strings.Repeat("v", 3*MaxValue), "killed"},
+		{strings.Repeat("9", 6*MaxValue), "killed"},
+		{"0\x00" + strings.Repeat("v", 6*MaxValue), "killed"},
 		{"99999999999999999999\x00\x00", "killed"},
 	} {
 		to := make(chan reply, 1)

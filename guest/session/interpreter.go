@@ -47,7 +47,7 @@ var Languages = []Language{
 
 const driverDir = contract.UnitaskDir + "/session/"
 
-// MaxValue bounds a last expression's value, in bytes of text; drivers cut it.
+// MaxValue bounds a last expression's value, in characters; drivers cut it a little before.
 const MaxValue = 64 << 10
 
 // Interpreter is one that runs. One step at a time.
@@ -117,7 +117,7 @@ type replies struct {
 
 func (r *replies) Write(p []byte) (int, error) {
 	r.buf = append(r.buf, p...)
-	if len(r.buf) > 2*MaxValue {
+	if len(r.buf) > 5*MaxValue { // drivers count characters, of four bytes at most
 		return 0, errors.New("the interpreter's reply is too long")
 	}
 	code, rest, ok := bytes.Cut(r.buf, []byte{0})
@@ -171,7 +171,16 @@ func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration
 		}
 		select {
 		case r := <-in.replies:
-			return Step{Code: r.code, Value: r.value}, context.Cause(ctx)
+			// A driver has read the code before it answers; what code writes in its place may come
+			// before that, and the next step's would then stand behind half of this one's.
+			select {
+			case <-sent:
+			case <-in.cmd.Done():
+			case <-time.After(KillPatience):
+				_ = in.cmd.Signal(syscall.SIGKILL)
+				<-in.cmd.Done()
+			}
+			return Step{Code: r.code, Value: r.value, Gone: in.Ended()}, context.Cause(ctx)
 		case <-in.cmd.Done():
 			select {
 			case r := <-in.replies: // its last words
