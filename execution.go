@@ -112,6 +112,9 @@ func (x *execution) plan(ctx context.Context) error {
 	if x.spec, err = x.rt.source.Spec(ctx, x.image, x.granted.MemoryMB, x.code.fresh); err != nil {
 		return failure{"boot", err}
 	}
+	if x.code.session != nil && machine.CanClone {
+		x.spec.Life = machine.Lasting
+	}
 	if err := x.configure(); err != nil {
 		return err
 	}
@@ -256,7 +259,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	m, started := x.machine, time.Now()
 	if s := x.code.session; s != nil {
-		return x.serve(ctx, conn, s)
+		return s.serve(ctx, x, conn)
 	}
 	stdout := newCapped(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := newCapped(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
@@ -319,25 +322,6 @@ func (x *execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr
 		err = errRetry
 	}
 	return end, err
-}
-
-// serve carries a session's frames until it ends, by itself or for its age.
-func (x *execution) serve(ctx context.Context, conn *guest.Conn, s *Session) error {
-	begin := time.Now()
-	timed, cancel := context.WithTimeoutCause(ctx, s.life, errTimeout)
-	defer cancel()
-	serial := x.redactor.Writer(x.rec.Stderr())
-	s.begun(x.rec, x.redactor, x.res)
-	end, err := conn.Stream(timed, s.input, s.client, serial)
-	x.res.Duration.Run = time.Since(begin)
-	x.machine.Close()
-	_ = serial.Close()
-	x.rec.Drops, _ = json.Marshal(x.machine.Drops())
-	if err != nil {
-		return failure{"session", x.machine.Explain(err)}
-	}
-	x.res.ended(x.code.language, end, "")
-	return nil
 }
 
 // hint says what code that failed seems to have lacked.

@@ -386,7 +386,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		}
 	}
 	if p.session != nil {
-		if err := conn.Session(); err != nil {
+		if err := errors.Join(conn.Session(), conn.Lasting()); err != nil {
 			return err
 		}
 		p.session.started(env, ca, p.dir)

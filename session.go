@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -59,13 +58,17 @@ type Session struct {
 	caller   Caller
 	redactor *record.Redactor
 	client   *session.Client
-	input    *io.PipeReader // of its program
 	dir      string
 	env      []string
 	ca       string
 	life     time.Duration
 	accel    Accel
 	cloned   bool
+	exposed  int // secrets that its machine holds
+
+	changing        chan struct{} // held by who pauses or resumes
+	state           sessionState  // under it
+	pauses, resumes chan chan error
 
 	cancel context.CancelCauseFunc
 	ready  chan struct{} // closed when the machine has started its program
@@ -76,6 +79,7 @@ type Session struct {
 	turn    chan struct{} // held by the step that runs
 	waiting chan struct{} // as many as wait
 	mu      sync.Mutex
+	uses    int                             // that are under way
 	running map[string]*session.Interpreter // by language
 }
 
@@ -122,11 +126,11 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	in, out := io.Pipe()
 	live, cancel := context.WithCancelCause(context.Background())
 	s := &Session{
 		rt: rt, caller: caller, life: life, cancel: cancel, Image: im.payload.Name, Language: l.name,
-		client: session.New(out), input: in,
+		client:   session.New(nil),
+		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error),
 		ready: make(chan struct{}), done: make(chan struct{}),
 		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), running: map[string]*session.Interpreter{},
 	}
@@ -141,7 +145,6 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 		defer cancel(nil)
 		s.result, s.err = rt.runFor(live, caller, req.Request, IO{Events: req.Events}, inspection{session: s})
 		s.client.Close(s.gone())
-		in.CloseWithError(io.ErrClosedPipe)
 	}()
 	select {
 	case <-s.ready:

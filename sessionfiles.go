@@ -25,6 +25,11 @@ const fileTimeout = time.Minute
 
 // fileOp runs one of the session's own commands.
 func (s *Session) fileOp(ctx context.Context, content []byte, most int, args ...string) ([]byte, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeoutCause(ctx, fileTimeout, errTimeout)
 	defer cancel()
 	name := args[1]

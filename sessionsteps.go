@@ -197,6 +197,11 @@ func (x *stepping) ended(code, signal int) {
 
 // step makes a record, runs a step and finishes the record.
 func (s *Session) step(ctx context.Context, req Request, name string, limit time.Duration, stdout, stderr io.Writer, run func(*stepping) error) (*Result, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	eff := s.Policy.Effective
 	longest := min(eff.Timeout, s.life)
 	if limit == 0 {

@@ -213,8 +213,8 @@ type filesArgs struct {
 
 // sessionArgs are session's arguments.
 type sessionArgs struct {
-	Op      string `json:"op" jsonschema:"list gives your sessions, end ends one"`
-	Session string `json:"session,omitempty" jsonschema:"of end: its id"`
+	Op      string `json:"op" jsonschema:"list gives your sessions, pause frees the memory of one until its next use, end ends one"`
+	Session string `json:"session,omitempty" jsonschema:"of pause and end: its id"`
 }
 
 type sessionsResult struct {
@@ -241,8 +241,8 @@ func (s *Server) addSessionTools() {
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false, OpenWorldHint: &no},
 	}, told(s, s.files))
 	sdk.AddTool(s.sdk, &sdk.Tool{
-		Name: "session", Title: "List and end sessions", Description: "List your sessions, machines that keep variables and files between calls, or end one. run_code with session new starts one.",
-		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) { p["op"].Enum = anys([]string{"list", "end"}) }),
+		Name: "session", Title: "List, pause and end sessions", Description: "List your sessions, machines that keep variables and files between calls, pause or end one. run_code with session new starts one.",
+		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) { p["op"].Enum = anys([]string{"list", "pause", "end"}) }),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
 	}, told(s, s.session))
 }
@@ -391,17 +391,19 @@ func listing(list []unitask.SessionFile, more bool) string {
 	return b.String()
 }
 
-func (s *Server) session(_ context.Context, req *sdk.CallToolRequest, in sessionArgs) (*sdk.CallToolResult, sessionsResult, error) {
+func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessionArgs) (*sdk.CallToolResult, sessionsResult, error) {
 	caller := s.caller(req.Extra)
-	if in.Op == "end" {
+	if in.Op != "list" {
 		of, err := s.held.find(in.Session, caller.Name)
+		if err == nil && in.Op == "pause" {
+			err = of.Pause(ctx)
+		} else if err == nil {
+			err = of.Close()
+			s.held.drop(of.ID)
+		}
 		if err != nil {
 			return nil, sessionsResult{}, err
 		}
-		if err := of.Close(); err != nil {
-			return nil, sessionsResult{}, err
-		}
-		s.held.drop(of.ID)
 	}
 	list := s.held.of(caller.Name)
 	if list == nil {

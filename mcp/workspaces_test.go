@@ -63,6 +63,8 @@ func TestSessionTools(t *testing.T) {
 		{"run_command", map[string]any{"session": id, "command": "python3 m/a.py; pwd; exit 4"}, "exit code 4", true},
 		{"run_command", map[string]any{"session": id, "command": "cat; echo $A", "stdin": "in ", "env": map[string]string{"A": "b"}}, "in b\n", false},
 		{"run_command", map[string]any{"session": id, "command": "exec sleep 100", "timeoutSeconds": 0.5}, "time limit", true},
+		{"session", map[string]any{"op": "pause", "session": id}, id, false},
+		{"run_code", map[string]any{"session": id, "code": "x + 3"}, "--- value\n43", false},
 		{"files", map[string]any{"session": id, "op": "remove", "path": "m"}, "removed", false},
 		{"session", map[string]any{"op": "list"}, id, false},
 		{"session", map[string]any{"op": "end", "session": id}, `"sessions":[]`, false},

@@ -102,6 +102,8 @@ const (
 	StepControl  = 'C'
 	StepSignal   = 'K'
 	StepResize   = 'T'
+	StepHold     = 'H'
+	StepGoOn     = 'G'
 
 	StepStdout = 'o'
 	StepStderr = 'e'
@@ -109,6 +111,7 @@ const (
 	StepTaken  = 'a'
 	StepFailed = 'f'
 	StepEnd    = 'x'
+	StepHeld   = 'h'
 )
 
 // How a command of a session is started.

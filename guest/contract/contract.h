@@ -62,12 +62,15 @@
 #define STEP_CONTROL 'C'
 #define STEP_SIGNAL 'K'
 #define STEP_RESIZE 'T'
+#define STEP_HOLD 'H'
+#define STEP_GO_ON 'G'
 #define STEP_STDOUT 'o'
 #define STEP_STDERR 'e'
 #define STEP_REPLY 'c'
 #define STEP_TAKEN 'a'
 #define STEP_FAILED 'f'
 #define STEP_END 'x'
+#define STEP_HELD 'h'
 #define EXEC_TERMINAL 1
 #define EXEC_CONTROL 2
 #define EXEC_BUILTIN 4

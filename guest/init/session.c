@@ -50,6 +50,7 @@ struct command {
 static struct command commands[MAX_COMMANDS];
 static uint8_t in[STEP_HEADER + MAX_STEP];
 static size_t in_len;
+static int held;  // the host wants to hear nothing more
 
 static void fail(const char *what)
 {
@@ -320,6 +321,13 @@ static void give(struct command *c, int stream, const uint8_t *p, size_t n)
 static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n, void (*become)(void))
 {
 	struct command *c = find(id);
+	if (type == STEP_HOLD || type == STEP_GO_ON) {
+		uint8_t frame[STEP_HEADER];
+		held = type == STEP_HOLD;
+		if (held)
+			say(frame, STEP_HELD, 0, 0);
+		return;
+	}
 	if (type == STEP_EXEC) {
 		struct command *free = c ? NULL : slot();
 		int failed = free ? start(free, id, p, n, become) : c ? EEXIST : EAGAIN;
@@ -453,12 +461,12 @@ void session_run(void (*become)(void))
 	for (;;) {
 		static struct pollfd p[2 + MAX_COMMANDS * STREAMS];
 		p[0] = (struct pollfd){STDIN_FILENO, POLLIN, 0};
-		p[1] = (struct pollfd){sig, POLLIN, 0};
+		p[1] = (struct pollfd){held ? -1 : sig, POLLIN, 0};
 		for (int i = 0; i < MAX_COMMANDS; i++) {
 			struct command *c = &commands[i];
 			struct pollfd *q = p + 2 + i * STREAMS;
 			for (int s = 0; s < STREAMS; s++)
-				q[s] = (struct pollfd){c->pid > 0 ? c->fd[s] : -1, POLLIN, 0};
+				q[s] = (struct pollfd){c->pid > 0 && !held ? c->fd[s] : -1, POLLIN, 0};
 			q[IN].events = POLLOUT;
 			if (c->to[IN].len == 0)
 				q[IN].fd = -1;

@@ -32,6 +32,8 @@ func TestAttackFrames(t *testing.T) {
 		{"the largest frame", step(contract.StepStdout, 2, strings.Repeat("x", contract.MaxChunk)), goesOn},
 		{"an unknown type", step('?', 2, ""), ends},
 		{"a host's type", step(contract.StepExec, 2, "xxxx"), ends},
+		{"that it holds, unasked", step(contract.StepHeld, 0, ""), ends},
+		{"that a command holds", step(contract.StepHeld, 2, ""), ends},
 		{"command 0", step(contract.StepStdout, 0, "x"), ends},
 		{"a command that was never started", step(contract.StepStdout, 3, "x"), ends},
 		{"command 2^32-1", step(contract.StepEnd, 1<<32-1, "\x00\x00\x00\x00"), ends},

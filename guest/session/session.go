@@ -13,6 +13,8 @@
 //	C control    for descriptor 3; no more before it was taken
 //	K signal     number:1, to the command's process group
 //	T resize     columns:2 rows:2
+//	H hold       say that you do (h), and nothing more until G; of command 0
+//	G go on      of command 0
 //
 //	guest to host
 //	o e output   of standard output, of standard error
@@ -20,6 +22,7 @@
 //	a taken      stream:4 of the input (0) or control (1) sent last
 //	f failed     errno:4; it did not start
 //	x end        signal<<8 | exit code: 4 bytes
+//	h held       of command 0
 //
 // Nothing that comes from the guest is believed: lengths are bounded, and a frame of a command that
 // was never started ends the session.
@@ -52,6 +55,7 @@ type Client struct {
 	next     uint32
 	over     error         // why nothing is started any more; nil while it lives
 	gone     chan struct{} // closed with it
+	holding  chan struct{} // closed when the program says that it holds its output; nil if it was not asked
 
 	in []byte // of the frame that comes
 }
@@ -59,6 +63,37 @@ type Client struct {
 // New returns a client that writes to the program's standard input.
 func New(to io.Writer) *Client {
 	return &Client{to: to, commands: map[uint32]*Command{}, gone: make(chan struct{})}
+}
+
+// Hold has the program say nothing more, and returns when nothing is under way to the host. Nothing may
+// be sent before GoOn.
+func (c *Client) Hold(ctx context.Context) error {
+	held := make(chan struct{})
+	c.mu.Lock()
+	c.holding = held
+	c.mu.Unlock()
+	if err := c.send(contract.StepHold, 0, nil); err != nil {
+		return err
+	}
+	select {
+	case <-held:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-c.gone:
+		return c.over
+	}
+}
+
+// GoOn ends Hold. The program's standard input is another one from now on, if to is not nil.
+func (c *Client) GoOn(to io.Writer) error {
+	if to != nil {
+		c.sending.Lock()
+		c.to = to
+		c.sending.Unlock()
+		c.in = c.in[:0]
+	}
+	return c.send(contract.StepGoOn, 0, nil)
 }
 
 // ErrOver says that the session's program has ended.
@@ -219,6 +254,12 @@ func (c *Client) Write(p []byte) (int, error) {
 func (c *Client) take(kind byte, id uint32, p []byte) error {
 	c.mu.Lock()
 	cmd, known := c.commands[id], id > 0 && id <= c.next
+	if kind == contract.StepHeld && id == 0 && len(p) == 0 && c.holding != nil {
+		close(c.holding)
+		c.holding = nil
+		c.mu.Unlock()
+		return nil
+	}
 	c.mu.Unlock()
 	if !known {
 		return &guest.ProtocolError{Reason: fmt.Sprintf("a frame of a command that was never started: %d", id)}

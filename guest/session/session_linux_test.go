@@ -284,6 +284,40 @@ func TestMostCommands(t *testing.T) {
 	}
 }
 
+// Nothing is said while the program holds its output, and nothing is lost.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	out := newLines()
+	typed, typing := io.Pipe()
+	cmd, err := c.Start(Exec{Args: []string{"cat"}, Env: environment, Dir: "/", Stdin: typed, Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 3 {
+		fmt.Fprintf(typing, "line %d\n", round)
+		if err := c.Hold(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		out.mu.Lock()
+		before := out.text.Len()
+		out.mu.Unlock()
+		out.mu.Lock()
+		if out.text.Len() != before {
+			t.Error("something was said meanwhile")
+		}
+		out.mu.Unlock()
+		if err := c.GoOn(nil); err != nil {
+			t.Fatal(err)
+		}
+		out.await(t, fmt.Sprintf("line %d\n", round))
+	}
+	typing.Close()
+	if end, err := cmd.Wait(within(t)); end != (guest.End{}) || err != nil {
+		t.Errorf("%+v %v", end, err)
+	}
+}
+
 type stepRow struct {
 	code, value, out string
 	errs             string // that standard error holds

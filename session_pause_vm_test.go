@@ -1,0 +1,121 @@
+package unitask_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// A session goes on behind a pause as if nothing had been.
+func TestSessionPause(t *testing.T) {
+	needClones(t)
+	home := newHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
+	run := func(code, value string) {
+		t.Helper()
+		if res, err := s.Run(t.Context(), unitask.Step{Code: code}); err != nil || res.Value != value || res.ExitCode != 0 {
+			t.Fatalf("%s: %+v %v", code, res, err)
+		}
+	}
+	run("x = 40; f = open('kept', 'w+'); f.write('text'); f.flush(); import subprocess, threading, time\np = subprocess.Popen(['sleep', '1000'])\np.poll()", "")
+	// Something goes on in the background, and prints.
+	run("n = 0\ndef tick():\n    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()", "")
+	busy := make(chan *unitask.Result, 1)
+	go func() {
+		res, _ := s.Run(t.Context(), unitask.Step{Code: "time.sleep(1.5)"})
+		busy <- res
+	}()
+	folder := filepath.Join(home, "sessions", s.ID)
+	for range 2 {
+		var full *unitask.BusyError
+		err := s.Pause(t.Context())
+		for errors.As(err, &full) { // while the step is under way, or about to be
+			time.Sleep(10 * time.Millisecond)
+			err = s.Pause(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Pause(t.Context()); err != nil {
+			t.Errorf("twice: %v", err)
+		}
+		if st, err := os.Stat(folder); err != nil || st.Mode().Perm() != 0o700 {
+			t.Errorf("%v %v", st, err)
+		}
+		before := time.Now()
+		run("x += 1; f.seek(0); (x > 40, f.read(), p.poll() is None, abs(time.time() - "+fmt.Sprint(before.Unix())+") < 30)", "(True, 'text', True, True)")
+		t.Logf("resumed and answered after %d ms", time.Since(before).Milliseconds())
+		if text, err := s.ReadFile(t.Context(), "kept", 0, 0); string(text) != "text" || err != nil {
+			t.Errorf("%q %v", text, err)
+		}
+	}
+	if res := <-busy; res == nil || res.ExitCode != 0 {
+		t.Errorf("the step beside: %+v", res)
+	}
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its folder after its end: %v", err)
+	}
+	if _, err := s.Run(t.Context(), unitask.Step{Code: "1"}); !errors.As(err, new(*unitask.SessionError)) {
+		t.Errorf("after its end: %v", err)
+	}
+
+	t.Run("life", func(t *testing.T) {
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Life: 8 * time.Second})
+		if err := s.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-s.Done()
+		if _, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "it had lived for 8s") {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("damaged", func(t *testing.T) {
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+		if err := s.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		folder := filepath.Join(home, "sessions", s.ID)
+		files, err := os.ReadDir(folder)
+		if err != nil || len(files) < 3 {
+			t.Fatalf("%v %v", files, err)
+		}
+		for _, f := range files {
+			if err := os.Truncate(filepath.Join(folder, f.Name()), 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("%v", err)
+		}
+		<-s.Done()
+		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("its folder after its end: %v", err)
+		}
+	})
+	t.Run("secret", func(t *testing.T) {
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell", Secrets: map[string]string{"KEY": "do-not-tell-this"}}})
+		if err := s.Pause(t.Context()); err == nil || !strings.Contains(err.Error(), "bind them to hosts") {
+			t.Errorf("%v", err)
+		}
+		if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo $KEY"}}); err != nil || strings.Contains(string(res.Stdout), "tell-this") {
+			t.Errorf("%+v %v", res, err)
+		}
+	})
+}

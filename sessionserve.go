@@ -1,0 +1,207 @@
+package unitask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/machine"
+)
+
+// A session's machine runs, or lies in a folder of the home, its memory and the state of its devices,
+// while nobody needs it. One goroutine decides (serve); callers ask it.
+
+// sessionState is where a session is.
+type sessionState int
+
+const (
+	sessionRuns sessionState = iota
+	sessionPaused
+)
+
+// errPaused ends the streams of a machine that is paused.
+var errPaused = errors.New("the session is paused")
+
+// serve carries a session's frames until it ends, by itself or for its age; meanwhile it pauses and
+// resumes its machine.
+func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) error {
+	begin := time.Now()
+	timed, cancel := context.WithTimeoutCause(ctx, s.life, errTimeout)
+	defer cancel()
+	serial := x.redactor.Writer(x.rec.Stderr())
+	defer serial.Close()
+	folder := filepath.Join(x.rt.opts.Home, "sessions", x.rec.ID)
+	defer os.RemoveAll(folder)
+	s.exposed = x.code.exposed
+	defer func() {
+		x.res.Duration.Run = time.Since(begin)
+		x.machine.Close()
+		x.rec.Drops, _ = json.Marshal(x.machine.Drops())
+	}()
+	for first := true; ; first = false {
+		input, to := io.Pipe()
+		carried, stop := context.WithCancelCause(timed)
+		over := make(chan error, 1)
+		go func() {
+			end, err := conn.Stream(carried, input, s.client, serial)
+			if err == nil {
+				x.res.ended(x.code.language, end, "")
+			}
+			input.CloseWithError(io.ErrClosedPipe) // nobody reads it any more
+			over <- err
+		}()
+		ended := func(why error) error {
+			stop(why)
+			conn.Close()
+			return <-over
+		}
+		if err := s.client.GoOn(to); err != nil && timed.Err() == nil {
+			return failure{"session", x.machine.Explain(errors.Join(err, ended(err)))}
+		}
+		if first {
+			s.begun(x.rec, x.redactor, x.res)
+		}
+		paused := false
+		for !paused {
+			select {
+			case err := <-over:
+				stop(nil)
+				conn.Close()
+				if err != nil {
+					return failure{"session", x.machine.Explain(err)}
+				}
+				return nil
+			case ask := <-s.pauses:
+				err := s.sleep(timed, x, folder)
+				if paused = err == nil; paused {
+					_ = ended(errPaused)
+				}
+				ask <- err
+			}
+		}
+		var ask chan error
+		select {
+		case ask = <-s.resumes:
+		case <-timed.Done():
+			return failure{"session", context.Cause(timed)}
+		}
+		var err error
+		if conn, err = s.awake(timed, x, folder); err != nil {
+			ask <- err
+			return failure{"resume", err}
+		}
+		ask <- nil
+	}
+}
+
+// holdPatience is how long the session's program may take to say that it holds its output.
+const holdPatience = 10 * time.Second
+
+// sleep pauses the machine. After an error it goes on.
+func (s *Session) sleep(ctx context.Context, x *execution, folder string) error {
+	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errors.New("its program does not hold its output"))
+	defer cancel()
+	err := s.client.Hold(held)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(folder), 0o700)
+	}
+	if err == nil {
+		err = x.rt.source.Pause(ctx, x.machine, folder)
+	}
+	if err != nil && x.machine.Alive() {
+		err = errors.Join(err, s.client.GoOn(nil))
+	}
+	return err
+}
+
+// awake resumes it.
+func (s *Session) awake(ctx context.Context, x *execution, folder string) (*guest.Conn, error) {
+	m, err := x.rt.source.Resume(ctx, folder, x.spec, x.config)
+	if err != nil {
+		return nil, err
+	}
+	x.machine = m
+	x.later(func() { m.Close() })
+	return m.Rejoin(ctx)
+}
+
+// use says that the session is needed, until done is called; one that is paused is resumed.
+func (s *Session) use(ctx context.Context) (done func(), err error) {
+	select {
+	case s.changing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-s.changing }()
+	if s.state == sessionPaused {
+		if err := s.ask(context.WithoutCancel(ctx), s.resumes); err != nil {
+			return nil, fmt.Errorf("resume the session: %w", err)
+		}
+		s.state = sessionRuns
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uses++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.uses--
+	}, nil
+}
+
+// ask has serve do something.
+func (s *Session) ask(ctx context.Context, of chan chan error) error {
+	answer := make(chan error, 1)
+	select {
+	case of <- answer:
+	case <-s.done:
+		return s.gone()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-s.done:
+		return s.gone()
+	}
+}
+
+// Pause keeps the session's machine on the disk and frees its memory. The next step, command or
+// operation on files resumes it; nothing of it is lost but its connections, which are reset. It is a
+// BusyError while one of them is under way, and refused to a session whose machine holds secrets, which
+// would be on the disk: secrets that are bound to hosts are not in it. Its Life goes on.
+func (s *Session) Pause(ctx context.Context) error {
+	if s.exposed > 0 {
+		return errors.New("a session whose machine holds secrets is not paused: they would be on the disk; bind them to hosts (NAME@HOST)")
+	}
+	if !machine.CanClone {
+		return errors.New("sessions are paused on Linux only")
+	}
+	select {
+	case s.changing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-s.changing }()
+	s.mu.Lock()
+	uses := s.uses
+	s.mu.Unlock()
+	switch {
+	case s.state == sessionPaused:
+		return nil
+	case uses > 0:
+		return &BusyError{"a step of this session is under way", time.Second}
+	}
+	if err := s.ask(ctx, s.pauses); err != nil {
+		return fmt.Errorf("pause the session: %w", err)
+	}
+	s.state = sessionPaused
+	return nil
+}
