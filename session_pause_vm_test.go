@@ -3,14 +3,25 @@ package unitask_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask"
 )
+
+// whenWritten is a writer that closes a channel at its first write.
+func whenWritten(to chan struct{}) io.Writer {
+	var once sync.Once
+	return writerFunc(func(p []byte) (int, error) {
+		once.Do(func() { close(to) })
+		return len(p), nil
+	})
+}
 
 // A session goes on behind a pause as if nothing had been.
 func TestSessionPause(t *testing.T) {
@@ -31,16 +42,17 @@ func TestSessionPause(t *testing.T) {
 	run("x = 40; f = open('kept', 'w+'); f.write('text'); f.flush(); import subprocess, threading, time\np = subprocess.Popen(['sleep', '1000'])\np.poll()", "")
 	// Something goes on in the background, and prints.
 	run("n = 0\ndef tick():\n    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()", "")
-	busy := make(chan *unitask.Result, 1)
+	busy, under := make(chan *unitask.Result, 1), make(chan struct{})
 	go func() {
-		res, _ := s.Run(t.Context(), unitask.Step{Code: "time.sleep(1.5)"})
+		res, _ := s.Run(t.Context(), unitask.Step{Code: "print('begun', flush=True); time.sleep(1.5)", Stdout: whenWritten(under)})
 		busy <- res
 	}()
+	<-under
 	folder := filepath.Join(home, "sessions", s.ID)
 	for range 2 {
 		var full *unitask.BusyError
 		err := s.Pause(t.Context())
-		for errors.As(err, &full) { // while the step is under way, or about to be
+		for errors.As(err, &full) { // while the step is under way
 			time.Sleep(10 * time.Millisecond)
 			err = s.Pause(t.Context())
 		}
@@ -87,7 +99,10 @@ func TestSessionPause(t *testing.T) {
 		}
 	})
 	t.Run("damaged", func(t *testing.T) {
-		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+		s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := s.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -105,6 +120,9 @@ func TestSessionPause(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		<-s.Done()
+		if err := s.Close(); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("close: %v", err)
+		}
 		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("its folder after its end: %v", err)
 		}
