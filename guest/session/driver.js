@@ -111,16 +111,45 @@
   const shown = (value) => {
     if (value === undefined)
       return '';
-    const text = typeof value === 'string' ? util.inspect(value, { maxStringLength: most }) : util.inspect(value, { maxArrayLength: 100, maxStringLength: 10000 });
-    return text.length > most ? text.slice(0, most) + '…' : text;
+    return typeof value === 'string' ? util.inspect(value, { maxStringLength: most }) : util.inspect(value, { maxArrayLength: 100, maxStringLength: 10000 });
   };
 
-  // told prints an exception as Node does, without the frames of this file.
+  // print writes to standard error, of which nobody may read, or whose pipe may be full.
+  function print(text) {
+    const all = Buffer.from(text);
+    for (let at = 0; at < all.length;) {
+      try {
+        at += fs.writeSync(2, all, at);
+      } catch (error) {
+        if (error.code !== 'EAGAIN')
+          return;
+        Atomics.wait(tick, 0, 0, 5);
+      }
+    }
+  }
+  const tick = new Int32Array(new SharedArrayBuffer(4));
+
+  // encoded is a value as the host takes it, which bounds it in bytes.
+  function encoded(text) {
+    const all = Buffer.from(text.slice(0, most + 1).replaceAll('\0', '\\x00'));
+    if (all.length <= most)
+      return all;
+    let end = most;
+    while ((all[end] & 0xc0) === 0x80)
+      end--;
+    return Buffer.concat([all.subarray(0, end), Buffer.from('…')]);
+  }
+
+  // told prints an exception as Node does, without the frames of this file. How it looks is the
+  // code's too, and may fail.
   function told(error) {
-    let text = util.inspect(error);
+    let text = 'exception';
+    try {
+      text = util.inspect(error);
+    } catch {}
     if (error !== null && typeof error === 'object' && typeof error.stack === 'string')
       text = text.replace(/\n +at Session\.post \(node:inspector:[^]*?(?=\n\S|\n {2}\[|$)/, '').replace(/\n +at (?:new Promise \(<anonymous>\)|.*\/driver\.js:.*)(?=\n|$)/g, '');
-    fs.writeSync(2, `Uncaught ${text}\n`);
+    print(`Uncaught ${text}\n`);
   }
 
   let interrupt;  // ends the step that waits
@@ -136,7 +165,7 @@
     const interrupted = new Promise((done) => { interrupt = () => done('interrupted'); });
     late = false;
     const stopped = () => {
-      fs.writeSync(2, 'Uncaught Error: the step was interrupted\n');
+      print('Uncaught Error: the step was interrupted\n');
       return [130, ''];
     };
     const evaluated = await Promise.race([interrupted, post('Runtime.evaluate', {
@@ -160,7 +189,7 @@
       }
       if (value !== undefined)
         own('_', value);
-      return [late ? 1 : process.exitCode ?? 0, shown(value)];
+      return [late ? 1 : (process.exitCode ?? 0) & 255, shown(value)];
     } finally {
       interrupt = undefined;
       inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
@@ -179,7 +208,7 @@
       waiting = waiting.subarray(second + 1);
       running = running.then(() => step(limit, code)).catch((error) => { told(error); return [1, '']; }).then(([status, value]) => {
         process.exitCode = undefined;
-        box.write(`${status}\0${value.replaceAll('\0', '\\x00')}\0`);
+        box.write(Buffer.concat([Buffer.from(`${status}\0`), encoded(value), Buffer.of(0)]));
       });
     }
   });

@@ -13,14 +13,24 @@ def _drive():
     except OSError:
         return
     at, steps, loop = b'', 0, None
-    most = 60 << 10
+    most, own, busy = 60 << 10, os.getpid(), False
+
+    # Ctrl-C that comes too late for its step is for nobody.
+    def interrupted(number, frame):
+        if busy:
+            raise KeyboardInterrupt
+    signal.signal(signal.SIGINT, interrupted)
 
     def shown(value):
         if value is None:
             return ''
         builtins._ = value
-        text = repr(value)
-        return text if len(text) <= most else text[:most] + '…'
+        return repr(value)
+
+    # A value is bounded in bytes.
+    def encoded(text):
+        data = text.encode('utf-8', 'backslashreplace').replace(b'\0', b'\\x00')
+        return data if len(data) <= most else data[:most].decode('utf-8', 'ignore').encode() + '…'.encode()
 
     def await_(coroutine):
         nonlocal loop
@@ -54,13 +64,17 @@ def _drive():
         else:
             traceback.print_exception(type(error), error, tb)
 
+    # What shows an exception, and where to, is the code's too, and may fail.
+    def told(tell, *what):
+        try:
+            tell(*what)
+        except BaseException:
+            pass
+
     __file__ = tell_exception.__code__.co_filename
     while True:
         while at.count(b'\0') < 2:
-            try:
-                more = box.read(65536)
-            except KeyboardInterrupt:
-                continue
+            more = box.read(65536)
             if not more:
                 return
             at += more
@@ -68,26 +82,26 @@ def _drive():
         steps += 1
         status, value = 0, ''
         try:
-            value = step(code.decode(), '<step %d>' % steps)
+            try:
+                busy = True
+                value = step(code.decode(), '<step %d>' % steps)
+            finally:
+                busy = False
         except SystemExit as error:
             if error.code is None or isinstance(error.code, int):
                 status = (error.code or 0) & 255
             else:
-                print(error.code, file=sys.stderr)
+                told(lambda: print(error.code, file=sys.stderr))
                 status = 1
-        except KeyboardInterrupt as error:
-            tell_exception(error)
-            status = 130
         except BaseException as error:
-            tell_exception(error)
-            status = 1
-        try:
-            for stream in sys.stdout, sys.stderr:
-                if stream is not None:
-                    stream.flush()
-        except (OSError, ValueError):
-            pass
-        answer = ('%d\0%s\0' % (status, value.replace('\0', '\\x00'))).encode('utf-8', 'backslashreplace')
+            told(tell_exception, error)
+            status = 130 if isinstance(error, KeyboardInterrupt) else 1
+        for stream in sys.stdout, sys.stderr:
+            if stream is not None:
+                told(lambda: stream.flush())
+        if os.getpid() != own:  # a child of the step's, which has come back with it
+            os._exit(status)
+        answer = b'%d\0%s\0' % (status, encoded(value))
         while answer:
             answer = answer[box.write(answer):]
 

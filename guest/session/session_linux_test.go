@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -324,8 +325,10 @@ type stepRow struct {
 	exit             int
 }
 
-func steps(t *testing.T, c *Client, l Language, rows []stepRow) {
+// interpret starts an interpreter in a folder of its own.
+func interpret(t *testing.T, c *Client, name string) *Interpreter {
 	t.Helper()
+	l := Languages[slices.IndexFunc(Languages, func(l Language) bool { return l.Name == name })]
 	dir := t.TempDir()
 	l.Path = filepath.Join(dir, filepath.Base(l.Path))
 	if err := os.WriteFile(l.Path, []byte(l.Driver), 0o644); err != nil {
@@ -336,6 +339,12 @@ func steps(t *testing.T, c *Client, l Language, rows []stepRow) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return in
+}
+
+func steps(t *testing.T, c *Client, l Language, rows []stepRow) {
+	t.Helper()
+	in := interpret(t, c, l.Name)
 	for _, row := range rows {
 		var out, errs bytes.Buffer
 		step, err := in.Run(within(t), row.code, patience, &out, &errs)

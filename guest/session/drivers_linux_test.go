@@ -1,0 +1,63 @@
+package session
+
+import (
+	"bytes"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Steps that their drivers must outlive, each followed by one that works.
+func TestHostileSteps(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	const suffix = "…"
+	for _, row := range []struct {
+		language, name, code string
+		exit                 int
+		value                string // its end
+	}{
+		{"python", "a value of 3 bytes a letter", "'漢' * 100000", 0, suffix},
+		{"python", "a value of NULs", "class R:\n    def __repr__(self): return '\\0' * 100000\nR()", 0, suffix},
+		{"python", "a value of lone surrogates", "class R:\n    def __repr__(self): return '\\udc80' * 60000\nR()", 0, suffix},
+		{"python", "a repr that exits", "class R:\n    def __repr__(self): raise SystemExit(3)\nR()", 3, ""},
+		{"python", "a child that comes back", "import os\nchild = os.fork()\nif child: os.waitpid(child, 0)\n'parent' if child else 'child'", 0, "parent"},
+		{"python", "a hook for exceptions that fails", "import sys\ndef hook(*_): raise ValueError\nsys.excepthook = hook\n1/0", 1, ""},
+		{"python", "an exit code that can't be printed", "import sys\nclass S:\n    def __str__(self): raise ValueError\nsys.exit(S())", 1, ""},
+		{"python", "no standard error", "import sys\nsys.excepthook = sys.__excepthook__\nsys.stderr = 7\n1/0", 1, ""},
+		{"python", "Ctrl-C when the step has ended", "import os, sys\nclass Out:\n    def write(self, text): pass\n    def flush(self): os.kill(os.getpid(), 2)\nsys.stdout = Out()\n5", 0, "5"},
+		{"python", "Ctrl-C by itself", "import os\nos.kill(os.getpid(), 2)\nwhile True: pass", 130, ""},
+		{"js", "a negative exit code", "process.exitCode = -1; 5", 255, "5"},
+		{"js", "a value of 3 bytes a letter", "'漢'.repeat(100000)", 0, suffix},
+		{"js", "a value of NULs", "({ [Symbol.for('nodejs.util.inspect.custom')]: () => '\\0'.repeat(100000) })", 0, suffix},
+		{"js", "an exception that can't be shown", "throw { [Symbol.for('nodejs.util.inspect.custom')]() { throw 1 } }", 1, ""},
+		{"js", "an exception behind much output", "process.stderr.write('x'.repeat(1 << 20)); throw 'y'.repeat(1 << 20)", 1, ""},
+		{"js", "no standard error", "require('fs').closeSync(2); throw 1", 1, ""},
+		{"js", "a proxy", "new Proxy({}, { get() { throw 1 }, ownKeys() { throw 2 } })", 0, "{}"},
+		{"shell", "break", "break; continue; echo x", 0, ""},
+		{"shell", "return", "return 9", 9, ""},
+		{"shell", "its words apart otherwise", "IFS=x; set -- a; set -f; true", 0, ""},
+		{"shell", "traps", "trap 'echo e' ERR; trap 'echo d' DEBUG; false", 1, ""},
+	} {
+		if _, err := exec.LookPath("node"); err != nil && row.language == "js" {
+			continue // TestInterpreters says so
+		}
+		t.Run(row.language+"/"+row.name, func(t *testing.T) {
+			t.Parallel()
+			in := interpret(t, c, row.language)
+			step, err := in.Run(within(t), row.code, patience, io.Discard, io.Discard)
+			if err != nil || step.Gone || step.Code != row.exit || !strings.HasSuffix(strings.Trim(step.Value, "'"), row.value) || len(step.Value) > MaxValue || (row.value == suffix && len(step.Value) < 50_000) {
+				t.Errorf("%.80q: code %d, gone %v, %d bytes of value, %v", row.code, step.Code, step.Gone, len(step.Value), err)
+			}
+			again := map[string]string{"python": "6 * 7", "js": "6 * 7", "shell": "echo 42"}[row.language]
+			var out bytes.Buffer
+			step, err = in.Run(within(t), again, patience, &out, io.Discard)
+			if err != nil || step.Gone || step.Code != 0 || !strings.Contains(step.Value+out.String(), "42") {
+				t.Errorf("after %.80q: %+v %v", row.code, step, err)
+			}
+			_ = in.cmd.Signal(syscall.SIGKILL)
+		})
+	}
+}
