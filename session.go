@@ -236,6 +236,10 @@ func (s *Session) trust(ctx context.Context) error {
 
 const maxBundle = 4 << 20
 
+// Redact is a text of the machine without the session's secrets, as its outputs are; what ReadFile
+// and List return is as it is there.
+func (s *Session) Redact(text string) string { return s.redactor.String(text) }
+
 // at is a path of the machine: relative ones begin at the session's folder.
 func (s *Session) at(name string) string {
 	if !path.IsAbs(name) {

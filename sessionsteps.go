@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +65,12 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	if len(step.Code) > maxStep {
 		return nil, &policy.FieldError{Field: "code", Value: fmt.Sprintf("of %d bytes", len(step.Code)), Reason: fmt.Sprintf("must be at most %d bytes in a session: write a file", maxStep)}
 	}
+	if strings.ContainsRune(step.Code, 0) {
+		return nil, &policy.FieldError{Field: "code", Value: "with a NUL byte", Reason: "must hold none in a session"}
+	}
+	if step.Timeout < 0 {
+		return nil, &policy.FieldError{Field: "timeoutMs", Value: step.Timeout.String(), Reason: "must be positive"}
+	}
 	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.name })
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -98,17 +105,21 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 	if len(c.Args) == 0 {
 		return nil, &policy.FieldError{Field: "command", Reason: "is empty"}
 	}
-	env := slices.Clip(s.env)
-	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
-		env = append(env, name+"="+c.Env[name])
+	for i, arg := range slices.Concat(c.Args, []string{c.Dir}, slices.Collect(maps.Keys(c.Env)), slices.Collect(maps.Values(c.Env))) {
+		if strings.ContainsRune(arg, 0) || (i == 0 && arg == "") {
+			return nil, &policy.FieldError{Field: "command", Value: fmt.Sprintf("%.80q", arg), Reason: "holds a NUL byte, or nothing"}
+		}
 	}
-	e := session.Exec{Args: c.Args, Env: env, Dir: s.at(c.Dir), Stdin: c.Stdin}
+	e := session.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}
 	var resized <-chan TerminalSize
 	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
+	if limit < 0 {
+		return nil, &policy.FieldError{Field: "timeoutMs", Value: limit.String(), Reason: "must be positive"}
+	}
 	if t := c.Terminal; t != nil {
 		size := t.Size
-		e.Terminal, resized, limit = &size, t.Resized, s.life
-		e.Env = append(e.Env, "TERM="+cmp.Or(t.Name, "xterm-256color"))
+		e.Terminal, resized, limit = &size, t.Resized, endless
+		e.Env = withEnv(e.Env, map[string]string{"TERM": cmp.Or(t.Name, "xterm-256color")})
 		stdout = nil
 	}
 	return s.step(ctx, Request{Args: c.Args, Dir: e.Dir, Env: c.Env}, "command.sh", limit, stdout, stderr, func(x *stepping) error {
@@ -147,6 +158,19 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 		x.ended(end.Code, end.Signal)
 		return err
 	})
+}
+
+// withEnv is an environment with other variables, which take the place of those of their names.
+func withEnv(env []string, more map[string]string) []string {
+	list := slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		_, other := more[name]
+		return other
+	})
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		list = append(list, name+"="+more[name])
+	}
+	return list
 }
 
 // enter waits for the turn of a step.
@@ -195,6 +219,23 @@ func (x *stepping) ended(code, signal int) {
 	}
 }
 
+// endless is the limit of what ends with its session only: a terminal.
+const endless time.Duration = -1
+
+// stepLimit is the time limit of a step that asks for one, 0 being the session's.
+func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
+	longest := min(granted, life)
+	switch {
+	case asked == endless:
+		return life, nil
+	case asked == 0:
+		return longest, nil
+	case asked < 0 || asked > longest:
+		return 0, &policy.FieldError{Field: "timeoutMs", Value: asked.String(), Reason: fmt.Sprintf("must be at most the session's, %s", longest)}
+	}
+	return asked, nil
+}
+
 // step makes a record, runs a step and finishes the record.
 func (s *Session) step(ctx context.Context, req Request, name string, limit time.Duration, stdout, stderr io.Writer, run func(*stepping) error) (*Result, error) {
 	done, err := s.use(ctx)
@@ -203,12 +244,8 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 	}
 	defer done()
 	eff := s.Policy.Effective
-	longest := min(eff.Timeout, s.life)
-	if limit == 0 {
-		limit = longest
-	}
-	if limit < 0 || (limit > longest && limit != s.life) {
-		return nil, &policy.FieldError{Field: "timeoutMs", Value: limit.String(), Reason: fmt.Sprintf("must be at most the session's, %s", longest)}
+	if limit, err = stepLimit(limit, eff.Timeout, s.life); err != nil {
+		return nil, err
 	}
 	eff.Timeout = limit
 	granted := Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}

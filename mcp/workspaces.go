@@ -35,7 +35,7 @@ var errNoSession = errors.New("there is no such session: it has ended, or never 
 type held struct {
 	mu   sync.Mutex
 	all  map[string]*heldSession // by id
-	made int                     // that are being started
+	made map[string]int          // that are being started, by caller
 }
 
 type heldSession struct {
@@ -48,23 +48,31 @@ type heldSession struct {
 func (h *held) reserve(caller string) (give func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	own := 0
+	own, all := h.made[caller], len(h.all)
+	for _, n := range h.made {
+		all += n
+	}
 	for _, s := range h.all {
 		if s.caller == caller {
 			own++
 		}
 	}
-	if len(h.all)+h.made >= maxHeld {
+	if all >= maxHeld {
 		return nil, &unitask.BusyError{What: fmt.Sprintf("%d sessions live here, which is the most", maxHeld), After: time.Minute}
 	}
 	if own >= maxCallerHeld {
 		return nil, fmt.Errorf("you have %d sessions, which is the most: end one by session with op end", own)
 	}
-	h.made++
+	if h.made == nil {
+		h.made = map[string]int{}
+	}
+	h.made[caller]++
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.made--
+		if h.made[caller]--; h.made[caller] == 0 {
+			delete(h.made, caller)
+		}
 	}, nil
 }
 
@@ -282,19 +290,40 @@ func (s *Server) stepResult(caller unitask.Caller, res *unitask.Result) *sdk.Cal
 	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0, Content: []sdk.Content{&sdk.TextContent{Text: report(res)}}}
 }
 
-// maxShownFile bounds what view shows, in bytes.
-const maxShownFile = outputBytes
+const (
+	// maxShownFile bounds what view shows, in bytes.
+	maxShownFile = outputBytes
+	// maxToolFile bounds a file that files views or edits, and maxFileCalls how many calls hold
+	// some at once.
+	maxToolFile  = 8 << 20
+	maxFileCalls = 4
+)
 
 func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, any, error) {
 	of, err := s.held.find(in.Session, s.caller(req.Extra).Name)
 	if err != nil {
 		return nil, nil, err
 	}
+	select {
+	case s.filing <- struct{}{}:
+		defer func() { <-s.filing }()
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
 	text, err := editFiles(ctx, of.Session, in)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil, nil
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: of.Redact(text)}}}, nil, nil
+}
+
+// readTool reads a file that is not too large for a tool.
+func readTool(ctx context.Context, of *unitask.Session, name string) ([]byte, error) {
+	text, err := of.ReadFile(ctx, name, 0, maxToolFile+1)
+	if err == nil && len(text) > maxToolFile {
+		err = fmt.Errorf("%s has more than %d bytes: run_command can show or edit a part of it, as by sed", name, maxToolFile)
+	}
+	return text, err
 }
 
 // editFiles does what a call asks for and says what came of it.
@@ -304,7 +333,7 @@ func editFiles(ctx context.Context, of *unitask.Session, in filesArgs) (string, 
 	}
 	switch in.Op {
 	case "view":
-		text, err := of.ReadFile(ctx, in.Path, 0, 0)
+		text, err := readTool(ctx, of, in.Path)
 		if errors.Is(err, syscall.EISDIR) {
 			list, more, err := of.List(ctx, in.Path, 2)
 			return listing(list, more), err
@@ -319,27 +348,46 @@ func editFiles(ctx context.Context, of *unitask.Session, in filesArgs) (string, 
 	case "create":
 		return in.Path + " is written", of.WriteFile(ctx, in.Path, []byte(in.FileText), 0o644)
 	case "str_replace":
+		if _, err := readTool(ctx, of, in.Path); err != nil {
+			return "", err
+		}
 		return in.Path + " is edited", of.Edit(ctx, in.Path, in.OldStr, in.NewStr)
 	case "insert":
-		text, err := of.ReadFile(ctx, in.Path, 0, 0)
+		text, err := readTool(ctx, of, in.Path)
+		if err == nil {
+			text, err = inserted(text, in.InsertAt, in.Insert)
+		}
 		if err != nil {
 			return "", err
 		}
-		lines := strings.SplitAfter(string(text), "\n")
-		if in.InsertAt < 0 || in.InsertAt > len(lines) {
-			return "", fmt.Errorf("insert_line %d: the file has %d lines", in.InsertAt, len(lines))
-		}
-		if !strings.HasSuffix(in.Insert, "\n") {
-			in.Insert += "\n"
-		}
-		if in.InsertAt > 0 && !strings.HasSuffix(lines[in.InsertAt-1], "\n") && lines[in.InsertAt-1] != "" {
-			lines[in.InsertAt-1] += "\n"
-		}
-		return in.Path + " is edited", of.WriteFile(ctx, in.Path, []byte(strings.Join(lines[:in.InsertAt], "")+in.Insert+strings.Join(lines[in.InsertAt:], "")), 0o644)
+		return in.Path + " is edited", of.WriteFile(ctx, in.Path, text, 0o644)
 	case "remove":
 		return in.Path + " is removed", of.Remove(ctx, in.Path)
 	}
 	return "", fmt.Errorf("op %.40q: use view, create, str_replace, insert, list or remove", in.Op)
+}
+
+// inserted is a text with another one behind its line of that number.
+func inserted(text []byte, line int, more string) ([]byte, error) {
+	at, seen := 0, 0
+	for seen < line && at < len(text) {
+		n := bytes.IndexByte(text[at:], '\n')
+		if n < 0 {
+			n = len(text) - at - 1
+		}
+		at, seen = at+n+1, seen+1
+	}
+	if line != seen {
+		return nil, fmt.Errorf("insert_line %d: the file has %d lines", line, seen)
+	}
+	head := text[:at:at]
+	if at > 0 && text[at-1] != '\n' {
+		head = append(head, '\n')
+	}
+	if !strings.HasSuffix(more, "\n") {
+		more += "\n"
+	}
+	return slices.Concat(head, []byte(more), text[at:]), nil
 }
 
 // numbered are lines with their numbers.
@@ -347,27 +395,38 @@ func numbered(text []byte, span []int) (string, error) {
 	if !utf8.Valid(text) {
 		return "", fmt.Errorf("the file has %d bytes and is not UTF-8 text: run_command can show it, as by od", len(text))
 	}
-	lines := strings.SplitAfter(string(text), "\n")
-	if lines[len(lines)-1] == "" {
-		lines = lines[:len(lines)-1]
+	lines := bytes.Count(text, []byte{'\n'})
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		lines++
 	}
-	from, to := 1, len(lines)
+	from, to := 1, lines
 	if len(span) == 2 {
 		from, to = span[0], span[1]
-		if to == -1 || to > len(lines) {
-			to = len(lines)
+		if to == -1 || to > lines {
+			to = lines
 		}
 	}
 	if len(span) != 0 && len(span) != 2 || from < 1 || from > to+1 {
-		return "", fmt.Errorf("view_range %v: give the first and the last line, from 1 to %d", span, len(lines))
+		return "", fmt.Errorf("view_range %v: give the first and the last line, from 1 to %d", span, lines)
 	}
 	var b strings.Builder
-	for i := from; i <= to; i++ {
-		if b.Len() > maxShownFile {
-			fmt.Fprintf(&b, "(shown to line %d of %d: view_range shows more)\n", i-1, len(lines))
+	i := 0
+	for line := range bytes.Lines(text) {
+		if i++; i < from {
+			continue
+		}
+		if i > to {
 			break
 		}
-		fmt.Fprintf(&b, "%6d\t%s", i, lines[i-1])
+		if b.Len() > maxShownFile {
+			fmt.Fprintf(&b, "(shown to line %d of %d: view_range shows more)\n", i-1, lines)
+			break
+		}
+		if len(line) > maxShownFile {
+			fmt.Fprintf(&b, "%6d\t%s…\n(line %d has %d bytes: run_command can show the rest)\n", i, strings.ToValidUTF8(string(line[:maxShownFile]), ""), i, len(line))
+			continue
+		}
+		fmt.Fprintf(&b, "%6d\t%s", i, line)
 	}
 	return b.String(), nil
 }

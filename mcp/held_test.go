@@ -1,0 +1,103 @@
+package mcp
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// However many a caller starts at once, it gets no more sessions than it may have, and others get theirs.
+func TestHeldAtOnce(t *testing.T) {
+	var h held
+	var mu sync.Mutex
+	var gives []func()
+	var all sync.WaitGroup
+	for _, caller := range []string{"a", "b", "c"} {
+		for range 20 {
+			all.Go(func() {
+				if give, err := h.reserve(caller); err == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					gives = append(gives, give)
+				}
+			})
+		}
+		all.Wait()
+	}
+	if len(gives) != maxHeld || h.made["a"] != maxCallerHeld || h.made["b"] != maxCallerHeld || h.made["c"] != 0 {
+		t.Errorf("%d: %v", len(gives), h.made)
+	}
+	for _, give := range gives {
+		give()
+	}
+	if len(h.made) != 0 {
+		t.Errorf("left: %v", h.made)
+	}
+	if _, err := h.reserve("a"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What view shows is bounded, however a file's bytes lie in lines.
+func TestNumbered(t *testing.T) {
+	for _, row := range []struct {
+		text string
+		span []int
+		want string
+	}{
+		{"", nil, ""},
+		{"a", nil, "     1\ta"},
+		{"a\n\nb\n", nil, "     1\ta\n     2\t\n     3\tb\n"},
+		{"a\nb\nc", []int{2, 2}, "     2\tb\n"},
+		{"a\nb\nc", []int{2, -1}, "     2\tb\n     3\tc"},
+		{"a\nb\nc", []int{4, 9}, ""},
+	} {
+		if got, err := numbered([]byte(row.text), row.span); got != row.want || err != nil {
+			t.Errorf("%q %v: %q %v", row.text, row.span, got, err)
+		}
+	}
+	for name, text := range map[string]string{
+		"one line":       strings.Repeat("ü", 4<<20),
+		"many":           strings.Repeat("line\n", 2<<20),
+		"long ones":      strings.Repeat(strings.Repeat("x", maxShownFile)+"\n", 8),
+		"very long ones": strings.Repeat(strings.Repeat("x", 1<<20)+"\n", 8),
+	} {
+		got, err := numbered([]byte(text), nil)
+		if err != nil || len(got) > 3*maxShownFile || !strings.Contains(got, "show") {
+			t.Errorf("%s: %d bytes %v", name, len(got), err)
+		}
+	}
+	for _, span := range [][]int{{0, 1}, {4, 2}, {1}, {1, 2, 3}} {
+		if _, err := numbered([]byte("a\nb\nc"), span); err == nil || !strings.Contains(err.Error(), fmt.Sprint(span)) {
+			t.Errorf("%v: %v", span, err)
+		}
+	}
+	// A file of newlines is no list of them.
+	newlines := []byte(strings.Repeat("\n", maxToolFile))
+	if n := testing.AllocsPerRun(1, func() { _, _ = numbered(newlines, []int{maxToolFile, -1}) }); n > 100 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestInserted(t *testing.T) {
+	for _, row := range []struct {
+		text string
+		line int
+		want string // "" for an error
+	}{
+		{"", 0, "x\n"},
+		{"a\nb\n", 0, "x\na\nb\n"},
+		{"a\nb\n", 1, "a\nx\nb\n"},
+		{"a\nb\n", 2, "a\nb\nx\n"},
+		{"a\nb", 2, "a\nb\nx\n"},
+		{"a\nb", 1, "a\nx\nb"},
+		{"a\nb\n", 3, ""},
+		{"a\nb\n", -1, ""},
+	} {
+		got, err := inserted([]byte(row.text), row.line, "x")
+		if string(got) != row.want || (err != nil) != (row.want == "") {
+			t.Errorf("%q %d: %q %v", row.text, row.line, got, err)
+		}
+	}
+}

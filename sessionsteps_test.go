@@ -1,0 +1,38 @@
+package unitask
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// A step may not have more time than its session was granted, whatever it asks for; a terminal has
+// that of the session.
+func TestStepLimit(t *testing.T) {
+	const granted, life = 30 * time.Second, time.Hour
+	for _, row := range []struct{ asked, granted, want time.Duration }{
+		{0, granted, granted},
+		{time.Second, granted, time.Second},
+		{granted, granted, granted},
+		{granted + 1, granted, 0},
+		{life, granted, 0},
+		{life, 2 * life, life},
+		{life + 1, 2 * life, 0},
+		{-2, granted, 0},
+		{endless, granted, life},
+	} {
+		got, err := stepLimit(row.asked, row.granted, life)
+		if got != row.want || (err == nil) != (row.want > 0) {
+			t.Errorf("%s of %s: %s %v, want %s", row.asked, row.granted, got, err, row.want)
+		}
+	}
+}
+
+// A name is in an environment once: programs differ in which of two they take.
+func TestWithEnv(t *testing.T) {
+	env := []string{"A=1", "PATH=/bin", "AB=2"}
+	got := withEnv(env, map[string]string{"PATH": "/x", "C": "=", "A": ""})
+	if want := []string{"AB=2", "A=", "C==", "PATH=/x"}; !slices.Equal(got, want) || env[1] != "PATH=/bin" {
+		t.Errorf("%q, want %q; %q", got, want, env)
+	}
+}
