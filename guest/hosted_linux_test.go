@@ -50,7 +50,7 @@ var hostedProgram = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(dir, "hosted")
 	hostedDir = dir
 	var wrap []string
-	for _, call := range []string{"socket", "bind", "listen", "sendto", "recvfrom", "opendir", "open", "clock_settime"} {
+	for _, call := range []string{"socket", "bind", "listen", "sendto", "recvfrom", "accept4", "opendir", "open", "clock_settime"} {
 		wrap = append(wrap, "-Wl,--wrap="+call)
 	}
 	args := append(wrap, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-pthread", "-o", program,
@@ -177,7 +177,8 @@ func (h *hosted) SendDatagram(p []byte) { _, _ = h.udp.WriteTo(p, h.agent) }
 func (h *hosted) Done() <-chan struct{} { return h.gone }
 
 func (h *hosted) DialGuest(ctx context.Context, _ uint16) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp4", h.tcp.String())
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(gateway)}}
+	return d.DialContext(ctx, "tcp4", h.tcp.String())
 }
 
 func (h *hosted) ReceiveDatagram(ctx context.Context) ([]byte, error) {

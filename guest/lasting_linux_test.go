@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -263,5 +265,28 @@ func TestAttackRejoin(t *testing.T) {
 			c.Close()
 		}
 		attack.Check(t, "hello: "+row.name, row.want, verdict(err))
+	}
+}
+
+// The code runs while the agent waits for the host again, and may have connected before: it is not
+// taken for the host, whose frames make files as root.
+func TestHostedLastingImpostor(t *testing.T) {
+	t.Parallel()
+	h, c := lasting(t)
+	s := stream1(c)
+	fmt.Fprint(h.stdout, "one")
+	s.reads(t, "one")
+	code, err := net.Dial("tcp4", h.tcp.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer code.Close()
+	c2 := h.rejoin()
+	s2 := stream1(c2)
+	fmt.Fprint(h.stdout, "two")
+	s2.reads(t, "two")
+	_ = code.SetReadDeadline(time.Now().Add(hostedPatience))
+	if n, err := code.Read(make([]byte, 100)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the code was told %d bytes, %v", n, err)
 	}
 }

@@ -628,6 +628,20 @@ static void lose(struct agent *a, int conn)
 	file_fd = -1;
 }
 
+// accept_host accepts a connection of the host's. While a conversation lasts the code runs, and can
+// connect too.
+static int accept_host(struct agent *a, int lsn)
+{
+	struct sockaddr_in from;
+	socklen_t n = sizeof from;
+	int conn = accept4(lsn, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (conn >= 0 && from.sin_addr.s_addr != a->gateway) {
+		close(conn);
+		return -1;
+	}
+	return conn;
+}
+
 // on_word handles a byte of what Node says: R it is ready, S it has started the user's code, W
 // it has rehearsed, E and a byte it ends with that exit code, N and a byte it would if
 // this were no rehearsal. 1 when it has ended. What it says in two writes may lie in the
@@ -723,7 +737,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 				continue;
 			}
 		}
-		if (p[LSN].revents && (conn = accept4(lsn, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+		if (p[LSN].revents && (conn = accept_host(a, lsn)) >= 0) {
 			int one = 1;
 			setsockopt(conn, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 			heard = framed = 0;

@@ -71,6 +71,16 @@ ssize_t __wrap_recvfrom(int fd, void *p, size_t n, int flags, struct sockaddr *f
 
 static const char *moved(const char *path) { return strcmp(path, OUT_DIR) == 0 ? getenv("OUT") : path; }
 
+int __real_accept4(int s, struct sockaddr *from, socklen_t *len, int flags);
+int __wrap_accept4(int s, struct sockaddr *from, socklen_t *len, int flags)
+{
+	int c = __real_accept4(s, from, len, flags);
+	struct sockaddr_in *at = (struct sockaddr_in *)from;
+	if (c >= 0 && from && at->sin_addr.s_addr == inet_addr(getenv("GATEWAY")))
+		at->sin_addr.s_addr = inet_addr(GATEWAY_IP);
+	return c;
+}
+
 DIR *__real_opendir(const char *);
 DIR *__wrap_opendir(const char *path) { return __real_opendir(moved(path)); }
 
