@@ -159,28 +159,25 @@ func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration
 	go func() {
 		sent <- in.cmd.give(contract.StepControl, fmt.Appendf(nil, "%d\x00%s\x00", limit.Milliseconds(), code))
 	}()
+	var signalled <-chan error
 	for signals := []syscall.Signal{syscall.SIGINT, syscall.SIGKILL}; ; {
 		var late <-chan time.Time
 		ended := ctx.Done()
 		if ctx.Err() != nil {
 			if len(signals) == 0 {
+				in.cmd.finish(guest.End{Signal: int(syscall.SIGKILL)}, nil)
 				return Step{Gone: true, End: guest.End{Signal: int(syscall.SIGKILL)}}, context.Cause(ctx)
 			}
-			_ = in.cmd.Signal(signals[0])
+			signalled = in.cmd.signal(signals[0])
 			signals, late, ended = signals[1:], time.After(KillPatience), nil
 		}
 		select {
 		case r := <-in.replies:
 			// A driver has read the code before it answers; what code writes in its place may come
-			// before that, and the next step's would then stand behind half of this one's.
-			select {
-			case <-sent:
-			case <-in.cmd.Done():
-			case <-time.After(KillPatience):
-				_ = in.cmd.Signal(syscall.SIGKILL)
-				<-in.cmd.Done()
-			}
-			return Step{Code: r.code, Value: r.value, Gone: in.Ended()}, context.Cause(ctx)
+			// before that, and the next step's would then stand behind half of this one's. Nor may a signal
+			// of this step come to the next one.
+			gone := !in.settled(sent) || (signalled != nil && !in.settled(signalled))
+			return Step{Code: r.code, Value: r.value, Gone: gone || in.Ended()}, context.Cause(ctx)
 		case <-in.cmd.Done():
 			select {
 			case r := <-in.replies: // its last words
@@ -195,6 +192,24 @@ func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration
 		case <-late:
 		}
 	}
+}
+
+// settled waits until something was sent. An interpreter that does not take it is killed.
+func (in *Interpreter) settled(sent <-chan error) bool {
+	select {
+	case <-sent:
+		return true
+	case <-in.cmd.Done():
+		return true
+	case <-time.After(KillPatience):
+	}
+	in.cmd.signal(syscall.SIGKILL)
+	select {
+	case <-in.cmd.Done():
+	case <-time.After(KillPatience):
+		in.cmd.finish(guest.End{Signal: int(syscall.SIGKILL)}, nil)
+	}
+	return false
 }
 
 // Ended says that the interpreter has.

@@ -289,7 +289,7 @@ func (c *Client) take(kind byte, id uint32, p []byte) error {
 	}
 	if _, err := to.Write(p); err != nil { // of its own output only
 		cmd.finish(guest.End{}, err)
-		return c.send(contract.StepSignal, id, []byte{byte(syscall.SIGKILL)})
+		cmd.signal(syscall.SIGKILL)
 	}
 	return nil
 }
@@ -406,6 +406,15 @@ func (cmd *Command) Signal(s syscall.Signal) error {
 	return cmd.c.send(contract.StepSignal, cmd.id, []byte{byte(s)})
 }
 
+// signal is Signal for those who must not wait until the guest takes it: what reads from the guest, and
+// time limits. Each command is sent a few.
+// What it returns says that it was.
+func (cmd *Command) signal(s syscall.Signal) <-chan error {
+	sent := make(chan error, 1)
+	go func() { sent <- cmd.Signal(s) }()
+	return sent
+}
+
 // Resize changes its terminal's size.
 func (cmd *Command) Resize(s guest.Size) error {
 	p := binary.BigEndian.AppendUint16(nil, s.Columns)
@@ -427,9 +436,7 @@ func (cmd *Command) Wait(ctx context.Context) (guest.End, error) {
 	case <-ctx.Done():
 	}
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
-		if err := cmd.Signal(s); err != nil {
-			break
-		}
+		cmd.signal(s)
 		select {
 		case <-cmd.done:
 			return cmd.end, context.Cause(ctx)
