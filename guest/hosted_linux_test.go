@@ -182,9 +182,14 @@ func (h *hosted) DialGuest(ctx context.Context, _ uint16) (net.Conn, error) {
 }
 
 func (h *hosted) ReceiveDatagram(ctx context.Context) ([]byte, error) {
-	stop := context.AfterFunc(ctx, func() { _ = h.udp.SetReadDeadline(time.Unix(1, 0)) })
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = h.udp.SetReadDeadline(time.Unix(1, 0))
+	})
 	defer func() {
-		if !stop() {
+		if !stop() { // it has begun: the next one must not meet its deadline
+			<-ended
 			_ = h.udp.SetReadDeadline(time.Time{})
 		}
 	}()
