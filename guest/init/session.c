@@ -43,6 +43,7 @@ struct command {
 	pid_t pid;  // 0: the slot is free
 	int fd[STREAMS];
 	int terminal;
+	int why;  // where it says why it could not start; -1 when it has
 	int over;  // it has ended and the host knows; what it left running may go on printing
 	struct pending to[2];  // IN, CTL
 };
@@ -119,9 +120,30 @@ static void release(struct command *c)
 {
 	for (int i = 0; i < STREAMS; i++)
 		shut(c, i);
+	if (c->why >= 0)
+		close(c->why);
 	drop_pending(c, IN);
 	drop_pending(c, CTL);
 	c->pid = 0;
+}
+
+// began reads what a command says of its start, for which nobody waits: others of the code's user can
+// stop it before. 1 when it has failed, and the host knows.
+static int began(struct command *c)
+{
+	int failed = 0;
+	if (c->why < 0)
+		return 0;
+	ssize_t n = read(c->why, &failed, sizeof failed);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return 0;
+	close(c->why);
+	c->why = -1;
+	if (n != sizeof failed)
+		return 0;
+	say_number(STEP_FAILED, c->id, (uint32_t)failed);
+	release(c);
+	return 1;
 }
 
 // slot is a free one, else that of a command that has ended.
@@ -261,17 +283,16 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n, void (*be
 			close(theirs[i]);
 	if (why[1] >= 0)
 		close(why[1]);
-	if (failed == 0 && read(why[0], &failed, sizeof failed) != sizeof failed)
-		failed = 0;
-	if (why[0] >= 0)
-		close(why[0]);
 	if (failed != 0) {
+		if (why[0] >= 0)
+			close(why[0]);
 		for (int i = 0; i < STREAMS; i++)
 			if (ours[i] >= 0)
 				close(ours[i]);
 		return failed;
 	}
-	*c = (struct command){.id = id, .pid = pid, .terminal = flags & EXEC_TERMINAL};
+	*c = (struct command){.id = id, .pid = pid, .terminal = flags & EXEC_TERMINAL, .why = why[0]};
+	fcntl(c->why, F_SETFL, O_NONBLOCK);
 	for (int i = 0; i < STREAMS; i++) {
 		c->fd[i] = ours[i];
 		if (ours[i] >= 0)
@@ -349,7 +370,8 @@ static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n, void (*bec
 		break;
 	case STEP_SIGNAL:
 		if (n == 1)
-			kill(-c->pid, p[0]);
+			if (kill(-c->pid, p[0]) < 0)
+				kill(c->pid, p[0]);  // it has no group yet
 		break;
 	case STEP_RESIZE:
 		if (n == 4 && c->terminal) {
@@ -435,6 +457,8 @@ static void reap(int sig)
 			c++;
 		if (c == commands + MAX_COMMANDS)
 			continue;
+		if (began(c))
+			continue;
 		for (int i = CTL; i < STREAMS; i++)
 			drain(c, i);
 		say_number(STEP_END, c->id, WIFSIGNALED(status) ? (uint32_t)WTERMSIG(status) << 8 : (uint32_t)WEXITSTATUS(status));
@@ -459,28 +483,32 @@ void session_run(void (*become)(void))
 	if (sig < 0)
 		fail("signalfd");
 	for (;;) {
-		static struct pollfd p[2 + MAX_COMMANDS * STREAMS];
+		enum { WHY = STREAMS, POLLED };  // of each command
+		static struct pollfd p[2 + MAX_COMMANDS * POLLED];
 		p[0] = (struct pollfd){STDIN_FILENO, POLLIN, 0};
 		p[1] = (struct pollfd){held ? -1 : sig, POLLIN, 0};
 		for (int i = 0; i < MAX_COMMANDS; i++) {
 			struct command *c = &commands[i];
-			struct pollfd *q = p + 2 + i * STREAMS;
+			struct pollfd *q = p + 2 + i * POLLED;
 			for (int s = 0; s < STREAMS; s++)
 				q[s] = (struct pollfd){c->pid > 0 && !held ? c->fd[s] : -1, POLLIN, 0};
+			q[WHY] = (struct pollfd){c->pid > 0 && !held ? c->why : -1, POLLIN, 0};
 			q[IN].events = POLLOUT;
 			if (c->to[IN].len == 0)
 				q[IN].fd = -1;
 			if (c->to[CTL].len > 0)
 				q[CTL].events |= POLLOUT;
 		}
-		if (poll(p, 2 + MAX_COMMANDS * STREAMS, -1) < 0) {
+		if (poll(p, 2 + MAX_COMMANDS * POLLED, -1) < 0) {
 			if (errno == EINTR)
 				continue;
 			fail("poll");
 		}
 		for (int i = 0; i < MAX_COMMANDS; i++) {
 			struct command *c = &commands[i];
-			struct pollfd *q = p + 2 + i * STREAMS;
+			struct pollfd *q = p + 2 + i * POLLED;
+			if (q[WHY].revents && began(c))
+				continue;
 			if (q[IN].revents)
 				feed(c, IN);
 			if (q[CTL].revents & POLLOUT)

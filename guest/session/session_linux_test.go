@@ -48,7 +48,7 @@ var hosted = sync.OnceValues(func() (string, error) {
 })
 
 // open starts a session's program.
-func open(t *testing.T) *Client {
+func open(t *testing.T, env ...string) *Client {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("needs gcc with its sanitizers: apt-get install gcc libc6-dev")
@@ -59,6 +59,7 @@ func open(t *testing.T) *Client {
 	}
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0")
+	cmd.Env = append(cmd.Env, env...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	in, err := cmd.StdinPipe()
@@ -248,6 +249,38 @@ func TestLimit(t *testing.T) {
 		if end, err := cmd.Wait(ctx); end != row.end || !errors.Is(err, late) {
 			t.Errorf("%s: %+v %v", row.script, end, err)
 		}
+	}
+}
+
+// A command that is stopped before it becomes its program holds up no other.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	stop := filepath.Join(t.TempDir(), "stop")
+	if err := os.WriteFile(stop, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, "STOP="+stop)
+	stopped, err := c.Start(Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(stop); err != nil {
+			break
+		}
+	}
+	other, err := c.Start(Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end, err := other.Wait(within(t)); end != (guest.End{}) || err != nil {
+		t.Errorf("the other: %+v %v", end, err)
+	}
+	late := errors.New("late")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(late)
+	if end, err := stopped.Wait(ctx); end.Signal != 9 || !errors.Is(err, late) {
+		t.Errorf("%+v %v", end, err)
 	}
 }
 
