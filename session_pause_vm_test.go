@@ -89,12 +89,12 @@ func TestSessionPause(t *testing.T) {
 	}
 
 	t.Run("life", func(t *testing.T) {
-		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Life: 8 * time.Second})
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Life: 12 * time.Second})
 		if err := s.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		<-s.Done()
-		if _, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "it had lived for 8s") {
+		if _, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "it had lived for 12s") {
 			t.Errorf("%v", err)
 		}
 	})
