@@ -331,8 +331,18 @@ func TestCrash(t *testing.T) {
 	check("no crash", 0, all, state(nil, after))
 }
 
-// What there was no room for is written when there is, or not at all.
+// What there was no room for is written when there is, or not at all. The limit holds for the
+// whole process, and go test has this one keep a file of its own: the test is another's.
 func TestDiskFull(t *testing.T) {
+	const variable = "UNITASK_TEST_AUDIT_FULL"
+	if os.Getenv(variable) == "" {
+		c := exec.Command(os.Args[0], "-test.run=^TestDiskFull$", "-test.v")
+		c.Env = append(os.Environ(), variable+"=1")
+		if out, err := c.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: TestDiskFull")) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
 	signal.Ignore(unix.SIGXFSZ)
 	defer signal.Reset(unix.SIGXFSZ)
 	var limit unix.Rlimit
