@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: all demo test cold matrix race attack fidelity fidelity-packages cover soak check build vendor image setup bench dist clean
+.PHONY: all demo test long matrix race attack fidelity fidelity-packages cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -25,9 +25,10 @@ test: image
 	bin/unitask image vendor --image shell
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
 
-# The differential scripts in machines that boot for them, where `make test` has clones only.
-cold: image
-	UNITASK_TEST_COLD=1 $(GOTEST) -count=1 -timeout 30m -run '^TestDifferential$$' .
+# What `make test` leaves out to save minutes: most of the differential scripts in machines that
+# boot for them, half of the other languages' scripts, and more clones to compare.
+long: image
+	UNITASK_TEST_LONG=1 $(GOTEST) -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer)$$' .
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server.

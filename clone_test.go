@@ -85,7 +85,10 @@ dns.resolve4("a.example", () => dns.lookup("b.example", () => net.connect(80, "1
 
 func TestClonesDiffer(t *testing.T) {
 	needClones(t)
-	clones := 100
+	clones := 40
+	if long() {
+		clones = 100
+	}
 	if n, err := strconv.Atoi(os.Getenv("UNITASK_TEST_CLONES")); err == nil {
 		clones = n
 	}

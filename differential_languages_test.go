@@ -77,7 +77,10 @@ func (l tongue) differential(t *testing.T) {
 	}
 	var booted atomic.Int32
 	t.Run("scripts", func(t *testing.T) {
-		for _, script := range scripts {
+		for i, script := range scripts {
+			if rest := i%2 == 1; rest != long() {
+				continue
+			}
 			name := filepath.Base(script)
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -96,8 +99,8 @@ func (l tongue) differential(t *testing.T) {
 		}
 	})
 	// On a busy host a clone that does not come in time is booted instead.
-	if n := int(booted.Load()); n > len(scripts)/4 {
-		t.Errorf("%d of %d machines were no clones", n, len(scripts))
+	if n := int(booted.Load()); n > len(scripts)/8 {
+		t.Errorf("%d of %d machines were no clones", n, len(scripts)/2)
 	}
 }
 

@@ -81,16 +81,14 @@ func TestDifferential(t *testing.T) {
 	}
 	exceptions := loadExceptions(t)
 	home := newHome(t)
-	// A fourth of the cold boots, to save minutes; with the variable the others of them
-	// (make cold, which CI runs).
-	others := os.Getenv("UNITASK_TEST_COLD") != ""
+	// A fourth of the cold boots, else the others.
 	for _, kernel := range kernels(t) {
 		for i := range 2 * len(scripts) {
 			script, way, cold := scripts[i/2], "clone", i%2 == 1
 			if cold {
 				way = "cold"
 			}
-			if rest := cold && i%8 != 1; rest != others {
+			if rest := cold && i%8 != 1; rest != long() {
 				continue
 			}
 			name := filepath.Base(script)
@@ -109,6 +107,9 @@ func TestDifferential(t *testing.T) {
 		}
 	}
 }
+
+// long says that this is `make long`, which CI runs too: what `make test` leaves out to save minutes.
+func long() bool { return os.Getenv("UNITASK_TEST_LONG") != "" }
 
 // place puts a script into a folder that has the same path on both sides.
 func place(t *testing.T, name, text string) string {

@@ -19,6 +19,7 @@ func TestRun(t *testing.T) {
 		"none/a.go":        "package none\n",
 		// Fails the first time, and is fine from then on; ./... leaves it out.
 		"_once/a_test.go":   "package a\nimport (\"os\"; \"testing\")\nfunc TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
+		"_ends/a_test.go":   "package a\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
 		"_attack/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
@@ -38,6 +39,7 @@ func TestRun(t *testing.T) {
 	}{
 		"./_once":   {0, []string{"failed x/_once TestOnce/a+b_c", "again, alone: x/_once TestOnce/a+b_c", "UNSTEADY x/_once TestOnce/a+b_c", "the first time"}, "2 passed, 0 failed, 0 skipped"},
 		"./_attack": {1, []string{"FAILED x/_attack TestAttackOnce"}, "0 passed, 1 failed, 0 skipped"},
+		"./_ends":   {0, []string{"failed x/_ends", "again, alone: x/_ends\n", "UNSTEADY x/_ends: ", "file too large"}, "1 passed, 0 failed, 0 skipped"},
 		"./good":    {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon", "what took longest:", " s x/good TestGood\n"}, "2 passed, 0 failed, 1 skipped"},
 		"./bad":     {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed", "FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
 		"./panics":  {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
