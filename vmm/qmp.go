@@ -35,6 +35,7 @@ type Monitor struct {
 	prefix     string     // of our commands' ids
 	connecting sync.Mutex // held by Connect
 	connected  bool
+	writing    chan struct{} // held by who writes
 
 	mu      sync.Mutex
 	next    int
@@ -84,6 +85,7 @@ func NewMonitor(conn net.Conn) *Monitor {
 func newMonitor(conn net.Conn) *Monitor {
 	return &Monitor{
 		conn:     conn,
+		writing:  make(chan struct{}, 1),
 		waiting:  map[string]chan reply{},
 		subs:     map[chan qmp.Event]struct{}{},
 		greeting: make(chan struct{}),
@@ -240,13 +242,7 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	// A command that was cut can't be taken back: the connection is unusable.
-	stop := context.AfterFunc(ctx, func() { _ = m.conn.SetWriteDeadline(time.Unix(1, 0)) })
-	err = m.send(append(line, '\n'), rights)
-	if !stop() && err != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
+	if err = m.write(ctx, append(line, '\n'), rights); err != nil {
 		select { // why reading ended says more, and the reader may be yet to see it
 		case <-m.done:
 			err = m.readError()
@@ -267,6 +263,37 @@ func (m *Monitor) run(ctx context.Context, command, rights []byte) ([]byte, erro
 	case <-ctx.Done():
 		return nil, fmt.Errorf("QMP %s: %w", name, context.Cause(ctx))
 	}
+}
+
+// write sends a line, until ctx ends. A command that was cut can't be taken back: the connection is
+// unusable then, and only then.
+func (m *Monitor) write(ctx context.Context, line, rights []byte) error {
+	select {
+	case m.writing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-m.writing }()
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		_ = m.conn.SetWriteDeadline(time.Unix(1, 0))
+	})
+	err := m.send(line, rights)
+	if stop() {
+		return err
+	}
+	<-cut
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	_ = m.conn.SetWriteDeadline(time.Time{}) // all of it was sent: the next command has its time
+	select {
+	case <-m.done: // whose end had set it, too
+		_ = m.conn.SetWriteDeadline(time.Unix(1, 0))
+	default:
+	}
+	return nil
 }
 
 func (m *Monitor) send(line, rights []byte) error {

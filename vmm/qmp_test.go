@@ -145,6 +145,53 @@ func TestQMPContext(t *testing.T) {
 	}
 }
 
+// A command whose context ends when it has just been sent does not take the connection's time to
+// write from those that follow, nor one that waits to be written from the one before it.
+func TestQMPEndsAfterSend(t *testing.T) {
+	m := fakeQEMU(t, func(w io.Writer, name, id string) {
+		fmt.Fprintf(w, `{"return": {}, "id": %q}`+"\n", id)
+	})
+	for range 200 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		m.conn = &sentThen{Conn: m.conn, then: func() { cancel(errors.New("over")) }, set: make(chan struct{}, 4)}
+		_ = m.Do(ctx, "first", nil, nil)
+		m.conn = m.conn.(*sentThen).Conn
+		if err := m.Do(t.Context(), "second", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.writing <- struct{}{} // somebody writes
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Do(ctx, "third", nil, nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	<-m.writing
+	if err := m.Do(t.Context(), "fourth", nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// sentThen does something when a line has been written, and waits until that has set a deadline.
+type sentThen struct {
+	net.Conn
+	then func()
+	set  chan struct{} // has room for what is set
+}
+
+func (c *sentThen) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.then()
+	<-c.set
+	return n, err
+}
+
+func (c *sentThen) SetWriteDeadline(at time.Time) error {
+	err := c.Conn.SetWriteDeadline(at)
+	c.set <- struct{}{}
+	return err
+}
+
 func TestQMPRefusal(t *testing.T) {
 	m := fakeQEMU(t, func(w io.Writer, _, id string) {
 		fmt.Fprintf(w, `{"error": {"class": "CommandNotFound", "desc": "no such"}, "id": %q}`+"\n", id)
