@@ -116,6 +116,9 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	if err != nil {
 		return nil, err
 	}
+	if code.session != nil {
+		granted.Denials = append(granted.Denials, code.session.denials...)
+	}
 	// Of the granted secrets only: the code does not have the others, and could else
 	// find out by guesses what they are.
 	redactor, err := record.NewRedactor(code.secrets)

@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -24,17 +25,11 @@ type SessionRequest struct {
 	// environment. Its Code must be empty. Timeout and OutputBytes bound each step that names none of
 	// its own. It runs on the linux kernel.
 	Request
-	// Life is how long it lives; 0 is DefaultSessionLife, MaxSessionLife the most.
+	// Life is how long it lives, 0 is a day.
 	Life time.Duration
 	// Events, if not nil, receives the events of its machine, and of its network.
 	Events func(Event)
 }
-
-// How long sessions live.
-const (
-	DefaultSessionLife = time.Hour
-	MaxSessionLife     = 24 * time.Hour
-)
 
 // MaxWaitingSteps bounds the steps of one session that wait for the one that runs.
 const MaxWaitingSteps = 16
@@ -56,12 +51,13 @@ type Session struct {
 
 	rt       *Runtime
 	caller   Caller
+	limits   policy.SessionLimits
+	denials  []policy.Denial // of its limits
 	redactor *record.Redactor
 	client   *session.Client
 	dir      string
 	env      []string
 	ca       string
-	life     time.Duration
 	accel    Accel
 	cloned   bool
 	exposed  int // secrets that its machine holds
@@ -107,14 +103,12 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	bad := func(field, value, reason string) (*Session, error) {
 		return nil, &policy.FieldError{Field: field, Value: value, Reason: reason}
 	}
-	life := req.Life
-	if life == 0 {
-		life = DefaultSessionLife
+	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: req.Life}, usualSessions(machine.HostMemory()))
+	if err != nil {
+		return nil, err
 	}
 	ref, err := req.container()
 	switch {
-	case life < time.Second || life > MaxSessionLife:
-		return bad("life", life.String(), fmt.Sprintf("must be from 1s to %s", MaxSessionLife))
 	case req.Code != "" || req.Check || req.Exec || len(req.Args) > 0:
 		return bad("code", "of a session", "is given step by step: leave code, args, check and exec away")
 	case err != nil:
@@ -128,7 +122,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	}
 	live, cancel := context.WithCancelCause(context.Background())
 	s := &Session{
-		rt: rt, caller: caller, life: life, cancel: cancel, Image: im.payload.Name, Language: l.name,
+		rt: rt, caller: caller, limits: limits, denials: denials, cancel: cancel, Image: im.payload.Name, Language: l.name,
 		client:   session.New(nil),
 		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error),
 		ready: make(chan struct{}), done: make(chan struct{}),
@@ -184,7 +178,7 @@ func (s *Session) gone() error {
 	why := "it was closed"
 	switch {
 	case s.result != nil && s.result.TimedOut:
-		why = fmt.Sprintf("it had lived for %s", s.life)
+		why = fmt.Sprintf("it had lived for %s", s.limits.Life)
 	case s.err != nil && !errors.Is(s.err, errSessionClosed):
 		why = s.err.Error()
 	case s.result != nil && s.result.Outcome == OutcomeExited:

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
 
@@ -131,6 +133,44 @@ func TestSessionFiles(t *testing.T) {
 	if _, err := s.ReadFile(ctx, "/work", 0, 0); err == nil {
 		t.Error("a folder was read")
 	}
+}
+
+// A ceiling bounds sessions, and what it has cut is on record.
+func TestSessionCeiling(t *testing.T) {
+	needVM(t)
+	ceiling, err := policy.ParseCeiling("a ceiling", []byte("callerSessions = 1\nsessionLifeSeconds = 600\npausedBytes = 1048576\n[principals.other]\nsessions = 0\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Ceiling: ceiling})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	shell := unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Life: time.Hour}
+	s := openSession(t, rt, shell)
+	if left := time.Until(s.Expires); left > 10*time.Minute || len(s.Policy.Denials) != 1 || s.Policy.Denials[0].Key != "sessionLifeSeconds" {
+		t.Errorf("%s left, %v", left, s.Policy.Denials)
+	}
+	if rec, err := rt.Runs().Get(s.ID); err != nil || !strings.Contains(string(rec.Denials), "at most 600 is allowed") {
+		t.Errorf("%s %v", rec.Denials, err)
+	}
+	if _, err := rt.NewSession(t.Context(), shell); !errors.As(err, new(*unitask.BusyError)) {
+		t.Errorf("a second one: %v", err)
+	}
+	if _, err := rt.NewSessionFor(t.Context(), unitask.Caller{Name: "other", Ceiling: ceiling.For("other")}, shell); err == nil || !strings.Contains(err.Error(), "allows none") {
+		t.Errorf("another caller's: %v", err)
+	}
+	if err := s.Pause(t.Context()); err == nil || machine.CanClone && !strings.Contains(err.Error(), "pausedBytes") {
+		t.Errorf("pause: %v", err)
+	}
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo lives"}); err != nil || string(res.Stdout) != "lives\n" {
+		t.Errorf("%+v %v", res, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	openSession(t, rt, shell)
 }
 
 func TestSessionCommands(t *testing.T) {

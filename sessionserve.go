@@ -32,7 +32,7 @@ var errPaused = errors.New("the session is paused")
 // resumes its machine.
 func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) error {
 	begin := time.Now()
-	timed, cancel := context.WithTimeoutCause(ctx, s.life, errTimeout)
+	timed, cancel := context.WithTimeoutCause(ctx, s.limits.Life, errTimeout)
 	defer cancel()
 	serial := x.redactor.Writer(x.rec.Stderr())
 	defer serial.Close()
@@ -144,6 +144,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 			return nil, fmt.Errorf("resume the session: %w", err)
 		}
 		s.state = sessionRuns
+		s.rt.resumed(s)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +200,12 @@ func (s *Session) Pause(ctx context.Context) error {
 	case uses > 0:
 		return &BusyError{"a step of this session is under way", time.Second}
 	}
+	give, err := s.rt.pausedRoom(s)
+	if err != nil {
+		return err
+	}
 	if err := s.ask(ctx, s.pauses); err != nil {
+		give()
 		return fmt.Errorf("pause the session: %w", err)
 	}
 	s.state = sessionPaused

@@ -244,7 +244,7 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 	}
 	defer done()
 	eff := s.Policy.Effective
-	if limit, err = stepLimit(limit, eff.Timeout, s.life); err != nil {
+	if limit, err = stepLimit(limit, eff.Timeout, s.limits.Life); err != nil {
 		return nil, err
 	}
 	eff.Timeout = limit
@@ -300,6 +300,6 @@ func also(w, second io.Writer) io.Writer {
 // begun takes what its machine's run has come to.
 func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *Result) {
 	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator, res.Cloned
-	s.Expires = time.Now().Add(s.life)
+	s.Expires = time.Now().Add(s.limits.Life)
 	close(s.ready)
 }

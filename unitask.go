@@ -147,8 +147,8 @@ type Runtime struct {
 
 	mu       sync.Mutex
 	closed   bool
-	sessions map[*Session]struct{} // that live
-	uses     sync.WaitGroup        // of what is under way
+	sessions map[*Session]int64 // that live: what each counts as when it is paused, 0 where it is not
+	uses     sync.WaitGroup     // of what is under way
 }
 
 // enter notes that something is under way until leave, or says that the runtime is
@@ -161,24 +161,6 @@ func (rt *Runtime) enter() (leave func(), err error) {
 	}
 	rt.uses.Add(1)
 	return rt.uses.Done, nil
-}
-
-// hold notes that a session lives until leave, or says that the runtime is closed.
-func (rt *Runtime) hold(s *Session) (leave func(), err error) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if rt.closed {
-		return nil, ErrClosed
-	}
-	if rt.sessions == nil {
-		rt.sessions = map[*Session]struct{}{}
-	}
-	rt.sessions[s] = struct{}{}
-	return func() {
-		rt.mu.Lock()
-		defer rt.mu.Unlock()
-		delete(rt.sessions, s)
-	}, nil
 }
 
 // DefaultHome is $UNITASK_HOME, or ~/.unitask.

@@ -34,7 +34,7 @@ one of its own: colours, size, Ctrl-C; Ctrl-C twice in a row ends the machine.`,
 	fl := cmd.Flags()
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for its environment; repeatable")
 	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
-	fl.DurationVar(&life, "life", unitask.DefaultSessionLife, fmt.Sprintf("how long the machine lives at most, up to %s", unitask.MaxSessionLife))
+	fl.DurationVar(&life, "life", 0, "how long the machine lives at most (default, and the most, 24h)")
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged; by default what a program's own terminal does not need is escaped")
 	return cmd
 }

@@ -70,7 +70,7 @@ func sizeText(bytes int64) string {
 }
 
 // otherFlags are the flags of a request's fields that no policy decides on.
-var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel", "language": "lang", "exec": "exec"}
+var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel", "language": "lang", "exec": "exec", "sessionLifeSeconds": "life"}
 
 // flagOf is the flag for a field of a request by its name or key, nil if there is none.
 func flagOf(cmd *cobra.Command, field string) *pflag.Flag {
@@ -105,7 +105,7 @@ func asFlags(cmd *cobra.Command, err error) error {
 	flag := flagOf(cmd, field.Field)
 	if flag != nil {
 		value := field.Value
-		if flag.Changed && (flag.Value.Type() == "size" || flag.Value.Type() == "string") {
+		if flag.Changed && (flag.Value.Type() == "size" || flag.Value.Type() == "string" || flag.Value.Type() == "duration") {
 			value = flag.Value.String()
 		}
 		named = reworded{fmt.Sprintf("--%s %s: %s", flag.Name, value, field.Reason), err}

@@ -10,11 +10,11 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// hostMemory is what there is for us and what of it may be used without hurting others,
+// HostMemory is what there is for us and what of it may be used without hurting others,
 // in bytes: the machine's (MemTotal, MemAvailable), or what our cgroup (v2) has and
 // still allows, its page cache aside, if that is less. What can't be read is without
 // end.
-func hostMemory() (total, free int64) {
+func HostMemory() (total, free int64) {
 	total, free = machineMemory()
 	self, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

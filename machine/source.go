@@ -92,7 +92,7 @@ func Open(opts Options) *Source {
 	}
 	s.background, s.stop = context.WithCancel(context.Background())
 	if opts.Pool.Max > 0 && CanClone {
-		s.pool = newPool[*Machine](opts.Pool, maker{s}, hostMemory)
+		s.pool = newPool[*Machine](opts.Pool, maker{s}, HostMemory)
 	}
 	return s
 }

@@ -3,41 +3,8 @@ package mcp
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 )
-
-// However many a caller starts at once, it gets no more sessions than it may have, and others get theirs.
-func TestHeldAtOnce(t *testing.T) {
-	var h held
-	var mu sync.Mutex
-	var gives []func()
-	var all sync.WaitGroup
-	for _, caller := range []string{"a", "b", "c"} {
-		for range 20 {
-			all.Go(func() {
-				if give, err := h.reserve(caller); err == nil {
-					mu.Lock()
-					defer mu.Unlock()
-					gives = append(gives, give)
-				}
-			})
-		}
-		all.Wait()
-	}
-	if len(gives) != maxHeld || h.made["a"] != maxCallerHeld || h.made["b"] != maxCallerHeld || h.made["c"] != 0 {
-		t.Errorf("%d: %v", len(gives), h.made)
-	}
-	for _, give := range gives {
-		give()
-	}
-	if len(h.made) != 0 {
-		t.Errorf("left: %v", h.made)
-	}
-	if _, err := h.reserve("a"); err != nil {
-		t.Error(err)
-	}
-}
 
 // What view shows is bounded, however a file's bytes lie in lines.
 func TestNumbered(t *testing.T) {

@@ -22,58 +22,19 @@ import (
 // Sessions of unitask, machines that stay between calls, are not sessions of the protocol: they are
 // held here, each by the caller that made it.
 
-// Bounds on sessions; each holds a machine and its memory.
-const (
-	maxHeld       = 8 // at once
-	maxCallerHeld = 4
-)
-
 // errNoSession is the answer for a session that never was, has ended, or is another caller's.
 var errNoSession = errors.New("there is no such session: it has ended, or never was; session with op list names yours")
 
 // held are the sessions that live.
 type held struct {
-	mu   sync.Mutex
-	all  map[string]*heldSession // by id
-	made map[string]int          // that are being started, by caller
+	mu  sync.Mutex
+	all map[string]*heldSession // by id
 }
 
 type heldSession struct {
 	*unitask.Session
 	caller string
 	began  time.Time
-}
-
-// reserve takes a place for a session that is about to be started; give it back.
-func (h *held) reserve(caller string) (give func(), err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	own, all := h.made[caller], len(h.all)
-	for _, n := range h.made {
-		all += n
-	}
-	for _, s := range h.all {
-		if s.caller == caller {
-			own++
-		}
-	}
-	if all >= maxHeld {
-		return nil, &unitask.BusyError{What: fmt.Sprintf("%d sessions live here, which is the most", maxHeld), After: time.Minute}
-	}
-	if own >= maxCallerHeld {
-		return nil, fmt.Errorf("you have %d sessions, which is the most: end one by session with op end", own)
-	}
-	if h.made == nil {
-		h.made = map[string]int{}
-	}
-	h.made[caller]++
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if h.made[caller]--; h.made[caller] == 0 {
-			delete(h.made, caller)
-		}
-	}, nil
 }
 
 // add holds a session until it ends.
@@ -136,11 +97,6 @@ func (s *heldSession) view() sessionView {
 
 // newSession starts one for a call.
 func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request) (*heldSession, error) {
-	give, err := s.held.reserve(caller.Name)
-	if err != nil {
-		return nil, err
-	}
-	defer give()
 	run.Code, run.Path, run.Args, run.Dir = "", "", nil, ""
 	made, err := s.rt.NewSessionFor(ctx, caller, unitask.SessionRequest{Request: run})
 	if err != nil {
@@ -178,6 +134,9 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, in runArgs,
 		step.Timeout = run.Timeout
 	}
 	res, err := of.Run(ctx, step)
+	if err != nil && in.Session == newSession { // the caller learns of no id
+		return res, errors.Join(err, of.Close())
+	}
 	if res != nil && in.Session == newSession {
 		res.Policy.Denials = of.Policy.Denials
 	}

@@ -70,6 +70,8 @@ func TestSessionTools(t *testing.T) {
 		{"session", map[string]any{"op": "end", "session": id}, `"sessions":[]`, false},
 		{"session", map[string]any{"op": "end", "session": id}, "there is no such session", true},
 		{"run_command", map[string]any{"session": id, "command": "true"}, "there is no such session", true},
+		{"run_code", map[string]any{"session": "new", "language": "shell", "code": "echo a\x00b"}, "NUL", true},
+		{"session", map[string]any{"op": "list"}, `"sessions":[]`, false},
 	} {
 		text, structured, failed := call(row.tool, row.args)
 		if failed != row.failed || !strings.Contains(text, row.want) {

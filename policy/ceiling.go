@@ -53,7 +53,7 @@ func (c *Ceiling) MarshalJSON() ([]byte, error) {
 		return err
 	}
 	errs := []error{member("path", c.Path)}
-	for _, f := range Fields {
+	for _, f := range every {
 		if value, ok := c.most[f.ceiling()]; ok {
 			errs = append(errs, member(f.ceiling(), f.kind.plain(value)))
 		}
@@ -234,7 +234,7 @@ var renamed = map[string]string{"artifacts": "maxArtifactBytes"}
 // take reads the keys of a table; an error comes with the key that it is about.
 func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
 	known := []string{"principals"}
-	for _, f := range Fields {
+	for _, f := range every {
 		known = append(known, f.ceiling())
 	}
 	for _, key := range slices.Sorted(maps.Keys(table)) {
@@ -253,8 +253,8 @@ func (c *Ceiling) take(table map[string]any, dir string) (string, error) {
 		}
 	}
 	c.most = map[string]any{}
-	for i := range Fields {
-		f := &Fields[i]
+	for i := range every {
+		f := &every[i]
 		key := f.ceiling()
 		value, ok := table[key]
 		if !ok {
@@ -330,6 +330,13 @@ const Example = `# The most that unitask may give to a run started in this folde
 
 # Bytes that may come back from /out; 0 is none.
 # maxArtifactBytes = 67108864
+
+# Sessions: at once, of all callers and of each; how long one lives; memory of those that are
+# paused, in bytes.
+# sessions = 8
+# callerSessions = 4
+# sessionLifeSeconds = 86400
+# pausedBytes = 8589934592
 
 # Layers of QEMU's jail, as unitask doctor names them, without which nothing runs.
 # requireJail = ["network", "filesystem", "seccomp"]

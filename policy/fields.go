@@ -34,6 +34,18 @@ var Fields = []Field{
 	{Key: "requireJail", Flag: "require-jail", Help: "a layer or limit of QEMU's jail, by its name in `unitask doctor`, without which nothing runs; repeatable", kind: demands{}},
 }
 
+// Limits are the bounds of sessions, a line each: keys of a ceiling, and fields of SessionLimits.
+// What has no default here has one by the host's memory.
+var Limits = []Field{
+	{Key: "sessions", kind: number[int]{least: 1, most: 4096, none: -1}},
+	{Key: "callerSessions", kind: number[int]{least: 1, most: 4096, none: -1}},
+	{Key: "sessionLifeMs", Name: "sessionLifeSeconds", kind: number[time.Duration]{least: time.Second, usual: 24 * time.Hour, most: MaxTimeout, unit: seconds}},
+	{Key: "pausedBytes", kind: number[int64]{least: 1, most: maxTransfer, none: -1, unit: bytesOf}},
+}
+
+// every is what a ceiling may speak of.
+var every = slices.Concat(Fields, Limits)
+
 // JailNames are the layers and limits of a machine's jail, by the names that package vmm
 // gives them.
 var JailNames = []string{

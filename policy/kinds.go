@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -133,15 +134,15 @@ func (k number[N]) check(n N) error {
 	return errors.New(must)
 }
 
-func (k number[N]) resolve(f *Field, r *Request, e *Effective) error {
-	n := *at[N](r, f.Key)
-	if n == 0 {
-		n = k.usual
-	}
+func (k number[N]) resolve(f *Field, r *Request, e *Effective) error { return k.pick(f, r, e) }
+
+// pick checks what is asked for and puts it, if it is not 0, into granted.
+func (k number[N]) pick(f *Field, asked, granted any) error {
+	n := cmp.Or(*at[N](asked, f.Key), *at[N](granted, f.Key), k.usual)
 	if err := k.check(n); err != nil {
 		return f.wrong(k.show(n), err.Error())
 	}
-	*at[N](e, f.Key) = n
+	*at[N](granted, f.Key) = n
 	return nil
 }
 
@@ -176,8 +177,13 @@ func (k number[N]) read(f *Field, value any, _ string) (any, error) {
 }
 
 func (k number[N]) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) {
+	k.cut(f, c, r, e, deny)
+}
+
+// cut narrows what was granted of what was asked for.
+func (k number[N]) cut(f *Field, c *Ceiling, from, granted any, deny deny) {
 	most, ok := c.most[f.ceiling()].(N)
-	n, asked := at[N](e, f.Key), *at[N](r, f.Key) != 0
+	n, asked := at[N](granted, f.Key), *at[N](from, f.Key) != 0
 	switch {
 	case !ok || *n <= most:
 	case most == 0:

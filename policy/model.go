@@ -70,7 +70,7 @@ func (c *Ceiling) With(file *Ceiling) *Ceiling {
 	}
 	both := *file
 	both.most, both.inherited = map[string]any{}, map[string]string{}
-	for _, f := range Fields {
+	for _, f := range every {
 		key := f.ceiling()
 		if value, ok := file.most[key]; ok {
 			both.most[key], both.inherited[key] = value, file.rule(key)
@@ -114,7 +114,7 @@ func (w Widening) String() string { return w.Key + " " + w.Value }
 // one, or a rule that a wildcard covers, is not beyond it. Tables of principals only ever
 // narrow.
 func (c *Ceiling) Beyond(base *Ceiling) (beyond []Widening) {
-	for _, f := range Fields {
+	for _, f := range every {
 		mine, has := c.most[f.ceiling()]
 		for at := base; has && at != nil; at = at.over {
 			most, bounded := at.most[f.ceiling()]
