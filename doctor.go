@@ -202,7 +202,7 @@ func (rt *Runtime) checkClone(ctx context.Context, r *Report, im *image.Image) {
 		return
 	}
 	start := time.Now()
-	spec, err := rt.source.Spec(ctx, im, policy.DefaultMemoryMB, false)
+	spec, err := rt.source.Spec(ctx, im, Shape{MemoryMB: policy.DefaultMemoryMB})
 	var m *machine.Machine
 	if err == nil {
 		m, err = rt.source.Clone(ctx, spec, machine.Config{})

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -109,7 +111,12 @@ func (x *execution) plan(ctx context.Context) error {
 	}
 	x.res.Kernel = x.image.Kernel
 	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
-	if x.spec, err = x.rt.source.Spec(ctx, x.image, x.granted.MemoryMB, x.code.fresh); err != nil {
+	if cpus := x.granted.CPUs; cpus != math.Trunc(cpus) {
+		if err := vmm.CanShareProcessor(); err != nil {
+			return failure{"cpus", &policy.FieldError{Field: "cpus", Value: strconv.FormatFloat(cpus, 'f', -1, 64), Reason: err.Error()}}
+		}
+	}
+	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
 		return failure{"boot", err}
 	}
 	if x.code.session != nil && machine.CanClone {

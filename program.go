@@ -52,6 +52,7 @@ type program struct {
 	cold        bool
 	fresh       bool
 	retry       bool
+	cpus        float64
 	session     *Session // whose machine it is; nil for one run
 	inputs      hostfiles.Set
 	ahead       *machine.Ahead // what of them is probably in a template, or nil
@@ -81,7 +82,7 @@ func checkCode(req Request) (program, error) {
 	if err != nil {
 		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
 	}
-	p.arch, p.ca, p.check, p.cold, p.fresh, p.retry = arch, req.CA, req.Check, req.Cold, req.FreshProcess, req.KernelRetry
+	p.arch, p.ca, p.check, p.cold, p.fresh, p.retry, p.cpus = arch, req.CA, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.CPUs
 	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
 		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
 	}
@@ -448,7 +449,7 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 	if p.terminal != nil && k != "" && k != image.Linux {
 		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has no terminals: use linux"}
 	}
-	return freshKernel(k, p.fresh)
+	return freshKernel(k, p.fresh, p.cpus)
 }
 
 // progress tells how far files have come, if they take long.

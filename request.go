@@ -75,9 +75,12 @@ type Request struct {
 	// KernelRetry has a run whose Kernel is left open made again on linux when the code asks for
 	// something that nanos lacks, and nothing has left the machine: it has no network and
 	// no standard input, and has printed nothing.
-	KernelRetry bool          `json:"kernelRetry,omitempty"`
-	Arch        Arch          `json:"arch,omitempty"`        // "" is the host's; another one is translated
-	MemoryMB    int           `json:"memoryMb,omitempty"`    // of the machine, MiB; 0 is 512
+	KernelRetry bool `json:"kernelRetry,omitempty"`
+	Arch        Arch `json:"arch,omitempty"`     // "" is the host's; another one is translated
+	MemoryMB    int  `json:"memoryMb,omitempty"` // of the machine, MiB; 0 is 512
+	// CPUs are the processors of the machine; 0 is 1. More than one wants the linux kernel, and a
+	// fraction a control group (Linux, cgroup v2), without which nothing runs.
+	CPUs        float64       `json:"cpus,omitempty"`
 	Timeout     time.Duration `json:"timeoutMs,omitempty"`   // of the code, from its first line on; 0 is 60 s
 	OutputBytes int64         `json:"outputBytes,omitempty"` // kept of each of stdout and stderr; 0 is 16 MiB
 

@@ -39,6 +39,8 @@ func fill(t *testing.T, v reflect.Value) {
 				one.SetString("x")
 			}
 			f.Set(reflect.Append(f, one))
+		case reflect.Float64:
+			f.SetFloat(1.5)
 		default:
 			t.Fatalf("a field of kind %s", f.Kind())
 		}

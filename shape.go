@@ -37,27 +37,30 @@ func withDefaults(sh Shape) (Shape, error) {
 	if err != nil {
 		return sh, &policy.FieldError{Field: "arch", Value: fmt.Sprintf("%q", sh.Arch), Reason: "use amd64 or arm64"}
 	}
-	kernel, err := freshKernel(sh.Kernel, sh.FreshProcess)
+	kernel, err := freshKernel(sh.Kernel, sh.FreshProcess, sh.CPUs)
 	if err == nil {
 		kernel, err = l.kernel(kernel)
 	}
 	if err != nil {
 		return sh, err
 	}
-	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB}, nil)
-	return Shape{Image: l.image(sh.Image).payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
+	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB, CPUs: sh.CPUs}, nil)
+	return Shape{Image: l.image(sh.Image).payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, CPUs: eff.CPUs, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
 }
 
-// freshKernel is the kernel of a run that may want a fresh process: Nanos is its
-// process, and has no other.
-func freshKernel(k image.Kernel, fresh bool) (image.Kernel, error) {
-	if !fresh {
-		return k, nil
-	}
-	if k != "" && k != image.Linux {
+// freshKernel is the kernel of a run that may want a fresh process or several processors: Nanos is its
+// process and has no other, and here it has one processor.
+func freshKernel(k image.Kernel, fresh bool, cpus float64) (image.Kernel, error) {
+	other := k != "" && k != image.Linux
+	switch {
+	case fresh && other:
 		return k, &policy.FieldError{Field: "freshProcess", Value: "with kernel " + string(k), Reason: "needs the linux kernel, which can start a process"}
+	case cpus > 1 && other:
+		return k, &policy.FieldError{Field: "cpus", Value: fmt.Sprintf("%g with kernel %s", cpus, k), Reason: "more than one processor needs the linux kernel"}
+	case fresh || cpus > 1:
+		return image.Linux, nil
 	}
-	return image.Linux, nil
+	return k, nil
 }
 
 // spec is a shape with its defaults on this host; it builds the image that is missing.
@@ -66,7 +69,7 @@ func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 	if err != nil {
 		return machine.Spec{}, hostError("image", err)
 	}
-	spec, err := rt.source.Spec(ctx, im, sh.MemoryMB, sh.FreshProcess)
+	spec, err := rt.source.Spec(ctx, im, sh)
 	if err != nil {
 		return spec, hostError("boot", err)
 	}
@@ -93,7 +96,7 @@ func (req Request) folders() string {
 			fmt.Fprintf(&b, "%q %q %t ", abs, m.Guest, m.Project)
 		}
 	}
-	fmt.Fprintf(&b, "%q %q %q %d", req.Language, req.Kernel, req.Arch, req.MemoryMB)
+	fmt.Fprintf(&b, "%q %q %q %d %g", req.Language, req.Kernel, req.Arch, req.MemoryMB, req.CPUs)
 	return b.String()
 }
 

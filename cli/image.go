@@ -23,6 +23,7 @@ func (a *app) imageCommand() *cobra.Command {
 func (a *app) imageBuild() *cobra.Command {
 	var name, kernel, arch, output, folders string
 	var warm, fresh bool
+	var cpus float64
 	var memory *size
 	cmd := &cobra.Command{
 		Use:   "build",
@@ -59,7 +60,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				}
 			}
 			if warm {
-				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), FreshProcess: fresh, Folders: folders}); err != nil {
+				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), CPUs: cpus, FreshProcess: fresh, Folders: folders}); err != nil {
 					return err
 				}
 			}
@@ -74,6 +75,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from")
 	cmd.Flags().BoolVar(&fresh, "fresh-process", false, "with --warm: for runs with --fresh-process")
 	memory = sizeVar(cmd.Flags(), "memory", 1<<20, "with --warm: "+policy.FieldOf("memoryMb").Usage())
+	cmd.Flags().Float64Var(&cpus, "cpus", 1, "with --warm: processors of the machine")
 	cmd.Flags().StringVar(&folders, "folders", "", "with --warm: what of the host's folders the template holds, as a run names it")
 	_ = cmd.Flags().MarkHidden("folders")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "write the disk to this file too (nanos)")

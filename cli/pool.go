@@ -32,12 +32,14 @@ type poolFlags struct {
 	memory              *size
 	fresh               bool
 	idle                time.Duration
+	cpus                float64
 }
 
 func (f *poolFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVar(&f.size, "size", "2:4", "machines that stand ready: MIN:MAX, between them as demand is")
+	fl.Float64Var(&f.cpus, "cpus", 1, "processors of each machine")
 	f.memory = sizeVar(fl, "memory", 1<<20, policy.FieldOf("memoryMb").Usage())
 	fl.StringVar(&f.image, "image", unitask.Images()[0], "image of the machines that stand ready from the beginning: "+strings.Join(unitask.Images(), ", "))
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
@@ -60,7 +62,7 @@ func (f *poolFlags) open(a *app, cmd *cobra.Command, serve bool) (*unitask.Runti
 	if !serve {
 		size = unitask.PoolSize{} // the flags are only checked
 	}
-	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.Shape{Image: f.image, Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), FreshProcess: f.fresh})})
+	rt, err := a.openWith(unitask.Options{Machines: unitask.Pool(size, unitask.Shape{Image: f.image, Kernel: unitask.Kernel(f.kernel), MemoryMB: int(f.memory.n), CPUs: f.cpus, FreshProcess: f.fresh})})
 	return rt, asFlags(cmd, err)
 }
 
@@ -142,7 +144,7 @@ func (a *app) startPool(home string, f poolFlags) (ended chan struct{}, logName 
 		return nil, "", err
 	}
 	defer log.Close()
-	cmd, err := detached(append(a.passOn(home), "pool", "serve", "--size", f.size, "--memory", strconv.FormatInt(f.memory.n, 10), "--image", f.image, "--kernel", f.kernel,
+	cmd, err := detached(append(a.passOn(home), "pool", "serve", "--size", f.size, "--memory", strconv.FormatInt(f.memory.n, 10), "--cpus", strconv.FormatFloat(f.cpus, 'g', -1, 64), "--image", f.image, "--kernel", f.kernel,
 		"--fresh-process="+strconv.FormatBool(f.fresh), "--idle", f.idle.String())...)
 	if err != nil {
 		return nil, "", err

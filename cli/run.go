@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -110,6 +111,8 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 			} else {
 				fl.Int(p.Flag, 0, p.Usage())
 			}
+		case policy.Fraction:
+			fl.Float64(p.Flag, 0, p.Usage())
 		case policy.Switch:
 			fl.Bool(p.Flag, false, p.Usage())
 		case policy.Text, policy.Duration:
@@ -161,6 +164,12 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 			if n == 0 { // which in a request is the default
 				least, most := p.Bounds()
 				return req, usage(fmt.Errorf("--%s %s: must be from %.0f to %.0f", p.Flag, flag.Value, least, most))
+			}
+			wire[p.Key] = n
+		case policy.Fraction:
+			n, _ := cmd.Flags().GetFloat64(p.Flag)
+			if least, most := p.Bounds(); !(n >= least && n <= most) { // 0 is the default in a request, and JSON has no infinity
+				return req, usage(fmt.Errorf("--%s %s: must be from %g to %g", p.Flag, flag.Value, least, most))
 			}
 			wire[p.Key] = n
 		case policy.Switch:
@@ -310,7 +319,7 @@ func (a *app) deniedThen(rt *unitask.Runtime, id string) {
 // one is cloned from. This run does not wait for it; it ends by itself after some
 // seconds. That it can't be started, or fails, only means that the next run boots.
 func (a *app) warmLater(home string, sh unitask.Shape) {
-	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--image", sh.Image, "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB),
+	cmd, err := detached(append(a.passOn(home), "image", "build", "--warm", "--image", sh.Image, "--kernel", string(sh.Kernel), "--arch", string(sh.Arch), "--memory", strconv.Itoa(sh.MemoryMB), "--cpus", strconv.FormatFloat(cmp.Or(sh.CPUs, 1), 'g', -1, 64),
 		"--fresh-process="+strconv.FormatBool(sh.FreshProcess), "--folders", sh.Folders)...)
 	if err == nil && cmd.Start() == nil {
 		_ = cmd.Process.Release()

@@ -187,7 +187,7 @@ func await(ctx context.Context, network guest.Network, deadline time.Duration, g
 
 // config is a spec as vmm starts it, with the descriptors in cfg.
 func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
-	cfg.QEMU, cfg.Arch, cfg.Accel, cfg.MemoryMB = spec.QEMU, vmm.Arch(spec.Image.Arch), spec.Accel, spec.MemoryMB
+	cfg.QEMU, cfg.Arch, cfg.Accel, cfg.MemoryMB, cfg.CPUs = spec.QEMU, vmm.Arch(spec.Image.Arch), spec.Accel, spec.MemoryMB, spec.CPUs
 	cfg.Boot = vmm.Boot(spec.Image.Boot())
 	if spec.Image.Kernel != image.Linux {
 		return cfg // it takes no command line

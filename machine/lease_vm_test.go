@@ -71,7 +71,7 @@ func TestLeasedMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := source.Spec(t.Context(), im, 512, false)
+	spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestCloneMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := source.Spec(t.Context(), im, 512, false)
+	spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
 	if err != nil {
 		t.Fatal(err)
 	}

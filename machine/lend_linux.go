@@ -118,7 +118,7 @@ func (s *Source) takeFor(ctx context.Context, req leaseRequest) (*Machine, error
 		if err != nil {
 			return nil, err
 		}
-		if spec, err = s.Spec(ctx, im, req.MemoryMB, req.FreshProcess); err != nil {
+		if spec, err = s.Spec(ctx, im, req.Shape); err != nil {
 			return nil, err
 		}
 		if spec.Key() != req.Key { // another version of us asks

@@ -35,6 +35,8 @@ type Shape struct {
 	Kernel   image.Kernel `json:"kernel"`
 	Arch     image.Arch   `json:"arch"`
 	MemoryMB int          `json:"memoryMb"`
+	// CPUs is the processor time that it may use, in processors, and rounded up how many it has. 0 is 1.
+	CPUs float64 `json:"cpus,omitempty"`
 	// FreshProcess: each clone executes a new process of the language (linux).
 	FreshProcess bool `json:"freshProcess,omitempty"`
 	// Folders are those of the host that the machine holds, for Runtime.MakeTemplate to
@@ -48,7 +50,8 @@ type Spec struct {
 	QEMU     vmm.QEMU
 	Accel    vmm.Accel // "" as long as none is known to boot the image here
 	MemoryMB int
-	Fresh    bool // Node is not started before the snapshot
+	CPUs     float64 // Shape's
+	Fresh    bool    // Node is not started before the snapshot
 	// Folders are what of the run's files clones of a template of their own have from the
 	// beginning; nil is nothing. A machine whose spec has none must be sent them.
 	Folders Folders
@@ -87,7 +90,7 @@ func (s Spec) bare() Spec {
 
 // templateVersion goes into every key: raise it when the command line or the way a
 // template is made changes.
-const templateVersion = 5
+const templateVersion = 6
 
 // Key names everything that a machine must have in common with the snapshot that it
 // starts from. The image's digest holds the agent; a host's boot holds its TSC.
@@ -97,6 +100,9 @@ func (s Spec) Key() string {
 		how = "fresh"
 	}
 	key := fmt.Sprintf("%d %s %s %s %d %s %s %s", templateVersion, s.Image.Digest, s.Accel, s.QEMU.Version, s.MemoryMB, how, s.QEMU.ID, bootID())
+	if s.CPUs > 0 && s.CPUs != 1 {
+		key += fmt.Sprintf(" cpus %g", s.CPUs)
+	}
 	if s.Folders != nil {
 		key += foldersMark + s.Folders.Key()
 	}
@@ -108,7 +114,7 @@ const foldersMark = " folders "
 
 // Shape is what the spec was made of.
 func (s Spec) Shape() Shape {
-	sh := Shape{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, FreshProcess: s.Fresh}
+	sh := Shape{Image: s.Image.Name, Kernel: s.Image.Kernel, Arch: s.Image.Arch, MemoryMB: s.MemoryMB, CPUs: s.CPUs, FreshProcess: s.Fresh}
 	if s.Image.Container != "" {
 		sh.Image = s.Image.Container
 	}

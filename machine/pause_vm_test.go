@@ -52,7 +52,7 @@ func lasting(t testing.TB, kernel image.Kernel) (*machine.Source, machine.Spec) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := source.Spec(t.Context(), im, 512, false)
+	spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,13 +113,14 @@ func (s *Source) QEMU(ctx context.Context, arch image.Arch) (vmm.QEMU, error) {
 	return vmm.FindQEMU(ctx, vmm.Arch(arch), s.cache)
 }
 
-// Spec finds out what a machine for an image is on this host.
-func (s *Source) Spec(ctx context.Context, im *image.Image, memoryMB int, fresh bool) (Spec, error) {
+// Spec finds out what a machine for an image is on this host; of the shape it takes memory, processors and
+// whether each clone has a fresh process.
+func (s *Source) Spec(ctx context.Context, im *image.Image, sh Shape) (Spec, error) {
 	qemu, err := s.QEMU(ctx, im.Arch)
 	if err != nil {
 		return Spec{}, err
 	}
-	spec := Spec{Image: im, QEMU: qemu, MemoryMB: memoryMB, Fresh: fresh}
+	spec := Spec{Image: im, QEMU: qemu, MemoryMB: sh.MemoryMB, CPUs: sh.CPUs, Fresh: sh.FreshProcess}
 	if spec.Accel = s.opts.Accel; spec.Accel == vmm.Auto {
 		spec.Accel = s.known(spec).Accel
 		s.tryHardware(spec)

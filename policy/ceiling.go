@@ -303,6 +303,7 @@ const Example = `# The most that unitask may give to a run started in this folde
 # images = ["node", "python", "shell"]  # what machines may boot, and so the languages
 # kernel = "linux"          # the only guest kernel: linux or nanos
 # memoryMb = 1024           # memory of the machine
+# cpus = 1                  # its processors; 0.5 is half of one's time
 # timeoutSeconds = 120      # time limit of the code
 # outputBytes = 16777216    # kept of each of stdout and stderr
 

@@ -14,6 +14,7 @@ var Fields = []Field{
 	{Key: "timeoutMs", Name: "timeoutSeconds", Flag: "timeout", Help: "time limit of the code: a duration, or seconds",
 		kind: number[time.Duration]{least: time.Millisecond, usual: DefaultTimeout, most: MaxTimeout, unit: seconds}},
 	{Key: "memoryMb", Flag: "memory", Help: "memory of the machine, in MiB or as 2G", kind: number[int]{least: MinMemoryMB, usual: DefaultMemoryMB, most: MaxMemoryMB, unit: mebibytes}},
+	{Key: "cpus", Flag: "cpus", Help: "processors of the machine; a fraction of one, as 0.5, wants a control group", kind: number[float64]{least: MinCPUs, usual: 1, most: 64, unit: fraction}},
 	{Key: "allowNet", Flag: "allow-net", Help: "allow HTTP and TLS to HOST, *.DOMAIN, HOST:PORT or an address; repeatable", kind: nets},
 	{Key: "allowNetAny", Flag: "allow-net-any", Help: "allow every public host on ports 80 and 443", kind: anyNet{}},
 	{Key: "allowTcp", Flag: "allow-tcp", Help: "allow TCP to HOST:PORT; the host's own loopback is reached inside at the same 127.0.0.1:PORT; repeatable",
@@ -50,7 +51,7 @@ var every = slices.Concat(Fields, Limits)
 // gives them.
 var JailNames = []string{
 	"network", "pid", "ipc", "uts", "cgroup", "filesystem", "groups", "user", "capabilities", "no-new-privileges", "landlock", "seccomp",
-	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes",
+	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes", "memory", "tasks", "cpu",
 }
 
 // ImageNames are the images that come along.
@@ -61,6 +62,7 @@ const (
 	DefaultMemoryMB    = 512
 	MinMemoryMB        = 128 // Node needs 96 MiB
 	MaxMemoryMB        = 64 << 10
+	MinCPUs            = 0.05
 	DefaultTimeout     = time.Minute
 	DefaultOutputBytes = 16 << 20
 	MaxTimeout         = 24 * time.Hour
@@ -85,6 +87,7 @@ type Form int
 const (
 	Text     Form = iota
 	Number        // a whole number; 0 is the default
+	Fraction      // a number; 0 is the default
 	Duration      // in JSON milliseconds, in ceilings seconds; 0 is the default
 	Switch        // a boolean
 	List          // of strings
@@ -103,7 +106,7 @@ func (f *Field) Usage() string {
 	return f.Help
 }
 
-// Bounds returns the least and the most that can be asked for of a Number or a Duration (in
+// Bounds returns the least and the most that can be asked for of a Number, a Fraction or a Duration (in
 // seconds).
 func (f *Field) Bounds() (least, most float64) { return f.kind.bounds() }
 

@@ -70,18 +70,22 @@ const (
 	bytesOf
 	mebibytes
 	seconds
+	fraction
 )
 
 // number is an amount with bounds. none, if it is not 0, asks for nothing at all; in a
 // ceiling that is 0.
-type number[N int | int64 | time.Duration] struct {
+type number[N int | int64 | float64 | time.Duration] struct {
 	least, usual, most, none N
 	unit                     unit
 }
 
 func (k number[N]) form() Form {
-	if k.unit == seconds {
+	switch k.unit {
+	case seconds:
 		return Duration
+	case fraction:
+		return Fraction
 	}
 	return Number
 }
@@ -155,6 +159,10 @@ func (k number[N]) read(f *Field, value any, _ string) (any, error) {
 			n = N(time.Duration(min(v, math.MaxInt64/int64(time.Second))) * time.Second)
 		}
 	case float64:
+		if k.unit == fraction {
+			n = N(v)
+			break
+		}
 		if k.unit != seconds {
 			return nil, errors.New("must be a whole number")
 		}

@@ -22,6 +22,7 @@ type Request struct {
 	Image       string        `json:"image"`       // by its name: node, python
 	Kernel      string        `json:"kernel"`      // linux, nanos, or "" for the best there is
 	MemoryMB    int           `json:"memoryMb"`    // of the machine, MiB
+	CPUs        float64       `json:"cpus"`        // processors of the machine
 	Timeout     time.Duration `json:"timeoutMs"`   // of the code, not of the boot
 	OutputBytes int64         `json:"outputBytes"` // kept of each of stdout and stderr
 
@@ -74,6 +75,7 @@ type Effective struct {
 	Image       string        `json:"image"` // "" where it was denied: nothing runs then
 	Kernel      string        `json:"kernel"`
 	MemoryMB    int           `json:"memoryMb"`
+	CPUs        float64       `json:"cpus"`
 	Timeout     time.Duration `json:"timeoutMs"`
 	OutputBytes int64         `json:"outputBytes"`
 

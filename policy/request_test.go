@@ -10,7 +10,7 @@ import (
 
 func TestResolve(t *testing.T) {
 	e, denials, err := Resolve(Request{}, nil)
-	want := Effective{MemoryMB: 512, Timeout: time.Minute, OutputBytes: 16 << 20, AllowNet: []NetRule{}, AllowTCP: []TCPRule{}, AllowHTTP: []HTTPRule{}, Secrets: []SecretRule{}, Files: []Mount{}, Dirs: []Mount{}, RequireJail: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
+	want := Effective{MemoryMB: 512, CPUs: 1, Timeout: time.Minute, OutputBytes: 16 << 20, AllowNet: []NetRule{}, AllowTCP: []TCPRule{}, AllowHTTP: []HTTPRule{}, Secrets: []SecretRule{}, Files: []Mount{}, Dirs: []Mount{}, RequireJail: []string{}, MaxConnections: 128, MaxUpload: 1 << 30, MaxDownload: 8 << 30, MaxArtifacts: 64 << 20}
 	if err != nil || len(denials) != 0 || !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v %v %v", e, denials, err)
 	}
@@ -18,6 +18,9 @@ func TestResolve(t *testing.T) {
 		req   Request
 		field string
 	}{
+		"too little of a processor":    {Request{CPUs: 0.01}, "cpus"},
+		"too many processors":          {Request{CPUs: 65}, "cpus"},
+		"no number of processors":      {Request{CPUs: math.NaN()}, "cpus"},
 		"kernel":                       {Request{Kernel: "bsd"}, "kernel"},
 		"kernel in capitals":           {Request{Kernel: "Linux"}, "kernel"},
 		"too little memory":            {Request{MemoryMB: 127}, "memoryMb"},

@@ -2,6 +2,7 @@ package vmm
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -59,7 +60,7 @@ func arguments(c Config, at inherited) []string {
 		"-display", "none",
 		"-accel", accelArg(c.Accel, at),
 		"-cpu", cpuModel(c.Arch, c.Accel),
-		"-smp", "1",
+		"-smp", strconv.Itoa(processors(c)),
 		"-m", strconv.Itoa(c.MemoryMB),
 	}
 	if at.kvm != 0 {
@@ -142,6 +143,9 @@ func arguments(c Config, at inherited) []string {
 	)
 }
 
+// processors are those that a machine has.
+func processors(c Config) int { return max(1, int(math.Ceil(c.CPUs))) }
+
 // onQ35 says that a machine is a q35 in the place of a microvm.
 func onQ35(c Config) bool { return c.Arch == AMD64 && c.QEMU.NoMicrovm }
 
@@ -173,13 +177,14 @@ func accelArg(a Accel, at inherited) string {
 
 // cpuModel is everything that the accelerator can give, but no nested virtualization
 // and no performance counters: hostile code has no use for them that is not an attack,
-// and some nested hosts can't give them.
+// and some nested hosts can't give them. Under TCG no page tables of five levels: with them Linux 6.1
+// can't read its own memory where it checks for faults, and all paths in /proc are "xxxx".
 func cpuModel(arch Arch, a Accel) string {
 	switch {
 	case a == TCG && arch == ARM64:
 		return "max"
 	case a == TCG:
-		return "max,svm=off" // qemu64 costs Node a second more
+		return "max,svm=off,la57=off" // qemu64 costs Node a second more
 	case arch == ARM64:
 		return "host,pmu=off"
 	}

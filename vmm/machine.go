@@ -26,7 +26,10 @@ type Config struct {
 	Arch     Arch
 	Accel    Accel // not Auto
 	MemoryMB int   // of the guest
-	Boot     Boot
+	// CPUs is the processor time that the machine may use, in processors; it has as many as are
+	// needed for that. 0 is one processor, and QEMU's own work beside it.
+	CPUs float64
+	Boot Boot
 	// NIC is QEMU's end of the network card's stream socket. Start duplicates
 	// it; the caller closes its own copy.
 	NIC *os.File
@@ -130,7 +133,9 @@ type Exit struct {
 	// Denied is the system call for which its jail ended it: "connect". A QEMU that was
 	// broken out of makes such a call, or one whose calls we do not know yet.
 	Denied string `json:"denied,omitempty"`
-	Stderr string `json:"stderr"` // QEMU's own messages, the last kilobytes
+	// OutOfMemory: the kernel ended it because it took more memory than a machine of its kind may.
+	OutOfMemory bool   `json:"outOfMemory,omitempty"`
+	Stderr      string `json:"stderr"` // QEMU's own messages, the last kilobytes
 	// Guest is the status that the guest wrote to the debug-exit device, or -1.
 	// It has 7 bits.
 	Guest int `json:"guest"`
@@ -215,6 +220,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		// with many cores would have a machine make many.
 		Env:      []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
 		FileSize: fileSize(cfg), KVM: kvm, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
+		Bounds: jail.Bounds{Memory: int64(cfg.MemoryMB) << 20, CPUs: cmp.Or(cfg.CPUs, float64(processors(cfg)+1))},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
@@ -226,7 +232,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	}
 	go func() {
 		state := process.Wait()
-		m.reaped(state, process.Denied())
+		m.reaped(state, process)
 	}()
 	if cfg.QEMU.Sandbox {
 		process.Report.Layers = append(process.Report.Layers, jail.Hold{Name: jail.QEMUSeccomp, Holds: true, Detail: "four groups of system calls"})
@@ -237,6 +243,15 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		m.ReadConsole(cfg.Console)
 	}
 	return m, nil
+}
+
+// CanShareProcessor says why no machine can be held to a fraction of a processor's time here, with
+// the remedy; nil where one can.
+func CanShareProcessor() error {
+	if err := jail.CanShare(); err != nil {
+		return fmt.Errorf("a fraction of a processor wants a control group with the cpu controller: %w", err)
+	}
+	return nil
 }
 
 // fileSize is what QEMU may write into a file: a state, into one that it is given for it.
@@ -359,8 +374,8 @@ func (m *Machine) copyConsole(w io.Writer) {
 }
 
 // reaped is called once, when the process has ended.
-func (m *Machine) reaped(state *os.ProcessState, denied string) {
-	st := Exit{Code: -1, Guest: -1, Stderr: m.stderr.String(), Denied: denied}
+func (m *Machine) reaped(state *os.ProcessState, process *jail.Process) {
+	st := Exit{Code: -1, Guest: -1, Stderr: m.stderr.String(), Denied: process.Denied(), OutOfMemory: process.OutOfMemory()}
 	if state != nil {
 		st.Code = state.ExitCode()
 		if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
@@ -418,6 +433,8 @@ func (m *Machine) Status() (Exit, error) {
 func (e Exit) Err() error {
 	status := fmt.Sprintf("exit status %d", e.Code)
 	switch {
+	case e.OutOfMemory:
+		status = "it took more memory than its control group may have"
 	case e.Denied != "":
 		status = "its jail ended it for the system call " + e.Denied
 	case e.Signal != "":

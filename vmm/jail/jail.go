@@ -37,6 +37,10 @@ const (
 	LimitLocked    = "locked-memory" // bytes
 	LimitQueues    = "message-queue" // bytes
 	LimitProcesses = "processes"     // threads included
+	// These are a control group's, and hold where one is delegated to us.
+	LimitGroupMemory = "memory" // bytes that it has at a time
+	LimitTasks       = "tasks"  // threads
+	LimitCPU         = "cpu"    // processors' worth of time
 )
 
 // Hold is one layer or one limit of a jail.
@@ -140,6 +144,17 @@ const (
 // KVMDevice is how KVM is used.
 const KVMDevice = "/dev/kvm"
 
+// Bounds are what a process and its threads may use together, where a control group can hold
+// them to it.
+type Bounds struct {
+	Memory int64   // bytes, without the program's own; there is no swap
+	CPUs   float64 // processors' worth of time; 1.5 is one and a half
+}
+
+// maxTasks bounds the threads of a process: QEMU has a processor or more, a few helpers, and up
+// to 64 for blocking reads.
+const maxTasks = 128
+
 // Spec is what is to be started.
 type Spec struct {
 	Program Program
@@ -150,6 +165,8 @@ type Spec struct {
 	KVM     KVM
 	// Listens: it accepts connections on a socket that it inherits.
 	Listens bool
+	// Bounds are its control group's.
+	Bounds Bounds
 	// AddressSpace bounds its memory, in bytes.
 	AddressSpace uint64
 	// FileSize bounds the files that it writes, in bytes: those that it is given.

@@ -90,8 +90,7 @@ var limitTable = []struct {
 	{LimitMemory, unix.RLIMIT_AS, 0},
 	{LimitLocked, unix.RLIMIT_MEMLOCK, 64 << 10},
 	{LimitQueues, unix.RLIMIT_MSGQUEUE, 0},
-	// QEMU's threads: a processor, a few helpers, and up to 64 for blocking reads.
-	{LimitProcesses, unix.RLIMIT_NPROC, 128},
+	{LimitProcesses, unix.RLIMIT_NPROC, maxTasks},
 }
 
 // plan is the stage of a spec on a level, and what will hold if no step fails.

@@ -71,6 +71,12 @@ func missing() (all []Hold) {
 	return all
 }
 
+// CanShare says that a process can't be held to a part of a processor's time.
+func CanShare() error { return errors.New("macOS has no control groups") }
+
+// OutOfMemory is false: there are no control groups here.
+func (p *Process) OutOfMemory() bool { return false }
+
 // Denied is "": there is no filter here.
 func (p *Process) Denied() string { return "" }
 

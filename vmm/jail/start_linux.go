@@ -22,6 +22,8 @@ type Process struct {
 	Pid    int
 
 	cmd      *exec.Cmd
+	group    *group
+	outgrown bool          // valid when done is closed
 	done     chan struct{} // closed when it is reaped
 	listener *os.File      // of its filter; nil for none
 	watched  chan struct{} // closed when nobody listens
@@ -31,6 +33,10 @@ type Process struct {
 // Denied is what the process tried that its filter refuses and that ended it: "ptrace";
 // "" if it tried nothing. Valid after Wait.
 func (p *Process) Denied() string { return p.denied }
+
+// OutOfMemory says that the kernel ended it because it went past its control group's memory.
+// Valid after Wait.
+func (p *Process) OutOfMemory() bool { return p.outgrown }
 
 // Kill ends it.
 func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
@@ -62,6 +68,8 @@ func startOn(on []level, s Spec) (*Process, error) {
 		result <- started{p, err}
 		if err == nil {
 			_ = p.cmd.Wait()
+			p.outgrown = p.group.outOfMemory()
+			p.group.remove()
 			if p.listener != nil {
 				p.listener.Close() // a kernel before 5.9 does not tell that the process is gone
 			}
@@ -110,10 +118,17 @@ func start(on []level, s Spec) (*Process, error) {
 		f.refused = "this host refuses namespaces (" + strings.Join(refused, "; ") + ")"
 		f.self = len(files) + 3
 		st, report := plan(s, l, f)
-		cmd, err := l.run(s, st, f, files)
+		cmd, in, err := l.runInGroup(s, st, f, files)
 		if err == nil {
 			theirs.Close()
-			return await(cmd, ours, st, report, f.once)
+			report.Limits = append(report.Limits, in.holds...)
+			p, err := await(cmd, ours, st, report, f.once)
+			if err != nil {
+				in.remove()
+				return nil, err
+			}
+			p.group = in
+			return p, nil
 		}
 		if !mayBeLevel(err) || s.Open {
 			return nil, err
@@ -141,8 +156,28 @@ func (f *facts) findRules(s Spec) (*os.File, error) {
 	return ruleset(f.abi, s.Program, devices, s.Files)
 }
 
+// runInGroup starts a stage on a level, in a control group where one can be had.
+func (l level) runInGroup(s Spec, st *stage, f facts, files []*os.File) (*exec.Cmd, *group, error) {
+	in := &group{}
+	if !s.Open {
+		in = newGroup(delegated(), s.Bounds)
+	}
+	cmd, err := l.run(s, st, f, files, in)
+	if in.file == nil {
+		return cmd, in, err
+	}
+	in.file.Close()
+	if err == nil {
+		return cmd, in, nil
+	}
+	in.remove()
+	in = noGroup("no process could be started in " + in.dir + ": " + err.Error())
+	cmd, err = l.run(s, st, f, files, in)
+	return cmd, in, err
+}
+
 // run starts a stage on a level.
-func (l level) run(s Spec, st *stage, f facts, files []*os.File) (cmd *exec.Cmd, err error) {
+func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd *exec.Cmd, err error) {
 	program, err := st.file(f.status)
 	if err != nil {
 		return nil, err
@@ -151,6 +186,9 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File) (cmd *exec.Cmd,
 	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second where /proc hides us from the user that it runs as
 		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, ExtraFiles: append(files[:len(files):len(files)], program)}
 		attr := l.attr
+		if in.file != nil {
+			attr.UseCgroupFD, attr.CgroupFD = true, int(in.file.Fd())
+		}
 		attr.Setsid = true // no terminal, and signals of ours to our group are not its
 		cmd.SysProcAttr = &attr
 		if err = cmd.Start(); err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {

@@ -1,0 +1,304 @@
+package jail
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// A control group of version 2 (the kernel's Documentation/admin-guide/cgroup-v2.rst) bounds what
+// a process and its threads use together: memory, tasks, processor time. Groups are made only
+// where that is ours to do (delegated), below the nearest such group that we are in; a rlimit
+// stands behind each of them but the processor's.
+
+// groupPrefix begins the names of our groups; our process id and a number follow.
+const groupPrefix = "unitask-"
+
+// cpuPeriod is the period of processor time that a quota is a part of, in microseconds: the
+// kernel's own default.
+const cpuPeriod = 100_000
+
+// groupRoom is what a program has beside the memory that its Spec says: itself, its libraries
+// and what it keeps; the translation buffer of TCG is 128 MiB of it.
+const groupRoom = 512 << 20
+
+// control is one limit of a group.
+type control struct {
+	limit      string // its name in reports
+	controller string // the kernel's
+	files      func(b Bounds) [][2]string
+	detail     func(b Bounds) string
+}
+
+var controls = []control{
+	{LimitGroupMemory, "memory", func(b Bounds) [][2]string {
+		return [][2]string{{"memory.max", strconv.FormatInt(b.Memory+groupRoom, 10)}, {"memory.swap.max", "0"}, {"memory.oom.group", "1"}}
+	}, func(b Bounds) string { return strconv.FormatInt(b.Memory+groupRoom, 10) + ", no swap" }},
+	{LimitTasks, "pids", func(b Bounds) [][2]string {
+		return [][2]string{{"pids.max", strconv.Itoa(maxTasks)}}
+	}, func(Bounds) string { return strconv.Itoa(maxTasks) }},
+	{LimitCPU, "cpu", func(b Bounds) [][2]string {
+		return [][2]string{{"cpu.max", fmt.Sprintf("%d %d", int(b.CPUs*cpuPeriod), cpuPeriod)}}
+	}, func(b Bounds) string { return strconv.FormatFloat(b.CPUs, 'f', -1, 64) + " processors" }},
+}
+
+// delegation is what of the hierarchy of groups is ours.
+type delegation struct {
+	dir  string            // groups are made in it; "" for none
+	with []string          // controllers
+	why  map[string]string // others are not to be had
+}
+
+var delegated = sync.OnceValue(func() delegation {
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	self, _ := os.ReadFile("/proc/self/cgroup")
+	_, err := os.Stat("/run/systemd/system")
+	return findDelegation(string(mounts), string(self), err == nil)
+})
+
+// findDelegation looks for the nearest group that we are in, or above it, in which groups with
+// all of our controllers can be made, else for the one with most of them. It enables them there.
+// Where systemd runs, root may do it only in what systemd has given away: it counts on being the only one.
+func findDelegation(mountinfo, self string, systemd bool) delegation {
+	var best delegation
+	none := func(why string) delegation {
+		best.why = map[string]string{}
+		for _, c := range controls {
+			best.why[c.controller] = why
+		}
+		return best
+	}
+	mount, own := groupMount(mountinfo), ""
+	for line := range strings.Lines(self) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok {
+			own = strings.TrimSuffix(path, "\n")
+		}
+	}
+	if mount.point == "" || own == "" {
+		return none("no control groups of version 2 are mounted here")
+	}
+	rest, below := strings.CutPrefix(own, strings.TrimSuffix(mount.root, "/"))
+	if !below || strings.Contains(own, "/..") {
+		return none("our control group is outside of what is mounted at " + mount.point)
+	}
+	whyNot := "none of our control groups is delegated to us"
+	begin := filepath.Join(mount.point, rest)
+	if filepath.Base(begin) == groupPrefix+"self" { // whoever started us has moved aside
+		begin = filepath.Dir(begin)
+	}
+	for dir := begin; ; dir = filepath.Dir(dir) {
+		with, err := prepare(dir, systemd)
+		if err == nil && len(with) > len(best.with) {
+			best.dir, best.with = dir, with
+		} else if err != nil && dir == begin {
+			whyNot = err.Error()
+		}
+		if len(best.with) == len(controls) || dir == mount.point {
+			break
+		}
+	}
+	if best.dir == "" {
+		return none(whyNot)
+	}
+	best.why = map[string]string{}
+	for _, c := range controls {
+		if !slices.Contains(best.with, c.controller) {
+			best.why[c.controller] = fmt.Sprintf("groups in %s have no %s controller", best.dir, c.controller)
+		}
+	}
+	sweep(best.dir)
+	return best
+}
+
+// CanShare says why a process can't be held to a part of a processor's time; nil where it can.
+func CanShare() error {
+	if why := delegated().why["cpu"]; why != "" {
+		return errors.New(why + "; " + Remedy(Hold{Name: LimitCPU}))
+	}
+	return nil
+}
+
+type groupMountPoint struct{ root, point string }
+
+// groupMount is where groups of version 2 are mounted (proc_pid_mountinfo(5)).
+func groupMount(mountinfo string) groupMountPoint {
+	for s := bufio.NewScanner(strings.NewReader(mountinfo)); s.Scan(); {
+		before, after, _ := strings.Cut(s.Text(), " - ")
+		fields := strings.Fields(before)
+		if strings.HasPrefix(after, "cgroup2 ") && len(fields) > 4 {
+			unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
+			return groupMountPoint{unescape(fields[3]), unescape(fields[4])}
+		}
+	}
+	return groupMountPoint{}
+}
+
+// prepare returns which of our controllers groups in a group can have, and has them have them.
+func prepare(dir string, systemd bool) ([]string, error) {
+	for _, name := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
+		if err := unix.Access(filepath.Join(dir, name), unix.W_OK); err != nil {
+			return nil, fmt.Errorf("%s is not delegated to us: %w", dir, err)
+		}
+	}
+	if systemd && os.Getuid() == 0 && !marked(dir) {
+		return nil, fmt.Errorf("%s is systemd's, and not delegated", dir)
+	}
+	here := func(file string) []string {
+		text, _ := os.ReadFile(filepath.Join(dir, file))
+		return strings.Fields(string(text))
+	}
+	var with []string
+	there, enabled := here("cgroup.controllers"), here("cgroup.subtree_control")
+	// A group with processes can have no groups but threads', the root excepted, which has no type.
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); err == nil && len(here("cgroup.procs")) > 0 && !moveAside(dir) {
+		return nil, fmt.Errorf("%s has other processes in it", dir)
+	}
+	var refused error
+	for _, c := range controls {
+		if !slices.Contains(there, c.controller) {
+			continue
+		}
+		if !slices.Contains(enabled, c.controller) {
+			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c.controller), 0); err != nil {
+				refused = err
+				continue
+			}
+		}
+		with = append(with, c.controller)
+	}
+	if len(with) == 0 && refused != nil {
+		return nil, refused
+	}
+	return with, nil
+}
+
+// moveAside moves our process into a group of its own, if there is no other in a group that was
+// given to us: only groups without processes can have others with controllers.
+func moveAside(dir string) bool {
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if self := strconv.Itoa(os.Getpid()); err != nil || strings.TrimSpace(string(procs)) != self {
+		return false
+	}
+	aside := filepath.Join(dir, groupPrefix+"self")
+	if err := os.Mkdir(aside, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return false
+	}
+	return os.WriteFile(filepath.Join(aside, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0) == nil
+}
+
+// marked says that systemd has given a group away (systemd.resource-control(5), Delegate=).
+func marked(dir string) bool {
+	for _, name := range []string{"trusted.delegate", "user.delegate"} {
+		value := make([]byte, 8)
+		if n, err := unix.Getxattr(dir, name, value); err == nil && bytes.Equal(value[:n], []byte("1")) {
+			return true
+		}
+	}
+	return false
+}
+
+// sweep removes what processes left that were killed. A group with a process in it stays.
+func sweep(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		rest, ours := strings.CutPrefix(e.Name(), groupPrefix)
+		pid, _, _ := strings.Cut(rest, "-")
+		if n, err := strconv.Atoi(pid); ours && err == nil && errors.Is(unix.Kill(n, 0), unix.ESRCH) {
+			_ = unix.Rmdir(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+// group is a control group for one process.
+type group struct {
+	dir   string
+	file  *os.File // the folder, for clone3
+	holds []Hold
+}
+
+var groupNumber atomic.Int64
+
+// newGroup makes one. Without one its holds say why.
+func newGroup(d delegation, b Bounds) *group {
+	g := &group{}
+	fail := func(err error) *group {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		g.remove()
+		return noGroup("no control group could be made in " + d.dir + ": " + err.Error())
+	}
+	if d.dir == "" {
+		for _, c := range controls {
+			g.holds = append(g.holds, Hold{Name: c.limit, Why: d.why[c.controller]})
+		}
+		return g
+	}
+	g.dir = filepath.Join(d.dir, fmt.Sprintf("%s%d-%d", groupPrefix, os.Getpid(), groupNumber.Add(1)))
+	if err := os.Mkdir(g.dir, 0o755); err != nil {
+		g.dir = ""
+		return fail(err)
+	}
+	for _, c := range controls {
+		h := Hold{Name: c.limit, Why: d.why[c.controller]}
+		if slices.Contains(d.with, c.controller) {
+			for _, f := range c.files(b) {
+				err := os.WriteFile(filepath.Join(g.dir, f[0]), []byte(f[1]), 0)
+				if err != nil && !(f[0] == "memory.swap.max" && errors.Is(err, fs.ErrNotExist)) { // a kernel without swap
+					h.Why = err.Error()
+				}
+			}
+			if h.Why == "" {
+				h.Holds, h.Detail = true, c.detail(b)
+			}
+		}
+		g.holds = append(g.holds, h)
+	}
+	var err error
+	if g.file, err = os.Open(g.dir); err != nil {
+		return fail(err)
+	}
+	return g
+}
+
+// noGroup is none, with the reason.
+func noGroup(why string) *group {
+	g := &group{}
+	for _, c := range controls {
+		g.holds = append(g.holds, Hold{Name: c.limit, Why: why})
+	}
+	return g
+}
+
+// remove removes the group, which must be empty.
+func (g *group) remove() {
+	if g.dir != "" {
+		_ = unix.Rmdir(g.dir)
+	}
+}
+
+// outOfMemory says that the kernel ended a process of the group for its memory.
+func (g *group) outOfMemory() bool {
+	if g.dir == "" {
+		return false
+	}
+	text, _ := os.ReadFile(filepath.Join(g.dir, "memory.events"))
+	for line := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(line, "oom_kill "); ok && strings.TrimSpace(n) != "0" {
+			return true
+		}
+	}
+	return false
+}

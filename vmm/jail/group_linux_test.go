@@ -1,0 +1,283 @@
+package jail
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Groups are tried in a machine of their own, whose PID 1 this test is (asInit): only there are all
+// of its control groups ours, whatever the host's are.
+const (
+	asInit = "UNITASK_TEST_INIT"
+	asGuy  = "UNITASK_TEST_GROUP" // what a process in a group does
+)
+
+func TestControlGroups(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a machine; not in -short")
+	}
+	home := os.Getenv("UNITASK_TEST_HOME")
+	if home == "" {
+		dir, err := os.UserHomeDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		home = filepath.Join(dir, ".unitask")
+	}
+	kernel := filepath.Join(home, "vendor", runtime.GOARCH, "linux", "vmlinuz")
+	if _, err := os.Stat(kernel); err != nil {
+		t.Skipf("no vendored kernel: %v", err)
+	}
+	how := map[string][]string{
+		"amd64": {"qemu-system-x86_64", "-M", "q35", "-cpu", "max,svm=off,la57=off", "-append", "console=ttyS0"},
+		"arm64": {"qemu-system-aarch64", "-M", "virt", "-cpu", "max", "-append", "console=ttyAMA0"},
+	}[runtime.GOARCH]
+	init := filepath.Join(t.TempDir(), "init") // without libraries, whatever we are
+	build := exec.Command("go", "test", "-c", "-o", init, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	text, err := os.ReadFile(init)
+	if err != nil {
+		t.Fatal(err)
+	}
+	initrd := filepath.Join(t.TempDir(), "initrd")
+	if err := os.WriteFile(initrd, cpio(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	how[len(how)-1] += " quiet panic=-1 " + asInit + "=1"
+	how = append(how, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio", "-m", "512", "-smp", "2", "-accel", "tcg", "-kernel", kernel, "-initrd", initrd)
+	var out []byte
+	for range 3 { // a kernel that measures its clock on a busy host may hang
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		cmd := exec.CommandContext(ctx, how[0], how[1:]...)
+		out, err = cmd.CombinedOutput()
+		cancel()
+		if err == nil || bytes.Contains(out, []byte("groups:")) {
+			break
+		}
+	}
+	if err != nil || !bytes.Contains(out, []byte("groups: all is well")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// cpio is an archive with a program as /init and nothing else (Linux,
+// Documentation/driver-api/early-userspace/buffer-format.rst).
+func cpio(program []byte) []byte {
+	var out bytes.Buffer
+	add := func(name string, mode, rdev int, data []byte) {
+		fmt.Fprintf(&out, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00", out.Len(), mode, 0, 0, 1, 0, len(data), 0, 0, rdev>>8, rdev&255, len(name)+1, 0, name)
+		out.Write(make([]byte, -out.Len()&3))
+		out.Write(data)
+		out.Write(make([]byte, -out.Len()&3))
+	}
+	for _, dir := range []string{"dev", "proc", "sys", "tmp"} {
+		add(dir, 0o040755, 0, nil)
+	}
+	add("dev/console", 0o020600, 5<<8|1, nil)
+	add("init", 0o100755, 0, program)
+	add("TRAILER!!!", 0, 0, nil)
+	return out.Bytes()
+}
+
+// initMain is PID 1 of the machine.
+func initMain() {
+	err := inGroups()
+	if err != nil {
+		fmt.Println("groups:", err)
+	} else {
+		fmt.Println("groups: all is well")
+	}
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+}
+
+const groupRoot = "/sys/fs/cgroup"
+
+func inGroups() error {
+	for _, m := range [][2]string{{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/tmp"}, {"cgroup2", groupRoot}} {
+		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("mount %s: %w", m[1], err)
+		}
+	}
+	find := func(systemd bool) delegation {
+		mounts, _ := os.ReadFile("/proc/self/mountinfo")
+		self, _ := os.ReadFile("/proc/self/cgroup")
+		return findDelegation(string(mounts), string(self), systemd)
+	}
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	all := []string{"memory", "pids", "cpu"}
+	d := find(true)
+	check(d.dir == "" && strings.Contains(d.why["cpu"], "systemd's"), "what is systemd's was taken: %+v", d)
+
+	// Without systemd the hierarchy is root's.
+	left, kept := filepath.Join(groupRoot, "unitask-99999-1"), filepath.Join(groupRoot, "unitask-1-7")
+	_ = os.Mkdir(left, 0o755)
+	_ = os.Mkdir(kept, 0o755)
+	d = find(false)
+	check(d.dir == groupRoot && slices.Equal(d.with, all) && len(d.why) == 0, "without systemd: %+v", d)
+	_, err := os.Stat(left)
+	check(err != nil, "what a process left that is gone was not removed")
+	_, err = os.Stat(kept)
+	check(err == nil, "a living process's group was removed")
+
+	// A group that was given to us, and that we are in.
+	given := filepath.Join(groupRoot, "given")
+	_ = os.Mkdir(given, 0o755)
+	if err := os.WriteFile(given+"/cgroup.procs", []byte("1"), 0); err != nil {
+		return err
+	}
+	check(find(true).dir == "", "a group that was not given was taken")
+	if err := unix.Setxattr(given, "user.delegate", []byte("1"), 0); err != nil {
+		return err
+	}
+	other := exec.Command("/proc/self/exe")
+	other.Env = []string{asGuy + "=wait"}
+	if err := other.Start(); err != nil {
+		return err
+	}
+	d = find(true)
+	check(d.dir == "", "a group with another process in it: %+v", d)
+	_ = other.Process.Kill()
+	_ = other.Wait()
+	d = find(true)
+	check(d.dir == given && slices.Equal(d.with, all), "a group that was given: %+v", d)
+
+	// in runs a process in a group of its own.
+	in := func(what string, b Bounds) (said string, g *group) {
+		g = newGroup(d, b)
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = []string{asGuy + "=" + what}
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.file.Fd())}
+		out, err := cmd.CombinedOutput()
+		g.file.Close()
+		for _, h := range g.holds {
+			check(h.Holds, "%s: %s: %s", what, h.Name, h.Why)
+		}
+		return strings.TrimSpace(fmt.Sprint(string(out), " ", err)), g
+	}
+	roomy := Bounds{Memory: 64 << 20, CPUs: 2}
+	said, g := in("memory", Bounds{Memory: 64<<20 - groupRoom, CPUs: 2})
+	check(said == "signal: killed" && g.outOfMemory(), "200 MiB of 64: %s, out of memory %t", said, g.outOfMemory())
+	g.remove()
+	_, err = os.Stat(g.dir)
+	check(err != nil, "a group stayed")
+
+	said, g = in("tasks", roomy)
+	n, _ := strconv.Atoi(strings.Fields(said)[0])
+	check(n > 50 && n < maxTasks && !g.outOfMemory(), "processes: %s", said)
+	g.remove()
+
+	share := func(b Bounds) float64 {
+		said, g := in("spin", b)
+		g.remove()
+		f, err := strconv.ParseFloat(strings.Fields(said)[0], 64)
+		check(err == nil, "spin: %s", said)
+		return f
+	}
+	quarter, whole := share(Bounds{Memory: 64 << 20, CPUs: .25}), share(roomy)
+	check(quarter < .35 && whole > 1.5*quarter, "a quarter of a processor: %.2f; two: %.2f", quarter, whole)
+
+	// A whole jail.
+	program, err := Examine("/init", nil, nil)
+	if err != nil {
+		return err
+	}
+	p, err := Start(Spec{Program: program, Args: []string{}, Env: []string{asGuy + "=wait"}, Unfiltered: true, Bounds: roomy, AddressSpace: 64 << 30})
+	if err != nil {
+		return err
+	}
+	check(len(p.Report.Lacks([]string{LimitGroupMemory, LimitTasks, LimitCPU})) == 0, "held by %+v", p.Report.Limits)
+	where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.Pid))
+	check(strings.HasPrefix(string(where), "0::/given/unitask-1-"), "it is in %s", where)
+	p.Kill()
+	p.Wait()
+	left2, _ := filepath.Glob(given + "/unitask-1-*")
+	check(len(left2) == 0, "left: %v", left2)
+	return errors.Join(errs...)
+}
+
+// inGroup is a process in a group.
+func inGroup(what string) {
+	switch what {
+	case "wait":
+		time.Sleep(time.Hour)
+	case "memory":
+		var all [][]byte
+		for range 200 {
+			b := make([]byte, 1<<20)
+			for i := range b {
+				b[i] = 1
+			}
+			all = append(all, b)
+		}
+		fmt.Println(len(all), "MiB")
+	case "tasks":
+		var started []*exec.Cmd
+		for range 2 * maxTasks {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = []string{asGuy + "=raw"}
+			if cmd.Start() != nil {
+				break
+			}
+			started = append(started, cmd)
+		}
+		fmt.Println(len(started))
+		for _, cmd := range started {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	case "spin":
+		var before, after unix.Rusage
+		_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
+		begin := time.Now()
+		for time.Since(begin) < 2*time.Second {
+		}
+		wall := time.Since(begin)
+		_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+		used := time.Duration(after.Utime.Nano() - before.Utime.Nano() + after.Stime.Nano() - before.Stime.Nano())
+		fmt.Printf("%.3f\n", used.Seconds()/wall.Seconds())
+	}
+}
+
+// The places where groups are looked for.
+func TestFindDelegation(t *testing.T) {
+	for _, c := range []struct{ mounts, self, why string }{
+		{"", "0::/\n", "no control groups of version 2"},
+		{"30 24 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n", "4:memory:/\n", "no control groups of version 2"},
+		{"30 24 0:26 /a /nowhere rw - cgroup2 cgroup2 rw\n", "0::/b\n", "outside of what is mounted"},
+		{"30 24 0:26 / /nowhere rw - cgroup2 cgroup2 rw\n", "0::/../x\n", "outside of what is mounted"},
+		{"30 24 0:26 / /no\\040where rw - cgroup2 cgroup2 rw\n", "0::/b\n", "/no where/b is not delegated to us: no such file"},
+	} {
+		d := findDelegation(c.mounts, c.self, false)
+		g := newGroup(d, Bounds{})
+		for _, h := range g.holds {
+			if h.Holds || !strings.Contains(h.Why, c.why) || Remedy(h) == "" {
+				t.Errorf("%q, %q: %+v", c.mounts, c.self, h)
+			}
+		}
+		if len(g.holds) != len(controls) || d.dir != "" {
+			t.Errorf("%q: %+v", c.mounts, d)
+		}
+	}
+}
