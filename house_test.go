@@ -29,7 +29,8 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
-	"cli":         and([]string{"mcp", ""}, first, ground),
+	"cli":         and([]string{"holder", "mcp", ""}, first, ground),
+	"holder":      {"", "machine", "policy"},
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
 	"":            and([]string{"guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "image/oci", "internal/exact", "netstack/broker"}, first, ground),
 

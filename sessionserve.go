@@ -211,3 +211,19 @@ func (s *Session) Pause(ctx context.Context) error {
 	s.state = sessionPaused
 	return nil
 }
+
+// Resume has a paused session's machine go on; a step would, too.
+func (s *Session) Resume(ctx context.Context) error {
+	done, err := s.use(ctx)
+	if err == nil {
+		done()
+	}
+	return err
+}
+
+// Paused says that the session's machine lies on the disk.
+func (s *Session) Paused() bool {
+	s.rt.mu.Lock()
+	defer s.rt.mu.Unlock()
+	return s.rt.sessions[s] > 0
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/cli"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/testhome"
 )
 
@@ -78,7 +79,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "waitfor": cmdWaitFor, "until": cmdUntil, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
+			"exits": cmdExits, "sleep": cmdSleep, "first": cmdFirst, "stranger": cmdStranger, "killpool": cmdKillPool, "killholder": cmdKillHolder, "waitfor": cmdWaitFor, "until": cmdUntil, "noqemu": cmdNoQEMU, "tmpfs": cmdTmpfs, "bigfile": cmdBigFile, "borrow": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(testhome.Borrow(base, ts.MkAbs(args[0])))
 			},
 		},
@@ -143,11 +144,11 @@ func cmdSleep(ts *testscript.TestScript, _ bool, args []string) {
 	time.Sleep(d)
 }
 
-// stranger SOCKET: another user's process asks the pool daemon, and is not answered.
+// stranger SOCKET: another user's process asks a daemon, and is not answered.
 // Perl, because that user may execute what Debian has and not our test's binary.
 func cmdStranger(ts *testscript.TestScript, _ bool, args []string) {
-	const ask = `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "pool.sock") or die "connect: $!"; print $s qq({"op":"status"}\n); $s->flush; my $l = <$s>; print defined $l ? "answer: $l" : "nothing";`
-	cmd := exec.Command("perl", "-e", ask)
+	const ask = `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die "connect: $!"; print $s qq({"op":"status"}\n); $s->flush; my $l = <$s>; print defined $l ? "answer: $l" : "nothing";`
+	cmd := exec.Command("perl", "-e", ask, filepath.Base(args[0]))
 	home, err := os.Open(filepath.Dir(ts.MkAbs(args[0])))
 	ts.Check(err)
 	defer home.Close()
@@ -167,6 +168,28 @@ func cmdKillPool(ts *testscript.TestScript, _ bool, _ []string) {
 	st, err := unitask.PoolDaemonStatus(ts.Getenv("UNITASK_HOME"))
 	ts.Check(err)
 	ts.Check(syscall.Kill(st.Pid, syscall.SIGKILL))
+}
+
+// killholder kills the process that holds the home's sessions, and waits until it is gone.
+func cmdKillHolder(ts *testscript.TestScript, _ bool, _ []string) {
+	home, killed := "\x00"+ts.Getenv("UNITASK_HOME")+"\x00", 0
+	list, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range list {
+		text, err := os.ReadFile(name)
+		if err != nil || !strings.Contains(string(text), home) || !strings.Contains(string(text), "\x00session\x00serve\x00") {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		ts.Check(err)
+		ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+		killed++
+	}
+	lock := filepath.Join(ts.Getenv("UNITASK_HOME"), "sessions", "holder.lock")
+	for deadline := time.Now().Add(patience); filelock.Held(lock) && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	}
+	if killed != 1 || filelock.Held(lock) {
+		ts.Fatalf("%d processes held sessions", killed)
+	}
 }
 
 // noqemu: no QEMU is left that a unitask of this test binary started. It is

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/holder"
 )
 
 // anyShell becomes the better shell of an image.
@@ -19,46 +20,75 @@ const anyShell = "command -v bash >/dev/null && exec bash; exec sh"
 func (a *app) shellCommand() *cobra.Command {
 	var f runFlags
 	var life time.Duration
+	var session string
 	cmd := &cobra.Command{
 		Use:   "shell [flags] [-- COMMAND ARG...]",
 		Short: "Open a shell, or run a command, in a fresh machine",
 		Long: `Shell opens a shell in a fresh machine, under the policy of a run, and ends the
 machine with it. What stands after -- is run in its place. On a terminal it has
-one of its own: colours, size, Ctrl-C; Ctrl-C twice in a row ends the machine.`,
+one of its own: colours, size, Ctrl-C; Ctrl-C twice in a row ends the machine, or
+with --session the shell.`,
 		Example: `  unitask shell
   unitask shell --image python --allow-net pypi.org
   unitask shell -- ls -l /usr/bin`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.shell(cmd, args, f, life) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.shell(cmd, args, f, life, session) },
 	}
-	f.policyFlags(cmd)
+	f.machineFlags(cmd, &life)
 	fl := cmd.Flags()
-	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for its environment; repeatable")
-	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
-	fl.DurationVar(&life, "life", 0, "how long the machine lives at most (default, and the most, 24h)")
+	fl.StringVar(&session, "session", "", "the id or name of a session that lives (unitask session): the shell is one of its machine, which stays")
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged; by default what a program's own terminal does not need is escaped")
 	return cmd
 }
 
-func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Duration) error {
-	if n := cmd.ArgsLenAtDash(); len(args) > 0 && n != 0 {
-		return hint(usage(fmt.Errorf("unexpected argument %q", args[0])), "a command follows --")
-	}
+// machineFlags are the flags of a session's machine.
+func (f *runFlags) machineFlags(cmd *cobra.Command, life *time.Duration) {
+	f.policyFlags(cmd)
+	fl := cmd.Flags()
+	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for its environment; repeatable")
+	fl.StringVar(&f.ca, "ca", "", "a PEM file of certificates to trust beside the usual ones")
+	fl.DurationVar(life, "life", 0, "how long the machine lives at most (default, and the most, 24h)")
+}
+
+// machine is the request for one.
+func (f *runFlags) machine(cmd *cobra.Command, image string) (unitask.Request, error) {
 	req, err := f.granted(cmd)
 	if err != nil {
-		return err
+		return req, err
 	}
 	if req.Env, err = parseEnv(f.env); err != nil {
-		return usage(err)
+		return req, usage(err)
 	}
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {
-			return usage(fmt.Errorf("--ca: %w", err))
+			return req, usage(fmt.Errorf("--ca: %w", err))
 		}
 		req.CA = string(text)
 	}
 	if req.Image == "" {
-		req.Image = "shell"
+		req.Image = image
+	}
+	return req, nil
+}
+
+func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Duration, session string) error {
+	if n := cmd.ArgsLenAtDash(); len(args) > 0 && n != 0 {
+		return hint(usage(fmt.Errorf("unexpected argument %q", args[0])), "a command follows --")
+	}
+	command := slices.Clone(args)
+	if len(args) == 0 {
+		command = []string{"/bin/sh", "-c", anyShell}
+	}
+	f.tty, f.input = isTerminal(a.std.Stdout) && isTerminal(a.std.Stdin), true
+	if session != "" {
+		if other := f.given(cmd); other != "" {
+			return usage(fmt.Errorf("--%s does not go with --session: its machine has been as it is since it began", other))
+		}
+		return a.execIn(cmd.Context(), session, holder.Command{Args: command}, f)
+	}
+	req, err := f.machine(cmd, "shell")
+	if err != nil {
+		return err
 	}
 	ceiling, err := findCeiling("", f.policy)
 	if err != nil {
@@ -79,18 +109,13 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	for _, d := range s.Policy.Denials {
 		a.ui.note("denied: %s", safe(d.String()))
 	}
-	f.tty, f.input = isTerminal(a.std.Stdout) && isTerminal(a.std.Stdin), true
 	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 	streams := unitask.IO{Stdout: stdout, Stderr: stderr}
 	restore, err := a.interactive(f, &streams, stop)
 	if err != nil {
 		return err
 	}
-	command := unitask.Command{Args: slices.Clone(args), Stdin: streams.Stdin, Stdout: stdout, Stderr: stderr, Terminal: streams.Terminal}
-	if len(args) == 0 {
-		command.Args = []string{"/bin/sh", "-c", anyShell}
-	}
-	res, err := s.Exec(ctx, command)
+	res, err := s.Exec(ctx, unitask.Command{Args: command, Stdin: streams.Stdin, Stdout: stdout, Stderr: stderr, Terminal: streams.Terminal})
 	restore()
 	err = errors.Join(err, stdout.Close(), stderr.Close())
 	a.code = unitask.ExitCode(res, err)

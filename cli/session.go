@@ -1,0 +1,486 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/policy"
+)
+
+func (a *app) sessionCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "session",
+		Short: "Keep a machine for several steps: variables, files and processes stay",
+		Long: `Session keeps machines between command lines. They are held by a background
+process of your own, which the first session starts and which ends behind the last one.
+SESSION is the id that session new prints, or the name that it was given.`,
+	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionAsk(holder.OpPause, "pause", "Keep a session's machine on the disk, and free its memory"),
+		a.sessionAsk(holder.OpResume, "resume", "Have a paused session's machine go on; any use does"), a.sessionRemove(), a.sessionServe())
+}
+
+// asked sends a request to the holder, which is started if it may be.
+func (a *app) asked(ctx context.Context, req holder.Request, streams holder.Streams, starts bool) (holder.Answer, error) {
+	home, err := a.homeFolder()
+	if err != nil {
+		return holder.Answer{}, err
+	}
+	var start func() (<-chan struct{}, error)
+	if starts {
+		start = func() (<-chan struct{}, error) { return a.startHolder(home) }
+	}
+	answer, err := holder.Do(ctx, home, req, streams, start)
+	var told *holder.Error
+	switch {
+	case errors.Is(err, context.Canceled) || errors.As(err, &told) && told.Code == holder.CodeCancelled:
+		a.code = unitask.ExitCancelled
+	case errors.As(err, &told) && told.Code == holder.CodeGone:
+		err = hint(err, "unitask session ls lists those that live")
+	case errors.As(err, &told) && told.RetryAfterMS > 0:
+		err = hint(err, fmt.Sprintf("try again in %s, or end a session: unitask session rm", time.Duration(told.RetryAfterMS)*time.Millisecond))
+	}
+	return answer, err
+}
+
+// startHolder starts `session serve` as a process of its own, which outlives us.
+func (a *app) startHolder(home string) (<-chan struct{}, error) {
+	name := filepath.Join(home, "sessions", "holder.log")
+	log, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd, err := detached(append(a.passOn(home), "session", "serve")...)
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return ended, nil
+}
+
+func (a *app) sessionServe() *cobra.Command {
+	var idle time.Duration
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Hold sessions in the foreground; session new starts one in the background",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if idle <= 0 {
+				return usage(fmt.Errorf("--idle %s: must be more than 0", idle))
+			}
+			rt, err := a.openWith(unitask.Options{Machines: unitask.Templates()})
+			if err != nil {
+				return err
+			}
+			defer rt.Close()
+			return holder.Serve(cmd.Context(), rt.Images().Home(), rt, idle)
+		},
+	}
+	cmd.Flags().DurationVar(&idle, "idle", 10*time.Second, "end when there has been no session for so long")
+	return cmd
+}
+
+// given is a flag of the machine that was given, "" if none was.
+func (f *runFlags) given(cmd *cobra.Command) (name string) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed && flag.Name != "session" && flag.Name != "raw" {
+			name = flag.Name
+		}
+	})
+	return name
+}
+
+func (a *app) sessionNew() *cobra.Command {
+	var f runFlags
+	var life time.Duration
+	var name, lang string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "new [flags]",
+		Short: "Start a session, and print its id",
+		Long: `New starts a machine that stays, under the policy of a run, and prints the session's
+id. The machine has its files, folders, network and secrets from its beginning.`,
+		Example: `  unitask session new --name build --lang python --dir ./data
+  unitask session run build --code 'x = 40'
+  unitask session run build --code 'x + 2'
+  unitask session rm build`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			req, err := f.machine(cmd, "")
+			if err != nil {
+				return err
+			}
+			req.Language = lang
+			for _, mounts := range [][]unitask.Mount{req.Files, req.Dirs} { // the holder stands elsewhere
+				for i := range mounts {
+					if mounts[i].Host, err = filepath.Abs(mounts[i].Host); err != nil {
+						return err
+					}
+				}
+			}
+			ceiling, err := findCeiling("", f.policy)
+			if err != nil {
+				return err
+			}
+			asked := &holder.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life)}
+			if ceiling != nil {
+				if asked.Ceiling, err = filepath.Abs(ceiling.Path); err != nil {
+					return err
+				}
+			}
+			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpNew, New: asked}, holder.Streams{}, true)
+			if err != nil {
+				return asFlags(cmd, err)
+			}
+			for _, s := range answer.Sessions {
+				for _, d := range s.Denials {
+					a.ui.note("denied: %s", safe(d.String()))
+				}
+				if asJSON {
+					return a.ui.json(s)
+				}
+				fmt.Fprintln(a.std.Stdout, s.ID)
+			}
+			return nil
+		},
+	}
+	f.machineFlags(cmd, &life)
+	fl := cmd.Flags()
+	fl.StringVar(&name, "name", "", "a name for it: lower-case letters, digits and dashes")
+	fl.StringVar(&lang, "lang", "", "language of its steps: "+strings.Join(unitask.Languages(), ", ")+" (default the image's)")
+	fl.BoolVar(&asJSON, "json", false, "print one object")
+	return cmd
+}
+
+func (a *app) sessionList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List your sessions",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpList}, holder.Streams{}, false)
+			if err != nil && !errors.Is(err, holder.ErrNone) {
+				return err
+			}
+			if asJSON {
+				list := answer.Sessions
+				if list == nil {
+					list = []holder.View{}
+				}
+				return a.ui.json(list)
+			}
+			var rows [][]string
+			for _, s := range answer.Sessions {
+				rows = append(rows, []string{s.ID, s.Name, s.State, s.Image, s.ExpiresAt.Local().Format(time.DateTime)})
+			}
+			a.ui.table("SESSION|NAME|STATE|IMAGE|ENDS", rows)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a list of objects")
+	return cmd
+}
+
+func (a *app) sessionAsk(op, name, short string) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " SESSION", Short: short, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, err := a.asked(cmd.Context(), holder.Request{Op: op, Session: args[0]}, holder.Streams{}, false)
+			return err
+		},
+	}
+}
+
+func (a *app) sessionRemove() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "rm SESSION... | --all",
+		Short: "End sessions, and forget those that were lost",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return usage(errors.New("name sessions, or give --all"))
+			}
+			if all {
+				answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpList}, holder.Streams{}, false)
+				if err != nil && !errors.Is(err, holder.ErrNone) {
+					return err
+				}
+				for _, s := range answer.Sessions {
+					args = append(args, s.ID)
+				}
+			}
+			var errs []error
+			for _, name := range args {
+				_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpEnd, Session: name}, holder.Streams{}, false)
+				errs = append(errs, err)
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all of yours")
+	return cmd
+}
+
+func (a *app) sessionRun() *cobra.Command {
+	var f runFlags
+	var timeout string
+	cmd := &cobra.Command{
+		Use:   "run SESSION (FILE | --code STRING | -)",
+		Short: "Run code in a session's interpreter",
+		Long: `Run runs a step in the session's interpreter of its language: what it defines is there
+in the next one. The value of a last expression is printed behind what the code prints.
+The exit code is as run's.`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			step := &holder.Step{Code: f.code, Language: f.lang}
+			var err error
+			switch given := cmd.Flags().Changed("code"); {
+			case given == (len(args) == 2):
+				return usage(errors.New("give the code once: a FILE, --code STRING or -"))
+			case !given && args[1] == "-":
+				step.Code, err = readCode("standard input", a.std.Stdin)
+			case !given:
+				var req unitask.Request
+				err = fileCode(&req, args[1])
+				step.Code = req.Code
+			}
+			if err != nil {
+				return err
+			}
+			if timeout != "" {
+				d, err := parseTimeout(timeout)
+				if err != nil {
+					return usage(err)
+				}
+				step.TimeoutMS = policy.Millis(d)
+			}
+			return a.step(cmd, holder.Request{Op: holder.OpRun, Session: args[0], Step: step}, f)
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.code, "code", "", "the code itself")
+	fl.StringVar(&f.lang, "lang", "", "language of the code, if not the session's")
+	stepFlags(fl, &f, &timeout)
+	return cmd
+}
+
+func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
+	fl.StringVar(timeout, "timeout", "", "time limit: a duration, or seconds (default, and the most, the session's)")
+	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
+	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
+}
+
+func (a *app) sessionExec() *cobra.Command {
+	var f runFlags
+	var timeout, dir string
+	cmd := &cobra.Command{
+		Use:   "exec [flags] SESSION [--] COMMAND [ARG...]",
+		Short: "Run a command in a session's machine",
+		Long: `Exec runs a command beside the session's interpreters. -i passes standard input on,
+-t gives it a terminal like this one. The exit code is the command's.`,
+		Example: `  unitask session exec build -- ls -l
+  unitask session exec -it build bash`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, args := args[0], args[1:]
+			if args[0] == "--" {
+				args = args[1:]
+			}
+			if len(args) == 0 {
+				return usage(errors.New("no command was given"))
+			}
+			env, err := parseEnv(f.env)
+			if err != nil {
+				return usage(err)
+			}
+			command := holder.Command{Args: args, Dir: dir, Env: env}
+			if timeout != "" {
+				d, err := parseTimeout(timeout)
+				if err != nil {
+					return usage(err)
+				}
+				command.TimeoutMS = policy.Millis(d)
+			}
+			if f.tty && f.json {
+				return usage(errors.New("-t does not go with --json"))
+			}
+			return a.execIn(cmd.Context(), name, command, f)
+		},
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false)
+	fl.BoolVarP(&f.tty, "tty", "t", false, "give it a terminal like this one")
+	fl.BoolVarP(&f.input, "interactive", "i", false, "pass standard input to it")
+	fl.StringVar(&dir, "dir", "", "the folder it runs in (default /work)")
+	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for its environment; repeatable")
+	stepFlags(fl, &f, &timeout)
+	return cmd
+}
+
+// execIn runs a command in a session that lives.
+func (a *app) execIn(ctx context.Context, session string, command holder.Command, f runFlags) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var streams unitask.IO
+	restore, err := a.interactive(f, &streams, stop)
+	if err != nil {
+		return err
+	}
+	defer restore()
+	command.Input = streams.Stdin != nil
+	req := holder.Request{Op: holder.OpExec, Session: session, Command: &command}
+	return a.stepWith(ctx, req, f, streams)
+}
+
+func (a *app) step(cmd *cobra.Command, req holder.Request, f runFlags) error {
+	return asFlags(cmd, a.stepWith(cmd.Context(), req, f, unitask.IO{}))
+}
+
+// stepWith runs a step or a command and prints what comes of it.
+func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with unitask.IO) error {
+	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
+	streams := holder.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
+	var outs, errs strings.Builder
+	if f.json {
+		streams.Stdout, streams.Stderr = &outs, &errs
+	}
+	if t := with.Terminal; t != nil {
+		req.Command.Terminal, req.Command.Size, streams.Resized = t.Name, &t.Size, t.Resized
+	}
+	answer, err := a.asked(ctx, req, streams, false)
+	err = errors.Join(err, stdout.Close(), stderr.Close())
+	res := answer.Result
+	if res == nil || err != nil {
+		return a.failedJSON(f.json, err)
+	}
+	a.code = res.ExitCode
+	if f.json {
+		res.Stdout, res.Stderr = []byte(outs.String()), []byte(errs.String())
+		return a.ui.json(json.RawMessage(must(json.Marshal(res))))
+	}
+	if res.Value != "" {
+		shown := output(a.std.Stdout, f)
+		_, err = io.WriteString(shown, res.Value+"\n")
+		err = errors.Join(err, shown.Close())
+	}
+	if res.Error != "" {
+		a.ui.note("%s", safe(res.Error))
+	}
+	if res.Truncated {
+		a.ui.note("output beyond %d bytes a stream was dropped", res.Policy.Effective.OutputBytes)
+	}
+	if res.Hint != "" {
+		a.ui.hint(res.Hint)
+	}
+	return err
+}
+
+func must(text []byte, err error) []byte {
+	if err != nil {
+		panic(err) // of our own types
+	}
+	return text
+}
+
+func (a *app) sessionCopy() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cp SESSION:PATH FILE | FILE SESSION:PATH",
+		Short: "Copy a file out of a session's machine, or into it",
+		Long: `Cp copies a file of 64 MiB at most, with its mode. A relative PATH begins at /work, -
+is standard input or output. Folders go as an archive: session exec SESSION -- tar c FOLDER.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, source, out := inSession(args[0])
+			to, target, in := inSession(args[1])
+			switch {
+			case in == out:
+				return usage(errors.New("one of the two is SESSION:PATH, the other a file here"))
+			case in:
+				return a.copyIn(cmd.Context(), args[0], to, target)
+			}
+			return a.copyOut(cmd.Context(), from, source, args[1])
+		},
+	}
+}
+
+// inSession takes SESSION:PATH apart; what has a slash before the colon, or no colon, is a file here.
+func inSession(s string) (session, path string, ok bool) {
+	session, path, ok = strings.Cut(s, ":")
+	return session, path, ok && session != "" && !strings.Contains(session, "/")
+}
+
+func (a *app) copyIn(ctx context.Context, name, session, target string) error {
+	var from io.Reader = a.std.Stdin
+	mode := fs.FileMode(0o644)
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return usage(err)
+		}
+		defer f.Close()
+		st, err := f.Stat()
+		switch {
+		case err != nil:
+			return err
+		case !st.Mode().IsRegular():
+			return hint(usage(fmt.Errorf("%s is not a regular file", name)), "tar c FOLDER | unitask session exec -i SESSION -- tar x")
+		case st.Size() > unitask.MaxSessionFile:
+			return usage(fmt.Errorf("%s has %d bytes: %d is the most", name, st.Size(), unitask.MaxSessionFile))
+		}
+		from, mode = f, st.Mode().Perm()
+		if target == "" || strings.HasSuffix(target, "/") {
+			target += filepath.Base(name)
+		}
+	}
+	_, err := a.asked(ctx, holder.Request{Op: holder.OpWrite, Session: session, Path: target, Mode: uint32(mode)}, holder.Streams{Stdin: from}, false)
+	return err
+}
+
+func (a *app) copyOut(ctx context.Context, session, source, name string) error {
+	var to io.WriteCloser = asItIs{a.std.Stdout}
+	if name == "-" {
+		to = output(a.std.Stdout, runFlags{})
+	} else {
+		if st, err := os.Stat(name); err == nil && st.IsDir() {
+			base := path.Base(path.Clean("/" + source))
+			if base == "/" {
+				return usage(fmt.Errorf("%q names no file", source))
+			}
+			name = filepath.Join(name, base)
+		}
+		tmp, err := os.CreateTemp(filepath.Dir(name), ".unitask-cp-*")
+		if err != nil {
+			return usage(err)
+		}
+		defer os.Remove(tmp.Name())
+		to = tmp
+	}
+	_, err := a.asked(ctx, holder.Request{Op: holder.OpRead, Session: session, Path: source}, holder.Streams{Stdout: to}, false)
+	err = errors.Join(err, to.Close())
+	if tmp, ok := to.(*os.File); ok && err == nil {
+		err = os.Rename(tmp.Name(), name)
+	}
+	return err
+}

@@ -1,0 +1,270 @@
+package holder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/machine"
+)
+
+// Names in the home's folder of sessions.
+const (
+	socketName = "holder.sock"
+	lockName   = "holder.lock"
+	listName   = "holder.json"
+)
+
+// ErrNone says that no holder runs.
+var ErrNone = errors.New("no session lives")
+
+// folder is the home's folder of sessions, which must be its user's alone.
+func folder(home string) (string, error) {
+	dir := filepath.Join(home, "sessions")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return "", err
+	}
+	if owner := int(st.Sys().(*syscall.Stat_t).Uid); !st.IsDir() || st.Mode().Perm()&0o077 != 0 || owner != os.Geteuid() {
+		return "", fmt.Errorf("%s is not this user's alone (%s, uid %d): chmod 700, or remove it", dir, st.Mode(), owner)
+	}
+	return dir, nil
+}
+
+// short is a name of the socket that an address has room for: a home may be deep. It is good until
+// done is called.
+func short(dir string) (name string, done func(), err error) {
+	name = filepath.Join(dir, socketName)
+	if len(name) < 100 || runtime.GOOS != "linux" {
+		return name, func() {}, nil
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), socketName), func() { f.Close() }, nil
+}
+
+func listen(dir string) (*net.UnixListener, error) {
+	_ = os.Remove(filepath.Join(dir, socketName)) // of one that was killed: we have the lock
+	name, done, err := short(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(filepath.Join(dir, socketName), 0o600); err != nil { // the folder is ours alone
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// connect reaches the home's holder, which must be our own user's. The error is ErrNone where none
+// runs, or it is about to end.
+func connect(home string) (*wire, error) {
+	dir, err := folder(home)
+	if err != nil {
+		return nil, err
+	}
+	name, done, err := short(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil, ErrNone
+	}
+	if err := machine.SameUser(conn); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("who holds sessions at %s is another user's: %w", dir, err)
+	}
+	w := &wire{Conn: conn}
+	_ = w.SetReadDeadline(time.Now().Add(patience))
+	_, text, err := w.receive(string(rune(kindGreeting)))
+	_ = w.SetReadDeadline(time.Time{})
+	switch {
+	case err != nil:
+		err = ErrNone
+	case string(text) != version:
+		err = errors.New("the process that holds the sessions is another version's: end them by its unitask")
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Streams are a command line's.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Resized        <-chan unitask.TerminalSize
+}
+
+// Do has the home's holder do something. Where none runs, start is called, which starts one and
+// returns a channel that is closed if that ends; without it the error is ErrNone.
+func Do(ctx context.Context, home string, req Request, streams Streams, start func() (ended <-chan struct{}, err error)) (Answer, error) {
+	w, err := connect(home)
+	var ended <-chan struct{}
+	for begin := time.Now(); errors.Is(err, ErrNone) && start != nil && time.Since(begin) < patience; w, err = connect(home) {
+		if ended == nil {
+			if ended, err = start(); err != nil {
+				return Answer{}, err
+			}
+		}
+		select {
+		case <-ended: // another one is before it, or it can't
+			if w, err = connect(home); err == nil {
+				return w.ask(ctx, req, streams)
+			}
+			if ended = nil; time.Since(begin) > 5*time.Second {
+				return Answer{}, errors.New("the process that is to hold the session has ended")
+			}
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return Answer{}, context.Cause(ctx)
+		}
+	}
+	if errors.Is(err, ErrNone) {
+		return without(home, req, err)
+	}
+	if err != nil {
+		return Answer{}, err
+	}
+	return w.ask(ctx, req, streams)
+}
+
+// without answers where no holder runs: what is left are sessions that were lost.
+func without(home string, req Request, none error) (Answer, error) {
+	dir, err := folder(home)
+	if err != nil {
+		return Answer{}, err
+	}
+	lock, err := filelock.Try(filepath.Join(dir, lockName))
+	if err != nil {
+		return Answer{}, none // one is about to begin, or to end
+	}
+	defer lock.Unlock()
+	list := readList(dir)
+	if req.Op == OpList {
+		return Answer{Sessions: list}, nil
+	}
+	for i, v := range list {
+		if !v.is(req.Session) {
+			continue
+		}
+		if req.Op != OpEnd {
+			return Answer{}, v.lostError()
+		}
+		err := os.RemoveAll(filepath.Join(dir, v.ID))
+		machine.RemoveLeftovers(filepath.Join(dir, v.ID))
+		writeList(dir, slices.Delete(list, i, i+1))
+		return Answer{}, err
+	}
+	return Answer{}, errGone(req.Session)
+}
+
+// ask sends a request and passes the streams on until the answer is there.
+func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, error) {
+	defer w.Close()
+	stop := context.AfterFunc(ctx, func() { w.Close() })
+	defer stop()
+	if err := w.sendJSON(kindRequest, req); err != nil {
+		return Answer{}, err
+	}
+	over := make(chan struct{})
+	defer close(over)
+	taken := make(chan struct{}, 1)
+	if streams.Stdin != nil {
+		go w.pass(streams.Stdin, taken, over)
+	}
+	if streams.Resized != nil {
+		go func() {
+			for {
+				select {
+				case size, more := <-streams.Resized:
+					if !more || w.sendJSON(kindResize, size) != nil {
+						return
+					}
+				case <-over:
+					return
+				}
+			}
+		}()
+	}
+	for {
+		kind, text, err := w.receive(string([]rune{kindStdout, kindStderr, kindTaken, kindAnswer}))
+		if ctx.Err() != nil {
+			return Answer{}, fmt.Errorf("cancelled: %w", context.Cause(ctx))
+		}
+		if err != nil {
+			return Answer{}, fmt.Errorf("the process that holds the session has ended: %w", err)
+		}
+		switch kind {
+		case kindStdout:
+			_, err = streams.Stdout.Write(text)
+		case kindStderr:
+			_, err = streams.Stderr.Write(text)
+		case kindTaken:
+			select {
+			case taken <- struct{}{}:
+			default:
+			}
+		case kindAnswer:
+			var answer Answer
+			if err := json.Unmarshal(text, &answer); err != nil {
+				return Answer{}, err
+			}
+			if answer.Error != nil {
+				return answer, answer.Error
+			}
+			return answer, nil
+		}
+		if err != nil {
+			return Answer{}, err
+		}
+	}
+}
+
+// pass sends what is read, a piece at a time.
+func (w *wire) pass(from io.Reader, taken, over <-chan struct{}) {
+	piece := make([]byte, maxPiece)
+	for {
+		n, err := from.Read(piece)
+		if n > 0 {
+			if w.send(kindInput, piece[:n]) != nil {
+				return
+			}
+			select {
+			case <-taken:
+			case <-over:
+				return
+			}
+		}
+		if err != nil {
+			_ = w.send(kindInput, nil)
+			return
+		}
+	}
+}

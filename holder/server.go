@@ -1,0 +1,531 @@
+package holder
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+)
+
+// ErrRuns says that a holder runs already.
+var ErrRuns = errors.New("a process that holds sessions runs already")
+
+// Bounds of a holder.
+const (
+	maxClients = 256
+	maxFiles   = 4 // operations on files at once: each may hold one in memory
+	maxLost    = 100
+)
+
+// Holder holds the sessions of its user.
+type Holder struct {
+	rt     *unitask.Runtime
+	dir    string
+	files  chan struct{}
+	leave  context.CancelFunc
+	patron sync.WaitGroup // connections
+	ends   sync.WaitGroup // sessions
+
+	mu       sync.Mutex
+	sessions map[string]*held // by id
+	names    map[string]bool  // taken, also by those that are being started
+	lost     []View
+	busy     int       // connections, and sessions being started
+	since    time.Time // when the last thing ended
+	ending   bool
+	over     bool // no session outlives this
+}
+
+// held is a session that lives.
+type held struct {
+	*unitask.Session
+	view View
+}
+
+// Serve holds sessions of a runtime until ctx ends, or there has been none, and nobody has asked, for
+// idle. It closes the runtime, which ends them.
+func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Duration) error {
+	dir, err := folder(home)
+	if err != nil {
+		return err
+	}
+	lock, err := filelock.Try(filepath.Join(dir, lockName))
+	if errors.Is(err, filelock.ErrHeld) {
+		return ErrRuns
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	h := &Holder{rt: rt, dir: dir, files: make(chan struct{}, maxFiles), sessions: map[string]*held{}, names: map[string]bool{}, since: time.Now(), lost: readList(dir)}
+	for _, v := range h.lost { // their machines went with the one before
+		_ = os.RemoveAll(filepath.Join(dir, v.ID))
+		machine.RemoveLeftovers(filepath.Join(dir, v.ID))
+	}
+	l, err := listen(dir)
+	if err != nil {
+		return err
+	}
+	ctx, h.leave = context.WithCancel(ctx)
+	defer h.leave()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	go h.sleep(ctx, idle)
+	h.accept(ctx, l)
+	h.leave()
+	h.patron.Wait()
+	h.mu.Lock()
+	h.over = true
+	h.mu.Unlock()
+	err = rt.Close()
+	h.ends.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.keep()
+	_ = os.Remove(filepath.Join(dir, socketName))
+	return err
+}
+
+// sleep ends the holder when it has had nothing to do for a while.
+func (h *Holder) sleep(ctx context.Context, idle time.Duration) {
+	for ctx.Err() == nil {
+		h.mu.Lock()
+		left := idle
+		if len(h.sessions) == 0 && h.busy == 0 {
+			left = idle - time.Since(h.since)
+		}
+		if _, err := os.Lstat(filepath.Join(h.dir, socketName)); errors.Is(err, fs.ErrNotExist) {
+			left = 0 // nobody can ask any more
+		}
+		h.ending = left <= 0
+		h.mu.Unlock()
+		if left <= 0 {
+			h.leave()
+			return
+		}
+		select {
+		case <-time.After(max(left, 10*time.Millisecond)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (h *Holder) accept(ctx context.Context, l *net.UnixListener) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		h.mu.Lock()
+		full := h.busy >= maxClients || h.ending
+		if !full {
+			h.busy++
+		}
+		h.mu.Unlock()
+		if full || machine.SameUser(conn) != nil {
+			conn.Close()
+			if !full {
+				h.done()
+			}
+			continue
+		}
+		h.patron.Go(func() {
+			defer h.done()
+			defer conn.Close()
+			h.serve(ctx, &wire{Conn: conn})
+		})
+	}
+}
+
+func (h *Holder) done() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.busy--
+	h.since = time.Now()
+}
+
+// serve answers one connection.
+func (h *Holder) serve(ctx context.Context, w *wire) {
+	if w.send(kindGreeting, []byte(version)) != nil {
+		return
+	}
+	_ = w.SetReadDeadline(time.Now().Add(patience))
+	stop := context.AfterFunc(ctx, func() { _ = w.Close() }) // who asks for nothing holds up no end
+	_, text, err := w.receive(string(rune(kindRequest)))
+	if !stop() || err != nil {
+		return
+	}
+	_ = w.SetReadDeadline(time.Time{})
+	var req Request
+	if err := json.Unmarshal(text, &req); err != nil {
+		_ = w.sendJSON(kindAnswer, Answer{Error: &Error{Code: CodeUsage, Message: "the request is not one: " + err.Error()}})
+		return
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c := &client{wire: w, input: make(chan []byte, 1), resized: make(chan unitask.TerminalSize, 1), ctx: ctx, cancel: cancel}
+	var reading sync.WaitGroup
+	reading.Go(c.read)
+	answer, err := h.do(ctx, c, req)
+	if err != nil {
+		answer.Error = wireError(err)
+	}
+	if answer.Result != nil {
+		brief := *answer.Result
+		brief.Stdout, brief.Stderr = nil, nil
+		answer.Result = &brief
+	}
+	if err := w.sendJSON(kindAnswer, answer); err != nil {
+		_ = w.sendJSON(kindAnswer, Answer{Error: &Error{Code: CodeFailed, Message: err.Error()}})
+	}
+	cancel(nil)
+	w.Close()
+	reading.Wait()
+}
+
+// client is who asks.
+type client struct {
+	*wire
+	input   chan []byte
+	rest    []byte
+	taken   bool // rest is of a piece that the client is yet to be told of
+	resized chan unitask.TerminalSize
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+}
+
+// errLeft says that the command line has gone away.
+var errLeft = errors.New("the command line has gone away")
+
+// read takes what the client sends until it goes away. It never waits for anybody else, so that this is
+// noticed.
+func (c *client) read() {
+	for {
+		kind, text, err := c.receive(string([]rune{kindInput, kindResize}))
+		var size unitask.TerminalSize
+		switch {
+		case err != nil:
+			err = errLeft
+		case kind == kindInput:
+			select {
+			case c.input <- text:
+			default:
+				err = errFrame // it was to wait
+			}
+		case json.Unmarshal(text, &size) != nil:
+			err = errFrame
+		default:
+			select { // the newest counts
+			case <-c.resized:
+			default:
+			}
+			c.resized <- size
+		}
+		if err != nil {
+			c.cancel(err)
+			return
+		}
+	}
+}
+
+// Read is what is typed.
+func (c *client) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		if c.taken {
+			c.taken = false
+			if err := c.send(kindTaken, nil); err != nil {
+				return 0, err
+			}
+		}
+		select {
+		case c.rest = <-c.input:
+			if len(c.rest) == 0 {
+				c.input <- nil // the end stays the end
+				return 0, io.EOF
+			}
+			c.taken = true
+		case <-c.ctx.Done():
+			return 0, io.EOF
+		}
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+func (c *client) out(kind byte) io.Writer { return stream{c.wire, kind, c.cancel} }
+
+// errGone is the answer for a session that never was or has ended.
+func errGone(name string) error {
+	return &Error{Code: CodeGone, Message: fmt.Sprintf("there is no session %.80q: it has ended, or never was", name)}
+}
+
+// find returns a session by its id or name.
+func (h *Holder) find(name string) (*held, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.sessions {
+		if s.ID == name || s.view.Name == name && name != "" {
+			return s, nil
+		}
+	}
+	for _, v := range h.lost {
+		if v.is(name) {
+			return nil, v.lostError()
+		}
+	}
+	return nil, errGone(name)
+}
+
+func (v View) is(name string) bool { return name != "" && (v.ID == name || v.Name == name) }
+
+func (v View) lostError() error {
+	return &Error{Code: CodeGone, Message: fmt.Sprintf("session %s is lost: the process that held it was killed, and its machine with it; its steps' records remain", v.ID)}
+}
+
+func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error) {
+	switch req.Op {
+	case OpNew:
+		return h.begin(ctx, req.New)
+	case OpList:
+		return Answer{Sessions: h.list()}, nil
+	case OpEnd:
+		return Answer{}, h.end(req.Session)
+	}
+	s, err := h.find(req.Session)
+	if err != nil {
+		return Answer{}, err
+	}
+	switch {
+	case req.Op == OpRun && req.Step != nil:
+		res, err := s.Run(ctx, unitask.Step{Code: req.Step.Code, Language: req.Step.Language, Timeout: time.Duration(req.Step.TimeoutMS), Stdout: c.out(kindStdout), Stderr: c.out(kindStderr)})
+		return Answer{Result: res}, err
+	case req.Op == OpExec && req.Command != nil:
+		r := req.Command
+		cmd := unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Stdout: c.out(kindStdout), Stderr: c.out(kindStderr)}
+		if r.Input {
+			cmd.Stdin = c
+		}
+		if r.Size != nil {
+			cmd.Terminal = &unitask.Terminal{Name: r.Terminal, Size: *r.Size, Resized: c.resized}
+		}
+		res, err := s.Exec(ctx, cmd)
+		return Answer{Result: res}, err
+	case req.Op == OpPause:
+		return Answer{}, s.Pause(ctx)
+	case req.Op == OpResume:
+		return Answer{}, s.Resume(ctx)
+	case req.Op == OpRead || req.Op == OpWrite:
+		return Answer{}, h.file(ctx, c, s, req)
+	}
+	return Answer{}, &Error{Code: CodeUsage, Message: fmt.Sprintf("op %.40q is not one", req.Op)}
+}
+
+// file reads or writes one of a session's files.
+func (h *Holder) file(ctx context.Context, c *client, s *held, req Request) error {
+	select {
+	case h.files <- struct{}{}:
+		defer func() { <-h.files }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if req.Op == OpRead {
+		text, err := s.ReadFile(ctx, req.Path, 0, 0)
+		if err == nil {
+			_, err = c.out(kindStdout).Write(text)
+		}
+		return err
+	}
+	text, err := io.ReadAll(io.LimitReader(c, unitask.MaxSessionFile+1))
+	if err == nil {
+		err = context.Cause(ctx) // what was cut is no file
+	}
+	if err != nil {
+		return err
+	}
+	return s.WriteFile(ctx, req.Path, text, fs.FileMode(req.Mode).Perm())
+}
+
+// named are the names that sessions may have: none is an id.
+var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// begin starts a session.
+func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
+	if req == nil {
+		return Answer{}, &Error{Code: CodeUsage, Message: "a new session of what?"}
+	}
+	if req.Name != "" && !named.MatchString(req.Name) {
+		return Answer{}, &policy.FieldError{Field: "name", Value: fmt.Sprintf("%.80q", req.Name), Reason: "must be lower-case letters, digits and dashes, 32 at most, and begin with a letter"}
+	}
+	if err := h.take(req.Name); err != nil {
+		return Answer{}, err
+	}
+	var ceiling *policy.Ceiling
+	if req.Ceiling != "" {
+		var err error
+		if ceiling, err = policy.ReadCeiling(req.Ceiling); err != nil {
+			h.give(req.Name)
+			return Answer{}, err
+		}
+	}
+	run := req.Request
+	run.Secrets = req.Secrets
+	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS)})
+	if err != nil {
+		h.give(req.Name)
+		return Answer{}, err
+	}
+	view := View{ID: s.ID, Name: req.Name, State: Running, Language: s.Language, Image: s.Image, Began: time.Now().UTC().Truncate(time.Second), ExpiresAt: s.Expires.UTC().Truncate(time.Second)}
+	h.mu.Lock()
+	h.sessions[s.ID] = &held{s, view}
+	h.keep()
+	h.mu.Unlock()
+	h.ends.Go(func() {
+		<-s.Done()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.sessions, s.ID)
+		delete(h.names, view.Name)
+		h.since = time.Now()
+		h.keep()
+	})
+	view.Denials = s.Policy.Denials
+	return Answer{Sessions: []View{view}}, nil
+}
+
+func (h *Holder) take(name string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if name == "" {
+		return nil
+	}
+	if h.names[name] {
+		return &policy.FieldError{Field: "name", Value: name, Reason: "is another session's"}
+	}
+	h.names[name] = true
+	return nil
+}
+
+func (h *Holder) give(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.names, name)
+}
+
+// list are the sessions that live, and those that were lost.
+func (h *Holder) list() []View {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := slices.Clone(h.lost)
+	for _, s := range h.sessions {
+		v := s.view
+		if s.Paused() {
+			v.State = Paused
+		}
+		list = append(list, v)
+	}
+	slices.SortFunc(list, func(a, b View) int { return cmp.Compare(a.ID, b.ID) })
+	return list
+}
+
+// end ends a session, or forgets one that was lost.
+func (h *Holder) end(name string) error {
+	s, err := h.find(name)
+	if err == nil {
+		return s.Close()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := len(h.lost)
+	h.lost = slices.DeleteFunc(h.lost, func(v View) bool { return v.is(name) })
+	if len(h.lost) == before {
+		return err
+	}
+	h.keep()
+	return nil
+}
+
+// keep writes down what lives, so that it is known when we were killed.
+func (h *Holder) keep() {
+	list := slices.Clone(h.lost)
+	for _, id := range slices.Sorted(maps.Keys(h.sessions)) {
+		if !h.over {
+			list = append(list, h.sessions[id].view)
+		}
+	}
+	writeList(h.dir, list)
+}
+
+// The list in a file.
+
+func writeList(dir string, list []View) {
+	name := filepath.Join(dir, listName)
+	if len(list) == 0 {
+		_ = os.Remove(name)
+		return
+	}
+	if text, err := json.Marshal(list); err == nil {
+		_ = atomicfile.Write(name, text, 0o600)
+	}
+}
+
+// readList is what a holder that was killed has held, as lost.
+func readList(dir string) (list []View) {
+	f, err := os.Open(filepath.Join(dir, listName))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxText))
+	if err != nil || json.Unmarshal(text, &list) != nil {
+		return nil
+	}
+	list = slices.DeleteFunc(list, func(v View) bool {
+		return v.ID == "" || strings.ContainsAny(v.ID, "/.\x00") || time.Now().After(v.ExpiresAt)
+	})
+	if len(list) > maxLost {
+		list = list[len(list)-maxLost:]
+	}
+	for i := range list {
+		list[i].State = Lost
+	}
+	return list
+}
+
+// wireError is an error as the command line is told it.
+func wireError(err error) *Error {
+	var known *Error
+	var busy *unitask.BusyError
+	var field *policy.FieldError
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &busy):
+		return &Error{Code: CodeBusy, Message: busy.What, RetryAfterMS: busy.After.Milliseconds()}
+	case errors.As(err, &field):
+		return &Error{Code: CodeUsage, Message: err.Error(), Field: field}
+	case errors.As(err, new(*unitask.SessionError)):
+		return &Error{Code: CodeGone, Message: err.Error()}
+	case errors.Is(err, context.Canceled), errors.Is(err, errLeft):
+		return &Error{Code: CodeCancelled, Message: err.Error()}
+	}
+	return &Error{Code: CodeFailed, Message: err.Error()}
+}

@@ -1,0 +1,222 @@
+// Package holder keeps sessions between command lines, in a background process of their user's: it
+// is started by the first session and ends behind the last one. A command line asks it over a
+// socket in a folder that is its user's alone; both look who is at the other end.
+//
+// A connection carries one request, in frames: a kind, a length, and so many bytes. The holder
+// greets; the client sends its request, and, a piece at a time, what is typed; the holder sends
+// what is printed, then its answer. A client that goes away ends what it asked for, and no session.
+package holder
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// Kinds of frames.
+const (
+	kindGreeting = 'g' // the holder's version of this
+	kindRequest  = 'q'
+	kindInput    = 'i' // what is read; nothing is its end. The next one follows kindTaken
+	kindResize   = 's'
+	kindTaken    = 't'
+	kindStdout   = 'o'
+	kindStderr   = 'e'
+	kindAnswer   = 'a'
+)
+
+// version is this conversation's.
+const version = "unitask sessions 1"
+
+// Bounds of a connection.
+const (
+	maxText  = 4 << 20  // of a request, and of an answer
+	maxPiece = 32 << 10 // of a stream
+	// patience bounds how long the other end may take for its request, and a client for what is
+	// printed: the session reads for all of its commands.
+	patience = 30 * time.Second
+)
+
+var errFrame = errors.New("not what is spoken here")
+
+// wire is one end of a connection.
+type wire struct {
+	net.Conn
+	sending sync.Mutex
+}
+
+func (w *wire) send(kind byte, text []byte) error {
+	w.sending.Lock()
+	defer w.sending.Unlock()
+	head := binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(text)))
+	_ = w.SetWriteDeadline(time.Now().Add(patience))
+	_, err := w.Write(append(head, text...))
+	return err
+}
+
+func (w *wire) sendJSON(kind byte, v any) error {
+	text, err := json.Marshal(v)
+	if err == nil && len(text) > maxText {
+		err = fmt.Errorf("%d bytes, and %d are the most", len(text), maxText)
+	}
+	if err != nil {
+		return err
+	}
+	return w.send(kind, text)
+}
+
+// receive reads a frame, of one of these kinds.
+func (w *wire) receive(kinds string) (kind byte, text []byte, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(w, head[:]); err != nil {
+		return 0, nil, err
+	}
+	kind, size := head[0], binary.BigEndian.Uint32(head[1:])
+	most := uint32(maxPiece)
+	if kind == kindRequest || kind == kindAnswer {
+		most = maxText
+	}
+	known := false
+	for i := range kinds {
+		known = known || kinds[i] == kind
+	}
+	if !known || size > most {
+		return 0, nil, errFrame
+	}
+	text = make([]byte, size)
+	_, err = io.ReadFull(w, text)
+	return kind, text, err
+}
+
+// stream sends what is written in frames of a kind.
+type stream struct {
+	*wire
+	kind byte
+	fail func(error)
+}
+
+func (s stream) Write(p []byte) (int, error) {
+	for from := 0; from < len(p); from += maxPiece {
+		if err := s.send(s.kind, p[from:min(len(p), from+maxPiece)]); err != nil {
+			s.fail(fmt.Errorf("what was printed was not taken: %w", err))
+			return from, err
+		}
+	}
+	return len(p), nil
+}
+
+// Request is what a command line asks for.
+type Request struct {
+	Op      string `json:"op"`
+	Session string `json:"session,omitempty"` // its id or name
+
+	New     *New     `json:"new,omitempty"`
+	Step    *Step    `json:"step,omitempty"`
+	Command *Command `json:"command,omitempty"`
+	Path    string   `json:"path,omitempty"` // of read and write
+	Mode    uint32   `json:"mode,omitempty"`
+}
+
+// Operations.
+const (
+	OpNew    = "new"
+	OpList   = "list"
+	OpRun    = "run"
+	OpExec   = "exec"
+	OpRead   = "read"
+	OpWrite  = "write"
+	OpPause  = "pause"
+	OpResume = "resume"
+	OpEnd    = "end"
+)
+
+// New is a session that is asked for.
+type New struct {
+	Name    string            `json:"name,omitempty"`
+	Ceiling string            `json:"ceiling,omitempty"` // the file's path
+	Request unitask.Request   `json:"request"`
+	Secrets map[string]string `json:"secrets,omitempty"` // with their values, which a Request's JSON lacks
+	LifeMS  policy.Millis     `json:"lifeMs,omitempty"`
+}
+
+// Step is code to run.
+type Step struct {
+	Code      string        `json:"code"`
+	Language  string        `json:"language,omitempty"`
+	TimeoutMS policy.Millis `json:"timeoutMs,omitempty"`
+}
+
+// Command is a command to run.
+type Command struct {
+	Args      []string              `json:"args"`
+	Dir       string                `json:"dir,omitempty"`
+	Env       map[string]string     `json:"env,omitempty"`
+	TimeoutMS policy.Millis         `json:"timeoutMs,omitempty"`
+	Input     bool                  `json:"input,omitempty"` // standard input follows
+	Terminal  string                `json:"terminal,omitempty"`
+	Size      *unitask.TerminalSize `json:"size,omitempty"` // of the terminal that it gets
+}
+
+// Answer is what came of it.
+type Answer struct {
+	Error    *Error          `json:"error,omitempty"`
+	Sessions []View          `json:"sessions,omitempty"`
+	Result   *unitask.Result `json:"result,omitempty"` // without the streams, which came before
+}
+
+// View is a session as its user sees it.
+type View struct {
+	ID        string          `json:"session"`
+	Name      string          `json:"name,omitempty"`
+	State     string          `json:"state"`
+	Language  string          `json:"language"`
+	Image     string          `json:"image"`
+	Began     time.Time       `json:"began"`
+	ExpiresAt time.Time       `json:"expiresAt"`
+	Denials   []policy.Denial `json:"denials,omitempty"`
+}
+
+// States of sessions.
+const (
+	Running = "running"
+	Paused  = "paused"
+	Lost    = "lost" // its holder was killed, and its machine with it
+)
+
+// Error is an error on its way to the command line.
+type Error struct {
+	Code         string             `json:"code"`
+	Message      string             `json:"message"`
+	RetryAfterMS int64              `json:"retryAfterMs,omitempty"` // of busy
+	Field        *policy.FieldError `json:"field,omitempty"`        // of usage
+}
+
+// Codes of errors.
+const (
+	CodeGone      = "session.gone"
+	CodeBusy      = "busy"
+	CodeUsage     = "usage"
+	CodeCancelled = "cancelled"
+	CodeFailed    = "failed"
+)
+
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap is the error that it was, to who branches on it.
+func (e *Error) Unwrap() error {
+	if e.Code == CodeUsage && e.Field != nil {
+		return e.Field
+	}
+	if e.Code == CodeBusy {
+		return &unitask.BusyError{What: e.Message, After: time.Duration(e.RetryAfterMS) * time.Millisecond}
+	}
+	return nil
+}
