@@ -163,7 +163,8 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 			}
 			if n == 0 { // which in a request is the default
 				least, most := p.Bounds()
-				return req, usage(fmt.Errorf("--%s %s: must be from %.0f to %.0f", p.Flag, flag.Value, least, most))
+				must := fmt.Sprintf("must be from %.0f to %.0f", least, most)
+				return req, usage(fmt.Errorf("--%s %s: %s%s", p.Flag, flag.Value, must, inUnits(flag, must)))
 			}
 			wire[p.Key] = n
 		case policy.Fraction:

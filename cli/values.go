@@ -108,7 +108,7 @@ func asFlags(cmd *cobra.Command, err error) error {
 		if flag.Changed && (flag.Value.Type() == "size" || flag.Value.Type() == "string" || flag.Value.Type() == "duration") {
 			value = flag.Value.String()
 		}
-		named = reworded{fmt.Sprintf("--%s %s: %s", flag.Name, value, field.Reason), err}
+		named = reworded{fmt.Sprintf("--%s %s: %s", flag.Name, value, field.Reason+inUnits(flag, field.Reason)), err}
 	}
 	switch {
 	case len(field.Would) > 0:
@@ -119,6 +119,14 @@ func asFlags(cmd *cobra.Command, err error) error {
 		return hint(named, "--dir "+unquoted(field.Value))
 	}
 	return named
+}
+
+// inUnits ends a reason with the unit of its bounds, where the flag's plain numbers have one.
+func inUnits(flag *pflag.Flag, reason string) string {
+	if s, ok := flag.Value.(*size); ok && s.unit == 1<<20 && strings.HasPrefix(reason, "must be from") {
+		return " MiB"
+	}
+	return ""
 }
 
 // settings are the flags that set these fields.
