@@ -109,6 +109,9 @@ func (x *execution) plan(ctx context.Context) error {
 			return failure{"image", err}
 		}
 	}
+	if err := x.install(ctx); err != nil {
+		return err
+	}
 	x.res.Kernel = x.image.Kernel
 	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
 	if cpus := x.granted.CPUs; cpus != math.Trunc(cpus) {
@@ -170,6 +173,9 @@ func (x *execution) configure() error {
 	}
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.code.broker
+	if b := x.look.build; b != nil && b.proxy != nil {
+		network.Upstream.Proxy = b.proxy
+	}
 	x.code.relayed = relayed
 	serial := x.redactor.Writer(x.rec.Console())
 	x.later(func() { serial.Close() })

@@ -17,7 +17,7 @@ import (
 const module = "github.com/unitask/unitask"
 
 // ground are the rooms on the ground floor.
-var ground = []string{"vmm", "image", "guest", "netstack"}
+var ground = []string{"vmm", "image", "guest", "netstack", "packages"}
 
 // first are those on the first floor: the machines, and what stands beside them.
 var first = []string{"machine", "hostfiles", "policy", "record", "audit", "debug"}
@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"vmm":             {"internal/socketpair"},
 	"vmm/jail":        {"internal/socketpair"},
 	"image":           {},
+	"packages":        {},
 	"image/oci":       {},
 	"image/tfs":       {},
 	"guest":           {},

@@ -44,6 +44,8 @@ type language struct {
 	outOfMemory func(signal int, stderr string) bool
 	// check is a program that checks the syntax of the one that its first argument names.
 	check string
+	// packages says how its packages are installed; nil where it has none.
+	packages *installer
 	// interpreters are the programs of a container's image that run the code (inContainer).
 	interpreters []string
 	// missing is the name of the module that the program ended for want of, "" if that is not why.
@@ -77,6 +79,7 @@ var languages = []*language{
 		}},
 		checkArg: node.CheckArg, needsProcess: node.NeedsProcess, process: node.Process, refused: node.Refused,
 		outOfMemory: node.OutOfMemory, check: node.Check, missing: node.MissingModule,
+		packages: &installer{system: policy.Npm, tool: image.NpmTool, program: node.Install, place: node.Installed},
 	},
 	{
 		name: "python", others: map[string]string{"python3": ".py"}, extensions: python.Extensions,
@@ -99,6 +102,7 @@ var languages = []*language{
 		},
 		checkArg: python.CheckArg, needsProcess: python.NeedsProcess, process: python.Process, refused: python.Refused,
 		outOfMemory: python.OutOfMemory, check: python.Check, missing: python.MissingModule,
+		packages: &installer{system: policy.Pip, tool: image.PipTool, program: python.Install, place: python.Installed},
 	},
 	{
 		name: "shell", others: nil, extensions: shell.Extensions,

@@ -55,6 +55,7 @@ type program struct {
 	cpus        float64
 	session     *Session // whose machine it is; nil for one run
 	inputs      hostfiles.Set
+	installed   bool           // and the packages are among them
 	ahead       *machine.Ahead // what of them is probably in a template, or nil
 	relayed     []uint16       // ports of the guest's loopback that lead to ours
 }
@@ -125,6 +126,9 @@ func checkCode(req Request) (program, error) {
 		if strings.ContainsRune(a, 0) {
 			return bad("args", fmt.Sprintf("%.80q", a), "must not hold a NUL byte")
 		}
+	}
+	if err := l.checkPackages(req.Packages); err != nil {
+		return program{}, err
 	}
 	if err := l.checkTexts(req); err != nil {
 		return program{}, err

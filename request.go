@@ -39,6 +39,10 @@ type Request struct {
 	// Image is the one that the machine boots (Images), or the reference of a container's image; "" is
 	// the language's.
 	Image string `json:"image,omitempty"`
+	// Packages are what the code may import beside what the image has: "pip:requests==2.32.3",
+	// "npm:zod@4", in the code's language. They are fetched from the registry that this host's pip or
+	// npm is configured for and built once, in a machine of their own, then kept in the home.
+	Packages []string `json:"packages,omitempty"`
 	// Exec runs a command of a container's image: Image is its reference, and Args the command, or what
 	// follows the image's entry point; none is the image's own. There is no Code then.
 	Exec bool `json:"exec,omitempty"`
@@ -133,7 +137,7 @@ type Request struct {
 // checkOnly is what of a request its check needs: no more than that is asked for.
 func (req Request) checkOnly() Request {
 	req.Args, req.NodeArgs, req.Env, req.Secrets, req.SecretHosts = nil, nil, nil, nil, nil
-	req.AllowNet, req.AllowNetAny, req.AllowHTTP, req.AllowTCP, req.CA = nil, false, nil, nil, ""
+	req.AllowNet, req.AllowNetAny, req.AllowHTTP, req.AllowTCP, req.CA, req.Packages = nil, false, nil, nil, "", nil
 	return req
 }
 

@@ -56,6 +56,7 @@ type inspection struct {
 	debug   *DebugOptions
 	trace   *Trace
 	session *Session // the machine is a session's
+	build   *build   // it installs packages
 }
 
 // check says why a run can't be inspected, or its machine kept, as it is asked.

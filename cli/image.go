@@ -122,7 +122,7 @@ func (a *app) imageList() *cobra.Command {
 				fmt.Fprintln(a.std.Stdout)
 				a.ui.table("CONTAINER IMAGE|NAMES|ARCH|SIZE|ADDED", containerRows(containers))
 			}
-			return nil
+			return a.packageTable(rt)
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
@@ -188,7 +188,7 @@ func (a *app) imageRemove() *cobra.Command {
 func (a *app) imagePrune() *cobra.Command {
 	return &cobra.Command{
 		Use:   "prune",
-		Short: "Remove every template, and the images that no run uses",
+		Short: "Remove every template, all packages of runs, and the images that no run uses",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			containers, err := rt.Images().Containers()
@@ -220,7 +220,11 @@ func (a *app) imagePrune() *cobra.Command {
 				}
 				removed++
 			}
-			fmt.Fprintf(a.std.Stdout, "%d templates and %d images removed\n", rt.Templates().Prune(0), removed)
+			packages, err := rt.RemovePackages(cmd.Context())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.std.Stdout, "%d templates, %d images and %d sets of packages removed\n", rt.Templates().Prune(0), removed, packages)
 			return nil
 		}),
 	}

@@ -244,6 +244,8 @@ func debianParts(part string, arch Arch) []wanted {
 		return inRoot("bin/busybox")
 	case certificatesPart:
 		return []wanted{{"usr/share/ca-certificates/mozilla/*.crt", "certs/"}}
+	case PipTool:
+		return []wanted{{"usr/share/python-wheels/pip-*.whl", toolFiles[PipTool]}}
 	case "linux":
 		return []wanted{{"boot/vmlinuz-*", "vmlinuz"}, {"lib/modules/*/vmlinuz", "vmlinuz"}} // later than 13
 	}

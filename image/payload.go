@@ -46,7 +46,7 @@ type Payload struct {
 	// LibrarySources, with headers from the first part and those of BuildParts; "" is none.
 	Library        string
 	LibrarySources []string
-	// Files are texts that it brings, by their path in the guest.
+	// Files are texts that it brings, by their path in the guest; one that ends in / is an empty folder.
 	Files map[string]string
 	// Links are links that it brings, by their path in the guest; TRIPLET in that stands for the
 	// architecture's, as in /usr/lib/TRIPLET.
@@ -112,6 +112,10 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 		}
 	}
 	for name, text := range s.payload.Files {
+		if strings.HasSuffix(name, "/") {
+			t.dir(name, 0o755)
+			continue
+		}
 		t.text(name, text)
 	}
 	for name, target := range s.payload.Links {

@@ -92,6 +92,9 @@ func (s *Store) missing(p Part, arch Arch, name string) string {
 	if name == nanosPart {
 		must = []string{nanosKernel}
 	}
+	if tool := toolFiles[name]; tool != "" {
+		must = []string{tool}
+	}
 	for _, w := range debianParts(name, arch) {
 		if strings.HasSuffix(w.dst, "/") {
 			w.dst += path.Base(w.pattern)
@@ -223,7 +226,7 @@ func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 		if err != nil {
 			return part, err
 		}
-		return part, unpackTgz(file, dir, npmFiles)
+		return part, unpackNpm(p.Name, file, dir)
 	case "debian":
 		got, err := apt.download(ctx, p, down)
 		if err != nil {
@@ -357,9 +360,7 @@ func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, e
 		if err != nil {
 			return "", err
 		}
-		return s.takePackage(arch, locked, sum, func(_ LockedPart, dir string) error {
-			return unpackTgz(file, dir, npmFiles)
-		})
+		return s.takePackage(arch, locked, sum, func(p LockedPart, dir string) error { return unpackNpm(p.Name, file, dir) })
 	}
 	return "", nil
 }

@@ -34,6 +34,7 @@ type runArgs struct {
 	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
 	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), ts, python or shell; mjs, cjs, mts and cts say which kind of module it is"`
 	Image          string            `json:"image,omitempty" jsonschema:"the image to run it in, where the language has several: data has numpy, pandas and matplotlib for Python; the language's first one if not given"`
+	Packages       []string          `json:"packages,omitempty" jsonschema:"packages the code may import, of its language's registry: pip:requests==2.32.3 for Python, npm:zod@4 for JavaScript. They are installed once, which may take minutes, and kept; without a ceiling that allows them there are none"`
 	Check          bool              `json:"check,omitempty" jsonschema:"only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, with positions, and their exit code, 0 if there is no error"`
 	Args           []string          `json:"args,omitempty" jsonschema:"arguments of the code: what process.argv holds from its third element on, sys.argv from its second, $@"`
 	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
@@ -203,7 +204,7 @@ func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
 			return res, err
 		}
 		if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
-			text.Text += "\nrun_code takes: code (string), and optionally language, image, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, session, timeoutSeconds, memoryMb, snippet"
+			text.Text += "\nrun_code takes: code (string), and optionally language, image, packages, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, session, timeoutSeconds, memoryMb, snippet"
 		}
 		return res, nil
 	}
@@ -273,7 +274,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		dir = remoteDir
 	}
 	req := unitask.Request{
-		Code: in.Code, Language: in.Language, Image: in.Image, Check: in.Check, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
+		Code: in.Code, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
 		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
 		RequireJail: s.require,
 	}

@@ -151,7 +151,7 @@ const newSession = "new"
 
 // onlyStep says that a call asks for nothing that a session has from its beginning.
 func (in runArgs) onlyStep() bool {
-	return in.Image == "" && !in.Check && len(in.Args) == 0 && in.Stdin == "" && len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
+	return in.Image == "" && len(in.Packages) == 0 && !in.Check && len(in.Args) == 0 && in.Stdin == "" && len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
 		len(in.Files) == 0 && len(in.Dirs) == 0 && len(in.Secrets) == 0 && in.MemoryMB == 0
 }
 

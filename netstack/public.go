@@ -60,6 +60,9 @@ func isatap(addr netip.Addr) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte(b[12:])), true
 }
 
+// Public says that an address is one of the Internet's, which a name of somebody else's may lead to.
+func Public(addr netip.Addr) bool { return public(addr) }
+
 // public says whether an address may be dialled for a rule that is not raw, as far
 // as the address itself tells.
 func public(addr netip.Addr) bool {

@@ -25,6 +25,8 @@ var Fields = []Field{
 	{Key: "maxDownloadBytes", Flag: "max-download", Help: "bytes that the run may receive", kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr", kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
 	{Key: "image", Ceiling: "images", Flag: "image", Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell (default the language's first), or a container image's reference, as python:3.12-slim (linux)", kind: oneOf{}},
+	{Key: "packages", Flag: "with", Help: "pip:NAME[==VERSION] or npm:NAME[@VERSION], a package of the registry that this machine's pip or npm uses: built once in a machine of its own, then kept for later runs; repeatable",
+		kind: rules[PackageRule]{parse: ParsePackage, meet: meetPackages}},
 	{Key: "kernel", Flag: "kernel", Help: "guest kernel: linux, nanos, or auto (default auto: nanos if its kernel is vendored, else linux)", kind: choice{"linux", "nanos", auto}},
 	{Key: "secrets", Flag: "secret", Help: "NAME[@HOST[:PLACE+…],…], of the environment, or with =@FILE. NAME@HOST is the better one: the value goes into HTTPS requests to these hosts and never enters the machine, where the code has a placeholder; NAME gives the value to the code. Places: header (without any), header.FIELD, query, path, body; pass lets a placeholder elsewhere through. Redacted from output and record; repeatable",
 		kind: rules[SecretRule]{parse: ParseSecret, meet: SecretRule.intersect, merge: mergeSecrets, table: secretTable}},

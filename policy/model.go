@@ -17,7 +17,7 @@ import (
 const builtInRule = "the built-in ceiling"
 
 // BuiltIn is the ceiling on models' runs, key by key, where no file says otherwise. It allows
-// no images of containers, no secrets, no raw TCP, and files of dir only; none if dir is "", or is or holds the user's
+// no images of containers, no packages, no secrets, no raw TCP, and files of dir only; none if dir is "", or is or holds the user's
 // home or home, which is unitask's and has the records of all runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
@@ -29,7 +29,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	if err == nil && filepath.IsAbs(real) && real != "/" && !holds(real, user) && !holds(real, home) {
 		under = []string{real}
 	}
-	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Clone(ImageNames), "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
+	return &Ceiling{Path: builtInRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{}, "secrets": []SecretRule{}, "allowTcp": []TCPRule{}, "filesUnder": under, "dirsUnder": under}}
 }
 
 // holds says that a folder is another one, or above it, also where a mount gives it another path.

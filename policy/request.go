@@ -26,6 +26,8 @@ type Request struct {
 	Timeout     time.Duration `json:"timeoutMs"`   // of the code, not of the boot
 	OutputBytes int64         `json:"outputBytes"` // kept of each of stdout and stderr
 
+	// Packages are those that the code may import: "pip:requests==2.32.3", "npm:zod@4" (ParsePackage).
+	Packages []string `json:"packages"`
 	// AllowNet are hosts for HTTP and TLS: "example.com", "*.example.com",
 	// "example.com:8443", an address; ports 80 and 443 if none is given.
 	AllowNet []string `json:"allowNet"`
@@ -79,13 +81,14 @@ type Effective struct {
 	Timeout     time.Duration `json:"timeoutMs"`
 	OutputBytes int64         `json:"outputBytes"`
 
-	AllowNet       []NetRule  `json:"allowNet"`
-	AllowNetAny    bool       `json:"allowNetAny"`
-	AllowTCP       []TCPRule  `json:"allowTcp"`
-	AllowHTTP      []HTTPRule `json:"allowHttp"`
-	MaxConnections int        `json:"maxConnections"`
-	MaxUpload      int64      `json:"maxUploadBytes"`
-	MaxDownload    int64      `json:"maxDownloadBytes"`
+	Packages       []PackageRule `json:"packages"`
+	AllowNet       []NetRule     `json:"allowNet"`
+	AllowNetAny    bool          `json:"allowNetAny"`
+	AllowTCP       []TCPRule     `json:"allowTcp"`
+	AllowHTTP      []HTTPRule    `json:"allowHttp"`
+	MaxConnections int           `json:"maxConnections"`
+	MaxUpload      int64         `json:"maxUploadBytes"`
+	MaxDownload    int64         `json:"maxDownloadBytes"`
 
 	Secrets      []SecretRule `json:"secrets"`
 	Files        []Mount      `json:"files"`

@@ -55,6 +55,14 @@ var preloadText string
 //go:embed rehearsal.js
 var Rehearsal string
 
+// Install is the program that installs packages.
+//
+//go:embed packages.js
+var Install string
+
+// Installed is the folder where code of any folder finds what was installed.
+const Installed = "/node_modules"
+
 // Check is the program that checks another one's syntax.
 //
 //go:embed check.js

@@ -56,7 +56,10 @@ var Args = []string{"python3", contract.MainLink}
 var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LD_PRELOAD=" + Library}
 
 // Files are the texts of an image, by their path in the guest.
-func Files() map[string]string { return map[string]string{contract.Trusted: ""} }
+func Files() map[string]string { return map[string]string{contract.Trusted: "", Installed + "/": ""} }
+
+// Installed is the folder that Debian's Python searches for what was installed beside its own packages.
+const Installed = "/usr/local/lib/python3.11/dist-packages"
 
 // Rehearsal is the throw-away program.
 //
@@ -67,6 +70,11 @@ var Rehearsal string
 //
 //go:embed check.py
 var Check string
+
+// Install is the program that installs packages.
+//
+//go:embed packages.py
+var Install string
 
 // Extensions are those that a main file may have.
 var Extensions = []string{".py"}

@@ -51,6 +51,12 @@ def _shadowed(program):
     return False
 
 
+def _installed():
+    """Whether packages of the run, which stand before Debian's, have one that is imported."""
+    folder = '/usr/local/lib/python3.11/dist-packages'
+    return any((inspect.getmodulename(name) or name) in _imported for name in _names(folder))
+
+
 def renew(program):
     """Begin a run. It returns whether that wants a Python that has imported nothing."""
     random.seed()
@@ -63,7 +69,7 @@ def renew(program):
     if 'multiprocessing.process' in sys.modules:
         process = sys.modules['multiprocessing.process']
         process.current_process()._config['authkey'] = process.AuthenticationString(os.urandom(32))
-    if _shadowed(program):
+    if _shadowed(program) or _installed():
         return True
     if not os.path.isfile('matplotlibrc'):  # matplotlib reads it where it is imported
         return False

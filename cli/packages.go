@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// packageTable lists what was installed for runs.
+func (a *app) packageTable(rt *unitask.Runtime) error {
+	list, err := rt.Packages().List()
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	var rows [][]string
+	for _, l := range list {
+		var locked []string
+		for _, p := range l.Packages {
+			locked = append(locked, p.Name+" "+p.Version)
+		}
+		rows = append(rows, []string{l.Key[:12], l.System + " " + safe(strings.Join(l.Asked, " ")), l.Runtime, l.Arch, short(strings.Join(locked, ", ")),
+			fmt.Sprintf("%d MiB", l.Bytes>>20), l.Built.Local().Format(time.DateTime)})
+	}
+	fmt.Fprintln(a.std.Stdout)
+	a.ui.table("PACKAGES|ASKED FOR|FOR|ARCH|INSTALLED|SIZE|BUILT", rows)
+	return nil
+}
+
+// short is the beginning of a text for a table.
+func short(text string) string {
+	const most = 60
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return text
+}

@@ -1,0 +1,45 @@
+// Installs packages, in a machine of its own: what they run while they are installed is foreign code.
+// plan.json beside it says what; /out gets the files and a lock.
+'use strict'
+const fs = require('node:fs')
+const path = require('node:path')
+const { spawnSync } = require('node:child_process')
+
+const plan = JSON.parse(fs.readFileSync(path.join(__dirname, 'plan.json'), 'utf8'))
+const build = '/tmp/build', npm = '/tmp/npm'
+const run = (command, args, options) => {
+  const { status, error } = spawnSync(command, args, { stdio: ['ignore', 'ignore', 'inherit'], ...options })
+  if (error || status !== 0) {
+    if (error) console.error(`npm error ${error.message}`)
+    process.exit(1)
+  }
+}
+for (const folder of [build, npm]) fs.mkdirSync(folder)
+run('tar', ['xzf', plan.tool, '-C', npm])
+
+const config = [`registry=${plan.url}`, 'fetch-retries=1', 'fetch-retry-mintimeout=500', 'fetch-retry-maxtimeout=2000', 'fetch-timeout=15000',
+  'audit=false', 'fund=false', 'update-notifier=false', 'loglevel=error', 'progress=false', 'bin-links=false', 'omit-lockfile-registry-resolved=true', 'cache=/tmp/cache', 'logs-max=0']
+for (const [scope, url] of Object.entries(plan.scopes ?? {})) config.push(`${scope}:registry=${url}`)
+if (plan.ca) config.push(`cafile=${path.join(__dirname, 'ca.pem')}`)
+fs.writeFileSync('/tmp/npmrc', config.join('\n') + '\n')
+fs.writeFileSync('/tmp/globalrc', '')
+const env = { ...process.env, npm_config_userconfig: '/tmp/npmrc', npm_config_globalconfig: '/tmp/globalrc', PATH: `${path.dirname(process.execPath)}:${process.env.PATH}` }
+
+const manifest = { name: 'unitask', version: '1.0.0', private: true }
+const args = ['install', ...plan.specs]
+if (plan.npm) {
+  manifest.dependencies = plan.npm.packages[''].dependencies
+  fs.writeFileSync(path.join(build, 'package-lock.json'), JSON.stringify(plan.npm))
+  args.splice(0, args.length, 'ci')
+}
+fs.writeFileSync(path.join(build, 'package.json'), JSON.stringify(manifest))
+run(process.execPath, [path.join(npm, 'package/bin/npm-cli.js'), ...args], { cwd: build, env })
+
+const lock = JSON.parse(fs.readFileSync(path.join(build, 'package-lock.json'), 'utf8'))
+const packages = []
+for (const [place, p] of Object.entries(lock.packages)) {
+  const name = p.name ?? place.slice(place.lastIndexOf('node_modules/') + 'node_modules/'.length)
+  if (place && fs.existsSync(path.join(build, place))) packages.push({ name, version: p.version ?? '', digest: p.integrity ?? '' })
+}
+fs.writeFileSync('/out/lock.json', JSON.stringify({ packages, npm: lock }))
+run('tar', ['cf', '/out/packages.tar', '-C', path.join(build, 'node_modules'), '.'])

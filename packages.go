@@ -1,0 +1,448 @@
+package unitask
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Packages for a run: fetched and built once, by the language's own tool, in a machine that reaches the
+// registries that the host is configured for and nothing else, and kept in the home. To a run they
+// are a folder that it brings along.
+
+// installer is how a language's packages are installed.
+type installer struct {
+	system  string // of policy.PackageRule
+	tool    string // of image.Store.Tool
+	program string // runs in the machine; guest/*/packages.*
+	place   string // where code finds them
+}
+
+// build is a run that installs packages.
+type build struct {
+	proxy func(host string, port uint16) *url.URL
+}
+
+// Bounds of a build.
+const (
+	buildMemory  = 1536 // MiB
+	buildTime    = 15 * time.Minute
+	buildOutput  = 1 << 20
+	answerTime   = 10 * time.Second // of a registry, to its first byte
+	maxInstalled = 100              // packages that a run asks for
+	maxToolError = 700              // bytes of what a tool said
+)
+
+// checkPackages says what is wrong with what a request asks for.
+func (l *language) checkPackages(asked []string) error {
+	bad := func(value, reason string) error {
+		return &policy.FieldError{Field: "packages", Value: fmt.Sprintf("%.100q", value), Reason: reason}
+	}
+	if len(asked) > maxInstalled {
+		return bad(fmt.Sprintf("of %d entries", len(asked)), fmt.Sprintf("must have at most %d", maxInstalled))
+	}
+	for _, text := range asked {
+		rule, err := policy.ParsePackage(text)
+		switch {
+		case err != nil:
+			return bad(text, err.Error())
+		case rule.Any():
+			return bad(text, "is no package: * is for ceilings")
+		case l.packages == nil:
+			return bad(text, "is not for "+l.name+": packages are for Python (pip:) and JavaScript (npm:) in the images that come along")
+		case l.packages.system != rule.System():
+			return bad(text, fmt.Sprintf("is not for %s, whose packages are %s:NAME", l.name, l.packages.system))
+		}
+	}
+	return nil
+}
+
+// Packages is the store of what was built for runs.
+func (rt *Runtime) Packages() *packages.Store {
+	return &packages.Store{Dir: filepath.Join(rt.opts.Home, "packages")}
+}
+
+// RemovePackages removes all that was built for runs, and says how many there were. The next run that
+// asks for some has them built again, from what the registry then has.
+func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
+	store := rt.Packages()
+	keys, err := store.Keys()
+	if err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		held, err := filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "packages-"+key), func() {})
+		if err != nil {
+			return 0, err
+		}
+		err = store.Remove(key)
+		held.Unlock()
+		if err != nil {
+			return 0, err
+		}
+	}
+	return len(keys), store.Remove("")
+}
+
+// install puts the packages that the run is granted beside what it brings.
+func (x *execution) install(ctx context.Context) error {
+	if len(x.granted.Packages) == 0 || x.code.installed {
+		return nil
+	}
+	l := x.code.language
+	if x.code.inputs.At(l.packages.place) {
+		return &policy.FieldError{Field: "packages", Value: "with a folder at " + l.packages.place, Reason: "would lie there: give the folder another path inside"}
+	}
+	lock, err := x.rt.installed(ctx, x)
+	if err != nil {
+		return err
+	}
+	for _, p := range lock.Packages {
+		x.res.Packages = append(x.res.Packages, InstalledPackage{lock.System + ":" + p.Name, p.Version, p.Digest})
+	}
+	x.code.installed = true
+	if no := roomFor(&x.code.inputs, x.image.Kernel, x.granted.MemoryMB); no != nil {
+		return no
+	}
+	return nil
+}
+
+// InstalledPackage is one that a run had by Request.Packages, those that these need among them.
+type InstalledPackage struct {
+	Name    string `json:"name"` // pip:requests
+	Version string `json:"version"`
+	Digest  string `json:"digest,omitempty"` // of its archive
+}
+
+// installed is what is granted, built if it is not there, among the inputs.
+func (rt *Runtime) installed(ctx context.Context, x *execution) (*packages.Lock, error) {
+	l, arch, store := x.code.language, x.code.arch, rt.Packages()
+	specs := []string{}
+	for _, p := range x.granted.Packages {
+		specs = append(specs, p.Spec())
+	}
+	slices.Sort(specs)
+	tool, version, err := rt.images.Tool(ctx, arch, l.packages.tool)
+	if err != nil {
+		return nil, failure{"packages", err}
+	}
+	registry, err := l.packages.registry(tool)
+	if err != nil {
+		return nil, failure{"packages", err}
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.packages.system, version, arch, x.image.Runtime, specs, registry.URL, registry.More, fmt.Sprint(registry.Scopes)))
+	want := &packages.Lock{Key: hex.EncodeToString(sum[:]), System: l.packages.system, Asked: specs, Runtime: l.name + " " + x.image.Runtime, Arch: string(arch), Registry: packages.Shown(registry.URL)}
+
+	lock, err := store.Get(want.Key)
+	if err == nil {
+		if err = x.bring(store, lock); err == nil {
+			return lock, nil
+		}
+	}
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packages.ErrDamaged) {
+		return nil, err
+	}
+	held, err := filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "packages-"+want.Key), func() {
+		x.streams.Events(Event{Kind: EventImage, Message: "waiting for another unitask that builds these packages"})
+	})
+	if err != nil {
+		return nil, failure{"packages", err}
+	}
+	defer held.Unlock()
+	before, err := store.Get(want.Key)
+	if err == nil { // somebody else has just built them, or they are damaged
+		if err = x.bring(store, before); err == nil {
+			return before, nil
+		}
+		if !errors.Is(err, packages.ErrDamaged) {
+			return nil, err
+		}
+		x.streams.Events(Event{Kind: EventImage, Message: "the packages in " + before.Folder() + " are not those that were built; building them again, with the same versions and digests"})
+	}
+	if rt.images.Offline != "" {
+		return nil, failure{"packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that", image.ErrOffline, rt.images.Offline, strings.Join(specs, " "))}
+	}
+	if err := store.Remove(""); err != nil {
+		return nil, failure{"packages", err}
+	}
+	if err := rt.build(ctx, x, store, want, before, registry, tool); err != nil {
+		return nil, err
+	}
+	return want, x.bring(store, want)
+}
+
+// bring adds what is kept to the run's inputs, if it is what was built.
+func (x *execution) bring(store *packages.Store, lock *packages.Lock) error {
+	place := x.code.language.packages.place
+	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
+	defer one.Close()
+	for _, to := range []*hostfiles.Set{&one, &x.code.inputs} {
+		found, err := hostfiles.Find(lock.Folder(), true)
+		if err != nil {
+			return failure{"packages", err}
+		}
+		err = to.Add(found, place, packages.MaxBytes)
+		found.Close()
+		if err != nil {
+			return fmt.Errorf("%w: %w", packages.ErrDamaged, err)
+		}
+		if to != &one {
+			break
+		}
+		if stamp := one.Stamp(place); stamp == "" || stamp != lock.Stamp {
+			if err := store.Verify(lock); err != nil {
+				return err
+			}
+			_ = store.Restamp(lock, stamp) // only spares the next look
+		}
+	}
+	return nil
+}
+
+// registry is the one that the host's own tool is configured for.
+func (i *installer) registry(tool string) (*packages.Registry, error) {
+	home, _ := os.UserHomeDir()
+	if i.system == policy.Pip {
+		return packages.PipRegistry(os.LookupEnv, home, tool)
+	}
+	return packages.NpmRegistry(os.LookupEnv, home, func() (string, error) { return packages.NpmDefault(tool) })
+}
+
+// plan is what the program in the machine is told.
+type plan struct {
+	Tool   string             `json:"tool"`
+	Place  string             `json:"place"`
+	URL    string             `json:"url"`
+	More   []string           `json:"more,omitempty"`
+	Scopes map[string]string  `json:"scopes,omitempty"`
+	Plain  []string           `json:"plain,omitempty"`
+	CA     bool               `json:"ca,omitempty"`
+	Specs  []string           `json:"specs"`
+	Lock   []packages.Package `json:"lock,omitempty"`
+	Npm    json.RawMessage    `json:"npm,omitempty"`
+}
+
+// build installs packages in a machine, and keeps them.
+func (rt *Runtime) build(ctx context.Context, x *execution, store *packages.Store, want, before *packages.Lock, registry *packages.Registry, tool string) error {
+	l := x.code.language
+	hosts, err := registry.All()
+	if err != nil {
+		return failure{"packages", err}
+	}
+	proxy, err := registryProxy(registry.Proxy, rt.opts.Upstream.Proxy)
+	if err != nil {
+		return failure{"packages", err}
+	}
+	if err := answers(ctx, registry, hosts[0], proxy); err != nil {
+		return failure{"packages", err}
+	}
+	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: l.packages.place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "", Specs: want.Asked}
+	if before != nil {
+		p.Lock, p.Npm = before.Packages, before.Npm
+	}
+	req := Request{
+		Code: l.packages.program, Image: l.images[0].payload.Name, Kernel: image.Linux, Arch: x.code.arch, Dir: "/work", Cold: true,
+		Files: []Mount{{Host: tool, Guest: p.Tool}}, MemoryMB: buildMemory, Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: packages.MaxBytes + 64<<20,
+		RequireJail: x.granted.RequireJail,
+	}
+	for _, h := range hosts {
+		at := net.JoinHostPort(h.Name, h.Port)
+		if isPublic(ctx, h, proxy) {
+			req.AllowNet = append(req.AllowNet, at)
+		} else {
+			req.AllowTCP = append(req.AllowTCP, at)
+		}
+		if h.Plain {
+			p.Plain = append(p.Plain, h.Name)
+		}
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	req.Neighbours = []Neighbour{{Name: "plan.json", Content: string(text)}}
+	if p.CA {
+		req.Neighbours = append(req.Neighbours, Neighbour{Name: "ca.pem", Content: registry.CA})
+	}
+	x.streams.Events(Event{Kind: EventImage, Message: fmt.Sprintf("installing %s from %s, once, in a machine of its own", strings.Join(want.Asked, " "), want.Registry)})
+	start := time.Now()
+	caller := Caller{Name: x.rec.Owner, Via: x.rec.Via}
+	res, err := rt.runFor(ctx, caller, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: proxy}})
+	if err != nil {
+		return failure{"packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err)}
+	}
+	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
+		return rt.buildError(l, want, res)
+	}
+	if err := rt.keep(store, want, res); err != nil {
+		return failure{"packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", strings.Join(want.Asked, " "), err, res.RunID)}
+	}
+	x.streams.Events(Event{Kind: EventImage, Message: fmt.Sprintf("installed %d packages, %d files of %d MiB, after %.0f s", len(want.Packages), want.Files, want.Bytes>>20, time.Since(start).Seconds())})
+	return rt.runs.Remove(res.RunID) // which has the files a second time
+}
+
+// keep takes what a machine has built into the store.
+func (rt *Runtime) keep(store *packages.Store, want *packages.Lock, res *Result) error {
+	var said struct {
+		Packages []packages.Package `json:"packages"`
+		Npm      json.RawMessage    `json:"npm"`
+	}
+	lock, err := rt.runs.OpenArtifact(res.RunID, "lock.json")
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := json.NewDecoder(io.LimitReader(lock, maxLockText)).Decode(&said); err != nil {
+		return fmt.Errorf("read the lock that the machine has written: %w", err)
+	}
+	if len(said.Packages) > maxLocked {
+		return fmt.Errorf("the lock that the machine has written has %d packages", len(said.Packages))
+	}
+	for _, p := range said.Packages {
+		if !lockedName.MatchString(p.Name) || !lockedName.MatchString(p.Version) || len(p.Digest) > 4096 {
+			return fmt.Errorf("the lock that the machine has written has a package %.80q %.80q", p.Name, p.Version)
+		}
+	}
+	want.Packages, want.Npm = said.Packages, said.Npm
+	files, err := rt.runs.OpenArtifact(res.RunID, "packages.tar")
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	return store.Add(want, files)
+}
+
+const (
+	maxLocked   = 5000
+	maxLockText = 8 << 20
+)
+
+// lockedName is what names and versions of packages are like; they are shown on terminals.
+var lockedName = regexp.MustCompile(`^[A-Za-z0-9@/._+!~-]{1,214}$`)
+
+// buildError says why packages could not be installed, by what their tool said.
+func (rt *Runtime) buildError(l *language, want *packages.Lock, res *Result) error {
+	var said []string
+	for line := range strings.Lines(string(res.Stderr)) {
+		line = strings.TrimSpace(line)
+		for _, mark := range []string{"ERROR:", "npm error", "npm ERR!"} {
+			if rest, ok := strings.CutPrefix(line, mark); ok && !strings.Contains(rest, "A complete log of this run") && strings.TrimSpace(rest) != "" {
+				said = append(said, strings.TrimSpace(rest))
+			}
+		}
+	}
+	reason := strings.Join(said, "; ")
+	if len(reason) > maxToolError {
+		reason = reason[:maxToolError] + "…"
+	}
+	if reason == "" {
+		reason = res.Error
+	}
+	var denied []string
+	text, _, _ := rt.runs.Read(res.RunID, record.NetlogFile, maxLockText)
+	for line := range bytes.Lines(text) {
+		var d netstack.Decision
+		if json.Unmarshal(line, &d) == nil && d.Verdict == netstack.Denied && d.Name != "" && !slices.Contains(denied, d.Name) && len(denied) < 5 {
+			denied = append(denied, d.Name)
+		}
+	}
+	if len(denied) > 0 {
+		reason += "; it was refused the way to " + strings.Join(denied, ", ")
+	}
+	if reason == "" {
+		reason = fmt.Sprintf("%s ended with %d", l.packages.system, res.ExitCode)
+	}
+	return &policy.FieldError{Field: "packages", Value: strings.Join(want.Asked, " "), Reason: fmt.Sprintf("can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, reason, res.RunID)}
+}
+
+// registryProxy is the proxy for a registry: its tool's own, else the host's.
+func registryProxy(own string, usual func(string, uint16) *url.URL) (func(string, uint16) *url.URL, error) {
+	if own == "" {
+		return usual, nil
+	}
+	u, err := url.Parse(own)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("the proxy that is configured for packages, %q, is no address: http://HOST:PORT", packages.Shown(own))
+	}
+	return func(string, uint16) *url.URL { return u }, nil
+}
+
+// answers asks a registry for a first byte, so that one that does not answer is told in seconds.
+func answers(ctx context.Context, r *packages.Registry, h packages.Host, proxy func(string, uint16) *url.URL) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	defer transport.CloseIdleConnections()
+	transport.Proxy = func(*http.Request) (*url.URL, error) {
+		port, _ := strconv.ParseUint(h.Port, 10, 16)
+		if proxy == nil {
+			return nil, nil
+		}
+		return proxy(h.Name, uint16(port)), nil
+	}
+	if r.CA != "" {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM([]byte(r.CA)) {
+			return errors.New("the certificates that are configured for packages are not in PEM form")
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, strings.TrimSuffix(r.URL, "/")+"/", nil)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("not within %.0f seconds", answerTime.Seconds())
+		}
+		return fmt.Errorf("the registry %s (%s) does not answer: %w", packages.Shown(r.URL), r.From, err)
+	}
+	return resp.Body.Close()
+}
+
+// isPublic says that a host is somewhere on the Internet. A registry that is elsewhere is allowed as
+// what it is: the host's own configuration names it.
+func isPublic(ctx context.Context, h packages.Host, proxy func(string, uint16) *url.URL) bool {
+	port, _ := strconv.ParseUint(h.Port, 10, 16)
+	if proxy != nil && proxy(h.Name, uint16(port)) != nil {
+		return true
+	}
+	if addr, err := netip.ParseAddr(h.Name); err == nil {
+		return netstack.Public(addr)
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", h.Name)
+	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !netstack.Public(a) })
+}

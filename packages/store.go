@@ -1,0 +1,279 @@
+package packages
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/unitask/unitask/internal/atomicfile"
+)
+
+// Lock says exactly what was installed for what was asked for. It lies beside the files, and a build that
+// finds one takes the same versions, with the same digests, or fails.
+type Lock struct {
+	Schema   int       `json:"schema"`
+	Key      string    `json:"key"`
+	Asked    []string  `json:"asked"`
+	System   string    `json:"system"`  // pip or npm
+	Runtime  string    `json:"runtime"` // and what it was installed for: the language's version
+	Arch     string    `json:"arch"`
+	Registry string    `json:"registry"` // that was asked first
+	Packages []Package `json:"packages"`
+	// Npm is npm's own package-lock.json.
+	Npm json.RawMessage `json:"npm,omitempty"`
+
+	Digest string    `json:"digest"` // of all files: their paths, modes and contents
+	Files  int       `json:"files"`
+	Bytes  int64     `json:"bytes"`
+	Built  time.Time `json:"built"`
+	// Stamp tells, without reading them, that the files are those of Digest.
+	Stamp string `json:"stamp,omitempty"`
+
+	dir string
+}
+
+// Package is one of a lock.
+type Package struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Digest  string `json:"digest,omitempty"` // of its archive: sha256-HEX or sha512-BASE64
+}
+
+const (
+	lockSchema = 1
+	lockName   = "lock.json"
+	filesName  = "files"
+
+	// Bounds of what a build may leave.
+	MaxFiles = 60_000
+	MaxBytes = 1 << 30
+	maxLock  = 16 << 20
+	maxDepth = 100
+	maxPath  = 1000
+)
+
+// Store keeps built packages in a folder of the home.
+type Store struct{ Dir string }
+
+// Folder is the folder of what was installed.
+func (l *Lock) Folder() string { return filepath.Join(l.dir, filesName) }
+
+// ErrDamaged says that files are not those that were built.
+var ErrDamaged = errors.New("the files are not those that were built")
+
+// Get returns what is kept under a key; the error wraps fs.ErrNotExist where nothing is.
+func (s *Store) Get(key string) (*Lock, error) {
+	l := &Lock{dir: filepath.Join(s.Dir, key)}
+	text, err := readBounded(filepath.Join(l.dir, lockName))
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal([]byte(text), l); err != nil || l.Key != key || l.Schema != lockSchema {
+		return nil, fmt.Errorf("%w: %s can't be read", ErrDamaged, filepath.Join(l.dir, lockName))
+	}
+	return l, nil
+}
+
+// Keys are those of all that is kept, whole or damaged.
+func (s *Store) Keys() (keys []string, err error) {
+	entries, err := os.ReadDir(s.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			keys = append(keys, e.Name())
+		}
+	}
+	return keys, nil
+}
+
+// List returns all that is kept, the newest first.
+func (s *Store) List() ([]*Lock, error) {
+	keys, err := s.Keys()
+	list := []*Lock{}
+	for _, key := range keys {
+		if l, err := s.Get(key); err == nil {
+			list = append(list, l)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Lock) int { return b.Built.Compare(a.Built) })
+	return list, err
+}
+
+// Remove removes what is kept under a key; what builds left behind goes with "".
+func (s *Store) Remove(key string) error {
+	if key != "" {
+		return os.RemoveAll(filepath.Join(s.Dir, key))
+	}
+	left, _ := filepath.Glob(filepath.Join(s.Dir, ".new-*"))
+	var errs []error
+	for _, dir := range left {
+		if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > time.Hour { // longer than any build takes
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Restamp notes that the files were seen to be those of the digest.
+func (s *Store) Restamp(l *Lock, stamp string) error {
+	l.Stamp = stamp
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(l.dir, lockName), append(text, '\n'), 0o600)
+}
+
+// Verify reads all files and compares them with the digest.
+func (s *Store) Verify(l *Lock) error {
+	all := contents{}
+	root := l.Folder()
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			return errors.Join(err, ErrDamaged)
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		sum := sha256.New()
+		if _, err := io.Copy(sum, f); err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		all.add(filepath.ToSlash(rel), info.Mode(), sum.Sum(nil))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if all.digest() != l.Digest {
+		return ErrDamaged
+	}
+	return nil
+}
+
+// contents is what a digest is of.
+type contents []string
+
+func (c *contents) add(name string, mode fs.FileMode, sum []byte) {
+	*c = append(*c, fmt.Sprintf("%q %v %x\n", name, mode&0o100 != 0, sum))
+}
+
+func (c contents) digest() string {
+	slices.Sort(c)
+	h := sha256.New()
+	for _, line := range c {
+		io.WriteString(h, line)
+	}
+	return "sha256-" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Add keeps the files of a tar stream, which a machine has written that ran foreign code: nothing but
+// regular files and folders is taken, and nothing stays where it ends early.
+func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(s.Dir, ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	l.dir, l.Schema = tmp, lockSchema
+	if err := os.Mkdir(l.Folder(), 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(l.Folder())
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	all := contents{}
+	l.Bytes = 0
+	for r, n := tar.NewReader(stream), 0; ; n++ {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read what was built: %w", err)
+		}
+		name := path.Clean(strings.TrimPrefix(h.Name, "./"))
+		switch {
+		case n >= MaxFiles:
+			return fmt.Errorf("has more than %d files", MaxFiles)
+		case name == ".":
+			continue
+		case !filepath.IsLocal(name) || !utf8.ValidString(name) || strings.ContainsRune(name, 0) || len(name) > maxPath || strings.Count(name, "/") > maxDepth:
+			return fmt.Errorf("has a file %.80q, whose name can't be", h.Name)
+		case h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink || path.Base(name) == ".unitaskignore":
+			continue
+		case h.Typeflag != tar.TypeReg:
+			return fmt.Errorf("has %.80q, which is neither a file nor a folder", h.Name)
+		}
+		if l.Bytes += h.Size; l.Bytes > MaxBytes {
+			return fmt.Errorf("has more than %d MiB", MaxBytes>>20)
+		}
+		mode := fs.FileMode(0o644)
+		if h.Mode&0o100 != 0 {
+			mode = 0o755
+		}
+		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+			return err
+		}
+		f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if err != nil {
+			return err
+		}
+		sum := sha256.New()
+		_, err = io.Copy(io.MultiWriter(f, sum), r)
+		if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
+			return err
+		}
+		if !h.ModTime.IsZero() {
+			if err := root.Chtimes(name, h.ModTime, h.ModTime); err != nil {
+				return err
+			}
+		}
+		all.add(name, mode, sum.Sum(nil))
+	}
+	if len(all) == 0 {
+		return errors.New("nothing was installed")
+	}
+	l.Digest, l.Files, l.Built = all.digest(), len(all), time.Now().UTC().Truncate(time.Second)
+	if err := s.Restamp(l, ""); err != nil {
+		return err
+	}
+	final := filepath.Join(s.Dir, l.Key)
+	if err := os.RemoveAll(final); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return err
+	}
+	l.dir = final
+	return nil
+}

@@ -1,0 +1,319 @@
+package unitask_test
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// registry is one of pip and npm, on loopback, whose files a test gives.
+type registry struct {
+	*httptest.Server
+	mu    sync.Mutex
+	files map[string][]byte // by their names
+	asked int
+}
+
+func newRegistry(t *testing.T) *registry {
+	t.Helper()
+	r := &registry{files: map[string][]byte{}}
+	r.Server = httptest.NewServer(http.HandlerFunc(r.serve))
+	t.Cleanup(r.Close)
+	for name, value := range map[string]string{
+		"PIP_INDEX_URL": r.URL + "/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": "",
+		"npm_config_registry": r.URL + "/npm/", "npm_config_userconfig": os.DevNull, "npm_config_globalconfig": os.DevNull,
+	} {
+		t.Setenv(name, value)
+	}
+	return r
+}
+
+func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	kind, rest, _ := strings.Cut(strings.Trim(req.URL.Path, "/"), "/")
+	switch {
+	case kind == "files" && r.files[rest] != nil:
+		w.Write(r.files[rest])
+		return
+	case kind == "simple" && rest == "":
+		return
+	case kind == "simple":
+		for name, content := range r.files {
+			if before, _, _ := strings.Cut(name, "-"); before == rest {
+				fmt.Fprintf(w, "<a href=\"/files/%s#sha256=%s\">%[1]s</a>\n", name, sha256Hex(content))
+			}
+		}
+		return
+	case kind == "npm" && rest != "":
+		versions := map[string]any{}
+		for name, content := range r.files {
+			if version, ok := strings.CutSuffix(strings.TrimPrefix(name, rest+"-"), ".tgz"); ok && strings.HasPrefix(name, rest+"-") {
+				sum := sha512.Sum512(content)
+				versions[version] = map[string]any{"name": rest, "version": version, "hasInstallScript": true,
+					"dist": map[string]any{"tarball": r.URL + "/files/" + name, "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])}}
+			}
+		}
+		if len(versions) > 0 {
+			_ = json.NewEncoder(w).Encode(map[string]any{"name": rest, "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": versions})
+			return
+		}
+	case kind == "npm":
+		return
+	}
+	http.NotFound(w, req)
+}
+
+func (r *registry) put(name string, content []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.files[name] = content
+}
+
+// wheel is a package of pip with one module.
+func wheel(t *testing.T, name, version, module string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	z := zip.NewWriter(&out)
+	info := name + "-" + version + ".dist-info/"
+	for _, f := range [][2]string{
+		{name + "/__init__.py", module}, {info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"},
+		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}, {info + "RECORD", ""},
+	} {
+		w, err := z.Create(f[0])
+		if err == nil {
+			_, err = w.Write([]byte(f[1]))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func tgz(t *testing.T, files ...[2]string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	w := tar.NewWriter(z)
+	for _, f := range files {
+		err := w.WriteHeader(&tar.Header{Name: f[0], Mode: 0o644, Size: int64(len(f[1])), Typeflag: tar.TypeReg})
+		if err == nil {
+			_, err = w.Write([]byte(f[1]))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// evil is a package whose installation is a program of its own, which tries to leave its machine and says in
+// the module that it installs how that went.
+func evil(t *testing.T) []byte {
+	backend := `
+import os, socket, zipfile
+def attempt(what):
+    try:
+        what()
+        return 'done'
+    except OSError as e:
+        return type(e).__name__
+def connect():
+    socket.create_connection(('198.51.100.7', 80), timeout=20)
+def build_wheel(folder, settings=None, metadata=None):
+    result = [attempt(connect), attempt(lambda: socket.getaddrinfo('evil.example', 80)), attempt(lambda: open('/etc/passwd', 'a')),
+              attempt(lambda: open('/tool/pip.whl', 'a')), str(os.getuid())]
+    os.symlink('/etc/passwd', '/out/evil')
+    name = 'evil-1.0-py3-none-any.whl'
+    info = 'evil-1.0.dist-info/'
+    with zipfile.ZipFile(os.path.join(folder, name), 'w') as z:
+        z.writestr('evil/__init__.py', 'import good\nRESULT = %r\n' % ' '.join(result))
+        z.writestr(info + 'METADATA', 'Metadata-Version: 2.1\nName: evil\nVersion: 1.0\nRequires-Dist: good\n')
+        z.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        z.writestr(info + 'RECORD', '')
+    return name
+`
+	return tgz(t, [2]string{"evil-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n"},
+		[2]string{"evil-1.0/pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"}, [2]string{"evil-1.0/backend.py", backend})
+}
+
+// Packages are installed in a machine of their own, once, and later runs have them without a registry.
+func TestPackages(t *testing.T) {
+	needVM(t)
+	if !long() {
+		t.Skip("pip takes half a minute in a machine that is emulated: make long")
+	}
+	r := newRegistry(t)
+	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'good'\n"))
+	r.put("evil-1.0.tar.gz", evil(t))
+	home := newHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	req := unitask.Request{Language: "python", Packages: []string{"pip:Evil==1.0"}, Code: "import evil, sys\nprint(evil.RESULT, evil.__file__, flush=True)\nimport subprocess\nsubprocess.run([sys.executable, '-c', 'import good; print(good.NAME)'])"}
+	want := "ConnectionRefusedError gaierror PermissionError PermissionError 1000 /usr/local/lib/python3.11/dist-packages/evil/__init__.py\ngood\n"
+	res, err := rt.Run(t.Context(), req, unitask.IO{})
+	if err != nil || string(res.Stdout) != want {
+		t.Fatalf("%v\n%s%s", err, res.Stdout, res.Stderr)
+	}
+	if text := fmt.Sprint(res.Packages); !strings.Contains(text, "{pip:evil 1.0 sha256-"+sha256Hex(r.files["evil-1.0.tar.gz"])) || !strings.Contains(text, "{pip:good 1.2 sha256-") {
+		t.Errorf("installed %s", text)
+	}
+	r.Close()
+	asked := r.asked
+	if res, err = rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != want || r.asked != asked || len(res.Packages) != 2 {
+		t.Fatalf("the second run: %v\n%s%s", err, res.Stdout, res.Stderr)
+	}
+
+	// What is not there is not looked for for minutes, and leaves nothing.
+	other := req
+	other.Packages = []string{"pip:nosuch"}
+	begin := time.Now()
+	if _, err = rt.Run(t.Context(), other, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") || time.Since(begin) > time.Minute {
+		t.Errorf("a registry that is gone: %v after %v", err, time.Since(begin))
+	}
+	if keys, err := rt.Packages().Keys(); err != nil || len(keys) != 1 {
+		t.Errorf("kept: %v %v", keys, err)
+	}
+	if n, err := rt.RemovePackages(t.Context()); err != nil || n != 1 {
+		t.Errorf("removed %d %v", n, err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(home, "packages")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// What a request may ask for, before anything is built.
+func TestPackagesRefused(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for _, c := range []struct{ language, image, pack, says string }{
+		{"python", "", "npm:zod", "is not for python, whose packages are pip:NAME"},
+		{"js", "", "pip:requests", "is not for js, whose packages are npm:NAME"},
+		{"shell", "", "pip:requests", "is not for shell"},
+		{"python", "python:3.12-slim", "pip:requests", "images that come along"},
+		{"python", "", "pip:*", "is no package"},
+		{"python", "", "requests", "begins with neither"},
+		{"python", "", "pip:--index-url=http://h/", "is no package of pip"},
+	} {
+		_, err := rt.Run(t.Context(), unitask.Request{Code: " ", Language: c.language, Image: c.image, Packages: []string{c.pack}}, unitask.IO{})
+		var field *policy.FieldError
+		if !errors.As(err, &field) || field.Field != "packages" || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s in %s%s: %v", c.pack, c.language, c.image, err)
+		}
+	}
+}
+
+// Builds that end badly leave nothing, and a lock holds its registry to what it said.
+func TestPackagesAttacked(t *testing.T) {
+	needVM(t)
+	if !long() {
+		t.Skip("installs five times: make long")
+	}
+	r := newRegistry(t)
+	home := newHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	run := func(ctx context.Context, language, pack, code string) (string, error) {
+		res, err := rt.Run(ctx, unitask.Request{Language: language, Packages: []string{pack}, Code: code, Kernel: "linux"}, unitask.IO{})
+		if res == nil {
+			return "", err
+		}
+		return string(res.Stdout), err
+	}
+	kept := func(want int) {
+		t.Helper()
+		if left, _ := os.ReadDir(filepath.Join(home, "packages")); len(left) != want {
+			t.Errorf("kept: %v", left)
+		}
+	}
+	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'good'\n"))
+	r.put("full-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"full","version":"1.0.0","scripts":{"postinstall":"cat /dev/zero > /tmp/build/zero; cat /dev/zero > /out/zero; exit 1"}}`}))
+	r.put("box-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"box","version":"1.0.0","main":"a.js","scripts":{"postinstall":"ln -s /etc/passwd link; echo 'exports.late=1' >> a.js"}}`}, [2]string{"package/a.js", "exports.name='box';\n"}))
+
+	if _, err := run(t.Context(), "js", "npm:nosuch", " "); err == nil || !strings.Contains(err.Error(), "nosuch") || !strings.Contains(err.Error(), "404") {
+		t.Errorf("no such package: %v", err)
+	}
+	if _, err := run(t.Context(), "python", "pip:good==9", " "); err == nil || !strings.Contains(err.Error(), "No matching distribution found for good==9") {
+		t.Errorf("no such version: %v", err)
+	}
+	if _, err := run(t.Context(), "js", "npm:full", " "); err == nil {
+		t.Error("a package that fills the disk was installed")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	if _, err := run(ctx, "js", "npm:box", " "); err == nil {
+		t.Log("the build was done before it was cancelled")
+	} else {
+		kept(0)
+	}
+
+	// Two at once build once.
+	var wait sync.WaitGroup
+	for range 2 {
+		wait.Go(func() {
+			code := "import('box').then(m => console.log(m.default.name, require('box').late, require('node:fs').existsSync('/node_modules/box/link')))"
+			if out, err := run(t.Context(), "js", "npm:box", code); err != nil || out != "box 1 false\n" {
+				t.Errorf("%v %s", err, out)
+			}
+		})
+	}
+	wait.Wait()
+	kept(1)
+
+	// Files that were changed are built again, as the lock says; a registry that has others is refused.
+	if out, err := run(t.Context(), "python", "pip:good", "import good; print(good.NAME)"); err != nil || out != "good\n" {
+		t.Fatalf("%v %s", err, out)
+	}
+	list, err := rt.Packages().List()
+	if err != nil || len(list) != 2 {
+		t.Fatal(list, err)
+	}
+	if err := os.WriteFile(filepath.Join(list[0].Folder(), "good/__init__.py"), []byte("NAME = 'evil'\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	honest := r.files["good-1.2-py3-none-any.whl"]
+	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'another'\n"))
+	if out, err := run(t.Context(), "python", "pip:good", "import good; print(good.NAME)"); err == nil || !strings.Contains(err.Error(), "HASHES") {
+		t.Errorf("a registry that lies: %v %s", err, out)
+	}
+	r.put("good-1.2-py3-none-any.whl", honest)
+	if out, err := run(t.Context(), "python", "pip:good", "import good; print(good.NAME)"); err != nil || out != "good\n" {
+		t.Errorf("after a change: %v %s", err, out)
+	}
+	kept(2)
+}
