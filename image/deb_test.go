@@ -241,3 +241,28 @@ func TestOSRelease(t *testing.T) {
 		}
 	}
 }
+
+// An initramfs ends where a page does, whatever is in it: behind its end may be ACPI's tables.
+func TestInitramfsPages(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "modules"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	init, out := filepath.Join(dir, "init"), filepath.Join(dir, "initrd")
+	for _, size := range []int{0, 1, 3000, 3333, 4096, 4097, 1 << 20} {
+		if err := os.WriteFile(init, make([]byte, size), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		os.Remove(out)
+		if err := writeInitramfs(out, init, filepath.Join(dir, "modules"), nil); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(out)
+		if err != nil || len(text) == 0 || len(text)%4096 != 0 || len(text) > size+2*4096 {
+			t.Errorf("init of %d bytes: %d bytes, %v", size, len(text), err)
+		}
+		if end := bytes.TrimRight(text, "\x00"); !bytes.HasSuffix(end, []byte("TRAILER!!!")) {
+			t.Errorf("init of %d bytes: it ends in %q", size, end[max(0, len(end)-20):])
+		}
+	}
+}

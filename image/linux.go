@@ -197,6 +197,9 @@ func bootableKernel(bz []byte) []byte {
 	return elf
 }
 
+// initramfsPage is what an initramfs is padded to; the kernel skips zeros.
+const initramfsPage = 4096
+
 // writeInitramfs writes a cpio archive in the newc form (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst) that holds PID 1
 // and the drivers it loads, and with files, which are programs and texts by their paths, those of a container.
@@ -252,6 +255,9 @@ func writeInitramfs(name, init, moduleDir string, files map[string][]byte) error
 		add(name[1:], 0o100755, files[name])
 	}
 	add("TRAILER!!!", 0, nil)
+	// QEMU puts it at the end of the memory, from a page's beginning: an end within a page
+	// may lie over microvm's ACPI tables, at which the kernel then stops without a word.
+	out.Write(make([]byte, -out.Len()&(initramfsPage-1)))
 	return os.WriteFile(name, out.Bytes(), 0o444)
 }
 
