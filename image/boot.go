@@ -12,6 +12,8 @@ type Boot struct {
 	MachineOptions string
 	// PCI: the kernel finds its devices on PCI only.
 	PCI bool
+	// BIOS: the disk boots by itself on a machine that has PCI and no microvm's way to load a kernel.
+	BIOS bool
 }
 
 // Boot returns how the image is booted.
@@ -20,6 +22,7 @@ func (im *Image) Boot() Boot {
 	switch {
 	case im.Kernel == Nanos && im.Arch == AMD64:
 		boot.MachineOptions = "ioapic2=off" // with it, the kernel hangs without a word
+		boot.BIOS = true
 	case im.Kernel == Nanos:
 		boot.PCI = true
 	case im.Arch == AMD64:

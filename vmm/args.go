@@ -21,6 +21,8 @@ type Boot struct {
 	// PCI puts the disks and the network card on a PCI bus, where the machine
 	// has one, in place of virtio-mmio.
 	PCI bool
+	// BIOS: on a q35 the first disk boots by itself, and Kernel must not.
+	BIOS bool
 }
 
 // inherited says where in QEMU the descriptors are that Start gives it.
@@ -88,7 +90,10 @@ func arguments(c Config, at inherited) []string {
 		}
 	default:
 		if onQ35(c) {
-			args = append(args, "-M", "q35,sata=off,smbus=off,vmport=off,smm=off,i8042=off,hpet=off,"+options)
+			if !c.Boot.BIOS { // a boot loader asks the keyboard's controller for the memory above 1 MiB
+				options = "i8042=off," + options
+			}
+			args = append(args, "-M", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,"+options)
 		} else { // without rtc the guest has no wall clock before it is seeded
 			args = append(args, "-M", "microvm,rtc=on,isa-serial=on,"+options, "-global", "virtio-mmio.force-legacy=false")
 		}
@@ -149,12 +154,13 @@ func processors(c Config) int { return max(1, int(math.Ceil(c.CPUs))) }
 // onQ35 says that a machine is a q35 in the place of a microvm.
 func onQ35(c Config) bool { return c.Arch == AMD64 && c.QEMU.NoMicrovm }
 
-// gic chooses an arm64 machine's interrupt controller. Version 2 is what every kernel takes,
-// and all that Nanos talks to; KVM can't make one on hosts whose own is version 3 only, and
-// HVF's of QEMU 11 is version 3. Linux takes the best that there is, without the ITS, which
-// nothing here needs and HVF has not. QEMU 7 has no version 3 for HVF.
+// gic chooses an arm64 machine's interrupt controller. KVM can't make one of version 2 on hosts
+// whose own is version 3 only, and HVF's of QEMU 11 is version 3, so hardware gives the best
+// that it has. It has no ITS: HVF has none, and Nanos waits for ever for its disk's first
+// interrupt through one. Without it PCI's devices have their interrupts by wire. QEMU 7 has no
+// version 3 for HVF.
 func gic(c Config) string {
-	if c.Accel == TCG || c.Boot.PCI || (c.Accel == HVF && strings.HasPrefix(c.QEMU.Version, "7.")) {
+	if c.Accel == TCG || (c.Accel == HVF && strings.HasPrefix(c.QEMU.Version, "7.")) {
 		return "gic-version=2"
 	}
 	return "gic-version=max,its=off"

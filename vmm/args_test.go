@@ -52,8 +52,15 @@ func TestArgs(t *testing.T) {
 		},
 		"amd64 q35": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, MachineOptions: "acpi=on"}},
-			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "q35,sata=off,smbus=off,vmport=off,smm=off,i8042=off,hpet=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
+				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
+				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
+		},
+		"amd64 q35, a disk that boots by itself": {
+			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm, Boot: Boot{Disks: []string{"/d"}, MachineOptions: "ioapic2=off", BIOS: true}},
+			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+				func(a string) bool { return strings.Contains(a, "virtio-net-device") || a == "-kernel /k" }),
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
 				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
 		},
@@ -170,9 +177,9 @@ func TestArgsByHost(t *testing.T) {
 		{TCG, ARM64, false, "tcg,tb-size=128", "max", map[string]string{"": v2}},
 		{TCG, ARM64, true, "tcg,tb-size=128", "max", map[string]string{"": v2}},
 		{KVM, ARM64, false, "kvm", "host,pmu=off", map[string]string{"": best}},
-		{KVM, ARM64, true, "kvm", "host,pmu=off", map[string]string{"": v2}},
+		{KVM, ARM64, true, "kvm", "host,pmu=off", map[string]string{"": best}},
 		{HVF, ARM64, false, "hvf", "host,pmu=off", map[string]string{"7.2.22": v2, "": best}},
-		{HVF, ARM64, true, "hvf", "host,pmu=off", map[string]string{"": v2}},
+		{HVF, ARM64, true, "hvf", "host,pmu=off", map[string]string{"7.2.22": v2, "": best}},
 	} {
 		for _, version := range []string{"7.2.22", "8.2.2", "9.2.0", "10.0.13", "11.1.2"} {
 			config := Config{Arch: c.arch, Accel: c.accel, MemoryMB: 256, Boot: Boot{Kernel: "/k", PCI: c.nanos && c.arch == ARM64}}

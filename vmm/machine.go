@@ -200,7 +200,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		files = append(files, device)
 		at.kvm = len(files) + 2
 	}
-	if cfg.State != nil && !onQ35(cfg) { // q35's state has the loader of its kernel, so a clone must have that
+	if onQ35(cfg) && cfg.Boot.BIOS || cfg.State != nil && !onQ35(cfg) { // q35's state has the loader of its kernel, so a clone must have that
 		cfg.Boot.Kernel, cfg.Boot.Initrd, cfg.Boot.Append = "", "", ""
 	}
 	cfg.Boot, files, err = openBoot(cfg.Boot, files)
