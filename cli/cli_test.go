@@ -69,6 +69,9 @@ func TestScripts(t *testing.T) {
 			case "pci":
 				found, err := filepath.Glob(filepath.Join(base, "vendor", runtime.GOARCH, "linux", "modules", "virtio_pci.ko*"))
 				return len(found) > 0, err
+			case "nanos":
+				_, err := os.Stat(filepath.Join(base, "vendor", runtime.GOARCH, "nanos", "part.json"))
+				return err == nil, nil
 			case "kvm":
 				f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 				if err == nil {
