@@ -131,6 +131,8 @@ func (x *execution) plan(ctx context.Context) error {
 	x.kept.keep, x.kept.tell = x.streams.Keep, x.streams.Events
 	x.get, x.limit = x.rt.source.Get, x.granted.Timeout
 	switch debug := x.look.debug; {
+	case x.forked() != nil:
+		x.get = x.forked().get(x.rt.source)
 	case debug != nil:
 		if debug.NoJail && len(x.granted.RequireJail) > 0 {
 			return failure{"jail", &JailError{vmm.Jail{}.Lacks(x.granted.RequireJail)}}
@@ -161,6 +163,26 @@ func (x *execution) plan(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// forked is what the machine goes on from, nil but for a session's fork.
+func (x *execution) forked() *forking {
+	if x.code.session == nil {
+		return nil
+	}
+	return x.code.session.from
+}
+
+// begin has the guest start the code, or go on with it.
+func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn, error) {
+	if x.forked() != nil {
+		return m.Rejoin(ctx)
+	}
+	part := hostfiles.All
+	if m.Spec.Folders != nil { // it holds them
+		part = hostfiles.AllButSteady
+	}
+	return m.Connect(ctx, x.code.inputs.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.put(ctx, conn, part) })
 }
 
 // configure has the machine's network and its output lead into the record.
@@ -242,11 +264,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		}
 		booted := time.Now()
 		x.res.Duration.Boot = booted.Sub(x.start)
-		part := hostfiles.All
-		if m.Spec.Folders != nil { // it holds them
-			part = hostfiles.AllButSteady
-		}
-		conn, err := m.Connect(ctx, x.code.inputs.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.put(ctx, conn, part) })
+		conn, err := x.begin(ctx, m)
 		if err == nil {
 			x.later(func() { conn.Close() })
 			x.streams.Events(Event{Kind: EventStarted, Message: ""})
@@ -254,7 +272,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 			return conn, nil
 		}
 		refused := errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError))
-		if m.Origin == machine.Booted || ctx.Err() != nil || refused {
+		if m.Origin == machine.Booted || x.forked() != nil || ctx.Err() != nil || refused {
 			if !refused && x.kept.wants(ctx, m) {
 				x.hold(ctx, m, m.Explain(err).Error())
 			}

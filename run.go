@@ -96,42 +96,19 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		req = req.checkOnly()
 		streams.Stdin = nil
 	}
-	code, err := checkCode(req)
-	if err == nil {
-		err = look.check(caller, req, streams)
-	}
+	made, err := rt.prepare(caller, req, streams, look)
 	if err != nil {
 		return nil, err
 	}
-	code.on(streams)
-	if code.session = look.session; code.session != nil {
-		code.fresh = true
-	}
-	code.attachable = caller.Ceiling.Debug()
+	code, wanted, granted := made.code, made.wanted, made.granted
+	defer code.ahead.Close()
 	defer code.inputs.Close()
-	if rt.opts.Machines.from.Lease && len(req.Dirs) > 0 && !req.Cold { // it ends with its run, and keeps no template
-		code.ahead = rt.source.Ahead(req.folders())
-		defer code.ahead.Close()
-	}
-	asked, granted, err := rt.grant(caller, req, &code)
-	if err != nil {
-		return nil, err
-	}
-	if code.session != nil {
-		granted.Denials = append(granted.Denials, code.session.denials...)
-	}
 	// Of the granted secrets only: the code does not have the others, and could else
 	// find out by guesses what they are.
 	redactor, err := record.NewRedactor(code.secrets)
 	if err != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(code.secrets)), Reason: err.Error()}
 	}
-	wanted := req // as the record has it: the code in a file of its own, paths as they are inside
-	wanted.Code, wanted.Files, wanted.Dirs = "", asked.Files, asked.Dirs
-	if !code.command { // whose folder is the image's
-		wanted.Path, wanted.Dir = code.path, code.dir
-	}
-	wanted.Neighbours = namesOnly(req.Neighbours)
 	rec, err := rt.newRecord(begin, caller, code.recordName(), req, wanted, granted, redactor)
 	if err != nil {
 		return nil, err
@@ -148,7 +125,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	code.tell = streams.Events
 
 	if code.session != nil {
-		rec.Session = rec.ID
+		rec.Session, rec.Parent = rec.ID, code.session.Parent
 	}
 	logged := rt.audited(rec, caller.Via, redactor, streams.Events)
 	logged.started(granted)
@@ -189,6 +166,55 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 	logged.ended(res)
 	rt.boundStore(rec.ID, streams.Events)
 	return res, err
+}
+
+// prepared is a run as it was asked for and granted.
+type prepared struct {
+	code    program
+	wanted  Request // as the record has it: the code in a file of its own, paths as they are inside
+	granted Policy
+}
+
+// prepare checks a request and holds it against the ceiling. A fork is what its session was.
+func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspection) (p prepared, err error) {
+	if look.session != nil && look.session.from != nil {
+		look.session.made = look.session.from.run(look.session)
+		return look.session.made, nil
+	}
+	if p.code, err = checkCode(req); err == nil {
+		err = look.check(caller, req, streams)
+	}
+	if err != nil {
+		return p, err
+	}
+	code := &p.code
+	code.on(streams)
+	if code.session = look.session; code.session != nil {
+		code.fresh = true
+	}
+	code.attachable = caller.Ceiling.Debug()
+	if rt.opts.Machines.from.Lease && len(req.Dirs) > 0 && !req.Cold { // it ends with its run, and keeps no template
+		code.ahead = rt.source.Ahead(req.folders())
+	}
+	asked, granted, err := rt.grant(caller, req, code)
+	if err != nil {
+		code.inputs.Close()
+		code.ahead.Close()
+		return p, err
+	}
+	if look.session != nil {
+		granted.Denials = append(granted.Denials, look.session.denials...)
+	}
+	p.granted, p.wanted = granted, req
+	p.wanted.Code, p.wanted.Files, p.wanted.Dirs = "", asked.Files, asked.Dirs
+	if !code.command { // whose folder is the image's
+		p.wanted.Path, p.wanted.Dir = code.path, code.dir
+	}
+	p.wanted.Neighbours = namesOnly(req.Neighbours)
+	if look.session != nil {
+		look.session.made = p
+	}
+	return p, nil
 }
 
 // grant resolves what a request asks for against the caller's ceiling, and gives the code

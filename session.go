@@ -40,6 +40,8 @@ const MaxWaitingSteps = 16
 type Session struct {
 	// ID is the session's, and that of its own record, which has its network log.
 	ID string
+	// Parent is the session that it was forked from, "" if it was not.
+	Parent string
 	// Policy is what it was granted and denied.
 	Policy Policy
 	// Expires is when it ends.
@@ -62,9 +64,15 @@ type Session struct {
 	cloned   bool
 	exposed  int // secrets that its machine holds
 
-	changing        chan struct{} // held by who pauses or resumes
-	state           sessionState  // under it
-	pauses, resumes chan chan error
+	tell   func(Event)
+	made   prepared // what it was granted, and its code
+	family *family
+	from   *forking // what it goes on from, if it is a fork
+
+	changing               chan struct{} // held by who pauses, resumes or forks
+	state                  sessionState  // under it
+	forking                *forking      // under it
+	pauses, resumes, forks chan chan error
 
 	cancel context.CancelCauseFunc
 	ready  chan struct{} // closed when the machine has started its program
@@ -77,6 +85,7 @@ type Session struct {
 	mu      sync.Mutex
 	uses    int                             // that are under way
 	running map[string]*session.Interpreter // by language
+	dropped map[string]string               // why one is a new one, by language, until it was told
 }
 
 // errSessionClosed is the cause of an end that was asked for.
@@ -120,43 +129,60 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	live, cancel := context.WithCancelCause(context.Background())
-	s := &Session{
-		rt: rt, caller: caller, limits: limits, denials: denials, cancel: cancel, Image: im.payload.Name, Language: l.name,
-		client:   session.New(nil),
-		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error),
-		ready: make(chan struct{}), done: make(chan struct{}),
-		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), running: map[string]*session.Interpreter{},
-	}
-	leave, err := rt.hold(s)
-	if err != nil {
-		cancel(err)
+	s := newSession(rt, caller, limits)
+	s.denials = denials
+	s.Image, s.Language, s.client, s.family = im.payload.Name, l.name, session.New(nil), &family{}
+	if err := s.begin(ctx, req.Request, req.Events, func() {}); err != nil {
 		return nil, err
-	}
-	go func() {
-		defer leave()
-		defer close(s.done)
-		defer cancel(nil)
-		s.result, s.err = rt.runFor(live, caller, req.Request, IO{Events: req.Events}, inspection{session: s})
-		s.client.Close(s.gone())
-	}()
-	select {
-	case <-s.ready:
-	case <-s.done:
-		if s.err == nil {
-			s.err = s.gone()
-		}
-		return nil, s.err
-	case <-ctx.Done():
-		cancel(context.Cause(ctx))
-		<-s.done
-		return nil, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	}
 	if err := s.trust(ctx); err != nil {
 		s.Close()
 		return nil, hostError("session", err)
 	}
 	return s, nil
+}
+
+func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Session {
+	return &Session{
+		rt: rt, caller: caller, limits: limits,
+		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
+		ready: make(chan struct{}), done: make(chan struct{}),
+		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), running: map[string]*session.Interpreter{}, dropped: map[string]string{},
+	}
+}
+
+// begin starts its machine and returns when that waits for steps. over is called when it has ended, or
+// did not begin.
+func (s *Session) begin(ctx context.Context, req Request, tell func(Event), over func()) error {
+	live, cancel := context.WithCancelCause(context.Background())
+	s.cancel, s.tell = cancel, tell
+	leave, err := s.rt.hold(s)
+	if err != nil {
+		cancel(err)
+		over()
+		return err
+	}
+	go func() {
+		defer leave()
+		defer close(s.done)
+		defer over()
+		defer cancel(nil)
+		s.result, s.err = s.rt.runFor(live, s.caller, req, IO{Events: tell}, inspection{session: s})
+		s.client.Close(s.gone())
+	}()
+	select {
+	case <-s.ready:
+		return nil
+	case <-s.done:
+		if s.err == nil {
+			s.err = s.gone()
+		}
+		return s.err
+	case <-ctx.Done():
+		cancel(context.Cause(ctx))
+		<-s.done
+		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	}
 }
 
 // Done is closed when the session has ended and its machine is gone.

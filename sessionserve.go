@@ -32,7 +32,10 @@ var errPaused = errors.New("the session is paused")
 // resumes its machine.
 func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) error {
 	begin := time.Now()
-	timed, cancel := context.WithTimeoutCause(ctx, s.limits.Life, errTimeout)
+	if s.Expires.IsZero() { // else it is a fork
+		s.Expires = begin.Add(s.limits.Life)
+	}
+	timed, cancel := context.WithDeadlineCause(ctx, s.Expires, errTimeout)
 	defer cancel()
 	serial := x.redactor.Writer(x.rec.Stderr())
 	defer serial.Close()
@@ -83,6 +86,8 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 					_ = ended(errPaused)
 				}
 				ask <- err
+			case ask := <-s.forks:
+				ask <- s.copied(timed, x)
 			}
 		}
 		var ask chan error
@@ -100,12 +105,14 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 	}
 }
 
+var errNotHeld = errors.New("its program does not hold its output")
+
 // holdPatience is how long the session's program may take to say that it holds its output.
 const holdPatience = 10 * time.Second
 
 // sleep pauses the machine. After an error it goes on.
 func (s *Session) sleep(ctx context.Context, x *execution, folder string) error {
-	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errors.New("its program does not hold its output"))
+	held, cancel := context.WithTimeoutCause(ctx, holdPatience, errNotHeld)
 	defer cancel()
 	err := s.client.Hold(held)
 	if err == nil {
@@ -133,18 +140,12 @@ func (s *Session) awake(ctx context.Context, x *execution, folder string) (*gues
 
 // use says that the session is needed, until done is called; one that is paused is resumed.
 func (s *Session) use(ctx context.Context) (done func(), err error) {
-	select {
-	case s.changing <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := s.change(ctx); err != nil {
+		return nil, err
 	}
 	defer func() { <-s.changing }()
-	if s.state == sessionPaused {
-		if err := s.ask(context.WithoutCancel(ctx), s.resumes); err != nil {
-			return nil, fmt.Errorf("resume the session: %w", err)
-		}
-		s.state = sessionRuns
-		s.rt.resumed(s)
+	if err := s.wake(ctx); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,6 +156,31 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 		s.uses--
 	}, nil
 }
+
+// change waits for the right to change the session's state; the place in changing is then to be given back.
+func (s *Session) change(ctx context.Context) error {
+	select {
+	case s.changing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// wake resumes a session that is paused.
+func (s *Session) wake(ctx context.Context) error {
+	if s.state == sessionPaused {
+		if err := s.ask(context.WithoutCancel(ctx), s.resumes); err != nil {
+			return fmt.Errorf("resume the session: %w", err)
+		}
+		s.state = sessionRuns
+		s.rt.resumed(s)
+	}
+	return nil
+}
+
+// errStepping says that a step keeps a session from being paused or forked.
+var errStepping = &BusyError{"a step of this session is under way", time.Second}
 
 // ask has serve do something.
 func (s *Session) ask(ctx context.Context, of chan chan error) error {
@@ -185,10 +211,8 @@ func (s *Session) Pause(ctx context.Context) error {
 	if !machine.CanClone {
 		return errors.New("sessions are paused on Linux only")
 	}
-	select {
-	case s.changing <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := s.change(ctx); err != nil {
+		return err
 	}
 	defer func() { <-s.changing }()
 	s.mu.Lock()
@@ -198,7 +222,7 @@ func (s *Session) Pause(ctx context.Context) error {
 	case s.state == sessionPaused:
 		return nil
 	case uses > 0:
-		return &BusyError{"a step of this session is under way", time.Second}
+		return errStepping
 	}
 	give, err := s.rt.pausedRoom(s)
 	if err != nil {

@@ -88,7 +88,9 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
 		x.ended(got.Code, got.End.Signal)
 		x.res.Value = s.redactor.String(got.Value)
-		if got.Gone {
+		if why := s.toldDropped(lang.name); fresh && why != "" {
+			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
+		} else if got.Gone {
 			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
 		} else if fresh && x.res.ExitCode != 0 {
 			x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
@@ -205,6 +207,15 @@ func (s *Session) interpreter(l session.Language) (in *session.Interpreter, fres
 	return in, true, err
 }
 
+// toldDropped says, once, why the interpreter that was there is not.
+func (s *Session) toldDropped(language string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	why := s.dropped[language]
+	delete(s.dropped, language)
+	return why
+}
+
 // stepping is a step that runs.
 type stepping struct {
 	res            *Result
@@ -300,6 +311,5 @@ func also(w, second io.Writer) io.Writer {
 // begun takes what its machine's run has come to.
 func (s *Session) begun(rec *record.Run, redactor *record.Redactor, res *Result) {
 	s.ID, s.redactor, s.Policy, s.Kernel, s.accel, s.cloned = rec.ID, redactor, res.Policy, res.Kernel, res.Accelerator, res.Cloned
-	s.Expires = time.Now().Add(s.limits.Life)
 	close(s.ready)
 }

@@ -214,7 +214,7 @@ func TestForkTable(t *testing.T) {
 	defer m.Close()
 	k := begin(t, m)
 	k.ask(`fs = require('fs'); os = require('os'); generator = require('crypto'); cp = require('child_process'); fs.readFileSync('/proc/sys/kernel/random/boot_id'); generator.randomBytes(1); generator.randomUUID(); Math.random(); 0`)
-	forks, err := source.Fork(t.Context(), m, make([]machine.Config, 2))
+	forks, err := fork(t, source, m, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -307,9 +307,8 @@ func (s *Source) resume(ctx context.Context, folder string, spec Spec, cfg Confi
 	return m, nil
 }
 
-// Fork starts a machine for each of cfgs that goes on from where m is now, as Resume does; each
-// has pages of its own where it writes. m stands still meanwhile, and goes on. Where one can't be started none is.
-func (s *Source) Fork(ctx context.Context, m *Machine, cfgs []Config) (forks []*Machine, err error) {
+// Snapshot takes a snapshot of a machine that lasts, which stands still meanwhile, and goes on.
+func (s *Source) Snapshot(ctx context.Context, m *Machine) (*Snapshot, error) {
 	if m.mapped == nil {
 		return nil, fmt.Errorf("fork: %w", ErrLasting)
 	}
@@ -330,28 +329,21 @@ func (s *Source) Fork(ctx context.Context, m *Machine, cfgs []Config) (forks []*
 		memory.Close() // nil will do
 		return nil, fmt.Errorf("fork: %w", err)
 	}
-	snapshot := filled(memory, devices, time.Now())
-	defer snapshot.Close()
-	defer func() {
-		if err != nil {
-			for _, f := range forks {
-				f.Close()
-			}
-			forks, err = nil, fmt.Errorf("fork: %w", err)
-		}
-	}()
-	for _, cfg := range cfgs {
-		f, err := s.start(ctx, m.Spec, snapshot)
-		if err != nil {
-			return forks, err
-		}
-		f.Origin = Resumed
-		if err := s.open(ctx, f, cfg); err != nil {
-			return forks, err
-		}
-		forks = append(forks, f)
+	return filled(memory, devices, time.Now()), nil
+}
+
+// Fork starts a machine of a spec that goes on from the snapshot of another one of it, as Resume does,
+// with pages of its own where it writes. It may be called for several at once.
+func (s *Source) Fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Config) (*Machine, error) {
+	m, err := s.start(ctx, spec, snapshot)
+	if err == nil {
+		m.Origin = Resumed
+		err = s.open(ctx, m, cfg)
 	}
-	return forks, nil
+	if err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	return m, nil
 }
 
 // Rejoin goes on with the conversation of a machine that was resumed or forked (guest.Rejoin).

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -159,7 +160,7 @@ func TestPause(t *testing.T) {
 	if err := source.Pause(t.Context(), m, filepath.Join(t.TempDir(), "paused")); !errors.Is(err, machine.ErrLasting) {
 		t.Errorf("a machine of one run: %v", err)
 	}
-	if _, err := source.Fork(t.Context(), m, make([]machine.Config, 1)); !errors.Is(err, machine.ErrLasting) {
+	if _, err := source.Snapshot(t.Context(), m); !errors.Is(err, machine.ErrLasting) {
 		t.Errorf("a machine of one run: %v", err)
 	}
 }
@@ -347,7 +348,7 @@ func TestFork(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer m.Close()
-			forks, err := source.Fork(ctx, m, make([]machine.Config, 2))
+			forks, err := fork(t, source, m, 2)
 			if err != nil || len(forks) != 2 {
 				t.Fatalf("%d: %v", len(forks), err)
 			}
@@ -355,7 +356,7 @@ func TestFork(t *testing.T) {
 				defer f.Close()
 			}
 			runs(t, m)
-			again, err := source.Fork(ctx, forks[0], make([]machine.Config, 1))
+			again, err := fork(t, source, forks[0], 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -374,6 +375,22 @@ func TestFork(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fork starts machines that go on from where one is, at once.
+func fork(t testing.TB, source *machine.Source, m *machine.Machine, n int) ([]*machine.Machine, error) {
+	snapshot, err := source.Snapshot(t.Context(), m)
+	if err != nil {
+		return nil, err
+	}
+	defer snapshot.Close()
+	forks, errs := make([]*machine.Machine, n), make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { forks[i], errs[i] = source.Fork(t.Context(), m.Spec, snapshot, machine.Config{}) })
+	}
+	all.Wait()
+	return forks, errors.Join(errs...)
 }
 
 func machinePid(m *machine.Machine) string { return strconv.Itoa(m.Pid()) }

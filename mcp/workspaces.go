@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,6 +86,7 @@ func (h *held) of(caller string) (list []sessionView) {
 // sessionView is a session as clients see it.
 type sessionView struct {
 	Session   string    `json:"session"`
+	Parent    string    `json:"parent,omitempty"`
 	Language  string    `json:"language"`
 	Image     string    `json:"image"`
 	Began     time.Time `json:"began"`
@@ -92,7 +94,7 @@ type sessionView struct {
 }
 
 func (s *heldSession) view() sessionView {
-	return sessionView{s.ID, s.Language, s.Image, s.began.UTC().Truncate(time.Second), s.Expires.UTC().Truncate(time.Second)}
+	return sessionView{s.ID, s.Parent, s.Language, s.Image, s.began.UTC().Truncate(time.Second), s.Expires.UTC().Truncate(time.Second)}
 }
 
 // newSession starts one for a call.
@@ -102,13 +104,27 @@ func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unit
 	if err != nil {
 		return nil, err
 	}
-	s.opts.Log.Info("session", "id", made.ID, "caller", caller.Name, "image", made.Image)
+	return s.keep(made, caller), nil
+}
+
+// keep holds a session for a caller until it ends; the server's end is its end.
+func (s *Server) keep(made *unitask.Session, caller unitask.Caller) *heldSession {
+	s.opts.Log.Info("session", "id", made.ID, "parent", made.Parent, "caller", caller.Name, "image", made.Image)
 	stop := context.AfterFunc(s.ctx, func() { _ = made.Close() })
 	go func() {
 		<-made.Done()
 		stop()
 	}()
-	return s.held.add(made, caller.Name), nil
+	return s.held.add(made, caller.Name)
+}
+
+// fork forks a caller's session.
+func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSession, count int) error {
+	forks, err := of.Fork(ctx, count)
+	for _, f := range forks {
+		s.keep(f, caller)
+	}
+	return err
 }
 
 // runStep runs a call's code in a session, which it may start.
@@ -180,8 +196,9 @@ type filesArgs struct {
 
 // sessionArgs are session's arguments.
 type sessionArgs struct {
-	Op      string `json:"op" jsonschema:"list gives your sessions, pause frees the memory of one until its next use, end ends one"`
-	Session string `json:"session,omitempty" jsonschema:"of pause and end: its id"`
+	Op      string `json:"op" jsonschema:"list gives your sessions, pause frees the memory of one until its next use, fork starts copies of one that go on from where it is (their parent is its id), end ends one"`
+	Session string `json:"session,omitempty" jsonschema:"of pause, fork and end: its id"`
+	Count   int    `json:"count,omitempty" jsonschema:"of fork: how many copies; 1 if not given"`
 }
 
 type sessionsResult struct {
@@ -208,8 +225,11 @@ func (s *Server) addSessionTools() {
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false, OpenWorldHint: &no},
 	}, told(s, s.files))
 	sdk.AddTool(s.sdk, &sdk.Tool{
-		Name: "session", Title: "List, pause and end sessions", Description: "List your sessions, machines that keep variables and files between calls, pause or end one. run_code with session new starts one.",
-		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) { p["op"].Enum = anys([]string{"list", "pause", "end"}) }),
+		Name: "session", Title: "List, pause, fork and end sessions", Description: "List your sessions, machines that keep variables and files between calls; pause, fork or end one. run_code with session new starts one.",
+		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) {
+			p["op"].Enum = anys([]string{"list", "pause", "fork", "end"})
+			p["count"].Minimum, p["count"].Maximum = float(1), float(unitask.MaxForks)
+		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
 	}, told(s, s.session))
 }
@@ -415,6 +435,8 @@ func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessi
 		of, err := s.held.find(in.Session, caller.Name)
 		if err == nil && in.Op == "pause" {
 			err = of.Pause(ctx)
+		} else if err == nil && in.Op == "fork" {
+			err = s.fork(ctx, caller, of, cmp.Or(in.Count, 1))
 		} else if err == nil {
 			err = of.Close()
 			s.held.drop(of.ID)

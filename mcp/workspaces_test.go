@@ -41,6 +41,7 @@ func TestSessionTools(t *testing.T) {
 	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") || !strings.Contains(text, "session "+id+", expires at ") {
 		t.Fatalf("%s\n%v", text, res)
 	}
+	forked := "" // the id of the last fork
 	for _, row := range []struct {
 		tool   string
 		args   map[string]any
@@ -65,6 +66,11 @@ func TestSessionTools(t *testing.T) {
 		{"run_command", map[string]any{"session": id, "command": "exec sleep 100", "timeoutSeconds": 0.5}, "time limit", true},
 		{"session", map[string]any{"op": "pause", "session": id}, id, false},
 		{"run_code", map[string]any{"session": id, "code": "x + 3"}, "--- value\n43", false},
+		{"session", map[string]any{"op": "fork", "session": id, "count": 17}, "17", true},
+		{"session", map[string]any{"op": "fork", "session": id}, `"parent":"` + id + `"`, false},
+		{"run_code", map[string]any{"session": id, "code": "x += 1; x"}, "--- value\n41", false},
+		{"run_code", map[string]any{"session": "FORK", "code": "x"}, "--- value\n40", false},
+		{"session", map[string]any{"op": "end", "session": "FORK"}, id, false},
 		{"files", map[string]any{"session": id, "op": "remove", "path": "m"}, "removed", false},
 		{"session", map[string]any{"op": "list"}, id, false},
 		{"session", map[string]any{"op": "end", "session": id}, `"sessions":[]`, false},
@@ -73,7 +79,17 @@ func TestSessionTools(t *testing.T) {
 		{"run_code", map[string]any{"session": "new", "language": "shell", "code": "echo a\x00b"}, "NUL", true},
 		{"session", map[string]any{"op": "list"}, `"sessions":[]`, false},
 	} {
+		if row.args["session"] == "FORK" {
+			row.args["session"] = forked
+		}
 		text, structured, failed := call(row.tool, row.args)
+		if row.args["op"] == "fork" && !failed {
+			for _, s := range structured["sessions"].([]any) {
+				if s := s.(map[string]any); s["parent"] == id {
+					forked, _ = s["session"].(string)
+				}
+			}
+		}
 		if failed != row.failed || !strings.Contains(text, row.want) {
 			t.Errorf("%s %v: failed %v\n%s\n%v", row.tool, row.args, failed, text, structured)
 		}

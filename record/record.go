@@ -49,7 +49,9 @@ type Record struct {
 	Via           Via        `json:"via,omitempty"`   // through what it was asked for
 	CodeFile      string     `json:"codeFile"`        // its name in the folder
 	// Session is the session that it is a step of; a session's own record names itself.
-	Session   string          `json:"session,omitempty"`
+	Session string `json:"session,omitempty"`
+	// Parent is the session that a session was forked from.
+	Parent    string          `json:"parent,omitempty"`
 	Request   json.RawMessage `json:"request"`
 	Effective json.RawMessage `json:"effective,omitempty"`
 	Denials   json.RawMessage `json:"denials,omitempty"`

@@ -160,6 +160,26 @@
     late = true;
   });
 
+  // Math.random of this process, which code may keep: V8 seeds its own once for good.
+  let draw = Math.random;
+  Object.defineProperty(Math, 'random', { value: { random() { return draw(); } }.random, writable: true, configurable: true, enumerable: false });
+
+  // renew gives a fork random numbers of its own.
+  function renew(seed) {
+    const addon = { exports: {} };
+    process.dlopen(addon, '/unitask/lib/shim.node');
+    addon.exports.renew(Buffer.from(seed, 'hex'));
+    draw = require('node:vm').runInNewContext('Math.random');
+    if (!process.moduleLoadList.includes('NativeModule internal/crypto/random'))
+      return;
+    const { randomInt, randomUUID } = require('internal/crypto/random');
+    for (let i = 0; i < 1024; i++) {  // what they have drawn ahead: 1024 numbers and 128 UUIDs
+      randomInt(2);
+      if (i < 128)
+        randomUUID();
+    }
+  }
+
   let steps = 0;
   async function step(limit, code) {
     const interrupted = new Promise((done) => { interrupt = () => done('interrupted'); });
@@ -204,9 +224,9 @@
       const first = waiting.indexOf(0), second = first < 0 ? -1 : waiting.indexOf(0, first + 1);
       if (second < 0)
         return;
-      const limit = Number(waiting.toString('latin1', 0, first)), code = waiting.toString('utf8', first + 1, second);
+      const head = waiting.toString('latin1', 0, first), code = waiting.toString('utf8', first + 1, second);
       waiting = waiting.subarray(second + 1);
-      running = running.then(() => step(limit, code)).catch((error) => { told(error); return [1, '']; }).then(([status, value]) => {
+      running = running.then(() => head === 'fork' ? (renew(code), [0, '']) : step(Number(head), code)).catch((error) => { told(error); return [1, '']; }).then(([status, value]) => {
         process.exitCode = undefined;
         box.write(Buffer.concat([Buffer.from(`${status}\0`), encoded(value), Buffer.of(0)]));
       });

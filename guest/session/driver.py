@@ -71,6 +71,21 @@ def _drive():
         except BaseException:
             pass
 
+    # A fork has random numbers of its own. What is imported later draws them by itself.
+    def renew(seed):
+        have = sys.modules.get
+        if have('_ssl'):
+            have('_ssl').RAND_add(seed, float(len(seed)))
+        if have('random'):
+            have('random').seed(seed[:32])
+        if have('numpy.random'):
+            have('numpy.random').seed(list(seed[32:48]))
+        if have('tempfile'):
+            have('tempfile')._name_sequence = None
+        if have('uuid'):  # its own in the place of libuuid's, which knows no forks
+            have('uuid')._generate_time_safe = have('uuid')._last_timestamp = None
+            have('uuid')._node = int.from_bytes(seed[48:54], 'big') | 1 << 40
+
     __file__ = tell_exception.__code__.co_filename
     while True:
         while at.count(b'\0') < 2:
@@ -78,13 +93,16 @@ def _drive():
             if not more:
                 return
             at += more
-        limit, code, at = at.split(b'\0', 2)
-        steps += 1
+        head, code, at = at.split(b'\0', 2)
         status, value = 0, ''
         try:
             try:
                 busy = True
-                value = step(code.decode(), '<step %d>' % steps)
+                if head == b'fork':
+                    renew(bytes.fromhex(code.decode()))
+                else:
+                    steps += 1
+                    value = step(code.decode(), '<step %d>' % steps)
             finally:
                 busy = False
         except SystemExit as error:

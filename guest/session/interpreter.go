@@ -20,6 +20,7 @@ import (
 // speaks with the host on descriptor 3.
 //
 //	host    milliseconds NUL code NUL         a step, with its time limit
+//	host    fork NUL seed NUL                 this is a fork: renew random numbers; the seed is in hex
 //	driver  exit code NUL value NUL           how it ended, and its last expression's value, "" if none
 type Language struct {
 	Name   string
@@ -52,9 +53,10 @@ const MaxValue = 64 << 10
 
 // Interpreter is one that runs. One step at a time.
 type Interpreter struct {
-	cmd     *Command
-	out     [2]swapped // where its output goes
-	replies chan reply
+	Language string // its name
+	cmd      *Command
+	out      [2]swapped // where its output goes
+	replies  chan reply
 }
 
 type reply struct {
@@ -101,9 +103,16 @@ func (s *swapped) swap(to io.Writer) {
 	}
 }
 
+// waiting is a copy of what is kept.
+func (s *swapped) waiting() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Clone(s.kept)
+}
+
 // Interpret starts an interpreter in a folder.
 func (c *Client) Interpret(l Language, env []string, dir string) (*Interpreter, error) {
-	in := &Interpreter{replies: make(chan reply, 1)}
+	in := &Interpreter{Language: l.Name, replies: make(chan reply, 1)}
 	var err error
 	in.cmd, err = c.Start(Exec{Args: l.Args, Env: append(env[:len(env):len(env)], l.Env...), Dir: dir, Stdout: &in.out[0], Stderr: &in.out[1], reply: &replies{to: in.replies}})
 	return in, err
@@ -147,6 +156,10 @@ func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration
 	if i := bytes.IndexByte([]byte(code), 0); i >= 0 {
 		return Step{}, fmt.Errorf("the code holds a NUL byte at offset %d", i)
 	}
+	return in.run(ctx, strconv.FormatInt(limit.Milliseconds(), 10), code, stdout, stderr)
+}
+
+func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stderr io.Writer) (Step, error) {
 	select {
 	case <-in.replies: // that nobody asked for
 	default:
@@ -157,7 +170,7 @@ func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration
 	defer in.out[1].swap(nil)
 	sent := make(chan error, 1)
 	go func() {
-		sent <- in.cmd.give(contract.StepControl, fmt.Appendf(nil, "%d\x00%s\x00", limit.Milliseconds(), code))
+		sent <- in.cmd.give(contract.StepControl, fmt.Appendf(nil, "%s\x00%s\x00", head, code))
 	}()
 	var signalled <-chan error
 	for signals := []syscall.Signal{syscall.SIGINT, syscall.SIGKILL}; ; {
@@ -203,13 +216,18 @@ func (in *Interpreter) settled(sent <-chan error) bool {
 		return true
 	case <-time.After(KillPatience):
 	}
+	in.kill()
+	return false
+}
+
+// kill ends the interpreter.
+func (in *Interpreter) kill() {
 	in.cmd.signal(syscall.SIGKILL)
 	select {
 	case <-in.cmd.Done():
 	case <-time.After(KillPatience):
 		in.cmd.finish(guest.End{Signal: int(syscall.SIGKILL)}, nil)
 	}
-	return false
 }
 
 // Ended says that the interpreter has.

@@ -47,8 +47,9 @@ import (
 // Client speaks with a session's program. Any number of goroutines may call its methods, but for
 // Write, which is the program's standard output: one.
 type Client struct {
-	sending sync.Mutex
-	to      io.Writer // the program's standard input
+	sending chan struct{} // held by who sends, and from Hold to GoOn
+	holds   bool          // Hold has it; of who calls Hold and GoOn
+	to      io.Writer     // the program's standard input; of who sends
 
 	mu       sync.Mutex
 	commands map[uint32]*Command
@@ -62,17 +63,25 @@ type Client struct {
 
 // New returns a client that writes to the program's standard input.
 func New(to io.Writer) *Client {
-	return &Client{to: to, commands: map[uint32]*Command{}, gone: make(chan struct{})}
+	return &Client{to: to, sending: make(chan struct{}, 1), commands: map[uint32]*Command{}, gone: make(chan struct{})}
 }
 
-// Hold has the program say nothing more, and returns when nothing is under way to the host. Nothing may
-// be sent before GoOn.
+// Hold has the program say nothing more, and returns when nothing is under way either way. What is to be
+// sent waits for GoOn, which must be called, whatever Hold returns. One goroutine calls the two.
 func (c *Client) Hold(ctx context.Context) error {
 	held := make(chan struct{})
 	c.mu.Lock()
 	c.holding = held
 	c.mu.Unlock()
-	if err := c.send(contract.StepHold, 0, nil); err != nil {
+	select {
+	case c.sending <- struct{}{}:
+		c.holds = true
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-c.gone:
+		return c.over
+	}
+	if err := c.write(contract.StepHold, 0, nil); err != nil {
 		return err
 	}
 	select {
@@ -87,13 +96,15 @@ func (c *Client) Hold(ctx context.Context) error {
 
 // GoOn ends Hold. The program's standard input is another one from now on, if to is not nil.
 func (c *Client) GoOn(to io.Writer) error {
-	if to != nil {
-		c.sending.Lock()
-		c.to = to
-		c.sending.Unlock()
-		c.in = c.in[:0]
+	if !c.holds {
+		c.sending <- struct{}{}
 	}
-	return c.send(contract.StepGoOn, 0, nil)
+	c.holds = false
+	defer func() { <-c.sending }()
+	if to != nil {
+		c.to, c.in = to, c.in[:0]
+	}
+	return c.write(contract.StepGoOn, 0, nil)
 }
 
 // ErrOver says that the session's program has ended.
@@ -213,10 +224,18 @@ func execFrame(e Exec) ([]byte, error) {
 }
 
 func (c *Client) send(kind byte, id uint32, payload []byte) error {
+	select {
+	case c.sending <- struct{}{}:
+	case <-c.gone:
+		return c.over
+	}
+	defer func() { <-c.sending }()
+	return c.write(kind, id, payload)
+}
+
+func (c *Client) write(kind byte, id uint32, payload []byte) error {
 	frame := binary.BigEndian.AppendUint32(make([]byte, 0, contract.StepHeader+len(payload)), uint32(len(payload)))
 	frame = binary.BigEndian.AppendUint32(append(frame, kind), id)
-	c.sending.Lock()
-	defer c.sending.Unlock()
 	_, err := c.to.Write(append(frame, payload...))
 	return err
 }

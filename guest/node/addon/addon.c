@@ -8,6 +8,7 @@
 //                 holds the same state as every other clone of its template.
 //                 Node exports RAND_add (openssl/rand.h). It also seeds V8's
 //                 Math.random, which no context has used yet.
+//   renew(buffer) is seed in a process that is no run's program; contexts have used Math.random.
 //   protect(text) holds the program to permissions on paths (Nanos, with unveil): text
 //                 has them in turns, each with a NUL behind it.
 //   tidy(all)     empties V8's nursery, so that the user's code starts with all of it;
@@ -156,7 +157,7 @@ static bool bool_argument(napi_env env, napi_callback_info info)
 	return value;
 }
 
-static napi_value seed(napi_env env, napi_callback_info info)
+static napi_value renew(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1, n = 0;
 	napi_value arg;
@@ -166,7 +167,6 @@ static napi_value seed(napi_env env, napi_callback_info info)
 		napi_throw_type_error(env, NULL, "seed wants a buffer of 32 bytes or more");
 		return NULL;
 	}
-	armed = getpid();
 	RAND_add(data, (int)n, (double)n);
 	char flag[48];
 	uint32_t random;
@@ -174,6 +174,12 @@ static napi_value seed(napi_env env, napi_callback_info info)
 	snprintf(flag, sizeof flag, "--random-seed=%u", random & 0x7fffffff);
 	v8_set_flags(flag);
 	return NULL;
+}
+
+static napi_value seed(napi_env env, napi_callback_info info)
+{
+	armed = getpid();
+	return renew(env, info);
 }
 
 static napi_value tidy(napi_env env, napi_callback_info info)
@@ -316,7 +322,7 @@ NAPI_MODULE_INIT()
 	static const struct {
 		const char *name;
 		napi_callback call;
-	} calls[] = {{"attach", attach}, {"seed", seed}, {"protect", protect},
+	} calls[] = {{"attach", attach}, {"seed", seed}, {"renew", renew}, {"protect", protect},
 		{"tidy", tidy}, {"timeOrigin", time_origin}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
 		{"end", end}, {"threadless", set_threadless}, {"turn", turn}, {"rehearseEnd", rehearse_end}};
 	napi_value v;

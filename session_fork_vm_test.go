@@ -1,0 +1,271 @@
+package unitask_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// value runs a step and returns its value, or what it printed.
+func value(t *testing.T, s *unitask.Session, language, code string) string {
+	t.Helper()
+	res, err := s.Run(t.Context(), unitask.Step{Language: language, Code: code})
+	if err != nil || res.ExitCode != 0 {
+		t.Fatalf("%s: %+v %v", code, res, err)
+	}
+	return res.Value + string(res.Stdout)
+}
+
+// forkRow is something of a session that is another one in each of its forks, or that they share.
+type forkRow struct {
+	what, before, code string // before: what the session has done
+	differs            bool
+}
+
+// testForkTable holds a table against two forks.
+func testForkTable(t *testing.T, s *unitask.Session, language string, rows []forkRow) {
+	for _, row := range rows {
+		if row.before != "" {
+			value(t, s, language, row.before)
+		}
+	}
+	began := time.Now()
+	forks, err := s.Fork(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("forked in %d ms", time.Since(began).Milliseconds())
+	for _, row := range rows {
+		var got [2]string
+		for i, f := range forks {
+			if got[i] = value(t, f, language, row.code); got[i] == "" {
+				t.Errorf("%s: nothing", row.what)
+			}
+		}
+		if (got[0] != got[1]) != row.differs {
+			t.Errorf("%s: %q and %q; that they differ: %t", row.what, got[0], got[1], row.differs)
+		}
+	}
+	for _, f := range forks {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What is another one in each fork of a session, and what is not (docs/sessions.md).
+func TestSessionForkTable(t *testing.T) {
+	needClones(t)
+	rt := sessionRuntime(t)
+	t.Run("js", func(t *testing.T) {
+		t.Parallel()
+		testForkTable(t, openSession(t, rt, unitask.SessionRequest{}), "js", []forkRow{
+			{"Math.random", "Math.random()", "Math.random()", true},
+			{"Math.random that the code has kept", "r = Math.random; r()", "r()", true},
+			{"crypto.randomUUID", "c = require('crypto'); c.randomUUID()", "c.randomUUID()", true},
+			{"crypto.randomUUID, to the end of what was drawn ahead", "", "Array.from({ length: 127 }, () => c.randomUUID()).at(-1)", true},
+			{"crypto.randomInt", "c.randomInt(2 ** 40)", "c.randomInt(2 ** 40)", true},
+			{"crypto.randomBytes", "c.randomBytes(8)", "c.randomBytes(16).toString('hex')", true},
+			{"crypto.getRandomValues", "", "crypto.getRandomValues(new Uint8Array(16)).join()", true},
+			{"a name of mkdtemp", "f = require('fs'); f.mkdtempSync('/tmp/x')", "f.mkdtempSync('/tmp/x')", true},
+			{"the clock", "", "process.hrtime.bigint() + ' ' + performance.timeOrigin + performance.now()", true},
+			{"process.pid", "", "process.pid", false},
+			{"a variable", "v = 7", "v", false},
+		})
+	})
+	t.Run("python", func(t *testing.T) {
+		t.Parallel()
+		testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"}}), "python", []forkRow{
+			{"random", "import random; random.random()", "random.random()", true},
+			{"a generator of the code's own", "own = random.Random(); own.random()", "own.random()", false},
+			{"SystemRandom", "import secrets; secrets.token_hex()", "secrets.token_hex()", true},
+			{"os.urandom", "import os", "os.urandom(8).hex()", true},
+			{"uuid4", "import uuid; uuid.uuid4()", "uuid.uuid4()", true},
+			{"the node of uuid1", "uuid.uuid1()", "uuid.uuid1().node", true},
+			{"OpenSSL's generator", "import ssl; ssl.RAND_bytes(8)", "ssl.RAND_bytes(8).hex()", true},
+			{"the random of a TLS client", "def hello():\n    out = ssl.MemoryBIO(); c = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname='x.example')\n    try: c.do_handshake()\n    except ssl.SSLWantReadError: pass\n    return out.read()[11:43].hex()\nhello()", "hello()", true},
+			{"a name of tempfile", "import tempfile; tempfile.mkdtemp()", "next(tempfile._get_candidate_names())", true},
+			{"a module that is imported later", "", "import string, importlib; importlib.import_module('email.utils').make_msgid()", true},
+			{"the clock", "import time", "time.time_ns()", true},
+			{"hashes of strings", "hash('a')", "hash('a')", false},
+			{"addresses", "", "open('/proc/self/maps').readline()", false},
+			{"a process that is new: its hashes", "import subprocess", "subprocess.check_output(['python3', '-c', 'print(hash(\"a\"))'])", true},
+			{"the boot's id, once it was read", "open('/proc/sys/kernel/random/boot_id').read()", "open('/proc/sys/kernel/random/boot_id').read()", false},
+			{"a UUID of the kernel's", "", "open('/proc/sys/kernel/random/uuid').read()", true},
+			{"the network card's address", "", "open('/sys/class/net/eth0/address').read()", false},
+			{"the hostname", "", "os.uname().nodename", false},
+			{"a secret's key for comparisons", "import hmac; k = os.urandom(8)", "k.hex()", false},
+		})
+	})
+	t.Run("shell", func(t *testing.T) {
+		t.Parallel()
+		testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}}), "shell", []forkRow{
+			{"RANDOM", "echo $RANDOM", "echo $RANDOM $RANDOM $RANDOM", true},
+			{"SRANDOM", "echo $SRANDOM", "echo $SRANDOM", true},
+			{"mktemp", "mktemp", "mktemp -u", true},
+			{"the clock", "", "date +%s.%N", true},
+			{"$$", "", "echo $$", false},
+			{"a variable", "x=5", "echo $x", false},
+			{"a file", "echo a > file", "cat file", false},
+		})
+	})
+}
+
+// Forks go on from where the session is and know nothing of each other; a session that is paused is
+// forked too, and forks are paused and forked.
+func TestSessionFork(t *testing.T) {
+	needClones(t)
+	home := newHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python", Env: map[string]string{"MARK": "m"}}, Life: 30 * time.Minute})
+	value(t, s, "", "x = [1]; import os, subprocess, time, threading; p = subprocess.Popen(['sleep', '1000'])\nn = 0\ndef tick():\n    global n\n    while True:\n        n += 1; print('tick', n, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()")
+	if err := s.WriteFile(t.Context(), "f", []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{-1, 0, unitask.MaxForks + 1, 1000} {
+		if _, err := s.Fork(t.Context(), n); err == nil || !strings.Contains(err.Error(), "must be from 1 to") {
+			t.Errorf("%d forks: %v", n, err)
+		}
+	}
+	began, under := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(under)
+		_, _ = s.Run(t.Context(), unitask.Step{Code: "print('begun', flush=True); time.sleep(1)", Stdout: whenWritten(began)})
+	}()
+	<-began
+	var busy *unitask.BusyError
+	if _, err := s.Fork(t.Context(), 1); !errors.As(err, &busy) {
+		t.Errorf("while a step is under way: %v", err)
+	}
+	<-under
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	forks, err := s.Fork(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := forks[0].Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append(append(forks, again...), s)
+	ids := map[string]bool{}
+	for i, f := range all {
+		res, err := f.Run(t.Context(), unitask.Step{Code: fmt.Sprintf("x.append(%d); open('f', 'a').write('%d'); (x, p.poll(), os.environ['MARK'], open('f').read())", i, i)})
+		if want := fmt.Sprintf("([1, %d], None, 'm', 'text%d')", i, i); err != nil || res.Value != want || res.Session != f.ID {
+			t.Errorf("%d: %+v %v, want %s", i, res, err, want)
+		}
+		rec, err := rt.Runs().Get(f.ID)
+		if err != nil || ids[f.ID] || rec.Session != f.ID || rec.Parent != f.Parent || !f.Expires.Equal(s.Expires) {
+			t.Errorf("%d: %s of %s, expires %s: %v", i, f.ID, rec.Parent, f.Expires, err)
+		}
+		ids[f.ID] = true
+	}
+	if again[0].Parent != forks[0].ID || forks[0].Parent != s.ID || s.Parent != "" {
+		t.Errorf("parents: %q, %q, %q", again[0].Parent, forks[0].Parent, s.Parent)
+	}
+	if err := forks[1].Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Fork(t.Context(), unitask.MaxForks-2); !errors.As(err, &busy) {
+		t.Errorf("more than there may be: %v", err)
+	}
+	// The end of one is not the end of another.
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for i, f := range all[:3] {
+		if got := value(t, f, "", "x[1]"); !strings.HasPrefix(got, fmt.Sprint(i)) {
+			t.Errorf("%d: %q", i, got)
+		}
+		if text, err := f.ReadFile(t.Context(), "f", 0, 0); string(text) != fmt.Sprintf("text%d", i) || err != nil {
+			t.Errorf("%d: %q %v", i, text, err)
+		}
+	}
+	// A fork that is given up leaves nothing.
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	if made, err := forks[0].Fork(ctx, 3); err == nil {
+		t.Logf("%d forks were there before they were given up", len(made))
+		for _, f := range made {
+			f.Close()
+		}
+	}
+	for _, f := range all[:3] {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := forks[0].Fork(t.Context(), 1); !errors.As(err, new(*unitask.SessionError)) {
+		t.Errorf("after its end: %v", err)
+	}
+	if left, err := os.ReadDir(filepath.Join(home, "sessions")); err != nil || len(left) > 0 {
+		t.Errorf("%v %v", left, err)
+	}
+}
+
+// An interpreter that can't renew its random numbers is a new one in the fork, which says so.
+func TestSessionForkStubborn(t *testing.T) {
+	needClones(t)
+	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
+	value(t, s, "", "import random\ndef no(*_): raise ValueError\nrandom.seed = no; x = 1")
+	forks, err := s.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forks[0].Close()
+	res, err := forks[0].Run(t.Context(), unitask.Step{Code: "'x' in globals()"})
+	if err != nil || res.Value != "False" || !strings.Contains(res.Hint, "random numbers") {
+		t.Errorf("%+v %v", res, err)
+	}
+	if got := value(t, s, "", "x"); got != "1" {
+		t.Errorf("the session: %q", got)
+	}
+}
+
+// How long forks take, beside a boot of their machine.
+func TestSessionForkTime(t *testing.T) {
+	if os.Getenv("UNITASK_FORK_TIME") == "" {
+		t.Skip("prints a measurement: UNITASK_FORK_TIME=1")
+	}
+	rt := sessionRuntime(t)
+	for range 3 {
+		s := openSession(t, rt, unitask.SessionRequest{})
+		value(t, s, "", "x = 1")
+		began := time.Now()
+		forks, err := s.Fork(t.Context(), 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := time.Since(began)
+		var all sync.WaitGroup
+		for _, f := range forks {
+			all.Go(func() { _, _ = f.Run(t.Context(), unitask.Step{Code: "x"}) })
+		}
+		all.Wait()
+		answered := time.Since(began)
+		for _, f := range forks {
+			f.Close()
+		}
+		s.Close()
+		began = time.Now()
+		if _, err := rt.Run(t.Context(), unitask.Request{Code: "1", Kernel: unitask.Linux, Cold: true}, unitask.IO{}); err != nil {
+			t.Fatal(err)
+		}
+		boot := time.Since(began)
+		t.Logf("8 forks there after %d ms, answered after %d ms; a cold boot %d ms: %.2f", there.Milliseconds(), answered.Milliseconds(), boot.Milliseconds(), float64(answered)/float64(boot))
+	}
+}
