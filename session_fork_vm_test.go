@@ -66,7 +66,6 @@ func TestSessionForkTable(t *testing.T) {
 	needClones(t)
 	rt := sessionRuntime(t)
 	t.Run("js", func(t *testing.T) {
-		t.Parallel()
 		testForkTable(t, openSession(t, rt, unitask.SessionRequest{}), "js", []forkRow{
 			{"Math.random", "Math.random()", "Math.random()", true},
 			{"Math.random that the code has kept", "r = Math.random; r()", "r()", true},
@@ -82,7 +81,6 @@ func TestSessionForkTable(t *testing.T) {
 		})
 	})
 	t.Run("python", func(t *testing.T) {
-		t.Parallel()
 		testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"}}), "python", []forkRow{
 			{"random", "import random; random.random()", "random.random()", true},
 			{"a generator of the code's own", "own = random.Random(); own.random()", "own.random()", false},
@@ -106,7 +104,6 @@ func TestSessionForkTable(t *testing.T) {
 		})
 	})
 	t.Run("shell", func(t *testing.T) {
-		t.Parallel()
 		testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}}), "shell", []forkRow{
 			{"RANDOM", "echo $RANDOM", "echo $RANDOM $RANDOM $RANDOM", true},
 			{"SRANDOM", "echo $SRANDOM", "echo $SRANDOM", true},
