@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -81,7 +80,8 @@ func TestSessionForkTable(t *testing.T) {
 		})
 	})
 	t.Run("python", func(t *testing.T) {
-		testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"}}), "python", []forkRow{
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
+		testForkTable(t, s, "python", []forkRow{
 			{"random", "import random; random.random()", "random.random()", true},
 			{"a generator of the code's own", "own = random.Random(); own.random()", "own.random()", false},
 			{"SystemRandom", "import secrets; secrets.token_hex()", "secrets.token_hex()", true},
@@ -100,8 +100,22 @@ func TestSessionForkTable(t *testing.T) {
 			{"a UUID of the kernel's", "", "open('/proc/sys/kernel/random/uuid').read()", true},
 			{"the network card's address", "", "open('/sys/class/net/eth0/address').read()", false},
 			{"the hostname", "", "os.uname().nodename", false},
-			{"a secret's key for comparisons", "import hmac; k = os.urandom(8)", "k.hex()", false},
+			{"a key that was drawn before", "k = os.urandom(8)", "k.hex()", false},
 		})
+		// An interpreter that can't renew its random numbers is a new one in the fork, which says so.
+		value(t, s, "", "import random\ndef no(*_): raise ValueError\nrandom.seed = no; x = 1")
+		forks, err := s.Fork(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer forks[0].Close()
+		res, err := forks[0].Run(t.Context(), unitask.Step{Code: "'x' in globals()"})
+		if err != nil || res.Value != "False" || !strings.Contains(res.Hint, "random numbers") {
+			t.Errorf("%+v %v", res, err)
+		}
+		if got := value(t, s, "", "x"); got != "1" {
+			t.Errorf("the session: %q", got)
+		}
 	})
 	t.Run("shell", func(t *testing.T) {
 		testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}}), "shell", []forkRow{
@@ -211,58 +225,5 @@ func TestSessionFork(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Join(home, "sessions")); err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
-	}
-}
-
-// An interpreter that can't renew its random numbers is a new one in the fork, which says so.
-func TestSessionForkStubborn(t *testing.T) {
-	needClones(t)
-	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
-	value(t, s, "", "import random\ndef no(*_): raise ValueError\nrandom.seed = no; x = 1")
-	forks, err := s.Fork(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer forks[0].Close()
-	res, err := forks[0].Run(t.Context(), unitask.Step{Code: "'x' in globals()"})
-	if err != nil || res.Value != "False" || !strings.Contains(res.Hint, "random numbers") {
-		t.Errorf("%+v %v", res, err)
-	}
-	if got := value(t, s, "", "x"); got != "1" {
-		t.Errorf("the session: %q", got)
-	}
-}
-
-// How long forks take, beside a boot of their machine.
-func TestSessionForkTime(t *testing.T) {
-	if os.Getenv("UNITASK_FORK_TIME") == "" {
-		t.Skip("prints a measurement: UNITASK_FORK_TIME=1")
-	}
-	rt := sessionRuntime(t)
-	for range 3 {
-		s := openSession(t, rt, unitask.SessionRequest{})
-		value(t, s, "", "x = 1")
-		began := time.Now()
-		forks, err := s.Fork(t.Context(), 8)
-		if err != nil {
-			t.Fatal(err)
-		}
-		there := time.Since(began)
-		var all sync.WaitGroup
-		for _, f := range forks {
-			all.Go(func() { _, _ = f.Run(t.Context(), unitask.Step{Code: "x"}) })
-		}
-		all.Wait()
-		answered := time.Since(began)
-		for _, f := range forks {
-			f.Close()
-		}
-		s.Close()
-		began = time.Now()
-		if _, err := rt.Run(t.Context(), unitask.Request{Code: "1", Kernel: unitask.Linux, Cold: true}, unitask.IO{}); err != nil {
-			t.Fatal(err)
-		}
-		boot := time.Since(began)
-		t.Logf("8 forks there after %d ms, answered after %d ms; a cold boot %d ms: %.2f", there.Milliseconds(), answered.Milliseconds(), boot.Milliseconds(), float64(answered)/float64(boot))
 	}
 }
