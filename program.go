@@ -357,6 +357,11 @@ func boundSecrets(s policy.SecretRule, value string) (list []broker.Secret) {
 
 // put sends the program, and part of the inputs, into the guest and starts it.
 func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part) error {
+	if p.session != nil {
+		if err := conn.Lasting(); err != nil { // first: the guest keeps a way in for who says so
+			return err
+		}
+	}
 	far := progress{start: time.Now(), tell: p.tell}
 	if err := p.inputs.Put(ctx, conn, part, func(s hostfiles.Sent) { far.sent(time.Now(), s) }); err != nil {
 		return err
@@ -391,7 +396,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		}
 	}
 	if p.session != nil {
-		if err := errors.Join(conn.Session(), conn.Lasting()); err != nil {
+		if err := conn.Session(); err != nil {
 			return err
 		}
 		p.session.started(env, ca, p.dir)
