@@ -70,6 +70,30 @@ func (h *hosted) rejoin() *Conn {
 	return c
 }
 
+// What was sent before the host has said that the conversation lasts changes nothing, however long ago.
+func TestHostedLastingLate(t *testing.T) {
+	t.Parallel()
+	h := host(t, "agent")
+	c := h.connect()
+	if err := c.Relay([]uint16{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Put(File{Path: "/tmp", Mode: os.ModeDir | 0o755}, strings.NewReader("")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond) // until the agent has it, and would close its sockets
+	if err := c.Lasting(); err != nil {
+		t.Fatal(err)
+	}
+	h.run(c)
+	if c := h.rejoin(); !c.Hello.Started {
+		t.Errorf("%+v", c.Hello)
+	}
+}
+
 // A conversation that lasts goes on, on another connection, however the one before was lost: the
 // program keeps its streams, and every byte of its that the connection had not taken comes.
 func TestHostedLasting(t *testing.T) {

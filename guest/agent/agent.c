@@ -38,11 +38,11 @@ static struct file {
 	int fd;
 } file_now, waiting[MAX_WAITING];  // the file that is being put, and those that wait for a commit
 static size_t waiting_count;
+static int sockets[2];  // by which the host comes; -1 when no other connection is to come
 static int started;     // the start frame went to Node: from here on output counts
 static int told;        // the host knows that the user's code has started
 static int seeded;      // fresh entropy is in: the host may connect
 static int heard;       // the host has said something on this connection
-static int framed;      // and that was a whole frame
 static int rehearsing;  // the conversation is a rehearsal, and another one comes
 static int lasting;     // the conversation goes on when its connection is lost, on another one
 static int rejoined;    // this is another one
@@ -328,6 +328,13 @@ static void feed_stdin(struct agent *a)
 	stdin_off = stdin_len = 0;
 }
 
+static void shut_sockets(void)
+{
+	for (int i = 0; i < 2; i++)
+		close(sockets[i]);
+	sockets[0] = sockets[1] = -1;
+}
+
 static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 {
 	if (type != FRAME_FILE && type != FRAME_DATA)
@@ -369,6 +376,8 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 		discard(a->out_r);
 		discard(a->err_r);
 		started = 1;
+		if (!rehearsing && !lasting)  // that it lasts is said before
+			shut_sockets();
 		return write_all(a->ctl, in_buf, HEADER_SIZE + n);
 	case FRAME_STDIN:
 		stdin_off = 0;
@@ -406,7 +415,6 @@ static int receive(struct agent *a, int conn)
 		if (in_len == HEADER_SIZE && want > HEADER_SIZE)
 			continue;
 		in_len = 0;
-		framed = 1;
 		if (on_frame(a, in_buf[4], in_buf + HEADER_SIZE, want - HEADER_SIZE) < 0)
 			return -1;
 	}
@@ -686,6 +694,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 {
 	int ready = a->lazy, conn = -1;
 	int udp = listen_socket(a, SOCK_DGRAM), lsn = listen_socket(a, SOCK_STREAM);
+	sockets[0] = udp, sockets[1] = lsn;
 	if (udp < 0 || lsn < 0)
 		return -1;
 	nonblocking(a->in_w, 1);
@@ -740,7 +749,7 @@ int agent_run(struct agent *a, struct agent_end *end)
 		if (p[LSN].revents && (conn = accept_host(a, lsn)) >= 0) {
 			int one = 1;
 			setsockopt(conn, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-			heard = framed = 0;
+			heard = 0;
 			rejoined = started;
 			greet(a, conn);
 		}
@@ -783,11 +792,8 @@ int agent_run(struct agent *a, struct agent_end *end)
 			}
 			conn = -1;
 		}
-		if (conn >= 0 && framed && !rehearsing && !lasting && lsn >= 0) {
-			close(udp);
-			close(lsn);
+		if (sockets[0] < 0)
 			udp = lsn = -1;
-		}
 		if (p[EVENT].revents && !over && a->ended(a, end)) {
 			if (conn < 0 && !(lasting && told))
 				return -1;
