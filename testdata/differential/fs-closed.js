@@ -25,7 +25,7 @@ if (!isMainThread) {
       fs.writeSync(fd, 'y', closed % 1000);
       fs.closeSync(fd);
     }
-    if (closed < 200 || Atomics.load(seen, 1) < 10) return setTimeout(again, 5);
+    if (closed < 100 || Atomics.load(seen, 1) < 10) return setTimeout(again, 5);
     Atomics.store(seen, 0, 1);
   })();
   worker.on('exit', async () => {
@@ -48,7 +48,7 @@ if (!isMainThread) {
     console.log(fs.fstatSync(gone).size); fs.closeSync(gone);
     fs.writeFileSync(dir + '/secret', 'read-only', { mode: 0o400 });
     console.log(fs.readFileSync(dir + '/secret', 'utf8'));
-    await Promise.all(Array.from({ length: 100 }, (_, i) => fs.promises.appendFile(dir + '/log', 'line ' + (i % 10) + '\n')));
+    await Promise.all(Array.from({ length: 50 }, (_, i) => fs.promises.appendFile(dir + '/log', 'line ' + (i % 10) + '\n')));
     console.log(fs.statSync(dir + '/log').size);
     const sparse = dir + '/sparse', s = fs.openSync(sparse, 'w');
     fs.writeSync(s, 'end', 30_000_000); fs.closeSync(s);
