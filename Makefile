@@ -26,9 +26,10 @@ test: image
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
 
 # What `make test` leaves out to save minutes: most of the differential scripts in machines that
-# boot for them, half of the other languages' scripts, and more clones to compare.
+# boot for them, half of the other languages' scripts, more clones to compare, and packages that are
+# installed in a machine.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer)$$' .
+	UNITASK_TEST_LONG=1 $(GOTEST) -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked)$$' .
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server.

@@ -151,10 +151,6 @@ type Bounds struct {
 	CPUs   float64 // processors' worth of time; 1.5 is one and a half
 }
 
-// maxTasks bounds the threads of a process: QEMU has a processor or more, a few helpers, and up
-// to 64 for blocking reads.
-const maxTasks = 128
-
 // Spec is what is to be started.
 type Spec struct {
 	Program Program

@@ -75,6 +75,10 @@ type facts struct {
 	refused  string                    // why the levels before this one were not to be had
 }
 
+// maxTasks bounds the threads of a process: QEMU has a processor or more, a few helpers, and up
+// to 64 for blocking reads.
+const maxTasks = 128
+
 // limitTable bounds what the process may use: the jail is the wall, these keep accidents
 // small.
 var limitTable = []struct {
