@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -37,9 +38,10 @@ func newRegistry(t *testing.T) *registry {
 	r := &registry{files: map[string][]byte{}}
 	r.Server = httptest.NewServer(http.HandlerFunc(r.serve))
 	t.Cleanup(r.Close)
+	none := t.TempDir() // npm wants two, which need not be there
 	for name, value := range map[string]string{
 		"PIP_INDEX_URL": r.URL + "/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": "",
-		"npm_config_registry": r.URL + "/npm/", "npm_config_userconfig": os.DevNull, "npm_config_globalconfig": os.DevNull,
+		"npm_config_registry": r.URL + "/npm/", "npm_config_userconfig": filepath.Join(none, "user"), "npm_config_globalconfig": filepath.Join(none, "global"),
 	} {
 		t.Setenv(name, value)
 	}
@@ -241,13 +243,18 @@ func TestPackagesAttacked(t *testing.T) {
 	if !long() {
 		t.Skip("installs five times: make long")
 	}
-	r := newRegistry(t)
 	home := newHome(t)
 	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rt.Close()
+	for _, tool := range []string{"pip", "npm"} { // from where this host gets them
+		if _, _, err := rt.Images().Tool(t.Context(), image.HostArch(), tool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newRegistry(t)
 	run := func(ctx context.Context, language, pack, code string) (string, error) {
 		res, err := rt.Run(ctx, unitask.Request{Language: language, Packages: []string{pack}, Code: code, Kernel: "linux"}, unitask.IO{})
 		if res == nil {
