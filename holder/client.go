@@ -166,7 +166,7 @@ func without(home string, req Request, none error) (Answer, error) {
 		return Answer{}, none // one is about to begin, or to end
 	}
 	defer lock.Unlock()
-	list := readList(dir)
+	list := current(readList(dir))
 	if req.Op == OpList {
 		return Answer{Sessions: list}, nil
 	}

@@ -212,7 +212,7 @@ func TestLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	soon := time.Now().Add(time.Hour)
-	for _, name := range []string{"kept", "sessions/mine"} {
+	for _, name := range []string{"kept", "sessions/mine", "sessions/old"} {
 		if err := os.MkdirAll(filepath.Join(home, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -242,8 +242,10 @@ func TestLost(t *testing.T) {
 	serve(t, home, time.Hour)
 	reach(t, home)
 	check("with one")
-	if _, err := os.Stat(filepath.Join(dir, "mine")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its memory is still there: %v", err)
+	for _, name := range []string{"mine", "old"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the memory of %s is still there: %v", name, err)
+		}
 	}
 	if _, err := os.Stat(filepath.Join(home, "kept")); err != nil {
 		t.Error(err)

@@ -14,12 +14,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -75,11 +73,7 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 		return err
 	}
 	defer lock.Unlock()
-	h := &Holder{rt: rt, dir: dir, files: make(chan struct{}, maxFiles), sessions: map[string]*held{}, names: map[string]bool{}, since: time.Now(), lost: readList(dir)}
-	for _, v := range h.lost { // their machines went with the one before
-		_ = os.RemoveAll(filepath.Join(dir, v.ID))
-		machine.RemoveLeftovers(filepath.Join(dir, v.ID))
-	}
+	h := &Holder{rt: rt, dir: dir, files: make(chan struct{}, maxFiles), sessions: map[string]*held{}, names: map[string]bool{}, since: time.Now(), lost: takeOver(dir)}
 	l, err := listen(dir)
 	if err != nil {
 		return err
@@ -472,60 +466,4 @@ func (h *Holder) keep() {
 		}
 	}
 	writeList(h.dir, list)
-}
-
-// The list in a file.
-
-func writeList(dir string, list []View) {
-	name := filepath.Join(dir, listName)
-	if len(list) == 0 {
-		_ = os.Remove(name)
-		return
-	}
-	if text, err := json.Marshal(list); err == nil {
-		_ = atomicfile.Write(name, text, 0o600)
-	}
-}
-
-// readList is what a holder that was killed has held, as lost.
-func readList(dir string) (list []View) {
-	f, err := os.Open(filepath.Join(dir, listName))
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxText))
-	if err != nil || json.Unmarshal(text, &list) != nil {
-		return nil
-	}
-	list = slices.DeleteFunc(list, func(v View) bool {
-		return v.ID == "" || strings.ContainsAny(v.ID, "/.\x00") || time.Now().After(v.ExpiresAt)
-	})
-	if len(list) > maxLost {
-		list = list[len(list)-maxLost:]
-	}
-	for i := range list {
-		list[i].State = Lost
-	}
-	return list
-}
-
-// wireError is an error as the command line is told it.
-func wireError(err error) *Error {
-	var known *Error
-	var busy *unitask.BusyError
-	var field *policy.FieldError
-	switch {
-	case errors.As(err, &known):
-		return known
-	case errors.As(err, &busy):
-		return &Error{Code: CodeBusy, Message: busy.What, RetryAfterMS: busy.After.Milliseconds()}
-	case errors.As(err, &field):
-		return &Error{Code: CodeUsage, Message: err.Error(), Field: field}
-	case errors.As(err, new(*unitask.SessionError)):
-		return &Error{Code: CodeGone, Message: err.Error()}
-	case errors.Is(err, context.Canceled), errors.Is(err, errLeft):
-		return &Error{Code: CodeCancelled, Message: err.Error()}
-	}
-	return &Error{Code: CodeFailed, Message: err.Error()}
 }

@@ -8,6 +8,7 @@
 package holder
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -219,4 +220,24 @@ func (e *Error) Unwrap() error {
 		return &unitask.BusyError{What: e.Message, After: time.Duration(e.RetryAfterMS) * time.Millisecond}
 	}
 	return nil
+}
+
+// wireError is an error as the command line is told it.
+func wireError(err error) *Error {
+	var known *Error
+	var busy *unitask.BusyError
+	var field *policy.FieldError
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &busy):
+		return &Error{Code: CodeBusy, Message: busy.What, RetryAfterMS: busy.After.Milliseconds()}
+	case errors.As(err, &field):
+		return &Error{Code: CodeUsage, Message: err.Error(), Field: field}
+	case errors.As(err, new(*unitask.SessionError)):
+		return &Error{Code: CodeGone, Message: err.Error()}
+	case errors.Is(err, context.Canceled), errors.Is(err, errLeft):
+		return &Error{Code: CodeCancelled, Message: err.Error()}
+	}
+	return &Error{Code: CodeFailed, Message: err.Error()}
 }
