@@ -78,7 +78,7 @@ func TestHostedLastingLate(t *testing.T) {
 	if err := c.Relay([]uint16{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Put(File{Path: "/tmp", Mode: os.ModeDir | 0o755}, strings.NewReader("")); err != nil {
+	if err := c.Put(File{Path: t.TempDir(), Mode: os.ModeDir | 0o755}, strings.NewReader("")); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.w.Flush(); err != nil {
