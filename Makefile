@@ -25,7 +25,7 @@ test: image
 	bin/unitask image vendor --image shell
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
 
-# What `make test` leaves out to save minutes: most of the differential scripts in machines that
+# What `make test` leaves out to save minutes: half of the differential scripts, most of them in machines that
 # boot for them, half of the other languages' scripts, more clones to compare, and packages that are
 # installed in a machine.
 long: image
