@@ -61,7 +61,6 @@ struct descriptor {
 	bool append;           // a regular file, written at its end
 	bool zero;             // /dev/zero
 	bool datagram;         // UDP
-	ino_t writes;          // the regular file that it was opened to write; 0 is none
 	struct socket *socket; // a stream (sockets.c)
 };
 
@@ -77,21 +76,6 @@ static inline struct descriptor *descriptor(int fd)
 // miscount.
 long gather(int fd, const struct iovec *from, int n);
 long scatter(int fd, const struct iovec *to, int n);
-
-// settle.c
-long written(int fd, bool empty);
-void settle(int fd, struct descriptor *d);
-unsigned moment(void);
-bool moment_since(unsigned n);
-
-// SETTLED makes a call again that may have seen a file without its length.
-#define SETTLED(r, doubtful, ...) \
-	do { \
-		unsigned before_ = moment(); \
-		(r) = (__VA_ARGS__); \
-		if (!(doubtful) || !moment_since(before_)) \
-			break; \
-	} while (true)
 
 // streams.c: a stream's side of calls on descriptors; -1 with errno, as the calls.
 ssize_t socket_read(struct socket *s, const struct iovec *to, int n);

@@ -90,9 +90,7 @@ ssize_t read(int fd, void *to, size_t n)
 		return socket_read(d->socket, &v, 1);
 	if (d && d->zero)
 		return fill(&v, 1);
-	long r;
-	SETTLED(r, r == 0 && n > 0, call(SYS_read, fd, to, n));
-	return result(r);
+	return result(call(SYS_read, fd, to, n));
 }
 
 ssize_t readv(int fd, const struct iovec *to, int n)
@@ -102,9 +100,7 @@ ssize_t readv(int fd, const struct iovec *to, int n)
 		return socket_read(d->socket, to, n);
 	if (d && d->zero)
 		return fill(to, n);
-	long r;
-	SETTLED(r, r == 0, scatter(fd, to, n));
-	return result(r);
+	return result(scatter(fd, to, n));
 }
 
 ssize_t pread64(int fd, void *to, size_t n, off64_t at)
@@ -113,9 +109,7 @@ ssize_t pread64(int fd, void *to, size_t n, off64_t at)
 	struct iovec v = {to, n};
 	if (d && d->zero)
 		return fill(&v, 1);
-	long r;
-	SETTLED(r, r == 0 && n > 0, call(SYS_pread64, fd, to, n, at));
-	return result(r);
+	return result(call(SYS_pread64, fd, to, n, at));
 }
 
 ssize_t pread(int fd, void *to, size_t n, off_t at) { return pread64(fd, to, n, at); }
@@ -125,9 +119,7 @@ ssize_t preadv64(int fd, const struct iovec *to, int n, off64_t at)
 	struct descriptor *d = descriptor(fd);
 	if (d && d->zero)
 		return fill(to, n);
-	long r;
-	SETTLED(r, r == 0, call(SYS_preadv, fd, to, n, at));
-	return result(r);
+	return result(call(SYS_preadv, fd, to, n, at));
 }
 
 ssize_t preadv(int fd, const struct iovec *to, int n, off_t at) { return preadv64(fd, to, n, at); }
@@ -184,8 +176,7 @@ off64_t lseek64(int fd, off64_t to, int whence)
 		return result(r);
 	if (on_nanos && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISCHR(st.st_mode))
 		return fail(ESPIPE);
-	SETTLED(r, whence == SEEK_END, call(SYS_lseek, fd, to, whence));
-	return result(r);
+	return result(call(SYS_lseek, fd, to, whence));
 }
 
 off_t lseek(int fd, off_t to, int whence) { return lseek64(fd, to, whence); }
@@ -195,8 +186,6 @@ int close(int fd)
 	struct descriptor *d = descriptor(fd);
 	if (d) {
 		struct socket *s = d->socket;
-		if (d->writes)
-			settle(fd, d);
 		memset(d, 0, sizeof *d);
 		if (s)
 			return socket_close(fd, s);
@@ -212,8 +201,6 @@ static int copied(int from, long to)
 		*d = *was;
 		if (d->socket)
 			socket_keep(d->socket);
-		if (d->writes)
-			written((int)to, false);
 	}
 	return (int)result(to);
 }
@@ -225,8 +212,6 @@ static int dup_to(int fd, int to, int flags)
 	struct descriptor *d = descriptor(to);
 	if (d && d->socket && fd != to)
 		close(to);
-	if (d && d->writes && fd != to)
-		settle(to, d);
 	return copied(fd, call(SYS_dup3, fd, to, flags));
 }
 

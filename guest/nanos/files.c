@@ -61,7 +61,7 @@ enum { MOST_WIPED = 64 << 20 };  // bytes of a file with holes: wiped, they take
 
 // cut makes a file shorter, or longer. The kernel changes its length only, and what was
 // behind it would come back when the file grows again: so that is wiped before.
-long cut(int fd, off_t n)
+static long cut(int fd, off_t n)
 {
 	struct stat st;
 	long r = call(SYS_fstat, fd, &st);
@@ -108,15 +108,15 @@ int openat64(int dir, const char *path, int flags, ...)
 	long fd = creates ? create(dir, path, flags, mode) : call(SYS_openat, dir, path, flags, mode);
 	struct descriptor *d = descriptor((int)fd);
 	struct stat st;
-	if (d)
-		*d = (struct descriptor){.append = flags & O_APPEND && call(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode)};
-	if (fd >= 0 && (flags & O_ACCMODE) != O_RDONLY) {
-		long r = written((int)fd, cuts);
+	if (cuts && fd >= 0 && call(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
+		long r = cut((int)fd, 0);
 		if (r < 0) {
 			call(SYS_close, fd);
 			return (int)result(r);
 		}
 	}
+	if (d)
+		*d = (struct descriptor){.append = flags & O_APPEND && call(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode)};
 	return (int)result(fd);
 }
 
@@ -156,9 +156,8 @@ int lstat(const char *path, struct stat *st) { return fstatat(AT_FDCWD, path, st
 
 int fstat(int fd, struct stat *st)
 {
+	long r = call(SYS_fstat, fd, st);
 	struct descriptor *d = descriptor(fd);
-	long r;
-	SETTLED(r, r == 0, call(SYS_fstat, fd, st));
 	if (r == 0 && d) {
 		mend(st);
 		if (d->socket)
@@ -228,7 +227,7 @@ int truncate(const char *path, off_t n)
 	if (fd < 0)
 		return -1;
 	long r = cut(fd, n);
-	close(fd);
+	call(SYS_close, fd);
 	return (int)result(r);
 }
 

@@ -7,18 +7,10 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-static inline long status(int dir, const char *path, struct stat *st, int flags)
-{
-	long r;
-	SETTLED(r, r == 0, call(SYS_newfstatat, dir, path, st, flags));
-	return r;
-}
+static inline long status(int dir, const char *path, struct stat *st, int flags) { return call(SYS_newfstatat, dir, path, st, flags); }
 
 // The library stands before all others: what it has of its own is not seen outside.
 #pragma GCC visibility push(hidden)
-
-// files.c
-long cut(int fd, off_t n);
 
 // paths.c
 int unsafe(int dir, const char *path);   // 0, or the errno of a path that the kernel must not see
