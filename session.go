@@ -27,6 +27,8 @@ type SessionRequest struct {
 	Request
 	// Life is how long it lives, 0 is a day.
 	Life time.Duration
+	// Idle is after how long without work it is paused, 0 is ten minutes (Linux).
+	Idle time.Duration
 	// Events, if not nil, receives the events of its machine, and of its network.
 	Events func(Event)
 }
@@ -84,6 +86,7 @@ type Session struct {
 	waiting chan struct{} // as many as wait
 	mu      sync.Mutex
 	uses    int                             // that are under way
+	calls   uint64                          // that there have been
 	running map[string]*session.Interpreter // by language
 	dropped map[string]string               // why one is a new one, by language, until it was told
 }
@@ -112,7 +115,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	bad := func(field, value, reason string) (*Session, error) {
 		return nil, &policy.FieldError{Field: field, Value: value, Reason: reason}
 	}
-	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: req.Life}, usualSessions(machine.HostMemory()))
+	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: req.Life, Idle: req.Idle}, usualSessions(machine.HostMemory()))
 	if err != nil {
 		return nil, err
 	}

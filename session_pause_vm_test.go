@@ -98,6 +98,21 @@ func TestSessionPause(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+	t.Run("idle", func(t *testing.T) {
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Idle: time.Second})
+		for n := range 2 {
+			if res, err := s.Run(t.Context(), unitask.Step{Code: "n=$((n+1)); echo $n"}); err != nil || string(res.Stdout) != fmt.Sprintf("%d\n", n+1) {
+				t.Fatalf("%+v %v", res, err)
+			}
+			for !s.Paused() {
+				select {
+				case <-s.Done():
+					t.Fatal(s.Close())
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		}
+	})
 	t.Run("damaged", func(t *testing.T) {
 		s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
 		if err != nil {

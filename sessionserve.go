@@ -47,6 +47,8 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 		x.machine.Close()
 		x.rec.Drops, _ = json.Marshal(x.machine.Drops())
 	}()
+	tick := time.NewTicker(idleTick(s.limits.Idle))
+	defer tick.Stop()
 	for first := true; ; first = false {
 		input, to := io.Pipe()
 		carried, stop := context.WithCancelCause(timed)
@@ -71,8 +73,15 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 			s.begun(x.rec, x.redactor, x.res)
 		}
 		paused := false
+		watch := idleness{limit: s.limits.Idle}
 		for !paused {
 			select {
+			case now := <-tick.C:
+				if watch.over(now, s.work(x.machine)) {
+					if paused = s.doze(timed, x, folder); paused {
+						_ = ended(errPaused)
+					}
+				}
 			case err := <-over:
 				stop(nil)
 				conn.Close()
@@ -150,6 +159,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uses++
+	s.calls++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -113,7 +113,7 @@ func (f *runFlags) given(cmd *cobra.Command) (name string) {
 
 func (a *app) sessionNew() *cobra.Command {
 	var f runFlags
-	var life time.Duration
+	var life, idle time.Duration
 	var name, lang string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -143,7 +143,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 			if err != nil {
 				return err
 			}
-			asked := &holder.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life)}
+			asked := &holder.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life), IdleMS: policy.Millis(idle)}
 			if ceiling != nil {
 				if asked.Ceiling, err = filepath.Abs(ceiling.Path); err != nil {
 					return err
@@ -167,6 +167,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 	}
 	f.machineFlags(cmd, &life)
 	fl := cmd.Flags()
+	fl.DurationVar(&idle, "idle", 0, "pause it when it has done nothing for so long (default 10m, or the ceiling's)")
 	fl.StringVar(&name, "name", "", "a name for it: lower-case letters, digits and dashes")
 	fl.StringVar(&lang, "lang", "", "language of its steps: "+strings.Join(unitask.Languages(), ", ")+" (default the image's)")
 	fl.BoolVar(&asJSON, "json", false, "print one object")

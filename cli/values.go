@@ -70,7 +70,7 @@ func sizeText(bytes int64) string {
 }
 
 // otherFlags are the flags of a request's fields that no policy decides on.
-var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel", "language": "lang", "exec": "exec", "sessionLifeSeconds": "life"}
+var otherFlags = map[string]string{"args": "", "env": "env", "nodeArgs": "node-arg", "dirMax": "dir-max", "ca": "ca", "arch": "arch", "accel": "accel", "language": "lang", "exec": "exec", "sessionLifeSeconds": "life", "sessionIdleSeconds": "idle"}
 
 // flagOf is the flag for a field of a request by its name or key, nil if there is none.
 func flagOf(cmd *cobra.Command, field string) *pflag.Flag {

@@ -382,7 +382,7 @@ func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
 	}
 	run := req.Request
 	run.Secrets = req.Secrets
-	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS)})
+	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
 	if err != nil {
 		h.give(req.Name)
 		return Answer{}, err

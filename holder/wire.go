@@ -146,6 +146,7 @@ type New struct {
 	Request unitask.Request   `json:"request"`
 	Secrets map[string]string `json:"secrets,omitempty"` // with their values, which a Request's JSON lacks
 	LifeMS  policy.Millis     `json:"lifeMs,omitempty"`
+	IdleMS  policy.Millis     `json:"idleMs,omitempty"`
 }
 
 // Step is code to run.

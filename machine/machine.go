@@ -20,6 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
@@ -220,6 +222,20 @@ func (m *Machine) Jail() vmm.Jail { return m.qemu().Jail }
 
 // Drops counts, by kind, what the guest's network dropped.
 func (m *Machine) Drops() map[netstack.Drop]uint64 { return m.network.Stats() }
+
+// Work is what the machine has done since QEMU was started: its processor time, and the frames that
+// went over its network. ok says that it could be found out.
+func (m *Machine) Work() (processor time.Duration, frames uint64, ok bool) {
+	proc, err := procfs.NewProc(m.vm.Pid())
+	if err != nil {
+		return 0, 0, false
+	}
+	stat, err := proc.Stat()
+	if err != nil || m.network == nil {
+		return 0, 0, false
+	}
+	return time.Duration(stat.CPUTime() * float64(time.Second)), m.network.Frames(), true
+}
 
 // Connections are those that the guest has open to the outside now.
 func (m *Machine) Connections() []netstack.Decision { return m.network.Connections() }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
@@ -21,6 +22,8 @@ type link struct {
 	own   chan []byte   // frames that we made ourselves, waiting to be sent
 	done  chan struct{} // closed when the guest's end is gone
 	whole bool          // reading ended between two frames; valid after done
+
+	carried atomic.Uint64 // frames, both ways
 }
 
 func newLink(conn net.Conn, t *tap) *link {
@@ -49,6 +52,7 @@ func (l *link) readFrames(handle func(frame []byte)) error {
 		if _, err := io.ReadFull(r, frame[:n]); err != nil {
 			return err
 		}
+		l.carried.Add(1)
 		l.tap.frame(frame[:n])
 		handle(frame[:n])
 	}
@@ -66,6 +70,7 @@ func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 		select {
 		case frame := <-l.own:
 			buf = appendFrame(buf, frame)
+			l.carried.Add(1)
 			l.tap.frame(frame)
 		case <-wake:
 		case <-ctx.Done():
@@ -78,6 +83,7 @@ func (l *link) writeFrames(ctx context.Context, ep *channel.Endpoint) {
 			}
 			begin := len(buf)
 			buf = appendStackFrame(buf, pkt)
+			l.carried.Add(1)
 			l.tap.frame(buf[begin+linkHeader:])
 			pkt.DecRef()
 		}

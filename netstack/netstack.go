@@ -357,6 +357,9 @@ func (n *Network) Connections() []Decision { return n.forward.connections() }
 // Stats returns what was dropped, by kind.
 func (n *Network) Stats() map[Drop]uint64 { return n.log.counts() }
 
+// Frames is how many have gone over the link, both ways.
+func (n *Network) Frames() uint64 { return n.link.carried.Load() }
+
 // Done is closed when the guest's end of the link is gone.
 func (n *Network) Done() <-chan struct{} { return n.link.done }
 

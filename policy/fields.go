@@ -43,6 +43,7 @@ var Limits = []Field{
 	{Key: "sessions", kind: number[int]{least: 1, most: 4096, none: -1}},
 	{Key: "callerSessions", kind: number[int]{least: 1, most: 4096, none: -1}},
 	{Key: "sessionLifeMs", Name: "sessionLifeSeconds", kind: number[time.Duration]{least: time.Second, usual: 24 * time.Hour, most: MaxTimeout, unit: seconds}},
+	{Key: "sessionIdleMs", Name: "sessionIdleSeconds", kind: number[time.Duration]{least: time.Second, usual: 10 * time.Minute, most: MaxTimeout, unit: seconds}},
 	{Key: "pausedBytes", kind: number[int64]{least: 1, most: maxTransfer, none: -1, unit: bytesOf}},
 }
 
