@@ -50,7 +50,7 @@ func (a *audited) write(entries ...audit.Entry) {
 // started writes what a run is granted and denied.
 func (a *audited) started(p Policy) {
 	e := p.Effective
-	list := []audit.Entry{a.entry(audit.RunStarted, map[string]any{"image": e.Image, "allowNet": e.AllowNet, "allowNetAny": e.AllowNetAny, "allowTcp": e.AllowTCP, "allowHttp": e.AllowHTTP,
+	list := []audit.Entry{a.entry(audit.RunStarted, map[string]any{"image": e.Image, "allowNet": e.AllowNet, "allowNetAny": e.AllowNetAny, "allowTcp": e.AllowTCP, "ask": e.Ask, "allowHttp": e.AllowHTTP,
 		"files": len(e.Files), "dirs": len(e.Dirs), "ceiling": p.Ceiling})}
 	for _, s := range e.Secrets {
 		list = append(list, a.entry(audit.SecretGranted, map[string]any{"secret": s.Name, "hosts": s.Bound()}))

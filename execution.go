@@ -46,6 +46,8 @@ type execution struct {
 	limit   time.Duration // of the code
 	warm    bool          // the next ones like it are cloned
 	kept    holding
+	clock   *runClock // of the code's time
+	asked   *approvals
 	machine *machine.Machine
 	undo    []func()
 }
@@ -61,6 +63,7 @@ func (f failure) Unwrap() error { return f.error }
 // run fills in the result. A run that reached its time limit has no error.
 func (x *execution) run(ctx context.Context) error {
 	defer x.close()
+	x.clock = new(runClock)
 	x.start = time.Now()
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
 	err := x.plan(ctx)
@@ -198,6 +201,9 @@ func (x *execution) configure() error {
 	if b := x.look.build; b != nil && b.proxy != nil {
 		network.Upstream.Proxy = b.proxy
 	}
+	if err := x.approvals(&network); err != nil {
+		return failure{"network", err}
+	}
 	x.code.relayed = relayed
 	serial := x.redactor.Writer(x.rec.Console())
 	x.later(func() { serial.Close() })
@@ -250,6 +256,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 			return nil, failure{"boot", err}
 		}
 		x.machine = m
+		x.asked.over(m)
 		x.later(func() { m.Close() })
 		if weak := m.Jail().Weakness(); weak != "" {
 			x.streams.Events(Event{Kind: EventJail, Message: "QEMU is not held as it should be: " + weak})
@@ -295,7 +302,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	stdout := newCapped(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := newCapped(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
 	end, err := x.stream(ctx, conn, stdout, stderr)
-	x.res.Duration.Run = time.Since(started)
+	x.res.Duration.Run = time.Since(started) - x.clock.stood()
 	if errors.Is(err, errRetry) {
 		m.Close()
 		x.res.Retried = fmt.Sprintf("on the %s kernel the code asked for %s, which it does not have", x.image.Kernel, m.Lacks())
@@ -314,7 +321,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 		}
 	}
 	if err == nil && end.Out && x.granted.MaxArtifacts > 0 {
-		err = collect(ctx, started.Add(x.limit+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
+		err = collect(ctx, started.Add(x.limit+x.clock.stood()+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
 	}
 	m.Close() // the machine is gone before anything is said of its end
 	x.res.Stdout, x.res.Stderr = stdout.bytes(), stderr.bytes()
@@ -335,7 +342,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 // where the run is to be made again.
 func (x *execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr io.Writer) (guest.End, error) {
 	first := x.mayRetry()
-	timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
+	timed, cancel := x.clock.start(ctx, x.limit)
 	defer cancel()
 	if first != nil {
 		watched, retry := context.WithCancelCause(timed)
@@ -365,6 +372,9 @@ func (x *execution) hint(stderrTail string) {
 		if other := x.code.language.imageWith(name); other != "" && other != x.code.image.payload.Name {
 			x.res.Hint = fmt.Sprintf("%s is not in the machine: --image %s has it", name, other)
 		}
+	}
+	if why := x.asked.denied(); why != "" {
+		x.res.Hint = why
 	}
 	x.hintKernel()
 }

@@ -58,6 +58,9 @@ func PanicOnOOM(rt *Runtime) {
 	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Programs: all})
 }
 
+// SetApprovalTime puts another time in for approvalTime.
+func SetApprovalTime(rt *Runtime, d time.Duration) { rt.approvalTime = d }
+
 // SetGrace puts another time in for collectGrace.
 func SetGrace(rt *Runtime, grace time.Duration) { rt.grace = grace }
 

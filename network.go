@@ -26,6 +26,9 @@ func (rt *Runtime) networkConfig(eff policy.Effective) (netstack.Config, []uint1
 	for _, r := range eff.AllowNet {
 		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net " + r.String(), Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port})
 	}
+	for _, r := range eff.Ask {
+		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "ask " + r.String(), Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port, Ask: true})
+	}
 	if eff.AllowNetAny {
 		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "net any", Any: true})
 	}

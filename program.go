@@ -318,7 +318,7 @@ func (p *program) give(granted policy.Effective, values map[string]string) error
 // brokerRules are the rules by method and path as the broker has them; none where there is no
 // network that they could be about.
 func brokerRules(granted policy.Effective) (list []broker.Rule) {
-	if len(granted.AllowNet)+len(granted.AllowTCP) == 0 && !granted.AllowNetAny {
+	if len(granted.AllowNet)+len(granted.Ask)+len(granted.AllowTCP) == 0 && !granted.AllowNetAny {
 		return nil
 	}
 	for _, r := range granted.AllowHTTP {

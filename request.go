@@ -107,6 +107,9 @@ type Request struct {
 	AllowNet []string `json:"allowNet,omitempty"`
 	// AllowNetAny allows every public host on ports 80 and 443.
 	AllowNetAny bool `json:"allowNetAny,omitempty"`
+	// Ask are hosts as AllowNet has them. A connection to one that AllowNet does not allow waits,
+	// and the machine stands still, until IO.Approve or Runtime.Approve says what becomes of it.
+	Ask []string `json:"ask,omitempty"`
 	// AllowTCP are HOST:PORT that the code may speak anything to, private
 	// addresses included. The host's own loopback is reached inside at the same
 	// 127.0.0.1:PORT.
@@ -137,7 +140,7 @@ type Request struct {
 // checkOnly is what of a request its check needs: no more than that is asked for.
 func (req Request) checkOnly() Request {
 	req.Args, req.NodeArgs, req.Env, req.Secrets, req.SecretHosts = nil, nil, nil, nil, nil
-	req.AllowNet, req.AllowNetAny, req.AllowHTTP, req.AllowTCP, req.CA, req.Packages = nil, false, nil, nil, "", nil
+	req.AllowNet, req.AllowNetAny, req.Ask, req.AllowHTTP, req.AllowTCP, req.CA, req.Packages = nil, false, nil, nil, nil, "", nil
 	return req
 }
 

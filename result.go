@@ -62,6 +62,8 @@ type Result struct {
 
 	// Packages are those that Request.Packages brought, with all that these need.
 	Packages []InstalledPackage
+	// Approvals are the questions that were asked (Request.Ask), and what became of them.
+	Approvals []Approval
 
 	// Redacted are the fields of the request that hold a secret ("args[0]", "env.NAME",
 	// "code"): the record has a mark in its place, and can't be run again.
@@ -131,6 +133,7 @@ type ResultJSON struct {
 	ArtifactsLeft    []record.Refusal   `json:"artifactsLeft,omitempty"`
 	Packages         []InstalledPackage `json:"packages,omitempty"`
 	Redacted         []string           `json:"redacted,omitempty"`
+	Approvals        []Approval         `json:"approvals,omitempty"`
 }
 
 // MarshalJSON gives the wire form.
@@ -138,7 +141,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
 		Error: r.Error, Hint: r.Hint, Value: r.Value, Session: r.Session, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
-		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Packages: r.Packages, Redacted: r.Redacted,
+		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Approvals: r.Approvals, Packages: r.Packages, Redacted: r.Redacted,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
 	j.Stderr, j.StderrBase64 = text(r.Stderr)
@@ -165,7 +168,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
 		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, WhySlow: j.WhySlow, Cloned: j.Cloned, Pooled: j.Pooled,
-		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Packages: j.Packages, Redacted: j.Redacted,
+		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Approvals: j.Approvals, Packages: j.Packages, Redacted: j.Redacted,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {
 		if from != "" {

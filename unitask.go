@@ -64,6 +64,10 @@ type IO struct {
 	// Keep, if not nil, has the machine stopped and kept for a debugger when its guest
 	// crashes; Run returns when it is gone.
 	Keep *Keep
+	// Approve, if not nil, asks somebody about a connection (Request.Ask), one at a time, while
+	// the machine stands still. It returns "" for no answer, and soon after its context has
+	// ended: the time for an answer is over, or it came by Runtime.Approve.
+	Approve func(context.Context, Question) Verdict
 	// Events, if not nil, receives this run's events instead of Options.Events. It is called
 	// from the goroutine that called Run, before Run returns; if it blocks, so does the run.
 	Events func(Event)
@@ -138,12 +142,13 @@ func Run(ctx context.Context, req Request, opts Options) (*Result, error) {
 
 // Runtime runs requests. Any number of goroutines may call Run at once.
 type Runtime struct {
-	opts   Options
-	images *image.Store
-	runs   *record.Store
-	source *machine.Source
-	grace  time.Duration // collectGrace; tests shorten it
-	brief  bool          // it ends with its run, which does not wait for templates that hold folders
+	opts         Options
+	images       *image.Store
+	runs         *record.Store
+	source       *machine.Source
+	grace        time.Duration // collectGrace; tests shorten it
+	approvalTime time.Duration // approvalTime; tests shorten it
+	brief        bool          // it ends with its run, which does not wait for templates that hold folders
 
 	mu       sync.Mutex
 	closed   bool
@@ -218,11 +223,12 @@ func Open(opts Options) (*Runtime, error) {
 	from.Programs = programs()
 	from.Events = func(e machine.Event) { opts.Events(Event{Kind: e.Kind, Message: e.Message}) }
 	rt := &Runtime{
-		opts:   opts,
-		images: images,
-		runs:   record.Open(filepath.Join(opts.Home, "runs")),
-		source: machine.Open(from),
-		grace:  collectGrace,
+		opts:         opts,
+		images:       images,
+		runs:         record.Open(filepath.Join(opts.Home, "runs")),
+		source:       machine.Open(from),
+		grace:        collectGrace,
+		approvalTime: approvalTime,
 	}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })

@@ -39,6 +39,7 @@ const (
 	SecretGranted    Kind = "secret.granted" // to the code, or bound to hosts
 	SecretUsed       Kind = "secret.used"    // went to hosts that it is bound to
 	NetRefused       Kind = "net.refused"    // names, connections and requests
+	NetAsked         Kind = "net.asked"      // somebody was asked about a connection
 	CeilingTrusted   Kind = "ceiling.trusted"
 	CeilingForgotten Kind = "ceiling.forgotten"
 )

@@ -278,6 +278,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	streams.Approve = a.approver(f)
 	res, err := rt.RunFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams)
 	restore()
 	if f.replay == "" {
@@ -374,6 +375,11 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	}
 	for _, d := range res.Policy.Denials {
 		a.ui.note("denied: %s", denial(d))
+	}
+	for _, done := range res.Approvals {
+		if done.Verdict == unitask.Deny && res.Hint != done.String() {
+			a.ui.note("%s", done)
+		}
 	}
 	if a.verbose {
 		how := "boot"

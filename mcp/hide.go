@@ -141,7 +141,7 @@ func (h hider) value(key string, v any) any {
 			switch k {
 			case "host", "real", "rule", "ceiling":
 				delete(v, k)
-			case "env", "args", "allowNet", "allowTcp", "allowHttp", "secrets": // the caller's own, or what a refusal tells it
+			case "env", "args", "allowNet", "ask", "allowTcp", "allowHttp", "secrets": // the caller's own, or what a refusal tells it
 			default:
 				v[k] = h.value(k, member)
 			}

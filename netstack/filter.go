@@ -22,6 +22,8 @@ type Rule struct {
 	// not in a network of this host, and speak HTTP or TLS, on whatever port, to
 	// a name that the rule allows.
 	Raw bool
+	// Ask has somebody asked about each connection that no other rule allows (Config.Ask).
+	Ask bool
 }
 
 // loopback says that the rule is about our own loopback, which the guest reaches
@@ -80,7 +82,7 @@ func (f *filter) query(name string) ruling {
 }
 
 // connect decides about a connection. A raw rule goes before others: it asks for
-// less.
+// less. One that has somebody asked goes behind all others.
 func (f *filter) connect(t target) ruling {
 	var found *Rule
 	port := false
@@ -96,7 +98,7 @@ func (f *filter) connect(t target) ruling {
 			port = true
 			continue
 		}
-		if found == nil || r.Raw {
+		if found == nil || r.Raw || found.Ask && !r.Ask {
 			found = r
 		}
 	}

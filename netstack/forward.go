@@ -26,6 +26,7 @@ type forwarder struct {
 	names    *names
 	upstream Upstream
 	broker   *broker.Broker // nil: there is none
+	asker    *asker
 	limits   Limits
 	log      *netlog
 	ctx      context.Context // ends with cut, or with the network
@@ -128,6 +129,22 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer f.open.Add(-1)
+	if rule.rule.Ask {
+		q := Question{Name: t.name, Port: t.port, Rule: rule.rule.Text}
+		if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
+			q.Addr = t.addr
+			if err := f.upstream.checker(rule.rule)(t.addr); err != nil {
+				deny(dialReason(err))
+				return
+			}
+		}
+		said := f.asker.answer(f.ctx, q)
+		if d.Reason = said.Why; !said.Allow {
+			deny("not approved: " + said.Why)
+			return
+		}
+		rule.rule = q.approved()
+	}
 	begin := time.Now()
 	d.Time = begin
 	upstream, dialled, err := f.upstream.dial(f.ctx, t, rule.rule)

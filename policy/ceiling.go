@@ -310,6 +310,7 @@ const Example = `# The most that unitask may give to a run started in this folde
 # Network. An empty list allows nothing; a wildcard admits every name below it.
 # allowNet = ["api.example.com", "*.example.org", "example.net:8443"]
 # allowNetAny = false
+# ask = ["*.example.net"]   # somebody is asked when the code connects
 # allowTcp = ["127.0.0.1:5432"]
 # Requests by method and path are [[net.rule]], at the end of the file.
 # maxConnections = 128

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -289,6 +290,53 @@ var nets = rules[NetRule]{parse: ParseNetRule, meet: NetRule.intersect, also: fu
 	return nil
 }}
 
+// openNets are nets that a run may have without being asked for; what a ceiling has asked about
+// (its key ask) goes there in place of being cut. A ceiling with that key and no list of hosts
+// allows none without a question.
+type openNets struct{ rules[NetRule] }
+
+func (k openNets) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) {
+	top, listed := c.most[f.ceiling()].([]NetRule)
+	ask, asks := c.most["ask"].([]NetRule)
+	covers := func(list []NetRule, rule NetRule) bool {
+		return slices.ContainsFunc(list, func(most NetRule) bool {
+			both, ok := rule.intersect(most)
+			return ok && both == rule
+		})
+	}
+	if asks {
+		under := *c
+		under.most = maps.Clone(c.most)
+		under.most[f.ceiling()] = slices.Concat([]NetRule{}, top)
+		c, listed = &under, true
+	}
+	if listed {
+		top = slices.Concat(top, k.also(c))
+		e.AllowNet = slices.DeleteFunc(e.AllowNet, func(rule NetRule) bool {
+			asked := !covers(top, rule) && covers(ask, rule) && len(e.Ask) < MaxRules
+			if asked && !slices.Contains(e.Ask, rule) {
+				e.Ask = append(e.Ask, rule)
+			}
+			return asked
+		})
+	}
+	k.rules.narrow(f, c, r, e, deny)
+}
+
+// asks are nets that somebody is asked about. A ceiling admits those of its key, and what may be
+// had without a question; without the key it is what allowNet is.
+type asks struct{ rules[NetRule] }
+
+func (k asks) narrow(f *Field, c *Ceiling, r *Request, e *Effective, deny deny) {
+	own, said := c.most[f.ceiling()].([]NetRule)
+	open, listed := c.most["allowNet"].([]NetRule)
+	if !said && !listed {
+		return
+	}
+	under := &Ceiling{Path: c.Path, most: map[string]any{f.ceiling(): slices.Concat(own, open, nets.also(c))}}
+	k.rules.narrow(f, under, r, e, deny)
+}
+
 // anyNet is whether every public host is allowed on 80 and 443. A ceiling with a list
 // of hosts does not allow that unless it says so.
 type anyNet struct{ none }
@@ -310,6 +358,9 @@ func (anyNet) read(f *Field, value any, _ string) (any, error) {
 
 func (anyNet) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny deny) {
 	list, listed := c.most["allowNet"].([]NetRule)
+	if _, asks := c.most["ask"]; asks {
+		listed = true
+	}
 	every, said := c.most[f.ceiling()].(bool)
 	on := at[bool](e, f.Key)
 	if !*on || every || !said && !listed {

@@ -33,6 +33,8 @@ type Request struct {
 	AllowNet []string `json:"allowNet"`
 	// AllowNetAny allows every public host on 80 and 443.
 	AllowNetAny bool `json:"allowNetAny"`
+	// Ask are hosts as AllowNet has them, each connection to which waits until somebody allows it.
+	Ask []string `json:"ask,omitempty"`
 	// AllowTCP are HOST:PORT for raw TCP, private addresses and the host's own
 	// loopback included.
 	AllowTCP []string `json:"allowTcp"`
@@ -84,6 +86,7 @@ type Effective struct {
 	Packages       []PackageRule `json:"packages"`
 	AllowNet       []NetRule     `json:"allowNet"`
 	AllowNetAny    bool          `json:"allowNetAny"`
+	Ask            []NetRule     `json:"ask,omitempty"`
 	AllowTCP       []TCPRule     `json:"allowTcp"`
 	AllowHTTP      []HTTPRule    `json:"allowHttp"`
 	MaxConnections int           `json:"maxConnections"`
