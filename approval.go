@@ -58,7 +58,8 @@ const (
 // approvals are a run's questions.
 type approvals struct {
 	x    *execution
-	wait time.Duration
+	wait time.Duration // for an answer
+	talk time.Duration // with one process
 
 	mu      sync.Mutex
 	machine *machine.Machine // once there is one
@@ -68,7 +69,19 @@ type approvals struct {
 // openQuestion is one that waits.
 type openQuestion struct {
 	Question
-	answered chan Verdict // by unitask approve; there is room for one
+	said     Verdict // and by whom, once answered is closed
+	by       string
+	answered chan struct{}
+}
+
+// answer takes the first answer; a.mu is held.
+func (q *openQuestion) answer(said Verdict, by string) bool {
+	if q.said != "" {
+		return false
+	}
+	q.said, q.by = said, by
+	close(q.answered)
+	return true
 }
 
 // approvals has the network ask, if the policy says that somebody is to be asked. In a session
@@ -77,7 +90,7 @@ func (x *execution) approvals(network *netstack.Config) error {
 	if len(x.granted.Ask) == 0 || x.code.session != nil {
 		return nil
 	}
-	x.asked = &approvals{x: x, wait: x.rt.approvalTime}
+	x.asked = &approvals{x: x, wait: x.rt.approvalTime, talk: approvalTalk}
 	l, err := listenIn(x.rec.Dir(), approvalSocket)
 	if err != nil {
 		return err
@@ -172,33 +185,27 @@ func (a *approvals) put(ctx context.Context, q Question) (said Verdict, by strin
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	open := &openQuestion{q, make(chan Verdict, 1)}
+	open := &openQuestion{Question: q, answered: make(chan struct{})}
 	a.mu.Lock()
 	a.open = open
 	a.mu.Unlock()
-	defer func() {
-		a.mu.Lock()
-		a.open = nil
-		a.mu.Unlock()
-	}()
-	var caller chan Verdict
 	if approve := a.x.streams.Approve; approve != nil {
-		caller = make(chan Verdict, 1)
-		group.Go(func() { caller <- approve(ctx, q) })
-	}
-	for {
-		select {
-		case said := <-open.answered:
-			return said, byCommand
-		case said := <-caller:
-			if said.valid() {
-				return said, byCaller
+		group.Go(func() {
+			if said := approve(ctx, q); said.valid() && ctx.Err() == nil { // else unitask approve may still answer
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				open.answer(said, byCaller)
 			}
-			caller = nil // which has nobody to ask: unitask approve may still
-		case <-ctx.Done():
-			return "", ""
-		}
+		})
 	}
+	select {
+	case <-open.answered:
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open = nil
+	return open.said, open.by
 }
 
 func (v Verdict) valid() bool { return v == Deny || v == AllowOnce || v == AllowRun }
@@ -240,7 +247,7 @@ func (a *approvals) listen(l *net.UnixListener, group *sync.WaitGroup) {
 		group.Go(func() {
 			defer func() { <-slots }()
 			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(approvalTalk))
+			_ = conn.SetDeadline(time.Now().Add(a.talk))
 			if machine.SameUser(conn) != nil {
 				return
 			}
@@ -270,12 +277,10 @@ func (a *approvals) hear(asked approvalAsked) approvalTold {
 	case !asked.Verdict.valid():
 		return approvalTold{Error: fmt.Sprintf("%.20q: use %s, %s or %s", asked.Verdict, Deny, AllowOnce, AllowRun)}
 	}
-	select {
-	case a.open.answered <- asked.Verdict:
-		return approvalTold{}
-	default:
+	if !a.open.answer(asked.Verdict, byCommand) {
 		return approvalTold{Error: "it was answered already"}
 	}
+	return approvalTold{}
 }
 
 // Questions are those that runs of this user, in this home, ask now.

@@ -215,7 +215,7 @@ type NetworkView struct {
 type NetworkRules struct {
 	AllowNet       []policy.NetRule  `json:"allowNet"`
 	AllowNetAny    bool              `json:"allowNetAny"`
-	Ask            []policy.NetRule  `json:"ask,omitempty"`
+	Ask            []policy.NetRule  `json:"ask"`
 	AllowTCP       []policy.TCPRule  `json:"allowTcp"`
 	AllowHTTP      []policy.HTTPRule `json:"allowHttp"`
 	MaxConnections int               `json:"maxConnections"`

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask/internal/attack"
 )
@@ -147,6 +148,24 @@ func TestAttackQuestions(t *testing.T) {
 	group.Wait()
 	attack.Check(t, "questions of a run", fmt.Sprint(maxQuestions), fmt.Sprint(len(p.heard())))
 	attack.Check(t, "questions at once", "1", fmt.Sprint(p.most))
+	var flood sync.WaitGroup
+	addr, _ := g.lookup("n0.w.example")
+	for range 50 {
+		flood.Go(func() {
+			for range 200 {
+				if c, err := g.dialAddr(addr, 80); err == nil {
+					c.Close()
+					t.Error("it connects")
+				}
+			}
+		})
+	}
+	flood.Wait()
+	attack.Check(t, "questions after 10000 more connections", fmt.Sprint(maxQuestions), fmt.Sprint(len(p.heard())))
+	attack.Check(t, "answers that are kept after 10000 more connections", fmt.Sprint(maxQuestions), fmt.Sprint(len(g.n.forward.asker.known)))
+	for g.n.forward.open.Load() != 0 { // the last is refused a moment before it is counted
+		time.Sleep(time.Millisecond)
+	}
 	for _, name := range []string{"a\x1b[2J.w.example", "a\n.w.example", "\u0430pple.w.example", "a b.w.example", "w.example", "a.w.example.0x7f.1"} {
 		addr, _ := g.lookup(name)
 		attack.Check(t, fmt.Sprintf("an address for %q", name), netip.Addr{}.String(), addr.String())

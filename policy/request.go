@@ -34,7 +34,7 @@ type Request struct {
 	// AllowNetAny allows every public host on 80 and 443.
 	AllowNetAny bool `json:"allowNetAny"`
 	// Ask are hosts as AllowNet has them, each connection to which waits until somebody allows it.
-	Ask []string `json:"ask,omitempty"`
+	Ask []string `json:"ask"`
 	// AllowTCP are HOST:PORT for raw TCP, private addresses and the host's own
 	// loopback included.
 	AllowTCP []string `json:"allowTcp"`
@@ -86,7 +86,7 @@ type Effective struct {
 	Packages       []PackageRule `json:"packages"`
 	AllowNet       []NetRule     `json:"allowNet"`
 	AllowNetAny    bool          `json:"allowNetAny"`
-	Ask            []NetRule     `json:"ask,omitempty"`
+	Ask            []NetRule     `json:"ask"`
 	AllowTCP       []TCPRule     `json:"allowTcp"`
 	AllowHTTP      []HTTPRule    `json:"allowHttp"`
 	MaxConnections int           `json:"maxConnections"`

@@ -1,0 +1,257 @@
+package unitask
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// An answer is one of those that there are, from whoever gives it first, in time, while the run
+// lasts; and nothing else is an answer.
+func TestAttackAnswers(t *testing.T) {
+	never := func(ctx context.Context, _ Question) Verdict { <-ctx.Done(); return AllowRun }
+	says := func(v Verdict) func(context.Context, Question) Verdict {
+		return func(context.Context, Question) Verdict { return v }
+	}
+	const host = "a.example:443"
+	for _, row := range []struct {
+		name   string
+		caller func(context.Context, Question) Verdict
+		heard  []approvalAsked // on the socket, once it is asked
+		ends   bool            // the run, once it is asked
+		want   string
+	}{
+		{"nobody is there", nil, nil, false, "nobody"},
+		{"who is asked answers when it is too late", never, nil, false, "nobody"},
+		{"who is asked has nobody", says(""), nil, false, "nobody"},
+		{"who is asked says what is no answer", says("allow everything"), nil, false, "nobody"},
+		{"the run ends", never, nil, true, "nobody"},
+		{"the run ends, and nobody is there", nil, nil, true, "nobody"},
+		{"who is asked allows it", says(AllowRun), nil, false, "allow by " + byCaller},
+		{"another process denies it", never, []approvalAsked{{host, Deny}}, false, "deny by " + byCommand},
+		{"another process, where who is asked has nobody", says(""), []approvalAsked{{host, AllowOnce}}, false, "once by " + byCommand},
+		{"answers about another host, and none", nil, []approvalAsked{{"b.example:443", AllowRun}, {"", AllowRun}, {host, ""}, {host, "yes"}, {"A.EXAMPLE:443", AllowRun}, {host + "\x00", AllowRun}}, false, "nobody"},
+		{"an answer, and then another", nil, []approvalAsked{{host, Deny}, {host, AllowRun}}, false, "deny by " + byCommand},
+	} {
+		a := &approvals{x: &execution{streams: IO{Approve: row.caller}}, wait: 50 * time.Millisecond}
+		if row.heard != nil || row.ends {
+			a.wait = time.Minute
+		}
+		if strings.HasPrefix(row.name, "answers about another") {
+			a.wait = time.Second
+		}
+		ctx, end := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() {
+			for a.hear(approvalAsked{}).Open == nil {
+				time.Sleep(time.Millisecond)
+				if ctx.Err() != nil {
+					return
+				}
+			}
+			if row.ends {
+				end()
+			}
+			for _, asked := range row.heard {
+				a.hear(asked)
+			}
+		})
+		said, by := a.put(ctx, Question{Host: host, Until: time.Now().Add(a.wait)})
+		end()
+		group.Wait()
+		got := "nobody"
+		if said != "" || by != "" {
+			got = fmt.Sprintf("%s by %s", said, by)
+		}
+		attack.Check(t, "an answer: "+row.name, row.want, got)
+		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.hear(approvalAsked{host, AllowRun}).Error)
+	}
+	a := &approvals{open: &openQuestion{Question: Question{Host: host}, answered: make(chan struct{})}}
+	attack.Check(t, "an answer, not taken yet", "", a.hear(approvalAsked{host, Deny}).Error)
+	attack.Check(t, "a second answer", "it was answered already", a.hear(approvalAsked{host, AllowRun}).Error)
+	attack.Check(t, "what is taken of two answers", "deny", string(a.open.said))
+}
+
+// asking is a run's folder in a home of its own, with a question that is open.
+func asking(t *testing.T, id string) (rt *Runtime, dir string, a *approvals) {
+	t.Helper()
+	rt, err := Open(Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	dir = filepath.Join(rt.runs.Dir(), id)
+	text := fmt.Sprintf(`{"schemaVersion": 1, "id": %q, "status": "running"}`, id)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "run.json"), []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	a = &approvals{talk: time.Hour, open: &openQuestion{Question: Question{RunID: id, Host: "a.example:443"}, answered: make(chan struct{})}}
+	l, err := listenIn(dir, approvalSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	group.Go(func() { a.listen(l, &group) })
+	t.Cleanup(func() { l.Close(); group.Wait() })
+	return rt, dir, a
+}
+
+// What comes to the socket that is no answer gets none, and holds up nobody; runs that died leave
+// sockets, which ask nothing.
+func TestAttackApprovalSocket(t *testing.T) {
+	const id = "20261123T000000-aaaaaaaa"
+	rt, dir, a := asking(t, id)
+	for name, junk := range map[string]string{
+		"nothing": "", "no JSON": "hello\n", "an endless value": `{"host": "` + strings.Repeat("a", approvalBytes) + `"}`, "deep JSON": strings.Repeat("[", approvalBytes-1) + "\n",
+		"a list": "[]", "another type": `{"host": 1}`,
+	} {
+		conn, err := net.Dial("unix", filepath.Join(dir, approvalSocket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, _ = io.WriteString(conn, junk)
+			_ = conn.(*net.UnixConn).CloseWrite()
+		}()
+		got, _ := io.ReadAll(conn) // a reset, where we have not read all of it
+		conn.Close()
+		attack.Check(t, "to the socket of a question: "+name, "", string(got))
+	}
+	var held []net.Conn
+	for range 4 * maxApprovers {
+		conn, err := net.Dial("unix", filepath.Join(dir, approvalSocket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	closed, answers := make(chan bool, len(held)), make(chan bool, len(held))
+	for _, conn := range held {
+		go func() {
+			if _, err := conn.Read(make([]byte, 1)); err == nil {
+				answers <- true
+			}
+			closed <- true
+		}()
+	}
+	for range len(held) - maxApprovers { // are more than there is room for
+		<-closed
+	}
+	attack.Check(t, "processes that are told before they have asked", "0", fmt.Sprint(len(answers)))
+	for _, conn := range held {
+		_, _ = io.WriteString(conn, "{}\n")
+	}
+	for range maxApprovers {
+		<-closed
+	}
+	if n := len(answers); n == 0 || n > maxApprovers {
+		t.Errorf("%d are told at once", n)
+	}
+	for _, conn := range held {
+		conn.Close()
+	}
+	for other, leave := range map[string]func(string) error{
+		"20261123T000000-bbbbbbbb": func(path string) error { // nobody listens
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+			if err == nil {
+				l.SetUnlinkOnClose(false)
+				err = l.Close()
+			}
+			return err
+		},
+		"20261123T000000-cccccccc": func(path string) error {
+			return os.WriteFile(path, []byte(`{"open": {"host": "evil.example:1"}}`), 0o600)
+		},
+		"20261123T000000-dddddddd": func(path string) error { return os.Mkdir(path, 0o700) },
+		"20261123T000000-eeeeeeee": func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		at := filepath.Join(rt.runs.Dir(), other)
+		text := fmt.Sprintf(`{"schemaVersion": 1, "id": %q, "status": "running"}`, other)
+		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "run.json"), []byte(text), 0o600), leave(filepath.Join(at, approvalSocket))); err != nil {
+			t.Fatal(err)
+		}
+		got := "allowed"
+		if err := rt.Approve(t.Context(), other, "a.example:443", AllowRun); err != nil && strings.Contains(err.Error(), "asks nothing: it has ended") {
+			got = "refused"
+		}
+		attack.Check(t, "an answer to a run that is gone: "+other, "refused", got)
+	}
+	for { // until the connections above have been let go
+		list, err := rt.Questions(t.Context())
+		if err != nil || len(list) > 1 {
+			t.Fatal(list, err)
+		}
+		if len(list) == 1 && list[0].RunID == id {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	for _, name := range []string{"../" + id, ".", "", "x/../" + id} {
+		if err := rt.Approve(t.Context(), name, "a.example:443", AllowRun); err == nil {
+			t.Errorf("%q names a run", name)
+		}
+	}
+	if err := rt.Approve(t.Context(), id, "a.example:443", AllowRun); err != nil {
+		t.Error(err)
+	}
+	attack.Check(t, "what the run is told after all that", "allow", string(a.open.said))
+}
+
+// Another user's process gets no answer from the socket and is heard no answer, though the
+// folders are open to it.
+func TestAttackApprovalStranger(t *testing.T) {
+	perl, err := exec.LookPath("perl")
+	if err != nil || os.Getuid() != 0 {
+		t.Skip("wants root, to become somebody else, and perl")
+	}
+	rt, dir, a := asking(t, "20261123T000000-aaaaaaaa")
+	st, err := os.Stat(filepath.Join(dir, approvalSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "the mode of a question's socket", "-rw-------", strings.Replace(st.Mode().String(), "S", "-", 1))
+	if err := os.Chmod(filepath.Join(dir, approvalSocket), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	asked, err := json.Marshal(approvalAsked{"a.example:443", AllowRun})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(perl, "-e", `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "approve.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; print while <$s>`, string(asked))
+	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	attack.Check(t, "another user's process is told", "", out.String())
+	a.mu.Lock()
+	attack.Check(t, "the answer of another user's process", "", string(a.open.said))
+	a.mu.Unlock()
+	if err := rt.Approve(t.Context(), "20261123T000000-aaaaaaaa", "a.example:443", Deny); err != nil {
+		t.Error(err)
+	}
+}
