@@ -107,3 +107,8 @@ var FindSocket func(table io.Reader, local, remote netip.AddrPort) (uid int, err
 
 // KeyFetches is how often an issuer's keys are fetched at once.
 const KeyFetches = keyFetches
+
+// Verdict is what a client's answer to a question means; Asks says that a caller's client is asked.
+var Verdict = verdict
+
+func Asks(caller unitask.Caller) bool { return approver(context.Background(), caller, nil) != nil }

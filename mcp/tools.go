@@ -241,7 +241,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	if in.Session != "" {
 		res, err = s.runStep(ctx, caller, in, run, live)
 	} else {
-		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}})
+		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}, Approve: approver(ctx, caller, req)})
 	}
 	live.close()
 	leave()

@@ -1,0 +1,58 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+)
+
+// approvalForm is what the user of a client fills in.
+var approvalForm = map[string]any{
+	"type": "object",
+	"properties": map[string]any{"answer": map[string]any{
+		"type": "string", "title": "May it connect?",
+		"enum":      []any{string(unitask.Deny), string(unitask.AllowOnce), string(unitask.AllowRun)},
+		"enumNames": []any{"No, not in this run", "This connection only", "To this host and port, in this run"},
+	}},
+	"required": []any{"answer"},
+}
+
+// approver asks the user of the client whose call a run is (elicitation), where that is the
+// server's own user: what the ceiling has asked about, a client from elsewhere does not allow
+// itself. A client that can't be asked in the middle of a call (one that has no elicitation, or of
+// a revision without it) leaves it to unitask approve.
+func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequest) func(context.Context, unitask.Question) unitask.Verdict {
+	if remote(caller) {
+		return nil
+	}
+	return func(ctx context.Context, q unitask.Question) unitask.Verdict {
+		asked, cancel := context.WithCancel(call) // which says to what call the question belongs
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		res, err := req.Session.Elicit(asked, &sdk.ElicitParams{Mode: "form", RequestedSchema: approvalForm,
+			Message: fmt.Sprintf("The code of run %s wants to connect to %s (%s). Its machine stands still for %s at most.", q.RunID, q.Host, q.Rule, time.Until(q.Until).Round(time.Second))})
+		return verdict(res, err)
+	}
+}
+
+// verdict is what a client's answer means, "" if it is none.
+func verdict(res *sdk.ElicitResult, err error) unitask.Verdict {
+	if err != nil || res == nil {
+		return ""
+	}
+	switch res.Action {
+	case "accept":
+		answer, _ := res.Content["answer"].(string)
+		switch v := unitask.Verdict(answer); v {
+		case unitask.Deny, unitask.AllowOnce, unitask.AllowRun:
+			return v
+		}
+	case "decline":
+		return unitask.Deny
+	}
+	return ""
+}

@@ -1,0 +1,101 @@
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/policy"
+)
+
+// What a client says is one of the answers that there are, or none; a client from elsewhere is
+// not asked.
+func TestAttackApprovalAnswers(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		res  *sdk.ElicitResult
+		err  error
+		want unitask.Verdict
+	}{
+		{"this once", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "once"}}, nil, unitask.AllowOnce},
+		{"for the run", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}, nil, unitask.AllowRun},
+		{"no", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "deny"}}, nil, unitask.Deny},
+		{"declined, with an answer", &sdk.ElicitResult{Action: "decline", Content: map[string]any{"answer": "allow"}}, nil, unitask.Deny},
+		{"dismissed, with an answer", &sdk.ElicitResult{Action: "cancel", Content: map[string]any{"answer": "allow"}}, nil, ""},
+		{"accepted, without an answer", &sdk.ElicitResult{Action: "accept"}, nil, ""},
+		{"another answer", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "always"}}, nil, ""},
+		{"an answer of another type", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": true}}, nil, ""},
+		{"another action", &sdk.ElicitResult{Action: "ACCEPT", Content: map[string]any{"answer": "allow"}}, nil, ""},
+		{"nothing", nil, nil, ""},
+		{"an error beside an answer", &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}, errors.New("gone"), ""},
+	} {
+		attack.Check(t, "a client's answer: "+row.name, string(row.want), string(mcp.Verdict(row.res, row.err)))
+	}
+	for _, via := range []struct {
+		name  string
+		asked bool
+		via   unitask.Caller
+	}{{"over HTTP", false, unitask.Caller{Via: unitask.ViaHTTP}}, {"that our own user has started", true, unitask.Caller{Via: unitask.ViaMCP}}} {
+		if mcp.Asks(via.via) != via.asked {
+			t.Errorf("a client %s is asked: %t", via.name, !via.asked)
+		}
+	}
+}
+
+// A client of a revision that has elicitation is asked while its call runs.
+func TestElicitation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a real machine; not in -short")
+	}
+	ceiling, err := policy.ParseCeiling("test", []byte(`ask = ["*.w.example"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, open(t, unitask.PoolSize{}), mcp.Options{Ceiling: ceiling})
+	a, b := sdk.NewInMemoryTransports()
+	if _, err := mcp.SDK(s).Connect(t.Context(), a, nil); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var asked []string
+	opts := &sdk.ClientOptions{ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, r.Params.Message)
+		if strings.Contains(r.Params.Message, " yes.w.example:80 (ask yes.w.example)") {
+			return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "once"}}, nil
+		}
+		return &sdk.ElicitResult{Action: "decline"}, nil
+	}}
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b, &sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cs.Close()
+	res, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: "run_code", Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
+		"code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(res.StructuredContent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got unitask.Result
+	if err := json.Unmarshal(text, &got); err != nil || len(got.Approvals) != 2 || len(asked) != 2 {
+		t.Fatalf("%v %q %s", err, asked, text)
+	}
+	for i, want := range []string{"yes.w.example:80 was allowed by the caller of the run (once)", "no.w.example:80 was denied by the caller of the run"} {
+		if got := got.Approvals[i].String(); got != want {
+			t.Errorf("%q, expected %q", got, want)
+		}
+	}
+}
