@@ -2,15 +2,23 @@ package unitask_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 )
 
@@ -165,6 +173,95 @@ func TestAttackEndlessArtifacts(t *testing.T) {
 				got += fmt.Sprintf("after %s", took)
 			}
 			attack.Check(t, "artifacts without end, on "+string(kernel), "exited, not taken: big /out ", got)
+		})
+	}
+}
+
+// A kernel that gives up ends the run, with the reason in one line: what else it prints is in the
+// record. This linux would stay for ever, as Nanos does after some of its faults.
+func TestKernelGivesUp(t *testing.T) {
+	needVM(t)
+	for kernel, stack := range map[image.Kernel]string{image.Linux: "Call Trace:", image.Nanos: "frame trace:"} {
+		if !slices.Contains(kernels(t), kernel) {
+			continue
+		}
+		t.Run(string(kernel), func(t *testing.T) {
+			t.Parallel()
+			slot(t)
+			rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rt.Close()
+			unitask.PanicOnOOM(rt, "sysctl.kernel.panic=0")
+			port, _ := listen(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+			var died time.Time
+			watched := make(chan struct{})
+			ctx, stop := context.WithCancel(t.Context())
+			go func() {
+				defer close(watched)
+				for ; died.IsZero() && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+					for _, name := range globbed(t, filepath.Join(rt.Runs().Dir(), "*", "console.log")) {
+						if text, _ := os.ReadFile(name); slices.ContainsFunc(strings.Split(string(text), "\n"), guest.Dies) {
+							died = time.Now()
+						}
+					}
+				}
+			}()
+			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, MemoryMB: 192, Timeout: 90 * time.Second, AllowTCP: []string{"127.0.0.1:" + itoa(port)},
+				Code: strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}, unitask.IO{})
+			ended := time.Now()
+			stop()
+			<-watched
+			var gone *unitask.GuestError
+			if !errors.As(err, &gone) || res.Outcome != unitask.OutcomeCrashed || res.ExitCode != unitask.ExitHost || string(res.Stdout) != "up\n" {
+				t.Fatalf("%v %+v", err, res)
+			}
+			for _, said := range []string{gone.Reason, res.Error} {
+				if !strings.Contains(said, "the "+string(kernel)+" kernel stopped: ") || strings.Contains(said, "\n") || strings.Contains(said, "does not say") || strings.Contains(said, stack) {
+					t.Errorf("said: %q", said)
+				}
+			}
+			if !strings.HasPrefix(gone.Reason, "the ") || gone.Console != "" {
+				t.Errorf("reason %q, console %q", gone.Reason, gone.Console)
+			}
+			text, err := os.ReadFile(filepath.Join(rt.Runs().Dir(), res.RunID, "console.log"))
+			if err != nil || !strings.Contains(string(text), stack) {
+				t.Errorf("%v; the record's console:\n%s", err, text)
+			}
+			// Half a second on an idle host.
+			if died.IsZero() {
+				died = ended
+			}
+			if took := ended.Sub(died); took > 20*time.Second {
+				t.Errorf("it took %s", took)
+			} else {
+				t.Logf("ended %s after its kernel: %s", took, gone.Reason)
+			}
+		})
+	}
+}
+
+// A machine whose processor stands still says nothing any more: the time limit ends its run.
+func TestStoppedMachine(t *testing.T) {
+	needVM(t)
+	for _, kernel := range kernels(t) {
+		t.Run(string(kernel), func(t *testing.T) {
+			slot(t)
+			stopped := 0
+			res, err := unitask.Run(t.Context(), unitask.Request{Kernel: kernel, Timeout: time.Second, Code: `console.log("up"); setInterval(() => {}, 1000)`},
+				unitask.Options{Home: newHome(t), Events: func(e unitask.Event) {
+					if e.Kind == unitask.EventStarted {
+						for _, pid := range qemuChildren(t, os.Getpid()) {
+							if syscall.Kill(pid, syscall.SIGSTOP) == nil {
+								stopped++
+							}
+						}
+					}
+				}})
+			if err != nil || stopped == 0 || res.Outcome != unitask.OutcomeTimeout || res.ExitCode != unitask.ExitTimeout {
+				t.Errorf("%v, %d stopped, %+v", err, stopped, res)
+			}
 		})
 	}
 }

@@ -49,10 +49,10 @@ func (c contents) Put(f guest.File, content io.Reader) error {
 }
 
 // PanicOnOOM has a runtime's linux kernels panic where they would end a process that
-// needs more memory than there is.
-func PanicOnOOM(rt *Runtime) {
+// needs more memory than there is; args are more of the kernel's.
+func PanicOnOOM(rt *Runtime, args string) {
 	_ = rt.source.Close()
-	arg := func(memoryMB int) string { return node.HeapArg(memoryMB) + " sysctl.vm.panic_on_oom=1" }
+	arg := func(memoryMB int) string { return node.HeapArg(memoryMB) + " sysctl.vm.panic_on_oom=1 " + args }
 	all := programs()
 	all["node"] = machine.Program{Arg: arg, Rehearsal: all["node"].Rehearsal}
 	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Programs: all})

@@ -38,7 +38,7 @@ func TestAttackKeptMachine(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer rt.Close()
-			unitask.PanicOnOOM(rt)
+			unitask.PanicOnOOM(rt, "")
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)

@@ -99,43 +99,6 @@ func TestNanosHint(t *testing.T) {
 	}
 }
 
-// A kernel that gives up ends the run at once, with the reason in one line. What it
-// prints is in the record.
-func TestNanosGivesUp(t *testing.T) {
-	needNanos(t, image.HostArch())
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
-	// Of a path that is not there the kernel's check calls itself for each folder; only
-	// the dynamic linker gets one past libc.
-	code := `console.log("up"); process.dlopen({ exports: {} }, "/tmp/" + "a/".repeat(1500) + "x.node")`
-	var up moment
-	res, err := rt.Run(t.Context(), unitask.Request{Kernel: image.Nanos, Code: code}, unitask.IO{Stdout: &up})
-	took := time.Since(up.at)
-	var gone *unitask.GuestError
-	if !errors.As(err, &gone) || res.Outcome != unitask.OutcomeCrashed || res.ExitCode != unitask.ExitHost {
-		t.Fatalf("%v %+v", err, res)
-	}
-	if !strings.HasPrefix(gone.Reason, "the nanos kernel stopped: ") || strings.Contains(gone.Reason, "\n") || strings.Contains(gone.Reason, "does not say") || gone.Console != "" {
-		t.Errorf("reason %q, console %q", gone.Reason, gone.Console)
-	}
-	if took > 3*time.Second { // half a second on an idle host
-		t.Errorf("it took %s", took)
-	}
-}
-
-// moment notes when it is first written to.
-type moment struct{ at time.Time }
-
-func (m *moment) Write(p []byte) (int, error) {
-	if m.at.IsZero() {
-		m.at = time.Now()
-	}
-	return len(p), nil
-}
-
 // As many small files as a machine is said to have room for are taken by each kernel;
 // more are refused before there is a machine, with what would do.
 func TestManySmallFiles(t *testing.T) {
