@@ -27,7 +27,7 @@ const guestRoot = "/node/test"
 // Time limits of one test. Under TCG a guest is some ten times slower.
 const (
 	hostLimit  = 20 * time.Second
-	guestLimit = 60 * time.Second
+	guestLimit = 10 * hostLimit
 )
 
 // host is the place of a result that is not a kernel.
