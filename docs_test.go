@@ -146,6 +146,7 @@ func docsFolder(t *testing.T) string {
 		"count.sh":  "set -eu\necho \"lines of $1: $#\"\n",
 		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
 		"app/package.json": `{"type": "module"}`, "app/src/main.ts": `import { name } from "./name.ts"; console.log(name)`, "app/src/name.ts": `export const name = "app"`,
+		"words.toml": "from = \"node\"\nfiles = { \"/opt/words\" = \"data\" }\nenv = { WORDS = \"/opt/words\" }\n",
 		"tokens":     "alice a-token-of-sixteen\n",
 		"boot.txt":   "query-status\nassert .running == false\ncont\nwait stdout \"hello\" 60s\nwait end 30s\n",
 		"analyze.js": `if (!require("fs").readFileSync("sales.csv", "utf8").includes("2026-10,7")) throw new Error("no sales")`,

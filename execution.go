@@ -104,7 +104,12 @@ func (x *execution) plan(ctx context.Context) error {
 	}
 	var contained *image.Container
 	var err error
-	if x.image, contained, err = x.rt.ensureImage(ctx, images, x.code.image.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch); err != nil {
+	if x.code.image.payload.Own != nil {
+		x.image, err = x.rt.obtainImage(ctx, images.With(x.code.image.payload), image.Kernel(x.granted.Kernel), x.code.arch)
+	} else {
+		x.image, contained, err = x.rt.ensureImage(ctx, images, x.code.image.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch)
+	}
+	if err != nil {
 		return failure{"image", err}
 	}
 	if contained != nil {
@@ -481,6 +486,12 @@ func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, name st
 	if err != nil {
 		return nil, nil, err
 	}
+	im, err := rt.obtainImage(ctx, images, kernel, arch)
+	return im, contained, err
+}
+
+// obtainImage returns the store's image for a kernel, "" for the best one, fetching and building what is missing.
+func (rt *Runtime) obtainImage(ctx context.Context, images *image.Store, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
 	if kernel == "" {
 		kernel = images.Best(arch)
 	}
@@ -488,5 +499,5 @@ func (rt *Runtime) ensureImage(ctx context.Context, images *image.Store, name st
 	if errors.Is(err, os.ErrPermission) {
 		err = fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home)
 	}
-	return im, contained, err
+	return im, err
 }

@@ -17,7 +17,7 @@ import (
 const module = "github.com/unitask/unitask"
 
 // ground are the rooms on the ground floor.
-var ground = []string{"vmm", "image", "guest", "netstack", "packages"}
+var ground = []string{"vmm", "image", "guest", "netstack", "packages", "environments"}
 
 // first are those on the first floor: the machines, and what stands beside them.
 var first = []string{"machine", "hostfiles", "policy", "record", "audit", "debug"}
@@ -45,6 +45,7 @@ var mayImport = map[string][]string{
 	"vmm/jail":        {"internal/socketpair"},
 	"image":           {},
 	"packages":        {},
+	"environments":    {},
 	"image/oci":       {},
 	"image/tfs":       {},
 	"guest":           {},

@@ -3,6 +3,7 @@ package unitask
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/unitask/unitask/image"
@@ -25,11 +26,8 @@ type ImageInfo struct {
 func (rt *Runtime) ListImages(ctx context.Context, ceiling *policy.Ceiling) []ImageInfo {
 	list := []ImageInfo{}
 	for _, l := range languages {
-		for _, im := range l.images {
+		for _, im := range rt.rows(l, ceiling) {
 			name := im.payload.Name
-			if !ceiling.Image(name) {
-				continue
-			}
 			info := ImageInfo{Name: name, Languages: l.names(), About: im.about}
 			if of, err := rt.images.Of(name); err == nil {
 				if built, err := of.Lookup(of.Best(image.HostArch()), image.HostArch()); err == nil {
@@ -44,7 +42,13 @@ func (rt *Runtime) ListImages(ctx context.Context, ceiling *policy.Ceiling) []Im
 
 // HasTemplate says that runs of an image with the usual memory are cloned.
 func (rt *Runtime) HasTemplate(ctx context.Context, im *image.Image) bool {
-	return rt.source.HasTemplate(ctx, im, policy.DefaultMemoryMB)
+	memory := policy.DefaultMemoryMB
+	if im.Base != "" {
+		if o, err := readOwn(rt.opts.Home, im.Name); err == nil && o.MemoryMB > 0 {
+			memory = o.MemoryMB
+		}
+	}
+	return rt.source.HasTemplate(ctx, im, memory)
 }
 
 // ImageLanguages are the names of the languages that are in an image.
@@ -55,14 +59,29 @@ func ImageLanguages(name string) []string {
 	return nil
 }
 
+// rows are a language's images under a ceiling; those of the user's own come last, and in the place of one with
+// their name.
+func (rt *Runtime) rows(l *language, ceiling *policy.Ceiling) (list []imageRow) {
+	own := rt.OwnImages()
+	for _, im := range l.images {
+		if !slices.ContainsFunc(own, func(o *OwnImage) bool { return o.Name == im.payload.Name }) {
+			list = append(list, im)
+		}
+	}
+	for _, o := range own {
+		if imageLanguage(o.From) == l {
+			list = append(list, o.row)
+		}
+	}
+	return slices.DeleteFunc(list, func(im imageRow) bool { return !ceiling.Image(im.payload.Name) })
+}
+
 // AboutLanguages says in a phrase each what code there can be under a ceiling, and what it finds.
-func AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
+func (rt *Runtime) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 	for _, l := range languages {
 		var in []string
-		for _, im := range l.images {
-			if ceiling.Image(im.payload.Name) {
-				in = append(in, fmt.Sprintf("image %s: %s", im.payload.Name, strings.TrimSuffix(im.about, ".")))
-			}
+		for _, im := range rt.rows(l, ceiling) {
+			in = append(in, fmt.Sprintf("image %s: %s", im.payload.Name, strings.TrimSuffix(im.about, ".")))
 		}
 		if len(in) > 0 {
 			phrases = append(phrases, l.about+" ("+strings.Join(in, "; ")+")")
@@ -72,23 +91,20 @@ func AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 }
 
 // AllowedLanguages are the Languages that have an image under a ceiling.
-func AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
+func (rt *Runtime) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 	for _, l := range languages {
-		for _, im := range l.images {
-			if ceiling.Image(im.payload.Name) {
-				names = append(names, l.names()...)
-				break
-			}
+		if len(rt.rows(l, ceiling)) > 0 {
+			names = append(names, l.names()...)
 		}
 	}
 	return names
 }
 
-// AllowedImages are the Images that a ceiling allows.
-func AllowedImages(ceiling *policy.Ceiling) (names []string) {
-	for _, name := range Images() {
-		if ceiling.Image(name) {
-			names = append(names, name)
+// AllowedImages are the images that a ceiling allows, the user's own among them.
+func (rt *Runtime) AllowedImages(ceiling *policy.Ceiling) (names []string) {
+	for _, l := range languages {
+		for _, im := range rt.rows(l, ceiling) {
+			names = append(names, im.payload.Name)
 		}
 	}
 	return names

@@ -175,6 +175,14 @@ func (req Request) language() (l *language, im *imageRow, ext string, err error)
 	} else if ref != "" {
 		return req.containerLanguage(ref)
 	}
+	if req.own != nil {
+		plain := req
+		plain.own, plain.Image = nil, req.own.From
+		if l, _, ext, err = plain.language(); err != nil {
+			return nil, nil, "", err
+		}
+		return l, &req.own.row, ext, nil
+	}
 	switch {
 	case req.Exec && (req.Image == "" || imageLanguage(req.Image) != nil):
 		return nil, nil, "", &policy.FieldError{Field: "exec", Value: cmp.Or(req.Image, "without an image"), Reason: "runs a command of a container image: name one, as alpine:3.20, by image"}

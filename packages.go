@@ -50,6 +50,16 @@ type build struct {
 	proxy func(host string, port uint16) *url.URL
 }
 
+// builder is for whom and for what packages are installed.
+type builder struct {
+	language *language
+	arch     image.Arch
+	runtime  string // the version of the language's program
+	jail     []string
+	caller   Caller
+	tell     func(Event)
+}
+
 // Bounds of a build.
 const (
 	buildMemory  = 1536 // MiB
@@ -117,6 +127,9 @@ func (x *execution) install(ctx context.Context) error {
 		return nil
 	}
 	l := x.code.language
+	if own := x.code.image.payload.Own; own != nil && slices.Contains(x.code.image.payload.Folders, l.packages.place) {
+		return &policy.FieldError{Field: "packages", Value: "with the image " + x.code.image.payload.Name, Reason: "which has packages of its own: add these to its file, and build it"}
+	}
 	if x.code.inputs.At(l.packages.place) {
 		return &policy.FieldError{Field: "packages", Value: "with a folder at " + l.packages.place, Reason: "would lie there: give the folder another path inside"}
 	}
@@ -143,59 +156,79 @@ type InstalledPackage struct {
 
 // installed is what is granted, built if it is not there, among the inputs.
 func (rt *Runtime) installed(ctx context.Context, x *execution) (*packages.Lock, error) {
-	l, arch, store := x.code.language, x.code.arch, rt.Packages()
 	specs := []string{}
 	for _, p := range x.granted.Packages {
 		specs = append(specs, p.Spec())
 	}
+	b := builder{language: x.code.language, arch: x.code.arch, runtime: x.image.Runtime, jail: x.granted.RequireJail, caller: Caller{Name: x.rec.Owner, Via: x.rec.Via}, tell: x.streams.Events}
+	var lock *packages.Lock
+	err := rt.obtain(ctx, b, specs, nil, func(store *packages.Store, l *packages.Lock) error {
+		lock = l
+		return x.bring(store, l)
+	})
+	return lock, err
+}
+
+// obtain has the packages that are asked for installed if they are not there, and uses them. locked, if
+// not nil, says which exactly.
+func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked *packages.Lock, use func(*packages.Store, *packages.Lock) error) error {
+	l, store := b.language, rt.Packages()
 	slices.Sort(specs)
-	tool, version, err := rt.images.Tool(ctx, arch, l.packages.tool)
+	tool, version, err := rt.images.Tool(ctx, b.arch, l.packages.tool)
 	if err != nil {
-		return nil, failure{"packages", err}
+		return failure{"packages", err}
 	}
 	registry, err := l.packages.registry(tool)
 	if err != nil {
-		return nil, failure{"packages", err}
+		return failure{"packages", err}
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.packages.system, version, arch, x.image.Runtime, specs, registry.URL, registry.More, fmt.Sprint(registry.Scopes)))
-	want := &packages.Lock{Key: hex.EncodeToString(sum[:]), System: l.packages.system, Asked: specs, Runtime: l.name + " " + x.image.Runtime, Arch: string(arch), Registry: packages.Shown(registry.URL)}
-
+	what := fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.packages.system, version, b.arch, b.runtime, specs, registry.URL, registry.More, fmt.Sprint(registry.Scopes))
+	sum := sha256.Sum256(what)
+	want := &packages.Lock{Key: hex.EncodeToString(sum[:]), System: l.packages.system, Asked: specs, Runtime: l.name + " " + b.runtime, Arch: string(b.arch), Registry: packages.Shown(registry.URL)}
 	lock, err := store.Get(want.Key)
+	if locked != nil && (err != nil || !slices.Equal(lock.Packages, locked.Packages)) { // others than a run without a lock gets
+		sum = sha256.Sum256(fmt.Appendf(what, "\nlocked %q %s", locked.Packages, locked.Npm))
+		want.Key = hex.EncodeToString(sum[:])
+		lock, err = store.Get(want.Key)
+	}
 	if err == nil {
-		if err = x.bring(store, lock); err == nil {
-			return lock, nil
+		if err = use(store, lock); err == nil {
+			return nil
 		}
 	}
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packages.ErrDamaged) {
-		return nil, err
+		return err
 	}
 	held, err := filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "packages-"+want.Key), func() {
-		x.streams.Events(Event{Kind: EventImage, Message: "waiting for another unitask that builds these packages"})
+		b.tell(Event{Kind: EventImage, Message: "waiting for another unitask that builds these packages"})
 	})
 	if err != nil {
-		return nil, failure{"packages", err}
+		return failure{"packages", err}
 	}
 	defer held.Unlock()
 	before, err := store.Get(want.Key)
 	if err == nil { // somebody else has just built them, or they are damaged
-		if err = x.bring(store, before); err == nil {
-			return before, nil
+		if err = use(store, before); err == nil {
+			return nil
 		}
 		if !errors.Is(err, packages.ErrDamaged) {
-			return nil, err
+			return err
 		}
-		x.streams.Events(Event{Kind: EventImage, Message: "the packages in " + before.Folder() + " are not those that were built; building them again, with the same versions and digests"})
+		b.tell(Event{Kind: EventImage, Message: "the packages in " + before.Folder() + " are not those that were built; building them again, with the same versions and digests"})
+	}
+	if before == nil {
+		before = locked
 	}
 	if rt.images.Offline != "" {
-		return nil, failure{"packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that", image.ErrOffline, rt.images.Offline, strings.Join(specs, " "))}
+		return failure{"packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that", image.ErrOffline, rt.images.Offline, strings.Join(specs, " "))}
 	}
 	if err := store.Remove(""); err != nil {
-		return nil, failure{"packages", err}
+		return failure{"packages", err}
 	}
-	if err := rt.build(ctx, x, store, want, before, registry, tool); err != nil {
-		return nil, err
+	if err := rt.build(ctx, b, store, want, before, registry, tool); err != nil {
+		return err
 	}
-	return want, x.bring(store, want)
+	return use(store, want)
 }
 
 // bring adds what is kept to the run's inputs, if it is what was built.
@@ -250,8 +283,8 @@ type plan struct {
 }
 
 // build installs packages in a machine, and keeps them.
-func (rt *Runtime) build(ctx context.Context, x *execution, store *packages.Store, want, before *packages.Lock, registry *packages.Registry, tool string) error {
-	l := x.code.language
+func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, want, before *packages.Lock, registry *packages.Registry, tool string) error {
+	l := b.language
 	hosts, err := registry.All()
 	if err != nil {
 		return failure{"packages", err}
@@ -268,9 +301,9 @@ func (rt *Runtime) build(ctx context.Context, x *execution, store *packages.Stor
 		p.Lock, p.Npm = before.Packages, before.Npm
 	}
 	req := Request{
-		Code: l.packages.program, Image: l.images[0].payload.Name, Kernel: image.Linux, Arch: x.code.arch, Dir: "/work", Cold: true,
+		Code: l.packages.program, Image: l.images[0].payload.Name, Kernel: image.Linux, Arch: b.arch, Dir: "/work", Cold: true,
 		Files: []Mount{{Host: tool, Guest: p.Tool}}, MemoryMB: buildMemory, Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: packages.MaxBytes + 64<<20,
-		RequireJail: x.granted.RequireJail,
+		RequireJail: b.jail,
 	}
 	for _, h := range hosts {
 		at := net.JoinHostPort(h.Name, h.Port)
@@ -291,10 +324,9 @@ func (rt *Runtime) build(ctx context.Context, x *execution, store *packages.Stor
 	if p.CA {
 		req.Neighbours = append(req.Neighbours, Neighbour{Name: "ca.pem", Content: registry.CA})
 	}
-	x.streams.Events(Event{Kind: EventImage, Message: fmt.Sprintf("installing %s from %s, once, in a machine of its own", strings.Join(want.Asked, " "), want.Registry)})
+	b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("installing %s from %s, once, in a machine of its own", strings.Join(want.Asked, " "), want.Registry)})
 	start := time.Now()
-	caller := Caller{Name: x.rec.Owner, Via: x.rec.Via}
-	res, err := rt.runFor(ctx, caller, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: proxy}})
+	res, err := rt.runFor(ctx, b.caller, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: proxy}})
 	if err != nil {
 		return failure{"packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err)}
 	}
@@ -304,7 +336,7 @@ func (rt *Runtime) build(ctx context.Context, x *execution, store *packages.Stor
 	if err := rt.keep(store, want, res); err != nil {
 		return failure{"packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", strings.Join(want.Asked, " "), err, res.RunID)}
 	}
-	x.streams.Events(Event{Kind: EventImage, Message: fmt.Sprintf("installed %d packages, %d files of %d MiB, after %.0f s", len(want.Packages), want.Files, want.Bytes>>20, time.Since(start).Seconds())})
+	b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("installed %d packages, %d files of %d MiB, after %.0f s", len(want.Packages), want.Files, want.Bytes>>20, time.Since(start).Seconds())})
 	return rt.runs.Remove(res.RunID) // which has the files a second time
 }
 
@@ -322,13 +354,8 @@ func (rt *Runtime) keep(store *packages.Store, want *packages.Lock, res *Result)
 	if err := json.NewDecoder(io.LimitReader(lock, maxLockText)).Decode(&said); err != nil {
 		return fmt.Errorf("read the lock that the machine has written: %w", err)
 	}
-	if len(said.Packages) > maxLocked {
-		return fmt.Errorf("the lock that the machine has written has %d packages", len(said.Packages))
-	}
-	for _, p := range said.Packages {
-		if !lockedName.MatchString(p.Name) || !lockedName.MatchString(p.Version) || len(p.Digest) > 4096 {
-			return fmt.Errorf("the lock that the machine has written has a package %.80q %.80q", p.Name, p.Version)
-		}
+	if err := checkLocked(said.Packages); err != nil {
+		return fmt.Errorf("the lock that the machine has written %w", err)
 	}
 	want.Packages, want.Npm = said.Packages, said.Npm
 	files, err := rt.runs.OpenArtifact(res.RunID, "packages.tar")
@@ -343,6 +370,22 @@ const (
 	maxLocked   = 5000
 	maxLockText = 8 << 20
 )
+
+// checkLocked says what is wrong with a lock's packages, which others have written.
+func checkLocked(list []packages.Package) error {
+	if len(list) > maxLocked {
+		return fmt.Errorf("has %d packages", len(list))
+	}
+	for _, p := range list {
+		if !lockedName.MatchString(p.Name) || !lockedName.MatchString(p.Version) || len(p.Digest) > 4096 || !lockedDigest.MatchString(p.Digest) {
+			return fmt.Errorf("has a package %.80q %.80q", p.Name, p.Version)
+		}
+	}
+	return nil
+}
+
+// lockedDigest is what their digests are like; npm's may be several.
+var lockedDigest = regexp.MustCompile(`^(?:sha[0-9]{1,3}-[A-Za-z0-9+/=]+(?: |$))*$`)
 
 // lockedName is what names and versions of packages are like; they are shown on terminals.
 var lockedName = regexp.MustCompile(`^[A-Za-z0-9@/._+!~-]{1,214}$`)

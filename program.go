@@ -141,6 +141,9 @@ func checkCode(req Request) (program, error) {
 	if n := sizeOf(req); n > contract.MaxFrame { // it would be on record, and found out by a machine
 		return bad("args", fmt.Sprintf("of %d bytes, with env", n), fmt.Sprintf("must have at most %d: standard input takes more", contract.MaxFrame))
 	}
+	if req.own != nil {
+		maps.Copy(p.env, req.own.Env)
+	}
 	maps.Copy(p.env, req.Env)
 	maps.Copy(p.given, req.Env)
 	for name := range req.SecretHosts {
@@ -442,6 +445,12 @@ func (p *program) on(streams IO) {
 
 // kernel is the kernel of the run, where k is granted, "" for any.
 func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
+	if p.image.payload.Own != nil {
+		if k != "" && k != image.Linux {
+			return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run images of one's own: use linux"}
+		}
+		k = image.Linux
+	}
 	k, err := p.language.kernel(k)
 	if err != nil {
 		return k, err

@@ -135,6 +135,8 @@ type Request struct {
 	// RequireJail are layers and limits of QEMU's jail, by their names in the record and in
 	// `unitask doctor`, without which nothing runs (JailError).
 	RequireJail []string `json:"requireJail,omitempty"`
+
+	own *OwnImage // Image, where that is one of the user's own (withOwn)
 }
 
 // checkOnly is what of a request its check needs: no more than that is asked for.

@@ -96,6 +96,11 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		req = req.checkOnly()
 		streams.Stdin = nil
 	}
+	if look.build == nil { // whose machine has nothing but what comes along
+		if req, err = rt.withOwn(req); err != nil {
+			return nil, err
+		}
+	}
 	made, err := rt.prepare(caller, req, streams, look)
 	if err != nil {
 		return nil, err

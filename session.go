@@ -128,6 +128,9 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	case ref != "":
 		return bad("image", ref, "has no sessions yet: use "+fmt.Sprint(Images()))
 	}
+	if req.Request, err = rt.withOwn(req.Request); err != nil {
+		return nil, err
+	}
 	l, im, _, err := req.language()
 	if err != nil {
 		return nil, err

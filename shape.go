@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,13 +22,20 @@ type Shape = machine.Shape
 
 // withDefaults checks a shape and gives it its defaults; a kernel that is not given
 // stays so.
-func withDefaults(sh Shape) (Shape, error) {
+func withDefaults(home string, sh Shape) (Shape, error) {
 	l := languages[0]
 	if ref, is, err := policy.Reference(sh.Image); is {
 		if err != nil {
 			return sh, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", sh.Image), Reason: err.Error()}
 		}
 		l, sh.Image = inContainer(ref, nil, true), ref
+	} else if o, err := readOwn(home, cmp.Or(sh.Image, l.images[0].payload.Name)); err == nil {
+		of := *imageLanguage(o.From)
+		of.images = []imageRow{o.row}
+		l, sh.Image = &of, o.Name
+		if sh.Kernel == "" {
+			sh.Kernel = image.Linux
+		}
 	} else if sh.Image != "" {
 		if l = imageLanguage(sh.Image); l == nil {
 			return sh, unknownImage(sh.Image)
@@ -110,7 +118,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 		return false, err
 	}
 	defer leave()
-	sh, err = withDefaults(sh)
+	sh, err = withDefaults(rt.opts.Home, sh)
 	if err != nil {
 		return false, err
 	}
@@ -165,11 +173,11 @@ func PoolDaemon(warm func(Shape)) Machines {
 func Booted() Machines { return Machines{booted: true} }
 
 // check says what is wrong, and gives the shape its defaults.
-func (m Machines) check() (machine.Options, Shape, error) {
+func (m Machines) check(home string) (machine.Options, Shape, error) {
 	if err := m.from.Pool.Check(); err != nil {
 		return m.from, m.shape, &policy.FieldError{Field: "pool", Value: fmt.Sprintf("%d:%d", m.from.Pool.Min, m.from.Pool.Max), Reason: err.Error()}
 	}
-	shape, err := withDefaults(m.shape)
+	shape, err := withDefaults(home, m.shape)
 	return m.from, shape, err
 }
 

@@ -211,11 +211,18 @@ func Open(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
+	images.Own = func(name string) (image.Payload, error) {
+		o, err := readOwn(opts.Home, name)
+		if err != nil {
+			return image.Payload{}, err
+		}
+		return o.row.payload, nil
+	}
 	images.PartsURL = os.Getenv("UNITASK_PARTS_URL")
 	if images.Offline, err = offline(opts, config); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	from, shape, err := opts.Machines.check()
+	from, shape, err := opts.Machines.check(opts.Home)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -26,17 +27,36 @@ func (a *app) imageBuild() *cobra.Command {
 	var cpus float64
 	var memory *size
 	cmd := &cobra.Command{
-		Use:   "build",
-		Short: "Build an image ahead of the first run",
-		Long: `Build builds the image of the vendored parts, unless it is there already, and
+		Use:   "build [NAME|FILE.toml]",
+		Short: "Build an image of your own, or one that comes along ahead of its first run",
+		Long: `Build NAME, or FILE.toml, builds an image of your own: the file, or NAME.toml in the home's
+environments folder, says which image it begins with and what it has beside that (from, pip, npm,
+files, env, warm, memoryMb, description). Packages are installed in a machine; which ones
+exactly is written to NAME.lock.json beside the file, and taken from there the next time. Runs
+have the image by --image NAME; it comes before one of that name that comes along.
+
+Without an argument it builds the image of the vendored parts, unless it is there already, and
 prints its digest. Parts that are missing are fetched first, as by image vendor. -o writes a nanos image's disk to a file that stands alone: it
 boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 -kernel.`,
-		Args: cobra.NoArgs,
-		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
+		Args: cobra.MaximumNArgs(1),
+		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			ar, err := image.ParseArch(arch)
 			if err != nil {
 				return usage(err)
+			}
+			start := time.Now()
+			if len(args) > 0 {
+				if cmd.Flags().Changed("image") || output != "" {
+					return usage(errors.New("--image and -o are for images that come along"))
+				}
+				own, _, err := rt.BuildImage(cmd.Context(), args[0], ar)
+				if err != nil {
+					return err
+				}
+				if name, kernel = own.Name, string(image.Linux); memory.n == 0 {
+					memory.n = int64(own.MemoryMB)
+				}
 			}
 			images, err := rt.Images().Of(name)
 			if err != nil {
@@ -49,7 +69,6 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 			if k != image.Linux && k != image.Nanos {
 				return usage(fmt.Errorf("unknown kernel %q: use linux or nanos", kernel))
 			}
-			start := time.Now()
 			im, err := images.Obtain(cmd.Context(), k, ar)
 			if err != nil {
 				return err
@@ -99,7 +118,7 @@ func (a *app) imageList() *cobra.Command {
 			}
 			listed := []listedImage{}
 			for _, im := range list {
-				listed = append(listed, listedImage{im, unitask.ImageLanguages(im.Name), im.Size(), rt.HasTemplate(cmd.Context(), im)})
+				listed = append(listed, listedImage{im, unitask.ImageLanguages(cmp.Or(im.Base, im.Name)), im.Size(), rt.HasTemplate(cmd.Context(), im)})
 			}
 			if asJSON {
 				return a.ui.json(listed)
@@ -122,6 +141,7 @@ func (a *app) imageList() *cobra.Command {
 				fmt.Fprintln(a.std.Stdout)
 				a.ui.table("CONTAINER IMAGE|NAMES|ARCH|SIZE|ADDED", containerRows(containers))
 			}
+			a.ownTable(rt)
 			return a.packageTable(rt)
 		}),
 	}
@@ -174,6 +194,12 @@ func (a *app) imageRemove() *cobra.Command {
 					fmt.Fprintln(a.std.Stdout, c.Digest)
 					continue
 				}
+				if own, err := rt.RemoveOwnImage(cmd.Context(), prefix); err != nil {
+					return err
+				} else if own {
+					fmt.Fprintln(a.std.Stdout, prefix)
+					continue
+				}
 				digest, err := rt.Images().Remove(prefix)
 				if err != nil {
 					return usage(err)
@@ -210,7 +236,7 @@ func (a *app) imagePrune() *cobra.Command {
 				return err
 			}
 			for _, im := range list {
-				if of, err := rt.Images().Named(im.Arch, cmp.Or(im.Container, im.Name)); err == nil {
+				if of, err := rt.Images().For(im); err == nil {
 					if now, err := of.Digest(im.Kernel, im.Arch); err == nil && now == im.Digest {
 						continue
 					}

@@ -28,6 +28,22 @@ func (a *app) packageTable(rt *unitask.Runtime) error {
 	return nil
 }
 
+// ownTable lists the images of the user's own.
+func (a *app) ownTable(rt *unitask.Runtime) {
+	var rows [][]string
+	for _, o := range rt.OwnImages() {
+		var installed []string
+		for _, p := range o.Packages {
+			installed = append(installed, p.Name+" "+p.Version)
+		}
+		rows = append(rows, []string{o.Name, o.From, string(o.Arch), short(safe(strings.Join(installed, ", "))), short(safe(o.Description)), safe(o.File), o.Built.Local().Format(time.DateTime)})
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(a.std.Stdout)
+		a.ui.table("YOUR IMAGE|FROM|ARCH|PACKAGES|DESCRIPTION|FILE|BUILT", rows)
+	}
+}
+
 // short is the beginning of a text for a table.
 func short(text string) string {
 	const most = 60

@@ -21,10 +21,10 @@ import (
 const guestPart = "guest"
 
 func (s *Store) guestPart() string {
-	if s.payload.Name == s.payloads[0].Name {
+	if s.payload.base() == s.payloads[0].Name {
 		return guestPart
 	}
-	return guestPart + "-" + s.payload.Name
+	return guestPart + "-" + s.payload.base()
 }
 
 // certificatesPart holds the certificates that programs trust.

@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -301,6 +302,16 @@ func (s *Store) Named(arch Arch, name string) (*Store, error) {
 		return nil, err
 	}
 	return s.OfContainer(c)
+}
+
+// For is the same store with images like one that it has.
+func (s *Store) For(im *Image) (*Store, error) {
+	if im.Base != "" || im.Container != "" {
+		return s.Named(im.Arch, cmp.Or(im.Container, im.Name))
+	}
+	along := *s
+	along.Own = nil
+	return along.Of(im.Name)
 }
 
 // linkRoot puts the container's disk into an image's folder.

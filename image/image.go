@@ -15,6 +15,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -84,9 +85,10 @@ type Image struct {
 	Digest  string    `json:"digest"` // hex SHA-256 over the inputs
 	Kernel  Kernel    `json:"kernel"`
 	Arch    Arch      `json:"arch"`
-	Version string    `json:"kernelVersion"` // the kernel package's version
-	Name    string    `json:"name"`          // the payload's: node, python
-	Runtime string    `json:"runtime"`       // the version of its program
+	Version string    `json:"kernelVersion"`  // the kernel package's version
+	Name    string    `json:"name"`           // the payload's: node, python
+	Base    string    `json:"base,omitempty"` // the image that comes along that a user's own begins with
+	Runtime string    `json:"runtime"`        // the version of its program
 	Built   time.Time `json:"built"`
 	BuildMs int64     `json:"buildMs"`
 	Parts   []string  `json:"parts"` // "name version" of each input
@@ -148,8 +150,12 @@ type Store struct {
 	// the digest behind it, #sha256-HEX. "" is the release's own where there is no apt.
 	PartsURL string
 
+	// Own, if not nil, finds users' own images, which come before those that come along; the error
+	// wraps fs.ErrNotExist where there is none of that name.
+	Own func(name string) (Payload, error)
+
 	home     string
-	payloads []Payload // all that there are
+	payloads []Payload // all that come along
 	payload  Payload   // Of
 	log      func(string)
 	tracing  bool // Tracing
@@ -172,6 +178,15 @@ func Open(home string, payloads []Payload, log func(string)) (*Store, error) {
 
 // Of is the same store with images of the payload of that name.
 func (s *Store) Of(name string) (*Store, error) {
+	if s.Own != nil {
+		p, err := s.Own(name)
+		if err == nil {
+			return s.With(p), nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
 	for _, p := range s.payloads {
 		if p.Name == name && !p.Container {
 			of := *s
@@ -180,6 +195,13 @@ func (s *Store) Of(name string) (*Store, error) {
 		}
 	}
 	return nil, fmt.Errorf("unknown image %.40q: there are %s", name, strings.Join(s.Names(), ", "))
+}
+
+// With is the same store with images of a payload.
+func (s *Store) With(p Payload) *Store {
+	of := *s
+	of.payload = p
+	return &of
 }
 
 // Name is that of the images that the store builds.

@@ -119,6 +119,14 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 			s.logf("%s stays as it is, and programs start slower: %v", strings.Join(s.payload.Compile.Dirs, ", "), err)
 		}
 	}
+	if own := s.payload.Own; own != nil { // after what is compiled on the host, which must not find it
+		if err := own.Verify(); err != nil {
+			return nil, "", err
+		}
+		if err := t.add(own); err != nil {
+			return nil, "", err
+		}
+	}
 	kernel, err := s.Part(arch, "linux")
 	if err != nil {
 		return nil, "", err

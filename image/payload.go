@@ -56,6 +56,25 @@ type Payload struct {
 	// Compile is a command of the vendored program, run while an image is built, that adds files to
 	// the folder that it is given (compile). It runs nothing but what the parts have.
 	Compile *Compile
+	// Own is what a user's own image has beside the one that it begins with, nil where it is none.
+	Own *Own
+}
+
+// Own is what a user has added to an image.
+type Own struct {
+	Base   string            // the image's name, whose other parts of the payload these are
+	Folder string            // of the host; what is in it is at the same place in the guest
+	Digest string            // of that
+	Files  map[string]string // texts, in the place of the payload's or beside them
+	Verify func() error      // reads Folder, and says that it is not what it was
+}
+
+// base is the name of the image that comes along.
+func (p Payload) base() string {
+	if p.Own != nil {
+		return p.Own.Base
+	}
+	return p.Name
 }
 
 // parts are those that an architecture has.

@@ -37,6 +37,9 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 	if c := s.container; c != nil {
 		fmt.Fprintf(h, "container %s user %d:%d %d\n", c.Digest, c.Owner.UID, c.Owner.GID, c.Owner.Groups)
 	}
+	if own := s.payload.Own; own != nil {
+		fmt.Fprintf(h, "own %s %q\n", own.Digest, own.Files)
+	}
 	if kernel == Nanos {
 		fmt.Fprintf(h, "arguments %q\n", s.payload.NanosArgs)
 	}
@@ -153,6 +156,9 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	s.logf("building the %s on %s", what, arch)
 	start := time.Now()
 	im := &Image{Digest: digest, Name: s.payload.Name, Kernel: kernel, Arch: arch, dir: tmp}
+	if s.payload.Own != nil {
+		im.Base = s.payload.Own.Base
+	}
 	if s.container != nil {
 		im.Container = s.container.Digest
 		im.Runtime = s.container.Digest[:min(19, len(s.container.Digest))]

@@ -50,9 +50,21 @@ func (t tree) put(n node) {
 	t[n.path] = n
 }
 
+// add puts what a user has added where it is in the guest.
+func (t tree) add(own *Own) error {
+	for name, text := range own.Files {
+		t.text(name, text)
+	}
+	if own.Folder == "" {
+		return nil
+	}
+	return t.copyFolder(own.Folder)
+}
+
 // copyRoot adds everything below a part's root folder at the same paths.
-func (t tree) copyRoot(p Part) error {
-	root := p.path("root")
+func (t tree) copyRoot(p Part) error { return t.copyFolder(p.path("root")) }
+
+func (t tree) copyFolder(root string) error {
 	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == root {
 			return err

@@ -192,7 +192,7 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	if spec.Image.Kernel != image.Linux {
 		return cfg // it takes no command line
 	}
-	if arg := s.opts.Programs[spec.Image.Name].Arg; arg != nil {
+	if arg := s.program(spec.Image).Arg; arg != nil {
 		cfg.Boot.Append += " " + contract.BootArg + arg(spec.MemoryMB)
 	}
 	if spec.Fresh {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/vmm"
 )
@@ -206,10 +207,10 @@ const (
 	cloneRehearsals    = 2
 )
 
-// rehearse rehearses on a machine with an image of that name. What the first one brings, if it brings anything, stays.
-func (s *Source) rehearse(ctx context.Context, name string, network *netstack.Network, times int, snapshot bool, bring func(context.Context, *guest.Conn) error) error {
+// rehearse rehearses on a machine with that image. What the first one brings, if it brings anything, stays.
+func (s *Source) rehearse(ctx context.Context, im *image.Image, network *netstack.Network, times int, snapshot bool, bring func(context.Context, *guest.Conn) error) error {
 	for i := range times {
-		if err := guest.Rehearse(ctx, network, s.opts.Programs[name].Rehearsal, snapshot && i == times-1, bring); err != nil {
+		if err := guest.Rehearse(ctx, network, s.program(im).Rehearsal, snapshot && i == times-1, bring); err != nil {
 			return err
 		}
 		bring = nil
@@ -228,7 +229,7 @@ func (s *Source) ready(ctx context.Context, m *Machine) error {
 	}
 	err = m.restore(timed)
 	if err == nil && !m.Spec.Fresh {
-		err = s.rehearse(timed, m.Spec.Image.Name, network, cloneRehearsals, false, nil)
+		err = s.rehearse(timed, m.Spec.Image, network, cloneRehearsals, false, nil)
 	}
 	if err == nil {
 		err = m.vm.Pause(timed)
@@ -378,7 +379,7 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 		return false, fmt.Errorf("boot: %w", err)
 	}
 	defer m.Close()
-	patience := bootDeadline + s.opts.Programs[spec.Image.Name].Patience
+	patience := bootDeadline + s.program(spec.Image).Patience
 	var folders func(context.Context, *guest.Conn) error
 	if spec.Folders != nil {
 		patience += spec.Folders.Patience()
@@ -387,7 +388,7 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 	timed, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if !spec.Fresh {
-		if err := s.rehearse(timed, spec.Image.Name, m.network, templateRehearsals, true, folders); err != nil {
+		if err := s.rehearse(timed, spec.Image, m.network, templateRehearsals, true, folders); err != nil {
 			return false, s.notMade(ctx, spec, m.Explain(err))
 		}
 	}

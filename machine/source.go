@@ -40,7 +40,7 @@ type Options struct {
 	Home   string       // templates, the cache and the pool daemon's socket are in it
 	Images *image.Store // where the pool daemon finds the image of a clone that it is asked for
 	Accel  vmm.Accel    // Auto, or the only one that may be used
-	// Programs are what guests run before the code, by the names of their images.
+	// Programs are what guests run before the code, by the names of the images that come along.
 	Programs map[string]Program
 	// Pool keeps clones ready in this process, where snapshots can be had; its zero
 	// value keeps none.
@@ -63,6 +63,19 @@ type Program struct {
 	Rehearsal guest.Rehearsal
 	// Patience is how much longer than others the first rehearsal may take.
 	Patience time.Duration
+}
+
+// ownPatience is the Patience with a user's own image, which may import much ahead.
+const ownPatience = 3 * time.Minute
+
+// program is what guests with an image run before the code.
+func (s *Source) program(im *image.Image) Program {
+	if im.Base == "" {
+		return s.opts.Programs[im.Name]
+	}
+	p := s.opts.Programs[im.Base]
+	p.Patience = max(p.Patience, ownPatience)
+	return p
 }
 
 // Source is where machines come from. Any number of goroutines may use it at once.

@@ -191,8 +191,9 @@ func (c contents) digest() string {
 	return "sha256-" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Add keeps the files of a tar stream, which a machine has written that ran foreign code: nothing but
-// regular files and folders is taken, and nothing stays where it ends early.
+// Add keeps the files of a tar stream, which a machine may have written that ran foreign code: nothing but
+// regular files and folders is taken, and nothing stays where it ends early. Without a key they are kept
+// under their digest.
 func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
@@ -264,6 +265,13 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 		return errors.New("nothing was installed")
 	}
 	l.Digest, l.Files, l.Built = all.digest(), len(all), time.Now().UTC().Truncate(time.Second)
+	if l.Key == "" {
+		l.Key = strings.TrimPrefix(l.Digest, "sha256-")
+		if have, err := s.Get(l.Key); err == nil && s.Verify(have) == nil { // and somebody may be reading it
+			l.dir = have.dir
+			return nil
+		}
+	}
 	if err := s.Restamp(l, ""); err != nil {
 		return err
 	}

@@ -54,13 +54,16 @@ func Reference(text string) (ref string, is bool, err error) {
 const maxReference = 512
 
 var (
+	imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`) // as in environments
+
 	digestHex     = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
 	referenceForm = regexp.MustCompile(`^((?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 )
 
-// imagePattern is an entry of a ceiling's list in one form: a name, a reference, or one that ends in *.
+// imagePattern is an entry of a ceiling's list in one form: a name, which may be one of the user's own, a
+// reference, or one that ends in *.
 func imagePattern(text string) (string, error) {
-	if slices.Contains(ImageNames, text) {
+	if imageName.MatchString(text) {
 		return text, nil
 	}
 	if prefix, any := strings.CutSuffix(text, "*"); any {
@@ -72,7 +75,7 @@ func imagePattern(text string) (string, error) {
 	}
 	ref, is, err := Reference(text)
 	if !is {
-		return "", fmt.Errorf("use %s, or a container image's reference (as alpine:3.20, or ghcr.io/acme/*)", strings.Join(ImageNames, ", "))
+		return "", fmt.Errorf("use %s, the name of an image of your own, or a container image's reference (as alpine:3.20, or ghcr.io/acme/*)", strings.Join(ImageNames, ", "))
 	}
 	return ref, err
 }

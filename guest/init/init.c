@@ -210,6 +210,17 @@ static void copy_tree(const char *from, const char *to)
 	closedir(d);
 }
 
+// mount_folders mounts those of the folders that are at the root: a user's own image has some.
+static void mount_folders(void)
+{
+	char src[PATH_MAX], *end;
+	for (char *line = folders + 1; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+		snprintf(src, sizeof src, "/image%.*s", (int)(end - line), line);
+		if (memchr(line + 1, '/', (size_t)(end - line) - 1) == NULL)
+			must_mount(src, src + strlen("/image"), NULL, MS_BIND, NULL);
+	}
+}
+
 static void filesystems(void)
 {
 	must_mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
@@ -241,6 +252,7 @@ static void filesystems(void)
 			continue;
 		copy_tree(src, dirs[i]);
 	}
+	mount_folders();
 	mkdir("/dev/pts", 0755);
 	must_mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "mode=620,ptmxmode=666");
 	mkdir("/dev/shm", 01777);

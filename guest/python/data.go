@@ -2,7 +2,10 @@ package python
 
 import (
 	_ "embed"
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
@@ -36,11 +39,30 @@ var DataFolders = slices.Concat(Folders, []string{Packages, "/usr/share/matplotl
 // DataLinks are those that Debian's alternatives would make.
 var DataLinks = map[string]string{"/usr/lib/TRIPLET/libblas.so.3": "blas/libblas.so.3", "/usr/lib/TRIPLET/liblapack.so.3": "lapack/liblapack.so.3"}
 
-// warm is a program that is run once, in a machine that becomes a template: what it imports stays. Its
-// function renew is called whenever a run begins in such a machine.
+// warm is a program that is run once, in a machine that becomes a template: what it imports, in the place of
+// IMPORTS, stays. Its function renew is called whenever a run begins in such a machine.
 //
 //go:embed warm.py
 var warm string
+
+//go:embed warm_data.py
+var warmData string
+
+// WarmFiles are the text of the program that imports what the image data does, if it is that, and modules; none
+// where there is nothing to import.
+func WarmFiles(data bool, modules []string) map[string]string {
+	var imports strings.Builder
+	if data {
+		imports.WriteString(warmData)
+	}
+	for _, name := range modules {
+		fmt.Fprintf(&imports, "import %s\n", name)
+	}
+	if imports.Len() == 0 {
+		return nil
+	}
+	return map[string]string{contract.Warm: strings.Replace(warm, "IMPORTS\n", imports.String(), 1)}
+}
 
 //go:embed figures.py
 var figures string
@@ -48,7 +70,7 @@ var figures string
 // DataFiles are the texts of the image, by their path in the guest.
 func DataFiles() map[string]string {
 	files := Files()
-	files[contract.Warm] = warm
+	maps.Copy(files, WarmFiles(true, nil))
 	files[Packages+"/unitask_figures.py"] = figures
 	files["/etc/matplotlibrc"] = "# plt.show(), and figures that nobody has saved, go to /out.\nbackend: module://unitask_figures\n"
 	return files

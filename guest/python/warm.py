@@ -11,22 +11,7 @@ import os
 import random
 import time
 
-import numpy
-import pandas
-import matplotlib.pyplot as pyplot
-import matplotlib.backends.backend_agg
-import PIL.PngImagePlugin
-import unitask_figures
-
-# Fonts are found, and what draws and writes a picture is loaded.
-with io.BytesIO() as out:
-    figure = pyplot.figure()
-    figure.add_subplot().plot([1, 2], label='x')
-    figure.legend()
-    figure.savefig(out)
-    pyplot.close(figure)
-repr(pandas.DataFrame({'a': [1, 2], 'b': ['x', None]}))
-unitask_figures.forget()
+IMPORTS
 
 
 # Programs import these from here, and plain Python from the program's own folder if they are there.
@@ -51,16 +36,20 @@ def _shadowed(program):
     return False
 
 
+_packages = '/usr/local/lib/python3.11/dist-packages'
+_there = set(_names(_packages))
+
+
 def _installed():
     """Whether packages of the run, which stand before Debian's, have one that is imported."""
-    folder = '/usr/local/lib/python3.11/dist-packages'
-    return any((inspect.getmodulename(name) or name) in _imported for name in _names(folder))
+    return any((inspect.getmodulename(name) or name) in _imported for name in _names(_packages) if name not in _there)
 
 
 def renew(program):
     """Begin a run. It returns whether that wants a Python that has imported nothing."""
     random.seed()
-    numpy.random.seed()
+    if 'numpy.random' in sys.modules:
+        sys.modules['numpy.random'].seed()
     logging._startTime = time.time()
     if 'tempfile' in sys.modules:
         sys.modules['tempfile']._name_sequence = None
@@ -71,7 +60,8 @@ def renew(program):
         process.current_process()._config['authkey'] = process.AuthenticationString(os.urandom(32))
     if _shadowed(program) or _installed():
         return True
-    if not os.path.isfile('matplotlibrc'):  # matplotlib reads it where it is imported
+    matplotlib = sys.modules.get('matplotlib')
+    if not matplotlib or not os.path.isfile('matplotlibrc'):  # which it reads where it is imported
         return False
     try:
         own = matplotlib.rc_params_from_file('matplotlibrc', use_default_template=False)
@@ -83,6 +73,5 @@ def renew(program):
     return False
 
 
-del out, figure
 gc.collect()
 gc.freeze()  # what all clones have in common is not looked through again, least of all at the end

@@ -1,0 +1,246 @@
+// Package environments reads what users say of images of their own: TOML files, each of which begins with
+// another image. What comes of one is plain data. It builds nothing and starts nothing.
+package environments
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Extension is that of the files.
+const Extension = ".toml"
+
+// Bounds of what a file may say, those that it begins with among it.
+const (
+	maxText        = 256 << 10
+	maxChain       = 8
+	maxEntries     = 100
+	maxValue       = 32 << 10
+	maxDescription = 300
+	maxModule      = 200
+)
+
+// Environment is an image as its file, and those that it begins with, describe it.
+type Environment struct {
+	Name        string
+	File        string   // absolute
+	From        string   // an image that comes along
+	Chain       []string // the files, the one of this name first
+	Pip, Npm    []string
+	Files       []File
+	Env         map[string]string
+	Warm        []string
+	MemoryMB    int
+	Description string
+}
+
+// File is a file or folder of the host, and where it is in the guest.
+type File struct {
+	Guest string
+	Dir   string // the folder of the file that names it, which it lies below
+	Host  string // in that, with slashes
+}
+
+// text is the form of a file.
+type text struct {
+	From        string            `toml:"from"`
+	Pip         []string          `toml:"pip"`
+	Npm         []string          `toml:"npm"`
+	Files       map[string]string `toml:"files"`
+	Env         map[string]string `toml:"env"`
+	Warm        []string          `toml:"warm"`
+	MemoryMB    int               `toml:"memoryMb"`
+	Description string            `toml:"description"`
+}
+
+// keys are those that a file may have.
+const keys = "from, pip, npm, files, env, warm, memoryMb, description"
+
+var (
+	name     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
+	variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,199}$`)
+	module   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+)
+
+// CheckName says why a word can't be an image's name.
+func CheckName(word string) error {
+	if !name.MatchString(word) {
+		return fmt.Errorf("%.80q is no name of an image: small letters, digits, - and _, at most 40", word)
+	}
+	return nil
+}
+
+// Find is the file of a name or of a path: of the one in the folder of environments.
+func Find(arg, folder string) string {
+	if strings.HasSuffix(arg, Extension) || strings.ContainsRune(arg, filepath.Separator) {
+		return arg
+	}
+	return filepath.Join(folder, arg+Extension)
+}
+
+// Read reads a file and those that it begins with. These are looked for beside it, then in folder, then among
+// the images that come along.
+func Read(file, folder string, along []string) (*Environment, error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return nil, err
+	}
+	e := &Environment{Name: strings.TrimSuffix(filepath.Base(abs), Extension), File: abs, Env: map[string]string{}}
+	if err := CheckName(e.Name); err != nil {
+		return nil, fmt.Errorf("%s: %w: call the file NAME%s", abs, err, Extension)
+	}
+	for next := abs; ; {
+		if slices.Contains(e.Chain, next) {
+			return nil, fmt.Errorf("%s: from goes round in a circle: %s", abs, strings.Join(append(e.Chain, next), " begins with "))
+		}
+		if len(e.Chain) == maxChain {
+			return nil, fmt.Errorf("%s: begins with more than %d files, one after the other", abs, maxChain)
+		}
+		e.Chain = append(e.Chain, next)
+		t, err := read(next)
+		if err == nil {
+			err = e.add(t, filepath.Dir(next))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", next, err)
+		}
+		own := strings.TrimSuffix(filepath.Base(next), Extension)
+		from := ""
+		for _, dir := range []string{filepath.Dir(next), folder} {
+			at := filepath.Join(dir, t.From+Extension)
+			if st, err := os.Stat(at); t.From != own && from == "" && err == nil && st.Mode().IsRegular() {
+				from = at
+			}
+		}
+		switch {
+		case from != "":
+			next = from
+		case slices.Contains(along, t.From):
+			e.From = t.From
+			return e, e.check()
+		default:
+			return nil, fmt.Errorf("%s: from = %.80q is no image: use %s, or the name of a file of yours, beside this one or in %s", next, t.From, strings.Join(along, ", "), folder)
+		}
+	}
+}
+
+func read(file string) (*text, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|nonblock, 0)
+	if err != nil {
+		var wrapped *fs.PathError
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err
+		}
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(err, errors.New("is not a regular file"))
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, maxText+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > maxText {
+		return nil, fmt.Errorf("has more than %d bytes", maxText)
+	}
+	t := &text{}
+	md, err := toml.NewDecoder(bytes.NewReader(raw)).Decode(t)
+	if err != nil {
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "toml: "))
+	}
+	if unknown := md.Undecoded(); len(unknown) > 0 {
+		return nil, fmt.Errorf("unknown key %.80q: there are %s", unknown[0].String(), keys)
+	}
+	for _, key := range md.Keys() {
+		if len(key) == 1 && !slices.Contains(strings.Split(keys, ", "), key[0]) { // it reads Env as env
+			return nil, fmt.Errorf("unknown key %.80q: there are %s", key[0], keys)
+		}
+	}
+	switch {
+	case t.From == "":
+		return nil, errors.New("has no from: the image that it begins with")
+	case CheckName(t.From) != nil:
+		return nil, fmt.Errorf("from = %.80q is no image here: container images can't be begun with", t.From)
+	}
+	return t, nil
+}
+
+// add puts what a file says below what those before it say.
+func (e *Environment) add(t *text, dir string) error {
+	e.Pip, e.Npm, e.Warm = append(slices.Clone(t.Pip), e.Pip...), append(slices.Clone(t.Npm), e.Npm...), append(slices.Clone(t.Warm), e.Warm...)
+	if e.MemoryMB == 0 {
+		e.MemoryMB = t.MemoryMB
+	}
+	if e.Description == "" {
+		e.Description = t.Description
+	}
+	for name, value := range t.Env {
+		if _, there := e.Env[name]; !there {
+			e.Env[name] = value
+		}
+	}
+	for _, at := range slices.Sorted(maps.Keys(t.Files)) {
+		host := filepath.ToSlash(filepath.Clean(t.Files[at]))
+		if t.Files[at] == "" || !filepath.IsLocal(t.Files[at]) {
+			return fmt.Errorf("files: %.200q is not below the file's own folder, %s", t.Files[at], dir)
+		}
+		if !slices.ContainsFunc(e.Files, func(f File) bool { return f.Guest == at }) {
+			e.Files = append(e.Files, File{at, dir, host})
+		}
+	}
+	return nil
+}
+
+func (e *Environment) check() error {
+	wrong := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %w", e.File, fmt.Errorf(format, args...))
+	}
+	for key, n := range map[string]int{"pip": len(e.Pip), "npm": len(e.Npm), "files": len(e.Files), "env": len(e.Env), "warm": len(e.Warm)} {
+		if n > maxEntries {
+			return wrong("%s has %d entries, with those of the images that it begins with: at most %d", key, n, maxEntries)
+		}
+	}
+	size := 0
+	for name, value := range e.Env {
+		if size += len(name) + len(value); !variable.MatchString(name) || strings.ContainsRune(value, 0) || !utf8.ValidString(value) || size > maxValue {
+			return wrong("env: %.80q can't be a variable: a name of letters, digits and _, and text of at most %d bytes in all", name, maxValue)
+		}
+	}
+	for _, name := range e.Warm {
+		if len(name) > maxModule || !module.MatchString(name) {
+			return wrong("warm: %.80q is no name of a module", name)
+		}
+	}
+	for _, f := range e.Files {
+		if f.Guest != path.Clean(f.Guest) || !path.IsAbs(f.Guest) || strings.ContainsAny(f.Guest, "\n\x00") || !utf8.ValidString(f.Guest) {
+			return wrong("files: %.200q is no path in the machine: /FOLDER/NAME", f.Guest)
+		}
+		for _, other := range e.Files {
+			if strings.HasPrefix(f.Guest, other.Guest+"/") {
+				return wrong("files: %s lies in %s, which is a file or folder of its own", f.Guest, other.Guest)
+			}
+		}
+	}
+	if len(e.Description) > maxDescription || !utf8.ValidString(e.Description) || strings.ContainsFunc(e.Description, unicode.IsControl) {
+		return wrong("description: must be one line of at most %d bytes", maxDescription)
+	}
+	if e.MemoryMB < 0 {
+		return wrong("memoryMb: %d is no size of a machine", e.MemoryMB)
+	}
+	return nil
+}

@@ -1,0 +1,325 @@
+package unitask_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+)
+
+// describe writes the file of an image of one's own.
+func describe(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	file := filepath.Join(dir, name+".toml")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// An image of one's own: files, variables and memory over one that comes along, by a name.
+func TestOwnImage(t *testing.T) {
+	needVM(t)
+	home := newHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	code := "const fs = require('node:fs'); let no; try { fs.writeFileSync('/opt/words/new', '') } catch (e) { no = e.code }\n" +
+		"console.log(fs.readFileSync('/opt/words/a.txt', 'utf8'), process.env.WHO, no)"
+	run := func(image string, change func(*unitask.Request)) (string, int, error) {
+		req := unitask.Request{Code: code, Image: image}
+		if change != nil {
+			change(&req)
+		}
+		res, err := rt.Run(t.Context(), req, unitask.IO{})
+		if err != nil {
+			return "", 0, err
+		}
+		return string(res.Stdout) + string(res.Stderr), res.MemoryMB, nil
+	}
+	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(), `image "words": use node`) {
+		t.Errorf("nobody has described it: %v", err)
+	}
+	describe(t, filepath.Join(home, "environments"), "words", "from = 'base'\nmemoryMb = 300\ndescription = 'Words in /opt.'\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'me'\n")
+	describe(t, filepath.Join(home, "environments"), "base", "from = 'node'\n[env]\nWHO = 'base'\n")
+	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(), "and not built: `unitask image build words` does that") {
+		t.Errorf("it is not built: %v", err)
+	}
+	if _, _, err := rt.BuildImage(t.Context(), "words", ""); err == nil || !strings.Contains(err.Error(), "words: no such file") {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(home, "environments/words"), 0o700), os.WriteFile(filepath.Join(home, "environments/words/a.txt"), []byte("one"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	first, im, err := rt.BuildImage(t.Context(), "words", "")
+	if err != nil || im.Base != "node" || im.Name != "words" {
+		t.Fatal(im, err)
+	}
+	if out, memory, err := run("words", nil); err != nil || out != "one me EROFS\n" || memory != 300 {
+		t.Errorf("%q %d %v", out, memory, err)
+	}
+
+	// What was built stays until it is built again, and is the same then.
+	if err := os.WriteFile(filepath.Join(home, "environments/words/a.txt"), []byte("two"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second, _, err := rt.BuildImage(t.Context(), filepath.Join(home, "environments/words.toml"), "")
+	if err != nil || second.Digest == first.Digest {
+		t.Errorf("other files have the digest %s: %v", second.Digest, err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "environments/words/a.txt"), []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	third, again, err := rt.BuildImage(t.Context(), "words", "")
+	if err != nil || third.Digest != first.Digest || again.Digest != im.Digest {
+		t.Errorf("the same files have the digests %s and %s: %v", third.Digest, first.Digest, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(home, "own/*/files")); len(left) != 1 {
+		t.Errorf("kept: %v", left)
+	}
+
+	// Lists, ceilings, and what can't be.
+	strict, err := policy.ParseCeiling("test.toml", []byte(`images = ["words"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rt.AllowedImages(strict); !slices.Equal(got, []string{"words"}) {
+		t.Errorf("allowed: %v", got)
+	}
+	if list := rt.ListImages(t.Context(), nil); !slices.ContainsFunc(list, func(i unitask.ImageInfo) bool { return i.Name == "words" && i.Ready && i.About == "Words in /opt." }) {
+		t.Errorf("listed: %+v", list)
+	}
+	if about := strings.Join(rt.AboutLanguages(strict), " "); !strings.Contains(about, "image words: Words in /opt)") || strings.Contains(about, "node:") {
+		t.Errorf("about: %s", about)
+	}
+	other, err := policy.ParseCeiling("test.toml", []byte(`images = ["node"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: other}, unitask.Request{Code: "1", Image: "words"}, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "images") {
+		t.Errorf("it is not allowed: %+v %v", res, err)
+	}
+	for says, change := range map[string]func(*unitask.Request){
+		"does not run images of one's own": func(r *unitask.Request) { r.Kernel = "nanos" },
+		"is not what the image words was built for": func(r *unitask.Request) {
+			if r.Arch = "arm64"; im.Arch == "arm64" {
+				r.Arch = "amd64"
+			}
+		},
+	} {
+		if _, _, err := run("words", change); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+
+	// Its files are those that were built, or there is no image.
+	kept, _ := filepath.Glob(filepath.Join(home, "own/*/files/opt/words/a.txt"))
+	if len(kept) != 1 {
+		t.Fatal(kept)
+	}
+	if err := os.WriteFile(kept[0], []byte("evil"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.Images().Remove(im.Digest); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := run("words", nil); err == nil || !strings.Contains(err.Error(), "what the image words brings is not whole") {
+		t.Errorf("files that were changed: %v", err)
+	}
+	if third, _, err = rt.BuildImage(t.Context(), "words", ""); err != nil || third.Digest != first.Digest {
+		t.Errorf("built again: %v", err)
+	}
+
+	if was, err := rt.RemoveOwnImage(t.Context(), "words"); !was || err != nil {
+		t.Error(was, err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	list, err := rt.Images().List()
+	if err != nil || slices.ContainsFunc(list, func(i *image.Image) bool { return i.Name == "words" }) {
+		t.Errorf("left: %v %v", list, err)
+	}
+
+	// One's own comes before the one of its name that comes along.
+	if _, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "node", "from = 'node'\nenv = {WHO = 'mine'}\n"), ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ given, want string }{{"", "mine\n"}, {"theirs", "theirs\n"}} {
+		req := unitask.Request{Code: "console.log(process.env.WHO)"}
+		if c.given != "" {
+			req.Env = map[string]string{"WHO": c.given}
+		}
+		if res, err := rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != c.want {
+			t.Errorf("%+v %v", res, err)
+		}
+	}
+}
+
+// What a file says that can't be had, before anything is built.
+func TestOwnImageRefused(t *testing.T) {
+	home := t.TempDir()
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for text, says := range map[string]string{
+		"from = 'node'\npip = ['requests']":                 "pip: \"pip:requests\" is not for js",
+		"from = 'shell'\npip = ['requests']":                "is not for shell",
+		"from = 'python'\npip = ['--index-url=http://h/']":  "is no package of pip",
+		"from = 'python'\npip = ['*']":                      "is no package",
+		"from = 'python'\npip = ['git+https://h/x']":        "is no package of pip",
+		"from = 'node'\nwarm = ['zod']":                     "warm is for images with Python",
+		"from = 'python'\nmemoryMb = 1":                     "memoryMb",
+		"from = 'python'\nfiles = {'/etc/passwd' = 'x'}":    "/etc/passwd is not where an image can have files",
+		"from = 'python'\nfiles = {'/usr/lib/x' = 'x'}":     "is not where an image can have files",
+		"from = 'python'\nfiles = {'/work/x' = 'x'}":        "is not where an image can have files",
+		"from = 'python'\nfiles = {'/out/x' = 'x'}":         "is not where an image can have files",
+		"from = 'node'\nfiles = {'/node_modules/x' = 'x'}":  "is not where an image can have files",
+		"from = 'python'\nfiles = {'/home/user/x' = 'x'}":   "is not where an image can have files",
+		"from = 'python'\nfiles = {'/o p t/x' = 'x'}":       "is not where an image can have files",
+		"from = 'python'\nfiles = {'/unitask/lib/x' = 'x'}": "is not where an image can have files",
+		"from = 'python'\nfiles = {" + manyTops(17) + "}":   "lie in 17 folders",
+		"from = 'python'\nnoSuchKey = 1":                    "unknown key",
+	} {
+		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "x", text), "")
+		var field *policy.FieldError
+		if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, name := range []string{"nosuch", "../x", "container"} {
+		describe(t, home, "container", "from = 'node'\n")
+		if _, _, err := rt.BuildImage(t.Context(), filepath.Join(home, name)+".toml", ""); err == nil {
+			t.Errorf("%s was built", name)
+		}
+	}
+	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	// A lock that a repository brings is data: nothing of it becomes an option of the tool.
+	for text, says := range map[string]string{
+		`{"schema":9}`: "has schema 9", `{`: "without the file versions are chosen anew", `[]`: "cannot unmarshal",
+		`{"schema":1,"builds":[{"packages":[{"name":"x\n--index-url=http://h/","version":"1"}]}]}`:                       "has a package",
+		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1","digest":"sha256-ab\n--index-url=http://h/"}]}]}`:  "has a package",
+		`{"schema":1,"builds":[{"packages":[{"name":"x","version":"1","digest":"sha256-ab --index-url=http://h/"}]}]}`:   "has a package",
+		`{"schema":1,"builds":[{"packages":[` + strings.Repeat(`{"name":"x","version":"1"},`, 5000) + `{"name":"x"}]}]}`: "has 5001 packages",
+	} {
+		file := describe(t, t.TempDir(), "x", "from = 'python'\npip = ['x']\n")
+		if err := os.WriteFile(strings.TrimSuffix(file, ".toml")+".lock.json", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.80s: %v", text, err)
+		}
+	}
+}
+
+func manyTops(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString("'/top" + strings.Repeat("x", i) + "/f' = 'f',")
+	}
+	return strings.TrimSuffix(b.String(), ",")
+}
+
+// Packages of an image: installed in a machine as the lock file says, which another home has the same of.
+func TestOwnImagePackages(t *testing.T) {
+	needVM(t)
+	if !long() {
+		t.Skip("pip takes half a minute in a machine that is emulated: make long")
+	}
+	r := newRegistry(t)
+	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "import random\nNAME = 'good'\nDRAWN = random.random()\n"))
+	dir := t.TempDir()
+	file := describe(t, dir, "report", "from = 'python'\npip = ['good']\nwarm = ['good', 'csv']\n")
+	open := func() (*unitask.Runtime, string) {
+		home := newHome(t)
+		rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt, home
+	}
+	rt, home := open()
+	clean := func(want int) {
+		t.Helper()
+		left, _ := os.ReadDir(filepath.Join(home, "own"))
+		if len(left) != want {
+			t.Errorf("kept: %v", left)
+		}
+	}
+	missing := describe(t, dir, "missing", "from = 'python'\npip = ['nosuch']\n")
+	if _, _, err := rt.BuildImage(t.Context(), missing, ""); err == nil || !strings.Contains(err.Error(), "No matching distribution found for nosuch") {
+		t.Errorf("no such package: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, _, err := rt.BuildImage(ctx, file, ""); err == nil || !strings.Contains(err.Error(), "cancelled") {
+		t.Errorf("cancelled: %v", err)
+	}
+	clean(0)
+	var wait sync.WaitGroup
+	digests := make([]string, 2)
+	for i := range digests {
+		wait.Go(func() {
+			own, _, err := rt.BuildImage(t.Context(), file, "")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			digests[i] = own.Digest
+		})
+	}
+	wait.Wait()
+	clean(2)
+	if digests[0] != digests[1] {
+		t.Error(digests)
+	}
+	req := unitask.Request{Code: "import good, sys\nprint(good.NAME, good.__file__)", Image: "report"}
+	if res, err := rt.Run(t.Context(), req, unitask.IO{}); err != nil || string(res.Stdout) != "good /usr/local/lib/python3.11/dist-packages/good/__init__.py\n" {
+		t.Errorf("%+v %v", res, err)
+	}
+	req.Packages = []string{"pip:good"}
+	if _, err := rt.Run(t.Context(), req, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "which has packages of its own") {
+		t.Errorf("packages over packages: %v", err)
+	}
+
+	// Another home installs what the lock says, though there is something newer, and gets the same.
+	r.put("good-2.0-py3-none-any.whl", wheel(t, "good", "2.0", "NAME = 'newer'\n"))
+	rt, home = open()
+	own, _, err := rt.BuildImage(t.Context(), file, "")
+	if err != nil || own.Digest != digests[0] || own.Packages[0].Version != "1.2" {
+		t.Errorf("from the lock: %+v %v", own, err)
+	}
+	clean(2)
+	// A registry that has something else under that version is refused, and what was built stays.
+	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", "NAME = 'evil'\n"))
+	rt, home = open()
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "HASHES") {
+		t.Errorf("a registry that lies: %v", err)
+	}
+	clean(0)
+	// Without the lock the newest is taken; what can't be imported ahead is told.
+	if err := os.Remove(filepath.Join(dir, "report.lock.json")); err != nil {
+		t.Fatal(err)
+	}
+	describe(t, dir, "report", "from = 'python'\npip = ['good>=2']\nwarm = ['bad']\n")
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "ModuleNotFoundError: No module named 'bad'") {
+		t.Errorf("warm: %v", err)
+	}
+	clean(0)
+}
