@@ -1,6 +1,7 @@
 package vmm
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -79,5 +80,40 @@ func TestDevices(t *testing.T) {
 				t.Errorf("QEMU has %q\nexpected %q", got, want)
 			}
 		})
+	}
+}
+
+// What hack/qemu-fuzz has QEMU's own fuzzer at is what a microvm has, but for the exit device.
+func TestFuzzedDevices(t *testing.T) {
+	text, err := os.ReadFile("../hack/qemu-fuzz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ = bytes.Cut(text, []byte("\nmachine="))
+	script, _, found := strings.Cut(string(text), "\n#")
+	if !found {
+		t.Fatal("hack/qemu-fuzz has no machine=")
+	}
+	args := arguments(Config{Arch: AMD64, Accel: TCG, MemoryMB: 64, Boot: Boot{Disks: []string{"/disk"}, MachineOptions: "acpi=on"}}, inherited{})
+	for i, option := range args[:len(args)-1] {
+		value := args[i+1]
+		switch {
+		case option == "-M":
+			value, _, _ = strings.Cut(value, ","+memoryOptions)
+		case option == "-device" && !strings.HasPrefix(value, "isa-debug-exit"):
+			value, _, _ = strings.Cut(value, ",")
+		case option == "-global":
+		default:
+			continue
+		}
+		if want := option + " " + value; !strings.Contains(script, want) {
+			t.Errorf("hack/qemu-fuzz lacks %s", want)
+		}
+		script = strings.Replace(script, option+" ", "", 1)
+	}
+	for _, more := range []string{"-M ", "-device ", "-global "} {
+		if strings.Contains(script, more) {
+			t.Errorf("hack/qemu-fuzz has more than machines have: %q", script)
+		}
 	}
 }

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// host is what is judged.
+type host struct {
+	program, home, tmp string
+	settling           time.Duration     // in which processes that were left may end
+	mostMB             int               // MiB of memory for all that a run is
+	secrets            map[string]string // what only the host has, by what it is
+	canary             string
+}
+
+// open collects what nobody inside can know.
+func (h *host) open() error {
+	h.canary = rand.Text()
+	h.secrets = map[string]string{"a variable of unitask's environment": h.canary}
+	if err := os.Mkdir(h.tmp, 0o700); err != nil {
+		return err
+	}
+	for what, file := range map[string]string{
+		"the host's machine id": "/etc/machine-id",
+		"the host's boot id":    "/proc/sys/kernel/random/boot_id",
+		"the host's kernel":     "/proc/sys/kernel/osrelease",
+		"the host's name":       "/proc/sys/kernel/hostname",
+	} {
+		text, err := os.ReadFile(file)
+		// A name such as localhost or debian may well be printed by anybody.
+		if s := strings.TrimSpace(string(text)); err == nil && len(s) > 6 && s != "localhost" {
+			h.secrets[what] = s
+		}
+	}
+	memory, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return err
+	}
+	h.secrets["the host's memory"], _, _ = strings.Cut(string(memory), "\n")
+	shadow, _ := os.ReadFile("/etc/shadow")
+	for _, line := range strings.Split(string(shadow), "\n") {
+		if fields := strings.Split(line, ":"); len(fields) > 1 && len(fields[1]) > 6 {
+			h.secrets["a password of /etc/shadow"] = fields[1]
+		}
+	}
+	return nil
+}
+
+// state is what of the host must be the same afterwards.
+func (h *host) state() (map[string]string, error) {
+	s := map[string]string{}
+	for _, file := range []string{"/etc/passwd", "/etc/shadow", "/etc/group", "/etc/hosts", "/etc/resolv.conf", "/proc/mounts", "/proc/sys/kernel/hostname"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		s[file] = string(text)
+	}
+	for _, dir := range []string{"/bin/", "/sbin/", "/etc", "/", "/dev", h.tmp} { // the first two may be links
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		var names strings.Builder
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil {
+				fmt.Fprintln(&names, e.Name(), info.Mode())
+			}
+		}
+		s["the names in "+dir] = names.String()
+	}
+	return s, nil
+}
+
+// attempt runs a payload and judges.
+func (h *host) attempt(v *verdict, args []string) error {
+	before, err := h.state()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	line := append([]string{"run", "--json", "--kernel", "linux", "--memory", strconv.Itoa(memoryMB), "--timeout", strconv.Itoa(limit)}, args...)
+	cmd := exec.CommandContext(ctx, h.program, line...)
+	cmd.Env = append(os.Environ(), "UNITASK_HOME="+h.home, "TMPDIR="+h.tmp, "ESCAPES_CANARY="+h.canary)
+	cmd.WaitDelay = 5 * time.Second
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	peak := make(chan int)
+	go func() { peak <- peakMB(ended) }()
+	err = cmd.Wait()
+	close(ended)
+	through := func(format string, a ...any) { v.through = append(v.through, fmt.Sprintf(format, a...)) }
+	if mb := <-peak; mb > h.mostMB {
+		through("%d MiB of memory for a machine of %d", mb, memoryMB)
+	}
+	if ctx.Err() != nil {
+		through("not ended after %v", patience)
+	}
+	var result struct {
+		RunID, Outcome, Stdout, Stderr, Error string
+		ExitCode                              int
+	}
+	if e := json.Unmarshal(stdout.Bytes(), &result); e != nil {
+		return fmt.Errorf("no result: %w, %w: %.300s", e, err, stderr.Bytes())
+	}
+	v.outcome = fmt.Sprintf("%s %d", result.Outcome, result.ExitCode)
+	if result.Outcome == "failed" {
+		return errors.New(result.Error)
+	}
+	printed := result.Stdout + result.Stderr + result.Error
+	v.claims = strings.Contains(printed, "ESCAPED")
+	for what, text := range h.secrets {
+		if strings.Contains(printed, text) {
+			through("printed %s", what)
+		}
+	}
+	if err := h.recorded(result.RunID, through); err != nil {
+		return err
+	}
+	for late := time.Now().Add(h.settling); ; time.Sleep(50 * time.Millisecond) { // other processes' ends
+		left := children()
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(late) {
+			through("left processes: %v", left)
+			break
+		}
+	}
+	after, err := h.state()
+	for what, text := range before {
+		if after[what] != text {
+			through("changed %s", what)
+		}
+	}
+	return err
+}
+
+// recorded judges what the record says of the network and of the run's end.
+func (h *host) recorded(id string, through func(string, ...any)) error {
+	cmd := exec.Command(h.program, "inspect", "--json", id)
+	cmd.Env = append(os.Environ(), "UNITASK_HOME="+h.home)
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", id, err)
+	}
+	var record struct {
+		Status string
+		Netlog []struct{ Verdict, Host, Address string }
+	}
+	if err := json.Unmarshal(out, &record); err != nil {
+		return fmt.Errorf("inspect %s: %w", id, err)
+	}
+	if record.Status != "done" {
+		through("a record that is %s", record.Status)
+	}
+	for _, line := range record.Netlog {
+		if strings.HasPrefix(line.Verdict, "allow") {
+			through("a connection to %s%s", line.Host, line.Address)
+		}
+	}
+	return nil
+}
+
+// children are processes that came from us, by their ids; those that have ended are taken in.
+func children() map[int]string {
+	for {
+		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
+			return descendants()
+		}
+	}
+}
+
+// peakMB is the most memory, in MiB, that all processes that came from us had together.
+func peakMB(ended chan struct{}) (most int) {
+	tick := time.NewTicker(sampling)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			return most
+		case <-tick.C:
+		}
+		sum := 0
+		for pid := range descendants() {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+			_, after, _ := bytes.Cut(text, []byte("\nPss:"))
+			if fields := strings.Fields(string(after)); len(fields) > 0 {
+				kb, _ := strconv.Atoi(fields[0])
+				sum += kb
+			}
+		}
+		most = max(most, sum>>10)
+	}
+}
+
+// descendants are the names of all processes that came from us, by their ids.
+func descendants() map[int]string {
+	parents, names := map[int]int{}, map[int]string{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+		if err != nil || open < 0 || end < open {
+			continue
+		}
+		if fields := strings.Fields(string(text[end+1:])); fields[0] != "Z" {
+			parents[pid], _ = strconv.Atoi(fields[1])
+			names[pid] = string(text[open+1 : end])
+		}
+	}
+	ours := map[int]string{}
+	for pid, name := range names {
+		for at := parents[pid]; at > 1; at = parents[at] {
+			if at == os.Getpid() {
+				ours[pid] = name
+			}
+		}
+	}
+	return ours
+}
