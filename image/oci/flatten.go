@@ -84,9 +84,15 @@ type Stats struct {
 // Hole is a part of the disk that nothing refers to.
 type Hole struct{ Offset, Size int64 }
 
+// Disk is what a disk is written to.
+type Disk interface {
+	io.WriterAt
+	io.ReaderAt
+}
+
 // Write writes the image's files as a disk: what layers above replace or take away is not in
 // it. Every layer must have the digest that the image's configuration names.
-func (im *Image) Write(ctx context.Context, f io.WriterAt, limits Limits) (Stats, error) {
+func (im *Image) Write(ctx context.Context, f Disk, limits Limits) (Stats, error) {
 	if len(im.layers) > limits.Layers {
 		return Stats{}, fmt.Errorf("the image has %d layers; %d is the most", len(im.layers), limits.Layers)
 	}
@@ -96,13 +102,16 @@ func (im *Image) Write(ctx context.Context, f io.WriterAt, limits Limits) (Stats
 			return Stats{}, fmt.Errorf("layer %d of %d (%.19s): %w", i+1, len(im.layers), l.name(), err)
 		}
 	}
-	if dir, err := words(im.Config.Dir); err != nil {
-		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
-	} else if _, err := x.folder(dir, true); err != nil { // containers have one that the image lacks, too
-		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
+	if err := x.workingDir(im.Config.Dir); err != nil {
+		return Stats{}, err
 	}
-	im.passwd, im.group = x.passwd.of(x, "passwd"), x.group.of(x, "group")
 	size, err := x.disk.finish(x.root)
+	if err == nil {
+		im.passwd, err = x.file(f, "etc", "passwd")
+	}
+	if err == nil {
+		im.group, err = x.file(f, "etc", "group")
+	}
 	if err != nil {
 		return Stats{}, err
 	}
@@ -123,17 +132,9 @@ type flattening struct {
 	devices int
 	layer   int
 	steps   int // names that were looked at
-
-	passwd, group kept
 }
 
-// kept is a small file whose content is needed here.
-type kept struct {
-	node *node
-	text []byte
-}
-
-// maxKept bounds it: users are in the first lines.
+// maxKept bounds what is read of a file here: users are in the first lines.
 const maxKept = 1 << 20
 
 // bounded reads a layer, and counts it towards the image's bound.
@@ -354,7 +355,6 @@ func (x *flattening) add(h *tar.Header, content io.Reader) error {
 		if h.Size > x.left {
 			return fmt.Errorf("%d bytes; the image may have %d", h.Size, x.limits.Bytes)
 		}
-		content = x.keep(names, n, content)
 		before := x.left
 		if n.where, err = x.disk.content(content, h.Size); err != nil {
 			return err
@@ -433,39 +433,55 @@ func (x *flattening) linked(name string) (*node, error) {
 	return nil, fmt.Errorf("a link to %.200q, which is no file of the image", name)
 }
 
-// users are the files that say who users are.
-func (x *flattening) users(names []string) *kept {
-	switch path.Join(names...) {
-	case "etc/passwd":
-		return &x.passwd
-	case "etc/group":
-		return &x.group
+// file is the beginning of a file of the image as it is at the end, by whatever links lead to it; nil where there is
+// none. What the layers have is on the disk by then.
+func (x *flattening) file(from io.ReaderAt, names ...string) ([]byte, error) {
+	for range maxHops {
+		last := len(names) - 1
+		in, err := x.folder(names[:last], false)
+		if err != nil || in == nil {
+			return nil, nil // links that lead to each other, or to nothing
+		}
+		n := in.kids[names[last]].node
+		switch {
+		case n == nil || n.isDir():
+			return nil, nil
+		case n.isLink() && path.IsAbs(n.target):
+			names = strings.Split(n.target, "/")
+			continue
+		case n.isLink():
+			names = append(slices.Clone(names[:last]), strings.Split(n.target, "/")...)
+			continue
+		}
+		text := make([]byte, min(n.size, maxKept))
+		if _, err := from.ReadAt(text, int64(n.where.start)*blockSize); err != nil && len(text) > 0 {
+			return nil, fmt.Errorf("read /%s again: %w", path.Join(names...), err)
+		}
+		return text, nil
+	}
+	return nil, nil
+}
+
+// workingDir makes the folder that the image's program begins in, if the image lacks it: containers have one, too.
+func (x *flattening) workingDir(name string) error {
+	names, err := words(name)
+	for i := range names {
+		if err != nil {
+			break
+		}
+		var in, at *node
+		if in, err = x.folder(names[:i], false); err != nil || in == nil {
+			break
+		}
+		if at, err = x.folder(names[:i+1], false); err == nil && at == nil && in.kids[names[i]].node != nil {
+			err = fmt.Errorf("/%s is no folder", strings.Join(names[:i+1], "/"))
+		}
+	}
+	if err == nil {
+		_, err = x.folder(names, true)
+	}
+	if err != nil {
+		return fmt.Errorf("the image's working directory %.200q: %w", name, err)
 	}
 	return nil
-}
-
-// keep keeps the content of a file that is needed here, while it is read.
-func (x *flattening) keep(names []string, n *node, content io.Reader) io.Reader {
-	k := x.users(names)
-	if k == nil {
-		return content
-	}
-	*k = kept{node: n}
-	return io.TeeReader(content, k)
-}
-
-func (k *kept) Write(p []byte) (int, error) {
-	if room := maxKept - len(k.text); room > 0 {
-		k.text = append(k.text, p[:min(room, len(p))]...)
-	}
-	return len(p), nil
-}
-
-// of is the text, if the image has it at the end.
-func (k *kept) of(x *flattening, name string) []byte {
-	etc, err := x.folder([]string{"etc"}, false)
-	if err != nil || etc == nil || k.node == nil || etc.kids[name].node != k.node {
-		return nil
-	}
-	return k.text
 }

@@ -24,10 +24,15 @@ func (s *sparse) WriteAt(p []byte, at int64) (int, error) {
 	return copy(s.data[at:], p), nil
 }
 
+func (s *sparse) ReadAt(p []byte, at int64) (int, error) {
+	return bytes.NewReader(s.data).ReadAt(p, at)
+}
+
 // FuzzFlatten gives layers whose entries a fuzzer chooses: whatever comes, the tree that is written is
 // one, with no name that leads out of it, and within its bounds.
 func FuzzFlatten(f *testing.F) {
 	f.Add("f a\nd b\nh c a\ns l ../../etc\nf l/x", "f .wh.a\nf b/.wh..wh..opq\nf l/.wh.x", []byte{})
+	f.Add("s etc/passwd ../x/y\ns x/y z\nf x/z", "s etc/group group\nf etc/group/x", []byte{})
 	f.Add("s a b\ns b a\nf a/x", "h / a\nc dev\nd .", []byte{})
 	f.Add("f ../../x\nf /y\nf a/../b", "s . .\nf ./x/", []byte{})
 	f.Add("d a\nd a/b\nf a/b/c", "f a\nd a\nh a/b a/b", []byte("ustar"))

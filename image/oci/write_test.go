@@ -388,3 +388,55 @@ func TestOwner(t *testing.T) {
 		t.Error("a user of a file that was taken away")
 	}
 }
+
+// The files that say who users are may be links, to each other or out of the image.
+func TestOwnerByLinks(t *testing.T) {
+	passwd := "app:x:1000:1001:App:/srv/app:/bin/sh\n"
+	for _, c := range []struct {
+		why, says string // "" is the user of the file
+		layers    [][]byte
+	}{
+		{"an absolute link", "", [][]byte{tarOf(t, text("store/users", passwd), symlink("etc/passwd", "/store/users"))}},
+		{"a relative link in a folder that is one", "", [][]byte{tarOf(t, text("store/etc/users", passwd), symlink("store/etc/passwd", "../etc/./users"), symlink("etc", "store/etc"))}},
+		{"links one after the other", "", [][]byte{tarOf(t, text("c", passwd), symlink("b", "c"), symlink("etc/passwd", "../b"))}},
+		{"a link out of the image stays in it", "", [][]byte{tarOf(t, text("users", passwd), symlink("etc/passwd", "../../../users"))}},
+		{"a hard link", "", [][]byte{tarOf(t, text("users", passwd), hardlink("etc/passwd", "users"))}},
+		{"what a layer above has", "", [][]byte{tarOf(t, text("users", "app:x:7:7:::\n"), symlink("etc/passwd", "/users")), tarOf(t, text("users", passwd))}},
+		{"to each other", "whom its", [][]byte{tarOf(t, symlink("etc/passwd", "group"), symlink("etc/group", "passwd"))}},
+		{"to nothing", "whom its", [][]byte{tarOf(t, symlink("etc/passwd", "/none/users"))}},
+		{"to a folder", "whom its", [][]byte{tarOf(t, dir("etc"), symlink("etc/passwd", "."))}},
+		{"to the root", "whom its", [][]byte{tarOf(t, dir("etc"), symlink("etc/passwd", "/"))}},
+		{"an empty file", "whom its", [][]byte{tarOf(t, text("etc/passwd", ""))}},
+		{"beyond what is read", "whom its", [][]byte{tarOf(t, text("etc/passwd", strings.Repeat("#\n", maxKept/2)+passwd))}},
+	} {
+		im := imageOf(c.layers...)
+		im.Config.User = "app"
+		if _, _, err := written(t, im, DefaultLimits); err != nil {
+			t.Errorf("%s: %v", c.why, err)
+			continue
+		}
+		owner, err := im.Owner()
+		if c.says == "" && (err != nil || fmt.Sprint(owner) != "{1000 1001 [] /srv/app}") || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v %v", c.why, owner, err)
+		}
+	}
+}
+
+// A working directory is a folder, or made; no file of the image gives way to it.
+func TestWorkingDirectory(t *testing.T) {
+	layer := tarOf(t, text("bin/sh", "S"), symlink("run", "bin/sh"), symlink("w", "srv/w"), dir("srv/w"), symlink("gone", "none"))
+	for where, says := range map[string]string{
+		"/bin/sh": "/bin/sh is no folder", "/bin/sh/x": "/bin/sh is no folder", "/run": "/run is no folder", "/run/deep": "/run is no folder", "/gone": "/gone is no folder",
+		"": "", "/": "", "/bin": "", "/w": "", "/w/new/deep": "", "/new": "",
+	} {
+		im := imageOf(layer)
+		im.Config.Dir = where
+		f, stats, err := written(t, im, DefaultLimits)
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", where, err)
+		}
+		if err == nil && !slices.Contains(files(t, f, stats), "bin/sh S") {
+			t.Errorf("%s: /bin/sh is gone", where)
+		}
+	}
+}
