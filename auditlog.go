@@ -3,6 +3,7 @@ package unitask
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,8 @@ type audited struct {
 	about  audit.Entry // what all of its entries have
 	redact *record.Redactor
 	tell   func(Event)
+
+	session bool // not a run that ends with its code
 
 	mu      sync.Mutex
 	used    map[string][]string // hosts that a secret's value went to, by its name
@@ -50,7 +53,11 @@ func (a *audited) write(entries ...audit.Entry) {
 // started writes what a run is granted and denied.
 func (a *audited) started(p Policy) {
 	e := p.Effective
-	list := []audit.Entry{a.entry(audit.RunStarted, map[string]any{"image": e.Image, "allowNet": e.AllowNet, "allowNetAny": e.AllowNetAny, "allowTcp": e.AllowTCP, "ask": e.Ask, "allowHttp": e.AllowHTTP,
+	kind := audit.RunStarted
+	if a.session {
+		kind = audit.SessionStarted
+	}
+	list := []audit.Entry{a.entry(kind, map[string]any{"image": e.Image, "allowNet": e.AllowNet, "allowNetAny": e.AllowNetAny, "allowTcp": e.AllowTCP, "ask": e.Ask, "allowHttp": e.AllowHTTP,
 		"files": len(e.Files), "dirs": len(e.Dirs), "ceiling": p.Ceiling})}
 	for _, s := range e.Secrets {
 		list = append(list, a.entry(audit.SecretGranted, map[string]any{"secret": s.Name, "hosts": s.Bound()}))
@@ -100,5 +107,94 @@ func (a *audited) ended(res *Result) {
 	if len(a.refused) > 0 {
 		list = append(list, a.entry(audit.NetRefused, map[string]any{"count": a.refused, "first": a.first}))
 	}
-	a.write(append(list, a.entry(audit.RunEnded, map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode, "ms": res.Duration.Total.Milliseconds(), "error": res.Error}))...)
+	if limits := res.limits(); len(limits) > 0 {
+		list = append(list, a.entry(audit.LimitHit, map[string]any{"limits": limits}))
+	}
+	kind := audit.RunEnded
+	if a.session {
+		kind = audit.SessionEnded
+	}
+	a.write(append(list, a.entry(kind, map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode, "ms": res.Duration.Total.Milliseconds(), "error": res.Error}))...)
+}
+
+// limits are the bounds that a run has reached, by the names of their fields in a request.
+func (r *Result) limits() (list []string) {
+	for _, bound := range []struct {
+		reached bool
+		name    string
+	}{{r.TimedOut, "timeoutMs"}, {r.OOM, "memoryMb"}, {r.Truncated, "outputBytes"}, {len(r.ArtifactsRefused) > 0, "maxArtifactBytes"}} {
+		if bound.reached {
+			list = append(list, bound.name)
+		}
+	}
+	return list
+}
+
+// AuditChange writes down what became of the home: images, packages.
+func (rt *Runtime) AuditChange(kind audit.Kind, detail map[string]any) {
+	if err := rt.Audit().Append(audit.Entry{Time: time.Now(), Kind: kind, Detail: detail}); err != nil {
+		rt.opts.Events(Event{Kind: EventStore, Message: err.Error()})
+	}
+}
+
+// AuditRefusal writes down that a caller was refused something before there was a record of it: the
+// first of each kind of a caller, then one in auditPeriod, with how many were left out. secrets are
+// values that must not be in it.
+func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, secrets map[string]string) {
+	caller = caller.withDefaults()
+	leftOut, now := rt.refusals.count(string(kind)+" "+caller.Name, time.Now())
+	if !now {
+		return
+	}
+	detail := map[string]any{"error": "", "leftOut": leftOut}
+	if redactor, err := record.NewRedactor(secrets); err == nil {
+		detail["error"] = shortened(redactor.String(reason.Error()))
+	}
+	if err := rt.Audit().Append(audit.Entry{Time: time.Now(), Kind: kind, Caller: caller.Name, Via: string(caller.Via), Detail: detail}); err != nil {
+		rt.opts.Events(Event{Kind: EventStore, Message: err.Error()})
+	}
+}
+
+const (
+	// auditPeriod is how often the same caller's refusals are written down.
+	auditPeriod = 10 * time.Second
+	// maxRefused bounds the callers whose refusals are counted.
+	maxRefused = 1024
+	// maxReason bounds what is written of one.
+	maxReason = 1 << 10
+)
+
+func shortened(text string) string {
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return text
+}
+
+// refusals counts what callers were refused.
+type refusals struct {
+	mu   sync.Mutex
+	seen map[string]*refusal
+}
+
+type refusal struct {
+	since   time.Time
+	leftOut int
+}
+
+// count says whether this one is to be written down, and how many before it were not.
+func (r *refusals) count(key string, at time.Time) (leftOut int, now bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if last := r.seen[key]; last != nil && at.Sub(last.since) < auditPeriod {
+		last.leftOut++
+		return 0, false
+	} else if last != nil {
+		leftOut = last.leftOut
+	}
+	if len(r.seen) >= maxRefused || r.seen == nil {
+		r.seen = map[string]*refusal{}
+	}
+	r.seen[key] = &refusal{since: at}
+	return leftOut, true
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/container"
 	"github.com/unitask/unitask/image"
@@ -160,6 +161,7 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
+	rt.AuditChange(audit.ImageAdded, map[string]any{"image": c.Digest, "names": []string{ref}, "pulled": true})
 	return c, nil
 }
 
@@ -193,6 +195,7 @@ func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
+	rt.AuditChange(audit.ImageAdded, map[string]any{"image": c.Digest, "names": names[:min(len(names), maxAudited)], "pulled": false})
 	return c, nil
 }
 

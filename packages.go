@@ -24,6 +24,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/filelock"
@@ -118,6 +119,7 @@ func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
 			return 0, err
 		}
 	}
+	rt.AuditChange(audit.PackagesRemoved, map[string]any{"count": len(keys)})
 	return len(keys), store.Remove("")
 }
 
@@ -363,7 +365,11 @@ func (rt *Runtime) keep(store *packages.Store, want *packages.Lock, res *Result)
 		return err
 	}
 	defer files.Close()
-	return store.Add(want, files)
+	if err := store.Add(want, files); err != nil {
+		return err
+	}
+	rt.AuditChange(audit.PackagesAdded, map[string]any{"key": want.Key, "asked": want.Asked, "count": len(want.Packages), "registry": want.Registry})
+	return nil
 }
 
 const (

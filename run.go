@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -92,10 +93,20 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		return nil, err
 	}
 	defer leave()
+	res, err := rt.made(ctx, begin, caller, req, streams, look)
+	if res == nil && err != nil {
+		rt.AuditRefusal(audit.RunRefused, caller, err, req.Secrets)
+	}
+	return res, err
+}
+
+// made is a run made; without a result it was refused before it had a record.
+func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req Request, streams IO, look inspection) (*Result, error) {
 	if req.Check {
 		req = req.checkOnly()
 		streams.Stdin = nil
 	}
+	var err error
 	if look.build == nil { // whose machine has nothing but what comes along
 		if req, err = rt.withOwn(req); err != nil {
 			return nil, err
@@ -133,6 +144,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		rec.Session, rec.Parent = rec.ID, code.session.Parent
 	}
 	logged := rt.audited(rec, caller.Via, redactor, streams.Events)
+	logged.session = code.session != nil
 	logged.started(granted)
 
 	res := &Result{RunID: rec.ID, MemoryMB: granted.Effective.MemoryMB, Redacted: rec.Redacted, Policy: granted}

@@ -148,7 +148,8 @@ type Runtime struct {
 	source       *machine.Source
 	grace        time.Duration // collectGrace; tests shorten it
 	approvalTime time.Duration // approvalTime; tests shorten it
-	brief        bool          // it ends with its run, which does not wait for templates that hold folders
+	refusals     refusals
+	brief        bool // it ends with its run, which does not wait for templates that hold folders
 
 	mu       sync.Mutex
 	closed   bool

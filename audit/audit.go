@@ -35,6 +35,15 @@ type Kind string
 const (
 	RunStarted       Kind = "run.started"
 	RunEnded         Kind = "run.ended"
+	RunRefused       Kind = "run.refused"     // before it had a record
+	SessionStarted   Kind = "session.started" // the same of a session, which is a run
+	SessionEnded     Kind = "session.ended"
+	LimitHit         Kind = "limit.hit"  // of time, memory, output, artifacts, by a run
+	QueueFull        Kind = "queue.full" // a call that was not taken on
+	ImageAdded       Kind = "image.added"
+	ImageRemoved     Kind = "image.removed"
+	PackagesAdded    Kind = "packages.added"
+	PackagesRemoved  Kind = "packages.removed"
 	PolicyDenied     Kind = "policy.denied"  // what a run asked for and did not get
 	SecretGranted    Kind = "secret.granted" // to the code, or bound to hosts
 	SecretUsed       Kind = "secret.used"    // went to hosts that it is bound to
@@ -163,7 +172,10 @@ func (e Entry) line() ([]byte, error) {
 }
 
 // Read calls each with every line, in its order.
-func (l Log) Read(each func(n int64, line []byte) error) error {
+func (l Log) Read(each func(n int64, line []byte) error) error { return l.ReadFrom(0, each) }
+
+// ReadFrom leaves out the first lines, as many as before says.
+func (l Log) ReadFrom(before int64, each func(n int64, line []byte) error) error {
 	text, err := l.file(linesFile, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -172,14 +184,26 @@ func (l Log) Read(each func(n int64, line []byte) error) error {
 		return err
 	}
 	defer text.Close()
-	end := int64(math.MaxInt64) // of a log that does not fit together, all that is there
+	begin, end, skipped := int64(0), int64(math.MaxInt64), int64(0) // of a log that does not fit together, all that is there
 	if f, done, err := l.open(); err == nil {
 		if f.check() == nil {
 			end = f.end // what is behind it is being written
+			if before > f.n {
+				done()
+				return fmt.Errorf("the log has %d lines, and had %d: it is another one now", f.n, before)
+			}
+			if at, err := f.endOf(before); err == nil {
+				begin, skipped = at, before
+			}
 		}
 		done()
 	}
-	return lines(io.LimitReader(text, end), each)
+	return lines(io.NewSectionReader(text, begin, end-begin), func(n int64, line []byte) error {
+		if n += skipped; n < before {
+			return nil
+		}
+		return each(n, line)
+	})
 }
 
 // Head is the state of the log: how many lines, and the hash of their tree, as a signed note

@@ -20,7 +20,8 @@ func (a *app) auditCommand() *cobra.Command {
 		Short: "Show, verify and export the log of what runs were given and did",
 		Long: `The audit log has a line of JSON for each start and end of a run, for what it was
 denied, the secrets that it was given and that went to hosts, what its network
-refused, and the ceilings that were trusted. It only grows; unitask runs prune
+refused, the bounds that it reached, runs that were refused, images, packages, and
+the ceilings that were trusted. It only grows; unitask runs prune
 leaves it as it is. A head (audit export --head) that is kept elsewhere shows later
 whether a line was changed or taken away (audit verify --head).`,
 	}, a.auditList(), a.auditVerify(), a.auditExport())
@@ -124,6 +125,7 @@ elsewhere shows that, too.`,
 
 func (a *app) auditExport() *cobra.Command {
 	var head bool
+	var format string
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Print all lines, or the head of the log",
@@ -140,12 +142,19 @@ func (a *app) auditExport() *cobra.Command {
 				}
 				return err
 			}
-			return log.Read(func(_ int64, line []byte) error {
-				_, err := a.std.Stdout.Write(line)
-				return err
-			})
+			switch format {
+			case "lines":
+				return log.Read(func(_ int64, line []byte) error {
+					_, err := a.std.Stdout.Write(line)
+					return err
+				})
+			case "cloudevents":
+				return a.printEvents(log.Events(), 0)
+			}
+			return usage(fmt.Errorf("--format %q: use lines or cloudevents", format))
 		},
 	}
+	cmd.Flags().StringVar(&format, "format", "lines", "lines, as they are in the log, or cloudevents: an event of CloudEvents 1.0 for each, in JSON")
 	cmd.Flags().BoolVar(&head, "head", false, "print the signed head alone: how many lines, and their hash")
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 )
@@ -191,6 +192,7 @@ func (a *app) imageRemove() *cobra.Command {
 					if err := rt.Images().RemoveContainer(cmd.Context(), c); err != nil {
 						return err
 					}
+					rt.AuditChange(audit.ImageRemoved, map[string]any{"image": c.Digest})
 					fmt.Fprintln(a.std.Stdout, c.Digest)
 					continue
 				}
@@ -204,6 +206,7 @@ func (a *app) imageRemove() *cobra.Command {
 				if err != nil {
 					return usage(err)
 				}
+				rt.AuditChange(audit.ImageRemoved, map[string]any{"image": digest})
 				fmt.Fprintln(a.std.Stdout, digest)
 			}
 			return nil
@@ -244,6 +247,7 @@ func (a *app) imagePrune() *cobra.Command {
 				if _, err := rt.Images().Remove(im.Digest); err != nil {
 					return err
 				}
+				rt.AuditChange(audit.ImageRemoved, map[string]any{"image": im.Digest})
 				removed++
 			}
 			packages, err := rt.RemovePackages(cmd.Context())

@@ -528,6 +528,16 @@ func TestBackPressure(t *testing.T) {
 	if !res.IsError || !strings.Contains(text, "busy: 1 runs are under way and 1 wait") {
 		t.Errorf("%q", text)
 	}
+	full := 0
+	err := rt.Audit().Read(func(_ int64, line []byte) error {
+		if strings.Contains(string(line), `"kind":"queue.full"`) && strings.Contains(string(line), "busy: 1 runs are under way and 1 wait") {
+			full++
+		}
+		return nil
+	})
+	if err != nil || full != 1 {
+		t.Errorf("%d entries in the audit log, %v", full, err)
+	}
 }
 
 // inMemory connects a client without a wire.

@@ -23,6 +23,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -232,6 +233,9 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	leave, err := s.queue.enter(ctx, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
 	if err != nil {
 		s.metrics.refused(err)
+		if full := new(LimitError); errors.As(err, &full) {
+			s.rt.AuditRefusal(audit.QueueFull, caller, err, nil)
+		}
 		return nil, nil, err
 	}
 	defer leave()

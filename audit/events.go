@@ -1,0 +1,72 @@
+package audit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Event is an entry as CloudEvents 1.0 has it (its JSON format). Source and ID together are
+// those of one entry and no other: which log, and which line of it.
+type Event struct {
+	SpecVersion string          `json:"specversion"`
+	ID          string          `json:"id"`
+	Source      string          `json:"source"`
+	Type        string          `json:"type"`
+	Time        time.Time       `json:"time"`
+	Subject     string          `json:"subject,omitempty"`
+	ContentType string          `json:"datacontenttype"`
+	Data        json.RawMessage `json:"data"` // the entry
+}
+
+const (
+	eventSource = "urn:unitask:audit:" // and a hash of the log's first line
+	eventType   = "unitask."           // and the entry's kind
+)
+
+// Events are a log's entries as events, in their order.
+type Events struct {
+	log    Log
+	source string
+	given  int64 // lines
+}
+
+// Events begin with the log's first entry.
+func (l Log) Events() *Events { return &Events{log: l} }
+
+// Next calls each with the event of every entry that is there and was not given yet, but for the
+// first ones, as many as after says.
+func (e *Events) Next(after int64, each func(event []byte) error) error {
+	first := errors.New("the first line is read")
+	if err := e.log.Read(func(_ int64, line []byte) error {
+		sum := sha256.Sum256(line)
+		source := eventSource + hex.EncodeToString(sum[:8])
+		if e.source != "" && e.source != source {
+			return errors.New("the log is another one now")
+		}
+		e.source = source
+		return first
+	}); !errors.Is(err, first) {
+		return err
+	}
+	return e.log.ReadFrom(max(e.given, after), func(n int64, line []byte) error {
+		var entry Entry
+		if err := json.Unmarshal(line, &entry); err != nil || entry.Kind == "" {
+			return fmt.Errorf("line %d is no entry: `unitask audit verify` says more", n+1)
+		}
+		event, err := json.Marshal(Event{SpecVersion: "1.0", ID: strconv.FormatInt(n+1, 10), Source: e.source, Type: eventType + string(entry.Kind),
+			Time: entry.Time, Subject: entry.Run, ContentType: "application/json", Data: line})
+		if err != nil {
+			return err
+		}
+		if err := each(event); err != nil {
+			return err
+		}
+		e.given = n + 1
+		return nil
+	})
+}
