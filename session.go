@@ -84,9 +84,11 @@ type Session struct {
 
 	turn    chan struct{} // held by the step that runs
 	waiting chan struct{} // as many as wait
+	carried chan struct{} // as many as there are connections of forwarded ports
 	mu      sync.Mutex
 	uses    int                             // that are under way
 	calls   uint64                          // that there have been
+	ports   int                             // that are forwarded
 	running map[string]*session.Interpreter // by language
 	dropped map[string]string               // why one is a new one, by language, until it was told
 }
@@ -153,7 +155,7 @@ func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Sessio
 		rt: rt, caller: caller, limits: limits,
 		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
 		ready: make(chan struct{}), done: make(chan struct{}),
-		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), running: map[string]*session.Interpreter{}, dropped: map[string]string{},
+		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*session.Interpreter{}, dropped: map[string]string{},
 	}
 }
 

@@ -327,6 +327,8 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return Answer{}, s.Pause(ctx)
 	case req.Op == OpResume:
 		return Answer{}, s.Resume(ctx)
+	case req.Op == OpForward:
+		return Answer{}, forward(ctx, c, s, req.Ports)
 	case req.Op == OpRead || req.Op == OpWrite:
 		return Answer{}, h.file(ctx, c, s, req)
 	}
@@ -356,6 +358,26 @@ func (h *Holder) file(ctx context.Context, c *client, s *held, req Request) erro
 		return err
 	}
 	return s.WriteFile(ctx, req.Path, text, fs.FileMode(req.Mode).Perm())
+}
+
+// forward forwards ports for as long as the client stays.
+func forward(ctx context.Context, c *client, s *held, ports []Port) error {
+	for _, p := range ports {
+		f, err := s.Forward(p.Guest, p.Host)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if _, err := fmt.Fprintf(c.out(kindStdout), "%s %d\n", f.Addr, f.Port); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.Done():
+		return errGone(s.ID)
+	}
 }
 
 // named are the names that sessions may have: none is an id.

@@ -124,6 +124,13 @@ type Request struct {
 	Command *Command `json:"command,omitempty"`
 	Path    string   `json:"path,omitempty"` // of read and write
 	Mode    uint32   `json:"mode,omitempty"`
+	Ports   []Port   `json:"ports,omitempty"` // of forward
+}
+
+// Port is a port of the machine that is to be one of the host's, 0 being any that is free.
+type Port struct {
+	Host  int `json:"host,omitempty"`
+	Guest int `json:"guest"`
 }
 
 // Operations.
@@ -137,6 +144,8 @@ const (
 	OpPause  = "pause"
 	OpResume = "resume"
 	OpEnd    = "end"
+
+	OpForward = "forward" // lasts until the client goes, and prints a line for each port
 )
 
 // New is a session that is asked for.

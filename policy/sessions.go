@@ -10,8 +10,9 @@ type SessionLimits struct {
 	Sessions       int           `json:"sessions"`       // that live at once; -1 is none
 	CallerSessions int           `json:"callerSessions"` // of one caller; -1 is none
 	Life           time.Duration `json:"sessionLifeMs"`
-	Idle           time.Duration `json:"sessionIdleMs"` // after so long it is paused
-	PausedBytes    int64         `json:"pausedBytes"`   // of the memory of those that are paused; -1 is none
+	Idle           time.Duration `json:"sessionIdleMs"`  // after so long it is paused
+	ForwardedPorts int           `json:"forwardedPorts"` // of a session at once; -1 is none
+	PausedBytes    int64         `json:"pausedBytes"`    // of the memory of those that are paused; -1 is none
 }
 
 // limit is a kind that fields of SessionLimits can have.

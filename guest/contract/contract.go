@@ -159,6 +159,9 @@ const (
 	MaxStep      = 256 << 10 // bytes of a session's frame, which holds a command's arguments and environment
 	MaxCommands  = 64        // of a session at once
 	MaxListed    = 4096      // arguments of a command, and variables
+
+	ForwardWindow = 256 << 10 // bytes of a forwarded connection that its client has not taken
+	ForwardUnit   = 32 << 10  // bytes that each byte of control lets a forwarded connection send
 )
 
 // What the host puts on the linux guest's kernel command line.

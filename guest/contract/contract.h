@@ -102,6 +102,8 @@
 #define MAX_STEP 262144
 #define MAX_COMMANDS 64
 #define MAX_LISTED 4096
+#define FORWARD_WINDOW 262144
+#define FORWARD_UNIT 32768
 #define BOOT_ARG "unitask.arg="
 #define BOOT_LAZY "unitask.lazy"
 #define BOOT_TRACE "unitask.trace"

@@ -11,4 +11,7 @@ void session_run(void (*become)(void));
 // path and what the verb takes. It returns the exit code: 0, or an errno.
 int session_file(char **argv);
 
+// session_connect is another: it carries a connection to a port of the machine (sessionforward.c).
+int session_connect(const char *port);
+
 #endif

@@ -182,6 +182,8 @@ int session_file(char **argv)
 	int n = 0;
 	while (argv[n])
 		n++;
+	if (n == 2 && strcmp(verb, "connect") == 0)
+		return session_connect(path);
 	if (n < 2 || *path != '/')
 		return EINVAL;
 	if (strcmp(verb, "read") == 0 && n == 4)

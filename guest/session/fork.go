@@ -23,6 +23,10 @@ func (c *Client) Fork(list []*Interpreter) (*Client, []*Interpreter) {
 	f.next = c.next
 	var copies []*Interpreter
 	for id, cmd := range c.commands {
+		if cmd.exec.use != nil { // a forwarded connection stays with this one
+			f.cut = append(f.cut, id)
+			continue
+		}
 		of := &Command{c: f, id: id, exec: Exec{Args: cmd.exec.Args}, done: make(chan struct{})}
 		for i := range of.taken {
 			of.taken[i] = make(chan struct{}, 1)

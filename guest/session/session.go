@@ -58,7 +58,8 @@ type Client struct {
 	gone     chan struct{} // closed with it
 	holding  chan struct{} // closed when the program says that it holds its output; nil if it was not asked
 
-	in []byte // of the frame that comes
+	in  []byte   // of the frame that comes
+	cut []uint32 // commands that are killed when the program goes on
 }
 
 // New returns a client that writes to the program's standard input.
@@ -104,7 +105,11 @@ func (c *Client) GoOn(to io.Writer) error {
 	if to != nil {
 		c.to, c.in = to, c.in[:0]
 	}
-	return c.write(contract.StepGoOn, 0, nil)
+	err := c.write(contract.StepGoOn, 0, nil)
+	for ; err == nil && len(c.cut) > 0; c.cut = c.cut[1:] {
+		err = c.write(contract.StepSignal, c.cut[0], []byte{byte(syscall.SIGKILL)})
+	}
+	return err
 }
 
 // ErrOver says that the session's program has ended.
@@ -131,6 +136,7 @@ type Exec struct {
 
 	reply   io.Writer // of descriptor 3, which it then has
 	builtin bool
+	use     func() (done func(), err error) // called around what is given to it, if not nil
 }
 
 // Command is one that runs.
@@ -400,7 +406,16 @@ func (cmd *Command) give(kind byte, p []byte) error {
 			return cmd.ended()
 		default:
 		}
-		if err := cmd.c.send(kind, cmd.id, p[:n]); err != nil {
+		done := func() {}
+		if cmd.exec.use != nil {
+			var err error
+			if done, err = cmd.exec.use(); err != nil {
+				return err
+			}
+		}
+		err := cmd.c.send(kind, cmd.id, p[:n])
+		done()
+		if err != nil {
 			return err
 		}
 		p = p[n:]

@@ -40,7 +40,7 @@ var hosted = sync.OnceValues(func() (string, error) {
 	hostedDir = dir
 	program := filepath.Join(dir, "session")
 	out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wl,--wrap=fchown",
-		"-o", program, "testdata/hosted.c", "../init/session.c", "../init/sessionfiles.c").CombinedOutput()
+		"-o", program, "testdata/hosted.c", "../init/session.c", "../init/sessionfiles.c", "../init/sessionforward.c").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}

@@ -1,0 +1,126 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// errWindow says that the guest sent more than it was allowed to.
+var errWindow = errors.New("the machine's end of a forwarded connection sent more than was asked for")
+
+// window is what the guest has sent and the client has not taken: contract.ForwardWindow bytes at most.
+type window struct {
+	mu      sync.Mutex
+	waiting []byte
+	room    int // that the guest has
+	more    chan struct{}
+}
+
+// Write takes what the guest sends. It does not wait.
+func (w *window) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(p) > w.room {
+		return 0, errWindow
+	}
+	w.room -= len(p)
+	w.waiting = append(w.waiting, p...)
+	select {
+	case w.more <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+func (w *window) take() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.waiting
+	w.waiting = nil
+	return p
+}
+
+// give notes that the guest has more room, in contract.ForwardUnit.
+func (w *window) give(units int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.room += units * contract.ForwardUnit
+}
+
+// Connect carries a client's connection to a TCP port of the machine, until one of them has ended it or
+// ctx ends, and closes it: by a reset unless the machine's end was an orderly one. use is called before
+// anything is sent to the machine, which is needed until what it returns is called. The error is a syscall.Errno where
+// nothing listens there.
+func (c *Client) Connect(ctx context.Context, port uint16, conn *net.TCPConn, use func() (done func(), err error)) error {
+	err := c.connect(ctx, port, conn, use)
+	if err != nil {
+		_ = conn.SetLinger(0)
+	}
+	conn.Close()
+	return err
+}
+
+func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn, use func() (done func(), err error)) error {
+	w := &window{room: contract.ForwardWindow, more: make(chan struct{}, 1)}
+	done, err := use()
+	if err != nil {
+		return err
+	}
+	cmd, err := c.Start(Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Dir: "/", Stdin: conn, Stdout: w, builtin: true, reply: io.Discard, use: use})
+	done()
+	if err != nil {
+		return err
+	}
+	ended, taken := false, 0
+	defer func() {
+		if !ended {
+			cmd.finish(guest.End{}, net.ErrClosed)
+			cmd.signal(syscall.SIGKILL)
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { // also while it is written to, or does not take what it is given
+		_ = conn.SetLinger(0)
+		conn.Close()
+		cmd.finish(guest.End{}, context.Cause(ctx))
+	})
+	defer stop()
+	for !ended {
+		select {
+		case <-w.more:
+		case <-cmd.done:
+			ended = true
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		p := w.take()
+		if _, err := conn.Write(p); err != nil {
+			return err
+		}
+		taken += len(p)
+		if units := taken / contract.ForwardUnit; units > 0 && !ended {
+			taken -= units * contract.ForwardUnit
+			w.give(units)
+			if err := cmd.give(contract.StepControl, make([]byte, units)); err != nil && cmd.err != nil {
+				return cmd.err
+			}
+		}
+	}
+	switch {
+	case cmd.err != nil:
+		return cmd.err
+	case cmd.end.Signal != 0:
+		return fmt.Errorf("it was ended by signal %d", cmd.end.Signal)
+	case cmd.end.Code != 0:
+		return syscall.Errno(cmd.end.Code)
+	}
+	return nil
+}
