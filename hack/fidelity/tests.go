@@ -147,9 +147,11 @@ var (
 	metadata = regexp.MustCompile(`(?m)^// (Flags|Env):`)
 	// neighbour is a file beside the test, or of another folder of tests.
 	neighbour = regexp.MustCompile(`require\('\./|from '\./|require\('\.\./(addons|node-api|js-native-api|async-hooks|pummel)`)
-	fixtures  = regexp.MustCompile(`fixtures|common/(crypto|tls|dns|wpt|sea|snapshot|http2|debugger|inspector)`)
-	keys      = regexp.MustCompile(`readKey|common/(tls|crypto|http2|quic)|hasCrypto`)
-	child     = regexp.MustCompile(`child_process|cluster|spawn(Promisified|Sync)|common/(child|debugger|inspector-helper|snapshot)|startNewREPLServer|childShouldThrow|buildSnapshot|\brun\b.* from 'node:test'`)
+	// others are tests that this one starts, by their names.
+	others   = regexp.MustCompile(`\btest-[a-z0-9-]+\.[cm]?js\b`)
+	fixtures = regexp.MustCompile(`fixtures|common/(crypto|tls|dns|wpt|sea|snapshot|http2|debugger|inspector)`)
+	keys     = regexp.MustCompile(`readKey|common/(tls|crypto|http2|quic)|hasCrypto`)
+	child    = regexp.MustCompile(`child_process|cluster|spawn(Promisified|Sync)|common/(child|debugger|inspector-helper|snapshot)|startNewREPLServer|childShouldThrow|buildSnapshot|\brun\b.* from 'node:test'`)
 )
 
 // load reads what has been run.
@@ -268,6 +270,11 @@ func (s *suite) run(ctx context.Context, name string, kernel image.Kernel, whole
 	text := s.text(name)
 	req := unitask.Request{Code: text, Path: guestRoot + "/" + name, Dir: filepath.Dir(guestRoot), Kernel: kernel, Timeout: guestLimit, Env: environment("/tmp"),
 		Dirs: []unitask.Mount{s.mount("common")}}
+	for _, other := range others.FindAllString(text, -1) {
+		if place := filepath.Join(filepath.Dir(name), other); place != name && exists(filepath.Join(s.tests, place)) {
+			req.Files = append(req.Files, s.mount(place))
+		}
+	}
 	switch {
 	case !fixtures.MatchString(text):
 	case whole:
@@ -288,6 +295,11 @@ func (s *suite) run(ctx context.Context, name string, kernel image.Kernel, whole
 		}
 	}
 	return s.rt.Run(ctx, req, unitask.IO{})
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
 }
 
 func (s *suite) mount(name string) unitask.Mount {
