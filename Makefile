@@ -29,7 +29,7 @@ test: image
 # boot for them, half of the other languages' scripts, more clones to compare, and packages that are
 # installed in a machine.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked)$$' .
+	UNITASK_TEST_LONG=1 $(GOTEST) -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestOwnImagePackages)$$' .
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server.
