@@ -17,6 +17,8 @@ import (
 //	*JailError           this host can't hold QEMU as it must be held for this run
 //	*HostError           unitask or the host failed
 //	*GuestError          the machine or its kernel died, or the guest broke the protocol
+//	*BusyError           a fleet's queue, or a session's, is full: nothing ran
+//	*LostError           the worker that ran it was lost, and it may not be run twice
 //	ErrClosed            the runtime was closed before
 //	context.Cause(ctx)   the caller stopped it
 
@@ -35,6 +37,12 @@ func (e *HostError) Unwrap() error { return e.Err }
 // GuestError says that the machine ended without saying how the code did: the
 // kernel stopped, or the guest broke the protocol.
 type GuestError = machine.GuestError
+
+// LostError says that the worker that ran the code was lost. What the code has done until then
+// is not known; it may have acted on others, so it was not run again.
+type LostError struct{ Reason string }
+
+func (e *LostError) Error() string { return "lost: " + e.Reason }
 
 // JailError says that layers or limits of QEMU's jail do not hold that must hold. Nothing
 // of the run has begun.

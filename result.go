@@ -21,6 +21,8 @@ const (
 	OutcomeCancelled Outcome = "cancelled" // the caller stopped it; ExitCode 130
 	OutcomeCrashed   Outcome = "crashed"   // the machine died or broke the protocol; ExitCode 125
 	OutcomeFailed    Outcome = "failed"    // unitask or the host failed; ExitCode 125
+	OutcomeBusy      Outcome = "busy"      // a fleet's queue is full, and nothing ran (BusyError); ExitCode 125
+	OutcomeLost      Outcome = "lost"      // its worker was lost, and it may not be run twice (LostError); ExitCode 125
 )
 
 // Result is the outcome of a run. Its JSON form is what `unitask run --json` prints, and what
@@ -64,6 +66,8 @@ type Result struct {
 	Packages []InstalledPackage
 	// Approvals are the questions that were asked (Request.Ask), and what became of them.
 	Approvals []Approval
+	// RetryAfter says, where the outcome is busy, when to try again.
+	RetryAfter time.Duration
 
 	// Redacted are the fields of the request that hold a secret ("args[0]", "env.NAME",
 	// "code"): the record has a mark in its place, and can't be run again.
@@ -132,6 +136,7 @@ type ResultJSON struct {
 	ArtifactsRefused []record.Refusal   `json:"artifactsRefused,omitempty"`
 	ArtifactsLeft    []record.Refusal   `json:"artifactsLeft,omitempty"`
 	Packages         []InstalledPackage `json:"packages,omitempty"`
+	RetryAfter       policy.Millis      `json:"retryAfterMs,omitempty"`
 	Redacted         []string           `json:"redacted,omitempty"`
 	Approvals        []Approval         `json:"approvals,omitempty"`
 }
@@ -141,7 +146,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
 		Error: r.Error, Hint: r.Hint, Value: r.Value, Session: r.Session, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
-		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Approvals: r.Approvals, Packages: r.Packages, Redacted: r.Redacted,
+		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Approvals: r.Approvals, Packages: r.Packages, RetryAfter: policy.Millis(r.RetryAfter), Redacted: r.Redacted,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
 	j.Stderr, j.StderrBase64 = text(r.Stderr)
@@ -168,7 +173,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
 		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, WhySlow: j.WhySlow, Cloned: j.Cloned, Pooled: j.Pooled,
-		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Approvals: j.Approvals, Packages: j.Packages, Redacted: j.Redacted,
+		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Approvals: j.Approvals, Packages: j.Packages, RetryAfter: time.Duration(j.RetryAfter), Redacted: j.Redacted,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {
 		if from != "" {

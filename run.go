@@ -150,6 +150,9 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	res := &Result{RunID: rec.ID, MemoryMB: granted.Effective.MemoryMB, Redacted: rec.Redacted, Policy: granted}
 	run := func() error {
 		x := &execution{rt: rt, code: &code, look: look, granted: res.Policy.Effective, streams: streams, rec: rec, redactor: redactor, audit: logged, res: res}
+		if rt.opts.Fleet != nil {
+			return x.runElsewhere(ctx, req, caller.Name)
+		}
 		return x.run(ctx)
 	}
 	before := *res
@@ -200,6 +203,9 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 	}
 	if p.code, err = checkCode(req); err == nil {
 		err = look.check(caller, req, streams)
+	}
+	if err == nil && rt.opts.Fleet != nil {
+		err = notElsewhere(streams, look)
 	}
 	if err != nil {
 		return p, err

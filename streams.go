@@ -49,6 +49,14 @@ func (c *capped) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// restart forgets what came.
+func (c *capped) restart(limit int64) {
+	c.left, c.truncated = limit, false
+	if c.collected != nil {
+		c.collected.Reset()
+	}
+}
+
 func (c *capped) bytes() []byte {
 	if c.collected == nil {
 		return nil

@@ -116,6 +116,9 @@ type Options struct {
 	RequireJail []string
 	// Machines says where machines come from. The default is Templates().
 	Machines Machines
+	// Fleet, if not nil, runs everything on other hosts (package fleet); this one keeps the
+	// records.
+	Fleet Fleet
 	// Streams of the run, for Run. Runtime.Run has its own.
 	IO
 }

@@ -35,6 +35,8 @@ const (
 	ViaMCP  Via = "mcp"  // MCP over stdin and stdout
 	ViaHTTP Via = "http" // MCP over HTTP
 	ViaAPI  Via = "api"  // the Go package
+
+	ViaFleet Via = "fleet" // a fleet's queue, on a worker
 )
 
 // Record is run.json. Request, Effective and Denials are the policy package's,

@@ -178,6 +178,19 @@ func (r *Run) Stdout() io.Writer  { return stream{r, r.stdout} }
 func (r *Run) Stderr() io.Writer  { return stream{r, r.stderr} }
 func (r *Run) Console() io.Writer { return stream{r, r.console} }
 
+// Restart empties the streams, the netlog and the console: the run is made again.
+func (r *Run) Restart() {
+	for _, f := range []*os.File{r.stdout, r.stderr, r.netlog, r.console} {
+		_, err := f.Seek(0, io.SeekStart)
+		if err == nil {
+			err = f.Truncate(0)
+		}
+		if err != nil {
+			r.failed(err)
+		}
+	}
+}
+
 // Trace is a file for what was traced of the run, from its beginning where the run was made
 // again; close ends it.
 func (r *Run) Trace() (to io.Writer, close func(), err error) {

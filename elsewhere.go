@@ -1,0 +1,210 @@
+package unitask
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Fleet runs on other hosts what was granted on this one; package fleet has it. Everything else
+// of a run stays here: its ceiling, its record, its streams, its artifacts.
+type Fleet interface {
+	// Run returns when the run has ended, or when ctx has; its error is as Runtime.Run's. The
+	// result's streams, artifacts and durations are not looked at. Any number may run at once.
+	Run(ctx context.Context, run *FleetRun) (*Result, error)
+}
+
+// FleetRun is a run as a Fleet gets it.
+type FleetRun struct {
+	ID     string // of its record here
+	Caller string // whom it is for
+	// Request asks for what was granted here, and nothing else; a path of the host in it means
+	// nothing. Secrets have their values.
+	Request Request
+	// Inputs are the host's files and folders that were granted, opened.
+	Inputs *hostfiles.Set
+	Colors string // IO.Colors
+	Stdin  io.Reader
+	// Stdout and Stderr take what the code prints, once and in order; they bound it.
+	Stdout, Stderr io.Writer
+	Events         func(Event)
+
+	x              *execution
+	stdout, stderr *capped
+	artifacts      *record.Artifacts
+	netlog         int64
+}
+
+// maxFleetNetlog bounds, in bytes, the netlog that a worker may add to a record.
+const maxFleetNetlog = 64 << 20
+
+// maxFleetConsole bounds, in bytes, the console that a worker may add to a record.
+const maxFleetConsole = 4 << 20
+
+// runElsewhere has the fleet run it. It does for a run there what execution.run does for one here.
+func (x *execution) runElsewhere(ctx context.Context, req Request, caller string) error {
+	begin := time.Now()
+	request, err := req.grantedOnly(x.granted)
+	if err != nil {
+		x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
+		return hostError("fleet", err)
+	}
+	stdout := newCapped(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
+	stderr := newCapped(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
+	plainOut, plainErr := x.redactor.Writer(stdout), x.redactor.Writer(stderr)
+	run := &FleetRun{ID: x.rec.ID, Caller: caller, Request: request, Inputs: &x.code.inputs, Colors: x.streams.Colors, Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr,
+		Events: x.streams.Events, x: x, stdout: stdout, stderr: stderr}
+	res, err := x.rt.opts.Fleet.Run(ctx, run)
+	err = errors.Join(err, plainOut.Close(), plainErr.Close())
+	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
+	if res != nil {
+		here := x.res.Policy
+		id, redacted, again := x.res.RunID, x.res.Redacted, x.res.Retried
+		*x.res = *res
+		x.res.RunID, x.res.Redacted, x.res.Retried, x.res.Policy.Ceiling = id, redacted, cmp.Or(again, res.Retried), here.Ceiling
+		if res.Policy.Effective.MemoryMB == 0 { // nothing was granted there: it did not run
+			x.res.Policy.Effective, x.res.MemoryMB = here.Effective, here.Effective.MemoryMB
+		}
+		x.res.Policy.Denials = append(slices.Clone(here.Denials), res.Policy.Denials...)
+		x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = here.Effective.Files, here.Effective.Dirs
+		x.rec.Effective, _ = clean(x.redactor, x.res.Policy.Effective)
+		x.rec.Denials, _ = clean(x.redactor, x.res.Policy.Denials)
+	}
+	if run.artifacts != nil {
+		err = errors.Join(err, run.artifacts.Close(true))
+		x.res.Artifacts, x.res.ArtifactsRefused = run.artifacts.Kept, append(run.artifacts.Refused, x.res.ArtifactsRefused...)
+		slices.SortFunc(x.res.Artifacts, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
+	} else {
+		x.res.Artifacts = nil // what did not come is not there
+	}
+	x.res.Stdout, x.res.Stderr = stdout.bytes(), stderr.bytes()
+	x.res.Truncated = x.res.Truncated || stdout.truncated || stderr.truncated
+	if x.res.Duration.Run == 0 {
+		x.res.Duration.Run = time.Since(begin)
+	}
+	if ctx.Err() != nil && err != nil {
+		x.res.Outcome, x.res.ExitCode = OutcomeCancelled, ExitCancelled
+		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	}
+	return err
+}
+
+// Again says that the run is made again from its beginning, on another worker: what it had
+// printed goes out of the record and the result. What went to IO.Stdout can't be taken back.
+func (r *FleetRun) Again(why string) {
+	r.x.rec.Restart()
+	for _, c := range []*capped{r.stdout, r.stderr} {
+		c.restart(r.x.granted.OutputBytes)
+	}
+	r.x.res.Retried = why
+	r.Events(Event{Kind: EventRetry, Message: why})
+}
+
+// Machine puts into the record what the worker says of the machine; text that is none is left out.
+func (r *FleetRun) Machine(text json.RawMessage) {
+	var m record.Machine
+	if len(text) <= 64<<10 && json.Unmarshal(text, &m) == nil {
+		r.x.rec.Machine = &m
+	}
+}
+
+// Console puts the guest's console into the record.
+func (r *FleetRun) Console(from io.Reader) error {
+	plain := r.x.redactor.Writer(r.x.rec.Console())
+	_, err := io.Copy(plain, io.LimitReader(from, maxFleetConsole))
+	return errors.Join(err, plain.Close())
+}
+
+// Decided puts a line of the worker's netlog into the record, if it is one.
+func (r *FleetRun) Decided(line []byte) {
+	var d Decision
+	if r.netlog += int64(len(line)); r.netlog > maxFleetNetlog || json.Unmarshal(line, &d) != nil {
+		return
+	}
+	text, _ := clean(r.x.redactor, netlogLine{NetlogSchema, r.x.rec.ID, r.x.rec.Owner, d})
+	r.x.rec.Netlog(text)
+	r.x.audit.decided(d)
+}
+
+// Artifact takes a file that the code left in /out: it is held to what was granted here, whatever
+// the worker says.
+func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) error {
+	if r.x.granted.MaxArtifacts <= 0 {
+		return nil
+	}
+	if r.artifacts == nil {
+		r.artifacts = r.x.rec.Artifacts(r.x.granted.MaxArtifacts, r.x.redactor)
+	}
+	if err := r.artifacts.Begin(0, perm, name); err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := content.Read(buf)
+		if e := r.artifacts.Data(buf[:n]); e != nil {
+			return e
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// grantedOnly is the request, with what was granted in place of what was asked for.
+func (req Request) grantedOnly(granted policy.Effective) (out Request, err error) {
+	asked, given := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	wire, err := json.Marshal(req)
+	effective, e := json.Marshal(granted)
+	if err = errors.Join(err, e); err != nil {
+		return out, err
+	}
+	if err := errors.Join(json.Unmarshal(wire, &asked), json.Unmarshal(effective, &given)); err != nil {
+		return out, err
+	}
+	for _, f := range policy.Fields {
+		asked[f.Key] = given[f.Key]
+	}
+	if wire, err = json.Marshal(asked); err == nil {
+		err = json.Unmarshal(wire, &out)
+	}
+	for name := range out.Secrets {
+		out.Secrets[name] = req.Secrets[name]
+	}
+	out.Env = maps.Clone(req.Env)
+	return out, err
+}
+
+// notElsewhere says what of a run a fleet can't have: its machine is on another host.
+func notElsewhere(streams IO, look inspection) error {
+	what := ""
+	switch {
+	case look.session != nil:
+		what = "a session"
+	case look != inspection{}:
+		what = "a debugger or a trace"
+	case streams.Keep != nil:
+		what = "a machine that is kept when it crashes"
+	case streams.Capture != nil:
+		what = "a capture"
+	case streams.Terminal != nil:
+		what = "a terminal"
+	default:
+		return nil
+	}
+	return &policy.FieldError{Field: "fleet", Value: "with " + what, Reason: "does not go to another host: run it on this one"}
+}
