@@ -29,7 +29,8 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
-	"cli":         and([]string{"holder", "mcp", ""}, first, ground),
+	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", ""}, first, ground),
+	"fleet":       {"", "guest", "hostfiles", "internal/exact", "policy", "record"},
 	"holder":      {"", "machine", "policy"},
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
 	"":            and([]string{"guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "image/oci", "internal/exact", "netstack/broker"}, first, ground),
@@ -57,6 +58,7 @@ var mayImport = map[string][]string{
 	"guest/shell":     {},
 	"netstack":        {"internal/hostname", "internal/socketpair"},
 	"netstack/broker": {"internal/httppath"},
+	"fleet/embedded":  {"fleet"},
 
 	"internal/atomicfile":  {},
 	"internal/attack":      {},
@@ -125,6 +127,20 @@ func TestImportDirections(t *testing.T) {
 			if !slices.Contains(allowed, room(i)) && !slices.Contains(tools, room(i)) && room(i) != "guest/contract" {
 				t.Errorf("%s imports %s", p.ImportPath, i)
 			}
+		}
+	}
+}
+
+// A program that runs on one host has no NATS in it, and one that submits to a fleet no server.
+func TestNoNATS(t *testing.T) {
+	for _, row := range []struct{ room, without string }{{".", "nats-io"}, {"./mcp", "nats-io"}, {"./fleet", "nats-io/nats-server"}} {
+		out, err := exec.Command("go", "list", "-deps", row.room).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := strings.Index(string(out), row.without); at >= 0 {
+			line, _, _ := strings.Cut(string(out[at:]), "\n")
+			t.Errorf("%s brings %s along", row.room, line)
 		}
 	}
 }

@@ -25,6 +25,7 @@ type mcpFlags struct {
 	stateless, anyone, logJSON                              bool
 	drain                                                   time.Duration
 	callerConcurrent, callerPerMinute                       int
+	fleet                                                   fleetFlags
 }
 
 func (a *app) mcpCommand() *cobra.Command {
@@ -75,6 +76,7 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.IntVar(&f.callerConcurrent, "caller-concurrent", 0, "with --http: concurrent runs per caller (default no limit)")
 	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs per minute per caller (default no limit)")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
+	f.fleet.add(cmd)
 	cmd.AddCommand(a.mcpConfig())
 	return cmd
 }
@@ -123,7 +125,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File, "key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
 		}
 	}
-	rt, err := unitask.Open(unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(), Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
+	opts := unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(), Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
 		Events: func(e unitask.Event) {
 			level := slog.LevelDebug
 			switch e.Kind {
@@ -133,7 +135,16 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 				level = slog.LevelInfo
 			}
 			log.Log(cmd.Context(), level, e.Message, "event", e.Kind)
-		}})
+		}}
+	client, err := f.fleet.open(a)
+	if err != nil {
+		return err
+	}
+	if client != nil { // whose workers have machines ready
+		defer client.Close()
+		opts.Fleet, opts.Machines = client, unitask.Templates()
+	}
+	rt, err := unitask.Open(opts)
 	if err != nil {
 		return err
 	}

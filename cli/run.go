@@ -30,6 +30,7 @@ type runFlags struct {
 	json, cold, fresh, outReplace, raw   bool
 	keep, withSecrets, check             bool
 	tty, input, retry                    bool
+	fleet                                fleetFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -75,6 +76,8 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the code a terminal like this one: colours, size, raw input with -i (linux)")
 	fl.BoolVarP(&f.input, "interactive", "i", false, "pass standard input to the code even if it is a terminal")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
+	f.fleet.add(cmd)
+	fl.StringVar(&f.fleet.runID, "run-id", "", "with --fleet: the run's id there; a second run of the id joins the first (default a new one)")
 	return cmd
 }
 
@@ -225,7 +228,16 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return a.failedJSON(f.json, err)
 	}
 	var rt *unitask.Runtime
-	rt, err = a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })})
+	opts := unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })}
+	client, err := f.fleet.open(a)
+	if err != nil {
+		return a.failedJSON(f.json, err)
+	}
+	if client != nil {
+		defer client.Close()
+		opts.Fleet = client
+	}
+	rt, err = a.openWith(opts)
 	if err != nil {
 		return a.failedJSON(f.json, err)
 	}

@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/fleet/embedded"
+	"github.com/unitask/unitask/machine"
+)
+
+type workerFlags struct {
+	fleetFlags
+	embedded, logJSON   bool
+	slots, pool, policy string
+	memory              *size
+	tenants             []string
+	replicas            int
+	drain               time.Duration
+}
+
+func (a *app) workerCommand() *cobra.Command {
+	var f workerFlags
+	cmd := &cobra.Command{
+		Use:   "worker (--nats URL | --embedded) [flags]",
+		Short: "Run what a fleet's queue holds, on this host",
+		Long: `Worker takes runs from NATS JetStream, runs each in a fresh machine of this host,
+and sends back what comes of it. It takes no more than it has room for.
+
+Every run is held to this host's ceiling (--policy), whatever its submitter allows.
+On SIGTERM, and on unitask fleet drain, it takes nothing more on and ends when its
+runs have, or after --drain: what may be run twice then goes back into the queue.`,
+		Example: `  unitask worker --embedded
+  unitask worker --nats tls://nats.example.com:4222 --nats-creds worker.creds --slots 8
+  unitask run --fleet embedded --code 'console.log(1)'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.worker(cmd, f) },
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVar(&f.url, "nats", "", "the NATS server: nats://HOST:PORT or tls://HOST:PORT, several with commas")
+	fl.BoolVar(&f.embedded, "embedded", false, "start a NATS server in this process, on a free port of 127.0.0.1, or where --nats says; run --fleet embedded finds it")
+	fl.StringVar(&f.slots, "slots", "auto", "runs at once; auto is as many as processors, and as the memory holds")
+	f.memory = sizeVar(fl, "memory", 1<<20, "memory for machines, in all (default three quarters of this host's)")
+	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
+	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run (default the first .unitask.toml from here upwards)")
+	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
+	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5")
+	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
+	f.access(cmd)
+	fl.Lookup("tenant").Usage = "a tenant to work for (default " + fleet.DefaultTenant + "); several with --tenants"
+	fl.StringSliceVar(&f.tenants, "tenants", nil, "tenants to work for, with commas")
+	return cmd
+}
+
+// defaultMachineMB is what a run takes that says nothing of memory.
+const defaultMachineMB = 512
+
+// room is how many runs at once, and how much memory for them.
+func (f *workerFlags) room() (slots, memoryMB int, err error) {
+	memoryMB = int(f.memory.n)
+	if memoryMB == 0 {
+		memoryMB = 4 << 10
+		if total, _ := machine.HostMemory(); total < math.MaxInt64 {
+			memoryMB = int(total / 4 * 3 >> 20)
+		}
+	}
+	if f.slots == "auto" {
+		return max(1, min(runtime.NumCPU(), memoryMB/defaultMachineMB)), memoryMB, nil
+	}
+	if slots, err = strconv.Atoi(f.slots); err != nil || slots < 1 || slots > 1000 {
+		return 0, 0, usage(fmt.Errorf("--slots %s: use auto, or a number from 1 to 1000", f.slots))
+	}
+	return slots, memoryMB, nil
+}
+
+func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
+	if f.url == "" && !f.embedded {
+		return hint(usage(errors.New("name the NATS server with --nats, or give --embedded")), "unitask worker --help")
+	}
+	switch f.replicas {
+	case 1, 3, 5:
+	default:
+		return usage(fmt.Errorf("--replicas %d: use 1, 3 or 5", f.replicas))
+	}
+	if f.tenant != "" {
+		f.tenants = append(f.tenants, f.tenant)
+	}
+	slots, memoryMB, err := f.room()
+	if err != nil {
+		return err
+	}
+	pool, err := unitask.ParsePoolSize(f.pool)
+	if err != nil {
+		return usage(err)
+	}
+	ceiling, err := findCeiling("", f.policy)
+	if err != nil {
+		return err
+	}
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
+	config, announce := fleet.Config{}, func() error { return nil }
+	if f.embedded {
+		server, err := embedded.Start(home, f.url)
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		config, announce = server.Config(), server.Announce
+	} else if config, err = f.config(a); err != nil {
+		return err
+	}
+	rt, err := a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.Pool(pool, unitask.Shape{})})
+	if err != nil {
+		return err
+	}
+	defer rt.Close()
+	level := slog.LevelWarn
+	if a.verbose {
+		level = slog.LevelInfo
+	}
+	host, _ := os.Hostname()
+	arch := unitask.HostArch()
+	info := fleet.WorkerInfo{Host: host, Version: version(), Arch: string(arch), Images: unitask.Images(), Accel: a.accel, Embedded: f.embedded, Slots: slots, MemoryMB: memoryMB, Kernels: []string{string(unitask.Linux)}}
+	if rt.Images().Best(arch) == unitask.Nanos {
+		info.Kernels = append(info.Kernels, string(unitask.Nanos))
+	}
+	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: f.tenants, Info: info, Drain: f.drain, Replicas: f.replicas, Log: slog.New(logHandler(a.std.Stderr, f.logJSON, level))}, fleet.OnHost(rt, ceiling))
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if err := announce(); err != nil {
+		return err
+	}
+	a.ui.note("worker %s at %s: %d runs at once, %d MiB for machines", w.Info().ID, config.URL, slots, memoryMB)
+	return w.Run(cmd.Context())
+}

@@ -1,0 +1,91 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Drain has a worker take nothing more on and go when its runs have ended.
+func (c *Client) Drain(ctx context.Context, worker string) error {
+	if _, err := c.nc.RequestWithContext(ctx, subjectDrain+worker, nil); err != nil {
+		return fmt.Errorf("drain worker %.40q: %w: `unitask fleet status` lists them", worker, err)
+	}
+	return nil
+}
+
+// Depth is how many runs of a class and tenant the queue holds, those under way included.
+type Depth struct {
+	Class  string `json:"class"`
+	Tenant string `json:"tenant"`
+	Runs   uint64 `json:"runs"`
+}
+
+// Queue is what the queue holds. Tenants may not ask for it.
+func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
+	list = []Depth{}
+	stream, err := c.js.Stream(ctx, queueStream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return list, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subjectQueue+">"))
+	if err != nil {
+		return nil, err
+	}
+	for subject, n := range info.State.Subjects {
+		class, tenant, _ := strings.Cut(strings.TrimPrefix(subject, subjectQueue), ".")
+		list = append(list, Depth{class, tenant, n})
+	}
+	slices.SortFunc(list, func(a, b Depth) int { return strings.Compare(a.Class+"."+a.Tenant, b.Class+"."+b.Tenant) })
+	return list, nil
+}
+
+// RunInfo is a run of the client's tenant.
+type RunInfo struct {
+	ID      string    `json:"id"`
+	State   State     `json:"state"`
+	Class   string    `json:"class"`
+	Created time.Time `json:"created"`
+	Attempt int       `json:"attempt"`
+	Worker  string    `json:"worker,omitempty"`
+	Why     string    `json:"why,omitempty"`
+}
+
+// Runs are the runs of the client's tenant that the fleet still knows, the newest first; at most
+// most of them.
+func (c *Client) Runs(ctx context.Context, most int) (list []RunInfo, err error) {
+	list = []RunInfo{}
+	s, err := openTenant(ctx, c.js, c.config.Tenant)
+	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return list, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	keys, err := s.runs.Keys(ctx)
+	if errors.Is(err, jetstream.ErrNoKeysFound) {
+		return list, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(keys) // records' ids sort by time
+	slices.Reverse(keys)
+	for _, id := range keys {
+		if len(list) == most {
+			break
+		}
+		if e, _, err := s.get(ctx, id); err == nil {
+			list = append(list, RunInfo{id, e.State, e.Class, e.Created, e.Attempt, e.Worker, e.Why})
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,112 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"regexp"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// blob is content: in the message that it is part of if it is small, else in the tenant's object
+// store, where its SHA-256 is its name.
+type blob struct {
+	SHA256 string `json:"sha256"`
+	Size   int64  `json:"size"`
+	Inline []byte `json:"inline,omitempty"`
+}
+
+var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// put stores content, which is read twice: once for its name.
+func (s tenantStore) put(ctx context.Context, content io.ReadSeeker, inline bool) (b blob, err error) {
+	h := sha256.New()
+	if b.Size, err = io.Copy(h, content); err != nil {
+		return b, err
+	}
+	b.SHA256 = hex.EncodeToString(h.Sum(nil))
+	if _, err := content.Seek(0, io.SeekStart); err != nil {
+		return b, err
+	}
+	if inline && b.Size <= maxInline {
+		b.Inline, err = io.ReadAll(content)
+		return b, err
+	}
+	// An object that is there is as good, if it does not go before the run can be over.
+	if info, err := s.files.GetInfo(ctx, b.SHA256); err == nil && int64(info.Size) == b.Size && time.Since(info.ModTime) < keep/4 {
+		return b, nil
+	}
+	if _, err = s.files.Put(ctx, jetstream.ObjectMeta{Name: b.SHA256}, content); err != nil {
+		return b, fmt.Errorf("store %d bytes in the fleet: %w", b.Size, err)
+	}
+	return b, nil
+}
+
+func (s tenantStore) putBytes(ctx context.Context, content []byte, inline bool) (blob, error) {
+	return s.put(ctx, bytes.NewReader(content), inline)
+}
+
+// open opens content of at most most bytes. Its reader fails at the end if it is not what its
+// name says; whoever uses it reads to the end first.
+func (s tenantStore) open(ctx context.Context, b blob, most int64) (io.ReadCloser, error) {
+	if !digestForm.MatchString(b.SHA256) || b.Size < 0 || b.Size > most {
+		return nil, fmt.Errorf("content %.64q of %d bytes: %w: at most %d are taken", b.SHA256, b.Size, errMalformed, most)
+	}
+	v := &verified{want: b.SHA256, left: b.Size, digest: sha256.New()}
+	if b.Inline != nil || b.Size == 0 {
+		v.from = io.NopCloser(bytes.NewReader(b.Inline))
+		return v, nil
+	}
+	info, err := s.files.GetInfo(ctx, b.SHA256)
+	if err == nil && (info.Opts != nil && info.Opts.Link != nil || int64(info.Size) != b.Size) {
+		err = errMalformed // a link may lead to another tenant's
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read content %s from the fleet: %w", b.SHA256, err)
+	}
+	from, err := s.files.Get(ctx, b.SHA256)
+	if err != nil {
+		return nil, fmt.Errorf("read content %s from the fleet: %w", b.SHA256, err)
+	}
+	v.from = from
+	return v, nil
+}
+
+// read reads content whole.
+func (s tenantStore) read(ctx context.Context, b blob, most int64) ([]byte, error) {
+	r, err := s.open(ctx, b, most)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+// verified is content that is held to its name.
+type verified struct {
+	from   io.ReadCloser
+	want   string
+	left   int64
+	digest hash.Hash
+}
+
+func (v *verified) Read(p []byte) (int, error) {
+	n, err := v.from.Read(p)
+	v.digest.Write(p[:n])
+	if v.left -= int64(n); v.left < 0 {
+		return 0, fmt.Errorf("content %s: %w: is longer than it says", v.want, errMalformed)
+	}
+	if errors.Is(err, io.EOF) && (v.left != 0 || hex.EncodeToString(v.digest.Sum(nil)) != v.want) {
+		return n, fmt.Errorf("content %s: %w: is not what its name says", v.want, errMalformed)
+	}
+	return n, err
+}
+
+func (v *verified) Close() error { return v.from.Close() }

@@ -1,0 +1,192 @@
+package fleet
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/record"
+)
+
+// Bounds of an archive that somebody else has written.
+const (
+	maxNames   = 100_000 // entries
+	maxNesting = 128     // folders in each other
+)
+
+// Names in the archive of what a run leaves; what it left in /out is below outPrefix.
+const (
+	nameStdout  = "stdout"
+	nameStderr  = "stderr"
+	nameNetlog  = "netlog"
+	nameConsole = "console"
+	outPrefix   = "out/"
+)
+
+// packInputs writes what a run brings into a tar.
+func packInputs(ctx context.Context, in *hostfiles.Set, to io.Writer) error {
+	w := tar.NewWriter(to)
+	if err := in.Put(ctx, tarGuest{w}, hostfiles.All, func(hostfiles.Sent) {}); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+type tarGuest struct{ w *tar.Writer }
+
+func (g tarGuest) Put(f guest.File, content io.Reader) error {
+	// No times but the files' own: the same files are the same archive.
+	h := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: int64(f.Mode.Perm()), Size: f.Size, ModTime: f.ModTime, Format: tar.FormatPAX}
+	switch f.Mode.Type() {
+	case fs.ModeDir:
+		h.Typeflag, h.Size = tar.TypeDir, 0
+	case fs.ModeSymlink:
+		h.Typeflag, h.Linkname, h.Size, h.Mode = tar.TypeSymlink, f.Target, 0, 0o777
+	default:
+		h.Typeflag = tar.TypeReg
+	}
+	if err := g.w.WriteHeader(h); err != nil || content == nil {
+		return err
+	}
+	_, err := io.Copy(g.w, content)
+	return err
+}
+
+// unpack writes such a tar, of somebody who is not trusted, below a folder, and returns where.
+// Nothing is written outside of it, whatever names and links the archive has; where the links lead
+// is looked at again before a machine gets them (package hostfiles).
+func unpack(from io.Reader, dir string) (string, error) {
+	folder := filepath.Join(dir, "files")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		return "", err
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	r := tar.NewReader(from)
+	for n := 0; ; n++ {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+		name := path.Clean(h.Name)
+		if n == maxNames || !filepath.IsLocal(name) || len(name) > hostfiles.MaxPath || strings.Count(name, "/") > maxNesting {
+			return "", fmt.Errorf("archive: %w: entry %d, %.80q", errMalformed, n, h.Name)
+		}
+		if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+			return "", err
+		}
+		switch h.Typeflag {
+		case tar.TypeDir:
+			err = root.MkdirAll(name, 0o700)
+		case tar.TypeSymlink:
+			err = root.Symlink(h.Linkname, name)
+		case tar.TypeReg:
+			err = unpackFile(root, name, h, r)
+		default:
+			err = fmt.Errorf("%w: entry %.80q is neither file, folder nor link", errMalformed, h.Name)
+		}
+		if err != nil {
+			return "", fmt.Errorf("archive: %w", err)
+		}
+	}
+	_, err = io.Copy(io.Discard, from) // to its end, where it is held to its name
+	return folder, err
+}
+
+func unpackFile(root *os.Root, name string, h *tar.Header, r io.Reader) error {
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|fs.FileMode(h.Mode)&0o100)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, r)
+	if err = errors.Join(err, f.Close()); err == nil && !h.ModTime.IsZero() {
+		err = root.Chtimes(name, time.Time{}, h.ModTime)
+	}
+	return err
+}
+
+// Left is what a run leaves: add is called for stdout, stderr, netlog and console, and for out/…
+type Left func(add func(name string, perm fs.FileMode, size int64, content io.Reader) error) error
+
+// pack writes it into a tar, and says how long the streams are.
+func pack(to io.Writer, left Left) (stdout, stderr int64, err error) {
+	w := tar.NewWriter(to)
+	err = left(func(name string, perm fs.FileMode, size int64, content io.Reader) error {
+		switch name {
+		case nameStdout:
+			stdout = size
+		case nameStderr:
+			stderr = size
+		}
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: int64(perm.Perm()), Size: size, Typeflag: tar.TypeReg, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+		_, err := io.CopyN(w, content, size)
+		return err
+	})
+	return stdout, stderr, errors.Join(err, w.Close())
+}
+
+// sink is where a submitter puts what a run left: a *unitask.FleetRun.
+type sink interface {
+	Console(io.Reader) error
+	Decided(line []byte)
+	Artifact(name string, perm fs.FileMode, content io.Reader) error
+}
+
+// unpackLeft passes on what a worker says that the run left; skip bytes of each stream are there
+// already. The worker is not believed: the sink bounds and checks.
+func unpackLeft(from io.Reader, to sink, streams map[string]io.Writer, skip map[string]int64) error {
+	r := tar.NewReader(from)
+	for n := 0; ; n++ {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil && (n == maxNames || h.Typeflag != tar.TypeReg) {
+			err = fmt.Errorf("what the run left: %w: entry %d, %.80q", errMalformed, n, h.Name)
+		}
+		if err != nil {
+			return err
+		}
+		out, isOut := strings.CutPrefix(h.Name, outPrefix)
+		switch {
+		case isOut:
+			if err = to.Artifact(out, fs.FileMode(h.Mode).Perm(), r); errors.Is(err, record.ErrEnough) {
+				err = nil
+			}
+		case streams[h.Name] != nil:
+			if _, err = io.CopyN(io.Discard, r, min(skip[h.Name], h.Size)); err == nil {
+				_, err = io.Copy(streams[h.Name], r)
+			}
+		case h.Name == nameConsole:
+			err = to.Console(r)
+		case h.Name == nameNetlog:
+			err = eachLine(r, to.Decided)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := io.Copy(io.Discard, from)
+	return err
+}
+
+var _ sink = (*unitask.FleetRun)(nil)

@@ -1,0 +1,293 @@
+// Package fleet runs on many hosts, over NATS JetStream: a Client submits runs, a Worker takes those
+// that it has room for.
+//
+// A run's state is one entry in a key-value bucket, and its revision is the fence: whoever replaces
+// the entry from the revision that he knows has decided, and nobody else can. The queue only says
+// which entries to look at. What is large lies in an object store by its SHA-256. What is printed
+// goes over plain subjects while the run lasts, and is filled in from the report where some was
+// lost.
+//
+// A tenant has a bucket, an object store and subjects of its own (Permissions), and is not trusted:
+// all that a worker reads of it is bounded and checked. The package schedules nothing by itself and
+// boots nothing; a Runner does.
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Names in NATS. A tenant's name is in all of its own.
+const (
+	queueStream   = "unitask-queue"
+	workersBucket = "unitask-workers"
+	runsBucket    = "unitask-runs-"  // and the tenant
+	filesBucket   = "unitask-files-" // and the tenant
+
+	subjectQueue  = "unitask.queue."  // CLASS.TENANT: stored
+	subjectOut    = "unitask.out."    // TENANT.RUN: what it prints, and that its entry has changed
+	subjectAsk    = "unitask.ask."    // TENANT.RUN: what the worker asks of the submitter
+	subjectCancel = "unitask.cancel." // TENANT.RUN: look at the entry now
+	subjectDrain  = "unitask.drain."  // WORKER
+)
+
+// DefaultTenant is the tenant where none is named.
+const DefaultTenant = "default"
+
+// Limits. What a tenant sends has these, whatever its own client does.
+const (
+	maxQueued       = 10_000    // runs in the queue, under way included
+	maxQueuedTenant = 1_000     // of one class and tenant
+	maxTicket       = 1 << 10   // bytes of a message in the queue
+	maxEntry        = 256 << 10 // bytes of a run's entry
+	maxInline       = 64 << 10  // bytes of content that stays in its message
+	maxTask         = 80 << 20  // bytes of a task: its code has 64 MiB at most
+	maxFiles        = 1 << 30   // bytes of the files that a run brings
+	maxReport       = 16 << 20  // bytes of a report
+	maxLeft         = 2 << 30   // bytes of what a run leaves: streams, artifacts, logs
+	maxChunk        = 64 << 10  // bytes of output in a message
+	maxAttempts     = 3         // workers that may be lost with one run
+	runsBytes       = 256 << 20 // of a tenant's entries
+	filesBytes      = 2 << 30   // of a tenant's objects
+	keep            = 24 * time.Hour
+)
+
+// retryAfter is what a submitter is told that finds the queue full: about the time of one run.
+const retryAfter = time.Second
+
+// Times are how quickly a lost worker is noticed. Zero values are the defaults; all members of a
+// fleet should agree.
+type Times struct {
+	Lease time.Duration // without a sign of life, another worker looks after the run; 15 s
+	Beat  time.Duration // between signs of life; a quarter of the lease
+}
+
+func (t Times) withDefaults() Times {
+	if t.Lease <= 0 {
+		t.Lease = 15 * time.Second
+	}
+	if t.Beat <= 0 {
+		t.Beat = t.Lease / 4
+	}
+	return t
+}
+
+// State is how far a run has come.
+type State string
+
+const (
+	Queued    State = "queued"
+	Claimed   State = "claimed"
+	Ended     State = "ended"     // with a report
+	Lost      State = "lost"      // its worker was lost, and it may not be run twice
+	Cancelled State = "cancelled" // by its submitter
+)
+
+// over says that nothing follows.
+func (s State) over() bool { return s == Ended || s == Lost || s == Cancelled }
+
+// entry is a run's state in its tenant's bucket.
+type entry struct {
+	State    State     `json:"state"`
+	Class    string    `json:"class"`
+	Task     blob      `json:"task"`
+	MemoryMB int       `json:"memoryMb"` // that its machine takes
+	Created  time.Time `json:"created"`
+	Attempt  int       `json:"attempt,omitempty"`
+	Worker   string    `json:"worker,omitempty"`
+	Report   *blob     `json:"report,omitempty"`
+	Why      string    `json:"why,omitempty"` // of a run that was lost
+}
+
+// ticket is a message in the queue.
+type ticket struct {
+	Run string `json:"run"`
+}
+
+// WorkerInfo is what a worker says of itself, every Beat.
+type WorkerInfo struct {
+	ID       string    `json:"id"`
+	Host     string    `json:"host"`
+	Version  string    `json:"version,omitempty"`
+	Arch     string    `json:"arch"`
+	Kernels  []string  `json:"kernels,omitempty"`
+	Images   []string  `json:"images,omitempty"`
+	Accel    string    `json:"accelerator,omitempty"`
+	Jail     []string  `json:"jail,omitempty"` // layers that are required of it
+	Slots    int       `json:"slots"`
+	Running  int       `json:"running"`
+	MemoryMB int       `json:"memoryMb"` // for machines, in all
+	UsedMB   int       `json:"usedMb"`
+	Draining bool      `json:"draining,omitempty"`
+	Embedded bool      `json:"embedded,omitempty"` // NATS goes with it
+	Started  time.Time `json:"started"`
+	Done     int64     `json:"done"`
+	Retried  int64     `json:"retried"`
+	Lost     int64     `json:"lost"`
+	Key      []byte    `json:"key"` // X25519: secrets are sealed to it
+}
+
+// idForm is the form of a run's id: a record's.
+var idForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// tenantForm is the form of a tenant's name: one token of a subject, and part of a bucket's name.
+var tenantForm = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
+
+// classForm is the form of a class: an architecture.
+var classForm = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
+
+// CheckTenant says what is wrong with a tenant's name.
+func CheckTenant(name string) error {
+	if !tenantForm.MatchString(name) {
+		return fmt.Errorf("tenant %.40q: use 1 to 32 of a-z, 0-9, - and _", name)
+	}
+	return nil
+}
+
+// inboxPrefix and the tenant begin the subjects of answers to a tenant. Workers have NATS's own
+// prefix, which no tenant may listen to.
+const inboxPrefix = "_INBOX_"
+
+// Permissions are those of a tenant's user in NATS, as its configuration has them: it publishes and
+// hears its own entries, files and subjects, and can read which workers there are. Workers have no
+// such bounds.
+//
+// They keep tenants of one account apart that mean no harm: JetStream sends its answers to whatever
+// subject a request names. Tenants that may attack each other have an account each, and a worker
+// for each.
+func Permissions(tenant string) (publish, subscribe []string) {
+	runs, files, workers := "KV_"+runsBucket+tenant, "OBJ_"+filesBucket+tenant, "KV_"+workersBucket
+	publish = []string{
+		subjectQueue + "*." + tenant, subjectCancel + tenant + ".*",
+		"$KV." + runsBucket + tenant + ".>", "$O." + filesBucket + tenant + ".>",
+		"$JS.API.STREAM.PURGE." + files,
+	}
+	for _, stream := range []string{runs, files, workers} {
+		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.DIRECT.GET."+stream+".>",
+			"$JS.API.CONSUMER.CREATE."+stream+".>", "$JS.API.CONSUMER.DELETE."+stream+".>", "$JS.API.CONSUMER.INFO."+stream+".>",
+			"$JS.FC."+stream+".>")
+	}
+	return publish, []string{inboxPrefix + tenant + ".>", subjectOut + tenant + ".*", subjectAsk + tenant + ".*"}
+}
+
+// tenantStore is a tenant's bucket and files.
+type tenantStore struct {
+	tenant string
+	runs   jetstream.KeyValue
+	files  jetstream.ObjectStore
+}
+
+// openTenant opens what a worker has made.
+func openTenant(ctx context.Context, js jetstream.JetStream, tenant string) (s tenantStore, err error) {
+	s.tenant = tenant
+	if s.runs, err = js.KeyValue(ctx, runsBucket+tenant); err == nil {
+		s.files, err = js.ObjectStore(ctx, filesBucket+tenant)
+	}
+	if err != nil {
+		return s, fmt.Errorf("open tenant %s: %w", tenant, err)
+	}
+	return s, nil
+}
+
+// makeTenant makes it where it is not there.
+func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, replicas int) (s tenantStore, err error) {
+	s.tenant = tenant
+	s.runs, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: runsBucket + tenant, TTL: keep, MaxBytes: runsBytes, MaxValueSize: maxEntry, Replicas: replicas})
+	if err == nil {
+		s.files, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: filesBucket + tenant, TTL: keep, MaxBytes: filesBytes, Replicas: replicas})
+	}
+	if err != nil {
+		return s, fmt.Errorf("make tenant %s: %w", tenant, err)
+	}
+	return s, nil
+}
+
+// get reads a run's entry, which the tenant may have written.
+func (s tenantStore) get(ctx context.Context, run string) (e entry, revision uint64, err error) {
+	v, err := s.runs.Get(ctx, run)
+	if err != nil {
+		return e, 0, err
+	}
+	if len(v.Value()) > maxEntry {
+		return e, 0, fmt.Errorf("entry of %s: %w: has %d bytes", run, errMalformed, len(v.Value()))
+	}
+	if err := json.Unmarshal(v.Value(), &e); err != nil {
+		return e, 0, fmt.Errorf("entry of %s: %w: %w", run, errMalformed, err)
+	}
+	if e.Attempt < 0 || e.Attempt > maxAttempts || e.MemoryMB < 0 || !classForm.MatchString(e.Class) || e.State != Queued && e.State != Claimed && !e.State.over() {
+		return e, 0, fmt.Errorf("entry of %s: %w: its state or its numbers can't be", run, errMalformed)
+	}
+	return e, v.Revision(), nil
+}
+
+// errMalformed says that a tenant's data is not what its client writes.
+var errMalformed = errors.New("malformed")
+
+// replace replaces an entry of that revision; errFenced is that it has another one by now.
+func (s tenantStore) replace(ctx context.Context, run string, e entry, revision uint64) (uint64, error) {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return 0, err
+	}
+	revision, err = s.runs.Update(ctx, run, text, revision)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		return 0, errFenced
+	}
+	return revision, err
+}
+
+// errFenced says that somebody else has decided on a run.
+var errFenced = errors.New("the run is no longer this worker's")
+
+// Config is how to reach a fleet.
+type Config struct {
+	URL    string // of NATS; several with commas
+	Tenant string // "" is DefaultTenant
+	// Creds is a file of NATS credentials (a user's JWT and seed), "" for none. User and Password
+	// are those of a server that has no accounts.
+	Creds, User, Password string
+	// CA, Cert and Key are PEM files for TLS; "" is none.
+	CA, Cert, Key string
+	Times         Times
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Tenant == "" {
+		c.Tenant = DefaultTenant
+	}
+	c.Times = c.Times.withDefaults()
+	return c, CheckTenant(c.Tenant)
+}
+
+// connect connects, and connects again for as long as the connection is not closed.
+func (c Config) connect(name, inbox string) (*nats.Conn, error) {
+	opts := []nats.Option{
+		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond), nats.Timeout(5 * time.Second), nats.PingInterval(c.Times.Beat), nats.MaxPingsOutstanding(3),
+		nats.CustomInboxPrefix(inbox), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
+	}
+	if c.Creds != "" {
+		opts = append(opts, nats.UserCredentials(c.Creds))
+	}
+	if c.User != "" {
+		opts = append(opts, nats.UserInfo(c.User, c.Password))
+	}
+	if c.CA != "" {
+		opts = append(opts, nats.RootCAs(c.CA))
+	}
+	if c.Cert != "" {
+		opts = append(opts, nats.ClientCert(c.Cert, c.Key))
+	}
+	nc, err := nats.Connect(c.URL, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the fleet at %s: %w", c.URL, err)
+	}
+	return nc, nil
+}

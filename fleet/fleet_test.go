@@ -1,0 +1,194 @@
+package fleet_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/fleet"
+)
+
+// A run elsewhere is the same run: output, exit code, files, standard input, artifacts, record.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	startWorker(t, workerConfig(ns.ClientURL(), 2), script{})
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "data.txt"), []byte("of the submitter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var live bytes.Buffer
+	res, err := rt.Run(t.Context(), unitask.Request{
+		Code: "out one\nerr two\nstdin\nfile /data/data.txt\nartifact a/b.txt\nexit 3", Dirs: []unitask.Mount{{Host: dir, Guest: "/data"}},
+	}, unitask.IO{Stdin: strings.NewReader(strings.Repeat("typed\n", 40_000)), Stdout: &live})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "one\n" + strings.Repeat("typed\n", 40_000) + "of the submitter\n"
+	if res.ExitCode != 3 || string(res.Stderr) != "two\n" || live.String() != want {
+		t.Errorf("exit code %d, stderr %q, %d bytes of stdout, want %d", res.ExitCode, res.Stderr, live.Len(), len(want))
+	}
+	in, err := rt.Inspect(res.RunID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in.Stdout != want || in.Stderr != "two\n" || in.Console != "the console\n" || in.Ended == nil || in.Ended.ExitCode != 3 || in.Status != "done" {
+		t.Errorf("the record has %d bytes of stdout, stderr %q, console %q, status %s", len(in.Stdout), in.Stderr, in.Console, in.Status)
+	}
+	f, err := rt.Runs().OpenArtifact(res.RunID, "a/b.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "a/b.txt" {
+		t.Errorf("artifacts %s", asJSON(res.Artifacts))
+	}
+}
+
+// What takes more than a message goes through the object store.
+func TestLarge(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	startWorker(t, workerConfig(ns.ClientURL(), 1), script{})
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	text := strings.Repeat("x", 3<<20)
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "out " + text}, unitask.IO{})
+	if err != nil || string(res.Stdout) != text+"\n" {
+		t.Errorf("%v, %d bytes", err, len(res.Stdout))
+	}
+}
+
+// A second submit of an id joins the first: the code runs once, and both have its result.
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	dir := t.TempDir()
+	log, gate := filepath.Join(dir, "log"), filepath.Join(dir, "gate")
+	startWorker(t, workerConfig(ns.ClientURL(), 4), script{log})
+	type end struct {
+		res *unitask.Result
+		err error
+	}
+	ends := make(chan end, 2)
+	for range 2 {
+		rt, client := submitter(t, fleet.Config{URL: ns.ClientURL()})
+		client.RunID = "the-same"
+		go func() {
+			res, err := rt.Run(context.Background(), unitask.Request{Code: "out once\nwait " + gate}, unitask.IO{})
+			ends <- end{res, err}
+		}()
+	}
+	waitFor(t, func() bool { return len(lines(log)) > 0 })
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if e := <-ends; e.err != nil || string(e.res.Stdout) != "once\n" {
+			t.Errorf("%v %s", e.err, asJSON(e.res))
+		}
+	}
+	if ran := lines(log); len(ran) != 1 {
+		t.Errorf("it ran %d times", len(ran))
+	}
+	rt, client := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	client.RunID = "the-same"
+	if _, err := rt.Run(t.Context(), unitask.Request{Code: "out other"}, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "asks for something else") {
+		t.Errorf("another request under the id: %v", err)
+	}
+}
+
+// A submitter that goes away ends its run, wherever the run is.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	log := filepath.Join(t.TempDir(), "log")
+	w := startWorker(t, workerConfig(ns.ClientURL(), 1), script{log})
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		waitFor(t, func() bool { return len(lines(log)) == 1 })
+		cancel()
+	}()
+	res, err := rt.Run(ctx, unitask.Request{Code: "out before\nsleep 1h"}, unitask.IO{})
+	if !errors.Is(err, context.Canceled) || res.Outcome != unitask.OutcomeCancelled || unitask.ExitCode(res, err) != unitask.ExitCancelled {
+		t.Errorf("%v %s", err, asJSON(res))
+	}
+	waitFor(t, func() bool { return w.Info().Running == 0 })
+}
+
+// A full queue answers at once, with when to try again.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	w, err := fleet.NewWorker(t.Context(), workerConfig(ns.ClientURL(), 1), script{}) // which takes nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	fill(t, ns.ClientURL(), 1000)
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "out one"}, unitask.IO{})
+	var busy *unitask.BusyError
+	if !errors.As(err, &busy) || busy.After <= 0 || res.Outcome != unitask.OutcomeBusy || !strings.Contains(asJSON(res), `"retryAfterMs":1000`) {
+		t.Errorf("%v %s", err, asJSON(res))
+	}
+}
+
+// Secrets reach the worker sealed: nothing that was stored or sent over a subject has them.
+func TestSecrets(t *testing.T) {
+	const secret = "correct-horse-battery"
+	t.Setenv("FLEET_TEST_SECRET", secret)
+	ns := startNATS(t, nil)
+	startWorker(t, workerConfig(ns.ClientURL(), 1), script{})
+	all := eavesdrop(t, ns.ClientURL())
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	res, err := rt.Run(t.Context(), unitask.Request{Code: "secret TOKEN", Secrets: map[string]string{"TOKEN": secret}}, unitask.IO{})
+	if err != nil || res.ExitCode != 0 || string(res.Stdout) != "21 bytes\n" {
+		t.Fatalf("%v %s", err, asJSON(res))
+	}
+	heard := all()
+	if !holds(heard, "secret TOKEN") {
+		t.Error("nothing was heard of the run: the test says nothing")
+	}
+	if holds(heard, secret) {
+		t.Error("the secret was sent in clear")
+	}
+}
+
+// holds says that a text is in there, as it is or as part of something in base64.
+func holds(all []byte, text string) bool {
+	for shift := range 3 {
+		coded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + text))
+		if bytes.Contains(all, []byte(coded[4:len(coded)-4])) {
+			return true
+		}
+	}
+	return bytes.Contains(all, []byte(text))
+}
+
+// waitFor waits for something that comes by itself.
+func waitFor(t testing.TB, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Error("it does not come")
+			return
+		}
+	}
+}
+
+func lines(name string) []string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text))
+}

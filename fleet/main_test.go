@@ -1,0 +1,228 @@
+package fleet_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/fleet"
+)
+
+// quick is for the tests that lose workers on purpose. The others have the defaults: a busy host
+// loses none.
+var quick = fleet.Times{Lease: 3 * time.Second}
+
+// The test's own binary is the worker process of the tests that kill one.
+func TestMain(m *testing.M) {
+	if url := os.Getenv("FLEET_TEST_WORKER"); url != "" {
+		os.Exit(workerProcess(url))
+	}
+	os.Exit(m.Run())
+}
+
+func workerProcess(url string) int {
+	w, err := fleet.NewWorker(context.Background(), quickly(workerConfig(url, 4)), script{os.Getenv("FLEET_TEST_LOG")})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(w.Info().ID)
+	_ = w.Run(context.Background())
+	w.Close()
+	return 0
+}
+
+func workerConfig(url string, slots int) fleet.WorkerConfig {
+	return fleet.WorkerConfig{Config: fleet.Config{URL: url}, Info: fleet.WorkerInfo{Slots: slots, MemoryMB: 1 << 20, Arch: string(unitask.HostArch())}}
+}
+
+func quickly(c fleet.WorkerConfig) fleet.WorkerConfig {
+	c.Times = quick
+	return c
+}
+
+// script is a Runner that takes the place of machines where a test is about the fleet: the code is
+// a list of commands. It notes each start in a file.
+type script struct{ log string }
+
+func (s script) Run(ctx context.Context, job fleet.Job) (done fleet.Done, err error) {
+	if s.log != "" {
+		if err := note(s.log, job.ID); err != nil {
+			return done, err
+		}
+	}
+	res := &unitask.Result{RunID: "on-the-worker", Outcome: unitask.OutcomeExited, Kernel: unitask.Linux}
+	var out, errs, left []string
+	print := func(to io.Writer, all *[]string, text string) {
+		*all = append(*all, text)
+		fmt.Fprint(to, text)
+	}
+	for line := range strings.Lines(job.Request.Code) {
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch word {
+		case "out":
+			print(job.Stdout, &out, rest+"\n")
+		case "err":
+			print(job.Stderr, &errs, rest+"\n")
+		case "exit":
+			res.ExitCode, _ = strconv.Atoi(rest)
+		case "sleep":
+			d, _ := time.ParseDuration(rest)
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+			}
+		case "wait": // for the file
+			for ctx.Err() == nil {
+				if _, err := os.Stat(rest); err == nil {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		case "stdin":
+			text, err := io.ReadAll(job.Stdin)
+			if err != nil {
+				return done, err
+			}
+			print(job.Stdout, &out, string(text))
+		case "secret":
+			print(job.Stdout, &out, fmt.Sprintf("%d bytes\n", len(job.Request.Secrets[rest])))
+			if want := os.Getenv("FLEET_TEST_SECRET"); want != "" && job.Request.Secrets[rest] != want {
+				res.ExitCode = 9
+			}
+		case "file":
+			text, err := os.ReadFile(filepath.Join(job.Folder, rest))
+			if err != nil {
+				return done, err
+			}
+			print(job.Stdout, &out, string(text))
+		case "artifact":
+			left = append(left, rest)
+		}
+		if ctx.Err() != nil {
+			res.Outcome, res.ExitCode = unitask.OutcomeCancelled, unitask.ExitCancelled
+			break
+		}
+	}
+	done.Result = res
+	done.Left = func(add func(string, fs.FileMode, int64, io.Reader) error) error {
+		put := func(name, text string) error { return add(name, 0o644, int64(len(text)), strings.NewReader(text)) }
+		if err := put("stdout", strings.Join(out, "")); err != nil {
+			return err
+		}
+		if err := put("stderr", strings.Join(errs, "")); err != nil {
+			return err
+		}
+		for _, name := range left {
+			if err := put("out/"+name, "left in "+name); err != nil {
+				return err
+			}
+		}
+		return put("console", "the console\n")
+	}
+	return done, ctx.Err()
+}
+
+func note(name, line string) error {
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(line + "\n")
+	return err
+}
+
+// startNATS is a server with JetStream for a test.
+func startNATS(t testing.TB, change func(*server.Options)) *server.Server {
+	t.Helper()
+	opts := &server.Options{ServerName: "test", Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20}
+	if change != nil {
+		change(opts)
+	}
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
+	if !ns.ReadyForConnections(time.Minute) {
+		t.Fatal("NATS does not start")
+	}
+	return ns
+}
+
+// startWorker is a worker in this process.
+func startWorker(t testing.TB, config fleet.WorkerConfig, runner fleet.Runner) *fleet.Worker {
+	t.Helper()
+	w, err := fleet.NewWorker(t.Context(), config, runner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() { defer close(over); _ = w.Run(context.Background()) }()
+	t.Cleanup(func() { w.Drain(); <-over; w.Close() })
+	return w
+}
+
+// startProcess is a worker in a process of its own; kill ends it without a word.
+func startProcess(t testing.TB, url, log string) (id string, kill func()) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), "FLEET_TEST_WORKER="+url, "FLEET_TEST_LOG="+log)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed := false
+	kill = func() {
+		if !killed {
+			killed = true
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}
+	t.Cleanup(kill)
+	if _, err := fmt.Fscan(out, &id); err != nil {
+		t.Fatal(err)
+	}
+	return id, kill
+}
+
+// submitter is a runtime whose runs go to a fleet.
+func submitter(t testing.TB, config fleet.Config) (*unitask.Runtime, *fleet.Client) {
+	t.Helper()
+	client, err := fleet.Connect(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	return rt, client
+}
+
+func asJSON(v any) string { text, _ := json.Marshal(v); return string(text) }

@@ -1,0 +1,74 @@
+package fleet
+
+import (
+	"io"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/unitask/unitask"
+)
+
+// maxMessage bounds an event's text, in bytes.
+const maxMessage = 2000
+
+// event passes an event of the worker's on.
+func (o *outlet) event(e unitask.Event) {
+	switch e.Kind {
+	case unitask.EventRecord, unitask.EventStore: // of the worker's own records
+		return
+	}
+	o.send("event", 0, []byte(string(e.Kind)+" "+e.Message))
+}
+
+// take passes on what a message holds; changed says that the entry is to be looked at. A message of
+// another attempt than the one that is known is of no use before the entry was looked at.
+func (s *submission) take(msg *nats.Msg) (changed bool) {
+	attempt, err := strconv.Atoi(msg.Header.Get(headAttempt))
+	if err != nil || attempt < s.attempt {
+		return false
+	}
+	stream := msg.Header.Get(headStream)
+	if attempt > s.attempt {
+		return true
+	}
+	switch stream {
+	case "changed":
+		return true
+	case "event":
+		s.tell(msg.Data)
+	case nameStdout:
+		s.print(stream, s.run.Stdout, msg)
+	case nameStderr:
+		s.print(stream, s.run.Stderr, msg)
+	}
+	return false
+}
+
+// print passes on what follows what was passed on; after a gap nothing is, until the report.
+func (s *submission) print(stream string, to io.Writer, msg *nats.Msg) {
+	offset, err := strconv.ParseInt(msg.Header.Get(headOffset), 10, 64)
+	if err != nil || s.lag[stream] || offset > s.have[stream] {
+		s.lag[stream] = true
+		return
+	}
+	skip := s.have[stream] - offset
+	if offset < 0 || skip >= int64(len(msg.Data)) {
+		return
+	}
+	n, err := to.Write(msg.Data[skip:])
+	s.have[stream] += int64(n)
+	if err != nil {
+		s.broken = err
+	}
+}
+
+// tell passes an event on.
+func (s *submission) tell(text []byte) {
+	for i, c := range text {
+		if c == ' ' {
+			s.run.Events(unitask.Event{Kind: unitask.EventKind(text[:i]), Message: string(text[i+1 : min(len(text), i+1+maxMessage)])})
+			return
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package fleet
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Runner runs what a worker has claimed. Any number of runs may be under way; Run returns when the
+// run has ended or ctx has, and leaves no machine. Its error is as Runtime.Run's.
+type Runner interface {
+	Run(ctx context.Context, job Job) (Done, error)
+}
+
+// Job is a run that a worker has claimed.
+type Job struct {
+	ID             string // the submitter's
+	Tenant, Caller string
+	Request        unitask.Request // secrets have their values; Files and Dirs are below Folder
+	Colors         string
+	Folder         string // what the run brings, unpacked; "" is nothing
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Events         func(unitask.Event)
+}
+
+// Done is what came of it.
+type Done struct {
+	Result  *unitask.Result
+	Machine json.RawMessage // of the record
+	Left    Left            // nil is nothing
+}
+
+// OnHost is the Runner of a Runtime, whose Options.Ceiling holds for every run.
+func OnHost(rt *unitask.Runtime, ceiling *policy.Ceiling) Runner { return onHost{rt, ceiling} }
+
+type onHost struct {
+	rt      *unitask.Runtime
+	ceiling *policy.Ceiling
+}
+
+func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
+	owner := job.Tenant
+	if job.Caller != "" {
+		owner += ":" + job.Caller
+	}
+	req := job.Request
+	for _, mounts := range []*[]unitask.Mount{&req.Files, &req.Dirs} {
+		list := []unitask.Mount{}
+		for _, m := range *mounts { // only what came along, wherever the task says that it was
+			list = append(list, unitask.Mount{Host: filepath.Join(job.Folder, filepath.Clean("/"+m.Guest)), Guest: m.Guest})
+		}
+		*mounts = list
+	}
+	if job.Folder == "" {
+		req.Files, req.Dirs = nil, nil
+	}
+	caller := unitask.Caller{Name: owner, Via: record.ViaFleet, Ceiling: h.ceiling.For(job.Tenant).Bringing(job.Folder)}
+	done.Result, err = h.rt.RunFor(ctx, caller, req, unitask.IO{Stdin: job.Stdin, Stdout: job.Stdout, Stderr: job.Stderr, Colors: job.Colors, Events: job.Events})
+	if done.Result == nil {
+		return done, err
+	}
+	id, runs := done.Result.RunID, h.rt.Runs()
+	if rec, e := runs.Get(id); e == nil && rec.Machine != nil {
+		done.Machine, _ = json.Marshal(rec.Machine)
+	}
+	done.Left = func(add func(string, fs.FileMode, int64, io.Reader) error) error {
+		for _, part := range [][2]string{{nameStdout, record.StdoutFile}, {nameStderr, record.StderrFile}, {nameNetlog, record.NetlogFile}, {nameConsole, record.ConsoleFile}} {
+			if err := addFile(add, part[0], 0o600, func() (*os.File, error) { return os.Open(runs.Path(id, part[1])) }); err != nil {
+				return err
+			}
+		}
+		for _, a := range done.Result.Artifacts {
+			if err := addFile(add, outPrefix+a.Path, permOf(a.Mode), func() (*os.File, error) { return runs.OpenArtifact(id, a.Path) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return done, err
+}
+
+func addFile(add func(string, fs.FileMode, int64, io.Reader) error, name string, perm fs.FileMode, open func() (*os.File, error)) error {
+	f, err := open()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return add(name, perm, st.Size(), f)
+}
+
+// permOf reads an artifact's permissions.
+func permOf(octal string) (perm fs.FileMode) {
+	for _, c := range octal {
+		if c < '0' || c > '7' {
+			return 0o644
+		}
+		perm = perm<<3 | fs.FileMode(c-'0')
+	}
+	return perm.Perm()
+}
+
+// maxLine bounds a line of a netlog, in bytes.
+const maxLine = 1 << 20
+
+func eachLine(r io.Reader, do func([]byte)) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		do(lines.Bytes())
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
+		return err
+	}
+	_, err := io.Copy(io.Discard, r)
+	return err
+}
