@@ -189,6 +189,20 @@ func (req Request) grantedOnly(granted policy.Effective) (out Request, err error
 	return out, err
 }
 
+// HostMemoryMB is the most memory, in MiB, that machines of a run take at once under a ceiling (nil is
+// none): its own, or before it that in which its packages are installed. What is not granted takes none.
+func (req Request) HostMemoryMB(ceiling *policy.Ceiling) int {
+	req.Files, req.Dirs = nil, nil
+	granted, _, err := req.Resolve(ceiling)
+	switch {
+	case err != nil:
+		return 0
+	case len(granted.Packages) > 0:
+		return max(granted.MemoryMB, buildMemory)
+	}
+	return granted.MemoryMB
+}
+
 // notElsewhere says what of a run a fleet can't have: its machine is on another host.
 func notElsewhere(streams IO, look inspection) error {
 	what := ""
@@ -207,4 +221,13 @@ func notElsewhere(streams IO, look inspection) error {
 		return nil
 	}
 	return &policy.FieldError{Field: "fleet", Value: "with " + what, Reason: "does not go to another host: run it on this one"}
+}
+
+// notAsked says that a run on a fleet asks nobody about connections, whether its request or a ceiling
+// wants it: who would answer is here, and the machine is not.
+func notAsked(granted policy.Effective) error {
+	if len(granted.Ask) == 0 {
+		return nil
+	}
+	return &policy.FieldError{Field: "ask", Value: granted.Ask[0].String(), Reason: "can't be asked about from another host: allow it (allowNet), or run this here, without a fleet"}
 }

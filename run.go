@@ -220,6 +220,9 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 		code.ahead = rt.source.Ahead(req.folders())
 	}
 	asked, granted, err := rt.grant(caller, req, code)
+	if err == nil && rt.opts.Fleet != nil {
+		err = notAsked(granted.Effective)
+	}
 	if err != nil {
 		code.inputs.Close()
 		code.ahead.Close()

@@ -18,21 +18,24 @@ import (
 // fleetFlags say how to reach a fleet.
 type fleetFlags struct {
 	url, tenant, creds, ca, cert, key, runID string
+	plain                                    bool
 }
 
 // add adds the flags of a command that submits.
 func (f *fleetFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.url, "fleet", "", "run on the workers of this NATS server, nats://HOST:PORT or tls://HOST:PORT; embedded is the one of unitask worker --embedded")
+	cmd.Flags().StringVar(&f.tenant, "tenant", "", "whose part of the fleet it is (default "+fleet.DefaultTenant+")")
 	f.access(cmd)
 }
 
+// access adds what says how NATS is reached.
 func (f *fleetFlags) access(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.tenant, "tenant", "", "whose part of the fleet it is (default "+fleet.DefaultTenant+")")
-	fl.StringVar(&f.creds, "nats-creds", "", "a file of NATS credentials")
+	fl.StringVar(&f.creds, "nats-creds", "", "a file of NATS credentials: a user's JWT with its seed, or an nkey's seed")
 	fl.StringVar(&f.ca, "nats-ca", "", "a PEM file of the certificates that the NATS server's is signed by")
 	fl.StringVar(&f.cert, "nats-cert", "", "a PEM file of the certificate that this end shows the NATS server")
 	fl.StringVar(&f.key, "nats-key", "", "a PEM file of its key")
+	fl.BoolVar(&f.plain, "nats-plain", false, "allow nats://, which is in clear, to another host")
 }
 
 // config is how to reach the fleet.
@@ -49,13 +52,13 @@ func (f *fleetFlags) config(a *app) (c fleet.Config, err error) {
 	if err != nil {
 		return c, err
 	}
-	return embedded.Find(home, fleet.Config{URL: f.url, Tenant: f.tenant, Creds: f.creds, CA: f.ca, Cert: f.cert, Key: f.key})
+	return embedded.Find(home, fleet.Config{URL: f.url, Tenant: f.tenant, Creds: f.creds, CA: f.ca, Cert: f.cert, Key: f.key, Plain: f.plain})
 }
 
 // open connects to the fleet that was named; nil is none.
 func (f *fleetFlags) open(a *app) (*fleet.Client, error) {
 	if f.url == "" {
-		if f.tenant+f.creds+f.ca+f.cert+f.key+f.runID != "" {
+		if f.tenant+f.creds+f.ca+f.cert+f.key+f.runID != "" || f.plain {
 			return nil, usage(errors.New("--tenant, --run-id and --nats-… go with --fleet"))
 		}
 		return nil, nil
@@ -224,7 +227,7 @@ func untilGone(ctx context.Context, gone func() bool) error {
 
 func (a *app) fleetPermissions() *cobra.Command {
 	return &cobra.Command{
-		Use: "permissions TENANT", Short: "Print what a tenant's user may do, for the NATS server's configuration", Args: cobra.ExactArgs(1),
+		Use: "permissions TENANT", Short: "Print what a user of a tenant that only submits may do, for the NATS server's configuration", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := fleet.CheckTenant(args[0]); err != nil {
 				return usage(err)

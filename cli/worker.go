@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,8 +58,7 @@ runs have, or after --drain: what may be run twice then goes back into the queue
 	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.access(cmd)
-	fl.Lookup("tenant").Usage = "a tenant to work for (default " + fleet.DefaultTenant + "); several with --tenants"
-	fl.StringSliceVar(&f.tenants, "tenants", nil, "tenants to work for, with commas")
+	fl.StringArrayVar(&f.tenants, "tenant", nil, "a tenant to work for, NAME, or NAME=CREDS for each of several: a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
 	return cmd
 }
 
@@ -83,6 +83,28 @@ func (f *workerFlags) room() (slots, memoryMB int, err error) {
 	return slots, memoryMB, nil
 }
 
+// whom is for whom it works; none is the default tenant, by the credentials of the command.
+func (f *workerFlags) whom() (list []fleet.Tenant, err error) {
+	for _, text := range f.tenants {
+		name, creds, named := strings.Cut(text, "=")
+		switch err := fleet.CheckTenant(name); {
+		case err != nil:
+			return nil, usage(fmt.Errorf("--tenant: %w", err))
+		case named && creds == "":
+			return nil, usage(fmt.Errorf("--tenant %s: name the file of its credentials", text))
+		case named && (f.embedded || f.creds != ""):
+			return nil, usage(fmt.Errorf("--tenant %s: has credentials of its own, and goes neither with --embedded nor with --nats-creds", text))
+		case !named && len(f.tenants) > 1:
+			return nil, usage(fmt.Errorf("--tenant %s: several tenants have an account each: use --tenant %s=CREDS", text, text))
+		case named:
+			list = append(list, fleet.Tenant{Name: name, Creds: creds})
+		default:
+			f.tenant = name
+		}
+	}
+	return list, nil
+}
+
 func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if f.url == "" && !f.embedded {
 		return hint(usage(errors.New("name the NATS server with --nats, or give --embedded")), "unitask worker --help")
@@ -92,8 +114,9 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	default:
 		return usage(fmt.Errorf("--replicas %d: use 1, 3 or 5", f.replicas))
 	}
-	if f.tenant != "" {
-		f.tenants = append(f.tenants, f.tenant)
+	tenants, err := f.whom()
+	if err != nil {
+		return err
 	}
 	slots, memoryMB, err := f.room()
 	if err != nil {
@@ -119,6 +142,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		}
 		defer server.Close()
 		config, announce = server.Config(), server.Announce
+		config.Tenant = f.tenant
 	} else if config, err = f.config(a); err != nil {
 		return err
 	}
@@ -137,7 +161,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))
 	}
-	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: f.tenants, Info: info, Drain: f.drain, Replicas: f.replicas, Log: slog.New(logHandler(a.std.Stderr, f.logJSON, level))}, fleet.OnHost(rt, ceiling))
+	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, Log: slog.New(logHandler(a.std.Stderr, f.logJSON, level))}, fleet.OnHost(rt, ceiling))
 	if err != nil {
 		return err
 	}

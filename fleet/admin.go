@@ -13,8 +13,12 @@ import (
 
 // Drain has a worker take nothing more on and go when its runs have ended.
 func (c *Client) Drain(ctx context.Context, worker string) error {
-	if _, err := c.nc.RequestWithContext(ctx, subjectDrain+worker, nil); err != nil {
+	msg, err := c.nc.RequestWithContext(ctx, subjectDrain+worker, nil)
+	if err != nil {
 		return fmt.Errorf("drain worker %.40q: %w: `unitask fleet status` lists them", worker, err)
+	}
+	if why := msg.Header.Get(headRefused); why != "" {
+		return fmt.Errorf("drain worker %.40q: %.200s", worker, why)
 	}
 	return nil
 }

@@ -23,6 +23,10 @@ type blob struct {
 	Inline []byte `json:"inline,omitempty"`
 }
 
+// transferTime bounds how long one content goes to or comes from the object store: who lets it go
+// slowly, or not at all, does not keep a slot.
+const transferTime = 10 * time.Minute
+
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // put stores content, which is read twice: once for its name.
@@ -39,6 +43,8 @@ func (s tenantStore) put(ctx context.Context, content io.ReadSeeker, inline bool
 		b.Inline, err = io.ReadAll(content)
 		return b, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, transferTime)
+	defer cancel()
 	// An object that is there is as good, if it does not go before the run can be over.
 	if info, err := s.files.GetInfo(ctx, b.SHA256); err == nil && int64(info.Size) == b.Size && time.Since(info.ModTime) < keep/4 {
 		return b, nil
@@ -64,18 +70,21 @@ func (s tenantStore) open(ctx context.Context, b blob, most int64) (io.ReadClose
 		v.from = io.NopCloser(bytes.NewReader(b.Inline))
 		return v, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, transferTime)
 	info, err := s.files.GetInfo(ctx, b.SHA256)
 	if err == nil && (info.Opts != nil && info.Opts.Link != nil || int64(info.Size) != b.Size) {
-		err = errMalformed // a link may lead to another tenant's
+		err = errMalformed // a link is nothing that a client puts there
 	}
 	if err != nil {
+		cancel()
 		return nil, fmt.Errorf("read content %s from the fleet: %w", b.SHA256, err)
 	}
 	from, err := s.files.Get(ctx, b.SHA256)
 	if err != nil {
+		cancel()
 		return nil, fmt.Errorf("read content %s from the fleet: %w", b.SHA256, err)
 	}
-	v.from = from
+	v.from, v.cancel = from, cancel
 	return v, nil
 }
 
@@ -95,6 +104,7 @@ type verified struct {
 	want   string
 	left   int64
 	digest hash.Hash
+	cancel context.CancelFunc // nil is none
 }
 
 func (v *verified) Read(p []byte) (int, error) {
@@ -109,4 +119,9 @@ func (v *verified) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (v *verified) Close() error { return v.from.Close() }
+func (v *verified) Close() error {
+	if v.cancel != nil {
+		defer v.cancel()
+	}
+	return v.from.Close()
+}

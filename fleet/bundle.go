@@ -23,6 +23,7 @@ import (
 const (
 	maxNames   = 100_000 // entries
 	maxNesting = 128     // folders in each other
+	maxRoom    = 2 << 30 // bytes of the files in it, which a sparse one has without holding them
 )
 
 // Names in the archive of what a run leaves; what it left in /out is below outPrefix.
@@ -76,7 +77,7 @@ func unpack(from io.Reader, dir string) (string, error) {
 		return "", err
 	}
 	defer root.Close()
-	r := tar.NewReader(from)
+	r, room := tar.NewReader(from), int64(maxRoom)
 	for n := 0; ; n++ {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -86,6 +87,9 @@ func unpack(from io.Reader, dir string) (string, error) {
 			return "", err
 		}
 		name := path.Clean(h.Name)
+		if room -= h.Size; h.Size < 0 || room < 0 {
+			return "", fmt.Errorf("archive: %w: its files have more than %d bytes", errMalformed, maxRoom)
+		}
 		if n == maxNames || !filepath.IsLocal(name) || len(name) > hostfiles.MaxPath || strings.Count(name, "/") > maxNesting {
 			return "", fmt.Errorf("archive: %w: entry %d, %.80q", errMalformed, n, h.Name)
 		}
@@ -154,13 +158,16 @@ type sink interface {
 // unpackLeft passes on what a worker says that the run left; skip bytes of each stream are there
 // already. The worker is not believed: the sink bounds and checks.
 func unpackLeft(from io.Reader, to sink, streams map[string]io.Writer, skip map[string]int64) error {
-	r := tar.NewReader(from)
+	r, room := tar.NewReader(from), int64(maxRoom)
 	for n := 0; ; n++ {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err == nil && (n == maxNames || h.Typeflag != tar.TypeReg) {
+		if err == nil {
+			room -= h.Size
+		}
+		if err == nil && (n == maxNames || room < 0 || h.Size < 0 || h.Typeflag != tar.TypeReg) {
 			err = fmt.Errorf("what the run left: %w: entry %d, %.80q", errMalformed, n, h.Name)
 		}
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 // claim is a run that a worker has claimed: the entry's revision is the fence.
 type claim struct {
 	w        *Worker
+	lane     *lane
 	store    tenantStore
 	run      string
 	entry    entry
@@ -27,15 +28,19 @@ type claim struct {
 	out      *outlet
 }
 
+// later puts a message back: for another worker, or for when there is room.
+func (w *Worker) later(msg jetstream.Msg) { _ = msg.NakWithDelay(min(pollTime, w.config.Times.Beat)) }
+
 // handle decides on a message of the queue: it is acknowledged when nothing more is to be done
-// about its run.
-func (w *Worker) handle(ctx context.Context, s tenantStore, msg jetstream.Msg) {
+// about its run. Of the entry, which the tenant can write, it takes what only concerns that tenant:
+// what a run needs, and whether it may be made again, is read from the task itself.
+func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
 	var t ticket
 	if len(msg.Data()) > maxTicket || json.Unmarshal(msg.Data(), &t) != nil || !idForm.MatchString(t.Run) {
 		_ = msg.Term() // not what a client writes
 		return
 	}
-	log := w.log.With("run", t.Run, "tenant", s.tenant)
+	s, log := l.tenantStore, w.log.With("run", t.Run, "tenant", l.tenant)
 	e, revision, err := s.get(ctx, t.Run)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, errMalformed):
@@ -43,27 +48,42 @@ func (w *Worker) handle(ctx context.Context, s tenantStore, msg jetstream.Msg) {
 		_ = msg.Term()
 		return
 	case err != nil:
-		_ = msg.NakWithDelay(w.config.Times.Beat)
+		w.later(msg)
 		return
 	case e.State.over():
 		_ = msg.Ack()
 		return
-	case e.State == Claimed && e.Worker == w.info.ID && w.has(s.tenant, t.Run):
+	case e.State == Claimed && e.Worker == w.info.ID && w.has(l.tenant, t.Run):
 		_ = msg.InProgress() // it came again because the heart beat late
 		return
 	}
-	c := &claim{w: w, store: s, run: t.Run, entry: e, revision: revision, msg: msg}
-	if !w.reserve(e.MemoryMB) {
-		_ = msg.NakWithDelay(min(pollTime, w.config.Times.Beat)) // for another worker, or later
+	c := &claim{w: w, lane: l, store: s, run: t.Run, entry: e, revision: revision, msg: msg}
+	if e.State == Claimed && !c.abandoned(ctx) {
+		w.later(msg)
 		return
 	}
-	defer w.change(0, -e.MemoryMB)
 	job, malformed := readTask(ctx, s, e.Task)
 	if malformed != nil && !errors.Is(malformed, errMalformed) && !errors.Is(malformed, jetstream.ErrObjectNotFound) {
-		_ = msg.NakWithDelay(w.config.Times.Beat)
+		w.later(msg)
 		return
 	}
-	if e.State == Claimed { // and its message came again: that worker is lost
+	if malformed == nil {
+		malformed = w.suits(job.Request)
+	}
+	memoryMB := 1
+	if malformed == nil {
+		memoryMB = max(1, w.runner.MemoryMB(l.tenant, job.Request))
+		if _, most := w.share(); memoryMB > most && memoryMB > l.largest(ctx) {
+			malformed = fmt.Errorf("no worker has %d MiB for a machine", memoryMB)
+			memoryMB = 1
+		}
+	}
+	if !w.reserve(l, memoryMB) {
+		w.later(msg)
+		return
+	}
+	defer w.release(l, memoryMB)
+	if e.State == Claimed {
 		if why := again(job.Request, e); why != "" {
 			w.count(func(i *WorkerInfo) { i.Lost++ })
 			c.lose(ctx, why)
@@ -74,15 +94,53 @@ func (w *Worker) handle(ctx context.Context, s tenantStore, msg jetstream.Msg) {
 	}
 	c.entry.State, c.entry.Worker, c.entry.Attempt = Claimed, w.info.ID, e.Attempt+1
 	if c.revision, err = s.replace(ctx, t.Run, c.entry, revision); err != nil {
-		_ = msg.NakWithDelay(min(pollTime, w.config.Times.Beat)) // somebody else was quicker
+		w.later(msg) // somebody else was quicker
 		return
 	}
+	c.work(ctx, job, malformed)
+}
+
+// suits says that a task is for a worker like this one: which queue it came by was the tenant's choice.
+func (w *Worker) suits(req unitask.Request) error {
+	if req.Arch != "" && string(req.Arch) != w.info.Arch {
+		return fmt.Errorf("task: %w: it is for %.20q, in the queue for %s", errMalformed, req.Arch, w.info.Arch)
+	}
+	if len(req.Ask) > 0 {
+		return fmt.Errorf("task: %w: nobody is there to be asked about %.80q", errMalformed, req.Ask[0])
+	}
+	return nil
+}
+
+// abandoned says that the worker that has claimed the run is lost. Its message comes again when it
+// has not been heard of for a lease, which is so for all workers when NATS itself was away: so it gets
+// time to say that it is there.
+func (c *claim) abandoned(ctx context.Context) bool {
+	for end := time.Now().Add(c.w.config.Times.Lease); ; {
+		lives, err := c.lane.lives(ctx, c.entry.Worker)
+		if err != nil || lives {
+			return false
+		}
+		if time.Now().After(end) {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(c.w.config.Times.Beat / 4):
+			_ = c.msg.InProgress()
+		}
+	}
+}
+
+// work runs what was claimed, unless it was malformed, and says what came of it.
+func (c *claim) work(ctx context.Context, job task, malformed error) {
+	w, tenant := c.w, c.lane.tenant
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	c.out = &outlet{nc: w.nc, subject: subjectOut + s.tenant + "." + t.Run, attempt: c.entry.Attempt}
+	c.out = c.outlet()
 	c.out.changed()
 	look := make(chan struct{}, 1)
-	w.hold(s.tenant, t.Run, func(why error) {
+	w.hold(tenant, c.run, func(why error) {
 		if why != nil {
 			stop(why)
 			return
@@ -102,7 +160,11 @@ func (w *Worker) handle(ctx context.Context, s tenantStore, msg jetstream.Msg) {
 	c.end(ctx, r, job, malformed, cause)
 	stop(nil)
 	<-beating
-	w.hold(s.tenant, t.Run, nil)
+	w.hold(tenant, c.run, nil)
+}
+
+func (c *claim) outlet() *outlet {
+	return &outlet{nc: c.lane.nc, subject: subjectOut + c.lane.tenant + "." + c.run, attempt: c.entry.Attempt}
 }
 
 // again says why a run whose worker is lost is not made again, "" if it is.
@@ -114,24 +176,6 @@ func again(req unitask.Request, e entry) string {
 		return fmt.Sprintf("%d workers were lost while it ran", e.Attempt)
 	}
 	return ""
-}
-
-func (w *Worker) has(tenant, run string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.runs[tenant+"/"+run] != nil
-}
-
-// hold notes that a run is under way, or with nil that it is not.
-func (w *Worker) hold(tenant, run string, stop context.CancelCauseFunc) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if stop == nil {
-		delete(w.runs, tenant+"/"+run)
-		w.info.Done++
-		return
-	}
-	w.runs[tenant+"/"+run] = stop
 }
 
 // beat keeps the claim, and ends the run when the entry is no longer this claim's.
@@ -240,6 +284,13 @@ func (c *claim) end(ctx context.Context, r report, t task, err, cause error) {
 		_, e = c.store.replace(ctx, c.run, next, c.revision)
 		return e
 	})
+	if errors.Is(e, errFenced) { // perhaps by itself: an answer that was lost is asked for again
+		timed, cancel := context.WithTimeout(ctx, c.w.config.Times.Lease)
+		if is, _, err := c.store.get(timed, c.run); err == nil && is.State == Ended && is.Worker == next.Worker && is.Attempt == next.Attempt {
+			e = nil
+		}
+		cancel()
+	}
 	if e != nil {
 		c.w.log.Warn("a result was not taken", "run", c.run, "error", e)
 		c.settle(ctx)
@@ -262,7 +313,7 @@ func (c *claim) lose(ctx context.Context, why string) {
 		return
 	}
 	_ = c.msg.Ack()
-	c.out = &outlet{nc: c.w.nc, subject: subjectOut + c.store.tenant + "." + c.run, attempt: c.entry.Attempt}
+	c.out = c.outlet()
 	c.out.changed()
 }
 
@@ -297,5 +348,5 @@ func (c *claim) ask(ctx context.Context, q question) (*nats.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.w.nc.RequestWithContext(ctx, subjectAsk+c.store.tenant+"."+c.run, text)
+	return c.lane.nc.RequestWithContext(ctx, subjectAsk+c.store.tenant+"."+c.run, text)
 }

@@ -7,9 +7,9 @@
 // goes over plain subjects while the run lasts, and is filled in from the report where some was
 // lost.
 //
-// A tenant has a bucket, an object store and subjects of its own (Permissions), and is not trusted:
-// all that a worker reads of it is bounded and checked. The package schedules nothing by itself and
-// boots nothing; a Runner does.
+// A tenant is an account of NATS. It is not trusted: what it does in its account reaches no other's,
+// all that a worker reads there is bounded and checked, and no tenant gets all of a worker. Users of
+// one account trust each other. The package boots nothing; a Runner does.
 package fleet
 
 import (
@@ -20,7 +20,6 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -155,19 +154,18 @@ func CheckTenant(name string) error {
 // prefix, which no tenant may listen to.
 const inboxPrefix = "_INBOX_"
 
-// Permissions are those of a tenant's user in NATS, as its configuration has them: it publishes and
-// hears its own entries, files and subjects, and can read which workers there are. Workers have no
-// such bounds.
+// Permissions are those of a user that only submits, in its tenant's account: it publishes and hears
+// entries, files and subjects of runs, and can read which workers there are. Workers have no such
+// bounds.
 //
-// They keep tenants of one account apart that mean no harm: JetStream sends its answers to whatever
-// subject a request names. Tenants that may attack each other have an account each, and a worker
-// for each.
+// They are not what keeps tenants apart, which is the account: JetStream sends its answers to whatever
+// subject a request names.
 func Permissions(tenant string) (publish, subscribe []string) {
 	runs, files, workers := "KV_"+runsBucket+tenant, "OBJ_"+filesBucket+tenant, "KV_"+workersBucket
 	publish = []string{
 		subjectQueue + "*." + tenant, subjectCancel + tenant + ".*",
 		"$KV." + runsBucket + tenant + ".>", "$O." + filesBucket + tenant + ".>",
-		"$JS.API.STREAM.PURGE." + files,
+		"$JS.API.STREAM.PURGE." + files, "$JS.API.STREAM.INFO." + queueStream,
 	}
 	for _, stream := range []string{runs, files, workers} {
 		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.DIRECT.GET."+stream+".>",
@@ -246,48 +244,3 @@ func (s tenantStore) replace(ctx context.Context, run string, e entry, revision 
 
 // errFenced says that somebody else has decided on a run.
 var errFenced = errors.New("the run is no longer this worker's")
-
-// Config is how to reach a fleet.
-type Config struct {
-	URL    string // of NATS; several with commas
-	Tenant string // "" is DefaultTenant
-	// Creds is a file of NATS credentials (a user's JWT and seed), "" for none. User and Password
-	// are those of a server that has no accounts.
-	Creds, User, Password string
-	// CA, Cert and Key are PEM files for TLS; "" is none.
-	CA, Cert, Key string
-	Times         Times
-}
-
-func (c Config) withDefaults() (Config, error) {
-	if c.Tenant == "" {
-		c.Tenant = DefaultTenant
-	}
-	c.Times = c.Times.withDefaults()
-	return c, CheckTenant(c.Tenant)
-}
-
-// connect connects, and connects again for as long as the connection is not closed.
-func (c Config) connect(name, inbox string) (*nats.Conn, error) {
-	opts := []nats.Option{
-		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond), nats.Timeout(5 * time.Second), nats.PingInterval(c.Times.Beat), nats.MaxPingsOutstanding(3),
-		nats.CustomInboxPrefix(inbox), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
-	}
-	if c.Creds != "" {
-		opts = append(opts, nats.UserCredentials(c.Creds))
-	}
-	if c.User != "" {
-		opts = append(opts, nats.UserInfo(c.User, c.Password))
-	}
-	if c.CA != "" {
-		opts = append(opts, nats.RootCAs(c.CA))
-	}
-	if c.Cert != "" {
-		opts = append(opts, nats.ClientCert(c.Cert, c.Key))
-	}
-	nc, err := nats.Connect(c.URL, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the fleet at %s: %w", c.URL, err)
-	}
-	return nc, nil
-}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/policy"
 )
 
 // A run elsewhere is the same run: output, exit code, files, standard input, artifacts, record.
@@ -63,6 +65,56 @@ func TestLarge(t *testing.T) {
 	res, err := rt.Run(t.Context(), unitask.Request{Code: "out " + text}, unitask.IO{})
 	if err != nil || string(res.Stdout) != text+"\n" {
 		t.Errorf("%v, %d bytes", err, len(res.Stdout))
+	}
+}
+
+// What another host can't have is refused before anything is submitted, and the error names it.
+func TestNotElsewhere(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	log := filepath.Join(t.TempDir(), "log")
+	startWorker(t, workerConfig(ns.ClientURL(), 1), script{log})
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	asking, err := policy.ParseCeiling(filepath.Join(t.TempDir(), "c.toml"), []byte("ask = [\"example.com\"]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, row := range map[string]struct {
+		do   func() error
+		says string
+	}{
+		"a terminal": {func() error {
+			_, err := rt.Run(t.Context(), unitask.Request{Code: "out x"}, unitask.IO{Terminal: &unitask.Terminal{Size: unitask.TerminalSize{Columns: 80, Rows: 24}}})
+			return err
+		}, "a terminal"},
+		"a capture": {func() error {
+			_, err := rt.Run(t.Context(), unitask.Request{Code: "out x"}, unitask.IO{Capture: io.Discard})
+			return err
+		}, "a capture"},
+		"a question": {func() error {
+			_, err := rt.Run(t.Context(), unitask.Request{Code: "out x", Ask: []string{"example.com"}}, unitask.IO{})
+			return err
+		}, "ask"},
+		"a question of the ceiling": {func() error {
+			_, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: asking}, unitask.Request{Code: "out x", AllowNet: []string{"example.com"}}, unitask.IO{})
+			return err
+		}, "ask"},
+		"a session": {func() error {
+			s, err := rt.NewSession(t.Context(), unitask.SessionRequest{})
+			if err == nil {
+				s.Close()
+			}
+			return err
+		}, "a session"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			if err := row.do(); err == nil || !strings.Contains(err.Error(), row.says) || !errors.As(err, new(*policy.FieldError)) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	if ran := lines(log); len(ran) != 0 {
+		t.Errorf("ran: %q", ran)
 	}
 }
 

@@ -57,6 +57,8 @@ func quickly(c fleet.WorkerConfig) fleet.WorkerConfig {
 // a list of commands. It notes each start in a file.
 type script struct{ log string }
 
+func (s script) MemoryMB(_ string, req unitask.Request) int { return max(req.MemoryMB, 512) }
+
 func (s script) Run(ctx context.Context, job fleet.Job) (done fleet.Done, err error) {
 	if s.log != "" {
 		if err := note(s.log, job.ID); err != nil {

@@ -15,9 +15,12 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// Runner runs what a worker has claimed. Any number of runs may be under way; Run returns when the
-// run has ended or ctx has, and leaves no machine. Its error is as Runtime.Run's.
+// Runner runs what a worker has claimed. Any goroutine may call it.
 type Runner interface {
+	// MemoryMB is what a run of the tenant takes of this host's memory, in MiB.
+	MemoryMB(tenant string, req unitask.Request) int
+	// Run returns when the run has ended or ctx has, and leaves no machine. Its error is as
+	// Runtime.Run's.
 	Run(ctx context.Context, job Job) (Done, error)
 }
 
@@ -40,12 +43,19 @@ type Done struct {
 	Left    Left            // nil is nothing
 }
 
-// OnHost is the Runner of a Runtime, whose Options.Ceiling holds for every run.
-func OnHost(rt *unitask.Runtime, ceiling *policy.Ceiling) Runner { return onHost{rt, ceiling} }
+// OnHost is the Runner of a Runtime. Every run is held to policy.ForFleet with this host's own file,
+// nil for none, and to what it says for the tenant.
+func OnHost(rt *unitask.Runtime, file *policy.Ceiling) Runner {
+	return onHost{rt, policy.ForFleet(file)}
+}
 
 type onHost struct {
 	rt      *unitask.Runtime
 	ceiling *policy.Ceiling
+}
+
+func (h onHost) MemoryMB(tenant string, req unitask.Request) int {
+	return req.HostMemoryMB(h.ceiling.For(tenant))
 }
 
 func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {

@@ -3,28 +3,34 @@ package fleet
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/crypto/nacl/box"
 )
 
 // WorkerConfig is what a worker takes on.
 type WorkerConfig struct {
 	Config
-	// Tenants are those it works for; none is DefaultTenant. It makes what they have in NATS.
-	Tenants  []string
+	// Tenants are those it works for, each in an account of its own; none is Config's own. It makes
+	// what they have in NATS.
+	Tenants  []Tenant
 	Info     WorkerInfo    // Slots, MemoryMB and what it has; the rest is filled in
 	Drain    time.Duration // how long runs get to end when it goes; 30 s
 	Replicas int           // of everything in JetStream; 0 is 1
 	Log      *slog.Logger  // nil is none
+}
+
+// Tenant is one that a worker works for. Its account is what keeps it apart from the others.
+type Tenant struct {
+	Name           string
+	Creds          string // as Config's, for the worker's user in the tenant's account
+	User, Password string
 }
 
 // Worker takes runs out of a fleet's queue and has a Runner run them.
@@ -32,10 +38,7 @@ type Worker struct {
 	config  WorkerConfig
 	runner  Runner
 	log     *slog.Logger
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	workers jetstream.KeyValue
-	tenants []lane
+	lanes   []*lane
 	public  *[32]byte
 	private *[32]byte
 	wake    chan struct{}
@@ -48,26 +51,23 @@ type Worker struct {
 	runs map[string]context.CancelCauseFunc // by tenant/run: look at the entry
 }
 
-// lane is a tenant's part of the queue.
-type lane struct {
-	tenantStore
-	queue jetstream.Consumer
-}
-
 var errDrained = errors.New("the worker goes")
 
 // NewWorker connects a worker and makes what is not there in NATS. Close it.
 func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Worker, err error) {
-	if len(config.Tenants) == 0 {
-		config.Tenants = []string{DefaultTenant}
-	}
-	for _, tenant := range config.Tenants {
-		if err := CheckTenant(tenant); err != nil {
-			return nil, err
-		}
-	}
 	if config.Config, err = config.withDefaults(); err != nil {
 		return nil, err
+	}
+	if len(config.Tenants) == 0 {
+		config.Tenants = []Tenant{{config.Tenant, config.Creds, config.User, config.Password}}
+	}
+	for i, t := range config.Tenants {
+		if err := CheckTenant(t.Name); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(config.Tenants[:i], func(o Tenant) bool { return o.Name == t.Name }) {
+			return nil, fmt.Errorf("tenant %s is named twice", t.Name)
+		}
 	}
 	if config.Info.Slots < 1 || config.Info.MemoryMB < 1 || !classForm.MatchString(config.Info.Arch) {
 		return nil, fmt.Errorf("worker with %d slots, %d MiB and architecture %q: each must be there", config.Info.Slots, config.Info.MemoryMB, config.Info.Arch)
@@ -84,63 +84,47 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		return nil, err
 	}
 	w.info.ID, w.info.Key, w.info.Started = strings.ToLower(rand.Text()[:12]), w.public[:], time.Now().UTC()
-	if w.nc, err = config.connect("unitask worker "+w.info.ID, nats.InboxPrefix[:len(nats.InboxPrefix)-1]); err != nil {
-		return nil, err
-	}
 	defer func() {
 		if err != nil {
-			w.nc.Close()
+			w.Close()
 		}
 	}()
-	return w, w.prepare(ctx)
+	for _, t := range config.Tenants {
+		l, err := w.open(t)
+		if err != nil {
+			return nil, fmt.Errorf("tenant %s: %w", t.Name, err)
+		}
+		w.lanes = append(w.lanes, l)
+	}
+	if err := w.apart(ctx); err != nil {
+		return nil, err
+	}
+	for _, l := range w.lanes {
+		if err := l.join(ctx); err != nil {
+			return nil, fmt.Errorf("tenant %s: %w", l.tenant, err)
+		}
+	}
+	return w, nil
 }
 
-// prepare makes the queue, the buckets and the consumers.
-func (w *Worker) prepare(ctx context.Context) (err error) {
-	if w.js, err = jetstream.New(w.nc); err != nil {
-		return err
+// apart holds that no two tenants share an account: JetStream answers to any subject that a request
+// names, so permissions alone do not keep enemies apart.
+func (w *Worker) apart(ctx context.Context) error {
+	if len(w.lanes) < 2 {
+		return nil
 	}
-	_, err = w.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: queueStream, Subjects: []string{subjectQueue + "*.*"}, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
-		MaxMsgs: maxQueued, MaxMsgsPerSubject: maxQueuedTenant, MaxMsgSize: maxTicket, MaxAge: keep, Duplicates: 2 * time.Minute, Replicas: w.config.Replicas,
-	})
-	if err != nil {
-		return fmt.Errorf("make the fleet's queue: %w", err)
-	}
-	w.workers, err = w.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: workersBucket, TTL: w.config.Times.Lease, MaxBytes: 16 << 20, Replicas: w.config.Replicas})
-	if err != nil {
-		return fmt.Errorf("make the list of workers: %w", err)
-	}
-	for _, tenant := range w.config.Tenants {
-		s, err := makeTenant(ctx, w.js, tenant, w.config.Replicas)
+	whose := map[string]string{}
+	for _, l := range w.lanes {
+		account, err := l.account(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("tenant %s: ask NATS for its account: %w: a worker for several tenants wants a server that says it", l.tenant, err)
 		}
-		queue, err := w.js.CreateOrUpdateConsumer(ctx, queueStream, jetstream.ConsumerConfig{
-			Durable: w.info.Arch + "-" + tenant, FilterSubject: subjectQueue + w.info.Arch + "." + tenant, AckPolicy: jetstream.AckExplicitPolicy,
-			AckWait: w.config.Times.Lease, MaxDeliver: -1, MaxAckPending: maxQueuedTenant,
-		})
-		if err != nil {
-			return fmt.Errorf("take part in the queue of tenant %s: %w", tenant, err)
+		if other, is := whose[account]; is {
+			return fmt.Errorf("tenants %s and %s have the same NATS account %.80q, in which each can reach what is the other's: give each an account", other, l.tenant, account)
 		}
-		w.tenants = append(w.tenants, lane{s, queue})
-		for subject, take := range map[string]nats.MsgHandler{
-			subjectQueue + w.info.Arch + "." + tenant: func(*nats.Msg) { w.woken() },
-			subjectCancel + tenant + ".*":             func(m *nats.Msg) { w.look(tenant, m.Subject[len(subjectCancel+tenant)+1:]) },
-		} {
-			if _, err := w.nc.Subscribe(subject, take); err != nil {
-				return err
-			}
-		}
+		whose[account] = l.tenant
 	}
-	_, err = w.nc.Subscribe(subjectDrain+w.info.ID, func(m *nats.Msg) {
-		w.Drain()
-		_ = m.Respond(nil)
-	})
-	if err != nil {
-		return err
-	}
-	return w.beat(ctx)
+	return nil
 }
 
 // Info is what the worker says of itself.
@@ -180,46 +164,22 @@ func (w *Worker) look(tenant, run string) {
 	}
 }
 
-// beat says that the worker is there.
-func (w *Worker) beat(ctx context.Context) error {
-	info := w.Info()
-	info.Draining = w.draining()
-	text, err := json.Marshal(info)
-	if err != nil {
-		return err
-	}
-	timed, cancel := context.WithTimeout(ctx, w.config.Times.Lease)
-	defer cancel()
-	if _, err = w.workers.Put(timed, info.ID, text); err != nil {
-		return fmt.Errorf("register the worker: %w", err)
-	}
-	return nil
-}
-
 // Run takes runs until ctx ends or Drain is called, then gives those under way time to end, and
 // returns when the last has.
 func (w *Worker) Run(ctx context.Context) error {
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	var beating sync.WaitGroup
-	beating.Go(func() {
-		for tick := time.NewTicker(w.config.Times.Beat); ; {
-			select {
-			case <-work.Done():
-				tick.Stop()
-				return
-			case <-tick.C:
-				if err := w.beat(work); err != nil && work.Err() == nil {
-					w.log.Warn("the fleet does not answer; connecting again", "error", err)
-				}
-			}
-		}
-	})
+	for _, l := range w.lanes { // each by itself: one that does not answer holds up no other
+		beating.Go(func() { l.beats(work) })
+	}
 	defer beating.Wait()
 	defer stop(nil)
 	w.take(ctx, work)
 	w.Drain()
-	_ = w.beat(work) // it is draining
+	for _, l := range w.lanes {
+		_ = l.beat(work) // it is draining
+	}
 	over := make(chan struct{})
 	go func() { w.running.Wait(); close(over) }()
 	select {
@@ -233,38 +193,40 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.mu.Unlock()
 		<-over
 	}
-	timed, cancel := context.WithTimeout(work, 2*time.Second)
-	defer cancel()
-	_ = w.workers.Delete(timed, w.info.ID)
+	stop(nil)
+	beating.Wait() // or it would be there again
+	for _, l := range w.lanes {
+		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		_ = l.workers.Delete(timed, w.info.ID)
+		cancel()
+	}
 	return nil
 }
 
 // pollTime is how long a worker goes without looking at the queue when nothing wakes it.
 const pollTime = time.Second
 
-// take takes runs for as long as there is room, of the tenants in turn.
+// take takes runs for as long as there is room: of the tenant that has the fewest under way, and of
+// those of the one that was served longest ago.
 func (w *Worker) take(ctx, work context.Context) {
-	for turn := 0; ; {
+	for {
 		taken := false
-		for range w.tenants {
-			if !w.room() || ctx.Err() != nil || w.draining() {
-				break
+		for _, l := range w.inTurn() {
+			if !w.room(l) || ctx.Err() != nil || w.draining() {
+				continue
 			}
-			l := w.tenants[turn%len(w.tenants)]
-			turn++
-			batch, err := l.queue.FetchNoWait(1)
-			if err != nil {
-				continue // the connection is away: poll
+			msg := l.next()
+			if msg == nil {
+				continue
 			}
-			for msg := range batch.Messages() {
-				taken = true
-				w.change(+1, 0)
-				w.running.Go(func() {
-					defer w.woken()
-					defer w.change(-1, 0)
-					w.handle(work, l.tenantStore, msg)
-				})
-			}
+			taken = true
+			w.began(l)
+			w.running.Go(func() {
+				defer w.woken()
+				defer w.ended(l)
+				w.handle(work, l, msg)
+			})
+			break // whose turn it is has changed
 		}
 		if taken {
 			continue
@@ -280,28 +242,68 @@ func (w *Worker) take(ctx, work context.Context) {
 	}
 }
 
-func (w *Worker) room() bool {
+func (w *Worker) inTurn() []*lane {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.info.Running < w.info.Slots
+	return slices.SortedStableFunc(slices.Values(w.lanes), func(a, b *lane) int {
+		if a.running != b.running {
+			return a.running - b.running
+		}
+		return a.served.Compare(b.served)
+	})
 }
 
-func (w *Worker) change(runs, memoryMB int) {
+// share is how much of a worker's room one tenant may take: what is left is enough that each other
+// has one run at once, however many this one has and however long they last.
+func (w *Worker) share() (slots, memoryMB int) {
+	others := len(w.lanes) - 1
+	return max(1, w.info.Slots-others), max(1, w.info.MemoryMB-others*leastMB)
+}
+
+// leastMB is the memory, in MiB, that is kept for a tenant that has nothing under way: a machine of
+// the usual size.
+const leastMB = 512
+
+func (w *Worker) room(l *lane) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.info.Running += runs
-	w.info.UsedMB += memoryMB
+	slots, _ := w.share()
+	return w.info.Running < w.info.Slots && l.running < slots
+}
+
+func (w *Worker) began(l *lane) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.info.Running++
+	l.running++
+	l.served = time.Now()
+}
+
+func (w *Worker) ended(l *lane) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.info.Running--
+	l.running--
 }
 
 // reserve takes memory for a machine, if there is some.
-func (w *Worker) reserve(memoryMB int) bool {
+func (w *Worker) reserve(l *lane, memoryMB int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.info.UsedMB+memoryMB > w.info.MemoryMB {
+	_, most := w.share()
+	if w.info.UsedMB+memoryMB > w.info.MemoryMB || l.usedMB+memoryMB > most {
 		return false
 	}
 	w.info.UsedMB += memoryMB
+	l.usedMB += memoryMB
 	return true
+}
+
+func (w *Worker) release(l *lane, memoryMB int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.info.UsedMB -= memoryMB
+	l.usedMB -= memoryMB
 }
 
 func (w *Worker) count(of func(*WorkerInfo)) {
@@ -310,5 +312,27 @@ func (w *Worker) count(of func(*WorkerInfo)) {
 	of(&w.info)
 }
 
-// Close lets go of the connection. Runs under way should have ended: Run sees to that.
-func (w *Worker) Close() { w.nc.Close() }
+func (w *Worker) has(tenant, run string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runs[tenant+"/"+run] != nil
+}
+
+// hold notes that a run is under way, or with nil that it is not.
+func (w *Worker) hold(tenant, run string, stop context.CancelCauseFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if stop == nil {
+		delete(w.runs, tenant+"/"+run)
+		w.info.Done++
+		return
+	}
+	w.runs[tenant+"/"+run] = stop
+}
+
+// Close lets go of the connections. Runs under way should have ended: Run sees to that.
+func (w *Worker) Close() {
+	for _, l := range w.lanes {
+		l.nc.Close()
+	}
+}

@@ -1,28 +1,45 @@
 package policy
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
+
+// workerRule is what denials of a worker's own ceiling name as their rule.
+const workerRule = "the worker's built-in ceiling"
+
+// ForFleet is the ceiling on runs that other hosts send to this one, key by key, where the host's own
+// file (nil is none) says nothing else: no images but those that come along, and nothing that is done
+// in this host's name, which are raw TCP, where its own network is, and packages, by its registries.
+func ForFleet(file *Ceiling) *Ceiling {
+	own := &Ceiling{Path: workerRule, most: map[string]any{"images": slices.Clone(ImageNames), "packages": []PackageRule{}, "allowTcp": []TCPRule{}}}
+	return own.With(file)
+}
 
 // Bringing is the ceiling for a run whose files and folders came along from another host, into a
-// folder of this one, "" for none: of this host's files it admits those and no others, whatever the
-// ceiling says of the host's own.
+// folder of this one that is free of links, "" for none: of this host's files it admits those and no
+// others, whatever the ceiling, of which nil is none, says of the host's own. A link that came along
+// may lead anywhere.
 func (c *Ceiling) Bringing(folder string) *Ceiling {
-	if c == nil {
-		return nil
+	own := Ceiling{}
+	if c != nil {
+		own = *c
 	}
-	own := *c
-	own.most = maps.Clone(c.most)
+	if own.most = maps.Clone(own.most); own.most == nil {
+		own.most = map[string]any{}
+	}
 	for i := range Fields {
 		f := &Fields[i]
 		if _, is := f.kind.(mounts); !is {
 			continue
 		}
-		if _, there := own.most[f.ceiling()]; there {
-			own.most[f.ceiling()] = []string{}
-			if folder != "" {
-				own.most[f.ceiling()] = []string{folder}
-			}
+		own.most[f.ceiling()] = []string{}
+		if folder != "" {
+			own.most[f.ceiling()] = []string{folder}
 		}
 	}
-	own.over = c.over.Bringing(folder)
+	if own.over != nil {
+		own.over = own.over.Bringing(folder)
+	}
 	return &own
 }

@@ -1,0 +1,147 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/crypto/nacl/box"
+)
+
+// answer answers the worker's questions until stop.
+func (s *submission) answer(ctx context.Context) (stop func(), err error) {
+	questions := make(chan *nats.Msg, 64)
+	sub, err := s.c.nc.ChanSubscribe(subjectAsk+s.c.config.Tenant+"."+s.id, questions)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	var reading stdin
+	var answering sync.WaitGroup
+	answering.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case msg := <-questions:
+				var q question
+				if len(msg.Data) > maxTicket || json.Unmarshal(msg.Data, &q) != nil {
+					continue
+				}
+				switch q.What {
+				case "secrets":
+					s.sendSecrets(ctx, msg, q)
+				case "stdin":
+					reading.answer(s.run.Stdin, msg, q.Chunk)
+				}
+			}
+		}
+	})
+	return func() {
+		_ = sub.Unsubscribe()
+		close(done)
+		answering.Wait()
+	}, nil
+}
+
+// refuse answers a question with why it has no answer.
+func refuse(msg *nats.Msg, why string) {
+	no := nats.NewMsg(msg.Reply)
+	no.Header.Set(headRefused, why)
+	_ = msg.RespondMsg(no)
+}
+
+// sendSecrets seals the secrets to the worker that has claimed the run, and to no other.
+func (s *submission) sendSecrets(ctx context.Context, msg *nats.Msg, q question) {
+	e, _, err := s.store.get(ctx, s.id)
+	if err != nil || e.State != Claimed || e.Worker != q.Worker || e.Attempt != q.Attempt {
+		refuse(msg, "the run is not this worker's")
+		return
+	}
+	kv, err := s.c.js.KeyValue(ctx, workersBucket)
+	if err != nil {
+		return
+	}
+	v, err := kv.Get(ctx, q.Worker)
+	var info WorkerInfo
+	if err != nil || json.Unmarshal(v.Value(), &info) != nil || len(info.Key) != 32 {
+		refuse(msg, "the worker is not registered")
+		return
+	}
+	text, err := json.Marshal(sealed{s.id, e.Attempt, s.run.Request.Secrets})
+	if err == nil {
+		text, err = box.SealAnonymous(nil, text, (*[32]byte)(info.Key), nil)
+	}
+	if err != nil {
+		refuse(msg, err.Error())
+		return
+	}
+	_ = msg.Respond(text)
+}
+
+// stdin answers for chunks of a standard input. Those that were sent are kept for a run that is
+// made again, as long as they are few.
+type stdin struct {
+	mu      sync.Mutex
+	chunks  [][]byte
+	kept    int
+	end     bool
+	reading bool
+	waiting *nats.Msg // the last question for the chunk that is being read
+}
+
+// maxKeptStdin bounds what is kept, in bytes.
+const maxKeptStdin = 1 << 20
+
+func (in *stdin) answer(from io.Reader, msg *nats.Msg, chunk int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch {
+	case from == nil:
+		refuse(msg, "the run has none here")
+	case chunk < 0 || chunk > len(in.chunks):
+		refuse(msg, "there is no such chunk")
+	case chunk < len(in.chunks) && in.chunks[chunk] == nil:
+		refuse(msg, "too much was read before the worker was lost")
+	case chunk < len(in.chunks):
+		in.send(msg, chunk)
+	default:
+		in.waiting = msg
+		if !in.reading && !in.end {
+			in.reading = true
+			go in.read(from)
+		}
+	}
+}
+
+func (in *stdin) send(msg *nats.Msg, chunk int) {
+	m := nats.NewMsg(msg.Reply)
+	m.Data = bytes.Clone(in.chunks[chunk])
+	if in.end && chunk == len(in.chunks)-1 {
+		m.Header.Set(headEnd, "1")
+	}
+	_ = msg.RespondMsg(m)
+}
+
+// read reads one chunk. It is not waited for: a terminal may never say a thing, and the process
+// that submits ends with its run.
+func (in *stdin) read(from io.Reader) {
+	buf := make([]byte, maxChunk)
+	n, err := from.Read(buf)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.reading, in.end = false, err != nil
+	in.chunks = append(in.chunks, buf[:n:n])
+	if in.kept += n; in.kept > maxKeptStdin {
+		for i := range len(in.chunks) - 1 {
+			in.chunks[i] = nil
+		}
+	}
+	if in.waiting != nil {
+		in.send(in.waiting, len(in.chunks)-1)
+		in.waiting = nil
+	}
+}

@@ -1,0 +1,113 @@
+package fleet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Config is how to reach a fleet.
+type Config struct {
+	URL    string // of NATS: nats:// on a loopback address, else tls://; several with commas
+	Tenant string // "" is DefaultTenant
+	// Creds is a file of NATS credentials (a user's JWT and seed) or of an nkey's seed, "" for none.
+	// User and Password are those of a server that has users of its own.
+	Creds, User, Password string
+	// CA, Cert and Key are PEM files for TLS; "" is none.
+	CA, Cert, Key string
+	// Plain allows nats:// to other hosts: who hears the network reads code, files and results, and
+	// can change them.
+	Plain bool
+	Times Times
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Tenant == "" {
+		c.Tenant = DefaultTenant
+	}
+	c.Times = c.Times.withDefaults()
+	return c, errors.Join(CheckTenant(c.Tenant), c.checkURL())
+}
+
+// checkURL says what is wrong with the servers' addresses.
+func (c Config) checkURL() error {
+	for one := range strings.SplitSeq(c.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(one))
+		switch {
+		case err != nil || u.Hostname() == "" || u.Scheme != "nats" && u.Scheme != "tls":
+			return fmt.Errorf("fleet %.100q: use tls://HOST:PORT, or nats://127.0.0.1:PORT", redacted(one))
+		case u.User != nil:
+			return fmt.Errorf("fleet %.100q: an address with a password is seen by whoever lists processes: give a file of credentials", redacted(one))
+		case u.Scheme == "nats" && c.CA == "" && !c.Plain && !loopback(u.Hostname()):
+			return fmt.Errorf("fleet %.100q: nats:// to another host is in clear: use tls://, or allow it (Config.Plain, --nats-plain) on a network that nobody else is on", one)
+		}
+	}
+	return nil
+}
+
+// redacted is an address without what may be a password.
+func redacted(address string) string {
+	before, after, found := strings.Cut(address, "@")
+	if !found {
+		return address
+	}
+	scheme, _, _ := strings.Cut(before, "://")
+	return scheme + "://***@" + after
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// connect connects, and connects again for as long as the connection is not closed.
+func (c Config) connect(name, inbox string) (*nats.Conn, error) {
+	opts := []nats.Option{
+		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond), nats.Timeout(5 * time.Second), nats.PingInterval(c.Times.Beat), nats.MaxPingsOutstanding(3),
+		nats.CustomInboxPrefix(inbox), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
+	}
+	if c.Creds != "" {
+		auth, err := credentials(c.Creds)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, auth)
+	}
+	if c.User != "" {
+		opts = append(opts, nats.UserInfo(c.User, c.Password))
+	}
+	if c.CA != "" {
+		opts = append(opts, nats.RootCAs(c.CA))
+	}
+	if c.Cert != "" {
+		opts = append(opts, nats.ClientCert(c.Cert, c.Key))
+	}
+	nc, err := nats.Connect(c.URL, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the fleet at %s: %w", c.URL, err)
+	}
+	return nc, nil
+}
+
+// credentials reads a file of a user's: of a JWT and its seed, or of a seed alone.
+func credentials(file string) (nats.Option, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the credentials for NATS: %w", err)
+	}
+	if bytes.Contains(text, []byte("BEGIN NATS USER JWT")) {
+		return nats.UserCredentials(file), nil
+	}
+	auth, err := nats.NkeyOptionFromSeed(file)
+	if err != nil {
+		return nil, fmt.Errorf("credentials %s: neither a JWT with its seed nor the seed of an nkey: %w", file, err)
+	}
+	return auth, nil
+}

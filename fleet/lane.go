@@ -1,0 +1,215 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// lane is a tenant's part of the queue, as a worker has it: a connection of its own, into the
+// tenant's account. The tenant may do there whatever it likes: what is gone is made again.
+type lane struct {
+	tenantStore
+	w       *Worker
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	queue   jetstream.Consumer
+	workers jetstream.KeyValue
+	broken  atomic.Bool // something is not as it was made
+	away    time.Time   // until when it is not asked for runs, since it did not answer; take's own
+
+	// Under the worker's lock.
+	running, usedMB int
+	served          time.Time
+}
+
+// open connects a worker to a tenant's account.
+func (w *Worker) open(t Tenant) (l *lane, err error) {
+	config := w.config.Config
+	config.Tenant, config.Creds, config.User, config.Password = t.Name, t.Creds, t.User, t.Password
+	nc, err := config.connect("unitask worker "+w.info.ID, nats.InboxPrefix[:len(nats.InboxPrefix)-1])
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			nc.Close()
+		}
+	}()
+	l = &lane{w: w, nc: nc}
+	if l.js, err = jetstream.New(nc); err != nil {
+		return nil, err
+	}
+	l.tenant = t.Name
+	return l, nil
+}
+
+// join makes what the tenant's part of the fleet takes, and listens there.
+func (l *lane) join(ctx context.Context) error {
+	if err := l.prepare(ctx); err != nil {
+		return err
+	}
+	w := l.w
+	for subject, take := range map[string]nats.MsgHandler{
+		subjectQueue + w.info.Arch + "." + l.tenant: func(*nats.Msg) { w.woken() },
+		subjectCancel + l.tenant + ".*":             func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },
+		subjectDrain + w.info.ID: func(m *nats.Msg) {
+			if len(w.config.Tenants) > 1 { // and one of them does not decide for all
+				refuse(m, "it works for other tenants too: end it on its host")
+				return
+			}
+			w.Drain()
+			_ = m.Respond(nil)
+		},
+	} {
+		if _, err := l.nc.Subscribe(subject, take); err != nil {
+			return err
+		}
+	}
+	return l.beat(ctx)
+}
+
+// prepare makes the queue, the buckets and the consumer, where they are not as they should be.
+func (l *lane) prepare(ctx context.Context) error {
+	replicas := l.w.config.Replicas
+	_, err := l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: queueStream, Subjects: []string{subjectQueue + "*.*"}, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
+		MaxMsgs: maxQueued, MaxMsgsPerSubject: maxQueuedTenant, MaxMsgSize: maxTicket, MaxAge: keep, Duplicates: 2 * time.Minute, Replicas: replicas,
+	})
+	if err != nil {
+		return fmt.Errorf("make the fleet's queue: %w", err)
+	}
+	workers, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: workersBucket, TTL: l.w.config.Times.Lease, MaxBytes: 16 << 20, Replicas: replicas})
+	if err != nil {
+		return fmt.Errorf("make the list of workers: %w", err)
+	}
+	s, err := makeTenant(ctx, l.js, l.tenant, replicas)
+	if err != nil {
+		return err
+	}
+	queue, err := l.js.CreateOrUpdateConsumer(ctx, queueStream, jetstream.ConsumerConfig{
+		Durable: l.w.info.Arch + "-" + l.tenant, FilterSubject: subjectQueue + l.w.info.Arch + "." + l.tenant, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: l.w.config.Times.Lease, MaxDeliver: -1, MaxAckPending: maxQueuedTenant,
+	})
+	if err != nil {
+		return fmt.Errorf("take part in the queue: %w", err)
+	}
+	if l.queue == nil { // later they are the same, made anew
+		l.tenantStore, l.queue, l.workers = s, queue, workers
+	}
+	return nil
+}
+
+// account is the account of NATS that the tenant's worker is a user of.
+func (l *lane) account(ctx context.Context) (string, error) {
+	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
+	defer cancel()
+	msg, err := l.nc.RequestWithContext(timed, "$SYS.REQ.USER.INFO", nil)
+	if err != nil {
+		return "", err
+	}
+	var info struct {
+		Data struct {
+			Account string `json:"account"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(msg.Data, &info); err != nil || info.Data.Account == "" {
+		return "", errors.Join(err, errors.New("the answer names none"))
+	}
+	return info.Data.Account, nil
+}
+
+// next is the next message of the queue, nil where there is none now.
+func (l *lane) next() jetstream.Msg {
+	if !l.nc.IsConnected() || time.Now().Before(l.away) {
+		return nil
+	}
+	begin := time.Now()
+	batch, err := l.queue.FetchNoWait(1)
+	if err == nil {
+		for msg := range batch.Messages() {
+			return msg
+		}
+		err = batch.Error()
+	}
+	if err != nil || time.Since(begin) >= slowFetch {
+		l.broken.Store(true)
+		l.away = time.Now().Add(awayTime) // others are not to wait for it every time
+	}
+	return nil
+}
+
+// A tenant's queue that takes slowFetch to say that it has nothing, or fails, is let be for awayTime.
+const (
+	slowFetch = time.Second
+	awayTime  = 5 * time.Second
+)
+
+// beats says that the worker is there until ctx ends.
+func (l *lane) beats(ctx context.Context) {
+	tick := time.NewTicker(l.w.config.Times.Beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := l.beat(ctx)
+		if err != nil || l.broken.Swap(false) {
+			timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
+			err = errors.Join(err, l.prepare(timed))
+			cancel()
+		}
+		if err != nil && ctx.Err() == nil {
+			l.w.log.Warn("the fleet does not answer; trying again", "tenant", l.tenant, "error", err)
+		}
+	}
+}
+
+// beat says that the worker is there.
+func (l *lane) beat(ctx context.Context) error {
+	info := l.w.Info()
+	info.Draining = l.w.draining()
+	text, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
+	defer cancel()
+	if _, err = l.workers.Put(timed, info.ID, text); err != nil {
+		return fmt.Errorf("register the worker: %w", err)
+	}
+	return nil
+}
+
+// lives says that a worker has said something of itself lately.
+func (l *lane) lives(ctx context.Context, worker string) (bool, error) {
+	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Beat)
+	defer cancel()
+	_, err := l.workers.Get(timed, worker)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrInvalidKey):
+		return false, nil
+	}
+	return false, err
+}
+
+// largest is the most memory, in MiB, that a worker of this architecture has.
+func (l *lane) largest(ctx context.Context) (memoryMB int) {
+	workers, _ := listWorkers(ctx, l.workers)
+	for _, w := range workers {
+		if w.Arch == l.w.info.Arch {
+			memoryMB = max(memoryMB, w.MemoryMB)
+		}
+	}
+	return memoryMB
+}

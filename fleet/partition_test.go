@@ -1,0 +1,189 @@
+package fleet_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/fleet"
+)
+
+// NATS goes away for longer than a lease and comes back: what ran goes on, and ends once.
+func TestServerBack(outer *testing.T) {
+	outer.Parallel()
+	store := outer.TempDir()
+	ns := startNATS(outer, func(o *server.Options) { o.StoreDir = store })
+	outer.Run("while it runs", func(t *testing.T) {
+		dir := t.TempDir()
+		log, gate := filepath.Join(dir, "log"), filepath.Join(dir, "gate")
+		for range 2 { // the other one is there to take it over, wrongly
+			startWorker(t, quickly(workerConfig(ns.ClientURL(), 2)), script{log})
+		}
+		rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
+		over := make(chan *unitask.Result, 1)
+		go func() {
+			res, err := rt.Run(context.Background(), unitask.Request{Code: "out before\nwait " + gate + "\nout after", AllowNet: []string{"example.com"}}, unitask.IO{})
+			if err != nil {
+				t.Error(err)
+			}
+			over <- res
+		}()
+		waitFor(t, func() bool { return len(lines(log)) == 1 })
+		port := ns.Addr().(*net.TCPAddr).Port
+		ns.Shutdown()
+		ns.WaitForShutdown()
+		if err := note(gate, ""); err != nil { // it ends meanwhile
+			t.Fatal(err)
+		}
+		time.Sleep(quick.Lease + quick.Lease/4)
+		startNATS(outer, func(o *server.Options) { o.StoreDir, o.Port = store, port })
+		if res := <-over; res == nil || string(res.Stdout) != "before\nafter\n" || res.Retried != "" {
+			t.Errorf("%s", asJSON(res))
+		}
+		if ran := lines(log); len(ran) != 1 {
+			t.Errorf("it was started %d times", len(ran))
+		}
+		waitFor(t, func() bool { queue, err := client.Queue(t.Context()); return err == nil && len(queue) == 0 })
+	})
+}
+
+// wire is a TCP relay that can be cut: what is connected by it then hears nothing more, and is told
+// nothing.
+type wire struct {
+	listener net.Listener
+	mu       sync.Mutex
+	cut      bool
+	conns    []net.Conn
+}
+
+func startWire(t testing.TB, to string) *wire {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{listener: l}
+	var relays sync.WaitGroup
+	relays.Go(func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			w.mu.Lock()
+			w.conns = append(w.conns, near, far)
+			w.mu.Unlock()
+			for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
+				relays.Go(func() {
+					_, _ = io.Copy(throughWire{w, pair[0]}, pair[1])
+					near.Close()
+					far.Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		w.mu.Lock()
+		for _, c := range w.conns {
+			c.Close()
+		}
+		w.mu.Unlock()
+		relays.Wait()
+	})
+	return w
+}
+
+type throughWire struct {
+	w  *wire
+	to net.Conn
+}
+
+func (c throughWire) Write(p []byte) (int, error) {
+	c.w.mu.Lock()
+	cut := c.w.cut
+	c.w.mu.Unlock()
+	if cut {
+		return len(p), nil // lost
+	}
+	return c.to.Write(p)
+}
+
+func (w *wire) set(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = cut
+	if !cut { // what has lost something is no use any more
+		for _, c := range w.conns {
+			c.Close()
+		}
+	}
+}
+
+// held is a Runner whose runs print who ran them, and end when they may.
+type held struct {
+	name    string
+	started chan struct{}
+	may     chan struct{}
+}
+
+func (held) MemoryMB(string, unitask.Request) int { return 1 }
+
+func (h held) Run(ctx context.Context, job fleet.Job) (fleet.Done, error) {
+	h.started <- struct{}{}
+	<-h.may
+	_, _ = io.WriteString(job.Stdout, h.name)
+	return fleet.Done{Result: &unitask.Result{Outcome: unitask.OutcomeExited, Hint: h.name}}, nil
+}
+
+// A worker is cut off while it runs one that may be made again. Another one makes it again; the first
+// ends its own meanwhile, comes back, and can't write over what is there.
+func TestPartition(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	relay := startWire(t, ns.Addr().String())
+	first := held{"first", make(chan struct{}, 1), make(chan struct{})}
+	w := startWorker(t, quickly(workerConfig("nats://"+relay.listener.Addr().String(), 1)), first)
+	rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
+	over := make(chan *unitask.Result, 1)
+	go func() {
+		res, err := rt.Run(context.Background(), unitask.Request{Code: "x"}, unitask.IO{})
+		if err != nil {
+			t.Error(err)
+		}
+		over <- res
+	}()
+	<-first.started
+	relay.set(true)
+	second := held{"second", make(chan struct{}, 1), make(chan struct{})}
+	close(second.may)
+	startWorker(t, quickly(workerConfig(ns.ClientURL(), 1)), second)
+	res := <-over
+	if res == nil || res.Hint != "second" || res.Retried == "" {
+		t.Fatalf("%s", asJSON(res))
+	}
+	close(first.may) // it ends, and does not know
+	relay.set(false)
+	waitFor(t, func() bool { return w.Info().Running == 0 })
+	runs, err := client.Runs(t.Context(), 10)
+	if err != nil || len(runs) != 1 || runs[0].State != fleet.Ended || runs[0].Worker == w.Info().ID || runs[0].Attempt != 2 {
+		t.Errorf("%v %s", err, asJSON(runs))
+	}
+	again, other := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
+	other.RunID = runs[0].ID
+	if res, err := again.Run(t.Context(), unitask.Request{Code: "x"}, unitask.IO{}); err != nil || res.Hint != "second" {
+		t.Errorf("who joins later has %v %s", err, asJSON(res))
+	}
+}

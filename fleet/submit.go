@@ -1,0 +1,155 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/unitask/unitask"
+)
+
+// submission is a run that a client has under way.
+type submission struct {
+	c     *Client
+	run   *unitask.FleetRun
+	id    string
+	store tenantStore
+	first bool // this client has made the entry, and has its standard input
+
+	attempt int
+	have    map[string]int64 // bytes of each stream that were passed on
+	lag     map[string]bool  // some is missing: the rest comes with the report
+	broken  error            // of the submitter's own stream
+	said    bool             // that there is no worker
+	unseen  time.Time        // since when its worker has not been seen
+}
+
+// open opens the tenant; a worker makes it.
+func (s *submission) open(ctx context.Context) (store tenantStore, err error) {
+	store, err = openTenant(ctx, s.c.js, s.c.config.Tenant)
+	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = fmt.Errorf("no worker has been here for tenant %s: `unitask worker --nats %s` is one", s.c.config.Tenant, s.c.config.URL)
+	}
+	return store, err
+}
+
+// submit puts the run into its tenant's bucket and into the queue, or joins the one of its id.
+func (s *submission) submit(ctx context.Context) error {
+	req := s.run.Request
+	arch := unitask.HostArch()
+	if req.Arch != "" {
+		arch = req.Arch
+	}
+	t := task{Request: req, Caller: s.run.Caller, Colors: s.run.Colors, Stdin: s.run.Stdin != nil}
+	for _, mounts := range []*[]unitask.Mount{&t.Request.Files, &t.Request.Dirs} {
+		list := []unitask.Mount{}
+		for _, m := range *mounts {
+			list = append(list, unitask.Mount{Host: m.Guest, Guest: m.Guest})
+		}
+		*mounts = list
+	}
+	if s.run.Inputs != nil && s.run.Inputs.Count() > 0 {
+		files, err := s.putInputs(ctx)
+		if err != nil {
+			return err
+		}
+		t.Files = files
+	}
+	e := entry{State: Queued, Class: string(arch), MemoryMB: max(req.MemoryMB, 1), Created: time.Now().UTC()}
+	if err := s.possible(ctx, e); err != nil {
+		return err
+	}
+	var err error
+	if e.Task, err = t.put(ctx, s.store); err != nil {
+		return err
+	}
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = s.store.runs.Create(ctx, s.id, text)
+	s.first = err == nil
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		there, _, err := s.store.get(ctx, s.id)
+		if err != nil {
+			return err
+		}
+		if there.Task.SHA256 != e.Task.SHA256 {
+			return fmt.Errorf("run %s is there and asks for something else: use another id", s.id)
+		}
+		if there.State != Queued {
+			return nil
+		}
+	} else if err != nil {
+		return fmt.Errorf("submit run %s: %w", s.id, err)
+	}
+	text, err = json.Marshal(ticket{s.id})
+	if err != nil {
+		return err
+	}
+	_, err = s.c.js.Publish(ctx, subjectQueue+e.Class+"."+s.c.config.Tenant, text, jetstream.WithMsgID(s.c.config.Tenant+"/"+s.id))
+	var api *jetstream.APIError
+	if errors.As(err, &api) && (api.ErrorCode == errMaxMessages) {
+		if s.first {
+			_ = s.store.runs.Purge(ctx, s.id)
+		}
+		return &unitask.BusyError{What: "the fleet's queue is full", After: retryAfter}
+	}
+	if err != nil {
+		return fmt.Errorf("submit run %s: %w", s.id, err)
+	}
+	return nil
+}
+
+// errMaxMessages is JetStream's code for a stream, or a subject of it, that is full.
+const errMaxMessages = 10077
+
+func (s *submission) putInputs(ctx context.Context) (*blob, error) {
+	f, err := os.CreateTemp("", "unitask-fleet-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { f.Close(); os.Remove(f.Name()) }()
+	if err := packInputs(ctx, s.run.Inputs, f); err != nil {
+		return nil, err
+	}
+	if size, err := f.Seek(0, io.SeekEnd); err != nil || size > maxFiles {
+		return nil, errors.Join(err, fmt.Errorf("the files of the run have %d bytes, and a fleet takes %d: leave out what is not needed", size, maxFiles))
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	b, err := s.store.put(ctx, f, false)
+	return &b, err
+}
+
+// possible says that no worker that is there can ever run it.
+func (s *submission) possible(ctx context.Context, e entry) error {
+	workers, err := s.c.Workers(ctx)
+	if err != nil || len(workers) == 0 { // one may come
+		return err
+	}
+	most, arches := 0, []string{}
+	for _, w := range workers {
+		if w.Arch == e.Class {
+			most = max(most, w.MemoryMB)
+		}
+		if !slices.Contains(arches, w.Arch) {
+			arches = append(arches, w.Arch)
+		}
+	}
+	switch {
+	case most == 0:
+		return fmt.Errorf("no worker runs %s: they are for %v", e.Class, arches)
+	case e.MemoryMB > most:
+		return fmt.Errorf("no worker has %d MiB for a machine: the largest has %d", e.MemoryMB, most)
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/unitask/unitask"
+)
+
+// pollState is how often the entry is looked at when nothing says that it has changed.
+const pollState = time.Second
+
+// wait passes on what the run prints until it is over.
+func (s *submission) wait(ctx context.Context, msgs <-chan *nats.Msg) (*unitask.Result, error) {
+	tick := time.NewTicker(min(pollState, s.c.config.Times.Beat))
+	defer tick.Stop()
+	look := true
+	for {
+		if look {
+			if e, revision, err := s.store.get(ctx, s.id); err == nil && (e.State.over() || s.follow(ctx, e, revision)) {
+				s.drain(msgs)
+				return s.finish(ctx, e)
+			} else if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, errMalformed) {
+				return nil, hostError(fmt.Errorf("run %s is no longer in the fleet: %w", s.id, err))
+			}
+		}
+		look = false
+		select {
+		case <-ctx.Done():
+			return s.cancel()
+		case <-tick.C:
+			look = true
+		case msg := <-msgs:
+			look = s.take(msg)
+		}
+		if s.broken != nil { // its reader went away
+			_, _ = s.cancel()
+			return nil, s.broken
+		}
+	}
+}
+
+// follow looks after a run that is not over, and says whether it is now.
+func (s *submission) follow(ctx context.Context, e entry, revision uint64) (over bool) {
+	s.begin(e)
+	if e.State == Claimed {
+		kv, err := s.c.js.KeyValue(ctx, workersBucket)
+		if err == nil {
+			_, err = kv.Get(ctx, e.Worker)
+		}
+		switch {
+		case err == nil:
+			s.unseen = time.Time{}
+		case !errors.Is(err, jetstream.ErrKeyNotFound):
+		case s.unseen.IsZero():
+			s.unseen = time.Now()
+		case time.Since(s.unseen) > s.c.config.Times.Lease && !Repeatable(s.run.Request):
+			// No other worker may be there to say so.
+			next := e
+			next.State, next.Why = Lost, again(s.run.Request, e)
+			if _, err := s.store.replace(ctx, s.id, next, revision); err == nil {
+				s.nudge()
+				return false // seen at the next look
+			}
+		}
+		return false
+	}
+	if workers, err := s.c.Workers(ctx); err == nil && len(workers) == 0 && !s.said {
+		s.said = true
+		s.run.Events(unitask.Event{Kind: unitask.EventRetry, Message: "the fleet has no worker now: waiting for one"})
+	}
+	return false
+}
+
+// begin notes which attempt the entry is at.
+func (s *submission) begin(e entry) {
+	if e.Attempt <= s.attempt {
+		return
+	}
+	if s.attempt > 0 {
+		s.run.Again(fmt.Sprintf("the worker was lost; the run was made again on worker %s", e.Worker))
+		clear(s.have)
+		clear(s.lag)
+	}
+	s.attempt = e.Attempt
+}
+
+// nudge has the worker look at the entry.
+func (s *submission) nudge() {
+	_ = s.c.nc.Publish(subjectCancel+s.c.config.Tenant+"."+s.id, nil)
+	_ = s.c.nc.FlushTimeout(time.Second)
+}
+
+// cancelTime bounds what a cancelled run still takes to say so.
+const cancelTime = 10 * time.Second
+
+// cancel ends the run in the fleet, unless it is over.
+func (s *submission) cancel() (*unitask.Result, error) {
+	ctx, stop := context.WithTimeout(context.Background(), cancelTime)
+	defer stop()
+	for ctx.Err() == nil {
+		e, revision, err := s.store.get(ctx, s.id)
+		if err != nil {
+			break
+		}
+		if e.State.over() {
+			break
+		}
+		e.State = Cancelled
+		if _, err = s.store.replace(ctx, s.id, e, revision); err == nil {
+			s.nudge()
+			break
+		}
+	}
+	return nil, context.Canceled
+}
+
+// drain takes what has come.
+func (s *submission) drain(msgs <-chan *nats.Msg) {
+	for {
+		select {
+		case msg := <-msgs:
+			s.take(msg)
+		default:
+			return
+		}
+	}
+}
+
+// finish takes the report.
+func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, error) {
+	s.begin(e)
+	switch e.State {
+	case Lost:
+		err := &unitask.LostError{Reason: fmt.Sprintf("%.500s", e.Why)}
+		return &unitask.Result{Outcome: unitask.OutcomeLost, ExitCode: unitask.ExitHost, Error: err.Error(), MemoryMB: s.run.Request.MemoryMB}, err
+	case Cancelled:
+		return &unitask.Result{Outcome: unitask.OutcomeCancelled, ExitCode: unitask.ExitCancelled}, fmt.Errorf("cancelled by another submitter: %w", context.Canceled)
+	}
+	if e.Report == nil {
+		return nil, hostError(errors.New("the worker left no report"))
+	}
+	r, err := readReport(ctx, s.store, *e.Report)
+	if err != nil {
+		return nil, hostError(err)
+	}
+	if r.Machine != nil {
+		s.run.Machine(r.Machine)
+	}
+	if r.Left.Size > 0 {
+		left, err := s.store.open(ctx, r.Left, maxLeft)
+		if err != nil {
+			return nil, hostError(err)
+		}
+		defer left.Close()
+		if err := unpackLeft(left, s.run, map[string]io.Writer{nameStdout: s.run.Stdout, nameStderr: s.run.Stderr}, s.have); err != nil {
+			return nil, hostError(err)
+		}
+	}
+	return r.outcome()
+}
