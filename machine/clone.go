@@ -379,7 +379,7 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 		return false, fmt.Errorf("boot: %w", err)
 	}
 	defer m.Close()
-	patience := bootDeadline + s.program(spec.Image).Patience
+	patience := templateDeadline + s.program(spec.Image).Patience
 	var folders func(context.Context, *guest.Conn) error
 	if spec.Folders != nil {
 		patience += spec.Folders.Patience()

@@ -247,6 +247,9 @@ const (
 	// cloneDeadline bounds a restore, and a clone's answer after it: beyond that
 	// it is not worth waiting for.
 	cloneDeadline = 5 * time.Second
+	// templateDeadline bounds the rehearsals of a template and its writing, some five seconds. On
+	// a busy host they were seen to take more than thirty, and a run meanwhile boots cold.
+	templateDeadline = 2 * time.Minute
 	// freshDeadline is what a clone has in which Node must be started first: a second
 	// under TCG, several times that on a machine that is busy.
 	freshDeadline = 15 * time.Second

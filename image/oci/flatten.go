@@ -102,8 +102,10 @@ func (im *Image) Write(ctx context.Context, f Disk, limits Limits) (Stats, error
 			return Stats{}, fmt.Errorf("layer %d of %d (%.19s): %w", i+1, len(im.layers), l.name(), err)
 		}
 	}
-	if err := x.workingDir(im.Config.Dir); err != nil {
-		return Stats{}, err
+	if dir, err := words(im.Config.Dir); err != nil {
+		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
+	} else if _, err := x.folder(dir, makeMissing); err != nil { // containers have one that the image lacks, too
+		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
 	}
 	size, err := x.disk.finish(x.root)
 	if err == nil {
@@ -217,11 +219,19 @@ func words(name string) ([]string, error) {
 	return list, nil
 }
 
-// folder finds a folder; links are followed, and lead nowhere but into the image. What
-// is missing is made, if it may be.
-func (x *flattening) folder(names []string, make bool) (*node, error) {
+// making says what folder makes.
+type making int
+
+const (
+	makeNone    making = iota
+	makeMissing        // what is missing; a file in the way is an error
+	makeAll            // and in the place of files
+)
+
+// folder finds a folder; links are followed, and lead nowhere but into the image.
+func (x *flattening) folder(names []string, make making) (*node, error) {
 	todo := slices.Clone(names)
-	trail := []*node{x.root}
+	trail, at := []*node{x.root}, []string{""} // and their names
 	for hops := 0; len(todo) > 0; {
 		if err := x.step(1); err != nil {
 			return nil, err
@@ -232,18 +242,20 @@ func (x *flattening) folder(names []string, make bool) (*node, error) {
 		case "", ".":
 			continue
 		case "..":
-			trail = trail[:max(1, len(trail)-1)]
+			trail, at = trail[:max(1, len(trail)-1)], at[:max(1, len(at)-1)]
 			continue
 		}
 		kid := here.kids[name].node
 		switch {
-		case kid == nil && !make:
+		case kid == nil && make == makeNone:
 			return nil, nil
 		case kid == nil || !kid.isDir() && !kid.isLink():
-			if !make {
+			switch {
+			case make == makeNone:
 				return nil, nil
-			}
-			if len(name) > maxName || len(trail) > maxDepth {
+			case make == makeMissing && kid != nil:
+				return nil, fmt.Errorf("%s/%s is no folder", strings.Join(at, "/"), name)
+			case len(name) > maxName || len(trail) > maxDepth:
 				return nil, errors.New("a link leads to a name that is too long, or too deep")
 			}
 			if x.entries++; x.entries > x.limits.Entries {
@@ -256,7 +268,7 @@ func (x *flattening) folder(names []string, make bool) (*node, error) {
 				return nil, errors.New("links that lead to each other")
 			}
 			if path.IsAbs(kid.target) {
-				trail = trail[:1]
+				trail, at = trail[:1], at[:1]
 			}
 			todo = append(strings.Split(kid.target, "/"), todo...)
 			if err := x.step(len(todo)); err != nil {
@@ -267,7 +279,7 @@ func (x *flattening) folder(names []string, make bool) (*node, error) {
 			}
 			continue
 		}
-		trail = append(trail, kid)
+		trail, at = append(trail, kid), append(at, name)
 	}
 	return trail[len(trail)-1], nil
 }
@@ -338,7 +350,7 @@ func (x *flattening) add(h *tar.Header, content io.Reader) error {
 	if rest, ok := strings.CutPrefix(name, whiteout); ok {
 		return x.takeAway(names[:len(names)-1], name, rest)
 	}
-	dir, err := x.folder(names[:len(names)-1], true)
+	dir, err := x.folder(names[:len(names)-1], makeAll)
 	if err != nil {
 		return err
 	}
@@ -394,7 +406,7 @@ func (x *flattening) takeAway(parent []string, name, rest string) error {
 	if rest == "" || rest == "." || rest == ".." {
 		return errors.New("a white-out of no name")
 	}
-	dir, err := x.folder(parent, false)
+	dir, err := x.folder(parent, makeNone)
 	if err == nil {
 		err = x.step(1)
 	}
@@ -421,7 +433,7 @@ func (x *flattening) linked(name string) (*node, error) {
 	if len(names) == 0 {
 		return nil, errors.New("a link to the root")
 	}
-	dir, err := x.folder(names[:len(names)-1], false)
+	dir, err := x.folder(names[:len(names)-1], makeNone)
 	if err != nil {
 		return nil, err
 	}
@@ -438,7 +450,7 @@ func (x *flattening) linked(name string) (*node, error) {
 func (x *flattening) file(from io.ReaderAt, names ...string) ([]byte, error) {
 	for range maxHops {
 		last := len(names) - 1
-		in, err := x.folder(names[:last], false)
+		in, err := x.folder(names[:last], makeNone)
 		if err != nil || in == nil {
 			return nil, nil // links that lead to each other, or to nothing
 		}
@@ -460,28 +472,4 @@ func (x *flattening) file(from io.ReaderAt, names ...string) ([]byte, error) {
 		return text, nil
 	}
 	return nil, nil
-}
-
-// workingDir makes the folder that the image's program begins in, if the image lacks it: containers have one, too.
-func (x *flattening) workingDir(name string) error {
-	names, err := words(name)
-	for i := range names {
-		if err != nil {
-			break
-		}
-		var in, at *node
-		if in, err = x.folder(names[:i], false); err != nil || in == nil {
-			break
-		}
-		if at, err = x.folder(names[:i+1], false); err == nil && at == nil && in.kids[names[i]].node != nil {
-			err = fmt.Errorf("/%s is no folder", strings.Join(names[:i+1], "/"))
-		}
-	}
-	if err == nil {
-		_, err = x.folder(names, true)
-	}
-	if err != nil {
-		return fmt.Errorf("the image's working directory %.200q: %w", name, err)
-	}
-	return nil
 }

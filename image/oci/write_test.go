@@ -426,7 +426,7 @@ func TestOwnerByLinks(t *testing.T) {
 func TestWorkingDirectory(t *testing.T) {
 	layer := tarOf(t, text("bin/sh", "S"), symlink("run", "bin/sh"), symlink("w", "srv/w"), dir("srv/w"), symlink("gone", "none"))
 	for where, says := range map[string]string{
-		"/bin/sh": "/bin/sh is no folder", "/bin/sh/x": "/bin/sh is no folder", "/run": "/run is no folder", "/run/deep": "/run is no folder", "/gone": "/gone is no folder",
+		"/bin/sh": "/bin/sh is no folder", "/bin/sh/x": "/bin/sh is no folder", "/run": "/bin/sh is no folder", "/run/deep": "/bin/sh is no folder", "/gone": "", "/gone/deep": "",
 		"": "", "/": "", "/bin": "", "/w": "", "/w/new/deep": "", "/new": "",
 	} {
 		im := imageOf(layer)
