@@ -26,10 +26,10 @@ test: image
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
 
 # What `make test` leaves out to save minutes: half of the differential scripts, most of them in machines that
-# boot for them, half of the other languages' scripts, more clones to compare, and packages that are
-# installed in a machine.
+# boot for them, two thirds of the other languages' scripts, more clones to compare, packages that are
+# installed in a machine, and what a release is made of.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestOwnImagePackages)$$' .
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestOwnImagePackages|TestBundle)$$' . ./mcp
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server.

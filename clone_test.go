@@ -85,7 +85,7 @@ dns.resolve4("a.example", () => dns.lookup("b.example", () => net.connect(80, "1
 
 func TestClonesDiffer(t *testing.T) {
 	needClones(t)
-	clones := 40
+	clones := 24
 	if long() {
 		clones = 100
 	}

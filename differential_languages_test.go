@@ -78,7 +78,7 @@ func (l tongue) differential(t *testing.T) {
 	var booted atomic.Int32
 	t.Run("scripts", func(t *testing.T) {
 		for i, script := range scripts {
-			if rest := i%2 == 1; rest != long() {
+			if rest := i%3 != 0; rest != long() {
 				continue
 			}
 			name := filepath.Base(script)

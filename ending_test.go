@@ -208,7 +208,7 @@ func TestKernelGivesUp(t *testing.T) {
 					}
 				}
 			}()
-			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, MemoryMB: 192, Timeout: 90 * time.Second, AllowTCP: []string{"127.0.0.1:" + itoa(port)},
+			res, err := rt.Run(t.Context(), unitask.Request{Kernel: kernel, Cold: true, MemoryMB: 192, Timeout: 90 * time.Second, AllowTCP: []string{"127.0.0.1:" + itoa(port)},
 				Code: strings.ReplaceAll(panics[kernel], "PORT", itoa(port))}, unitask.IO{})
 			ended := time.Now()
 			stop()

@@ -102,6 +102,9 @@ func TestOtherClients(t *testing.T) {
 
 // What `make dist` builds is what the official validator takes, and starts.
 func TestBundle(t *testing.T) {
+	if os.Getenv("UNITASK_TEST_LONG") == "" {
+		t.Skip("builds the command as a release is built: make long")
+	}
 	nodePath := node(t)
 	out := t.TempDir()
 	cmd := exec.Command("go", "run", "./hack/dist", "-version", "0.0.1", "-o", out, "-only", runtime.GOOS+"/"+runtime.GOARCH)
