@@ -83,6 +83,10 @@ func TestRuns(t *testing.T) {
 				}
 				res, err := rt.Run(t.Context(), req, unitask.IO{Events: func(e unitask.Event) { t.Log(e.Kind, e.Message) }})
 				if err != nil {
+					if res != nil { // what the machine said last
+						said, _ := os.ReadFile(filepath.Join(home, "runs", res.RunID, record.ConsoleFile))
+						t.Logf("its console: %s", said[max(0, len(said)-2000):])
+					}
 					t.Fatal(err)
 				}
 				if res.Outcome != c.outcome || res.ExitCode != c.exit {

@@ -168,6 +168,8 @@ func TestKernelDependencies(t *testing.T) {
 		"Package: linux-image-cloud-amd64\nDepends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)\n":                              "linux-image-6.1.0-56-cloud-amd64",
 		"Depends: linux-base-cloud-amd64 (= 7.2.12-1), linux-image-7.2.12+deb14-cloud-amd64 (= 7.2.12-1)\n":                        "linux-image-7.2.12+deb14-cloud-amd64",
 		"Depends: dracut | linux-initramfs-tool, linux-base-7.2.12 (= 1), linux-binary-7.2.12 (= 1), linux-modules-7.2.12 (= 1)\n": "linux-binary-7.2.12 linux-modules-7.2.12",
+		"Package: linux-image-virtual\nDepends: linux-image-6.8.0-124-generic\n":                                                   "linux-image-6.8.0-124-generic",
+		"Depends: linux-base (>= 4.5ubuntu1~16.04.1), linux-modules-6.8.0-124-generic, kmod\n":                                     "linux-modules-6.8.0-124-generic",
 		"Recommends: linux-image-9\nDescription: linux-image-8\n":                                                                  "",
 	} {
 		if got := strings.Join(dependencies(text), " "); got != want {
@@ -235,7 +237,7 @@ func TestPartsAreWhole(t *testing.T) {
 }
 
 func TestOSRelease(t *testing.T) {
-	for libc, want := range map[string]string{"2.36-9+deb12u14": "12 (bookworm)", "2.41-12+deb13u4": "13 (trixie)", "2.43-7": "Debian GNU/Linux", "": "Debian GNU/Linux"} {
+	for libc, want := range map[string]string{"2.36-9+deb12u14": "12 (bookworm)", "2.41-12+deb13u4": "13 (trixie)", "2.39-0ubuntu8.7": "Ubuntu 24.04 (noble)", "2.41-6ubuntu1": "Ubuntu", "2.43-7": "Debian GNU/Linux", "": "Debian GNU/Linux"} {
 		if text := osRelease(libc); !strings.Contains(text, want) || strings.Contains(text, "%") {
 			t.Errorf("%s: %s", libc, text)
 		}

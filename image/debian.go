@@ -131,8 +131,8 @@ func (d *debian) download(ctx context.Context, p LockedPart, dir string) (debs, 
 	}
 	if err != nil {
 		got.behind = true
-		if p.Successor != "" {
-			if packages, err = d.kernelPackages(ctx, p.Successor); err != nil {
+		if len(p.Successors) > 0 {
+			if packages, err = d.kernelPackages(ctx, p.Successors); err != nil {
 				return debs{}, err
 			}
 			got.pkg = packages[0]
@@ -179,15 +179,26 @@ func debVersion(file string) (string, error) {
 
 // kernelDependency is a package that a kernel's files may be in. Until Debian 13 they are in
 // linux-image-VERSION; later that leads to one with the kernel and one with its modules.
-var kernelDependency = regexp.MustCompile(`\blinux-(?:image|binary|modules)-[0-9][^ ,)]*`)
+var kernelDependency = regexp.MustCompile(`\blinux-(?:image|binary|modules)-[0-9][^\s,)]*`)
 
 // kernelDepth is how many steps lead from the metapackage to the kernel's files.
 const kernelDepth = 2
 
-// kernelPackages returns the kernel package that a metapackage leads to, and those that
-// this one leads to.
-func (d *debian) kernelPackages(ctx context.Context, meta string) ([]string, error) {
-	var found []string
+// kernelPackages returns the kernel package that the first metapackage leads to that the archive has,
+// and those that this one leads to.
+func (d *debian) kernelPackages(ctx context.Context, metas []string) ([]string, error) {
+	var none []error
+	for _, meta := range metas {
+		found, err := d.leadsTo(ctx, meta)
+		if len(found) > 0 || ctx.Err() != nil {
+			return found, ctx.Err()
+		}
+		none = append(none, err)
+	}
+	return nil, fmt.Errorf("%s lead to no kernel package here; take a bundle, `unitask image vendor --from FILE`: %w", strings.Join(metas, " and "), errors.Join(none...))
+}
+
+func (d *debian) leadsTo(ctx context.Context, meta string) (found []string, err error) {
 	todo := []string{meta}
 	for range kernelDepth {
 		var next []string
@@ -205,9 +216,9 @@ func (d *debian) kernelPackages(ctx context.Context, meta string) ([]string, err
 		todo = next
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("package %s leads to no kernel package", meta)
+		err = fmt.Errorf("package %s leads to no kernel package", meta)
 	}
-	return found, nil
+	return found, err
 }
 
 // dependencies returns the kernel's packages that a package's description requires.

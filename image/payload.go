@@ -154,15 +154,22 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 	return t, parts, nil
 }
 
-// releases are Debian's, by the version of their libc.
-var releases = []struct{ libc, number, name string }{{"2.36", "12", "bookworm"}, {"2.41", "13", "trixie"}}
+// releases are the distributions' own, by the version of their libc.
+var releases = []struct{ libc, id, name, number, code string }{
+	{"2.36-", "debian", "Debian GNU/Linux", "12", "bookworm"},
+	{"2.41-", "debian", "Debian GNU/Linux", "13", "trixie"},
+	{"2.39-0ubuntu", "ubuntu", "Ubuntu", "24.04", "noble"},
+}
 
 // osRelease says whose libraries the guest has (os-release(5)).
 func osRelease(libc string) string {
 	for _, r := range releases {
-		if strings.HasPrefix(libc, r.libc+"-") {
-			return fmt.Sprintf("PRETTY_NAME=\"Debian GNU/Linux %s (%s)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"%[1]s\"\nVERSION=\"%[1]s (%[2]s)\"\nVERSION_CODENAME=%[2]s\nID=debian\n", r.number, r.name)
+		if strings.HasPrefix(libc, r.libc) && strings.Contains(libc, "ubuntu") == (r.id == "ubuntu") {
+			return fmt.Sprintf("PRETTY_NAME=\"%s %s (%s)\"\nNAME=\"%[1]s\"\nVERSION_ID=\"%[2]s\"\nVERSION=\"%[2]s (%[3]s)\"\nVERSION_CODENAME=%[3]s\nID=%[4]s\n", r.name, r.number, r.code, r.id)
 		}
+	}
+	if strings.Contains(libc, "ubuntu") {
+		return "PRETTY_NAME=\"Ubuntu\"\nNAME=\"Ubuntu\"\nID=ubuntu\n"
 	}
 	return "PRETTY_NAME=\"Debian GNU/Linux\"\nNAME=\"Debian GNU/Linux\"\nID=debian\n"
 }

@@ -60,7 +60,7 @@ func kvmUsable(q QEMU, device string, uid int) error {
 		return err
 	}
 	if all := st.Mode().Perm()&0o006 == 0o006; !all && jail.KVMGroup(device) == nil {
-		return fmt.Errorf("%s can't be opened by QEMU %s, which root starts as a user of its own: the device's mode is %#o and its group %d; give it a group other than root's, with mode 0660 (udev's rule for it does), or take QEMU 8.2 or newer, which is given the open device",
+		return fmt.Errorf("%s can't be opened by QEMU %s, which root starts as a user of its own: the device's mode is %#o and its group %d; give it a group other than root's, with mode 0660 (udev's rule for it does), or take QEMU 9.0 or newer, which is given the open device",
 			device, q.Version, st.Mode().Perm(), st.Sys().(*syscall.Stat_t).Gid)
 	}
 	return nil

@@ -94,7 +94,7 @@ func usesKVM(q QEMU, accel Accel) jail.KVM {
 	switch {
 	case accel != KVM:
 		return jail.NoKVM
-	case q.atLeast(8, 2):
+	case q.atLeast(9, 0): // the accelerator has a property device since then; Ubuntu 24.04's 8.2.2 refuses it
 		return jail.KVMPassed
 	}
 	return jail.KVMOpened

@@ -104,7 +104,7 @@ func TestKVMGiven(t *testing.T) {
 		version string
 		accel   Accel
 		given   bool
-	}{{"7.2.22", KVM, false}, {"8.1.5", KVM, false}, {"8.2.0", KVM, true}, {"10.0.13", KVM, true}, {"11.1.2", KVM, true}, {"10.0.13", TCG, false}} {
+	}{{"7.2.22", KVM, false}, {"8.2.2", KVM, false}, {"9.0.0", KVM, true}, {"10.0.13", KVM, true}, {"11.1.2", KVM, true}, {"10.0.13", TCG, false}} {
 		t.Run(fmt.Sprintf("%s %s", c.version, c.accel), func(t *testing.T) {
 			var q QEMU
 			q.Version = c.version
@@ -156,8 +156,8 @@ func TestKVMUsable(t *testing.T) {
 		"its group's":                        {0o660, 107, "7.2.22", 0, ""},
 		"its group may read only":            {0o640, 107, "7.2.22", 0, "mode is 0640 and its group 107"},
 		"root's group's":                     {0o660, 0, "7.2.22", 0, "mode is 0660 and its group 0"},
-		"root's":                             {0o600, 0, "8.1.5", 0, "QEMU 8.1.5, which root starts"},
-		"root's, for one that is given it":   {0o600, 0, "8.2.0", 0, ""},
+		"root's":                             {0o600, 0, "8.2.2", 0, "QEMU 8.2.2, which root starts"},
+		"root's, for one that is given it":   {0o600, 0, "9.0.0", 0, ""},
 		"root's, and it is another's QEMU":   {0o600, 0, "7.2.22", 1000, ""}, // who could open it
 		"its group's, for one that is given": {0o660, 107, "10.0.13", 0, ""},
 	} {
