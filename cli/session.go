@@ -29,7 +29,7 @@ func (a *app) sessionCommand() *cobra.Command {
 process of your own, which the first session starts and which ends behind the last one.
 SESSION is the id that session new prints, or the name that it was given.`,
 	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionForward(), a.sessionAsk(holder.OpPause, "pause", "Keep a session's machine on the disk, and free its memory"),
-		a.sessionAsk(holder.OpResume, "resume", "Have a paused session's machine go on; any use does"), a.sessionRemove(), a.sessionServe())
+		a.sessionAsk(holder.OpResume, "resume", "Have a paused session's machine go on; any use does"), a.sessionFork(), a.sessionRemove(), a.sessionServe())
 }
 
 // asked sends a request to the holder, which is started if it may be.
@@ -194,9 +194,9 @@ func (a *app) sessionList() *cobra.Command {
 			}
 			var rows [][]string
 			for _, s := range answer.Sessions {
-				rows = append(rows, []string{s.ID, s.Name, s.State, s.Image, s.ExpiresAt.Local().Format(time.DateTime)})
+				rows = append(rows, []string{s.ID, s.Name, s.State, s.Image, s.ExpiresAt.Local().Format(time.DateTime), s.Parent})
 			}
-			a.ui.table("SESSION|NAME|STATE|IMAGE|ENDS", rows)
+			a.ui.table("SESSION|NAME|STATE|IMAGE|ENDS|PARENT", rows)
 			return nil
 		},
 	}

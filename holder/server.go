@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/machine"
-	"github.com/unitask/unitask/policy"
 )
 
 // ErrRuns says that a holder runs already.
@@ -327,6 +325,8 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return Answer{}, s.Pause(ctx)
 	case req.Op == OpResume:
 		return Answer{}, s.Resume(ctx)
+	case req.Op == OpFork:
+		return h.fork(ctx, s, req.Count)
 	case req.Op == OpForward:
 		return Answer{}, forward(ctx, c, s, req.Ports)
 	case req.Op == OpRead || req.Op == OpWrite:
@@ -378,72 +378,6 @@ func forward(ctx context.Context, c *client, s *held, ports []Port) error {
 	case <-s.Done():
 		return errGone(s.ID)
 	}
-}
-
-// named are the names that sessions may have: none is an id.
-var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
-
-// begin starts a session.
-func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
-	if req == nil {
-		return Answer{}, &Error{Code: CodeUsage, Message: "a new session of what?"}
-	}
-	if req.Name != "" && !named.MatchString(req.Name) {
-		return Answer{}, &policy.FieldError{Field: "name", Value: fmt.Sprintf("%.80q", req.Name), Reason: "must be lower-case letters, digits and dashes, 32 at most, and begin with a letter"}
-	}
-	if err := h.take(req.Name); err != nil {
-		return Answer{}, err
-	}
-	var ceiling *policy.Ceiling
-	if req.Ceiling != "" {
-		var err error
-		if ceiling, err = policy.ReadCeiling(req.Ceiling); err != nil {
-			h.give(req.Name)
-			return Answer{}, err
-		}
-	}
-	run := req.Request
-	run.Secrets = req.Secrets
-	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
-	if err != nil {
-		h.give(req.Name)
-		return Answer{}, err
-	}
-	view := View{ID: s.ID, Name: req.Name, State: Running, Language: s.Language, Image: s.Image, Began: time.Now().UTC().Truncate(time.Second), ExpiresAt: s.Expires.UTC().Truncate(time.Second)}
-	h.mu.Lock()
-	h.sessions[s.ID] = &held{s, view}
-	h.keep()
-	h.mu.Unlock()
-	h.ends.Go(func() {
-		<-s.Done()
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.sessions, s.ID)
-		delete(h.names, view.Name)
-		h.since = time.Now()
-		h.keep()
-	})
-	view.Denials = s.Policy.Denials
-	return Answer{Sessions: []View{view}}, nil
-}
-
-func (h *Holder) take(name string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if name == "" {
-		return nil
-	}
-	if h.names[name] {
-		return &policy.FieldError{Field: "name", Value: name, Reason: "is another session's"}
-	}
-	h.names[name] = true
-	return nil
-}
-
-func (h *Holder) give(name string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.names, name)
 }
 
 // list are the sessions that live, and those that were lost.

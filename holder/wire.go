@@ -125,6 +125,7 @@ type Request struct {
 	Path    string   `json:"path,omitempty"` // of read and write
 	Mode    uint32   `json:"mode,omitempty"`
 	Ports   []Port   `json:"ports,omitempty"` // of forward
+	Count   int      `json:"count,omitempty"` // of fork
 }
 
 // Port is a port of the machine that is to be one of the host's, 0 being any that is free.
@@ -144,6 +145,7 @@ const (
 	OpPause  = "pause"
 	OpResume = "resume"
 	OpEnd    = "end"
+	OpFork   = "fork"
 
 	OpForward = "forward" // lasts until the client goes, and prints a line for each port
 )
@@ -187,6 +189,7 @@ type Answer struct {
 type View struct {
 	ID        string          `json:"session"`
 	Name      string          `json:"name,omitempty"`
+	Parent    string          `json:"parent,omitempty"` // what it was forked from
 	State     string          `json:"state"`
 	Language  string          `json:"language"`
 	Image     string          `json:"image"`

@@ -1,0 +1,102 @@
+package holder
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// named are the names that sessions may have: none is an id.
+var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// begin starts a session.
+func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
+	if req == nil {
+		return Answer{}, &Error{Code: CodeUsage, Message: "a new session of what?"}
+	}
+	if req.Name != "" && !named.MatchString(req.Name) {
+		return Answer{}, &policy.FieldError{Field: "name", Value: fmt.Sprintf("%.80q", req.Name), Reason: "must be lower-case letters, digits and dashes, 32 at most, and begin with a letter"}
+	}
+	if err := h.take(req.Name); err != nil {
+		return Answer{}, err
+	}
+	var ceiling *policy.Ceiling
+	if req.Ceiling != "" {
+		var err error
+		if ceiling, err = policy.ReadCeiling(req.Ceiling); err != nil {
+			h.give(req.Name)
+			return Answer{}, err
+		}
+	}
+	run := req.Request
+	run.Secrets = req.Secrets
+	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
+	if err != nil {
+		h.give(req.Name)
+		return Answer{}, err
+	}
+	view := h.hold(s, req.Name)
+	view.Denials = s.Policy.Denials
+	return Answer{Sessions: []View{view}}, nil
+}
+
+// fork forks a session.
+func (h *Holder) fork(ctx context.Context, of *held, n int) (Answer, error) {
+	forks, err := of.Fork(ctx, n)
+	if err == nil && ctx.Err() != nil { // nobody would learn of them
+		err = context.Cause(ctx)
+		for _, s := range forks {
+			_ = s.Close()
+		}
+	}
+	if err != nil {
+		return Answer{}, err
+	}
+	var answer Answer
+	for _, s := range forks {
+		answer.Sessions = append(answer.Sessions, h.hold(s, ""))
+	}
+	return answer, nil
+}
+
+// hold keeps a session until it ends.
+func (h *Holder) hold(s *unitask.Session, name string) View {
+	view := View{ID: s.ID, Name: name, Parent: s.Parent, State: Running, Language: s.Language, Image: s.Image, Began: time.Now().UTC().Truncate(time.Second), ExpiresAt: s.Expires.UTC().Truncate(time.Second)}
+	h.mu.Lock()
+	h.sessions[s.ID] = &held{s, view}
+	h.keep()
+	h.mu.Unlock()
+	h.ends.Go(func() {
+		<-s.Done()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.sessions, s.ID)
+		delete(h.names, view.Name)
+		h.since = time.Now()
+		h.keep()
+	})
+	return view
+}
+
+func (h *Holder) take(name string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if name == "" {
+		return nil
+	}
+	if h.names[name] {
+		return &policy.FieldError{Field: "name", Value: name, Reason: "is another session's"}
+	}
+	h.names[name] = true
+	return nil
+}
+
+func (h *Holder) give(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.names, name)
+}
