@@ -26,7 +26,7 @@ import (
 
 const (
 	mostAgain  = 3    // more failures than that are no accident
-	longest    = 10   // tests that are named
+	longest    = 25   // tests that are named
 	summarized = 2000 // bytes of what a test said, in the summary
 )
 
