@@ -67,7 +67,7 @@ const c = require("crypto"), fs = require("fs"), net = require("net"), tls = req
 const h = process.hrtime.bigint();
 const out = { random: Math.random(), random2: Math.random(), uuid: c.randomUUID(), bytes: c.randomBytes(16).toString("hex"),
   values: Buffer.from(crypto.getRandomValues(new Uint8Array(16))).toString("hex"), temp: fs.mkdtempSync("/tmp/x-"),
-  key: c.generateKeyPairSync("x25519").publicKey.export({ type: "spki", format: "der" }).toString("hex"), now: Date.now(), tickets: tls.createServer().getTicketKeys().toString("hex") };
+  key: c.generateKeyPairSync("x25519").publicKey.export({ type: "spki", format: "der" }).toString("hex"), now: Date.now(), origin: performance.timeOrigin, tickets: tls.createServer().getTicketKeys().toString("hex") };
 const form = new FormData(); form.append("a", "b");
 out.boundary = new Response(form).headers.get("content-type");
 const sane = () => process.hrtime.bigint() > h && Number(process.hrtime.bigint() - h) < 60e9 && performance.now() > 0 && process.uptime() > 0 && process.uptime() < 3600 &&
@@ -142,10 +142,15 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 				if now.Before(begin.Add(-50*time.Millisecond)) || now.After(end.Add(50*time.Millisecond)) {
 					t.Errorf("clone %d: its clock says %s, between %s and %s", i, now, begin, end)
 				}
+				// Its time has begun with its run, and not with its template.
+				if origin := time.UnixMilli(int64(out["origin"].(float64))); origin.Before(begin.Add(-50*time.Millisecond)) || origin.After(now) {
+					t.Errorf("clone %d: its time began at %s, the run at %s", i, origin, begin)
+				}
 				if out["sane"] != true {
 					t.Errorf("clone %d: its clocks disagree", i)
 				}
 				delete(out, "now")
+				delete(out, "origin")
 				delete(out, "sane")
 				mu.Lock()
 				for what, value := range out {

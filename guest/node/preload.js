@@ -22,7 +22,7 @@ const CONTROL_REHEARSED = 'W';
 
 const MORE_MEMORY = 200 * 2 ** 20; // bytes: what a machine has that can rehearse all
 
-let mendTimeOrigin;
+let beginTime; // clockOf; a fresh process's time is its own
 let snapshot = false; // whether there is one of this process
 let CTL; // stream to agent.c: frames in (u32 length, type, payload), letters out
 const ending = { noted: false, nested: false, rehearsed: false }; // quickExit
@@ -43,8 +43,8 @@ function main() {
   const native = loadNative();
   CTL = native.attach();
   // Kept for the user's sake and loaded here: loading it takes a tenth of a second.
-  const { performance, Performance } = require('node:perf_hooks');
-  mendTimeOrigin = timeOriginOf(performance, Performance, native);
+  require('node:perf_hooks');
+  if (!fresh) beginTime = clockOf(native);
   quickExit(native);
   native.rehearsing(true); // else they make Node's own code hot
 
@@ -130,7 +130,7 @@ function begin(start, native) {
   const entropy = Buffer.alloc(ENTROPY_SIZE); // not of the pool, which is another path when it is used up
   if (start.entropy?.length !== 2 * ENTROPY_SIZE || entropy.write(start.entropy, 'hex') !== ENTROPY_SIZE) throw new Error('unitask: no fresh entropy in the start');
   native.seed(entropy);
-  mendTimeOrigin();
+  beginTime?.(start.came);
   native.rehearsing(false);
   for (const name of Object.keys(process.env)) delete process.env[name];
   Object.assign(process.env, start.env);
@@ -142,16 +142,21 @@ function begin(start, native) {
   if (!fresh || !/max[-_]old[-_]space/.test(process.execArgv + process.env.NODE_OPTIONS)) native.workerLimits();
 }
 
-// timeOriginOf returns what mends performance.timeOrigin, which Node took when the process
-// began: the clock was another one then, and a clone has slept since. Workers have the
-// same one, in whole microseconds.
-function timeOriginOf(performance, Performance, native) {
-  const was = Object.getOwnPropertyDescriptor(Performance.prototype, 'timeOrigin');
-  let origin;
-  Object.defineProperty(Performance.prototype, 'timeOrigin', { ...was, get: () => origin });
-  return () => {
-    origin = Math.round((Date.now() - performance.now()) * 1000) / 1000;
-    native.timeOrigin(origin);
+// clockOf returns what has the process's time begin when its start came, which a clone has slept
+// for: performance.now(), its origin, process.uptime(), Workers', and between that moment and this one
+// the milestones of Node's own start, in their proportions.
+function clockOf(native) {
+  const { milestones, constants } = native.performance();
+  const [origin, timestamp, complete, node, v8, environment] = ['TIME_ORIGIN', 'TIME_ORIGIN_TIMESTAMP', 'BOOTSTRAP_COMPLETE', 'NODE_START', 'V8_START', 'ENVIRONMENT']
+    .map((name) => constants['NODE_PERFORMANCE_MILESTONE_' + name]);
+  let was; // as Node has them
+  return (came) => {
+    was ??= Float64Array.from(milestones);
+    const begin = Number(came);
+    const share = (Number(process.hrtime.bigint()) - begin) / (was[complete] - was[origin]);
+    for (const i of [node, v8, environment, complete]) milestones[i] = Math.round(begin + (was[i] - was[origin]) * share);
+    milestones[origin] = begin;
+    milestones[timestamp] = native.timeOrigin(begin, milestones[node], milestones[v8]);
   };
 }
 
@@ -197,7 +202,8 @@ function waitForStart(fs, native) {
   fs.writeSync(CTL, CONTROL_READY);
   for (;;) {
     const header = readExactly(fs, HEADER_SIZE);
-    const start = JSON.parse(readExactly(fs, header.readUInt32BE(0)).toString());
+    const came = process.hrtime.bigint();
+    const start = { ...JSON.parse(readExactly(fs, header.readUInt32BE(0)).toString()), came };
     if (!start.rehearsal) return start;
     rehearse(start, fs, native);
     fs.writeSync(CTL, CONTROL_REHEARSED);

@@ -15,8 +15,10 @@
 //                 all collects the old garbage too, so that no collection is under way.
 //   workerLimits()
 //                 has V8's flag for the heap's size end: it has made this thread's.
-//   timeOrigin(ms)
-//                 is performance.timeOrigin of the workers that are made from now on.
+//   performance() returns Node's internal binding of that name.
+//   timeOrigin(origin, node, v8)
+//                 sets when the process, Node and V8 began, by process.hrtime in nanoseconds, and
+//                 returns the first by the clock, in microseconds.
 //   rehearsing(yes)
 //                 keeps what is compiled from now on from being optimized early.
 //   reallyExit(code)
@@ -46,6 +48,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 extern void RAND_add(const void *buf, int num, double entropy);
@@ -65,6 +68,12 @@ extern void *node_platform(void *environment) __asm__("_ZN4node23GetMultiIsolate
 extern void node_drain_tasks(void *platform, void *isolate) __asm__("_ZN4node12NodePlatform10DrainTasksEPN2v87IsolateE");
 extern uint64_t node_before_exit(void *environment) __asm__("_ZN4node21EmitProcessBeforeExitEPNS_11EnvironmentE");
 extern uint64_t node_exit(void *environment) __asm__("_ZN4node15EmitProcessExitEPNS_11EnvironmentE");
+
+// v8::Function::New(context, callback, data, length, constructor behaviour, side effects), and
+// what internalBinding is made of.
+extern napi_value v8_function(void *context, void (*call)(const void *), void *data, int length, int constructor, int effects) __asm__(
+	"_ZN2v88Function3NewENS_5LocalINS_7ContextEEEPFvRKNS_20FunctionCallbackInfoINS_5ValueEEEENS1_IS5_EEiNS_19ConstructorBehaviorENS_14SideEffectTypeE");
+extern void node_internal_binding(const void *info) __asm__("_ZN4node7binding18GetInternalBindingERKN2v820FunctionCallbackInfoINS1_5ValueEEE");
 extern int uv_run(void *loop, int mode);
 extern int uv_loop_alive(const void *loop);
 
@@ -202,19 +211,47 @@ static napi_value worker_limits(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
-// node::performance::performance_process_start_timestamp, in microseconds, is what each
-// new Environment has for its own. This library is also in processes that are not Node.
+// What node:perf_hooks has from Node's own, its milestones among them, which are memory that C++ and JavaScript share.
+static napi_value performance_binding(napi_env env, napi_callback_info info)
+{
+	(void)info;
+	napi_value get = v8_function(v8_context(v8_isolate()), node_internal_binding, NULL, 0, 0, 0), self, name, binding = NULL;
+	if (get == NULL || napi_get_undefined(env, &self) != napi_ok || napi_create_string_utf8(env, "performance", NAPI_AUTO_LENGTH, &name) != napi_ok ||
+	    napi_call_function(env, self, get, 1, &name, &binding) != napi_ok)
+		return NULL;
+	return binding;
+}
+
+static double microseconds(clockid_t clock)
+{
+	struct timespec now;
+	clock_gettime(clock, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+// Node's variables of its beginnings, in nanoseconds of the monotonic clock: performance.now() is reckoned from
+// the first, process.uptime() from the second, and new Environments have all of them, with the origin by
+// the clock. This library is also in processes that are not Node.
 static napi_value time_origin(napi_env env, napi_callback_info info)
 {
-	size_t argc = 1;
-	napi_value arg;
-	double ms, *start = dlsym(RTLD_DEFAULT, "_ZN4node11performance35performance_process_start_timestampE");
-	if (start == NULL || napi_get_cb_info(env, info, &argc, &arg, NULL, NULL) != napi_ok || argc != 1 ||
-	    napi_get_value_double(env, arg, &ms) != napi_ok)
-		napi_throw_error(env, NULL, "unitask: timeOrigin: this Node does not have it");
-	else
-		*start = (double)(int64_t)(ms * 1000 + 0.5);
-	return NULL;
+	static const char *const names[] = {"_ZN4node11performance25performance_process_startE", "_ZN4node11per_process15node_start_timeE", "_ZN4node11performance20performance_v8_startE"};
+	enum { TIMES = sizeof names / sizeof *names };
+	size_t argc = TIMES;
+	napi_value args[TIMES], result;
+	double times[TIMES], *timestamp = dlsym(RTLD_DEFAULT, "_ZN4node11performance35performance_process_start_timestampE");
+	if (napi_get_cb_info(env, info, &argc, args, NULL, NULL) != napi_ok)
+		return NULL;
+	for (int i = 0; i < TIMES; i++) {
+		uint64_t *start = dlsym(RTLD_DEFAULT, names[i]);
+		if (start == NULL || timestamp == NULL || napi_get_value_double(env, args[i], &times[i]) != napi_ok) {
+			napi_throw_error(env, NULL, "unitask: timeOrigin: three times, and a Node that has them");
+			return NULL;
+		}
+		*start = (uint64_t)times[i];
+	}
+	*timestamp = (double)(int64_t)(microseconds(CLOCK_REALTIME) - (microseconds(CLOCK_MONOTONIC) - times[0] / 1e3) + 0.5);
+	napi_create_double(env, *timestamp, &result);
+	return result;
 }
 
 static napi_value rehearsing(napi_env env, napi_callback_info info)
@@ -323,7 +360,7 @@ NAPI_MODULE_INIT()
 		const char *name;
 		napi_callback call;
 	} calls[] = {{"attach", attach}, {"seed", seed}, {"renew", renew}, {"protect", protect},
-		{"tidy", tidy}, {"timeOrigin", time_origin}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
+		{"tidy", tidy}, {"performance", performance_binding}, {"timeOrigin", time_origin}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
 		{"end", end}, {"threadless", set_threadless}, {"turn", turn}, {"rehearseEnd", rehearse_end}};
 	napi_value v;
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
