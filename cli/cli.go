@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"log"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -45,11 +47,30 @@ func Main(args []string, std Streams) int {
 	if err == nil {
 		return a.code
 	}
+	if a.readerGone(err) {
+		return exitPipe
+	}
 	a.ui.fail(err)
 	if a.code != 0 {
 		return a.code
 	}
 	return exitCode(err)
+}
+
+// exitPipe is what a shell gives a command whose reader went away.
+const exitPipe = 128 + int(syscall.SIGPIPE)
+
+// readerGone says that nobody reads any more what we print, as behind `| head -1`. Who typed that
+// expects no word about it, as from other commands; the run's record has it.
+func (a *app) readerGone(err error) bool {
+	var write *fs.PathError
+	if !errors.As(err, &write) || !errors.Is(write, syscall.EPIPE) {
+		return false
+	}
+	return slices.ContainsFunc([]io.Writer{a.std.Stdout, a.std.Stderr}, func(w io.Writer) bool {
+		f, ok := w.(*os.File)
+		return ok && f.Name() == write.Path
+	})
 }
 
 // Command is the command line, for those who describe it: manual pages. Main runs it.

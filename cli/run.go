@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -300,9 +299,6 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		err = errors.Join(err, e)
 	}
 	a.code = unitask.ExitCode(res, err)
-	if errors.Is(err, syscall.EPIPE) {
-		a.code = exitPipe
-	}
 	if f.json {
 		if res == nil {
 			return a.failedJSON(true, err)
@@ -364,9 +360,6 @@ func output(to io.Writer, f runFlags) io.WriteCloser {
 type asItIs struct{ io.Writer }
 
 func (asItIs) Close() error { return nil }
-
-// exitPipe is what a shell gives a command whose reader went away.
-const exitPipe = 128 + int(syscall.SIGPIPE)
 
 // explain says on stderr what an exit code alone would not.
 func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
