@@ -23,6 +23,7 @@ type workerFlags struct {
 	fleetFlags
 	embedded, logJSON   bool
 	slots, pool, policy string
+	metrics             string
 	memory              *size
 	tenants             []string
 	replicas            int
@@ -56,6 +57,7 @@ runs have, or after --drain: what may be run twice then goes back into the queue
 	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run (default the first .unitask.toml from here upwards)")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
 	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5")
+	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT, to whoever can reach it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.access(cmd)
 	fl.StringArrayVar(&f.tenants, "tenant", nil, "a tenant to work for, NAME, or NAME=CREDS for each of several: a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
@@ -166,6 +168,14 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		return err
 	}
 	defer w.Close()
+	if f.metrics != "" {
+		at, stop, err := serveMetrics(cmd.Context(), f.metrics, metricsHandler(w, rt.Pool))
+		if err != nil {
+			return err
+		}
+		defer stop()
+		a.ui.note("metrics at http://%s/metrics", at)
+	}
 	if err := announce(); err != nil {
 		return err
 	}

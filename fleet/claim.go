@@ -86,16 +86,21 @@ func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
 	if e.State == Claimed {
 		if why := again(job.Request, e); why != "" {
 			w.count(func(i *WorkerInfo) { i.Lost++ })
+			w.metrics.lost.WithLabelValues(w.info.Arch, l.tenant).Inc()
 			c.lose(ctx, why)
 			return
 		}
 		w.count(func(i *WorkerInfo) { i.Retried++ })
+		w.metrics.retried.WithLabelValues(w.info.Arch, l.tenant).Inc()
 		log.Warn("its worker is lost; it is made again", "worker", e.Worker, "attempt", e.Attempt+1)
 	}
 	c.entry.State, c.entry.Worker, c.entry.Attempt = Claimed, w.info.ID, e.Attempt+1
 	if c.revision, err = s.replace(ctx, t.Run, c.entry, revision); err != nil {
 		w.later(msg) // somebody else was quicker
 		return
+	}
+	if e.Attempt == 0 {
+		w.metrics.claimed(l, msg)
 	}
 	c.work(ctx, job, malformed)
 }
@@ -157,7 +162,7 @@ func (c *claim) work(ctx context.Context, job task, malformed error) {
 		r, malformed = c.perform(work, job)
 	}
 	cause := context.Cause(work)
-	c.end(ctx, r, job, malformed, cause)
+	w.metrics.ended(c.lane, c.end(ctx, r, job, malformed, cause))
 	stop(nil)
 	<-beating
 	w.hold(tenant, c.run, nil)
@@ -251,11 +256,11 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 	return r, errors.Join(err, e)
 }
 
-// end says how the run ended, unless somebody else has.
-func (c *claim) end(ctx context.Context, r report, t task, err, cause error) {
+// end says how the run ended, unless somebody else has; it returns that for the metrics.
+func (c *claim) end(ctx context.Context, r report, t task, err, cause error) (how string) {
 	if errors.Is(cause, errFenced) {
 		c.settle(ctx)
-		return
+		return "fenced"
 	}
 	if errors.Is(cause, errDrained) {
 		if again(t.Request, c.entry) == "" {
@@ -264,16 +269,24 @@ func (c *claim) end(ctx context.Context, r report, t task, err, cause error) {
 			if _, e := c.store.replace(ctx, c.run, back, c.revision); e == nil {
 				_ = c.msg.Nak()
 				c.out.changed()
-				return
+				return "returned"
 			}
 			c.settle(ctx)
-			return
+			return "fenced"
 		}
 		c.lose(ctx, fmt.Sprintf("worker %s went away before the code had ended", c.w.info.ID))
-		return
+		return "lost"
 	}
-	if err != nil && r.Result == nil && r.Field == nil {
-		r.Error = err.Error()
+	switch {
+	case r.Result != nil:
+		how = string(r.Result.Outcome)
+	case r.Field != nil:
+		how = "refused"
+	default:
+		how = "error"
+		if err != nil {
+			r.Error = err.Error()
+		}
 	}
 	next := c.entry
 	next.State = Ended
@@ -294,10 +307,11 @@ func (c *claim) end(ctx context.Context, r report, t task, err, cause error) {
 	if e != nil {
 		c.w.log.Warn("a result was not taken", "run", c.run, "error", e)
 		c.settle(ctx)
-		return
+		return "fenced"
 	}
 	_ = c.msg.Ack()
 	c.out.changed()
+	return how
 }
 
 // lose ends the run as lost.

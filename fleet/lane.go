@@ -27,6 +27,7 @@ type lane struct {
 	// Under the worker's lock.
 	running, usedMB int
 	served          time.Time
+	depth           depth
 }
 
 // open connects a worker to a tenant's account.
@@ -161,7 +162,7 @@ func (l *lane) beats(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		err := l.beat(ctx)
+		err := errors.Join(l.beat(ctx), l.measure(ctx))
 		if err != nil || l.broken.Swap(false) {
 			timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 			err = errors.Join(err, l.prepare(timed))

@@ -45,6 +45,7 @@ type Worker struct {
 	drain   chan struct{}
 	drained sync.Once
 	running sync.WaitGroup
+	metrics *metrics
 
 	mu   sync.Mutex
 	info WorkerInfo
@@ -84,6 +85,7 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		return nil, err
 	}
 	w.info.ID, w.info.Key, w.info.Started = strings.ToLower(rand.Text()[:12]), w.public[:], time.Now().UTC()
+	w.metrics = newMetrics(w)
 	defer func() {
 		if err != nil {
 			w.Close()
