@@ -91,6 +91,11 @@ type Session struct {
 	ports   int                             // that are forwarded
 	running map[string]*session.Interpreter // by language
 	dropped map[string]string               // why one is a new one, by language, until it was told
+
+	over     bool           // it ends: no command starts in the background any more
+	under    int            // commands that run in the background
+	commands []*background  // these, and some that have ended
+	watched  sync.WaitGroup // these, until their records are finished
 }
 
 // errSessionClosed is the cause of an end that was asked for.
@@ -177,6 +182,7 @@ func (s *Session) begin(ctx context.Context, req Request, tell func(Event), over
 		defer cancel(nil)
 		s.result, s.err = s.rt.runFor(live, s.caller, req, IO{Events: tell}, inspection{session: s})
 		s.client.Close(s.gone())
+		s.ending()
 	}()
 	select {
 	case <-s.ready:
@@ -219,6 +225,11 @@ func (s *Session) gone() error {
 		why = "its machine stopped"
 	}
 	return &SessionError{s.ID, why}
+}
+
+// planned says that it has ended as was meant: by Close, or for its age.
+func (s *Session) planned() bool {
+	return errors.Is(s.err, errSessionClosed) || s.result != nil && s.result.TimedOut
 }
 
 // files are those that a session's machine is given beside the inputs.

@@ -102,29 +102,45 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 // maxStep bounds a step's code, in bytes.
 const maxStep = 1 << 20
 
-// Exec runs a command and returns how it ended.
-func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
+// start is a command as it is started, if it can be.
+func (s *Session) start(c Command) (session.Exec, error) {
+	bad := func(field, value, reason string) (session.Exec, error) {
+		return session.Exec{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
+	}
 	if len(c.Args) == 0 {
-		return nil, &policy.FieldError{Field: "command", Reason: "is empty"}
+		return bad("command", "", "is empty")
 	}
 	for i, arg := range slices.Concat(c.Args, []string{c.Dir}, slices.Collect(maps.Keys(c.Env)), slices.Collect(maps.Values(c.Env))) {
 		if strings.ContainsRune(arg, 0) || (i == 0 && arg == "") {
-			return nil, &policy.FieldError{Field: "command", Value: fmt.Sprintf("%.80q", arg), Reason: "holds a NUL byte, or nothing"}
+			return bad("command", fmt.Sprintf("%.80q", arg), "holds a NUL byte, or nothing")
 		}
 	}
-	e := session.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}
+	if c.Timeout < 0 {
+		return bad("timeoutMs", c.Timeout.String(), "must be positive")
+	}
+	return session.Exec{Args: c.Args, Env: withEnv(s.env, c.Env), Dir: s.at(c.Dir), Stdin: c.Stdin}, nil
+}
+
+// asked is the request on a command's record.
+func (s *Session) asked(c Command) Request {
+	return Request{Args: c.Args, Dir: s.at(c.Dir), Env: c.Env}
+}
+
+// Exec runs a command and returns how it ended.
+func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
+	e, err := s.start(c)
+	if err != nil {
+		return nil, err
+	}
 	var resized <-chan TerminalSize
 	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
-	if limit < 0 {
-		return nil, &policy.FieldError{Field: "timeoutMs", Value: limit.String(), Reason: "must be positive"}
-	}
 	if t := c.Terminal; t != nil {
 		size := t.Size
 		e.Terminal, resized, limit = &size, t.Resized, endless
 		e.Env = withEnv(e.Env, map[string]string{"TERM": cmp.Or(t.Name, "xterm-256color")})
 		stdout = nil
 	}
-	return s.step(ctx, Request{Args: c.Args, Dir: e.Dir, Env: c.Env}, "command.sh", limit, stdout, stderr, func(x *stepping) error {
+	return s.step(ctx, s.asked(c), "command.sh", limit, stdout, stderr, func(x *stepping) error {
 		timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
 		defer cancel()
 		e.Stdout, e.Stderr = x.stdout, x.stderr
@@ -150,14 +166,8 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 				}
 			})
 		}
-		end, err := cmd.Wait(timed)
+		err = x.wait(timed, cmd)
 		sizes.Wait()
-		var failed *session.StartError
-		if errors.As(err, &failed) { // as a shell has it
-			fmt.Fprintf(x.stderr, "%s\n", failed)
-			end, err = guest.End{Code: 127}, nil
-		}
-		x.ended(end.Code, end.Signal)
 		return err
 	})
 }
@@ -218,9 +228,14 @@ func (s *Session) toldDropped(language string) string {
 
 // stepping is a step that runs.
 type stepping struct {
-	res            *Result
-	limit          time.Duration
-	stdout, stderr io.Writer
+	s                    *Session
+	rec                  *record.Run
+	res                  *Result
+	began                time.Time
+	limit                time.Duration
+	stdout, stderr       io.WriteCloser
+	cappedOut, cappedErr *capped
+	background           bool
 }
 
 func (x *stepping) ended(code, signal int) {
@@ -228,6 +243,18 @@ func (x *stepping) ended(code, signal int) {
 	if signal != 0 {
 		x.res.Outcome, x.res.ExitCode, x.res.Error = OutcomeSignaled, exitSignal+signal, fmt.Sprintf("the code was ended by signal %d", signal)
 	}
+}
+
+// wait waits until a command has ended, or is ended with ctx.
+func (x *stepping) wait(ctx context.Context, cmd *session.Command) error {
+	end, err := cmd.Wait(ctx)
+	var failed *session.StartError
+	if errors.As(err, &failed) { // as a shell has it
+		fmt.Fprintf(x.stderr, "%s\n", failed)
+		end, err = guest.End{Code: 127}, nil
+	}
+	x.ended(end.Code, end.Signal)
+	return err
 }
 
 // endless is the limit of what ends with its session only: a terminal.
@@ -254,37 +281,58 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 		return nil, err
 	}
 	defer done()
-	eff := s.Policy.Effective
-	if limit, err = stepLimit(limit, eff.Timeout, s.limits.Life); err != nil {
+	if limit, err = stepLimit(limit, s.Policy.Effective.Timeout, s.limits.Life); err != nil {
 		return nil, err
 	}
+	var outs, errs bytes.Buffer
+	x, err := s.newStep(req, name, limit, also(&outs, stdout), also(&errs, stderr))
+	if err != nil {
+		return nil, err
+	}
+	err = x.finish(ctx, run(x))
+	x.res.Stdout, x.res.Stderr = outs.Bytes(), errs.Bytes()
+	return x.res, err
+}
+
+// newStep makes a step and its record.
+func (s *Session) newStep(req Request, name string, limit time.Duration, stdout, stderr io.Writer) (*stepping, error) {
+	eff := s.Policy.Effective
 	eff.Timeout = limit
 	granted := Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
-	begin := time.Now()
-	rec, err := s.rt.newRecord(begin, s.caller.withDefaults(), name, req, req, granted, s.redactor)
+	began := time.Now()
+	rec, err := s.rt.newRecord(began, s.caller.withDefaults(), name, req, req, granted, s.redactor)
 	if err != nil {
 		return nil, err
 	}
 	rec.Session = s.ID
 	res := &Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned, MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: OutcomeFailed, ExitCode: ExitHost}
-	var outs, errs bytes.Buffer
-	cappedOut, cappedErr := newCapped(eff.OutputBytes, rec.Stdout(), also(&outs, stdout)), newCapped(eff.OutputBytes, rec.Stderr(), also(&errs, stderr))
-	plainOut, plainErr := s.redactor.Writer(cappedOut), s.redactor.Writer(cappedErr)
-	err = run(&stepping{res, limit, plainOut, plainErr})
-	err = errors.Join(err, plainOut.Close(), plainErr.Close())
-	res.Stdout, res.Stderr, res.Truncated = outs.Bytes(), errs.Bytes(), cappedOut.truncated || cappedErr.truncated
-	res.Duration.Run = time.Since(begin)
+	x := &stepping{s: s, rec: rec, res: res, began: began, limit: limit, cappedOut: newCapped(eff.OutputBytes, rec.Stdout(), stdout), cappedErr: newCapped(eff.OutputBytes, rec.Stderr(), stderr)}
+	x.stdout, x.stderr = s.redactor.Writer(x.cappedOut), s.redactor.Writer(x.cappedErr)
+	return x, nil
+}
+
+// finish finishes the record of a step that ran under ctx and ended with err.
+func (x *stepping) finish(ctx context.Context, err error) error {
+	s, res := x.s, x.res
+	err = errors.Join(err, x.stdout.Close(), x.stderr.Close())
+	res.Truncated = x.cappedOut.truncated || x.cappedErr.truncated
+	res.Duration.Run = time.Since(x.began)
 	res.Duration.Total = res.Duration.Run
 	var over *SessionError
 	var full *session.BusyError
 	switch {
 	case errors.Is(err, errTimeout):
 		res.Outcome, res.ExitCode, res.TimedOut, err = OutcomeTimeout, ExitTimeout, true, nil
-		res.Error = fmt.Sprintf("time limit of %g s reached; the session lives", limit.Seconds())
+		res.Error = fmt.Sprintf("time limit of %g s reached; the session lives", x.limit.Seconds())
+	case errors.As(err, &over) && x.background && s.planned():
+		res.Outcome, res.ExitCode, err = OutcomeCancelled, ExitCancelled, nil
+		res.Error = over.Error()
 	case errors.As(err, &over):
 		res.Outcome = OutcomeCrashed
 	case errors.As(err, &full):
 		err = &BusyError{full.Error(), time.Second}
+	case errors.Is(err, errStopped):
+		res.Outcome, res.ExitCode, res.Error, err = OutcomeCancelled, ExitCancelled, errStopped.Error(), nil
 	case ctx.Err() != nil:
 		res.Outcome, res.ExitCode, err = OutcomeCancelled, ExitCancelled, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	case err != nil:
@@ -293,11 +341,11 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 	if err != nil {
 		res.Error = s.redactor.String(err.Error())
 	}
-	if e := finish(rec, s.redactor, res); e != nil && err == nil {
+	if e := finish(x.rec, s.redactor, res); e != nil && err == nil {
 		err = hostError("record", e)
 	}
-	s.rt.boundStore(rec.ID, s.rt.opts.Events)
-	return res, err
+	s.rt.boundStore(x.rec.ID, s.rt.opts.Events)
+	return err
 }
 
 // also writes to a second writer, if there is one.

@@ -29,7 +29,7 @@ func (a *app) sessionCommand() *cobra.Command {
 process of your own, which the first session starts and which ends behind the last one.
 SESSION is the id that session new prints, or the name that it was given.`,
 	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionForward(), a.sessionAsk(holder.OpPause, "pause", "Keep a session's machine on the disk, and free its memory"),
-		a.sessionAsk(holder.OpResume, "resume", "Have a paused session's machine go on; any use does"), a.sessionFork(), a.sessionRemove(), a.sessionServe())
+		a.sessionAsk(holder.OpResume, "resume", "Have a paused session's machine go on; any use does"), a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
 }
 
 // asked sends a request to the holder, which is started if it may be.
@@ -296,12 +296,15 @@ func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 func (a *app) sessionExec() *cobra.Command {
 	var f runFlags
 	var timeout, dir string
+	var detach bool
 	cmd := &cobra.Command{
 		Use:   "exec [flags] SESSION [--] COMMAND [ARG...]",
 		Short: "Run a command in a session's machine",
 		Long: `Exec runs a command beside the session's interpreters. -i passes standard input on,
--t gives it a terminal like this one. The exit code is the command's.`,
+-t gives it a terminal like this one. The exit code is the command's. --detach prints the
+id of its run and leaves it in the background, until it or its session ends.`,
 		Example: `  unitask session exec build -- ls -l
+  unitask session wait $(unitask session exec --detach build -- make)
   unitask session exec -it build bash`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -316,7 +319,7 @@ func (a *app) sessionExec() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
-			command := holder.Command{Args: args, Dir: dir, Env: env}
+			command := holder.Command{Args: args, Dir: dir, Env: env, Detach: detach}
 			if timeout != "" {
 				d, err := parseTimeout(timeout)
 				if err != nil {
@@ -327,6 +330,9 @@ func (a *app) sessionExec() *cobra.Command {
 			if f.tty && f.json {
 				return usage(errors.New("-t does not go with --json"))
 			}
+			if command.Detach && (f.tty || f.input || f.json) {
+				return usage(errors.New("--detach does not go with -t, -i and --json"))
+			}
 			return a.execIn(cmd.Context(), name, command, f)
 		},
 	}
@@ -334,6 +340,7 @@ func (a *app) sessionExec() *cobra.Command {
 	fl.SetInterspersed(false)
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give it a terminal like this one")
 	fl.BoolVarP(&f.input, "interactive", "i", false, "pass standard input to it")
+	fl.BoolVarP(&detach, "detach", "d", false, "leave it in the background, and print the id of its run")
 	fl.StringVar(&dir, "dir", "", "the folder it runs in (default /work)")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for its environment; repeatable")
 	stepFlags(fl, &f, &timeout)
@@ -372,6 +379,9 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	}
 	answer, err := a.asked(ctx, req, streams, false)
 	err = errors.Join(err, stdout.Close(), stderr.Close())
+	if answer.Run != "" {
+		fmt.Fprintln(a.std.Stdout, answer.Run)
+	}
 	res := answer.Result
 	if res == nil || err != nil {
 		return a.failedJSON(f.json, err)

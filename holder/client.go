@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -182,7 +183,7 @@ func without(home string, req Request, none error) (Answer, error) {
 		writeList(dir, slices.Delete(list, i, i+1))
 		return Answer{}, err
 	}
-	return Answer{}, errGone(req.Session)
+	return Answer{}, errGone(cmp.Or(req.Session, req.Run))
 }
 
 // ask sends a request and passes the streams on until the answer is there.

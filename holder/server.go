@@ -301,6 +301,8 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return Answer{Sessions: h.list()}, nil
 	case OpEnd:
 		return Answer{}, h.end(req.Session)
+	case OpWait, OpStop:
+		return h.behind(ctx, c, req)
 	}
 	s, err := h.find(req.Session)
 	if err != nil {
@@ -312,7 +314,12 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return Answer{Result: res}, err
 	case req.Op == OpExec && req.Command != nil:
 		r := req.Command
-		cmd := unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Stdout: c.out(kindStdout), Stderr: c.out(kindStderr)}
+		cmd := unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS)}
+		if r.Detach {
+			run, err := s.Start(ctx, cmd)
+			return Answer{Run: run}, err
+		}
+		cmd.Stdout, cmd.Stderr = c.out(kindStdout), c.out(kindStderr)
 		if r.Input {
 			cmd.Stdin = c
 		}

@@ -126,6 +126,7 @@ type Request struct {
 	Mode    uint32   `json:"mode,omitempty"`
 	Ports   []Port   `json:"ports,omitempty"` // of forward
 	Count   int      `json:"count,omitempty"` // of fork
+	Run     string   `json:"run,omitempty"`   // of wait and stop, which name no session
 }
 
 // Port is a port of the machine that is to be one of the host's, 0 being any that is free.
@@ -146,6 +147,8 @@ const (
 	OpResume = "resume"
 	OpEnd    = "end"
 	OpFork   = "fork"
+	OpWait   = "wait" // for a command in the background, until it has ended
+	OpStop   = "stop" // one
 
 	OpForward = "forward" // lasts until the client goes, and prints a line for each port
 )
@@ -173,7 +176,8 @@ type Command struct {
 	Dir       string                `json:"dir,omitempty"`
 	Env       map[string]string     `json:"env,omitempty"`
 	TimeoutMS policy.Millis         `json:"timeoutMs,omitempty"`
-	Input     bool                  `json:"input,omitempty"` // standard input follows
+	Detach    bool                  `json:"detach,omitempty"` // in the background: the answer has the run
+	Input     bool                  `json:"input,omitempty"`  // standard input follows
 	Terminal  string                `json:"terminal,omitempty"`
 	Size      *unitask.TerminalSize `json:"size,omitempty"` // of the terminal that it gets
 }
@@ -182,6 +186,7 @@ type Command struct {
 type Answer struct {
 	Error    *Error          `json:"error,omitempty"`
 	Sessions []View          `json:"sessions,omitempty"`
+	Run      string          `json:"run,omitempty"`    // of a command in the background
 	Result   *unitask.Result `json:"result,omitempty"` // without the streams, which came before
 }
 

@@ -93,7 +93,7 @@ func TestOtherClients(t *testing.T) {
 				Progress string
 				Exit     int
 			}
-			if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 7 || got.Stdout != "hello from linux\n" || !got.IsError || got.Exit != 7 || !strings.Contains(got.Progress, "one\ntwo\n") {
+			if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 8 || got.Stdout != "hello from linux\n" || !got.IsError || got.Exit != 7 || !strings.Contains(got.Progress, "one\ntwo\n") {
 				t.Errorf("%s: %v\n%s", how, err, out)
 			}
 		}

@@ -198,7 +198,7 @@ func TestStdio(t *testing.T) {
 			t.Errorf("%+v", tool)
 		}
 	}
-	if len(names) != 7 || !names["inspect_run"].Annotations.ReadOnlyHint || names["run_code"].Annotations.ReadOnlyHint || !*names["run_code"].Annotations.OpenWorldHint || *names["run_code"].Annotations.DestructiveHint {
+	if len(names) != 8 || !names["inspect_run"].Annotations.ReadOnlyHint || names["run_code"].Annotations.ReadOnlyHint || !*names["run_code"].Annotations.OpenWorldHint || *names["run_code"].Annotations.DestructiveHint {
 		t.Errorf("%v", names)
 	}
 

@@ -178,7 +178,8 @@ type commandArgs struct {
 	Cwd            string            `json:"cwd,omitempty" jsonschema:"the folder it runs in; /work if not given"`
 	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables beside the session's"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit in seconds; the session's own if not given"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit in seconds; the session's own if not given, in the background none"`
+	Background     bool              `json:"background,omitempty" jsonschema:"leave it in the background: the answer has its run's id, for wait, and it goes on until it or the session ends"`
 }
 
 // filesArgs are files' arguments, with the names of Anthropic's text editor tool.
@@ -209,14 +210,15 @@ func (s *Server) addSessionTools() {
 	yes, no := true, false
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "run_command", Title: "Run a command",
-		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and the exit code. What is started in the background (&) goes on.",
+		Description: "Run a command line in a session's machine, beside its interpreters. Returns stdout, stderr and the exit code. With background its run's id comes at once, and wait has what it prints.",
 		InputSchema: inputSchema[commandArgs](func(p map[string]*jsonschema.Schema) {
 			_, longest := policy.FieldOf("timeoutMs").Bounds()
 			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
 		}),
-		OutputSchema: outputSchema[unitask.ResultJSON](map[string]string{"exitCode": "the command's own when outcome is exited"}),
+		OutputSchema: commandSchema(),
 		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &no, IdempotentHint: false, OpenWorldHint: &yes},
 	}, told(s, s.runCommand))
+	s.addWait()
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "files", Title: "Read and edit files", Description: "View, create, edit, list and remove files of a session's machine.",
 		InputSchema: inputSchema[filesArgs](func(p map[string]*jsonschema.Schema) {
@@ -234,7 +236,7 @@ func (s *Server) addSessionTools() {
 	}, told(s, s.session))
 }
 
-func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, *unitask.Result, error) {
+func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, any, error) {
 	caller := s.caller(req.Extra)
 	of, err := s.held.find(in.Session, caller.Name)
 	if err != nil {
@@ -249,11 +251,13 @@ func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in co
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
+	command := unitask.Command{Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second))}
+	if in.Background {
+		return s.startCommand(ctx, of, in, command)
+	}
 	live := newLive(ctx, req)
-	res, err := of.Exec(ctx, unitask.Command{
-		Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env, Stdin: strings.NewReader(in.Stdin),
-		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), Stdout: tee{new(bytes.Buffer), live}, Stderr: tee{new(bytes.Buffer), live},
-	})
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(in.Stdin), tee{new(bytes.Buffer), live}, tee{new(bytes.Buffer), live}
+	res, err := of.Exec(ctx, command)
 	live.close()
 	if err != nil {
 		return nil, nil, err

@@ -41,7 +41,7 @@ func TestSessionTools(t *testing.T) {
 	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") || !strings.Contains(text, "session "+id+", expires at ") {
 		t.Fatalf("%s\n%v", text, res)
 	}
-	forked := "" // the id of the last fork
+	forked, started := "", "" // the ids of the last fork, and of the last command in the background
 	for _, row := range []struct {
 		tool   string
 		args   map[string]any
@@ -64,6 +64,19 @@ func TestSessionTools(t *testing.T) {
 		{"run_command", map[string]any{"session": id, "command": "python3 m/a.py; pwd; exit 4"}, "exit code 4", true},
 		{"run_command", map[string]any{"session": id, "command": "cat; echo $A", "stdin": "in ", "env": map[string]string{"A": "b"}}, "in b\n", false},
 		{"run_command", map[string]any{"session": id, "command": "exec sleep 100", "timeoutSeconds": 0.5}, "time limit", true},
+		{"run_command", map[string]any{"session": id, "command": "cat", "background": true, "stdin": "x"}, "does not go with background", true},
+		{"run_command", map[string]any{"session": id, "command": "printf 'up \\303'; until [ -e go ]; do sleep 0.1; done; printf '\\251\\n'; exit 3", "background": true}, "goes on in the background", false},
+		{"wait", map[string]any{"run": "RUN"}, `"output":"up `, false},
+		{"wait", map[string]any{"run": "RUN", "afterSeq": 3, "waitSeconds": 0}, `"output":""`, false},
+		{"wait", map[string]any{"run": "RUN", "afterSeq": 1000}, "from 0 to 4", true},
+		{"wait", map[string]any{"run": "RUN", "waitSeconds": 51}, "waitSeconds", true},
+		{"wait", map[string]any{"run": "../../etc"}, "no command in the background of a session of yours", true},
+		{"wait", map[string]any{"run": id}, "no command in the background", true},
+		{"run_command", map[string]any{"session": id, "command": "touch go"}, "exit code 0", false},
+		{"wait", map[string]any{"run": "RUN", "afterSeq": 3, "waitSeconds": 50}, `"output":"é\n"`, false},
+		{"wait", map[string]any{"run": "RUN", "afterSeq": 6, "waitSeconds": 50}, `"exitCode":3`, false},
+		{"run_command", map[string]any{"session": id, "command": "exec sleep 1000", "background": true}, "goes on in the background", false},
+		{"wait", map[string]any{"run": "RUN", "stop": true}, `"outcome":"cancelled"`, false},
 		{"session", map[string]any{"op": "pause", "session": id}, id, false},
 		{"run_code", map[string]any{"session": id, "code": "x + 3"}, "--- value\n43", false},
 		{"session", map[string]any{"op": "fork", "session": id, "count": 17}, "17", true},
@@ -82,7 +95,15 @@ func TestSessionTools(t *testing.T) {
 		if row.args["session"] == "FORK" {
 			row.args["session"] = forked
 		}
+		if row.args["run"] == "RUN" {
+			row.args["run"] = started
+		}
 		text, structured, failed := call(row.tool, row.args)
+		if row.args["background"] == true && !failed {
+			if started, _ = structured["runId"].(string); structured["outcome"] != "running" || structured["exitCode"] != nil {
+				t.Errorf("%v", structured)
+			}
+		}
 		if row.args["op"] == "fork" && !failed {
 			for _, s := range structured["sessions"].([]any) {
 				if s := s.(map[string]any); s["parent"] == id {

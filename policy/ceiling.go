@@ -334,12 +334,13 @@ const Example = `# The most that unitask may give to a run started in this folde
 # maxArtifactBytes = 67108864
 
 # Sessions: at once, of all callers and of each; how long one lives, and does nothing before
-# it is paused; ports of one that are forwarded; memory of those that are paused, in bytes.
+# it is paused; ports of one that are forwarded, and its commands in the background; memory of those that are paused, in bytes.
 # sessions = 8
 # callerSessions = 4
 # sessionLifeSeconds = 86400
 # sessionIdleSeconds = 600
 # forwardedPorts = 8
+# backgroundCommands = 8
 # pausedBytes = 8589934592
 
 # Layers of QEMU's jail, as unitask doctor names them, without which nothing runs.

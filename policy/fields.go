@@ -46,6 +46,7 @@ var Limits = []Field{
 	{Key: "sessionLifeMs", Name: "sessionLifeSeconds", kind: number[time.Duration]{least: time.Second, usual: 24 * time.Hour, most: MaxTimeout, unit: seconds}},
 	{Key: "sessionIdleMs", Name: "sessionIdleSeconds", kind: number[time.Duration]{least: time.Second, usual: 10 * time.Minute, most: MaxTimeout, unit: seconds}},
 	{Key: "forwardedPorts", kind: number[int]{least: 1, usual: 8, most: 256, none: -1}},
+	{Key: "backgroundCommands", kind: number[int]{least: 1, usual: 8, most: 32, none: -1}},
 	{Key: "pausedBytes", kind: number[int64]{least: 1, most: maxTransfer, none: -1, unit: bytesOf}},
 }
 

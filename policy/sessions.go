@@ -12,7 +12,9 @@ type SessionLimits struct {
 	Life           time.Duration `json:"sessionLifeMs"`
 	Idle           time.Duration `json:"sessionIdleMs"`  // after so long it is paused
 	ForwardedPorts int           `json:"forwardedPorts"` // of a session at once; -1 is none
-	PausedBytes    int64         `json:"pausedBytes"`    // of the memory of those that are paused; -1 is none
+	// BackgroundCommands are those of a session at once; -1 is none
+	BackgroundCommands int   `json:"backgroundCommands"`
+	PausedBytes        int64 `json:"pausedBytes"` // of the memory of those that are paused; -1 is none
 }
 
 // limit is a kind that fields of SessionLimits can have.

@@ -9,7 +9,7 @@ import (
 // those that it narrows say.
 func TestSessionLimits(t *testing.T) {
 	usual := SessionLimits{Sessions: 8, CallerSessions: 4, PausedBytes: 1 << 30}
-	full := SessionLimits{8, 4, 24 * time.Hour, 10 * time.Minute, 8, 1 << 30}
+	full := SessionLimits{8, 4, 24 * time.Hour, 10 * time.Minute, 8, 8, 1 << 30}
 	with := func(change func(*SessionLimits)) SessionLimits {
 		l := full
 		change(&l)
@@ -28,10 +28,12 @@ func TestSessionLimits(t *testing.T) {
 		{name: "more than there is", asked: SessionLimits{Life: 25 * time.Hour}, bad: true},
 		{name: "less than there is", asked: SessionLimits{Life: time.Millisecond}, bad: true},
 		{name: "a negative life", asked: SessionLimits{Life: -1}, bad: true},
-		{name: "a default is cut, and nobody denied", file: "sessions = 2\nsessionLifeSeconds = 60\npausedBytes = 5\nsessionIdleSeconds = 5.5\nforwardedPorts = 3\ncallerSessions = 1",
-			want: SessionLimits{2, 1, time.Minute, 5500 * time.Millisecond, 3, 5}},
+		{name: "a default is cut, and nobody denied", file: "sessions = 2\nsessionLifeSeconds = 60\npausedBytes = 5\nsessionIdleSeconds = 5.5\nforwardedPorts = 3\nbackgroundCommands = 2\ncallerSessions = 1",
+			want: SessionLimits{2, 1, time.Minute, 5500 * time.Millisecond, 3, 2, 5}},
 		{name: "what was asked for is cut", file: "sessionLifeSeconds = 60", asked: SessionLimits{Life: time.Hour}, want: with(func(l *SessionLimits) { l.Life = time.Minute }), denied: []string{"sessionLifeSeconds: at most 60 is allowed"}},
-		{name: "none", file: "sessions = 0\nforwardedPorts = 0\npausedBytes = 0", want: with(func(l *SessionLimits) { l.Sessions, l.ForwardedPorts, l.PausedBytes = -1, -1, -1 })},
+		{name: "none", file: "sessions = 0\nforwardedPorts = 0\nbackgroundCommands = 0\npausedBytes = 0", want: with(func(l *SessionLimits) {
+			l.Sessions, l.ForwardedPorts, l.BackgroundCommands, l.PausedBytes = -1, -1, -1, -1
+		})},
 		{name: "a principal is narrowed", file: "sessions = 5\n[principals.p]\nsessions = 3\ncallerSessions = 1", principal: "p", want: with(func(l *SessionLimits) { l.Sessions, l.CallerSessions = 3, 1 })},
 		{name: "a principal is not widened", file: "callerSessions = 2\n[principals.p]\ncallerSessions = 3", principal: "p", want: with(func(l *SessionLimits) { l.CallerSessions = 2 })},
 		{name: "another is not narrowed", file: "sessions = 5\n[principals.p]\nsessions = 3", principal: "q", want: with(func(l *SessionLimits) { l.Sessions = 5 })},

@@ -1,0 +1,49 @@
+package holder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// waitStep is how long one of a client's waits takes.
+const waitStep = time.Minute
+
+// behind waits for a command in the background, or stops it. The record of its run says whose it is.
+func (h *Holder) behind(ctx context.Context, c *client, req Request) (Answer, error) {
+	none := &Error{Code: CodeGone, Message: fmt.Sprintf("run %.80q is no command in the background of a session that lives", req.Run)}
+	rec, err := h.rt.Runs().Get(req.Run)
+	if err != nil {
+		return Answer{}, none
+	}
+	s, err := h.find(rec.Session)
+	if err != nil || rec.Session == "" {
+		return Answer{}, none
+	}
+	if req.Op == OpStop {
+		return Answer{}, s.Stop(ctx, req.Run)
+	}
+	var is unitask.Background
+	for lost := int64(0); is.Result == nil; {
+		if is, err = s.Wait(ctx, req.Run, is.Seq, waitStep); err != nil {
+			return Answer{}, err
+		}
+		if lost += is.Lost; lost > 0 && is.Result != nil {
+			brief := *is.Result
+			brief.Hint = fmt.Sprintf("%d bytes of its output are not kept: unitask inspect --stdout %s", lost, req.Run)
+			is.Result = &brief
+		}
+		for _, piece := range is.Output {
+			to := c.out(kindStdout)
+			if piece.Stderr {
+				to = c.out(kindStderr)
+			}
+			if _, err := to.Write(piece.Text); err != nil {
+				return Answer{}, err
+			}
+		}
+	}
+	return Answer{Result: is.Result}, is.Err
+}

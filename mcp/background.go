@@ -1,0 +1,147 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+)
+
+// Commands in the background, and waiting for them.
+
+// Bounds of a wait, in seconds: clients give up after 60.
+const (
+	usualWait = 20
+	maxWait   = 50
+)
+
+// running is the outcome of what goes on.
+const running = "running"
+
+// waitArgs are wait's arguments.
+type waitArgs struct {
+	Run         string   `json:"run" jsonschema:"the run's id, which run_command with background gives"`
+	AfterSeq    int64    `json:"afterSeq,omitempty" jsonschema:"the seq of the last answer: what it had printed until then is left out"`
+	WaitSeconds *float64 `json:"waitSeconds,omitempty" jsonschema:"how long to wait until it prints more or ends; 20 if not given, 0 for not at all"`
+	Stop        bool     `json:"stop,omitempty" jsonschema:"interrupt it first, and kill it when it does not end within two seconds"`
+}
+
+// waitResult is what a command in the background has come to.
+type waitResult struct {
+	Run       string    `json:"run"`
+	Session   string    `json:"session"`
+	Outcome   string    `json:"outcome" jsonschema:"running, or how it ended"`
+	ExitCode  *int      `json:"exitCode,omitempty" jsonschema:"its own, when outcome is exited"`
+	Error     string    `json:"error,omitempty"`
+	Seq       int64     `json:"seq" jsonschema:"afterSeq of the next call"`
+	Lost      int64     `json:"lost,omitempty" jsonschema:"bytes of its output before this that are kept in the run's record only"`
+	Output    string    `json:"output" jsonschema:"what it printed on stdout and stderr, in the order in which that came"`
+	Resource  string    `json:"resource" jsonschema:"what has all of its stdout; with stderr in the place of stdout, of that"`
+	ExpiresAt time.Time `json:"expiresAt" jsonschema:"the end of the session, which is its end"`
+}
+
+func (s *Server) addWait() {
+	yes, no := true, false
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: "wait", Title: "Wait for a command", Description: "Wait for a command that run_command left in the background: returns what it has printed beyond afterSeq, as soon as there is something, and how it ended if it did.",
+		InputSchema: inputSchema[waitArgs](func(p map[string]*jsonschema.Schema) {
+			p["waitSeconds"].Minimum, p["waitSeconds"].Maximum = float(0), float(maxWait)
+			p["afterSeq"].Minimum = float(0)
+		}),
+		OutputSchema: outputSchema[waitResult](nil),
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
+	}, told(s, s.wait))
+}
+
+// commandSchema is that of run_command's results: in the background there is no exit code yet.
+func commandSchema() *jsonschema.Schema {
+	schema := outputSchema[unitask.ResultJSON](map[string]string{"exitCode": "the command's own when outcome is exited", "outcome": "how it ended; running in the background"})
+	schema.Required = []string{"runId", "session", "outcome"}
+	return schema
+}
+
+// startCommand leaves a command in the background.
+func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandArgs, command unitask.Command) (*sdk.CallToolResult, any, error) {
+	if in.Stdin != "" {
+		return nil, nil, errors.New("stdin does not go with background: write a file, and read it with <")
+	}
+	run, err := of.Start(ctx, command)
+	if err != nil {
+		return nil, nil, err
+	}
+	text := fmt.Sprintf("run %s goes on in the background: wait has what it prints\nsession %s, expires at %s", run, of.ID, of.view().ExpiresAt.Format(time.RFC3339))
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, map[string]any{"runId": run, "session": of.ID, "outcome": running}, nil
+}
+
+// errNoRun is the answer for a run that never was, is another caller's, or whose session has ended.
+var errNoRun = errors.New("is no command in the background of a session of yours that lives; inspect_run has those that are over")
+
+func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, waitResult, error) {
+	none := fmt.Errorf("run %.80q %w", in.Run, errNoRun)
+	rec, err := s.rt.Runs().Get(in.Run)
+	if err != nil || rec.Session == "" {
+		return nil, waitResult{}, none
+	}
+	of, err := s.held.find(rec.Session, s.caller(req.Extra).Name)
+	if err != nil {
+		return nil, waitResult{}, none
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+	if in.Stop {
+		if err := of.Stop(ctx, in.Run); err != nil {
+			return nil, waitResult{}, err
+		}
+	}
+	seconds := float64(usualWait)
+	if in.WaitSeconds != nil {
+		seconds = *in.WaitSeconds
+	}
+	until := time.Now().Add(time.Duration(seconds * float64(time.Second)))
+	is, err := of.Wait(ctx, in.Run, in.AfterSeq, time.Until(until))
+	text := is.Text()
+	for err == nil && is.Result == nil && len(text) > 0 && whole(text) == 0 && time.Now().Before(until) { // a part of a character
+		if _, err = of.Wait(ctx, in.Run, is.Seq, time.Until(until)); err == nil {
+			is, err = of.Wait(ctx, in.Run, in.AfterSeq, 0)
+			text = is.Text()
+		}
+	}
+	if err != nil {
+		return nil, waitResult{}, err
+	}
+	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Resource: "unitask://runs/" + in.Run + "/stdout", ExpiresAt: of.view().ExpiresAt}
+	if is.Result == nil { // a character that has come in part comes with the next answer
+		whole := whole(text)
+		out.Seq -= int64(len(text) - whole)
+		text = text[:whole]
+	} else {
+		out.Outcome, out.Error = string(is.Result.Outcome), is.Result.Error
+		if is.Result.Outcome == unitask.OutcomeExited {
+			out.ExitCode = &is.Result.ExitCode
+		}
+	}
+	out.Output = strings.ToValidUTF8(string(text), "\ufffd")
+	return nil, out, nil
+}
+
+// whole is how much of a text is whole characters: all but a last one that is cut.
+func whole(text []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
+		if at := len(text) - n; utf8.RuneStart(text[at]) {
+			if !utf8.FullRune(text[at:]) {
+				return at
+			}
+			break
+		}
+	}
+	return len(text)
+}
