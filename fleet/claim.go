@@ -214,7 +214,7 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 			return r, err
 		}
 	}
-	dir, err := os.MkdirTemp("", "unitask-fleet-")
+	dir, err := os.MkdirTemp(c.w.scratch.dir, "run-")
 	if err != nil {
 		return r, err
 	}

@@ -46,6 +46,7 @@ type Worker struct {
 	drained sync.Once
 	running sync.WaitGroup
 	metrics *metrics
+	scratch *scratch
 
 	mu   sync.Mutex
 	info WorkerInfo
@@ -91,6 +92,9 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 			w.Close()
 		}
 	}()
+	if w.scratch, err = newScratch(); err != nil {
+		return nil, err
+	}
 	for _, t := range config.Tenants {
 		l, err := w.open(t)
 		if err != nil {
@@ -337,4 +341,5 @@ func (w *Worker) Close() {
 	for _, l := range w.lanes {
 		l.nc.Close()
 	}
+	w.scratch.close()
 }
