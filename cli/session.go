@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -413,85 +411,4 @@ func must(text []byte, err error) []byte {
 		panic(err) // of our own types
 	}
 	return text
-}
-
-func (a *app) sessionCopy() *cobra.Command {
-	return &cobra.Command{
-		Use:   "cp SESSION:PATH FILE | FILE SESSION:PATH",
-		Short: "Copy a file out of a session's machine, or into it",
-		Long: `Cp copies a file of 64 MiB at most, with its mode. A relative PATH begins at /work, -
-is standard input or output. Folders go as an archive: session exec SESSION -- tar c FOLDER.`,
-		Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			from, source, out := inSession(args[0])
-			to, target, in := inSession(args[1])
-			switch {
-			case in == out:
-				return usage(errors.New("one of the two is SESSION:PATH, the other a file here"))
-			case in:
-				return a.copyIn(cmd.Context(), args[0], to, target)
-			}
-			return a.copyOut(cmd.Context(), from, source, args[1])
-		},
-	}
-}
-
-// inSession takes SESSION:PATH apart; what has a slash before the colon, or no colon, is a file here.
-func inSession(s string) (session, path string, ok bool) {
-	session, path, ok = strings.Cut(s, ":")
-	return session, path, ok && session != "" && !strings.Contains(session, "/")
-}
-
-func (a *app) copyIn(ctx context.Context, name, session, target string) error {
-	var from io.Reader = a.std.Stdin
-	mode := fs.FileMode(0o644)
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return usage(err)
-		}
-		defer f.Close()
-		st, err := f.Stat()
-		switch {
-		case err != nil:
-			return err
-		case !st.Mode().IsRegular():
-			return hint(usage(fmt.Errorf("%s is not a regular file", name)), "tar c FOLDER | unitask session exec -i SESSION -- tar x")
-		case st.Size() > unitask.MaxSessionFile:
-			return usage(fmt.Errorf("%s has %d bytes: %d is the most", name, st.Size(), unitask.MaxSessionFile))
-		}
-		from, mode = f, st.Mode().Perm()
-		if target == "" || strings.HasSuffix(target, "/") {
-			target += filepath.Base(name)
-		}
-	}
-	_, err := a.asked(ctx, holder.Request{Op: holder.OpWrite, Session: session, Path: target, Mode: uint32(mode)}, holder.Streams{Stdin: from}, false)
-	return err
-}
-
-func (a *app) copyOut(ctx context.Context, session, source, name string) error {
-	var to io.WriteCloser = asItIs{a.std.Stdout}
-	if name == "-" {
-		to = output(a.std.Stdout, runFlags{})
-	} else {
-		if st, err := os.Stat(name); err == nil && st.IsDir() {
-			base := path.Base(path.Clean("/" + source))
-			if base == "/" {
-				return usage(fmt.Errorf("%q names no file", source))
-			}
-			name = filepath.Join(name, base)
-		}
-		tmp, err := os.CreateTemp(filepath.Dir(name), ".unitask-cp-*")
-		if err != nil {
-			return usage(err)
-		}
-		defer os.Remove(tmp.Name())
-		to = tmp
-	}
-	_, err := a.asked(ctx, holder.Request{Op: holder.OpRead, Session: session, Path: source}, holder.Streams{Stdout: to}, false)
-	err = errors.Join(err, to.Close())
-	if tmp, ok := to.(*os.File); ok && err == nil {
-		err = os.Rename(tmp.Name(), name)
-	}
-	return err
 }

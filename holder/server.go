@@ -336,7 +336,7 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return h.fork(ctx, s, req.Count)
 	case req.Op == OpForward:
 		return Answer{}, forward(ctx, c, s, req.Ports)
-	case req.Op == OpRead || req.Op == OpWrite:
+	case req.Op == OpRead || req.Op == OpWrite || req.Op == OpPack || req.Op == OpUnpack:
 		return Answer{}, h.file(ctx, c, s, req)
 	}
 	return Answer{}, &Error{Code: CodeUsage, Message: fmt.Sprintf("op %.40q is not one", req.Op)}
@@ -350,7 +350,12 @@ func (h *Holder) file(ctx context.Context, c *client, s *held, req Request) erro
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if req.Op == OpRead {
+	switch req.Op {
+	case OpPack:
+		return s.Pack(ctx, req.Path, c.out(kindStdout))
+	case OpUnpack:
+		return s.Unpack(ctx, req.Path, c)
+	case OpRead:
 		text, err := s.ReadFile(ctx, req.Path, 0, 0)
 		if err == nil {
 			_, err = c.out(kindStdout).Write(text)

@@ -122,7 +122,7 @@ type Request struct {
 	New     *New     `json:"new,omitempty"`
 	Step    *Step    `json:"step,omitempty"`
 	Command *Command `json:"command,omitempty"`
-	Path    string   `json:"path,omitempty"` // of read and write
+	Path    string   `json:"path,omitempty"` // of read, write, pack and unpack
 	Mode    uint32   `json:"mode,omitempty"`
 	Ports   []Port   `json:"ports,omitempty"` // of forward
 	Count   int      `json:"count,omitempty"` // of fork
@@ -149,6 +149,9 @@ const (
 	OpFork   = "fork"
 	OpWait   = "wait" // for a command in the background, until it has ended
 	OpStop   = "stop" // one
+
+	OpPack   = "pack"   // a folder as tar
+	OpUnpack = "unpack" // back
 
 	OpForward = "forward" // lasts until the client goes, and prints a line for each port
 )

@@ -143,7 +143,7 @@ static int list_path(const char *name, const char *depth)
 		return errno;
 	if (!S_ISDIR(st.st_mode) || atoi(depth) < 1) {
 		list_one(&st, name);
-		return 0;
+		return fflush(stdout) == 0 ? 0 : errno;
 	}
 	int dir = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC), most = atoi(depth);
 	if (dir < 0)

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/hostfiles"
+)
+
+func (a *app) sessionCopy() *cobra.Command {
+	var folders bool
+	cmd := &cobra.Command{
+		Use:   "cp SESSION:PATH FILE | FILE SESSION:PATH",
+		Short: "Copy a file or a folder out of a session's machine, or into it",
+		Long: `Cp copies a file of 64 MiB at most, with its mode, or with -r a folder of 1 GiB and 100000
+entries at most, under a name that is not taken. A relative PATH begins at /work, - is
+standard input or output. What comes out of a machine is code's work: a folder with a
+link that leads out of it, a device or a pipe is refused, and nothing of it is left.`,
+		Example: `  unitask session cp data.csv build:
+  unitask session cp -r build:out ./results`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, source, out := inSession(args[0])
+			to, target, in := inSession(args[1])
+			switch {
+			case in == out:
+				return usage(errors.New("one of the two is SESSION:PATH, the other a file here"))
+			case folders && in:
+				return a.copyFolderIn(cmd.Context(), args[0], to, target)
+			case folders:
+				return a.copyFolderOut(cmd.Context(), from, source, args[1])
+			case in:
+				return a.copyIn(cmd.Context(), args[0], to, target)
+			}
+			return a.copyOut(cmd.Context(), from, source, args[1])
+		},
+	}
+	cmd.Flags().BoolVarP(&folders, "recursive", "r", false, "copy a folder with all that is in it")
+	return cmd
+}
+
+// copyFolderIn copies a folder under a name in the machine, or under its own.
+func (a *app) copyFolderIn(ctx context.Context, dir, session, target string) error {
+	real, err := filepath.Abs(dir)
+	if err != nil {
+		return usage(err)
+	}
+	if st, err := os.Stat(real); err != nil {
+		return usage(err)
+	} else if !st.IsDir() {
+		return usage(fmt.Errorf("%s is not a folder: leave -r away", dir))
+	}
+	if target == "" || strings.HasSuffix(target, "/") {
+		target += filepath.Base(real)
+	}
+	return hostfiles.SendFolder(real, func(r io.Reader) error {
+		_, err := a.asked(ctx, holder.Request{Op: holder.OpUnpack, Session: session, Path: target}, holder.Streams{Stdin: r}, false)
+		return err
+	})
+}
+
+// copyFolderOut copies one out, into a folder that is there under its own name.
+func (a *app) copyFolderOut(ctx context.Context, session, source, dir string) error {
+	if dir == "-" {
+		return usage(errors.New("a folder goes to a name, and not to standard output"))
+	}
+	if st, err := os.Stat(dir); err == nil && st.IsDir() {
+		base := path.Base(path.Clean("/work/" + source))
+		dir = filepath.Join(dir, base)
+	}
+	return hostfiles.TakeFolder(dir, func(w io.Writer) error {
+		_, err := a.asked(ctx, holder.Request{Op: holder.OpPack, Session: session, Path: source}, holder.Streams{Stdout: w}, false)
+		return err
+	})
+}
+
+// inSession takes SESSION:PATH apart; what has a slash before the colon, or no colon, is a file here.
+func inSession(s string) (session, path string, ok bool) {
+	session, path, ok = strings.Cut(s, ":")
+	return session, path, ok && session != "" && !strings.Contains(session, "/")
+}
+
+func (a *app) copyIn(ctx context.Context, name, session, target string) error {
+	var from io.Reader = a.std.Stdin
+	mode := fs.FileMode(0o644)
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return usage(err)
+		}
+		defer f.Close()
+		st, err := f.Stat()
+		switch {
+		case err != nil:
+			return err
+		case !st.Mode().IsRegular():
+			return hint(usage(fmt.Errorf("%s is not a regular file", name)), "unitask session cp -r copies folders")
+		case st.Size() > unitask.MaxSessionFile:
+			return usage(fmt.Errorf("%s has %d bytes: %d is the most", name, st.Size(), unitask.MaxSessionFile))
+		}
+		from, mode = f, st.Mode().Perm()
+		if target == "" || strings.HasSuffix(target, "/") {
+			target += filepath.Base(name)
+		}
+	}
+	_, err := a.asked(ctx, holder.Request{Op: holder.OpWrite, Session: session, Path: target, Mode: uint32(mode)}, holder.Streams{Stdin: from}, false)
+	return err
+}
+
+func (a *app) copyOut(ctx context.Context, session, source, name string) error {
+	var to io.WriteCloser = asItIs{a.std.Stdout}
+	if name == "-" {
+		to = output(a.std.Stdout, runFlags{})
+	} else {
+		if st, err := os.Stat(name); err == nil && st.IsDir() {
+			base := path.Base(path.Clean("/" + source))
+			if base == "/" {
+				return usage(fmt.Errorf("%q names no file", source))
+			}
+			name = filepath.Join(name, base)
+		}
+		tmp, err := os.CreateTemp(filepath.Dir(name), ".unitask-cp-*")
+		if err != nil {
+			return usage(err)
+		}
+		defer os.Remove(tmp.Name())
+		to = tmp
+	}
+	_, err := a.asked(ctx, holder.Request{Op: holder.OpRead, Session: session, Path: source}, holder.Streams{Stdout: to}, false)
+	err = errors.Join(err, to.Close())
+	if tmp, ok := to.(*os.File); ok && err == nil {
+		err = os.Rename(tmp.Name(), name)
+	}
+	return err
+}

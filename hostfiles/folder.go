@@ -1,0 +1,312 @@
+package hostfiles
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Folders as tar, on their way into machines and out of them. What comes out of one is written by code that
+// nobody trusts.
+
+// Bounds of a folder that is copied.
+const (
+	MaxFolderBytes   = 1 << 30 // of its files
+	MaxFolderEntries = 100_000
+	maxFolderDepth   = 64
+)
+
+// MaxFolderArchive bounds its archive, in bytes: a header, a long name and padding for each entry.
+const MaxFolderArchive = MaxFolderBytes + MaxFolderEntries*8<<10
+
+// What SendFolder packs is below FolderName, and FolderWhole comes last: without that it was cut.
+const (
+	FolderName  = "folder"
+	FolderWhole = "whole"
+)
+
+// FolderError says what of a folder can't be copied.
+type FolderError struct{ Name, Reason string }
+
+func (e *FolderError) Error() string { return fmt.Sprintf("%.200q %s", e.Name, e.Reason) }
+
+// counted counts what a folder has.
+type counted struct {
+	entries int
+	bytes   int64
+}
+
+func (c *counted) add(name string, size int64) error {
+	c.entries++
+	switch {
+	case c.entries > MaxFolderEntries:
+		return &FolderError{name, fmt.Sprintf("is one entry more than the %d that a folder may have: copy parts of it", MaxFolderEntries)}
+	case strings.Count(name, "/") >= maxFolderDepth || len(name) > 4000:
+		return &FolderError{name, fmt.Sprintf("lies deeper than %d folders", maxFolderDepth)}
+	case size < 0 || size > MaxFolderBytes-c.bytes:
+		return &FolderError{name, fmt.Sprintf("makes more than the %d bytes that a folder may have: copy parts of it", int64(MaxFolderBytes))}
+	}
+	c.bytes += size
+	return nil
+}
+
+// SendFolder has use read the tar of a folder: files, folders, and links, which go as they are.
+func SendFolder(dir string, use func(io.Reader) error) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := pack(root, w)
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	err = use(r)
+	r.CloseWithError(io.ErrClosedPipe)
+	if e := <-packed; e != nil && !errors.Is(e, io.ErrClosedPipe) {
+		return e
+	}
+	return err
+}
+
+func pack(root *os.Root, to io.Writer) error {
+	w := tar.NewWriter(to)
+	var all counted
+	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return packOne(root, w, name, &all)
+	})
+	if err == nil {
+		err = w.WriteHeader(&tar.Header{Name: FolderWhole, Typeflag: tar.TypeReg, Mode: 0o600})
+	}
+	if err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+func packOne(root *os.Root, w *tar.Writer, name string, all *counted) error {
+	st, err := root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	h := &tar.Header{Name: path.Join(FolderName, name), Mode: int64(st.Mode().Perm()), ModTime: st.ModTime(), Format: tar.FormatPAX}
+	switch st.Mode().Type() {
+	case fs.ModeDir:
+		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
+	case fs.ModeSymlink:
+		h.Typeflag = tar.TypeSymlink
+		if h.Linkname, err = root.Readlink(name); err != nil {
+			return err
+		}
+	case 0:
+		h.Typeflag, h.Size = tar.TypeReg, st.Size()
+	default:
+		return &FolderError{name, fmt.Sprintf("is neither a file nor a folder nor a link (%s): leave it out", st.Mode())}
+	}
+	if err := all.add(name, h.Size); err != nil {
+		return err
+	}
+	if h.Typeflag != tar.TypeReg {
+		return w.WriteHeader(h)
+	}
+	f, err := openRegular(root, name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	n, err := io.Copy(w, io.LimitReader(f, h.Size)) // one that grows is what it was
+	if err == nil && n < h.Size {
+		err = &FolderError{name, "became shorter while it was read: try again"}
+	}
+	return err
+}
+
+// TakeFolder makes a folder of the tar that fill writes. It is there whole, when both have done their part, or not
+// at all; a name that is taken by anything but an empty folder is an error.
+func TakeFolder(dir string, fill func(io.Writer) error) error {
+	dir = filepath.Clean(dir)
+	taken := func() error {
+		if list, err := os.ReadDir(dir); err == nil && len(list) == 0 || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return &FolderError{dir, "is there already: give a name that is not taken"}
+	}
+	if err := taken(); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".unitask-cp-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	root, err := os.OpenRoot(tmp)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	r, w := io.Pipe()
+	taking := make(chan error, 1)
+	go func() {
+		err := unpack(root, r)
+		if err == nil {
+			_, err = io.Copy(io.Discard, r) // what is behind the archive's end
+		}
+		r.CloseWithError(errors.Join(err, io.ErrClosedPipe))
+		taking <- err
+	}()
+	err = fill(w)
+	w.CloseWithError(err)
+	if e := <-taking; err == nil || errors.As(e, new(*FolderError)) {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return err
+	}
+	if err := taken(); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return fmt.Errorf("keep the folder as %s: %w", dir, err)
+	}
+	return nil
+}
+
+// unpack makes what a tar has below a folder. Nothing in it is believed: what it makes is new, lies in folders that it
+// made, and a link leads to what is in the folder.
+func unpack(root *os.Root, from io.Reader) error {
+	tr := tar.NewReader(from)
+	var all counted
+	u := unpacking{root, map[string]bool{".": true}, map[string]bool{}}
+	for {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("the folder's archive is not one: %w", err)
+		}
+		name := path.Clean(strings.TrimPrefix(h.Name, "./"))
+		if !fs.ValidPath(name) || strings.Contains(h.Name, "\x00") {
+			return &FolderError{h.Name, "leads out of the folder"}
+		}
+		size := h.Size
+		if h.Typeflag != tar.TypeReg {
+			size = 0
+		}
+		if err := all.add(name, size); err != nil {
+			return err
+		}
+		if err := u.one(name, h, tr); err != nil {
+			return err
+		}
+	}
+}
+
+type unpacking struct {
+	root        *os.Root
+	dirs, files map[string]bool // that were made
+}
+
+// parents makes the folders above a name. One that is there and was not made here, as a link, is an error.
+func (u *unpacking) parents(name string) error {
+	dir := path.Dir(name)
+	if u.dirs[dir] {
+		return nil
+	}
+	if err := u.parents(dir); err != nil {
+		return err
+	}
+	if err := u.root.Mkdir(dir, 0o755); err != nil {
+		return &FolderError{name, "lies in what is no folder of the archive"}
+	}
+	u.dirs[dir] = true
+	return nil
+}
+
+func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
+	if name == "." || u.dirs[name] && h.Typeflag == tar.TypeDir {
+		return nil
+	}
+	if err := u.parents(name); err != nil {
+		return err
+	}
+	mode := fs.FileMode(h.Mode) & 0o777
+	var err error
+	switch h.Typeflag {
+	case tar.TypeDir:
+		err = u.root.Mkdir(name, mode|0o700)
+		u.dirs[name] = err == nil
+	case tar.TypeReg:
+		err = u.file(name, mode, h.Size, content)
+		u.files[name] = err == nil
+	case tar.TypeSymlink:
+		if !inside(name, h.Linkname) {
+			return &FolderError{name, fmt.Sprintf("is a link to %.200q, out of the folder: leave it out", h.Linkname)}
+		}
+		err = u.root.Symlink(h.Linkname, name)
+	case tar.TypeLink:
+		to := path.Clean(strings.TrimPrefix(h.Linkname, "./"))
+		if !u.files[to] {
+			return &FolderError{name, fmt.Sprintf("is another name of %.200q, which is no file of the archive", h.Linkname)}
+		}
+		err = u.root.Link(to, name)
+	default:
+		return &FolderError{name, "is a device, a pipe or the like: leave it out"}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return &FolderError{name, "is in the archive twice"}
+	}
+	return err
+}
+
+func (u *unpacking) file(name string, mode fs.FileMode, size int64, content io.Reader) error {
+	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	n, err := io.CopyN(f, content, size)
+	if err == io.EOF && n < size {
+		err = io.ErrUnexpectedEOF
+	}
+	return errors.Join(err, f.Close())
+}
+
+// inside says that a link leads to what is in the folder: first upwards, no further than to the folder itself,
+// and then only downwards. So it stays inside whatever links it leads through.
+func inside(name, target string) bool {
+	if target == "" || path.IsAbs(target) || filepath.IsAbs(target) || len(target) > 4000 || strings.Contains(target, "\x00") {
+		return false
+	}
+	up, depth := 0, strings.Count(name, "/")
+	down := false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if up++; down || up > depth {
+				return false
+			}
+		default:
+			down = true
+		}
+	}
+	return true
+}

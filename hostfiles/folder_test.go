@@ -1,0 +1,221 @@
+package hostfiles
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func tarOf(t *testing.T, list ...tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range list {
+		if h.Mode == 0 {
+			h.Mode = 0o644
+		}
+		text := h.Uname // the content
+		h.Uname = ""
+		if h.Typeflag == tar.TypeReg {
+			h.Size = int64(len(text))
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := io.WriteString(w, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func reg(name, text string) tar.Header {
+	return tar.Header{Name: name, Typeflag: tar.TypeReg, Uname: text}
+}
+func dir(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o700} }
+func link(name, to string) tar.Header {
+	return tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}
+}
+func same(name, to string) tar.Header {
+	return tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: to}
+}
+
+// take has TakeFolder make "got" in a folder beside which there is something to reach, and returns
+// what is there afterwards.
+func take(t *testing.T, text []byte) (got string, err error) {
+	t.Helper()
+	outer := t.TempDir()
+	top := filepath.Join(outer, "top")
+	if err := errors.Join(os.Mkdir(top, 0o755), os.WriteFile(filepath.Join(outer, "victim"), []byte("v"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	got = filepath.Join(top, "got")
+	err = TakeFolder(got, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+	if list, _ := os.ReadDir(outer); len(list) != 2 {
+		t.Errorf("beside it: %v", list)
+	}
+	if v, _ := os.ReadFile(filepath.Join(outer, "victim")); string(v) != "v" {
+		t.Errorf("the file outside: %q", v)
+	}
+	if list, _ := os.ReadDir(top); err == nil && (len(list) != 1 || list[0].Name() != "got") || err != nil && len(list) > 0 {
+		t.Errorf("%v: left: %v", err, list)
+	}
+	return got, err
+}
+
+// Archives that a machine's code has written: none makes anything outside, none leaves a part.
+func TestHostileFolders(t *testing.T) {
+	sum := func(text []byte) []byte { // with a header that was changed
+		n := 0
+		copy(text[148:156], "        ")
+		for _, b := range text[:512] {
+			n += int(b)
+		}
+		copy(text[148:156], fmt.Sprintf("%06o\x00 ", n))
+		return text
+	}
+	sized := func(size int64) []byte { // says more than it has
+		text := tarOf(t, reg("a", ""))
+		copy(text[124:136], fmt.Sprintf("%011o\x00", size))
+		return sum(text)
+	}
+	sparse := func(size int64) []byte { // a file of which nothing is there
+		records := ""
+		for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big", fmt.Sprint("GNU.sparse.realsize=", size)} {
+			records += fmt.Sprintf("%d %s\n", len(r)+4, r)
+		}
+		head := tarOf(t, reg("x", records))
+		head[156] = 'x'
+		return append(sum(head)[:1024], tarOf(t, reg("GNUSparseFile.0/big", "0\n"+strings.Repeat("\x00", 510)))...)
+	}
+	many := make([]tar.Header, MaxFolderEntries+1)
+	for i := range many {
+		many[i] = dir("d/")
+	}
+	deep := strings.Repeat("a/", maxFolderDepth+1)
+	whole := tarOf(t, reg("a", strings.Repeat("x", 5000)))
+	for name, row := range map[string]struct {
+		text []byte
+		want string
+	}{
+		"an absolute name":                 {tarOf(t, reg("/etc/x", "")), "leads out"},
+		"a name upwards":                   {tarOf(t, reg("../victim", "w")), "leads out"},
+		"a name upwards within":            {tarOf(t, dir("a/"), reg("a/../../victim", "w")), "leads out"},
+		"a folder upwards":                 {tarOf(t, dir("..")), "leads out"},
+		"a link out":                       {tarOf(t, link("l", "/etc/passwd")), "out of the folder"},
+		"a link upwards":                   {tarOf(t, link("l", "../victim")), "out of the folder"},
+		"a link upwards from below":        {tarOf(t, dir("a/"), link("a/l", "../../victim")), "out of the folder"},
+		"a link up and down and up":        {tarOf(t, dir("a/"), dir("a/b/"), link("a/b/up", "../.."), link("l", "a/b/up/../victim")), "out of the folder"},
+		"a link to nothing":                {tarOf(t, reg("a", ""), link("l", strings.Repeat("a", 5000))), "out of the folder"},
+		"a file through a link":            {tarOf(t, link("l", "."), reg("l/x", "")), "no folder of the archive"},
+		"a folder through a link":          {tarOf(t, dir("a/"), link("l", "a"), dir("l/x/")), "no folder of the archive"},
+		"a file in a file":                 {tarOf(t, reg("a", ""), reg("a/b", "")), "no folder of the archive"},
+		"a file in the place of a link":    {tarOf(t, link("l", "x"), reg("l", "w")), "twice"},
+		"a link in the place of a folder":  {tarOf(t, dir("d/"), link("d", ".")), "twice"},
+		"a file twice":                     {tarOf(t, reg("a", "1"), reg("a", "2")), "twice"},
+		"another name of a file outside":   {tarOf(t, same("l", "../victim")), "no file of the archive"},
+		"another name of an absolute file": {tarOf(t, same("l", "/etc/passwd")), "no file of the archive"},
+		"another name of a link":           {tarOf(t, link("s", "x"), same("l", "s")), "no file of the archive"},
+		"a device":                         {tarOf(t, tar.Header{Name: "d", Typeflag: tar.TypeBlock}), "a device"},
+		"a character device":               {tarOf(t, tar.Header{Name: "d", Typeflag: tar.TypeChar}), "a device"},
+		"a pipe":                           {tarOf(t, tar.Header{Name: "d", Typeflag: tar.TypeFifo}), "a pipe"},
+		"too many":                         {tarOf(t, many...), "one entry more"},
+		"too deep":                         {tarOf(t, dir(deep)), "deeper"},
+		"a long name":                      {tarOf(t, reg(strings.Repeat("a", 5000), "")), "deeper"},
+		"too large":                        {sized(1<<33 - 1), "more than the 1073741824 bytes"},
+		"larger than what comes":           {sized(1 << 20), "unexpected EOF"},
+		"no archive":                       {[]byte(strings.Repeat("no archive ", 100)), "not one"},
+		"a cut header":                     {whole[:100], "not one"},
+		"a cut file":                       {whole[:2000], "unexpected EOF"},
+		"a sparse file":                    {sparse(1 << 40), "more than the 1073741824 bytes"},
+		"a sparse file beyond all":         {sparse(1<<62 + 1), "more than the 1073741824 bytes"},
+	} {
+		if got, err := take(t, row.text); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: %v %v, want %s", name, got, err, row.want)
+		}
+	}
+	// Two halves of the limit are one thing too much.
+	u := counted{}
+	if err := errors.Join(u.add("a", MaxFolderBytes/2), u.add("b", MaxFolderBytes/2)); err != nil || u.add("c", 1) == nil {
+		t.Error(err)
+	}
+	// What is on its way and fails leaves nothing, and says why.
+	broken := errors.New("broken")
+	if err := TakeFolder(filepath.Join(t.TempDir(), "got"), func(w io.Writer) error { _, _ = w.Write(whole[:1000]); return broken }); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	taken := t.TempDir()
+	if err := os.WriteFile(filepath.Join(taken, "x"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{taken, filepath.Join(taken, "x"), filepath.Join(taken, "no", "such")} {
+		if err := TakeFolder(name, func(w io.Writer) error { _, err := w.Write(whole); return err }); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// A folder comes as it went, with the links that lead to what is in it.
+func TestFolders(t *testing.T) {
+	from := t.TempDir()
+	for _, name := range []string{"a/b", "empty"} {
+		if err := os.MkdirAll(filepath.Join(from, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(from, "a/b/run"), []byte("#!"), 0o755), os.WriteFile(filepath.Join(from, "größe"), bytes.Repeat([]byte("x"), 100_000), 0o600),
+		os.Symlink("../../größe", filepath.Join(from, "a/b/up")), os.Symlink("a/b", filepath.Join(from, "down"))); err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "to")
+	err := SendFolder(from, func(r io.Reader) error {
+		return TakeFolder(to, func(w io.Writer) error { _, err := io.Copy(w, r); return err })
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(to, FolderWhole)); err != nil {
+		t.Error(err)
+	}
+	to = filepath.Join(to, FolderName)
+	text, err := os.ReadFile(filepath.Join(to, "a/b/up"))
+	st, err2 := os.Stat(filepath.Join(to, "down/run"))
+	if err != nil || err2 != nil || len(text) != 100_000 || st.Mode().Perm() != 0o755 {
+		t.Errorf("%d bytes, %v %v %v", len(text), st, err, err2)
+	}
+	if st, err := os.Stat(filepath.Join(to, "empty")); err != nil || !st.IsDir() {
+		t.Errorf("%v %v", st, err)
+	}
+	// What can't go, and what is cut: without its last entry.
+	if err := syscall.Mkfifo(filepath.Join(from, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var sent bytes.Buffer
+	err = SendFolder(from, func(r io.Reader) error { _, err := io.Copy(&sent, r); return err })
+	if !errors.As(err, new(*FolderError)) || !strings.Contains(err.Error(), `"pipe" is neither`) || bytes.Contains(sent.Bytes(), []byte(FolderWhole)) {
+		t.Error(err)
+	}
+	stop := errors.New("stop")
+	if err := SendFolder(from, func(r io.Reader) error { return stop }); !errors.Is(err, stop) {
+		t.Error(err)
+	}
+	if err := SendFolder(filepath.Join(from, "none"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
