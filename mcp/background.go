@@ -56,7 +56,7 @@ func (s *Server) addWait() {
 			p["afterSeq"].Minimum = float(0)
 		}),
 		OutputSchema: outputSchema[waitResult](nil),
-		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
+		Annotations:  &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
 	}, told(s, s.wait))
 }
 
