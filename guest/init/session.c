@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "../contract/contract.h"
 #include "session.h"
+#include "sessioncommand.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,31 +23,6 @@
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
-
-enum {
-	IN,  // the command's standard input, or its terminal
-	CTL,
-	OUT,
-	ERR,
-	STREAMS,
-};
-
-// pending is what a command has not taken yet. The host sends no more before it has.
-struct pending {
-	uint8_t *p;
-	size_t off, len;
-	int end;  // and then there is no more
-};
-
-struct command {
-	uint32_t id;
-	pid_t pid;  // 0: the slot is free
-	int fd[STREAMS];
-	int terminal;
-	int why;  // where it says why it could not start; -1 when it has
-	int over;  // it has ended and the host knows; what it left running may go on printing
-	struct pending to[2];  // IN, CTL
-};
 
 static struct command commands[MAX_COMMANDS];
 static uint8_t in[STEP_HEADER + MAX_STEP];
@@ -161,146 +137,6 @@ static struct command *slot(void)
 	return ended;
 }
 
-// strings takes n strings, each with a NUL behind it, and returns what is behind them; NULL
-// where there are fewer.
-static char *strings(char *p, const char *end, char **list, unsigned n)
-{
-	if (n > MAX_LISTED)
-		return NULL;
-	for (unsigned i = 0; i < n; i++) {
-		if (p >= end)
-			return NULL;
-		list[i] = p;
-		p += strlen(p) + 1;  // the frame has a NUL behind it
-	}
-	list[n] = NULL;
-	return p;
-}
-
-static unsigned get16(const uint8_t *p) { return (unsigned)(p[0] << 8 | p[1]); }
-
-static int open_terminal(int *end, unsigned columns, unsigned rows)
-{
-	struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = (unsigned short)rows};
-	int unlocked = 0, number = -1;
-	char path[32];
-	int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-	if (master < 0 || ioctl(master, TIOCSPTLCK, &unlocked) < 0 || ioctl(master, TIOCGPTN, &number) < 0)
-		return -1;
-	snprintf(path, sizeof path, "/dev/pts/%d", number);
-	*end = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
-	struct termios t;
-	if (*end < 0 || fchown(*end, USER_ID, USER_ID) < 0 || tcgetattr(*end, &t) < 0)
-		return -1;
-	t.c_iflag |= IUTF8;
-	tcsetattr(*end, TCSANOW, &t);
-	ioctl(*end, TIOCSWINSZ, &size);
-	return master;
-}
-
-// child becomes the command; it says why it can't on the descriptor why.
-static void child(int fds[4], int flags, int why, const char *cwd, char **argv, char **env, void (*become)(void))
-{
-	sigset_t none;
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	signal(SIGPIPE, SIG_DFL);
-	why = fcntl(why, F_DUPFD_CLOEXEC, 32);
-	int n = flags & EXEC_CONTROL ? 4 : 3;
-	for (int i = 0; i < n; i++)
-		fds[i] = fcntl(fds[i], F_DUPFD, 32);
-	for (int i = 0; i < n; i++)
-		dup2(fds[i], i);
-	if (n == 3)
-		close(3);
-	syscall(SYS_close_range, 4, why - 1, 0);
-	syscall(SYS_close_range, why + 1, ~0U, 0);
-	setsid();
-	if (flags & EXEC_TERMINAL)
-		ioctl(STDIN_FILENO, TIOCSCTTY, 0);
-	become();
-	int failed = 0;
-	if (chdir(*cwd ? cwd : WORK_DIR) < 0) {
-		failed = errno;
-	} else if (flags & EXEC_BUILTIN) {
-		close(why);
-		_exit(session_file(argv));
-	} else {
-		environ = env;
-		execvpe(argv[0], argv, env);
-		failed = errno;
-	}
-	ssize_t w = write(why, &failed, sizeof failed);
-	(void)w;
-	_exit(EXIT_NO_EXEC);
-}
-
-// start starts a command: flags:1 columns:2 rows:2 arguments:2 variables:2, its folder, its
-// arguments, its environment. It returns an errno.
-static int start(struct command *c, uint32_t id, uint8_t *p, size_t n, void (*become)(void))
-{
-	static char *argv[MAX_LISTED + 1], *env[MAX_LISTED + 1];
-	enum { HEAD = 9 };
-	if (n < HEAD || get16(p + 5) == 0)
-		return EINVAL;
-	int flags = p[0];
-	const char *end = (char *)p + n;
-	char *cwd, *rest = strings((char *)p + HEAD, end, argv, 1);
-	cwd = argv[0];
-	if (rest == NULL || (rest = strings(rest, end, argv, get16(p + 5))) == NULL || strings(rest, end, env, get16(p + 7)) == NULL)
-		return E2BIG;
-
-	// ours[i] is our end of a stream, theirs[i] the command's.
-	int ours[STREAMS] = {-1, -1, -1, -1}, theirs[STREAMS] = {-1, -1, -1, -1}, why[2] = {-1, -1}, pair[2], failed = 0;
-	if (flags & EXEC_TERMINAL) {
-		ours[OUT] = open_terminal(&theirs[IN], get16(p + 1), get16(p + 3));
-		ours[IN] = fcntl(ours[OUT], F_DUPFD_CLOEXEC, 3);
-		theirs[OUT] = fcntl(theirs[IN], F_DUPFD_CLOEXEC, 3);
-		theirs[ERR] = fcntl(theirs[IN], F_DUPFD_CLOEXEC, 3);
-	} else {
-		for (int i = IN; i <= ERR; i++) {
-			if (i == CTL || pipe2(pair, O_CLOEXEC) < 0)
-				continue;
-			ours[i] = pair[i == IN], theirs[i] = pair[i != IN];
-			// The code can then open /dev/stdout and its like.
-			if (fchown(pair[0], USER_ID, USER_ID) < 0)
-				failed = errno;
-		}
-	}
-	if (flags & EXEC_CONTROL && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0)
-		ours[CTL] = pair[0], theirs[CTL] = pair[1];
-	pid_t pid = -1;
-	if (failed == 0 && theirs[IN] >= 0 && theirs[OUT] >= 0 && theirs[ERR] >= 0 && !(flags & EXEC_CONTROL && theirs[CTL] < 0) && pipe2(why, O_CLOEXEC) == 0)
-		pid = fork();
-	if (pid == 0) {
-		int fds[4] = {theirs[IN], theirs[OUT], theirs[ERR], theirs[CTL]};
-		child(fds, flags, why[1], cwd, argv, env, become);
-	}
-	if (pid < 0)
-		failed = errno ? errno : EAGAIN;
-	for (int i = 0; i < STREAMS; i++)
-		if (theirs[i] >= 0)
-			close(theirs[i]);
-	if (why[1] >= 0)
-		close(why[1]);
-	if (failed != 0) {
-		if (why[0] >= 0)
-			close(why[0]);
-		for (int i = 0; i < STREAMS; i++)
-			if (ours[i] >= 0)
-				close(ours[i]);
-		return failed;
-	}
-	*c = (struct command){.id = id, .pid = pid, .terminal = flags & EXEC_TERMINAL, .why = why[0]};
-	fcntl(c->why, F_SETFL, O_NONBLOCK);
-	for (int i = 0; i < STREAMS; i++) {
-		c->fd[i] = ours[i];
-		if (ours[i] >= 0)
-			fcntl(ours[i], F_SETFL, fcntl(ours[i], F_GETFL) | O_NONBLOCK);
-	}
-	return 0;
-}
-
 // feed gives a command as much of what waits as it takes.
 static void feed(struct command *c, int stream)
 {
@@ -351,7 +187,7 @@ static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n, void (*bec
 	}
 	if (type == STEP_EXEC) {
 		struct command *free = c ? NULL : slot();
-		int failed = free ? start(free, id, p, n, become) : c ? EEXIST : EAGAIN;
+		int failed = free ? session_start(free, id, p, n, become) : c ? EEXIST : EAGAIN;
 		if (failed)
 			say_number(STEP_FAILED, id, (uint32_t)failed);
 		return;
