@@ -5,13 +5,16 @@
 #include "nanos.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct descriptor descriptors[MAX_FD];
@@ -268,7 +271,13 @@ static int stored(int fd)
 int fsync(int fd) { return on_nanos ? stored(fd) : (int)result(call(SYS_fsync, fd)); }
 int fdatasync(int fd) { return on_nanos ? stored(fd) : (int)result(call(SYS_fdatasync, fd)); }
 
-// syscall: what libuv calls by number.
+// A wait for no time is one for ever to Nanos. abseil, by which V8 waits, asks for one when its time has passed.
+static bool past(int op, const struct timespec *timeout)
+{
+	return (op & FUTEX_CMD_MASK) == FUTEX_WAIT && timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0;
+}
+
+// syscall: what libuv and abseil call by number.
 long syscall(long n, ...)
 {
 	long a[6];
@@ -289,6 +298,9 @@ long syscall(long n, ...)
 			return preadv64((int)a[0], (const struct iovec *)a[1], (int)a[2], a[3]);
 		case SYS_pwritev:
 			return pwritev64((int)a[0], (const struct iovec *)a[1], (int)a[2], a[3]);
+		case SYS_futex:
+			if (past((int)a[1], (const struct timespec *)a[3]))
+				return fail(atomic_load((atomic_int *)a[0]) == (int)a[2] ? ETIMEDOUT : EAGAIN);
 		}
 	return result(call6(n, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
