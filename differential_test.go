@@ -81,14 +81,14 @@ func TestDifferential(t *testing.T) {
 	}
 	exceptions := loadExceptions(t)
 	home := newHome(t)
-	// Half of the clones and a fourth of the cold boots, else the others.
+	// Half of the clones and an eighth of the cold boots, else the others.
 	for _, kernel := range kernels(t) {
 		for i := range 2 * len(scripts) {
 			script, way, cold := scripts[i/2], "clone", i%2 == 1
 			if cold {
 				way = "cold"
 			}
-			if rest := i%4 != 0 && i%8 != 1; rest != long() {
+			if rest := i%4 != 0 && i%16 != 1; rest != long() {
 				continue
 			}
 			name := filepath.Base(script)
