@@ -42,7 +42,7 @@ type site struct {
 
 const publicAddr = "93.184.216.34"
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	t.Helper()
 	handler := http.NewServeMux()
 	handler.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s %s %s", r.Proto, r.Method, r.Host) })

@@ -129,7 +129,7 @@ func (p *proxy) restore(res *http.Response) error {
 	if c := oddCharset(res.Header); c != "" {
 		return fmt.Errorf("the charset %q, in which nobody can look for values", c)
 	}
-	body := newSwapReader(res.Body, p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })
+	body := newSwapReader(newReadAhead(res.Body, &p.broker.ahead), p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })
 	body.s.hurry = hurry
 	res.Body = body
 	return nil

@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -96,6 +97,7 @@ type Broker struct {
 
 	buffers          buffers
 	requests, bodies busy
+	ahead            atomic.Int64 // answers that are read ahead
 
 	mu       sync.Mutex
 	swappers map[swapperKey]*swapper

@@ -11,11 +11,11 @@ const (
 	// maxRequests bounds those at once, which could be maxStreams for each connection: net/http
 	// keeps some 20 KiB for one, on both sides together.
 	maxRequests = 2048
-	// bigBuffer is what an answer is copied with: a record of TLS, twice.
-	bigBuffer = 32 << 10
+	// bigBuffer is what an answer is copied with: eight records of TLS.
+	bigBuffer = 128 << 10
 	// smallBuffer is what it is copied with when there are maxBig answers at once.
 	smallBuffer = 4 << 10
-	maxBig      = 512
+	maxBig      = 128
 	// maxBodies bounds the requests with bodies at once: net/http copies each with up to 32 KiB
 	// of its own.
 	maxBodies = 1024

@@ -1,0 +1,112 @@
+package broker
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+)
+
+// bitByBit gives what it is told to give, and then waits to be closed.
+type bitByBit struct {
+	io.Reader
+	pieces chan []byte
+	closed chan struct{}
+	left   []byte
+}
+
+func (s *bitByBit) Read(p []byte) (int, error) {
+	if len(s.left) == 0 {
+		select {
+		case s.left = <-s.pieces:
+		case <-s.closed:
+			return 0, errors.New("closed")
+		}
+	}
+	n := copy(p, s.left)
+	s.left = s.left[n:]
+	return n, nil
+}
+
+func (s *bitByBit) Close() error { close(s.closed); return nil }
+
+// What is read ahead is what was there: the same bytes and the same end, however it is read.
+func TestReadAhead(t *testing.T) {
+	random := rand.New(rand.NewPCG(21, 8))
+	broken := errors.New("broken")
+	for _, size := range []int{0, 1, aheadAfter - 1, aheadAfter, aheadAfter + 1, aheadAfter + aheadPiece, 3*aheadAfter + 17} {
+		text := make([]byte, size)
+		for i := range text {
+			text[i] = byte(random.Uint32())
+		}
+		for name, from := range map[string]func() io.Reader{
+			"at once":                          func() io.Reader { return bytes.NewReader(text) },
+			"in halves, its end with the last": func() io.Reader { return iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(text))) },
+			"until it breaks":                  func() io.Reader { return io.MultiReader(bytes.NewReader(text), iotest.ErrReader(broken)) },
+		} {
+			var at atomic.Int64
+			r := newReadAhead(io.NopCloser(from()), &at)
+			var got []byte
+			var err error
+			for p := make([]byte, 300_000); err == nil; {
+				var n int
+				n, err = r.Read(p[:1+random.IntN(len(p))])
+				got = append(got, p[:n]...)
+			}
+			want := io.EOF
+			if name == "until it breaks" {
+				want = broken
+			}
+			if _, again := r.Read(make([]byte, 1)); !bytes.Equal(got, text) || !errors.Is(err, want) || !errors.Is(again, want) {
+				t.Errorf("%d bytes %s: %d bytes, %v, and again %v", size, name, len(got), err, again)
+			}
+			if errors.Join(r.Close(), r.Close()) != nil || at.Load() != 0 {
+				t.Errorf("%d bytes %s: %d are still counted", size, name, at.Load())
+			}
+		}
+	}
+}
+
+// A body that comes bit by bit is told at once; one that waits ends when it is closed, and those that are
+// too many are not read ahead.
+func TestReadAheadWaits(t *testing.T) {
+	var at atomic.Int64
+	const many = maxAhead + 3
+	var all []*readAhead
+	for range many {
+		s := &bitByBit{pieces: make(chan []byte, 1), closed: make(chan struct{})}
+		r := newReadAhead(s, &at)
+		all = append(all, r)
+		s.pieces <- make([]byte, aheadAfter)
+		if _, err := io.ReadFull(r, make([]byte, aheadAfter)); err != nil {
+			t.Fatal(err)
+		}
+		for _, word := range []string{"one", "two"} {
+			s.pieces <- []byte(word)
+			got := make([]byte, 100)
+			if n, err := r.Read(got); err != nil || string(got[:n]) != word {
+				t.Fatalf("%q %v", got[:n], err)
+			}
+		}
+	}
+	if at.Load() != maxAhead {
+		t.Errorf("%d read ahead", at.Load())
+	}
+	for i, r := range all {
+		if ahead := r.pieces != nil; ahead != (i < maxAhead) {
+			t.Errorf("number %d reads ahead: %v", i, ahead)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.Read(make([]byte, 1)); err == nil {
+			t.Error("it is read after it was closed")
+		}
+	}
+	if at.Load() != 0 {
+		t.Errorf("%d are still counted", at.Load())
+	}
+}
