@@ -66,7 +66,7 @@ func (x *execution) run(ctx context.Context) error {
 	x.clock = new(runClock)
 	x.start = time.Now()
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
-	err := x.plan(ctx)
+	_, err := phase(ctx, x.rt.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
 	var conn *guest.Conn
 	if err == nil {
 		conn, err = x.connect(ctx)
@@ -256,7 +256,7 @@ func (x *execution) hold(ctx context.Context, m *machine.Machine, why string) {
 // replaced by a machine that is booted.
 func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 	for {
-		m, err := x.get(ctx, x.spec, x.config)
+		m, err := phase(ctx, x.rt.meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.spec, x.config) })
 		if err != nil {
 			return nil, failure{"boot", err}
 		}
@@ -276,7 +276,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		}
 		booted := time.Now()
 		x.res.Duration.Boot = booted.Sub(x.start)
-		conn, err := x.begin(ctx, m)
+		conn, err := phase(ctx, x.rt.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
 		if err == nil {
 			x.later(func() { conn.Close() })
 			x.streams.Events(Event{Kind: EventStarted, Message: ""})
@@ -306,7 +306,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	stdout := newCapped(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := newCapped(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
-	end, err := x.stream(ctx, conn, stdout, stderr)
+	end, err := phase(ctx, x.rt.meters, "code", func(ctx context.Context) (guest.End, error) { return x.stream(ctx, conn, stdout, stderr) })
 	x.res.Duration.Run = time.Since(started) - x.clock.stood()
 	if errors.Is(err, errRetry) {
 		m.Close()
@@ -326,7 +326,9 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 		}
 	}
 	if err == nil && end.Out && x.granted.MaxArtifacts > 0 {
-		err = collect(ctx, started.Add(x.limit+x.clock.stood()+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
+		_, err = phase(ctx, x.rt.meters, "collect", func(ctx context.Context) (*Result, error) {
+			return x.res, collect(ctx, started.Add(x.limit+x.clock.stood()+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
+		})
 	}
 	m.Close() // the machine is gone before anything is said of its end
 	x.res.Stdout, x.res.Stderr = stdout.bytes(), stderr.bytes()

@@ -29,7 +29,7 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
-	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", ""}, first, ground),
+	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", ""}, first, ground),
 	"fleet":       {"", "guest", "hostfiles", "internal/exact", "policy", "record"},
 	"holder":      {"", "machine", "policy"},
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"policy":    {"internal/exact", "internal/hostname", "internal/httppath", "internal/realpath"},
 	"record":    {},
 	"audit":     {},
+	"telemetry": {},
 
 	"vmm":             {"internal/socketpair"},
 	"vmm/jail":        {"internal/socketpair"},
@@ -62,6 +63,7 @@ var mayImport = map[string][]string{
 
 	"internal/atomicfile":  {},
 	"internal/attack":      {},
+	"internal/collector":   {},
 	"internal/edit":        {},
 	"internal/exact":       {},
 	"internal/filelock":    {},
@@ -131,9 +133,10 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// A program that runs on one host has no NATS in it, and one that submits to a fleet no server.
+// A program that runs on one host has no NATS in it, and one that submits to a fleet no server; who
+// embeds unitask sends spans as the program does, or not at all.
 func TestNoNATS(t *testing.T) {
-	for _, row := range []struct{ room, without string }{{".", "nats-io"}, {"./mcp", "nats-io"}, {"./fleet", "nats-io/nats-server"}} {
+	for _, row := range []struct{ room, without string }{{".", "nats-io"}, {"./mcp", "nats-io"}, {"./fleet", "nats-io/nats-server"}, {"./mcp", "otel/sdk"}, {"./mcp", "google.golang.org/grpc"}, {"./fleet", "otel/sdk"}} {
 		out, err := exec.Command("go", "list", "-deps", row.room).Output()
 		if err != nil {
 			t.Fatal(err)

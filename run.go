@@ -93,7 +93,9 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 		return nil, err
 	}
 	defer leave()
+	ctx, run := rt.meters.run(ctx, begin, string(caller.Via), look)
 	res, err := rt.made(ctx, begin, caller, req, streams, look)
+	run.end(ctx, res)
 	if res == nil && err != nil {
 		rt.AuditRefusal(audit.RunRefused, caller, err, req.Secrets)
 	}
@@ -112,7 +114,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 			return nil, err
 		}
 	}
-	made, err := rt.prepare(caller, req, streams, look)
+	made, err := phase(ctx, rt.meters, "prepare", func(context.Context) (prepared, error) { return rt.prepare(caller, req, streams, look) })
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +181,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		res.Error = err.Error()
 	}
 	res.Error = redactor.String(res.Error)
-	if e := finish(rec, redactor, res); e != nil && err == nil {
+	if _, e := phase(ctx, rt.meters, "record", func(context.Context) (*Result, error) { return res, finish(rec, redactor, res) }); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
 	}

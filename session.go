@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
@@ -167,7 +169,7 @@ func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Sessio
 // begin starts its machine and returns when that waits for steps. over is called when it has ended, or
 // did not begin.
 func (s *Session) begin(ctx context.Context, req Request, tell func(Event), over func()) error {
-	live, cancel := context.WithCancelCause(context.Background())
+	live, cancel := context.WithCancelCause(trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)))
 	s.cancel, s.tell = cancel, tell
 	leave, err := s.rt.hold(s)
 	if err != nil {

@@ -152,6 +152,7 @@ type Runtime struct {
 	grace        time.Duration // collectGrace; tests shorten it
 	approvalTime time.Duration // approvalTime; tests shorten it
 	refusals     refusals
+	meters       *meters
 	brief        bool // it ends with its run, which does not wait for templates that hold folders
 
 	mu       sync.Mutex
@@ -240,6 +241,7 @@ func Open(opts Options) (*Runtime, error) {
 		source:       machine.Open(from),
 		grace:        collectGrace,
 		approvalTime: approvalTime,
+		meters:       newMeters(),
 	}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/telemetry"
 )
 
 // Streams are what a command reads and writes. Stdin is passed to the code when
@@ -41,6 +42,7 @@ func Main(args []string, std Streams) int {
 	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
 
 	a := &app{std: std, ui: newUI(std)}
+	defer telemetry.Start(ctx, version(), func(what string) { a.ui.note("%s", safe(what)) })()
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/telemetry"
 )
 
 type runFlags struct {
@@ -283,7 +284,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	if f.keep {
 		streams.Keep = &unitask.Keep{WithSecrets: f.withSecrets}
 	}
-	ctx, stop := context.WithCancelCause(cmd.Context())
+	ctx, stop := context.WithCancelCause(telemetry.FromEnvironment(cmd.Context()))
 	defer stop(nil)
 	restore, err := a.interactive(f, &streams, stop)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/audit"
@@ -145,7 +146,9 @@ func (s *Server) addTools() {
 // told has a tool's errors told to its caller as the caller may know them.
 func told[In, Out any](s *Server, tool sdk.ToolHandlerFor[In, Out]) sdk.ToolHandlerFor[In, Out] {
 	return func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {
+		ctx, end := traced(ctx, req)
 		res, out, err := tool(ctx, req, in)
+		end(res, err)
 		return res, out, s.tell(s.caller(req.Extra), err)
 	}
 }
@@ -230,7 +233,9 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	live := newLive(ctx, req)
 	defer s.sessions.add(req.Session.ID(), caller.Name, cancel)()
 	asked := time.Now()
-	leave, err := s.queue.enter(ctx, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
+	waiting, waits := otel.Tracer(scope).Start(ctx, "queue")
+	leave, err := s.queue.enter(waiting, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
+	waits.End()
 	if err != nil {
 		s.metrics.refused(err)
 		if full := new(LimitError); errors.As(err, &full) {
