@@ -166,7 +166,7 @@ func (x *execution) plan(ctx context.Context) error {
 		x.warm = true
 		if machine.CanClone && !x.code.fresh {
 			if steady := x.code.inputs.Steady(); steady != nil {
-				x.spec.Folders, x.spec.Ahead = folders{steady}, x.code.ahead
+				x.spec.Folders = folders{steady}
 			}
 		}
 	}

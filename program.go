@@ -17,7 +17,6 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -55,9 +54,8 @@ type program struct {
 	cpus        float64
 	session     *Session // whose machine it is; nil for one run
 	inputs      hostfiles.Set
-	installed   bool           // and the packages are among them
-	ahead       *machine.Ahead // what of them is probably in a template, or nil
-	relayed     []uint16       // ports of the guest's loopback that lead to ours
+	installed   bool     // and the packages are among them
+	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
 
 const (

@@ -119,7 +119,6 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		return nil, err
 	}
 	code, wanted, granted := made.code, made.wanted, made.granted
-	defer code.ahead.Close()
 	defer code.inputs.Close()
 	// Of the granted secrets only: the code does not have the others, and could else
 	// find out by guesses what they are.
@@ -218,16 +217,12 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 		code.fresh = true
 	}
 	code.attachable = caller.Ceiling.Debug()
-	if rt.opts.Machines.from.Lease && len(req.Dirs) > 0 && !req.Cold { // it ends with its run, and keeps no template
-		code.ahead = rt.source.Ahead(req.folders())
-	}
 	asked, granted, err := rt.grant(caller, req, code)
 	if err == nil && rt.opts.Fleet != nil {
 		err = notAsked(granted.Effective)
 	}
 	if err != nil {
 		code.inputs.Close()
-		code.ahead.Close()
 		return p, err
 	}
 	if look.session != nil {

@@ -59,7 +59,7 @@ type forkedClient struct {
 // run is a fork's run: what its session was granted, and none of the host's files again.
 func (f *forking) run(s *Session) prepared {
 	p := f.parent.made
-	p.code.session, p.code.inputs, p.code.ahead, p.code.tell = s, hostfiles.Set{}, nil, nil
+	p.code.session, p.code.inputs, p.code.tell = s, hostfiles.Set{}, nil
 	return p
 }
 

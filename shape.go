@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -94,18 +92,6 @@ func (f folders) Put(ctx context.Context, to *guest.Conn) error { return f.Stead
 func (f folders) String() string {
 	text, _ := json.Marshal(f.Steady)
 	return string(text)
-}
-
-// folders is how a request names its folders, and the machine that is to hold them.
-func (req Request) folders() string {
-	var b strings.Builder
-	for _, m := range req.Dirs {
-		if abs, err := filepath.Abs(m.Host); err == nil {
-			fmt.Fprintf(&b, "%q %q %t ", abs, m.Guest, m.Project)
-		}
-	}
-	fmt.Fprintf(&b, "%q %q %q %d %g", req.Language, req.Kernel, req.Arch, req.MemoryMB, req.CPUs)
-	return b.String()
 }
 
 // MakeTemplate makes the template that runs of a shape are then cloned from: it boots a

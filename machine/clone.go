@@ -118,16 +118,7 @@ func (s *Source) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 		}
 	}
 	if spec.Folders != nil { // it is large, and not kept in memory
-		return s.spawnOn(ctx, spec, func(key string) (*Snapshot, error) {
-			if t := spec.Ahead.take(key); t != nil {
-				return t, nil
-			}
-			t, err := s.templates.Load(key)
-			if err == nil {
-				spec.Ahead.led(key)
-			}
-			return t, err
-		})
+		return s.spawnOn(ctx, spec, s.templates.Load)
 	}
 	return s.spawnOn(ctx, spec, func(key string) (*Snapshot, error) { return s.loaded.load(s.templates, key) })
 }

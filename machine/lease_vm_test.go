@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,9 @@ func translated(ctx context.Context, t *testing.T, m *machine.Machine) (blocks i
 	return blocks
 }
 
+// programs is Node, as runs have it.
+var programs = map[string]machine.Program{"node": {Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}
+
 // opened is a home with linux's image, and its images.
 func opened(t *testing.T) (home string, images *image.Store) {
 	t.Helper()
@@ -61,7 +65,7 @@ func opened(t *testing.T) (home string, images *image.Store) {
 // its guest's agent and by QMP, and is gone when it is closed.
 func TestLeasedMachine(t *testing.T) {
 	home, images := opened(t)
-	opts := machine.Options{Home: home, Images: images, Accel: vmm.Auto, Programs: map[string]machine.Program{"node": {Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}}
+	opts := machine.Options{Home: home, Images: images, Accel: vmm.Auto, Programs: programs}
 	lent, leased := opts, opts
 	lent.Pool, leased.Lease = machine.PoolSize{Min: 1, Max: 1}, true
 	daemon, source := machine.Open(lent), machine.Open(leased)
@@ -155,35 +159,67 @@ func TestLeasedMachine(t *testing.T) {
 	}
 }
 
-// A clone has its memory from the template's own file where QEMU can map that, else from a
-// copy that is sealed; and the file is as it was when the clone has run.
+// A clone has its memory from the template's own file where the jail holds QEMU to reading it, else
+// from a copy that is sealed; and the file is as it was when the clone has run.
 func TestCloneMemory(t *testing.T) {
 	home, images := opened(t)
-	source := machine.Open(machine.Options{Home: home, Accel: vmm.Auto})
-	defer source.Close()
 	im, err := images.Lookup(image.Linux, image.HostArch())
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
-	if err != nil {
-		t.Fatal(err)
+	clone := func(t *testing.T) (mapped bool) {
+		source := machine.Open(machine.Options{Home: home, Images: images, Accel: vmm.Auto, Programs: programs})
+		defer source.Close()
+		spec, err := source.Spec(t.Context(), im, machine.Shape{MemoryMB: 512})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := source.MakeTemplate(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		if spec, err = source.Probe(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		m, err := source.Clone(t.Context(), spec, machine.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.Pid()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, sealed := strings.Contains(string(maps), "/templates/"), strings.Contains(string(maps), "/memfd:unitask-memory")
+		if file != vmm.MapsFiles(spec.QEMU) || file == sealed {
+			t.Errorf("QEMU %s: the template's file %v, a sealed copy %v\n%s", spec.QEMU.Version, file, sealed, maps)
+		}
+		m.Close()
+		if err := source.Templates().Check(spec.Key()); err != nil {
+			t.Errorf("after the clone: %v", err)
+		}
+		return file
 	}
-	m, err := source.Clone(t.Context(), spec, machine.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.Pid()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, sealed := strings.Contains(string(maps), "/templates/"), strings.Contains(string(maps), "/memfd:unitask-memory")
-	if file != vmm.MapsFiles(spec.QEMU) || file == sealed {
-		t.Errorf("QEMU %s: the template's file %v, a sealed copy %v\n%s", spec.QEMU.Version, file, sealed, maps)
-	}
-	m.Close()
-	if err := source.Templates().Check(spec.Key()); err != nil {
-		t.Errorf("after the clone: %v", err)
-	}
+	t.Run("held", func(t *testing.T) {
+		t.Logf("maps the file: %v", clone(t))
+	})
+	t.Run("a script that starts QEMU, whose files are unknown", func(t *testing.T) {
+		qemu, err := vmm.FindQEMU(t.Context(), vmm.Arch(image.HostArch()), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		for _, d := range []string{dir, filepath.Dir(dir)} { // QEMU's user must come there
+			if err := os.Chmod(d, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		script := filepath.Join(dir, "qemu")
+		if err := os.WriteFile(script, []byte("#!/bin/sh\nexec "+qemu.Path+" \"$@\"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(vmm.Variable, script)
+		if clone(t) {
+			t.Error("it has the template's own file")
+		}
+	})
 }

@@ -57,9 +57,7 @@ type Spec struct {
 	// Folders are what of the run's files clones of a template of their own have from the
 	// beginning; nil is nothing. A machine whose spec has none must be sent them.
 	Folders Folders
-	// Ahead is the template that was loaded while the folders were looked at, or nil.
-	Ahead *Ahead
-	Life  Life
+	Life    Life
 }
 
 // Life is for how long a machine is.

@@ -19,7 +19,6 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/machine"
@@ -47,7 +46,7 @@ func lasting(t testing.TB, kernel image.Kernel) (*machine.Source, machine.Spec) 
 		t.Skip("no Nanos kernel in the vendor store: it is in no package; unitask image vendor --nanos, or --from DIR")
 	}
 	testhome.Ready(t, base, kernel)
-	source := machine.Open(machine.Options{Home: home, Images: rt.Images(), Accel: vmm.Auto, Programs: map[string]machine.Program{"node": {Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}}}})
+	source := machine.Open(machine.Options{Home: home, Images: rt.Images(), Accel: vmm.Auto, Programs: programs})
 	t.Cleanup(func() { source.Close() })
 	im, err := rt.Images().Lookup(kernel, image.HostArch())
 	if err != nil {

@@ -76,7 +76,7 @@ func arguments(c Config, at inherited) []string {
 		// Changes go to the file of a template in the making, and to private copies of
 		// its pages in a clone.
 		share := map[bool]string{true: "on", false: "off"}[c.State == nil || c.MemoryShared]
-		if c.MemoryFile {
+		if c.MemoryFile && c.QEMU.opensReadOnly() {
 			share += ",readonly=on,rom=off"
 		}
 		args = append(args, "-object", fmt.Sprintf("memory-backend-file,id=mem,size=%dM,mem-path=%s,share=%s", c.MemoryMB, comma(at.memory), share))

@@ -101,9 +101,11 @@ func usesKVM(q QEMU, accel Accel) jail.KVM {
 }
 
 // MapsFiles says that a QEMU, in its jail, can have its memory from a template's own file
-// (Config.MemoryFile): QEMU 8.2 can map one that it opens for reading only, and Landlock and the
-// filter see to it that one that was broken out of, whoever's it is, does no more than that.
-func MapsFiles(q QEMU) bool { return q.atLeast(8, 2) && jail.Confines(q.Program) }
+// (Config.MemoryFile): QEMU 8.2 can map one that it opens for reading only, one before that gets
+// a descriptor for reading when it opens it for writing too, of which it maps private pages
+// as well; and Landlock and the filter see to it that one that was broken out of, whoever's it is, does no
+// more than that.
+func MapsFiles(q QEMU) bool { return (q.opensReadOnly() || jail.CanGive()) && jail.Confines(q.Program) }
 
 // ErrNotHeld says that a QEMU may not have a file, since its jail does not hold.
 var ErrNotHeld = errors.New("the jail does not hold as it should")
@@ -214,7 +216,12 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if cfg.LogItems != "" {
 		stderr = &logLines{program: filepath.Base(cfg.QEMU.Path) + ": ", own: &m.stderr, log: cfg.Log}
 	}
+	var given *os.File
+	if cfg.MemoryFile && !cfg.QEMU.opensReadOnly() {
+		given = cfg.Memory
+	}
 	process, err := jail.Start(jail.Spec{
+		Given:   given,
 		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Stderr: stderr, Open: cfg.NoJail,
 		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
 		// with many cores would have a machine make many.
@@ -225,10 +232,10 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
 	}
-	if unheld := process.Report.Lacks([]string{jail.Landlock, jail.Seccomp}); cfg.MemoryFile && len(unheld) > 0 {
+	if err := holds(process, cfg.MemoryFile, given != nil); err != nil {
 		process.Kill()
 		process.Wait()
-		return nil, fmt.Errorf("start machine: %w: %s", ErrNotHeld, unheld[0].Why)
+		return nil, fmt.Errorf("start machine: %w", err)
 	}
 	go func() {
 		state := process.Wait()
@@ -243,6 +250,18 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		m.ReadConsole(cfg.Console)
 	}
 	return m, nil
+}
+
+// holds says why a process can't have a template's own file, or what it is to be given for it.
+func holds(p *jail.Process, file, given bool) error {
+	unheld := p.Report.Lacks([]string{jail.Landlock, jail.Seccomp})
+	switch {
+	case file && len(unheld) > 0:
+		return fmt.Errorf("%w: %s", ErrNotHeld, unheld[0].Why)
+	case given && !p.Gives():
+		return fmt.Errorf("%w: its filter has no listener", ErrNotHeld)
+	}
+	return nil
 }
 
 // CanShareProcessor says why no machine can be held to a fraction of a processor's time here, with

@@ -230,6 +230,9 @@ func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
 	return out, err
 }
 
+// opensReadOnly says that a QEMU can open the file of its memory for reading only (rom=off).
+func (q QEMU) opensReadOnly() bool { return q.atLeast(8, 2) }
+
 // atLeast says that a QEMU is of that version or a newer one.
 func (q QEMU) atLeast(major, minor int) bool {
 	var has [2]int

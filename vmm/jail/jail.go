@@ -161,6 +161,11 @@ type Spec struct {
 	KVM     KVM
 	// Listens: it accepts connections on a socket that it inherits.
 	Listens bool
+	// Given, if not nil, is what its first openat for reading and writing without O_CLOEXEC
+	// returns, whatever it names: a program that opens a file for more than it needs gets one that
+	// is good for less. The next such openat ends it. Start duplicates it. Process.Gives says
+	// whether this host can.
+	Given *os.File
 	// Bounds are its control group's.
 	Bounds Bounds
 	// AddressSpace bounds its memory, in bytes.

@@ -121,8 +121,12 @@ func conditionals(s Spec) []conditional {
 	const thread = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
 	const harmless = unix.CLONE_SETTLS | unix.CLONE_PARENT_SETTID | unix.CLONE_CHILD_CLEARTID | unix.CLONE_CHILD_SETTID | unix.CLONE_DETACHED
 	ioctls := condition{1, allBits, []uint32{unix.TCGETS, fionbio, unix.TIOCINQ, fioclex}, false}
+	opens := condition{2, create, []uint32{0}, false}
+	if s.Given != nil { // all but the one that is asked about
+		opens = condition{2, create | unix.O_ACCMODE | unix.O_CLOEXEC, []uint32{unix.O_RDONLY, unix.O_RDONLY | unix.O_CLOEXEC, unix.O_WRONLY, unix.O_WRONLY | unix.O_CLOEXEC, unix.O_RDWR | unix.O_CLOEXEC}, false}
+	}
 	list := []conditional{
-		{unix.SYS_OPENAT, [][]condition{{{2, create, []uint32{0}, false}}}, 0},
+		{unix.SYS_OPENAT, [][]condition{{opens}}, 0},
 		{unix.SYS_CLONE, [][]condition{{{0, ^uint32(harmless), []uint32{thread}, true}}}, 0},
 		{unix.SYS_PRCTL, [][]condition{{{0, allBits, []uint32{unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_TIMERSLACK, unix.PR_GET_TIMERSLACK, unix.PR_SET_NO_NEW_PRIVS,
 			unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_DUMPABLE, unix.PR_CAPBSET_READ, unix.PR_SET_VMA, unix.PR_GET_SECCOMP, unix.PR_MCE_KILL, unix.PR_MCE_KILL_GET}, false}}}, unix.EINVAL},

@@ -18,6 +18,9 @@ type Process struct {
 	done chan struct{} // closed when it is reaped
 }
 
+// Gives is for Linux's jail.
+func (p *Process) Gives() bool { return false }
+
 // Kill ends it.
 func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
 
@@ -91,6 +94,9 @@ func Try(Program, KVM) (r Report, err error) {
 	r.Layers = missing()
 	return r, nil
 }
+
+// CanGive is Linux's, too.
+func CanGive() bool { return false }
 
 // Confines is for Linux's jail.
 func Confines(Program) bool { return false }

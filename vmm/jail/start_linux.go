@@ -26,6 +26,7 @@ type Process struct {
 	outgrown bool          // valid when done is closed
 	done     chan struct{} // closed when it is reaped
 	listener *os.File      // of its filter; nil for none
+	gives    bool
 	watched  chan struct{} // closed when nobody listens
 	denied   string        // valid when watched is closed
 }
@@ -37,6 +38,9 @@ func (p *Process) Denied() string { return p.denied }
 // OutOfMemory says that the kernel ended it because it went past its control group's memory.
 // Valid after Wait.
 func (p *Process) OutOfMemory() bool { return p.outgrown }
+
+// Gives says that it gets what its spec gives: another filter's listener may be in the way.
+func (p *Process) Gives() bool { return p.gives }
 
 // Kill ends it.
 func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
@@ -122,7 +126,7 @@ func start(on []level, s Spec) (*Process, error) {
 		if err == nil {
 			theirs.Close()
 			report.Limits = append(report.Limits, in.holds...)
-			p, err := await(cmd, ours, st, report, f.once)
+			p, err := await(cmd, ours, st, report, f.once, s.Given)
 			if err != nil {
 				in.remove()
 				return nil, err
@@ -220,7 +224,7 @@ const maxReports = 1 << 20
 
 // await reads what a stage reports until it has executed its program, and enters that
 // into the report.
-func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, once bool) (*Process, error) {
+func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, once bool, given *os.File) (*Process, error) {
 	p := &Process{Report: report, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{}), watched: make(chan struct{})}
 	reports, err := receive(ours, func(listener *os.File) {
 		if p.listener != nil {
@@ -228,7 +232,14 @@ func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, once bool) (*
 			return
 		}
 		p.listener = listener
-		go p.watch(once)
+		var own *os.File
+		if given != nil {
+			if fd, err := unix.FcntlInt(given.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+				own = os.NewFile(uintptr(fd), given.Name())
+			}
+		}
+		p.gives = own != nil
+		go p.watch(once, own)
 	})
 	if p.listener == nil {
 		close(p.watched)

@@ -347,6 +347,7 @@ func TestFilter(t *testing.T) {
 		}
 		return vm
 	}
+	given := vm(Spec{Given: os.Stdin}, false)
 	plain, kvm, gdb, once := vm(Spec{}, false), vm(Spec{KVM: KVMPassed}, false), vm(Spec{Listens: true}, false), vm(Spec{}, true)
 	run := func(vm *bpf.VM, arch uint32, nr uintptr, args arguments) uint32 {
 		t.Helper()
@@ -403,6 +404,12 @@ func TestFilter(t *testing.T) {
 		"open a folder":                  {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_DIRECTORY}, allow},
 		"create a file":                  {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_CREAT | unix.O_RDWR}, end},
 		"create a file without a name":   {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_TMPFILE | unix.O_RDWR}, end},
+		"open for writing, too":          {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR}, allow},
+		"open what is given":             {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR}, end},
+		"open what is given, by more":    {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR | unix.O_NOFOLLOW}, end},
+		"open a device beside it":        {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDWR | unix.O_CLOEXEC}, allow},
+		"open for reading beside it":     {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_RDONLY | unix.O_DIRECTORY}, allow},
+		"create a file beside it":        {given, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_CREAT | unix.O_RDWR | unix.O_CLOEXEC}, end},
 		"truncate":                       {plain, auditArch, unix.SYS_OPENAT, arguments{2: unix.O_TRUNC | unix.O_RDWR}, end},
 		"a thread":                       {plain, auditArch, unix.SYS_CLONE, arguments{thread}, allow},
 		"a process":                      {plain, auditArch, unix.SYS_CLONE, arguments{uint64(unix.SIGCHLD)}, end},
@@ -473,6 +480,75 @@ func TestDenied(t *testing.T) {
 			t.Errorf("%s: %v", call, ws)
 		}
 	}
+}
+
+// A program that opens a file for writing, too, gets one for reading, once.
+func TestGiven(t *testing.T) {
+	p, err := Examine(someProgram(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !CanGive() || !Confines(p) {
+		t.Skip("this kernel's listeners give no descriptors (Linux 5.9), or it has no Landlock (5.13)")
+	}
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.end()
+	path := filepath.Join(target.dir, targetFile) // everybody may write to it
+	given, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer given.Close()
+	before := descriptors(t)
+	for name, c := range map[string]struct {
+		make   func(s script, fd result)
+		errno  unix.Errno
+		denied string
+	}{
+		"reads it": {func(s script, fd result) { s.call("read", unix.SYS_READ, fd, make([]byte, 8), 1) }, 0, ""},
+		"maps pages of its own": {func(s script, fd result) {
+			s.call("mmap", unix.SYS_MMAP, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE, fd, 0)
+		}, 0, ""},
+		"writes to it": {func(s script, fd result) { s.call("write", unix.SYS_WRITE, fd, "x", 1) }, unix.EBADF, ""},
+		"maps it to write to it": {func(s script, fd result) {
+			s.call("mmap", unix.SYS_MMAP, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
+		}, unix.EACCES, ""},
+		"shortens it":                   {func(s script, fd result) { s.call("ftruncate", unix.SYS_FTRUNCATE, fd, 0) }, unix.EINVAL, ""},
+		"opens it again to write to it": {func(s script, fd result) { s.open(fmt.Sprintf("/proc/self/fd/%d", standInDisk+1), unix.O_WRONLY) }, unix.EACCES, ""},
+		"opens another one":             {func(s script, fd result) { s.open("/nothing", unix.O_RDWR) }, 0, "openat"},
+	} {
+		s := script{newStage()}
+		c.make(s, s.open("/whatever", unix.O_RDWR))
+		reports, process, err := s.run(target, nil, Spec{Program: p, Given: given})
+		if err != nil {
+			t.Fatal(err)
+		}
+		came, failed, _ := s.outcome(reports)
+		if !process.Gives() || process.Denied() != c.denied || came != (c.errno == 0 && c.denied == "") {
+			t.Errorf("%s: gives %t, denied %q, came %t, failed %v", name, process.Gives(), process.Denied(), came, failed)
+		}
+		if c.errno != 0 && (len(failed) != 1 || failed[0].errno != c.errno) {
+			t.Errorf("%s: %v, expected %v", name, failed, c.errno)
+		}
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != targetText {
+		t.Errorf("the file has become %q, %v", text, err)
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+}
+
+// descriptors counts those that are open here.
+func descriptors(t *testing.T) int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
 }
 
 // A step that fails is reported, and followed by what it says.

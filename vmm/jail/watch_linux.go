@@ -46,28 +46,71 @@ func receive(status *os.File, listener func(*os.File)) (reports []byte, err erro
 const (
 	notifSize   = 80
 	notifCall   = 16
+	notifArgs   = 32
 	answerSize  = 24
+	answerValue = 8
 	answerFlags = 20
 )
 
-// canContinue says that the kernel lets a listener have a call made (Linux 5.5).
-func canContinue() bool {
+// addFD is struct seccomp_notif_addfd.
+type addFD struct {
+	id           uint64
+	flags        uint32
+	source       uint32
+	target, mode uint32
+}
+
+// canContinue says that the kernel lets a listener have a call made.
+func canContinue() bool { return kernelAtLeast(5, 5) }
+
+// CanGive says that the kernel lets a listener answer a call by a descriptor (Spec.Given).
+func CanGive() bool { return kernelAtLeast(5, 9) }
+
+func kernelAtLeast(wantMajor, wantMinor int) bool {
 	var name unix.Utsname
 	var major, minor int
 	if unix.Uname(&name) != nil {
 		return false
 	}
 	_, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
-	return err == nil && (major > 5 || major == 5 && minor >= 5)
+	return err == nil && (major > wantMajor || major == wantMajor && minor >= wantMinor)
+}
+
+// notification is a call that waits for an answer.
+type notification [notifSize]byte
+
+func (n *notification) call() int32           { return int32(binary.NativeEndian.Uint32(n[notifCall:])) }
+func (n *notification) argument(i int) uint64 { return binary.NativeEndian.Uint64(n[notifArgs+8*i:]) }
+
+func (n *notification) answer(fd uintptr, value uint64, flags uint32) bool {
+	var answer [answerSize]byte
+	copy(answer[:8], n[:8]) // the call's id
+	binary.NativeEndian.PutUint64(answer[answerValue:], value)
+	binary.NativeEndian.PutUint32(answer[answerFlags:], flags)
+	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&answer)) == 0
+}
+
+// give answers an openat by a descriptor of its own for a file of ours.
+func (n *notification) give(fd uintptr, file *os.File) bool {
+	add := addFD{id: binary.NativeEndian.Uint64(n[:8]), source: uint32(file.Fd())}
+	got, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.SECCOMP_IOCTL_NOTIF_ADDFD, uintptr(unsafe.Pointer(&add)))
+	return errno == 0 && n.answer(fd, uint64(got), 0)
+}
+
+func ioctl(fd uintptr, request uint, arg unsafe.Pointer) unix.Errno {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, uintptr(request), uintptr(arg))
+	return errno
 }
 
 // watch waits for a call that the filter does not list, which the kernel holds up until
-// it is answered. It never is: the process is killed. Only the first execve is answered,
-// where the filter asks about it (once): that is the stage's own. The kernel may read its
-// arguments after the answer, but nobody is there yet who would change them.
-func (p *Process) watch(once bool) {
+// it is answered. It never is: the process is killed. Answered are only the first execve,
+// where the filter asks about it (once): that is the stage's own; and the first openat that is to
+// get what the spec gives. The kernel may read an execve's arguments after the answer, but nobody
+// is there yet who would change them; those of the openat are of no account.
+func (p *Process) watch(once bool, given *os.File) {
 	defer close(p.watched)
 	defer p.listener.Close()
+	defer func() { given.Close() }() // nil will do
 	conn, err := p.listener.SyscallConn()
 	if err != nil {
 		return
@@ -81,17 +124,22 @@ func (p *Process) watch(once bool) {
 			if ready[0].Revents&unix.POLLIN == 0 {
 				return true // the process is gone
 			}
-			var notif [notifSize]byte
-			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&notif))); errno != 0 {
+			var n notification
+			if ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)) != 0 {
 				return false
 			}
-			call := int32(binary.NativeEndian.Uint32(notif[notifCall:]))
-			if once && call == unix.SYS_EXECVE {
+			call := n.call()
+			switch {
+			case once && call == unix.SYS_EXECVE:
 				once = false
-				var answer [answerSize]byte
-				copy(answer[:8], notif[:8]) // the call's id
-				binary.NativeEndian.PutUint32(answer[answerFlags:], unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE)
-				if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&answer))); errno == 0 {
+				if n.answer(fd, 0, unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE) {
+					continue
+				}
+			case given != nil && call == unix.SYS_OPENAT && n.argument(2)&(unix.O_CREAT|unix.O_ACCMODE) == unix.O_RDWR:
+				came := n.give(fd, given)
+				given.Close()
+				given = nil
+				if came {
 					continue
 				}
 			}
