@@ -128,7 +128,7 @@ func TestProject(t *testing.T) {
 	}
 	var got []string
 	for _, e := range s.entries {
-		if e.open != nil {
+		if e.from != nil {
 			got = append(got, strings.TrimPrefix(e.Path, "/p/"))
 		}
 	}

@@ -73,4 +73,4 @@ func (p *place) close() {}
 
 func stampOf(fs.FileInfo) stamp { return stamp{} }
 
-func keepsTimes(entry) bool { return false }
+func keepsTimes(*entry) bool { return false }

@@ -89,12 +89,12 @@ func stampOf(st fs.FileInfo) stamp {
 var steadyTypes = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC}
 
 // keepsTimes says that the stamps of a file's device can be trusted.
-func keepsTimes(e entry) bool {
+func keepsTimes(e *entry) bool {
 	f, err := e.open()
 	if err != nil {
 		return false
 	}
-	if !e.kept {
+	if !e.kept() {
 		defer f.Close()
 	}
 	var st unix.Statfs_t

@@ -61,11 +61,21 @@ type mount struct {
 // entry is one thing to be put into the guest.
 type entry struct {
 	guest.File
-	open   func() (*os.File, error) // a regular file's content
-	kept   bool                     // what open returns is open for as long as the run is
-	stamp  stamp                    // of a regular file below a folder
-	steady bool                     // Steady found it so
+	from   *mount // of a regular file: what it is, or lies in
+	stamp  stamp  // of a regular file below a folder
+	steady bool   // Steady found it so
 }
+
+// open opens a regular file, if it is one still. The caller closes it, unless it is kept.
+func (e *entry) open() (*os.File, error) {
+	if e.kept() {
+		return e.from.file, nil
+	}
+	return openRegular(e.from.root, e.from.rel(e.Path))
+}
+
+// kept: what open returns is open for as long as the run is.
+func (e *entry) kept() bool { return e.from.file != nil }
 
 // Add opens what was found and lists it, to be at a path inside: of a folder, at most
 // most bytes.
@@ -81,7 +91,7 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 		}
 		s.mounts = append(s.mounts, m)
 		w := walk{set: s, m: m}
-		if err := w.folder(m.root, ".", nil, ignored{}); err != nil {
+		if err := w.folder(m.root, to, nil, ignored{}); err != nil {
 			return err
 		}
 		if w.used > most {
@@ -97,8 +107,7 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 	if err != nil {
 		return plain(err)
 	}
-	s.add(to, st, func() (*os.File, error) { return m.file, nil })
-	s.entries[len(s.entries)-1].kept = true
+	s.add(m, to, st)
 	return nil
 }
 
@@ -110,13 +119,13 @@ func (e *TooMuchError) Error() string {
 	return fmt.Sprintf("has %d bytes, and may bring %d: %s names what is not needed", e.Bytes, e.Most, IgnoreFile)
 }
 
-// add lists a regular file.
-func (s *Set) add(to string, st fs.FileInfo, open func() (*os.File, error)) {
+// add lists a regular file, which a mount is or holds.
+func (s *Set) add(m *mount, to string, st fs.FileInfo) {
 	mode := fs.FileMode(0o644)
 	if st.Mode()&0o100 != 0 {
 		mode = 0o755
 	}
-	s.entries = append(s.entries, entry{File: guest.File{Path: to, Mode: mode, Size: st.Size(), ModTime: st.ModTime()}, open: open, stamp: stampOf(st)})
+	s.entries = append(s.entries, entry{File: guest.File{Path: to, Mode: mode, Size: st.Size(), ModTime: st.ModTime()}, from: m, stamp: stampOf(st)})
 	s.bytes = sum(s.bytes, st.Size())
 }
 
@@ -155,28 +164,32 @@ const (
 
 // leaves says that an entry stays out. Of a package in node_modules, .gitignore says what
 // is not in its repository, which is often what it is used for.
-func (w *walk) leaves(parts []string, isDir bool, ignore ignored) (bool, error) {
+func (w *walk) leaves(parents []string, name string, isDir bool, ignore ignored) (bool, error) {
 	in := ignore.all
-	if slices.Contains(parts, modulesDir) {
+	if name == modulesDir || slices.Contains(parents, modulesDir) {
 		in = ignore.own
 	}
-	w.matched += perEntry + in.bytes*len(parts)
+	w.matched += perEntry + in.bytes*(len(parents)+1)
 	if in.starred > 0 {
-		w.matched += in.starred * len(strings.Join(parts, ""))
+		w.matched += in.starred * len(strings.Join(parents, "")+name)
 	}
 	if w.matched > cmp.Or(w.set.matching, maxMatching) {
-		return false, fmt.Errorf("%q: %s holds too many patterns for this many files", path.Join(parts...), IgnoreFile)
+		return false, fmt.Errorf("%q: %s holds too many patterns for this many files", path.Join(append(slices.Clip(parents), name)...), IgnoreFile)
 	}
-	return w.m.project && parts[len(parts)-1] == gitFolder || len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(parts, isDir), nil
+	if w.m.project && name == gitFolder {
+		return true, nil
+	}
+	return len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(append(slices.Clip(parents), name), isDir), nil
 }
 
-// folder lists the folder here, which is at rel, whose path's parts are given, below the
-// mount. A name in it is looked up from there: in one step.
-func (w *walk) folder(here *os.Root, rel string, parts []string, ignore ignored) error {
+// folder lists the folder here, which is at a path inside, whose path's parts below the
+// mount are given. A name in it is looked up from there: in one step.
+func (w *walk) folder(here *os.Root, at string, parts []string, ignore ignored) error {
+	rel := w.m.rel(at)
 	if len(parts) > maxDepth {
 		return fmt.Errorf("%q lies more than %d folders deep", rel, maxDepth)
 	}
-	w.set.entries = append(w.set.entries, entry{File: guest.File{Path: path.Join(w.m.guest, rel), Mode: fs.ModeDir | 0o755}})
+	w.set.entries = append(w.set.entries, entry{File: guest.File{Path: at, Mode: fs.ModeDir | 0o755}})
 	dir, err := here.Open(".")
 	if err != nil {
 		return fmt.Errorf("%q: %w", rel, plain(err))
@@ -197,15 +210,14 @@ func (w *walk) folder(here *os.Root, rel string, parts []string, ignore ignored)
 	for {
 		list, err := dir.ReadDir(1024)
 		for _, e := range list {
-			below := append(slices.Clip(parts), e.Name())
-			out, err := w.leaves(below, e.IsDir(), ignore)
+			out, err := w.leaves(parts, e.Name(), e.IsDir(), ignore)
 			if err != nil {
 				return err
 			}
 			if out {
 				continue
 			}
-			if err := w.entry(here, e, under(rel, e.Name()), below, ignore); err != nil {
+			if err := w.entry(here, e, under(at, e.Name()), parts, ignore); err != nil {
 				return err
 			}
 		}
@@ -254,7 +266,9 @@ func (w *walk) patterns(here *os.Root, rel, name string, domain []string, most i
 	return found, nil
 }
 
-func (w *walk) entry(here *os.Root, e fs.DirEntry, rel string, parts []string, ignore ignored) error {
+// entry lists what is in the folder here, to be at a path inside; parts are the folder's.
+func (w *walk) entry(here *os.Root, e fs.DirEntry, to string, parts []string, ignore ignored) error {
+	rel := w.m.rel(to)
 	if len(w.set.entries) >= maxInputs {
 		return fmt.Errorf("has more than %d files: %s names what is not needed", maxInputs, IgnoreFile)
 	}
@@ -262,21 +276,20 @@ func (w *walk) entry(here *os.Root, e fs.DirEntry, rel string, parts []string, i
 	if err != nil {
 		return fmt.Errorf("%q: %w", rel, plain(err))
 	}
-	to := under(w.m.guest, rel)
 	if len(to) > MaxPath {
 		return fmt.Errorf("%.80q…: its path inside has more than %d bytes", rel, MaxPath)
 	}
 	switch st.Mode().Type() {
 	case 0:
 		w.used = sum(w.used, st.Size())
-		w.set.add(to, st, func() (*os.File, error) { return openRegular(w.m.root, rel) })
+		w.set.add(w.m, to, st)
 	case fs.ModeDir:
 		below, err := here.OpenRoot(e.Name())
 		if err != nil {
 			return fmt.Errorf("%q: %w", rel, plain(err))
 		}
 		defer below.Close()
-		return w.folder(below, rel, parts, ignore)
+		return w.folder(below, to, append(slices.Clip(parts), e.Name()), ignore)
 	case fs.ModeSymlink:
 		target, err := w.link(rel)
 		if err != nil {
@@ -289,15 +302,18 @@ func (w *walk) entry(here *os.Root, e fs.DirEntry, rel string, parts []string, i
 	return nil
 }
 
-// under is path.Join of a clean path and one below it, which is clean.
-func under(dir, rel string) string {
-	switch dir {
-	case ".":
-		return rel
-	case "/":
-		return "/" + rel
+// under is path.Join of a clean absolute path and a name.
+func under(dir, name string) string {
+	if dir == "/" {
+		return "/" + name
 	}
-	return dir + "/" + rel
+	return dir + "/" + name
+}
+
+// rel is where a path inside lies below the mount.
+func (m *mount) rel(at string) string {
+	rest := strings.TrimPrefix(strings.TrimPrefix(at, m.guest), "/")
+	return cmp.Or(rest, ".")
 }
 
 // link returns a link's target for the guest, if the link stays inside of the mount.
@@ -405,8 +421,8 @@ func (s *Set) Put(ctx context.Context, to Guest, part Part, sent func(Sent)) err
 	return nil
 }
 
-func (e entry) put(to Guest) error {
-	if e.open == nil {
+func (e *entry) put(to Guest) error {
+	if e.from == nil {
 		return to.Put(e.File, nil)
 	}
 	f, err := e.open()
@@ -422,7 +438,7 @@ func (e entry) put(to Guest) error {
 	} else {
 		err = &guest.ContentError{Path: e.Path, Err: err}
 	}
-	if !e.kept {
+	if !e.kept() {
 		f.Close()
 	}
 	return err

@@ -73,16 +73,16 @@ func (s *Set) Steady() *Steady {
 		if m.root == nil {
 			continue
 		}
-		modules := slices.ContainsFunc(s.entries, func(e entry) bool { return m.has(e) && isModule(e.Path) })
+		modules := slices.ContainsFunc(s.entries, func(e entry) bool { return m.has(&e) && isModule(e.Path) })
 		for i := range s.entries {
 			e := &s.entries[i]
-			if !m.has(*e) || modules && !isModule(e.Path) {
+			if !m.has(e) || modules && !isModule(e.Path) {
 				continue
 			}
-			if e.open != nil {
+			if e.from != nil {
 				good, asked := known[e.stamp.dev]
 				if !asked {
-					good = e.stamp != stamp{} && keepsTimes(*e)
+					good = e.stamp != stamp{} && keepsTimes(e)
 					known[e.stamp.dev] = good
 				}
 				if !good {
@@ -112,7 +112,7 @@ func (s *Set) forget() {
 	}
 }
 
-func (m *mount) has(e entry) bool {
+func (m *mount) has(e *entry) bool {
 	rest, below := strings.CutPrefix(e.Path, m.guest)
 	return below && (rest == "" || rest[0] == '/' || m.guest == "/")
 }
@@ -120,7 +120,7 @@ func (m *mount) has(e entry) bool {
 func isModule(p string) bool { return strings.Contains(p+"/", "/"+modulesDir+"/") }
 
 // mark is all that the guest gets of an entry, but a stamp in place of the content.
-func (e entry) mark() []byte {
+func (e *entry) mark() []byte {
 	b := make([]byte, 0, 256)
 	for _, text := range []string{e.Path, e.Target} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
@@ -210,8 +210,9 @@ func (s *Set) Stamp(guest string) string {
 		if m.guest != guest || m.root == nil {
 			continue
 		}
-		for _, e := range s.entries {
-			if !m.has(e) || e.open == nil {
+		for i := range s.entries {
+			e := &s.entries[i]
+			if !m.has(e) || e.from == nil {
 				continue
 			}
 			good, asked := known[e.stamp.dev]
