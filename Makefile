@@ -23,6 +23,7 @@ test: image
 	bin/unitask image vendor --image python
 	bin/unitask image vendor --image data
 	bin/unitask image vendor --image shell
+	bin/unitask image vendor --image go
 	$(GOTEST) -p 1 -timeout 60m $(TESTFLAGS) ./...
 
 # What `make test` leaves out to save minutes: half of the differential scripts, most of them in machines that

@@ -34,6 +34,8 @@ func TestCheck(t *testing.T) {
 		{"python: a tab", unitask.Request{Language: "python", Code: "if x:\n        y\n\tz\n"}, 1, "Sorry: TabError: inconsistent use of tabs and spaces in indentation (code.py, line 3)"},
 		{"shell", unitask.Request{Language: "shell", Code: "echo x > /out/ran\n$(touch /out/ran)\nexit 9", Env: map[string]string{"BASH_ENV": "/work/ran.sh"}, Neighbours: []unitask.Neighbour{{Name: "ran.sh", Content: "touch /out/ran"}}}, 0, ""},
 		{"shell: an error", unitask.Request{Language: "shell", Code: "touch /out/ran\nif true; then\n", Path: "-n.sh"}, 2, "/work/-n.sh: line 3: syntax error: unexpected end of file\n"},
+		{"go", unitask.Request{Language: "go", Code: "package main\n\nimport \"os\"\n\nfunc main() { os.WriteFile(\"/out/ran\", nil, 0o644); x }\n", Env: map[string]string{"ENV": "/work/ran.sh"}, Neighbours: []unitask.Neighbour{{Name: "ran.sh", Content: "touch /out/ran"}}}, 0, ""},
+		{"go: an error", unitask.Request{Code: "package main\n\nfunc main() { x := }\n", Path: "-e x.go"}, 2, "/work/-e x.go:3:20: expected operand, found '}'\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,19 +131,20 @@ const differentialTimeout = 40 * time.Second
 
 func onHost(t *testing.T, name, text string) outcome {
 	t.Helper()
-	return ranOnHost(t, nodeBinary(), "node", "/root", name, text, scriptArgs[name], scriptStdin[name])
+	return ranOnHost(t, nodeBinary(), "node", "/root", name, text, nil, nil, scriptArgs[name], scriptStdin[name])
 }
 
-// ranOnHost runs a script by a program of the host, in an environment like the guest's.
-func ranOnHost(t *testing.T, program, called, home, name, text string, args []string, stdin string) outcome {
+// ranOnHost runs a script by a program of the host, in an environment like the guest's; before and env are the program's own arguments
+// and variables.
+func ranOnHost(t *testing.T, program, called, home, name, text string, before, env, args []string, stdin string) outcome {
 	t.Helper()
 	path := place(t, name, text)
 	ctx, cancel := context.WithTimeout(t.Context(), differentialTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, append([]string{path}, args...)...)
+	cmd := exec.CommandContext(ctx, program, slices.Concat(before, []string{path}, args)...)
 	cmd.Args[0] = called
 	cmd.Dir = filepath.Dir(path)
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home}
+	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home}, env...)
 	cmd.Stdin = io.MultiReader(strings.NewReader(stdin)) // a pipe, as in the guest
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -143,6 +143,7 @@ func docsFolder(t *testing.T) string {
 		"count.mjs": `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
 		"data.csv":  "a,b\n1,2\n",
 		"words.py":  "import sys\nprint(len(sys.argv[1:]))\n",
+		"hello.go":  "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:]) }\n",
 		"count.sh":  "set -eu\necho \"lines of $1: $#\"\n",
 		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
 		"app/package.json": `{"type": "module"}`, "app/src/main.ts": `import { name } from "./name.ts"; console.log(name)`, "app/src/name.ts": `export const name = "app"`,

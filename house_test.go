@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"fleet":       {"", "guest", "hostfiles", "internal/exact", "policy", "record"},
 	"holder":      {"", "machine", "policy"},
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
-	"":            and([]string{"guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "image/oci", "internal/exact", "netstack/broker"}, first, ground),
+	"":            and([]string{"guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/golang", "image/oci", "internal/exact", "netstack/broker"}, first, ground),
 
 	"machine":   and([]string{"internal/socketpair"}, ground),
 	"debug":     {"vmm"},
@@ -56,6 +56,7 @@ var mayImport = map[string][]string{
 	"guest/node":      {},
 	"guest/python":    {},
 	"guest/session":   {"guest"},
+	"guest/golang":    {},
 	"guest/shell":     {},
 	"netstack":        {"internal/hostname", "internal/socketpair"},
 	"netstack/broker": {"internal/httppath"},

@@ -12,8 +12,10 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/golang"
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/guest/python"
+	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/guest/shell"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/edit"
@@ -27,8 +29,10 @@ type language struct {
 	name       string            // as Request.Language has it
 	others     map[string]string // names that people may use as well, and the extension that each means
 	extensions []string          // of main files; without their dots they are names too. The first is code's without a file.
-	about      string            // its name and version, for models and people
-	images     []imageRow        // that it runs in; the first one is that of a request that names none
+	// byExtension says that only a file with one of them is its code, whose kind they say.
+	byExtension bool
+	about       string     // its name and version, for models and people
+	images      []imageRow // that it runs in; the first one is that of a request that names none
 
 	// checkArg says what is wrong with one of the language's own arguments.
 	checkArg func(arg string) error
@@ -66,7 +70,7 @@ type imageRow struct {
 // languages are those that there are; the first one is that of a request that names none.
 var languages = []*language{
 	{
-		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions,
+		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions, byExtension: true,
 		about: "JavaScript and TypeScript",
 		images: []imageRow{{
 			payload: image.Payload{
@@ -117,6 +121,20 @@ var languages = []*language{
 		}},
 		checkArg: shell.CheckArg, needsProcess: shell.NeedsProcess, process: shell.Process, refused: shell.Refused,
 		outOfMemory: shell.OutOfMemory, check: shell.Check, missing: shell.MissingModule,
+	},
+	{
+		name: "go", others: map[string]string{"golang": ".go"}, extensions: golang.Extensions, byExtension: true,
+		about: "Go",
+		images: []imageRow{{
+			payload: image.Payload{
+				Name: "go", Sources: guest.Sources, Parts: golang.Parts, Program: golang.Program, ProgramSources: golang.ProgramSources, Args: golang.Args, Env: golang.Env,
+				Files: golang.Files(), Links: golang.Links, Folders: golang.Folders,
+			},
+			program: machine.Program{Rehearsal: guest.Rehearsal{Text: golang.Rehearsal, File: "code.go", Comment: "//"}, Patience: golang.Patience},
+			about:   "Go 1.26 with its whole standard library, compiled: one file, as by go run. No modules but those in a vendor folder, no cgo.",
+		}},
+		checkArg: golang.CheckArg, needsProcess: golang.NeedsProcess, process: golang.Process, refused: golang.Refused,
+		outOfMemory: golang.OutOfMemory, check: golang.Check, missing: golang.MissingModule,
 	},
 }
 
@@ -258,9 +276,9 @@ func (l *language) checkTexts(req Request) error {
 }
 
 // takes says why a file can't hold the language's code, by its name. What is called by the
-// language's name may be called anything, but for JavaScript, whose kind the extension says.
+// language's name may be called anything, unless the language goes by the extension.
 func (l *language) takes(file string, asked bool) error {
-	if slices.Contains(l.extensions, path.Ext(file)) || asked && l != languages[0] {
+	if slices.Contains(l.extensions, path.Ext(file)) || asked && !l.byExtension {
 		return nil
 	}
 	if asked || l != languages[0] {
@@ -325,6 +343,21 @@ func imageLanguage(name string) *language {
 		}
 	}
 	return nil
+}
+
+// steps says that a session can have steps of the language: it has an interpreter that stays.
+func (l *language) steps() bool {
+	return slices.ContainsFunc(session.Languages, func(of session.Language) bool { return of.Name == l.name })
+}
+
+// sessionImages are the images that come along whose language has steps.
+func sessionImages() (names []string) {
+	for _, name := range Images() {
+		if imageLanguage(name).steps() {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // nearest is a hint at the one of some names that is most like a word, "" where none is.

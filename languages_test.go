@@ -38,7 +38,11 @@ func TestLanguageOfARequest(t *testing.T) {
 		{Request{Image: "data"}, "python", "/work/code.py"},
 		{Request{Image: "data", Path: "x.py"}, "python", "/work/x.py"},
 		{Request{Image: "data", Language: "shell"}, "", "has no shell, which is in shell"},
-		{Request{Image: "pandas"}, "", "use node, python, data, shell"},
+		{Request{Image: "pandas"}, "", "use node, python, data, shell, go"},
+		{Request{Path: "x.go"}, "go", "/work/x.go"},
+		{Request{Language: "golang"}, "go", "/work/code.go"},
+		{Request{Language: "go", Path: "script"}, "", "must end in .go"},
+		{Request{Language: "go", NodeArgs: []string{"-x"}}, "", "is for JavaScript only"},
 		{Request{Image: "dat", Path: "x.py"}, "", "did you mean data?"},
 		{Request{Image: "node", Language: "python"}, "", "has no python, which is in python, data"},
 		{Request{Language: "python", NodeArgs: []string{"--expose-gc"}}, "", "is for JavaScript only"},
@@ -85,6 +89,8 @@ func TestLanguagesKernel(t *testing.T) {
 		{Request{Language: "python"}, "", image.Linux, true},
 		{Request{Language: "shell"}, image.Linux, image.Linux, true},
 		{Request{Language: "shell"}, image.Nanos, "", false},
+		{Request{Language: "go"}, "", image.Linux, true},
+		{Request{Language: "go"}, image.Nanos, "", false},
 	} {
 		p, err := checkCode(c.req)
 		if err != nil {

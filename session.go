@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -135,7 +136,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	case err != nil:
 		return nil, err
 	case ref != "":
-		return bad("image", ref, "has no sessions yet: use "+fmt.Sprint(Images()))
+		return bad("image", ref, "has no sessions yet: use "+strings.Join(sessionImages(), ", "))
 	}
 	if req.Request, err = rt.withOwn(req.Request); err != nil {
 		return nil, err
@@ -143,6 +144,9 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	l, im, _, err := req.language()
 	if err != nil {
 		return nil, err
+	}
+	if !l.steps() {
+		return bad("image", im.payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(sessionImages(), ", "))
 	}
 	s := newSession(rt, caller, limits)
 	s.denials = denials

@@ -72,6 +72,9 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 		return nil, &policy.FieldError{Field: "timeoutMs", Value: step.Timeout.String(), Reason: "must be positive"}
 	}
 	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.name })
+	if at < 0 {
+		return nil, &policy.FieldError{Field: "language", Value: name, Reason: "has no steps in a session: a run has it"}
+	}
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err

@@ -2,8 +2,11 @@ package unitask
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/policy"
 )
 
 // A step may not have more time than its session was granted, whatever it asks for; a terminal has
@@ -34,5 +37,16 @@ func TestWithEnv(t *testing.T) {
 	got := withEnv(env, map[string]string{"PATH": "/x", "C": "=", "A": ""})
 	if want := []string{"AB=2", "A=", "C==", "PATH=/x"}; !slices.Equal(got, want) || env[1] != "PATH=/bin" {
 		t.Errorf("%q, want %q; %q", got, want, env)
+	}
+}
+
+// A language that a run has and a session has not is refused before anything is asked of the machine.
+func TestStepLanguage(t *testing.T) {
+	s := newSession(nil, Caller{}, policy.SessionLimits{})
+	if _, err := s.Run(t.Context(), Step{Code: "package main", Language: "go"}); err == nil || !strings.Contains(err.Error(), "language go: has no steps in a session") {
+		t.Error(err)
+	}
+	if got := sessionImages(); !slices.Equal(got, []string{"node", "python", "data", "shell"}) {
+		t.Errorf("%q", got)
 	}
 }

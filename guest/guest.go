@@ -1,7 +1,7 @@
 // Package guest is both ends of the conversation with the code.
 //
 // Inside the machine: the agent (agent/), PID 1 of the linux guest (init/), what
-// Nanos needs (nanos/), each language's own part (node/, python/, shell/) and that of container images (container/), and start/, which
+// Nanos needs (nanos/), each language's own part (node/, python/, shell/, golang/) and that of container images (container/), and start/, which
 // what is not Node shares); their C sources are in
 // Sources and are compiled where they are vendored. Outside: Conn, the host's
 // client, and the frame format (frame.go), which both ends keep.
@@ -14,5 +14,5 @@ import "embed"
 
 // Sources holds the sources of the guest's own programs.
 //
-//go:embed agent/*.[ch] container/program/*.c contract/*.h init/*.[ch] nanos/*.[ch] node/addon/*.c python/program/*.c shell/program/*.c start/*.[ch]
+//go:embed agent/*.[ch] container/program/*.c contract/*.h golang/program/*.c init/*.[ch] nanos/*.[ch] node/addon/*.c python/program/*.c shell/program/*.c start/*.[ch]
 var Sources embed.FS

@@ -14,14 +14,14 @@ var lockText string
 type LockedPart struct {
 	Name    string `toml:"name"`
 	Arch    Arch   `toml:"arch"`
-	From    string `toml:"from"` // npm, debian or release
+	From    string `toml:"from"` // npm, debian, go or release
 	Package string `toml:"package"`
 	// debian: metapackages that lead to a newer Package, one for each distribution; the first that the archive has counts.
 	Successors []string `toml:"successors"`
 	Version    string   `toml:"version"`
 	URL        string   `toml:"url"`    // release: the archive; its .md5 lies beside it
 	MD5URL     string   `toml:"md5url"` // release
-	Digest     string   `toml:"digest"` // sha512-BASE64 or sha256-HEX; "" when none is known yet
+	Digest     string   `toml:"digest"` // sha512-BASE64, sha256-HEX or go.sum's h1:BASE64; "" when none is known yet
 	Size       int64    `toml:"size"`   // bytes of the package, which are to be fetched; 0 for a release
 	License    string   `toml:"license"`
 }

@@ -92,6 +92,9 @@ func (s *Store) missing(p Part, arch Arch, name string) string {
 	if name == nanosPart {
 		must = []string{nanosKernel}
 	}
+	if name == goPart {
+		must = []string{goRoot + "/bin/go"}
+	}
 	if tool := toolFiles[name]; tool != "" {
 		must = []string{tool}
 	}
@@ -227,6 +230,12 @@ func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 			return part, err
 		}
 		return part, unpackNpm(p.Name, file, dir)
+	case "go":
+		file, err := goDownload(ctx, p, down)
+		if err != nil {
+			return part, err
+		}
+		return part, s.unpackGo(ctx, p, file, dir)
 	case "debian":
 		got, err := apt.download(ctx, p, down)
 		if err != nil {
@@ -281,7 +290,7 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 }
 
 // VendorFrom takes parts that were brought by hand: a folder or a file, or a bundle's
-// address. It understands bundles (WriteBundle), the packages that vendor.lock names (.deb, .tgz), a Nanos release
+// address. It understands bundles (WriteBundle), the packages that vendor.lock names (.deb, .tgz, .zip), a Nanos release
 // (its .tar.gz, or a folder with kernel.img, boot.img and klibs), and a vendor
 // folder of another machine's store. It returns the names of the parts taken.
 func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
@@ -330,7 +339,7 @@ func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]strin
 		}
 	}
 	if len(taken) == 0 {
-		return nil, fmt.Errorf("%s holds no part that vendor.lock names for %s: it wants a bundle (*.tar.zst), the locked .deb and .tgz packages, a Nanos release, or a vendor/%s folder of another store", from, arch, arch)
+		return nil, fmt.Errorf("%s holds no part that vendor.lock names for %s: it wants a bundle (*.tar.zst), the locked .deb, .tgz and .zip packages, a Nanos release, or a vendor/%s folder of another store", from, arch, arch)
 	}
 	return taken, nil
 }
@@ -355,6 +364,12 @@ func (s *Store) takeFile(ctx context.Context, arch Arch, file string) (string, e
 		})
 	case ".gz":
 		return s.takeRelease(arch, file)
+	case ".zip":
+		for _, p := range locked {
+			if p.From == "go" && checkGoZip(p, file) == nil {
+				return s.takePackage(arch, locked, p.Digest, func(p LockedPart, dir string) error { return s.unpackGo(ctx, p, file, dir) })
+			}
+		}
 	case ".tgz":
 		sum, err := integrity(file)
 		if err != nil {

@@ -34,7 +34,7 @@ import (
 type runArgs struct {
 	Code           string            `json:"code,omitempty" jsonschema:"the source text to run; either this or snippet"`
 	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
-	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), ts, python or shell; mjs, cjs, mts and cts say which kind of module it is"`
+	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), ts, python, shell or go; mjs, cjs, mts and cts say which kind of module it is"`
 	Image          string            `json:"image,omitempty" jsonschema:"the image to run it in, where the language has several: data has numpy, pandas and matplotlib for Python; the language's first one if not given"`
 	Packages       []string          `json:"packages,omitempty" jsonschema:"packages the code may import, of its language's registry: pip:requests==2.32.3 for Python, npm:zod@4 for JavaScript. They are installed once, which may take minutes, and kept; without a ceiling that allows them there are none"`
 	Check          bool              `json:"check,omitempty" jsonschema:"only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, with positions, and their exit code, 0 if there is no error"`

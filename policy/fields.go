@@ -25,7 +25,7 @@ var Fields = []Field{
 	{Key: "maxUploadBytes", Flag: "max-upload", Help: "bytes that the run may send", kind: number[int64]{least: 1, usual: 1 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "maxDownloadBytes", Flag: "max-download", Help: "bytes that the run may receive", kind: number[int64]{least: 1, usual: 8 << 30, most: maxTransfer, unit: bytesOf}},
 	{Key: "outputBytes", Flag: "output-bytes", Help: "bytes kept of each of stdout and stderr", kind: number[int64]{least: 1, usual: DefaultOutputBytes, most: 1 << 30, unit: bytesOf}},
-	{Key: "image", Ceiling: "images", Flag: "image", Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell (default the language's first), or a container image's reference, as python:3.12-slim (linux)", kind: oneOf{}},
+	{Key: "image", Ceiling: "images", Flag: "image", Help: "the image to boot: node, python, data (Python with numpy, pandas, matplotlib, …), shell, go (default the language's first), or a container image's reference, as python:3.12-slim (linux)", kind: oneOf{}},
 	{Key: "packages", Flag: "with", Help: "pip:NAME[==VERSION] or npm:NAME[@VERSION], a package of the registry that this machine's pip or npm uses: built once in a machine of its own, then kept for later runs; repeatable",
 		kind: rules[PackageRule]{parse: ParsePackage, meet: meetPackages}},
 	{Key: "kernel", Flag: "kernel", Help: "guest kernel: linux, nanos, or auto (default auto: nanos if its kernel is vendored, else linux)", kind: choice{"linux", "nanos", auto}},
@@ -61,7 +61,7 @@ var JailNames = []string{
 }
 
 // ImageNames are the images that come along.
-var ImageNames = []string{"node", "python", "data", "shell"}
+var ImageNames = []string{"node", "python", "data", "shell", "go"}
 
 // Bounds that are used in more than one place.
 const (

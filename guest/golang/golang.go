@@ -1,0 +1,79 @@
+// Package golang is what the guest has of Go: its toolchain, which compiles and runs the code. It knows
+// neither images nor machines; unitask hands its values to them.
+package golang
+
+import (
+	_ "embed"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// Program is what waits in a machine for the code, and becomes `go run` then.
+const Program = "/unitask/lib/start"
+
+// ProgramSources are compiled into Program; they are in guest.Sources.
+var ProgramSources = []string{"golang/program/golang.c", "start/start.c"}
+
+// Parts are the vendored parts of the image. The toolchain is static and has its own time zones.
+var Parts = []string{"go", "libc"}
+
+// Folders are those with many files.
+var Folders = []string{"/usr/local/go"}
+
+// Links are for what looks for the programs in PATH.
+var Links = map[string]string{"/usr/local/bin/go": "../go/bin/go", "/usr/local/bin/gofmt": "../go/bin/gofmt"}
+
+// Args is Program's command line, its own name included.
+var Args = []string{"start"}
+
+// Env is the environment that it is started in; the code sees its own.
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir}
+
+// Files are the texts of an image, by their path in the guest. go.env is in the place of the toolchain's: there
+// is this toolchain and no other, and no module proxy unless the code's environment names one.
+func Files() map[string]string {
+	return map[string]string{
+		contract.Trusted:       "",
+		"/usr/local/go/go.env": "GOPROXY=off\nGOSUMDB=off\nGOTOOLCHAIN=local\n",
+	}
+}
+
+// Rehearsal is the throw-away program.
+//
+//go:embed rehearsal.go.txt
+var Rehearsal string
+
+// Patience is for the first rehearsal, which reads compiler and linker from the disk.
+const Patience = 2 * time.Minute
+
+// Check is the program that checks another one's syntax: a script.
+//
+//go:embed check.sh
+var Check string
+
+// Extensions are those that a main file may have.
+var Extensions = []string{".go"}
+
+// CheckArg says what is wrong with one of the language's own arguments.
+func CheckArg(string) error { return errors.New("is for JavaScript only") }
+
+// NeedsProcess is "": every run has a process of its own.
+func NeedsProcess([]string, map[string]string) string { return "" }
+
+// Process is the arguments and the environment of a fresh process.
+func Process(args []string, _ map[string]string) (allArgs, variables []string) { return args, nil }
+
+// Refused is a readable form of what is printed when it does not take its arguments.
+func Refused(words string) string { return "Go does not take it: " + words }
+
+// OutOfMemory says that a program ended for want of memory: its own runtime says so, or the compiler's. What the
+// kernel kills is go run's child, and go run says so.
+func OutOfMemory(_ int, stderr string) bool {
+	return strings.Contains(stderr, "fatal error: runtime: out of memory") || strings.HasSuffix(stderr, "signal: killed\n")
+}
+
+// MissingModule is "": a message of Go's own names the package and what to do.
+func MissingModule(string) string { return "" }

@@ -1,0 +1,110 @@
+package image
+
+import (
+	"archive/zip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/sumdb/dirhash"
+)
+
+const goModule = "golang.org/toolchain@v1/"
+
+// goZip writes a module's zip, and the lock's entry for it. It is of another architecture than this machine's, for
+// which nothing is compiled.
+func goZip(t *testing.T, files map[string]string) (LockedPart, string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "go.zip")
+	f, err := os.Create(file)
+	must(t, err)
+	z := zip.NewWriter(f)
+	for name, text := range files {
+		w, err := z.Create(name)
+		must(t, err)
+		_, err = w.Write([]byte(text))
+		must(t, err)
+	}
+	must(t, z.Close())
+	must(t, f.Close())
+	p := LockedPart{Name: goPart, Arch: AMD64, From: "go", Package: "golang.org/toolchain", Version: "v1"}
+	if HostArch() == AMD64 {
+		p.Arch = ARM64
+	}
+	p.Digest, err = dirhash.HashZip(file, dirhash.Hash1)
+	must(t, err)
+	return p, file
+}
+
+func TestUnpackGo(t *testing.T) {
+	s := fakeStore(t)
+	p, file := goZip(t, map[string]string{
+		goModule + "bin/go": "go", goModule + "pkg/tool/linux_amd64/compile": "compile", goModule + "pkg/include/x.h": "h", goModule + "src/fmt/print.go": "fmt",
+		goModule + "src/fmt/print_test.go": "test", goModule + "src/cmd/go/main.go": "cmd", goModule + "src/fmt/testdata/x": "data", goModule + "LICENSE": "L", goModule + "VERSION": "V",
+		goModule + "src/go.mod": "m", goModule + "lib/time/zoneinfo.zip": "z", goModule + "lib/wasm/x": "w", goModule + "test/x": "x",
+	})
+	must(t, checkGoZip(p, file))
+	dir := t.TempDir()
+	must(t, s.unpackGo(t.Context(), p, file, dir))
+	for name, mode := range map[string]os.FileMode{
+		"bin/go": 0o755, "pkg/tool/linux_amd64/compile": 0o755, "pkg/include/x.h": 0o644, "src/fmt/print.go": 0o644, "src/go.mod": 0o644, "lib/time/zoneinfo.zip": 0o644, "VERSION": 0o644,
+		"src/fmt/print_test.go": 0, "src/cmd/go/main.go": 0, "src/fmt/testdata/x": 0, "lib/wasm/x": 0, "test/x": 0,
+	} {
+		st, err := os.Stat(filepath.Join(dir, goRoot, name))
+		if mode == 0 && err == nil || mode != 0 && (err != nil || st.Mode() != mode) {
+			t.Errorf("%s: %v %v", name, st, err)
+		}
+	}
+	// Other contents than the lock's sum.
+	p.Digest = "h1:AAAA"
+	if err := checkGoZip(p, file); err == nil || !strings.Contains(err.Error(), "vendor.lock says h1:AAAA") {
+		t.Error(err)
+	}
+}
+
+// What is not the module's file is nowhere afterwards.
+func TestAttackUnpackGo(t *testing.T) {
+	s := fakeStore(t)
+	for _, name := range []string{"../escaped", goModule + "../../escaped", goModule + "bin/../../../escaped", "/escaped", "other/bin/go", goModule + "bin//go"} {
+		p, file := goZip(t, map[string]string{goModule + "LICENSE": "L", name: "x"})
+		dir := filepath.Join(t.TempDir(), "part")
+		must(t, os.Mkdir(dir, 0o755))
+		if err := s.unpackGo(t.Context(), p, file, dir); err == nil || !strings.Contains(err.Error(), "is no file of the module") {
+			t.Errorf("%q: %v", name, err)
+		}
+		if found := glob(filepath.Join(filepath.Dir(dir), "escaped*")); len(found) > 0 {
+			t.Errorf("%q: %q", name, found)
+		}
+	}
+	// A file that says it is short.
+	p, file := goZip(t, map[string]string{goModule + "LICENSE": strings.Repeat("x", 1<<20)})
+	text, err := os.ReadFile(file)
+	must(t, err)
+	short := strings.ReplaceAll(string(text), "\x00\x00\x10\x00", "\x01\x00\x00\x00") // 1 MiB in the directory and the descriptor
+	must(t, os.WriteFile(file, []byte(short), 0o644))
+	if err := s.unpackGo(t.Context(), p, file, t.TempDir()); err == nil && short != string(text) {
+		t.Error("a file with a length that is not its own was taken")
+	}
+}
+
+// Without the go command, and with one that brings nothing or says nonsense, the error names it.
+func TestGoDownloadFails(t *testing.T) {
+	p := LockedPart{Name: goPart, Package: "golang.org/toolchain", Version: "v1"}
+	bin := t.TempDir()
+	t.Setenv("PATH", bin)
+	if _, err := goDownload(t.Context(), p, t.TempDir()); err == nil || !strings.Contains(err.Error(), "go is not on this machine") || !strings.Contains(err.Error(), "--from DIR") {
+		t.Error(err)
+	}
+	for script, says := range map[string]string{
+		"#!/bin/sh\nexit 0\n": "go mod download golang.org/toolchain@v1",
+		"#!/bin/sh\necho '{\"Error\": \"proxy says no\"}'; exit 1\n": "exit status 1",
+		"#!/bin/sh\necho '{\"Zip\": \"/no/such.zip\"}'\n":            "no/such.zip",
+		"#!/bin/sh\necho nonsense\n":                                 "invalid character",
+	} {
+		must(t, os.WriteFile(filepath.Join(bin, "go"), []byte(script), 0o755))
+		if _, err := goDownload(t.Context(), p, t.TempDir()); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v", script, err)
+		}
+	}
+}

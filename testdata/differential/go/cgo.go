@@ -1,0 +1,5 @@
+package main
+
+import "C"
+
+func main() {}

@@ -1,0 +1,7 @@
+package main
+
+var a = b
+
+var b = a
+
+func main() {}

@@ -1,0 +1,5 @@
+package main
+
+import "example.com/none/there"
+
+func main() { there.Do() }

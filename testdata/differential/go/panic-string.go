@@ -1,0 +1,10 @@
+package main
+
+import (
+	"fmt"
+)
+
+func main() {
+	defer fmt.Println("deferred")
+	panic("it\nbroke")
+}
