@@ -228,7 +228,7 @@ func TestAttackSizes(t *testing.T) {
 	var s Set
 	w := walk{set: &s, m: &mount{guest: "/x"}}
 	for _, name := range []string{"a", "b"} {
-		if err := w.entry(nil, holes{st, 5 << 60}, name, []string{name}, ignored{}); err != nil {
+		if err := w.entry(nil, holes{st, 5 << 60}, name, []string{name}, ignored{}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

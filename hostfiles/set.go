@@ -91,7 +91,11 @@ func (s *Set) Add(f *Found, to string, most int64) error {
 		}
 		s.mounts = append(s.mounts, m)
 		w := walk{set: s, m: m}
-		if err := w.folder(m.root, to, nil, ignored{}); err != nil {
+		top := list(m.root, ".")
+		if top.root == nil {
+			return plain(top.err)
+		}
+		if err := w.folder(top, to, nil, ignored{}); err != nil {
 			return err
 		}
 		if w.used > most {
@@ -182,19 +186,15 @@ func (w *walk) leaves(parents []string, name string, isDir bool, ignore ignored)
 	return len(in.list) > 0 && gitignore.NewMatcher(in.list).Match(append(slices.Clip(parents), name), isDir), nil
 }
 
-// folder lists the folder here, which is at a path inside, whose path's parts below the
+// folder lists a folder, which is at a path inside, whose path's parts below the
 // mount are given. A name in it is looked up from there: in one step.
-func (w *walk) folder(here *os.Root, at string, parts []string, ignore ignored) error {
-	rel := w.m.rel(at)
+func (w *walk) folder(from listing, at string, parts []string, ignore ignored) error {
+	defer from.close()
+	rel, here := w.m.rel(at), from.root
 	if len(parts) > maxDepth {
 		return fmt.Errorf("%q lies more than %d folders deep", rel, maxDepth)
 	}
 	w.set.entries = append(w.set.entries, entry{File: guest.File{Path: at, Mode: fs.ModeDir | 0o755}})
-	dir, err := here.Open(".")
-	if err != nil {
-		return fmt.Errorf("%q: %w", rel, plain(err))
-	}
-	defer dir.Close()
 	if w.m.project && !slices.Contains(parts, modulesDir) {
 		git, err := w.patterns(here, rel, gitIgnore, parts, maxPatterns-len(ignore.all.list))
 		if err != nil {
@@ -207,19 +207,9 @@ func (w *walk) folder(here *os.Root, at string, parts []string, ignore ignored) 
 		return err
 	}
 	ignore.own, ignore.all = ignore.own.and(own), ignore.all.and(own)
-	for {
-		list, err := dir.ReadDir(1024)
-		for _, e := range list {
-			out, err := w.leaves(parts, e.Name(), e.IsDir(), ignore)
-			if err != nil {
-				return err
-			}
-			if out {
-				continue
-			}
-			if err := w.entry(here, e, under(at, e.Name()), parts, ignore); err != nil {
-				return err
-			}
+	for list, err := from.list, from.err; ; list, err = from.dir.ReadDir(listAtOnce) {
+		if e := w.entries(here, list, at, parts, ignore); e != nil {
+			return e
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -228,6 +218,32 @@ func (w *walk) folder(here *os.Root, at string, parts []string, ignore ignored) 
 			return fmt.Errorf("%q: %w", rel, plain(err))
 		}
 	}
+}
+
+// entries lists some of what is in the folder here, at a path inside; parts are the folder's.
+func (w *walk) entries(here *os.Root, list []fs.DirEntry, at string, parts []string, ignore ignored) error {
+	var folders []string
+	kept := list[:0]
+	for _, e := range list {
+		out, err := w.leaves(parts, e.Name(), e.IsDir(), ignore)
+		if err != nil {
+			return err
+		}
+		if out {
+			continue
+		}
+		if kept = append(kept, e); e.IsDir() {
+			folders = append(folders, e.Name())
+		}
+	}
+	ahead := listAhead(here, folders)
+	defer ahead.close()
+	for _, e := range kept {
+		if err := w.entry(here, e, under(at, e.Name()), parts, ignore, ahead); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // patterns reads a file of patterns of a folder, if it has one: at most most.
@@ -266,8 +282,9 @@ func (w *walk) patterns(here *os.Root, rel, name string, domain []string, most i
 	return found, nil
 }
 
-// entry lists what is in the folder here, to be at a path inside; parts are the folder's.
-func (w *walk) entry(here *os.Root, e fs.DirEntry, to string, parts []string, ignore ignored) error {
+// entry lists what is in a folder, to be at a path inside; parts are the folder's. A folder is
+// the next that was opened ahead.
+func (w *walk) entry(here *os.Root, e fs.DirEntry, to string, parts []string, ignore ignored, ahead *ahead) error {
 	rel := w.m.rel(to)
 	if len(w.set.entries) >= maxInputs {
 		return fmt.Errorf("has more than %d files: %s names what is not needed", maxInputs, IgnoreFile)
@@ -284,11 +301,10 @@ func (w *walk) entry(here *os.Root, e fs.DirEntry, to string, parts []string, ig
 		w.used = sum(w.used, st.Size())
 		w.set.add(w.m, to, st)
 	case fs.ModeDir:
-		below, err := here.OpenRoot(e.Name())
-		if err != nil {
-			return fmt.Errorf("%q: %w", rel, plain(err))
+		below := ahead.next(e.Name())
+		if below.root == nil {
+			return fmt.Errorf("%q: %w", rel, plain(below.err))
 		}
-		defer below.Close()
 		return w.folder(below, to, append(slices.Clip(parts), e.Name()), ignore)
 	case fs.ModeSymlink:
 		target, err := w.link(rel)
