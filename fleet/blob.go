@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"os"
 	"regexp"
 	"time"
 
@@ -96,6 +97,41 @@ func (s tenantStore) read(ctx context.Context, b blob, most int64) ([]byte, erro
 	}
 	defer r.Close()
 	return io.ReadAll(r)
+}
+
+// spooled is content in a file of its own in a folder, which has no name any more: all of it has come, and is
+// what its name says.
+func (s tenantStore) spooled(ctx context.Context, times Times, b blob, most int64, dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, scratchPrefix)
+	if err != nil {
+		return nil, err
+	}
+	err = os.Remove(f.Name())
+	if err == nil {
+		err = times.patiently(ctx, func(ctx context.Context) error {
+			if _, err := f.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			from, err := s.open(ctx, b, most)
+			if err != nil {
+				return err
+			}
+			defer from.Close()
+			if err := f.Truncate(0); err != nil {
+				return err
+			}
+			_, err = io.Copy(f, from)
+			return err
+		})
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // verified is content that is held to its name.

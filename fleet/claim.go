@@ -40,9 +40,17 @@ func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
 		_ = msg.Term() // not what a client writes
 		return
 	}
+	if !w.begin(l.tenant, t.Run) {
+		_ = msg.InProgress() // it is in hand, and came again because the heart beat late
+		return
+	}
+	defer w.leave(l.tenant, t.Run)
 	s, log := l.tenantStore, w.log.With("run", t.Run, "tenant", l.tenant)
 	e, revision, err := s.get(ctx, t.Run)
 	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound) && deliveries(msg) < missingDeliveries: // not known yet to who leads
+		w.later(msg)
+		return
 	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, errMalformed):
 		log.Warn("a message about no run was dropped", "error", err)
 		_ = msg.Term()
@@ -52,9 +60,6 @@ func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
 		return
 	case e.State.over():
 		_ = msg.Ack()
-		return
-	case e.State == Claimed && e.Worker == w.info.ID && w.has(l.tenant, t.Run):
-		_ = msg.InProgress() // it came again because the heart beat late
 		return
 	}
 	c := &claim{w: w, lane: l, store: s, run: t.Run, entry: e, revision: revision, msg: msg}
@@ -95,7 +100,7 @@ func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
 		log.Warn("its worker is lost; it is made again", "worker", e.Worker, "attempt", e.Attempt+1)
 	}
 	c.entry.State, c.entry.Worker, c.entry.Attempt = Claimed, w.info.ID, e.Attempt+1
-	if c.revision, err = s.replace(ctx, t.Run, c.entry, revision); err != nil {
+	if err := c.take(ctx); err != nil {
 		w.later(msg) // somebody else was quicker
 		return
 	}
@@ -103,6 +108,34 @@ func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
 		w.metrics.claimed(l, msg)
 	}
 	c.work(ctx, job, malformed)
+}
+
+// missingDeliveries is how often a message comes before there is no entry of its run.
+const missingDeliveries = 5
+
+func deliveries(msg jetstream.Msg) uint64 {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return missingDeliveries
+	}
+	return meta.NumDelivered
+}
+
+// take writes that the run is this worker's. Where the answer is lost, the entry says whether it is.
+func (c *claim) take(ctx context.Context) error {
+	before := c.revision
+	return c.w.config.Times.patiently(ctx, func(ctx context.Context) error {
+		revision, err := c.store.replace(ctx, c.run, c.entry, before)
+		if err != nil {
+			is, at, e := c.store.get(ctx, c.run)
+			if e != nil || is.State != Claimed || is.Worker != c.entry.Worker || is.Attempt != c.entry.Attempt {
+				return err
+			}
+			revision = at
+		}
+		c.revision = revision
+		return nil
+	})
 }
 
 // suits says that a task is for a worker like this one: which queue it came by was the tenant's choice.
@@ -120,6 +153,9 @@ func (w *Worker) suits(req unitask.Request) error {
 // has not been heard of for a lease, which is so for all workers when NATS itself was away: so it gets
 // time to say that it is there.
 func (c *claim) abandoned(ctx context.Context) bool {
+	if c.entry.Worker == c.w.info.ID {
+		return true // and no longer in hand: its end could not be written down
+	}
 	for end := time.Now().Add(c.w.config.Times.Lease); ; {
 		lives, err := c.lane.lives(ctx, c.entry.Worker)
 		if err != nil || lives {
@@ -185,6 +221,7 @@ func again(req unitask.Request, e entry) string {
 
 // beat keeps the claim, and ends the run when the entry is no longer this claim's.
 func (c *claim) beat(ctx context.Context, stop context.CancelCauseFunc, look <-chan struct{}) {
+	missing := 0
 	for tick := time.NewTicker(c.w.config.Times.Beat); ; {
 		select {
 		case <-ctx.Done():
@@ -197,7 +234,12 @@ func (c *claim) beat(ctx context.Context, stop context.CancelCauseFunc, look <-c
 		timed, cancel := context.WithTimeout(ctx, c.w.config.Times.Beat)
 		v, err := c.store.runs.Get(timed, c.run)
 		cancel()
-		if err == nil && v.Revision() != c.revision || errors.Is(err, jetstream.ErrKeyNotFound) {
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			missing++
+		} else {
+			missing = 0
+		}
+		if err == nil && v.Revision() > c.revision || missing > 1 {
 			stop(errFenced)
 		}
 	}
@@ -223,7 +265,7 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 		return r, err
 	}
 	if t.Files != nil {
-		content, err := c.store.open(ctx, *t.Files, maxFiles)
+		content, err := c.store.spooled(ctx, c.w.config.Times, *t.Files, maxFiles, dir)
 		if err == nil {
 			job.Folder, err = unpack(content, dir)
 			content.Close()
@@ -249,9 +291,12 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
 	defer cancel()
 	if r.Stdout, r.Stderr, e = pack(left, done.Left); e == nil {
-		if _, e = left.Seek(0, 0); e == nil {
-			r.Left, e = c.store.put(storing, left, true)
-		}
+		e = c.w.config.Times.patiently(storing, func(ctx context.Context) (err error) {
+			if _, err = left.Seek(0, 0); err == nil {
+				r.Left, err = c.store.put(ctx, left, true)
+			}
+			return err
+		})
 	}
 	return r, errors.Join(err, e)
 }

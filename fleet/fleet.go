@@ -168,7 +168,7 @@ func Permissions(tenant string) (publish, subscribe []string) {
 		"$JS.API.STREAM.PURGE." + files, "$JS.API.STREAM.INFO." + queueStream,
 	}
 	for _, stream := range []string{runs, files, workers} {
-		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.DIRECT.GET."+stream+".>",
+		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream+".>",
 			"$JS.API.CONSUMER.CREATE."+stream+".>", "$JS.API.CONSUMER.DELETE."+stream+".>", "$JS.API.CONSUMER.INFO."+stream+".>",
 			"$JS.FC."+stream+".>")
 	}
@@ -196,15 +196,19 @@ func openTenant(ctx context.Context, js jetstream.JetStream, tenant string) (s t
 
 // makeTenant makes it where it is not there.
 func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, replicas int) (s tenantStore, err error) {
-	s.tenant = tenant
-	s.runs, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: runsBucket + tenant, TTL: keep, MaxBytes: runsBytes, MaxValueSize: maxEntry, Replicas: replicas})
-	if err == nil {
-		s.files, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: filesBucket + tenant, TTL: keep, MaxBytes: filesBytes, Replicas: replicas})
+	// As the client library makes buckets, but for AllowDirect: what every replica may answer for can be older
+	// than what the queue has said of it, and a run whose entry is not there yet would be dropped.
+	runs, files := runsBucket+tenant, filesBucket+tenant
+	for _, config := range []jetstream.StreamConfig{
+		{Name: "KV_" + runs, Subjects: []string{"$KV." + runs + ".>"}, MaxMsgsPerSubject: 1, MaxAge: keep, MaxBytes: runsBytes, MaxMsgSize: maxEntry, DenyDelete: true, Duplicates: 2 * time.Minute},
+		{Name: "OBJ_" + files, Subjects: []string{"$O." + files + ".C.>", "$O." + files + ".M.>"}, MaxAge: keep, MaxBytes: filesBytes},
+	} {
+		config.Discard, config.AllowRollup, config.Replicas = jetstream.DiscardNew, true, replicas
+		if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
+			return s, fmt.Errorf("make tenant %s: %w", tenant, err)
+		}
 	}
-	if err != nil {
-		return s, fmt.Errorf("make tenant %s: %w", tenant, err)
-	}
-	return s, nil
+	return openTenant(ctx, js, tenant)
 }
 
 // get reads a run's entry, which the tenant may have written.

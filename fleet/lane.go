@@ -53,10 +53,10 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 
 // join makes what the tenant's part of the fleet takes, and listens there.
 func (l *lane) join(ctx context.Context) error {
-	if err := l.prepare(ctx); err != nil {
+	w := l.w
+	if err := w.config.Times.patiently(ctx, l.prepare); err != nil {
 		return err
 	}
-	w := l.w
 	for subject, take := range map[string]nats.MsgHandler{
 		subjectQueue + w.info.Arch + "." + l.tenant: func(*nats.Msg) { w.woken() },
 		subjectCancel + l.tenant + ".*":             func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },

@@ -29,11 +29,16 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv("FLEET_TEST_WORKER"); url != "" {
 		os.Exit(workerProcess(url))
 	}
+	if load := os.Getenv("FLEET_TEST_SUBMIT"); load != "" {
+		os.Exit(submitterProcess(load))
+	}
 	os.Exit(m.Run())
 }
 
 func workerProcess(url string) int {
-	w, err := fleet.NewWorker(context.Background(), quickly(workerConfig(url, 4)), script{os.Getenv("FLEET_TEST_LOG")})
+	config := quickly(workerConfig(url, 4))
+	config.Replicas, _ = strconv.Atoi(os.Getenv("FLEET_TEST_REPLICAS"))
+	w, err := fleet.NewWorker(context.Background(), config, script{os.Getenv("FLEET_TEST_LOG")})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -180,14 +185,14 @@ func startWorker(t testing.TB, config fleet.WorkerConfig, runner fleet.Runner) *
 }
 
 // startProcess is a worker in a process of its own; kill ends it without a word.
-func startProcess(t testing.TB, url, log string) (id string, kill func()) {
+func startProcess(t testing.TB, url, log string, env ...string) (id string, kill func()) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), "FLEET_TEST_WORKER="+url, "FLEET_TEST_LOG="+log)
+	cmd.Env = append(append(os.Environ(), "FLEET_TEST_WORKER="+url, "FLEET_TEST_LOG="+log), env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -33,11 +33,18 @@ type submission struct {
 
 // open opens the tenant; a worker makes it.
 func (s *submission) open(ctx context.Context) (store tenantStore, err error) {
-	store, err = openTenant(ctx, s.c.js, s.c.config.Tenant)
+	err = s.patiently(ctx, func(ctx context.Context) (err error) {
+		store, err = openTenant(ctx, s.c.js, s.c.config.Tenant)
+		return err
+	})
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		err = fmt.Errorf("no worker has been here for tenant %s: `unitask worker --nats %s` is one", s.c.config.Tenant, s.c.config.URL)
 	}
 	return store, err
+}
+
+func (s *submission) patiently(ctx context.Context, do func(context.Context) error) error {
+	return s.c.config.Times.patiently(ctx, do)
 }
 
 // submit puts the run into its tenant's bucket and into the queue, or joins the one of its id.
@@ -56,20 +63,29 @@ func (s *submission) submit(ctx context.Context) error {
 		*mounts = list
 	}
 	if s.run.Inputs != nil && s.run.Inputs.Count() > 0 {
-		files, err := s.putInputs(ctx)
+		err := s.patiently(ctx, func(ctx context.Context) (err error) {
+			t.Files, err = s.putInputs(ctx)
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		t.Files = files
 	}
 	e := entry{State: Queued, Class: string(arch), MemoryMB: max(req.MemoryMB, 1), Created: time.Now().UTC()}
-	if err := s.possible(ctx, e); err != nil {
+	err := s.patiently(ctx, func(ctx context.Context) (err error) {
+		if err = s.possible(ctx, e); err == nil {
+			e.Task, err = t.put(ctx, s.store)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	var err error
-	if e.Task, err = t.put(ctx, s.store); err != nil {
-		return err
-	}
+	return s.patiently(ctx, func(ctx context.Context) error { return s.enter(ctx, e) })
+}
+
+// enter makes the entry and its message in the queue, where they are not there.
+func (s *submission) enter(ctx context.Context, e entry) error {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -78,6 +94,9 @@ func (s *submission) submit(ctx context.Context) error {
 	s.first = err == nil
 	if errors.Is(err, jetstream.ErrKeyExists) {
 		there, _, err := s.store.get(ctx, s.id)
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			err = errUnsettled
+		}
 		if err != nil {
 			return err
 		}
@@ -87,6 +106,7 @@ func (s *submission) submit(ctx context.Context) error {
 		if there.State != Queued {
 			return nil
 		}
+		s.first = there.Created.Equal(e.Created) // made before, by a request whose answer was lost
 	} else if err != nil {
 		return fmt.Errorf("submit run %s: %w", s.id, err)
 	}

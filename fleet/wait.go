@@ -21,12 +21,20 @@ func (s *submission) wait(ctx context.Context, msgs <-chan *nats.Msg) (*unitask.
 	tick := time.NewTicker(min(pollState, s.c.config.Times.Beat))
 	defer tick.Stop()
 	look := true
+	var missing time.Time // since when there is no entry
 	for {
 		if look {
-			if e, revision, err := s.store.get(ctx, s.id); err == nil && (e.State.over() || s.follow(ctx, e, revision)) {
+			e, revision, err := s.store.get(ctx, s.id)
+			switch {
+			case err == nil && (e.State.over() || s.follow(ctx, e, revision)):
 				s.drain(msgs)
 				return s.finish(ctx, e)
-			} else if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, errMalformed) {
+			case !errors.Is(err, jetstream.ErrKeyNotFound):
+				missing = time.Time{}
+			case missing.IsZero():
+				missing = time.Now()
+			}
+			if errors.Is(err, errMalformed) || !missing.IsZero() && time.Since(missing) > s.c.config.Times.Lease {
 				return nil, hostError(fmt.Errorf("run %s is no longer in the fleet: %w", s.id, err))
 			}
 		}
@@ -106,10 +114,11 @@ func (s *submission) cancel() (*unitask.Result, error) {
 	defer stop()
 	for ctx.Err() == nil {
 		e, revision, err := s.store.get(ctx, s.id)
-		if err != nil {
-			break
+		if away(err) {
+			time.Sleep(min(pollState, s.c.config.Times.Beat))
+			continue
 		}
-		if e.State.over() {
+		if err != nil || e.State.over() {
 			break
 		}
 		e.State = Cancelled
@@ -146,7 +155,11 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 	if e.Report == nil {
 		return nil, hostError(errors.New("the worker left no report"))
 	}
-	r, err := readReport(ctx, s.store, *e.Report)
+	var r report
+	err := s.patiently(ctx, func(ctx context.Context) (err error) {
+		r, err = readReport(ctx, s.store, *e.Report)
+		return err
+	})
 	if err != nil {
 		return nil, hostError(err)
 	}
@@ -154,7 +167,7 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 		s.run.Machine(r.Machine)
 	}
 	if r.Left.Size > 0 {
-		left, err := s.store.open(ctx, r.Left, maxLeft)
+		left, err := s.store.spooled(ctx, s.c.config.Times, r.Left, maxLeft, "")
 		if err != nil {
 			return nil, hostError(err)
 		}

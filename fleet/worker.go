@@ -48,9 +48,10 @@ type Worker struct {
 	metrics *metrics
 	scratch *scratch
 
-	mu   sync.Mutex
-	info WorkerInfo
-	runs map[string]context.CancelCauseFunc // by tenant/run: look at the entry
+	mu    sync.Mutex
+	info  WorkerInfo
+	runs  map[string]context.CancelCauseFunc // by tenant/run: look at the entry
+	hands map[string]bool                    // by tenant/run: a message of it is being handled
 }
 
 var errDrained = errors.New("the worker goes")
@@ -78,7 +79,7 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		config.Drain = 30 * time.Second
 	}
 	config.Replicas = max(config.Replicas, 1)
-	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), runs: map[string]context.CancelCauseFunc{}}
+	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -318,10 +319,21 @@ func (w *Worker) count(of func(*WorkerInfo)) {
 	of(&w.info)
 }
 
-func (w *Worker) has(tenant, run string) bool {
+// begin notes that a run is in hand, unless it is already.
+func (w *Worker) begin(tenant, run string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.runs[tenant+"/"+run] != nil
+	if w.hands[tenant+"/"+run] {
+		return false
+	}
+	w.hands[tenant+"/"+run] = true
+	return true
+}
+
+func (w *Worker) leave(tenant, run string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.hands, tenant+"/"+run)
 }
 
 // hold notes that a run is under way, or with nil that it is not.

@@ -1,0 +1,289 @@
+package fleet_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/fleet"
+)
+
+// cluster is three servers of NATS in this process. What one says to another goes over a wire of its own.
+type cluster struct {
+	nodes [3]*server.Server
+	opts  [3]server.Options
+	wires [3][3]*wire // from, to
+}
+
+func startCluster(t testing.TB) *cluster {
+	t.Helper()
+	c := &cluster{}
+	for i := range c.opts { // ports first: each is told of the others
+		c.opts[i] = server.Options{
+			ServerName: fmt.Sprintf("node-%d", i), Host: "127.0.0.1", Port: freePort(t), JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
+			// A route that gossip names leads nowhere: only those over wires can be cut.
+			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: freePort(t), Advertise: "127.0.0.1:1", NoAdvertise: true},
+		}
+	}
+	for i := range c.wires {
+		for j := range c.wires[i] {
+			if i != j {
+				c.wires[i][j] = startWire(t, fmt.Sprintf("127.0.0.1:%d", c.opts[j].Cluster.Port))
+				c.opts[i].Routes = append(c.opts[i].Routes, &url.URL{Scheme: "nats", Host: c.wires[i][j].listener.Addr().String()})
+			}
+		}
+	}
+	for i := range c.nodes {
+		c.start(t, i)
+	}
+	t.Cleanup(func() {
+		for i := range c.nodes {
+			c.kill(i)
+		}
+	})
+	c.ready(t)
+	return c
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	w := startWire(t, "127.0.0.1:1")
+	at := w.listener.Addr().String()
+	w.listener.Close()
+	var port int
+	if _, err := fmt.Sscanf(at, "127.0.0.1:%d", &port); err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func (c *cluster) start(t testing.TB, i int) {
+	t.Helper()
+	opts := c.opts[i]
+	ns, err := server.NewServer(&opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[i] = ns
+	ns.Start()
+}
+
+// ready waits until the nodes have a leader.
+func (c *cluster) ready(t testing.TB) {
+	t.Helper()
+	waitFor(t, func() bool {
+		leaders, whole := 0, true
+		for _, ns := range c.nodes {
+			if ns.JetStreamIsLeader() {
+				leaders++
+			}
+			whole = whole && ns.JetStreamIsCurrent()
+		}
+		return leaders == 1 && whole
+	})
+}
+
+func (c *cluster) kill(i int) {
+	c.nodes[i].Shutdown()
+	c.nodes[i].WaitForShutdown()
+}
+
+// part cuts a node off from the others, not from its clients; or lets it back.
+func (c *cluster) part(i int, cut bool) {
+	for j := range c.wires {
+		if i != j {
+			c.wires[i][j].set(cut)
+			c.wires[j][i].set(cut)
+		}
+	}
+}
+
+// url names the nodes, beginning with one.
+func (c *cluster) url(first int) string {
+	var list []string
+	for i := range c.opts {
+		list = append(list, fmt.Sprintf("nats://127.0.0.1:%d", c.opts[(first+i)%len(c.opts)].Port))
+	}
+	return strings.Join(list, ",")
+}
+
+// load is what a submitter's process submits.
+type load struct {
+	URL, Home string
+	IDs       []string
+}
+
+// ending is what a submitter is told of a run.
+type ending struct{ ID, Out, Outcome, Error string }
+
+// mayRunOnce says which runs have network.
+func mayRunOnce(id string) bool { return strings.HasSuffix(id, "7") }
+
+// submitAll submits runs, eight at once, and says how each ends.
+func submitAll(l load, say func(ending)) {
+	ids := make(chan string)
+	var submitting sync.WaitGroup
+	for range 8 {
+		submitting.Go(func() {
+			client, err := fleet.Connect(fleet.Config{URL: l.URL, Times: quick})
+			var rt *unitask.Runtime
+			if err == nil {
+				defer client.Close()
+				rt, err = unitask.Open(unitask.Options{Home: l.Home, Fleet: client})
+			}
+			for id := range ids {
+				if err != nil {
+					say(ending{ID: id, Error: err.Error()})
+					continue
+				}
+				client.RunID = id
+				req := unitask.Request{Code: "out " + id + "\nsleep 50ms\nout done"}
+				if mayRunOnce(id) {
+					req.AllowNet = []string{"example.com"}
+				}
+				res, err := rt.Run(context.Background(), req, unitask.IO{})
+				e := ending{ID: id}
+				if res != nil {
+					e.Out, e.Outcome = string(res.Stdout), string(res.Outcome)
+				}
+				if err != nil {
+					e.Error = err.Error()
+				}
+				say(e)
+			}
+			if rt != nil {
+				rt.Close()
+			}
+		})
+	}
+	for _, id := range l.IDs {
+		ids <- id
+	}
+	close(ids)
+	submitting.Wait()
+}
+
+// submitterProcess is the process of a submitter, which the tests kill.
+func submitterProcess(text string) int {
+	var l load
+	if err := json.Unmarshal([]byte(text), &l); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	var mu sync.Mutex
+	submitAll(l, func(e ending) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Println(asJSON(e))
+	})
+	return 0
+}
+
+// startSubmitter starts one; ends closes when it is over.
+func startSubmitter(t testing.TB, l load) (cmd *exec.Cmd, ends chan ending) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command(self)
+	cmd.Env = append(os.Environ(), "FLEET_TEST_SUBMIT="+asJSON(l))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	ends = make(chan ending, len(l.IDs))
+	go func() {
+		defer close(ends)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var e ending
+			if json.Unmarshal(lines.Bytes(), &e) == nil {
+				ends <- e
+			}
+		}
+	}()
+	return cmd, ends
+}
+
+// Runs that two submitters submit each, on a cluster of three, while workers, a submitter and a node are killed
+// and another node is cut off: every run ends once, the same for both, or is lost where it may not be made again.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	const runs = 50
+	c := startCluster(t)
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	_, kill := startProcess(t, c.url(0), log, "FLEET_TEST_REPLICAS=3")
+	startProcess(t, c.url(1), log, "FLEET_TEST_REPLICAS=3")
+	var ids []string
+	for n := range runs {
+		ids = append(ids, fmt.Sprintf("run-%03d", n))
+	}
+	_, first := startSubmitter(t, load{c.url(2), filepath.Join(dir, "first"), ids})
+	slices.Reverse(ids)
+	second, ends := startSubmitter(t, load{c.url(1), filepath.Join(dir, "second"), ids})
+	// Each fault comes when so many runs have begun.
+	faults := []func(){
+		func() {
+			_ = second.Process.Kill()
+			for range ends {
+			}
+			_, ends = startSubmitter(t, load{c.url(0), filepath.Join(dir, "second"), ids})
+		},
+		func() { kill(); startProcess(t, c.url(2), log, "FLEET_TEST_REPLICAS=3") },
+		// All of it to one node: with the loss of one a cluster of three goes on.
+		func() { c.part(1, true) },
+		func() { time.Sleep(quick.Lease); c.part(1, false) },
+		func() { c.kill(1) },
+		func() { c.start(t, 1) },
+	}
+	for i, fault := range faults {
+		waitFor(t, func() bool { return len(lines(log)) >= (i+1)*runs/(len(faults)+2) })
+		fault()
+	}
+	told := map[string][]ending{}
+	for _, of := range []chan ending{first, ends} {
+		for e := range of {
+			told[e.ID] = append(told[e.ID], e)
+		}
+	}
+	started := map[string]int{}
+	for _, id := range lines(log) {
+		started[id]++
+	}
+	lost, again := 0, 0
+	for _, id := range ids {
+		both := told[id]
+		switch {
+		case len(both) != 2 || both[0].Outcome != both[1].Outcome || both[0].Out != both[1].Out && both[0].Outcome != "lost":
+			t.Errorf("%s ended as %v", id, both)
+		case both[0].Outcome == "lost" && mayRunOnce(id):
+			lost++
+		case both[0].Outcome != "exited" || both[0].Out != id+"\ndone\n":
+			t.Errorf("%s ended as %v", id, both)
+		}
+		if mayRunOnce(id) && started[id] > 1 {
+			t.Errorf("%s may run once, and was started %d times", id, started[id])
+		}
+		again += started[id] - 1
+	}
+	t.Logf("%d runs, %d lost, %d made again", runs, lost, max(0, again))
+}
