@@ -71,6 +71,7 @@ var mayImport = map[string][]string{
 	"internal/gotest":      {},
 	"internal/hostname":    {},
 	"internal/httppath":    {},
+	"internal/offspring":   {},
 	"internal/realpath":    {},
 	"internal/socketpair":  {},
 	"internal/tail":        {},
@@ -85,7 +86,8 @@ var mayImport = map[string][]string{
 	"hack/fidelity":     {"", "image"},
 	"hack/report":       {"internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},
-	"hack/soak":         {},
+	"hack/fleet":        {"", "fleet", "internal/offspring"},
+	"hack/soak":         {"internal/offspring"},
 	"internal/testhome": {"", "image", "machine"},
 }
 

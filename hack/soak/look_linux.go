@@ -9,64 +9,26 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/unitask/unitask/internal/offspring"
 )
-
-// process is one of those that came from us.
-type process struct {
-	pid  int
-	name string
-}
-
-// descendants are all processes that came from us.
-func descendants() (list []process) {
-	parents, names := map[int]int{}, map[int]string{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		text, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-		if err != nil || open < 0 || end < open {
-			continue
-		}
-		fields := strings.Fields(string(text[end+1:]))
-		if fields[0] == "Z" {
-			continue
-		}
-		parents[pid], _ = strconv.Atoi(fields[1])
-		names[pid] = string(text[open+1 : end])
-	}
-	for pid := range parents {
-		for at := parents[pid]; at > 1; at = parents[at] {
-			if at == os.Getpid() {
-				list = append(list, process{pid, names[pid]})
-				break
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b process) int { return a.pid - b.pid })
-	return list
-}
 
 // killOne kills one of our descendants by its name, at random.
 func (s *soak) killOne(name string) {
-	list := slices.DeleteFunc(descendants(), func(p process) bool { return !strings.HasPrefix(p.name, name) })
+	list := slices.DeleteFunc(offspring.All(), func(p offspring.Process) bool { return !strings.HasPrefix(p.Name, name) })
 	if len(list) > 0 {
-		_ = syscall.Kill(list[rand.IntN(len(list))].pid, syscall.SIGKILL)
+		_ = syscall.Kill(list[rand.IntN(len(list))].PID, syscall.SIGKILL)
 	}
 }
 
 // daemon is the pool's daemon, 0 where there is none.
 func daemon() int {
-	for _, p := range descendants() {
-		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)); err == nil && bytes.Contains(text, []byte("pool\x00serve")) {
-			return p.pid
+	for _, p := range offspring.All() {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); err == nil && bytes.Contains(text, []byte("pool\x00serve")) {
+			return p.PID
 		}
 	}
 	return 0
@@ -103,15 +65,15 @@ func (s *soak) look(when string) error {
 	if _, err := s.unitaskDo("pool", "down"); err != nil {
 		s.fault("%s: %v", when, err)
 	}
-	left := descendants()
-	for late := time.Now().Add(settling); len(left) > 0 && time.Now().Before(late); left = descendants() {
+	left := offspring.All()
+	for late := time.Now().Add(settling); len(left) > 0 && time.Now().Before(late); left = offspring.All() {
 		time.Sleep(100 * time.Millisecond) // other processes' ends
 		reap()
 	}
 	for _, p := range left {
-		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
-		s.fault("%s: process %d is left: %s %.200q", when, p.pid, p.name, line)
-		_ = syscall.Kill(p.pid, syscall.SIGKILL)
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+		s.fault("%s: process %d is left: %s %.200q", when, p.PID, p.Name, line)
+		_ = syscall.Kill(p.PID, syscall.SIGKILL)
 	}
 	out, err := s.unitaskDo("runs", "ls", "--json", "--limit", "0")
 	if err != nil {
