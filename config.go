@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,15 +10,18 @@ import (
 	"strconv"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/unitask/unitask/audit/webhook"
 )
 
 // ConfigFile is a home's configuration file, in TOML; it may be missing. Its keys are offline
-// (Options.Offline) and requireJail (Options.RequireJail).
+// (Options.Offline), requireJail (Options.RequireJail), and tables of webhook (Webhooks).
 const ConfigFile = "config.toml"
 
 type config struct {
-	Offline     bool     `toml:"offline"`
-	RequireJail []string `toml:"requireJail"`
+	Offline     bool           `toml:"offline"`
+	RequireJail []string       `toml:"requireJail"`
+	Webhook     []webhook.Hook `toml:"webhook"`
 }
 
 func readConfig(home string) (c config, err error) {
@@ -33,6 +37,23 @@ func readConfig(home string) (c config, err error) {
 		return c, fmt.Errorf("read %s: unknown key %s", name, extra[0])
 	}
 	return c, nil
+}
+
+// Webhooks are those that a home's configuration names, checked. Their secrets are in that file, so it
+// must be its user's alone.
+func Webhooks(home string) ([]webhook.Hook, error) {
+	c, err := readConfig(home)
+	if err != nil || len(c.Webhook) == 0 {
+		return nil, err
+	}
+	name := filepath.Join(home, ConfigFile)
+	if st, err := os.Stat(name); err != nil || st.Mode().Perm()&0o077 != 0 {
+		return nil, cmp.Or(err, fmt.Errorf("read %s: it has the secrets of webhooks, and others can read it: chmod 600", name))
+	}
+	if err := webhook.Check(c.Webhook); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return c.Webhook, nil
 }
 
 // offline says who wants that no parts are fetched, "" if they may be.

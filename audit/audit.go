@@ -53,6 +53,10 @@ const (
 	CeilingForgotten Kind = "ceiling.forgotten"
 )
 
+// Kinds are all of them.
+var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded, ImageRemoved, PackagesAdded, PackagesRemoved,
+	PolicyDenied, SecretGranted, SecretUsed, NetRefused, NetAsked, CeilingTrusted, CeilingForgotten}
+
 // Schema is the version of an entry, which grows when a member changes its meaning or goes.
 const Schema = 1
 
@@ -204,6 +208,19 @@ func (l Log) ReadFrom(before int64, each func(n int64, line []byte) error) error
 		}
 		return each(n, line)
 	})
+}
+
+// Len is how many lines there are.
+func (l Log) Len() (int64, error) {
+	if _, err := os.Stat(l.name(linesFile)); errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	f, done, err := l.open()
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	return f.n, f.check()
 }
 
 // Head is the state of the log: how many lines, and the hash of their tree, as a signed note

@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -457,5 +459,24 @@ func appendTo(t *testing.T, dir, name string, text []byte) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Kinds has all kinds that there are.
+func TestKinds(t *testing.T) {
+	text, err := os.ReadFile("audit.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, declared, _ := strings.Cut(string(text), "type Kind string")
+	declared, _, _ = strings.Cut(declared, "\n)\n")
+	found := regexp.MustCompile(`(?m)^\t\w+ +Kind = "([a-z.]+)"`).FindAllStringSubmatch(declared, -1)
+	for _, m := range found {
+		if kind := Kind(m[1]); !slices.Contains(Kinds, kind) {
+			t.Errorf("%s is not in Kinds", kind)
+		}
+	}
+	if len(found) != len(Kinds) || len(found) < 18 {
+		t.Errorf("%d kinds are declared, Kinds has %d", len(found), len(Kinds))
 	}
 }

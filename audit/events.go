@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,9 +25,39 @@ type Event struct {
 }
 
 const (
-	eventSource = "urn:unitask:audit:" // and a hash of the log's first line
-	eventType   = "unitask."           // and the entry's kind
+	// EventSource begins an event's source; a hash of the log's first line follows.
+	EventSource = "urn:unitask:audit:"
+	eventType   = "unitask." // and the entry's kind
 )
+
+// Kind is the entry's.
+func (e *Event) Kind() string { return strings.TrimPrefix(e.Type, eventType) }
+
+// Line is the entry's number in its log, from 1 on; 0 if the event is none of ours.
+func (e *Event) Line() int64 {
+	n, _ := strconv.ParseInt(e.ID, 10, 64)
+	return n
+}
+
+// Source is the source of the log's events, "" where it has none yet, and how many there are.
+func (l Log) Source() (source string, lines int64, err error) {
+	if lines, err = l.Len(); err != nil || lines == 0 {
+		return "", 0, err
+	}
+	first := errors.New("the first line is read")
+	if err := l.Read(func(_ int64, line []byte) error {
+		source = sourceOf(line)
+		return first
+	}); !errors.Is(err, first) {
+		return "", 0, err
+	}
+	return source, lines, nil
+}
+
+func sourceOf(firstLine []byte) string {
+	sum := sha256.Sum256(firstLine)
+	return EventSource + hex.EncodeToString(sum[:8])
+}
 
 // Events are a log's entries as events, in their order.
 type Events struct {
@@ -43,8 +74,7 @@ func (l Log) Events() *Events { return &Events{log: l} }
 func (e *Events) Next(after int64, each func(event []byte) error) error {
 	first := errors.New("the first line is read")
 	if err := e.log.Read(func(_ int64, line []byte) error {
-		sum := sha256.Sum256(line)
-		source := eventSource + hex.EncodeToString(sum[:8])
+		source := sourceOf(line)
 		if e.source != "" && e.source != source {
 			return errors.New("the log is another one now")
 		}

@@ -1,28 +1,38 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/audit/webhook"
 )
 
 // eventsPeriod is how often the log is looked at for new lines.
 const eventsPeriod = 500 * time.Millisecond
 
 func (a *app) eventsCommand() *cobra.Command {
-	var follow bool
+	var follow, deliver bool
 	var after int64
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Print what is in the audit log as CloudEvents, and what is added to it",
 		Long: `Events prints a line of JSON for each entry of the audit log: an event of CloudEvents
 1.0, whose id is the entry's line. With --follow it goes on with those that are added,
-until it is interrupted; --after N begins behind line N, where another has ended.`,
+until it is interrupted; --after N begins behind line N, where another has ended.
+
+With --deliver it prints nothing, and sends what is added to the webhooks that the
+home's config.toml names, until it is interrupted; how far each is stays in the home.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if deliver {
+				return a.deliver(cmd, follow || after != 0)
+			}
 			log, err := a.auditLog()
 			if err != nil {
 				return err
@@ -44,8 +54,28 @@ until it is interrupted; --after N begins behind line N, where another has ended
 		},
 	}
 	cmd.Flags().BoolVar(&follow, "follow", false, "go on with what is added")
+	cmd.Flags().BoolVar(&deliver, "deliver", false, "send what is added to the home's webhooks")
 	cmd.Flags().Int64Var(&after, "after", 0, "begin behind this line")
 	return cmd
+}
+
+// deliver sends what is added to the log to the home's webhooks.
+func (a *app) deliver(cmd *cobra.Command, more bool) error {
+	if more {
+		return usage(errors.New("--deliver goes on where it was: leave --follow and --after away"))
+	}
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
+	hooks, err := unitask.Webhooks(home)
+	if err != nil {
+		return usage(err)
+	}
+	if len(hooks) == 0 {
+		return usage(fmt.Errorf("%s names no webhook: give it a table [[webhook]] with url and secret", filepath.Join(home, unitask.ConfigFile)))
+	}
+	return webhook.Deliver(cmd.Context(), home, hooks, func(what string) { a.ui.note("%s", safe(what)) })
 }
 
 // printEvents prints the events that are new.

@@ -1,0 +1,192 @@
+// Package webhook sends what is added to a home's audit log to URLs: each entry as CloudEvents JSON
+// in a POST, signed as Standard Webhooks has it (standardwebhooks.com). The log is the queue: how far
+// each receiver is stands in the home, so nothing is lost between two processes, and no run waits.
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/audit"
+)
+
+// Hook is a receiver, as the home's configuration has it: a table [[webhook]].
+type Hook struct {
+	URL string `toml:"url"`
+	// Secret signs: whsec_ and 24 to 64 bytes in base64, which the receiver has, too.
+	Secret string `toml:"secret"`
+	// Kinds are the kinds of entries that are sent; none is all.
+	Kinds []string `toml:"kinds"`
+}
+
+// MaxHooks bounds the receivers of a home.
+const MaxHooks = 16
+
+// Bounds of a key's length that Standard Webhooks has.
+const (
+	secretPrefix         = "whsec_"
+	minSecret, maxSecret = 24, 64
+)
+
+// Check says what is wrong with a home's hooks.
+func Check(hooks []Hook) error {
+	if len(hooks) > MaxHooks {
+		return fmt.Errorf("%d webhooks: %d at most", len(hooks), MaxHooks)
+	}
+	seen := map[string]bool{}
+	for i, h := range hooks {
+		if err := h.check(); err != nil {
+			return fmt.Errorf("webhook %d: %w", i+1, err)
+		}
+		if seen[h.URL] {
+			return fmt.Errorf("webhook %d: its url is that of another one: name all kinds in one", i+1)
+		}
+		seen[h.URL] = true
+	}
+	return nil
+}
+
+func (h *Hook) check() error {
+	u, err := url.Parse(h.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.Fragment != "":
+		return errors.New("its url is none of https: use one like https://hooks.example.com/unitask") // without it: it may have a token
+	case u.Scheme == "http" && !loopback(u.Hostname()):
+		return errors.New("its url is of http, by which others could read what is sent: use https, which only this machine's own receivers need not")
+	}
+	if _, err := h.key(); err != nil {
+		return err
+	}
+	for _, kind := range h.Kinds {
+		if !slices.Contains(audit.Kinds, audit.Kind(kind)) {
+			return fmt.Errorf("kind %.40q: there is none; there are %s", kind, audit.Kinds)
+		}
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// key is the secret's bytes.
+func (h *Hook) key() ([]byte, error) {
+	text, ok := strings.CutPrefix(h.Secret, secretPrefix)
+	key, err := base64.StdEncoding.DecodeString(text)
+	if !ok || err != nil || len(key) < minSecret || len(key) > maxSecret {
+		return nil, fmt.Errorf("its secret is not %s and %d to %d bytes in base64: `echo %s$(openssl rand -base64 32)` makes one", secretPrefix, minSecret, maxSecret, secretPrefix)
+	}
+	return key, nil
+}
+
+// wants says whether entries of a kind are sent.
+func (h *Hook) wants(kind string) bool { return len(h.Kinds) == 0 || slices.Contains(h.Kinds, kind) }
+
+// name is what the hook is called where its URL, which may have a token, should not stand.
+func (h *Hook) name() string {
+	u, err := url.Parse(h.URL)
+	if err != nil {
+		return "webhook"
+	}
+	return "webhook " + u.Scheme + "://" + u.Host
+}
+
+// file is the name of what the home keeps of it.
+func (h *Hook) file() string {
+	sum := sha256.Sum256([]byte(h.URL))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Bounds of a request.
+const (
+	postTime   = 15 * time.Second
+	answerHead = 64 << 10 // bytes of the answer's header
+	answerBody = 4 << 10  // bytes of its body that are read, to use the connection again
+)
+
+// client sends. It follows no redirect: where that leads nobody has configured. What the answer says is
+// not looked at, but for its status.
+func client() *http.Client {
+	return &http.Client{
+		Timeout:       postTime,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: postTime}).DialContext, TLSHandshakeTimeout: postTime, ForceAttemptHTTP2: true,
+			MaxResponseHeaderBytes: answerHead, DisableCompression: true, MaxIdleConns: 1, IdleConnTimeout: time.Minute,
+		},
+	}
+}
+
+// answerError is an answer that takes nothing.
+type answerError struct {
+	status int
+	after  time.Duration // when to try again, 0 if it does not say
+}
+
+func (e *answerError) Error() string {
+	text := fmt.Sprintf("answered %d", e.status)
+	if e.status >= 300 && e.status < 400 {
+		text += ", a redirect, which is not followed"
+	}
+	return text
+}
+
+// lasting says that the same request would be answered so again.
+func (e *answerError) lasting() bool {
+	again := e.status >= 500 || e.status == http.StatusRequestTimeout || e.status == http.StatusTooEarly || e.status == http.StatusTooManyRequests
+	return !again
+}
+
+// post sends an event once. id is the same whenever it is sent.
+func (h *Hook) post(ctx context.Context, c *http.Client, id string, event []byte) error {
+	key, err := h.key()
+	if err != nil {
+		return err
+	}
+	at := strconv.FormatInt(time.Now().Unix(), 10)
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s.%s.%s", id, at, event)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, bytes.NewReader(event))
+	if err != nil {
+		return err
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "application/cloudevents+json; charset=utf-8", "User-Agent": "unitask",
+		"Webhook-Id": id, "Webhook-Timestamp": at, "Webhook-Signature": "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)),
+	} {
+		r.Header.Set(name, value)
+	}
+	res, err := c.Do(r)
+	if err != nil {
+		if outer := new(url.Error); errors.As(err, &outer) { // which quotes the URL
+			err = outer.Err
+		}
+		return err
+	}
+	_, _ = io.CopyN(io.Discard, res.Body, answerBody)
+	res.Body.Close()
+	if res.StatusCode >= 200 && res.StatusCode < 300 {
+		return nil
+	}
+	refusal := &answerError{status: res.StatusCode}
+	if seconds, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		refusal.after = time.Duration(min(seconds, 1<<20)) * time.Second
+	}
+	return refusal
+}
