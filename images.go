@@ -3,9 +3,11 @@ package unitask
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 )
@@ -39,6 +41,29 @@ func (rt *Runtime) ListImages(ctx context.Context, ceiling *policy.Ceiling) []Im
 	}
 	return list
 }
+
+// checkCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean none: it would
+// allow nothing without a word. Other names may be images that are built later.
+func (rt *Runtime) checkCeiling(ceiling *policy.Ceiling) error {
+	if name, _ := ceiling.MistypedImage(Images(), func(string) bool { return true }); name == "" {
+		return nil // and nothing had to be read
+	}
+	known := Images()
+	described, _ := filepath.Glob(filepath.Join(rt.environments(), "*"+environments.Extension))
+	built, _ := filepath.Glob(filepath.Join(rt.opts.Home, "own", "*.json"))
+	for _, file := range append(described, built...) {
+		known = append(known, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)))
+	}
+	name, of := ceiling.MistypedImage(known, func(name string) bool { return nearest(name, known) != "" })
+	if name == "" {
+		return nil
+	}
+	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+nearest(name, known)+
+		" (one of your own is described by "+filepath.Join(rt.environments(), name+environments.Extension)+", or built by `unitask image build FILE`)")
+}
+
+// maxNamed is how many images an error names.
+const maxNamed = 20
 
 // HasTemplate says that runs of an image with the usual memory are cloned.
 func (rt *Runtime) HasTemplate(ctx context.Context, im *image.Image) bool {

@@ -2,6 +2,8 @@ package unitask
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -152,5 +154,64 @@ func TestLanguagesTable(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A name in a ceiling that means no image is told with the one that it is like, whatever a run asks for; names of images that
+// may yet be built are not.
+func TestCeilingMistyped(t *testing.T) {
+	home := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(home, "environments"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "environments", "pythom.toml"), []byte("from = 'python'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rt, err := Open(Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for text, says := range map[string]string{
+		`images = ["node", "pyton"]`:                         `/x/.unitask.toml:1: images "pyton": is no image here: there are node, python, data, shell, go`,
+		"debug = false\nimages = [\"sh\", \"shel\"]":         `/x/.unitask.toml:2: images "shel": is no image here`,
+		`images = ["pyton"]`:                                 "did you mean python?",
+		`images = ["words", "reports"]`:                      `images "words": is no image here`, // and so nothing could run
+		"[principals.a]\nimages = [\"nodee\"]":               "did you mean node?",
+		`images = ["node", "words"]`:                         "",
+		`images = ["node", "pythom"]`:                        "", // described
+		`images = ["words", "alpine:3.20"]`:                  "",
+		`images = ["ghcr.io/acme/*"]`:                        "",
+		`memoryMb = 300`:                                     "",
+		`images = ["node", "python", "data", "shell", "go"]`: "",
+	} {
+		ceiling, err := policy.ParseCeiling("/x/.unitask.toml", []byte(text))
+		if err != nil {
+			t.Fatal(text, err)
+		}
+		for _, c := range []*policy.Ceiling{ceiling.For("a"), policy.BuiltIn("", home).With(ceiling).For("a"), policy.BuiltIn("", home).NarrowedBy(ceiling).For("a")} {
+			err := rt.checkCeiling(c)
+			if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+				t.Errorf("%q: %v", text, err)
+			}
+		}
+	}
+	// No run and no session starts under it, and a list without end is no long error.
+	ceiling, err := policy.ParseCeiling("/x/.unitask.toml", []byte(`images = ["node", "pyton"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.RunFor(t.Context(), Caller{Ceiling: ceiling}, Request{Code: "1"}, IO{}); err == nil || !strings.Contains(err.Error(), "did you mean python?") {
+		t.Error(err)
+	}
+	if _, err := rt.NewSessionFor(t.Context(), Caller{Ceiling: ceiling}, SessionRequest{}); err == nil || !strings.Contains(err.Error(), "did you mean python?") {
+		t.Error(err)
+	}
+	many := `images = ["pyton"` + strings.Repeat(`, "x"`, 10_000) + "]"
+	if ceiling, err = policy.ParseCeiling("/x/.unitask.toml", []byte(many)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.checkCeiling(ceiling); err == nil || len(err.Error()) > 2000 {
+		t.Errorf("%.3000v", err)
 	}
 }

@@ -1,27 +1,22 @@
 package unitask
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/environments"
-	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/atomicfile"
-	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
 )
@@ -167,301 +162,6 @@ func (rt *Runtime) withOwn(req Request) (Request, error) {
 // environments is the folder of the home with files of images.
 func (rt *Runtime) environments() string { return filepath.Join(rt.opts.Home, "environments") }
 
-// ownLock is the file beside a description that says what exactly was installed.
-type ownLock struct {
-	Schema int        `json:"schema"`
-	Builds []ownBuild `json:"builds"` // one for each architecture
-}
-
-type ownBuild struct {
-	Arch     image.Arch         `json:"arch"`
-	System   string             `json:"system"`
-	Asked    []string           `json:"asked"`
-	Packages []packages.Package `json:"packages"`
-	Npm      json.RawMessage    `json:"npm,omitempty"`
-	Digest   string             `json:"digest"` // of all files that were installed
-}
-
-func readOwnLock(file string) (l ownLock, err error) {
-	f, err := os.Open(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return l, nil
-	}
-	if err != nil {
-		return l, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxOwnText+1))
-	if err == nil && len(text) > maxOwnText {
-		err = fmt.Errorf("has more than %d bytes", maxOwnText)
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &l)
-	}
-	if err == nil && l.Schema != ownSchema {
-		err = fmt.Errorf("has schema %d, not %d", l.Schema, ownSchema)
-	}
-	for _, b := range l.Builds {
-		if err == nil {
-			err = checkLocked(b.Packages)
-		}
-	}
-	if err != nil {
-		return l, fmt.Errorf("read %s: %w: without the file versions are chosen anew", file, err)
-	}
-	return l, nil
-}
-
-// at is the build of an architecture, nil where there is none.
-func (l *ownLock) at(arch image.Arch) *ownBuild {
-	for i := range l.Builds {
-		if l.Builds[i].Arch == arch {
-			return &l.Builds[i]
-		}
-	}
-	return nil
-}
-
-// BuildImage builds an image of the user's own, from a file or from that of its name in the home's
-// environments, with the versions that the lock file beside it says; it writes that file where there is none.
-// Foreign code runs in machines only. Runs that name the image have this one from the moment that it is whole.
-func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
-	leave, err := rt.enter()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer leave()
-	bad := func(err error) (*OwnImage, *image.Image, error) {
-		return nil, nil, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.200q", from), Reason: err.Error()}
-	}
-	if arch, err = image.ParseArch(string(arch)); err != nil {
-		return bad(err)
-	}
-	env, err := environments.Read(environments.Find(from, rt.environments()), rt.environments(), Images())
-	if err != nil {
-		return bad(err)
-	}
-	l := imageLanguage(env.From)
-	o := &OwnImage{Schema: ownSchema, Name: env.Name, From: env.From, File: env.File, Arch: arch, Description: env.Description, Env: env.Env, Warm: env.Warm, MemoryMB: env.MemoryMB}
-	specs, err := o.check(env, l)
-	if err != nil {
-		return bad(fmt.Errorf("%s: %w", env.File, err))
-	}
-	held, err := rt.lockOwn(ctx)
-	if err != nil {
-		return nil, nil, rt.buildFailed(ctx, err)
-	}
-	defer held.Unlock()
-	lock, err := rt.fill(ctx, o, env, l, specs)
-	if err != nil {
-		return nil, nil, rt.buildFailed(ctx, err)
-	}
-	im, err := rt.finishOwn(ctx, o, l, lock)
-	if err != nil {
-		if lock != nil && !rt.named(lock.Key) {
-			err = errors.Join(err, ownStore(rt.opts.Home).Remove(lock.Key))
-		}
-		return nil, nil, rt.buildFailed(ctx, err)
-	}
-	return o, im, nil
-}
-
-// lockOwn has one build at a time: another's files, to which no name leads yet, would be taken for left behind.
-func (rt *Runtime) lockOwn(ctx context.Context) (*filelock.Lock, error) {
-	return filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "own"), func() {
-		rt.opts.Events(Event{Kind: EventImage, Message: "waiting for another unitask that builds an image"})
-	})
-}
-
-func (rt *Runtime) buildFailed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
-	}
-	var field *policy.FieldError
-	if errors.As(err, &field) {
-		return err
-	}
-	return hostError("image", err)
-}
-
-// check holds what a description says against the image that it begins with, and returns its packages.
-func (o *OwnImage) check(env *environments.Environment, l *language) (specs []string, err error) {
-	if o.Name == containerName {
-		return nil, fmt.Errorf("%s is a name that images can't have", o.Name)
-	}
-	for system, list := range map[string][]string{policy.Pip: env.Pip, policy.Npm: env.Npm} {
-		for _, text := range list {
-			if err := l.checkPackages([]string{system + ":" + text}); err != nil {
-				var field *policy.FieldError
-				if errors.As(err, &field) {
-					err = fmt.Errorf("%s: %s %s", system, field.Value, field.Reason)
-				}
-				return nil, err
-			}
-			rule, _ := policy.ParsePackage(system + ":" + text)
-			specs = append(specs, rule.Spec())
-		}
-	}
-	if len(specs) > 0 {
-		o.Folders = append(o.Folders, l.packages.place)
-		o.System = l.packages.system
-	}
-	if len(o.Warm) > 0 && l.name != "python" {
-		return nil, fmt.Errorf("warm is for images with Python: %s has %s", env.From, l.name)
-	}
-	if o.MemoryMB > 0 {
-		if _, _, err := policy.Resolve(policy.Request{MemoryMB: o.MemoryMB}, nil); err != nil {
-			return nil, err
-		}
-	}
-	for _, f := range env.Files {
-		top, _, _ := strings.Cut(f.Guest[1:], "/")
-		taken := []string{"/tmp", contract.OutDir, path.Dir(contract.HomeDir), contract.WorkDir, "/root", "/sbin", "/lost+found", "/node_modules"}
-		if checkGuestPath("files", f.Guest) != nil || !ownTop.MatchString(top) || slices.ContainsFunc(taken, func(dir string) bool { return "/"+top == dir }) {
-			return nil, fmt.Errorf("files: %s is not where an image can have files: use a folder like /opt, /srv or /data", f.Guest)
-		}
-		if !slices.Contains(o.Folders, "/"+top) {
-			o.Folders = append(o.Folders, "/"+top)
-		}
-	}
-	slices.Sort(o.Folders)
-	all := slices.Concat(l.image(o.From).payload.Folders, o.Folders)
-	if len(o.Folders) > maxOwnTops || len(strings.Join(all, "\n")) > maxFolders {
-		return nil, fmt.Errorf("files: lie in %d folders at the root, which are too many or have too long names: put them into one", len(o.Folders))
-	}
-	return specs, nil
-}
-
-// fill installs the packages, and puts all that the image brings into the store; nil if that is nothing.
-func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Environment, l *language, specs []string) (*packages.Lock, error) {
-	all := &packages.Lock{System: o.System, Asked: specs, Arch: string(o.Arch), Runtime: l.name}
-	if len(specs) == 0 {
-		if len(env.Files) == 0 {
-			return nil, nil
-		}
-		return all, rt.keepOwn(all, env, "", "")
-	}
-	lockFile := strings.TrimSuffix(env.File, environments.Extension) + ownLockEnds
-	locks, err := readOwnLock(lockFile)
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(specs)
-	var locked *packages.Lock
-	at := locks.at(o.Arch)
-	if at != nil && at.System == o.System && slices.Equal(at.Asked, specs) {
-		locked = &packages.Lock{Packages: at.Packages, Npm: at.Npm}
-	}
-	base := l.image(o.From).payload
-	im, err := rt.images.With(base).Obtain(ctx, image.Linux, o.Arch)
-	if err != nil {
-		return nil, err
-	}
-	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{}.withDefaults(), tell: rt.opts.Events}
-	err = rt.obtain(ctx, b, specs, locked, func(store *packages.Store, kept *packages.Lock) error {
-		if err := store.Verify(kept); err != nil {
-			return err
-		}
-		if at == nil {
-			locks.Builds = append(locks.Builds, ownBuild{})
-			at = &locks.Builds[len(locks.Builds)-1]
-		}
-		if locked != nil && at.Digest != kept.Digest {
-			rt.opts.Events(Event{Kind: EventImage, Message: "the packages are those of " + lockFile + ", and have built other files than then"})
-		}
-		*at = ownBuild{o.Arch, o.System, specs, kept.Packages, kept.Npm, kept.Digest}
-		all.Packages, all.Npm = kept.Packages, kept.Npm
-		return rt.keepOwn(all, env, kept.Folder(), l.packages.place)
-	})
-	if err != nil {
-		return nil, err
-	}
-	locks.Schema = ownSchema
-	text, err := json.MarshalIndent(locks, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	text = append(text, '\n')
-	if have, err := os.ReadFile(lockFile); err != nil || string(have) != string(text) {
-		if err := atomicfile.Write(lockFile, text, 0o644); err != nil {
-			return nil, err
-		}
-	}
-	o.Packages = all.Packages
-	return all, nil
-}
-
-// keepOwn puts the packages of a folder, and an environment's files, into the store of own images.
-func (rt *Runtime) keepOwn(all *packages.Lock, env *environments.Environment, folder, place string) error {
-	r, w := io.Pipe()
-	go func() {
-		to := tar.NewWriter(w)
-		err := env.WriteTo(to)
-		if err == nil && folder != "" {
-			err = environments.WriteFolder(to, folder, place)
-		}
-		if err == nil {
-			err = to.Close()
-		}
-		w.CloseWithError(err)
-	}()
-	store := ownStore(rt.opts.Home)
-	if err := store.Remove(""); err != nil {
-		return err
-	}
-	err := store.Add(all, r)
-	r.CloseWithError(errors.New("the store takes no more")) // which ends the goroutine
-	return err
-}
-
-// finishOwn builds the disk, imports ahead what is to be, and has the name lead to the image.
-func (rt *Runtime) finishOwn(ctx context.Context, o *OwnImage, l *language, lock *packages.Lock) (*image.Image, error) {
-	if lock != nil {
-		o.Key, o.Digest, o.Bytes = lock.Key, lock.Digest, lock.Bytes
-	}
-	if err := o.arrange(rt.opts.Home); err != nil {
-		return nil, err
-	}
-	im, err := rt.images.With(o.row.payload).Obtain(ctx, image.Linux, o.Arch)
-	if err != nil {
-		return nil, err
-	}
-	if len(o.Warm) > 0 {
-		if err := rt.tryImports(ctx, o, l); err != nil {
-			return nil, err
-		}
-	}
-	o.Built = time.Now().UTC().Truncate(time.Second)
-	text, err := json.MarshalIndent(o, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Join(rt.opts.Home, "own"), 0o700); err != nil {
-		return nil, err
-	}
-	if err := atomicfile.Write(filepath.Join(rt.opts.Home, "own", o.Name+".json"), append(text, '\n'), 0o600); err != nil {
-		return nil, err
-	}
-	_, err = rt.pruneOwn()
-	return im, err
-}
-
-// tryImports finds out, in a machine, whether what is to be imported ahead can be.
-func (rt *Runtime) tryImports(ctx context.Context, o *OwnImage, l *language) error {
-	code := "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
-	req := Request{Code: code, Language: l.name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: rt.opts.RequireJail, own: o}
-	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{})
-	if err != nil {
-		return err
-	}
-	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
-		last := strings.TrimSpace(string(res.Stderr))
-		last = last[strings.LastIndexByte(last, '\n')+1:]
-		return &policy.FieldError{Field: "image", Value: o.File, Reason: fmt.Sprintf("warm: %s can't be imported: %.300q %s(`unitask inspect %s` has the rest)", strings.Join(o.Warm, ", "), last, res.Error, res.RunID)}
-	}
-	return rt.runs.Remove(res.RunID)
-}
-
 // named says that an image's name leads to what is kept under a key.
 func (rt *Runtime) named(key string) bool {
 	return slices.ContainsFunc(rt.OwnImages(), func(o *OwnImage) bool { return o.Key == key })
@@ -497,6 +197,7 @@ func (rt *Runtime) RemoveOwnImage(ctx context.Context, name string) (bool, error
 	if err != nil {
 		return false, err
 	}
+	rt.AuditChange(audit.ImageRemoved, map[string]any{"names": []string{name}})
 	list, err := rt.images.List()
 	for _, im := range list {
 		if err == nil && im.Base != "" && im.Name == name {

@@ -88,6 +88,10 @@ func TestOwnImage(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(home, "own/*/files")); len(left) != 1 {
 		t.Errorf("kept: %v", left)
 	}
+	log, err := os.ReadFile(filepath.Join(home, "audit", "log.jsonl"))
+	if n := strings.Count(string(log), `"kind":"image.added"`); err != nil || n != 3 || !strings.Contains(string(log), `"names":["words"]`) {
+		t.Errorf("the audit log has %d builds: %v", n, err)
+	}
 
 	// Lists, ceilings, and what can't be.
 	strict, err := policy.ParseCeiling("test.toml", []byte(`images = ["words"]`))
@@ -322,4 +326,57 @@ func TestOwnImagePackages(t *testing.T) {
 		t.Errorf("warm: %v", err)
 	}
 	clean(0)
+}
+
+// The same of npm, whose packages' install scripts run in the machine: another home builds the same from the lock, and a lock or
+// a registry that says otherwise is refused.
+func TestOwnImageNpm(t *testing.T) {
+	needVM(t)
+	if !long() {
+		t.Skip("npm takes half a minute in a machine that is emulated: make long")
+	}
+	r := newRegistry(t)
+	box := func(text string) []byte {
+		return tgz(t, [2]string{"package/package.json", `{"name": "box", "version": "1.0.0", "scripts": {"postinstall": "echo module.exports=require\\(\\'os\\'\\).platform\\(\\) > made.js"}}`},
+			[2]string{"package/index.js", text})
+	}
+	r.put("box-1.0.0.tgz", box("exports.name = 'box'; exports.made = require('./made.js')\n"))
+	dir := t.TempDir()
+	file, lock := describe(t, dir, "tools", "from = 'node'\nnpm = ['box@^1']\nmemoryMb = 300\n"), filepath.Join(dir, "tools.lock.json")
+	build := func() (*unitask.Runtime, *unitask.OwnImage, error) {
+		rt, err := unitask.Open(unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		own, _, err := rt.BuildImage(t.Context(), file, "")
+		return rt, own, err
+	}
+	rt, first, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range []string{"const b = require('box'); console.log(b.name, b.made)", "import b from 'box'; console.log(b.name, b.made)"} {
+		if res, err := rt.Run(t.Context(), unitask.Request{Code: code, Image: "tools"}, unitask.IO{}); err != nil || string(res.Stdout) != "box linux\n" || res.MemoryMB != 300 {
+			t.Errorf("%+v %v", res, err)
+		}
+	}
+	if _, second, err := build(); err != nil || second.Digest != first.Digest {
+		t.Errorf("from the lock: %+v, want %s: %v", second, first.Digest, err)
+	}
+	// A lock that lies about a digest, and a registry that does about the package.
+	text, err := os.ReadFile(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.put("box-1.0.0.tgz", box("exports.name = 'evil'; exports.made = 1\n"))
+	if _, own, err := build(); err == nil || !strings.Contains(err.Error(), "EINTEGRITY") {
+		t.Errorf("a registry that lies: %+v %v", own, err)
+	}
+	if err := os.WriteFile(lock, []byte(strings.Replace(string(text), `"name": "box"`, `"name": "box\u001b[31m"`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, own, err := build(); err == nil || !strings.Contains(err.Error(), "tools.lock.json") {
+		t.Errorf("a lock with a name for terminals: %+v %v", own, err)
+	}
 }

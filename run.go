@@ -202,6 +202,9 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 		look.session.made = look.session.from.run(look.session)
 		return look.session.made, nil
 	}
+	if err = rt.checkCeiling(caller.Ceiling); err != nil {
+		return p, err
+	}
 	if p.code, err = checkCode(req); err == nil {
 		err = look.check(caller, req, streams)
 	}

@@ -88,6 +88,35 @@ func allowsImage(list []string, name string) bool {
 	})
 }
 
+// MistypedImage is the first of the images that a ceiling, or one that it narrows, lists by a name that means none, "" where
+// none is so; mistyped judges a name that is none of known. Where no entry of a list can be an image, its first one is mistyped.
+func (c *Ceiling) MistypedImage(known []string, mistyped func(name string) bool) (name string, of *Ceiling) {
+	for ; c != nil; c = c.over {
+		list, _ := c.most["images"].([]string)
+		none := len(list) > 0
+		for _, entry := range list {
+			unknown := imageName.MatchString(entry) && !slices.Contains(known, entry)
+			if unknown && mistyped(entry) {
+				return entry, c
+			}
+			none = none && unknown
+		}
+		if none {
+			return list[0], c
+		}
+	}
+	return "", nil
+}
+
+// WrongImage is an error about an image that a ceiling lists.
+func (c *Ceiling) WrongImage(name, reason string) error {
+	err := &FieldError{Field: "images", Value: fmt.Sprintf("%.80q", name), Reason: reason}
+	if from := c.inherited["images"]; from != "" && from != c.Path {
+		return &CeilingError{from, 0, err}
+	}
+	return c.wrong("images", err)
+}
+
 // oneOf is one image, of those that a ceiling lists. A run whose image is denied has no other:
 // it does not run.
 type oneOf struct{ none }
