@@ -41,10 +41,10 @@ func (l listing) close() {
 	}
 }
 
-// ahead lists folders before they are asked for: one waits while another is listAtOnce.
+// ahead lists folders before they are asked for: one is waited for while another is listed.
 type ahead struct {
 	in    *os.Root
-	ready chan listing // nil where there is nothing to do meanwhile
+	ready chan chan listing // nil where there is nothing to do meanwhile
 	stop  chan struct{}
 }
 
@@ -53,15 +53,15 @@ func listAhead(in *os.Root, names []string) *ahead {
 	if len(names) < 2 {
 		return a
 	}
-	a.ready, a.stop = make(chan listing), make(chan struct{})
+	a.ready, a.stop = make(chan chan listing, 1), make(chan struct{})
 	go func() {
 		defer close(a.ready)
 		for _, name := range names {
-			l := list(in, name)
+			one := make(chan listing, 1)
 			select {
-			case a.ready <- l:
+			case a.ready <- one:
+				go func() { one <- list(in, name) }()
 			case <-a.stop:
-				l.close()
 				return
 			}
 		}
@@ -74,7 +74,7 @@ func (a *ahead) next(name string) listing {
 	if a.ready == nil {
 		return list(a.in, name)
 	}
-	return <-a.ready
+	return <-<-a.ready
 }
 
 // close ends the listing; it waits until nothing is open any more.
@@ -83,7 +83,7 @@ func (a *ahead) close() {
 		return
 	}
 	close(a.stop)
-	for l := range a.ready {
-		l.close()
+	for one := range a.ready {
+		(<-one).close()
 	}
 }
