@@ -81,6 +81,7 @@ var mayImport = map[string][]string{
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},
 	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
+	"hack/conformance":  {"netstack/broker"},
 	"hack/cover":        {},
 	"hack/dist":         {"cli"},
 	"hack/escapes":      {},
