@@ -59,6 +59,7 @@ type RunInfo struct {
 	Class   string    `json:"class"`
 	Created time.Time `json:"created"`
 	Attempt int       `json:"attempt"`
+	Losses  int       `json:"losses"` // workers that were lost with it
 	Worker  string    `json:"worker,omitempty"`
 	Why     string    `json:"why,omitempty"`
 }
@@ -88,7 +89,7 @@ func (c *Client) Runs(ctx context.Context, most int) (list []RunInfo, err error)
 			break
 		}
 		if e, _, err := s.get(ctx, id); err == nil {
-			list = append(list, RunInfo{id, e.State, e.Class, e.Created, e.Attempt, e.Worker, e.Why})
+			list = append(list, RunInfo{id, e.State, e.Class, e.Created, e.Attempt, e.Losses, e.Worker, e.Why})
 		}
 	}
 	return list, nil

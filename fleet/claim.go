@@ -95,6 +95,7 @@ func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
 			c.lose(ctx, why)
 			return
 		}
+		c.entry.Losses++
 		w.count(func(i *WorkerInfo) { i.Retried++ })
 		w.metrics.retried.WithLabelValues(w.info.Arch, l.tenant).Inc()
 		log.Warn("its worker is lost; it is made again", "worker", e.Worker, "attempt", e.Attempt+1)
@@ -213,8 +214,10 @@ func again(req unitask.Request, e entry) string {
 	switch {
 	case !Repeatable(req):
 		return fmt.Sprintf("worker %s was lost while the code ran; it had network or secrets, so it is not run twice", e.Worker)
-	case e.Attempt >= maxAttempts:
-		return fmt.Sprintf("%d workers were lost while it ran", e.Attempt)
+	case e.Losses+1 >= maxLosses:
+		return fmt.Sprintf("%d workers were lost while it ran", e.Losses+1)
+	case e.Attempt >= maxClaims:
+		return fmt.Sprintf("%d workers had it, and none ended it", e.Attempt)
 	}
 	return ""
 }
@@ -308,7 +311,7 @@ func (c *claim) end(ctx context.Context, r report, t task, err, cause error) (ho
 		return "fenced"
 	}
 	if errors.Is(cause, errDrained) {
-		if again(t.Request, c.entry) == "" {
+		if Repeatable(t.Request) && c.entry.Attempt < maxClaims { // nothing was lost
 			back := c.entry
 			back.State, back.Worker = Queued, ""
 			if _, e := c.store.replace(ctx, c.run, back, c.revision); e == nil {

@@ -33,7 +33,7 @@ func startCluster(t testing.TB) *cluster {
 	c := &cluster{}
 	for i := range c.opts { // ports first: each is told of the others
 		c.opts[i] = server.Options{
-			ServerName: fmt.Sprintf("node-%d", i), Host: "127.0.0.1", Port: freePort(t), JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
+			ServerName: fmt.Sprintf("node-%d", i), Host: "127.0.0.1", Port: freePort(t), JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
 			// A route that gossip names leads nowhere: only those over wires can be cut.
 			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: freePort(t), Advertise: "127.0.0.1:1", NoAdvertise: true},
 		}

@@ -42,7 +42,7 @@ func TestWorkerKilled(t *testing.T) {
 	if err := note(filepath.Join(dir, "gate"), ""); err != nil {
 		t.Fatal(err)
 	}
-	if e := <-ends["again"]; e.err != nil || string(e.res.Stdout) != "begun\nended\n" || !strings.Contains(e.res.Retried, "lost") {
+	if e := <-ends["again"]; e.err != nil || string(e.res.Stdout) != "begun\nended\n" || !strings.Contains(e.res.Retried, "was lost") || !strings.Contains(e.res.Retried, "attempt 2") {
 		t.Errorf("%v %s", e.err, asJSON(e.res))
 	}
 	e := <-ends["once"]
@@ -105,5 +105,53 @@ func TestDrain(t *testing.T) {
 	}
 	if ran := lines(log); len(ran) != 2 || ran[0] != ran[1] {
 		t.Errorf("started: %q", ran)
+	}
+}
+
+// A run that worker after worker gives back is not lost, and says how often it was begun, to who comes late, too.
+func TestGivenBack(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	dir := t.TempDir()
+	log, gate := filepath.Join(dir, "log"), filepath.Join(dir, "gate")
+	config := workerConfig(ns.ClientURL(), 1)
+	config.Drain = time.Millisecond
+	w := startWorker(t, config, script{log})
+	rt, client := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	client.RunID = "given-back"
+	req := unitask.Request{Code: "wait " + gate + "\nout ended"}
+	over := make(chan *unitask.Result, 1)
+	go func() {
+		res, err := rt.Run(context.Background(), req, unitask.IO{})
+		if err != nil {
+			t.Error(err)
+		}
+		over <- res
+	}()
+	const times = 5 // more than the losses that a run may have
+	for n := range times - 1 {
+		waitFor(t, func() bool { return len(lines(log)) == n+1 })
+		next := startWorker(t, config, script{log})
+		w.Drain()
+		w = next
+	}
+	waitFor(t, func() bool { return len(lines(log)) == times })
+	if err := note(gate, ""); err != nil {
+		t.Fatal(err)
+	}
+	late, other := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	other.RunID = "given-back"
+	first := <-over
+	second, err := late.Run(t.Context(), req, unitask.IO{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for who, res := range map[string]*unitask.Result{"first": first, "late": second} {
+		if res == nil || res.Outcome != unitask.OutcomeExited || string(res.Stdout) != "ended\n" || !strings.Contains(res.Retried, "went away") || !strings.Contains(res.Retried, "attempt 5") {
+			t.Errorf("%s: %s", who, asJSON(res))
+		}
+	}
+	if runs, err := client.Runs(t.Context(), 1); err != nil || len(runs) != 1 || runs[0].Attempt != times || runs[0].Losses != 0 {
+		t.Errorf("%v %s", err, asJSON(runs))
 	}
 }

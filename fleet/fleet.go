@@ -52,7 +52,8 @@ const (
 	maxReport       = 16 << 20  // bytes of a report
 	maxLeft         = 2 << 30   // bytes of what a run leaves: streams, artifacts, logs
 	maxChunk        = 64 << 10  // bytes of output in a message
-	maxAttempts     = 3         // workers that may be lost with one run
+	maxLosses       = 3         // workers that may be lost with one run
+	maxClaims       = 1_000     // of one run: a worker that goes gives it back
 	runsBytes       = 256 << 20 // of a tenant's entries
 	filesBytes      = 2 << 30   // of a tenant's objects
 	keep            = 24 * time.Hour
@@ -99,7 +100,8 @@ type entry struct {
 	Task     blob      `json:"task"`
 	MemoryMB int       `json:"memoryMb"` // that its machine takes
 	Created  time.Time `json:"created"`
-	Attempt  int       `json:"attempt,omitempty"`
+	Attempt  int       `json:"attempt,omitempty"` // how often it was claimed
+	Losses   int       `json:"losses,omitempty"`  // how many of its workers were lost
 	Worker   string    `json:"worker,omitempty"`
 	Report   *blob     `json:"report,omitempty"`
 	Why      string    `json:"why,omitempty"` // of a run that was lost
@@ -223,7 +225,7 @@ func (s tenantStore) get(ctx context.Context, run string) (e entry, revision uin
 	if err := json.Unmarshal(v.Value(), &e); err != nil {
 		return e, 0, fmt.Errorf("entry of %s: %w: %w", run, errMalformed, err)
 	}
-	if e.Attempt < 0 || e.Attempt > maxAttempts || e.MemoryMB < 0 || !classForm.MatchString(e.Class) || e.State != Queued && e.State != Claimed && !e.State.over() {
+	if e.Attempt < 0 || e.Attempt > maxClaims || e.Losses < 0 || e.Losses > e.Attempt || e.MemoryMB < 0 || !classForm.MatchString(e.Class) || e.State != Queued && e.State != Claimed && !e.State.over() {
 		return e, 0, fmt.Errorf("entry of %s: %w: its state or its numbers can't be", run, errMalformed)
 	}
 	return e, v.Revision(), nil

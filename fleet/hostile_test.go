@@ -82,6 +82,7 @@ func TestHostileTenant(t *testing.T) {
 		"no-such-run":      {},
 		"entry-garbage":    {entry: "text"},
 		"attempt-negative": {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": -5}},
+		"losses-many":      {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": 1, "losses": 2}},
 		"attempt-many":     {entry: map[string]any{"state": "queued", "class": "amd64", "attempt": 1 << 40}},
 		"state-unknown":    {entry: map[string]any{"state": "finished?", "class": "amd64", "memoryMb": 1, "task": request(nil)}},
 		"memory-negative":  {entry: map[string]any{"state": "queued", "class": "amd64", "memoryMb": -1 << 40}},
@@ -98,7 +99,7 @@ func TestHostileTenant(t *testing.T) {
 		"memory-lies":      {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "memoryMb": 2 << 20}})), ends: "ended", says: "no worker has"},
 		"arch-other":       {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "arch": "riscv64"}})), ends: "ended", says: "malformed"},
 		"asks-somebody":    {entry: entry(request(map[string]any{"request": map[string]any{"code": "out run", "ask": []string{"example.com"}}})), ends: "ended", says: "nobody is there to be asked"},
-		"claimed-by-none":  {entry: map[string]any{"state": "claimed", "worker": "../x", "attempt": 3, "class": "amd64", "task": request(nil)}, ends: "lost", says: ""},
+		"claimed-by-none":  {entry: map[string]any{"state": "claimed", "worker": "../x", "attempt": 3, "losses": 2, "class": "amd64", "task": request(nil)}, ends: "lost", says: ""},
 		"archive-garbage":  {entry: entry(request(map[string]any{"files": inline(strings.Repeat("x", 2000))})), ends: "ended", says: "brings"},
 	} {
 		ticket := row.ticket

@@ -159,6 +159,7 @@ func startNATS(t testing.TB, change func(*server.Options)) *server.Server {
 	if change != nil {
 		change(opts)
 	}
+	opts.JetStreamMaxStore = 1 << 40 // not by how full this disk is
 	ns, err := server.NewServer(opts)
 	if err != nil {
 		t.Fatal(err)

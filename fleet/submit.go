@@ -23,7 +23,8 @@ type submission struct {
 	store tenantStore
 	first bool // this client has made the entry, and has its standard input
 
-	attempt int
+	attempt int // that is known, and the losses before it
+	losses  int
 	have    map[string]int64 // bytes of each stream that were passed on
 	lag     map[string]bool  // some is missing: the rest comes with the report
 	broken  error            // of the submitter's own stream

@@ -91,12 +91,16 @@ func (s *submission) begin(e entry) {
 	if e.Attempt <= s.attempt {
 		return
 	}
-	if s.attempt > 0 {
-		s.run.Again(fmt.Sprintf("the worker was lost; the run was made again on worker %s", e.Worker))
+	if e.Attempt > 1 { // also for who joins it later
+		why := "a worker went away"
+		if e.Losses > s.losses {
+			why = "the worker was lost"
+		}
+		s.run.Again(fmt.Sprintf("%s; the run was made again on worker %s, attempt %d", why, e.Worker, e.Attempt))
 		clear(s.have)
 		clear(s.lag)
 	}
-	s.attempt = e.Attempt
+	s.attempt, s.losses = e.Attempt, e.Losses
 }
 
 // nudge has the worker look at the entry.
