@@ -197,8 +197,14 @@ func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, e
 	over := make(chan struct{})
 	defer close(over)
 	taken := make(chan struct{}, 1)
+	unread := make(chan error, 1) // why what was to be sent could not be read
 	if streams.Stdin != nil {
-		go w.pass(streams.Stdin, taken, over)
+		go func() {
+			if err := w.pass(streams.Stdin, taken, over, req.Op == OpWrite || req.Op == OpUnpack); err != nil {
+				unread <- err
+				w.Close()
+			}
+		}()
 	}
 	if streams.Resized != nil {
 		go func() {
@@ -220,6 +226,11 @@ func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, e
 			return Answer{}, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 		}
 		if err != nil {
+			select {
+			case err := <-unread:
+				return Answer{}, err
+			default:
+			}
 			return Answer{}, fmt.Errorf("the process that holds the session has ended: %w", err)
 		}
 		switch kind {
@@ -248,24 +259,28 @@ func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, e
 	}
 }
 
-// pass sends what is read, a piece at a time.
-func (w *wire) pass(from io.Reader, taken, over <-chan struct{}) {
+// pass sends what is read, a piece at a time. Where it must be whole the error is why no more could be
+// read; else that is its end, as a terminal's that is gone.
+func (w *wire) pass(from io.Reader, taken, over <-chan struct{}, whole bool) error {
 	piece := make([]byte, maxPiece)
 	for {
 		n, err := from.Read(piece)
 		if n > 0 {
 			if w.send(kindInput, piece[:n]) != nil {
-				return
+				return nil
 			}
 			select {
 			case <-taken:
 			case <-over:
-				return
+				return nil
 			}
+		}
+		if err != nil && !errors.Is(err, io.EOF) && whole {
+			return err
 		}
 		if err != nil {
 			_ = w.send(kindInput, nil)
-			return
+			return nil
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/unitask/unitask"
@@ -305,7 +306,7 @@ func TestTyping(t *testing.T) {
 		}
 	}()
 	text := strings.Repeat("0123456789", 20_000)
-	go w.pass(strings.NewReader(text), taken, done)
+	go w.pass(strings.NewReader(text), taken, done, true)
 	got, err := io.ReadAll(c)
 	if err != nil || string(got) != text {
 		t.Errorf("%d bytes of %d, %v", len(got), len(text), err)
@@ -317,5 +318,41 @@ func TestTyping(t *testing.T) {
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, errLeft) {
 		t.Error(err)
+	}
+}
+
+// What can't be read to its end is no file: the holder is not told that it has ended, and who asked
+// learns why. A command's input ends.
+func TestInputThatFails(t *testing.T) {
+	broken := errors.New("input/output error")
+	for op, want := range map[string]string{OpWrite: "half", OpUnpack: "half", OpExec: "half, end"} {
+		ours, theirs := net.Pipe()
+		got := make(chan string, 1)
+		go func() {
+			defer theirs.Close()
+			w, said := &wire{Conn: theirs}, []string{}
+			defer func() { got <- strings.Join(said, ", ") }()
+			if _, _, err := w.receive(string(rune(kindRequest))); err != nil {
+				return
+			}
+			for {
+				_, text, err := w.receive(string(rune(kindInput)))
+				if err != nil {
+					return
+				}
+				if len(text) == 0 {
+					said = append(said, "end")
+					_ = w.sendJSON(kindAnswer, Answer{})
+					return
+				}
+				said = append(said, string(text))
+				_ = w.send(kindTaken, nil)
+			}
+		}()
+		w := &wire{Conn: ours}
+		_, err := w.ask(t.Context(), Request{Op: op}, Streams{Stdin: io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))})
+		if said := <-got; said != want || errors.Is(err, broken) != (op != OpExec) || op == OpExec && err != nil {
+			t.Errorf("%s: the holder got %q, expected %q; %v", op, said, want, err)
+		}
 	}
 }
