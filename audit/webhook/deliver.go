@@ -119,9 +119,12 @@ func (d *delivery) run(ctx context.Context) error {
 	}
 	events := d.log.Events()
 	for ctx.Err() == nil {
-		lines, err := d.log.Len()
+		source, lines, err := d.log.Source()
 		if err != nil {
 			return err
+		}
+		if source != d.at.Source && d.at.Source != "" && source != "" { // the one before was moved away, as it is when it is full
+			d.at, events = position{source, 0}, d.log.Events()
 		}
 		if left := lines - d.at.Line - d.behind; left > 0 {
 			d.say("%d entries are left out, from line %d on: more than %d waited", left, d.at.Line+1, d.behind)
@@ -139,6 +142,7 @@ func (d *delivery) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, errPause):
+		case err != nil && d.moved(): // while it was read
 		case err != nil:
 			return err
 		default:
@@ -146,6 +150,12 @@ func (d *delivery) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// moved says that the log is another one than it was.
+func (d *delivery) moved() bool {
+	source, _, err := d.log.Source()
+	return err == nil && source != d.at.Source
 }
 
 // begin finds out how far the receiver is.

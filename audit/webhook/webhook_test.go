@@ -301,6 +301,38 @@ func TestAttackState(t *testing.T) {
 	}
 }
 
+// A log that was moved away is followed by the one that is begun in its place, from its first line on.
+func TestAttackMovedLog(t *testing.T) {
+	home, r := t.TempDir(), newReceiver(t)
+	hs := httptest.NewServer(r)
+	defer hs.Close()
+	add(t, home, audit.RunStarted, audit.RunEnded)
+	d, said := delivering(t, home, Hook{URL: hs.URL, Secret: secret})
+	add(t, home, audit.RunEnded)
+	step := 0
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	d.wait = func(context.Context, time.Duration) {
+		switch step++; step {
+		case 1:
+			if err := os.Rename(filepath.Join(home, "audit"), filepath.Join(home, "full")); err != nil {
+				t.Error(err)
+			}
+		case 2: // there is none, and then one that is longer
+			add(t, home, slices.Repeat([]audit.Kind{audit.RunStarted}, 5)...)
+		case 3:
+			cancel()
+		}
+	}
+	err := d.run(ctx)
+	attack.Check(t, "a log that is moved away", "lines [3 1 2 3 4 5], said [], <nil>", fmt.Sprintf("lines %v, said %v, %v", r.lines(), *said, err))
+	ids := slices.Clone(r.ids)
+	slices.Sort(ids)
+	if len(slices.Compact(ids)) != 6 {
+		t.Errorf("ids %v", r.ids)
+	}
+}
+
 func write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
