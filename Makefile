@@ -30,7 +30,7 @@ test: image
 # boot for them, two thirds of the other languages' scripts, more clones to compare, packages that are
 # installed in a machine, folders by another tar, and what a release is made of.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestOwnImagePackages|TestOwnImageNpm|TestSessionFolders|TestBundle)$$' . ./mcp
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestOwnImagePackages|TestOwnImageNpm|TestGoAttacked|TestSessionFolders|TestBundle)$$' . ./mcp
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server.

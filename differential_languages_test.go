@@ -77,11 +77,10 @@ func TestDifferentialLanguages(t *testing.T) {
 }
 
 func (l tongue) differential(t *testing.T) {
-	var args, env []string
-	if l.prepare != nil {
-		l.program, args, env = l.prepare(t)
-	} else if said, err := exec.Command(l.program, "--version").Output(); err != nil || !strings.HasPrefix(string(said), l.version) {
-		t.Skipf("needs the host's %s to be %s: it says %q, %v", l.program, l.version, said, err)
+	if l.prepare == nil {
+		if said, err := exec.Command(l.program, "--version").Output(); err != nil || !strings.HasPrefix(string(said), l.version) {
+			t.Skipf("needs the host's %s to be %s: it says %q, %v", l.program, l.version, said, err)
+		}
 	}
 	dir := filepath.Join("testdata/differential", l.name)
 	scripts, err := filepath.Glob(filepath.Join(dir, "*"+l.ext))
@@ -97,6 +96,10 @@ func (l tongue) differential(t *testing.T) {
 	t.Cleanup(func() { rt.Close() })
 	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, Image: l.name}); err != nil {
 		t.Fatal(err)
+	}
+	var args, env []string
+	if l.prepare != nil { // now that the parts are there
+		l.program, args, env = l.prepare(t)
 	}
 	var booted atomic.Int32
 	t.Run("scripts", func(t *testing.T) {

@@ -5,7 +5,6 @@ package golang
 import (
 	_ "embed"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
@@ -69,11 +68,9 @@ func Process(args []string, _ map[string]string) (allArgs, variables []string) {
 // Refused is a readable form of what is printed when it does not take its arguments.
 func Refused(words string) string { return "Go does not take it: " + words }
 
-// OutOfMemory says that a program ended for want of memory: its own runtime says so, or the compiler's. What the
-// kernel kills is go run's child, and go run says so.
-func OutOfMemory(_ int, stderr string) bool {
-	return strings.Contains(stderr, "fatal error: runtime: out of memory") || strings.HasSuffix(stderr, "signal: killed\n")
-}
+// OutOfMemory says that a program ended for want of memory: only the kernel can say so. What go run prints of a child that
+// was killed says not why.
+func OutOfMemory(int, string) bool { return false }
 
 // MissingModule is "": a message of Go's own names the package and what to do.
 func MissingModule(string) string { return "" }

@@ -1,0 +1,57 @@
+package unitask_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// Programs in Go that want to change what the next ones are compiled with, and that take memory or the compiler's time without
+// end: each ends as others do.
+func TestGoAttacked(t *testing.T) {
+	needClones(t)
+	if !long() {
+		t.Skip("compiles three programs in machines that are emulated: make long")
+	}
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	var endless strings.Builder
+	for i := range 60_000 {
+		fmt.Fprintf(&endless, "\tcase x == %d && x*%[1]d > %d:\n\t\tx += %[1]d\n\t\tprintln(x, \"%[1]d\")\n", i, i+1)
+	}
+	for _, c := range []struct {
+		name, code string
+		outcome    unitask.Outcome
+		exit       int
+		stdout     string
+		timeout    time.Duration
+	}{
+		{"what the image brings", `import ("fmt"; "os"; "path/filepath")
+
+func main() {
+	links, _ := filepath.Glob("/home/user/.cache/go-build/*/*-d")
+	for _, name := range []string{"/usr/local/go/src/fmt/print.go", "/usr/local/go/go.env", "/usr/local/go/bin/go", links[0]} {
+		err := os.WriteFile(name, nil, 0o644)
+		_, into := os.Create(filepath.Dir(name) + "/new")
+		fmt.Println(err != nil, into != nil || name == links[0])
+	}
+}`, unitask.OutcomeExited, 0, strings.Repeat("true true\n", 4), time.Minute},
+		{"memory", "func main() {\n\tvar all [][]byte\n\tfor {\n\t\tb := make([]byte, 16<<20)\n\t\tfor i := range b {\n\t\t\tb[i] = 1\n\t\t}\n\t\tall = append(all, b)\n\t}\n}", unitask.OutcomeOOM, unitask.ExitOOM, "", 2 * time.Minute},
+		{"the compiler", "func main() {\n\tvar x int\n\tswitch {\n" + endless.String() + "\t}\n}", unitask.OutcomeTimeout, unitask.ExitTimeout, "", 3 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			slot(t)
+			res, err := rt.Run(t.Context(), unitask.Request{Language: "go", Code: "package main\n\n" + c.code + "\n", Timeout: c.timeout}, unitask.IO{})
+			if err != nil || res.Outcome != c.outcome || res.ExitCode != c.exit || string(res.Stdout) != c.stdout {
+				t.Errorf("%v %+v, %q", err, res, res.Stdout)
+			}
+		})
+	}
+}
