@@ -17,8 +17,8 @@ import (
 
 // fleetFlags say how to reach a fleet.
 type fleetFlags struct {
-	url, tenant, creds, ca, cert, key, runID string
-	plain                                    bool
+	url, tenant, creds, ca, cert, key, runID, priority string
+	plain                                              bool
 }
 
 // add adds the flags of a command that submits.
@@ -58,10 +58,14 @@ func (f *fleetFlags) config(a *app) (c fleet.Config, err error) {
 // open connects to the fleet that was named; nil is none.
 func (f *fleetFlags) open(a *app) (*fleet.Client, error) {
 	if f.url == "" {
-		if f.tenant+f.creds+f.ca+f.cert+f.key+f.runID != "" || f.plain {
-			return nil, usage(errors.New("--tenant, --run-id and --nats-… go with --fleet"))
+		if f.tenant+f.creds+f.ca+f.cert+f.key+f.runID+f.priority != "" || f.plain {
+			return nil, usage(errors.New("--tenant, --run-id, --priority and --nats-… go with --fleet"))
 		}
 		return nil, nil
+	}
+	priority, err := fleet.ParsePriority(f.priority)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--priority: %w", err))
 	}
 	for patience := time.Now().Add(embeddedPatience); ; time.Sleep(100 * time.Millisecond) {
 		c, err := f.config(a)
@@ -71,7 +75,7 @@ func (f *fleetFlags) open(a *app) (*fleet.Client, error) {
 		}
 		switch {
 		case err == nil:
-			client.RunID = f.runID
+			client.RunID, client.Priority = f.runID, priority
 			return client, nil
 		case f.url != embedded.Name || time.Now().After(patience):
 			return nil, err
@@ -141,7 +145,7 @@ func (a *app) fleetStatus() *cobra.Command {
 		}
 		a.ui.table("WORKER|HOST|ARCH|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
 		for _, d := range queue {
-			a.ui.note("queue: %d runs of %s for tenant %s, those under way included", d.Runs, safe(d.Class), safe(d.Tenant))
+			a.ui.note("queue: %d runs of %s for tenant %s with priority %s, those under way included", d.Runs, safe(d.Class), safe(d.Tenant), safe(string(d.Priority)))
 		}
 		return nil
 	})
@@ -226,16 +230,23 @@ func untilGone(ctx context.Context, gone func() bool) error {
 }
 
 func (a *app) fleetPermissions() *cobra.Command {
-	return &cobra.Command{
+	var highest string
+	cmd := &cobra.Command{
 		Use: "permissions TENANT", Short: "Print what a user of a tenant that only submits may do, for the NATS server's configuration", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := fleet.CheckTenant(args[0]); err != nil {
 				return usage(err)
 			}
-			publish, subscribe := fleet.Permissions(args[0])
+			most, err := fleet.ParsePriority(highest)
+			if err != nil {
+				return usage(fmt.Errorf("--priority: %w", err))
+			}
+			publish, subscribe := fleet.Permissions(args[0], most)
 			list := func(subjects []string) string { return "[\n    \"" + strings.Join(subjects, "\",\n    \"") + "\"\n  ]" }
-			_, err := fmt.Fprintf(a.std.Stdout, "permissions {\n  publish { allow: %s }\n  subscribe { allow: %s }\n  allow_responses: true\n}\n", list(publish), list(subscribe))
+			_, err = fmt.Fprintf(a.std.Stdout, "permissions {\n  publish { allow: %s }\n  subscribe { allow: %s }\n  allow_responses: true\n}\n", list(publish), list(subscribe))
 			return err
 		},
 	}
+	cmd.Flags().StringVar(&highest, "priority", "", "the highest priority that the user may ask for: high, normal or low (default normal)")
+	return cmd
 }

@@ -77,6 +77,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.BoolVarP(&f.input, "interactive", "i", false, "pass standard input to the code even if it is a terminal")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	f.fleet.add(cmd)
+	fl.StringVar(&f.fleet.priority, "priority", "", "with --fleet: which of the tenant's runs go first: high, normal or low (default normal)")
 	fl.StringVar(&f.fleet.runID, "run-id", "", "with --fleet: the run's id there; a second run of the id joins the first (default a new one)")
 	return cmd
 }

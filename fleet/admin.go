@@ -25,9 +25,10 @@ func (c *Client) Drain(ctx context.Context, worker string) error {
 
 // Depth is how many runs of a class and tenant the queue holds, those under way included.
 type Depth struct {
-	Class  string `json:"class"`
-	Tenant string `json:"tenant"`
-	Runs   uint64 `json:"runs"`
+	Class    string   `json:"class"`
+	Tenant   string   `json:"tenant"`
+	Priority Priority `json:"priority"`
+	Runs     uint64   `json:"runs"`
 }
 
 // Queue is what the queue holds. Tenants may not ask for it.
@@ -45,10 +46,13 @@ func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
 		return nil, err
 	}
 	for subject, n := range info.State.Subjects {
-		class, tenant, _ := strings.Cut(strings.TrimPrefix(subject, subjectQueue), ".")
-		list = append(list, Depth{class, tenant, n})
+		class, rest, _ := strings.Cut(strings.TrimPrefix(subject, subjectQueue), ".")
+		tenant, priority, _ := strings.Cut(rest, ".")
+		list = append(list, Depth{class, tenant, Priority(priority), n})
 	}
-	slices.SortFunc(list, func(a, b Depth) int { return strings.Compare(a.Class+"."+a.Tenant, b.Class+"."+b.Tenant) })
+	slices.SortFunc(list, func(a, b Depth) int {
+		return strings.Compare(a.Class+"."+a.Tenant+"."+string(a.Priority), b.Class+"."+b.Tenant+"."+string(b.Priority))
+	})
 	return list, nil
 }
 

@@ -22,6 +22,8 @@ type Client struct {
 	// RunID is the id of the next runs in the fleet; "" is each record's own. A second submit of
 	// an id joins the first, if it asks for the same.
 	RunID string
+	// Priority is that of the next runs; "" is Normal.
+	Priority Priority
 }
 
 // Connect connects to a fleet. Close it.

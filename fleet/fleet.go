@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -30,7 +31,7 @@ const (
 	runsBucket    = "unitask-runs-"  // and the tenant
 	filesBucket   = "unitask-files-" // and the tenant
 
-	subjectQueue  = "unitask.queue."  // CLASS.TENANT: stored
+	subjectQueue  = "unitask.queue."  // CLASS.TENANT.PRIORITY: stored
 	subjectOut    = "unitask.out."    // TENANT.RUN: what it prints, and that its entry has changed
 	subjectAsk    = "unitask.ask."    // TENANT.RUN: what the worker asks of the submitter
 	subjectCancel = "unitask.cancel." // TENANT.RUN: look at the entry now
@@ -43,7 +44,7 @@ const DefaultTenant = "default"
 // Limits. What a tenant sends has these, whatever its own client does.
 const (
 	maxQueued       = 10_000    // runs in the queue, under way included
-	maxQueuedTenant = 1_000     // of one class and tenant
+	maxQueuedTenant = 1_000     // of one class, tenant and priority
 	maxTicket       = 1 << 10   // bytes of a message in the queue
 	maxEntry        = 256 << 10 // bytes of a run's entry
 	maxInline       = 64 << 10  // bytes of content that stays in its message
@@ -162,13 +163,18 @@ const inboxPrefix = "_INBOX_"
 //
 // They are not what keeps tenants apart, which is the account: JetStream sends its answers to whatever
 // subject a request names.
-func Permissions(tenant string) (publish, subscribe []string) {
-	runs, files, workers := "KV_"+runsBucket+tenant, "OBJ_"+filesBucket+tenant, "KV_"+workersBucket
-	publish = []string{
-		subjectQueue + "*." + tenant, subjectCancel + tenant + ".*",
-		"$KV." + runsBucket + tenant + ".>", "$O." + filesBucket + tenant + ".>",
-		"$JS.API.STREAM.PURGE." + files, "$JS.API.STREAM.INFO." + queueStream,
+//
+// most is the highest priority that the user may ask for.
+func Permissions(tenant string, most Priority) (publish, subscribe []string) {
+	for _, p := range Priorities[max(0, slices.Index(Priorities, most)):] {
+		publish = append(publish, subjectQueue+"*."+tenant+"."+string(p))
 	}
+	runs, files, workers := "KV_"+runsBucket+tenant, "OBJ_"+filesBucket+tenant, "KV_"+workersBucket
+	publish = append(publish,
+		subjectCancel+tenant+".*",
+		"$KV."+runsBucket+tenant+".>", "$O."+filesBucket+tenant+".>",
+		"$JS.API.STREAM.PURGE."+files, "$JS.API.STREAM.INFO."+queueStream,
+	)
 	for _, stream := range []string{runs, files, workers} {
 		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream+".>",
 			"$JS.API.CONSUMER.CREATE."+stream+".>", "$JS.API.CONSUMER.DELETE."+stream+".>", "$JS.API.CONSUMER.INFO."+stream+".>",

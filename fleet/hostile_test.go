@@ -61,7 +61,7 @@ func TestHostileTenant(t *testing.T) {
 	}
 	send := func(text string) {
 		t.Helper()
-		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default", []byte(text)); err != nil {
+		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -168,7 +168,7 @@ func forge(t *testing.T, js jetstream.JetStream, id string, task any) (last stri
 	if _, err := kv.Put(t.Context(), id, []byte(asJSON(map[string]any{"state": "queued", "class": arch, "task": inlined(asJSON(task))}))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(t.Context(), "unitask.queue."+arch+".default", []byte(asJSON(map[string]string{"run": id}))); err != nil {
+	if _, err := js.Publish(t.Context(), "unitask.queue."+arch+".default.normal", []byte(asJSON(map[string]string{"run": id}))); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool {
@@ -262,7 +262,7 @@ func TestHostileWorker(t *testing.T) {
 // worker.
 func TestSubmitterOnly(t *testing.T) {
 	t.Parallel()
-	publish, subscribe := fleet.Permissions("alice")
+	publish, subscribe := fleet.Permissions("alice", fleet.Normal)
 	ns := startNATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "worker", Password: "worker"}, {Username: "alice", Password: "alice", Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe}, Response: &server.ResponsePermission{MaxMsgs: 1, Expires: time.Minute},

@@ -19,7 +19,8 @@ type lane struct {
 	w       *Worker
 	nc      *nats.Conn
 	js      jetstream.JetStream
-	queue   jetstream.Consumer
+	queues  []jetstream.Consumer // by priority, the highest first
+	turn    int                  // that comes next; take's own
 	workers jetstream.KeyValue
 	broken  atomic.Bool // something is not as it was made
 	away    time.Time   // until when it is not asked for runs, since it did not answer; take's own
@@ -58,8 +59,8 @@ func (l *lane) join(ctx context.Context) error {
 		return err
 	}
 	for subject, take := range map[string]nats.MsgHandler{
-		subjectQueue + w.info.Arch + "." + l.tenant: func(*nats.Msg) { w.woken() },
-		subjectCancel + l.tenant + ".*":             func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },
+		subjectQueue + w.info.Arch + "." + l.tenant + ".*": func(*nats.Msg) { w.woken() },
+		subjectCancel + l.tenant + ".*":                    func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },
 		subjectDrain + w.info.ID: func(m *nats.Msg) {
 			if len(w.config.Tenants) > 1 { // and one of them does not decide for all
 				refuse(m, "it works for other tenants too: end it on its host")
@@ -80,7 +81,7 @@ func (l *lane) join(ctx context.Context) error {
 func (l *lane) prepare(ctx context.Context) error {
 	replicas := l.w.config.Replicas
 	_, err := l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: queueStream, Subjects: []string{subjectQueue + "*.*"}, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
+		Name: queueStream, Subjects: []string{subjectQueue + "*.*.*"}, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
 		MaxMsgs: maxQueued, MaxMsgsPerSubject: maxQueuedTenant, MaxMsgSize: maxTicket, MaxAge: keep, Duplicates: 2 * time.Minute, Replicas: replicas,
 	})
 	if err != nil {
@@ -94,15 +95,19 @@ func (l *lane) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	queue, err := l.js.CreateOrUpdateConsumer(ctx, queueStream, jetstream.ConsumerConfig{
-		Durable: l.w.info.Arch + "-" + l.tenant, FilterSubject: subjectQueue + l.w.info.Arch + "." + l.tenant, AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: l.w.config.Times.Lease, MaxDeliver: -1, MaxAckPending: maxQueuedTenant,
-	})
-	if err != nil {
-		return fmt.Errorf("take part in the queue: %w", err)
+	var queues []jetstream.Consumer
+	for _, p := range Priorities {
+		queue, err := l.js.CreateOrUpdateConsumer(ctx, queueStream, jetstream.ConsumerConfig{
+			Durable: l.w.info.Arch + "-" + l.tenant + "-" + string(p), FilterSubject: subjectQueue + l.w.info.Arch + "." + l.tenant + "." + string(p), AckPolicy: jetstream.AckExplicitPolicy,
+			AckWait: l.w.config.Times.Lease, MaxDeliver: -1, MaxAckPending: maxQueuedTenant,
+		})
+		if err != nil {
+			return fmt.Errorf("take part in the queue: %w", err)
+		}
+		queues = append(queues, queue)
 	}
-	if l.queue == nil { // later they are the same, made anew
-		l.tenantStore, l.queue, l.workers = s, queue, workers
+	if l.queues == nil { // later they are the same, made anew
+		l.tenantStore, l.queues, l.workers = s, queues, workers
 	}
 	return nil
 }
@@ -132,12 +137,19 @@ func (l *lane) next() jetstream.Msg {
 		return nil
 	}
 	begin := time.Now()
-	batch, err := l.queue.FetchNoWait(1)
-	if err == nil {
-		for msg := range batch.Messages() {
-			return msg
+	var err error
+	for _, i := range order(l.turn) {
+		var batch jetstream.MessageBatch
+		if batch, err = l.queues[i].FetchNoWait(1); err == nil {
+			for msg := range batch.Messages() {
+				l.turn++
+				return msg
+			}
+			err = batch.Error()
 		}
-		err = batch.Error()
+		if err != nil || time.Since(begin) >= slowFetch {
+			break
+		}
 	}
 	if err != nil || time.Since(begin) >= slowFetch {
 		l.broken.Store(true)

@@ -127,21 +127,26 @@ type depth struct {
 func (l *lane) measure(ctx context.Context) error {
 	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 	defer cancel()
-	info, err := l.queue.Info(timed)
-	if err != nil {
-		return err
-	}
-	d := depth{waiting: info.NumPending, delivered: info.NumAckPending}
-	if d.waiting > 0 {
+	var d depth
+	for _, queue := range l.queues {
+		info, err := queue.Info(timed)
+		if err != nil {
+			return err
+		}
+		d.waiting += info.NumPending
+		d.delivered += info.NumAckPending
+		if info.NumPending == 0 {
+			continue
+		}
 		stream, err := l.js.Stream(timed, queueStream)
 		if err != nil {
 			return err
 		}
 		first, err := stream.GetMsg(timed, info.Delivered.Stream+1, jetstream.WithGetMsgSubject(info.Config.FilterSubject))
 		switch {
-		case err == nil:
+		case err == nil && (d.oldest.IsZero() || first.Time.Before(d.oldest)):
 			d.oldest = first.Time
-		case !errors.Is(err, jetstream.ErrMsgNotFound): // taken meanwhile
+		case err != nil && !errors.Is(err, jetstream.ErrMsgNotFound): // taken meanwhile
 			return err
 		}
 	}

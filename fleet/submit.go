@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
@@ -111,17 +113,28 @@ func (s *submission) enter(ctx context.Context, e entry) error {
 	} else if err != nil {
 		return fmt.Errorf("submit run %s: %w", s.id, err)
 	}
+	priority, err := ParsePriority(string(s.c.Priority))
+	if err != nil {
+		return err
+	}
 	text, err = json.Marshal(ticket{s.id})
 	if err != nil {
 		return err
 	}
-	_, err = s.c.js.Publish(ctx, subjectQueue+e.Class+"."+s.c.config.Tenant, text, jetstream.WithMsgID(s.c.config.Tenant+"/"+s.id))
+	subject := subjectQueue + e.Class + "." + s.c.config.Tenant + "." + string(priority)
+	_, err = s.c.js.Publish(ctx, subject, text, jetstream.WithMsgID(s.c.config.Tenant+"/"+s.id))
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == errMaxMessages) {
 		if s.first {
 			_ = s.store.runs.Purge(ctx, s.id)
 		}
 		return &unitask.BusyError{What: "the fleet's queue is full", After: retryAfter}
+	}
+	if last := s.c.nc.LastError(); err != nil && errors.Is(last, nats.ErrPermissionViolation) && strings.Contains(last.Error(), subject) {
+		if s.first {
+			_ = s.store.runs.Purge(ctx, s.id)
+		}
+		return fmt.Errorf("submit run %s with priority %s: NATS does not let this user: ask for a lower one, or have the user's permissions changed (unitask fleet permissions --priority)", s.id, priority)
 	}
 	if err != nil {
 		return fmt.Errorf("submit run %s: %w", s.id, err)

@@ -215,7 +215,7 @@ func TestTenantsAttack(t *testing.T) {
 	}
 	waitFor(t, func() bool { return len(lines(log)) == 1 })
 	for i := range 200 {
-		if _, err := js.Publish(t.Context(), "unitask.queue."+arch+".bob", fmt.Appendf(nil, `{"run":"nonsense-%d"}`, i)); err != nil {
+		if _, err := js.Publish(t.Context(), "unitask.queue."+arch+".bob.high", fmt.Appendf(nil, `{"run":"nonsense-%d"}`, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -233,7 +233,7 @@ func TestTenantsAttack(t *testing.T) {
 		"unitask.cancel.alice.hers":                 "",
 		"unitask.out.alice.hers":                    "forged",
 		"unitask.ask.alice.hers":                    `{"what":"secrets","worker":"` + w.Info().ID + `","attempt":1}`,
-		"unitask.queue." + arch + ".alice":          `{"run":"hers"}`,
+		"unitask.queue." + arch + ".alice.high":     `{"run":"hers"}`,
 		"$KV.unitask-runs-alice.hers":               `{"state":"ended","class":"` + arch + `"}`,
 		"$JS.API.STREAM.DELETE.unitask-queue":       "",
 		"$JS.API.STREAM.PURGE.KV_unitask-runs-bob":  "",

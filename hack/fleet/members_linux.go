@@ -122,7 +122,7 @@ func (f *load) startNode(i, host int) (err error) {
 // node is a NATS server; the others are at the first addresses.
 func node(args []string) error {
 	opts := &server.Options{
-		ServerName: args[0], Host: args[0], Port: 4222, JetStream: true, StoreDir: args[1], NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
+		ServerName: args[0], Host: args[0], Port: 4222, JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: args[1], NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
 		Cluster: server.ClusterOpts{Name: "load", Host: args[0], Port: 6222, PingInterval: 2 * time.Second, MaxPingsOut: 2},
 	}
 	for i := range 3 {
