@@ -119,28 +119,23 @@ func (a *app) copyIn(ctx context.Context, name, session, target string) error {
 }
 
 func (a *app) copyOut(ctx context.Context, session, source, name string) error {
-	var to io.WriteCloser = asItIs{a.std.Stdout}
+	fill := func(w io.Writer) error {
+		_, err := a.asked(ctx, holder.Request{Op: holder.OpRead, Session: session, Path: source}, holder.Streams{Stdout: w}, false)
+		return err
+	}
 	if name == "-" {
-		to = output(a.std.Stdout, runFlags{})
-	} else {
-		if st, err := os.Stat(name); err == nil && st.IsDir() {
-			base := path.Base(path.Clean("/" + source))
-			if base == "/" {
-				return usage(fmt.Errorf("%q names no file", source))
-			}
-			name = filepath.Join(name, base)
-		}
-		tmp, err := os.CreateTemp(filepath.Dir(name), ".unitask-cp-*")
-		if err != nil {
-			return usage(err)
-		}
-		defer os.Remove(tmp.Name())
-		to = tmp
+		to := output(a.std.Stdout, runFlags{})
+		return errors.Join(fill(to), to.Close())
 	}
-	_, err := a.asked(ctx, holder.Request{Op: holder.OpRead, Session: session, Path: source}, holder.Streams{Stdout: to}, false)
-	err = errors.Join(err, to.Close())
-	if tmp, ok := to.(*os.File); ok && err == nil {
-		err = os.Rename(tmp.Name(), name)
+	if st, err := os.Stat(name); err == nil && st.IsDir() {
+		base := path.Base(path.Clean("/" + source))
+		if base == "/" {
+			return usage(fmt.Errorf("%q names no file", source))
+		}
+		name = filepath.Join(name, base)
 	}
-	return err
+	if _, err := os.Stat(filepath.Dir(name)); err != nil {
+		return usage(err)
+	}
+	return hostfiles.TakeFile(name, fill)
 }

@@ -149,10 +149,11 @@ func TakeFolder(dir string, fill func(io.Writer) error) error {
 	if err := taken(); err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".unitask-cp-*")
+	tmp, lock, err := makePartial(filepath.Dir(dir))
 	if err != nil {
 		return err
 	}
+	defer lock.Close()
 	defer os.RemoveAll(tmp)
 	root, err := os.OpenRoot(tmp)
 	if err != nil {

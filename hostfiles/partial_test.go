@@ -1,0 +1,99 @@
+package hostfiles
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A file is there whole or not at all, and what was there stays if it can't be made.
+func TestTakeFile(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "out")
+	cut := errors.New("cut")
+	for _, c := range []struct {
+		err  error
+		want []string
+	}{{cut, nil}, {nil, []string{"out"}}, {cut, []string{"out"}}} {
+		err := TakeFile(name, func(w io.Writer) error {
+			_, _ = io.WriteString(w, "text")
+			return c.err
+		})
+		if !errors.Is(err, c.err) {
+			t.Errorf("%v", err)
+		}
+		if got := names(t, dir); !slices.Equal(got, c.want) {
+			t.Errorf("after %v: %q", c.err, got)
+		}
+	}
+	if text, err := os.ReadFile(name); string(text) != "text" {
+		t.Errorf("%q %v", text, err)
+	}
+	if err := TakeFile(filepath.Join(dir, "none", "out"), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func names(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		list = append(list, d.Name())
+	}
+	return list
+}
+
+// What a killed copy left goes with the next one into the folder; what is under way, new, or another thing stays.
+func TestSweep(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	long := time.Now().Add(-2 * partialAge)
+	old := func(name string) string {
+		name = filepath.Join(dir, name)
+		if err := os.Chtimes(name, long, long); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(filepath.Join(other, "kept"), nil, 0o600))
+	must(os.MkdirAll(filepath.Join(dir, partialName+"folder/deep"), 0o700))
+	must(os.Symlink(other, filepath.Join(dir, partialName+"folder/link")))
+	must(os.WriteFile(filepath.Join(dir, partialName+"file"), nil, 0o600))
+	must(os.WriteFile(filepath.Join(dir, partialName+"new"), nil, 0o600))
+	must(os.Symlink(other, filepath.Join(dir, partialName+"link")))
+	must(os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600))
+	for _, name := range []string{partialName + "folder", partialName + "file", "mine"} {
+		old(name)
+	}
+	busy, lock, err := makePartial(dir) // this sweeps
+	must(err)
+	old(filepath.Base(busy))
+	want := []string{filepath.Base(busy), partialName + "link", partialName + "new", "mine"}
+	slices.Sort(want)
+	for _, when := range []string{"once", "twice"} {
+		if got := names(t, dir); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+		sweep(dir)
+	}
+	lock.Close() // as by a kill
+	must(TakeFile(filepath.Join(dir, "mine"), func(io.Writer) error { return nil }))
+	if _, err := os.Lstat(busy); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was left is still there: %v", err)
+	}
+	if got := names(t, other); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("another folder: %q", got)
+	}
+}
