@@ -158,7 +158,9 @@ func TestAttackCollector(t *testing.T) {
 			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(503)
 		},
-		"that redirects for ever": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/v1/traces", http.StatusTemporaryRedirect) },
+		"that redirects for ever": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/v1/traces", http.StatusTemporaryRedirect)
+		},
 		"that answers nonsense": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/x-protobuf")
 			_, _ = io.WriteString(w, "\xff\xff\xff\xff\xff")

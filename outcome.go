@@ -1,0 +1,84 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/record"
+)
+
+// collectGrace is how much longer than its time limit a run may last while its
+// artifacts are sent: code that ends just in time loses nothing. A guest that lies
+// about its end wins that much. The default's 64 MiB take some 4 s under TCG.
+const collectGrace = 15 * time.Second
+
+// collect takes what the code left in /out, until the deadline. If not all of it came, the run
+// has no error: the result says so.
+func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *record.Artifacts, res *Result) error {
+	timed, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	err := conn.Collect(timed, to)
+	if e := to.Close(err == nil); e != nil && err == nil {
+		err = e
+	}
+	slices.SortFunc(to.Kept, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
+	res.Artifacts, res.ArtifactsRefused = to.Kept, to.Refused
+	if ctx.Err() == nil && (errors.Is(err, guest.ErrGone) || timed.Err() != nil) {
+		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + err.Error()})
+		return nil
+	}
+	if errors.Is(err, record.ErrEnough) {
+		return nil
+	}
+	return err
+}
+
+// ended fills in how the code ended by itself.
+func (r *Result) ended(l *language, end guest.End, stderrTail string) {
+	switch {
+	case end.OOM || l.outOfMemory(end.Signal, stderrTail):
+		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, outOfMemory(r.MemoryMB)
+	case end.Signal != 0:
+		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, exitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
+	default:
+		r.Outcome, r.ExitCode = OutcomeExited, end.Code
+	}
+}
+
+// classify turns an error into the outcome that it means; it returns nil for a
+// time-out, which is a result.
+func (x *execution) classify(ctx context.Context, err error) error {
+	res := x.res
+	if errors.Is(err, errRetry) {
+		return err
+	}
+	defer x.hintKernel()
+	var failed failure
+	op := "run"
+	if errors.As(err, &failed) {
+		op, err = failed.op, failed.error
+	}
+	var gone *GuestError
+	switch {
+	case errors.Is(err, errTimeout):
+		res.Outcome, res.ExitCode, res.TimedOut = OutcomeTimeout, ExitTimeout, true
+		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", res.Policy.Effective.Timeout.Seconds())
+		return nil
+	case ctx.Err() != nil && !x.kept.ended():
+		res.Outcome, res.ExitCode = OutcomeCancelled, ExitCancelled
+		return fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	case errors.As(err, &gone):
+		res.Outcome, res.ExitCode = OutcomeCrashed, ExitHost
+		return err
+	}
+	res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
+	if errors.As(err, new(*guest.ContentError)) {
+		op = "files"
+	}
+	return hostError(op, err)
+}
