@@ -29,6 +29,10 @@ import (
 // roles are what this program is in the namespaces that it makes.
 var roles = map[string]func(args []string) error{"inside": inside, "node": node, "submit": submit}
 
+// Members end with whoever started them, which the kernel notes for a thread: it is this one that becomes the
+// member's command.
+func init() { runtime.LockOSThread() }
+
 func main() {
 	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
 		if err := roles[os.Args[1]](os.Args[2:]); err != nil {
@@ -79,7 +83,6 @@ func (f *load) outer() error {
 	if err := f.network(); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // whose end is that of the members
 	if err := f.all(); err != nil {
 		log, _ := os.ReadFile(filepath.Join(f.dir, "log"))
 		return fmt.Errorf("%w\n%s", err, log[max(0, len(log)-4000):])
@@ -237,6 +240,9 @@ func (f *load) breakNode(n int) error {
 		f.nodes[i].kill()
 		f.kills["nodes killed"]++
 	case 2:
+		if n < 8 { // none is down
+			return nil
+		}
 		return f.startNode(i, f.nodes[i].host)
 	case 5:
 		f.kills["nodes cut off"]++
