@@ -26,7 +26,7 @@ func (a *app) sessionCommand() *cobra.Command {
 		Long: `Session keeps machines between command lines. They are held by a background
 process of your own, which the first session starts and which ends behind the last one.
 SESSION is the id that session new prints, or the name that it was given.`,
-	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionForward(), a.sessionAsk(holder.OpPause, "pause", "Keep a session's machine on the disk, and free its memory"),
+	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionPut(), a.sessionGet(), a.sessionForward(), a.sessionAsk(holder.OpPause, "pause", "Keep a session's machine on the disk, and free its memory"),
 		a.sessionAsk(holder.OpResume, "resume", "Have a paused session's machine go on; any use does"), a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
 }
 

@@ -21,21 +21,24 @@ import (
 func (a *app) sessionCopy() *cobra.Command {
 	var folders bool
 	cmd := &cobra.Command{
-		Use:   "cp SESSION:PATH FILE | FILE SESSION:PATH",
-		Short: "Copy a file or a folder out of a session's machine, or into it",
+		Use:   "cp SESSION:PATH FILE | FILE SESSION:PATH | SESSION:PATH SESSION:PATH",
+		Short: "Copy a file or a folder out of a session's machine, into it, or into another's",
 		Long: `Cp copies a file of 64 MiB at most, with its mode, or with -r a folder of 1 GiB and 100000
 entries at most, under a name that is not taken. A relative PATH begins at /work, - is
-standard input or output. What comes out of a machine is code's work: a folder with a
+standard input or output. Between sessions a folder needs no -r. What comes out of a machine is code's work: a folder with a
 link that leads out of it, a device or a pipe is refused, and nothing of it is left.`,
 		Example: `  unitask session cp data.csv build:
-  unitask session cp -r build:out ./results`,
+  unitask session cp -r build:out ./results
+  unitask session cp build:report.json test:in/`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, source, out := inSession(args[0])
 			to, target, in := inSession(args[1])
 			switch {
+			case in && out:
+				return a.copyAcross(cmd.Context(), from, source, to, target)
 			case in == out:
-				return usage(errors.New("one of the two is SESSION:PATH, the other a file here"))
+				return usage(errors.New("neither is SESSION:PATH: use cp"))
 			case folders && in:
 				return a.copyFolderIn(cmd.Context(), args[0], to, target)
 			case folders:
@@ -48,6 +51,15 @@ link that leads out of it, a device or a pipe is refused, and nothing of it is l
 	}
 	cmd.Flags().BoolVarP(&folders, "recursive", "r", false, "copy a folder with all that is in it")
 	return cmd
+}
+
+// copyAcross copies from one session to another, or within one.
+func (a *app) copyAcross(ctx context.Context, from, source, to, target string) error {
+	if target == "" || strings.HasSuffix(target, "/") {
+		target += path.Base(path.Clean("/work/" + source))
+	}
+	_, err := a.asked(ctx, holder.Request{Op: holder.OpCopy, Session: from, Path: source, To: to, ToPath: target}, holder.Streams{}, false)
+	return err
 }
 
 // copyFolderIn copies a folder under a name in the machine, or under its own.

@@ -336,7 +336,15 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return h.fork(ctx, s, req.Count)
 	case req.Op == OpForward:
 		return Answer{}, forward(ctx, c, s, req.Ports)
-	case req.Op == OpRead || req.Op == OpWrite || req.Op == OpPack || req.Op == OpUnpack:
+	case req.Op == OpPut:
+		return Answer{}, s.Put(ctx, req.Name, req.Value)
+	case req.Op == OpGet && req.Name == "":
+		names, _, err := s.Values(ctx)
+		return Answer{Names: names}, err
+	case req.Op == OpGet:
+		value, err := s.Get(ctx, req.Name)
+		return Answer{Value: value}, err
+	case req.Op == OpRead || req.Op == OpWrite || req.Op == OpPack || req.Op == OpUnpack || req.Op == OpCopy:
 		return Answer{}, h.file(ctx, c, s, req)
 	}
 	return Answer{}, &Error{Code: CodeUsage, Message: fmt.Sprintf("op %.40q is not one", req.Op)}
@@ -351,6 +359,12 @@ func (h *Holder) file(ctx context.Context, c *client, s *held, req Request) erro
 		return context.Cause(ctx)
 	}
 	switch req.Op {
+	case OpCopy:
+		to, err := h.find(req.To)
+		if err != nil {
+			return err
+		}
+		return s.Copy(ctx, req.Path, to.Session, req.ToPath)
 	case OpPack:
 		return s.Pack(ctx, req.Path, c.out(kindStdout))
 	case OpUnpack:

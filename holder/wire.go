@@ -8,6 +8,7 @@
 package holder
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -64,14 +65,17 @@ func (w *wire) send(kind byte, text []byte) error {
 }
 
 func (w *wire) sendJSON(kind byte, v any) error {
-	text, err := json.Marshal(v)
-	if err == nil && len(text) > maxText {
-		err = fmt.Errorf("%d bytes, and %d are the most", len(text), maxText)
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // a value would become six times as long
+	err := encoder.Encode(v)
+	if err == nil && text.Len() > maxText {
+		err = fmt.Errorf("%d bytes, and %d are the most", text.Len(), maxText)
 	}
 	if err != nil {
 		return err
 	}
-	return w.send(kind, text)
+	return w.send(kind, text.Bytes())
 }
 
 // receive reads a frame, of one of these kinds.
@@ -127,6 +131,11 @@ type Request struct {
 	Ports   []Port   `json:"ports,omitempty"` // of forward
 	Count   int      `json:"count,omitempty"` // of fork
 	Run     string   `json:"run,omitempty"`   // of wait and stop, which name no session
+
+	To     string          `json:"to,omitempty"` // of copy: the other session, and the path in it
+	ToPath string          `json:"toPath,omitempty"`
+	Name   string          `json:"name,omitempty"` // of put and get, which without it asks for all names
+	Value  json.RawMessage `json:"value,omitempty"`
 }
 
 // Port is a port of the machine that is to be one of the host's, 0 being any that is free.
@@ -152,6 +161,10 @@ const (
 
 	OpPack   = "pack"   // a folder as tar
 	OpUnpack = "unpack" // back
+	OpCopy   = "copy"   // a file or a folder from one session to another
+
+	OpPut = "put" // a value by name
+	OpGet = "get"
 
 	OpForward = "forward" // lasts until the client goes, and prints a line for each port
 )
@@ -191,6 +204,8 @@ type Answer struct {
 	Sessions []View          `json:"sessions,omitempty"`
 	Run      string          `json:"run,omitempty"`    // of a command in the background
 	Result   *unitask.Result `json:"result,omitempty"` // without the streams, which came before
+	Value    json.RawMessage `json:"value,omitempty"`  // of get
+	Names    []string        `json:"names,omitempty"`  // of the values that there are
 }
 
 // View is a session as its user sees it.

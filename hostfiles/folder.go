@@ -190,6 +190,22 @@ func TakeFolder(dir string, fill func(io.Writer) error) error {
 	return nil
 }
 
+// PassFolder passes a folder on: the tar that fill writes is taken as TakeFolder does, and use is given what SendFolder
+// makes of it. It is kept in dir meanwhile.
+func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) error) error {
+	tmp, lock, err := makePartial(dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	defer os.RemoveAll(tmp)
+	folder := filepath.Join(tmp, "folder")
+	if err := TakeFolder(folder, fill); err != nil {
+		return err
+	}
+	return SendFolder(folder, use)
+}
+
 // unpack makes what a tar has below a folder. Nothing in it is believed: what it makes is new, lies in folders that it
 // made, and a link leads to what is in the folder.
 func unpack(root *os.Root, from io.Reader) error {

@@ -219,3 +219,47 @@ func TestFolders(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A folder that is passed on is what it was when it arrives, and nothing of it stays on its way; one
+// that can't be taken does not arrive.
+func TestPassFolder(t *testing.T) {
+	way, target := t.TempDir(), filepath.Join(t.TempDir(), "target")
+	fill := func(list ...tar.Header) func(io.Writer) error {
+		return func(w io.Writer) error {
+			_, err := w.Write(tarOf(t, list...))
+			return err
+		}
+	}
+	if err := PassFolder(way, fill(dir("./"), dir("./a"), reg("./a/b", "text"), link("./c", "a/b")), func(r io.Reader) error {
+		return TakeFolder(target, func(w io.Writer) error {
+			_, err := io.Copy(w, r)
+			return err
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(target, FolderName, "c")); err != nil || string(text) != "text" {
+		t.Errorf("%q, %v", text, err)
+	}
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		fill func(io.Writer) error
+		use  error
+	}{
+		"a link that leads out": {fill(dir("./"), link("./a", "/etc/passwd")), nil},
+		"one that is cut":       {func(io.Writer) error { return broken }, nil},
+		"nobody takes it":       {fill(dir("./"), reg("./a", "text")), broken},
+	} {
+		used := false
+		err := PassFolder(way, c.fill, func(r io.Reader) error {
+			used = true
+			return c.use
+		})
+		if err == nil || used != (c.use != nil) {
+			t.Errorf("%s: %v, arrived %t", name, err, used)
+		}
+	}
+	if list, err := os.ReadDir(way); err != nil || len(list) != 0 {
+		t.Errorf("left: %v, %v", list, err)
+	}
+}

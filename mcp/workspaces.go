@@ -197,13 +197,20 @@ type filesArgs struct {
 
 // sessionArgs are session's arguments.
 type sessionArgs struct {
-	Op      string `json:"op" jsonschema:"list gives your sessions, pause frees the memory of one until its next use, fork starts copies of one that go on from where it is (their parent is its id), end ends one"`
-	Session string `json:"session,omitempty" jsonschema:"of pause, fork and end: its id"`
+	Op      string `json:"op" jsonschema:"list gives your sessions, pause frees the memory of one until its next use, fork starts copies of one that go on from where it is (their parent is its id), end ends one; copy copies a file or a folder to another one; put gives code of every language a value, as the JSON file /work/.values/NAME.json, and get reads one, which code may have written"`
+	Session string `json:"session,omitempty" jsonschema:"of all but list: its id"`
 	Count   int    `json:"count,omitempty" jsonschema:"of fork: how many copies; 1 if not given"`
+	Path    string `json:"path,omitempty" jsonschema:"of copy: what is copied; a relative path begins at /work"`
+	To      string `json:"to,omitempty" jsonschema:"of copy: the other session's id; the same one if not given"`
+	ToPath  string `json:"toPath,omitempty" jsonschema:"of copy: what it is to be there; path if not given. A folder's name must not be taken"`
+	Name    string `json:"name,omitempty" jsonschema:"of put and get: the value's name, letters, digits, _ and -; get without it gives all names"`
+	Value   any    `json:"value,omitempty" jsonschema:"of put: the value, any JSON"`
 }
 
 type sessionsResult struct {
-	Sessions []sessionView `json:"sessions"`
+	Sessions []sessionView `json:"sessions,omitzero"`
+	Value    any           `json:"value,omitempty"` // of get
+	Names    []string      `json:"names,omitempty"` // of get without a name
 }
 
 func (s *Server) addSessionTools() {
@@ -227,9 +234,9 @@ func (s *Server) addSessionTools() {
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false, OpenWorldHint: &no},
 	}, told(s, s.files))
 	sdk.AddTool(s.sdk, &sdk.Tool{
-		Name: "session", Title: "List, pause, fork and end sessions", Description: "List your sessions, machines that keep variables and files between calls; pause, fork or end one. run_code with session new starts one.",
+		Name: "session", Title: "List, pause, fork and end sessions", Description: "List your sessions, machines that keep variables and files between calls; pause, fork or end one; pass files and values between them. run_code with session new starts one.",
 		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) {
-			p["op"].Enum = anys([]string{"list", "pause", "fork", "end"})
+			p["op"].Enum = anys([]string{"list", "pause", "fork", "end", "copy", "put", "get"})
 			p["count"].Minimum, p["count"].Maximum = float(1), float(unitask.MaxForks)
 		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
@@ -435,23 +442,34 @@ func listing(list []unitask.SessionFile, more bool) string {
 
 func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessionArgs) (*sdk.CallToolResult, sessionsResult, error) {
 	caller := s.caller(req.Extra)
-	if in.Op != "list" {
-		of, err := s.held.find(in.Session, caller.Name)
-		if err == nil && in.Op == "pause" {
-			err = of.Pause(ctx)
-		} else if err == nil && in.Op == "fork" {
-			err = s.fork(ctx, caller, of, cmp.Or(in.Count, 1))
-		} else if err == nil {
-			err = of.Close()
-			s.held.drop(of.ID)
-		}
-		if err != nil {
-			return nil, sessionsResult{}, err
-		}
+	if in.Op == "list" {
+		return nil, s.sessionsOf(caller), nil
 	}
+	of, err := s.held.find(in.Session, caller.Name)
+	if err != nil {
+		return nil, sessionsResult{}, err
+	}
+	switch in.Op {
+	case "pause":
+		err = of.Pause(ctx)
+	case "fork":
+		err = s.fork(ctx, caller, of, cmp.Or(in.Count, 1))
+	case "copy", "put", "get":
+		return s.pass(ctx, caller, of, in, req.Params.Arguments)
+	default:
+		err = of.Close()
+		s.held.drop(of.ID)
+	}
+	if err != nil {
+		return nil, sessionsResult{}, err
+	}
+	return nil, s.sessionsOf(caller), nil
+}
+
+func (s *Server) sessionsOf(caller unitask.Caller) sessionsResult {
 	list := s.held.of(caller.Name)
 	if list == nil {
 		list = []sessionView{}
 	}
-	return nil, sessionsResult{list}, nil
+	return sessionsResult{Sessions: list}
 }

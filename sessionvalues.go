@@ -1,0 +1,130 @@
+package unitask
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/policy"
+)
+
+// Values are JSON texts by name. The code of a session sees them as files, NAME.json in ValuesDir, whatever
+// its language is, and what it writes there is a value.
+
+// ValuesDir is where a session's values are, in its machine.
+const ValuesDir = "/work/.values"
+
+// MaxSessionValue bounds a value, in bytes of JSON.
+const MaxSessionValue = 1 << 20
+
+const valueSuffix = ".json"
+
+var valueName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
+
+func valueFile(name string) (string, error) {
+	if !valueName.MatchString(name) {
+		return "", &policy.FieldError{Field: "name", Value: fmt.Sprintf("%.80q", name), Reason: "must be a letter or _, and then letters, digits, _ and -, 64 in all at most"}
+	}
+	return path.Join(ValuesDir, name+valueSuffix), nil
+}
+
+// Put makes or replaces a value: what encoding/json makes of it, a json.RawMessage as it is.
+func (s *Session) Put(ctx context.Context, name string, value any) error {
+	file, err := valueFile(name)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false) // a < stays one
+	err = encoder.Encode(value)
+	text := out.Bytes()
+	if err != nil {
+		return &policy.FieldError{Field: "value", Value: "of " + name, Reason: "is not JSON: " + err.Error()}
+	}
+	if len(text) > MaxSessionValue {
+		return &policy.FieldError{Field: "value", Value: fmt.Sprintf("of %d bytes", len(text)), Reason: fmt.Sprintf("must be at most %d: write a file", MaxSessionValue)}
+	}
+	return s.WriteFile(ctx, file, text, 0o644)
+}
+
+// Get returns a value, which the code may have written. The error is fs.ErrNotExist where there is none.
+func (s *Session) Get(ctx context.Context, name string) (json.RawMessage, error) {
+	file, err := valueFile(name)
+	if err != nil {
+		return nil, err
+	}
+	text, err := s.ReadFile(ctx, file, 0, MaxSessionValue+1)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("there is no value %s: put makes one, and code that writes %s (%w)", name, file, fs.ErrNotExist)
+	case err != nil:
+		return nil, err
+	case len(text) > MaxSessionValue:
+		return nil, fmt.Errorf("value %s has more than %d bytes: read %s as a file", name, MaxSessionValue, file)
+	}
+	err = json.Unmarshal(text, new(json.RawMessage))
+	if err == nil && !utf8.Valid(text) {
+		err = errors.New("its text is not UTF-8")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("value %s is not JSON: %s: %w", name, file, err)
+	}
+	return bytes.TrimSpace(text), nil
+}
+
+// Values are the names of the values that there are, in order; more says that there are others.
+func (s *Session) Values(ctx context.Context) (names []string, more bool, err error) {
+	list, more, err := s.List(ctx, ValuesDir, 1)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, err
+	}
+	for _, f := range list {
+		name, ok := strings.CutSuffix(path.Base(f.Path), valueSuffix)
+		if ok && f.Mode.IsRegular() && path.Dir(f.Path) == ValuesDir && valueName.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, more, nil
+}
+
+// Copy copies a file of MaxSessionFile at most, with its mode, to a session's machine, replacing what has
+// that name there; or a folder, with the bounds of Download, under a name that is not taken. The session may be the same.
+func (s *Session) Copy(ctx context.Context, name string, to *Session, target string) error {
+	list, _, err := s.List(ctx, name, 0)
+	if err != nil {
+		return err
+	}
+	if len(list) != 1 {
+		return fmt.Errorf("copy %s: %w", name, fs.ErrNotExist)
+	}
+	switch mode := list[0].Mode; {
+	case mode.IsRegular():
+		text, err := s.ReadFile(ctx, name, 0, 0)
+		if err != nil {
+			return err
+		}
+		return to.WriteFile(ctx, target, text, mode.Perm())
+	case !mode.IsDir():
+		return fmt.Errorf("copy %s: it is neither a file nor a folder", name)
+	}
+	sessions := filepath.Join(s.rt.opts.Home, "sessions")
+	if err := os.MkdirAll(sessions, 0o700); err != nil {
+		return hostError("session", err)
+	}
+	return hostfiles.PassFolder(sessions, func(w io.Writer) error { return s.Pack(ctx, name, w) },
+		func(r io.Reader) error { return to.Unpack(ctx, target, r) })
+}
