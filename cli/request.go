@@ -261,7 +261,9 @@ func readSecrets(list []string) (values map[string]string, hosts map[string][]st
 			if err != nil || len(text) > record.MaxSecrets {
 				return nil, nil, fmt.Errorf("--secret %s: %s can't be read, or has more than %d bytes", name, from[1:], record.MaxSecrets)
 			}
-			values[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+			if values[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r"); values[name] == "" {
+				return nil, nil, fmt.Errorf("--secret %s: %s is empty", name, from[1:])
+			}
 		default: // a value on the command line is in the process list
 			return nil, nil, fmt.Errorf("--secret %s=…: use --secret %s with the value in the environment, or --secret %s=@FILE", name, name, name)
 		}

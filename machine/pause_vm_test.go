@@ -302,7 +302,7 @@ func TestPauseKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		holder := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPauseKilled$", "-test.v")
-		holder.Env = append(os.Environ(), killedAt+"="+step, killedFolder+"="+folder)
+		holder.Env = append(os.Environ(), killedAt+"="+step, killedFolder+"="+folder, "TMPDIR="+t.TempDir()) // which it does not live to remove
 		text, err := holder.CombinedOutput()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {

@@ -1,0 +1,74 @@
+package unitask_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// What code does to its own session: each step ends by itself or by its limit, and the next one works.
+func TestSessionHostile(t *testing.T) {
+	if !long() {
+		t.Skip("takes half a minute: make long")
+	}
+	needVM(t)
+	rt := sessionRuntime(t)
+	const limit = 1 << 20
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "shell", MemoryMB: 256, OutputBytes: limit}})
+	exec := func(timeout time.Duration, line string) *unitask.Result {
+		t.Helper()
+		res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", line}, Timeout: timeout})
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		return res
+	}
+	works := func(after string) {
+		t.Helper()
+		if res := exec(time.Minute, "echo fine"); string(res.Stdout) != "fine\n" || res.ExitCode != 0 {
+			t.Errorf("after %s: %q %q, code %d", after, res.Stdout, res.Stderr, res.ExitCode)
+		}
+	}
+
+	// It prints for ever: what is kept is bounded, and the limit ends it.
+	if res := exec(time.Second, "yes"); !res.TimedOut || !res.Truncated || len(res.Stdout) > limit {
+		t.Errorf("prints for ever: %d bytes, cut %v, %s", len(res.Stdout), res.Truncated, res.Outcome)
+	}
+	works("output for ever")
+
+	// /work is filled: code is told, and so is who writes a file, of which nothing is left.
+	if res := exec(time.Minute, "cat /dev/zero > full; ls -A"); res.ExitCode != 0 || !strings.Contains(string(res.Stderr), "No space") {
+		t.Errorf("/work is filled: %q %q, code %d", res.Stdout, res.Stderr, res.ExitCode)
+	}
+	if err := s.WriteFile(t.Context(), "more", make([]byte, 1<<20), 0o644); err == nil || !strings.Contains(err.Error(), "no space") {
+		t.Errorf("a file beside it: %v", err)
+	}
+	if res := exec(time.Minute, "ls -A; rm full"); string(res.Stdout) != "full\n" || res.ExitCode != 0 {
+		t.Errorf("what is left: %q %q", res.Stdout, res.Stderr)
+	}
+	works("a full /work")
+
+	// It takes all the memory, and all the processes that there may be.
+	if res := exec(time.Minute, "head -c 2G /dev/zero | tail; echo $?"); res.Outcome == unitask.OutcomeFailed {
+		t.Errorf("all the memory: %s %q", res.Outcome, res.Error)
+	}
+	works("all the memory")
+	if res := exec(10*time.Second, "f() { f | f & }; f; sleep 5"); res.Outcome == unitask.OutcomeFailed {
+		t.Errorf("a fork bomb: %s %q", res.Outcome, res.Error)
+	}
+	works("a fork bomb")
+
+	// A step that does not mind Ctrl-C: its interpreter is killed, and the next one says that it is new.
+	for range 2 {
+		res, err := s.Run(t.Context(), unitask.Step{Code: "x=1; trap '' INT; while :; do :; done", Timeout: time.Second})
+		if err != nil || !res.TimedOut {
+			t.Fatalf("does not mind Ctrl-C: %+v %v", res, err)
+		}
+	}
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "echo \"[$x]\"; false"}); err != nil || string(res.Stdout) != "[]\n" || !strings.Contains(res.Hint, "new interpreter") {
+		t.Errorf("behind it: %+v %v", res, err)
+	}
+	works("steps that do not mind Ctrl-C")
+}
