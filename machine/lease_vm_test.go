@@ -203,6 +203,9 @@ func TestCloneMemory(t *testing.T) {
 		t.Logf("maps the file: %v", clone(t))
 	})
 	t.Run("a script that starts QEMU, whose files are unknown", func(t *testing.T) {
+		if os.Getenv("UNITASK_TEST_LONG") == "" {
+			t.Skip("makes a template of its own: make long")
+		}
 		qemu, err := vmm.FindQEMU(t.Context(), vmm.Arch(image.HostArch()), nil)
 		if err != nil {
 			t.Fatal(err)
