@@ -335,6 +335,7 @@ func TestOwnImageNpm(t *testing.T) {
 	if !long() {
 		t.Skip("npm takes half a minute in a machine that is emulated: make long")
 	}
+	fetchTools(t)
 	r := newRegistry(t)
 	box := func(text string) []byte {
 		return tgz(t, [2]string{"package/package.json", `{"name": "box", "version": "1.0.0", "scripts": {"postinstall": "echo module.exports=require\\(\\'os\\'\\).platform\\(\\) > made.js"}}`},

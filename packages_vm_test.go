@@ -237,6 +237,21 @@ func TestPackagesRefused(t *testing.T) {
 	}
 }
 
+// fetchTools gets pip and npm from where this host gets them, which a test's registry is not.
+func fetchTools(t *testing.T) {
+	t.Helper()
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)}) // whose parts are the base's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for _, tool := range []string{"pip", "npm"} {
+		if _, _, err := rt.Images().Tool(t.Context(), image.HostArch(), tool); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Builds that end badly leave nothing, and a lock holds its registry to what it said.
 func TestPackagesAttacked(t *testing.T) {
 	needVM(t)
@@ -249,11 +264,7 @@ func TestPackagesAttacked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	for _, tool := range []string{"pip", "npm"} { // from where this host gets them
-		if _, _, err := rt.Images().Tool(t.Context(), image.HostArch(), tool); err != nil {
-			t.Fatal(err)
-		}
-	}
+	fetchTools(t)
 	r := newRegistry(t)
 	run := func(ctx context.Context, language, pack, code string) (string, error) {
 		res, err := rt.Run(ctx, unitask.Request{Language: language, Packages: []string{pack}, Code: code, Kernel: "linux"}, unitask.IO{})
