@@ -209,8 +209,8 @@ type sessionArgs struct {
 
 type sessionsResult struct {
 	Sessions []sessionView `json:"sessions,omitzero"`
-	Value    any           `json:"value,omitempty"` // of get
-	Names    []string      `json:"names,omitempty"` // of get without a name
+	Value    any           `json:"value,omitempty" jsonschema:"of get: the value"` // described, since clients refuse the schema true
+	Names    []string      `json:"names,omitempty"`                                // of get without a name
 }
 
 func (s *Server) addSessionTools() {
