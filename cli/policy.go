@@ -40,7 +40,7 @@ func (a *app) policyShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			req, err := f.granted(cmd)
+			req, err := f.granted(a, cmd)
 			if err != nil {
 				return err
 			}

@@ -125,7 +125,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
   unitask session rm build`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.machine(cmd, "")
+			req, err := f.machine(a, cmd, "")
 			if err != nil {
 				return err
 			}

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -90,6 +88,9 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	}
 	defer leave()
 	waited := time.Since(asked)
+	if err := s.readSecrets(ctx, caller, callerNames(req.Extra), &run); err != nil {
+		return nil, nil, err
+	}
 	var stdout, stderr bytes.Buffer
 	var res *unitask.Result
 	if in.Session != "" {
@@ -160,30 +161,8 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	for _, m := range in.Dirs {
 		req.Dirs = append(req.Dirs, s.mount(caller, m))
 	}
-	for _, text := range in.Secrets {
-		secret, err := policy.ParseSecret(text)
-		if err != nil {
-			return req, fmt.Errorf("secret %.100q %w", text, err)
-		}
-		name := secret.Name
-		if req.Secrets == nil {
-			req.Secrets, req.SecretHosts = map[string]string{}, map[string][]string{}
-		}
-		if _, twice := req.Secrets[name]; twice {
-			return req, fmt.Errorf("secret %s is asked for twice: NAME@HOST,HOST has several hosts", name)
-		}
-		if bound := secret.Bound(); bound != nil {
-			req.SecretHosts[name] = bound
-		}
-		if !caller.Ceiling.Secret(name) {
-			req.Secrets[name] = rand.Text() // the policy denies it, by name; not even its existence is disclosed
-			continue
-		}
-		value := os.Getenv(name)
-		if value == "" {
-			return req, fmt.Errorf("secret %s: the server's environment has no such variable, or an empty one", name)
-		}
-		req.Secrets[name] = value
+	if err := askSecrets(&req, in.Secrets); err != nil {
+		return req, err
 	}
 	return req, nil
 }
