@@ -83,6 +83,13 @@ func (a *asker) answer(ctx context.Context, q Question) Answer {
 	return said
 }
 
+// forget has all be asked about again, as long as there are questions left.
+func (a *asker) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.known)
+}
+
 // decided returns the answer to a question that is not asked; one that is to be asked is counted.
 func (a *asker) decided(q Question) (Answer, bool) {
 	a.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,13 @@ type flow struct {
 	upstream net.Conn
 	rule     *Rule
 	target   target
+	to       netip.AddrPort // as the guest has it
+	by       *filter        // that allowed it
+	approved bool           // somebody did
+	revoked  atomic.Bool    // the rules of now do not
+	ctx      context.Context
+	cut      context.CancelFunc
+	ended    chan struct{}
 	line     Decision     // as it began; its requests' lines are made of it
 	dialled  atomic.Value // string: where the connection to the server leads now
 	up, down atomic.Int64
@@ -75,6 +83,13 @@ func (fl *flow) run() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// revoke ends a flow that the rules do not allow any more.
+func (fl *flow) revoke() {
+	fl.revoked.Store(true)
+	fl.cut()
+	fl.abort()
 }
 
 // abort resets both sides.
@@ -197,7 +212,7 @@ func (fl *flow) runBroker() error {
 		down: counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"},
 	}
 	var first atomic.Bool
-	err = fl.f.broker.Serve(fl.f.ctx, guest, broker.Target{Host: fl.target.name, Port: fl.target.port, TLS: isTLS}, func(ctx context.Context) (net.Conn, error) {
+	err = fl.f.broker.Serve(fl.ctx, guest, broker.Target{Host: fl.target.name, Port: fl.target.port, TLS: isTLS}, func(ctx context.Context) (net.Conn, error) {
 		if first.CompareAndSwap(false, true) {
 			return fl.upstream, nil
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -22,7 +23,7 @@ import (
 
 // forwarder carries the guest's TCP connections to where they may go.
 type forwarder struct {
-	filter   filter
+	filter   atomic.Pointer[filter]
 	names    *names
 	upstream Upstream
 	broker   *broker.Broker // nil: there is none
@@ -55,17 +56,53 @@ func (f *forwarder) connections() []Decision {
 	return list
 }
 
-// lives notes that a flow is open, until the returned function is called.
+// lives notes that a flow is open, until the returned function is called. One that the rules of now
+// do not allow, which were replaced while it was made, is cut at once.
 func (f *forwarder) lives(fl *flow, d Decision) (ended func()) {
 	d.Verdict = Allowed
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if fl.by != f.filter.Load() && !f.allows(fl) {
+		fl.revoke()
+		return func() {}
+	}
 	f.live[fl] = d
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.live, fl)
+		close(fl.ended)
 	}
+}
+
+// setRules replaces the rules, and returns when the flows that they do not allow have ended.
+func (f *forwarder) setRules(rules []Rule) {
+	var revoked []*flow
+	f.mu.Lock()
+	f.filter.Store(&filter{rules})
+	f.asker.forget()
+	for fl := range f.live {
+		if !f.allows(fl) {
+			fl.revoke()
+			revoked = append(revoked, fl)
+		}
+	}
+	f.mu.Unlock()
+	for _, fl := range revoked {
+		<-fl.ended
+	}
+}
+
+// allows says whether the rules of now allow an open flow: to where it goes, and all that may be
+// spoken there. One that somebody has allowed is allowed where the rules still have that asked.
+func (f *forwarder) allows(fl *flow) bool {
+	now, r := f.filter.Load(), ruling{}
+	if fl.to.Addr() == GatewayAddr {
+		r = now.gateway(fl.to.Port())
+	} else {
+		r = now.connect(fl.target)
+	}
+	return r.rule != nil && (r.rule.Raw || !fl.rule.Raw) && (!r.rule.Ask || fl.approved)
 }
 
 // enter counts a flow, unless the network is cut or closed.
@@ -106,7 +143,8 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		f.log.decide(d)
 		r.Complete(true)
 	}
-	t, rule := f.decide(to)
+	by := f.filter.Load()
+	t, rule := f.decide(by, to)
 	d.Name = t.name
 	if rule.rule != nil && rule.rule.loopback() {
 		d.Addr = "127.0.0.1"
@@ -129,7 +167,8 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer f.open.Add(-1)
-	if rule.rule.Ask {
+	asked := rule.rule.Ask
+	if asked {
 		q := Question{Name: t.name, Port: t.port, Rule: rule.rule.Text}
 		if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
 			q.Addr = t.addr
@@ -157,14 +196,16 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	var wq waiter.Queue
-	ep, tcpErr := r.CreateEndpoint(&wq)
+	ep, tcpErr := f.handshake(r, &wq)
 	if tcpErr != nil { // the guest gave up
 		upstream.Close()
 		r.Complete(true)
 		return
 	}
 	r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, line: d, begun: make(chan struct{})}
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, to: to, by: by, approved: asked, line: d, begun: make(chan struct{}), ended: make(chan struct{})}
+	fl.ctx, fl.cut = context.WithCancel(f.ctx)
+	defer fl.cut()
 	fl.dialled.Store(dialled)
 	ended := f.lives(fl, d)
 	// A raw rule says that anything may be spoken; rules by method and path, that it is HTTP.
@@ -175,19 +216,39 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	ended()
 	var refused *refusal
-	if d.Verdict = Allowed; errors.As(err, &refused) {
+	if d.Verdict = Allowed; fl.revoked.Load() {
+		d.Verdict, d.Reason = Denied, "the policy was changed"
+	} else if errors.As(err, &refused) {
 		d.Verdict, d.Reason = Denied, refused.reason
 	}
 	d.BytesUp, d.BytesDown, d.DurationMs = fl.up.Load(), fl.down.Load(), time.Since(begin).Milliseconds()
 	f.log.decide(d)
 }
 
+// handshake answers the guest's, and waits for its end: until the network is cut. By itself the stack
+// would wait for two minutes for a guest that never answers, or is gone.
+func (f *forwarder) handshake(r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+	done := make(chan struct{})
+	defer close(done)
+	defer context.AfterFunc(f.ctx, func() {
+		for {
+			wq.Notify(waiter.WritableEvents) // that it has come to an end, which it looks at; nobody may listen yet
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})()
+	return r.CreateEndpoint(wq)
+}
+
 // decide finds out what a connection is for.
-func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
+func (f *forwarder) decide(by *filter, to netip.AddrPort) (target, ruling) {
 	addr, port := to.Addr(), to.Port()
 	switch {
 	case addr == GatewayAddr:
-		r := f.filter.gateway(port)
+		r := by.gateway(port)
 		t := target{port: port, addr: addr}
 		if r.rule != nil {
 			t = target{port: port, addr: r.rule.Addr, name: r.rule.Host}
@@ -199,10 +260,10 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 			return target{addr: addr, port: port}, ruling{reason: "no name has this address"}
 		}
 		t := target{name: name, port: port}
-		return t, f.filter.connect(t)
+		return t, by.connect(t)
 	}
 	t := target{addr: addr, port: port}
-	return t, f.filter.connect(t)
+	return t, by.connect(t)
 }
 
 func dialReason(err error) string {

@@ -21,6 +21,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -168,8 +169,9 @@ func New(cfg Config) (*Network, error) {
 		cancel:  cancel,
 		guest:   theirs,
 	}
-	n.forward = &forwarder{filter: filter{append([]Rule(nil), cfg.Rules...)}, names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: newAsker(cfg.Ask),
+	n.forward = &forwarder{names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: newAsker(cfg.Ask),
 		limits: cfg.Limits.withDefaults(), log: n.log, live: map[*flow]Decision{}}
+	n.forward.filter.Store(&filter{slices.Clone(cfg.Rules)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
 	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
@@ -288,7 +290,7 @@ func (n *Network) handleUDP(p packet) {
 			n.log.drop(DropDNS)
 			return
 		}
-		answer, decision := answerDNS(&n.forward.filter, n.forward.names, p.payload)
+		answer, decision := answerDNS(n.forward.filter.Load(), n.forward.names, p.payload)
 		if decision != nil {
 			n.log.decide(*decision)
 		}
@@ -352,6 +354,11 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 // conversation with the guest (DialGuest, datagrams) goes on. When Cut returns, no
 // byte of the guest's goes anywhere after it returns. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
+
+// SetRules replaces what the guest may reach. When it returns, every connection that the rules do not
+// allow any more is reset, one that is being made among them, and what was answered to questions is
+// forgotten.
+func (n *Network) SetRules(rules []Rule) { n.forward.setRules(slices.Clone(rules)) }
 
 // Connections are those that the guest has open now, the oldest first, with what they
 // have carried so far.
