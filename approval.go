@@ -116,10 +116,9 @@ func (q *openQuestion) answer(said Verdict, by string) bool {
 	return true
 }
 
-// approvals has the network ask, if the policy says that somebody is to be asked. In a session
-// nobody is: its steps have clocks of their own.
+// approvals has the network ask, if the policy says that somebody is to be asked.
 func (x *execution) approvals(network *netstack.Config) error {
-	if len(x.granted.Ask) == 0 || x.code.session != nil {
+	if len(x.granted.Ask) == 0 {
 		return nil
 	}
 	x.asked = &approvals{x: x, wait: x.rt.approvalTime, talk: approvalTalk}
@@ -187,6 +186,11 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 	}
 	done := Approval{Host: about.Target(), Request: askedRequest(a.x.redactor, about), Verdict: Deny}
 	begin := time.Now()
+	clock, release, err := a.still(ctx)
+	if err != nil { // the session is about to be paused: it connects again when it goes on
+		return netstack.Answer{Why: "the session is paused or forked"}
+	}
+	defer release()
 	goOn, err := func() (func() error, error) {
 		if m == nil {
 			return nil, errors.New("the machine has not started yet")
@@ -194,7 +198,7 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 		return m.Stand(ctx)
 	}()
 	if err == nil {
-		a.x.clock.stand()
+		clock.stand()
 		done.Verdict, done.By = a.put(ctx, Question{RunID: a.x.rec.ID, Host: done.Host, Request: done.Request, Rule: about.Rule, Until: begin.Add(a.wait)})
 		if done.Verdict == "" {
 			done.Verdict, done.Why = Deny, fmt.Sprintf("nobody answered within %g s", a.wait.Seconds())
@@ -202,7 +206,7 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 				done.Why = "the run has ended"
 			}
 		}
-		a.x.clock.goOn()
+		clock.goOn()
 		if err = goOn(); err != nil {
 			done.Verdict = Deny
 		}
@@ -215,6 +219,25 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 		a.remember(&done)
 	}
 	return a.note(done)
+}
+
+// still is the clock that stands while somebody is asked; until release the machine is neither paused
+// nor forked.
+func (a *approvals) still(ctx context.Context) (clock questionClock, release func(), err error) {
+	s := a.x.code.session
+	if s == nil {
+		return a.x.clock, func() {}, nil
+	}
+	release, err = s.standing(ctx)
+	return &s.clocks, release, err
+}
+
+// approver is who is asked first.
+func (a *approvals) approver() Approver {
+	if a.x.code != nil && a.x.code.session != nil {
+		return a.x.code.session.approver()
+	}
+	return a.x.streams.Approve
 }
 
 // remember has the home remember an approval, or makes it one for the run.
@@ -266,7 +289,7 @@ func (a *approvals) put(ctx context.Context, q Question) (said Verdict, by strin
 	a.mu.Lock()
 	a.open = open
 	a.mu.Unlock()
-	if approve := a.x.streams.Approve; approve != nil {
+	if approve := a.approver(); approve != nil {
 		group.Go(func() {
 			if said := approve(ctx, q); (said.valid() || said == AllowAlways && attended(a.x.rec.Via)) && ctx.Err() == nil { // else unitask approve may still answer
 				a.mu.Lock()

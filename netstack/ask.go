@@ -79,6 +79,10 @@ func (a *Asker) answer(ctx context.Context, q Question) Answer {
 	said := a.ask(ctx, q)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if ctx.Err() != nil { // the connection is gone, with its network or alone: nothing was decided
+		said.Allow = false
+		return said
+	}
 	if said.Known {
 		a.asked--
 	}
