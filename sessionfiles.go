@@ -30,7 +30,7 @@ func (s *Session) fileOp(ctx context.Context, content []byte, most int, args ...
 		return nil, err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeoutCause(ctx, fileTimeout, errTimeout)
+	ctx, cancel := s.clocks.start(ctx, fileTimeout)
 	defer cancel()
 	name := args[1]
 	out, err := s.client.File(ctx, bytes.NewReader(content), most, args...)

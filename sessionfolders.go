@@ -92,7 +92,7 @@ func (s *Session) folderCommand(ctx context.Context, name string, e session.Exec
 		return err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeoutCause(ctx, folderTimeout, errTimeout)
+	ctx, cancel := s.clocks.start(ctx, folderTimeout)
 	defer cancel()
 	var said bytes.Buffer
 	e.Env, e.Dir, e.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &first{&said, 1000}

@@ -143,6 +143,7 @@ func (s *Session) awake(ctx context.Context, x *execution, folder string) (*gues
 		return nil, err
 	}
 	x.machine = m
+	x.asked.over(m)
 	x.later(func() { m.Close() })
 	return m.Rejoin(ctx)
 }

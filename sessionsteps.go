@@ -27,6 +27,8 @@ type Step struct {
 	Timeout  time.Duration // 0 is the session's
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
+	// Approve, if not nil, is asked while it runs, as IO.Approve is.
+	Approve Approver
 }
 
 // Command is a program of the session's machine, started beside its interpreters.
@@ -38,6 +40,8 @@ type Command struct {
 	Stdin   io.Reader
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
+	// Approve, if not nil, is asked while it runs, as IO.Approve is; not of one in the background.
+	Approve Approver
 	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
 	// into the Result or the record. It has no time limit but the session's end.
 	Terminal *Terminal
@@ -80,13 +84,14 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 		return nil, err
 	}
 	defer leave()
+	defer s.answers(step.Approve)()
 	kind := Request{Code: step.Code, Language: lang.name}
 	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.Stdout, step.Stderr, func(x *stepping) error {
 		in, fresh, err := s.interpreter(session.Languages[at])
 		if err != nil {
 			return err
 		}
-		timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
+		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
 		x.ended(got.Code, got.End.Signal)
@@ -135,6 +140,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer s.answers(c.Approve)()
 	var resized <-chan TerminalSize
 	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
 	if t := c.Terminal; t != nil {
@@ -144,7 +150,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 		stdout = nil
 	}
 	return s.step(ctx, s.asked(c), "command.sh", limit, stdout, stderr, func(x *stepping) error {
-		timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
+		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
 		e.Stdout, e.Stderr = x.stdout, x.stderr
 		if c.Terminal != nil {

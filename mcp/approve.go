@@ -16,7 +16,7 @@ var approvalForm = map[string]any{
 	"properties": map[string]any{"answer": map[string]any{
 		"type": "string", "title": "May it connect?",
 		"enum":      []any{string(unitask.Deny), string(unitask.AllowOnce), string(unitask.AllowRun)},
-		"enumNames": []any{"No, not in this run", "This connection only", "To this host and port, in this run"},
+		"enumNames": []any{"No, not in this run", "This connection or request only", "To this host and port, in this run"},
 	}},
 	"required": []any{"answer"},
 }
@@ -34,7 +34,7 @@ func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequ
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
 		res, err := req.Session.Elicit(asked, &sdk.ElicitParams{Mode: "form", RequestedSchema: approvalForm,
-			Message: fmt.Sprintf("The code of run %s wants to connect to %s (%s). Its machine stands still for %s at most.", q.RunID, q.Host, q.Rule, time.Until(q.Until).Round(time.Second))})
+			Message: fmt.Sprintf("The code of run %s wants %s. Its machine stands still for %s at most.", q.RunID, q.Wants(), time.Until(q.Until).Round(time.Second))})
 		return verdict(res, err)
 	}
 }

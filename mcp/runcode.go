@@ -94,7 +94,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	var stdout, stderr bytes.Buffer
 	var res *unitask.Result
 	if in.Session != "" {
-		res, err = s.runStep(ctx, caller, in, run, live)
+		res, err = s.runStep(ctx, caller, req, in, run, live)
 	} else {
 		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}, Approve: approver(ctx, caller, req)})
 	}

@@ -26,8 +26,9 @@ type flow struct {
 	f        *forwarder
 	guest    *gonet.TCPConn
 	ep       tcpip.Endpoint
-	upstream net.Conn
+	upstream net.Conn // nil where question is not
 	rule     *Rule
+	question *Question // asked about each request, before there is an upstream
 	target   target
 	to       netip.AddrPort // as the guest has it
 	by       *filter        // that allowed it
@@ -96,6 +97,9 @@ func (fl *flow) revoke() {
 func (fl *flow) abort() {
 	fl.aborted.Do(func() {
 		fl.ep.Abort()
+		if fl.upstream == nil {
+			return
+		}
 		if c, ok := fl.upstream.(*net.TCPConn); ok {
 			_ = c.SetLinger(0)
 		}
@@ -192,7 +196,12 @@ func (fl *flow) beginning(r *bufio.Reader) (hello []byte, isTLS bool, err error)
 func (fl *flow) runBroker() error {
 	stop := context.AfterFunc(fl.f.ctx, fl.abort)
 	defer stop()
-	defer fl.upstream.Close()
+	to := broker.Target{Host: fl.target.name, Port: fl.target.port}
+	if fl.question != nil {
+		to.Ask = fl.ask
+	} else {
+		defer fl.upstream.Close()
+	}
 	defer fl.guest.Close()
 	r := bufio.NewReaderSize(fl.guest, 4<<10)
 	hello, isTLS, err := fl.beginning(r)
@@ -211,12 +220,14 @@ func (fl *flow) runBroker() error {
 		up:   counted{io.Discard, &fl.up, &fl.f.up, fl.f.limits.BytesUp, "up"},
 		down: counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"},
 	}
+	to.TLS = isTLS
 	var first atomic.Bool
-	err = fl.f.broker.Serve(fl.ctx, guest, broker.Target{Host: fl.target.name, Port: fl.target.port, TLS: isTLS}, func(ctx context.Context) (net.Conn, error) {
-		if first.CompareAndSwap(false, true) {
+	err = fl.f.broker.Serve(fl.ctx, guest, to, func(ctx context.Context) (net.Conn, error) {
+		begins := first.CompareAndSwap(false, true)
+		if begins && fl.upstream != nil {
 			return fl.upstream, nil
 		}
-		if !fl.f.rate.Allow() {
+		if !begins && !fl.f.rate.Allow() {
 			return nil, fmt.Errorf("more than %d new connections a second", fl.f.limits.NewPerSecond)
 		}
 		conn, dialled, err := fl.f.upstream.dial(ctx, fl.target, fl.rule)
@@ -230,6 +241,17 @@ func (fl *flow) runBroker() error {
 		return refuse("%s", printable(err.Error()))
 	}
 	return nil
+}
+
+// ask has somebody asked about a request, if they have not answered for all.
+func (fl *flow) ask(method, path string) (why string, err error) {
+	q := *fl.question
+	q.Method, q.Path = printable(method), printable(path)
+	said := fl.f.asker.answer(fl.f.ctx, q)
+	if !said.Allow {
+		err = errors.New("not approved: " + said.Why)
+	}
+	return said.Why, err
 }
 
 // asked logs a request that the broker has read.

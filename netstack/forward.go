@@ -27,7 +27,7 @@ type forwarder struct {
 	names    *names
 	upstream Upstream
 	broker   *broker.Broker // nil: there is none
-	asker    *asker
+	asker    *Asker         // nil: nobody is asked
 	limits   Limits
 	log      *netlog
 	ctx      context.Context // ends with cut, or with the network
@@ -168,6 +168,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	defer f.open.Add(-1)
 	asked := rule.rule.Ask
+	var later *Question // asked when a request is there
 	if asked {
 		q := Question{Name: t.name, Port: t.port, Rule: rule.rule.Text}
 		if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
@@ -177,18 +178,26 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 				return
 			}
 		}
-		said := f.asker.answer(f.ctx, q)
-		if d.Reason = said.Why; !said.Allow {
-			deny("not approved: " + said.Why)
-			return
+		if f.brokered(t, rule.rule) && !f.asker.knows(q) {
+			later = &q
+		} else {
+			said := f.asker.answer(f.ctx, q)
+			if d.Reason = said.Why; !said.Allow {
+				deny("not approved: " + said.Why)
+				return
+			}
 		}
 		rule.rule = q.approved()
 	}
 	begin := time.Now()
 	d.Time = begin
-	upstream, dialled, err := f.upstream.dial(f.ctx, t, rule.rule)
-	d.Dialled = dialled
-	if err != nil {
+	var upstream net.Conn
+	var dialled string
+	var err error
+	if later == nil {
+		upstream, dialled, err = f.upstream.dial(f.ctx, t, rule.rule)
+	}
+	if d.Dialled = dialled; err != nil {
 		d.Reason, d.DurationMs = dialReason(err), time.Since(begin).Milliseconds()
 		f.log.decide(d)
 		// No answer is passed on as none: the guest's own patience decides.
@@ -198,18 +207,19 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	var wq waiter.Queue
 	ep, tcpErr := f.handshake(r, &wq)
 	if tcpErr != nil { // the guest gave up
-		upstream.Close()
+		if upstream != nil {
+			upstream.Close()
+		}
 		r.Complete(true)
 		return
 	}
 	r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, to: to, by: by, approved: asked, line: d, begun: make(chan struct{}), ended: make(chan struct{})}
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, question: later, target: t, to: to, by: by, approved: asked, line: d, begun: make(chan struct{}), ended: make(chan struct{})}
 	fl.ctx, fl.cut = context.WithCancel(f.ctx)
 	defer fl.cut()
 	fl.dialled.Store(dialled)
 	ended := f.lives(fl, d)
-	// A raw rule says that anything may be spoken; rules by method and path, that it is HTTP.
-	if f.broker != nil && f.broker.Concerns(t.name) && (!rule.rule.Raw || f.broker.Ruled(t.name)) {
+	if f.brokered(t, rule.rule) {
 		err = fl.runBroker()
 	} else {
 		err = fl.run()
@@ -220,6 +230,9 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		d.Verdict, d.Reason = Denied, "the policy was changed"
 	} else if errors.As(err, &refused) {
 		d.Verdict, d.Reason = Denied, refused.reason
+	}
+	if d.Dialled == "" {
+		d.Dialled, _ = fl.dialled.Load().(string)
 	}
 	d.BytesUp, d.BytesDown, d.DurationMs = fl.up.Load(), fl.down.Load(), time.Since(begin).Milliseconds()
 	f.log.decide(d)
@@ -241,6 +254,12 @@ func (f *forwarder) handshake(r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.
 		}
 	})()
 	return r.CreateEndpoint(wq)
+}
+
+// brokered says that the broker serves a connection. A raw rule says that anything may be spoken;
+// rules by method and path, that it is HTTP.
+func (f *forwarder) brokered(t target, r *Rule) bool {
+	return f.broker != nil && f.broker.Concerns(t.name) && (!r.Raw || f.broker.Ruled(t.name))
 }
 
 // decide finds out what a connection is for.

@@ -98,9 +98,9 @@ type Config struct {
 	Rules    []Rule
 	Limits   Limits
 	Upstream Upstream
-	// Ask, if not nil, is asked about connections that a Rule with Ask is about, one at a time;
-	// they wait. It must return soon after its context has ended. nil denies them.
-	Ask func(context.Context, Question) Answer
+	// Asker, if not nil, is asked about connections that a Rule with Ask is about; they wait, and
+	// those that the broker serves wait with their requests. nil denies them.
+	Asker *Asker
 	// Broker, if not nil, serves the connections to the hosts that it concerns, where a
 	// rule that is not raw allows them.
 	Broker *broker.Broker
@@ -169,7 +169,7 @@ func New(cfg Config) (*Network, error) {
 		cancel:  cancel,
 		guest:   theirs,
 	}
-	n.forward = &forwarder{names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: newAsker(cfg.Ask),
+	n.forward = &forwarder{names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: cfg.Asker,
 		limits: cfg.Limits.withDefaults(), log: n.log, live: map[*flow]Decision{}}
 	n.forward.filter.Store(&filter{slices.Clone(cfg.Rules)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)

@@ -22,7 +22,7 @@ func TestSetRules(t *testing.T) {
 		servers: map[string]string{"10.0.0.5:5432": echo, "10.0.0.6:5432": echo, "93.184.216.34:80": web.Listener.Addr().String()}}
 	db, cache := Rule{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true}, Rule{Text: "tcp cache", Host: "cache.internal", Port: 5432, Raw: true}
 	p := &person{answers: map[string]Answer{"a.w.example:80": {Allow: true}}}
-	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{db, askRule("a.w.example")}, Ask: p.ask})
+	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{db, askRule("a.w.example")}, Asker: NewAsker(p.ask)})
 	open := func(name string) net.Conn {
 		t.Helper()
 		conn, err := g.dial(name, 5432)

@@ -91,7 +91,11 @@ func (v *Vault) Value(ctx context.Context, name string, callers ...string) (stri
 	if source, ok := v.Secrets[name]; ok {
 		return v.Read(ctx, source)
 	}
-	return v.Read(ctx, "env:"+name)
+	text, err := v.Read(ctx, "env:"+name)
+	if err != nil && os.Getenv(name) == "" {
+		err = fmt.Errorf("%w %s, or an empty one", errUnset, name)
+	}
+	return text, err
 }
 
 // Read reads what a source holds. An empty value is an error: it would be a mistake that
