@@ -63,6 +63,18 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	if err != nil {
 		return nil, nil, err
 	}
+	if inRounds(caller, req) {
+		return s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, *unitask.Result, error) {
+			return s.runNow(live, newLive(ctx, req), caller, req, in, run, approve)
+		})
+	}
+	return s.runNow(ctx, newLive(ctx, req), caller, req, in, run, approver(ctx, caller, req))
+}
+
+// runNow runs the code, or a session's step. live is told how that goes, approve is asked what the ceiling has
+// asked about.
+func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs, run unitask.Request, approve asker) (*sdk.CallToolResult, *unitask.Result, error) {
+	defer live.close()
 	done, err := s.begin()
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +85,6 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 
-	live := newLive(ctx, req)
 	defer s.sessions.add(req.Session.ID(), caller.Name, cancel)()
 	asked := time.Now()
 	waiting, waits := otel.Tracer(scope).Start(ctx, "queue")
@@ -94,9 +105,9 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 	var stdout, stderr bytes.Buffer
 	var res *unitask.Result
 	if in.Session != "" {
-		res, err = s.runStep(ctx, caller, req, in, run, live)
+		res, err = s.runStep(ctx, caller, in, run, live, approve)
 	} else {
-		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}, Approve: approver(ctx, caller, req)})
+		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}, Approve: approve})
 	}
 	live.close()
 	leave()

@@ -65,6 +65,7 @@ type Server struct {
 	draining bool // no more calls are accepted
 	sessions sessions
 	held     held          // sessions of unitask
+	rounds   rounds        // runs that ask by the end of a call
 	filing   chan struct{} // held by calls of files, which hold what they read
 	visitors visitors
 	checkups checkups

@@ -128,7 +128,7 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 }
 
 // runStep runs a call's code in a session, which it may start.
-func (s *Server) runStep(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs, run unitask.Request, live *live) (*unitask.Result, error) {
+func (s *Server) runStep(ctx context.Context, caller unitask.Caller, in runArgs, run unitask.Request, live *live, approve asker) (*unitask.Result, error) {
 	if in.Session != newSession && !in.onlyStep() {
 		return nil, errors.New("a session has had its machine, network, files and secrets since it began: with session send code, language and timeoutSeconds only")
 	}
@@ -145,7 +145,7 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, req *sdk.Ca
 	if err != nil {
 		return nil, err
 	}
-	step := unitask.Step{Code: run.Code, Language: in.Language, Stdout: tee{new(bytes.Buffer), live}, Stderr: tee{new(bytes.Buffer), live}, Approve: approver(ctx, caller, req)}
+	step := unitask.Step{Code: run.Code, Language: in.Language, Stdout: tee{new(bytes.Buffer), live}, Stderr: tee{new(bytes.Buffer), live}, Approve: approve}
 	if in.Session != newSession {
 		step.Timeout = run.Timeout
 	}
