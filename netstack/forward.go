@@ -22,7 +22,7 @@ import (
 
 // forwarder carries the guest's TCP connections to where they may go.
 type forwarder struct {
-	filter   filter
+	filter   atomic.Pointer[filter] // changed with mu held
 	names    *names
 	upstream Upstream
 	broker   *broker.Broker // nil: there is none
@@ -55,16 +55,41 @@ func (f *forwarder) connections() []Decision {
 	return list
 }
 
-// lives notes that a flow is open, until the returned function is called.
-func (f *forwarder) lives(fl *flow, d Decision) (ended func()) {
+// lives notes that a flow is open, until the returned function is called. It is refused where the
+// rules have changed since it was decided about.
+func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	d.Verdict = Allowed
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if _, now := f.decide(fl.to); now.rule == nil {
+		return nil, refuse("%s", now.reason)
+	}
 	f.live[fl] = d
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.live, fl)
+		close(fl.over)
+	}, nil
+}
+
+// set changes the rules, and waits for the end of what they deny.
+func (f *forwarder) set(by *filter) {
+	f.mu.Lock()
+	f.filter.Store(by)
+	f.asker.forget(func(q Question) bool { return by.connect(target{q.Name, q.Addr, q.Port}).rule == nil })
+	var cut []*flow
+	for fl := range f.live {
+		if _, now := f.decide(fl.to); now.rule == nil {
+			cut = append(cut, fl)
+		}
+	}
+	f.mu.Unlock()
+	for _, fl := range cut {
+		fl.cut()
+	}
+	for _, fl := range cut {
+		<-fl.over
 	}
 }
 
@@ -165,6 +190,13 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		r.Complete(!isTimeout(err))
 		return
 	}
+	if _, now := f.decide(to); now.rule == nil { // by now; lives looks again
+		if upstream != nil {
+			upstream.Close()
+		}
+		deny(now.reason)
+		return
+	}
 	var wq waiter.Queue
 	ep, tcpErr := r.CreateEndpoint(&wq)
 	if tcpErr != nil { // the guest gave up
@@ -175,9 +207,17 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, question: later, target: t, line: d, begun: make(chan struct{})}
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, question: later, target: t, to: to, line: d, begun: make(chan struct{}), over: make(chan struct{})}
+	fl.ctx, fl.cut = context.WithCancel(f.ctx)
+	defer fl.cut()
 	fl.dialled.Store(dialled)
-	ended := f.lives(fl, d)
+	ended, err := f.lives(fl, d)
+	if err != nil {
+		fl.abort()
+		d.Reason = err.Error()
+		f.log.decide(d)
+		return
+	}
 	if f.brokered(t, rule.rule) {
 		err = fl.runBroker()
 	} else {
@@ -206,7 +246,7 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 	addr, port := to.Addr(), to.Port()
 	switch {
 	case addr == GatewayAddr:
-		r := f.filter.gateway(port)
+		r := f.filter.Load().gateway(port)
 		t := target{port: port, addr: addr}
 		if r.rule != nil {
 			t = target{port: port, addr: r.rule.Addr, name: r.rule.Host}
@@ -218,10 +258,10 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 			return target{addr: addr, port: port}, ruling{reason: "no name has this address"}
 		}
 		t := target{name: name, port: port}
-		return t, f.filter.connect(t)
+		return t, f.filter.Load().connect(t)
 	}
 	t := target{addr: addr, port: port}
-	return t, f.filter.connect(t)
+	return t, f.filter.Load().connect(t)
 }
 
 func dialReason(err error) string {
