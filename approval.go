@@ -116,13 +116,10 @@ func (q *openQuestion) answer(said Verdict, by string) bool {
 	return true
 }
 
-// approvals has the network ask, if the policy says that somebody is to be asked.
+// approvals has the network ask where the policy says so, and others of the user reach the run.
 func (x *execution) approvals(network *netstack.Config) error {
-	if len(x.granted.Ask) == 0 {
-		return nil
-	}
 	x.asked = &approvals{x: x, wait: x.rt.approvalTime, talk: approvalTalk}
-	l, err := listenIn(x.rec.Dir(), approvalSocket)
+	l, err := listenIn(x.rec.Dir(), controlSocket)
 	if err != nil {
 		return err
 	}
@@ -131,7 +128,7 @@ func (x *execution) approvals(network *netstack.Config) error {
 	x.later(func() {
 		l.Close()
 		group.Wait()
-		_ = os.Remove(filepath.Join(x.rec.Dir(), approvalSocket))
+		_ = os.Remove(filepath.Join(x.rec.Dir(), controlSocket))
 	})
 	network.Asker = netstack.NewAsker(x.asked.ask)
 	return nil
@@ -142,9 +139,15 @@ func (a *approvals) over(m *machine.Machine) {
 	if a == nil {
 		return
 	}
+	l := a.x.code.living
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machine = m
+	if l.changes > 0 { // maybe since it was begun
+		m.SetRules(l.rules(a.x.rt, a.x.granted))
+	}
 }
 
 // denied is a hint at the first question that was not answered with yes, "" if there is none.

@@ -48,11 +48,11 @@ func TestAttackAnswers(t *testing.T) {
 		{"who is asked allows it for good", says(AllowAlways), nil, false, "always by " + byCaller},
 		{"an MCP client allows it for good", says(AllowAlways), nil, false, "nobody"},
 		{"a caller of a shared server allows it for good", says(AllowAlways), nil, false, "nobody"},
-		{"another process allows it for good", nil, []approvalAsked{{host, "", AllowAlways}}, false, "nobody"},
-		{"another process denies it", never, []approvalAsked{{host, "", Deny}}, false, "deny by " + byCommand},
-		{"another process, where who is asked has nobody", says(""), []approvalAsked{{host, "", AllowOnce}}, false, "once by " + byCommand},
-		{"answers about another host, and none", nil, []approvalAsked{{"b.example:443", "", AllowRun}, {"", "", AllowRun}, {host, "", ""}, {host, "", "yes"}, {"A.EXAMPLE:443", "", AllowRun}, {host + "\x00", "", AllowRun}}, false, "nobody"},
-		{"an answer, and then another", nil, []approvalAsked{{host, "", Deny}, {host, "", AllowRun}}, false, "deny by " + byCommand},
+		{"another process allows it for good", nil, []approvalAsked{{Host: host, Verdict: AllowAlways}}, false, "nobody"},
+		{"another process denies it", never, []approvalAsked{{Host: host, Verdict: Deny}}, false, "deny by " + byCommand},
+		{"another process, where who is asked has nobody", says(""), []approvalAsked{{Host: host, Verdict: AllowOnce}}, false, "once by " + byCommand},
+		{"answers about another host, and none", nil, []approvalAsked{{Host: "b.example:443", Verdict: AllowRun}, {Host: "", Verdict: AllowRun}, {Host: host, Verdict: ""}, {Host: host, Verdict: "yes"}, {Host: "A.EXAMPLE:443", Verdict: AllowRun}, {Host: host + "\x00", Verdict: AllowRun}}, false, "nobody"},
+		{"an answer, and then another", nil, []approvalAsked{{Host: host, Verdict: Deny}, {Host: host, Verdict: AllowRun}}, false, "deny by " + byCommand},
 	} {
 		via := ViaCLI
 		switch {
@@ -92,11 +92,11 @@ func TestAttackAnswers(t *testing.T) {
 			got = fmt.Sprintf("%s by %s", said, by)
 		}
 		attack.Check(t, "an answer: "+row.name, row.want, got)
-		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.hear(approvalAsked{host, "", AllowRun}).Error)
+		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.hear(approvalAsked{Host: host, Verdict: AllowRun}).Error)
 	}
 	a := &approvals{open: &openQuestion{Question: Question{Host: host}, answered: make(chan struct{})}}
-	attack.Check(t, "an answer, not taken yet", "", a.hear(approvalAsked{host, "", Deny}).Error)
-	attack.Check(t, "a second answer", "it was answered already", a.hear(approvalAsked{host, "", AllowRun}).Error)
+	attack.Check(t, "an answer, not taken yet", "", a.hear(approvalAsked{Host: host, Verdict: Deny}).Error)
+	attack.Check(t, "a second answer", "it was answered already", a.hear(approvalAsked{Host: host, Verdict: AllowRun}).Error)
 	attack.Check(t, "what is taken of two answers", "deny", string(a.open.said))
 }
 
@@ -114,7 +114,7 @@ func asking(t *testing.T, id string) (rt *Runtime, dir string, a *approvals) {
 		t.Fatal(err)
 	}
 	a = &approvals{talk: time.Hour, open: &openQuestion{Question: Question{RunID: id, Host: "a.example:443"}, answered: make(chan struct{})}}
-	l, err := listenIn(dir, approvalSocket)
+	l, err := listenIn(dir, controlSocket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestAttackApprovalSocket(t *testing.T) {
 		"nothing": "", "no JSON": "hello\n", "an endless value": `{"host": "` + strings.Repeat("a", approvalBytes) + `"}`, "deep JSON": strings.Repeat("[", approvalBytes-1) + "\n",
 		"a list": "[]", "another type": `{"host": 1}`,
 	} {
-		conn, err := net.Dial("unix", filepath.Join(dir, approvalSocket))
+		conn, err := net.Dial("unix", filepath.Join(dir, controlSocket))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestAttackApprovalSocket(t *testing.T) {
 	}
 	var held []net.Conn
 	for range 4 * maxApprovers {
-		conn, err := net.Dial("unix", filepath.Join(dir, approvalSocket))
+		conn, err := net.Dial("unix", filepath.Join(dir, controlSocket))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +195,7 @@ func TestAttackApprovalSocket(t *testing.T) {
 	} {
 		at := filepath.Join(rt.runs.Dir(), other)
 		text := fmt.Sprintf(`{"schemaVersion": 1, "id": %q, "status": "running"}`, other)
-		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "run.json"), []byte(text), 0o600), leave(filepath.Join(at, approvalSocket))); err != nil {
+		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "run.json"), []byte(text), 0o600), leave(filepath.Join(at, controlSocket))); err != nil {
 			t.Fatal(err)
 		}
 		got := "allowed"
@@ -233,12 +233,12 @@ func TestAttackApprovalStranger(t *testing.T) {
 		t.Skip("wants root, to become somebody else, and perl")
 	}
 	rt, dir, a := asking(t, "20261123T000000-aaaaaaaa")
-	st, err := os.Stat(filepath.Join(dir, approvalSocket))
+	st, err := os.Stat(filepath.Join(dir, controlSocket))
 	if err != nil {
 		t.Fatal(err)
 	}
 	attack.Check(t, "the mode of a question's socket", "-rw-------", strings.Replace(st.Mode().String(), "S", "-", 1))
-	if err := os.Chmod(filepath.Join(dir, approvalSocket), 0o666); err != nil {
+	if err := os.Chmod(filepath.Join(dir, controlSocket), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	folder, err := os.Open(dir)
@@ -249,11 +249,11 @@ func TestAttackApprovalStranger(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	asked, err := json.Marshal(approvalAsked{"a.example:443", "", AllowRun})
+	asked, err := json.Marshal(approvalAsked{Host: "a.example:443", Verdict: AllowRun})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(perl, "-e", `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "approve.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; print while <$s>`, string(asked))
+	cmd := exec.Command(perl, "-e", `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "control.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; print while <$s>`, string(asked))
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
 	var out bytes.Buffer

@@ -13,12 +13,12 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// approvalSocket is, in a run's folder, where processes of its user see its question and answer it.
-const approvalSocket = "approve.sock"
+// controlSocket is, in a run's folder, where processes of its user see its question and answer it, and change its policy.
+const controlSocket = "control.sock"
 
 const (
 	approvalTalk  = 5 * time.Second // of one process with the socket
-	approvalBytes = 4 << 10         // that it says, or is told
+	approvalBytes = 16 << 10        // that it says, or is told
 	maxApprovers  = 8               // at once
 )
 
@@ -27,6 +27,8 @@ type approvalAsked struct {
 	Host    string  `json:"host,omitempty"`
 	Request string  `json:"request,omitempty"` // which AllowOnce must name, where the question does
 	Verdict Verdict `json:"verdict,omitempty"`
+
+	Policy *PolicyChange `json:"policy,omitempty"` // asks for this, and nothing else
 }
 
 // approvalTold is what it says.
@@ -65,6 +67,12 @@ func (a *approvals) listen(l *net.UnixListener, group *sync.WaitGroup) {
 
 // hear answers the question that is open, if it is about the host that is named.
 func (a *approvals) hear(asked approvalAsked) approvalTold {
+	if asked.Policy != nil {
+		if err := a.change(*asked.Policy); err != nil {
+			return approvalTold{Error: shortened(err.Error())}
+		}
+		return approvalTold{}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if asked == (approvalAsked{}) {
@@ -91,7 +99,7 @@ func (a *approvals) hear(asked approvalAsked) approvalTold {
 
 // Questions are those that runs of this user, in this home, ask now.
 func (rt *Runtime) Questions(ctx context.Context) ([]Question, error) {
-	sockets, err := filepath.Glob(filepath.Join(rt.runs.Dir(), "*", approvalSocket))
+	sockets, err := filepath.Glob(filepath.Join(rt.runs.Dir(), "*", controlSocket))
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +120,7 @@ func (rt *Runtime) Approve(ctx context.Context, id, host, request string, v Verd
 	if err != nil {
 		return err
 	}
-	told, err := rt.talk(ctx, filepath.Join(rt.runs.Dir(), id), approvalAsked{host, request, v})
+	told, err := rt.talk(ctx, filepath.Join(rt.runs.Dir(), id), approvalAsked{Host: host, Request: request, Verdict: v})
 	if err != nil {
 		return fmt.Errorf("run %s asks nothing: it has ended, or has nothing to ask about: %w", id, err)
 	}
@@ -124,7 +132,7 @@ func (rt *Runtime) Approve(ctx context.Context, id, host, request string, v Verd
 
 // talk says one thing to a run's socket.
 func (rt *Runtime) talk(ctx context.Context, dir string, say approvalAsked) (told approvalTold, err error) {
-	path, done, err := short(dir, approvalSocket)
+	path, done, err := short(dir, controlSocket)
 	if err != nil {
 		return told, err
 	}

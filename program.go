@@ -55,6 +55,7 @@ type program struct {
 	session     *Session // whose machine it is; nil for one run
 	inputs      hostfiles.Set
 	installed   bool     // and the packages are among them
+	living      *living  // what of its network may change
 	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
 

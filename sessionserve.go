@@ -138,7 +138,7 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 
 // awake resumes it.
 func (s *Session) awake(ctx context.Context, x *execution, folder string) (*guest.Conn, error) {
-	m, err := x.rt.source.Resume(ctx, folder, x.spec, x.config)
+	m, err := x.rt.source.Resume(ctx, folder, x.spec, x.network())
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ more gets less, and says so. While a file can't be read as it was meant (an unkn
 key, a wrong type, written by others), no code runs.
 
 What models get (unitask mcp) is narrower: see unitask policy trust.`,
-	}, a.policyShow(), a.policyInit(), a.policyTrust())
+	}, a.policyShow(), a.policyInit(), a.policyTrust(), a.policySet())
 }
 
 func (a *app) policyShow() *cobra.Command {

@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"strconv"
@@ -53,13 +54,20 @@ type Asker struct {
 	turn chan struct{} // held by who asks
 
 	mu                sync.Mutex
-	known             map[string]Answer // by target
+	known             map[string]known // by target
+	forgotten         int              // how often some were
 	asked, unanswered int
 }
 
 // NewAsker returns one. ask must return soon after its context has ended.
 func NewAsker(ask func(context.Context, Question) Answer) *Asker {
-	return &Asker{ask: ask, turn: make(chan struct{}, 1), known: map[string]Answer{}}
+	return &Asker{ask: ask, turn: make(chan struct{}, 1), known: map[string]known{}}
+}
+
+// known is an answer that holds for all that follow it.
+type known struct {
+	Answer
+	about Question
 }
 
 // answer waits for somebody to say whether a connection may be made. A nil Asker has nobody.
@@ -76,6 +84,9 @@ func (a *Asker) answer(ctx context.Context, q Question) Answer {
 	if said, ok := a.decided(q); ok {
 		return said
 	}
+	a.mu.Lock()
+	forgotten := a.forgotten
+	a.mu.Unlock()
 	said := a.ask(ctx, q)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -90,20 +101,10 @@ func (a *Asker) answer(ctx context.Context, q Question) Answer {
 		said.Allow = false
 		a.unanswered++
 	}
-	if !said.Allow || !said.Once {
-		a.known[q.Target()] = said
+	if (!said.Allow || !said.Once) && forgotten == a.forgotten { // else it may be about what is denied now
+		a.known[q.Target()] = known{said, q}
 	}
 	return said
-}
-
-// forget has all be asked about again, as long as there are questions left.
-func (a *Asker) forget() {
-	if a == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	clear(a.known)
 }
 
 // knows says that the answer to a question holds for all that follow it.
@@ -117,12 +118,23 @@ func (a *Asker) knows(q Question) bool {
 	return ok
 }
 
+// forget drops answers, so that somebody is asked again.
+func (a *Asker) forget(about func(Question) bool) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.forgotten++
+	maps.DeleteFunc(a.known, func(_ string, k known) bool { return about(k.about) })
+}
+
 // decided returns the answer to a question that is not asked; one that is to be asked is counted.
 func (a *Asker) decided(q Question) (Answer, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if said, ok := a.known[q.Target()]; ok {
-		return said, true
+		return said.Answer, true
 	}
 	switch {
 	case a.asked == maxQuestions:

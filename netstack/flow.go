@@ -29,16 +29,14 @@ type flow struct {
 	upstream net.Conn // nil where question is not
 	rule     *Rule
 	question *Question // asked about each request, before there is an upstream
+	approved bool      // somebody has, or is asked about each request
 	target   target
-	to       netip.AddrPort // as the guest has it
-	by       *filter        // that allowed it
-	approved bool           // somebody did
-	revoked  atomic.Bool    // the rules of now do not
-	ctx      context.Context
+	to       netip.AddrPort  // as the guest has it
+	ctx      context.Context // ends with cut, or with the network
 	cut      context.CancelFunc
-	ended    chan struct{}
-	line     Decision     // as it began; its requests' lines are made of it
-	dialled  atomic.Value // string: where the connection to the server leads now
+	over     chan struct{} // closed when it has ended
+	line     Decision      // as it began; its requests' lines are made of it
+	dialled  atomic.Value  // string: where the connection to the server leads now
 	up, down atomic.Int64
 
 	begun chan struct{} // closed when the guest's beginning was found to be allowed
@@ -57,7 +55,7 @@ func (fl *flow) begin(tls bool) {
 // run carries both directions to their end. The first error ends both, by a reset
 // on either side.
 func (fl *flow) run() error {
-	stop := context.AfterFunc(fl.f.ctx, fl.abort)
+	stop := context.AfterFunc(fl.ctx, fl.abort)
 	defer stop()
 	defer fl.upstream.Close()
 	defer fl.guest.Close()
@@ -84,13 +82,6 @@ func (fl *flow) run() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// revoke ends a flow that the rules do not allow any more.
-func (fl *flow) revoke() {
-	fl.revoked.Store(true)
-	fl.cut()
-	fl.abort()
 }
 
 // abort resets both sides.
@@ -154,8 +145,8 @@ func (fl *flow) copyUp(response <-chan bool) error {
 			select {
 			case yes := <-response:
 				return yes, nil
-			case <-fl.f.ctx.Done():
-				return false, context.Cause(fl.f.ctx)
+			case <-fl.ctx.Done():
+				return false, context.Cause(fl.ctx)
 			}
 		},
 	}
@@ -194,7 +185,7 @@ func (fl *flow) beginning(r *bufio.Reader) (hello []byte, isTLS bool, err error)
 // takes the connection that is there, and dials the target again, by the same checks,
 // when the server has closed that one.
 func (fl *flow) runBroker() error {
-	stop := context.AfterFunc(fl.f.ctx, fl.abort)
+	stop := context.AfterFunc(fl.ctx, fl.abort)
 	defer stop()
 	to := broker.Target{Host: fl.target.name, Port: fl.target.port}
 	if fl.question != nil {
@@ -247,7 +238,7 @@ func (fl *flow) runBroker() error {
 func (fl *flow) ask(method, path string) (why string, err error) {
 	q := *fl.question
 	q.Method, q.Path = printable(method), printable(path)
-	said := fl.f.asker.answer(fl.f.ctx, q)
+	said := fl.f.asker.answer(fl.ctx, q)
 	if !said.Allow {
 		err = errors.New("not approved: " + said.Why)
 	}
@@ -291,6 +282,11 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// allows says whether what is for a name may go by the flow.
+func (fl *flow) allows(name string) bool {
+	return fl.rule.allowsName(name) && fl.f.filter.Load().denies(target{name: name, port: fl.target.port}) == nil
+}
+
 // checkServerName holds a TLS hello against the rule.
 func (fl *flow) checkServerName(sni string) error {
 	if sni == "" {
@@ -300,7 +296,7 @@ func (fl *flow) checkServerName(sni string) error {
 		return refuse("a TLS hello without a server name")
 	}
 	name, ok := normalName(sni)
-	if !ok || !fl.rule.allowsName(name) {
+	if !ok || !fl.allows(name) {
 		return refuse("TLS for %s", printable(sni))
 	}
 	return fl.checkBrokered(name)
@@ -322,7 +318,7 @@ func (fl *flow) checkHost(field string) error {
 	case !ok:
 	case addr.IsValid() && addr == fl.target.addr && fl.target.name == "":
 		return nil
-	case name != "" && fl.rule.allowsName(name):
+	case name != "" && fl.allows(name):
 		return fl.checkBrokered(name)
 	}
 	return refuse("HTTP for %s", printable(field))

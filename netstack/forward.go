@@ -23,7 +23,7 @@ import (
 
 // forwarder carries the guest's TCP connections to where they may go.
 type forwarder struct {
-	filter   atomic.Pointer[filter]
+	filter   atomic.Pointer[filter] // changed with mu held
 	names    *names
 	upstream Upstream
 	broker   *broker.Broker // nil: there is none
@@ -56,53 +56,57 @@ func (f *forwarder) connections() []Decision {
 	return list
 }
 
-// lives notes that a flow is open, until the returned function is called. One that the rules of now
-// do not allow, which were replaced while it was made, is cut at once.
-func (f *forwarder) lives(fl *flow, d Decision) (ended func()) {
+// lives notes that a flow is open, until the returned function is called. It is refused where the
+// rules have changed since it was decided about.
+func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	d.Verdict = Allowed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if fl.by != f.filter.Load() && !f.allows(fl) {
-		fl.revoke()
-		return func() {}
+	if reason := f.denies(fl); reason != "" {
+		return nil, refuse("%s", reason)
 	}
 	f.live[fl] = d
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.live, fl)
-		close(fl.ended)
-	}
+		close(fl.over)
+	}, nil
 }
 
-// setRules replaces the rules, and returns when the flows that they do not allow have ended.
-func (f *forwarder) setRules(rules []Rule) {
-	var revoked []*flow
+// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, and all that may be
+// spoken there. One that was asked about may go on where it would be asked about again.
+func (f *forwarder) denies(fl *flow) string {
+	_, now := f.decide(fl.to)
+	switch {
+	case now.rule == nil:
+		return now.reason
+	case fl.rule.Raw && !now.rule.Raw:
+		return "no rule allows anything but HTTP and TLS"
+	case now.rule.Ask && !fl.approved:
+		return "it is to be asked about"
+	}
+	return ""
+}
+
+// set changes the rules, and waits for the end of what they deny.
+func (f *forwarder) set(by *filter) {
 	f.mu.Lock()
-	f.filter.Store(&filter{rules})
-	f.asker.forget()
+	f.filter.Store(by)
+	f.asker.forget(func(q Question) bool { return by.connect(target{q.Name, q.Addr, q.Port}).rule == nil })
+	var cut []*flow
 	for fl := range f.live {
-		if !f.allows(fl) {
-			fl.revoke()
-			revoked = append(revoked, fl)
+		if f.denies(fl) != "" {
+			cut = append(cut, fl)
 		}
 	}
 	f.mu.Unlock()
-	for _, fl := range revoked {
-		<-fl.ended
+	for _, fl := range cut {
+		fl.cut()
 	}
-}
-
-// allows says whether the rules of now allow an open flow: to where it goes, and all that may be
-// spoken there. One that somebody has allowed is allowed where the rules still have that asked.
-func (f *forwarder) allows(fl *flow) bool {
-	now, r := f.filter.Load(), ruling{}
-	if fl.to.Addr() == GatewayAddr {
-		r = now.gateway(fl.to.Port())
-	} else {
-		r = now.connect(fl.target)
+	for _, fl := range cut {
+		<-fl.over
 	}
-	return r.rule != nil && (r.rule.Raw || !fl.rule.Raw) && (!r.rule.Ask || fl.approved)
 }
 
 // enter counts a flow, unless the network is cut or closed.
@@ -143,8 +147,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		f.log.decide(d)
 		r.Complete(true)
 	}
-	by := f.filter.Load()
-	t, rule := f.decide(by, to)
+	t, rule := f.decide(to)
 	d.Name = t.name
 	if rule.rule != nil && rule.rule.loopback() {
 		d.Addr = "127.0.0.1"
@@ -167,9 +170,9 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer f.open.Add(-1)
-	asked := rule.rule.Ask
 	var later *Question // asked when a request is there
-	if asked {
+	approved := rule.rule.Ask
+	if approved {
 		q := Question{Name: t.name, Port: t.port, Rule: rule.rule.Text}
 		if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
 			q.Addr = t.addr
@@ -204,6 +207,13 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		r.Complete(!isTimeout(err))
 		return
 	}
+	if _, now := f.decide(to); now.rule == nil { // by now; lives looks again
+		if upstream != nil {
+			upstream.Close()
+		}
+		deny(now.reason)
+		return
+	}
 	var wq waiter.Queue
 	ep, tcpErr := f.handshake(r, &wq)
 	if tcpErr != nil { // the guest gave up
@@ -214,11 +224,17 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, question: later, target: t, to: to, by: by, approved: asked, line: d, begun: make(chan struct{}), ended: make(chan struct{})}
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, question: later, approved: approved, target: t, to: to, line: d, begun: make(chan struct{}), over: make(chan struct{})}
 	fl.ctx, fl.cut = context.WithCancel(f.ctx)
 	defer fl.cut()
 	fl.dialled.Store(dialled)
-	ended := f.lives(fl, d)
+	ended, err := f.lives(fl, d)
+	if err != nil {
+		fl.abort()
+		d.Reason = err.Error()
+		f.log.decide(d)
+		return
+	}
 	if f.brokered(t, rule.rule) {
 		err = fl.runBroker()
 	} else {
@@ -226,9 +242,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	ended()
 	var refused *refusal
-	if d.Verdict = Allowed; fl.revoked.Load() {
-		d.Verdict, d.Reason = Denied, "the policy was changed"
-	} else if errors.As(err, &refused) {
+	if d.Verdict = Allowed; errors.As(err, &refused) {
 		d.Verdict, d.Reason = Denied, refused.reason
 	}
 	if d.Dialled == "" {
@@ -236,6 +250,12 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	}
 	d.BytesUp, d.BytesDown, d.DurationMs = fl.up.Load(), fl.down.Load(), time.Since(begin).Milliseconds()
 	f.log.decide(d)
+}
+
+// brokered says that the broker serves a connection. A raw rule says that anything may be spoken;
+// rules by method and path, that it is HTTP.
+func (f *forwarder) brokered(t target, r *Rule) bool {
+	return f.broker != nil && f.broker.Concerns(t.name) && (!r.Raw || f.broker.Ruled(t.name))
 }
 
 // handshake answers the guest's, and waits for its end: until the network is cut. By itself the stack
@@ -256,18 +276,12 @@ func (f *forwarder) handshake(r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.
 	return r.CreateEndpoint(wq)
 }
 
-// brokered says that the broker serves a connection. A raw rule says that anything may be spoken;
-// rules by method and path, that it is HTTP.
-func (f *forwarder) brokered(t target, r *Rule) bool {
-	return f.broker != nil && f.broker.Concerns(t.name) && (!r.Raw || f.broker.Ruled(t.name))
-}
-
 // decide finds out what a connection is for.
-func (f *forwarder) decide(by *filter, to netip.AddrPort) (target, ruling) {
+func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 	addr, port := to.Addr(), to.Port()
 	switch {
 	case addr == GatewayAddr:
-		r := by.gateway(port)
+		r := f.filter.Load().gateway(port)
 		t := target{port: port, addr: addr}
 		if r.rule != nil {
 			t = target{port: port, addr: r.rule.Addr, name: r.rule.Host}
@@ -279,10 +293,10 @@ func (f *forwarder) decide(by *filter, to netip.AddrPort) (target, ruling) {
 			return target{addr: addr, port: port}, ruling{reason: "no name has this address"}
 		}
 		t := target{name: name, port: port}
-		return t, by.connect(t)
+		return t, f.filter.Load().connect(t)
 	}
 	t := target{addr: addr, port: port}
-	return t, by.connect(t)
+	return t, f.filter.Load().connect(t)
 }
 
 func dialReason(err error) string {

@@ -21,7 +21,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -171,7 +170,7 @@ func New(cfg Config) (*Network, error) {
 	}
 	n.forward = &forwarder{names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: cfg.Asker,
 		limits: cfg.Limits.withDefaults(), log: n.log, live: map[*flow]Decision{}}
-	n.forward.filter.Store(&filter{slices.Clone(cfg.Rules)})
+	n.forward.filter.Store(&filter{append([]Rule(nil), cfg.Rules...)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
 	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
@@ -355,10 +354,10 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 // byte of the guest's goes anywhere after it returns. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
 
-// SetRules replaces what the guest may reach. When it returns, every connection that the rules do not
-// allow any more is reset, one that is being made among them, and what was answered to questions is
-// forgotten.
-func (n *Network) SetRules(rules []Rule) { n.forward.setRules(slices.Clone(rules)) }
+// SetRules puts other rules in the place of those that there are, for all that the guest begins from then
+// on. Connections to what they deny are reset, and answers about it forgotten: when SetRules returns no byte goes
+// there any more. It may be called at any time, and by one at a time.
+func (n *Network) SetRules(rules []Rule) { n.forward.set(&filter{append([]Rule(nil), rules...)}) }
 
 // Connections are those that the guest has open now, the oldest first, with what they
 // have carried so far.

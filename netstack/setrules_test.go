@@ -1,6 +1,8 @@
 package netstack
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -9,169 +11,200 @@ import (
 	"testing"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// TestSetRules: what the rules of now do not allow has ended when they hold, and what they allow goes on.
-func TestSetRules(t *testing.T) {
-	echo, web := echoServer(t), webServer(t)
-	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}, "cache.internal": {"10.0.0.6"}, "a.w.example": {"93.184.216.34"}, "b.w.example": {"93.184.216.34"}},
-		servers: map[string]string{"10.0.0.5:5432": echo, "10.0.0.6:5432": echo, "93.184.216.34:80": web.Listener.Addr().String()}}
-	db, cache := Rule{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true}, Rule{Text: "tcp cache", Host: "cache.internal", Port: 5432, Raw: true}
-	p := &person{answers: map[string]Answer{"a.w.example:80": {Allow: true}}}
-	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: []Rule{db, askRule("a.w.example")}, Asker: NewAsker(p.ask)})
-	open := func(name string) net.Conn {
-		t.Helper()
-		conn, err := g.dial(name, 5432)
+func denyRule(host string) Rule {
+	r := hostRule(host)
+	r.Text, r.Deny = "deny "+host, true
+	return r
+}
+
+func TestFilterDenies(t *testing.T) {
+	wild := denyRule("w.example")
+	wild.Wildcard = true
+	local := Rule{Text: "tcp", Host: "localhost", Port: 5432, Raw: true}
+	f := filter{[]Rule{{Any: true, Text: "any"}, denyRule("no.example"), {Host: "port.example", Port: 8443}, {Host: "port.example", Port: 443, Deny: true}, wild, local,
+		{Addr: netip.MustParseAddr("93.184.216.34"), Deny: true}, {Addr: netip.MustParseAddr("127.0.0.1"), Port: 5432, Deny: true}}}
+	for _, row := range []struct {
+		t    target
+		want string
+	}{
+		{target{name: "yes.example", port: 443}, ""},
+		{target{name: "no.example", port: 443}, deniedRule},
+		{target{name: "no.example", port: 22}, deniedRule},
+		{target{name: "a.b.w.example", port: 80}, deniedRule},
+		{target{name: "w.example", port: 80}, ""},
+		{target{name: "port.example", port: 443}, deniedRule},
+		{target{name: "port.example", port: 8443}, ""},
+		{target{addr: netip.MustParseAddr("93.184.216.34"), port: 443}, deniedRule},
+		{target{addr: netip.MustParseAddr("93.184.216.35"), port: 443}, ""},
+	} {
+		attack.Check(t, fmt.Sprintf("a denial and %v", row.t), row.want, f.connect(row.t).reason)
+	}
+	attack.Check(t, "a name that is denied", deniedRule, f.query("no.example").reason)
+	attack.Check(t, "a name of which a port is denied", "", f.query("port.example").reason)
+	attack.Check(t, "a port of the loopback that is denied by its other name", deniedRule, f.gateway(5432).reason)
+	attack.Check(t, "nothing but a denial", noRule, (&filter{[]Rule{denyRule("no.example")}}).connect(target{name: "x.example", port: 443}).reason)
+}
+
+// Guests that connect while the rules change have no connection to what is denied once SetRules has returned, and
+// nothing that they say goes there; connections to others go on.
+func TestAttackSetRules(t *testing.T) {
+	var told atomic.Int64 // bytes that reach what is denied
+	serve := func(count *atomic.Int64) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { conn.Close() })
-		echoes(t, conn, true)
-		return conn
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					buf := make([]byte, 1024)
+					for {
+						n, err := c.Read(buf)
+						if count != nil {
+							count.Add(int64(n))
+						}
+						if _, e := c.Write(buf[:n]); err != nil || e != nil {
+							return
+						}
+					}
+				}()
+			}
+		}()
+		return l.Addr().String()
 	}
-	had := open("db.internal")
-	if _, err := g.say("a.w.example", 80, httpGet("a.w.example")); err != nil {
-		t.Error(err)
-	}
-
-	g.log.n.SetRules([]Rule{db, cache, askRule("a.w.example")})
-	echoes(t, had, true)
-	other := open("cache.internal")
-	if _, err := g.say("a.w.example", 80, httpGet("a.w.example")); err != nil || len(p.heard()) != 2 {
-		t.Errorf("%v; asked %v: an answer is good for the rules that it was given under", err, p.heard())
-	}
-
-	g.log.n.SetRules([]Rule{cache, hostRule("b.w.example")})
-	if list := g.log.n.Connections(); len(list) != 1 || list[0].Name != "cache.internal" {
-		t.Errorf("open: %+v", list)
-	}
-	echoes(t, had, false)
-	echoes(t, other, true)
-	for _, name := range []string{"db.internal", "a.w.example"} {
-		if _, err := g.dial(name, 80); err == nil {
-			t.Errorf("%s is reached", name)
-		}
-	}
-	if _, err := g.say("b.w.example", 80, httpGet("b.w.example")); err != nil {
-		t.Error(err)
-	}
-	// The same host and port, where anything was spoken, and now HTTP only.
-	g.log.n.SetRules([]Rule{{Text: "net cache", Host: "cache.internal", Port: 5432}})
-	echoes(t, other, false)
-}
-
-// echoes says whether a connection to an echo server works.
-func echoes(t *testing.T, conn net.Conn, want bool) {
-	t.Helper()
-	_ = conn.SetDeadline(time.Now().Add(guestPatience))
-	_, err := io.WriteString(conn, "x")
-	if err == nil {
-		_, err = io.ReadFull(conn, make([]byte, 1))
-	}
-	if (err == nil) != want {
-		t.Errorf("it works: %t (%v), want %t", err == nil, err, want)
-	}
-}
-
-// TestSetRulesRace: a guest that connects as fast as it can has nothing open, and gets nothing, once rules that
-// allow nothing hold; whatever was being made then.
-func TestSetRulesRace(t *testing.T) {
-	var reached atomic.Int64
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	net1 := &internet{names: map[string][]string{"no.example": {"93.184.216.34"}, "yes.example": {"93.184.216.35"}}, servers: map[string]string{"93.184.216.34:7": serve(&told), "93.184.216.35:7": serve(nil)}}
+	raw := func(name string) Rule { return Rule{Text: "tcp " + name, Host: name, Port: 7, Raw: true} }
+	open := []Rule{raw("no.example"), raw("yes.example")}
+	g := newGuest(t, Config{Rules: open, Limits: Limits{Connections: 1000, NewPerSecond: 100000}, Upstream: net1.upstream()})
+	kept, err := g.dial("yes.example", 7)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				for buf := make([]byte, 1); ; {
-					if _, err := conn.Read(buf); err != nil {
+	defer kept.Close()
+	addr, _ := g.lookup("no.example")
+	for range 5 {
+		var group sync.WaitGroup
+		stop := make(chan struct{})
+		for range 8 {
+			group.Go(func() {
+				for {
+					select {
+					case <-stop:
 						return
+					default:
 					}
-					reached.Add(1)
+					c, err := g.dialAddr(addr, 7)
+					if err != nil {
+						continue
+					}
+					_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+					for err == nil {
+						if _, err = c.Write([]byte("x")); err == nil {
+							_, err = c.Read(make([]byte, 1))
+						}
+						select {
+						case <-stop:
+							err = io.EOF
+						default:
+						}
+					}
+					c.Close()
 				}
-			}()
+			})
 		}
-	}()
-	net1 := &internet{names: map[string][]string{"db.internal": {"10.0.0.5"}}, servers: map[string]string{"10.0.0.5:5432": l.Addr().String()}}
-	open := []Rule{{Text: "tcp db", Host: "db.internal", Port: 5432, Raw: true}}
-	g := newGuest(t, Config{Upstream: net1.upstream(), Rules: open, Limits: Limits{NewPerSecond: 1 << 20, DNSPerSecond: 1 << 20, Connections: 1 << 10}})
-	addr, _ := g.lookup("db.internal")
-	var over atomic.Bool
-	var group sync.WaitGroup
-	for range 4 {
-		group.Go(func() {
-			for !over.Load() {
-				conn, err := g.dialAddr(addr, 5432)
-				if err != nil {
-					continue
-				}
-				_, _ = io.WriteString(conn, "x")
-				conn.Close()
+		for begin := told.Load(); told.Load() < begin+20; {
+			time.Sleep(time.Millisecond)
+		}
+		g.n.SetRules(append([]Rule{denyRule("no.example")}, open...))
+		left := 0
+		for _, d := range g.n.Connections() {
+			if d.Name == "no.example" {
+				left++
 			}
-		})
-	}
-	for range 20 {
-		g.log.n.SetRules(nil)
-		if list := g.log.n.Connections(); len(list) > 0 {
-			t.Errorf("open under no rules: %+v", list)
 		}
-		time.Sleep(time.Millisecond) // for what the server is yet to read
-		before := reached.Load()
-		time.Sleep(2 * time.Millisecond)
-		if after := reached.Load(); after != before {
-			t.Errorf("%d bytes came under no rules", after-before)
+		attack.Check(t, "connections to what is denied", "0", fmt.Sprint(left))
+		time.Sleep(20 * time.Millisecond) // what our end sent before is read by the server
+		before := told.Load()
+		time.Sleep(50 * time.Millisecond)
+		attack.Check(t, "bytes that reach what is denied", "0", fmt.Sprint(told.Load()-before))
+		close(stop)
+		group.Wait()
+		if _, err := io.WriteString(kept, "y"); err != nil {
+			t.Fatal(err)
 		}
-		g.log.n.SetRules(open)
-		time.Sleep(time.Millisecond)
-	}
-	over.Store(true)
-	group.Wait()
-	if reached.Load() == 0 {
-		t.Error("nothing came at all")
+		if _, err := io.ReadFull(kept, make([]byte, 1)); err != nil {
+			t.Fatal("a connection to what is allowed ended: ", err)
+		}
+		g.n.SetRules(open)
 	}
 }
 
-// TestAttackHalfOpen: a guest that opens connections and never answers ours, or is gone, holds up nothing when its
-// network is cut or closed.
-func TestAttackHalfOpen(t *testing.T) {
-	echo := echoServer(t)
-	for _, row := range []struct {
-		name string
-		end  func(*Network)
-	}{{"cut", (*Network).Cut}, {"closed", func(n *Network) { n.Close() }}, {"rules are replaced, then closed", func(n *Network) { n.SetRules(nil); n.Close() }}} {
-		n, guest := attach(t, Config{Rules: []Rule{{Text: "tcp 10.0.0.5:7", Addr: netip.MustParseAddr("10.0.0.5"), Port: 7, Raw: true}},
-			Upstream: (&internet{servers: map[string]string{"10.0.0.5:7": echo}}).upstream()})
-		const syns = 20
-		for i := range syns {
-			ip := make([]byte, 40)
-			header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: 40, TTL: 64, Protocol: 6, SrcAddr: tcpip.AddrFrom4(GuestAddr.As4()), DstAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 5})})
-			header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
-			header.TCP(ip[20:]).Encode(&header.TCPFields{SrcPort: uint16(2000 + i), DstPort: 7, SeqNum: 1, DataOffset: 20, Flags: header.TCPFlagSyn, WindowSize: 1000})
-			sendTo(t, guest, ethernet(0x0800, checksummed(ip)))
+// An answer that comes after its host was denied opens nothing, and is not remembered; one from before is forgotten.
+func TestAttackSetRulesAsked(t *testing.T) {
+	web := webServer(t)
+	net1 := &internet{names: map[string][]string{"a.w.example": {"93.184.216.34"}, "b.w.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:80": web.Listener.Addr().String()}}
+	begun, say := make(chan Question), make(chan Answer)
+	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: net1.upstream(), Asker: NewAsker(func(ctx context.Context, q Question) Answer {
+		begun <- q
+		select {
+		case a := <-say:
+			return a
+		case <-ctx.Done():
+			return Answer{None: true}
 		}
-		for range syns {
-			if frame := receiveFrom(t, guest); len(frame) < 54 || frame[14+20+13]&0x12 != 0x12 {
-				t.Fatalf("%s: no answer to a SYN: %x", row.name, frame)
+	})})
+	yes := Answer{Allow: true}
+	connect := func(name string) chan error {
+		done := make(chan error, 1)
+		addr, _ := g.lookup(name)
+		go func() {
+			c, err := g.dialAddr(addr, 80)
+			if err == nil {
+				c.Close()
 			}
-		}
-		began := time.Now()
-		row.end(n)
-		seen := "at once"
-		if took := time.Since(began); took > 5*time.Second {
-			seen = took.String()
-		}
-		attack.Check(t, "20 connections that never answer; "+row.name, "at once", seen)
-		n.Close()
+			done <- err
+		}()
+		return done
+	}
+	known := func() string {
+		a := g.n.forward.asker
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return fmt.Sprint(len(a.known))
+	}
+	b := connect("b.w.example")
+	<-begun
+	say <- yes
+	if err := <-b; err != nil {
+		t.Fatal(err)
+	}
+	a := connect("a.w.example")
+	<-begun
+	g.n.SetRules([]Rule{askRule("*.w.example"), denyRule("a.w.example")})
+	attack.Check(t, "answers about what is not denied", "1", known())
+	say <- yes
+	if err := <-a; err == nil {
+		t.Error("an answer that is too late opens a connection")
+	}
+	attack.Check(t, "answers after one that was too late", "1", known())
+	g.n.SetRules([]Rule{askRule("*.w.example"), denyRule("b.w.example")})
+	attack.Check(t, "answers about what is denied", "0", known())
+	g.n.SetRules([]Rule{askRule("*.w.example")})
+	b = connect("b.w.example")
+	if q := <-begun; q.Name != "b.w.example" {
+		t.Error(q)
+	}
+	say <- Answer{}
+	if err := <-b; err == nil {
+		t.Error("it connects")
 	}
 }
