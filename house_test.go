@@ -85,7 +85,7 @@ var mayImport = map[string][]string{
 	"hack/conformance":  {"netstack/broker"},
 	"hack/cover":        {},
 	"hack/dist":         {"cli"},
-	"hack/escapes":      {},
+	"hack/escapes":      {"internal/offspring"},
 	"hack/fidelity":     {"", "image"},
 	"hack/report":       {"internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},
