@@ -40,7 +40,7 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 		}
 		return nil, res, err
 	case in.Name == "":
-		res.Names, _, err = of.Values(ctx)
+		res.Names, res.More, err = of.Values(ctx)
 		return nil, res, err
 	}
 	text, err := of.Get(ctx, in.Name)

@@ -211,6 +211,7 @@ type sessionsResult struct {
 	Sessions []sessionView `json:"sessions,omitzero"`
 	Value    any           `json:"value,omitempty" jsonschema:"of get: the value"` // described, since clients refuse the schema true
 	Names    []string      `json:"names,omitempty"`                                // of get without a name
+	More     bool          `json:"more,omitempty" jsonschema:"of get without a name: there are other names, which run_command can list, as by ls /work/.values"`
 }
 
 func (s *Server) addSessionTools() {
