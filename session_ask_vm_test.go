@@ -15,6 +15,9 @@ import (
 // meanwhile; a denial outlives a pause.
 func TestAttackSessionAsk(t *testing.T) {
 	needClones(t)
+	if !long() {
+		t.Skip("takes ten seconds: make long")
+	}
 	web := newSite(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Upstream: web.upstream})
 	if err != nil {
