@@ -87,7 +87,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	defer s.answers(step.Approve)()
 	kind := Request{Code: step.Code, Language: lang.name}
 	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.Stdout, step.Stderr, func(x *stepping) error {
-		in, fresh, err := s.interpreter(session.Languages[at])
+		in, fresh, again, err := s.interpreter(session.Languages[at])
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
 		} else if got.Gone {
 			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
-		} else if fresh && x.res.ExitCode != 0 {
+		} else if again || fresh && x.res.ExitCode != 0 {
 			x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
 		}
 		return err
@@ -213,17 +213,18 @@ func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 	return nil, err
 }
 
-// interpreter is the one of a language; fresh says that it was started for this step.
-func (s *Session) interpreter(l session.Language) (in *session.Interpreter, fresh bool, err error) {
+// interpreter is the one of a language; fresh says that it was started for this step, again that there was one before.
+func (s *Session) interpreter(l session.Language) (in *session.Interpreter, fresh, again bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in := s.running[l.Name]; in != nil && !in.Ended() {
-		return in, false, nil
+		return in, false, false, nil
 	}
+	again = s.running[l.Name] != nil
 	if in, err = s.client.Interpret(l, s.env, s.dir); err == nil {
 		s.running[l.Name] = in
 	}
-	return in, true, err
+	return in, true, again, err
 }
 
 // toldDropped says, once, why the interpreter that was there is not.
