@@ -73,12 +73,17 @@ func TestSessionAgent(t *testing.T) {
 			}
 			s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: language}})
 			dir := t.TempDir()
-			anew := func(res *unitask.Result) { // a loss that was told is none of the session's faults
-				if res.Hint != "" {
-					did[res.Hint]++
-					h.end()
-					h = startHost(t, line)
+			lost := true // there is no interpreter yet, or a time limit has ended it
+			anew := func(res *unitask.Result) {
+				if res.Hint == "" {
+					return
 				}
+				if !lost {
+					t.Errorf("an interpreter was lost: %s", res.Hint)
+				}
+				did[res.Hint]++
+				h.end()
+				h = startHost(t, line)
 			}
 			for n := range steps / 2 {
 				began := time.Now()
@@ -106,6 +111,7 @@ func TestSessionAgent(t *testing.T) {
 					if res, err := s.Run(t.Context(), unitask.Step{Code: sleep, Timeout: 300 * time.Millisecond}); err != nil || !res.TimedOut {
 						t.Fatalf("step %d: %+v %v", n, res, err)
 					} else {
+						lost = lost || res.Hint != ""
 						anew(res)
 					}
 					note("time limits", began)
@@ -123,6 +129,7 @@ func TestSessionAgent(t *testing.T) {
 					t.Fatalf("step %d: %s: %v", n, code, err)
 				}
 				anew(res)
+				lost = false
 				want := h.step(t, string(text))
 				if string(res.Stdout) != want[0] || (res.ExitCode != 0) != want[1] {
 					t.Errorf("seed %d, step %d: %s: %q, code %d (%q); on the host %q, failed %v", seed, n, code, res.Stdout, res.ExitCode, res.Stderr, want[0], want[1])
