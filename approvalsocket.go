@@ -113,6 +113,16 @@ func (rt *Runtime) Questions(ctx context.Context) ([]Question, error) {
 	return list, nil
 }
 
+// Question is what a run or session of this user asks now, nil if that is nothing. The error is that it has ended, or never was.
+func (rt *Runtime) Question(ctx context.Context, id string) (*Question, error) {
+	id, err := rt.runs.Find(id)
+	if err != nil {
+		return nil, err
+	}
+	told, err := rt.talk(ctx, filepath.Join(rt.runs.Dir(), id), approvalAsked{})
+	return told.Open, err
+}
+
 // Approve answers the question that a run of the same user asks now. The host must be the one that
 // it asks about: HOST:PORT; and for AllowOnce the request, where it asks about one.
 func (rt *Runtime) Approve(ctx context.Context, id, host, request string, v Verdict) error {

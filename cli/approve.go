@@ -77,7 +77,7 @@ the same ceiling, and allows nothing that is not asked about.`,
 			if len(args) == 3 {
 				request = args[2]
 			}
-			if err := rt.Approve(cmd.Context(), args[0], args[1], request, verdict); err != nil {
+			if err := rt.Approve(cmd.Context(), a.sessionID(cmd.Context(), args[0]), args[1], request, verdict); err != nil {
 				return hint(usage(err), "unitask approve lists what runs ask")
 			}
 			return nil

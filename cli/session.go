@@ -375,7 +375,9 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	if t := with.Terminal; t != nil {
 		req.Command.Terminal, req.Command.Size, streams.Resized = t.Name, &t.Size, t.Resized
 	}
+	stop := a.answering(ctx, req.Session, f)
 	answer, err := a.asked(ctx, req, streams, false)
+	stop()
 	err = errors.Join(err, stdout.Close(), stderr.Close())
 	if answer.Run != "" {
 		fmt.Fprintln(a.std.Stdout, answer.Run)
