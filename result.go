@@ -175,7 +175,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	}
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
-		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, WhySlow: j.WhySlow, Cloned: j.Cloned, Pooled: j.Pooled,
+		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Value: j.Value, Session: j.Session, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, WhySlow: j.WhySlow, Cloned: j.Cloned, Pooled: j.Pooled,
 		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Approvals: j.Approvals, PolicyChanges: j.PolicyChanges, Packages: j.Packages, RetryAfter: time.Duration(j.RetryAfter), Redacted: j.Redacted,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {

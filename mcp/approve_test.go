@@ -174,4 +174,16 @@ func TestInputRequired(t *testing.T) {
 		}
 	}
 	refused("an answer to a run that has ended", second)
+
+	params.Arguments = object{"session": "new", "code": "1", "allowNet": []string{"yes.w.example"}}
+	if text, err = json.Marshal(call("", nil).StructuredContent); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &got); err != nil || got.Session == "" {
+		t.Fatalf("%v %s", err, text)
+	}
+	params.Name, params.Arguments = "run_command", object{"session": got.Session, "command": "wget -q -O - http://yes.w.example/ 2>/dev/null; echo over"}
+	if text, err = json.Marshal(call(asks(call("", nil), "yes.w.example:80"), &sdk.ElicitResult{Action: "decline"}).StructuredContent); err != nil || !strings.Contains(string(text), "over") {
+		t.Errorf("%v %s", err, text)
+	}
 }

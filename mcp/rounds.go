@@ -36,7 +36,7 @@ type round struct {
 	news       chan struct{} // there is a question
 	done       chan struct{} // closed when the run has ended, with these:
 	out        *sdk.CallToolResult
-	res        *unitask.Result
+	res        any
 	err        error
 
 	mu      sync.Mutex
@@ -57,10 +57,10 @@ func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
 	return req.ProtocolVersion() >= stateless && !remote(caller) && can != nil && can.Elicitation != nil
 }
 
-type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, *unitask.Result, error)
+type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)
 
 // round begins a run, or goes on with the one that a call answers, and returns its result or what it asks.
-func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, run runWith) (*sdk.CallToolResult, *unitask.Result, error) {
+func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, run runWith) (*sdk.CallToolResult, any, error) {
 	var r *round
 	if state := req.Params.RequestState; state != "" {
 		var err error

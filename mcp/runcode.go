@@ -64,9 +64,11 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 		return nil, nil, err
 	}
 	if inRounds(caller, req) {
-		return s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, *unitask.Result, error) {
+		out, res, err := s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any, error) {
 			return s.runNow(live, newLive(ctx, req), caller, req, in, run, approve)
 		})
+		result, _ := res.(*unitask.Result)
+		return out, result, err
 	}
 	return s.runNow(ctx, newLive(ctx, req), caller, req, in, run, approver(ctx, caller, req))
 }

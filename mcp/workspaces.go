@@ -244,36 +244,6 @@ func (s *Server) addSessionTools() {
 	}, told(s, s.session))
 }
 
-func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, any, error) {
-	caller := s.caller(req.Extra)
-	of, err := s.held.find(in.Session, caller.Name)
-	if err != nil {
-		return nil, nil, err
-	}
-	done, err := s.begin()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(s.ctx, cancel)
-	defer stop()
-	command := unitask.Command{Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second))}
-	if in.Background {
-		return s.startCommand(ctx, of, in, command)
-	}
-	live := newLive(ctx, req)
-	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(in.Stdin), tee{new(bytes.Buffer), live}, tee{new(bytes.Buffer), live}
-	command.Approve = approver(ctx, caller, req)
-	res, err := of.Exec(ctx, command)
-	live.close()
-	if err != nil {
-		return nil, nil, err
-	}
-	return s.stepResult(caller, res), res, nil
-}
-
 // stepResult is a step's result as a model reads it.
 func (s *Server) stepResult(caller unitask.Caller, res *unitask.Result) *sdk.CallToolResult {
 	if remote(caller) {
