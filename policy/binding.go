@@ -22,8 +22,9 @@ type Binding struct {
 	Pass bool
 }
 
-// Places are where in a request a secret may be put.
-var Places = []string{placeHeader, "query", "path", "body"}
+// Places are where in a request a secret may be put; in none, for sigv4: AWS' requests that are signed with
+// the placeholder are signed with the value.
+var Places = []string{placeHeader, "query", "path", "body", "sigv4"}
 
 const (
 	placeHeader = "header"

@@ -348,7 +348,7 @@ const Example = `# The most that unitask may give to a run started in this folde
 
 # [secrets.GITHUB_TOKEN]
 # hosts = ["api.github.com"]
-# in = ["header"]             # header, query, path, body; left out: header
+# in = ["header"]             # header, query, path, body, sigv4; left out: header
 # header = ["authorization"]  # left out: every field
 # onMisdirect = "deny"        # "pass": a placeholder elsewhere may go out
 

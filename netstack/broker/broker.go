@@ -97,6 +97,7 @@ type Broker struct {
 
 	buffers          buffers
 	requests, bodies busy
+	signings         busy         // bodies that are read for their signature
 	ahead            atomic.Int64 // answers that are read ahead
 
 	mu       sync.Mutex
@@ -149,7 +150,7 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}, requests: busy{most: maxRequests, what: "requests"}, bodies: busy{most: maxBodies, what: "requests with bodies"}}
+	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}, requests: busy{most: maxRequests, what: "requests"}, bodies: busy{most: maxBodies, what: "requests with bodies"}, signings: busy{most: maxSignings, what: "signed requests whose bodies are read first"}}
 	b.redactor, b.resizes = newRedactor(cfg.Secrets, false)
 	b.tunneled = sync.OnceValue(func() *swapper {
 		s, _ := newRedactor(cfg.Secrets, true)

@@ -39,7 +39,7 @@ func (s *Secret) bound() string {
 	for _, h := range s.Hosts {
 		hosts = append(hosts, string(h))
 	}
-	for _, p := range []Place{InHeader, InQuery, InPath, InBody} {
+	for _, p := range []Place{InHeader, InQuery, InPath, InBody, InSigV4} {
 		switch {
 		case p == InHeader && s.in(p) && len(s.Headers) > 0:
 			places = append(places, "header "+strings.Join(s.Headers, " or "))

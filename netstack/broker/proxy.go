@@ -228,8 +228,9 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	refused := x.refused
 	x.mu.Unlock()
 	var wrong *misdirected
+	var signed *unsigned
 	switch {
-	case errors.As(refused, &wrong):
+	case errors.As(refused, &wrong), errors.As(refused, &signed):
 		answer(w, http.StatusForbidden, refused)
 	case r.Context().Err() != nil: // the guest is gone, or the run is over
 		_ = x.refuse(p.clean("given up: ", err))
@@ -334,6 +335,9 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 		for _, name := range pieces {
 			out.Header.Del(name)
 		}
+	}
+	if p.sign(x, out, r.In) != nil {
+		return
 	}
 	p.body(x, out, r.In, body, found("body"))
 }

@@ -19,6 +19,8 @@ const (
 	InQuery  Place = "query"
 	InPath   Place = "path"
 	InBody   Place = "body"
+	// InSigV4 is in no place: requests that are signed with the placeholder, as AWS has it, are signed with the value.
+	InSigV4 Place = "sigv4"
 )
 
 // Secret is a value that stays on our side. The guest has a placeholder of the same
@@ -67,8 +69,8 @@ func (s *Secret) check() error {
 		}
 	}
 	for _, p := range s.In {
-		if !slices.Contains([]Place{InHeader, InQuery, InPath, InBody}, p) {
-			return fail("place %q: use header, query, path or body", string(p))
+		if !slices.Contains([]Place{InHeader, InQuery, InPath, InBody, InSigV4}, p) {
+			return fail("place %q: use header, query, path, body or sigv4", string(p))
 		}
 	}
 	if s.in(InHeader) && strings.IndexFunc(s.Value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) >= 0 {

@@ -1,0 +1,258 @@
+package broker
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// A key that requests are signed with is in none of them. The code signs with the placeholder, as any client does; here that
+// signature is checked, and the request signed again with the value: AWS Signature Version 4
+// (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html), in the header Authorization or in the query.
+
+const (
+	sigV4       = "AWS4-HMAC-SHA256"
+	sigV4Stream = "STREAMING-" + sigV4 // each piece of the body has a signature, too
+	sigV4End    = "aws4_request"
+	sigV4Body   = "X-Amz-Content-Sha256"
+	// maxSigned bounds a body that must be here before its request is sent, since only its signature has its hash.
+	maxSigned = 8 << 20
+	// maxSignings is how many of these are read at once.
+	maxSignings = 4
+	// maxSignedFields bounds the fields that a signature is about.
+	maxSignedFields = 100
+)
+
+// signature is what a request says of its own.
+type signature struct {
+	scope  []string // date, region, service, aws4_request
+	fields []string // lower case
+	value  string
+	date   string // of the request: 20260102T030405Z
+	query  bool   // it is in the query
+}
+
+// unsigned is why a request can't be signed again.
+type unsigned struct{ why string }
+
+func (u *unsigned) Error() string { return "the request's AWS signature " + u.why }
+
+func unsignedf(format string, args ...any) error { return &unsigned{fmt.Sprintf(format, args...)} }
+
+// signatureOf reads a request's signature; nil if it has none.
+func signatureOf(h http.Header, query url.Values) (*signature, error) {
+	s := &signature{}
+	parts := map[string]string{}
+	text := h.Get("Authorization")
+	switch {
+	case strings.HasPrefix(text, sigV4+" "):
+		if len(h.Values("Authorization")) > 1 {
+			return nil, unsignedf("is there twice")
+		}
+		for part := range strings.SplitSeq(text[len(sigV4)+1:], ",") {
+			name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+			parts[name] = value
+		}
+		if s.date = h.Get("X-Amz-Date"); s.date == "" {
+			return nil, unsignedf("has no X-Amz-Date")
+		}
+	case query.Get("X-Amz-Algorithm") == sigV4:
+		for _, name := range []string{"Credential", "SignedHeaders", "Signature"} {
+			parts[name] = query.Get("X-Amz-" + name)
+		}
+		s.query, s.date = true, query.Get("X-Amz-Date")
+	default:
+		return nil, nil
+	}
+	_, scope, _ := strings.Cut(parts["Credential"], "/")
+	s.scope, s.fields, s.value = strings.Split(scope, "/"), strings.Split(strings.ToLower(parts["SignedHeaders"]), ";"), parts["Signature"]
+	switch {
+	case len(s.scope) != 4 || s.scope[3] != sigV4End || slices.Contains(s.scope, ""):
+		return nil, unsignedf("has a scope %.100q", scope)
+	case len(s.fields) > maxSignedFields || slices.Contains(s.fields, ""):
+		return nil, unsignedf("is about no fields, or more than %d", maxSignedFields)
+	case len(s.value) != 2*sha256.Size:
+		return nil, unsignedf("is not of %d hexadecimal digits", 2*sha256.Size)
+	}
+	return s, nil
+}
+
+// of is what a request's signature by a secret is. whole has the path encoded once more, as all services but S3 have it.
+func (s *signature) of(secret, method, host, path, query string, h http.Header, length int64, body string, whole bool) string {
+	if path == "" {
+		path = "/"
+	}
+	if whole {
+		path = awsEscape(path, true)
+	}
+	var fields strings.Builder
+	for _, name := range s.fields {
+		values := h[http.CanonicalHeaderKey(name)]
+		switch name {
+		case "host":
+			values = []string{host}
+		case "content-length":
+			values = []string{fmt.Sprint(length)}
+		}
+		var clean []string
+		for _, v := range values {
+			clean = append(clean, strings.Join(strings.Fields(v), " "))
+		}
+		fields.WriteString(name + ":" + strings.Join(clean, ",") + "\n")
+	}
+	canonical := sha256.Sum256([]byte(strings.Join([]string{method, path, awsQuery(query), fields.String(), strings.Join(s.fields, ";"), body}, "\n")))
+	key := []byte("AWS4" + secret)
+	for _, part := range s.scope {
+		key = hmacOf(key, part)
+	}
+	return hex.EncodeToString(hmacOf(key, strings.Join([]string{sigV4, s.date, strings.Join(s.scope, "/"), hex.EncodeToString(canonical[:])}, "\n")))
+}
+
+func hmacOf(key []byte, text string) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
+}
+
+// awsEscape is AWS' own: all but letters, digits and -._~ are percent-encoded, and / where it parts a path.
+func awsEscape(text string, path bool) string {
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0 || path && c == '/' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// awsQuery is a query in the order and encoding that is signed, without a signature.
+func awsQuery(raw string) string {
+	var pairs []string
+	for pair := range strings.FieldsFuncSeq(raw, func(c rune) bool { return c == '&' }) {
+		name, value, _ := strings.Cut(pair, "=")
+		for _, part := range []*string{&name, &value} {
+			if plain, err := url.QueryUnescape(*part); err == nil {
+				*part = awsEscape(plain, false)
+			}
+		}
+		if name != "X-Amz-Signature" {
+			pairs = append(pairs, name+"="+value)
+		}
+	}
+	slices.SortFunc(pairs, func(a, b string) int {
+		a, aValue, _ := strings.Cut(a, "=")
+		b, bValue, _ := strings.Cut(b, "=")
+		if c := strings.Compare(a, b); c != 0 {
+			return c
+		}
+		return strings.Compare(aValue, bValue)
+	})
+	return strings.Join(pairs, "&")
+}
+
+// signers are the secrets that requests to this host may be signed with.
+func (p *proxy) signers() (list []*Secret) {
+	for i := range p.broker.cfg.Secrets {
+		if s := &p.broker.cfg.Secrets[i]; p.to.TLS && s.boundTo(p.to.Host) && s.in(InSigV4) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// sign signs a request again that the code has signed with a placeholder. out is what is sent but for that; in is what the code has
+// sent, whose body may be read here.
+func (p *proxy) sign(x *exchange, out, in *http.Request) error {
+	signers := p.signers()
+	if len(signers) == 0 {
+		return nil
+	}
+	s, err := signatureOf(in.Header, in.URL.Query())
+	if err != nil {
+		return x.refuse(err)
+	}
+	if s == nil {
+		return nil
+	}
+	hash := in.Header.Get(sigV4Body)
+	if s.query && hash == "" {
+		hash = "UNSIGNED-PAYLOAD"
+	}
+	if strings.HasPrefix(hash, sigV4Stream) {
+		return x.refuse(unsignedf("is for each piece of the body, which are not signed again: have the client send %s: UNSIGNED-PAYLOAD", sigV4Body))
+	}
+	if hash == "" {
+		if hash, err = p.hashBody(out, in); err != nil {
+			return x.refuse(err)
+		}
+	}
+	for _, secret := range signers {
+		for _, whole := range []bool{true, false} {
+			with := func(key string, r *http.Request) string {
+				return s.of(key, r.Method, r.Host, r.URL.EscapedPath(), r.URL.RawQuery, r.Header, in.ContentLength, hash, whole)
+			}
+			was := with(secret.placeholder, in)
+			if subtle.ConstantTimeCompare([]byte(was), []byte(s.value)) != 1 {
+				continue
+			}
+			// What is not sent on can't be signed.
+			before := strings.Join(s.fields, ";")
+			s.fields = slices.DeleteFunc(s.fields, func(name string) bool {
+				return name != "host" && name != "content-length" && len(out.Header[http.CanonicalHeaderKey(name)]) == 0 && len(in.Header[http.CanonicalHeaderKey(name)]) > 0
+			})
+			after := strings.Join(s.fields, ";")
+			if s.query {
+				out.URL.RawQuery = strings.Replace(out.URL.RawQuery, url.QueryEscape(before), url.QueryEscape(after), 1)
+			}
+			now := with(secret.Value, out)
+			if s.query {
+				out.URL.RawQuery = strings.Replace(out.URL.RawQuery, was, now, 1)
+			} else {
+				text := strings.Replace(out.Header.Get("Authorization"), before, after, 1)
+				out.Header.Set("Authorization", strings.Replace(text, was, now, 1))
+			}
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.used[secret.Name] = true
+			return nil
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.Reason == "" {
+		x.Reason = "its signature is by none of the placeholders: it goes out as it is"
+	}
+	return nil
+}
+
+// hashBody reads a body whole, and leaves it to be sent.
+func (p *proxy) hashBody(out, in *http.Request) (string, error) {
+	var body []byte
+	if in.Body != nil && in.Body != http.NoBody {
+		defer p.broker.signings.leave()
+		if err := p.broker.signings.enter(); err != nil {
+			return "", unsignedf("has to wait: %v", err)
+		}
+		var err error
+		if body, err = io.ReadAll(io.LimitReader(in.Body, maxSigned+1)); err != nil {
+			return "", unsignedf("is of a body that does not come: %v", err)
+		}
+		if len(body) > maxSigned {
+			return "", unsignedf("is of a body of more than %d bytes: have the client send %s", maxSigned, sigV4Body)
+		}
+		in.Body = readCloser{bytes.NewReader(body), in.Body}
+		out.Body = in.Body
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:]), nil
+}
