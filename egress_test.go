@@ -42,9 +42,12 @@ type site struct {
 
 const publicAddr = "93.184.216.34"
 
-func newSite(t testing.TB) *site {
+func newSite(t testing.TB, more ...func(*http.ServeMux)) *site {
 	t.Helper()
 	handler := http.NewServeMux()
+	for _, add := range more {
+		add(handler)
+	}
 	handler.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s %s %s", r.Proto, r.Method, r.Host) })
 	handler.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://"+r.URL.Query().Get("to")+"/", http.StatusFound)
