@@ -25,6 +25,16 @@ type Boot struct {
 	BIOS bool
 }
 
+// paths are the files that are to be opened.
+func (b Boot) paths() (list []string) {
+	for _, path := range append([]string{b.Kernel, b.Initrd}, b.Disks...) {
+		if path != "" {
+			list = append(list, path)
+		}
+	}
+	return list
+}
+
 // inherited says where in QEMU the descriptors are that Start gives it.
 type inherited struct {
 	nic, qmp, console int    // stream sockets

@@ -9,10 +9,7 @@ import (
 // openBoot checks what the machine boots from; QEMU runs as the same user and
 // opens the paths itself.
 func openBoot(b Boot, files []*os.File) (Boot, []*os.File, error) {
-	for _, path := range append([]string{b.Kernel, b.Initrd}, b.Disks...) {
-		if path == "" {
-			continue
-		}
+	for _, path := range b.paths() {
 		if st, err := os.Stat(path); err != nil {
 			return b, files, err
 		} else if !st.Mode().IsRegular() {

@@ -115,7 +115,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	}
 	process, err := jail.Start(jail.Spec{
 		Given:   given,
-		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Stderr: stderr, Open: cfg.NoJail,
+		Program: cfg.QEMU.Program, Args: arguments(cfg, at), Files: files, Reads: cfg.Boot.paths(), Stderr: stderr, Open: cfg.NoJail,
 		// Each malloc arena reserves 64 MiB of address space, which is bounded, and a host
 		// with many cores would have a machine make many.
 		Env:      []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},

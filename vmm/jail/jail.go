@@ -26,6 +26,7 @@ const (
 	Landlock     = "landlock"     // opens its program's files and no others
 	Seccomp      = "seccomp"      // makes the system calls of a list and no others
 	QEMUSeccomp  = "qemu-seccomp" // QEMU's own filter: four groups of system calls
+	Sandbox      = "sandbox"      // macOS's: a profile that denies all but its program's files and the hypervisor
 )
 
 // The limits of a jail.
@@ -157,6 +158,7 @@ type Spec struct {
 	Args    []string // without the program's name
 	Env     []string
 	Files   []*os.File // the program's descriptors from 3 on
+	Reads   []string   // files that it opens by these paths, for macOS's sandbox; Linux's jail gives descriptors
 	Stderr  io.Writer
 	KVM     KVM
 	// Listens: it accepts connections on a socket that it inherits.

@@ -1,12 +1,18 @@
 package jail
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
+	"time"
 )
 
 // Process is a program in its jail.
@@ -30,18 +36,85 @@ func (p *Process) Wait() *os.ProcessState {
 	return p.cmd.ProcessState
 }
 
-// Start starts a program as the same user: macOS has nothing of what a jail is made of
-// on Linux. Nor has it a signal for the death of a parent: a small shell holds the read
+// sandboxExec starts a program under a profile. Apple calls it deprecated, has it in every
+// macOS, and has nothing else for a program that is not its own.
+const sandboxExec = "/usr/bin/sandbox-exec"
+
+// tryTimeout bounds one start of the program under a profile, to see that it can.
+const tryTimeout = 20 * time.Second
+
+// tried are the profiles' outcomes in this process, by the arguments of their tries.
+var tried sync.Map // string to func() error
+
+// sandbox returns the profile of a program, or why it must do without: the profile was written by
+// reading, and a program that works by itself, and not under the profile, has none.
+func sandbox(p Program, accel string, reads []string, listens bool) (string, error) {
+	var files []string
+	for _, name := range reads {
+		real, err := filepath.EvalSymlinks(name)
+		if err != nil {
+			return "", err
+		}
+		files = append(files, real)
+	}
+	try, _ := tried.LoadOrStore(fmt.Sprint(p.Path, accel, listens), sync.OnceValue(func() error {
+		var err error
+		for _, accel := range []string{accel, "tcg"} { // where there is no HVF the profile is not to blame
+			// As libvirt asks a QEMU what it can do: no machine, but the accelerator is opened.
+			args := []string{p.Path, "-nodefaults", "-no-user-config", "-display", "none", "-M", "none", "-accel", accel, "-monitor", "stdio"}
+			if err = quit(append([]string{sandboxExec, "-p", seatbelt(p.Path, nil, listens)}, args...)); err == nil || quit(args) == nil {
+				break
+			}
+		}
+		if err != nil {
+			err = fmt.Errorf("QEMU does not start under sandbox-exec: %w", err)
+		}
+		return err
+	}))
+	return seatbelt(p.Path, files, listens), try.(func() error)()
+}
+
+// quit starts a QEMU and tells its monitor to end it.
+func quit(args []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Stdin, cmd.Env, cmd.Dir = strings.NewReader("quit\n"), []string{"PATH=/usr/bin:/bin"}, "/"
+	out, err := cmd.CombinedOutput()
+	if err != nil && len(out) > 0 {
+		err = fmt.Errorf("%w: %.200q", err, out)
+	}
+	return err
+}
+
+// accelOf is the accelerator that QEMU's arguments name.
+func accelOf(args []string) string {
+	if i := slices.Index(args, "-accel"); i >= 0 && i+1 < len(args) {
+		name, _, _ := strings.Cut(args[i+1], ",")
+		return name
+	}
+	return "tcg"
+}
+
+// Start starts a program as the same user, under macOS's sandbox: there is nothing else of what a jail
+// is made of on Linux. Nor has macOS a signal for the death of a parent: a small shell holds the read
 // end of a pipe whose write end is ours, and kills QEMU when it closes, however we went.
 func Start(s Spec) (*Process, error) {
 	p := &Process{done: make(chan struct{})}
-	p.cmd = &exec.Cmd{Path: s.Program.Path, Args: append([]string{s.Program.Path}, s.Args...), Env: s.Env, Dir: "/", Stderr: s.Stderr, ExtraFiles: s.Files}
+	command, why := []string{s.Program.Path}, errors.New("it was asked to be left out")
+	if !s.Open {
+		var profile string
+		if profile, why = sandbox(s.Program, accelOf(s.Args), s.Reads, s.Listens); why == nil {
+			command = []string{sandboxExec, "-p", profile, s.Program.Path} // which becomes the program
+		}
+	}
+	p.cmd = &exec.Cmd{Path: command[0], Args: append(command, s.Args...), Env: s.Env, Dir: "/", Stderr: s.Stderr, ExtraFiles: s.Files}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
 	p.Pid = p.cmd.Process.Pid
-	p.Report.Layers = missing()
+	p.Report.Layers = layers(why)
 	r, w, err := os.Pipe()
 	if err == nil {
 		watch := exec.Command("/bin/sh", "-c", `read -r _; kill -9 "$1" 2>/dev/null`, "unitask-watch", strconv.Itoa(p.Pid))
@@ -66,12 +139,17 @@ func Start(s Spec) (*Process, error) {
 	return nil, err
 }
 
-// missing are the layers that matter most, none of which holds.
-func missing() (all []Hold) {
-	for _, name := range []string{User, Filesystem, Network, Processes} {
-		all = append(all, Hold{Name: name, Why: "it runs as the user's own account: macOS has no such layer"})
+// layers are those that matter most; why is nil if the sandbox is in force. Files and network count as
+// held when somebody has attacked the profile on a Mac: a run may require these layers.
+func layers(why error) []Hold {
+	box := Hold{Name: Sandbox, Holds: true, Detail: "sandbox-exec; the profile follows documentation, and was never attacked on a Mac"}
+	behind := "the sandbox denies it, by a profile that was never attacked on a Mac"
+	if why != nil {
+		box = Hold{Name: Sandbox, Why: why.Error()}
+		behind = "there is no sandbox, and macOS has no such layer"
 	}
-	return all
+	own := "it runs as the user's own account: macOS has no such layer"
+	return []Hold{box, {Name: User, Why: own}, {Name: Filesystem, Why: behind}, {Name: Network, Why: behind}, {Name: Processes, Why: own}}
 }
 
 // CanShare says that a process can't be held to a part of a processor's time.
@@ -89,9 +167,10 @@ func CanFilter() bool { return false }
 // Remedy is "": nothing gives macOS these layers.
 func Remedy(Hold) string { return "" }
 
-// Try says what holds a program: nothing.
-func Try(Program, KVM) (r Report, err error) {
-	r.Layers = missing()
+// Try says what holds a program.
+func Try(p Program, _ KVM) (r Report, err error) {
+	_, why := sandbox(p, "hvf", nil, false)
+	r.Layers = layers(why)
 	return r, nil
 }
 
