@@ -2,19 +2,19 @@ package unitask
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // Question is what somebody is asked: whether the code of a run may connect to a host, as it is
@@ -23,10 +23,21 @@ type Question struct {
 	RunID string `json:"run"`
 	// Host is HOST:PORT; of a name in ASCII, as xn--… where it has other letters.
 	Host string `json:"host"`
+	// Request is the method and path of the request that waits, "" where requests to the host are
+	// not read. The code has chosen them; they are printable ASCII, and cut after maxAskedRequest bytes.
+	Request string `json:"request,omitempty"`
 	// Rule is why it is asked: "ask *.example.com".
 	Rule string `json:"rule"`
 	// Until is when it is denied.
 	Until time.Time `json:"until"`
+}
+
+// Wants is what the code wants, for a person: "to connect to HOST:PORT (ask RULE)".
+func (q Question) Wants() string {
+	if q.Request != "" {
+		return fmt.Sprintf("to send %s to %s (%s)", q.Request, q.Host, q.Rule)
+	}
+	return fmt.Sprintf("to connect to %s (%s)", q.Host, q.Rule)
 }
 
 // Verdict answers a Question; "" is no answer.
@@ -34,17 +45,37 @@ type Verdict string
 
 const (
 	Deny      Verdict = "deny"  // for this run
-	AllowOnce Verdict = "once"  // this connection
+	AllowOnce Verdict = "once"  // this connection, or this one request where the question names it
 	AllowRun  Verdict = "allow" // and all others of the run to the same host and port
+	// AllowAlways is AllowRun, which the home remembers (policy.Approvals) for the user's next runs
+	// under the same ceiling. Only IO.Approve of a command line or program says so: from an MCP client
+	// or unitask approve it is no answer.
+	AllowAlways Verdict = "always"
 )
 
 // Approval is a question that was asked, and what became of it.
 type Approval struct {
 	Host    string  `json:"host"` // HOST:PORT
+	Request string  `json:"request,omitempty"`
 	Verdict Verdict `json:"verdict"`
 	By      string  `json:"by,omitempty"`  // "" where nobody answered
 	Why     string  `json:"why,omitempty"` // it was denied, where nobody denied it
 	Ms      int64   `json:"ms"`            // for which the machine stood still
+}
+
+// maxAskedRequest bounds the request in a question.
+const maxAskedRequest = 200
+
+// askedRequest is a question's request without secrets, and bounded: one that was cut says so.
+func askedRequest(redactor *record.Redactor, about netstack.Question) string {
+	if about.Method == "" {
+		return ""
+	}
+	text := redactor.String(about.Method + " " + about.Path)
+	if len(text) > maxAskedRequest {
+		text = strings.ToValidUTF8(text[:maxAskedRequest], "") + " [cut]"
+	}
+	return text
 }
 
 // approvalTime is how long somebody has to answer.
@@ -53,6 +84,7 @@ const approvalTime = time.Minute
 const (
 	byCaller  = "the caller of the run" // IO.Approve: a terminal, an MCP client
 	byCommand = "unitask approve"
+	byBefore  = policy.ApprovedFile // it was allowed for good
 )
 
 // approvals are a run's questions.
@@ -84,14 +116,10 @@ func (q *openQuestion) answer(said Verdict, by string) bool {
 	return true
 }
 
-// approvals has the network ask, if the policy says that somebody is to be asked. In a session
-// nobody is: its steps have clocks of their own.
+// approvals has the network ask where the policy says so, and others of the user reach the run.
 func (x *execution) approvals(network *netstack.Config) error {
-	if len(x.granted.Ask) == 0 || x.code.session != nil {
-		return nil
-	}
 	x.asked = &approvals{x: x, wait: x.rt.approvalTime, talk: approvalTalk}
-	l, err := listenIn(x.rec.Dir(), approvalSocket)
+	l, err := listenIn(x.rec.Dir(), controlSocket)
 	if err != nil {
 		return err
 	}
@@ -100,9 +128,9 @@ func (x *execution) approvals(network *netstack.Config) error {
 	x.later(func() {
 		l.Close()
 		group.Wait()
-		_ = os.Remove(filepath.Join(x.rec.Dir(), approvalSocket))
+		_ = os.Remove(filepath.Join(x.rec.Dir(), controlSocket))
 	})
-	network.Ask = x.asked.ask
+	network.Asker = netstack.NewAsker(x.asked.ask)
 	return nil
 }
 
@@ -111,9 +139,15 @@ func (a *approvals) over(m *machine.Machine) {
 	if a == nil {
 		return
 	}
+	l := a.x.code.living
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machine = m
+	if l.changes > 0 { // maybe since it was begun
+		m.SetRules(l.rules(a.x.rt, a.x.granted))
+	}
 }
 
 // denied is a hint at the first question that was not answered with yes, "" if there is none.
@@ -132,13 +166,17 @@ func (a *approvals) denied() string {
 }
 
 func (a Approval) String() string {
+	what := a.Host
+	if a.Request != "" {
+		what += " (" + a.Request + ")"
+	}
 	if a.Verdict != Deny {
-		return fmt.Sprintf("%s was allowed by %s (%s)", a.Host, a.By, a.Verdict)
+		return fmt.Sprintf("%s was allowed by %s (%s)", what, a.By, a.Verdict)
 	}
 	if a.By != "" {
-		return fmt.Sprintf("%s was denied by %s", a.Host, a.By)
+		return fmt.Sprintf("%s was denied by %s", what, a.By)
 	}
-	return fmt.Sprintf("%s was denied: %s; --allow-net allows it without a question", a.Host, a.Why)
+	return fmt.Sprintf("%s was denied: %s; --allow-net allows it without a question", what, a.Why)
 }
 
 // ask asks one question; the network asks one at a time.
@@ -146,8 +184,16 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 	a.mu.Lock()
 	m := a.machine
 	a.mu.Unlock()
-	done := Approval{Host: about.Target(), Verdict: Deny}
+	if said, known := a.before(about); known {
+		return said
+	}
+	done := Approval{Host: about.Target(), Request: askedRequest(a.x.redactor, about), Verdict: Deny}
 	begin := time.Now()
+	clock, release, err := a.still(ctx)
+	if err != nil { // the session is about to be paused: it connects again when it goes on
+		return netstack.Answer{Why: "the session is paused or forked"}
+	}
+	defer release()
 	goOn, err := func() (func() error, error) {
 		if m == nil {
 			return nil, errors.New("the machine has not started yet")
@@ -155,15 +201,15 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 		return m.Stand(ctx)
 	}()
 	if err == nil {
-		a.x.clock.stand()
-		done.Verdict, done.By = a.put(ctx, Question{RunID: a.x.rec.ID, Host: done.Host, Rule: about.Rule, Until: begin.Add(a.wait)})
+		clock.stand()
+		done.Verdict, done.By = a.put(ctx, Question{RunID: a.x.rec.ID, Host: done.Host, Request: done.Request, Rule: about.Rule, Until: begin.Add(a.wait)})
 		if done.Verdict == "" {
 			done.Verdict, done.Why = Deny, fmt.Sprintf("nobody answered within %g s", a.wait.Seconds())
 			if ctx.Err() != nil {
 				done.Why = "the run has ended"
 			}
 		}
-		a.x.clock.goOn()
+		clock.goOn()
 		if err = goOn(); err != nil {
 			done.Verdict = Deny
 		}
@@ -172,12 +218,69 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 		done.Why = err.Error()
 	}
 	done.Ms = time.Since(begin).Milliseconds()
+	if done.Verdict == AllowAlways {
+		a.remember(&done)
+	}
+	return a.note(done)
+}
+
+// still is the clock that stands while somebody is asked; until release the machine is neither paused
+// nor forked.
+func (a *approvals) still(ctx context.Context) (clock questionClock, release func(), err error) {
+	s := a.x.code.session
+	if s == nil {
+		return a.x.clock, func() {}, nil
+	}
+	release, err = s.standing(ctx)
+	return &s.clocks, release, err
+}
+
+// approver is who is asked first.
+func (a *approvals) approver() Approver {
+	if a.x.code != nil && a.x.code.session != nil {
+		return a.x.code.session.approver()
+	}
+	return a.x.streams.Approve
+}
+
+// remember has the home remember an approval, or makes it one for the run.
+func (a *approvals) remember(done *Approval) {
+	e := policy.Approved{Host: done.Host, Ceiling: a.x.res.Policy.Ceiling, By: a.x.rec.Owner, Run: a.x.rec.ID, At: time.Now()}
+	if err := policy.OpenApprovals(a.x.rt.opts.Home).Add(e); err != nil {
+		done.Verdict, done.Why = AllowRun, "for this run only: "+err.Error()
+		a.x.streams.Events(Event{Kind: EventStore, Message: done.Why})
+	}
+}
+
+// note writes an approval down.
+func (a *approvals) note(done Approval) netstack.Answer {
 	a.mu.Lock()
 	a.x.res.Approvals = append(a.x.res.Approvals, done)
 	a.mu.Unlock()
 	a.x.audit.write(a.x.audit.entry(audit.NetAsked, done))
 	return netstack.Answer{Allow: done.Verdict != Deny, Once: done.Verdict == AllowOnce, None: done.By == "", Why: done.String()}
 }
+
+// before answers what was allowed for good by the user whose run this is. A list that can't be read
+// answers nothing: somebody is asked, then.
+func (a *approvals) before(about netstack.Question) (netstack.Answer, bool) {
+	if a.x.rec.Via == ViaHTTP {
+		return netstack.Answer{}, false
+	}
+	_, ok, err := policy.OpenApprovals(a.x.rt.opts.Home).Find(about.Target(), a.x.res.Policy.Ceiling, a.x.rec.Owner)
+	if err != nil {
+		a.x.streams.Events(Event{Kind: EventStore, Message: err.Error()})
+	}
+	if !ok {
+		return netstack.Answer{}, false
+	}
+	said := a.note(Approval{Host: about.Target(), Verdict: AllowAlways, By: byBefore})
+	said.Known = true
+	return said, true
+}
+
+// attended says that somebody who asks for a run by it may answer for good.
+func attended(via record.Via) bool { return via == ViaCLI || via == ViaAPI }
 
 // put has a question open until somebody answers it, or its time is over.
 func (a *approvals) put(ctx context.Context, q Question) (said Verdict, by string) {
@@ -189,9 +292,9 @@ func (a *approvals) put(ctx context.Context, q Question) (said Verdict, by strin
 	a.mu.Lock()
 	a.open = open
 	a.mu.Unlock()
-	if approve := a.x.streams.Approve; approve != nil {
+	if approve := a.approver(); approve != nil {
 		group.Go(func() {
-			if said := approve(ctx, q); said.valid() && ctx.Err() == nil { // else unitask approve may still answer
+			if said := approve(ctx, q); (said.valid() || said == AllowAlways && attended(a.x.rec.Via)) && ctx.Err() == nil { // else unitask approve may still answer
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				open.answer(said, byCaller)
@@ -208,133 +311,5 @@ func (a *approvals) put(ctx context.Context, q Question) (said Verdict, by strin
 	return open.said, open.by
 }
 
+// valid says that a verdict is one that anybody may give.
 func (v Verdict) valid() bool { return v == Deny || v == AllowOnce || v == AllowRun }
-
-// approvalSocket is, in a run's folder, where processes of its user see its question and answer it.
-const approvalSocket = "approve.sock"
-
-const (
-	approvalTalk  = 5 * time.Second // of one process with the socket
-	approvalBytes = 4 << 10         // that it says, or is told
-	maxApprovers  = 8               // at once
-)
-
-// approvalAsked is what is said to the socket: nothing asks for the question, a Host answers it.
-type approvalAsked struct {
-	Host    string  `json:"host,omitempty"`
-	Verdict Verdict `json:"verdict,omitempty"`
-}
-
-// approvalTold is what it says.
-type approvalTold struct {
-	Open  *Question `json:"open,omitempty"`
-	Error string    `json:"error,omitempty"`
-}
-
-func (a *approvals) listen(l *net.UnixListener, group *sync.WaitGroup) {
-	slots := make(chan struct{}, maxApprovers)
-	for {
-		conn, err := l.AcceptUnix()
-		if err != nil {
-			return
-		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			conn.Close()
-			continue
-		}
-		group.Go(func() {
-			defer func() { <-slots }()
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(a.talk))
-			if machine.SameUser(conn) != nil {
-				return
-			}
-			var asked approvalAsked
-			if json.NewDecoder(io.LimitReader(conn, approvalBytes)).Decode(&asked) == nil {
-				_ = json.NewEncoder(conn).Encode(a.hear(asked))
-			}
-		})
-	}
-}
-
-// hear answers the question that is open, if it is about the host that is named.
-func (a *approvals) hear(asked approvalAsked) approvalTold {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if asked == (approvalAsked{}) {
-		if a.open == nil {
-			return approvalTold{}
-		}
-		return approvalTold{Open: &a.open.Question}
-	}
-	switch {
-	case a.open == nil:
-		return approvalTold{Error: "it asks nothing now"}
-	case a.open.Host != asked.Host:
-		return approvalTold{Error: fmt.Sprintf("it asks about %s, not about %.300q", a.open.Host, asked.Host)}
-	case !asked.Verdict.valid():
-		return approvalTold{Error: fmt.Sprintf("%.20q: use %s, %s or %s", asked.Verdict, Deny, AllowOnce, AllowRun)}
-	}
-	if !a.open.answer(asked.Verdict, byCommand) {
-		return approvalTold{Error: "it was answered already"}
-	}
-	return approvalTold{}
-}
-
-// Questions are those that runs of this user, in this home, ask now.
-func (rt *Runtime) Questions(ctx context.Context) ([]Question, error) {
-	sockets, err := filepath.Glob(filepath.Join(rt.runs.Dir(), "*", approvalSocket))
-	if err != nil {
-		return nil, err
-	}
-	list := []Question{}
-	for _, socket := range sockets {
-		told, err := rt.talk(ctx, filepath.Dir(socket), approvalAsked{})
-		if err == nil && told.Open != nil { // else it has just ended
-			list = append(list, *told.Open)
-		}
-	}
-	return list, nil
-}
-
-// Approve answers the question that a run of the same user asks now. The host must be the one that
-// it asks about: HOST:PORT.
-func (rt *Runtime) Approve(ctx context.Context, id, host string, v Verdict) error {
-	id, err := rt.runs.Find(id)
-	if err != nil {
-		return err
-	}
-	told, err := rt.talk(ctx, filepath.Join(rt.runs.Dir(), id), approvalAsked{host, v})
-	if err != nil {
-		return fmt.Errorf("run %s asks nothing: it has ended, or has nothing to ask about: %w", id, err)
-	}
-	if told.Error != "" {
-		return fmt.Errorf("run %s: %s", id, told.Error)
-	}
-	return nil
-}
-
-// talk says one thing to a run's socket.
-func (rt *Runtime) talk(ctx context.Context, dir string, say approvalAsked) (told approvalTold, err error) {
-	path, done, err := short(dir, approvalSocket)
-	if err != nil {
-		return told, err
-	}
-	defer done()
-	conn, err := (&net.Dialer{Timeout: approvalTalk}).DialContext(ctx, "unix", path)
-	if err != nil {
-		return told, err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(approvalTalk))
-	if err := machine.SameUser(conn.(*net.UnixConn)); err != nil {
-		return told, err
-	}
-	if err := json.NewEncoder(conn).Encode(say); err != nil {
-		return told, err
-	}
-	err = json.NewDecoder(io.LimitReader(conn, approvalBytes)).Decode(&told)
-	return told, err
-}

@@ -18,6 +18,9 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // An answer is one of those that there are, from whoever gives it first, in time, while the run
@@ -42,16 +45,27 @@ func TestAttackAnswers(t *testing.T) {
 		{"the run ends", never, nil, true, "nobody"},
 		{"the run ends, and nobody is there", nil, nil, true, "nobody"},
 		{"who is asked allows it", says(AllowRun), nil, false, "allow by " + byCaller},
-		{"another process denies it", never, []approvalAsked{{host, Deny}}, false, "deny by " + byCommand},
-		{"another process, where who is asked has nobody", says(""), []approvalAsked{{host, AllowOnce}}, false, "once by " + byCommand},
-		{"answers about another host, and none", nil, []approvalAsked{{"b.example:443", AllowRun}, {"", AllowRun}, {host, ""}, {host, "yes"}, {"A.EXAMPLE:443", AllowRun}, {host + "\x00", AllowRun}}, false, "nobody"},
-		{"an answer, and then another", nil, []approvalAsked{{host, Deny}, {host, AllowRun}}, false, "deny by " + byCommand},
+		{"who is asked allows it for good", says(AllowAlways), nil, false, "always by " + byCaller},
+		{"an MCP client allows it for good", says(AllowAlways), nil, false, "nobody"},
+		{"a caller of a shared server allows it for good", says(AllowAlways), nil, false, "nobody"},
+		{"another process allows it for good", nil, []approvalAsked{{Host: host, Verdict: AllowAlways}}, false, "nobody"},
+		{"another process denies it", never, []approvalAsked{{Host: host, Verdict: Deny}}, false, "deny by " + byCommand},
+		{"another process, where who is asked has nobody", says(""), []approvalAsked{{Host: host, Verdict: AllowOnce}}, false, "once by " + byCommand},
+		{"answers about another host, and none", nil, []approvalAsked{{Host: "b.example:443", Verdict: AllowRun}, {Host: "", Verdict: AllowRun}, {Host: host, Verdict: ""}, {Host: host, Verdict: "yes"}, {Host: "A.EXAMPLE:443", Verdict: AllowRun}, {Host: host + "\x00", Verdict: AllowRun}}, false, "nobody"},
+		{"an answer, and then another", nil, []approvalAsked{{Host: host, Verdict: Deny}, {Host: host, Verdict: AllowRun}}, false, "deny by " + byCommand},
 	} {
-		a := &approvals{x: &execution{streams: IO{Approve: row.caller}}, wait: 50 * time.Millisecond}
+		via := ViaCLI
+		switch {
+		case strings.HasPrefix(row.name, "an MCP client"):
+			via = ViaMCP
+		case strings.HasPrefix(row.name, "a caller of"):
+			via = ViaHTTP
+		}
+		a := &approvals{x: &execution{streams: IO{Approve: row.caller}, rec: &record.Run{Record: record.Record{Via: via}}}, wait: 50 * time.Millisecond}
 		if row.heard != nil || row.ends {
 			a.wait = time.Minute
 		}
-		if strings.HasPrefix(row.name, "answers about another") {
+		if strings.HasPrefix(row.name, "answers about another") || row.heard != nil && row.want == "nobody" {
 			a.wait = time.Second
 		}
 		ctx, end := context.WithCancel(t.Context())
@@ -78,11 +92,11 @@ func TestAttackAnswers(t *testing.T) {
 			got = fmt.Sprintf("%s by %s", said, by)
 		}
 		attack.Check(t, "an answer: "+row.name, row.want, got)
-		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.hear(approvalAsked{host, AllowRun}).Error)
+		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.hear(approvalAsked{Host: host, Verdict: AllowRun}).Error)
 	}
 	a := &approvals{open: &openQuestion{Question: Question{Host: host}, answered: make(chan struct{})}}
-	attack.Check(t, "an answer, not taken yet", "", a.hear(approvalAsked{host, Deny}).Error)
-	attack.Check(t, "a second answer", "it was answered already", a.hear(approvalAsked{host, AllowRun}).Error)
+	attack.Check(t, "an answer, not taken yet", "", a.hear(approvalAsked{Host: host, Verdict: Deny}).Error)
+	attack.Check(t, "a second answer", "it was answered already", a.hear(approvalAsked{Host: host, Verdict: AllowRun}).Error)
 	attack.Check(t, "what is taken of two answers", "deny", string(a.open.said))
 }
 
@@ -100,7 +114,7 @@ func asking(t *testing.T, id string) (rt *Runtime, dir string, a *approvals) {
 		t.Fatal(err)
 	}
 	a = &approvals{talk: time.Hour, open: &openQuestion{Question: Question{RunID: id, Host: "a.example:443"}, answered: make(chan struct{})}}
-	l, err := listenIn(dir, approvalSocket)
+	l, err := listenIn(dir, controlSocket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +133,7 @@ func TestAttackApprovalSocket(t *testing.T) {
 		"nothing": "", "no JSON": "hello\n", "an endless value": `{"host": "` + strings.Repeat("a", approvalBytes) + `"}`, "deep JSON": strings.Repeat("[", approvalBytes-1) + "\n",
 		"a list": "[]", "another type": `{"host": 1}`,
 	} {
-		conn, err := net.Dial("unix", filepath.Join(dir, approvalSocket))
+		conn, err := net.Dial("unix", filepath.Join(dir, controlSocket))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +147,7 @@ func TestAttackApprovalSocket(t *testing.T) {
 	}
 	var held []net.Conn
 	for range 4 * maxApprovers {
-		conn, err := net.Dial("unix", filepath.Join(dir, approvalSocket))
+		conn, err := net.Dial("unix", filepath.Join(dir, controlSocket))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,11 +195,11 @@ func TestAttackApprovalSocket(t *testing.T) {
 	} {
 		at := filepath.Join(rt.runs.Dir(), other)
 		text := fmt.Sprintf(`{"schemaVersion": 1, "id": %q, "status": "running"}`, other)
-		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "run.json"), []byte(text), 0o600), leave(filepath.Join(at, approvalSocket))); err != nil {
+		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "run.json"), []byte(text), 0o600), leave(filepath.Join(at, controlSocket))); err != nil {
 			t.Fatal(err)
 		}
 		got := "allowed"
-		if err := rt.Approve(t.Context(), other, "a.example:443", AllowRun); err != nil && strings.Contains(err.Error(), "asks nothing: it has ended") {
+		if err := rt.Approve(t.Context(), other, "a.example:443", "", AllowRun); err != nil && strings.Contains(err.Error(), "asks nothing: it has ended") {
 			got = "refused"
 		}
 		attack.Check(t, "an answer to a run that is gone: "+other, "refused", got)
@@ -201,11 +215,11 @@ func TestAttackApprovalSocket(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	for _, name := range []string{"../" + id, ".", "", "x/../" + id} {
-		if err := rt.Approve(t.Context(), name, "a.example:443", AllowRun); err == nil {
+		if err := rt.Approve(t.Context(), name, "a.example:443", "", AllowRun); err == nil {
 			t.Errorf("%q names a run", name)
 		}
 	}
-	if err := rt.Approve(t.Context(), id, "a.example:443", AllowRun); err != nil {
+	if err := rt.Approve(t.Context(), id, "a.example:443", "", AllowRun); err != nil {
 		t.Error(err)
 	}
 	attack.Check(t, "what the run is told after all that", "allow", string(a.open.said))
@@ -219,12 +233,12 @@ func TestAttackApprovalStranger(t *testing.T) {
 		t.Skip("wants root, to become somebody else, and perl")
 	}
 	rt, dir, a := asking(t, "20261123T000000-aaaaaaaa")
-	st, err := os.Stat(filepath.Join(dir, approvalSocket))
+	st, err := os.Stat(filepath.Join(dir, controlSocket))
 	if err != nil {
 		t.Fatal(err)
 	}
 	attack.Check(t, "the mode of a question's socket", "-rw-------", strings.Replace(st.Mode().String(), "S", "-", 1))
-	if err := os.Chmod(filepath.Join(dir, approvalSocket), 0o666); err != nil {
+	if err := os.Chmod(filepath.Join(dir, controlSocket), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	folder, err := os.Open(dir)
@@ -235,11 +249,11 @@ func TestAttackApprovalStranger(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	asked, err := json.Marshal(approvalAsked{"a.example:443", AllowRun})
+	asked, err := json.Marshal(approvalAsked{Host: "a.example:443", Verdict: AllowRun})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(perl, "-e", `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "approve.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; print while <$s>`, string(asked))
+	cmd := exec.Command(perl, "-e", `use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE"; my $s = IO::Socket::UNIX->new(Peer => "control.sock") or die "connect: $!"; print $s $ARGV[0], "\n"; $s->flush; print while <$s>`, string(asked))
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
 	var out bytes.Buffer
@@ -251,7 +265,60 @@ func TestAttackApprovalStranger(t *testing.T) {
 	a.mu.Lock()
 	attack.Check(t, "the answer of another user's process", "", string(a.open.said))
 	a.mu.Unlock()
-	if err := rt.Approve(t.Context(), "20261123T000000-aaaaaaaa", "a.example:443", Deny); err != nil {
+	if err := rt.Approve(t.Context(), "20261123T000000-aaaaaaaa", "a.example:443", "", Deny); err != nil {
 		t.Error(err)
 	}
+}
+
+// What was allowed for good is so for the same user's runs under the same ceiling, and for no other; where it can't be
+// written it is allowed for the run, and said.
+func TestAttackAlways(t *testing.T) {
+	rt, err := Open(Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	run := func(ceiling, owner string, via record.Via) *approvals {
+		rec := &record.Run{Record: record.Record{ID: "20261123T000000-aaaaaaaa", Owner: owner, Via: via}}
+		x := &execution{rt: rt, rec: rec, res: &Result{Policy: Policy{Ceiling: ceiling}}, streams: IO{Events: func(Event) {}}}
+		x.audit = rt.audited(rec, via, nil, func(Event) {})
+		return &approvals{x: x}
+	}
+	about := netstack.Question{Name: "a.example", Port: 443, Rule: "ask *.example", Method: "GET", Path: "/a"}
+	done := Approval{Host: about.Target(), Verdict: AllowAlways, By: byCaller}
+	first := run("/p/.unitask.toml", "local:me", ViaCLI)
+	if _, known := first.before(about); known {
+		t.Error("it is known before it was said")
+	}
+	if first.remember(&done); done.Verdict != AllowAlways {
+		t.Fatal(done)
+	}
+	for _, row := range []struct {
+		name, ceiling, owner string
+		via                  record.Via
+		port                 uint16
+		want                 bool
+	}{
+		{"the next run", "/p/.unitask.toml", "local:me", ViaCLI, 443, true},
+		{"the user's model, in the same folder", "/p/.unitask.toml", "local:me", ViaMCP, 443, true},
+		{"a run elsewhere", "/q/.unitask.toml", "local:me", ViaCLI, 443, false},
+		{"a run without a ceiling", "", "local:me", ViaCLI, 443, false},
+		{"another user's", "/p/.unitask.toml", "local:you", ViaCLI, 443, false},
+		{"a caller of a shared server, by that name", "/p/.unitask.toml", "local:me", ViaHTTP, 443, false},
+		{"another port", "/p/.unitask.toml", "local:me", ViaCLI, 80, false},
+	} {
+		q := about
+		q.Port = row.port
+		said, known := run(row.ceiling, row.owner, row.via).before(q)
+		attack.Check(t, "what was allowed for good, of "+row.name, fmt.Sprint(row.want, row.want), fmt.Sprint(known, said.Allow))
+	}
+	file := filepath.Join(rt.opts.Home, policy.ApprovedFile)
+	if err := os.WriteFile(file, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := first.before(about); known {
+		t.Error("a list that can't be read allows something")
+	}
+	first.remember(&done)
+	attack.Check(t, "always, where it can't be written", "allow true", fmt.Sprint(done.Verdict, " ", strings.Contains(done.Why, policy.ApprovedFile)))
 }

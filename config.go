@@ -8,20 +8,28 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"github.com/BurntSushi/toml"
 
 	"github.com/unitask/unitask/audit/webhook"
+	"github.com/unitask/unitask/internal/vault"
+	"github.com/unitask/unitask/record"
 )
 
 // ConfigFile is a home's configuration file, in TOML; it may be missing. Its keys are offline
-// (Options.Offline), requireJail (Options.RequireJail), and tables of webhook (Webhooks).
+// (Options.Offline), requireJail (Options.RequireJail), tables of webhook (Webhooks), and where secrets
+// are: secrets, callerSecrets and secretHelpers (Vault).
 const ConfigFile = "config.toml"
 
 type config struct {
 	Offline     bool           `toml:"offline"`
 	RequireJail []string       `toml:"requireJail"`
 	Webhook     []webhook.Hook `toml:"webhook"`
+
+	Secrets       map[string]string            `toml:"secrets"`
+	CallerSecrets map[string]map[string]string `toml:"callerSecrets"`
+	SecretHelpers map[string][]string          `toml:"secretHelpers"`
 }
 
 func readConfig(home string) (c config, err error) {
@@ -54,6 +62,32 @@ func Webhooks(home string) ([]webhook.Hook, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	return c.Webhook, nil
+}
+
+// Vault is what a home's configuration says of where secrets are, checked: secrets, a source by each
+// name; callerSecrets, the same for each caller of a shared server; secretHelpers, the programs that
+// may be asked for one. Who can write that file decides what runs here, so it must be its user's alone to write.
+func Vault(home string) (*vault.Vault, error) {
+	v := &vault.Vault{Most: record.MaxSecrets}
+	c, err := readConfig(home)
+	if err != nil || len(c.Secrets)+len(c.CallerSecrets)+len(c.SecretHelpers) == 0 {
+		return v, err
+	}
+	v.Secrets, v.Callers, v.Helpers = c.Secrets, c.CallerSecrets, c.SecretHelpers
+	name := filepath.Join(home, ConfigFile)
+	st, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case st.Mode().Perm()&0o022 != 0:
+		return nil, fmt.Errorf("read %s: it says where secrets are, and others can write it: chmod 600", name)
+	case st.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()):
+		return nil, fmt.Errorf("read %s: it says where secrets are, and belongs to another user", name)
+	}
+	if err := v.Check(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return v, nil
 }
 
 // offline says who wants that no parts are fetched, "" if they may be.

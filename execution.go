@@ -255,7 +255,7 @@ func (x *execution) hold(ctx context.Context, m *machine.Machine, why string) {
 // replaced by a machine that is booted.
 func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 	for {
-		m, err := phase(ctx, x.rt.meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.spec, x.config) })
+		m, err := phase(ctx, x.rt.meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.spec, x.network()) })
 		if err != nil {
 			return nil, failure{"boot", err}
 		}

@@ -29,11 +29,11 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
-	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", ""}, first, ground),
+	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/vault", ""}, first, ground),
 	"fleet":       {"", "guest", "hostfiles", "internal/exact", "policy", "record"},
 	"holder":      {"", "machine", "policy"},
-	"mcp":         and([]string{"", "internal/exact", "internal/hostname"}, first, ground),
-	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/golang", "image/oci", "internal/exact", "netstack/broker"}, first, ground),
+	"mcp":         and([]string{"", "internal/exact", "internal/hostname", "internal/vault"}, first, ground),
+	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/golang", "image/oci", "internal/exact", "internal/vault", "netstack/broker"}, first, ground),
 
 	"machine":       and([]string{"internal/socketpair"}, ground),
 	"debug":         {"vmm"},
@@ -78,13 +78,14 @@ var mayImport = map[string][]string{
 	"internal/tail":        {},
 	"internal/testcert":    {},
 	"internal/testsignals": {},
+	"internal/vault":       {},
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},
 	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
 	"hack/conformance":  {"netstack/broker"},
 	"hack/cover":        {},
 	"hack/dist":         {"cli"},
-	"hack/escapes":      {},
+	"hack/escapes":      {"internal/offspring"},
 	"hack/fidelity":     {"", "image"},
 	"hack/report":       {"internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},

@@ -56,6 +56,7 @@ type program struct {
 	layer       bool     // what comes back is what it changes of its image
 	inputs      hostfiles.Set
 	installed   bool     // and the packages are among them
+	living      *living  // what of its network may change
 	relayed     []uint16 // ports of the guest's loopback that lead to ours
 }
 

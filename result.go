@@ -66,6 +66,8 @@ type Result struct {
 	Packages []InstalledPackage
 	// Approvals are the questions that were asked (Request.Ask), and what became of them.
 	Approvals []Approval
+	// PolicyChanges are those that its owner made while it was under way.
+	PolicyChanges []PolicyChange
 	// RetryAfter says, where the outcome is busy, when to try again.
 	RetryAfter time.Duration
 
@@ -139,6 +141,7 @@ type ResultJSON struct {
 	RetryAfter       policy.Millis      `json:"retryAfterMs,omitempty"`
 	Redacted         []string           `json:"redacted,omitempty"`
 	Approvals        []Approval         `json:"approvals,omitempty"`
+	PolicyChanges    []PolicyChange     `json:"policyChanges,omitempty"`
 }
 
 // MarshalJSON gives the wire form.
@@ -146,7 +149,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
 		Error: r.Error, Hint: r.Hint, Value: r.Value, Session: r.Session, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
-		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Approvals: r.Approvals, Packages: r.Packages, RetryAfter: policy.Millis(r.RetryAfter), Redacted: r.Redacted,
+		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Approvals: r.Approvals, PolicyChanges: r.PolicyChanges, Packages: r.Packages, RetryAfter: policy.Millis(r.RetryAfter), Redacted: r.Redacted,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
 	j.Stderr, j.StderrBase64 = text(r.Stderr)
@@ -172,8 +175,8 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	}
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
-		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, WhySlow: j.WhySlow, Cloned: j.Cloned, Pooled: j.Pooled,
-		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Approvals: j.Approvals, Packages: j.Packages, RetryAfter: time.Duration(j.RetryAfter), Redacted: j.Redacted,
+		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Value: j.Value, Session: j.Session, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, WhySlow: j.WhySlow, Cloned: j.Cloned, Pooled: j.Pooled,
+		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Approvals: j.Approvals, PolicyChanges: j.PolicyChanges, Packages: j.Packages, RetryAfter: time.Duration(j.RetryAfter), Redacted: j.Redacted,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {
 		if from != "" {

@@ -89,6 +89,8 @@ type Session struct {
 	waiting chan struct{} // as many as wait
 	carried chan struct{} // as many as there are connections of forwarded ports
 	mu      sync.Mutex
+	clocks  stepClocks                      // of what runs in it
+	askers  []*Approver                     // of its steps that run
 	uses    int                             // that are under way
 	calls   uint64                          // that there have been
 	ports   int                             // that are forwarded

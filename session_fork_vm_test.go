@@ -130,6 +130,28 @@ func TestSessionForkTable(t *testing.T) {
 	})
 }
 
+// A fork of a fork of a fork has the variables of all of them, and random numbers of its own.
+func TestSessionForksInTurn(t *testing.T) {
+	needClones(t)
+	rt := sessionRuntime(t)
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "js"}})
+	value(t, s, "", "var kept = ['0']")
+	seen := map[string]bool{}
+	for i := range 3 {
+		forks, err := s.Fork(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = forks[0]
+		t.Cleanup(func() { _ = s.Close() })
+		res, err := s.Run(t.Context(), unitask.Step{Code: fmt.Sprintf("kept.push('%d'), console.log(Math.random()), kept.join()", i+1)})
+		if want := "'0,1,2,3'"[:2*i+4] + "'"; err != nil || res.Value != want || res.Hint != "" || seen[string(res.Stdout)] {
+			t.Errorf("%d: %+v %v, want %s", i, res, err, want)
+		}
+		seen[string(res.Stdout)] = true
+	}
+}
+
 // Forks go on from where the session is and know nothing of each other; a session that is paused is
 // forked too, and forks are paused and forked.
 func TestSessionFork(t *testing.T) {

@@ -274,7 +274,7 @@ func (s *Session) limit(ctx context.Context, left time.Duration, stop context.Ca
 		case <-ctx.Done():
 			return
 		}
-		if !s.Paused() {
+		if !s.Paused() && !s.clocks.still() {
 			left -= step
 		}
 	}

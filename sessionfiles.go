@@ -24,20 +24,30 @@ const (
 const fileTimeout = time.Minute
 
 // fileOp runs one of the session's own commands.
-func (s *Session) fileOp(ctx context.Context, content []byte, most int, args ...string) ([]byte, error) {
+func (s *Session) fileOp(ctx context.Context, content []byte, most int, args ...string) (out []byte, err error) {
+	err = s.fileUse(ctx, args, func(ctx context.Context) error {
+		out, err = s.client.File(ctx, bytes.NewReader(content), most, args...)
+		return err
+	})
+	return out, err
+}
+
+// fileUse has use run one of them.
+func (s *Session) fileUse(ctx context.Context, args []string, use func(context.Context) error) error {
 	done, err := s.use(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeoutCause(ctx, fileTimeout, errTimeout)
-	defer cancel()
-	name := args[1]
-	out, err := s.client.File(ctx, bytes.NewReader(content), most, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", args[0], name, err)
+	if args[0] == "write" {
+		ctx = context.WithoutCancel(ctx) // all of it is here; one that is killed leaves its half beside the file
 	}
-	return out, nil
+	ctx, cancel := s.clocks.start(ctx, fileTimeout)
+	defer cancel()
+	if err := use(ctx); err != nil {
+		return fmt.Errorf("%s %s: %w", args[0], args[1], err)
+	}
+	return nil
 }
 
 // ReadFile returns length bytes of a file from an offset on; fewer where it ends, and all of it

@@ -44,16 +44,11 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 	if len(list) != 1 || !list[0].Mode.IsDir() {
 		return fmt.Errorf("copy %s: %w", name, syscall.ENOTDIR)
 	}
-	sessions := filepath.Join(s.rt.opts.Home, "sessions")
-	if err := os.MkdirAll(sessions, 0o700); err != nil {
-		return hostError("session", err)
-	}
-	kept, err := os.CreateTemp(sessions, ".folder-*") // who takes it may be slow, and the session is not to wait
+	kept, err := s.rt.nameless() // who takes it may be slow, and the session is not to wait
 	if err != nil {
-		return hostError("session", err)
+		return err
 	}
 	defer kept.Close()
-	_ = os.Remove(kept.Name())
 	out := &atMost{kept, hostfiles.MaxFolderArchive}
 	if err := s.folderCommand(ctx, name, session.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.at(name), "."}, Stdout: out}); err != nil {
 		return err
@@ -62,6 +57,29 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 		_, err = io.Copy(to, kept)
 	}
 	return err
+}
+
+// way is the folder that has what is on its way from one machine to another.
+func (rt *Runtime) way() (string, error) {
+	dir := filepath.Join(rt.opts.Home, "sessions")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", hostError("session", err)
+	}
+	return dir, nil
+}
+
+// nameless is a new file there without a name, which is gone when it is closed.
+func (rt *Runtime) nameless() (*os.File, error) {
+	dir, err := rt.way()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(dir, ".way-*")
+	if err != nil {
+		return nil, hostError("session", err)
+	}
+	_ = os.Remove(f.Name())
+	return f, nil
 }
 
 // Unpack makes a folder of the session's machine of what hostfiles.SendFolder gives.
@@ -92,7 +110,7 @@ func (s *Session) folderCommand(ctx context.Context, name string, e session.Exec
 		return err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeoutCause(ctx, folderTimeout, errTimeout)
+	ctx, cancel := s.clocks.start(ctx, folderTimeout)
 	defer cancel()
 	var said bytes.Buffer
 	e.Env, e.Dir, e.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &first{&said, 1000}

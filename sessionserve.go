@@ -138,11 +138,12 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 
 // awake resumes it.
 func (s *Session) awake(ctx context.Context, x *execution, folder string) (*guest.Conn, error) {
-	m, err := x.rt.source.Resume(ctx, folder, x.spec, x.config)
+	m, err := x.rt.source.Resume(ctx, folder, x.spec, x.network())
 	if err != nil {
 		return nil, err
 	}
 	x.machine = m
+	x.asked.over(m)
 	x.later(func() { m.Close() })
 	return m.Rejoin(ctx)
 }

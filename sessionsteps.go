@@ -27,6 +27,8 @@ type Step struct {
 	Timeout  time.Duration // 0 is the session's
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
+	// Approve, if not nil, is asked while it runs, as IO.Approve is.
+	Approve Approver
 }
 
 // Command is a program of the session's machine, started beside its interpreters.
@@ -38,6 +40,8 @@ type Command struct {
 	Stdin   io.Reader
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
+	// Approve, if not nil, is asked while it runs, as IO.Approve is; not of one in the background.
+	Approve Approver
 	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
 	// into the Result or the record. It has no time limit but the session's end.
 	Terminal *Terminal
@@ -80,13 +84,14 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 		return nil, err
 	}
 	defer leave()
+	defer s.answers(step.Approve)()
 	kind := Request{Code: step.Code, Language: lang.name}
 	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.Stdout, step.Stderr, func(x *stepping) error {
-		in, fresh, err := s.interpreter(session.Languages[at])
+		in, fresh, again, err := s.interpreter(session.Languages[at])
 		if err != nil {
 			return err
 		}
-		timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
+		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
 		x.ended(got.Code, got.End.Signal)
@@ -95,7 +100,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
 		} else if got.Gone {
 			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
-		} else if fresh && x.res.ExitCode != 0 {
+		} else if again || fresh && x.res.ExitCode != 0 {
 			x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
 		}
 		return err
@@ -135,6 +140,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer s.answers(c.Approve)()
 	var resized <-chan TerminalSize
 	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
 	if t := c.Terminal; t != nil {
@@ -144,7 +150,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 		stdout = nil
 	}
 	return s.step(ctx, s.asked(c), "command.sh", limit, stdout, stderr, func(x *stepping) error {
-		timed, cancel := context.WithTimeoutCause(ctx, x.limit, errTimeout)
+		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
 		e.Stdout, e.Stderr = x.stdout, x.stderr
 		if c.Terminal != nil {
@@ -207,17 +213,18 @@ func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 	return nil, err
 }
 
-// interpreter is the one of a language; fresh says that it was started for this step.
-func (s *Session) interpreter(l session.Language) (in *session.Interpreter, fresh bool, err error) {
+// interpreter is the one of a language; fresh says that it was started for this step, again that there was one before.
+func (s *Session) interpreter(l session.Language) (in *session.Interpreter, fresh, again bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in := s.running[l.Name]; in != nil && !in.Ended() {
-		return in, false, nil
+		return in, false, false, nil
 	}
+	again = s.running[l.Name] != nil
 	if in, err = s.client.Interpret(l, s.env, s.dir); err == nil {
 		s.running[l.Name] = in
 	}
-	return in, true, err
+	return in, true, again, err
 }
 
 // toldDropped says, once, why the interpreter that was there is not.

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -113,18 +111,39 @@ func (s *Session) Copy(ctx context.Context, name string, to *Session, target str
 	}
 	switch mode := list[0].Mode; {
 	case mode.IsRegular():
-		text, err := s.ReadFile(ctx, name, 0, 0)
-		if err != nil {
-			return err
-		}
-		return to.WriteFile(ctx, target, text, mode.Perm())
+		return s.copyFile(ctx, name, to, target, mode.Perm())
 	case !mode.IsDir():
 		return fmt.Errorf("copy %s: it is neither a file nor a folder", name)
 	}
-	sessions := filepath.Join(s.rt.opts.Home, "sessions")
-	if err := os.MkdirAll(sessions, 0o700); err != nil {
+	way, err := s.rt.way()
+	if err != nil {
+		return err
+	}
+	return hostfiles.PassFolder(way, func(w io.Writer) error { return s.Pack(ctx, name, w) },
+		func(r io.Reader) error { return to.Unpack(ctx, target, r) })
+}
+
+// copyFile copies a file by way of one on the host's disk: many are copied at once, and none is held in memory.
+func (s *Session) copyFile(ctx context.Context, name string, to *Session, target string, mode fs.FileMode) error {
+	kept, err := s.rt.nameless()
+	if err != nil {
+		return err
+	}
+	defer kept.Close()
+	args := []string{"read", s.at(name), "0", fmt.Sprint(MaxSessionFile + 1)}
+	if err := s.fileUse(ctx, args, func(ctx context.Context) error { return s.client.FileTo(ctx, nil, kept, args...) }); err != nil {
+		return err
+	}
+	size, err := kept.Seek(0, io.SeekCurrent)
+	if err == nil && size > MaxSessionFile {
+		return fmt.Errorf("copy %s: it has more than %d bytes", name, MaxSessionFile)
+	}
+	if err == nil {
+		_, err = kept.Seek(0, io.SeekStart)
+	}
+	if err != nil {
 		return hostError("session", err)
 	}
-	return hostfiles.PassFolder(sessions, func(w io.Writer) error { return s.Pack(ctx, name, w) },
-		func(r io.Reader) error { return to.Unpack(ctx, target, r) })
+	args = []string{"write", to.at(target), fmt.Sprintf("%o", mode)}
+	return to.fileUse(ctx, args, func(ctx context.Context) error { return to.client.FileTo(ctx, kept, io.Discard, args...) })
 }

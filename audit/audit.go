@@ -44,18 +44,20 @@ const (
 	ImageRemoved     Kind = "image.removed"
 	PackagesAdded    Kind = "packages.added"
 	PackagesRemoved  Kind = "packages.removed"
-	PolicyDenied     Kind = "policy.denied"  // what a run asked for and did not get
-	SecretGranted    Kind = "secret.granted" // to the code, or bound to hosts
-	SecretUsed       Kind = "secret.used"    // went to hosts that it is bound to
-	NetRefused       Kind = "net.refused"    // names, connections and requests
-	NetAsked         Kind = "net.asked"      // somebody was asked about a connection
+	PolicyDenied     Kind = "policy.denied"    // what a run asked for and did not get
+	PolicyChanged    Kind = "policy.changed"   // of a run that was under way
+	SecretGranted    Kind = "secret.granted"   // to the code, or bound to hosts
+	SecretUsed       Kind = "secret.used"      // went to hosts that it is bound to
+	NetRefused       Kind = "net.refused"      // names, connections and requests
+	NetAsked         Kind = "net.asked"        // somebody was asked about a connection
+	ApprovalRemoved  Kind = "approval.removed" // of what was allowed for good
 	CeilingTrusted   Kind = "ceiling.trusted"
 	CeilingForgotten Kind = "ceiling.forgotten"
 )
 
 // Kinds are all of them.
 var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded, ImageRemoved, PackagesAdded, PackagesRemoved,
-	PolicyDenied, SecretGranted, SecretUsed, NetRefused, NetAsked, CeilingTrusted, CeilingForgotten}
+	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, NetRefused, NetAsked, ApprovalRemoved, CeilingTrusted, CeilingForgotten}
 
 // Schema is the version of an entry, which grows when a member changes its meaning or goes.
 const Schema = 1

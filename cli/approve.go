@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,19 +14,34 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/policy"
 )
 
 func (a *app) approveCommand() *cobra.Command {
-	var deny, once bool
+	var deny, once, always bool
+	var remove string
 	cmd := &cobra.Command{
-		Use:   "approve [RUN HOST:PORT]",
+		Use:   "approve [RUN HOST:PORT [REQUEST]]",
 		Short: "Answer a run that waits for a connection to be allowed (run --ask)",
 		Long: `A run whose code connects to a host that --ask, or the ceiling's ask, names stands
 still until somebody allows that. approve lists what runs ask; with a run and the
-host and port that it asks about, it allows these for the rest of the run.`,
+host and port that it asks about, it allows these for the rest of the run. Where a
+request waits (a secret is bound to the host, or a rule is about its requests), --once is
+for that request alone, which is then named as it is listed: 'GET /repos/acme'.
+
+What was allowed for good, on the terminal of a run, is in approved.toml of the home: --always
+lists it, --remove takes a host and port out. It answers questions of this user's runs under
+the same ceiling, and allows nothing that is not asked about.`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 0 && len(args) != 2 {
-				return errors.New("give the run and the HOST:PORT that it asks about, or neither to list what is asked")
+			if always || remove != "" {
+				if len(args) > 0 {
+					return errors.New("--always and --remove are about no run: leave it out")
+				}
+				return nil
+			}
+			if len(args) == 1 || len(args) > 3 || len(args) == 3 && !once {
+				return errors.New("give the run and the HOST:PORT that it asks about, with --once its request, too, or nothing to list what is asked")
 			}
 			if len(args) == 0 && (deny || once) {
 				return errors.New("--deny and --once answer a run: name it, and the HOST:PORT that it asks about")
@@ -33,16 +49,21 @@ host and port that it asks about, it allows these for the rest of the run.`,
 			return nil
 		},
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
-			if len(args) == 0 {
+			switch {
+			case remove != "":
+				return a.disapprove(remove)
+			case always:
+				return a.listApproved()
+			case len(args) == 0:
 				list, err := rt.Questions(cmd.Context())
 				if err != nil {
 					return err
 				}
 				var rows [][]string
 				for _, q := range list {
-					rows = append(rows, []string{q.RunID, safe(q.Host), safe(q.Rule), time.Until(q.Until).Round(time.Second).String()})
+					rows = append(rows, []string{q.RunID, safe(q.Host), safe(q.Request), safe(q.Rule), time.Until(q.Until).Round(time.Second).String()})
 				}
-				a.ui.table("RUN|HOST|RULE|LEFT", rows)
+				a.ui.table("RUN|HOST|REQUEST|RULE|LEFT", rows)
 				return nil
 			}
 			verdict := unitask.AllowRun
@@ -52,16 +73,61 @@ host and port that it asks about, it allows these for the rest of the run.`,
 			case once:
 				verdict = unitask.AllowOnce
 			}
-			if err := rt.Approve(cmd.Context(), args[0], args[1], verdict); err != nil {
+			request := ""
+			if len(args) == 3 {
+				request = args[2]
+			}
+			if err := rt.Approve(cmd.Context(), a.sessionID(cmd.Context(), args[0]), args[1], request, verdict); err != nil {
 				return hint(usage(err), "unitask approve lists what runs ask")
 			}
 			return nil
 		}),
 	}
 	cmd.Flags().BoolVar(&deny, "deny", false, "deny it for the rest of the run")
-	cmd.Flags().BoolVar(&once, "once", false, "allow this one connection; the next is asked about again")
-	cmd.MarkFlagsMutuallyExclusive("deny", "once")
+	cmd.Flags().BoolVar(&once, "once", false, "allow this one connection, or request; the next is asked about again")
+	cmd.Flags().BoolVar(&always, "always", false, "list what was allowed for good")
+	cmd.Flags().StringVar(&remove, "remove", "", "take a `HOST:PORT` out of what was allowed for good")
+	cmd.MarkFlagsMutuallyExclusive("deny", "once", "always", "remove")
 	return cmd
+}
+
+// listApproved prints what was allowed for good.
+func (a *app) listApproved() error {
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
+	list, err := policy.OpenApprovals(home).List()
+	if err != nil {
+		return usage(err)
+	}
+	var rows [][]string
+	for _, e := range list {
+		rows = append(rows, []string{safe(e.Host), safe(cmp.Or(e.Ceiling, "none")), safe(e.By), safe(e.Run), e.At.Local().Format(time.DateTime)})
+	}
+	a.ui.table("HOST|CEILING|BY|RUN|AT", rows)
+	return nil
+}
+
+// disapprove takes a host and port out of what was allowed for good.
+func (a *app) disapprove(host string) error {
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
+	removed, err := policy.OpenApprovals(home).Remove(host)
+	if errors.Is(err, policy.ErrNotApproved) {
+		return hint(usage(err), "unitask approve --always lists what is")
+	}
+	if err != nil {
+		return usage(err)
+	}
+	for _, e := range removed {
+		if err := audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.ApprovalRemoved, Via: "cli", Detail: map[string]any{"host": e.Host, "ceiling": e.Ceiling, "by": e.By}}); err != nil {
+			a.ui.note("%v", err)
+		}
+	}
+	return nil
 }
 
 // approver asks on our terminal, where it is one that nothing else reads; elsewhere it says how
@@ -70,7 +136,7 @@ func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unita
 	tty, ok := a.std.Stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(tty.Fd())) || !a.ui.tty || f.tty || f.input {
 		return func(_ context.Context, q unitask.Question) unitask.Verdict {
-			a.ui.note("the code waits: it wants to connect to %s (%s). Within %s: unitask approve %s %s", q.Host, q.Rule, left(q), q.RunID, q.Host)
+			a.ui.note("the code waits: it wants %s. Within %s: unitask approve %s %s", q.Wants(), left(q), q.RunID, q.Host)
 			return ""
 		}
 	}
@@ -86,9 +152,9 @@ func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unita
 			}()
 		}
 		forget(tty, lines)
-		a.ui.note("the machine stands still: its code wants to connect to %s (%s)", q.Host, q.Rule)
+		a.ui.note("the machine stands still: its code wants %s", q.Wants())
 		for {
-			fmt.Fprintf(a.std.Stderr, "unitask: allow it? o: this once, r: for this run, d: deny (or in %s) ", left(q))
+			fmt.Fprintf(a.std.Stderr, "unitask: allow it? o: this once, r: for this run, a: always, d: deny (or in %s) ", left(q))
 			select {
 			case line, ok := <-lines:
 				if !ok {
@@ -99,6 +165,8 @@ func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unita
 					return unitask.AllowOnce
 				case "r", "run":
 					return unitask.AllowRun
+				case "a", "always":
+					return unitask.AllowAlways
 				case "d", "deny":
 					return unitask.Deny
 				}

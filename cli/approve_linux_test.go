@@ -67,7 +67,7 @@ func TestAttackApproverOnTerminal(t *testing.T) {
 	if !strings.Contains(text, `xn--pple-43d.example:443\x1b[2J (ask *.example)`) || strings.Contains(text, "\x1b[2J") {
 		t.Errorf("%q", text)
 	}
-	for typed, want := range map[string]unitask.Verdict{"o": unitask.AllowOnce, "Run": unitask.AllowRun, "deny": unitask.Deny} {
+	for typed, want := range map[string]unitask.Verdict{"o": unitask.AllowOnce, "Run": unitask.AllowRun, "A": unitask.AllowAlways, "deny": unitask.Deny} {
 		_, said := ask(t.Context(), typed)
 		attack.Check(t, "the answer "+typed, string(want), string(said))
 	}

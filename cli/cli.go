@@ -120,7 +120,7 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root = group(root, a.runCommand(), a.shellCommand(), a.sessionCommand(), a.inspectCommand(), a.runsCommand(), a.approveCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.policyCommand(), a.auditCommand(), a.eventsCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(), a.fleetCommand())
+	root = group(root, a.runCommand(), a.shellCommand(), a.sessionCommand(), a.inspectCommand(), a.runsCommand(), a.approveCommand(), a.imageCommand(), a.mcpCommand(), a.poolCommand(), a.policyCommand(), a.auditCommand(), a.eventsCommand(), a.secretCommand(), a.doctorCommand(), a.debugCommand(), a.workerCommand(), a.fleetCommand())
 	root.SetIn(a.std.Stdin)
 	root.SetOut(a.std.Stdout)
 	root.SetErr(a.std.Stderr)

@@ -149,7 +149,11 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return err
 	}
 	defer rt.Close()
-	server, err := mcp.New(rt, mcp.Options{Version: version(), Dir: f.dir, Ceiling: held.Ceiling, Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
+	secrets, err := a.vault()
+	if err != nil {
+		return err
+	}
+	server, err := mcp.New(rt, mcp.Options{Vault: secrets, Version: version(), Dir: f.dir, Ceiling: held.Ceiling, Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
 		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
 	if err != nil {
 		return usage(err)

@@ -25,7 +25,7 @@ more gets less, and says so. While a file can't be read as it was meant (an unkn
 key, a wrong type, written by others), no code runs.
 
 What models get (unitask mcp) is narrower: see unitask policy trust.`,
-	}, a.policyShow(), a.policyInit(), a.policyTrust())
+	}, a.policyShow(), a.policyInit(), a.policyTrust(), a.policySet())
 }
 
 func (a *app) policyShow() *cobra.Command {
@@ -40,7 +40,7 @@ func (a *app) policyShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			req, err := f.granted(cmd)
+			req, err := f.granted(a, cmd)
 			if err != nil {
 				return err
 			}

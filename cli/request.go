@@ -17,8 +17,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/record"
 )
 
 // recorded is the request of a record, with its secrets' values from the environment
@@ -51,7 +49,7 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 	}
 	req.Cold = req.Cold || f.cold
 	a.deniedThen(rt, id)
-	if req.Secrets, req.SecretHosts, err = readSecrets(req.SecretNames()); err != nil {
+	if req.Secrets, req.SecretHosts, err = a.readSecrets(cmd.Context(), req.SecretNames()); err != nil {
 		return req, usage(err)
 	}
 	return req, nil
@@ -90,7 +88,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if sources != 1 {
 		return req, false, hint(usage(errors.New("give the code once: a FILE, --code STRING or -")), "unitask run --help")
 	}
-	if req, err = f.granted(cmd); err != nil {
+	if req, err = f.granted(a, cmd); err != nil {
 		return req, false, err
 	}
 	req.Args, req.NodeArgs, req.Arch, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.Language = rest, f.nodeArgs, unitask.Arch(f.arch), f.check, f.cold, f.fresh, f.retry, f.lang
@@ -224,49 +222,4 @@ func parseMounts(list []string) (mounts []unitask.Mount) {
 		mounts = append(mounts, unitask.ParseMount(s))
 	}
 	return mounts
-}
-
-// readSecrets takes the value of each secret, NAME[@HOST,…][=@FILE], from the environment or
-// from the file that it names; of a file's text one newline at the end is left out. hosts
-// has those that are bound to some.
-func readSecrets(list []string) (values map[string]string, hosts map[string][]string, err error) {
-	values, hosts = map[string]string{}, map[string][]string{}
-	for _, s := range list {
-		secret, from, given := strings.Cut(s, "=")
-		rule, err := policy.ParseSecret(secret)
-		name := rule.Name
-		if err != nil {
-			return nil, nil, fmt.Errorf("--secret %s: %w", secret, err)
-		}
-		if _, twice := values[name]; twice {
-			return nil, nil, fmt.Errorf("--secret %s: %s is given twice: NAME@HOST,HOST has several hosts", secret, name)
-		}
-		if bound := rule.Bound(); bound != nil {
-			hosts[name] = bound
-		}
-		switch {
-		case !given:
-			value, ok := os.LookupEnv(name)
-			if !ok || value == "" {
-				return nil, nil, fmt.Errorf("--secret %s: the environment has no %s, or an empty one", name, name)
-			}
-			values[name] = value
-		case strings.HasPrefix(from, "@"):
-			f, err := os.Open(from[1:])
-			if err != nil {
-				return nil, nil, fmt.Errorf("--secret %s: %w", name, err)
-			}
-			text, err := io.ReadAll(io.LimitReader(f, record.MaxSecrets+1))
-			f.Close()
-			if err != nil || len(text) > record.MaxSecrets {
-				return nil, nil, fmt.Errorf("--secret %s: %s can't be read, or has more than %d bytes", name, from[1:], record.MaxSecrets)
-			}
-			if values[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r"); values[name] == "" {
-				return nil, nil, fmt.Errorf("--secret %s: %s is empty", name, from[1:])
-			}
-		default: // a value on the command line is in the process list
-			return nil, nil, fmt.Errorf("--secret %s=…: use --secret %s with the value in the environment, or --secret %s=@FILE", name, name, name)
-		}
-	}
-	return values, hosts, nil
 }

@@ -149,7 +149,7 @@ func usageOf(err error) error {
 
 // granted are the fields of a request that the policy decides on: its wire form, made of
 // the flags that were given.
-func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) {
+func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err error) {
 	wire := map[string]any{}
 	var secrets map[string]string
 	var hosts map[string][]string
@@ -192,7 +192,7 @@ func (f *runFlags) granted(cmd *cobra.Command) (req unitask.Request, err error) 
 		case policy.Mounts:
 			wire[p.Key] = parseMounts(list)
 		case policy.Names:
-			if secrets, hosts, err = readSecrets(list); err != nil {
+			if secrets, hosts, err = a.readSecrets(cmd.Context(), list); err != nil {
 				return req, usage(err)
 			}
 		}

@@ -125,7 +125,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
   unitask session rm build`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.machine(cmd, "")
+			req, err := f.machine(a, cmd, "")
 			if err != nil {
 				return err
 			}
@@ -375,7 +375,9 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	if t := with.Terminal; t != nil {
 		req.Command.Terminal, req.Command.Size, streams.Resized = t.Name, &t.Size, t.Resized
 	}
+	stop := a.answering(ctx, req.Session, f)
 	answer, err := a.asked(ctx, req, streams, false)
+	stop()
 	err = errors.Join(err, stdout.Close(), stderr.Close())
 	if answer.Run != "" {
 		fmt.Fprintln(a.std.Stdout, answer.Run)

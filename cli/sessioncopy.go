@@ -53,12 +53,18 @@ link that leads out of it, a device or a pipe is refused, and nothing of it is l
 	return cmd
 }
 
+// under is a target in a machine, which for one that names a folder has the source's own name.
+func under(target, base string) string {
+	if target == "" || strings.HasSuffix(target, "/") {
+		return target + base
+	}
+	return target
+}
+
 // copyAcross copies from one session to another, or within one.
 func (a *app) copyAcross(ctx context.Context, from, source, to, target string) error {
-	if target == "" || strings.HasSuffix(target, "/") {
-		target += path.Base(path.Clean("/work/" + source))
-	}
-	_, err := a.asked(ctx, holder.Request{Op: holder.OpCopy, Session: from, Path: source, To: to, ToPath: target}, holder.Streams{}, false)
+	base := path.Base(path.Clean("/work/" + source))
+	_, err := a.asked(ctx, holder.Request{Op: holder.OpCopy, Session: from, Path: source, To: to, ToPath: under(target, base)}, holder.Streams{}, false)
 	return err
 }
 
@@ -73,9 +79,7 @@ func (a *app) copyFolderIn(ctx context.Context, dir, session, target string) err
 	} else if !st.IsDir() {
 		return usage(fmt.Errorf("%s is not a folder: leave -r away", dir))
 	}
-	if target == "" || strings.HasSuffix(target, "/") {
-		target += filepath.Base(real)
-	}
+	target = under(target, filepath.Base(real))
 	return hostfiles.SendFolder(real, func(r io.Reader) error {
 		_, err := a.asked(ctx, holder.Request{Op: holder.OpUnpack, Session: session, Path: target}, holder.Streams{Stdin: r}, false)
 		return err
@@ -122,9 +126,7 @@ func (a *app) copyIn(ctx context.Context, name, session, target string) error {
 			return usage(fmt.Errorf("%s has %d bytes: %d is the most", name, st.Size(), unitask.MaxSessionFile))
 		}
 		from, mode = f, st.Mode().Perm()
-		if target == "" || strings.HasSuffix(target, "/") {
-			target += filepath.Base(name)
-		}
+		target = under(target, filepath.Base(name))
 	}
 	_, err := a.asked(ctx, holder.Request{Op: holder.OpWrite, Session: session, Path: target, Mode: uint32(mode)}, holder.Streams{Stdin: from}, false)
 	return err

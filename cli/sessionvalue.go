@@ -65,6 +65,9 @@ the machine, which must hold JSON of 1 MiB at most. Without a NAME it prints all
 			for _, name := range answer.Names {
 				fmt.Fprintln(a.std.Stdout, name)
 			}
+			if answer.More {
+				a.ui.note("there are others: unitask session exec %s -- ls %s", args[0], unitask.ValuesDir)
+			}
 			if req.Name != "" {
 				fmt.Fprintf(a.std.Stdout, "%s\n", visibleJSON(answer.Value))
 			}

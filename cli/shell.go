@@ -50,8 +50,8 @@ func (f *runFlags) machineFlags(cmd *cobra.Command, life *time.Duration) {
 }
 
 // machine is the request for one.
-func (f *runFlags) machine(cmd *cobra.Command, image string) (unitask.Request, error) {
-	req, err := f.granted(cmd)
+func (f *runFlags) machine(a *app, cmd *cobra.Command, image string) (unitask.Request, error) {
+	req, err := f.granted(a, cmd)
 	if err != nil {
 		return req, err
 	}
@@ -86,7 +86,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 		}
 		return a.execIn(cmd.Context(), session, holder.Command{Args: command}, f)
 	}
-	req, err := f.machine(cmd, "shell")
+	req, err := f.machine(a, cmd, "shell")
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -28,7 +29,7 @@ func (s *submission) answer(ctx context.Context) (stop func(), err error) {
 				return
 			case msg := <-questions:
 				var q question
-				if len(msg.Data) > maxTicket || json.Unmarshal(msg.Data, &q) != nil {
+				if !published(msg) || len(msg.Data) > maxTicket || json.Unmarshal(msg.Data, &q) != nil {
 					continue
 				}
 				switch q.What {
@@ -45,6 +46,13 @@ func (s *submission) answer(ctx context.Context) (stop func(), err error) {
 		close(done)
 		answering.Wait()
 	}, nil
+}
+
+// published says that a message was published to the subject that we hear. A consumer of JetStream delivers to any
+// that its maker names, also where that user may not publish: such a message has its stream's subject.
+func published(m *nats.Msg) bool {
+	own, _, _ := strings.Cut(m.Sub.Subject, "*")
+	return strings.HasPrefix(m.Subject, own)
 }
 
 // refuse answers a question with why it has no answer.

@@ -164,9 +164,13 @@ const inboxPrefix = "_INBOX_"
 // They are not what keeps tenants apart, which is the account: JetStream sends its answers to whatever
 // subject a request names.
 //
-// most is the highest priority that the user may ask for.
+// most is the highest priority that the user may ask for; one that is none of Priorities lets it ask for no run.
 func Permissions(tenant string, most Priority) (publish, subscribe []string) {
-	for _, p := range Priorities[max(0, slices.Index(Priorities, most)):] {
+	at := slices.Index(Priorities, most)
+	if at < 0 {
+		at = len(Priorities)
+	}
+	for _, p := range Priorities[at:] {
 		publish = append(publish, subjectQueue+"*."+tenant+"."+string(p))
 	}
 	runs, files, workers := "KV_"+runsBucket+tenant, "OBJ_"+filesBucket+tenant, "KV_"+workersBucket

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // What a tenant with valid credentials puts into the queue and its bucket by hand: none of it stops
@@ -311,5 +313,66 @@ func TestSubmitterOnly(t *testing.T) {
 				t.Error("it is allowed")
 			}
 		})
+	}
+}
+
+// A consumer delivers to any subject of its account, also to those where its maker may not publish: what a worker gets so
+// is not from who may tell it anything. A user that submits only has one, and one who has all rights.
+func TestAttackDelivered(t *testing.T) {
+	t.Parallel()
+	publish, subscribe := fleet.Permissions("alice", fleet.Low)
+	ns := startNATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "worker", Password: "worker"}, {Username: "alice", Password: "alice", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe}, Response: &server.ResponsePermission{MaxMsgs: 1, Expires: time.Minute},
+		}}}
+	})
+	config := workerConfig(ns.ClientURL(), 2)
+	config.User, config.Password, config.Tenant = "worker", "worker", "alice"
+	w := startWorker(t, config, script{})
+	all, js := dial(t, ns.ClientURL(), nats.UserInfo("worker", "worker"))
+	nc, _ := dial(t, ns.ClientURL(), nats.UserInfo("alice", "alice"), nats.CustomInboxPrefix("_INBOX_alice"))
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "short", Subjects: []string{"x"}, MaxBytes: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	const key = "$KV.unitask-runs-alice.evil"
+	for _, from := range []struct {
+		nc              *nats.Conn
+		stream, subject string
+	}{{nc, "KV_unitask-runs-alice", key}, {all, "short", "x"}} {
+		if _, err := from.nc.Request(from.subject, []byte(`{"run":"x"}`), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		for i, to := range []string{"unitask.drain." + w.Info().ID, "unitask.cancel.alice.x", "unitask.queue." + string(unitask.HostArch()) + ".alice.high"} {
+			name := fmt.Sprint("c", i)
+			sub, err := all.SubscribeSync(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := all.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			made := asJSON(map[string]any{"stream_name": from.stream, "config": map[string]any{
+				"name": name, "deliver_subject": to, "ack_policy": "none", "deliver_policy": "all", "mem_storage": true, "filter_subject": from.subject}})
+			if answer, err := from.nc.Request("$JS.API.CONSUMER.CREATE."+from.stream+"."+name+"."+from.subject, []byte(made), time.Minute); err != nil || strings.Contains(string(answer.Data), `"error"`) {
+				t.Fatalf("%v %s", err, answer.Data)
+			}
+			m, err := sub.NextMsg(time.Minute) // so the worker has it, too
+			if err != nil || m.Subject != from.subject {
+				t.Fatalf("%s: %v %v", to, m, err)
+			}
+			_ = sub.Unsubscribe()
+		}
+	}
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL(), Tenant: "alice", User: "worker", Password: "worker"})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	res, err := rt.Run(ctx, unitask.Request{Code: "out fine"}, unitask.IO{})
+	got := fmt.Sprint(err)
+	if err == nil {
+		got = string(res.Stdout)
+	}
+	attack.Check(t, "what JetStream delivers to a worker's subjects", "fine\n", got)
+	if publish, _ := fleet.Permissions("alice", "hgih"); slices.ContainsFunc(publish, func(s string) bool { return strings.HasPrefix(s, "unitask.queue.") }) {
+		t.Errorf("a priority that there is none of lets ask for runs: %q", publish)
 	}
 }

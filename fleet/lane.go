@@ -70,7 +70,11 @@ func (l *lane) join(ctx context.Context) error {
 			_ = m.Respond(nil)
 		},
 	} {
-		if _, err := l.nc.Subscribe(subject, take); err != nil {
+		if _, err := l.nc.Subscribe(subject, func(m *nats.Msg) {
+			if published(m) {
+				take(m)
+			}
+		}); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,9 @@ func (o *outlet) event(e unitask.Event) {
 // take passes on what a message holds; changed says that the entry is to be looked at. A message of
 // another attempt than the one that is known is of no use before the entry was looked at.
 func (s *submission) take(msg *nats.Msg) (changed bool) {
+	if !published(msg) {
+		return false
+	}
 	attempt, err := strconv.Atoi(msg.Header.Get(headAttempt))
 	if err != nil || attempt < s.attempt {
 		return false

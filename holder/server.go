@@ -339,8 +339,8 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 	case req.Op == OpPut:
 		return Answer{}, s.Put(ctx, req.Name, req.Value)
 	case req.Op == OpGet && req.Name == "":
-		names, _, err := s.Values(ctx)
-		return Answer{Names: names}, err
+		names, more, err := s.Values(ctx)
+		return Answer{Names: names, More: more}, err
 	case req.Op == OpGet:
 		value, err := s.Get(ctx, req.Name)
 		return Answer{Value: value}, err

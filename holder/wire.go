@@ -206,6 +206,7 @@ type Answer struct {
 	Result   *unitask.Result `json:"result,omitempty"` // without the streams, which came before
 	Value    json.RawMessage `json:"value,omitempty"`  // of get
 	Names    []string        `json:"names,omitempty"`  // of the values that there are
+	More     bool            `json:"more,omitempty"`   // there are others
 }
 
 // View is a session as its user sees it.

@@ -7,12 +7,12 @@ import (
 
 // Looking at tens of thousands of files takes as long as a machine does to start, and nearly all
 // of it is the kernel's answering what each is. So while a folder is worked off, those beside
-// it are opened and listAtOnce, in the same order.
+// it are opened and listed, in the same order.
 
 // listAtOnce is how many entries of a folder are listed at a time.
 const listAtOnce = 1024
 
-// listing is a folder that was opened and begun to be listAtOnce.
+// listing is a folder that was opened and begun to be listed.
 type listing struct {
 	root *os.Root // nil where it can't be opened: err says why
 	dir  *os.File

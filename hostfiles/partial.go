@@ -76,5 +76,26 @@ func sweepOne(name string) {
 	if int(st.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() || syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 		return
 	}
-	_ = os.RemoveAll(name)
+	if now, err := os.Lstat(name); err != nil || !os.SameFile(now, st) { // another one swept it, and a copy has its name now
+		return
+	}
+	if os.RemoveAll(name) != nil && st.IsDir() {
+		openUp(name)
+		_ = os.RemoveAll(name)
+	}
+}
+
+// openUp has the folders below one be such that what is in them can be removed. No link is followed.
+func openUp(dir string) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	_ = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() { // before it is read
+			_ = root.Chmod(name, 0o700)
+		}
+		return nil // of one that can't be read nothing is walked
+	})
 }

@@ -2,12 +2,19 @@ package hostfiles
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // A file is there whole or not at all, and what was there stays if it can't be made.
@@ -96,4 +103,67 @@ func TestSweep(t *testing.T) {
 	if got := names(t, other); !slices.Equal(got, []string{"kept"}) {
 		t.Errorf("another folder: %q", got)
 	}
+}
+
+// A folder that nobody may write to is swept as well, also by who is not root; by several at once; and no link in it
+// is followed.
+func TestAttackSweep(t *testing.T) {
+	const as = "UNITASK_TEST_SWEEP"
+	if dir := os.Getenv(as); dir != "" {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() { sweep(dir) })
+		}
+		all.Wait()
+		return
+	}
+	top, err := os.MkdirTemp("/tmp", "unitask-sweep-*") // t.TempDir's is root's alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(top)
+	dir, kept := filepath.Join(top, "dir"), filepath.Join(top, "kept")
+	left := filepath.Join(dir, partialName+"left")
+	uid := os.Getuid()
+	if uid == 0 {
+		uid = 65534
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.MkdirAll(filepath.Join(left, "deep/er"), 0o755))
+	must(os.Mkdir(kept, 0o555))
+	must(os.WriteFile(filepath.Join(left, "deep/er/file"), nil, 0o400))
+	must(os.Symlink(kept, filepath.Join(left, "deep/link")))
+	must(filepath.WalkDir(top, func(name string, _ fs.DirEntry, _ error) error { return os.Lchown(name, uid, -1) }))
+	must(os.Chmod(filepath.Join(left, "deep/er"), 0o555))
+	must(os.Chmod(filepath.Join(left, "deep"), 0o000))
+	long := time.Now().Add(-2 * partialAge)
+	must(os.Chtimes(left, long, long))
+	program := filepath.Join(top, "test") // ours may lie where only root reads
+	must(copyFile(os.Args[0], program))
+	cmd := exec.Command(program, "-test.run", "^TestAttackSweep$")
+	cmd.Env = []string{as + "=" + dir}
+	cmd.Dir = "/"
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	st, err := os.Stat(kept)
+	must(err)
+	attack.Check(t, "a leftover with folders that can't be written to", "swept, and what a link leads to is -r-xr-xr-x",
+		fmt.Sprintf("%s, and what a link leads to is %v", map[bool]string{true: "swept", false: "there"}[len(names(t, dir)) == 0], st.Mode().Perm()))
+}
+
+func copyFile(from, to string) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, text, 0o755)
 }

@@ -323,6 +323,9 @@ func (m *Machine) watch() {
 // Cut ends what the guest may reach; the conversation with it goes on.
 func (m *Machine) Cut() { m.network.Cut() }
 
+// SetRules changes what the guest may reach, as Network.SetRules does.
+func (m *Machine) SetRules(rules []netstack.Rule) { m.network.SetRules(rules) }
+
 // Unfit says that a clone's guest does not answer: its template is dropped.
 func (m *Machine) Unfit(err error) {
 	if m.unfit != nil {

@@ -2,8 +2,6 @@ package mcp
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -16,16 +14,19 @@ var approvalForm = map[string]any{
 	"properties": map[string]any{"answer": map[string]any{
 		"type": "string", "title": "May it connect?",
 		"enum":      []any{string(unitask.Deny), string(unitask.AllowOnce), string(unitask.AllowRun)},
-		"enumNames": []any{"No, not in this run", "This connection only", "To this host and port, in this run"},
+		"enumNames": []any{"No, not in this run", "This connection or request only", "To this host and port, in this run"},
 	}},
 	"required": []any{"answer"},
 }
 
+// asker puts a question to somebody, until its context ends; "" is no answer.
+type asker func(context.Context, unitask.Question) unitask.Verdict
+
 // approver asks the user of the client whose call a run is (elicitation), where that is the
 // server's own user: what the ceiling has asked about, a client from elsewhere does not allow
-// itself. A client that can't be asked in the middle of a call (one that has no elicitation, or of
-// a revision without it) leaves it to unitask approve.
-func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequest) func(context.Context, unitask.Question) unitask.Verdict {
+// itself. A client that can't be asked leaves it to unitask approve; one of a revision that asks by a call's
+// end is not asked here (rounds).
+func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequest) asker {
 	if remote(caller) {
 		return nil
 	}
@@ -33,8 +34,7 @@ func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequ
 		asked, cancel := context.WithCancel(call) // which says to what call the question belongs
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
-		res, err := req.Session.Elicit(asked, &sdk.ElicitParams{Mode: "form", RequestedSchema: approvalForm,
-			Message: fmt.Sprintf("The code of run %s wants to connect to %s (%s). Its machine stands still for %s at most.", q.RunID, q.Host, q.Rule, time.Until(q.Until).Round(time.Second))})
+		res, err := req.Session.Elicit(asked, elicitation(q))
 		return verdict(res, err)
 	}
 }

@@ -99,3 +99,91 @@ func TestElicitation(t *testing.T) {
 		}
 	}
 }
+
+// A client of a revision in which a call ends with what there is to ask makes it again with the answer, and the run goes on.
+func TestInputRequired(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a real machine; not in -short")
+	}
+	ceiling, err := policy.ParseCeiling("test", []byte(`ask = ["*.w.example"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, open(t, unitask.PoolSize{}), mcp.Options{Ceiling: ceiling})
+	a, b := sdk.NewInMemoryTransports()
+	if _, err := mcp.SDK(s).Connect(t.Context(), a, nil); err != nil {
+		t.Fatal(err)
+	}
+	opts := &sdk.ClientOptions{MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true}, ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+		t.Error("asked in the middle of a call")
+		return nil, nil
+	}}
+	cs, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cs.Close()
+	params := &sdk.CallToolParams{Name: "run_code", Arguments: object{"allowNet": []string{"yes.w.example", "no.w.example"},
+		"code": `(async () => { for (const name of ["yes", "no"]) await fetch("http://" + name + ".w.example/").catch((e) => console.log(name, e.cause?.code)) })()`}}
+	call := func(state string, answer *sdk.ElicitResult) *sdk.CallToolResult {
+		t.Helper()
+		again := *params
+		if again.RequestState = state; answer != nil {
+			again.InputResponses = sdk.InputResponseMap{"approval": answer}
+		}
+		res, err := cs.CallTool(t.Context(), &again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	asks := func(res *sdk.CallToolResult, about string) string {
+		t.Helper()
+		q, ok := res.InputRequests["approval"].(*sdk.ElicitParams)
+		if !ok || !res.NeedsInput() || !strings.Contains(q.Message, about) || res.RequestState == "" {
+			t.Fatalf("%+v, expected a question about %s", res, about)
+		}
+		return res.RequestState
+	}
+	refused := func(what, state string) {
+		t.Helper()
+		seen := "goes on"
+		if res := call(state, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}); res.IsError && strings.Contains(res.Content[0].(*sdk.TextContent).Text, "no run waits for this answer") {
+			seen = "refused"
+		}
+		attack.Check(t, what, "refused", seen)
+	}
+	first := asks(call("", nil), "yes.w.example:80")
+	refused("a state that nobody was given", "x"+first[1:])
+	second := asks(call(first, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "once"}}), "no.w.example:80")
+	if again := asks(call(first, &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": "allow"}}), "no.w.example:80"); again != second {
+		t.Errorf("an old answer to a new question: %s, %s", again, second)
+	}
+	res := call(second, &sdk.ElicitResult{Action: "decline"})
+	text, err := json.Marshal(res.StructuredContent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got unitask.Result
+	if err := json.Unmarshal(text, &got); err != nil || len(got.Approvals) != 2 {
+		t.Fatalf("%v %s", err, text)
+	}
+	for i, want := range []string{"yes.w.example:80 was allowed by the caller of the run (once)", "no.w.example:80 was denied by the caller of the run"} {
+		if got := got.Approvals[i].String(); got != want {
+			t.Errorf("%q, expected %q", got, want)
+		}
+	}
+	refused("an answer to a run that has ended", second)
+
+	params.Arguments = object{"session": "new", "code": "1", "allowNet": []string{"yes.w.example"}}
+	if text, err = json.Marshal(call("", nil).StructuredContent); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &got); err != nil || got.Session == "" {
+		t.Fatalf("%v %s", err, text)
+	}
+	params.Name, params.Arguments = "run_command", object{"session": got.Session, "command": "wget -q -O - http://yes.w.example/ 2>/dev/null; echo over"}
+	if text, err = json.Marshal(call(asks(call("", nil), "yes.w.example:80"), &sdk.ElicitResult{Action: "decline"}).StructuredContent); err != nil || !strings.Contains(string(text), "over") {
+		t.Errorf("%v %s", err, text)
+	}
+}

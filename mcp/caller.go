@@ -63,16 +63,24 @@ const shortName = "unitask.shortName"
 // caller is whom a request is from: over HTTP whom its token or its connection stands
 // for, over stdin and stdout the user of this process.
 func (s *Server) caller(extra *sdk.RequestExtra) unitask.Caller {
-	c := unitask.Caller{Name: unitask.LocalOwner(os.Geteuid()), Via: unitask.ViaMCP}
-	names := []string{c.Name}
-	if token := tokenOf(extra); token != nil {
-		c.Name, c.Via, names = token.UserID, unitask.ViaHTTP, []string{token.UserID}
-		if short, ok := token.Extra[shortName].(string); ok {
-			names = append(names, short)
-		}
+	names := callerNames(extra)
+	c := unitask.Caller{Name: names[0], Via: unitask.ViaMCP, Ceiling: s.opts.Ceiling.For(names...)}
+	if tokenOf(extra) != nil {
+		c.Via = unitask.ViaHTTP
 	}
-	c.Ceiling = s.opts.Ceiling.For(names...)
 	return c
+}
+
+// callerNames are the names of whom a request is from, which may have tables: the first is the caller's own.
+func callerNames(extra *sdk.RequestExtra) []string {
+	token := tokenOf(extra)
+	if token == nil {
+		return []string{unitask.LocalOwner(os.Geteuid())}
+	}
+	if short, ok := token.Extra[shortName].(string); ok {
+		return []string{token.UserID, short}
+	}
+	return []string{token.UserID}
 }
 
 // tokenOf is what is known of an HTTP request's caller; nil for a request that did not

@@ -112,3 +112,18 @@ const KeyFetches = keyFetches
 var Verdict = verdict
 
 func Asks(caller unitask.Caller) bool { return approver(context.Background(), caller, nil) != nil }
+
+// Secrets is what a remote caller's call of run_code would have of the secrets that it asks for; the
+// caller may be known by several names.
+func Secrets(ctx context.Context, s *Server, args string, names ...string) (map[string]string, error) {
+	var in runArgs
+	if err := json.Unmarshal([]byte(args), &in); err != nil {
+		return nil, err
+	}
+	caller := unitask.Caller{Name: names[0], Via: unitask.ViaHTTP, Ceiling: s.opts.Ceiling.For(names...)}
+	req, err := s.request(caller, in)
+	if err != nil {
+		return nil, err
+	}
+	return req.Secrets, s.readSecrets(ctx, caller, names, &req)
+}

@@ -16,6 +16,7 @@ import (
 // as log messages, if they have asked for some.
 type live struct {
 	ctx   context.Context
+	once  sync.Once
 	req   *sdk.CallToolRequest
 	token any
 	log   bool
@@ -138,6 +139,6 @@ func (l *live) send(message string, n int) {
 
 // close sends the rest.
 func (l *live) close() {
-	close(l.done)
+	l.once.Do(func() { close(l.done) })
 	l.group.Wait()
 }

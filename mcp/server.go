@@ -19,7 +19,9 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/vault"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // Options say what a server gives. The zero value of a field is its default.
@@ -34,6 +36,8 @@ type Options struct {
 	Ceiling *policy.Ceiling
 	// Policy is how the ceiling came about, which the tool doctor tells; nil tells nothing.
 	Policy *policy.ForModels
+	// Vault says where secrets are (unitask.Vault); nil is the process's environment.
+	Vault *vault.Vault
 	// Prompts is a folder of snippets; "" is none.
 	Prompts string
 	// MaxConcurrent bounds the runs under way (0 is 4), MaxQueue the calls that wait
@@ -61,6 +65,7 @@ type Server struct {
 	draining bool // no more calls are accepted
 	sessions sessions
 	held     held          // sessions of unitask
+	rounds   rounds        // runs that ask by the end of a call
 	filing   chan struct{} // held by calls of files, which hold what they read
 	visitors visitors
 	checkups checkups
@@ -81,6 +86,9 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	}
 	if opts.Dir, err = filepath.Abs(opts.Dir); err != nil {
 		return nil, err
+	}
+	if opts.Vault == nil {
+		opts.Vault = &vault.Vault{Most: record.MaxSecrets}
 	}
 	if st, err := os.Stat(opts.Dir); err != nil || !st.IsDir() {
 		return nil, fmt.Errorf("folder %s: is none that can be read", opts.Dir)

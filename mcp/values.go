@@ -1,11 +1,13 @@
 package mcp
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -38,7 +40,7 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 		}
 		return nil, res, err
 	case in.Name == "":
-		res.Names, _, err = of.Values(ctx)
+		res.Names, res.More, err = of.Values(ctx)
 		return nil, res, err
 	}
 	text, err := of.Get(ctx, in.Name)
@@ -49,7 +51,37 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 	if !json.Valid(value) {
 		return nil, res, fmt.Errorf("value %s without the session's secrets is not JSON", in.Name)
 	}
+	if err := passes(value); err != nil {
+		return nil, res, fmt.Errorf("value %s %w: read %s/%s.json by files", in.Name, err, unitask.ValuesDir, in.Name)
+	}
 	res.Value = value
 	// The text has it as it is, the structured result has floats.
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(value)}}}, res, nil
+}
+
+// maxValueDepth is how many lists and objects of a value may lie in each other: the protocol's libraries read
+// a thousand with what a message has around it, and a client's may read fewer.
+const maxValueDepth = 500
+
+// passes says why a JSON text can't be in a structured result, for which libraries make floats of numbers.
+func passes(value []byte) error {
+	depth := 0
+	for d := json.NewDecoder(bytes.NewReader(value)); ; {
+		token, err := d.Token()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return errors.New("has a number that is beyond 64-bit floats")
+		}
+		switch token {
+		case json.Delim('['), json.Delim('{'):
+			depth++
+		case json.Delim(']'), json.Delim('}'):
+			depth--
+		}
+		if depth > maxValueDepth {
+			return fmt.Errorf("has more than %d levels", maxValueDepth)
+		}
+	}
 }

@@ -128,7 +128,7 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 }
 
 // runStep runs a call's code in a session, which it may start.
-func (s *Server) runStep(ctx context.Context, caller unitask.Caller, in runArgs, run unitask.Request, live *live) (*unitask.Result, error) {
+func (s *Server) runStep(ctx context.Context, caller unitask.Caller, in runArgs, run unitask.Request, live *live, approve asker) (*unitask.Result, error) {
 	if in.Session != newSession && !in.onlyStep() {
 		return nil, errors.New("a session has had its machine, network, files and secrets since it began: with session send code, language and timeoutSeconds only")
 	}
@@ -145,7 +145,7 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, in runArgs,
 	if err != nil {
 		return nil, err
 	}
-	step := unitask.Step{Code: run.Code, Language: in.Language, Stdout: tee{new(bytes.Buffer), live}, Stderr: tee{new(bytes.Buffer), live}}
+	step := unitask.Step{Code: run.Code, Language: in.Language, Stdout: tee{new(bytes.Buffer), live}, Stderr: tee{new(bytes.Buffer), live}, Approve: approve}
 	if in.Session != newSession {
 		step.Timeout = run.Timeout
 	}
@@ -211,6 +211,7 @@ type sessionsResult struct {
 	Sessions []sessionView `json:"sessions,omitzero"`
 	Value    any           `json:"value,omitempty" jsonschema:"of get: the value"` // described, since clients refuse the schema true
 	Names    []string      `json:"names,omitempty"`                                // of get without a name
+	More     bool          `json:"more,omitempty" jsonschema:"of get without a name: there are other names, which run_command can list, as by ls /work/.values"`
 }
 
 func (s *Server) addSessionTools() {
@@ -241,35 +242,6 @@ func (s *Server) addSessionTools() {
 		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
 	}, told(s, s.session))
-}
-
-func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, any, error) {
-	caller := s.caller(req.Extra)
-	of, err := s.held.find(in.Session, caller.Name)
-	if err != nil {
-		return nil, nil, err
-	}
-	done, err := s.begin()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(s.ctx, cancel)
-	defer stop()
-	command := unitask.Command{Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second))}
-	if in.Background {
-		return s.startCommand(ctx, of, in, command)
-	}
-	live := newLive(ctx, req)
-	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(in.Stdin), tee{new(bytes.Buffer), live}, tee{new(bytes.Buffer), live}
-	res, err := of.Exec(ctx, command)
-	live.close()
-	if err != nil {
-		return nil, nil, err
-	}
-	return s.stepResult(caller, res), res, nil
 }
 
 // stepResult is a step's result as a model reads it.

@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"strconv"
@@ -16,6 +17,9 @@ type Question struct {
 	Addr netip.Addr
 	Port uint16
 	Rule string // that has it asked
+	// Method and Path are those of the request that waits, where the broker reads requests to the
+	// name; else "". The guest chose them: they are printable ASCII, of maxLogged bytes at most.
+	Method, Path string
 }
 
 // Target is HOST:PORT.
@@ -30,8 +34,9 @@ func (q Question) Target() string {
 // Answer is what came of a Question. The zero value denies.
 type Answer struct {
 	Allow bool
-	Once  bool   // the next connection to the same is asked about again
+	Once  bool   // the next connection, or request, to the same is asked about again
 	None  bool   // nobody answered
+	Known bool   // nobody had to be asked: it counts as no question
 	Why   string // for the netlog
 }
 
@@ -42,23 +47,32 @@ const (
 	maxUnanswered = 2
 )
 
-// asker asks one question at a time, and remembers the answers.
-type asker struct {
-	ask  func(context.Context, Question) Answer // nil: there is nobody
-	turn chan struct{}                          // held by who asks
+// Asker asks one question at a time, and remembers the answers. It may outlive a Network: one that
+// goes on where another was (Detach, a machine that was paused) takes it over, with its bounds.
+type Asker struct {
+	ask  func(context.Context, Question) Answer
+	turn chan struct{} // held by who asks
 
 	mu                sync.Mutex
-	known             map[string]Answer // by target
+	known             map[string]known // by target
+	forgotten         int              // how often some were
 	asked, unanswered int
 }
 
-func newAsker(ask func(context.Context, Question) Answer) *asker {
-	return &asker{ask: ask, turn: make(chan struct{}, 1), known: map[string]Answer{}}
+// NewAsker returns one. ask must return soon after its context has ended.
+func NewAsker(ask func(context.Context, Question) Answer) *Asker {
+	return &Asker{ask: ask, turn: make(chan struct{}, 1), known: map[string]known{}}
 }
 
-// answer waits for somebody to say whether a connection may be made.
-func (a *asker) answer(ctx context.Context, q Question) Answer {
-	if a.ask == nil {
+// known is an answer that holds for all that follow it.
+type known struct {
+	Answer
+	about Question
+}
+
+// answer waits for somebody to say whether a connection may be made. A nil Asker has nobody.
+func (a *Asker) answer(ctx context.Context, q Question) Answer {
+	if a == nil {
 		return Answer{Why: "nobody is there to be asked"}
 	}
 	select {
@@ -70,25 +84,57 @@ func (a *asker) answer(ctx context.Context, q Question) Answer {
 	if said, ok := a.decided(q); ok {
 		return said
 	}
+	a.mu.Lock()
+	forgotten := a.forgotten
+	a.mu.Unlock()
 	said := a.ask(ctx, q)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if ctx.Err() != nil { // the connection is gone, with its network or alone: nothing was decided
+		said.Allow = false
+		return said
+	}
+	if said.Known {
+		a.asked--
+	}
 	if said.None {
 		said.Allow = false
 		a.unanswered++
 	}
-	if !said.Allow || !said.Once {
-		a.known[q.Target()] = said
+	if (!said.Allow || !said.Once) && forgotten == a.forgotten { // else it may be about what is denied now
+		a.known[q.Target()] = known{said, q}
 	}
 	return said
 }
 
+// knows says that the answer to a question holds for all that follow it.
+func (a *Asker) knows(q Question) bool {
+	if a == nil {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.known[q.Target()]
+	return ok
+}
+
+// forget drops answers, so that somebody is asked again.
+func (a *Asker) forget(about func(Question) bool) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.forgotten++
+	maps.DeleteFunc(a.known, func(_ string, k known) bool { return about(k.about) })
+}
+
 // decided returns the answer to a question that is not asked; one that is to be asked is counted.
-func (a *asker) decided(q Question) (Answer, bool) {
+func (a *Asker) decided(q Question) (Answer, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if said, ok := a.known[q.Target()]; ok {
-		return said, true
+		return said.Answer, true
 	}
 	switch {
 	case a.asked == maxQuestions:

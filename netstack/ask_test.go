@@ -83,7 +83,7 @@ func TestAsk(t *testing.T) {
 			p := &person{answers: answers}
 			net1 := &internet{names: names, servers: servers}
 			private := []Rule{{Text: "ask 10.1.2.3", Addr: netip.MustParseAddr("10.1.2.3"), Ask: true}, {Text: "ask 169.254.169.254", Addr: netip.MustParseAddr("169.254.169.254"), Ask: true}}
-			g := newGuest(t, Config{Rules: append([]Rule{askRule("*.w.example"), hostRule("open.w.example")}, private...), Upstream: net1.upstream(), Ask: p.ask})
+			g := newGuest(t, Config{Rules: append([]Rule{askRule("*.w.example"), hostRule("open.w.example")}, private...), Upstream: net1.upstream(), Asker: NewAsker(p.ask)})
 			for i, say := range row.say {
 				name, host, other := strings.Cut(say, ">")
 				if !other {
@@ -120,7 +120,7 @@ func TestAskNobody(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	p := &person{answers: map[string]Answer{"a.example:80": {Allow: true}}}
-	g = newGuest(t, Config{Rules: []Rule{askRule("a.example")}, Upstream: (&internet{}).upstream(), Ask: p.ask})
+	g = newGuest(t, Config{Rules: []Rule{askRule("a.example")}, Upstream: (&internet{}).upstream(), Asker: NewAsker(p.ask)})
 	for _, port := range []uint16{80, 443, 22} {
 		if c, err := g.dial("a.example", port); err == nil {
 			c.Close()
@@ -134,7 +134,7 @@ func TestAskNobody(t *testing.T) {
 // A guest that connects to ever more names is asked about so often and no more, and one at a time.
 func TestAttackQuestions(t *testing.T) {
 	p := &person{}
-	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Limits: Limits{Connections: 100, NewPerSecond: 1000, DNSPerSecond: 1000}, Upstream: (&internet{}).upstream(), Ask: p.ask})
+	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Limits: Limits{Connections: 100, NewPerSecond: 1000, DNSPerSecond: 1000}, Upstream: (&internet{}).upstream(), Asker: NewAsker(p.ask)})
 	var group sync.WaitGroup
 	for i := range 3 * maxQuestions {
 		addr, _ := g.lookup(fmt.Sprintf("n%d.w.example", i))
@@ -175,11 +175,11 @@ func TestAttackQuestions(t *testing.T) {
 // A question ends with the run, and one that waits for its turn does.
 func TestAskEnds(t *testing.T) {
 	begun := make(chan struct{}, 1)
-	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: (&internet{}).upstream(), Ask: func(ctx context.Context, _ Question) Answer {
+	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: (&internet{}).upstream(), Asker: NewAsker(func(ctx context.Context, _ Question) Answer {
 		begun <- struct{}{}
 		<-ctx.Done()
 		return Answer{None: true}
-	}})
+	})})
 	var group sync.WaitGroup
 	for _, name := range []string{"a.w.example", "b.w.example"} {
 		addr, _ := g.lookup(name)

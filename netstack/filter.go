@@ -22,6 +22,8 @@ type Rule struct {
 	// not in a network of this host, and speak HTTP or TLS, on whatever port, to
 	// a name that the rule allows.
 	Raw bool
+	// Deny forbids what the rule is about, whatever another allows; Port 0 is every port then.
+	Deny bool
 	// Ask has somebody asked about each connection that no other rule allows (Config.Ask).
 	Ask bool
 }
@@ -69,12 +71,32 @@ type ruling struct {
 // frames.
 type filter struct{ rules []Rule }
 
-const noRule = "no rule allows it"
+const (
+	noRule     = "no rule allows it"
+	deniedRule = "a rule denies it"
+)
+
+// denies returns the rule that forbids a target. One of the loopback's names is all of them.
+func (f *filter) denies(t target) *Rule {
+	for i := range f.rules {
+		r := &f.rules[i]
+		if !r.Deny || r.Port != 0 && r.Port != t.port {
+			continue
+		}
+		if r.allowsName(t.name) || r.Addr.IsValid() && r.Addr == t.addr || hostname.Loopback(r.Host, r.Addr) && hostname.Loopback(t.name, t.addr) {
+			return r
+		}
+	}
+	return nil
+}
 
 // query decides about a name that is looked up.
 func (f *filter) query(name string) ruling {
+	if r := f.denies(target{name: name}); r != nil {
+		return ruling{reason: deniedRule}
+	}
 	for i := range f.rules {
-		if r := &f.rules[i]; r.allowsName(name) && !r.loopback() {
+		if r := &f.rules[i]; r.allowsName(name) && !r.Deny && !r.loopback() {
 			return ruling{rule: r}
 		}
 	}
@@ -84,11 +106,14 @@ func (f *filter) query(name string) ruling {
 // connect decides about a connection. A raw rule goes before others: it asks for
 // less. One that has somebody asked goes behind all others.
 func (f *filter) connect(t target) ruling {
+	if f.denies(t) != nil {
+		return ruling{reason: deniedRule}
+	}
 	var found *Rule
 	port := false
 	for i := range f.rules {
 		r := &f.rules[i]
-		if r.loopback() {
+		if r.Deny || r.loopback() {
 			continue
 		}
 		if host := r.allowsName(t.name) || (t.name == "" && (r.Any || r.Addr.IsValid() && r.Addr == t.addr)); !host {
@@ -115,7 +140,10 @@ func (f *filter) connect(t target) ruling {
 // loopback that a rule names.
 func (f *filter) gateway(port uint16) ruling {
 	for i := range f.rules {
-		if r := &f.rules[i]; r.loopback() && r.Port == port {
+		if r := &f.rules[i]; !r.Deny && r.loopback() && r.Port == port {
+			if f.denies(target{name: r.Host, addr: r.Addr, port: port}) != nil {
+				return ruling{reason: deniedRule}
+			}
 			return ruling{rule: r}
 		}
 	}

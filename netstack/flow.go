@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,11 +26,17 @@ type flow struct {
 	f        *forwarder
 	guest    *gonet.TCPConn
 	ep       tcpip.Endpoint
-	upstream net.Conn
+	upstream net.Conn // nil where question is not
 	rule     *Rule
+	question *Question // asked about each request, before there is an upstream
+	approved bool      // somebody has, or is asked about each request
 	target   target
-	line     Decision     // as it began; its requests' lines are made of it
-	dialled  atomic.Value // string: where the connection to the server leads now
+	to       netip.AddrPort  // as the guest has it
+	ctx      context.Context // ends with cut, or with the network
+	cut      context.CancelFunc
+	over     chan struct{} // closed when it has ended
+	line     Decision      // as it began; its requests' lines are made of it
+	dialled  atomic.Value  // string: where the connection to the server leads now
 	up, down atomic.Int64
 
 	begun chan struct{} // closed when the guest's beginning was found to be allowed
@@ -48,7 +55,7 @@ func (fl *flow) begin(tls bool) {
 // run carries both directions to their end. The first error ends both, by a reset
 // on either side.
 func (fl *flow) run() error {
-	stop := context.AfterFunc(fl.f.ctx, fl.abort)
+	stop := context.AfterFunc(fl.ctx, fl.abort)
 	defer stop()
 	defer fl.upstream.Close()
 	defer fl.guest.Close()
@@ -81,6 +88,9 @@ func (fl *flow) run() error {
 func (fl *flow) abort() {
 	fl.aborted.Do(func() {
 		fl.ep.Abort()
+		if fl.upstream == nil {
+			return
+		}
 		if c, ok := fl.upstream.(*net.TCPConn); ok {
 			_ = c.SetLinger(0)
 		}
@@ -135,8 +145,8 @@ func (fl *flow) copyUp(response <-chan bool) error {
 			select {
 			case yes := <-response:
 				return yes, nil
-			case <-fl.f.ctx.Done():
-				return false, context.Cause(fl.f.ctx)
+			case <-fl.ctx.Done():
+				return false, context.Cause(fl.ctx)
 			}
 		},
 	}
@@ -175,9 +185,14 @@ func (fl *flow) beginning(r *bufio.Reader) (hello []byte, isTLS bool, err error)
 // takes the connection that is there, and dials the target again, by the same checks,
 // when the server has closed that one.
 func (fl *flow) runBroker() error {
-	stop := context.AfterFunc(fl.f.ctx, fl.abort)
+	stop := context.AfterFunc(fl.ctx, fl.abort)
 	defer stop()
-	defer fl.upstream.Close()
+	to := broker.Target{Host: fl.target.name, Port: fl.target.port}
+	if fl.question != nil {
+		to.Ask = fl.ask
+	} else {
+		defer fl.upstream.Close()
+	}
 	defer fl.guest.Close()
 	r := bufio.NewReaderSize(fl.guest, 4<<10)
 	hello, isTLS, err := fl.beginning(r)
@@ -196,12 +211,14 @@ func (fl *flow) runBroker() error {
 		up:   counted{io.Discard, &fl.up, &fl.f.up, fl.f.limits.BytesUp, "up"},
 		down: counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"},
 	}
+	to.TLS = isTLS
 	var first atomic.Bool
-	err = fl.f.broker.Serve(fl.f.ctx, guest, broker.Target{Host: fl.target.name, Port: fl.target.port, TLS: isTLS}, func(ctx context.Context) (net.Conn, error) {
-		if first.CompareAndSwap(false, true) {
+	err = fl.f.broker.Serve(fl.ctx, guest, to, func(ctx context.Context) (net.Conn, error) {
+		begins := first.CompareAndSwap(false, true)
+		if begins && fl.upstream != nil {
 			return fl.upstream, nil
 		}
-		if !fl.f.rate.Allow() {
+		if !begins && !fl.f.rate.Allow() {
 			return nil, fmt.Errorf("more than %d new connections a second", fl.f.limits.NewPerSecond)
 		}
 		conn, dialled, err := fl.f.upstream.dial(ctx, fl.target, fl.rule)
@@ -215,6 +232,17 @@ func (fl *flow) runBroker() error {
 		return refuse("%s", printable(err.Error()))
 	}
 	return nil
+}
+
+// ask has somebody asked about a request, if they have not answered for all.
+func (fl *flow) ask(method, path string) (why string, err error) {
+	q := *fl.question
+	q.Method, q.Path = printable(method), printable(path)
+	said := fl.f.asker.answer(fl.ctx, q)
+	if !said.Allow {
+		err = errors.New("not approved: " + said.Why)
+	}
+	return said.Why, err
 }
 
 // asked logs a request that the broker has read.
@@ -254,6 +282,11 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// allows says whether what is for a name may go by the flow.
+func (fl *flow) allows(name string) bool {
+	return fl.rule.allowsName(name) && fl.f.filter.Load().denies(target{name: name, port: fl.target.port}) == nil
+}
+
 // checkServerName holds a TLS hello against the rule.
 func (fl *flow) checkServerName(sni string) error {
 	if sni == "" {
@@ -263,7 +296,7 @@ func (fl *flow) checkServerName(sni string) error {
 		return refuse("a TLS hello without a server name")
 	}
 	name, ok := normalName(sni)
-	if !ok || !fl.rule.allowsName(name) {
+	if !ok || !fl.allows(name) {
 		return refuse("TLS for %s", printable(sni))
 	}
 	return fl.checkBrokered(name)
@@ -285,7 +318,7 @@ func (fl *flow) checkHost(field string) error {
 	case !ok:
 	case addr.IsValid() && addr == fl.target.addr && fl.target.name == "":
 		return nil
-	case name != "" && fl.rule.allowsName(name):
+	case name != "" && fl.allows(name):
 		return fl.checkBrokered(name)
 	}
 	return refuse("HTTP for %s", printable(field))

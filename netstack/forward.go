@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -22,11 +23,11 @@ import (
 
 // forwarder carries the guest's TCP connections to where they may go.
 type forwarder struct {
-	filter   filter
+	filter   atomic.Pointer[filter] // changed with mu held
 	names    *names
 	upstream Upstream
 	broker   *broker.Broker // nil: there is none
-	asker    *asker
+	asker    *Asker         // nil: nobody is asked
 	limits   Limits
 	log      *netlog
 	ctx      context.Context // ends with cut, or with the network
@@ -55,16 +56,56 @@ func (f *forwarder) connections() []Decision {
 	return list
 }
 
-// lives notes that a flow is open, until the returned function is called.
-func (f *forwarder) lives(fl *flow, d Decision) (ended func()) {
+// lives notes that a flow is open, until the returned function is called. It is refused where the
+// rules have changed since it was decided about.
+func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	d.Verdict = Allowed
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if reason := f.denies(fl); reason != "" {
+		return nil, refuse("%s", reason)
+	}
 	f.live[fl] = d
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.live, fl)
+		close(fl.over)
+	}, nil
+}
+
+// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, and all that may be
+// spoken there. One that was asked about may go on where it would be asked about again.
+func (f *forwarder) denies(fl *flow) string {
+	_, now := f.decide(fl.to)
+	switch {
+	case now.rule == nil:
+		return now.reason
+	case fl.rule.Raw && !now.rule.Raw:
+		return "no rule allows anything but HTTP and TLS"
+	case now.rule.Ask && !fl.approved:
+		return "it is to be asked about"
+	}
+	return ""
+}
+
+// set changes the rules, and waits for the end of what they deny.
+func (f *forwarder) set(by *filter) {
+	f.mu.Lock()
+	f.filter.Store(by)
+	f.asker.forget(func(q Question) bool { return by.connect(target{q.Name, q.Addr, q.Port}).rule == nil })
+	var cut []*flow
+	for fl := range f.live {
+		if f.denies(fl) != "" {
+			cut = append(cut, fl)
+		}
+	}
+	f.mu.Unlock()
+	for _, fl := range cut {
+		fl.cut()
+	}
+	for _, fl := range cut {
+		<-fl.over
 	}
 }
 
@@ -129,7 +170,9 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer f.open.Add(-1)
-	if rule.rule.Ask {
+	var later *Question // asked when a request is there
+	approved := rule.rule.Ask
+	if approved {
 		q := Question{Name: t.name, Port: t.port, Rule: rule.rule.Text}
 		if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
 			q.Addr = t.addr
@@ -138,37 +181,61 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 				return
 			}
 		}
-		said := f.asker.answer(f.ctx, q)
-		if d.Reason = said.Why; !said.Allow {
-			deny("not approved: " + said.Why)
-			return
+		if f.brokered(t, rule.rule) && !f.asker.knows(q) {
+			later = &q
+		} else {
+			said := f.asker.answer(f.ctx, q)
+			if d.Reason = said.Why; !said.Allow {
+				deny("not approved: " + said.Why)
+				return
+			}
 		}
 		rule.rule = q.approved()
 	}
 	begin := time.Now()
 	d.Time = begin
-	upstream, dialled, err := f.upstream.dial(f.ctx, t, rule.rule)
-	d.Dialled = dialled
-	if err != nil {
+	var upstream net.Conn
+	var dialled string
+	var err error
+	if later == nil {
+		upstream, dialled, err = f.upstream.dial(f.ctx, t, rule.rule)
+	}
+	if d.Dialled = dialled; err != nil {
 		d.Reason, d.DurationMs = dialReason(err), time.Since(begin).Milliseconds()
 		f.log.decide(d)
 		// No answer is passed on as none: the guest's own patience decides.
 		r.Complete(!isTimeout(err))
 		return
 	}
+	if _, now := f.decide(to); now.rule == nil { // by now; lives looks again
+		if upstream != nil {
+			upstream.Close()
+		}
+		deny(now.reason)
+		return
+	}
 	var wq waiter.Queue
-	ep, tcpErr := r.CreateEndpoint(&wq)
+	ep, tcpErr := f.handshake(r, &wq)
 	if tcpErr != nil { // the guest gave up
-		upstream.Close()
+		if upstream != nil {
+			upstream.Close()
+		}
 		r.Complete(true)
 		return
 	}
 	r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, target: t, line: d, begun: make(chan struct{})}
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, question: later, approved: approved, target: t, to: to, line: d, begun: make(chan struct{}), over: make(chan struct{})}
+	fl.ctx, fl.cut = context.WithCancel(f.ctx)
+	defer fl.cut()
 	fl.dialled.Store(dialled)
-	ended := f.lives(fl, d)
-	// A raw rule says that anything may be spoken; rules by method and path, that it is HTTP.
-	if f.broker != nil && f.broker.Concerns(t.name) && (!rule.rule.Raw || f.broker.Ruled(t.name)) {
+	ended, err := f.lives(fl, d)
+	if err != nil {
+		fl.abort()
+		d.Reason = err.Error()
+		f.log.decide(d)
+		return
+	}
+	if f.brokered(t, rule.rule) {
 		err = fl.runBroker()
 	} else {
 		err = fl.run()
@@ -178,8 +245,35 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	if d.Verdict = Allowed; errors.As(err, &refused) {
 		d.Verdict, d.Reason = Denied, refused.reason
 	}
+	if d.Dialled == "" {
+		d.Dialled, _ = fl.dialled.Load().(string)
+	}
 	d.BytesUp, d.BytesDown, d.DurationMs = fl.up.Load(), fl.down.Load(), time.Since(begin).Milliseconds()
 	f.log.decide(d)
+}
+
+// brokered says that the broker serves a connection. A raw rule says that anything may be spoken;
+// rules by method and path, that it is HTTP.
+func (f *forwarder) brokered(t target, r *Rule) bool {
+	return f.broker != nil && f.broker.Concerns(t.name) && (!r.Raw || f.broker.Ruled(t.name))
+}
+
+// handshake answers the guest's, and waits for its end: until the network is cut. By itself the stack
+// would wait for two minutes for a guest that never answers, or is gone.
+func (f *forwarder) handshake(r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+	done := make(chan struct{})
+	defer close(done)
+	defer context.AfterFunc(f.ctx, func() {
+		for {
+			wq.Notify(waiter.WritableEvents) // that it has come to an end, which it looks at; nobody may listen yet
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})()
+	return r.CreateEndpoint(wq)
 }
 
 // decide finds out what a connection is for.
@@ -187,7 +281,7 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 	addr, port := to.Addr(), to.Port()
 	switch {
 	case addr == GatewayAddr:
-		r := f.filter.gateway(port)
+		r := f.filter.Load().gateway(port)
 		t := target{port: port, addr: addr}
 		if r.rule != nil {
 			t = target{port: port, addr: r.rule.Addr, name: r.rule.Host}
@@ -199,10 +293,10 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 			return target{addr: addr, port: port}, ruling{reason: "no name has this address"}
 		}
 		t := target{name: name, port: port}
-		return t, f.filter.connect(t)
+		return t, f.filter.Load().connect(t)
 	}
 	t := target{addr: addr, port: port}
-	return t, f.filter.connect(t)
+	return t, f.filter.Load().connect(t)
 }
 
 func dialReason(err error) string {

@@ -97,9 +97,9 @@ type Config struct {
 	Rules    []Rule
 	Limits   Limits
 	Upstream Upstream
-	// Ask, if not nil, is asked about connections that a Rule with Ask is about, one at a time;
-	// they wait. It must return soon after its context has ended. nil denies them.
-	Ask func(context.Context, Question) Answer
+	// Asker, if not nil, is asked about connections that a Rule with Ask is about; they wait, and
+	// those that the broker serves wait with their requests. nil denies them.
+	Asker *Asker
 	// Broker, if not nil, serves the connections to the hosts that it concerns, where a
 	// rule that is not raw allows them.
 	Broker *broker.Broker
@@ -168,8 +168,9 @@ func New(cfg Config) (*Network, error) {
 		cancel:  cancel,
 		guest:   theirs,
 	}
-	n.forward = &forwarder{filter: filter{append([]Rule(nil), cfg.Rules...)}, names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: newAsker(cfg.Ask),
+	n.forward = &forwarder{names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: cfg.Asker,
 		limits: cfg.Limits.withDefaults(), log: n.log, live: map[*flow]Decision{}}
+	n.forward.filter.Store(&filter{append([]Rule(nil), cfg.Rules...)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
 	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
@@ -288,7 +289,7 @@ func (n *Network) handleUDP(p packet) {
 			n.log.drop(DropDNS)
 			return
 		}
-		answer, decision := answerDNS(&n.forward.filter, n.forward.names, p.payload)
+		answer, decision := answerDNS(n.forward.filter.Load(), n.forward.names, p.payload)
 		if decision != nil {
 			n.log.decide(*decision)
 		}
@@ -352,6 +353,11 @@ func (n *Network) DialGuest(ctx context.Context, port uint16) (net.Conn, error) 
 // conversation with the guest (DialGuest, datagrams) goes on. When Cut returns, no
 // byte of the guest's goes anywhere after it returns. It may be called more than once.
 func (n *Network) Cut() { n.forward.close() }
+
+// SetRules puts other rules in the place of those that there are, for all that the guest begins from then
+// on. Connections to what they deny are reset, and answers about it forgotten: when SetRules returns no byte goes
+// there any more. It may be called at any time, and by one at a time.
+func (n *Network) SetRules(rules []Rule) { n.forward.set(&filter{append([]Rule(nil), rules...)}) }
 
 // Connections are those that the guest has open now, the oldest first, with what they
 // have carried so far.

@@ -46,21 +46,35 @@ var ErrNotTrusted = errors.New("is not trusted")
 
 // List returns the trusted files, sorted by path.
 func (t Trust) List() ([]Trusted, error) {
-	f, err := os.OpenFile(t.file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	text, err := readPrivate("the trusted ceilings", t.file)
+	if err != nil || text == nil {
+		return nil, err
+	}
+	var list []Trusted
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("read the trusted ceilings: %s can't be read (%v): remove it, then trust the files again", t.file, err)
+	}
+	return list, nil
+}
+
+// readPrivate reads a file of the home by which its user widens something: nobody else may have
+// written it. It is nil where there is none.
+func readPrivate(what, name string) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the trusted ceilings: %w", err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
 	defer f.Close()
-	bad := func(format string, args ...any) ([]Trusted, error) {
-		return nil, fmt.Errorf("read the trusted ceilings: %s "+format, append([]any{t.file}, args...)...)
+	bad := func(format string, args ...any) ([]byte, error) {
+		return nil, fmt.Errorf("read %s: %s "+format, append([]any{what, name}, args...)...)
 	}
 	st, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read the trusted ceilings: %w", err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	case !st.Mode().IsRegular():
 		return bad("is not a regular file")
 	case st.Mode().Perm()&0o077 != 0:
@@ -72,13 +86,9 @@ func (t Trust) List() ([]Trusted, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxTrust))
 	if err != nil {
-		return nil, fmt.Errorf("read the trusted ceilings: %w", err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
-	var list []Trusted
-	if err := json.Unmarshal(text, &list); err != nil {
-		return bad("can't be read (%v): remove it, then trust the files again", err)
-	}
-	return list, nil
+	return append([]byte{}, text...), nil
 }
 
 // Of checks that a ceiling file is trusted as it is now. The error is ErrNotTrusted with the

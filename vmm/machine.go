@@ -1,7 +1,6 @@
 package vmm
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,96 +17,6 @@ import (
 	"github.com/unitask/unitask/internal/tail"
 	"github.com/unitask/unitask/vmm/jail"
 )
-
-// Config is a machine to be started.
-type Config struct {
-	QEMU     QEMU
-	Arch     Arch
-	Accel    Accel // not Auto
-	MemoryMB int   // of the guest
-	// CPUs is the processor time that the machine may use, in processors; it has as many as are
-	// needed for that. 0 is one processor, and QEMU's own work beside it.
-	CPUs float64
-	Boot Boot
-	// NIC is QEMU's end of the network card's stream socket. Start duplicates
-	// it; the caller closes its own copy.
-	NIC *os.File
-	// Console receives what the guest writes to its serial port, as it comes. A
-	// Write that fails is ignored: the guest must not stall. nil leaves it all in
-	// the socket until ReadConsole.
-	Console io.Writer
-	// Memory, if not nil, is a memfd of MemoryMB that becomes the machine's
-	// memory: shared, to make a template; or, with State, the template's, of
-	// which the machine gets private pages.
-	Memory *os.File
-	// MemoryFile: Memory is a template's own file, open for reading, for a QEMU that MapsFiles.
-	MemoryFile bool
-	// MemoryShared has a machine with a State change Memory too, which is its own.
-	MemoryShared bool
-	// State, if not nil, is a template's device state (SaveState); the machine
-	// then starts stopped and without a kernel, and Restore lets it go on.
-	State []byte
-	// Lasting: the state of its devices can be had without its memory (SaveDevices).
-	Lasting bool
-	// Paused leaves the processor stopped until Resume.
-	Paused bool
-	// Keep has a guest that shuts down, resets or panics stop, not end, the machine; it
-	// has no device to end QEMU with.
-	Keep bool
-	// GDB, if not nil, is a listening stream socket for gdb's remote protocol. Start
-	// duplicates it. A client that connects stops the processor.
-	GDB *os.File
-	// LogItems are what of QEMU's own log goes to Log (-d's form); "" is nothing. Writes
-	// must not block.
-	LogItems string
-	Log      io.Writer
-	// NoJail leaves out all of the jail: to find out what it costs, or for a debugger.
-	NoJail bool
-
-	kvm string // in place of /dev/kvm, in tests; "" is that
-}
-
-// Jail says what holds a machine's process: each layer and each limit.
-type (
-	Jail  = jail.Report
-	Layer = jail.Hold
-	// Attempt is one thing that a stand-in for a broken QEMU tried, and what came of it.
-	Attempt = jail.Attempt
-)
-
-// Remedy says what would make a layer hold on this host, "" where nothing would.
-func Remedy(l Layer) string { return jail.Remedy(l) }
-
-// TryJail says what holds a stand-in for this QEMU, which does nothing.
-func TryJail(q QEMU, accel Accel) (Jail, error) { return jail.Try(q.Program, usesKVM(q, accel)) }
-
-// Attack puts a stand-in for a broken QEMU into the jail that this QEMU would get, has
-// it try all that must not be possible, and returns what came of it.
-func Attack(q QEMU, accel Accel) ([]Attempt, Jail, error) {
-	return jail.Attack(q.Program, usesKVM(q, accel), false)
-}
-
-// usesKVM says how a QEMU comes by KVM: one that can is given the open device, so that its jail
-// has neither that nor the device's group.
-func usesKVM(q QEMU, accel Accel) jail.KVM {
-	switch {
-	case accel != KVM:
-		return jail.NoKVM
-	case q.atLeast(9, 0): // the accelerator has a property device since then; Ubuntu 24.04's 8.2.2 refuses it
-		return jail.KVMPassed
-	}
-	return jail.KVMOpened
-}
-
-// MapsFiles says that a QEMU, in its jail, can have its memory from a template's own file
-// (Config.MemoryFile): QEMU 8.2 can map one that it opens for reading only, one before that gets
-// a descriptor for reading when it opens it for writing too, of which it maps private pages
-// as well; and Landlock and the filter see to it that one that was broken out of, whoever's it is, does no
-// more than that.
-func MapsFiles(q QEMU) bool { return (q.opensReadOnly() || jail.CanGive()) && jail.Confines(q.Program) }
-
-// ErrNotHeld says that a QEMU may not have a file, since its jail does not hold.
-var ErrNotHeld = errors.New("the jail does not hold as it should")
 
 // Machine is a running QEMU. Close ends it; every other call may be made from
 // any goroutine.
@@ -126,21 +34,6 @@ type Machine struct {
 	status  Exit
 
 	readOnce, closeOnce sync.Once
-}
-
-// Exit is how QEMU ended.
-type Exit struct {
-	Code   int    `json:"code"`   // exit status; -1 when Signal is set
-	Signal string `json:"signal"` // "killed", …; "" for an ordinary exit
-	// Denied is the system call for which its jail ended it: "connect". A QEMU that was
-	// broken out of makes such a call, or one whose calls we do not know yet.
-	Denied string `json:"denied,omitempty"`
-	// OutOfMemory: the kernel ended it because it took more memory than a machine of its kind may.
-	OutOfMemory bool   `json:"outOfMemory,omitempty"`
-	Stderr      string `json:"stderr"` // QEMU's own messages, the last kilobytes
-	// Guest is the status that the guest wrote to the debug-exit device, or -1.
-	// It has 7 bits.
-	Guest int `json:"guest"`
 }
 
 // Start starts QEMU and returns when the process runs; it does not wait for
@@ -252,121 +145,6 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	return m, nil
 }
 
-// holds says why a process can't have a template's own file, or what it is to be given for it.
-func holds(p *jail.Process, file, given bool) error {
-	unheld := p.Report.Lacks([]string{jail.Landlock, jail.Seccomp})
-	switch {
-	case file && len(unheld) > 0:
-		return fmt.Errorf("%w: %s", ErrNotHeld, unheld[0].Why)
-	case given && !p.Gives():
-		return fmt.Errorf("%w: its filter has no listener", ErrNotHeld)
-	}
-	return nil
-}
-
-// CanShareProcessor says why no machine can be held to a fraction of a processor's time here, with
-// the remedy; nil where one can.
-func CanShareProcessor() error {
-	if err := jail.CanShare(); err != nil {
-		return fmt.Errorf("a fraction of a processor wants a control group with the cpu controller: %w", err)
-	}
-	return nil
-}
-
-// fileSize is what QEMU may write into a file: a state, into one that it is given for it.
-func fileSize(cfg Config) uint64 {
-	if cfg.Lasting {
-		return maxState
-	}
-	return 0
-}
-
-// logLines takes QEMU's own messages out of its log: both are on stderr, since a jail lets
-// it make no file. Its messages begin with its name.
-type logLines struct {
-	program  string
-	own, log io.Writer
-	line     []byte
-}
-
-// maxLogLine bounds a line that is looked at whole.
-const maxLogLine = 4 << 10
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.line = append(l.line, p...)
-	for {
-		i := bytes.IndexByte(l.line, '\n') + 1
-		if i == 0 && len(l.line) < maxLogLine {
-			return len(p), nil
-		}
-		if i == 0 {
-			i = len(l.line)
-		}
-		to := l.log
-		if bytes.HasPrefix(l.line, []byte(l.program)) {
-			to = l.own
-		}
-		_, _ = to.Write(l.line[:i])
-		l.line = append(l.line[:0], l.line[i:]...)
-	}
-}
-
-// addressSpaceExtra is what QEMU maps beside the guest's memory: itself, its
-// libraries, thread stacks and a translation buffer.
-const addressSpaceExtra = 4 << 30
-
-// Lent are the descriptors by which another process speaks with a machine and its
-// guest's console. Close frees them.
-type Lent struct {
-	Console, Monitor *os.File
-}
-
-// Close frees the descriptors.
-func (l Lent) Close() { _ = errors.Join(l.Console.Close(), l.Monitor.Close()) }
-
-// Lend gives away the console and the monitor, which must be connected; neither
-// ReadConsole nor the Monitor may be used here before or after.
-func (m *Machine) Lend() (Lent, error) {
-	console, err := m.console.(*net.UnixConn).File()
-	if err != nil {
-		return Lent{}, fmt.Errorf("lend machine: %w", err)
-	}
-	monitor, err := m.Monitor.Detach()
-	if err != nil {
-		console.Close()
-		return Lent{}, fmt.Errorf("lend machine: %w", err)
-	}
-	return Lent{console, monitor}, nil
-}
-
-// Adoption is a machine that another process started and holds.
-type Adoption struct {
-	Jail   Jail
-	Pid    int
-	Lent          // Adopt duplicates them
-	Kill   func() // asks for its end
-	Exited <-chan Exit
-}
-
-// Adopt returns a machine that was started elsewhere and lent, and runs.
-func Adopt(a Adoption) (*Machine, error) {
-	console, err := net.FileConn(a.Console)
-	if err != nil {
-		return nil, fmt.Errorf("adopt machine: %w", err)
-	}
-	qmp, err := net.FileConn(a.Monitor)
-	if err != nil {
-		console.Close()
-		return nil, fmt.Errorf("adopt machine: %w", err)
-	}
-	m := &Machine{Monitor: AdoptMonitor(qmp), Jail: a.Jail, pid: a.Pid, kill: a.Kill, console: console, copied: make(chan struct{}), exited: make(chan struct{})}
-	go func() { // until Exited says; Close waits for it
-		m.status = <-a.Exited
-		close(m.exited)
-	}()
-	return m, nil
-}
-
 // ReadConsole copies the console to w from now on. Only the first call counts.
 func (m *Machine) ReadConsole(w io.Writer) {
 	m.readOnce.Do(func() { go m.copyConsole(w) })
@@ -410,17 +188,6 @@ func (m *Machine) reaped(state *os.ProcessState, process *jail.Process) {
 	close(m.exited)
 }
 
-// complaint is what QEMU said without its warnings, which end no machine.
-func complaint(stderr string) string {
-	var out strings.Builder
-	for line := range strings.Lines(stderr) {
-		if !strings.Contains(line, ": warning: ") {
-			out.WriteString(line)
-		}
-	}
-	return strings.TrimSpace(out.String())
-}
-
 // Exited is closed when the process has ended.
 func (m *Machine) Exited() <-chan struct{} { return m.exited }
 
@@ -446,20 +213,6 @@ func (m *Machine) Status() (Exit, error) {
 	default:
 		return Exit{}, errors.New("the machine still runs")
 	}
-}
-
-// Err turns the end of a process that should still run into an error.
-func (e Exit) Err() error {
-	status := fmt.Sprintf("exit status %d", e.Code)
-	switch {
-	case e.OutOfMemory:
-		status = "it took more memory than its control group may have"
-	case e.Denied != "":
-		status = "its jail ended it for the system call " + e.Denied
-	case e.Signal != "":
-		status = "signal: " + e.Signal
-	}
-	return &ExitError{Status: status, Stderr: e.Stderr}
 }
 
 // Close kills the machine and frees everything it holds. It may be called more

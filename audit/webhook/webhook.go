@@ -6,7 +6,6 @@ package webhook
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -21,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/unitask/unitask/audit"
 )
@@ -116,6 +117,7 @@ func (h *Hook) file() string {
 // Bounds of a request.
 const (
 	postTime   = 15 * time.Second
+	maxError   = 300      // bytes of an error that are said: what the receiver sent may be in it
 	answerHead = 64 << 10 // bytes of the answer's header
 	answerBody = 4 << 10  // bytes of its body that are read, to use the connection again
 )
@@ -159,16 +161,22 @@ func (h *Hook) post(ctx context.Context, c *http.Client, id string, event []byte
 	if err != nil {
 		return err
 	}
-	at := strconv.FormatInt(time.Now().Unix(), 10)
-	mac := hmac.New(sha256.New, key)
-	fmt.Fprintf(mac, "%s.%s.%s", id, at, event)
+	now := time.Now()
+	signer, err := standard.NewWebhookRaw(key)
+	if err != nil {
+		return err
+	}
+	signature, err := signer.Sign(id, now, event)
+	if err != nil {
+		return err
+	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, bytes.NewReader(event))
 	if err != nil {
 		return err
 	}
 	for name, value := range map[string]string{
 		"Content-Type": "application/cloudevents+json; charset=utf-8", "User-Agent": "unitask",
-		"Webhook-Id": id, "Webhook-Timestamp": at, "Webhook-Signature": "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)),
+		standard.HeaderWebhookID: id, standard.HeaderWebhookTimestamp: strconv.FormatInt(now.Unix(), 10), standard.HeaderWebhookSignature: signature,
 	} {
 		r.Header.Set(name, value)
 	}
@@ -176,6 +184,9 @@ func (h *Hook) post(ctx context.Context, c *http.Client, id string, event []byte
 	if err != nil {
 		if outer := new(url.Error); errors.As(err, &outer) { // which quotes the URL
 			err = outer.Err
+		}
+		if text := err.Error(); len(text) > maxError {
+			err = errors.New(strings.ToValidUTF8(text[:maxError], "") + "…")
 		}
 		return err
 	}

@@ -343,3 +343,36 @@ func write(t *testing.T, name, text string) {
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// What a receiver sends in the place of an answer is in an error, cut.
+func TestAttackAnswerText(t *testing.T) {
+	for name, answer := range map[string]string{
+		"no answer of HTTP":   strings.Repeat("\x1b]0;x\a", 4000) + "\r\n\r\n",
+		"a header without :":  "HTTP/1.1 200 OK\r\n" + strings.Repeat("\x1b[2J", 4000) + "\r\n\r\n",
+		"a status of letters": "HTTP/1.1 " + strings.Repeat("é", 20000) + "\r\n\r\n",
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = c.Read(make([]byte, 4096))
+				_, _ = io.WriteString(c, answer)
+				c.Close()
+			}
+		}()
+		hook := Hook{URL: "http://" + l.Addr().String(), Secret: secret}
+		err = hook.post(t.Context(), client(), "id", []byte("{}"))
+		got := fmt.Sprint(err)
+		if err != nil && len(got) <= maxError+len("…") {
+			got = "an error, cut"
+		}
+		attack.Check(t, "a receiver that answers "+name, "an error, cut", got)
+	}
+}

@@ -164,10 +164,13 @@
   let draw = Math.random;
   Object.defineProperty(Math, 'random', { value: { random() { return draw(); } }.random, writable: true, configurable: true, enumerable: false });
 
-  // renew gives a fork random numbers of its own.
+  // renew gives a fork random numbers of its own. The addon can be loaded once only.
+  let addon;
   function renew(seed) {
-    const addon = { exports: {} };
-    process.dlopen(addon, '/unitask/lib/shim.node');
+    if (addon === undefined) {
+      addon = { exports: {} };
+      process.dlopen(addon, '/unitask/lib/shim.node');
+    }
     addon.exports.renew(Buffer.from(seed, 'hex'));
     draw = require('node:vm').runInNewContext('Math.random');
     if (!process.moduleLoadList.includes('NativeModule internal/crypto/random'))

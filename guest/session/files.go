@@ -37,22 +37,28 @@ func (l *limited) Write(p []byte) (int, error) {
 // syscall.Errno.
 func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...string) ([]byte, error) {
 	out := &limited{most: most}
+	if err := c.FileTo(ctx, content, out, args...); err != nil && !errors.Is(err, errTooMuch) {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// FileTo is File, with what is printed written to out as it comes.
+func (c *Client) FileTo(ctx context.Context, content io.Reader, out io.Writer, args ...string) error {
 	cmd, err := c.Start(Exec{Args: args, Dir: "/", Stdin: content, Stdout: out, builtin: true})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	end, err := cmd.Wait(ctx)
 	switch {
-	case errors.Is(err, errTooMuch):
-		return out.Bytes(), nil
 	case err != nil:
-		return nil, err
+		return err
 	case end.Signal != 0:
-		return nil, fmt.Errorf("it was ended by signal %d", end.Signal)
+		return fmt.Errorf("it was ended by signal %d", end.Signal)
 	case end.Code != 0:
-		return nil, syscall.Errno(end.Code)
+		return syscall.Errno(end.Code)
 	}
-	return out.Bytes(), nil
+	return nil
 }
 
 // Entry is something in a session's machine.

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void fail(const char *what)
@@ -231,6 +232,20 @@ void start_take(struct start *s, void (*rehearse)(struct start *))
 		remove_folder(s->cwd);
 		start_word(CONTROL_REHEARSED);
 		start_free(s);
+	}
+}
+
+void start_rehearse(struct start *s, void (*become)(struct start *), const char *language)
+{
+	pid_t pid = fork();
+	if (pid == 0)
+		become(s);
+	int status = 0;
+	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (pid < 0 || status != 0) {
+		dprintf(STDERR_FILENO, "unitask: the rehearsal of %s ended with status %d\n", language, status);
+		_exit(EXIT_UNKNOWN);
 	}
 }
 

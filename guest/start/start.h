@@ -26,6 +26,9 @@ struct start {
 // its folder, with the files in it, is removed. A program whose agent is gone, or is told nonsense,
 // has nobody to tell: it ends.
 void start_take(struct start *s, void (*rehearse)(struct start *));
+// start_rehearse has a process of its own become the program of a rehearsal, and waits until it has ended
+// well. Else the start ends, with what it says of the language.
+void start_rehearse(struct start *s, void (*become)(struct start *), const char *language);
 // start_free frees what is in it.
 void start_free(struct start *s);
 // start_word tells the agent a letter.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/internal/offspring"
 )
 
 // host is what is judged.
@@ -179,11 +181,15 @@ func (h *host) recorded(id string, through func(string, ...any)) error {
 	return nil
 }
 
-// children are processes that came from us, by their ids; those that have ended are taken in.
+// children are the names of processes that came from us, by their ids; those that have ended are taken in.
 func children() map[int]string {
 	for {
 		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
-			return descendants()
+			names := map[int]string{}
+			for _, p := range offspring.All() {
+				names[p.PID] = p.Name
+			}
+			return names
 		}
 	}
 }
@@ -199,8 +205,8 @@ func peakMB(ended chan struct{}) (most int) {
 		case <-tick.C:
 		}
 		sum := 0
-		for pid := range descendants() {
-			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		for _, p := range offspring.All() {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p.PID))
 			_, after, _ := bytes.Cut(text, []byte("\nPss:"))
 			if fields := strings.Fields(string(after)); len(fields) > 0 {
 				kb, _ := strconv.Atoi(fields[0])
@@ -209,34 +215,4 @@ func peakMB(ended chan struct{}) (most int) {
 		}
 		most = max(most, sum>>10)
 	}
-}
-
-// descendants are the names of all processes that came from us, by their ids.
-func descendants() map[int]string {
-	parents, names := map[int]int{}, map[int]string{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		text, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-		if err != nil || open < 0 || end < open {
-			continue
-		}
-		if fields := strings.Fields(string(text[end+1:])); fields[0] != "Z" {
-			parents[pid], _ = strconv.Atoi(fields[1])
-			names[pid] = string(text[open+1 : end])
-		}
-	}
-	ours := map[int]string{}
-	for pid, name := range names {
-		for at := parents[pid]; at > 1; at = parents[at] {
-			if at == os.Getpid() {
-				ours[pid] = name
-			}
-		}
-	}
-	return ours
 }

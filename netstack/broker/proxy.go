@@ -104,6 +104,14 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(counting, status, err)
 		return
 	}
+	if p.to.Ask != nil {
+		why, err := p.to.Ask(r.Method, x.Path)
+		if err != nil {
+			answer(counting, http.StatusForbidden, x.refuse(err))
+			return
+		}
+		x.Reason = cmp.Or(x.Reason, why)
+	}
 	counters := []*busy{&p.broker.requests, &p.broker.bodies}
 	if r.ContentLength == 0 {
 		counters = counters[:1]

@@ -116,14 +116,16 @@ type conditional struct {
 	errno unix.Errno
 }
 
+// opensNew are the flags of an openat that makes a file, shortens it or makes it longer: no program of ours has them.
+const opensNew = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_TMPFILE&^unix.O_DIRECTORY
+
 func conditionals(s Spec) []conditional {
-	const create = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_TMPFILE&^unix.O_DIRECTORY
 	const thread = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
 	const harmless = unix.CLONE_SETTLS | unix.CLONE_PARENT_SETTID | unix.CLONE_CHILD_CLEARTID | unix.CLONE_CHILD_SETTID | unix.CLONE_DETACHED
 	ioctls := condition{1, allBits, []uint32{unix.TCGETS, fionbio, unix.TIOCINQ, fioclex}, false}
-	opens := condition{2, create, []uint32{0}, false}
+	opens := condition{2, opensNew, []uint32{0}, false}
 	if s.Given != nil { // all but the one that is asked about
-		opens = condition{2, create | unix.O_ACCMODE | unix.O_CLOEXEC, []uint32{unix.O_RDONLY, unix.O_RDONLY | unix.O_CLOEXEC, unix.O_WRONLY, unix.O_WRONLY | unix.O_CLOEXEC, unix.O_RDWR | unix.O_CLOEXEC}, false}
+		opens = condition{2, opensNew | unix.O_ACCMODE | unix.O_CLOEXEC, []uint32{unix.O_RDONLY, unix.O_RDONLY | unix.O_CLOEXEC, unix.O_WRONLY, unix.O_WRONLY | unix.O_CLOEXEC, unix.O_RDWR | unix.O_CLOEXEC}, false}
 	}
 	list := []conditional{
 		{unix.SYS_OPENAT, [][]condition{{opens}}, 0},
@@ -149,7 +151,7 @@ func conditionals(s Spec) []conditional {
 		}
 		ioctls.mask = 0xffff // the rest is the size of a structure, which differs by architecture
 	}
-	return append(append(list, conditional{unix.SYS_IOCTL, [][]condition{{ioctls}}, unix.ENOTTY}), moreConditionals(create)...)
+	return append(append(list, conditional{unix.SYS_IOCTL, [][]condition{{ioctls}}, unix.ENOTTY}), moreConditionals(opensNew)...)
 }
 
 // The offsets of struct seccomp_data.

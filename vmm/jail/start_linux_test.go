@@ -508,6 +508,19 @@ func TestGiven(t *testing.T) {
 		errno  unix.Errno
 		denied string
 	}{
+		"changes its flags to append": {func(s script, fd result) {
+			s.call("fcntl", unix.SYS_FCNTL, fd, unix.F_SETFL, unix.O_APPEND|unix.O_RDWR)
+			s.call("pwrite64", unix.SYS_PWRITE64, fd, "x", 1, 0)
+		}, unix.EBADF, ""},
+		"makes its pages writable": {func(s script, fd result) {
+			at := s.call("mmap", unix.SYS_MMAP, 0, 4096, unix.PROT_READ, unix.MAP_SHARED, fd, 0)
+			s.call("mprotect", unix.SYS_MPROTECT, at, 4096, unix.PROT_READ|unix.PROT_WRITE)
+		}, unix.EACCES, ""},
+		"takes a lock on it for writing": {func(s script, fd result) {
+			lock := make([]byte, 32)
+			binary.NativeEndian.PutUint16(lock, unix.F_WRLCK)
+			s.call("fcntl", unix.SYS_FCNTL, fd, unix.F_OFD_SETLK, lock)
+		}, unix.EBADF, ""},
 		"reads it": {func(s script, fd result) { s.call("read", unix.SYS_READ, fd, make([]byte, 8), 1) }, 0, ""},
 		"maps pages of its own": {func(s script, fd result) {
 			s.call("mmap", unix.SYS_MMAP, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE, fd, 0)
@@ -532,6 +545,18 @@ func TestGiven(t *testing.T) {
 		}
 		if c.errno != 0 && (len(failed) != 1 || failed[0].errno != c.errno) {
 			t.Errorf("%s: %v, expected %v", name, failed, c.errno)
+		}
+	}
+	// What opens something else is not given anything, also as the first.
+	for _, flags := range []int{unix.O_RDWR | unix.O_TRUNC, unix.O_RDWR | unix.O_APPEND, unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC, unix.O_RDWR | unix.O_TMPFILE, unix.O_WRONLY | unix.O_TRUNC} {
+		s := script{newStage()}
+		s.open(path, flags)
+		reports, process, err := s.run(target, nil, Spec{Program: p, Given: given})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if came, _, _ := s.outcome(reports); came || process.Denied() != "openat" {
+			t.Errorf("openat with %#x: denied %q, came %t", flags, process.Denied(), came)
 		}
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != targetText {

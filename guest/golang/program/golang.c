@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -101,16 +100,7 @@ static void rehearse(struct start *s)
 		return;
 	first = 0;
 	cloned |= last;
-	pid_t pid = fork();
-	if (pid == 0)
-		become(s);
-	int status = 0;
-	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
-	if (pid < 0 || status != 0) {
-		dprintf(STDERR_FILENO, "unitask: Go's rehearsal ended with status %d\n", status);
-		_exit(EXIT_UNKNOWN);
-	}
+	start_rehearse(s, become, "Go");
 }
 
 int main(void)

@@ -4,9 +4,6 @@
 #define _GNU_SOURCE
 #include "../../start/start.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define PROGRAM "/usr/bin/bash"
@@ -25,16 +22,7 @@ static void become(struct start *s)
 
 static void rehearse(struct start *s)
 {
-	pid_t pid = fork();
-	if (pid == 0)
-		become(s);
-	int status = 0;
-	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
-	if (pid < 0 || status != 0) {
-		dprintf(STDERR_FILENO, "unitask: the shell's rehearsal ended with status %d\n", status);
-		_exit(EXIT_UNKNOWN);
-	}
+	start_rehearse(s, become, "the shell");
 }
 
 int main(void)

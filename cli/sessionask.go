@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// A step's terminal is asked what its session asks. The holder of the session has no terminal, so whoever waits for the
+// step looks for a question and answers it, as unitask approve does.
+
+const (
+	askedAfter  = 300 * time.Millisecond // of a step; most are over by then
+	askedPeriod = 300 * time.Millisecond
+)
+
+// answering answers what a session asks until stop is called.
+func (a *app) answering(ctx context.Context, session string, f runFlags) (stop func()) {
+	if f.json || f.tty || f.input { // nobody is to be asked on these streams
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	group.Go(func() {
+		select {
+		case <-time.After(askedAfter):
+		case <-ctx.Done():
+			return
+		}
+		rt, err := a.open()
+		if err != nil {
+			return // unitask approve answers, too
+		}
+		defer rt.Close()
+		a.answerFor(ctx, rt, a.sessionID(ctx, session), f)
+	})
+	return func() {
+		cancel()
+		group.Wait()
+	}
+}
+
+// answerFor puts each question of a session to the terminal, once.
+func (a *app) answerFor(ctx context.Context, rt *unitask.Runtime, session string, f runFlags) {
+	approve := a.approver(f)
+	var before time.Time
+	for ; ctx.Err() == nil; sleep(ctx, askedPeriod) {
+		q, err := rt.Question(ctx, session)
+		if err != nil || q == nil || q.Until.Equal(before) {
+			continue
+		}
+		before = q.Until
+		asked, cancel := context.WithDeadline(ctx, q.Until)
+		var group sync.WaitGroup
+		group.Go(func() { // somebody else may answer it
+			for now, err := q, error(nil); asked.Err() == nil && err == nil && now != nil && now.Until.Equal(q.Until); now, err = rt.Question(asked, session) {
+				sleep(asked, askedPeriod)
+			}
+			cancel()
+		})
+		said := approve(asked, *q)
+		cancel()
+		group.Wait()
+		switch {
+		case said == "":
+			continue
+		case said == unitask.AllowAlways:
+			a.ui.note("always is for runs: it is allowed for this session")
+			said = unitask.AllowRun
+		}
+		if err := rt.Approve(ctx, session, q.Host, q.Request, said); err != nil && ctx.Err() == nil {
+			a.ui.note("%v", err)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,106 @@
+package holder
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
+)
+
+// descriptors is how many this process, which is the holder, has open.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	return len(list)
+}
+
+// A client that goes away in the middle of what it sends has written nothing, and holds nothing.
+func TestCut(t *testing.T) {
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testhome.Ready(t, base, image.Linux)
+	home := testhome.New(t, base)
+	serve(t, home, time.Hour)
+	reach(t, home).Close()
+	ask := func(req Request, in string) (Answer, string) {
+		t.Helper()
+		var out bytes.Buffer
+		answer, err := Do(t.Context(), home, req, Streams{Stdin: strings.NewReader(in), Stdout: &out, Stderr: &out}, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", req.Op, err)
+		}
+		return answer, out.String()
+	}
+	began, _ := ask(Request{Op: OpNew, New: &New{Name: "build", Request: unitask.Request{Image: "shell"}}}, "")
+	if len(began.Sessions) != 1 {
+		t.Fatalf("%+v", began)
+	}
+	defer ask(Request{Op: OpEnd, Session: "build"}, "")
+	ask(Request{Op: OpWrite, Session: "build", Path: "old", Mode: 0o644}, "as it was")
+	files := func() string {
+		_, out := ask(Request{Op: OpExec, Session: "build", Command: &Command{Args: []string{"sh", "-c", "if [ -e whole ]; then stat -c 'whole? %s' whole; rm whole; fi; find . | sort; cat old; ps -e -o args= | grep -c '[t]ar -x'"}}}, "")
+		return out
+	}
+	before, held := files(), descriptors(t)
+
+	var folder bytes.Buffer
+	tw := tar.NewWriter(&folder)
+	if err := tw.WriteHeader(&tar.Header{Name: "folder/large", Mode: 0o644, Size: 10 * maxPiece}); err != nil {
+		t.Fatal(err)
+	}
+	folder.Write(make([]byte, 3*maxPiece))
+	for range 5 {
+		for _, row := range []struct {
+			op, path string
+			text     []byte
+		}{
+			{OpWrite, "old", bytes.Repeat([]byte("new"), maxPiece)},
+			{OpWrite, "new", bytes.Repeat([]byte("new"), maxPiece)},
+			{OpUnpack, "folder", folder.Bytes()},
+			{OpWrite, "whole", bytes.Repeat([]byte("new"), maxPiece)}, // which it ends, and does not wait
+		} {
+			w := reach(t, home)
+			if err := w.sendJSON(kindRequest, Request{Op: row.op, Session: "build", Path: row.path, Mode: 0o644}); err != nil {
+				t.Fatal(err)
+			}
+			for piece := range slices.Chunk(row.text, maxPiece) {
+				if err := w.send(kindInput, piece); err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := w.receive(string(rune(kindTaken))); err != nil {
+					t.Fatalf("%s: %v", row.op, err)
+				}
+			}
+			if row.path == "whole" {
+				if err := w.send(kindInput, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Close()
+		}
+	}
+	// What is under way is ended behind the client, and not before.
+	after, open := "", 0
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if after, open = files(), descriptors(t); after == before && open == held {
+			return
+		}
+		if strings.Contains(after, "whole? ") && !strings.Contains(after, fmt.Sprintf("whole? %d\n", 3*maxPiece)) {
+			t.Errorf("a part was written:\n%s", after)
+		}
+	}
+	t.Errorf("before:\n%s\nafter:\n%s\n%d descriptors were open, and now %d", before, after, held, open)
+}

@@ -1,0 +1,247 @@
+// Package vault reads the values of secrets from where their users keep them.
+package vault
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/zalando/go-keyring"
+
+	"github.com/unitask/unitask/internal/tail"
+)
+
+// Service is the name under which this product's own entries stand in a keyring.
+const Service = "unitask"
+
+// Patience is how long a keyring or a helper program may take: both may ask a person to unlock
+// them.
+const Patience = 2 * time.Minute
+
+// Vault is what a home's configuration says of secrets. The zero value knows none.
+type Vault struct {
+	// Secrets are the sources of secrets by their names, for everybody; Callers those of a
+	// shared server's callers, by the caller's name. A caller's own comes first.
+	Secrets map[string]string
+	Callers map[string]map[string]string
+	// Helpers are programs that print a secret: their arguments, by the name that a source has.
+	// In one of the arguments {} stands for what the source asks for.
+	Helpers map[string][]string
+	// Most is how many bytes a value may have.
+	Most int
+}
+
+// Sources are the forms of a source, for messages.
+const Sources = "env:VARIABLE, file:PATH, keyring:[SERVICE/]ACCOUNT or cmd:HELPER:WHAT"
+
+var errUnset = errors.New("the environment has no")
+
+// place is in argument lists what a source asks a helper for.
+const place = "{}"
+
+// Check says what is wrong with the configuration.
+func (v *Vault) Check() error {
+	for name, argv := range v.Helpers {
+		switch places := strings.Count(strings.Join(argv, "\x00"), place); {
+		case len(argv) == 0:
+			return fmt.Errorf("secretHelpers.%s is empty: [\"pass\", \"show\", \"%s\"] is one", name, place)
+		case places != 1 || strings.Contains(argv[0], place):
+			return fmt.Errorf("secretHelpers.%s must have %s in one argument: it stands for what a secret asks for", name, place)
+		case strings.Contains(name, ":"):
+			return fmt.Errorf("secretHelpers.%q: a name has no colon", name)
+		}
+	}
+	check := func(table string, sources map[string]string) error {
+		for name, source := range sources {
+			if _, err := v.parse(source); err != nil {
+				return fmt.Errorf("%s.%s: %w", table, name, err)
+			}
+			if path, ok := strings.CutPrefix(source, "file:"); ok && !filepath.IsAbs(path) {
+				return fmt.Errorf("%s.%s: %q is relative: give the whole path", table, name, path)
+			}
+		}
+		return nil
+	}
+	errs := []error{check("secrets", v.Secrets)}
+	for caller, sources := range v.Callers {
+		errs = append(errs, check("callerSecrets."+caller, sources))
+	}
+	return errors.Join(errs...)
+}
+
+// Value reads a secret for a caller, who may be known by several names: from its own source, from the one
+// for everybody, or from the environment.
+func (v *Vault) Value(ctx context.Context, name string, callers ...string) (string, error) {
+	for _, caller := range callers {
+		if source, ok := v.Callers[caller][name]; ok {
+			return v.Read(ctx, source)
+		}
+	}
+	if source, ok := v.Secrets[name]; ok {
+		return v.Read(ctx, source)
+	}
+	text, err := v.Read(ctx, "env:"+name)
+	if err != nil && os.Getenv(name) == "" {
+		err = fmt.Errorf("%w %s, or an empty one", errUnset, name)
+	}
+	return text, err
+}
+
+// Read reads what a source holds. An empty value is an error: it would be a mistake that
+// nobody sees.
+func (v *Vault) Read(ctx context.Context, source string) (string, error) {
+	read, err := v.parse(source)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, Patience, fmt.Errorf("no answer within %s", Patience))
+	defer cancel()
+	text, err := read(ctx)
+	switch {
+	case errors.Is(err, errUnset):
+		return "", fmt.Errorf("%w %s", err, strings.TrimPrefix(source, "env:"))
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", source, err)
+	case text == "":
+		return "", fmt.Errorf("%s is empty", source)
+	case len(text) > v.Most:
+		return "", fmt.Errorf("%s has more than %d bytes", source, v.Most)
+	case strings.Contains(text, "\x00"):
+		return "", fmt.Errorf("%s has a zero byte, which no environment variable can", source)
+	}
+	return text, nil
+}
+
+// parse returns what reads a source.
+func (v *Vault) parse(source string) (func(context.Context) (string, error), error) {
+	kind, rest, _ := strings.Cut(source, ":")
+	if rest == "" || len(rest) > 4096 || !utf8.ValidString(rest) || strings.ContainsFunc(rest, unicode.IsControl) {
+		return nil, fmt.Errorf("%.100q is no source of a secret: use %s", source, Sources)
+	}
+	switch kind {
+	case "env":
+		return func(context.Context) (string, error) {
+			text, ok := os.LookupEnv(rest)
+			if !ok {
+				return "", errUnset
+			}
+			return text, nil
+		}, nil
+	case "file":
+		return func(context.Context) (string, error) { return v.file(rest) }, nil
+	case "keyring":
+		service, account, both := strings.Cut(rest, "/")
+		if !both {
+			service, account = Service, rest
+		}
+		return func(ctx context.Context) (string, error) { return inKeyring(ctx, service, account) }, nil
+	case "cmd":
+		name, what, _ := strings.Cut(rest, ":")
+		argv, known := v.Helpers[name]
+		switch {
+		case !known:
+			return nil, fmt.Errorf("%.100q: the home's configuration has no helper %.50q: secretHelpers.%s = [\"PROGRAM\", \"ARGUMENT\", \"%s\"] allows it", source, name, name, place)
+		case what == "" || strings.HasPrefix(what, "-"):
+			return nil, fmt.Errorf("%.100q: what follows cmd:%s: is what the helper is asked for, and begins with no -", source, name)
+		}
+		argv = slices.Clone(argv)
+		for i := range argv[1:] {
+			argv[i+1] = strings.ReplaceAll(argv[i+1], place, what)
+		}
+		return func(ctx context.Context) (string, error) { return v.helper(ctx, argv) }, nil
+	}
+	return nil, fmt.Errorf("%.100q is no source of a secret: use %s", source, Sources)
+}
+
+// file is a file's text without the newline at its end. It is no device: one may never end.
+func (v *Vault) file(name string) (string, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO that nobody writes to does not wait
+	if err != nil {
+		return "", errors.Unwrap(err)
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || st.IsDir() {
+		return "", errors.New("is no file")
+	}
+	_ = f.SetReadDeadline(time.Now().Add(Patience)) // of a pipe, as a shell's <(…) is
+	text, err := io.ReadAll(io.LimitReader(f, int64(v.Most)+3))
+	return line(text), err
+}
+
+// line is a text without the newline at its end.
+func line(text []byte) string {
+	return string(bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r")))
+}
+
+// inKeyring asks Linux' Secret Service, or macOS' keychain.
+func inKeyring(ctx context.Context, service, account string) (string, error) {
+	type answer struct {
+		text string
+		err  error
+	}
+	came := make(chan answer, 1) // the library has no context, and a keyring that is locked asks a person
+	go func() {
+		text, err := keyring.Get(service, account)
+		came <- answer{text, err}
+	}()
+	select {
+	case a := <-came:
+		if errors.Is(a.err, keyring.ErrNotFound) {
+			return "", fmt.Errorf("the keyring has no %s of %s", account, service)
+		}
+		return a.text, a.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// helper is what a program prints.
+func (v *Vault) helper(ctx context.Context, argv []string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) // in our process group: it may ask on the terminal
+	cmd.WaitDelay = time.Second
+	out := &most{left: v.Most + 2}
+	last := tail.Buffer{Size: 500}
+	cmd.Stdout, cmd.Stderr = out, &last
+	err := cmd.Run()
+	switch {
+	case context.Cause(ctx) != nil:
+		return "", context.Cause(ctx)
+	case err != nil:
+		return "", fmt.Errorf("%s: %w%s", argv[0], err, said(last.String()))
+	case out.left < 0:
+		return "", fmt.Errorf("%s prints more than %d bytes", argv[0], v.Most)
+	}
+	return line(out.text.Bytes()), nil
+}
+
+func said(text string) string {
+	if text = strings.TrimSpace(text); text == "" {
+		return ""
+	}
+	return fmt.Sprintf(": %q", text)
+}
+
+// most keeps some bytes, and takes all.
+type most struct {
+	text bytes.Buffer
+	left int
+}
+
+func (m *most) Write(p []byte) (int, error) {
+	if n := min(len(p), m.left); n > 0 {
+		m.text.Write(p[:n])
+	}
+	m.left -= min(len(p), m.left+1)
+	return len(p), nil
+}

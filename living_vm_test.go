@@ -1,0 +1,94 @@
+package unitask_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// A session's owner narrows and widens its network while it lives; connections that are open are cut, a pause keeps what
+// was changed, and a fork has it.
+func TestAttackPolicySet(t *testing.T) {
+	needClones(t)
+	web := newSite(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Upstream: web.upstream})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"*.wild.example"}}})
+	get := func(of *unitask.Session, host string) string {
+		t.Helper()
+		res, err := of.Run(t.Context(), unitask.Step{Code: `
+import urllib.request
+try: r = urllib.request.urlopen("http://` + host + `/").read().decode()
+except Exception as e: r = "refused"
+r`})
+		if err != nil {
+			return err.Error()
+		}
+		return strings.Trim(res.Value, "'")
+	}
+	set := func(of *unitask.Session, c unitask.PolicyChange) {
+		t.Helper()
+		if err := rt.SetPolicy(t.Context(), "", of.ID, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const good, wild = "HTTP/1.1 GET good.example", "HTTP/1.1 GET a.b.wild.example"
+	attack.Check(t, "a host that is not granted", "refused", get(s, "good.example"))
+	set(s, unitask.PolicyChange{AllowNet: []string{"good.example"}})
+	attack.Check(t, "one that was added", good, get(s, "good.example"))
+	if res, err := s.Run(t.Context(), unitask.Step{Code: `
+import http.client
+c = http.client.HTTPConnection("a.b.wild.example")
+c.request("GET", "/"); c.getresponse().read().decode()`}); err != nil || strings.Trim(res.Value, "'") != wild {
+		t.Fatal(res, err)
+	}
+	set(s, unitask.PolicyChange{DenyNet: []string{"a.b.wild.example"}})
+	res, err := s.Run(t.Context(), unitask.Step{Code: `
+try: c.request("GET", "/"); r = c.getresponse().read().decode()
+except OSError as e: r = "cut"
+r`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "a connection to what is denied now", "cut", strings.Trim(res.Value, "'"))
+	attack.Check(t, "a new one", "refused", get(s, "a.b.wild.example"))
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "what was denied, behind a pause", "refused", get(s, "a.b.wild.example"))
+	attack.Check(t, "what was added, behind a pause", good, get(s, "good.example"))
+	forks, err := s.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forks[0].Close()
+	attack.Check(t, "what was denied, in a fork", "refused", get(forks[0], "a.b.wild.example"))
+	set(s, unitask.PolicyChange{AllowNet: []string{"a.b.wild.example"}})
+	attack.Check(t, "what is allowed again", wild, get(s, "a.b.wild.example"))
+	id := s.ID
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "a change of one that has ended", fmt.Sprintf("no run or session %q of yours is under way", id), fmt.Sprint(rt.SetPolicy(t.Context(), "", id, unitask.PolicyChange{DenyNet: []string{"x.example"}})))
+	changes := 0
+	_ = rt.Audit().Read(func(_ int64, line []byte) error {
+		var e audit.Entry
+		if json.Unmarshal(line, &e) == nil && e.Kind == audit.PolicyChanged && e.Run == id {
+			changes++
+		}
+		return nil
+	})
+	rec, err := rt.Runs().Get(id)
+	attack.Check(t, "changes in the audit log and the record", "3 3", fmt.Sprint(changes, " ", strings.Count(string(rec.Result), `"at"`)))
+	if err != nil {
+		t.Error(err)
+	}
+}

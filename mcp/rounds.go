@@ -1,0 +1,181 @@
+package mcp
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+)
+
+// A client of revision 2026-07-28 is not asked in the middle of a call: the call ends with what there is to ask
+// (input_required), and is made again with the answer. So its run outlives the call. Its machine stands still
+// meanwhile, for as long as a question is open at most.
+
+const (
+	roundKept  = time.Minute // the result of a run whose client has not come back
+	roundInput = "approval"  // the name of the input that is asked for
+)
+
+// rounds are the runs whose calls have ended with a question, or may.
+type rounds struct {
+	mu   sync.Mutex
+	open map[string]*round // by the first part of a request's state
+}
+
+// round is one of them.
+type round struct {
+	id, caller string
+	cancel     context.CancelFunc
+	news       chan struct{} // there is a question
+	done       chan struct{} // closed when the run has ended, with these:
+	out        *sdk.CallToolResult
+	res        any
+	err        error
+
+	mu      sync.Mutex
+	waits   bool           // a call waits for it
+	pending *roundQuestion // that is open, and has no answer
+}
+
+type roundQuestion struct {
+	unitask.Question
+	state  string
+	answer chan unitask.Verdict // takes one
+}
+
+// inRounds says that the client of a call is to be asked by the call's end: our own user's, if it can put
+// a form to somebody.
+func inRounds(caller unitask.Caller, req *sdk.CallToolRequest) bool {
+	can := req.ClientCapabilities()
+	return req.ProtocolVersion() >= stateless && !remote(caller) && can != nil && can.Elicitation != nil
+}
+
+type runWith func(ctx context.Context, approve asker) (*sdk.CallToolResult, any, error)
+
+// round begins a run, or goes on with the one that a call answers, and returns its result or what it asks.
+func (s *Server) round(ctx context.Context, caller unitask.Caller, req *sdk.CallToolRequest, run runWith) (*sdk.CallToolResult, any, error) {
+	var r *round
+	if state := req.Params.RequestState; state != "" {
+		var err error
+		if r, err = s.rounds.find(state, caller.Name); err != nil {
+			return nil, nil, err
+		}
+		answered, _ := req.Params.InputResponses[roundInput].(*sdk.ElicitResult)
+		r.answer(state, verdict(answered, nil))
+	} else {
+		r = s.rounds.begin(ctx, caller.Name, run)
+	}
+	for {
+		if q := r.question(); q != nil {
+			return &sdk.CallToolResult{RequestState: q.state, InputRequests: sdk.InputRequestMap{roundInput: elicitation(q.Question)}}, nil, nil
+		}
+		select {
+		case <-r.news:
+			continue
+		case <-ctx.Done():
+			r.cancel()
+			<-r.done
+		case <-r.done:
+		}
+		break
+	}
+	s.rounds.drop(r)
+	return r.out, r.res, r.err
+}
+
+func (all *rounds) begin(ctx context.Context, caller string, run runWith) *round {
+	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r := &round{id: rand.Text(), caller: caller, cancel: cancel, news: make(chan struct{}, 1), done: make(chan struct{}), waits: true}
+	all.mu.Lock()
+	if all.open == nil {
+		all.open = map[string]*round{}
+	}
+	all.open[r.id] = r
+	all.mu.Unlock()
+	go func() {
+		defer cancel()
+		r.out, r.res, r.err = run(live, r.approve)
+		close(r.done)
+		time.AfterFunc(roundKept, func() { all.drop(r) })
+	}()
+	return r
+}
+
+// find is the run that a state names, of that caller, for the one call that goes on with it.
+func (all *rounds) find(state, caller string) (*round, error) {
+	id, _, _ := strings.Cut(state, ".")
+	all.mu.Lock()
+	r := all.open[id]
+	all.mu.Unlock()
+	if r == nil || r.caller != caller {
+		return nil, errors.New("requestState: no run waits for this answer; it has ended, and list_runs has it")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waits {
+		return nil, errors.New("requestState: another call waits for this run")
+	}
+	r.waits = true
+	return r, nil
+}
+
+func (all *rounds) drop(r *round) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.open, r.id)
+}
+
+// question is what is open now, with which the call that waits ends.
+func (r *round) question() *roundQuestion {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pending != nil {
+		r.waits = false
+	}
+	return r.pending
+}
+
+// approve asks the client by the end of the call that waits, or the next one, as long as the question is open.
+func (r *round) approve(ctx context.Context, q unitask.Question) unitask.Verdict {
+	asked := &roundQuestion{q, r.id + "." + rand.Text(), make(chan unitask.Verdict, 1)}
+	r.mu.Lock()
+	r.pending = asked
+	r.mu.Unlock()
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+	select {
+	case said := <-asked.answer:
+		return said
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending = nil
+	return ""
+}
+
+// answer answers the question that a state is of, if that is open still. No answer is one, too: unitask approve
+// may give another.
+func (r *round) answer(state string, said unitask.Verdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pending != nil && r.pending.state == state {
+		r.pending.answer <- said
+		r.pending = nil
+	}
+}
+
+// elicitation is what a client shows its user.
+func elicitation(q unitask.Question) *sdk.ElicitParams {
+	return &sdk.ElicitParams{Mode: "form", RequestedSchema: approvalForm,
+		Message: fmt.Sprintf("The code of run %s wants %s. Its machine stands still for %s at most.", q.RunID, q.Wants(), time.Until(q.Until).Round(time.Second))}
+}

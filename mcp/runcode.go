@@ -1,0 +1,209 @@
+package mcp
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/policy"
+)
+
+// runArgs are run_code's arguments.
+type runArgs struct {
+	Code           string            `json:"code,omitempty" jsonschema:"the source text to run; either this or snippet"`
+	Snippet        string            `json:"snippet,omitempty" jsonschema:"the name of a prompt of this server to run instead of code"`
+	Language       string            `json:"language,omitempty" jsonschema:"js (the default; ES module or CommonJS by its syntax), ts, python, shell or go; mjs, cjs, mts and cts say which kind of module it is"`
+	Image          string            `json:"image,omitempty" jsonschema:"the image to run it in, where the language has several: data has numpy, pandas and matplotlib for Python; the language's first one if not given"`
+	Packages       []string          `json:"packages,omitempty" jsonschema:"packages the code may import, of its language's registry: pip:requests==2.32.3 for Python, npm:zod@4 for JavaScript. They are installed once, which may take minutes, and kept; without a ceiling that allows them there are none"`
+	Check          bool              `json:"check,omitempty" jsonschema:"only check the code's syntax and run nothing of it: what node --check, py_compile or bash -n print, with positions, and their exit code, 0 if there is no error"`
+	Args           []string          `json:"args,omitempty" jsonschema:"arguments of the code: what process.argv holds from its third element on, sys.argv from its second, $@"`
+	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
+	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables; nothing of the host's environment is there"`
+	AllowNet       []string          `json:"allowNet,omitempty" jsonschema:"hosts the code may speak HTTP and TLS to: example.com, *.example.com, example.com:8443. Without any there is no network"`
+	AllowHTTP      []string          `json:"allowHttp,omitempty" jsonschema:"requests the code may send, and no others to these hosts, which it need not name in allowNet: 'GET api.example.com/repos/acme/*'; * is every method, /** at a path's end all below"`
+	AllowTCP       []string          `json:"allowTcp,omitempty" jsonschema:"HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them"`
+	Files          []fileArg         `json:"files,omitempty" jsonschema:"additional files: {name, content} of a small text file beside the code, which can import it; or, as a string, a file of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
+	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
+	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body; with pass among them the placeholder may stand elsewhere"`
+	Session        string            `json:"session,omitempty" jsonschema:"new starts a session, a machine that keeps variables and files for the calls that name its id here (the result has it); a last expression's value comes back. Without it the machine is destroyed after the call"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of the code in seconds; 60 if not given"`
+	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
+}
+
+// fileArg is a small file beside the code, or one of the host: a string.
+type fileArg struct {
+	host   string
+	beside *unitask.Neighbour // nil for one of the host
+}
+
+func (f *fileArg) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &f.host)
+	}
+	return json.Unmarshal(data, &f.beside)
+}
+
+func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runArgs) (*sdk.CallToolResult, *unitask.Result, error) {
+	caller := s.caller(req.Extra)
+	run, err := s.request(caller, in)
+	if err != nil {
+		return nil, nil, err
+	}
+	if inRounds(caller, req) {
+		out, res, err := s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any, error) {
+			return s.runNow(live, newLive(ctx, req), caller, req, in, run, approve)
+		})
+		result, _ := res.(*unitask.Result)
+		return out, result, err
+	}
+	return s.runNow(ctx, newLive(ctx, req), caller, req, in, run, approver(ctx, caller, req))
+}
+
+// runNow runs the code, or a session's step. live is told how that goes, approve is asked what the ceiling has
+// asked about.
+func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs, run unitask.Request, approve asker) (*sdk.CallToolResult, *unitask.Result, error) {
+	defer live.close()
+	done, err := s.begin()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+
+	defer s.sessions.add(req.Session.ID(), caller.Name, cancel)()
+	asked := time.Now()
+	waiting, waits := otel.Tracer(scope).Start(ctx, "queue")
+	leave, err := s.queue.enter(waiting, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
+	waits.End()
+	if err != nil {
+		s.metrics.refused(err)
+		if full := new(LimitError); errors.As(err, &full) {
+			s.rt.AuditRefusal(audit.QueueFull, caller, err, nil)
+		}
+		return nil, nil, err
+	}
+	defer leave()
+	waited := time.Since(asked)
+	if err := s.readSecrets(ctx, caller, callerNames(req.Extra), &run); err != nil {
+		return nil, nil, err
+	}
+	var stdout, stderr bytes.Buffer
+	var res *unitask.Result
+	if in.Session != "" {
+		res, err = s.runStep(ctx, caller, in, run, live, approve)
+	} else {
+		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}, Approve: approve})
+	}
+	live.close()
+	leave()
+	if res == nil {
+		if field := new(policy.FieldError); errors.As(err, &field) && field.Field == "neighbours" {
+			field.Field = "files" // as run_code has it
+		}
+		s.opts.Log.Info("run refused", "caller", caller.Name, "error", err)
+		return nil, nil, err
+	}
+	if in.Session == "" {
+		res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
+	}
+	res.Error, res.Hint = flagNames.Replace(res.Error), flagNames.Replace(res.Hint)
+	_ = s.sdk.ResourceUpdated(context.WithoutCancel(ctx), &sdk.ResourceUpdatedNotificationParams{URI: runsURI + res.RunID})
+	s.metrics.ran(res, waited)
+	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
+	if remote(caller) {
+		s.hider.result(res)
+	}
+	out := &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0}
+	out.Content = append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res)...)
+	return out, res, nil
+}
+
+// request is what a call of a caller asks for.
+func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, error) {
+	dir := unitask.GuestDir(s.opts.Dir)
+	if remote(caller) { // to whom it would tell where the server runs
+		dir = remoteDir
+	}
+	req := unitask.Request{
+		Code: in.Code, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
+		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
+		RequireJail: s.require,
+	}
+	req.AllowNet = append(slices.Clip(req.AllowNet), policy.HTTPHosts(policy.Asked(req))...)
+	switch {
+	case in.Code == "" && in.Snippet == "":
+		return req, errors.New("code is empty: send the source text to run, as a string")
+	case in.Code != "" && in.Snippet != "":
+		return req, errors.New("send code or snippet, not both")
+	case in.Snippet != "":
+		snippet := s.snippets[in.Snippet]
+		if snippet == nil {
+			return req, fmt.Errorf("snippet %q: there is none; prompts/list names them", in.Snippet)
+		}
+		if missing := snippet.missing(in.Env); len(missing) > 0 {
+			return req, fmt.Errorf("snippet %q needs env.%s", in.Snippet, strings.Join(missing, ", env."))
+		}
+		req.Code, req.Path, req.Language = snippet.code, snippet.file, ""
+	case !utf8.ValidString(in.Code):
+		return req, errors.New("code is not UTF-8 text")
+	}
+	for _, f := range in.Files {
+		if f.beside != nil {
+			req.Neighbours = append(req.Neighbours, *f.beside)
+		} else {
+			req.Files = append(req.Files, s.mount(caller, f.host))
+		}
+	}
+	for _, m := range in.Dirs {
+		req.Dirs = append(req.Dirs, s.mount(caller, m))
+	}
+	if err := askSecrets(&req, in.Secrets); err != nil {
+		return req, err
+	}
+	return req, nil
+}
+
+// remoteDir is the working directory of remote callers' code, inside.
+const remoteDir = contract.WorkDir
+
+// mount takes relative paths from the server's folder. They are at the same path inside,
+// or for remote callers below remoteDir.
+func (s *Server) mount(caller unitask.Caller, text string) unitask.Mount {
+	m := unitask.ParseMount(text)
+	if m.Host != "" && !path.IsAbs(m.Host) {
+		if m.Guest == "" && remote(caller) {
+			m.Guest = path.Join(remoteDir, m.Host)
+		}
+		m.Host = path.Join(s.opts.Dir, m.Host)
+	}
+	return m
+}
+
+// flagNames are the arguments of run_code that the flags of the command line stand for, which
+// errors and hints name.
+var flagNames = func() *strings.Replacer {
+	pairs := []string{"--project, or by --dir", "dirs"}
+	for _, f := range policy.Fields {
+		if f.Flag != "" {
+			pairs = append(pairs, "--"+f.Flag, cmp.Or(f.Name, f.Key))
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}()

@@ -1,0 +1,52 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+)
+
+func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, any, error) {
+	caller := s.caller(req.Extra)
+	of, err := s.held.find(in.Session, caller.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !in.Background && inRounds(caller, req) {
+		return s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any, error) {
+			return s.commandNow(live, newLive(ctx, req), caller, of, in, approve)
+		})
+	}
+	return s.commandNow(ctx, newLive(ctx, req), caller, of, in, approver(ctx, caller, req))
+}
+
+// commandNow runs a command, or starts it in the background; live and approve are as runNow's.
+func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Caller, of *heldSession, in commandArgs, approve asker) (*sdk.CallToolResult, any, error) {
+	defer live.close()
+	done, err := s.begin()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+	command := unitask.Command{Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second))}
+	if in.Background {
+		return s.startCommand(ctx, of, in, command)
+	}
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(in.Stdin), tee{new(bytes.Buffer), live}, tee{new(bytes.Buffer), live}
+	command.Approve = approve
+	res, err := of.Exec(ctx, command)
+	live.close()
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.stepResult(caller, res), res, nil
+}

@@ -1,0 +1,85 @@
+package mcp
+
+import (
+	"context"
+	"reflect"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask/policy"
+)
+
+func float[N int | float64](n N) *float64 { f := float64(n); return &f }
+
+func anys(list []string) []any {
+	out := []any{} // and not nil, which would allow any
+	for _, s := range list {
+		out = append(out, s)
+	}
+	return out
+}
+
+// inputSchema is a type's schema, with what its tags can't say.
+func inputSchema[T any](more func(map[string]*jsonschema.Schema)) *jsonschema.Schema {
+	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{reflect.TypeFor[fileArg](): fileSchema()}})
+	if err != nil {
+		panic(err) // of our own types
+	}
+	for _, p := range schema.Properties { // an absent list is no list, not null
+		if len(p.Types) == 2 {
+			p.Type, p.Types = p.Types[1], nil
+		}
+	}
+	if more != nil {
+		more(schema.Properties)
+	}
+	return schema
+}
+
+// outputSchema is a type's schema with descriptions of its fields.
+func outputSchema[T any](describe map[string]string) *jsonschema.Schema {
+	text := &jsonschema.Schema{Type: "string"} // what marshals to text, the library takes for objects
+	schema, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[policy.NetRule](): text, reflect.TypeFor[policy.TCPRule](): text, reflect.TypeFor[policy.SecretRule](): text}})
+	if err != nil {
+		panic(err)
+	}
+	schema.AdditionalProperties = nil // later versions may say more
+	for name, text := range describe {
+		schema.Properties[name].Description = text
+	}
+	return schema
+}
+
+// fileSchema is what a fileArg may be.
+func fileSchema() *jsonschema.Schema {
+	text := func(description string) *jsonschema.Schema {
+		return &jsonschema.Schema{Type: "string", Description: description}
+	}
+	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{
+		{Type: "object", Properties: map[string]*jsonschema.Schema{"name": text("its path below the folder of the code, such as helper.py or lib/helper.js"), "content": text("its text")},
+			Required: []string{"name", "content"}, AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}},
+		text("PATH, or PATH:/GUESTPATH"),
+	}}
+}
+
+// explainArguments adds to an error about a tool's arguments what it takes.
+func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		res, err := next(ctx, method, req)
+		call, ok := res.(*sdk.CallToolResult)
+		if !ok || err != nil || !call.IsError || len(call.Content) != 1 {
+			return res, err
+		}
+		text, ok := call.Content[0].(*sdk.TextContent)
+		if !ok || !strings.HasPrefix(text.Text, `validating "arguments"`) {
+			return res, err
+		}
+		if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
+			text.Text += "\nrun_code takes: code (string), and optionally language, image, packages, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, session, timeoutSeconds, memoryMb, snippet"
+		}
+		return res, nil
+	}
+}

@@ -1,0 +1,54 @@
+package mcp
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// askSecrets adds to a request the secrets that a call asks for, without their values: what the policy
+// denies, it denies by name, and not even whether there is such a secret is disclosed.
+func askSecrets(req *unitask.Request, asked []string) error {
+	for _, text := range asked {
+		secret, err := policy.ParseSecret(text)
+		if err != nil {
+			return fmt.Errorf("secret %.100q %w", text, err)
+		}
+		name := secret.Name
+		if req.Secrets == nil {
+			req.Secrets, req.SecretHosts = map[string]string{}, map[string][]string{}
+		}
+		if _, twice := req.Secrets[name]; twice {
+			return fmt.Errorf("secret %s is asked for twice: NAME@HOST,HOST has several hosts", name)
+		}
+		if bound := secret.Bound(); bound != nil {
+			req.SecretHosts[name] = bound
+		}
+		req.Secrets[name] = rand.Text()
+	}
+	return nil
+}
+
+// readSecrets puts the values into a request of a caller, who is known by names, as far as its ceiling
+// lets it have them. A keyring and a helper program take time, so the caller has its place in the
+// queue by now.
+func (s *Server) readSecrets(ctx context.Context, caller unitask.Caller, names []string, req *unitask.Request) error {
+	for name := range req.Secrets {
+		if !caller.Ceiling.Secret(name) {
+			continue
+		}
+		value, err := s.opts.Vault.Value(ctx, name, names...)
+		if err != nil && remote(caller) { // whom the error would tell where secrets are kept
+			s.opts.Log.Warn("secret", "caller", caller.Name, "name", name, "error", err)
+			return fmt.Errorf("secret %s: the server can't read it; its log says why", name)
+		}
+		if err != nil {
+			return fmt.Errorf("secret %s: %w", name, err)
+		}
+		req.Secrets[name] = value
+	}
+	return nil
+}

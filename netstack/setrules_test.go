@@ -1,0 +1,210 @@
+package netstack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+func denyRule(host string) Rule {
+	r := hostRule(host)
+	r.Text, r.Deny = "deny "+host, true
+	return r
+}
+
+func TestFilterDenies(t *testing.T) {
+	wild := denyRule("w.example")
+	wild.Wildcard = true
+	local := Rule{Text: "tcp", Host: "localhost", Port: 5432, Raw: true}
+	f := filter{[]Rule{{Any: true, Text: "any"}, denyRule("no.example"), {Host: "port.example", Port: 8443}, {Host: "port.example", Port: 443, Deny: true}, wild, local,
+		{Addr: netip.MustParseAddr("93.184.216.34"), Deny: true}, {Addr: netip.MustParseAddr("127.0.0.1"), Port: 5432, Deny: true}}}
+	for _, row := range []struct {
+		t    target
+		want string
+	}{
+		{target{name: "yes.example", port: 443}, ""},
+		{target{name: "no.example", port: 443}, deniedRule},
+		{target{name: "no.example", port: 22}, deniedRule},
+		{target{name: "a.b.w.example", port: 80}, deniedRule},
+		{target{name: "w.example", port: 80}, ""},
+		{target{name: "port.example", port: 443}, deniedRule},
+		{target{name: "port.example", port: 8443}, ""},
+		{target{addr: netip.MustParseAddr("93.184.216.34"), port: 443}, deniedRule},
+		{target{addr: netip.MustParseAddr("93.184.216.35"), port: 443}, ""},
+	} {
+		attack.Check(t, fmt.Sprintf("a denial and %v", row.t), row.want, f.connect(row.t).reason)
+	}
+	attack.Check(t, "a name that is denied", deniedRule, f.query("no.example").reason)
+	attack.Check(t, "a name of which a port is denied", "", f.query("port.example").reason)
+	attack.Check(t, "a port of the loopback that is denied by its other name", deniedRule, f.gateway(5432).reason)
+	attack.Check(t, "nothing but a denial", noRule, (&filter{[]Rule{denyRule("no.example")}}).connect(target{name: "x.example", port: 443}).reason)
+}
+
+// Guests that connect while the rules change have no connection to what is denied once SetRules has returned, and
+// nothing that they say goes there; connections to others go on.
+func TestAttackSetRules(t *testing.T) {
+	var told atomic.Int64 // bytes that reach what is denied
+	serve := func(count *atomic.Int64) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					buf := make([]byte, 1024)
+					for {
+						n, err := c.Read(buf)
+						if count != nil {
+							count.Add(int64(n))
+						}
+						if _, e := c.Write(buf[:n]); err != nil || e != nil {
+							return
+						}
+					}
+				}()
+			}
+		}()
+		return l.Addr().String()
+	}
+	net1 := &internet{names: map[string][]string{"no.example": {"93.184.216.34"}, "yes.example": {"93.184.216.35"}}, servers: map[string]string{"93.184.216.34:7": serve(&told), "93.184.216.35:7": serve(nil)}}
+	raw := func(name string) Rule { return Rule{Text: "tcp " + name, Host: name, Port: 7, Raw: true} }
+	open := []Rule{raw("no.example"), raw("yes.example")}
+	g := newGuest(t, Config{Rules: open, Limits: Limits{Connections: 1000, NewPerSecond: 100000}, Upstream: net1.upstream()})
+	kept, err := g.dial("yes.example", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	addr, _ := g.lookup("no.example")
+	for range 5 {
+		var group sync.WaitGroup
+		stop := make(chan struct{})
+		for range 8 {
+			group.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					c, err := g.dialAddr(addr, 7)
+					if err != nil {
+						continue
+					}
+					_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+					for err == nil {
+						if _, err = c.Write([]byte("x")); err == nil {
+							_, err = c.Read(make([]byte, 1))
+						}
+						select {
+						case <-stop:
+							err = io.EOF
+						default:
+						}
+					}
+					c.Close()
+				}
+			})
+		}
+		for begin := told.Load(); told.Load() < begin+20; {
+			time.Sleep(time.Millisecond)
+		}
+		g.n.SetRules(append([]Rule{denyRule("no.example")}, open...))
+		left := 0
+		for _, d := range g.n.Connections() {
+			if d.Name == "no.example" {
+				left++
+			}
+		}
+		attack.Check(t, "connections to what is denied", "0", fmt.Sprint(left))
+		time.Sleep(20 * time.Millisecond) // what our end sent before is read by the server
+		before := told.Load()
+		time.Sleep(50 * time.Millisecond)
+		attack.Check(t, "bytes that reach what is denied", "0", fmt.Sprint(told.Load()-before))
+		close(stop)
+		group.Wait()
+		if _, err := io.WriteString(kept, "y"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(kept, make([]byte, 1)); err != nil {
+			t.Fatal("a connection to what is allowed ended: ", err)
+		}
+		g.n.SetRules(open)
+	}
+}
+
+// An answer that comes after its host was denied opens nothing, and is not remembered; one from before is forgotten.
+func TestAttackSetRulesAsked(t *testing.T) {
+	web := webServer(t)
+	net1 := &internet{names: map[string][]string{"a.w.example": {"93.184.216.34"}, "b.w.example": {"93.184.216.34"}}, servers: map[string]string{"93.184.216.34:80": web.Listener.Addr().String()}}
+	begun, say := make(chan Question), make(chan Answer)
+	g := newGuest(t, Config{Rules: []Rule{askRule("*.w.example")}, Upstream: net1.upstream(), Asker: NewAsker(func(ctx context.Context, q Question) Answer {
+		begun <- q
+		select {
+		case a := <-say:
+			return a
+		case <-ctx.Done():
+			return Answer{None: true}
+		}
+	})})
+	yes := Answer{Allow: true}
+	connect := func(name string) chan error {
+		done := make(chan error, 1)
+		addr, _ := g.lookup(name)
+		go func() {
+			c, err := g.dialAddr(addr, 80)
+			if err == nil {
+				c.Close()
+			}
+			done <- err
+		}()
+		return done
+	}
+	known := func() string {
+		a := g.n.forward.asker
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return fmt.Sprint(len(a.known))
+	}
+	b := connect("b.w.example")
+	<-begun
+	say <- yes
+	if err := <-b; err != nil {
+		t.Fatal(err)
+	}
+	a := connect("a.w.example")
+	<-begun
+	g.n.SetRules([]Rule{askRule("*.w.example"), denyRule("a.w.example")})
+	attack.Check(t, "answers about what is not denied", "1", known())
+	say <- yes
+	if err := <-a; err == nil {
+		t.Error("an answer that is too late opens a connection")
+	}
+	attack.Check(t, "answers after one that was too late", "1", known())
+	g.n.SetRules([]Rule{askRule("*.w.example"), denyRule("b.w.example")})
+	attack.Check(t, "answers about what is denied", "0", known())
+	g.n.SetRules([]Rule{askRule("*.w.example")})
+	b = connect("b.w.example")
+	if q := <-begun; q.Name != "b.w.example" {
+		t.Error(q)
+	}
+	say <- Answer{}
+	if err := <-b; err == nil {
+		t.Error("it connects")
+	}
+}

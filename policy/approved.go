@@ -1,0 +1,166 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/exact"
+	"github.com/unitask/unitask/internal/filelock"
+)
+
+// ApprovedFile is where a home keeps what its user has allowed for good, when a run asked.
+const ApprovedFile = "approved.toml"
+
+// maxApproved bounds its entries.
+const maxApproved = 256
+
+// Approved is one host and port that runs under one ceiling need not ask about again. It widens
+// nothing: it answers a question that a rule of a run (ask) leads to, and no other.
+type Approved struct {
+	Host    string    `toml:"host"`    // HOST:PORT, a name in normal form or an address
+	Ceiling string    `toml:"ceiling"` // the file that the run was held to; "" is none
+	By      string    `toml:"by"`      // the owner of the run, whose runs it is for
+	Run     string    `toml:"run"`     // that asked
+	At      time.Time `toml:"at"`
+}
+
+// Approvals is a home's list of them.
+type Approvals struct{ file string }
+
+// OpenApprovals returns the list of a home; nothing is read yet.
+func OpenApprovals(home string) Approvals { return Approvals{filepath.Join(home, ApprovedFile)} }
+
+// approvedText is the file.
+type approvedText struct {
+	Approved []Approved `toml:"approved"`
+}
+
+const approvedHead = `# What was allowed for good when a run asked (--ask). It may be edited: a run that asks about a host
+# and port of an entry, under the same ceiling and of the same user, is allowed without a question.
+# unitask approve --always lists it; unitask approve --remove HOST:PORT takes entries out.
+
+`
+
+// List returns the entries, the oldest first. A file that is not wholly understood is an error.
+func (a Approvals) List() ([]Approved, error) {
+	text, err := readPrivate("the approved hosts", a.file)
+	if err != nil || text == nil {
+		return nil, err
+	}
+	var all approvedText
+	if _, err = exact.Decode(string(text), &all); err == nil && len(all.Approved) > maxApproved {
+		err = fmt.Errorf("more than %d entries", maxApproved)
+	}
+	for _, e := range all.Approved {
+		if err == nil {
+			err = e.check()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the approved hosts: %s: %v: correct it, or remove it", a.file, err)
+	}
+	return all.Approved, nil
+}
+
+// check says why an entry can't stand: it is about one host and one port, in normal form.
+func (e Approved) check() error {
+	r, err := ParseNetRule(e.Host)
+	switch {
+	case err != nil:
+		return fmt.Errorf("host %.100q %w", e.Host, err)
+	case r.Wildcard || r.Port == 0 || r.String() != e.Host:
+		return fmt.Errorf("host %.100q: must be one HOST:PORT, in lower case", e.Host)
+	case e.By == "":
+		return fmt.Errorf("host %s: by is missing", e.Host)
+	}
+	return nil
+}
+
+// same says that two entries answer the same questions.
+func (e Approved) same(o Approved) bool {
+	return e.Host == o.Host && e.Ceiling == o.Ceiling && e.By == o.By
+}
+
+// Find returns the entry that answers a question of a run, by host, ceiling and owner.
+func (a Approvals) Find(host, ceiling, owner string) (found Approved, ok bool, err error) {
+	list, err := a.List()
+	i := slices.IndexFunc(list, func(e Approved) bool { return e.same(Approved{Host: host, Ceiling: ceiling, By: owner}) })
+	if i < 0 {
+		return Approved{}, false, err
+	}
+	return list[i], true, nil
+}
+
+// Add adds an entry, in the place of the one that answers the same.
+func (a Approvals) Add(e Approved) error {
+	if err := e.check(); err != nil {
+		return err
+	}
+	return a.change(func(list []Approved) ([]Approved, error) {
+		list = slices.DeleteFunc(list, e.same)
+		if len(list) == maxApproved {
+			return nil, fmt.Errorf("%s has %d entries, which is the most: unitask approve --remove takes some out", a.file, maxApproved)
+		}
+		e.At = e.At.UTC().Truncate(time.Second)
+		return append(list, e), nil
+	})
+}
+
+// ErrNotApproved says that no entry is about a host.
+var ErrNotApproved = errors.New("is not approved")
+
+// Remove takes out the entries about a host and port, and returns them.
+func (a Approvals) Remove(host string) (removed []Approved, err error) {
+	err = a.change(func(list []Approved) ([]Approved, error) {
+		about := func(e Approved) bool { return e.Host == host }
+		removed = slices.DeleteFunc(slices.Clone(list), func(e Approved) bool { return !about(e) })
+		if len(removed) == 0 {
+			return nil, fmt.Errorf("%.300q: %w", host, ErrNotApproved)
+		}
+		return slices.DeleteFunc(list, about), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return removed, nil
+}
+
+func (a Approvals) change(by func([]Approved) ([]Approved, error)) error {
+	lock, err := filelock.Take(a.file + ".lock")
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	list, err := a.List()
+	if err != nil {
+		return err
+	}
+	if list, err = by(slices.Clone(list)); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	text.WriteString(approvedHead)
+	enc := toml.NewEncoder(&text)
+	enc.Indent = ""
+	if err := enc.Encode(approvedText{list}); err != nil {
+		return err
+	}
+	return atomicfile.Fill(a.file, 0o600, func(f *os.File) error {
+		_, err := f.Write(text.Bytes())
+		return errors.Join(err, f.Sync())
+	})
+}
+
+// String is the entry in a line, for a person.
+func (e Approved) String() string {
+	return strings.TrimSpace(fmt.Sprintf("%s by %s in run %s", e.Host, e.By, e.Run))
+}

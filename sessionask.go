@@ -1,0 +1,111 @@
+package unitask
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A session whose code connects to what somebody is asked about stands still as a whole: the limits
+// of all of its steps do. Those that wait for a step are asked, the last one first; unitask approve
+// answers for every session.
+
+// questionClock does not count the time for which a machine stands still.
+type questionClock interface {
+	stand()
+	goOn()
+}
+
+// stepClocks are the clocks of what runs in a session.
+type stepClocks struct {
+	mu     sync.Mutex
+	open   map[*runClock]bool
+	stands bool
+}
+
+// start is runClock's, for a step.
+func (c *stepClocks) start(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clock := new(runClock)
+	if c.stands {
+		clock.stand()
+	}
+	timed, stop := clock.start(ctx, limit)
+	if c.open == nil {
+		c.open = map[*runClock]bool{}
+	}
+	c.open[clock] = true
+	return timed, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.open, clock)
+		stop()
+	}
+}
+
+func (c *stepClocks) stand() { c.all(true, (*runClock).stand) }
+func (c *stepClocks) goOn()  { c.all(false, (*runClock).goOn) }
+
+func (c *stepClocks) all(stands bool, do func(*runClock)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stands = stands
+	for clock := range c.open {
+		do(clock)
+	}
+}
+
+// still says that they stand.
+func (c *stepClocks) still() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stands
+}
+
+// Approver answers a question, or has no answer: "". It must return soon after its context has ended.
+type Approver = func(context.Context, Question) Verdict
+
+// answers has a step's caller asked until done is called.
+func (s *Session) answers(approve Approver) (done func()) {
+	if approve == nil {
+		return func() {}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := &approve
+	s.askers = append(s.askers, at)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.askers = slices.DeleteFunc(s.askers, func(a *Approver) bool { return a == at })
+	}
+}
+
+// approver is whom a question is put to, nil if nobody waits for a step.
+func (s *Session) approver() Approver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.askers) == 0 {
+		return nil
+	}
+	return *s.askers[len(s.askers)-1]
+}
+
+// standing keeps a session from being paused and forked while somebody is asked. The error is that
+// one of these is under way for longer than ctx.
+func (s *Session) standing(ctx context.Context) (done func(), err error) {
+	if err := s.change(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.changing }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uses++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.uses--
+	}, nil
+}

@@ -1,0 +1,60 @@
+package vmm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+)
+
+// Lent are the descriptors by which another process speaks with a machine and its
+// guest's console. Close frees them.
+type Lent struct {
+	Console, Monitor *os.File
+}
+
+// Close frees the descriptors.
+func (l Lent) Close() { _ = errors.Join(l.Console.Close(), l.Monitor.Close()) }
+
+// Lend gives away the console and the monitor, which must be connected; neither
+// ReadConsole nor the Monitor may be used here before or after.
+func (m *Machine) Lend() (Lent, error) {
+	console, err := m.console.(*net.UnixConn).File()
+	if err != nil {
+		return Lent{}, fmt.Errorf("lend machine: %w", err)
+	}
+	monitor, err := m.Monitor.Detach()
+	if err != nil {
+		console.Close()
+		return Lent{}, fmt.Errorf("lend machine: %w", err)
+	}
+	return Lent{console, monitor}, nil
+}
+
+// Adoption is a machine that another process started and holds.
+type Adoption struct {
+	Jail   Jail
+	Pid    int
+	Lent          // Adopt duplicates them
+	Kill   func() // asks for its end
+	Exited <-chan Exit
+}
+
+// Adopt returns a machine that was started elsewhere and lent, and runs.
+func Adopt(a Adoption) (*Machine, error) {
+	console, err := net.FileConn(a.Console)
+	if err != nil {
+		return nil, fmt.Errorf("adopt machine: %w", err)
+	}
+	qmp, err := net.FileConn(a.Monitor)
+	if err != nil {
+		console.Close()
+		return nil, fmt.Errorf("adopt machine: %w", err)
+	}
+	m := &Machine{Monitor: AdoptMonitor(qmp), Jail: a.Jail, pid: a.Pid, kill: a.Kill, console: console, copied: make(chan struct{}), exited: make(chan struct{})}
+	go func() { // until Exited says; Close waits for it
+		m.status = <-a.Exited
+		close(m.exited)
+	}()
+	return m, nil
+}
