@@ -39,8 +39,12 @@ const containerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 // interpreters are the programs of a container's image that run a language's code, the first that it has.
 var interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"python3", "python"}, "shell": {"bash", "sh"}}
 
-// container is the image's reference in one form, "" where the request has one that comes along.
+// container is the image's reference in one form, or the name of one of the user's own that is a container's; "" where
+// the request has one that comes along.
 func (req Request) container() (string, error) {
+	if req.own != nil && req.own.Container != "" {
+		return req.own.Name, nil
+	}
 	ref, is, err := policy.Reference(req.Image)
 	if !is {
 		return "", nil
@@ -84,7 +88,7 @@ func (req Request) containerLanguage(ref string) (*language, *imageRow, string, 
 		return l, &l.images[0], ".txt", nil
 	}
 	plain := req
-	plain.Image = ""
+	plain.Image, plain.own = "", nil
 	l, _, ext, err := plain.language()
 	if err != nil {
 		return nil, nil, "", err
@@ -199,9 +203,15 @@ func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch
 	return c, nil
 }
 
-// imagesOf is the store with images of that name: of those that come along, or a reference.
+// imagesOf is the store with images of that name: of those that come along, a reference, or a container's of the
+// user's own.
 func (rt *Runtime) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store, *image.Container, error) {
 	ref, is, err := policy.Reference(name)
+	if !is {
+		if o, err := readOwn(rt.opts.Home, name); err == nil && o.Container != "" {
+			ref, is = o.Container, true
+		}
+	}
 	if !is {
 		images, err = images.Of(name)
 		return images, nil, err

@@ -29,7 +29,7 @@ import (
 type OwnImage struct {
 	Schema      int                `json:"schema"`
 	Name        string             `json:"name"`
-	From        string             `json:"from"` // an image that comes along
+	From        string             `json:"from"` // an image that comes along, or a container image's reference
 	File        string             `json:"file"` // that describes it
 	Arch        image.Arch         `json:"arch"`
 	Description string             `json:"description,omitempty"`
@@ -42,6 +42,8 @@ type OwnImage struct {
 	Key         string             `json:"key,omitempty"`     // "" where it brings no file
 	Digest      string             `json:"digest,omitempty"`  // of all that it brings
 	Bytes       int64              `json:"bytes"`
+	Container   string             `json:"container,omitempty"` // the digest of what was built, where it is a container's
+	Layers      []string           `json:"layers,omitempty"`    // digests of what was laid over that which it begins with
 	Built       time.Time          `json:"built"`
 
 	row imageRow
@@ -71,7 +73,7 @@ func readOwn(home, name string) (*OwnImage, error) {
 		return nil, err
 	}
 	o := &OwnImage{}
-	if err := json.Unmarshal(text, o); err != nil || o.Name != name || o.Schema != ownSchema || imageLanguage(o.From) == nil {
+	if err := json.Unmarshal(text, o); err != nil || o.Name != name || o.Schema != ownSchema || imageLanguage(o.From) == nil && o.Container == "" {
 		return nil, fmt.Errorf("%s can't be read: `unitask image build` makes the image %s again, and `unitask image rm %[2]s` removes it", file, name)
 	}
 	return o, o.arrange(home)
@@ -79,6 +81,10 @@ func readOwn(home, name string) (*OwnImage, error) {
 
 // arrange makes the row that the image would have if it came along.
 func (o *OwnImage) arrange(home string) error {
+	if o.Container != "" {
+		o.row = imageRow{about: o.Description, payload: image.Payload{Name: o.Name, Container: true}}
+		return nil
+	}
 	o.row = *imageLanguage(o.From).image(o.From)
 	p := &o.row.payload
 	p.Name, p.Nanos = o.Name, false
@@ -169,6 +175,7 @@ func (rt *Runtime) named(key string) bool {
 
 // pruneOwn removes what no name leads to.
 func (rt *Runtime) pruneOwn() (n int, err error) {
+	rt.pruneLayers()
 	store := ownStore(rt.opts.Home)
 	keys, err := store.Keys()
 	for _, key := range keys {
@@ -190,6 +197,7 @@ func (rt *Runtime) RemoveOwnImage(ctx context.Context, name string) (bool, error
 		return false, err
 	}
 	defer held.Unlock()
+	o, _ := readOwn(rt.opts.Home, name)
 	err = os.Remove(filepath.Join(rt.opts.Home, "own", name+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -198,6 +206,11 @@ func (rt *Runtime) RemoveOwnImage(ctx context.Context, name string) (bool, error
 		return false, err
 	}
 	rt.AuditChange(audit.ImageRemoved, map[string]any{"names": []string{name}})
+	if o != nil && o.Container != "" {
+		if err := rt.images.UnnameContainer(ctx, o.Arch, name); err != nil {
+			return true, err
+		}
+	}
 	list, err := rt.images.List()
 	for _, im := range list {
 		if err == nil && im.Base != "" && im.Name == name {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -41,6 +42,7 @@ type ownBuild struct {
 	Packages []packages.Package `json:"packages"`
 	Npm      json.RawMessage    `json:"npm,omitempty"`
 	Digest   string             `json:"digest"` // of all files that were installed
+	Layer    *ownLayer          `json:"layer,omitempty"`
 }
 
 func readOwnLock(file string) (l ownLock, err error) {
@@ -102,8 +104,11 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	if err != nil {
 		return bad(err)
 	}
-	l := imageLanguage(env.From)
 	o := &OwnImage{Schema: ownSchema, Name: env.Name, From: env.From, File: env.File, Arch: arch, Description: env.Description, Env: env.Env, Warm: env.Warm, MemoryMB: env.MemoryMB}
+	if environments.Contained(env.From) {
+		return rt.buildOver(ctx, o, env)
+	}
+	l := imageLanguage(env.From)
 	specs, err := o.check(env, l)
 	if err != nil {
 		return bad(fmt.Errorf("%s: %w", env.File, err))
@@ -149,6 +154,9 @@ func (rt *Runtime) buildFailed(ctx context.Context, err error) error {
 func (o *OwnImage) check(env *environments.Environment, l *language) (specs []string, err error) {
 	if o.Name == containerName {
 		return nil, fmt.Errorf("%s is a name that images can't have", o.Name)
+	}
+	if len(env.Run) > 0 {
+		return nil, fmt.Errorf("run: %s has no steps: begin with a container image, as from = \"debian:12\"", env.From)
 	}
 	for system, list := range map[string][]string{policy.Pip: env.Pip, policy.Npm: env.Npm} {
 		for _, text := range list {
@@ -230,26 +238,32 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Envi
 		if locked != nil && at.Digest != kept.Digest {
 			rt.opts.Events(Event{Kind: EventImage, Message: "the packages are those of " + lockFile + ", and have built other files than then"})
 		}
-		*at = ownBuild{o.Arch, o.System, specs, kept.Packages, kept.Npm, kept.Digest}
+		*at = ownBuild{Arch: o.Arch, System: o.System, Asked: specs, Packages: kept.Packages, Npm: kept.Npm, Digest: kept.Digest}
 		all.Packages, all.Npm = kept.Packages, kept.Npm
 		return rt.keepOwn(all, env, kept.Folder(), l.packages.place)
 	})
 	if err != nil {
 		return nil, err
 	}
-	locks.Schema = ownSchema
-	text, err := json.MarshalIndent(locks, "", "  ")
-	if err != nil {
+	if err := locks.write(lockFile); err != nil {
 		return nil, err
-	}
-	text = append(text, '\n')
-	if have, err := os.ReadFile(lockFile); err != nil || string(have) != string(text) {
-		if err := atomicfile.Write(lockFile, text, 0o644); err != nil {
-			return nil, err
-		}
 	}
 	o.Packages = all.Packages
 	return all, nil
+}
+
+// write writes the lock file, if it says something else.
+func (l ownLock) write(file string) error {
+	l.Schema = ownSchema
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	text = append(text, '\n')
+	if have, err := os.ReadFile(file); err == nil && string(have) == string(text) {
+		return nil
+	}
+	return atomicfile.Write(file, text, 0o644)
 }
 
 // keepOwn puts the packages of a folder, and an environment's files, into the store of own images.
@@ -292,20 +306,29 @@ func (rt *Runtime) finishOwn(ctx context.Context, o *OwnImage, l *language, lock
 			return nil, err
 		}
 	}
+	if err := rt.nameOwn(o, map[string]any{"image": im.Digest}); err != nil {
+		return nil, err
+	}
+	return im, nil
+}
+
+// nameOwn has the name lead to the image, which is whole.
+func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
 	o.Built = time.Now().UTC().Truncate(time.Second)
 	text, err := json.MarshalIndent(o, "", "  ")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := os.MkdirAll(filepath.Join(rt.opts.Home, "own"), 0o700); err != nil {
-		return nil, err
+		return err
 	}
 	if err := atomicfile.Write(filepath.Join(rt.opts.Home, "own", o.Name+".json"), append(text, '\n'), 0o600); err != nil {
-		return nil, err
+		return err
 	}
-	rt.AuditChange(audit.ImageAdded, map[string]any{"image": im.Digest, "names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages), "built": true})
+	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages), "built": true})
+	rt.AuditChange(audit.ImageAdded, audited)
 	_, err = rt.pruneOwn()
-	return im, err
+	return err
 }
 
 // tryImports finds out, in a machine, whether what is to be imported ahead can be.

@@ -46,9 +46,10 @@ type installer struct {
 	place   string // where code finds them
 }
 
-// build is a run that installs packages.
+// build is a run that installs packages, or makes a layer of an image.
 type build struct {
-	proxy func(host string, port uint16) *url.URL
+	proxy func(host string, port uint16) *url.URL // nil is the host's
+	layer bool
 }
 
 // builder is for whom and for what packages are installed.

@@ -53,6 +53,7 @@ type program struct {
 	retry       bool
 	cpus        float64
 	session     *Session // whose machine it is; nil for one run
+	layer       bool     // what comes back is what it changes of its image
 	inputs      hostfiles.Set
 	installed   bool     // and the packages are among them
 	living      *living  // what of its network may change
@@ -361,6 +362,11 @@ func boundSecrets(s policy.SecretRule, value string) (list []broker.Secret) {
 func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part) error {
 	if p.session != nil {
 		if err := conn.Lasting(); err != nil { // first: the guest keeps a way in for who says so
+			return err
+		}
+	}
+	if p.layer {
+		if err := conn.Layer(); err != nil {
 			return err
 		}
 	}

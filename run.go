@@ -219,6 +219,7 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 	if code.session = look.session; code.session != nil {
 		code.fresh = true
 	}
+	code.layer = look.build != nil && look.build.layer
 	code.living = &living{ceiling: caller.Ceiling, fixed: look.build != nil}
 	code.attachable = caller.Ceiling.Debug()
 	asked, granted, err := rt.grant(caller, req, code)

@@ -27,7 +27,9 @@ func withDefaults(home string, sh Shape) (Shape, error) {
 			return sh, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", sh.Image), Reason: err.Error()}
 		}
 		l, sh.Image = inContainer(ref, nil, true), ref
-	} else if o, err := readOwn(home, cmp.Or(sh.Image, l.images[0].payload.Name)); err == nil {
+	} else if o, err := readOwn(home, cmp.Or(sh.Image, l.images[0].payload.Name)); err == nil && o.Container != "" {
+		l = inContainer(o.Name, nil, true)
+	} else if err == nil {
 		of := *imageLanguage(o.From)
 		of.images = []imageRow{o.row}
 		l, sh.Image = &of, o.Name

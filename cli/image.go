@@ -31,8 +31,9 @@ func (a *app) imageBuild() *cobra.Command {
 		Use:   "build [NAME|FILE.toml]",
 		Short: "Build an image of your own, or one that comes along ahead of its first run",
 		Long: `Build NAME, or FILE.toml, builds an image of your own: the file, or NAME.toml in the home's
-environments folder, says which image it begins with and what it has beside that (from, pip, npm,
-files, env, warm, memoryMb, description). Packages are installed in a machine; which ones
+environments folder, says which image it begins with and what it has beside that (from, pip, npm, run,
+files, env, warm, memoryMb, description); that may be a container image, which has run, files
+and env. Packages are installed, and steps run, in a machine; which packages and which image
 exactly is written to NAME.lock.json beside the file, and taken from there the next time. Runs
 have the image by --image NAME; it comes before one of that name that comes along.
 
@@ -47,6 +48,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				return usage(err)
 			}
 			start := time.Now()
+			contained := ""
 			if len(args) > 0 {
 				if cmd.Flags().Changed("image") || output != "" {
 					return usage(errors.New("--image and -o are for images that come along"))
@@ -58,8 +60,9 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				if name, kernel = own.Name, string(image.Linux); memory.n == 0 {
 					memory.n = int64(own.MemoryMB)
 				}
+				contained = own.Container
 			}
-			images, err := rt.Images().Of(name)
+			images, err := rt.Images().Named(ar, cmp.Or(contained, name))
 			if err != nil {
 				return usage(err)
 			}

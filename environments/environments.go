@@ -32,15 +32,17 @@ const (
 	maxValue       = 32 << 10
 	maxDescription = 300
 	maxModule      = 200
+	maxStep        = 16 << 10
 )
 
 // Environment is an image as its file, and those that it begins with, describe it.
 type Environment struct {
 	Name        string
 	File        string   // absolute
-	From        string   // an image that comes along
+	From        string   // an image that comes along, or a container image's reference
 	Chain       []string // the files, the one of this name first
 	Pip, Npm    []string
+	Run         []string // steps of a shell, in order; of container images only
 	Files       []File
 	Env         map[string]string
 	Warm        []string
@@ -60,6 +62,7 @@ type text struct {
 	From        string            `toml:"from"`
 	Pip         []string          `toml:"pip"`
 	Npm         []string          `toml:"npm"`
+	Run         []string          `toml:"run"`
 	Files       map[string]string `toml:"files"`
 	Env         map[string]string `toml:"env"`
 	Warm        []string          `toml:"warm"`
@@ -68,7 +71,7 @@ type text struct {
 }
 
 // keys are those that a file may have.
-const keys = "from, pip, npm, files, env, warm, memoryMb, description"
+const keys = "from, pip, npm, run, files, env, warm, memoryMb, description"
 
 var (
 	name     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
@@ -83,6 +86,9 @@ func CheckName(word string) error {
 	}
 	return nil
 }
+
+// Contained says that an image is a container's: a word with one of these is a reference, or none that can be.
+func Contained(from string) bool { return strings.ContainsAny(from, "/:@") }
 
 // Find is the file of a name or of a path: of the one in the folder of environments.
 func Find(arg, folder string) string {
@@ -122,18 +128,18 @@ func Read(file, folder string, along []string) (*Environment, error) {
 		from := ""
 		for _, dir := range []string{filepath.Dir(next), folder} {
 			at := filepath.Join(dir, t.From+Extension)
-			if st, err := os.Stat(at); t.From != own && from == "" && err == nil && st.Mode().IsRegular() {
+			if st, err := os.Stat(at); t.From != own && from == "" && !Contained(t.From) && err == nil && st.Mode().IsRegular() {
 				from = at
 			}
 		}
 		switch {
 		case from != "":
 			next = from
-		case slices.Contains(along, t.From):
+		case slices.Contains(along, t.From), Contained(t.From):
 			e.From = t.From
 			return e, e.check()
 		default:
-			return nil, fmt.Errorf("%s: from = %.80q is no image: use %s, or the name of a file of yours, beside this one or in %s", next, t.From, strings.Join(along, ", "), folder)
+			return nil, fmt.Errorf("%s: from = %.80q is no image: use %s, a container image's reference, or the name of a file of yours, beside this one or in %s", next, t.From, strings.Join(along, ", "), folder)
 		}
 	}
 }
@@ -174,8 +180,8 @@ func read(file string) (*text, error) {
 	switch {
 	case t.From == "":
 		return nil, errors.New("has no from: the image that it begins with")
-	case CheckName(t.From) != nil:
-		return nil, fmt.Errorf("from = %.80q is no image here: container images can't be begun with", t.From)
+	case CheckName(t.From) != nil && !Contained(t.From):
+		return nil, fmt.Errorf("from = %.80q is no image: a name, or a container image's reference", t.From)
 	}
 	return t, nil
 }
@@ -183,6 +189,7 @@ func read(file string) (*text, error) {
 // add puts what a file says below what those before it say.
 func (e *Environment) add(t *text, dir string) error {
 	e.Pip, e.Npm, e.Warm = append(slices.Clone(t.Pip), e.Pip...), append(slices.Clone(t.Npm), e.Npm...), append(slices.Clone(t.Warm), e.Warm...)
+	e.Run = append(slices.Clone(t.Run), e.Run...)
 	if e.MemoryMB == 0 {
 		e.MemoryMB = t.MemoryMB
 	}
@@ -210,7 +217,7 @@ func (e *Environment) check() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", e.File, fmt.Errorf(format, args...))
 	}
-	for key, n := range map[string]int{"pip": len(e.Pip), "npm": len(e.Npm), "files": len(e.Files), "env": len(e.Env), "warm": len(e.Warm)} {
+	for key, n := range map[string]int{"pip": len(e.Pip), "npm": len(e.Npm), "run": len(e.Run), "files": len(e.Files), "env": len(e.Env), "warm": len(e.Warm)} {
 		if n > maxEntries {
 			return wrong("%s has %d entries, with those of the images that it begins with: at most %d", key, n, maxEntries)
 		}
@@ -224,6 +231,11 @@ func (e *Environment) check() error {
 	for _, name := range e.Warm {
 		if len(name) > maxModule || !module.MatchString(name) {
 			return wrong("warm: %.80q is no name of a module", name)
+		}
+	}
+	for i, step := range e.Run {
+		if strings.TrimSpace(step) == "" || len(step) > maxStep || strings.ContainsRune(step, 0) || !utf8.ValidString(step) {
+			return wrong("run: step %d can't be one: a shell's text of at most %d bytes", i+1, maxStep)
 		}
 	}
 	for _, f := range e.Files {

@@ -40,6 +40,7 @@ import (
 //	K lasting       before the start: the conversation outlives its connection. A seed that
 //	                comes later ends that, if there still is one, and the next one begins
 //	                with hello and this frame, and goes on
+//	Y layer         before the start: what comes back is a layer (Conn.Layer), and not /out
 //	S start         JSON, see Start
 //	I stdin         bytes for standard input
 //	Z end of stdin

@@ -90,6 +90,15 @@ func (c *Conn) Lasting() error {
 	return nil
 }
 
+// Layer has the machine of a container's image send, in the place of what lies in /out, what the code has
+// changed of the image: contract.LayerFile, an archive. It must come before Start.
+func (c *Conn) Layer() error {
+	if err := c.send(contract.FrameLayer, nil); err != nil {
+		return fmt.Errorf("layer: %w", err)
+	}
+	return nil
+}
+
 // Size is a terminal's.
 type Size struct{ Columns, Rows uint16 }
 

@@ -172,6 +172,33 @@ func (s *Store) nameContainer(ctx context.Context, c *Container, names []string)
 	})
 }
 
+// UnnameContainer has a name lead to no image any more, and removes the one that it led to, if no other name does.
+func (s *Store) UnnameContainer(ctx context.Context, arch Arch, name string) error {
+	var key string
+	others := false
+	err := s.changeNames(ctx, func(all map[string]string) {
+		key = all[nameKey(arch, name)]
+		delete(all, nameKey(arch, name))
+		for _, other := range all {
+			others = others || other == key
+		}
+	})
+	if err != nil || key == "" || others {
+		return err
+	}
+	c, err := s.readContainer(key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.RemoveContainer(ctx, c)
+}
+
+// Disk opens the disk with its files.
+func (c *Container) Disk() (*os.File, error) { return os.Open(filepath.Join(c.dir, rootFile)) }
+
 func (s *Store) changeNames(ctx context.Context, change func(map[string]string)) error {
 	unlock, err := s.lock(ctx, "container-names")
 	if err != nil {

@@ -44,6 +44,7 @@ static int told;        // the host knows that the user's code has started
 static int seeded;      // fresh entropy is in: the host may connect
 static int heard;       // the host has said something on this connection
 static int rehearsing;  // the conversation is a rehearsal, and another one comes
+static int layered;     // what comes back is what the code changed of its root, and not /out
 static int lasting;     // the conversation goes on when its connection is lost, on another one
 static int rejoined;    // this is another one
 static int over;        // the program has ended, and the host is to be told when it is there
@@ -360,6 +361,11 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 			return -1;
 		lasting = 1;
 		return 0;
+	case FRAME_LAYER:
+		if (started || n != 0 || a->layer == NULL)
+			return -1;
+		layered = 1;
+		return 0;
 	case FRAME_PROCESS:
 		return a->lazy && a->process ? a->process(a, p, n) : -1;
 	case FRAME_SESSION:
@@ -538,6 +544,21 @@ static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 	return r;
 }
 
+// send_layer sends what the code has changed of its root; less where it can't be had, which the host sees.
+static int send_layer(struct agent *a, int conn)
+{
+	char head[ARTIFACT_HEAD + sizeof LAYER_FILE] = {KIND_FILE};
+	int fd = a->layer(), r;
+	memcpy(head + ARTIFACT_HEAD, LAYER_FILE, sizeof LAYER_FILE);
+	out_frame(FRAME_ARTIFACT, head, sizeof head - 1);
+	while ((r = out_flush(conn)) == 0 && fd >= 0 && pump(fd, FRAME_ARTIFACT_DATA) > 0)
+		;
+	if (fd >= 0)
+		close(fd);
+	out_frame(FRAME_ARTIFACTS_END, "", 0);
+	return r < 0 ? r : out_flush(conn);
+}
+
 static int send_artifacts(int conn)
 {
 	static char path[ARTIFACT_HEAD + MAX_PATH];
@@ -560,7 +581,7 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 	if (out_flush(conn) < 0 || flush_streams(a, conn) < 0)
 		return;
 	int n = snprintf(json, sizeof json, "{\"code\":%d,\"signal\":%d,\"oom\":%s,\"out\":%s}", end->code, end->signal,
-			 end->oom ? "true" : "false", out_empty() ? "false" : "true");
+			 end->oom ? "true" : "false", layered || !out_empty() ? "true" : "false");
 	out_frame(FRAME_EXIT, json, (size_t)n);
 	if (out_flush(conn) < 0)
 		return;
@@ -575,7 +596,7 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 			if (in_buf[4] == FRAME_COLLECT) {
 				if (a->freeze)
 					a->freeze();
-				if (send_artifacts(conn) < 0)
+				if ((layered ? send_layer(a, conn) : send_artifacts(conn)) < 0)
 					return;
 			}
 			continue;

@@ -68,6 +68,9 @@ struct agent {
 	// a file need not go to a disk, and there is none. NULL where it makes no difference.
 	void (*set_length)(int fd, uint64_t n);
 	void (*commit)(void);
+	// layer begins to write what the code has changed of its root, as an archive, and returns
+	// where it is read, -1 if it can't; NULL where that can't be.
+	int (*layer)(void);
 	// ended drains `event`; it returns 1 and fills *end once the program is over.
 	int (*ended)(struct agent *, struct agent_end *end);
 };

@@ -49,6 +49,12 @@ const (
 
 	// Reserved are the folders that hold the guest's own files, a colon between two.
 	Reserved = "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"
+	// LayerWithout are those of a container's root that no layer has: they are the machine's.
+	LayerWithout = "/dev:/proc:/sys:/tmp:/run:/out:/unitask:/etc/resolv.conf:/etc/hosts:/etc/hostname"
+	// LayerEnd is the last entry of a layer that is whole, and no file.
+	LayerEnd = "unitask/end"
+	// LayerFile is the artifact that a layer is.
+	LayerFile = "layer.tar"
 	// Writable are the folders that the code may write to, beside its own.
 	Writable = "/tmp:/out:/home/user:/dev"
 )
@@ -77,6 +83,7 @@ const (
 	FrameTerminal = 'T'
 	FrameSession  = 'V'
 	FrameLasting  = 'K'
+	FrameLayer    = 'Y'
 	FrameStart    = 'S'
 	FrameStdin    = 'I'
 	FrameStdinEnd = 'Z'

@@ -28,6 +28,9 @@
 #define TERMINAL "/dev/pts/0"
 #define SEARCH_PATH "/usr/local/bin:/usr/bin:/bin"
 #define RESERVED "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"
+#define LAYER_WITHOUT "/dev:/proc:/sys:/tmp:/run:/out:/unitask:/etc/resolv.conf:/etc/hosts:/etc/hostname"
+#define LAYER_END "unitask/end"
+#define LAYER_FILE "layer.tar"
 #define WRITABLE "/tmp:/out:/home/user:/dev"
 #define USER_ID 1000
 #define NOBODY_ID 65534
@@ -43,6 +46,7 @@
 #define FRAME_TERMINAL 'T'
 #define FRAME_SESSION 'V'
 #define FRAME_LASTING 'K'
+#define FRAME_LAYER 'Y'
 #define FRAME_START 'S'
 #define FRAME_STDIN 'I'
 #define FRAME_STDIN_END 'Z'

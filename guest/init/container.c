@@ -136,6 +136,11 @@ void container_enter(const char *exec)
 	own(OUT_DIR);
 }
 
+int container_upper(void)
+{
+	return openat(stage, "memory/upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
 pid_t container_fork(void)
 {
 	// The child's root is the folder above the image's, so that it can put that in its place.

@@ -19,6 +19,10 @@ void container_enter(const char *exec);
 pid_t container_fork(void);
 // container_exec becomes, in that process, the program, as the image's user.
 void container_exec(char **argv, char **env);
+// container_upper is the folder of what was changed of the image, -1 if it can't be opened. container_layer
+// begins to write that as an archive, which ends in LAYER_END, and returns where it is read (layer.c).
+int container_upper(void);
+int container_layer(void);
 
 // Init's.
 void die(const char *what);

@@ -742,6 +742,7 @@ int main(void)
 		.session = in_session,
 		.relay = relay,
 		.freeze = freeze,
+		.layer = container ? container_layer : NULL,
 		.reset = reset_connections,
 		.settle = settle,
 		.ended = ended,

@@ -159,12 +159,15 @@ func (b *bounded) Read(p []byte) (int, error) {
 }
 
 func (x *flattening) apply(number int, l layer) error {
+	x.layer = number
+	if l.walk != nil {
+		return l.walk(x.entry)
+	}
 	r, err := l.read(x.limits.Bytes)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	x.layer = number
 	in := &bounded{x, r, sha256.New()}
 	archive := tar.NewReader(in)
 	for {
@@ -175,11 +178,8 @@ func (x *flattening) apply(number int, l layer) error {
 		if err != nil {
 			return err
 		}
-		if x.entries++; x.entries > x.limits.Entries {
-			return fmt.Errorf("the image has more than %d entries", x.limits.Entries)
-		}
-		if err := x.add(h, archive); err != nil {
-			return fmt.Errorf("%.200q: %w", h.Name, err)
+		if err := x.entry(h, archive); err != nil {
+			return err
 		}
 	}
 	if _, err := io.Copy(io.Discard, in); err != nil {
@@ -190,6 +190,20 @@ func (x *flattening) apply(number int, l layer) error {
 	}
 	if sum := hex.EncodeToString(in.sum.Sum(nil)); l.diffID.Hex != sum {
 		return fmt.Errorf("it unpacks to something of digest sha256:%s, and the image says %s", sum, l.diffID)
+	}
+	return nil
+}
+
+// entry adds an entry of a layer, if there may be one more.
+func (x *flattening) entry(h *tar.Header, content io.Reader) error {
+	if x.ctx.Err() != nil {
+		return context.Cause(x.ctx)
+	}
+	if x.entries++; x.entries > x.limits.Entries {
+		return fmt.Errorf("the image has more than %d entries", x.limits.Entries)
+	}
+	if err := x.add(h, content); err != nil {
+		return fmt.Errorf("%.200q: %w", h.Name, err)
 	}
 	return nil
 }

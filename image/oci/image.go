@@ -56,10 +56,14 @@ type layer struct {
 	diffID v1.Hash // of the archive, unpacked
 	digest v1.Hash // as it is packed; zero where that is said nowhere
 	open   func() (io.ReadCloser, error)
+	walk   func(adding) error // in the place of all that: the files of a disk (Derive)
 }
 
 func (l layer) name() string {
-	if l.digest.Hex != "" {
+	switch {
+	case l.walk != nil:
+		return "the image that it begins with"
+	case l.digest.Hex != "":
 		return l.digest.String()
 	}
 	return l.diffID.String()

@@ -1,0 +1,305 @@
+package unitask
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/unitask/unitask/environments"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/policy"
+)
+
+// Images of the user's own that begin with a container's image. What they bring are layers over that: one with the
+// description's files, and one with all that its steps have changed, in a machine. They are kept in the home's
+// layers/ by their digests; what runs is a container's image like any other, to which the name leads.
+
+// ownLayer says in a lock file what an image was made of.
+type ownLayer struct {
+	From   string   `json:"from"`            // the reference
+	Image  string   `json:"image"`           // the digest of the image that it led to
+	Files  string   `json:"files,omitempty"` // the digest of the layer of the description's files
+	Steps  []string `json:"steps,omitempty"`
+	Digest string   `json:"digest,omitempty"` // of the layer that came of the steps
+}
+
+// same says that another build began with the same, and did the same.
+func (l ownLayer) same(other ownLayer) bool {
+	return l.From == other.From && l.Image == other.Image && l.Files == other.Files && slices.Equal(l.Steps, other.Steps)
+}
+
+// filesTime is the time of a layer's files that the user's folder brings: a layer has the same digest wherever it is made.
+var filesTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// checkOver holds what a description says against a container's image as its beginning.
+func (o *OwnImage) checkOver(env *environments.Environment) (ref string, err error) {
+	ref, _, err = policy.Reference(env.From)
+	if err != nil {
+		return "", fmt.Errorf("from: %s %w", env.From, err)
+	}
+	for key, n := range map[string]int{"pip": len(env.Pip), "npm": len(env.Npm), "warm": len(env.Warm)} {
+		if n > 0 {
+			return "", fmt.Errorf("%s is for the images that come along, and %s is a container's: a step of run may do it, with what lies in files", key, env.From)
+		}
+	}
+	for _, f := range env.Files {
+		for own := range strings.SplitSeq(ownPaths, ":") {
+			if f.Guest == own || strings.HasPrefix(f.Guest, own+"/") {
+				return "", fmt.Errorf("files: %s is not where a container's image can have files: %s is the machine's", f.Guest, own)
+			}
+		}
+	}
+	if o.MemoryMB > 0 {
+		if _, _, err := policy.Resolve(policy.Request{MemoryMB: o.MemoryMB}, nil); err != nil {
+			return "", err
+		}
+	}
+	return ref, nil
+}
+
+// buildOver builds an image of the user's own that begins with a container's.
+func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments.Environment) (*OwnImage, *image.Image, error) {
+	ref, err := o.checkOver(env)
+	if err != nil {
+		return nil, nil, &policy.FieldError{Field: "image", Value: env.File, Reason: err.Error()}
+	}
+	held, err := rt.lockOwn(ctx)
+	if err != nil {
+		return nil, nil, rt.buildFailed(ctx, err)
+	}
+	defer held.Unlock()
+	im, err := rt.layOver(ctx, o, env, ref)
+	if err != nil {
+		rt.pruneLayers()
+		return nil, nil, rt.buildFailed(ctx, err)
+	}
+	return o, im, nil
+}
+
+func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.Environment, ref string) (*image.Image, error) {
+	lockFile := strings.TrimSuffix(env.File, environments.Extension) + ownLockEnds
+	locks, err := readOwnLock(lockFile)
+	if err != nil {
+		return nil, err
+	}
+	at, was := locks.at(o.Arch), ownLayer{}
+	if at != nil && at.Layer != nil && at.Layer.From == ref {
+		was = *at.Layer
+	}
+	base, err := rt.beginning(ctx, ref, was.Image, o.Arch)
+	if err != nil {
+		return nil, err
+	}
+	now := ownLayer{From: ref, Image: base.Digest, Steps: env.Run}
+	if len(env.Files) > 0 {
+		if now.Files, err = rt.keepFiles(env); err != nil {
+			return nil, err
+		}
+		o.Layers = append(o.Layers, now.Files)
+	}
+	config := base.Config
+	config.Env = slices.Clone(config.Env)
+	for name, value := range env.Env {
+		config.Env = append(config.Env, name+"="+value)
+	}
+	slices.Sort(config.Env[len(base.Config.Env):])
+	if len(env.Run) > 0 {
+		if now.same(was) && rt.hasLayer(was.Digest) {
+			now.Digest = was.Digest
+		} else if now.Digest, err = rt.runSteps(ctx, o, base, config, env.Run); err != nil {
+			return nil, err
+		} else if now.same(was) && was.Digest != "" && was.Digest != now.Digest {
+			rt.opts.Events(Event{Kind: EventImage, Message: "the steps are those of " + lockFile + ", and have left other files than then"})
+		}
+		o.Layers = append(o.Layers, now.Digest)
+	}
+	c, err := rt.lay(ctx, base, o.Arch, config, o.Layers, o.Name)
+	if err != nil {
+		return nil, err
+	}
+	images, err := rt.images.OfContainer(c)
+	if err != nil {
+		return nil, err
+	}
+	im, err := rt.obtainImage(ctx, images, image.Linux, o.Arch)
+	if err != nil {
+		return nil, err
+	}
+	if at == nil {
+		locks.Builds = append(locks.Builds, ownBuild{})
+		at = &locks.Builds[len(locks.Builds)-1]
+	}
+	*at = ownBuild{Arch: o.Arch, Layer: &now, Digest: c.Digest}
+	if err := locks.write(lockFile); err != nil {
+		return nil, err
+	}
+	o.From, o.Container, o.Digest, o.Bytes = ref, c.Digest, c.Digest, c.Size()
+	return im, rt.nameOwn(o, map[string]any{"image": c.Digest})
+}
+
+// beginning is the container's image that one of the user's own begins with: the one that its lock file names, else the
+// one that the reference leads to.
+func (rt *Runtime) beginning(ctx context.Context, ref, locked string, arch image.Arch) (*image.Container, error) {
+	if locked == "" {
+		return rt.container(ctx, ref, arch)
+	}
+	if c, err := rt.images.Container(arch, locked); err == nil {
+		return c, nil
+	}
+	name, _, _ := strings.Cut(ref, "@")
+	if tag := strings.LastIndexByte(name, ':'); tag > strings.LastIndexByte(name, '/') {
+		name = name[:tag]
+	}
+	if strings.HasPrefix(ref, "sha256:") {
+		return rt.container(ctx, ref, arch)
+	}
+	c, err := rt.container(ctx, name+"@"+locked, arch)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the lock file names this digest of %s; without the file it is chosen anew", err, ref)
+	}
+	return c, nil
+}
+
+// lay is a container's image with layers over it, under names.
+func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Arch, config oci.Config, digests []string, names ...string) (*image.Container, error) {
+	disk, err := base.Disk()
+	if err != nil {
+		return nil, err
+	}
+	defer disk.Close()
+	var layers []oci.Layer
+	for _, digest := range digests {
+		layers = append(layers, oci.Layer{Digest: digest, Open: func() (io.ReadCloser, error) { return os.Open(rt.layerFile(digest)) }})
+	}
+	im, err := oci.Derive(base.Digest, disk, string(arch), config, layers...)
+	if err != nil {
+		return nil, err
+	}
+	c, err := rt.images.AddContainer(ctx, arch, im, names)
+	if err != nil {
+		return nil, fmt.Errorf("lay %d layers over %s: %w", len(digests), base.Digest[:19], err)
+	}
+	return c, nil
+}
+
+func (rt *Runtime) layersDir() string { return filepath.Join(rt.opts.Home, "layers") }
+
+func (rt *Runtime) layerFile(digest string) string {
+	return filepath.Join(rt.layersDir(), strings.TrimPrefix(digest, "sha256:")+".tar.zst")
+}
+
+// hasLayer says that a layer is kept, and is what it was; one that is not goes.
+func (rt *Runtime) hasLayer(digest string) bool {
+	if raw, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:")); err != nil || len(raw) != sha256.Size {
+		return false
+	}
+	f, err := os.Open(rt.layerFile(digest))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+	if err == nil {
+		defer z.Close()
+		sum := sha256.New()
+		_, err = io.Copy(sum, io.LimitReader(z, maxLayer))
+		if err == nil && "sha256:"+hex.EncodeToString(sum.Sum(nil)) == digest {
+			return true
+		}
+	}
+	os.Remove(f.Name())
+	return false
+}
+
+// keepLayer keeps what make writes, an archive whose digest it returns.
+func (rt *Runtime) keepLayer(make func(io.Writer) (string, error)) (digest string, err error) {
+	if err := os.MkdirAll(rt.layersDir(), 0o700); err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(rt.layersDir(), ".new-")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		return "", err
+	}
+	digest, err = make(z)
+	if err = errors.Join(err, z.Close()); err != nil {
+		return "", err
+	}
+	if err := f.Close(); err != nil {
+		return "", err
+	}
+	return digest, os.Rename(f.Name(), rt.layerFile(digest))
+}
+
+// keepFiles keeps a description's files as a layer.
+func (rt *Runtime) keepFiles(env *environments.Environment) (string, error) {
+	return rt.keepLayer(func(to io.Writer) (string, error) {
+		r, w := io.Pipe()
+		go func() {
+			files := tar.NewWriter(w)
+			err := env.WriteTo(files)
+			if err == nil {
+				err = files.Close()
+			}
+			w.CloseWithError(err)
+		}()
+		sum := sha256.New()
+		err := atOneTime(io.MultiWriter(to, sum), r)
+		r.CloseWithError(errors.New("the layer takes no more")) // which ends the goroutine
+		return "sha256:" + hex.EncodeToString(sum.Sum(nil)), err
+	})
+}
+
+// atOneTime copies an archive whose files get the same time and owner.
+func atOneTime(to io.Writer, from io.Reader) error {
+	w := tar.NewWriter(to)
+	for r := tar.NewReader(from); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return w.Close()
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: h.Typeflag, Name: h.Name, Mode: h.Mode, Size: h.Size, ModTime: filesTime}); err != nil {
+			return err
+		}
+		if _, err := io.Copy(w, r); err != nil {
+			return err
+		}
+	}
+}
+
+// pruneLayers removes the layers that no image of the user's own has, and what builds left behind. It is called where no
+// other build can be.
+func (rt *Runtime) pruneLayers() {
+	var used []string
+	for _, o := range rt.OwnImages() {
+		for _, digest := range o.Layers {
+			used = append(used, rt.layerFile(digest))
+		}
+	}
+	kept, _ := os.ReadDir(rt.layersDir())
+	for _, e := range kept {
+		if file := filepath.Join(rt.layersDir(), e.Name()); !slices.Contains(used, file) {
+			os.Remove(file)
+		}
+	}
+}

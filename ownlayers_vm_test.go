@@ -1,0 +1,120 @@
+package unitask_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// An image of one's own over a container's: files, variables and what steps have changed.
+func TestOwnLayers(t *testing.T) {
+	if !long() {
+		t.Skip("steps in machines of their own are make long's (UNITASK_TEST_LONG=1)")
+	}
+	needVM(t)
+	home := newHome(t)
+	var told []string
+	onStep := func() {}
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(), Events: func(e unitask.Event) {
+		told = append(told, e.Message)
+		if strings.HasPrefix(e.Message, "running ") {
+			time.AfterFunc(3*time.Second, onStep)
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	config := map[string]any{"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Env": []string{"PATH=/bin", "A=base"}}
+	base, err := rt.ImportImage(t.Context(), boxImage(t, "test/box:1", config), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "words"), 0o700), os.WriteFile(filepath.Join(dir, "words/a.txt"), []byte("one\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("l", 120)
+	file := describe(t, dir, "tool", `from = "tool-base"
+memoryMb = 200
+run = ['''
+cat /opt/words/a.txt > copy; id -u > id; echo "$B" > b
+rm /secret; rm -rf /home; mkdir /home; echo new > /home/new
+echo "it's" > /etc/made; chmod 4750 /etc/made; ln /etc/made /etc/hard; ln -s made /etc/link
+mkdir -p /deep/`+long+`; echo x > /deep/`+long+`/`+long+`; touch /etc/hosts /tmp/x /run/x
+''', "! ls /tmp/y 2>/dev/null"]
+`)
+	describe(t, dir, "tool-base", "from = 'test/box:1'\n[files]\n'/opt/words' = 'words'\n[env]\nB = 'of env'\n")
+	first, _, err := rt.BuildImage(t.Context(), file, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := unitask.Request{Image: "tool", Language: "shell", Code: `cat /srv/x/copy /srv/x/id /srv/x/b; id -u; echo $A $B; ls /secret /home; cat /etc/link /etc/hard; stat -c '%a %u %h' /etc/made; cat /deep/*/*; cat /opt/words/a.txt; ls /tmp /run`}
+	want := "one\n0\nof env\n1234\nbase of env\n/home:\nnew\n"
+	res, err := rt.Run(t.Context(), req, unitask.IO{})
+	if err != nil || !strings.HasPrefix(string(res.Stdout), want) || !strings.Contains(string(res.Stdout), "4750 0 2\nx\n") || res.MemoryMB != 200 {
+		t.Errorf("%v %d %q %q", err, res.MemoryMB, res.Stdout, res.Stderr)
+	}
+
+	// The lock has it come out the same, from the layer that there is.
+	told = nil
+	lock, err := os.ReadFile(filepath.Join(dir, "tool.lock.json"))
+	if err != nil || !strings.Contains(string(lock), base.Digest) {
+		t.Errorf("the lock: %s, %v", lock, err)
+	}
+	second, _, err := rt.BuildImage(t.Context(), file, "")
+	after, _ := os.ReadFile(filepath.Join(dir, "tool.lock.json"))
+	if err != nil || second.Digest != first.Digest || string(after) != string(lock) || strings.Contains(strings.Join(told, " "), "running 2 steps") {
+		t.Errorf("%v, %s and %s, told %q", err, first.Digest, second.Digest, told)
+	}
+	ceiling, err := policy.ParseCeiling("test.toml", []byte(`images = ["node"]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, req, unitask.IO{}); err == nil || !strings.Contains(err.Error(), "images") {
+		t.Errorf("it is not allowed: %v", err)
+	}
+
+	// Builds that fail leave what was there.
+	for _, c := range []struct{ run, says string }{
+		{`"echo one", "echo out; echo why >&2; exit 7"`, `step 2 of run ("echo out; echo why >&2; exit 7") ended with exit code 7: "why"`},
+		{`"busybox fallocate -l 2000000000 /big"`, "No space left on device"},
+	} {
+		describe(t, dir, "tool", "from = 'tool-base'\nrun = ["+c.run+"]\n")
+		if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.run, err)
+		}
+	}
+	describe(t, dir, "tool", "from = 'tool-base'\nrun = ['sleep 1000']\n")
+	stopped, stop := context.WithCancel(t.Context())
+	defer stop()
+	onStep = stop
+	if _, _, err := rt.BuildImage(stopped, file, ""); err == nil || !strings.Contains(err.Error(), "cancelled") {
+		t.Errorf("a step without an end: %v", err)
+	}
+	if list, err := rt.Images().Containers(); err != nil || len(list) != 2 {
+		t.Errorf("%d images: %v", len(list), err)
+	}
+	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 2 {
+		t.Errorf("layers: %v", kept)
+	}
+	if own := rt.OwnImages(); len(own) != 1 || own[0].Digest != first.Digest {
+		t.Errorf("own: %+v", own)
+	}
+	if _, err := rt.RemoveOwnImage(t.Context(), "tool"); err != nil {
+		t.Error(err)
+	}
+	if list, err := rt.Images().Containers(); err != nil || len(list) != 1 {
+		t.Errorf("%d images: %v", len(list), err)
+	}
+	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 0 {
+		t.Errorf("layers: %v", kept)
+	}
+}

@@ -1,0 +1,108 @@
+package unitask
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/policy"
+)
+
+// Steps of a build: foreign code, which runs in a machine of its own over the image that it changes, as the image's
+// root, and leaves a layer.
+
+// ownPaths are those of a machine that no layer has.
+const ownPaths = contract.LayerWithout
+
+const (
+	maxLayer        = 2 << 30 // bytes of what steps change
+	maxLayerEntries = 200_000
+	maxStepShown    = 80 // bytes of a step in messages
+)
+
+// runSteps runs steps over an image, and keeps what they have changed as a layer, whose digest it returns.
+func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Container, config oci.Config, steps []string) (string, error) {
+	config.Entrypoint, config.Cmd, config.User = nil, nil, ""
+	under, err := rt.lay(ctx, base, o.Arch, config, o.Layers)
+	if err != nil {
+		return "", err
+	}
+	if len(under.Names) == 0 {
+		defer func() { _ = rt.images.RemoveContainer(context.WithoutCancel(ctx), under) }()
+	}
+	req := Request{
+		Code: stepsScript(base.Config.Dir, steps), Language: "shell", Image: under.Digest, Kernel: image.Linux, Arch: o.Arch, Dir: "/tmp/unitask", Cold: true,
+		MemoryMB: max(buildMemory, o.MemoryMB), Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: maxLayer, RequireJail: rt.opts.RequireJail,
+	}
+	rt.opts.Events(Event{Kind: EventImage, Message: fmt.Sprintf("running %d steps over %s, in a machine of its own", len(steps), o.From)})
+	start := time.Now()
+	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{build: &build{layer: true}})
+	if err != nil {
+		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
+	}
+	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
+		return "", &policy.FieldError{Field: "image", Value: o.File, Reason: stepFailed(steps, res)}
+	}
+	entries := 0
+	digest, err := rt.keepLayer(func(to io.Writer) (digest string, err error) {
+		made, err := rt.runs.OpenArtifact(res.RunID, contract.LayerFile)
+		if err != nil {
+			for _, r := range res.ArtifactsRefused {
+				err = fmt.Errorf("what they changed %s", r.Reason)
+			}
+			return "", err
+		}
+		defer made.Close()
+		digest, entries, err = oci.CopyLayer(ctx, to, made, oci.Limits{Bytes: maxLayer, Entries: maxLayerEntries}, strings.Split(ownPaths, ":"), contract.LayerEnd)
+		return digest, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("keep what the steps of %s changed: %w (`unitask inspect %s` has their output)", o.File, err, res.RunID)
+	}
+	rt.opts.Events(Event{Kind: EventImage, Message: fmt.Sprintf("the steps changed %d files, after %.0f s", entries, time.Since(start).Seconds())})
+	return digest, rt.runs.Remove(res.RunID) // which has the layer a second time
+}
+
+// stepsScript runs steps one after the other, each in a shell of its own, until one fails.
+func stepsScript(dir string, steps []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cd %s || exit\n", shellQuote("/"+dir))
+	for i, step := range steps {
+		fmt.Fprintf(&b, "sh -c %s </dev/null\ncode=$?\n[ $code -eq 0 ] || { echo \"unitask: step %d ended with exit code $code\" >&2; exit 1; }\n", shellQuote(step), i+1)
+	}
+	return b.String()
+}
+
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+var stepEnd = regexp.MustCompile(`unitask: step ([0-9]{1,3}) ended with exit code ([0-9]{1,3})\n$`)
+
+// stepFailed says which step has failed, and the last that was printed.
+func stepFailed(steps []string, res *Result) string {
+	what := "the steps"
+	text := string(res.Stderr)
+	if end := stepEnd.FindStringSubmatch(text); end != nil {
+		text = strings.TrimSuffix(text, end[0])
+		n := 0
+		if _, err := fmt.Sscan(end[1], &n); err == nil && n >= 1 && n <= len(steps) {
+			what = fmt.Sprintf("step %d of run (%.*q) ended with exit code %s", n, maxStepShown, steps[n-1], end[2])
+		}
+	} else if res.Error != "" {
+		what = "the steps of run: " + res.Error
+	} else {
+		what = fmt.Sprintf("the steps of run ended with exit code %d", res.ExitCode)
+	}
+	if strings.TrimSpace(text) == "" {
+		text = string(res.Stdout)
+	}
+	if text = strings.TrimSpace(text); len(text) > maxToolError {
+		text = "…" + text[len(text)-maxToolError:]
+	}
+	return fmt.Sprintf("%s: %q (`unitask inspect %s` has the rest)", what, strings.ToValidUTF8(text, "\ufffd"), res.RunID)
+}
