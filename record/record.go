@@ -25,6 +25,7 @@ const (
 	Done        Status = "done"        // the code ran and ended, however
 	Failed      Status = "failed"      // unitask or the host failed; Error says why
 	Interrupted Status = "interrupted" // the process that ran it is gone
+	Paused      Status = "paused"      // its machine lies on the disk: a session's
 )
 
 // Via says how a run was requested.
