@@ -111,6 +111,11 @@ func (x *execution) plan(ctx context.Context) error {
 	if err != nil {
 		return failure{"image", err}
 	}
+	if s := x.code.session; s != nil && s.revived != nil { // on the image of then, if it is still there
+		if then, err := images.ByDigest(s.revived.digest); err == nil && then.Kernel == x.image.Kernel && then.Arch == x.image.Arch {
+			x.image = then
+		}
+	}
 	if contained != nil {
 		if err := x.code.adopt(contained); err != nil {
 			return failure{"image", err}

@@ -66,7 +66,7 @@ func TestSessionRevive(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].ID != s.ID || list[0].Owner != "ada" || !list[0].Since.IsZero() || len(list[0].Secrets) != 1 {
 		t.Fatalf("%+v %v", list, err)
 	}
-	if found, err := filepath.Glob(filepath.Join(home, "sessions", s.ID, "*")); err != nil || len(found) != 3 {
+	if found, err := filepath.Glob(filepath.Join(home, "sessions", s.ID, "*")); err != nil || len(found) != 4 {
 		t.Errorf("%v %v", found, err)
 	} else {
 		for _, name := range found {

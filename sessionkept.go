@@ -215,6 +215,7 @@ func ForgetSession(home, id string) error {
 type reviving struct {
 	kept   keptSession
 	at     time.Time
+	digest string    // of its image
 	since  time.Time // see PausedSession
 	folder string
 	values map[string]string
@@ -270,7 +271,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	s.Parent, s.Image, s.Language, s.family, s.request = k.Parent, k.Image, k.Language, &family{}, k.Request
 	s.began, s.expires = k.Began, k.Expires
 	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
-	s.revived = &reviving{kept: k, at: p.At, since: shelf.view(p, k).Since, folder: shelf.folder(id), values: secrets, rec: rec}
+	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.view(p, k).Since, folder: shelf.folder(id), values: secrets, rec: rec}
 	var running []*session.Interpreter
 	s.client, running = session.Restore(k.Client)
 	for _, in := range running {

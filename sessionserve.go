@@ -239,6 +239,10 @@ func (s *Session) Pause(ctx context.Context) error {
 	if !machine.CanClone {
 		return errors.New("sessions are paused on Linux only")
 	}
+	files := s.packFiles(ctx)
+	if files != nil {
+		defer files.Close()
+	}
 	if err := s.change(ctx); err != nil {
 		return err
 	}
@@ -261,6 +265,7 @@ func (s *Session) Pause(ctx context.Context) error {
 		return fmt.Errorf("pause the session: %w", err)
 	}
 	s.state = sessionPaused
+	s.keepFiles(files)
 	return nil
 }
 

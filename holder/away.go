@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"path"
 	"slices"
 
 	"github.com/unitask/unitask"
@@ -135,4 +137,22 @@ func (h *Holder) keep() {
 		list = append(list, h.sessions[id].view)
 	}
 	writeList(h.dir, list)
+}
+
+// rescue gives the files of a session's folder, where its machine can't go on for why.
+func (h *Holder) rescue(c *client, req Request, why error) error {
+	_, v := h.find(req.Session)
+	if v == nil {
+		return why
+	}
+	files, err := unitask.PausedFiles(h.home, v.ID)
+	if err != nil {
+		return why
+	}
+	defer files.Close()
+	if req.Op != OpPack || path.Clean("/work/"+req.Path) != "/work" && path.Clean(req.Path) != "/work" {
+		return fmt.Errorf("%w. The files of its folder, as they were, are there to be had: unitask session cp -r %s:. DIR", why, v.ID)
+	}
+	_, err = io.Copy(c.out(kindStdout), files)
+	return err
 }

@@ -296,6 +296,10 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return h.behind(ctx, c, req)
 	}
 	s, err := h.reach(ctx, req.Session, req.Secrets)
+	var elsewhere *machine.OtherHostError
+	if errors.As(err, &elsewhere) {
+		return Answer{}, h.rescue(c, req, err)
+	}
 	if err != nil {
 		return Answer{}, err
 	}
