@@ -53,6 +53,8 @@ type Record struct {
 	CodeFile      string     `json:"codeFile"`        // its name in the folder
 	// Session is the session that it is a step of; a session's own record names itself.
 	Session string `json:"session,omitempty"`
+	// Background says that it is a command that was left in the background of its session.
+	Background bool `json:"background,omitempty"`
 	// Parent is the session that a session was forked from.
 	Parent    string          `json:"parent,omitempty"`
 	Request   json.RawMessage `json:"request"`
