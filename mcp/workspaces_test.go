@@ -27,6 +27,9 @@ func TestSessionTools(t *testing.T) {
 				text += c.Text
 			}
 		}
+		if typed, _ := res.Meta["unitask/error"].(map[string]any); res.IsError && res.StructuredContent == nil && (typed["code"] == nil || typed["message"] == "" || typed["retryable"] == nil) {
+			t.Errorf("%s %v: %v", tool, args, res.Meta)
+		}
 		if res.StructuredContent != nil {
 			raw, err := json.Marshal(res.StructuredContent)
 			if err != nil {
