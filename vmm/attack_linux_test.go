@@ -27,6 +27,7 @@ func TestAttackMonitor(t *testing.T) {
 		"connect by TCP":             {"chardev-add", socket("inet", map[string]any{"data": map[string]any{"host": "127.0.0.1", "port": "22"}}), "ended for socket"},
 		"start a program":            {"migrate", map[string]any{"uri": "exec:touch /tmp/attack"}, "ended for clone"},
 		"export its disk to others":  {"nbd-server-start", map[string]any{"addr": map[string]any{"type": "unix", "data": map[string]any{"path": "/tmp/attack"}}}, "ended for socket"},
+		"open one of its own files":  {"blockdev-add", map[string]any{"driver": "file", "node-name": "attack", "filename": "/proc/self/exe", "read-only": true}, "refused"},
 		"take over a network device": {"netdev_add", map[string]any{"type": "tap", "id": "attack"}, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {

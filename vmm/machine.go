@@ -26,7 +26,8 @@ type Machine struct {
 
 	pid     int
 	kill    func()
-	state   net.Conn // the device state, to QEMU: its descriptor stateFD; nil for one that was adopted
+	seal    func() error // nil for one that was adopted: whoever lent it has sealed it
+	state   net.Conn     // the device state, to QEMU: its descriptor stateFD; nil for one that was adopted
 	stderr  tail.Buffer
 	console net.Conn
 	copied  chan struct{} // closed when the console's reader is done
@@ -137,12 +138,28 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if cfg.QEMU.Sandbox {
 		process.Report.Layers = append(process.Report.Layers, jail.Hold{Name: jail.QEMUSeccomp, Holds: true, Detail: "four groups of system calls"})
 	}
-	m.Jail, m.pid, m.kill = process.Report, process.Pid, process.Kill
+	m.Jail, m.pid, m.kill, m.seal = process.Report, process.Pid, process.Kill, process.Seal
 	m.Monitor = NewMonitor(qmpOurs)
+	m.Monitor.ready = m.Seal
 	if cfg.Console != nil {
 		m.ReadConsole(cfg.Console)
 	}
 	return m, nil
+}
+
+// Seal has QEMU open nothing from now on, not even its own files. It may be called when all of QEMU is set
+// up: when the guest runs, or its monitor has answered, which seals it by itself. QEMU greets before that. An error ends the
+// machine. It may be called more than once.
+func (m *Machine) Seal() error {
+	if m.seal == nil {
+		return nil
+	}
+	err := m.seal()
+	if err != nil {
+		m.kill()
+		err = fmt.Errorf("seal the machine: %w", err)
+	}
+	return err
 }
 
 // ReadConsole copies the console to w from now on. Only the first call counts.

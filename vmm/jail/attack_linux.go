@@ -3,6 +3,7 @@ package jail
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -209,12 +210,36 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 	theirs.Close()
 	late := time.AfterFunc(attemptTime, process.Kill)
 	defer late.Stop()
-	reports, err := io.ReadAll(io.LimitReader(ours, maxReports))
+	var reports []byte
+	for err == nil && len(reports) < maxReports {
+		var n int
+		var report [reportSize]byte
+		n, err = io.ReadFull(ours, report[:])
+		if n == reportSize && binary.LittleEndian.Uint64(report[8:]) == sealMark {
+			if err = process.Seal(); err == nil {
+				_, err = ours.Write([]byte{1})
+			}
+			continue
+		}
+		reports = append(reports, report[:n]...)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
 	if err != nil {
 		process.Kill()
 	}
 	process.Wait()
 	return reports, process, err
+}
+
+// sealMark is what a stand-in reports for a step's number to be sealed.
+const sealMark = 1 << 32
+
+// seal goes on when the stand-in is sealed, as QEMU is when it has started.
+func (a script) seal() {
+	a.call("write", unix.SYS_WRITE, standInStatus, a.words(0, sealMark), reportSize)
+	a.call("read", unix.SYS_READ, standInStatus, make([]byte, 8), 1)
 }
 
 // attacks are all attempts, one line each.
@@ -244,6 +269,35 @@ var attacks = []one{
 	{"open its disk again, for writing", func(a *script, t *targets) {
 		a.call("write", unix.SYS_WRITE, a.open(fmt.Sprintf("/proc/self/fd/%d", standInDisk), unix.O_WRONLY), "x", 1)
 	}, false},
+	{"open its own program, once it has started", func(a *script, t *targets) {
+		a.seal()
+		a.read(filepath.Join(t.dir, "stand-in"))
+	}, false},
+	{"list the root, once it has started", func(a *script, t *targets) {
+		a.seal()
+		a.call("getdents64", unix.SYS_GETDENTS64, a.open("/", unix.O_RDONLY|unix.O_DIRECTORY), make([]byte, 1024), 1024)
+	}, false},
+	{"open its own memory, once it has started", func(a *script, t *targets) {
+		a.seal()
+		a.open("/proc/self/mem", unix.O_RDWR)
+	}, false},
+	{"open its disk again, once it has started", func(a *script, t *targets) {
+		a.seal()
+		a.read(fmt.Sprintf("/proc/self/fd/%d", standInDisk))
+	}, false},
+	{"open by a path that does not begin at the root, once it has started", func(a *script, t *targets) {
+		a.seal()
+		a.read("./proc/self/status")
+	}, false},
+	{"open by a folder that it has kept open, once it has started", func(a *script, t *targets) {
+		a.seal()
+		a.call("read", unix.SYS_READ, a.call("openat", unix.SYS_OPENAT, a.open("/", unix.O_PATH), "proc/self/status", unix.O_RDONLY, 0), make([]byte, 8), 1)
+	}, false},
+	{"undo the seal", func(a *script, t *targets) {
+		a.seal()
+		a.call("fchmodat", unix.SYS_FCHMODAT, atCWD, "/", 0o755)
+		a.read("/proc/self/status")
+	}, true},
 	{"let others write to its disk", func(a *script, t *targets) { a.call("fchmod", unix.SYS_FCHMOD, standInDisk, 0o777) }, false},
 	{"make a folder", func(a *script, t *targets) {
 		a.call("mkdirat", unix.SYS_MKDIRAT, atCWD, filepath.Join(t.dir, "d"), 0o777)

@@ -23,6 +23,7 @@ const (
 	IPC          = "ipc"
 	UTS          = "uts"
 	CgroupSpace  = "cgroup"
+	Sealed       = "sealed"       // opens nothing once it has started (Process.Seal)
 	Landlock     = "landlock"     // opens its program's files and no others
 	Seccomp      = "seccomp"      // makes the system calls of a list and no others
 	QEMUSeccomp  = "qemu-seccomp" // QEMU's own filter: four groups of system calls

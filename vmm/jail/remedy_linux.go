@@ -15,7 +15,7 @@ func Remedy(h Hold) string {
 		return "QEMU's own program in the place of a script: on PATH, or by UNITASK_QEMU"
 	}
 	switch h.Name {
-	case Network, Processes, IPC, UTS, CgroupSpace, Filesystem, User, LimitProcesses:
+	case Network, Processes, IPC, UTS, CgroupSpace, Filesystem, Sealed, User, LimitProcesses:
 		return namespaceRemedy(host{})
 	case Landlock:
 		return "a kernel of 5.13 or later that lists landlock among its security modules (kernel command line: lsm=landlock,…)"
