@@ -57,7 +57,7 @@ var every = slices.Concat(Fields, Limits)
 // gives them.
 var JailNames = []string{
 	"network", "pid", "ipc", "uts", "cgroup", "filesystem", "sealed", "groups", "user", "capabilities", "no-new-privileges", "landlock", "seccomp",
-	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes", "memory", "tasks", "cpu",
+	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes", "memory", "tasks", "cpu", "io",
 }
 
 // ImageNames are the images that come along.

@@ -121,7 +121,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		// with many cores would have a machine make many.
 		Env:      []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
 		FileSize: fileSize(cfg), KVM: kvm, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
-		Bounds: jail.Bounds{Memory: int64(cfg.MemoryMB) << 20, CPUs: cmp.Or(cfg.CPUs, float64(processors(cfg)+1))},
+		Bounds: jail.Bounds{Memory: int64(cfg.MemoryMB) << 20, CPUs: cmp.Or(cfg.CPUs, float64(processors(cfg)+1)), IO: diskRate},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
@@ -268,6 +268,10 @@ func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	}
 	return ours, theirs, nil
 }
+
+// diskRate bounds what a machine reads from disks in a second, and writes: its disk is read once in a start, and
+// mostly in the host's memory; a QEMU that was broken out of must not have the disks for itself.
+const diskRate = 256 << 20
 
 // maxStderr is how much of QEMU's own messages is kept: its last words.
 const maxStderr = 16 << 10

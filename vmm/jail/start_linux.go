@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,7 +173,12 @@ func (f *facts) findRules(s Spec) (*os.File, error) {
 func (l level) runInGroup(s Spec, st *stage, f facts, files []*os.File) (*exec.Cmd, *group, error) {
 	in := &group{}
 	if !s.Open {
-		in = newGroup(delegated(), s.Bounds)
+		d := delegated()
+		var disks []string
+		if slices.Contains(d.with, "io") {
+			disks = disksOf(s)
+		}
+		in = newGroup(d, s.Bounds, disks)
 	}
 	cmd, err := l.run(s, st, f, files, in)
 	if in.file == nil {
