@@ -31,7 +31,7 @@ var calls = []uintptr{
 	unix.SYS_CLOSE, unix.SYS_LSEEK, unix.SYS_FSTAT, unix.SYS_STATX, unix.SYS_FSTATFS, unix.SYS_STATFS,
 	unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT, unix.SYS_GETDENTS64, unix.SYS_GETCWD, unix.SYS_FCHDIR, unix.SYS_CHDIR,
 	unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_FADVISE64, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_UMASK,
-	unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FLOCK,
+	unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE,
 
 	// Memory.
 	unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_BRK, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_MSYNC,
@@ -96,6 +96,7 @@ var refused = []struct {
 	{unix.SYS_SCHED_SETSCHEDULER, unix.EPERM},
 	{unix.SYS_SETPRIORITY, unix.EPERM},
 	{unix.SYS_MLOCKALL, unix.EPERM},
+	{unix.SYS_FLOCK, unix.ENOLCK}, // a file that it may only read it could lock for itself
 	// What newer libraries, and newer versions of QEMU, try first.
 	{unix.SYS_CLOSE_RANGE, unix.ENOSYS},
 	{unix.SYS_OPENAT2, unix.ENOSYS},
