@@ -23,8 +23,9 @@ type lane struct {
 	turn     int                  // that comes next; take's own
 	workers  jetstream.KeyValue
 	sessions sessions
-	broken   atomic.Bool // something is not as it was made
-	away     time.Time   // until when it is not asked for runs, since it did not answer; take's own
+	heavy    chan struct{} // calls of sessions, see maxHeavy
+	broken   atomic.Bool   // something is not as it was made
+	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
 
 	// Under the worker's lock.
 	running, usedMB int
@@ -45,7 +46,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 			nc.Close()
 		}
 	}()
-	l = &lane{w: w, nc: nc}
+	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy)}
 	if l.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -59,7 +60,7 @@ func (l *lane) listenSessions() error {
 	}
 	places := make(chan struct{}, maxBegins)
 	_, err := l.nc.Subscribe(subjectBegin+l.tenant+"."+l.w.info.ID, func(m *nats.Msg) {
-		if m.Subject != m.Sub.Subject || m.Reply == "" {
+		if m.Subject != m.Sub.Subject || !l.inbox(m.Reply) {
 			return
 		}
 		select {
@@ -77,6 +78,11 @@ func (l *lane) listenSessions() error {
 		}()
 	})
 	return err
+}
+
+// inbox says that an answer goes to who may ask, and to no subject that only workers may write to.
+func (l *lane) inbox(subject string) bool {
+	return strings.HasPrefix(subject, inboxPrefix+l.tenant+".")
 }
 
 // answer answers a call.
@@ -193,31 +199,49 @@ func (l *lane) host(ctx context.Context, s *unitask.Session, caller string, memo
 		began = time.Now().UTC()
 	}
 	h.entry.View = holder.View{ID: s.ID, Parent: s.Parent, State: holder.Running, Language: s.Language, Image: s.Image, Began: began, ExpiresAt: s.Expires(), Denials: s.Policy.Denials}
+	view := h.entry.View
 	next, err := l.sessions.replace(ctx, h.entry, revision)
 	if err == nil {
 		h.revision = next
 		h.sub, err = l.nc.Subscribe(subjectSession+l.tenant+"."+s.ID, h.take)
+	}
+	if err == nil && !w.keepSession(h) {
+		_ = h.sub.Unsubscribe()
+		before.View, before.Worker, before.Why = view, w.info.ID, "its worker went while it began"
+		if before.Pause != nil {
+			before.View.State, before.Why, before.Owner, before.MemoryMB, before.Key = holder.Paused, "", caller, memoryMB, h.entry.Key
+		}
+		_, _ = l.sessions.replace(ctx, before, next)
+		err = &unitask.BusyError{What: "the worker is going", After: retryAfter}
 	}
 	if err != nil {
 		_ = s.Close()
 		w.dismiss(l, memoryMB)
 		return reply{}, err
 	}
+	return reply{Answer: holder.Answer{Sessions: []holder.View{view}}}, nil
+}
+
+// keepSession notes a session that is held, unless the worker goes.
+func (w *Worker) keepSession(h *hosted) bool {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.parking {
+		return false
+	}
 	if w.sessions == nil {
 		w.sessions = map[string]*hosted{}
 	}
-	w.sessions[l.tenant+"/"+s.ID] = h
-	w.mu.Unlock()
+	w.sessions[h.l.tenant+"/"+h.ID] = h
 	w.hosting.Go(h.live)
-	return reply{Answer: holder.Answer{Sessions: []holder.View{h.entry.View}}}, nil
+	return true
 }
 
 // goOn goes on with a session from its pause.
 func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (reply, error) {
 	w := l.w
 	if h := w.held(l, c.Session); h != nil {
-		return reply{Answer: holder.Answer{Sessions: []holder.View{h.entry.View}}}, h.Resume(ctx)
+		return reply{Answer: holder.Answer{Sessions: []holder.View{h.now().View}}}, h.Resume(ctx)
 	}
 	e, revision, err := l.sessions.get(ctx, c.Session)
 	if err != nil {
@@ -248,17 +272,29 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 	if _, err = os.Lstat(folder); err == nil {
 		err = fmt.Errorf("session %s is on this worker's disk already", c.Session)
 	} else if err = l.getState(ctx, w.config.Times, w.config.SessionKey, c.Session, *e.Pause, e.MemoryMB, folder, w.scratch.dir); err == nil {
-		if s, err = host.revive(ctx, l.tenant, e.Owner, c.Session, secrets); err != nil {
+		var p machine.Pause
+		if p, err = machine.ReadPause(folder); err == nil && p.Shape.MemoryMB > e.MemoryMB {
+			err = fmt.Errorf("session %s: %w: its machine has %d MiB, and its entry says %d", c.Session, errMalformed, p.Shape.MemoryMB, e.MemoryMB)
+		}
+		if err != nil {
+			_ = os.RemoveAll(folder)
+		} else if s, err = host.revive(ctx, l.tenant, e.Owner, c.Session, secrets); err != nil {
 			_ = unitask.ForgetSession(host.home(), c.Session)
 		}
 	}
+	var r reply
 	if err != nil {
 		w.dismiss(l, e.MemoryMB)
-		was.View.State = holder.Paused
-		_, undone := l.sessions.replace(ctx, was, revision)
-		return reply{}, errors.Join(err, undone)
+	} else {
+		r, err = l.host(ctx, s, e.Owner, e.MemoryMB, revision, e)
 	}
-	return l.host(ctx, s, e.Owner, e.MemoryMB, revision, e)
+	if err != nil {
+		was.View.State = holder.Paused
+		if _, undone := l.sessions.replace(context.WithoutCancel(ctx), was, revision); undone != nil {
+			err = errors.Join(err, undone)
+		}
+	}
+	return r, err
 }
 
 // held is a session that this worker holds, nil if it does not.

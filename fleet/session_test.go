@@ -135,6 +135,21 @@ func TestFleetSession(t *testing.T) {
 			t.Errorf("%s answers: %v %v", subject, msg, err)
 		}
 	}
+	own, err := nats.NkeyOptionFromSeed(s.seeds["ALICE-WORKER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	her, _ := dial(t, "tls://"+s.Addr().String(), own, nats.RootCAs(s.ca))
+	written, err := her.SubscribeSync("$KV.unitask-sessions-alice.forged")
+	if err == nil {
+		err = her.PublishRequest("unitask.session.alice."+hers.ID, written.Subject, []byte(`{"op":"resume"}`))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if msg, err := written.NextMsg(time.Second); err == nil {
+		t.Errorf("a worker answers to a bucket of its own: %s", msg.Data)
+	}
 	if err := bob.Session(hers.ID).Close(t.Context()); !errors.As(err, &gone) {
 		t.Errorf("another tenant ends it: %v", err)
 	}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -82,7 +83,7 @@ func (h *hosted) live() {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), h.w.config.Times.Lease)
 		if h.write(ctx, func(e *sessionEntry) { e.Why = why[:min(len(why), 1000)] }) == nil {
-			h.l.dropPause(ctx, h.entry)
+			h.l.dropPause(ctx, h.now())
 		}
 		cancel()
 	}
@@ -90,6 +91,13 @@ func (h *hosted) live() {
 	delete(h.w.sessions, h.l.tenant+"/"+h.ID)
 	h.w.mu.Unlock()
 	h.w.dismiss(h.l, h.memoryMB)
+}
+
+// now is the session's entry as this worker has written it.
+func (h *hosted) now() sessionEntry {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.entry
 }
 
 // write changes the session's entry, which must be as this worker has written it.
@@ -132,7 +140,7 @@ func (h *hosted) pause(ctx context.Context) error {
 	for _, s := range h.Policy.Effective.Secrets {
 		secrets = append(secrets, s.Name)
 	}
-	old := h.entry
+	old := h.now()
 	h.mu.Lock()
 	h.left = true // whoever reads what follows may go on with it
 	h.mu.Unlock()
@@ -156,6 +164,7 @@ func (w *Worker) parkSessions() {
 	ctx, cancel := context.WithTimeout(context.Background(), parkPatience)
 	defer cancel()
 	w.mu.Lock()
+	w.parking = true
 	all := slices.Collect(maps.Values(w.sessions))
 	w.mu.Unlock()
 	var parking sync.WaitGroup
@@ -184,7 +193,7 @@ func (h *hosted) take(m *nats.Msg) {
 		h.mu.Unlock()
 		return
 	}
-	if m.Reply == "" {
+	if !h.l.inbox(m.Reply) {
 		return
 	}
 	select {
@@ -210,6 +219,14 @@ func (h *hosted) take(m *nats.Msg) {
 		stop()
 		if err != nil || !is {
 			return // who holds it answers
+		}
+		if heavy(m.Data) {
+			select {
+			case h.l.heavy <- struct{}{}:
+				defer func() { <-h.l.heavy }()
+			case <-ctx.Done():
+				return
+			}
 		}
 		c, _, err := h.l.readCall(ctx, m)
 		var r reply
@@ -248,7 +265,7 @@ func (h *hosted) do(ctx context.Context, c call, m *nats.Msg) (r reply, err erro
 		if err = h.Extend(ctx, time.Duration(c.LifeMS)); err == nil {
 			err = h.write(ctx, func(e *sessionEntry) { e.View.ExpiresAt = h.Expires() })
 		}
-		r.Sessions = []holder.View{h.entry.View}
+		r.Sessions = []holder.View{h.now().View}
 	case c.Op == holder.OpFork:
 		return h.fork(ctx, c)
 	case c.Op == holder.OpRead:
@@ -287,7 +304,7 @@ func (h *hosted) fork(ctx context.Context, c call) (r reply, err error) {
 	for i, s := range forks {
 		var one reply
 		if err == nil {
-			one, err = h.l.host(ctx, s, h.entry.Owner, h.memoryMB, 0, sessionEntry{})
+			one, err = h.l.host(ctx, s, h.now().Owner, h.memoryMB, 0, sessionEntry{})
 			r.Sessions = append(r.Sessions, one.Sessions...)
 		} else {
 			_ = forks[i].Close()
@@ -295,4 +312,16 @@ func (h *hosted) fork(ctx context.Context, c call) (r reply, err error) {
 		}
 	}
 	return r, err
+}
+
+// maxHeavy bounds a tenant's calls that hold much in memory at once.
+const maxHeavy = 4
+
+// heavy says that a call, or its answer, may be as large as a file.
+func heavy(data []byte) bool {
+	var c struct {
+		Op   string `json:"op"`
+		Blob *blob  `json:"blob"`
+	}
+	return json.Unmarshal(data, &c) != nil || c.Blob != nil || c.Op == holder.OpRead
 }

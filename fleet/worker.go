@@ -55,6 +55,7 @@ type Worker struct {
 	mu       sync.Mutex
 	info     WorkerInfo
 	sessions map[string]*hosted                 // by tenant/session
+	parking  bool                               // no session is held any more
 	runs     map[string]context.CancelCauseFunc // by tenant/run: look at the entry
 	hands    map[string]bool                    // by tenant/run: a message of it is being handled
 }
