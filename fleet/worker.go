@@ -23,7 +23,10 @@ type WorkerConfig struct {
 	Info     WorkerInfo    // Slots, MemoryMB and what it has; the rest is filled in
 	Drain    time.Duration // how long runs get to end when it goes; 30 s
 	Replicas int           // of everything in JetStream; 0 is 1
-	Log      *slog.Logger  // nil is none
+	// SessionKey, 32 bytes, seals sessions that are paused: workers that have the same go on with each
+	// other's. nil is one of its own.
+	SessionKey []byte
+	Log        *slog.Logger // nil is none
 }
 
 // Tenant is one that a worker works for. Its account is what keeps it apart from the others.
@@ -45,13 +48,16 @@ type Worker struct {
 	drain   chan struct{}
 	drained sync.Once
 	running sync.WaitGroup
+	hosting sync.WaitGroup // sessions
 	metrics *metrics
 	scratch *scratch
 
-	mu    sync.Mutex
-	info  WorkerInfo
-	runs  map[string]context.CancelCauseFunc // by tenant/run: look at the entry
-	hands map[string]bool                    // by tenant/run: a message of it is being handled
+	mu       sync.Mutex
+	info     WorkerInfo
+	sessions map[string]*hosted                 // by tenant/session
+	parking  bool                               // no session is held any more
+	runs     map[string]context.CancelCauseFunc // by tenant/run: look at the entry
+	hands    map[string]bool                    // by tenant/run: a message of it is being handled
 }
 
 var errDrained = errors.New("the worker goes")
@@ -79,6 +85,14 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		config.Drain = 30 * time.Second
 	}
 	config.Replicas = max(config.Replicas, 1)
+	switch len(config.SessionKey) {
+	case 32:
+	case 0:
+		config.SessionKey = make([]byte, 32)
+		_, _ = rand.Read(config.SessionKey)
+	default:
+		return nil, fmt.Errorf("the key of sessions has %d bytes: 32 are needed", len(config.SessionKey))
+	}
 	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
@@ -200,6 +214,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.mu.Unlock()
 		<-over
 	}
+	w.parkSessions()
 	stop(nil)
 	beating.Wait() // or it would be there again
 	for _, l := range w.lanes {
