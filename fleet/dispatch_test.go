@@ -15,14 +15,17 @@ import (
 	"github.com/unitask/unitask/internal/testhome"
 )
 
-// timed is a Runner without machines that says when the run began and ended.
-type timed struct{ spans chan [2]time.Time }
+// timed is a Runner that says when a run began and ended.
+type timed struct {
+	fleet.Runner
+	spans chan [2]time.Time
+}
 
-func (timed) MemoryMB(string, unitask.Request) int { return 512 }
+func newTimed(r fleet.Runner) timed { return timed{r, make(chan [2]time.Time, 1)} }
 
 func (r timed) Run(ctx context.Context, job fleet.Job) (fleet.Done, error) {
 	began := time.Now()
-	done, err := script{}.Run(ctx, job)
+	done, err := r.Runner.Run(ctx, job)
 	r.spans <- [2]time.Time{began, time.Now()}
 	return done, err
 }
@@ -40,24 +43,31 @@ func (s *stopwatch) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Re
 	return res, err
 }
 
+// watched is a submitter with a stopwatch.
+func watched(t testing.TB, ns *server.Server) (*unitask.Runtime, *stopwatch) {
+	t.Helper()
+	client, err := fleet.Connect(fleet.Config{URL: ns.ClientURL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	watch := &stopwatch{Client: client}
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: watch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	return rt, watch
+}
+
 // What a fleet adds to a run: from the submit to its begin at the worker, and from its end there to the result. All of
 // it is in this process, NATS writes to this disk, and the run starts no machine and makes no record, so that nothing
 // else is measured.
 func BenchmarkDispatch(b *testing.B) {
 	ns := startNATS(b, nil)
-	runner := timed{make(chan [2]time.Time, 1)}
+	runner := newTimed(script{})
 	startWorker(b, workerConfig(ns.ClientURL(), 1), runner)
-	client, err := fleet.Connect(fleet.Config{URL: ns.ClientURL()})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer client.Close()
-	watch := &stopwatch{Client: client}
-	rt, err := unitask.Open(unitask.Options{Home: b.TempDir(), Fleet: watch})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rt.Close()
+	rt, watch := watched(b, ns)
 	var before, after, both []time.Duration
 	for b.Loop() {
 		if _, err := rt.Run(b.Context(), unitask.Request{Code: "out hello"}, unitask.IO{}); err != nil {
@@ -79,7 +89,8 @@ func report(b *testing.B, what string, of []time.Duration) {
 	b.ReportMetric(float64(of[len(of)*95/100].Microseconds())/1000, what+"-p95-ms")
 }
 
-// A hello in a machine that stands ready, here and on a fleet in turn: from the request to the result.
+// A hello in a machine that stands ready, here and on a fleet in turn: from the request to the result. What is neither
+// dispatch nor the worker's run (its record in it) is the submitter's own record.
 func BenchmarkDispatchMachines(b *testing.B) {
 	base, err := testhome.Base()
 	if err != nil {
@@ -92,9 +103,11 @@ func BenchmarkDispatchMachines(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer host.Close()
-	startWorker(b, workerConfig(ns.ClientURL(), 1), fleet.OnHost(host, nil))
-	away, _ := submitter(b, fleet.Config{URL: ns.ClientURL()})
+	runner := newTimed(fleet.OnHost(host, nil))
+	startWorker(b, workerConfig(ns.ClientURL(), 1), runner)
+	away, watch := watched(b, ns)
 	var took [2][]time.Duration
+	var dispatch, worker []time.Duration
 	for b.Loop() {
 		for i, rt := range []*unitask.Runtime{host, away} {
 			for st := host.Pool(); st.Idle < 1 || st.Making > 0; st = host.Pool() {
@@ -107,9 +120,13 @@ func BenchmarkDispatchMachines(b *testing.B) {
 				b.Fatalf("%v %s", err, asJSON(res))
 			}
 		}
+		span := <-runner.spans
+		worker = append(worker, span[1].Sub(span[0]))
+		dispatch = append(dispatch, span[0].Sub(watch.span[0])+watch.span[1].Sub(span[1]))
 	}
-	report(b, "here", took[0])
-	report(b, "fleet", took[1])
+	for what, of := range map[string][]time.Duration{"here": took[0], "fleet": took[1], "worker": worker, "dispatch": dispatch} {
+		report(b, what, of)
+	}
 }
 
 // A client that stays asks for what does not change once: a run takes few exchanges, however many workers
@@ -159,5 +176,27 @@ func TestExchanges(t *testing.T) {
 	}
 	if list, err := client.Workers(t.Context()); err != nil || len(list) != 5 {
 		t.Errorf("%v, %d workers", err, len(list))
+	}
+}
+
+// An idle worker begins a run at once, also where it heard of it before JetStream had it: it does not wait until
+// it looks again by itself.
+func TestWoken(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	runner := newTimed(script{})
+	startWorker(t, workerConfig(ns.ClientURL(), 1), runner)
+	rt, watch := watched(t, ns)
+	late := 0
+	for range 100 {
+		if _, err := rt.Run(t.Context(), unitask.Request{Code: "out hello"}, unitask.IO{}); err != nil {
+			t.Fatal(err)
+		}
+		if span := <-runner.spans; span[0].Sub(watch.span[0]) > 900*time.Millisecond {
+			late++
+		}
+	}
+	if late > 2 {
+		t.Errorf("%d of 100 runs began when the worker looked by itself", late)
 	}
 }
