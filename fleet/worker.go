@@ -228,10 +228,14 @@ func (w *Worker) Run(ctx context.Context) error {
 // pollTime is how long a worker goes without looking at the queue when nothing wakes it.
 const pollTime = time.Second
 
+// lookAgain is when a worker that was woken and has found nothing looks again: it hears of a run as it is
+// submitted, and that may be before JetStream has stored it, and has told its consumers.
+var lookAgain = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond}
+
 // take takes runs for as long as there is room: of the tenant that has the fewest under way, and of
 // those of the one that was served longest ago.
 func (w *Worker) take(ctx, work context.Context) {
-	for {
+	for looks := len(lookAgain); ; {
 		taken := false
 		for _, l := range w.inTurn() {
 			if !w.room(l) || ctx.Err() != nil || w.draining() {
@@ -253,13 +257,19 @@ func (w *Worker) take(ctx, work context.Context) {
 		if taken {
 			continue
 		}
+		pause := pollTime
+		if looks < len(lookAgain) {
+			pause = lookAgain[looks]
+			looks++
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.drain:
 			return
 		case <-w.wake:
-		case <-time.After(pollTime):
+			looks = 0
+		case <-time.After(pause):
 		}
 	}
 }
