@@ -81,7 +81,7 @@ var mayImport = map[string][]string{
 	"internal/vault":       {},
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},
-	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
+	"hack/bench":        {"", "image", "image/tfs", "internal/offspring", "mcp", "policy", "vmm"},
 	"hack/conformance":  {"netstack/broker"},
 	"hack/cover":        {},
 	"hack/dist":         {"cli"},
