@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: all demo test long matrix race attack fidelity fidelity-packages cover soak check build vendor image setup bench dist clean
+.PHONY: agent all demo test long matrix race attack fidelity fidelity-packages cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -92,10 +92,16 @@ vendor: build
 image: vendor
 	bin/unitask image build --kernel linux
 
+# An agent's hour: steps, failures, time limits, edits, pauses, forks and ends of the process, against interpreters
+# of the host.
+agent: image
+	UNITASK_TEST_LONG=1 UNITASK_AGENT_STEPS=$(or $(STEPS),300) $(GOTEST) -v -run '^TestSessionAgent$$' .
+
 # The table of the README: each way to start a run against its reference.
 bench: image
 	$(GO) run ./hack/bench
 	$(GO) run ./hack/bench -suite programs -n 5
+	$(GO) run ./hack/bench -suite sessions -n 5
 	$(GOTEST) -run '^$$' -bench '^BenchmarkEgressBody$$' -benchtime 3x .
 
 # What a release is made of: archives with manual pages and completions, bundles for MCP

@@ -111,6 +111,11 @@ func (x *execution) plan(ctx context.Context) error {
 	if err != nil {
 		return failure{"image", err}
 	}
+	if s := x.code.session; s != nil && s.revived != nil { // on the image of then, if it is still there
+		if then, err := images.ByDigest(s.revived.digest); err == nil && then.Kernel == x.image.Kernel && then.Arch == x.image.Arch {
+			x.image = then
+		}
+	}
 	if contained != nil {
 		if err := x.code.adopt(contained); err != nil {
 			return failure{"image", err}
@@ -140,6 +145,8 @@ func (x *execution) plan(ctx context.Context) error {
 	switch debug := x.look.debug; {
 	case x.forked() != nil:
 		x.get = x.forked().get(x.rt.source)
+	case x.goesOn():
+		x.get = x.code.session.revived.goOn(x.rt.source)
 	case debug != nil:
 		if debug.NoJail && len(x.granted.RequireJail) > 0 {
 			return failure{"jail", &JailError{vmm.Jail{}.Lacks(x.granted.RequireJail)}}
@@ -180,9 +187,15 @@ func (x *execution) forked() *forking {
 	return x.code.session.from
 }
 
+// goesOn says that the machine is one that was under way before: a session's that was forked or revived.
+func (x *execution) goesOn() bool {
+	s := x.code.session
+	return s != nil && (s.from != nil || s.revived != nil)
+}
+
 // begin has the guest start the code, or go on with it.
 func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn, error) {
-	if x.forked() != nil {
+	if x.goesOn() {
 		return m.Rejoin(ctx)
 	}
 	part := hostfiles.All
@@ -283,7 +296,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 			return conn, nil
 		}
 		refused := errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError))
-		if m.Origin == machine.Booted || x.forked() != nil || ctx.Err() != nil || refused {
+		if m.Origin == machine.Booted || x.goesOn() || ctx.Err() != nil || refused {
 			if !refused && x.kept.wants(ctx, m) {
 				x.hold(ctx, m, m.Explain(err).Error())
 			}

@@ -192,23 +192,40 @@ var ErrRedacted = errors.New("the record can't be run again")
 // where it led then. An owner of "" is the user of this process (LocalOwner). Secrets have
 // their names only: values are never recorded.
 func (rt *Runtime) Recorded(id, owner string) (Request, error) {
+	rec, err := rt.recordOf(id, owner)
+	if err == nil && rec.Session != "" {
+		err = fmt.Errorf("it is of the session %s: run that again, whose steps are then played in order", rec.Session)
+	}
+	var req Request
+	if err == nil {
+		req, err = rt.asked(rec)
+	}
+	if err != nil {
+		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
+	}
+	return req, nil
+}
+
+// recordOf reads an owner's record.
+func (rt *Runtime) recordOf(id, owner string) (*record.Record, error) {
 	rec, err := rt.runs.Get(id)
 	if err != nil {
-		return Request{}, err
-	}
-	fail := func(err error) (Request, error) {
-		return Request{}, fmt.Errorf("read the request of %s: %w", id, err)
+		return nil, err
 	}
 	self := LocalOwner(os.Geteuid())
 	if owner == "" {
 		owner = self
 	}
 	if rec.Owner != owner && !(rec.Owner == "" && owner == self) { // none in records of an older unitask
-		return fail(fmt.Errorf("it %w: %q", ErrOwner, rec.Owner))
+		return nil, fmt.Errorf("it %w: %q", ErrOwner, rec.Owner)
 	}
-	if rec.Session != "" {
-		return fail(fmt.Errorf("it is of the session %s: a session's steps can't be run again without what came before them", rec.Session))
-	}
+	return rec, nil
+}
+
+// asked is the request of a record, for what was granted then.
+func (rt *Runtime) asked(rec *record.Record) (Request, error) {
+	fail := func(err error) (Request, error) { return Request{}, err }
+	id := rec.ID
 	if len(rec.Redacted) > 0 {
 		return fail(fmt.Errorf("%w: it has %s in place of a secret in %s; give the request again", ErrRedacted, record.Redacted, strings.Join(rec.Redacted, ", ")))
 	}

@@ -47,6 +47,7 @@ type program struct {
 	secrets     map[string]string // all that were granted
 	exposed     int               // how many of them the code itself gets
 	broker      *broker.Broker    // of those that it does not get; nil where there is none
+	kept        *broker.Kept      // what the guest has of another broker, which it goes on with; else nil
 	check       bool              // its syntax, in place of running it
 	cold        bool
 	fresh       bool
@@ -311,7 +312,7 @@ func (p *program) give(granted policy.Effective, values map[string]string) error
 		roots = x509.NewCertPool()
 	}
 	roots.AppendCertsFromPEM([]byte(p.ca)) // a server is verified as the code would have
-	p.broker, err = broker.New(broker.Config{Secrets: bound, Rules: rules, Roots: roots})
+	p.broker, err = broker.New(broker.Config{Secrets: bound, Rules: rules, Roots: roots, Kept: p.kept})
 	if err != nil {
 		return &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d bound names", len(bound)), Reason: err.Error()}
 	}

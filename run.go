@@ -126,8 +126,10 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	if err != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(code.secrets)), Reason: err.Error()}
 	}
-	rec, err := rt.newRecord(begin, caller, code.recordName(), req, wanted, granted, redactor)
-	if err != nil {
+	var rec *record.Run
+	if s := code.session; s != nil && s.revived != nil {
+		rec, s.revived.taken = s.revived.rec, true
+	} else if rec, err = rt.newRecord(begin, caller, code.recordName(), req, wanted, granted, redactor); err != nil {
 		return nil, err
 	}
 	tell := streams.Events
@@ -180,6 +182,10 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		res.Error = err.Error()
 	}
 	res.Error = redactor.String(res.Error)
+	if s := code.session; s != nil && (s.left || s.revived != nil && s.ID == "") { // it does not go on here
+		rec.Status = record.Paused
+		return res, errors.Join(err, rec.Update(), rec.Leave())
+	}
 	if _, e := phase(ctx, rt.meters, "record", func(context.Context) (*Result, error) { return res, finish(rec, redactor, res) }); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
@@ -198,9 +204,13 @@ type prepared struct {
 
 // prepare checks a request and holds it against the ceiling. A fork is what its session was.
 func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspection) (p prepared, err error) {
-	if look.session != nil && look.session.from != nil {
-		look.session.made = look.session.from.run(look.session)
-		return look.session.made, nil
+	if s := look.session; s != nil && s.from != nil {
+		s.made = s.from.run(s)
+		return s.made, nil
+	}
+	if s := look.session; s != nil && s.revived != nil {
+		s.made, err = s.revived.prepare(rt, s)
+		return s.made, err
 	}
 	if err = rt.checkCeiling(caller.Ceiling); err != nil {
 		return p, err

@@ -49,8 +49,6 @@ type Session struct {
 	Parent string
 	// Policy is what it was granted and denied.
 	Policy Policy
-	// Expires is when it ends.
-	Expires time.Time
 	// Kernel, Image and Language are what it has, the language being that of steps that name none.
 	Kernel   Kernel
 	Image    string
@@ -69,10 +67,13 @@ type Session struct {
 	cloned   bool
 	exposed  int // secrets that its machine holds
 
-	tell   func(Event)
-	made   prepared // what it was granted, and its code
-	family *family
-	from   *forking // what it goes on from, if it is a fork
+	tell    func(Event)
+	request Request  // what it was asked for as
+	made    prepared // what it was granted, and its code
+	family  *family
+	from    *forking  // what it goes on from, if it is a fork
+	revived *reviving // or if another process has paused it
+	left    bool      // its machine is left on the disk, for another process
 
 	changing               chan struct{} // held by who pauses, resumes or forks
 	state                  sessionState  // under it
@@ -89,6 +90,9 @@ type Session struct {
 	waiting chan struct{} // as many as wait
 	carried chan struct{} // as many as there are connections of forwarded ports
 	mu      sync.Mutex
+	began   time.Time                       // it, or what it was forked from
+	expires time.Time                       // when it ends
+	life    *time.Timer                     // until then
 	clocks  stepClocks                      // of what runs in it
 	askers  []*Approver                     // of its steps that run
 	uses    int                             // that are under way
@@ -96,6 +100,7 @@ type Session struct {
 	ports   int                             // that are forwarded
 	running map[string]*session.Interpreter // by language
 	dropped map[string]string               // why one is a new one, by language, until it was told
+	lost    string                          // what of it is lost, until it was told
 
 	over     bool           // it ends: no command starts in the background any more
 	under    int            // commands that run in the background
@@ -105,6 +110,9 @@ type Session struct {
 
 // errSessionClosed is the cause of an end that was asked for.
 var errSessionClosed = errors.New("the session was closed")
+
+// errEnds is the cause of the end of what runs where its process ends: a session that is paused is left.
+var errEnds = errors.New("the process that holds the session ends")
 
 // SessionError says that a session has ended, and why.
 type SessionError struct {
@@ -140,6 +148,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	case ref != "":
 		return bad("image", ref, "has no sessions yet: use "+strings.Join(sessionImages(), ", "))
 	}
+	asked := req.Request
 	if req.Request, err = rt.withOwn(req.Request); err != nil {
 		return nil, err
 	}
@@ -151,7 +160,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 		return bad("image", im.payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(sessionImages(), ", "))
 	}
 	s := newSession(rt, caller, limits)
-	s.denials = denials
+	s.denials, s.request = denials, asked
 	s.Image, s.Language, s.client, s.family = im.payload.Name, l.name, session.New(nil), &family{}
 	if err := s.begin(ctx, req.Request, req.Events, func() {}); err != nil {
 		return nil, err
@@ -181,6 +190,9 @@ func (s *Session) begin(ctx context.Context, req Request, tell func(Event), over
 	if err != nil {
 		cancel(err)
 		over()
+		if s.revived != nil {
+			_ = s.revived.rec.Leave()
+		}
 		return err
 	}
 	go func() {
@@ -189,6 +201,9 @@ func (s *Session) begin(ctx context.Context, req Request, tell func(Event), over
 		defer over()
 		defer cancel(nil)
 		s.result, s.err = s.rt.runFor(live, s.caller, req, IO{Events: tell}, inspection{session: s})
+		if r := s.revived; r != nil && !r.taken {
+			_ = r.rec.Leave()
+		}
 		s.client.Close(s.gone())
 		s.ending()
 	}()
@@ -214,8 +229,29 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // before, if it had by a failure. It may be called again.
 func (s *Session) Close() error {
 	s.cancel(errSessionClosed)
+	return s.ended()
+}
+
+// Leave ends this process's hold of the session: one that is paused is left on the disk, where Revive finds it;
+// any other ends. It returns as Close does.
+func (s *Session) Leave() error {
+	s.cancel(errEnds)
+	return s.ended()
+}
+
+// Left says whether a session that has ended here was left on the disk.
+func (s *Session) Left() bool {
+	select {
+	case <-s.done:
+		return s.left
+	default:
+		return false
+	}
+}
+
+func (s *Session) ended() error {
 	<-s.done
-	if s.err != nil && !errors.Is(s.err, errSessionClosed) {
+	if s.err != nil && !errors.Is(s.err, errSessionClosed) && !errors.Is(s.err, errEnds) {
 		return s.err
 	}
 	return nil
@@ -225,8 +261,12 @@ func (s *Session) Close() error {
 func (s *Session) gone() error {
 	why := "it was closed"
 	switch {
+	case s.left:
+		why = errLeft.Error()
+	case errors.Is(s.err, errEnds):
+		why = "its process has ended"
 	case s.result != nil && s.result.TimedOut:
-		why = fmt.Sprintf("it had lived for %s", s.limits.Life)
+		why = "it had lived for " + s.lived().String()
 	case s.err != nil && !errors.Is(s.err, errSessionClosed):
 		why = s.err.Error()
 	case s.result != nil && s.result.Outcome == OutcomeExited:
@@ -237,7 +277,7 @@ func (s *Session) gone() error {
 
 // planned says that it has ended as was meant: by Close, or for its age.
 func (s *Session) planned() bool {
-	return errors.Is(s.err, errSessionClosed) || s.result != nil && s.result.TimedOut
+	return errors.Is(s.err, errSessionClosed) || errors.Is(s.err, errEnds) || s.result != nil && s.result.TimedOut
 }
 
 // files are those that a session's machine is given beside the inputs.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,12 +33,22 @@ for line in sys.stdin:
         try: exec(json.loads(line), space)
         except Exception: bad = True
     print(json.dumps([out.getvalue(), bad]), flush=True)`},
+	"shell": {"python3", "-c", `import sys, json, subprocess
+bash = subprocess.Popen(['bash'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+for line in sys.stdin:
+    bash.stdin.write(json.loads(line) + '\nprintf "\\036%s\\n" $?\n'); bash.stdin.flush()
+    text = ''
+    while '\036' not in text: text += bash.stdout.readline()
+    out, code = text.split('\036')
+    print(json.dumps([out, code != '0\n']), flush=True)`},
 }
 
 // agentSteps are what an agent does, of a number: the same in both languages but for the words.
 var agentSteps = map[string][]string{
 	"js": {"var n%[1]d = (globalThis.last || 1) * 31 %% 1009 + %[1]d; globalThis.last = n%[1]d; console.log(n%[1]d)", "globalThis.list = (globalThis.list || []).concat(%[1]d); console.log(list.join(' '))",
 		"globalThis.last = %[1]d; throw new Error('on purpose')", "process.getBuiltinModule('fs').appendFileSync('DIR/log', 'line %[1]d\\n'); console.log(process.getBuiltinModule('fs').readFileSync('DIR/log', 'utf8').length)"},
+	"shell": {"n%[1]d=$((${last:-1} * 31 %% 1009 + %[1]d)); last=$n%[1]d; echo $n%[1]d", "list+=(%[1]d); echo ${list[*]}",
+		"last=%[1]d; cat /no/such/file 2>/dev/null", "echo line %[1]d >> DIR/log; wc -c < DIR/log", "f%[1]d() { echo f $1 $last; }; f%[1]d %[1]d"},
 	"python": {"n%[1]d = globals().get('last', 1) * 31 %% 1009 + %[1]d; last = n%[1]d; print(n%[1]d)", "list_ = globals().get('list_', []) + [%[1]d]; print(*list_)",
 		"last = %[1]d\nraise ValueError('on purpose')", "with open('DIR/log', 'a') as f: _ = f.write('line %[1]d\\n')\nwith open('DIR/log') as f: print(len(f.read()))"},
 }
@@ -55,10 +66,19 @@ func TestSessionAgent(t *testing.T) {
 		}
 		return usual
 	}
-	steps, seed := number("UNITASK_AGENT_STEPS", 16), uint64(number("UNITASK_AGENT_SEED", 1))
+	steps, seed := number("UNITASK_AGENT_STEPS", 24), uint64(number("UNITASK_AGENT_SEED", 1))
 	t.Logf("%d steps, seed %d", steps, seed)
-	rt := sessionRuntime(t)
-	for _, language := range []string{"js", "python"} {
+	home := newHome(t)
+	open := func() *unitask.Runtime {
+		rt, err := unitask.Open(unitask.Options{Home: home})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt
+	}
+	rt := open()
+	for _, language := range []string{"js", "python", "shell"} {
 		t.Run(language, func(t *testing.T) {
 			line := hostDrivers[language]
 			if _, err := exec.LookPath(line[0]); err != nil {
@@ -85,9 +105,9 @@ func TestSessionAgent(t *testing.T) {
 				h.end()
 				h = startHost(t, line)
 			}
-			for n := range steps / 2 {
+			for n := range steps / 3 {
 				began := time.Now()
-				switch what := random.IntN(10); {
+				switch what := random.IntN(12); {
 				case what == 0:
 					if err := s.Pause(t.Context()); err != nil {
 						t.Fatalf("step %d: pause: %v", n, err)
@@ -107,7 +127,7 @@ func TestSessionAgent(t *testing.T) {
 					note("forks", began)
 					t.Logf("step %d: forks, %s", n, time.Since(began))
 				case what == 2:
-					sleep := map[string]string{"js": "for (;;);", "python": "while True: pass"}[language]
+					sleep := map[string]string{"js": "for (;;);", "python": "while True: pass", "shell": "while :; do :; done"}[language]
 					if res, err := s.Run(t.Context(), unitask.Step{Code: sleep, Timeout: 300 * time.Millisecond}); err != nil || !res.TimedOut {
 						t.Fatalf("step %d: %+v %v", n, res, err)
 					} else {
@@ -116,6 +136,33 @@ func TestSessionAgent(t *testing.T) {
 					}
 					note("time limits", began)
 					t.Logf("step %d: time limits, %s", n, time.Since(began))
+				case what == 3: // its process ends, and another one goes on with it
+					if err := errors.Join(s.Pause(t.Context()), s.Leave(), rt.Close()); err != nil {
+						t.Fatalf("step %d: leave: %v", n, err)
+					}
+					rt = open()
+					again, err := rt.Revive(t.Context(), unitask.Caller{}, s.ID, nil)
+					if err != nil {
+						t.Fatalf("step %d: revive: %v", n, err)
+					}
+					s = again
+					t.Cleanup(func() { _ = again.Close() })
+					note("processes", began)
+				case what == 4: // what it edits on both sides stays the same
+					name, text := filepath.Join(dir, "edited"), fmt.Sprintf("of step %d\n", n)
+					if err := errors.Join(os.WriteFile(name, []byte(text), 0o600), s.WriteFile(t.Context(), "edited", []byte(text), 0o644)); err != nil {
+						t.Fatalf("step %d: %v", n, err)
+					}
+					if err := s.Edit(t.Context(), "edited", "of", "after"); err != nil {
+						t.Fatalf("step %d: edit: %v", n, err)
+					}
+					if err := s.Edit(t.Context(), "edited", "nowhere", "x"); err == nil {
+						t.Errorf("step %d: an edit of what is not there", n)
+					}
+					if got, err := s.ReadFile(t.Context(), "edited", 0, 0); err != nil || string(got) != "after"+text[2:] {
+						t.Errorf("step %d: %q %v", n, got, err)
+					}
+					note("edits", began)
 				}
 				list := agentSteps[language]
 				code := fmt.Sprintf(list[random.IntN(len(list))], n)

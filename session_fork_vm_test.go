@@ -202,8 +202,8 @@ func TestSessionFork(t *testing.T) {
 			t.Errorf("%d: %+v %v, want %s", i, res, err, want)
 		}
 		rec, err := rt.Runs().Get(f.ID)
-		if err != nil || ids[f.ID] || rec.Session != f.ID || rec.Parent != f.Parent || !f.Expires.Equal(s.Expires) {
-			t.Errorf("%d: %s of %s, expires %s: %v", i, f.ID, rec.Parent, f.Expires, err)
+		if err != nil || ids[f.ID] || rec.Session != f.ID || rec.Parent != f.Parent || !f.Expires().Equal(s.Expires()) {
+			t.Errorf("%d: %s of %s, expires %s: %v", i, f.ID, rec.Parent, f.Expires(), err)
 		}
 		ids[f.ID] = true
 	}

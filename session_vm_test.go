@@ -149,7 +149,7 @@ func TestSessionCeiling(t *testing.T) {
 	t.Cleanup(func() { rt.Close() })
 	shell := unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Life: time.Hour}
 	s := openSession(t, rt, shell)
-	if left := time.Until(s.Expires); left > 10*time.Minute || len(s.Policy.Denials) != 1 || s.Policy.Denials[0].Key != "sessionLifeSeconds" {
+	if left := time.Until(s.Expires()); left > 10*time.Minute || len(s.Policy.Denials) != 1 || s.Policy.Denials[0].Key != "sessionLifeSeconds" {
 		t.Errorf("%s left, %v", left, s.Policy.Denials)
 	}
 	if rec, err := rt.Runs().Get(s.ID); err != nil || !strings.Contains(string(rec.Denials), "at most 600 is allowed") {

@@ -179,7 +179,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 		leave()
 		return "", err
 	}
-	b.id, x.background = x.rec.ID, true
+	b.id, x.background, x.rec.Background = x.rec.ID, true, true
 	e.Stdout, e.Stderr = x.stdout, x.stderr
 	cmd, err := s.client.Start(e)
 	if err == nil {

@@ -154,10 +154,10 @@ func (s *Session) copied(ctx context.Context, x *execution) error {
 		f.spec = x.machine.Spec
 		if f.snapshot, err = x.rt.source.Snapshot(ctx, x.machine); err == nil {
 			s.mu.Lock()
-			running := slices.Collect(maps.Values(s.running))
+			state := s.client.State(slices.Collect(maps.Values(s.running)))
 			s.mu.Unlock()
 			for i := range f.copies {
-				f.copies[i].client, f.copies[i].running = s.client.Fork(running)
+				f.copies[i].client, f.copies[i].running = session.Restore(state)
 			}
 		}
 	}
@@ -170,7 +170,8 @@ func (s *Session) copied(ctx context.Context, x *execution) error {
 // fork starts one of the forks. Its place in the family is given back when it has ended.
 func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error) {
 	c := newSession(s.rt, s.caller, s.limits)
-	c.Expires = s.Expires
+	c.began, c.expires = s.age()
+	c.request = s.request
 	c.Parent, c.Image, c.Language, c.family, c.from = s.ID, s.Image, s.Language, s.family, f
 	c.dir, c.env, c.ca, c.client = s.dir, s.env, s.ca, f.copies[at].client
 	for _, in := range f.copies[at].running {
@@ -179,20 +180,9 @@ func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error
 	if err := c.begin(ctx, Request{}, s.tell, func() { s.family.give(1) }); err != nil {
 		return nil, err
 	}
-	var all sync.WaitGroup
-	for _, in := range f.copies[at].running {
-		all.Go(func() {
-			if err := in.Renew(ctx); err != nil {
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				c.dropped[in.Language] = err.Error()
-			}
-		})
-	}
-	all.Wait()
-	if err := ctx.Err(); err != nil {
+	if err := c.renew(ctx, f.copies[at].running); err != nil {
 		c.Close()
-		return nil, context.Cause(ctx)
+		return nil, err
 	}
 	return c, nil
 }

@@ -67,6 +67,10 @@ func (s *Session) doze(ctx context.Context, x *execution, folder string) bool {
 	if s.exposed > 0 || !machine.CanClone {
 		return false
 	}
+	files := s.packFiles(ctx)
+	if files != nil {
+		defer files.Close()
+	}
 	select {
 	case s.changing <- struct{}{}:
 		defer func() { <-s.changing }()
@@ -88,5 +92,6 @@ func (s *Session) doze(ctx context.Context, x *execution, folder string) bool {
 		return false
 	}
 	s.state = sessionPaused
+	s.keepFiles(files)
 	return true
 }

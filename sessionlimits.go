@@ -66,6 +66,7 @@ func (rt *Runtime) pausedRoom(s *Session) (give func(), err error) {
 	for _, n := range rt.sessions {
 		all += n
 	}
+	all += rt.elsewhere()
 	switch most := s.limits.PausedBytes; {
 	case most < size:
 		return nil, &policy.FieldError{Field: "pausedBytes", Value: fmt.Sprint(size), Reason: fmt.Sprintf("at most %d are allowed: the session goes on", max(most, 0))}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/record"
 )
 
 // A session's machine runs, or lies in a folder of the home, its memory and the state of its devices,
@@ -32,15 +33,16 @@ var errPaused = errors.New("the session is paused")
 // resumes its machine.
 func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) error {
 	begin := time.Now()
-	if s.Expires.IsZero() { // else it is a fork
-		s.Expires = begin.Add(s.limits.Life)
-	}
-	timed, cancel := context.WithDeadlineCause(ctx, s.Expires, errTimeout)
+	timed, cancel := s.lives(ctx, begin)
 	defer cancel()
 	serial := x.redactor.Writer(x.rec.Stderr())
 	defer serial.Close()
-	folder := filepath.Join(x.rt.opts.Home, "sessions", x.rec.ID)
-	defer os.RemoveAll(folder)
+	folder := shelfOf(x.rt.opts.Home).folder(x.rec.ID)
+	defer func() {
+		if !s.left {
+			_ = os.RemoveAll(folder)
+		}
+	}()
 	s.exposed = x.code.exposed
 	defer func() {
 		x.res.Duration.Run = time.Since(begin)
@@ -99,10 +101,12 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 				ask <- s.copied(timed, x)
 			}
 		}
+		x.status(record.Paused)
 		var ask chan error
 		select {
 		case ask = <-s.resumes:
 		case <-timed.Done():
+			s.left = errors.Is(context.Cause(timed), errEnds)
 			return failure{"session", context.Cause(timed)}
 		}
 		var err error
@@ -110,8 +114,15 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 			ask <- err
 			return failure{"resume", err}
 		}
+		x.status(record.Running)
 		ask <- nil
 	}
+}
+
+// status writes down whether the session's machine runs. That it failed is in the record's own error.
+func (x *execution) status(is record.Status) {
+	x.rec.Status = is
+	_ = x.rec.Update()
 }
 
 var errNotHeld = errors.New("its program does not hold its output")
@@ -128,6 +139,9 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 		err = os.MkdirAll(filepath.Dir(folder), 0o700)
 	}
 	if err == nil {
+		x.machine.Note, err = s.note(x)
+	}
+	if err == nil {
 		err = x.rt.source.Pause(ctx, x.machine, folder)
 	}
 	if err != nil && x.machine.Alive() {
@@ -139,6 +153,9 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 // awake resumes it.
 func (s *Session) awake(ctx context.Context, x *execution, folder string) (*guest.Conn, error) {
 	m, err := x.rt.source.Resume(ctx, folder, x.spec, x.network())
+	if err == nil {
+		err = wentOn(folder)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -222,6 +239,10 @@ func (s *Session) Pause(ctx context.Context) error {
 	if !machine.CanClone {
 		return errors.New("sessions are paused on Linux only")
 	}
+	files := s.packFiles(ctx)
+	if files != nil {
+		defer files.Close()
+	}
 	if err := s.change(ctx); err != nil {
 		return err
 	}
@@ -244,6 +265,7 @@ func (s *Session) Pause(ctx context.Context) error {
 		return fmt.Errorf("pause the session: %w", err)
 	}
 	s.state = sessionPaused
+	s.keepFiles(files)
 	return nil
 }
 

@@ -300,6 +300,9 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 		return nil, err
 	}
 	err = x.finish(ctx, run(x))
+	if lost := s.toldLost(); lost != "" {
+		x.res.Hint = strings.TrimSpace(lost + "\n" + x.res.Hint)
+	}
 	x.res.Stdout, x.res.Stderr = outs.Bytes(), errs.Bytes()
 	return x.res, err
 }

@@ -261,7 +261,7 @@ func (rt *Runtime) Runs() *record.Store { return rt.runs }
 // Pool returns the figures of the runtime's pool; zero without one.
 func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
 
-// Close ends the sessions, waits for everything under way, runs above all, and frees what the runtime holds, its
+// Close ends the sessions, but those that are paused, which Revive goes on with, waits for everything under way, runs above all, and frees what the runtime holds, its
 // pool's machines included. Once it is called the runtime starts nothing more: calls that would
 // fail with ErrClosed. To end runs early, cancel their contexts. Close may be called more than
 // once; each call returns when everything is gone.
@@ -269,7 +269,7 @@ func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	rt.closed = true
 	for s := range rt.sessions {
-		s.cancel(errSessionClosed)
+		s.cancel(errEnds)
 	}
 	rt.mu.Unlock()
 	rt.uses.Wait()

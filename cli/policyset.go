@@ -39,7 +39,7 @@ that back. The run's record and the audit log have each change.`,
 
 // sessionID is the id of the user's session of that name, or else the text itself.
 func (a *app) sessionID(ctx context.Context, name string) string {
-	answer, err := a.asked(ctx, holder.Request{Op: holder.OpList}, holder.Streams{}, false)
+	answer, err := a.asked(ctx, holder.Request{Op: holder.OpList}, holder.Streams{})
 	if err != nil {
 		return name
 	}

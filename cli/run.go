@@ -243,6 +243,9 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return a.failedJSON(f.json, err)
 	}
 	defer rt.Close()
+	if id, yes := a.replaysSession(rt, f); yes {
+		return a.replaySession(cmd, args, rt, f, id, ceiling)
+	}
 	if f.replay != "" {
 		if req, err = a.recorded(cmd, args, rt, f); err != nil {
 			return a.failedJSON(f.json, err)

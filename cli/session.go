@@ -26,21 +26,17 @@ func (a *app) sessionCommand() *cobra.Command {
 		Long: `Session keeps machines between command lines. They are held by a background
 process of your own, which the first session starts and which ends behind the last one.
 SESSION is the id that session new prints, or the name that it was given.`,
-	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionPut(), a.sessionGet(), a.sessionForward(), a.sessionAsk(holder.OpPause, "pause", "Keep a session's machine on the disk, and free its memory"),
-		a.sessionAsk(holder.OpResume, "resume", "Have a paused session's machine go on; any use does"), a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
+	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionPut(), a.sessionGet(), a.sessionForward(), a.sessionPause(), a.sessionResume(), a.sessionExtend(),
+		a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
 }
 
-// asked sends a request to the holder, which is started if it may be.
-func (a *app) asked(ctx context.Context, req holder.Request, streams holder.Streams, starts bool) (holder.Answer, error) {
+// asked sends a request to the holder, which is started if it is needed.
+func (a *app) asked(ctx context.Context, req holder.Request, streams holder.Streams) (holder.Answer, error) {
 	home, err := a.homeFolder()
 	if err != nil {
 		return holder.Answer{}, err
 	}
-	var start func() (<-chan struct{}, error)
-	if starts {
-		start = func() (<-chan struct{}, error) { return a.startHolder(home) }
-	}
-	answer, err := holder.Do(ctx, home, req, streams, start)
+	answer, err := holder.Do(ctx, home, req, streams, func() (<-chan struct{}, error) { return a.startHolder(home) })
 	var told *holder.Error
 	switch {
 	case errors.Is(err, context.Canceled) || errors.As(err, &told) && told.Code == holder.CodeCancelled:
@@ -147,7 +143,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 					return err
 				}
 			}
-			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpNew, New: asked}, holder.Streams{}, true)
+			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpNew, New: asked}, holder.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)
 			}
@@ -179,7 +175,7 @@ func (a *app) sessionList() *cobra.Command {
 		Short: "List your sessions",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpList}, holder.Streams{}, false)
+			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpList}, holder.Streams{})
 			if err != nil && !errors.Is(err, holder.ErrNone) {
 				return err
 			}
@@ -202,14 +198,34 @@ func (a *app) sessionList() *cobra.Command {
 	return cmd
 }
 
-func (a *app) sessionAsk(op, name, short string) *cobra.Command {
+func (a *app) sessionPause() *cobra.Command {
 	return &cobra.Command{
-		Use: name + " SESSION", Short: short, Args: cobra.ExactArgs(1),
+		Use: "pause SESSION", Short: "Keep a session's machine on the disk, and free its memory", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := a.asked(cmd.Context(), holder.Request{Op: op, Session: args[0]}, holder.Streams{}, false)
+			_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpPause, Session: args[0]}, holder.Streams{})
 			return err
 		},
 	}
+}
+
+func (a *app) sessionResume() *cobra.Command {
+	var secrets []string
+	cmd := &cobra.Command{
+		Use: "resume SESSION", Short: "Have a paused session's machine go on; any use does",
+		Long: `Resume has a paused session's machine go on, as any use does. One whose process has ended
+needs the values of its secrets again, which are not kept on the disk.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			values, _, err := a.readSecrets(cmd.Context(), secrets)
+			if err != nil {
+				return usage(err)
+			}
+			_, err = a.asked(cmd.Context(), holder.Request{Op: holder.OpResume, Session: args[0], Secrets: values}, holder.Streams{})
+			return err
+		},
+	}
+	cmd.Flags().StringArrayVar(&secrets, "secret", nil, "NAME[=SOURCE], a secret that it needs again, as session new has it; repeatable")
+	return cmd
 }
 
 func (a *app) sessionRemove() *cobra.Command {
@@ -222,7 +238,7 @@ func (a *app) sessionRemove() *cobra.Command {
 				return usage(errors.New("name sessions, or give --all"))
 			}
 			if all {
-				answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpList}, holder.Streams{}, false)
+				answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpList}, holder.Streams{})
 				if err != nil && !errors.Is(err, holder.ErrNone) {
 					return err
 				}
@@ -232,7 +248,7 @@ func (a *app) sessionRemove() *cobra.Command {
 			}
 			var errs []error
 			for _, name := range args {
-				_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpEnd, Session: name}, holder.Streams{}, false)
+				_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpEnd, Session: name}, holder.Streams{})
 				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
@@ -376,7 +392,7 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 		req.Command.Terminal, req.Command.Size, streams.Resized = t.Name, &t.Size, t.Resized
 	}
 	stop := a.answering(ctx, req.Session, f)
-	answer, err := a.asked(ctx, req, streams, false)
+	answer, err := a.asked(ctx, req, streams)
 	stop()
 	err = errors.Join(err, stdout.Close(), stderr.Close())
 	if answer.Run != "" {

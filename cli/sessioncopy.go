@@ -64,7 +64,7 @@ func under(target, base string) string {
 // copyAcross copies from one session to another, or within one.
 func (a *app) copyAcross(ctx context.Context, from, source, to, target string) error {
 	base := path.Base(path.Clean("/work/" + source))
-	_, err := a.asked(ctx, holder.Request{Op: holder.OpCopy, Session: from, Path: source, To: to, ToPath: under(target, base)}, holder.Streams{}, false)
+	_, err := a.asked(ctx, holder.Request{Op: holder.OpCopy, Session: from, Path: source, To: to, ToPath: under(target, base)}, holder.Streams{})
 	return err
 }
 
@@ -81,7 +81,7 @@ func (a *app) copyFolderIn(ctx context.Context, dir, session, target string) err
 	}
 	target = under(target, filepath.Base(real))
 	return hostfiles.SendFolder(real, func(r io.Reader) error {
-		_, err := a.asked(ctx, holder.Request{Op: holder.OpUnpack, Session: session, Path: target}, holder.Streams{Stdin: r}, false)
+		_, err := a.asked(ctx, holder.Request{Op: holder.OpUnpack, Session: session, Path: target}, holder.Streams{Stdin: r})
 		return err
 	})
 }
@@ -96,7 +96,7 @@ func (a *app) copyFolderOut(ctx context.Context, session, source, dir string) er
 		dir = filepath.Join(dir, base)
 	}
 	return hostfiles.TakeFolder(dir, func(w io.Writer) error {
-		_, err := a.asked(ctx, holder.Request{Op: holder.OpPack, Session: session, Path: source}, holder.Streams{Stdout: w}, false)
+		_, err := a.asked(ctx, holder.Request{Op: holder.OpPack, Session: session, Path: source}, holder.Streams{Stdout: w})
 		return err
 	})
 }
@@ -128,13 +128,13 @@ func (a *app) copyIn(ctx context.Context, name, session, target string) error {
 		from, mode = f, st.Mode().Perm()
 		target = under(target, filepath.Base(name))
 	}
-	_, err := a.asked(ctx, holder.Request{Op: holder.OpWrite, Session: session, Path: target, Mode: uint32(mode)}, holder.Streams{Stdin: from}, false)
+	_, err := a.asked(ctx, holder.Request{Op: holder.OpWrite, Session: session, Path: target, Mode: uint32(mode)}, holder.Streams{Stdin: from})
 	return err
 }
 
 func (a *app) copyOut(ctx context.Context, session, source, name string) error {
 	fill := func(w io.Writer) error {
-		_, err := a.asked(ctx, holder.Request{Op: holder.OpRead, Session: session, Path: source}, holder.Streams{Stdout: w}, false)
+		_, err := a.asked(ctx, holder.Request{Op: holder.OpRead, Session: session, Path: source}, holder.Streams{Stdout: w})
 		return err
 	}
 	if name == "-" {

@@ -29,7 +29,7 @@ reached, and the machine's port. Anything on this host may connect to it.`,
 				}
 				req.Ports = append(req.Ports, p)
 			}
-			_, err := a.asked(cmd.Context(), req, holder.Streams{Stdout: a.std.Stdout}, false)
+			_, err := a.asked(cmd.Context(), req, holder.Streams{Stdout: a.std.Stdout})
 			return asFlags(cmd, err)
 		},
 	}

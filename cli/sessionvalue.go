@@ -37,7 +37,7 @@ of every language finds it as the file %s/NAME.json in the machine.`, unitask.Va
 			if err := json.Unmarshal(text, new(any)); err != nil {
 				return usage(fmt.Errorf("the value is not JSON, in which a text has quotes: %w", err))
 			}
-			_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpPut, Session: args[0], Name: args[1], Value: text}, holder.Streams{}, false)
+			_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpPut, Session: args[0], Name: args[1], Value: text}, holder.Streams{})
 			return asFlags(cmd, err)
 		},
 	}
@@ -58,7 +58,7 @@ the machine, which must hold JSON of 1 MiB at most. Without a NAME it prints all
 					return usage(errors.New("the name is empty"))
 				}
 			}
-			answer, err := a.asked(cmd.Context(), req, holder.Streams{}, false)
+			answer, err := a.asked(cmd.Context(), req, holder.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)
 			}

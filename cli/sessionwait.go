@@ -19,7 +19,7 @@ command goes on. --stop interrupts the command, and kills it after two seconds.`
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if stop {
-				if _, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpStop, Run: args[0]}, holder.Streams{}, false); err != nil {
+				if _, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpStop, Run: args[0]}, holder.Streams{}); err != nil {
 					return asFlags(cmd, err)
 				}
 			}

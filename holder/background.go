@@ -18,8 +18,8 @@ func (h *Holder) behind(ctx context.Context, c *client, req Request) (Answer, er
 	if err != nil {
 		return Answer{}, none
 	}
-	s, err := h.find(rec.Session)
-	if err != nil || rec.Session == "" {
+	s, _ := h.find(rec.Session)
+	if s == nil || rec.Session == "" {
 		return Answer{}, none
 	}
 	if req.Op == OpStop {

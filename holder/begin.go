@@ -2,6 +2,7 @@ package holder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -65,9 +66,11 @@ func (h *Holder) fork(ctx context.Context, of *held, n int) (Answer, error) {
 
 // hold keeps a session until it ends.
 func (h *Holder) hold(s *unitask.Session, name string) View {
-	view := View{ID: s.ID, Name: name, Parent: s.Parent, State: Running, Language: s.Language, Image: s.Image, Began: time.Now().UTC().Truncate(time.Second), ExpiresAt: s.Expires.UTC().Truncate(time.Second)}
+	view := View{ID: s.ID, Name: name, Parent: s.Parent, State: Running, Language: s.Language, Image: s.Image, Began: time.Now().UTC().Truncate(time.Second), ExpiresAt: s.Expires().UTC().Truncate(time.Second)}
+	one := &held{s, view}
 	h.mu.Lock()
-	h.sessions[s.ID] = &held{s, view}
+	h.sessions[s.ID] = one
+	h.drop(s.ID)
 	h.keep()
 	h.mu.Unlock()
 	h.ends.Go(func() {
@@ -75,11 +78,57 @@ func (h *Holder) hold(s *unitask.Session, name string) View {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.sessions, s.ID)
-		delete(h.names, view.Name)
+		if s.Left() {
+			left := one.view
+			left.State = Paused
+			h.away = append(h.away, left)
+		} else {
+			delete(h.names, view.Name)
+		}
 		h.since = time.Now()
 		h.keep()
 	})
 	return view
+}
+
+// extended writes down when a session ends now.
+func (h *Holder) extended(s *held) View {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.view.ExpiresAt = s.Expires().UTC().Truncate(time.Second)
+	h.keep()
+	return s.view
+}
+
+// revive has a session go on that an earlier holder, or another process of the user's, has left paused.
+func (h *Holder) revive(ctx context.Context, v View, secrets map[string]string) (*held, error) {
+	var ceiling *policy.Ceiling
+	if paused, err := unitask.FindPausedSession(h.home, v.ID); err == nil && paused.Ceiling != "" {
+		if ceiling, err = policy.ReadCeiling(paused.Ceiling); err != nil {
+			return nil, err
+		}
+	}
+	s, err := h.rt.Revive(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, v.ID, secrets)
+	var needs *policy.FieldError
+	if errors.As(err, &needs) && needs.Field == "secrets" {
+		return nil, fmt.Errorf("%w: unitask session resume %s --secret %s", err, v.ID, needs.Value)
+	}
+	if errors.As(err, new(*unitask.SessionError)) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.drop(v.ID)
+		delete(h.names, v.Name)
+		h.keep()
+	}
+	if err != nil {
+		return nil, err
+	}
+	h.hold(s, v.Name)
+	now, _ := h.find(v.ID)
+	if now == nil {
+		return nil, errGone(v.ID)
+	}
+	return now, nil
 }
 
 func (h *Holder) take(name string) error {

@@ -123,11 +123,14 @@ type Streams struct {
 	Resized        <-chan unitask.TerminalSize
 }
 
-// Do has the home's holder do something. Where none runs, start is called, which starts one and
+// Do has the home's holder do something. Where none runs and one is needed, start is called, which starts one and
 // returns a channel that is closed if that ends; without it the error is ErrNone.
 func Do(ctx context.Context, home string, req Request, streams Streams, start func() (ended <-chan struct{}, err error)) (Answer, error) {
 	w, err := connect(home)
 	var ended <-chan struct{}
+	if errors.Is(err, ErrNone) && !needs(home, req) {
+		start = nil
+	}
 	for begin := time.Now(); errors.Is(err, ErrNone) && start != nil && time.Since(begin) < patience; w, err = connect(home) {
 		if ended == nil {
 			if ended, err = start(); err != nil {
@@ -156,7 +159,17 @@ func Do(ctx context.Context, home string, req Request, streams Streams, start fu
 	return w.ask(ctx, req, streams)
 }
 
-// without answers where no holder runs: what is left are sessions that were lost.
+// needs says whether a request needs a holder, where none runs: a new session does, and one that is left
+// paused, unless it is to end.
+func needs(home string, req Request) bool {
+	dir, err := folder(home)
+	if err != nil || req.Op == OpList || req.Op == OpEnd {
+		return false
+	}
+	return req.Op == OpNew || slices.ContainsFunc(left(home, dir), func(v View) bool { return v.is(req.Session) && v.State == Paused })
+}
+
+// without answers where no holder runs.
 func without(home string, req Request, none error) (Answer, error) {
 	dir, err := folder(home)
 	if err != nil {
@@ -167,21 +180,23 @@ func without(home string, req Request, none error) (Answer, error) {
 		return Answer{}, none // one is about to begin, or to end
 	}
 	defer lock.Unlock()
-	list := current(readList(dir))
+	list := left(home, dir)
 	if req.Op == OpList {
 		return Answer{Sessions: list}, nil
 	}
 	for i, v := range list {
-		if !v.is(req.Session) {
+		switch {
+		case !v.is(req.Session):
 			continue
-		}
-		if req.Op != OpEnd {
+		case req.Op == OpEnd:
+			err := forget(home, v)
+			machine.RemoveLeftovers(filepath.Join(dir, v.ID))
+			writeList(dir, slices.Delete(list, i, i+1))
+			return Answer{}, err
+		case v.State == Lost:
 			return Answer{}, v.lostError()
 		}
-		err := os.RemoveAll(filepath.Join(dir, v.ID))
-		machine.RemoveLeftovers(filepath.Join(dir, v.ID))
-		writeList(dir, slices.Delete(list, i, i+1))
-		return Answer{}, err
+		return Answer{}, none
 	}
 	return Answer{}, errGone(cmp.Or(req.Session, req.Run))
 }

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/record"
 )
 
 // The list of what a holder has, in a file, for the one that comes after it.
@@ -26,8 +28,8 @@ func writeList(dir string, list []View) {
 	}
 }
 
-// readList is what a holder that was killed has held, as lost. Those whose time is
-// over are among them.
+// readList is what a holder that has ended leaves: what it had paused, and what is lost. Those whose time
+// is over are among them.
 func readList(dir string) (list []View) {
 	f, err := os.Open(filepath.Join(dir, listName))
 	if err != nil {
@@ -38,27 +40,47 @@ func readList(dir string) (list []View) {
 	if err != nil || json.Unmarshal(text, &list) != nil {
 		return nil
 	}
-	list = slices.DeleteFunc(list, func(v View) bool { return v.ID == "" || strings.ContainsAny(v.ID, "/.\x00") })
-	if len(list) > maxLost {
-		list = list[len(list)-maxLost:]
+	list = slices.DeleteFunc(list, func(v View) bool {
+		return v.ID == "" || strings.ContainsAny(v.ID, "/.\x00")
+	})
+	if len(list) > maxAway {
+		list = list[len(list)-maxAway:]
 	}
 	for i := range list {
 		list[i].State = Lost
+		if _, err := machine.ReadPause(filepath.Join(dir, list[i].ID)); err == nil {
+			list[i].State = Paused
+		}
 	}
 	return list
 }
 
-// takeOver is the list for the next holder, which removes what is left of the machines in it.
-func takeOver(dir string) []View {
-	list := readList(dir)
-	for _, v := range list {
-		_ = os.RemoveAll(filepath.Join(dir, v.ID))
-		machine.RemoveLeftovers(filepath.Join(dir, v.ID))
+// left are the sessions of a home that nobody holds: those of the list, and what this user's other processes
+// have left paused.
+func left(home, dir string) []View {
+	list := slices.DeleteFunc(readList(dir), View.over)
+	paused, _ := unitask.PausedSessions(home)
+	for _, p := range paused {
+		known := slices.ContainsFunc(list, func(v View) bool { return v.ID == p.ID })
+		if !known && p.Owner == unitask.LocalOwner(os.Geteuid()) {
+			list = append(list, View{ID: p.ID, Parent: p.Parent, State: Paused, Language: p.Language, Image: p.Image, Began: p.At.UTC().Truncate(time.Second), ExpiresAt: p.Expires.UTC().Truncate(time.Second)})
+		}
 	}
-	return current(list)
+	return list
 }
 
-// current leaves out those whose time is over.
-func current(list []View) []View {
-	return slices.DeleteFunc(list, func(v View) bool { return time.Now().After(v.ExpiresAt) })
+func (v View) over() bool { return time.Now().After(v.ExpiresAt) }
+
+// sweep removes what the holder before left of sessions that nobody goes on with.
+func sweep(home, dir string, runs *record.Store) {
+	for _, v := range readList(dir) {
+		if runs.Held(v.ID) { // another process goes on with it
+			continue
+		}
+		machine.RemoveLeftovers(filepath.Join(dir, v.ID))
+		if v.State == Lost || v.over() {
+			_ = forget(home, v)
+			_ = os.RemoveAll(filepath.Join(dir, v.ID))
+		}
+	}
 }

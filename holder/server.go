@@ -1,7 +1,6 @@
 package holder
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,12 +27,13 @@ var ErrRuns = errors.New("a process that holds sessions runs already")
 const (
 	maxClients = 256
 	maxFiles   = 4 // operations on files at once: each may hold one in memory
-	maxLost    = 100
+	maxAway    = 100
 )
 
 // Holder holds the sessions of its user.
 type Holder struct {
 	rt     *unitask.Runtime
+	home   string
 	dir    string
 	files  chan struct{}
 	leave  context.CancelFunc
@@ -41,13 +41,13 @@ type Holder struct {
 	ends   sync.WaitGroup // sessions
 
 	mu       sync.Mutex
-	sessions map[string]*held // by id
-	names    map[string]bool  // taken, also by those that are being started
-	lost     []View
-	busy     int       // connections, and sessions being started
-	since    time.Time // when the last thing ended
+	sessions map[string]*held         // by id
+	names    map[string]bool          // taken, also by those that are being started
+	away     []View                   // that are paused or lost, and not held
+	reviving map[string]chan struct{} // of these by id, closed when it is done
+	busy     int                      // connections, and sessions being started
+	since    time.Time                // when the last thing ended
 	ending   bool
-	over     bool // no session outlives this
 }
 
 // held is a session that lives.
@@ -71,7 +71,11 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 		return err
 	}
 	defer lock.Unlock()
-	h := &Holder{rt: rt, dir: dir, files: make(chan struct{}, maxFiles), sessions: map[string]*held{}, names: map[string]bool{}, since: time.Now(), lost: takeOver(dir)}
+	sweep(home, dir, rt.Runs())
+	h := &Holder{rt: rt, home: home, dir: dir, files: make(chan struct{}, maxFiles), sessions: map[string]*held{}, names: map[string]bool{}, reviving: map[string]chan struct{}{}, since: time.Now(), away: left(home, dir)}
+	for _, v := range h.away {
+		h.names[v.Name] = true
+	}
 	l, err := listen(dir)
 	if err != nil {
 		return err
@@ -84,9 +88,7 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	h.accept(ctx, l)
 	h.leave()
 	h.patron.Wait()
-	h.mu.Lock()
-	h.over = true
-	h.mu.Unlock()
+	h.park()
 	err = rt.Close()
 	h.ends.Wait()
 	h.mu.Lock()
@@ -94,6 +96,23 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	h.keep()
 	_ = os.Remove(filepath.Join(dir, socketName))
 	return err
+}
+
+// parkPatience bounds how long the sessions may take to be paused when the holder ends.
+const parkPatience = 20 * time.Second
+
+// park pauses what can be: the next holder goes on with it.
+func (h *Holder) park() {
+	ctx, cancel := context.WithTimeout(context.Background(), parkPatience)
+	defer cancel()
+	h.mu.Lock()
+	all := slices.Collect(maps.Values(h.sessions))
+	h.mu.Unlock()
+	var pausing sync.WaitGroup
+	for _, s := range all {
+		pausing.Go(func() { _ = s.Pause(ctx) }) // one that can't be ends
+	}
+	pausing.Wait()
 }
 
 // sleep ends the holder when it has had nothing to do for a while.
@@ -265,34 +284,6 @@ func (c *client) Read(p []byte) (int, error) {
 
 func (c *client) out(kind byte) io.Writer { return stream{c.wire, kind, c.cancel} }
 
-// errGone is the answer for a session that never was or has ended.
-func errGone(name string) error {
-	return &Error{Code: CodeGone, Message: fmt.Sprintf("there is no session %.80q: it has ended, or never was", name)}
-}
-
-// find returns a session by its id or name.
-func (h *Holder) find(name string) (*held, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.sessions {
-		if s.ID == name || s.view.Name == name && name != "" {
-			return s, nil
-		}
-	}
-	for _, v := range h.lost {
-		if v.is(name) {
-			return nil, v.lostError()
-		}
-	}
-	return nil, errGone(name)
-}
-
-func (v View) is(name string) bool { return name != "" && (v.ID == name || v.Name == name) }
-
-func (v View) lostError() error {
-	return &Error{Code: CodeGone, Message: fmt.Sprintf("session %s is lost: the process that held it was killed, and its machine with it; its steps' records remain", v.ID)}
-}
-
 func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error) {
 	switch req.Op {
 	case OpNew:
@@ -304,7 +295,11 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 	case OpWait, OpStop:
 		return h.behind(ctx, c, req)
 	}
-	s, err := h.find(req.Session)
+	s, err := h.reach(ctx, req.Session, req.Secrets)
+	var elsewhere *machine.OtherHostError
+	if errors.As(err, &elsewhere) {
+		return Answer{}, h.rescue(c, req, err)
+	}
 	if err != nil {
 		return Answer{}, err
 	}
@@ -332,6 +327,11 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return Answer{}, s.Pause(ctx)
 	case req.Op == OpResume:
 		return Answer{}, s.Resume(ctx)
+	case req.Op == OpExtend:
+		if err := s.Extend(ctx, time.Duration(req.LifeMS)); err != nil {
+			return Answer{}, err
+		}
+		return Answer{Sessions: []View{h.extended(s)}}, nil
 	case req.Op == OpFork:
 		return h.fork(ctx, s, req.Count)
 	case req.Op == OpForward:
@@ -360,7 +360,7 @@ func (h *Holder) file(ctx context.Context, c *client, s *held, req Request) erro
 	}
 	switch req.Op {
 	case OpCopy:
-		to, err := h.find(req.To)
+		to, err := h.reach(ctx, req.To, nil)
 		if err != nil {
 			return err
 		}
@@ -404,48 +404,4 @@ func forward(ctx context.Context, c *client, s *held, ports []Port) error {
 	case <-s.Done():
 		return errGone(s.ID)
 	}
-}
-
-// list are the sessions that live, and those that were lost.
-func (h *Holder) list() []View {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	list := slices.Clone(h.lost)
-	for _, s := range h.sessions {
-		v := s.view
-		if s.Paused() {
-			v.State = Paused
-		}
-		list = append(list, v)
-	}
-	slices.SortFunc(list, func(a, b View) int { return cmp.Compare(a.ID, b.ID) })
-	return list
-}
-
-// end ends a session, or forgets one that was lost.
-func (h *Holder) end(name string) error {
-	s, err := h.find(name)
-	if err == nil {
-		return s.Close()
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	before := len(h.lost)
-	h.lost = slices.DeleteFunc(h.lost, func(v View) bool { return v.is(name) })
-	if len(h.lost) == before {
-		return err
-	}
-	h.keep()
-	return nil
-}
-
-// keep writes down what lives, so that it is known when we were killed.
-func (h *Holder) keep() {
-	list := slices.Clone(h.lost)
-	for _, id := range slices.Sorted(maps.Keys(h.sessions)) {
-		if !h.over {
-			list = append(list, h.sessions[id].view)
-		}
-	}
-	writeList(h.dir, list)
 }

@@ -123,19 +123,21 @@ type Request struct {
 	Op      string `json:"op"`
 	Session string `json:"session,omitempty"` // its id or name
 
-	New     *New     `json:"new,omitempty"`
-	Step    *Step    `json:"step,omitempty"`
-	Command *Command `json:"command,omitempty"`
-	Path    string   `json:"path,omitempty"` // of read, write, pack and unpack
-	Mode    uint32   `json:"mode,omitempty"`
-	Ports   []Port   `json:"ports,omitempty"` // of forward
-	Count   int      `json:"count,omitempty"` // of fork
-	Run     string   `json:"run,omitempty"`   // of wait and stop, which name no session
+	New     *New          `json:"new,omitempty"`
+	Step    *Step         `json:"step,omitempty"`
+	Command *Command      `json:"command,omitempty"`
+	Path    string        `json:"path,omitempty"` // of read, write, pack and unpack
+	Mode    uint32        `json:"mode,omitempty"`
+	Ports   []Port        `json:"ports,omitempty"`  // of forward
+	Count   int           `json:"count,omitempty"`  // of fork
+	LifeMS  policy.Millis `json:"lifeMs,omitempty"` // of extend: from now on
+	Run     string        `json:"run,omitempty"`    // of wait and stop, which name no session
 
-	To     string          `json:"to,omitempty"` // of copy: the other session, and the path in it
-	ToPath string          `json:"toPath,omitempty"`
-	Name   string          `json:"name,omitempty"` // of put and get, which without it asks for all names
-	Value  json.RawMessage `json:"value,omitempty"`
+	To      string            `json:"to,omitempty"` // of copy: the other session, and the path in it
+	ToPath  string            `json:"toPath,omitempty"`
+	Secrets map[string]string `json:"secrets,omitempty"` // of resume: values for a session that its holder has left
+	Name    string            `json:"name,omitempty"`    // of put and get, which without it asks for all names
+	Value   json.RawMessage   `json:"value,omitempty"`
 }
 
 // Port is a port of the machine that is to be one of the host's, 0 being any that is free.
@@ -155,6 +157,7 @@ const (
 	OpPause  = "pause"
 	OpResume = "resume"
 	OpEnd    = "end"
+	OpExtend = "extend"
 	OpFork   = "fork"
 	OpWait   = "wait" // for a command in the background, until it has ended
 	OpStop   = "stop" // one

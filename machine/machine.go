@@ -13,6 +13,7 @@ package machine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -160,6 +161,8 @@ const (
 type Machine struct {
 	Spec   Spec
 	Origin Origin
+	// Note goes into the description of its next pause (Pause.Note).
+	Note json.RawMessage
 
 	vm      *vmm.Machine
 	swap    sync.Mutex // of vm, which a debugger may replace

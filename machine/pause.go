@@ -39,7 +39,7 @@ func (e *OtherHostError) Error() string {
 const (
 	pauseName    = "pause.json"
 	pauseVersion = 1
-	maxPauseText = 64 << 10
+	maxPauseText = 8 << 20
 )
 
 // Pause describes a paused machine.
@@ -57,6 +57,9 @@ type Pause struct {
 
 	keptFiles
 	MemorySHA256 string `json:"memorySha256"` // digestMemory's
+
+	// Note is what the owner of the machine needs to go on with it (Machine.Note).
+	Note json.RawMessage `json:"note,omitempty"`
 }
 
 // paused describes a machine of a spec on this host, without its files.
@@ -180,6 +183,7 @@ func (s *Source) pause(ctx context.Context, m *Machine, folder string) error {
 	defer os.RemoveAll(tmp)
 	pauseStep("folder")
 	p := s.paused(m.Spec)
+	p.Note = m.Note
 	p.keptFiles, err = keep(tmp, int64(m.Spec.MemoryMB)<<20, func(memory *os.File) ([]byte, error) {
 		return capture(ctx, m.vm, m.mapped, m.began, memory)
 	}, func(memory *os.File) error {
@@ -198,6 +202,9 @@ func (s *Source) pause(ctx context.Context, m *Machine, folder string) error {
 	text, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
 		return err
+	}
+	if len(text) > maxPauseText {
+		return fmt.Errorf("its description has %d bytes: %d is the most", len(text), maxPauseText)
 	}
 	if err := os.WriteFile(filepath.Join(tmp, pauseName), text, 0o600); err != nil {
 		return err

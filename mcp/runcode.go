@@ -107,7 +107,7 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	var stdout, stderr bytes.Buffer
 	var res *unitask.Result
 	if in.Session != "" {
-		res, err = s.runStep(ctx, caller, in, run, live, approve)
+		res, err = s.runStep(ctx, caller, callerNames(req.Extra), in, run, live, approve)
 	} else {
 		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}, Approve: approve})
 	}

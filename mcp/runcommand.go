@@ -13,7 +13,7 @@ import (
 
 func (s *Server) runCommand(ctx context.Context, req *sdk.CallToolRequest, in commandArgs) (*sdk.CallToolResult, any, error) {
 	caller := s.caller(req.Extra)
-	of, err := s.held.find(in.Session, caller.Name)
+	of, err := s.reach(ctx, caller, callerNames(req.Extra), in.Session)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -53,7 +53,7 @@ func (s *Server) addTools() {
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.doctor))
 	s.addSessionTools()
-	s.sdk.AddReceivingMiddleware(explainArguments)
+	s.sdk.AddReceivingMiddleware(explainArguments, typeErrors)
 }
 
 // told has a tool's errors told to its caller as the caller may know them.

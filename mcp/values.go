@@ -15,7 +15,7 @@ import (
 )
 
 // pass copies files between a caller's sessions, or gives one a value, or reads it, without the session's secrets.
-func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSession, in sessionArgs, sent json.RawMessage) (shown *sdk.CallToolResult, res sessionsResult, err error) {
+func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSession, in sessionArgs, req *sdk.CallToolRequest) (shown *sdk.CallToolResult, res sessionsResult, err error) {
 	select {
 	case s.filing <- struct{}{}:
 		defer func() { <-s.filing }()
@@ -26,12 +26,12 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 	case in.Op == "put":
 		// As it was sent: the protocol's library makes numbers 64-bit floats.
 		var as struct{ Value json.RawMessage }
-		if err := json.Unmarshal(sent, &as); err != nil {
+		if err := json.Unmarshal(req.Params.Arguments, &as); err != nil {
 			return nil, res, err
 		}
 		return nil, res, of.Put(ctx, in.Name, as.Value)
 	case in.Op == "copy":
-		to, err := s.held.find(cmp.Or(in.To, of.ID), caller.Name)
+		to, err := s.reach(ctx, caller, callerNames(req.Extra), cmp.Or(in.To, of.ID))
 		if err == nil && in.Path == "" {
 			err = errors.New("path is empty")
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -20,104 +19,6 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Sessions of unitask, machines that stay between calls, are not sessions of the protocol: they are
-// held here, each by the caller that made it.
-
-// errNoSession is the answer for a session that never was, has ended, or is another caller's.
-var errNoSession = errors.New("there is no such session: it has ended, or never was; session with op list names yours")
-
-// held are the sessions that live.
-type held struct {
-	mu  sync.Mutex
-	all map[string]*heldSession // by id
-}
-
-type heldSession struct {
-	*unitask.Session
-	caller string
-	began  time.Time
-}
-
-// add holds a session until it ends.
-func (h *held) add(s *unitask.Session, caller string) *heldSession {
-	one := &heldSession{s, caller, time.Now()}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.all == nil {
-		h.all = map[string]*heldSession{}
-	}
-	h.all[s.ID] = one
-	go func() {
-		<-s.Done()
-		h.drop(s.ID)
-	}()
-	return one
-}
-
-func (h *held) drop(id string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.all, id)
-}
-
-// find returns a caller's session.
-func (h *held) find(id, caller string) (*heldSession, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s := h.all[id]; s != nil && s.caller == caller {
-		return s, nil
-	}
-	return nil, fmt.Errorf("session %.80q: %w", id, errNoSession)
-}
-
-// of are a caller's sessions, in the order of their ids, which is that of their beginnings.
-func (h *held) of(caller string) (list []sessionView) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.all {
-		if s.caller == caller {
-			list = append(list, s.view())
-		}
-	}
-	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.Session, b.Session) })
-	return list
-}
-
-// sessionView is a session as clients see it.
-type sessionView struct {
-	Session   string    `json:"session"`
-	Parent    string    `json:"parent,omitempty"`
-	Language  string    `json:"language"`
-	Image     string    `json:"image"`
-	Began     time.Time `json:"began"`
-	ExpiresAt time.Time `json:"expiresAt"`
-}
-
-func (s *heldSession) view() sessionView {
-	return sessionView{s.ID, s.Parent, s.Language, s.Image, s.began.UTC().Truncate(time.Second), s.Expires.UTC().Truncate(time.Second)}
-}
-
-// newSession starts one for a call.
-func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request) (*heldSession, error) {
-	run.Code, run.Path, run.Args, run.Dir = "", "", nil, ""
-	made, err := s.rt.NewSessionFor(ctx, caller, unitask.SessionRequest{Request: run})
-	if err != nil {
-		return nil, err
-	}
-	return s.keep(made, caller), nil
-}
-
-// keep holds a session for a caller until it ends; the server's end is its end.
-func (s *Server) keep(made *unitask.Session, caller unitask.Caller) *heldSession {
-	s.opts.Log.Info("session", "id", made.ID, "parent", made.Parent, "caller", caller.Name, "image", made.Image)
-	stop := context.AfterFunc(s.ctx, func() { _ = made.Close() })
-	go func() {
-		<-made.Done()
-		stop()
-	}()
-	return s.held.add(made, caller.Name)
-}
-
 // fork forks a caller's session.
 func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSession, count int) error {
 	forks, err := of.Fork(ctx, count)
@@ -128,7 +29,7 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 }
 
 // runStep runs a call's code in a session, which it may start.
-func (s *Server) runStep(ctx context.Context, caller unitask.Caller, in runArgs, run unitask.Request, live *live, approve asker) (*unitask.Result, error) {
+func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request, live *live, approve asker) (*unitask.Result, error) {
 	if in.Session != newSession && !in.onlyStep() {
 		return nil, errors.New("a session has had its machine, network, files and secrets since it began: with session send code, language and timeoutSeconds only")
 	}
@@ -140,7 +41,7 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, in runArgs,
 	if in.Session == newSession {
 		of, err = s.newSession(ctx, caller, run)
 	} else {
-		of, err = s.held.find(in.Session, caller.Name)
+		of, err = s.reach(ctx, caller, names, in.Session)
 	}
 	if err != nil {
 		return nil, err
@@ -197,14 +98,15 @@ type filesArgs struct {
 
 // sessionArgs are session's arguments.
 type sessionArgs struct {
-	Op      string `json:"op" jsonschema:"list gives your sessions, pause frees the memory of one until its next use, fork starts copies of one that go on from where it is (their parent is its id), end ends one; copy copies a file or a folder to another one; put gives code of every language a value, as the JSON file /work/.values/NAME.json, and get reads one, which code may have written"`
-	Session string `json:"session,omitempty" jsonschema:"of all but list: its id"`
-	Count   int    `json:"count,omitempty" jsonschema:"of fork: how many copies; 1 if not given"`
-	Path    string `json:"path,omitempty" jsonschema:"of copy: what is copied; a relative path begins at /work"`
-	To      string `json:"to,omitempty" jsonschema:"of copy: the other session's id; the same one if not given"`
-	ToPath  string `json:"toPath,omitempty" jsonschema:"of copy: what it is to be there; path if not given. A folder's name must not be taken"`
-	Name    string `json:"name,omitempty" jsonschema:"of put and get: the value's name, letters, digits, _ and -; get without it gives all names"`
-	Value   any    `json:"value,omitempty" jsonschema:"of put: the value, any JSON"`
+	Op          string  `json:"op" jsonschema:"list gives your sessions, extend has one live for lifeSeconds from now on, pause frees the memory of one until its next use, fork starts copies of one that go on from where it is (their parent is its id), end ends one; copy copies a file or a folder to another one; put gives code of every language a value, as the JSON file /work/.values/NAME.json, and get reads one, which code may have written"`
+	Session     string  `json:"session,omitempty" jsonschema:"of all but list: its id"`
+	LifeSeconds float64 `json:"lifeSeconds,omitempty" jsonschema:"of extend: how long it lives from now on, in seconds"`
+	Count       int     `json:"count,omitempty" jsonschema:"of fork: how many copies; 1 if not given"`
+	Path        string  `json:"path,omitempty" jsonschema:"of copy: what is copied; a relative path begins at /work"`
+	To          string  `json:"to,omitempty" jsonschema:"of copy: the other session's id; the same one if not given"`
+	ToPath      string  `json:"toPath,omitempty" jsonschema:"of copy: what it is to be there; path if not given. A folder's name must not be taken"`
+	Name        string  `json:"name,omitempty" jsonschema:"of put and get: the value's name, letters, digits, _ and -; get without it gives all names"`
+	Value       any     `json:"value,omitempty" jsonschema:"of put: the value, any JSON"`
 }
 
 type sessionsResult struct {
@@ -235,9 +137,10 @@ func (s *Server) addSessionTools() {
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false, OpenWorldHint: &no},
 	}, told(s, s.files))
 	sdk.AddTool(s.sdk, &sdk.Tool{
-		Name: "session", Title: "List, pause, fork and end sessions", Description: "List your sessions, machines that keep variables and files between calls; pause, fork or end one; pass files and values between them. run_code with session new starts one.",
+		Name: "session", Title: "List, extend, pause, fork and end sessions", Description: "List your sessions, machines that keep variables and files between calls; extend, pause, fork or end one; pass files and values between them. run_code with session new starts one.",
 		InputSchema: inputSchema[sessionArgs](func(p map[string]*jsonschema.Schema) {
-			p["op"].Enum = anys([]string{"list", "pause", "fork", "end", "copy", "put", "get"})
+			p["op"].Enum = anys([]string{"list", "extend", "pause", "fork", "end", "copy", "put", "get"})
+			p["lifeSeconds"].Minimum, p["lifeSeconds"].Maximum = float(1), float(86400)
 			p["count"].Minimum, p["count"].Maximum = float(1), float(unitask.MaxForks)
 		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
@@ -262,7 +165,7 @@ const (
 )
 
 func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, any, error) {
-	of, err := s.held.find(in.Session, s.caller(req.Extra).Name)
+	of, err := s.reach(ctx, s.caller(req.Extra), callerNames(req.Extra), in.Session)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -417,20 +320,22 @@ func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessi
 	if in.Op == "list" {
 		return nil, s.sessionsOf(caller), nil
 	}
-	of, err := s.held.find(in.Session, caller.Name)
+	if in.Op == "end" {
+		return s.endSession(caller, in.Session)
+	}
+	of, err := s.reach(ctx, caller, callerNames(req.Extra), in.Session)
 	if err != nil {
 		return nil, sessionsResult{}, err
 	}
 	switch in.Op {
 	case "pause":
 		err = of.Pause(ctx)
+	case "extend":
+		err = of.Extend(ctx, time.Duration(in.LifeSeconds*float64(time.Second)))
 	case "fork":
 		err = s.fork(ctx, caller, of, cmp.Or(in.Count, 1))
-	case "copy", "put", "get":
-		return s.pass(ctx, caller, of, in, req.Params.Arguments)
-	default:
-		err = of.Close()
-		s.held.drop(of.ID)
+	default: // copy, put, get
+		return s.pass(ctx, caller, of, in, req)
 	}
 	if err != nil {
 		return nil, sessionsResult{}, err
@@ -438,10 +343,20 @@ func (s *Server) session(ctx context.Context, req *sdk.CallToolRequest, in sessi
 	return nil, s.sessionsOf(caller), nil
 }
 
-func (s *Server) sessionsOf(caller unitask.Caller) sessionsResult {
-	list := s.held.of(caller.Name)
-	if list == nil {
-		list = []sessionView{}
+// endSession ends a caller's session, whether it is held or was left paused.
+func (s *Server) endSession(caller unitask.Caller, id string) (*sdk.CallToolResult, sessionsResult, error) {
+	of, err := s.held.find(id, caller.Name)
+	switch {
+	case err == nil:
+		err = of.Close()
+		s.held.drop(of.ID)
+	default:
+		if left, e := unitask.FindPausedSession(s.rt.Images().Home(), id); e == nil && left.Owner == owner(caller) {
+			err = unitask.ForgetSession(s.rt.Images().Home(), id)
+		}
 	}
-	return sessionsResult{Sessions: list}
+	if err != nil {
+		return nil, sessionsResult{}, err
+	}
+	return nil, s.sessionsOf(caller), nil
 }

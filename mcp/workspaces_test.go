@@ -27,6 +27,9 @@ func TestSessionTools(t *testing.T) {
 				text += c.Text
 			}
 		}
+		if typed, _ := res.Meta["unitask/error"].(map[string]any); res.IsError && res.StructuredContent == nil && (typed["code"] == nil || typed["message"] == "" || typed["retryable"] == nil) {
+			t.Errorf("%s %v: %v", tool, args, res.Meta)
+		}
 		if res.StructuredContent != nil {
 			raw, err := json.Marshal(res.StructuredContent)
 			if err != nil {
@@ -100,7 +103,12 @@ func TestSessionTools(t *testing.T) {
 		{"session", map[string]any{"op": "copy", "session": id, "path": "m", "toPath": "c/m"}, "{}", false},
 		{"files", map[string]any{"session": id, "op": "list", "path": "c/m"}, "a.py", false},
 		{"session", map[string]any{"op": "copy", "session": id, "path": "m", "to": "20261122-000000000-aaaaaa"}, "there is no such session", true},
-		{"session", map[string]any{"op": "pause", "session": id}, id, false},
+		{"session", map[string]any{"op": "extend", "session": id, "lifeSeconds": 7200}, id, false},
+		{"session", map[string]any{"op": "extend", "session": id, "lifeSeconds": 86401}, "lifeSeconds", true},
+		{"session", map[string]any{"op": "extend", "session": id}, "must be 1s at least", true},
+		{"session", map[string]any{"op": "pause", "session": id}, `"paused":true`, false},
+		{"SERVER", nil, "", false},
+		{"session", map[string]any{"op": "list"}, `"paused":true`, false},
 		{"run_code", map[string]any{"session": id, "code": "x + 3"}, "--- value\n43", false},
 		{"session", map[string]any{"op": "fork", "session": id, "count": 17}, "17", true},
 		{"session", map[string]any{"op": "fork", "session": id}, `"parent":"` + id + `"`, false},
@@ -120,6 +128,13 @@ func TestSessionTools(t *testing.T) {
 		}
 		if row.args["run"] == "RUN" {
 			row.args["run"] = started
+		}
+		if row.tool == "SERVER" { // the next one goes on with what this one has left paused
+			if err := cs.Close(); err != nil {
+				t.Error(err)
+			}
+			cs = stdio(t, home, dir, nil)
+			continue
 		}
 		text, structured, failed := call(row.tool, row.args)
 		if row.args["background"] == true && !failed {

@@ -97,7 +97,8 @@ func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err e
 	owners := map[string]int64{}
 	for _, id := range ids {
 		r := &kept{id: id, artifacts: folderSize(s.Path(id, ArtifactsDir)), bytes: folderSize(filepath.Join(s.dir, id))}
-		r.owner, r.stays = s.owner(id), id == ended || s.held(id)
+		r.owner, r.stays = s.owner(id)
+		r.stays = r.stays || id == ended || s.held(id)
 		runs = append(runs, r)
 		owners[r.owner] += r.bytes
 		total += r.bytes
@@ -187,14 +188,17 @@ func (s *Store) free(id string, whole bool) error {
 	return os.RemoveAll(gone)
 }
 
-// owner is a run's owner; "" where its record can't be read.
-func (s *Store) owner(id string) string {
-	var rec struct{ Owner string }
+// owner is a run's owner, "" where its record can't be read; stays says that it goes on some day.
+func (s *Store) owner(id string) (owner string, stays bool) {
+	var rec struct {
+		Owner  string
+		Status Status
+	}
 	text, err := os.ReadFile(s.Path(id, recordFile))
 	if err != nil || json.Unmarshal(text, &rec) != nil {
-		return ""
+		return "", false
 	}
-	return rec.Owner
+	return rec.Owner, rec.Status == Paused
 }
 
 // folderSize is the bytes of what is in a folder; what can't be read has none.

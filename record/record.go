@@ -25,6 +25,7 @@ const (
 	Done        Status = "done"        // the code ran and ended, however
 	Failed      Status = "failed"      // unitask or the host failed; Error says why
 	Interrupted Status = "interrupted" // the process that ran it is gone
+	Paused      Status = "paused"      // its machine lies on the disk: a session's
 )
 
 // Via says how a run was requested.
@@ -52,6 +53,8 @@ type Record struct {
 	CodeFile      string     `json:"codeFile"`        // its name in the folder
 	// Session is the session that it is a step of; a session's own record names itself.
 	Session string `json:"session,omitempty"`
+	// Background says that it is a command that was left in the background of its session.
+	Background bool `json:"background,omitempty"`
 	// Parent is the session that a session was forked from.
 	Parent    string          `json:"parent,omitempty"`
 	Request   json.RawMessage `json:"request"`

@@ -65,8 +65,15 @@ func newID(now time.Time) string {
 
 // Create makes a run's folder and its record, with status running. codeFile is the name of the
 // code's file, such as code.js. owner is whom the run is for, via how it was requested.
-func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, code []byte, request any) (_ *Run, err error) {
-	id := newID(now)
+func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, code []byte, request any) (*Run, error) {
+	return s.CreateAs(newID(now), now, owner, via, codeFile, code, request)
+}
+
+// CreateAs creates a run's record by an id that another store gave it.
+func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFile string, code []byte, request any) (_ *Run, err error) {
+	if !validID(id) {
+		return nil, fmt.Errorf("create record: %q is no id", id)
+	}
 	r := &Run{dir: filepath.Join(s.dir, id), Record: Record{
 		SchemaVersion: SchemaVersion, ID: id, Status: Running, Created: now.UTC(), Owner: owner, Via: via, CodeFile: codeFile,
 	}}
@@ -115,6 +122,45 @@ type Run struct {
 
 func (r *Run) create(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(r.dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// Reopen goes on with the record of a run that no process holds any more: what is written from then on
+// stands behind what is there. The error is ErrRunning where one holds it.
+func (s *Store) Reopen(id string) (_ *Run, err error) {
+	rec, err := s.Get(id)
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{dir: filepath.Join(s.dir, id), Record: *rec}
+	if r.lock, err = filelock.Try(filepath.Join(r.dir, lockFile)); errors.Is(err, filelock.ErrHeld) {
+		return nil, fmt.Errorf("%w: %s", ErrRunning, id)
+	} else if err != nil {
+		return nil, fmt.Errorf("reopen record: %w", err)
+	}
+	for name, f := range map[string]**os.File{StdoutFile: &r.stdout, StderrFile: &r.stderr, NetlogFile: &r.netlog, ConsoleFile: &r.console} {
+		if *f, err = os.OpenFile(filepath.Join(r.dir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+			r.closeFiles()
+			return nil, fmt.Errorf("reopen record: %w", err)
+		}
+	}
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		r.closeFiles()
+		return nil, fmt.Errorf("reopen record: %w", err)
+	}
+	for _, e := range entries { // of who held it and was killed
+		if e.Type() == fs.ModeSocket {
+			_ = os.Remove(filepath.Join(r.dir, e.Name()))
+		}
+	}
+	r.Status, r.Finished, r.Error, r.Result = Running, nil, "", nil
+	return r, nil
+}
+
+// Leave releases the record as it is, for Reopen.
+func (r *Run) Leave() error {
+	r.closeFiles()
+	return r.Err()
 }
 
 // Dir is the run's folder.
@@ -264,6 +310,9 @@ func (s *Store) Get(id string) (*Record, error) {
 func validID(id string) bool {
 	return id != "" && id == filepath.Base(id) && !strings.HasPrefix(id, ".") && id != "/"
 }
+
+// Held says whether a process has the run under way.
+func (s *Store) Held(id string) bool { return validID(id) && s.held(id) }
 
 // held says whether a process holds the run's lock.
 func (s *Store) held(id string) bool { return filelock.Held(filepath.Join(s.dir, id, lockFile)) }

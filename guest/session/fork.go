@@ -1,49 +1,90 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Fork returns a client for a copy of the program's machine, which was taken while the program held its
-// output, with the interpreters of a list as they are in the copy. The copy's other commands run on there, and
-// nobody has what they print. GoOn gives the client its way to the program.
-func (c *Client) Fork(list []*Interpreter) (*Client, []*Interpreter) {
-	f := New(nil)
+// State is what a client knows of its program, taken while that holds its output: what a client of
+// another process goes on from (Restore).
+type State struct {
+	Next         uint32             `json:"next"` // the number of the last command
+	Commands     []CommandState     `json:"commands,omitempty"`
+	Interpreters []InterpreterState `json:"interpreters,omitempty"`
+}
+
+// CommandState is a command that runs.
+type CommandState struct {
+	ID        uint32 `json:"id"`
+	Name      string `json:"name"`                // the program's
+	Forwarded bool   `json:"forwarded,omitempty"` // it is a forwarded connection
+}
+
+// InterpreterState is an interpreter, which is one of the commands.
+type InterpreterState struct {
+	ID       uint32    `json:"id"`
+	Language string    `json:"language"`
+	Kept     [2][]byte `json:"kept"` // what it has printed since its last step, of each stream
+}
+
+// State returns the client's, with the interpreters of a list.
+func (c *Client) State(list []*Interpreter) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f.next = c.next
-	var copies []*Interpreter
-	for id, cmd := range c.commands {
-		if cmd.exec.use != nil { // a forwarded connection stays with this one
-			f.cut = append(f.cut, id)
+	st := State{Next: c.next}
+	for _, id := range slices.Sorted(maps.Keys(c.commands)) {
+		cmd := c.commands[id]
+		st.Commands = append(st.Commands, CommandState{id, cmd.exec.Args[0], cmd.exec.use != nil})
+		if at := slices.IndexFunc(list, func(in *Interpreter) bool { return in.cmd == cmd }); at >= 0 {
+			in := InterpreterState{ID: id, Language: list[at].Language}
+			for i := range in.Kept {
+				in.Kept[i] = list[at].out[i].waiting()
+			}
+			st.Interpreters = append(st.Interpreters, in)
+		}
+	}
+	return st
+}
+
+// Restore returns a client for a machine that goes on from where a state was taken, with the
+// interpreters of the state. The other commands run on there, and nobody has what they print;
+// connections that were forwarded are cut. GoOn gives the client its way to the program.
+func Restore(st State) (*Client, []*Interpreter) {
+	c := New(nil)
+	c.next = st.Next
+	var list []*Interpreter
+	for _, known := range st.Commands {
+		if known.Forwarded {
+			c.cut = append(c.cut, known.ID)
 			continue
 		}
-		of := &Command{c: f, id: id, exec: Exec{Args: cmd.exec.Args}, done: make(chan struct{})}
-		for i := range of.taken {
-			of.taken[i] = make(chan struct{}, 1)
+		cmd := &Command{c: c, id: known.ID, exec: Exec{Args: []string{known.Name}}, done: make(chan struct{})}
+		for i := range cmd.taken {
+			cmd.taken[i] = make(chan struct{}, 1)
 		}
-		f.commands[id] = of
-		at := slices.IndexFunc(list, func(in *Interpreter) bool { return in.cmd == cmd })
+		c.commands[known.ID] = cmd
+		at := slices.IndexFunc(st.Interpreters, func(in InterpreterState) bool { return in.ID == known.ID })
 		if at < 0 {
 			continue
 		}
-		in := &Interpreter{Language: list[at].Language, cmd: of, replies: make(chan reply, 1)}
+		in := &Interpreter{Language: st.Interpreters[at].Language, cmd: cmd, replies: make(chan reply, 1)}
 		for i := range in.out {
-			in.out[i].kept = list[at].out[i].waiting()
+			in.out[i].kept = bytes.Clone(st.Interpreters[at].Kept[i])
 		}
-		of.exec.Stdout, of.exec.Stderr, of.exec.reply = &in.out[0], &in.out[1], &replies{to: in.replies}
-		copies = append(copies, in)
+		cmd.exec.Stdout, cmd.exec.Stderr, cmd.exec.reply = &in.out[0], &in.out[1], &replies{to: in.replies}
+		list = append(list, in)
 	}
-	return f, copies
+	return c, list
 }
 
 // renewing is what stands where a step has its time limit: what follows is a seed.

@@ -3,7 +3,7 @@
 // booted by a bare QEMU command line (without record, network, agent or jail), and
 // the vendored node as a process of the host.
 //
-//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-suite programs] [-kernel nanos,linux] [-n 20] [-check]
+//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-suite programs|sessions] [-kernel nanos,linux] [-n 20] [-check]
 package main
 
 import (
@@ -41,13 +41,13 @@ func main() {
 	program := flag.String("unitask", "bin/unitask", "the binary")
 	kernels := flag.String("kernel", "", "linux, nanos, or both with a comma (default those that are vendored)")
 	only := flag.String("only", "", "only rows whose name holds this")
-	which := flag.String("suite", "starts", "starts, ways of starting a run; or programs, what runs take that do more than hello")
+	which := flag.String("suite", "starts", "starts, ways of starting a run; programs, what runs take that do more than hello; or sessions, machines that stay")
 	flag.Parse()
-	if *which != "starts" && *which != "programs" {
-		fmt.Fprintf(os.Stderr, "bench: -suite is starts or programs, not %q\n", *which)
+	if !slices.Contains([]string{"starts", "programs", "sessions"}, *which) {
+		fmt.Fprintf(os.Stderr, "bench: -suite is starts, programs or sessions, not %q\n", *which)
 		os.Exit(2)
 	}
-	ok, err := bench(context.Background(), *program, *kernels, *only, *which == "programs", *rounds)
+	ok, err := bench(context.Background(), *program, *kernels, *only, *which, *rounds)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -87,7 +87,7 @@ type suite struct {
 	script  string
 }
 
-func bench(ctx context.Context, program, kernels, only string, programs bool, rounds int) (ok bool, err error) {
+func bench(ctx context.Context, program, kernels, only, which string, rounds int) (ok bool, err error) {
 	dir, err := os.MkdirTemp("", "unitask-bench-")
 	if err != nil {
 		return false, err
@@ -100,7 +100,7 @@ func bench(ctx context.Context, program, kernels, only string, programs bool, ro
 	defer rt.Close()
 	if kernels == "" {
 		kernels = "linux"
-		if rt.Images().Best(image.HostArch()) == image.Nanos {
+		if which != "sessions" && rt.Images().Best(image.HostArch()) == image.Nanos {
 			kernels = "nanos,linux"
 		}
 	}
@@ -111,9 +111,13 @@ func bench(ctx context.Context, program, kernels, only string, programs bool, ro
 	}
 	ok = true
 	measure := s.kernel
-	if programs {
+	switch which {
+	case "programs":
 		measure = s.programs
-	} else {
+	case "sessions":
+		measure = s.sessions
+	}
+	if which != "programs" {
 		fmt.Println("| path | reference | p50 | p95 | reference p50 | ratio | target |\n| --- | --- | --- | --- | --- | --- | --- |")
 	}
 	for _, k := range strings.Split(kernels, ",") {
@@ -183,6 +187,11 @@ func (s *suite) kernel(kernel image.Kernel, only string, rounds int) (ok bool, e
 			rows = append(rows, row{name: "run " + name + ", a clone", target: 1.0, subject: command(argv), reference: command(run), against: "run, a clone (Node)"})
 		}
 	}
+	return s.rows(kernel, rows, only, rounds)
+}
+
+// rows measures those whose name holds a text.
+func (s *suite) rows(kernel image.Kernel, rows []row, only string, rounds int) (ok bool, err error) {
 	ok = true
 	for _, r := range rows {
 		if !strings.Contains(r.name, only) {

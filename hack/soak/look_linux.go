@@ -25,9 +25,12 @@ func (s *soak) killOne(name string) {
 }
 
 // daemon is the pool's daemon, 0 where there is none.
-func daemon() int {
+func daemon() int { return serving("pool\x00serve") }
+
+// serving is the process with a command line, 0 where there is none.
+func serving(line string) int {
 	for _, p := range offspring.All() {
-		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); err == nil && bytes.Contains(text, []byte("pool\x00serve")) {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); err == nil && bytes.Contains(text, []byte(line)) {
 			return p.PID
 		}
 	}
@@ -65,6 +68,9 @@ func (s *soak) look(when string) error {
 	if _, err := s.unitaskDo("pool", "down"); err != nil {
 		s.fault("%s: %v", when, err)
 	}
+	if err := s.lookSessions(when); err != nil {
+		return err
+	}
 	left := offspring.All()
 	for late := time.Now().Add(settling); len(left) > 0 && time.Now().Before(late); left = offspring.All() {
 		time.Sleep(100 * time.Millisecond) // other processes' ends
@@ -90,8 +96,8 @@ func (s *soak) look(when string) error {
 	listed := map[string]bool{}
 	for _, r := range records {
 		listed[r.ID] = true
-		if r.Status == "running" {
-			s.fault("%s: record %s is still running", when, r.ID)
+		if r.Status == "running" || r.Status == "paused" {
+			s.fault("%s: record %s is still %s", when, r.ID, r.Status)
 		}
 	}
 	entries, err := os.ReadDir(filepath.Join(s.home, "runs"))

@@ -2,7 +2,7 @@
 // random, the disk is full, or memory and descriptors are short. It then judges what is
 // left: processes, descriptors, files, records.
 //
-//	go run ./hack/soak [-n 10000] [-for 8h] [-seed N] [-home DIR]
+//	go run ./hack/soak [-sessions] [-n 10000] [-for 8h] [-seed N] [-home DIR]
 //
 // It prints a table of what was done and seen, and fails if something was left wrong. The
 // seed gives the order and the kinds of what is done; when exactly something is killed
@@ -32,6 +32,7 @@ const (
 	between    = 50                      // runs from one look at everything to the next
 	killWithin = 1500 * time.Millisecond // a run's start and its code lie in this
 	runsSize   = 256 << 20               // bytes of the disk for records
+	pausedSize = 1 << 30                 // and of that for paused sessions
 	moreFiles  = 24                      // descriptors that the daemon may have beyond those it had: machines in the making
 )
 
@@ -39,10 +40,14 @@ const (
 type soak struct {
 	unitask, home string
 	random        *rand.Rand
-	full          bool // the disk for records is one of its own, so it can be filled
+	full          bool // the disks for records and for paused sessions are of its own, so they can be filled
+	mounted       []string
 	tally         map[string]*tally
 	faults        []string
-	daemonFiles   int // of the pool's daemon when it was looked at first
+	kinds         []kind
+	pools         bool // there is a pool, from which runs come
+	daemonFiles   int  // of the pool's daemon when it was looked at first
+	holderFiles   int  // and of the process that holds sessions
 	started       time.Time
 }
 
@@ -58,12 +63,16 @@ func main() {
 	seed := flag.Uint64("seed", 0, "of the order; 0 for a random one")
 	home := flag.String("home", os.Getenv("UNITASK_HOME"), "home whose parts and images are used (copied)")
 	program := flag.String("unitask", "bin/unitask", "the program")
+	sessions := flag.Bool("sessions", false, "sessions in place of runs")
 	flag.Parse()
 	if *seed == 0 {
 		*seed = rand.Uint64()
 	}
 	fmt.Printf("seed %d\n", *seed)
 	s := &soak{random: rand.New(rand.NewPCG(*seed, 0)), tally: map[string]*tally{}, started: time.Now()}
+	if s.kinds, s.pools = kinds, true; *sessions {
+		s.kinds, s.pools = sessionKinds, false
+	}
 	err := s.open(*program, *home)
 	if err == nil {
 		err = s.all(*n, *most)
@@ -105,14 +114,18 @@ func (s *soak) open(program, from string) (err error) {
 			return fmt.Errorf("copy %s: %w: %s", part, err, out)
 		}
 	}
-	runs := filepath.Join(s.home, "runs")
-	if err = os.Mkdir(runs, 0o700); err != nil {
-		return err
-	}
-	if err := unix.Mount("tmpfs", runs, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0700", runsSize)); err == nil {
-		s.full = true
-	} else {
-		fmt.Printf("no full disk: mount a tmpfs: %v\n", err)
+	s.full = true
+	for name, size := range map[string]int{"runs": runsSize, "sessions": pausedSize} {
+		dir := filepath.Join(s.home, name)
+		if err = os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0700", size)); err != nil {
+			fmt.Printf("no full disk: mount a tmpfs: %v\n", err)
+			s.full = false
+			continue
+		}
+		s.mounted = append(s.mounted, dir)
 	}
 	_, err = s.run("1", nil, nil, 0) // the image and the template
 	return err
@@ -122,8 +135,8 @@ func (s *soak) close() error {
 	if s.home == "" {
 		return nil
 	}
-	if s.full {
-		if err := unix.Unmount(filepath.Join(s.home, "runs"), unix.MNT_DETACH); err != nil {
+	for _, dir := range s.mounted {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			return err
 		}
 	}
@@ -133,7 +146,7 @@ func (s *soak) close() error {
 // all does n runs, and looks at everything now and then.
 func (s *soak) all(n int, most time.Duration) error {
 	total := 0
-	for _, k := range kinds {
+	for _, k := range s.kinds {
 		total += k.weight
 	}
 	for i := range n {
@@ -145,11 +158,11 @@ func (s *soak) all(n int, most time.Duration) error {
 				return err
 			}
 		}
-		if i%between == 0 {
+		if i%between == 0 && s.pools {
 			s.poolUp()
 		}
 		at := s.random.IntN(total)
-		k := kinds[slices.IndexFunc(kinds, func(k kind) bool { at -= k.weight; return at < 0 })]
+		k := s.kinds[slices.IndexFunc(s.kinds, func(k kind) bool { at -= k.weight; return at < 0 })]
 		if k.name == "a full disk" && !s.full {
 			continue
 		}
@@ -210,7 +223,7 @@ func (s *soak) poolUp() {
 func (s *soak) print() {
 	fmt.Println("\n| what happens to the run | runs | ends | p50 | most |\n| --- | --- | --- | --- | --- |")
 	sum := 0
-	for _, k := range kinds {
+	for _, k := range s.kinds {
 		t := s.tally[k.name]
 		if t == nil {
 			continue

@@ -65,6 +65,9 @@ type Config struct {
 	Rules   []Rule
 	// Roots verify servers; nil is the host's.
 	Roots *x509.CertPool
+	// Kept, if not nil, is what another broker's guest has been given (Broker.Keep), which this one
+	// goes on with.
+	Kept *Kept
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -107,6 +110,38 @@ type Broker struct {
 	tunneled func() *swapper // redacts what comes after an upgrade, of which every length stays
 }
 
+// Kept is what a guest has been given that goes on with another broker: no values of secrets are in it.
+type Kept struct {
+	Placeholders map[string]string `json:"placeholders,omitempty"` // by the secrets' names
+	Authority    []byte            `json:"authority"`              // certificate and key, in PEM
+}
+
+// Keep returns what the guest has been given.
+func (b *Broker) Keep() (*Kept, error) {
+	k := &Kept{Placeholders: map[string]string{}}
+	for _, s := range b.cfg.Secrets {
+		k.Placeholders[s.Name] = s.placeholder
+	}
+	var err error
+	k.Authority, err = b.ca.keep()
+	return k, err
+}
+
+// placeholder is what the guest has for a secret, or is to get.
+func (cfg *Config) placeholder(s *Secret, others []Secret) (string, error) {
+	if cfg.Kept == nil {
+		return newPlaceholder(len(s.Value), others)
+	}
+	switch p, known := cfg.Kept.Placeholders[s.Name]; {
+	case !known:
+		return "", fmt.Errorf("the guest knows no secret %q", s.Name)
+	case len(p) != len(s.Value):
+		return "", fmt.Errorf("secret %q had %d bytes when the guest was given its placeholder, and has %d now", s.Name, len(p), len(s.Value))
+	default:
+		return p, nil
+	}
+}
+
 // New makes placeholders and the run's authority.
 func New(cfg Config) (*Broker, error) {
 	if cfg.Now == nil {
@@ -132,7 +167,7 @@ func New(cfg Config) (*Broker, error) {
 		s.placeholder = ""
 		var err error
 		if first := slices.IndexFunc(cfg.Secrets[:i], s.same); first < 0 {
-			s.placeholder, err = newPlaceholder(len(s.Value), cfg.Secrets[:i])
+			s.placeholder, err = cfg.placeholder(s, cfg.Secrets[:i])
 		} else if o := cfg.Secrets[first]; o.Value != s.Value || o.Misdirected != s.Misdirected {
 			err = fmt.Errorf("secret %q is there twice, and not as the same", s.Name)
 		} else {
@@ -146,7 +181,13 @@ func New(cfg Config) (*Broker, error) {
 		}
 	}
 	slices.Sort(domains)
-	ca, err := newAuthority(slices.Compact(domains), cfg.Now)
+	var ca *authority
+	var err error
+	if cfg.Kept != nil {
+		ca, err = keptAuthority(cfg.Kept.Authority, cfg.Now)
+	} else {
+		ca, err = newAuthority(slices.Compact(domains), cfg.Now)
+	}
 	if err != nil {
 		return nil, err
 	}

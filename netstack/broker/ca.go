@@ -24,7 +24,8 @@ const (
 	maxLeaves = 1024
 )
 
-// authority is the certificate authority of one run. Its key is never written anywhere.
+// authority is the certificate authority of one run. Its key is written nowhere but beside the memory of
+// its machine, when that is paused: only that machine trusts it.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -62,6 +63,28 @@ func newAuthority(domains []string, now func() time.Time) (*authority, error) {
 		return nil, fmt.Errorf("make the run's CA: %w", err)
 	}
 	return &authority{cert: cert, key: key, now: now, leaves: map[string]*tls.Certificate{}}, nil
+}
+
+// keep is what keptAuthority takes.
+func (a *authority) keep() ([]byte, error) {
+	key, err := x509.MarshalPKCS8PrivateKey(a.key)
+	if err != nil {
+		return nil, fmt.Errorf("keep the run's CA: %w", err)
+	}
+	return append(a.pem(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...), nil
+}
+
+// keptAuthority returns one that was kept.
+func keptAuthority(text []byte, now func() time.Time) (*authority, error) {
+	pair, err := tls.X509KeyPair(text, text)
+	if err != nil {
+		return nil, fmt.Errorf("read the run's CA: %w", err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok || !pair.Leaf.IsCA {
+		return nil, fmt.Errorf("read the run's CA: it is none")
+	}
+	return &authority{cert: pair.Leaf, key: key, now: now, leaves: map[string]*tls.Certificate{}}, nil
 }
 
 func serialNumber() (*big.Int, error) {

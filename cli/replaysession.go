@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/telemetry"
+)
+
+// replaysSession says that what is to be run again is a session.
+func (a *app) replaysSession(rt *unitask.Runtime, f runFlags) (id string, yes bool) {
+	if f.replay == "" {
+		return "", false
+	}
+	id, err := rt.Runs().Find(f.replay)
+	if err != nil {
+		return "", false
+	}
+	rec, err := rt.Runs().Get(id)
+	return id, err == nil && rec.Session == id
+}
+
+// replaySession plays the steps of a recorded session in a new one, which ends behind them. The exit code is the
+// last step's.
+func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runtime, f runFlags, id string, ceiling *policy.Ceiling) error {
+	var other error
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if !slices.Contains([]string{"replay", "owner", "policy", "accel", "verbose", "home", "raw"}, flag.Name) {
+			other = fmt.Errorf("--%s does not go with the replay of a session", flag.Name)
+		}
+	})
+	if len(args) > 0 {
+		other = fmt.Errorf("unexpected argument %q: the records have the steps", args[0])
+	}
+	if other != nil {
+		return usage(other)
+	}
+	req, steps, err := rt.RecordedSession(id, f.owner)
+	if errors.Is(err, unitask.ErrOwner) {
+		return hint(usage(err), "--owner NAME says that you mean it")
+	}
+	if err != nil {
+		return usage(err)
+	}
+	a.deniedThen(rt, id)
+	if req.Secrets, req.SecretHosts, err = a.readSecrets(cmd.Context(), req.SecretNames()); err != nil {
+		return usage(err)
+	}
+	ctx := telemetry.FromEnvironment(cmd.Context())
+	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req)
+	if err != nil {
+		return asFlags(cmd, err)
+	}
+	return errors.Join(a.play(ctx, s, steps, f), s.Close())
+}
+
+// play runs steps one after the other, and says which end otherwise than then.
+func (a *app) play(ctx context.Context, s *unitask.Session, steps []unitask.RecordedStep, f runFlags) error {
+	for i, step := range steps {
+		stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
+		res, err := s.Replay(ctx, step, stdout, stderr)
+		if err == nil && res.Value != "" {
+			_, err = fmt.Fprintln(stdout, res.Value)
+		}
+		if err = errors.Join(err, stdout.Close(), stderr.Close()); err != nil {
+			return fmt.Errorf("step %d of %d (%s): %w", i+1, len(steps), step.ID, err)
+		}
+		a.code = res.ExitCode
+		switch then := step.Ended; {
+		case step.Background:
+			a.ui.note("step %d of %d: in the background, as run %s", i+1, len(steps), res.RunID)
+		case then == nil:
+			a.ui.note("step %d of %d: %s, code %d; then it did not come to its end", i+1, len(steps), res.Outcome, res.ExitCode)
+		case then.Outcome != res.Outcome || then.ExitCode != res.ExitCode:
+			a.ui.note("step %d of %d: %s, code %d; then %s, code %d", i+1, len(steps), res.Outcome, res.ExitCode, then.Outcome, then.ExitCode)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/offspring"
+)
+
+// touched is what the session whose machine is paused and forked holds, in MiB.
+const touched = 200
+
+// sessions measures what machines that stay take.
+func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, error) {
+	open := func(language string) (*unitask.Session, error) {
+		return s.rt.NewSession(s.ctx, unitask.SessionRequest{Request: unitask.Request{Kernel: kernel, Language: language}})
+	}
+	step := func(of *unitask.Session, language, code, want string) error {
+		res, err := of.Run(s.ctx, unitask.Step{Code: code, Language: language})
+		if err == nil && (res.ExitCode != 0 || res.Value != want) {
+			err = fmt.Errorf("%s: code %d, value %q, not %q: %s", code, res.ExitCode, res.Value, want, res.Stderr)
+		}
+		return err
+	}
+	node, err := open("js")
+	if err != nil {
+		return false, err
+	}
+	defer node.Close()
+	shell, err := open("shell")
+	if err != nil {
+		return false, err
+	}
+	defer shell.Close()
+	large, err := open("js")
+	if err != nil {
+		return false, err
+	}
+	defer large.Close()
+	state := fmt.Sprintf("globalThis.held = Buffer.alloc(%d << 20, 1); held.length", touched)
+	if err := errors.Join(step(shell, "shell", "bash -c true", ""), step(large, "js", state, strconv.Itoa(touched<<20))); err != nil {
+		return false, err
+	}
+	boot := func() error {
+		return s.command([]string{s.program, "run", "--kernel", string(kernel), "--accel", "tcg", "--cold", "--code-file", s.script})
+	}
+	command := func(argv ...string) func() error { return func() error { return s.command(argv) } }
+	var forks []*unitask.Session
+	leave := func() error {
+		var errs []error
+		for _, f := range forks {
+			errs = append(errs, f.Close())
+		}
+		forks = nil
+		return errors.Join(errs...)
+	}
+	rows := []row{
+		{name: "a step in Node", target: 0.5, subject: func() error { return step(node, "js", "1", "1") }, reference: func() error { return s.command([]string{s.node, s.script}) }, against: "node on the host"},
+		{name: "a command", target: 1.5, subject: func() error {
+			res, err := shell.Exec(s.ctx, unitask.Command{Args: []string{"bash", "-c", "true"}})
+			if err == nil && res.ExitCode != 0 {
+				err = fmt.Errorf("%s", res.Stderr)
+			}
+			return err
+		}, reference: func() error { return step(shell, "shell", "bash -c true", "") }, against: "the same bash, started by one that waits in the machine"},
+		{name: fmt.Sprintf("resume to first reply, %d MiB touched", touched), target: 0.1, before: func() error { return large.Pause(s.ctx) },
+			subject: func() error { return step(large, "js", "held.length", strconv.Itoa(touched<<20)) }, reference: boot, against: "run --cold"},
+		{name: "the same", target: 0.7, before: func() error { return large.Pause(s.ctx) },
+			subject: func() error { return step(large, "js", "held.length", strconv.Itoa(touched<<20)) }, reference: func() error {
+				again, err := open("js")
+				if err == nil {
+					err = errors.Join(step(again, "js", state, strconv.Itoa(touched<<20)), again.Close())
+				}
+				return err
+			}, against: "a new session that does the same again"},
+		{name: "fork into 8, all answered", target: 0.6, before: leave, subject: func() (err error) {
+			if forks, err = large.Fork(s.ctx, 8); err != nil {
+				return err
+			}
+			answers := make(chan error, len(forks))
+			for _, f := range forks {
+				go func() { answers <- step(f, "js", "held.length", strconv.Itoa(touched<<20)) }()
+			}
+			for range forks {
+				err = errors.Join(err, <-answers)
+			}
+			return err
+		}, reference: boot, against: "run --cold", after: func() bool { return s.forked(kernel, large, leave) }},
+		{name: "unitask shell, to its first output", target: 1.2, subject: command(s.program, "shell", "--", "sh", "-c", "echo hello from a shell"),
+			reference: command(s.program, "run", "--accel", "tcg", "--lang", "shell", "--code", "echo hello from a shell"), against: "run --lang shell, a clone"},
+	}
+	ok, err := s.rows(kernel, rows, only, rounds)
+	return s.pauses(kernel, large, rounds) && ok, err
+}
+
+// pauses measures how long it takes until a machine is on the disk, and its memory free.
+func (s *suite) pauses(kernel image.Kernel, of *unitask.Session, rounds int) bool {
+	var took []time.Duration
+	for range rounds {
+		if err := of.Resume(s.ctx); err != nil {
+			fmt.Println(err)
+			return false
+		}
+		d, err := timed(func() error { return of.Pause(s.ctx) })
+		if err != nil {
+			fmt.Println(err)
+			return false
+		}
+		took = append(took, d)
+	}
+	ratio := quantile(took, 50).Seconds()
+	fmt.Printf("| %s: pause, until its memory is free, %d MiB touched | 1 s | %s | %s | | %.2f | 1.00 |\n", kernel, touched, ms(quantile(took, 50)), ms(quantile(took, 95)), ratio)
+	return ratio <= 1
+}
+
+// forked measures the proportional memory of forks.
+func (s *suite) forked(kernel image.Kernel, of *unitask.Session, leave func() error) bool {
+	before, one := memoryOfQEMUs()
+	forks, err := of.Fork(s.ctx, 8)
+	if err != nil {
+		fmt.Println(err)
+		return false
+	}
+	after, _ := memoryOfQEMUs()
+	for _, f := range forks {
+		err = errors.Join(err, f.Close())
+	}
+	if err = errors.Join(err, leave()); err != nil {
+		fmt.Println(err)
+		return false
+	}
+	each := float64(after-before) / 8
+	ratio := each / float64(one)
+	fmt.Printf("| %s: proportional memory of a fork, 8 of them | its machine's | %.0f MiB | | %d MiB | %.2f | 0.10 |\n", kernel, each, one, ratio)
+	return ratio <= 0.1
+}
+
+// memoryOfQEMUs is the proportional memory of our QEMUs, and that of the largest, in MiB.
+func memoryOfQEMUs() (all, most int) {
+	for _, p := range offspring.All() {
+		if !strings.HasPrefix(p.Name, "qemu-system") {
+			continue
+		}
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p.PID))
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == "Pss:" {
+				n, _ := strconv.Atoi(f[1])
+				all, most = all+n>>10, slices.Max([]int{most, n >> 10})
+			}
+		}
+	}
+	return all, most
+}

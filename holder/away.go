@@ -1,0 +1,158 @@
+package holder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+
+	"github.com/unitask/unitask"
+)
+
+// Sessions that live here, and those that an earlier holder has left.
+
+// errGone is the answer for a session that never was or has ended.
+func errGone(name string) error {
+	return &Error{Code: CodeGone, Message: fmt.Sprintf("there is no session %.80q: it has ended, or never was", name)}
+}
+
+// find returns a session that is held, by its id or name, or one that is away.
+func (h *Holder) find(name string) (*held, *View) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.sessions {
+		if s.view.is(name) {
+			return s, nil
+		}
+	}
+	for _, v := range h.away {
+		if v.is(name) {
+			return nil, &v
+		}
+	}
+	return nil, nil
+}
+
+// reach returns a session by its id or name. One that an earlier holder has left paused goes on, with the
+// secrets that it needs.
+func (h *Holder) reach(ctx context.Context, name string, secrets map[string]string) (*held, error) {
+	s, v := h.find(name)
+	switch {
+	case s != nil:
+		return s, nil
+	case v == nil:
+		return nil, errGone(name)
+	case v.State == Lost:
+		return nil, v.lostError()
+	}
+	h.mu.Lock()
+	if before := h.reviving[v.ID]; before != nil { // somebody else has it go on
+		h.mu.Unlock()
+		select {
+		case <-before:
+			return h.reach(ctx, name, secrets)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	done := make(chan struct{})
+	h.reviving[v.ID] = done
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.reviving, v.ID)
+		close(done)
+	}()
+	if s, _ := h.find(name); s != nil { // meanwhile
+		return s, nil
+	}
+	return h.revive(ctx, *v, secrets)
+}
+
+func (v View) is(name string) bool { return name != "" && (v.ID == name || v.Name == name) }
+
+func (v View) lostError() error {
+	return &Error{Code: CodeGone, Message: fmt.Sprintf("session %s is lost: the process that held it was killed before it was paused, and its machine with it; its steps' records remain", v.ID)}
+}
+
+// list are the sessions that live, and those that are away.
+func (h *Holder) list() []View {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := slices.Clone(h.away)
+	for _, s := range h.sessions {
+		v := s.view
+		if s.Paused() {
+			v.State = Paused
+		}
+		list = append(list, v)
+	}
+	slices.SortFunc(list, func(a, b View) int { return cmp.Compare(a.ID, b.ID) })
+	return list
+}
+
+// end ends a session, or forgets one that is away.
+func (h *Holder) end(name string) error {
+	s, v := h.find(name)
+	switch {
+	case s != nil:
+		return s.Close()
+	case v == nil:
+		return errGone(name)
+	}
+	if err := forget(h.home, *v); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.drop(v.ID)
+	delete(h.names, v.Name)
+	h.keep()
+	return nil
+}
+
+// forget removes what is left of a session that nobody holds.
+func forget(home string, v View) error {
+	err := unitask.ForgetSession(home, v.ID)
+	if errors.As(err, new(*unitask.SessionError)) { // it is lost, or another process has ended it
+		return nil
+	}
+	return err
+}
+
+// drop has a session be away no more; h.mu is held.
+func (h *Holder) drop(id string) {
+	h.away = slices.DeleteFunc(h.away, func(v View) bool { return v.ID == id })
+}
+
+// keep writes down what there is, so that it is known when we have ended; h.mu is held.
+func (h *Holder) keep() {
+	list := slices.Clone(h.away)
+	for _, id := range slices.Sorted(maps.Keys(h.sessions)) {
+		list = append(list, h.sessions[id].view)
+	}
+	writeList(h.dir, list)
+}
+
+// rescue gives the files of a session's folder, where its machine can't go on for why.
+func (h *Holder) rescue(c *client, req Request, why error) error {
+	_, v := h.find(req.Session)
+	if v == nil {
+		return why
+	}
+	files, err := unitask.PausedFiles(h.home, v.ID)
+	if err != nil {
+		return why
+	}
+	defer files.Close()
+	if req.Op != OpPack || path.Clean("/work/"+req.Path) != "/work" && path.Clean(req.Path) != "/work" {
+		return fmt.Errorf("%w. The files of its folder, as they were, are there to be had: unitask session cp -r %s:. DIR", why, v.ID)
+	}
+	_, err = io.Copy(c.out(kindStdout), files)
+	return err
+}

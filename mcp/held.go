@@ -1,0 +1,173 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask"
+)
+
+// Sessions of unitask, machines that stay between calls, are not sessions of the protocol: they are
+// held here, each by the caller that made it.
+
+// errNoSession is the answer for a session that never was, has ended, or is another caller's.
+var errNoSession = errors.New("there is no such session: it has ended, or never was; session with op list names yours")
+
+// held are the sessions that live.
+type held struct {
+	reviving sync.Mutex // held by who has one go on that was left paused
+
+	mu  sync.Mutex
+	all map[string]*heldSession // by id
+}
+
+type heldSession struct {
+	*unitask.Session
+	caller string
+	began  time.Time
+}
+
+// add holds a session until it ends.
+func (h *held) add(s *unitask.Session, caller string) *heldSession {
+	one := &heldSession{s, caller, time.Now()}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.all == nil {
+		h.all = map[string]*heldSession{}
+	}
+	h.all[s.ID] = one
+	go func() {
+		<-s.Done()
+		h.drop(s.ID)
+	}()
+	return one
+}
+
+func (h *held) drop(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.all, id)
+}
+
+// find returns a caller's session.
+func (h *held) find(id, caller string) (*heldSession, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.all[id]; s != nil && s.caller == caller {
+		return s, nil
+	}
+	return nil, fmt.Errorf("session %.80q: %w", id, errNoSession)
+}
+
+// of are a caller's sessions, in the order of their ids, which is that of their beginnings.
+func (h *held) of(caller string) (list []sessionView) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.all {
+		if s.caller == caller {
+			list = append(list, s.view())
+		}
+	}
+	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.Session, b.Session) })
+	return list
+}
+
+// sessionView is a session as clients see it.
+type sessionView struct {
+	Session   string    `json:"session"`
+	Parent    string    `json:"parent,omitempty"`
+	Language  string    `json:"language"`
+	Image     string    `json:"image"`
+	Began     time.Time `json:"began"`
+	ExpiresAt time.Time `json:"expiresAt"`
+	Paused    bool      `json:"paused,omitempty"`
+}
+
+func (s *heldSession) view() sessionView {
+	return sessionView{s.ID, s.Parent, s.Language, s.Image, s.began.UTC().Truncate(time.Second), s.Expires().UTC().Truncate(time.Second), s.Paused()}
+}
+
+// newSession starts one for a call.
+func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request) (*heldSession, error) {
+	run.Code, run.Path, run.Args, run.Dir = "", "", nil, ""
+	made, err := s.rt.NewSessionFor(ctx, caller, unitask.SessionRequest{Request: run})
+	if err != nil {
+		return nil, err
+	}
+	return s.keep(made, caller), nil
+}
+
+// keep holds a session for a caller until it ends. At the server's end one that is paused is left to the next
+// server, and any other ends.
+func (s *Server) keep(made *unitask.Session, caller unitask.Caller) *heldSession {
+	s.opts.Log.Info("session", "id", made.ID, "parent", made.Parent, "caller", caller.Name, "image", made.Image)
+	stop := context.AfterFunc(s.ctx, func() { _ = made.Leave() })
+	go func() {
+		<-made.Done()
+		stop()
+	}()
+	return s.held.add(made, caller.Name)
+}
+
+// reach returns a caller's session, which goes on here if a server of before has left it paused. names are the
+// caller's, as readSecrets has them.
+func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []string, id string) (*heldSession, error) {
+	if of, err := s.held.find(id, caller.Name); err == nil {
+		return of, nil
+	}
+	none := fmt.Errorf("session %.80q: %w", id, errNoSession)
+	left, err := unitask.FindPausedSession(s.rt.Images().Home(), id)
+	if err != nil || left.Owner != owner(caller) {
+		return s.held.find(id, caller.Name) // which may go on meanwhile
+	}
+	s.held.reviving.Lock()
+	defer s.held.reviving.Unlock()
+	if of, err := s.held.find(id, caller.Name); err == nil || s.ctx.Err() != nil { // meanwhile
+		return of, err
+	}
+	needs := unitask.Request{Secrets: map[string]string{}}
+	for _, name := range left.Secrets {
+		needs.Secrets[name] = ""
+	}
+	if err := s.readSecrets(ctx, caller, names, &needs); err != nil {
+		return nil, err
+	}
+	made, err := s.rt.Revive(ctx, caller, id, needs.Secrets)
+	if errors.As(err, new(*unitask.SessionError)) {
+		return nil, none
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.keep(made, caller), nil
+}
+
+// left are a caller's sessions that no process holds.
+func (s *Server) left(caller unitask.Caller) []unitask.PausedSession {
+	all, err := unitask.PausedSessions(s.rt.Images().Home())
+	if err != nil {
+		s.opts.Log.Warn("sessions", "error", err)
+	}
+	return slices.DeleteFunc(all, func(p unitask.PausedSession) bool { return p.Owner != owner(caller) })
+}
+
+// owner is a caller's name in records.
+func owner(caller unitask.Caller) string {
+	return cmp.Or(caller.Name, unitask.LocalOwner(os.Geteuid()))
+}
+
+func (s *Server) sessionsOf(caller unitask.Caller) sessionsResult {
+	list := append([]sessionView{}, s.held.of(caller.Name)...)
+	for _, p := range s.left(caller) {
+		list = append(list, sessionView{p.ID, p.Parent, p.Language, p.Image, p.At.UTC().Truncate(time.Second), p.Expires.UTC().Truncate(time.Second), true})
+	}
+	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.Session, b.Session) })
+	return sessionsResult{Sessions: list}
+}

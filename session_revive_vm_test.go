@@ -1,0 +1,143 @@
+package unitask_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// A paused session goes on in another runtime: what it was granted, its variables, files and processes are there,
+// and nobody else gets it.
+func TestSessionRevive(t *testing.T) {
+	needClones(t)
+	home := newHome(t)
+	open := func() *unitask.Runtime {
+		t.Helper()
+		rt, err := unitask.Open(unitask.Options{Home: home})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt
+	}
+	rt := open()
+	secrets := map[string]string{"KEY": "0123456789-abcdef"}
+	caller := unitask.Caller{Name: "ada"}
+	s, err := rt.NewSessionFor(t.Context(), caller, unitask.SessionRequest{Request: unitask.Request{Language: "python", Env: map[string]string{"COLOUR": "red"},
+		Secrets: secrets, SecretHosts: map[string][]string{"KEY": {"api.example.com"}}, AllowNet: []string{"api.example.com"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(s *unitask.Session, code, value string) *unitask.Result {
+		t.Helper()
+		res, err := s.Run(t.Context(), unitask.Step{Code: code})
+		if err != nil || res.Value != value || res.ExitCode != 0 {
+			t.Fatalf("%s: %+v %v", code, res, err)
+		}
+		return res
+	}
+	run(s, "x = 40; open('kept', 'w').write('text'); import os, subprocess, random\np = subprocess.Popen(['sleep', '1000'])\nkey = os.environ['KEY']; key != ''", "True")
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.Revive(t.Context(), caller, s.ID, secrets); !errors.As(err, new(*unitask.BusyError)) {
+		t.Errorf("while another process holds it: %v", err)
+	}
+	if err := s.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Run(t.Context(), unitask.Step{Code: "1"}); err == nil || !strings.Contains(err.Error(), "left paused") {
+		t.Errorf("after it was left: %v", err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rt, other := open(), open()
+	if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
+		t.Errorf("%+v %v", rec, err)
+	}
+	list, err := unitask.PausedSessions(home)
+	if err != nil || len(list) != 1 || list[0].ID != s.ID || list[0].Owner != "ada" || !list[0].Since.IsZero() || len(list[0].Secrets) != 1 {
+		t.Fatalf("%+v %v", list, err)
+	}
+	if found, err := filepath.Glob(filepath.Join(home, "sessions", s.ID, "*")); err != nil || len(found) != 4 {
+		t.Errorf("%v %v", found, err)
+	} else {
+		for _, name := range found {
+			if text, err := os.ReadFile(name); err != nil || strings.Contains(string(text), secrets["KEY"]) {
+				t.Errorf("%s holds a secret (%v)", name, err)
+			}
+		}
+	}
+
+	t.Run("refused", func(t *testing.T) {
+		var field *policy.FieldError
+		if _, err := rt.Revive(t.Context(), unitask.Caller{Name: "eve"}, s.ID, secrets); !errors.As(err, new(*unitask.SessionError)) {
+			t.Errorf("another caller: %v", err)
+		}
+		if _, err := rt.Revive(t.Context(), caller, "20200101-000000000-aaaaaa", secrets); !errors.As(err, new(*unitask.SessionError)) {
+			t.Errorf("one that never was: %v", err)
+		}
+		if _, err := rt.Revive(t.Context(), caller, s.ID, nil); !errors.As(err, &field) || field.Field != "secrets" {
+			t.Errorf("without its secret: %v", err)
+		}
+		if _, err := rt.Revive(t.Context(), caller, s.ID, map[string]string{"KEY": "a longer one than it was"}); err == nil || !strings.Contains(err.Error(), "bytes") {
+			t.Errorf("with a longer secret: %v", err)
+		}
+		narrow := caller
+		if narrow.Ceiling, err = policy.ParseCeiling("/x/.unitask.toml", []byte("allowNet = []\nsecrets = [\"KEY\"]\n")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := rt.Revive(t.Context(), narrow, s.ID, secrets); !errors.As(err, &field) || field.Field != "allowNet" {
+			t.Errorf("under a narrower ceiling: %v", err)
+		}
+		if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
+			t.Errorf("%+v %v", rec, err)
+		}
+	})
+
+	// Of several that ask at once, of two runtimes, one has it.
+	var asking sync.WaitGroup
+	got := make(chan *unitask.Session, 6)
+	for i := range cap(got) {
+		asking.Go(func() {
+			one, err := []*unitask.Runtime{rt, other}[i%2].Revive(t.Context(), caller, s.ID, secrets)
+			if err == nil {
+				got <- one
+			} else if !errors.As(err, new(*unitask.BusyError)) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	asking.Wait()
+	if len(got) != 1 {
+		t.Fatalf("%d have it", len(got))
+	}
+	again := <-got
+	if again.ID != s.ID || !again.Expires().Equal(s.Expires()) {
+		t.Errorf("%s %s, not %s %s", again.ID, again.Expires(), s.ID, s.Expires())
+	}
+	if res := run(again, "x += 2; (x, open('kept').read(), p.poll() is None, key == os.environ['KEY'], os.environ['COLOUR'])", "(42, 'text', True, True, 'red')"); res.Hint != "" {
+		t.Errorf("%+v", res)
+	}
+	if err := again.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(again, "x", "42")
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(home, "sessions", "*")); err != nil || len(left) != 0 {
+		t.Errorf("after its end: %v %v", left, err)
+	}
+	if _, err := rt.Revive(t.Context(), caller, s.ID, secrets); !errors.As(err, new(*unitask.SessionError)) {
+		t.Errorf("after its end: %v", err)
+	}
+}

@@ -1,0 +1,430 @@
+package unitask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/netstack/broker"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// A paused session outlives the process that held it: beside its machine's memory lies what another
+// process needs to go on with it. Values of secrets are not among that: they are asked for again.
+
+// keptSession is the note (machine.Pause.Note) of a session's pause.
+type keptSession struct {
+	ID       string               `json:"id"`
+	Parent   string               `json:"parent,omitempty"`
+	Owner    string               `json:"owner"`
+	Via      record.Via           `json:"via"`
+	Image    string               `json:"image"`
+	Language string               `json:"language"`
+	Began    time.Time            `json:"began"`
+	Expires  time.Time            `json:"expires"`
+	Limits   policy.SessionLimits `json:"limits"`
+	Request  Request              `json:"request"`
+	Policy   keptPolicy           `json:"policy"`
+	Kernel   Kernel               `json:"kernel"`
+	Cloned   bool                 `json:"cloned"`
+	Dir      string               `json:"dir"`
+	Env      []string             `json:"env"`
+	CA       string               `json:"ca,omitempty"`
+	Client   session.State        `json:"client"`
+	Broker   *broker.Kept         `json:"broker,omitempty"`
+
+	granted policy.Effective // Policy's
+}
+
+type keptPolicy struct {
+	Effective json.RawMessage `json:"effective"`
+	Denials   []policy.Denial `json:"denials"`
+	Ceiling   string          `json:"ceiling,omitempty"` // its file
+}
+
+// resumedName is the file in a pause's folder that says since when the machine has gone on.
+const resumedName = "resumed"
+
+// errLeft is the cause of the end of a session's stay in a process which leaves it paused.
+var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
+
+// note is what another process needs to go on with the session; its program holds its output.
+func (s *Session) note(x *execution) (json.RawMessage, error) {
+	caller := s.caller.withDefaults()
+	s.mu.Lock()
+	running := slices.Collect(maps.Values(s.running))
+	s.mu.Unlock()
+	began, expires := s.age()
+	eff, err := json.Marshal(s.Policy.Effective)
+	if err != nil {
+		return nil, err
+	}
+	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
+		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running)}
+	if x.code.broker != nil {
+		if k.Broker, err = x.code.broker.Keep(); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(k)
+}
+
+// PausedSession is a session that no process holds, its machine being on the disk.
+type PausedSession struct {
+	ID       string
+	Parent   string
+	Owner    string // the caller's name
+	Image    string
+	Language string
+	Expires  time.Time
+	// At is when it was paused, and Since, if not zero, since when it had gone on in a process that has
+	// ended without pausing it again: what it did since then is lost.
+	At, Since time.Time
+	// Secrets are those that Revive needs the values of.
+	Secrets []string
+	// Ceiling is the file of the ceiling that it began under, "" if there was none.
+	Ceiling string
+}
+
+// shelf is where a home keeps its paused sessions: a folder for each, and the records.
+type shelf struct {
+	dir  string
+	runs *record.Store
+}
+
+func shelfOf(home string) shelf {
+	return shelf{filepath.Join(home, "sessions"), record.Open(filepath.Join(home, "runs"))}
+}
+
+func (s shelf) folder(id string) string { return filepath.Join(s.dir, id) }
+
+// ids are those of the folders, of sessions that live among them.
+func (s shelf) ids() (list []string, err error) {
+	folders, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, f := range folders {
+		if f.IsDir() && !strings.HasPrefix(f.Name(), ".") {
+			list = append(list, f.Name())
+		}
+	}
+	return list, err
+}
+
+// PausedSessions returns the sessions of a home that no process holds, in the order of their ids. Those whose
+// life is over are removed.
+func PausedSessions(home string) (list []PausedSession, err error) {
+	s := shelfOf(home)
+	ids, err := s.ids()
+	if err != nil {
+		return nil, hostError("sessions", err)
+	}
+	for _, id := range ids {
+		if p, err := FindPausedSession(home, id); err == nil {
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+// FindPausedSession returns the session of an id. The error is a SessionError where there is none, its life is over, or
+// a process holds it.
+func FindPausedSession(home, id string) (PausedSession, error) {
+	s := shelfOf(home)
+	p, k, err := s.read(id)
+	switch {
+	case err != nil:
+		return PausedSession{}, err
+	case s.runs.Held(id):
+		return PausedSession{}, &SessionError{id, "or lives"}
+	case !time.Now().Before(k.Expires):
+		_ = ForgetSession(home, id)
+		return PausedSession{}, &SessionError{id, "or never was"}
+	}
+	return s.view(p, k), nil
+}
+
+func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
+	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Image: k.Image, Language: k.Language, Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling}
+	if text, err := os.ReadFile(filepath.Join(s.folder(k.ID), resumedName)); err == nil {
+		v.Since, _ = time.Parse(time.RFC3339Nano, string(text))
+	}
+	for _, secret := range k.granted.Secrets {
+		v.Secrets = append(v.Secrets, secret.Name)
+	}
+	return v
+}
+
+// read reads what is kept of a session. The error is a SessionError where there is none.
+func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
+	gone := &SessionError{id, "or never was"}
+	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") {
+		return p, k, gone
+	}
+	p, err = machine.ReadPause(s.folder(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, k, gone
+	}
+	if err == nil {
+		err = json.Unmarshal(p.Note, &k)
+	}
+	if err == nil {
+		err = json.Unmarshal(k.Policy.Effective, &k.granted)
+	}
+	if err == nil && k.ID != id {
+		err = fmt.Errorf("it is session %.80q", k.ID)
+	}
+	if err != nil {
+		return p, k, hostError("session", fmt.Errorf("session %s can't be read: %w", id, err))
+	}
+	return p, k, nil
+}
+
+// ForgetSession ends a session of a home that no process holds: its machine is removed from the disk. The error is
+// record.ErrRunning where a process holds it, and a SessionError where there is none.
+func ForgetSession(home, id string) error {
+	s := shelfOf(home)
+	if _, _, err := s.read(id); errors.As(err, new(*SessionError)) {
+		return err
+	}
+	rec, err := s.runs.Reopen(id)
+	if err != nil && !errors.Is(err, record.ErrNotFound) {
+		return hostError("session", err)
+	}
+	err = os.RemoveAll(s.folder(id))
+	machine.RemoveLeftovers(s.folder(id))
+	if rec != nil {
+		rec.Status = record.Done
+		err = errors.Join(err, rec.Finish(time.Now()))
+	}
+	if err != nil {
+		return hostError("session", err)
+	}
+	return nil
+}
+
+// reviving is how a session goes on that another process has paused.
+type reviving struct {
+	kept   keptSession
+	at     time.Time
+	digest string    // of its image
+	since  time.Time // see PausedSession
+	folder string
+	values map[string]string
+	rec    *record.Run // its own, reopened
+	taken  bool        // by its run, which finishes it
+}
+
+// Revive goes on with a session that its process has left paused (PausedSession), or was ended without
+// closing: from its last pause, and the first step's Hint says so if it did something since. The caller must be
+// the one that it was made for, whose Ceiling must grant what it was granted. Secrets have the values of those
+// that are bound to hosts. The error is a SessionError where there is no such session, and a
+// *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then.
+func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
+	shelf := shelfOf(rt.opts.Home)
+	p, k, err := shelf.read(id)
+	if err == nil && k.Owner != caller.withDefaults().Name {
+		err = &SessionError{id, "or never was"} // as one that never was
+	}
+	if err == nil && !time.Now().Before(k.Expires) {
+		_ = ForgetSession(rt.opts.Home, id)
+		err = &SessionError{id, fmt.Sprintf("it had lived for %s", k.Expires.Sub(k.Began).Round(time.Second))}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if caller.Via == "" {
+		caller.Via = k.Via
+	}
+	for _, secret := range k.granted.Secrets {
+		if _, there := secrets[secret.Name]; !there {
+			return nil, &policy.FieldError{Field: "secrets", Value: secret.Name, Reason: "is needed again, since its value is not kept on the disk: give it as when the session began"}
+		}
+	}
+	for name := range k.Request.Secrets {
+		k.Request.Secrets[name] = secrets[name]
+	}
+	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: k.Limits.Life, Idle: k.Limits.Idle}, usualSessions(machine.HostMemory()))
+	if err != nil {
+		return nil, err
+	}
+	rec, err := rt.runs.Reopen(id)
+	if errors.Is(err, record.ErrNotFound) { // it came from another host
+		rec, err = rt.runs.CreateAs(id, time.Now(), k.Owner, k.Via, "code", nil, k.Request)
+	}
+	if errors.Is(err, record.ErrRunning) {
+		return nil, &BusyError{"another process holds session " + id, time.Second}
+	}
+	if err != nil {
+		return nil, hostError("session", err)
+	}
+	if now, _, err := shelf.read(id); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
+		return nil, errors.Join(&BusyError{"another process held session " + id, time.Second}, rec.Leave())
+	}
+	s := newSession(rt, caller, limits)
+	s.denials = denials
+	s.Parent, s.Image, s.Language, s.family, s.request = k.Parent, k.Image, k.Language, &family{}, k.Request
+	s.began, s.expires = k.Began, k.Expires
+	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
+	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.view(p, k).Since, folder: shelf.folder(id), values: secrets, rec: rec}
+	var running []*session.Interpreter
+	s.client, running = session.Restore(k.Client)
+	for _, in := range running {
+		s.running[in.Language] = in
+	}
+	if since := s.revived.since; !since.IsZero() {
+		s.lost = fmt.Sprintf("the process that held this session was killed: it goes on from its pause at %s, and what it did after %s is lost", p.At.Local().Format(time.DateTime), since.Local().Format(time.DateTime))
+	}
+	if err := s.begin(ctx, k.Request, func(Event) {}, func() {}); err != nil {
+		return nil, err
+	}
+	if err := s.renew(ctx, running); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// renew has interpreters renew their random numbers, since what they would draw may have been drawn by others.
+func (s *Session) renew(ctx context.Context, running []*session.Interpreter) error {
+	var all sync.WaitGroup
+	for _, in := range running {
+		all.Go(func() {
+			if err := in.Renew(ctx); err != nil {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.dropped[in.Language] = err.Error()
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// prepare is the run of a session that goes on: what it was granted, none of the host's files, and
+// the broker that its guest knows.
+func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
+	if err = rt.checkCeiling(s.caller.Ceiling); err != nil {
+		return p, err
+	}
+	req := r.kept.Request
+	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
+	if req, err = rt.withOwn(req); err != nil {
+		return p, err
+	}
+	if p.code, err = checkCode(req); err != nil {
+		return p, err
+	}
+	code := &p.code
+	code.on(IO{})
+	code.session, code.fresh, code.installed = s, true, true
+	code.living = &living{ceiling: s.caller.Ceiling}
+	code.attachable = s.caller.Ceiling.Debug()
+	eff := r.kept.granted
+	if err := stillGranted(req, s.caller.Ceiling, eff); err != nil {
+		return p, err
+	}
+	if eff.RequireJail, err = policy.Jail(eff.RequireJail, rt.opts.RequireJail); err != nil {
+		return p, err
+	}
+	code.kept = r.kept.Broker
+	if err := code.give(eff, r.values); err != nil {
+		return p, err
+	}
+	p.granted = Policy{Effective: eff, Denials: append(slices.Clone(r.kept.Policy.Denials), s.denials...), Ceiling: s.caller.ceilingPath()}
+	p.wanted = req
+	return p, nil
+}
+
+// stillGranted says whether a ceiling grants a request all that it was granted once.
+func stillGranted(req Request, ceiling *policy.Ceiling, once policy.Effective) error {
+	var none hostfiles.Set
+	_, now, _, err := req.resolve(ceiling, &none)
+	if err != nil {
+		return err
+	}
+	for _, eff := range []*policy.Effective{&now, &once} { // what comes from elsewhere, or is in the machine
+		eff.Files, eff.Dirs, eff.Kernel, eff.RequireJail = nil, nil, "", nil
+	}
+	a, errA := json.Marshal(now)
+	b, errB := json.Marshal(once)
+	if err := errors.Join(errA, errB); err != nil {
+		return err
+	}
+	var here, there map[string]any
+	_, _ = json.Unmarshal(a, &here), json.Unmarshal(b, &there)
+	for _, key := range slices.Sorted(maps.Keys(there)) {
+		if !reflect.DeepEqual(here[key], there[key]) {
+			return &policy.FieldError{Field: key, Value: fmt.Sprintf("%.200v", there[key]), Reason: fmt.Sprintf("was granted when the session began, and is %.200v under this ceiling: start another session", here[key])}
+		}
+	}
+	return nil
+}
+
+// toldLost says, once, what of the session is lost.
+func (s *Session) toldLost() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lost := s.lost
+	s.lost = ""
+	return lost
+}
+
+// elsewhere is what sessions that are paused and held by no process, or another one, hold of the disk,
+// all the memory that they were given; rt.mu is held.
+func (rt *Runtime) elsewhere() (bytes int64) {
+	ours := map[string]bool{}
+	for s := range rt.sessions {
+		select {
+		case <-s.ready:
+			ours[s.ID] = true
+		default: // it has not paused yet
+		}
+	}
+	shelf := shelfOf(rt.opts.Home)
+	ids, _ := shelf.ids()
+	for _, id := range ids {
+		if ours[id] {
+			continue
+		}
+		if p, err := machine.ReadPause(shelf.folder(id)); err == nil {
+			bytes += int64(p.Shape.MemoryMB) << 20
+		}
+	}
+	return bytes
+}
+
+// goOn starts the machine.
+func (r *reviving) goOn(source *machine.Source) func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error) {
+	return func(ctx context.Context, spec machine.Spec, cfg machine.Config) (*machine.Machine, error) {
+		m, err := source.Resume(ctx, r.folder, spec, cfg)
+		if err == nil {
+			err = wentOn(r.folder)
+		}
+		return m, err
+	}
+}
+
+// wentOn notes in a pause's folder that its machine goes on.
+func wentOn(folder string) error {
+	return atomicfile.Write(filepath.Join(folder, resumedName), []byte(time.Now().UTC().Format(time.RFC3339Nano)), 0o600)
+}

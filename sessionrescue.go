@@ -1,0 +1,82 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/internal/atomicfile"
+)
+
+// A machine can only go on where QEMU and the image are as they were. So the files of a session's folder are kept
+// beside it, if they are few: they can be had without it.
+
+const (
+	// MaxKeptFiles bounds the files of a session that are kept beside its pause, in bytes of their tar.
+	MaxKeptFiles = 64 << 20
+
+	filesName    = "work.tar"
+	keepPatience = 3 * time.Second
+)
+
+// packFiles returns the session's folder as a tar; nil where nothing is in it, or too much, or a step is under way.
+func (s *Session) packFiles(ctx context.Context) *os.File {
+	s.mu.Lock()
+	uses := s.uses
+	s.mu.Unlock()
+	if uses > 0 || s.Paused() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepPatience)
+	defer cancel()
+	if list, _, err := s.List(ctx, s.dir, 1); err != nil || len(list) == 0 {
+		return nil
+	}
+	kept, err := s.rt.nameless()
+	if err != nil {
+		return nil
+	}
+	if err := s.folderCommand(ctx, s.dir, session.Exec{Args: []string{"/bin/tar", "-c", "-f", "-", "-C", s.dir, "."}, Stdout: &atMost{kept, MaxKeptFiles}}); err != nil {
+		kept.Close()
+		return nil
+	}
+	return kept
+}
+
+// keepFiles puts what packFiles gave beside a pause. Without room there it is not kept.
+func (s *Session) keepFiles(files *os.File) {
+	if files == nil {
+		return
+	}
+	name := filepath.Join(shelfOf(s.rt.opts.Home).folder(s.ID), filesName)
+	_ = atomicfile.Fill(name, 0o600, func(f *os.File) error {
+		if _, err := files.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		_, err := io.Copy(f, files)
+		return err
+	})
+}
+
+// PausedFiles opens the tar of the files that a session's folder had when it was paused: nobody has judged it, and
+// hostfiles.TakeFolder takes it. The error is a SessionError where no such session is paused, and
+// fs.ErrNotExist where its folder was empty, or had more than MaxKeptFiles.
+func PausedFiles(home, id string) (*os.File, error) {
+	s := shelfOf(home)
+	if _, _, err := s.read(id); errors.As(err, new(*SessionError)) {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(s.folder(id), filesName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, hostError("session", err)
+	}
+	return f, nil
+}
