@@ -3,15 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/offspring"
 )
 
 // touched is what the session whose machine is paused and forked holds, in MiB.
@@ -123,6 +119,9 @@ func (s *suite) pauses(kernel image.Kernel, of *unitask.Session, rounds int) boo
 // forked measures the proportional memory of forks.
 func (s *suite) forked(kernel image.Kernel, of *unitask.Session, leave func() error) bool {
 	before, one := memoryOfQEMUs()
+	if one == 0 { // it is known on Linux only
+		return leave() == nil
+	}
 	forks, err := of.Fork(s.ctx, 8)
 	if err != nil {
 		fmt.Println(err)
@@ -140,21 +139,4 @@ func (s *suite) forked(kernel image.Kernel, of *unitask.Session, leave func() er
 	ratio := each / float64(one)
 	fmt.Printf("| %s: proportional memory of a fork, 8 of them | its machine's | %.0f MiB | | %d MiB | %.2f | 0.10 |\n", kernel, each, one, ratio)
 	return ratio <= 0.1
-}
-
-// memoryOfQEMUs is the proportional memory of our QEMUs, and that of the largest, in MiB.
-func memoryOfQEMUs() (all, most int) {
-	for _, p := range offspring.All() {
-		if !strings.HasPrefix(p.Name, "qemu-system") {
-			continue
-		}
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p.PID))
-		for line := range strings.Lines(string(text)) {
-			if f := strings.Fields(line); len(f) > 1 && f[0] == "Pss:" {
-				n, _ := strconv.Atoi(f[1])
-				all, most = all+n>>10, slices.Max([]int{most, n >> 10})
-			}
-		}
-	}
-	return all, most
 }
