@@ -30,8 +30,8 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/vault", ""}, first, ground),
-	"fleet":       {"", "guest", "hostfiles", "internal/exact", "policy", "record"},
-	"holder":      {"", "machine", "policy"},
+	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "machine", "policy", "record"},
+	"holder":      {"", "machine", "policy", "record"},
 	"mcp":         and([]string{"", "internal/exact", "internal/hostname", "internal/vault"}, first, ground),
 	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/golang", "image/oci", "internal/exact", "internal/vault", "netstack/broker"}, first, ground),
 
@@ -81,7 +81,7 @@ var mayImport = map[string][]string{
 	"internal/vault":       {},
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},
-	"hack/bench":        {"", "image", "image/tfs", "mcp", "policy", "vmm"},
+	"hack/bench":        {"", "image", "image/tfs", "internal/offspring", "mcp", "policy", "vmm"},
 	"hack/conformance":  {"netstack/broker"},
 	"hack/cover":        {},
 	"hack/dist":         {"cli"},

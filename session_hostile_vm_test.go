@@ -1,6 +1,8 @@
 package unitask_test
 
 import (
+	"bytes"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -71,4 +73,27 @@ func TestSessionHostile(t *testing.T) {
 		t.Errorf("behind it: %+v %v", res, err)
 	}
 	works("steps that do not mind Ctrl-C")
+}
+
+// A write that is given up leaves the file as it was, and nothing beside it.
+func TestSessionWriteGivenUp(t *testing.T) {
+	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+	if err := s.WriteFile(t.Context(), "f", []byte("as it was"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	large, given := bytes.Repeat([]byte("x"), 32<<20), 0
+	for i := range 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(30+40*i)*time.Millisecond)
+		if err := s.WriteFile(ctx, "f", large, 0o644); err != nil {
+			given++
+		}
+		cancel()
+	}
+	if given == 0 {
+		t.Skip("32 MiB are written in 30 ms here")
+	}
+	list, _, err := s.List(t.Context(), ".", 1)
+	if err != nil || len(list) != 1 || given == 4 && list[0].Size != int64(len("as it was")) {
+		t.Errorf("%d were given up: %+v %v", given, list, err)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/unitask/unitask"
@@ -58,7 +59,7 @@ func TestSessionRevive(t *testing.T) {
 	if err := rt.Close(); err != nil {
 		t.Fatal(err)
 	}
-	rt = open()
+	rt, other := open(), open()
 	if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
 		t.Errorf("%+v %v", rec, err)
 	}
@@ -102,10 +103,24 @@ func TestSessionRevive(t *testing.T) {
 		}
 	})
 
-	again, err := rt.Revive(t.Context(), caller, s.ID, secrets)
-	if err != nil {
-		t.Fatal(err)
+	// Of several that ask at once, of two runtimes, one has it.
+	var asking sync.WaitGroup
+	got := make(chan *unitask.Session, 6)
+	for i := range cap(got) {
+		asking.Go(func() {
+			one, err := []*unitask.Runtime{rt, other}[i%2].Revive(t.Context(), caller, s.ID, secrets)
+			if err == nil {
+				got <- one
+			} else if !errors.As(err, new(*unitask.BusyError)) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
+	asking.Wait()
+	if len(got) != 1 {
+		t.Fatalf("%d have it", len(got))
+	}
+	again := <-got
 	if again.ID != s.ID || !again.Expires().Equal(s.Expires()) {
 		t.Errorf("%s %s, not %s %s", again.ID, again.Expires(), s.ID, s.Expires())
 	}

@@ -39,9 +39,6 @@ func (s *Session) fileUse(ctx context.Context, args []string, use func(context.C
 		return err
 	}
 	defer done()
-	if args[0] == "write" {
-		ctx = context.WithoutCancel(ctx) // all of it is here; one that is killed leaves its half beside the file
-	}
 	ctx, cancel := s.clocks.start(ctx, fileTimeout)
 	defer cancel()
 	if err := use(ctx); err != nil {

@@ -136,20 +136,28 @@ func PausedSessions(home string) (list []PausedSession, err error) {
 		return nil, hostError("sessions", err)
 	}
 	for _, id := range ids {
-		if s.runs.Held(id) {
-			continue
+		if p, err := FindPausedSession(home, id); err == nil {
+			list = append(list, p)
 		}
-		p, k, err := s.read(id)
-		if err != nil {
-			continue
-		}
-		if !time.Now().Before(k.Expires) {
-			_ = ForgetSession(home, k.ID)
-			continue
-		}
-		list = append(list, s.view(p, k))
 	}
 	return list, nil
+}
+
+// FindPausedSession returns the session of an id. The error is a SessionError where there is none, its life is over, or
+// a process holds it.
+func FindPausedSession(home, id string) (PausedSession, error) {
+	s := shelfOf(home)
+	p, k, err := s.read(id)
+	switch {
+	case err != nil:
+		return PausedSession{}, err
+	case s.runs.Held(id):
+		return PausedSession{}, &SessionError{id, "or lives"}
+	case !time.Now().Before(k.Expires):
+		_ = ForgetSession(home, id)
+		return PausedSession{}, &SessionError{id, "or never was"}
+	}
+	return s.view(p, k), nil
 }
 
 func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
@@ -265,6 +273,9 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	}
 	if err != nil {
 		return nil, hostError("session", err)
+	}
+	if now, _, err := shelf.read(id); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
+		return nil, errors.Join(&BusyError{"another process held session " + id, time.Second}, rec.Leave())
 	}
 	s := newSession(rt, caller, limits)
 	s.denials = denials

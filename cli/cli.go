@@ -94,6 +94,8 @@ type app struct {
 	verbose bool
 	offline *pflag.Flag
 
+	sessionFleet fleetFlags // of the session commands
+
 	showing sync.Mutex
 	editor  *term.Terminal // of a debug console on a terminal
 }

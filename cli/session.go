@@ -20,7 +20,7 @@ import (
 )
 
 func (a *app) sessionCommand() *cobra.Command {
-	return group(&cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "session",
 		Short: "Keep a machine for several steps: variables, files and processes stay",
 		Long: `Session keeps machines between command lines. They are held by a background
@@ -28,15 +28,19 @@ process of your own, which the first session starts and which ends behind the la
 SESSION is the id that session new prints, or the name that it was given.`,
 	}, a.sessionNew(), a.sessionList(), a.sessionRun(), a.sessionExec(), a.sessionCopy(), a.sessionPut(), a.sessionGet(), a.sessionForward(), a.sessionPause(), a.sessionResume(), a.sessionExtend(),
 		a.sessionWait(), a.sessionFork(), a.sessionRemove(), a.sessionServe())
+	for _, verb := range cmd.Commands() {
+		switch verb.Name() {
+		case "wait", "forward", "serve": // are of this host
+		default:
+			a.sessionFleet.add(verb)
+		}
+	}
+	return cmd
 }
 
 // asked sends a request to the holder, which is started if it is needed.
 func (a *app) asked(ctx context.Context, req holder.Request, streams holder.Streams) (holder.Answer, error) {
-	home, err := a.homeFolder()
-	if err != nil {
-		return holder.Answer{}, err
-	}
-	answer, err := holder.Do(ctx, home, req, streams, func() (<-chan struct{}, error) { return a.startHolder(home) })
+	answer, err := a.do(ctx, req, streams)
 	var told *holder.Error
 	switch {
 	case errors.Is(err, context.Canceled) || errors.As(err, &told) && told.Code == holder.CodeCancelled:
@@ -47,6 +51,27 @@ func (a *app) asked(ctx context.Context, req holder.Request, streams holder.Stre
 		err = hint(err, fmt.Sprintf("try again in %s, or end a session: unitask session rm", time.Duration(told.RetryAfterMS)*time.Millisecond))
 	}
 	return answer, err
+}
+
+// do has the fleet that --fleet names do it, or this host's holder.
+func (a *app) do(ctx context.Context, req holder.Request, streams holder.Streams) (holder.Answer, error) {
+	client, err := a.sessionFleet.open(a)
+	if err != nil {
+		return holder.Answer{}, err
+	}
+	if client != nil {
+		defer client.Close()
+		answer, err := client.Do(ctx, req, streams)
+		if err != nil {
+			err = holder.WireError(err)
+		}
+		return answer, err
+	}
+	home, err := a.homeFolder()
+	if err != nil {
+		return holder.Answer{}, err
+	}
+	return holder.Do(ctx, home, req, streams, func() (<-chan struct{}, error) { return a.startHolder(home) })
 }
 
 // startHolder starts `session serve` as a process of its own, which outlives us.

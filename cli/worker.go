@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,7 @@ type workerFlags struct {
 	memory              *size
 	tenants             []string
 	replicas            int
+	sessionKey          string
 	drain               time.Duration
 }
 
@@ -57,6 +59,7 @@ runs have, or after --drain: what may be run twice then goes back into the queue
 	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run (default the first .unitask.toml from here upwards)")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
 	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5")
+	fl.StringVar(&f.sessionKey, "session-key", "", "a file of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions")
 	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT, to whoever can reach it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.access(cmd)
@@ -124,6 +127,10 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return err
 	}
+	key, err := readSessionKey(f.sessionKey)
+	if err != nil {
+		return usage(err)
+	}
 	pool, err := unitask.ParsePoolSize(f.pool)
 	if err != nil {
 		return usage(err)
@@ -163,7 +170,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))
 	}
-	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, Log: slog.New(logHandler(a.std.Stderr, f.logJSON, level))}, fleet.OnHost(rt, ceiling))
+	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, SessionKey: key, Log: slog.New(logHandler(a.std.Stderr, f.logJSON, level))}, fleet.OnHost(rt, ceiling))
 	if err != nil {
 		return err
 	}
@@ -181,4 +188,27 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	}
 	a.ui.note("worker %s at %s: %d runs at once, %d MiB for machines", w.Info().ID, config.URL, slots, memoryMB)
 	return w.Run(cmd.Context())
+}
+
+// readSessionKey reads the key that workers share, nil where no file is named.
+func readSessionKey(file string) ([]byte, error) {
+	if file == "" {
+		return nil, nil
+	}
+	st, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("--session-key: %w", err)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("--session-key %s: others can read it: chmod 600 %s", file, file)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--session-key: %w", err)
+	}
+	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(key) != 32 {
+		return nil, fmt.Errorf("--session-key %s: is not 64 hex digits: make one with openssl rand -hex 32", file)
+	}
+	return key, nil
 }

@@ -69,7 +69,7 @@ func (s *submission) sendSecrets(ctx context.Context, msg *nats.Msg, q question)
 		refuse(msg, "the run is not this worker's")
 		return
 	}
-	kv, err := s.c.js.KeyValue(ctx, workersBucket)
+	kv, err := s.c.workersStore(ctx)
 	if err != nil {
 		return
 	}

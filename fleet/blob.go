@@ -99,9 +99,13 @@ func (s tenantStore) read(ctx context.Context, b blob, most int64) ([]byte, erro
 	return io.ReadAll(r)
 }
 
-// spooled is content in a file of its own in a folder, which has no name any more: all of it has come, and is
-// what its name says.
-func (s tenantStore) spooled(ctx context.Context, times Times, b blob, most int64, dir string) (*os.File, error) {
+// spooled is content of which all has come, and which is what its name says: in a file of its own in a folder, which
+// has no name any more, unless it came with its message.
+func (s tenantStore) spooled(ctx context.Context, times Times, b blob, most int64, dir string) (io.ReadCloser, error) {
+	if b.Inline != nil {
+		content, err := s.read(ctx, b, most)
+		return io.NopCloser(bytes.NewReader(content)), err
+	}
 	f, err := os.CreateTemp(dir, scratchPrefix)
 	if err != nil {
 		return nil, err

@@ -259,21 +259,13 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 			return r, err
 		}
 	}
-	dir, err := os.MkdirTemp(c.w.scratch.dir, "run-")
-	if err != nil {
-		return r, err
-	}
-	defer os.RemoveAll(dir)
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return r, err
-	}
 	if t.Files != nil {
-		content, err := c.store.spooled(ctx, c.w.config.Times, *t.Files, maxFiles, dir)
-		if err == nil {
-			job.Folder, err = unpack(content, dir)
-			content.Close()
-		}
+		dir, err := os.MkdirTemp(c.w.scratch.dir, "run-")
 		if err != nil {
+			return r, err
+		}
+		defer os.RemoveAll(dir)
+		if job.Folder, err = c.bring(ctx, *t.Files, dir); err != nil {
 			return r, fmt.Errorf("what the run brings: %w", err)
 		}
 	}
@@ -286,11 +278,11 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 	if done.Left == nil {
 		return r, err
 	}
-	left, e := os.CreateTemp(dir, "left")
+	left, e := os.CreateTemp(c.w.scratch.dir, "left-")
 	if e != nil {
 		return r, errors.Join(err, e)
 	}
-	defer left.Close()
+	defer func() { left.Close(); os.Remove(left.Name()) }()
 	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
 	defer cancel()
 	if r.Stdout, r.Stderr, e = pack(left, done.Left); e == nil {
@@ -302,6 +294,20 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 		})
 	}
 	return r, errors.Join(err, e)
+}
+
+// bring unpacks what the run brings into a folder, and returns where.
+func (c *claim) bring(ctx context.Context, files blob, dir string) (string, error) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", err
+	}
+	content, err := c.store.spooled(ctx, c.w.config.Times, files, maxFiles, dir)
+	if err != nil {
+		return "", err
+	}
+	defer content.Close()
+	return unpack(content, dir)
 }
 
 // end says how the run ended, unless somebody else has; it returns that for the metrics.

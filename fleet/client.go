@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -24,6 +26,12 @@ type Client struct {
 	RunID string
 	// Priority is that of the next runs; "" is Normal.
 	Priority Priority
+
+	mu      sync.Mutex
+	store   *tenantStore       // nil before it was opened
+	workers jetstream.KeyValue // nil before
+	seen    []WorkerInfo       // as of seenAt
+	seenAt  time.Time
 }
 
 // Connect connects to a fleet. Close it.
@@ -47,41 +55,107 @@ func Connect(config Config) (*Client, error) {
 // Close lets go of the connection.
 func (c *Client) Close() { c.nc.Close() }
 
+// open opens the tenant, once: each run would take exchanges for what stays the same.
+func (c *Client) open(ctx context.Context) (tenantStore, error) {
+	c.mu.Lock()
+	there := c.store
+	c.mu.Unlock()
+	if there != nil {
+		return *there, nil
+	}
+	s, err := openTenant(ctx, c.js, c.config.Tenant)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.store = &s
+	}
+	return s, err
+}
+
+// workersStore is what the workers say of themselves; jetstream.ErrBucketNotFound is that none was ever there.
+func (c *Client) workersStore(ctx context.Context) (jetstream.KeyValue, error) {
+	c.mu.Lock()
+	there := c.workers
+	c.mu.Unlock()
+	if there != nil {
+		return there, nil
+	}
+	kv, err := c.js.KeyValue(ctx, workersBucket)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.workers = kv
+	}
+	return kv, err
+}
+
+// forget has everything opened and looked at anew: somebody may have taken it away.
+func (c *Client) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.store, c.workers, c.seen = nil, nil, nil
+}
+
+// lately are the workers as they were a beat ago at most, which is how often they say something. It says also whether
+// they were looked at just now.
+func (c *Client) lately(ctx context.Context) (list []WorkerInfo, now bool, err error) {
+	c.mu.Lock()
+	list, now = c.seen, time.Since(c.seenAt) >= c.config.Times.Beat || len(c.seen) == 0
+	c.mu.Unlock()
+	if now {
+		list, err = c.Workers(ctx)
+	}
+	return list, now, err
+}
+
 // Workers are those that have said a thing of themselves lately.
 func (c *Client) Workers(ctx context.Context) (list []WorkerInfo, err error) {
-	kv, err := c.js.KeyValue(ctx, workersBucket)
+	kv, err := c.workersStore(ctx)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		return nil, nil
 	}
+	if err == nil {
+		list, err = listWorkers(ctx, kv)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return listWorkers(ctx, kv)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen, c.seenAt = list, time.Now()
+	return slices.Clone(list), nil
 }
 
+// listTime bounds how long the list of workers may take to come.
+const listTime = 10 * time.Second
+
+// listWorkers has them all sent: one exchange, and not one for each.
 func listWorkers(ctx context.Context, kv jetstream.KeyValue) (list []WorkerInfo, err error) {
-	keys, err := kv.Keys(ctx)
-	if errors.Is(err, jetstream.ErrNoKeysFound) {
-		return nil, nil
-	}
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	all, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range keys {
-		v, err := kv.Get(ctx, key)
-		if errors.Is(err, jetstream.ErrKeyNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		var info WorkerInfo
-		if json.Unmarshal(v.Value(), &info) == nil && info.ID == key {
-			list = append(list, info)
+	defer func() { _ = all.Stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case v, more := <-all.Updates():
+			switch {
+			case !more:
+				return nil, nats.ErrDisconnected
+			case v == nil: // that was all
+				slices.SortFunc(list, func(a, b WorkerInfo) int { return a.Started.Compare(b.Started) })
+				return list, nil
+			}
+			var info WorkerInfo
+			if json.Unmarshal(v.Value(), &info) == nil && info.ID == v.Key() {
+				list = append(list, info)
+			}
 		}
 	}
-	slices.SortFunc(list, func(a, b WorkerInfo) int { return a.Started.Compare(b.Started) })
-	return list, nil
 }
 
 // Run submits a run and waits for its end. A ctx that ends cancels it.
@@ -109,6 +183,7 @@ func (c *Client) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Resul
 	}
 	defer answers()
 	if err := s.submit(ctx); err != nil {
+		c.forget()
 		var busy *unitask.BusyError
 		if errors.As(err, &busy) {
 			return &unitask.Result{Outcome: unitask.OutcomeBusy, ExitCode: unitask.ExitHost, Error: err.Error(), RetryAfter: busy.After}, err

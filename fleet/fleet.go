@@ -175,11 +175,11 @@ func Permissions(tenant string, most Priority) (publish, subscribe []string) {
 	}
 	runs, files, workers := "KV_"+runsBucket+tenant, "OBJ_"+filesBucket+tenant, "KV_"+workersBucket
 	publish = append(publish,
-		subjectCancel+tenant+".*",
+		subjectCancel+tenant+".*", subjectSession+tenant+".*", subjectBegin+tenant+".*",
 		"$KV."+runsBucket+tenant+".>", "$O."+filesBucket+tenant+".>",
 		"$JS.API.STREAM.PURGE."+files, "$JS.API.STREAM.INFO."+queueStream,
 	)
-	for _, stream := range []string{runs, files, workers} {
+	for _, stream := range []string{runs, files, workers, "KV_" + sessionsBucket + tenant} {
 		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream+".>",
 			"$JS.API.CONSUMER.CREATE."+stream+".>", "$JS.API.CONSUMER.DELETE."+stream+".>", "$JS.API.CONSUMER.INFO."+stream+".>",
 			"$JS.FC."+stream+".>")

@@ -16,14 +16,16 @@ import (
 // tenant's account. The tenant may do there whatever it likes: what is gone is made again.
 type lane struct {
 	tenantStore
-	w       *Worker
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	queues  []jetstream.Consumer // by priority, the highest first
-	turn    int                  // that comes next; take's own
-	workers jetstream.KeyValue
-	broken  atomic.Bool // something is not as it was made
-	away    time.Time   // until when it is not asked for runs, since it did not answer; take's own
+	w        *Worker
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	queues   []jetstream.Consumer // by priority, the highest first
+	turn     int                  // that comes next; take's own
+	workers  jetstream.KeyValue
+	sessions sessions
+	heavy    chan struct{} // calls of sessions, see maxHeavy
+	broken   atomic.Bool   // something is not as it was made
+	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
 
 	// Under the worker's lock.
 	running, usedMB int
@@ -44,7 +46,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 			nc.Close()
 		}
 	}()
-	l = &lane{w: w, nc: nc}
+	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy)}
 	if l.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}
@@ -78,6 +80,9 @@ func (l *lane) join(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := l.listenSessions(); err != nil {
+		return err
+	}
 	return l.beat(ctx)
 }
 
@@ -99,6 +104,10 @@ func (l *lane) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	held, err := makeSessions(ctx, l.js, l.tenant, replicas)
+	if err != nil {
+		return err
+	}
 	var queues []jetstream.Consumer
 	for _, p := range Priorities {
 		queue, err := l.js.CreateOrUpdateConsumer(ctx, queueStream, jetstream.ConsumerConfig{
@@ -111,7 +120,7 @@ func (l *lane) prepare(ctx context.Context) error {
 		queues = append(queues, queue)
 	}
 	if l.queues == nil { // later they are the same, made anew
-		l.tenantStore, l.queues, l.workers = s, queues, workers
+		l.tenantStore, l.queues, l.workers, l.sessions = s, queues, workers, held
 	}
 	return nil
 }

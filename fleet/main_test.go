@@ -38,7 +38,17 @@ func TestMain(m *testing.M) {
 func workerProcess(url string) int {
 	config := quickly(workerConfig(url, 4))
 	config.Replicas, _ = strconv.Atoi(os.Getenv("FLEET_TEST_REPLICAS"))
-	w, err := fleet.NewWorker(context.Background(), config, script{os.Getenv("FLEET_TEST_LOG")})
+	var runner fleet.Runner = script{os.Getenv("FLEET_TEST_LOG")}
+	if home := os.Getenv("FLEET_TEST_HOME"); home != "" { // real machines, and sessions
+		rt, err := unitask.Open(unitask.Options{Home: home})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer rt.Close()
+		runner, config.SessionKey = fleet.OnHost(rt, nil), sessionKey
+	}
+	w, err := fleet.NewWorker(context.Background(), config, runner)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -48,6 +58,9 @@ func workerProcess(url string) int {
 	w.Close()
 	return 0
 }
+
+// sessionKey is that of the tests' workers.
+var sessionKey = []byte("0123456789abcdef0123456789abcdef")
 
 func workerConfig(url string, slots int) fleet.WorkerConfig {
 	return fleet.WorkerConfig{Config: fleet.Config{URL: url}, Info: fleet.WorkerInfo{Slots: slots, MemoryMB: 1 << 20, Arch: string(unitask.HostArch())}}

@@ -83,6 +83,10 @@ func startWire(t testing.TB, to string) *wire {
 				continue
 			}
 			w.mu.Lock()
+			if w.cut { // it is as if nobody were there
+				near.Close()
+				far.Close()
+			}
 			w.conns = append(w.conns, near, far)
 			w.mu.Unlock()
 			for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {

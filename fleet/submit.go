@@ -37,7 +37,7 @@ type submission struct {
 // open opens the tenant; a worker makes it.
 func (s *submission) open(ctx context.Context) (store tenantStore, err error) {
 	err = s.patiently(ctx, func(ctx context.Context) (err error) {
-		store, err = openTenant(ctx, s.c.js, s.c.config.Tenant)
+		store, err = s.c.open(ctx)
 		return err
 	})
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -166,10 +166,18 @@ func (s *submission) putInputs(ctx context.Context) (*blob, error) {
 
 // possible says that no worker that is there can ever run it.
 func (s *submission) possible(ctx context.Context, e entry) error {
-	workers, err := s.c.Workers(ctx)
+	workers, now, err := s.c.lately(ctx)
+	if err == nil && !now && unable(workers, e) != nil { // another may have come since
+		workers, err = s.c.Workers(ctx)
+	}
 	if err != nil || len(workers) == 0 { // one may come
 		return err
 	}
+	return unable(workers, e)
+}
+
+// unable says why none of these workers can run it.
+func unable(workers []WorkerInfo, e entry) error {
 	most, arches := 0, []string{}
 	for _, w := range workers {
 		if w.Arch == e.Class {

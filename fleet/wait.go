@@ -58,7 +58,7 @@ func (s *submission) wait(ctx context.Context, msgs <-chan *nats.Msg) (*unitask.
 func (s *submission) follow(ctx context.Context, e entry, revision uint64) (over bool) {
 	s.begin(e)
 	if e.State == Claimed {
-		kv, err := s.c.js.KeyValue(ctx, workersBucket)
+		kv, err := s.c.workersStore(ctx)
 		if err == nil {
 			_, err = kv.Get(ctx, e.Worker)
 		}

@@ -23,7 +23,10 @@ type WorkerConfig struct {
 	Info     WorkerInfo    // Slots, MemoryMB and what it has; the rest is filled in
 	Drain    time.Duration // how long runs get to end when it goes; 30 s
 	Replicas int           // of everything in JetStream; 0 is 1
-	Log      *slog.Logger  // nil is none
+	// SessionKey, 32 bytes, seals sessions that are paused: workers that have the same go on with each
+	// other's. nil is one of its own.
+	SessionKey []byte
+	Log        *slog.Logger // nil is none
 }
 
 // Tenant is one that a worker works for. Its account is what keeps it apart from the others.
@@ -45,13 +48,16 @@ type Worker struct {
 	drain   chan struct{}
 	drained sync.Once
 	running sync.WaitGroup
+	hosting sync.WaitGroup // sessions
 	metrics *metrics
 	scratch *scratch
 
-	mu    sync.Mutex
-	info  WorkerInfo
-	runs  map[string]context.CancelCauseFunc // by tenant/run: look at the entry
-	hands map[string]bool                    // by tenant/run: a message of it is being handled
+	mu       sync.Mutex
+	info     WorkerInfo
+	sessions map[string]*hosted                 // by tenant/session
+	parking  bool                               // no session is held any more
+	runs     map[string]context.CancelCauseFunc // by tenant/run: look at the entry
+	hands    map[string]bool                    // by tenant/run: a message of it is being handled
 }
 
 var errDrained = errors.New("the worker goes")
@@ -79,6 +85,14 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		config.Drain = 30 * time.Second
 	}
 	config.Replicas = max(config.Replicas, 1)
+	switch len(config.SessionKey) {
+	case 32:
+	case 0:
+		config.SessionKey = make([]byte, 32)
+		_, _ = rand.Read(config.SessionKey)
+	default:
+		return nil, fmt.Errorf("the key of sessions has %d bytes: 32 are needed", len(config.SessionKey))
+	}
 	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
@@ -200,6 +214,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.mu.Unlock()
 		<-over
 	}
+	w.parkSessions()
 	stop(nil)
 	beating.Wait() // or it would be there again
 	for _, l := range w.lanes {
@@ -213,10 +228,14 @@ func (w *Worker) Run(ctx context.Context) error {
 // pollTime is how long a worker goes without looking at the queue when nothing wakes it.
 const pollTime = time.Second
 
+// lookAgain is when a worker that was woken and has found nothing looks again: it hears of a run as it is
+// submitted, and that may be before JetStream has stored it, and has told its consumers.
+var lookAgain = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond}
+
 // take takes runs for as long as there is room: of the tenant that has the fewest under way, and of
 // those of the one that was served longest ago.
 func (w *Worker) take(ctx, work context.Context) {
-	for {
+	for looks := len(lookAgain); ; {
 		taken := false
 		for _, l := range w.inTurn() {
 			if !w.room(l) || ctx.Err() != nil || w.draining() {
@@ -238,13 +257,19 @@ func (w *Worker) take(ctx, work context.Context) {
 		if taken {
 			continue
 		}
+		pause := pollTime
+		if looks < len(lookAgain) {
+			pause = lookAgain[looks]
+			looks++
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.drain:
 			return
 		case <-w.wake:
-		case <-time.After(pollTime):
+			looks = 0
+		case <-time.After(pause):
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/unitask/unitask"
@@ -103,13 +102,9 @@ func (h *Holder) extended(s *held) View {
 
 // revive has a session go on that an earlier holder, or another process of the user's, has left paused.
 func (h *Holder) revive(ctx context.Context, v View, secrets map[string]string) (*held, error) {
-	paused, err := unitask.PausedSessions(h.home)
-	if err != nil {
-		return nil, err
-	}
 	var ceiling *policy.Ceiling
-	if at := slices.IndexFunc(paused, func(p unitask.PausedSession) bool { return p.ID == v.ID }); at >= 0 && paused[at].Ceiling != "" {
-		if ceiling, err = policy.ReadCeiling(paused[at].Ceiling); err != nil {
+	if paused, err := unitask.FindPausedSession(h.home, v.ID); err == nil && paused.Ceiling != "" {
+		if ceiling, err = policy.ReadCeiling(paused.Ceiling); err != nil {
 			return nil, err
 		}
 	}

@@ -197,7 +197,7 @@ func (h *Holder) serve(ctx context.Context, w *wire) {
 	reading.Go(c.read)
 	answer, err := h.do(ctx, c, req)
 	if err != nil {
-		answer.Error = wireError(err)
+		answer.Error = WireError(err)
 	}
 	if answer.Result != nil {
 		brief := *answer.Result

@@ -262,8 +262,8 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// wireError is an error as the command line is told it.
-func wireError(err error) *Error {
+// WireError is an error as who asks is told it.
+func WireError(err error) *Error {
 	var known *Error
 	var busy *unitask.BusyError
 	var field *policy.FieldError

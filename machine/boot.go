@@ -151,7 +151,10 @@ func (s *Source) boot(ctx context.Context, spec Spec, memory *os.File, cfg Confi
 	if probing {
 		greeted = m.Monitor().Greeted()
 	}
-	if deadline, err = await(ctx, network, deadline, greeted); err != nil {
+	if deadline, err = await(ctx, network, deadline, greeted); err == nil {
+		err = m.vm.Seal() // nothing but our own kernel and agent has run
+	}
+	if err != nil {
 		err = m.Explain(err)
 		if m.keep && m.isHalted() {
 			cfg.Keep(m, err)

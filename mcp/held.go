@@ -122,19 +122,18 @@ func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []strin
 	if of, err := s.held.find(id, caller.Name); err == nil {
 		return of, nil
 	}
+	none := fmt.Errorf("session %.80q: %w", id, errNoSession)
+	left, err := unitask.FindPausedSession(s.rt.Images().Home(), id)
+	if err != nil || left.Owner != owner(caller) {
+		return s.held.find(id, caller.Name) // which may go on meanwhile
+	}
 	s.held.reviving.Lock()
 	defer s.held.reviving.Unlock()
 	if of, err := s.held.find(id, caller.Name); err == nil || s.ctx.Err() != nil { // meanwhile
 		return of, err
 	}
-	none := fmt.Errorf("session %.80q: %w", id, errNoSession)
-	left := s.left(caller)
-	at := slices.IndexFunc(left, func(p unitask.PausedSession) bool { return p.ID == id })
-	if at < 0 {
-		return nil, none
-	}
 	needs := unitask.Request{Secrets: map[string]string{}}
-	for _, name := range left[at].Secrets {
+	for _, name := range left.Secrets {
 		needs.Secrets[name] = ""
 	}
 	if err := s.readSecrets(ctx, caller, names, &needs); err != nil {
@@ -156,8 +155,12 @@ func (s *Server) left(caller unitask.Caller) []unitask.PausedSession {
 	if err != nil {
 		s.opts.Log.Warn("sessions", "error", err)
 	}
-	owner := cmp.Or(caller.Name, unitask.LocalOwner(os.Geteuid()))
-	return slices.DeleteFunc(all, func(p unitask.PausedSession) bool { return p.Owner != owner })
+	return slices.DeleteFunc(all, func(p unitask.PausedSession) bool { return p.Owner != owner(caller) })
+}
+
+// owner is a caller's name in records.
+func owner(caller unitask.Caller) string {
+	return cmp.Or(caller.Name, unitask.LocalOwner(os.Geteuid()))
 }
 
 func (s *Server) sessionsOf(caller unitask.Caller) sessionsResult {

@@ -350,8 +350,10 @@ func (s *Server) endSession(caller unitask.Caller, id string) (*sdk.CallToolResu
 	case err == nil:
 		err = of.Close()
 		s.held.drop(of.ID)
-	case slices.ContainsFunc(s.left(caller), func(p unitask.PausedSession) bool { return p.ID == id }):
-		err = unitask.ForgetSession(s.rt.Images().Home(), id)
+	default:
+		if left, e := unitask.FindPausedSession(s.rt.Images().Home(), id); e == nil && left.Owner == owner(caller) {
+			err = unitask.ForgetSession(s.rt.Images().Home(), id)
+		}
 	}
 	if err != nil {
 		return nil, sessionsResult{}, err

@@ -56,8 +56,8 @@ var every = slices.Concat(Fields, Limits)
 // JailNames are the layers and limits of a machine's jail, by the names that package vmm
 // gives them.
 var JailNames = []string{
-	"network", "pid", "ipc", "uts", "cgroup", "filesystem", "groups", "user", "capabilities", "no-new-privileges", "landlock", "seccomp",
-	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes", "memory", "tasks", "cpu",
+	"network", "pid", "ipc", "uts", "cgroup", "filesystem", "sealed", "groups", "user", "capabilities", "no-new-privileges", "landlock", "seccomp",
+	"core", "files", "file-size", "address-space", "locked-memory", "message-queue", "processes", "memory", "tasks", "cpu", "io",
 }
 
 // ImageNames are the images that come along.

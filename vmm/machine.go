@@ -26,7 +26,8 @@ type Machine struct {
 
 	pid     int
 	kill    func()
-	state   net.Conn // the device state, to QEMU: its descriptor stateFD; nil for one that was adopted
+	seal    func() error // nil for one that was adopted: whoever lent it has sealed it
+	state   net.Conn     // the device state, to QEMU: its descriptor stateFD; nil for one that was adopted
 	stderr  tail.Buffer
 	console net.Conn
 	copied  chan struct{} // closed when the console's reader is done
@@ -120,7 +121,7 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 		// with many cores would have a machine make many.
 		Env:      []string{"PATH=/usr/bin:/bin", "MALLOC_ARENA_MAX=2"},
 		FileSize: fileSize(cfg), KVM: kvm, Listens: cfg.GDB != nil, AddressSpace: uint64(cfg.MemoryMB)<<20 + addressSpaceExtra,
-		Bounds: jail.Bounds{Memory: int64(cfg.MemoryMB) << 20, CPUs: cmp.Or(cfg.CPUs, float64(processors(cfg)+1))},
+		Bounds: jail.Bounds{Memory: int64(cfg.MemoryMB) << 20, CPUs: cmp.Or(cfg.CPUs, float64(processors(cfg)+1)), IO: diskRate},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.QEMU.Path, err)
@@ -137,12 +138,28 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	if cfg.QEMU.Sandbox {
 		process.Report.Layers = append(process.Report.Layers, jail.Hold{Name: jail.QEMUSeccomp, Holds: true, Detail: "four groups of system calls"})
 	}
-	m.Jail, m.pid, m.kill = process.Report, process.Pid, process.Kill
+	m.Jail, m.pid, m.kill, m.seal = process.Report, process.Pid, process.Kill, process.Seal
 	m.Monitor = NewMonitor(qmpOurs)
+	m.Monitor.ready = m.Seal
 	if cfg.Console != nil {
 		m.ReadConsole(cfg.Console)
 	}
 	return m, nil
+}
+
+// Seal has QEMU open nothing from now on, not even its own files. It may be called when all of QEMU is set
+// up: when the guest runs, or its monitor has answered, which seals it by itself. QEMU greets before that. An error ends the
+// machine. It may be called more than once.
+func (m *Machine) Seal() error {
+	if m.seal == nil {
+		return nil
+	}
+	err := m.seal()
+	if err != nil {
+		m.kill()
+		err = fmt.Errorf("seal the machine: %w", err)
+	}
+	return err
 }
 
 // ReadConsole copies the console to w from now on. Only the first call counts.
@@ -251,6 +268,10 @@ func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	}
 	return ours, theirs, nil
 }
+
+// diskRate bounds what a machine reads from disks in a second, and writes: its disk is read once in a start, and
+// mostly in the host's memory; a QEMU that was broken out of must not have the disks for itself.
+const diskRate = 256 << 20
 
 // maxStderr is how much of QEMU's own messages is kept: its last words.
 const maxStderr = 16 << 10

@@ -91,7 +91,7 @@ func TestMachine(t *testing.T) {
 		t.Errorf("%+v %v", st, err)
 	}
 	missing := slices.DeleteFunc(m.Jail.Missing(), func(l Layer) bool { // control groups, which a host gives us or not
-		return slices.Contains([]string{jail.LimitGroupMemory, jail.LimitTasks, jail.LimitCPU}, l.Name)
+		return slices.Contains([]string{jail.LimitGroupMemory, jail.LimitTasks, jail.LimitCPU, jail.LimitIO}, l.Name)
 	})
 	if os.Getuid() == 0 && len(missing) > 0 {
 		t.Errorf("%+v", missing)

@@ -45,6 +45,7 @@ type Monitor struct {
 	leaving bool  // Detach has asked the reader to end at a line's end
 
 	greeting chan struct{} // closed when QEMU has greeted
+	ready    func() error  // called when it has answered, which it does when all of it is set up; nil for nothing
 	version  qmp.Version
 	done     chan struct{} // closed when reading has ended
 }
@@ -152,6 +153,9 @@ func (m *Monitor) ConnectContext(ctx context.Context) error {
 		return fmt.Errorf("wait for QEMU's greeting: %w", context.Cause(ctx))
 	}
 	_, err := m.RunContext(ctx, []byte(`{"execute":"qmp_capabilities"}`))
+	if err == nil && m.ready != nil {
+		err = m.ready()
+	}
 	m.connected = err == nil
 	return err
 }

@@ -15,6 +15,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,9 +60,17 @@ static int read_file(const char *path, const char *offset, const char *length)
 	return copy(fd, STDOUT_FILENO, strtoull(length, NULL, 10));
 }
 
+static char at[MAX_PATH + 32];  // what is being written, before it has its name
+
+static void cut(int sig)
+{
+	unlink(at);
+	_exit(128 + sig);
+}
+
 static int write_file(const char *name, const char *mode)
 {
-	static char path[MAX_PATH], at[MAX_PATH + 32];
+	static char path[MAX_PATH];
 	struct stat st;
 	int there = stat(name, &st) == 0;
 	if (there && S_ISDIR(st.st_mode))
@@ -85,6 +94,7 @@ static int write_file(const char *name, const char *mode)
 	int fd = mkostemp(at, O_CLOEXEC);
 	if (fd < 0)
 		return errno;
+	signal(SIGINT, cut);
 	int failed = copy(STDIN_FILENO, fd, UINT64_MAX);
 	mode_t m = there ? st.st_mode & 07777 : (mode_t)strtoul(mode, NULL, 8);
 	if (failed == 0 && (fchmod(fd, m) < 0 || close(fd) < 0 || rename(at, path) < 0))

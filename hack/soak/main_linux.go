@@ -18,6 +18,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -143,14 +144,16 @@ func (s *soak) close() error {
 	return os.RemoveAll(s.home)
 }
 
-// all does n runs, and looks at everything now and then.
+// all does n runs, and looks at everything now and then. An interrupt ends it as its time would.
 func (s *soak) all(n int, most time.Duration) error {
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	total := 0
 	for _, k := range s.kinds {
 		total += k.weight
 	}
 	for i := range n {
-		if most > 0 && time.Since(s.started) > most {
+		if interrupted.Err() != nil || most > 0 && time.Since(s.started) > most {
 			break
 		}
 		if i%between == 0 && i > 0 {

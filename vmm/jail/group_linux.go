@@ -18,7 +18,7 @@ import (
 )
 
 // A control group of version 2 (the kernel's Documentation/admin-guide/cgroup-v2.rst) bounds what
-// a process and its threads use together: memory, tasks, processor time. Groups are made only
+// a process and its threads use together: memory, tasks, processor time, what goes from and to disks. Groups are made only
 // where that is ours to do (delegated), below the nearest such group that we are in; a rlimit
 // stands behind each of them but the processor's.
 
@@ -37,21 +37,33 @@ const groupRoom = 512 << 20
 type control struct {
 	limit      string // its name in reports
 	controller string // the kernel's
-	files      func(b Bounds) [][2]string
-	detail     func(b Bounds) string
+	files      func(b Bounds, disks []string) [][2]string
+	detail     func(b Bounds, disks []string) string
 }
 
 var controls = []control{
-	{LimitGroupMemory, "memory", func(b Bounds) [][2]string {
+	{LimitGroupMemory, "memory", func(b Bounds, _ []string) [][2]string {
 		return [][2]string{{"memory.max", strconv.FormatInt(b.Memory+groupRoom, 10)}, {"memory.swap.max", "0"}, {"memory.oom.group", "1"}}
-	}, func(b Bounds) string { return strconv.FormatInt(b.Memory+groupRoom, 10) + ", no swap" }},
-	{LimitTasks, "pids", func(b Bounds) [][2]string {
+	}, func(b Bounds, _ []string) string { return strconv.FormatInt(b.Memory+groupRoom, 10) + ", no swap" }},
+	{LimitTasks, "pids", func(b Bounds, _ []string) [][2]string {
 		return [][2]string{{"pids.max", strconv.Itoa(maxTasks)}}
-	}, func(Bounds) string { return strconv.Itoa(maxTasks) }},
-	{LimitCPU, "cpu", func(b Bounds) [][2]string {
+	}, func(Bounds, []string) string { return strconv.Itoa(maxTasks) }},
+	{LimitCPU, "cpu", func(b Bounds, _ []string) [][2]string {
 		return [][2]string{{"cpu.max", fmt.Sprintf("%d %d", int(b.CPUs*cpuPeriod), cpuPeriod)}}
-	}, func(b Bounds) string { return strconv.FormatFloat(b.CPUs, 'f', -1, 64) + " processors" }},
+	}, func(b Bounds, _ []string) string { return strconv.FormatFloat(b.CPUs, 'f', -1, 64) + " processors" }},
+	{LimitIO, "io", func(b Bounds, disks []string) (files [][2]string) {
+		for _, disk := range disks {
+			files = append(files, [2]string{"io.max", fmt.Sprintf("%s rbps=%d wbps=%d riops=%d wiops=%[4]d", disk, b.IO, b.IO, max(1, b.IO/ioSize))})
+		}
+		return files
+	}, func(b Bounds, disks []string) string {
+		return fmt.Sprintf("%d bytes a second from and to %s", b.IO, strings.Join(disks, ", "))
+	}},
 }
+
+// ioSize is how many bytes an operation on a disk counts as: a program that reads pieces that are
+// smaller is bounded by their number.
+const ioSize = 16 << 10
 
 // delegation is what of the hierarchy of groups is ours.
 type delegation struct {
@@ -230,7 +242,7 @@ type group struct {
 var groupNumber atomic.Int64
 
 // newGroup makes one. Without one its holds say why.
-func newGroup(d delegation, b Bounds) *group {
+func newGroup(d delegation, b Bounds, disks []string) *group {
 	g := &group{}
 	fail := func(err error) *group {
 		var path *fs.PathError
@@ -254,14 +266,18 @@ func newGroup(d delegation, b Bounds) *group {
 	for _, c := range controls {
 		h := Hold{Name: c.limit, Why: d.why[c.controller]}
 		if slices.Contains(d.with, c.controller) {
-			for _, f := range c.files(b) {
+			files := c.files(b, disks)
+			if len(files) == 0 {
+				h.Why = "none of its files is on a disk"
+			}
+			for _, f := range files {
 				err := os.WriteFile(filepath.Join(g.dir, f[0]), []byte(f[1]), 0)
 				if err != nil && !(f[0] == "memory.swap.max" && errors.Is(err, fs.ErrNotExist)) { // a kernel without swap
 					h.Why = err.Error()
 				}
 			}
 			if h.Why == "" {
-				h.Holds, h.Detail = true, c.detail(b)
+				h.Holds, h.Detail = true, c.detail(b, disks)
 			}
 		}
 		g.holds = append(g.holds, h)

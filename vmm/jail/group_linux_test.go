@@ -2,9 +2,11 @@ package jail
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,11 +59,19 @@ func TestControlGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	initrd := filepath.Join(t.TempDir(), "initrd")
-	if err := os.WriteFile(initrd, cpio(text), 0o600); err != nil {
+	files := map[string][]byte{}
+	for _, name := range diskModules {
+		if files[name+".ko"], err = os.ReadFile(filepath.Join(filepath.Dir(kernel), "modules", name+".ko")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	disk := filepath.Join(t.TempDir(), "disk")
+	if err := errors.Join(os.WriteFile(initrd, cpio(text, files), 0o600), os.WriteFile(disk, nil, 0o600), os.Truncate(disk, diskSize)); err != nil {
 		t.Fatal(err)
 	}
 	how[len(how)-1] += " quiet panic=-1 " + asInit + "=1"
-	how = append(how, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio", "-m", "512", "-smp", "2", "-accel", "tcg", "-kernel", kernel, "-initrd", initrd)
+	how = append(how, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio", "-m", "512", "-smp", "2", "-accel", "tcg", "-kernel", kernel, "-initrd", initrd,
+		"-drive", "if=none,id=disk,format=raw,file="+disk, "-device", "virtio-blk-pci,drive=disk")
 	var out []byte
 	for range 3 { // a kernel that measures its clock on a busy host may hang
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
@@ -77,9 +87,14 @@ func TestControlGroups(t *testing.T) {
 	}
 }
 
-// cpio is an archive with a program as /init and nothing else (Linux,
+// diskModules are what the kernel needs for a disk, in the order in which they are loaded.
+var diskModules = []string{"virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"}
+
+const diskSize = 16 << 20
+
+// cpio is an archive with a program as /init, and other files beside it (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst).
-func cpio(program []byte) []byte {
+func cpio(program []byte, files map[string][]byte) []byte {
 	var out bytes.Buffer
 	add := func(name string, mode, rdev int, data []byte) {
 		fmt.Fprintf(&out, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00", out.Len(), mode, 0, 0, 1, 0, len(data), 0, 0, rdev>>8, rdev&255, len(name)+1, 0, name)
@@ -92,6 +107,9 @@ func cpio(program []byte) []byte {
 	}
 	add("dev/console", 0o020600, 5<<8|1, nil)
 	add("init", 0o100755, 0, program)
+	for name, data := range files {
+		add(name, 0o100644, 0, data)
+	}
 	add("TRAILER!!!", 0, 0, nil)
 	return out.Bytes()
 }
@@ -115,6 +133,20 @@ func inGroups() error {
 			return fmt.Errorf("mount %s: %w", m[1], err)
 		}
 	}
+	for _, name := range diskModules {
+		f, err := os.Open("/" + name + ".ko")
+		if err == nil {
+			err = errors.Join(unix.FinitModule(int(f.Fd()), "", 0), f.Close())
+		}
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("load %s: %w", name, err)
+		}
+	}
+	number, err := os.ReadFile("/sys/class/block/vda/dev")
+	if err != nil {
+		return err
+	}
+	disks := []string{strings.TrimSpace(string(number))}
 	find := func(systemd bool) delegation {
 		mounts, _ := os.ReadFile("/proc/self/mountinfo")
 		self, _ := os.ReadFile("/proc/self/cgroup")
@@ -126,7 +158,7 @@ func inGroups() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	all := []string{"memory", "pids", "cpu"}
+	all := []string{"memory", "pids", "cpu", "io"}
 	d := find(true)
 	check(d.dir == "" && strings.Contains(d.why["cpu"], "systemd's"), "what is systemd's was taken: %+v", d)
 
@@ -136,7 +168,7 @@ func inGroups() error {
 	_ = os.Mkdir(kept, 0o755)
 	d = find(false)
 	check(d.dir == groupRoot && slices.Equal(d.with, all) && len(d.why) == 0, "without systemd: %+v", d)
-	_, err := os.Stat(left)
+	_, err = os.Stat(left)
 	check(err != nil, "what a process left that is gone was not removed")
 	_, err = os.Stat(kept)
 	check(err == nil, "a living process's group was removed")
@@ -165,7 +197,8 @@ func inGroups() error {
 
 	// in runs a process in a group of its own.
 	in := func(what string, b Bounds) (said string, g *group) {
-		g = newGroup(d, b)
+		b.IO = cmp.Or(b.IO, 1<<30)
+		g = newGroup(d, b, disks)
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = []string{asGuy + "=" + what}
 		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.file.Fd())}
@@ -198,6 +231,16 @@ func inGroups() error {
 	quarter, whole := share(Bounds{Memory: 64 << 20, CPUs: .25}), share(roomy)
 	check(quarter < .35 && whole > 1.5*quarter, "a quarter of a processor: %.2f; two: %.2f", quarter, whole)
 
+	readDisk := func(b Bounds) time.Duration {
+		said, g := in("read", b)
+		g.remove()
+		took, err := time.ParseDuration(strings.Fields(said)[0])
+		check(err == nil, "read: %s", said)
+		return took
+	}
+	slow, fast := readDisk(Bounds{Memory: 64 << 20, CPUs: 2, IO: diskSize / 2}), readDisk(roomy)
+	check(slow > time.Second && slow > 2*fast, "a disk was read in %s, where it should have taken 2 s; without a bound in %s", slow, fast)
+
 	// A whole jail.
 	program, err := Examine("/init", nil, nil)
 	if err != nil {
@@ -208,6 +251,8 @@ func inGroups() error {
 		return err
 	}
 	check(len(p.Report.Lacks([]string{LimitGroupMemory, LimitTasks, LimitCPU})) == 0, "held by %+v", p.Report.Limits)
+	lacks := p.Report.Lacks([]string{LimitIO})
+	check(len(lacks) == 1 && strings.Contains(lacks[0].Why, "on a disk"), "a program in memory: %+v", lacks)
 	where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.Pid))
 	check(strings.HasPrefix(string(where), "0::/given/unitask-1-"), "it is in %s", where)
 	p.Kill()
@@ -232,6 +277,16 @@ func inGroup(what string) {
 			all = append(all, b)
 		}
 		fmt.Println(len(all), "MiB")
+	case "read":
+		f, err := os.OpenFile("/dev/vda", os.O_RDONLY|unix.O_DIRECT, 0)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		buf, _ := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		begin := time.Now()
+		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{f}, buf)
+		fmt.Println(time.Since(begin), n, err)
 	case "tasks":
 		var started []*exec.Cmd
 		for range 2 * maxTasks {
@@ -270,7 +325,7 @@ func TestFindDelegation(t *testing.T) {
 		{"30 24 0:26 / /no\\040where rw - cgroup2 cgroup2 rw\n", "0::/b\n", "/no where/b is not delegated to us: no such file"},
 	} {
 		d := findDelegation(c.mounts, c.self, false)
-		g := newGroup(d, Bounds{})
+		g := newGroup(d, Bounds{}, nil)
 		for _, h := range g.holds {
 			if h.Holds || !strings.Contains(h.Why, c.why) || Remedy(h) == "" {
 				t.Errorf("%q, %q: %+v", c.mounts, c.self, h)
@@ -278,6 +333,26 @@ func TestFindDelegation(t *testing.T) {
 		}
 		if len(g.holds) != len(controls) || d.dir != "" {
 			t.Errorf("%q: %+v", c.mounts, d)
+		}
+	}
+}
+
+// A part of a disk is bounded as the disk.
+func TestDiskOf(t *testing.T) {
+	sys := t.TempDir()
+	for path, text := range map[string]string{"devices/x/sda/dev": "8:0\n", "devices/x/sda/sda1/dev": "8:1\n", "devices/x/sda/sda1/partition": "1\n"} {
+		path = filepath.Join(sys, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	links := filepath.Join(sys, "dev", "block")
+	if err := errors.Join(os.MkdirAll(links, 0o755), os.Symlink("../../devices/x/sda", links+"/8:0"), os.Symlink("../../devices/x/sda/sda1", links+"/8:1")); err != nil {
+		t.Fatal(err)
+	}
+	for minor, want := range []string{"8:0", "8:0", ""} {
+		if got := diskOf(sys, 8, uint32(minor)); got != want {
+			t.Errorf("8:%d is on %q, expected %q", minor, got, want)
 		}
 	}
 }

@@ -23,6 +23,7 @@ const (
 	IPC          = "ipc"
 	UTS          = "uts"
 	CgroupSpace  = "cgroup"
+	Sealed       = "sealed"       // opens nothing once it has started (Process.Seal)
 	Landlock     = "landlock"     // opens its program's files and no others
 	Seccomp      = "seccomp"      // makes the system calls of a list and no others
 	QEMUSeccomp  = "qemu-seccomp" // QEMU's own filter: four groups of system calls
@@ -42,6 +43,7 @@ const (
 	LimitGroupMemory = "memory" // bytes that it has at a time
 	LimitTasks       = "tasks"  // threads
 	LimitCPU         = "cpu"    // processors' worth of time
+	LimitIO          = "io"     // bytes a second that it reads from disks, and that it writes
 )
 
 // Hold is one layer or one limit of a jail.
@@ -150,6 +152,7 @@ const KVMDevice = "/dev/kvm"
 type Bounds struct {
 	Memory int64   // bytes, without the program's own; there is no swap
 	CPUs   float64 // processors' worth of time; 1.5 is one and a half
+	IO     int64   // bytes a second, of reads and of writes, for each disk that the program and its files are on
 }
 
 // Spec is what is to be started.

@@ -72,6 +72,7 @@ type facts struct {
 	status   int                       // the status socket's descriptor in the stage
 	self     int                       // the stage's own
 	once     bool                      // a filter's listener can let a call pass
+	asks     bool                      // it is asked about every file that is opened (seal_linux.go)
 	refused  string                    // why the levels before this one were not to be had
 }
 
@@ -113,12 +114,13 @@ func plan(s Spec, l level, f facts) (*stage, Report) {
 		r.Layers = append(r.Layers, Hold{Name: name, Holds: why == "", Detail: detail, Why: why})
 	}
 
+	root := -1
 	path := st.string(s.Program.Path) // the first, so that its address is always the same
 	must("mark the status socket", unix.SYS_FCNTL, uintptr(f.status), unix.F_SETFD, unix.FD_CLOEXEC)
 	must("close the stage", unix.SYS_CLOSE, uintptr(f.self))
 	if !s.Open {
 		limits(s, l, f, st, &r, call)
-		namespaces(s, l, f, st, layer, call)
+		root = namespaces(s, l, f, st, layer, call)
 		privileges(s, l, f, st, layer, call)
 	}
 	must("die with the parent", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
@@ -126,6 +128,7 @@ func plan(s Spec, l level, f facts) (*stage, Report) {
 	hello := len(st.steps)
 	must("report", unix.SYS_WRITE, uintptr(f.status), st.words(0, uint64(hello)), reportSize)
 	if !s.Open {
+		seal(s, l, f, root, hello, st, layer, call)
 		confine(f, st, layer, call)
 	}
 	argv, env := st.vector(append([]string{s.Program.Path}, s.Args...)), st.vector(s.Env)
@@ -164,7 +167,8 @@ func limits(s Spec, l level, f facts, st *stage, r *Report, call caller) {
 	}
 }
 
-func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, why string), call caller) {
+// namespaces returns the step that opens the root to be sealed; -1 for none.
+func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, why string), call caller) (root int) {
 	for _, n := range []struct {
 		name string
 		flag uintptr
@@ -187,13 +191,15 @@ func namespaces(s Spec, l level, f facts, st *stage, layer func(name, detail, wh
 		layer(Filesystem, "", "no folder to mount it on")
 	default:
 		layer(Filesystem, "the program's files, read-only", "")
-		newRoot(s, f, st, call)
+		return newRoot(s, f, st, call)
 	}
+	return -1
 }
 
 // newRoot makes a file system in which there are the program's files, read-only, the
-// process's own folder of /proc, /dev/kvm if it is needed, and nothing else.
-func newRoot(s Spec, f facts, st *stage, call caller) {
+// process's own folder of /proc, /dev/kvm if it is needed, and nothing else. It returns the
+// step that opens the root to be sealed.
+func newRoot(s Spec, f facts, st *stage, call caller) (open int) {
 	try := func(what string, nr uintptr, args ...uintptr) {
 		st.steps[call(Filesystem, what, nr, args...)].then = abandon
 	}
@@ -205,6 +211,7 @@ func newRoot(s Spec, f facts, st *stage, call caller) {
 	root := st.string("/")
 	try("keep mounts to itself", unix.SYS_MOUNT, empty, root, empty, unix.MS_REC|unix.MS_PRIVATE)
 	try("mount a root", unix.SYS_MOUNT, st.string("tmpfs"), st.string(f.mount), st.string("tmpfs"), unix.MS_NOSUID|unix.MS_NODEV, st.string("size=1m,nr_inodes=4096,mode=0755"))
+	open = openRoot(f.mount, st, call)
 	made := map[string]bool{"/": true}
 	var mkdir func(dir string)
 	mkdir = func(dir string) {
@@ -255,6 +262,7 @@ func newRoot(s Spec, f facts, st *stage, call caller) {
 	st.end()
 	call(Filesystem, "change the root", unix.SYS_CHROOT, dot)
 	call(Filesystem, "enter the root", unix.SYS_CHDIR, root)
+	return open
 }
 
 // atCWD is AT_FDCWD, -100, as a register has it.
@@ -325,7 +333,7 @@ func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(n
 	layer(Seccomp, "", "")
 	program := func(unlisted uint32) uintptr {
 		var code []byte
-		list := filter(s, path, unlisted, f.once)
+		list := filter(s, path, unlisted, f.once, f.asks)
 		for _, i := range list {
 			code = binary.LittleEndian.AppendUint16(code, i.Code)
 			code = append(code, i.Jt, i.Jf)
@@ -333,16 +341,22 @@ func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(n
 		}
 		return st.words(uint64(len(list)), uint64(st.bytes(code))) // struct sock_fprog
 	}
-	const fileHeader = unix.SizeofCmsghdr
-	rights := st.words(fileHeader+4, unix.SOL_SOCKET|unix.SCM_RIGHTS<<32, 0) // struct cmsghdr, and the listener
-	text := st.words(0, uint64(hello))
-	message := st.words(0, 0, uint64(st.words(uint64(text), reportSize)), 1, uint64(rights), fileHeader+8, 0) // struct msghdr
+	message, rights := fileMessage(st, hello)
 	listen := call("", "filter with a listener", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, program(unix.SECCOMP_RET_USER_NOTIF))
-	st.steps[listen].into = rights + fileHeader
+	st.steps[listen].into = rights
 	send := call("", "send the listener", unix.SYS_SENDMSG, uintptr(f.status), message, unix.MSG_NOSIGNAL)
 	alone := call(Seccomp, "filter", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, program(unix.SECCOMP_RET_KILL_PROCESS))
 	st.ends[listen], st.steps[listen].then = send+1, abandon
 	st.steps[send].then, st.steps[send].skip = giveUp, alone-send
+}
+
+// fileMessage is a message (struct msghdr) with a report that a step was made, and the descriptor that
+// is written to where rights is.
+func fileMessage(st *stage, step int) (message, rights uintptr) {
+	const header = unix.SizeofCmsghdr
+	control := st.words(header+4, unix.SOL_SOCKET|unix.SCM_RIGHTS<<32, 1<<32-1) // struct cmsghdr; no descriptor yet
+	text := st.words(0, uint64(step))
+	return st.words(0, 0, uint64(st.words(uint64(text), reportSize)), 1, uint64(control), header+8, 0), control + header
 }
 
 // findFacts looks at this host.

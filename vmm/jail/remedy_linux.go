@@ -15,13 +15,13 @@ func Remedy(h Hold) string {
 		return "QEMU's own program in the place of a script: on PATH, or by UNITASK_QEMU"
 	}
 	switch h.Name {
-	case Network, Processes, IPC, UTS, CgroupSpace, Filesystem, User, LimitProcesses:
+	case Network, Processes, IPC, UTS, CgroupSpace, Filesystem, Sealed, User, LimitProcesses:
 		return namespaceRemedy(host{})
 	case Landlock:
 		return "a kernel of 5.13 or later that lists landlock among its security modules (kernel command line: lsm=landlock,…)"
 	case Groups:
 		return "start unitask without supplementary groups (setpriv --clear-groups), or as root"
-	case LimitGroupMemory, LimitTasks, LimitCPU:
+	case LimitGroupMemory, LimitTasks, LimitCPU, LimitIO:
 		return "control groups of version 2 that are delegated: Delegate=yes in a systemd unit, systemd-run --user --scope -p Delegate=yes unitask …, a writable /sys/fs/cgroup in a container"
 	case Seccomp:
 		return "a kernel with CONFIG_SECCOMP_FILTER"

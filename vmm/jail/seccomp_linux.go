@@ -31,7 +31,7 @@ var calls = []uintptr{
 	unix.SYS_CLOSE, unix.SYS_LSEEK, unix.SYS_FSTAT, unix.SYS_STATX, unix.SYS_FSTATFS, unix.SYS_STATFS,
 	unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT, unix.SYS_GETDENTS64, unix.SYS_GETCWD, unix.SYS_FCHDIR, unix.SYS_CHDIR,
 	unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_FADVISE64, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_UMASK,
-	unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FLOCK,
+	unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE,
 
 	// Memory.
 	unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_BRK, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_MSYNC,
@@ -96,6 +96,7 @@ var refused = []struct {
 	{unix.SYS_SCHED_SETSCHEDULER, unix.EPERM},
 	{unix.SYS_SETPRIORITY, unix.EPERM},
 	{unix.SYS_MLOCKALL, unix.EPERM},
+	{unix.SYS_FLOCK, unix.ENOLCK}, // a file that it may only read it could lock for itself
 	// What newer libraries, and newer versions of QEMU, try first.
 	{unix.SYS_CLOSE_RANGE, unix.ENOSYS},
 	{unix.SYS_OPENAT2, unix.ENOSYS},
@@ -123,12 +124,12 @@ func conditionals(s Spec) []conditional {
 	const thread = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
 	const harmless = unix.CLONE_SETTLS | unix.CLONE_PARENT_SETTID | unix.CLONE_CHILD_CLEARTID | unix.CLONE_CHILD_SETTID | unix.CLONE_DETACHED
 	ioctls := condition{1, allBits, []uint32{unix.TCGETS, fionbio, unix.TIOCINQ, fioclex}, false}
-	opens := condition{2, opensNew, []uint32{0}, false}
+	flags := condition{2, opensNew, []uint32{0}, false}
 	if s.Given != nil { // all but the one that is asked about
-		opens = condition{2, opensNew | unix.O_ACCMODE | unix.O_CLOEXEC, []uint32{unix.O_RDONLY, unix.O_RDONLY | unix.O_CLOEXEC, unix.O_WRONLY, unix.O_WRONLY | unix.O_CLOEXEC, unix.O_RDWR | unix.O_CLOEXEC}, false}
+		flags = condition{2, opensNew | unix.O_ACCMODE | unix.O_CLOEXEC, []uint32{unix.O_RDONLY, unix.O_RDONLY | unix.O_CLOEXEC, unix.O_WRONLY, unix.O_WRONLY | unix.O_CLOEXEC, unix.O_RDWR | unix.O_CLOEXEC}, false}
 	}
 	list := []conditional{
-		{unix.SYS_OPENAT, [][]condition{{opens}}, 0},
+		{unix.SYS_OPENAT, [][]condition{{flags}}, 0},
 		{unix.SYS_CLONE, [][]condition{{{0, ^uint32(harmless), []uint32{thread}, true}}}, 0},
 		{unix.SYS_PRCTL, [][]condition{{{0, allBits, []uint32{unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_TIMERSLACK, unix.PR_GET_TIMERSLACK, unix.PR_SET_NO_NEW_PRIVS,
 			unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_DUMPABLE, unix.PR_CAPBSET_READ, unix.PR_SET_VMA, unix.PR_GET_SECCOMP, unix.PR_MCE_KILL, unix.PR_MCE_KILL_GET}, false}}}, unix.EINVAL},
@@ -164,11 +165,14 @@ const (
 // filter is the program for a process that executes the path at an address of its stage
 // and no other. Unlisted is what becomes of other calls: USER_NOTIF or KILL_PROCESS. Once:
 // the listener is asked about that execve, which else can be made again, by a program that
-// puts another path at that address.
-func filter(s Spec, path uintptr, unlisted uint32, once bool) []unix.SockFilter {
-	execute := uint32(unix.SECCOMP_RET_ALLOW)
+// puts another path at that address. Asks: it is asked about every file that is opened.
+func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) []unix.SockFilter {
+	execute, open := uint32(unix.SECCOMP_RET_ALLOW), uint32(unix.SECCOMP_RET_ALLOW)
 	if once && unlisted == unix.SECCOMP_RET_USER_NOTIF {
 		execute = unlisted
+		if asks {
+			open = unlisted
+		}
 	}
 	var out []unix.SockFilter
 	statement := func(code uint16, k uint32) { out = append(out, unix.SockFilter{Code: code, K: k}) }
@@ -236,7 +240,11 @@ func filter(s Spec, path uintptr, unlisted uint32, once bool) []unix.SockFilter 
 				}
 				fail()
 			}
-			answer(unix.SECCOMP_RET_ALLOW)
+			if opens(int(c.call)) {
+				answer(open)
+			} else {
+				answer(unix.SECCOMP_RET_ALLOW)
+			}
 			for _, i := range fails {
 				out[i].K = uint32(len(out) - i - 1)
 			}

@@ -8,3 +8,6 @@ const auditArch = unix.AUDIT_ARCH_AARCH64
 var moreCalls = []uintptr{unix.SYS_NEWFSTATAT}
 
 func moreConditionals(uint32) []conditional { return nil }
+
+// opens says that a call opens a file.
+func opens(call int) bool { return call == unix.SYS_OPENAT }

@@ -27,6 +27,9 @@ type Process struct {
 // Gives is for Linux's jail.
 func (p *Process) Gives() bool { return false }
 
+// Seal is for Linux's jail.
+func (p *Process) Seal() error { return nil }
+
 // Kill ends it.
 func (p *Process) Kill() { _ = p.cmd.Process.Kill() }
 

@@ -8,7 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +29,10 @@ type Process struct {
 	outgrown bool          // valid when done is closed
 	done     chan struct{} // closed when it is reaped
 	listener *os.File      // of its filter; nil for none
+	root     *os.File      // to be sealed; nil for none
+	asks     bool          // its filter asks about the files that it opens
+	sealing  sync.Mutex    // guards root
+	sealed   atomic.Bool
 	gives    bool
 	watched  chan struct{} // closed when nobody listens
 	denied   string        // valid when watched is closed
@@ -77,6 +84,7 @@ func startOn(on []level, s Spec) (*Process, error) {
 			if p.listener != nil {
 				p.listener.Close() // a kernel before 5.9 does not tell that the process is gone
 			}
+			p.closeRoot()
 			close(p.done)
 		}
 	}()
@@ -121,12 +129,13 @@ func start(on []level, s Spec) (*Process, error) {
 		}
 		f.refused = "this host refuses namespaces (" + strings.Join(refused, "; ") + ")"
 		f.self = len(files) + 3
+		f.asks = asks(s, l, f)
 		st, report := plan(s, l, f)
 		cmd, in, err := l.runInGroup(s, st, f, files)
 		if err == nil {
 			theirs.Close()
 			report.Limits = append(report.Limits, in.holds...)
-			p, err := await(cmd, ours, st, report, f.once, s.Given)
+			p, err := await(cmd, ours, st, report, f, s)
 			if err != nil {
 				in.remove()
 				return nil, err
@@ -164,7 +173,12 @@ func (f *facts) findRules(s Spec) (*os.File, error) {
 func (l level) runInGroup(s Spec, st *stage, f facts, files []*os.File) (*exec.Cmd, *group, error) {
 	in := &group{}
 	if !s.Open {
-		in = newGroup(delegated(), s.Bounds)
+		d := delegated()
+		var disks []string
+		if slices.Contains(d.with, "io") {
+			disks = disksOf(s)
+		}
+		in = newGroup(d, s.Bounds, disks)
 	}
 	cmd, err := l.run(s, st, f, files, in)
 	if in.file == nil {
@@ -224,22 +238,26 @@ const maxReports = 1 << 20
 
 // await reads what a stage reports until it has executed its program, and enters that
 // into the report.
-func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, once bool, given *os.File) (*Process, error) {
-	p := &Process{Report: report, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{}), watched: make(chan struct{})}
+func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, f facts, s Spec) (*Process, error) {
+	p := &Process{Report: report, asks: f.asks, Pid: cmd.Process.Pid, cmd: cmd, done: make(chan struct{}), watched: make(chan struct{})}
 	reports, err := receive(ours, func(listener *os.File) {
+		if isFolder(listener) && p.root == nil {
+			p.root = listener
+			return
+		}
 		if p.listener != nil {
 			listener.Close()
 			return
 		}
 		p.listener = listener
 		var own *os.File
-		if given != nil {
-			if fd, err := unix.FcntlInt(given.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {
-				own = os.NewFile(uintptr(fd), given.Name())
+		if s.Given != nil {
+			if fd, err := unix.FcntlInt(s.Given.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+				own = os.NewFile(uintptr(fd), s.Given.Name())
 			}
 		}
 		p.gives = own != nil
-		go p.watch(once, own)
+		go p.watch(f.once, own)
 	})
 	if p.listener == nil {
 		close(p.watched)
@@ -258,6 +276,7 @@ func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, once bool, gi
 			p.listener.Close()
 		}
 		<-p.watched
+		p.closeRoot()
 		return nil, err
 	}
 	for _, e := range failed {
@@ -269,6 +288,7 @@ func await(cmd *exec.Cmd, ours *os.File, st *stage, report Report, once bool, gi
 			}
 		}
 	}
+	p.canSeal()
 	return p, nil
 }
 

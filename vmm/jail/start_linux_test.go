@@ -124,21 +124,23 @@ func needRoot(t *testing.T, tools ...string) {
 	}
 }
 
-const allLayers = "network pid ipc uts cgroup filesystem groups user capabilities no-new-privileges landlock seccomp"
+const allLayers = "network pid ipc uts cgroup filesystem sealed groups user capabilities no-new-privileges landlock seccomp"
 
 var noNamespaces = []string{Network, Processes, IPC, UTS, CgroupSpace, Filesystem, User}
 
 // unspaced are the attempts that only the filter stops where there are no namespaces and
 // the machine runs as its user.
 var unspaced = []string{"connect to a Unix socket that everybody may use", "connect to it by MPTCP", "send to it by UDP", "take the handle of a file",
-	"open a descriptor of that process", "change that process's limits", "signal everybody", "become root"}
+	"open a descriptor of that process", "change that process's limits", "signal everybody", "become root", "watch a file of the host", "move that process to another processor",
+	"open its own program, once it has started", "open its own memory, once it has started", "open its disk again, once it has started",
+	"open by a path that does not begin at the root, once it has started", "open by a folder that it has kept open, once it has started", "undo the seal"}
 
 // onlyFiltered are the attempts that nothing but the filter stops: they reach what is the
 // process's own.
 var onlyFiltered = []string{"start a process", "start a process by clone3", "a netlink socket", "a socket to the hypervisor", "attach a program to a socket", "add a key", "read keys",
 	"allow itself to be dumped", "outlive the process that started it", "change its personality", "handle page faults", "open a queue of io_uring",
 	"execute its program again, at the address that its filter knows", "have the kernel signal it when others use its disk",
-	"make a user namespace", "take another processor's time"}
+	"make a user namespace", "take another processor's time", "lock its disk, so that others wait", "add a filter that asks it"}
 
 // ownersOnly are the attempts that nothing but the filter stops where the machine runs as
 // the user whose files it has open.
@@ -338,7 +340,7 @@ func TestFilter(t *testing.T) {
 	type arguments [6]uint64
 	vm := func(s Spec, once bool) *bpf.VM {
 		var code []bpf.Instruction
-		for _, i := range filter(s, path, unix.SECCOMP_RET_USER_NOTIF, once) {
+		for _, i := range filter(s, path, unix.SECCOMP_RET_USER_NOTIF, once, false) {
 			code = append(code, bpf.RawInstruction{Op: i.Code, Jt: i.Jt, Jf: i.Jf, K: i.K}.Disassemble())
 		}
 		vm, err := bpf.NewVM(code)

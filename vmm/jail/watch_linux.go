@@ -49,6 +49,7 @@ const (
 	notifArgs   = 32
 	answerSize  = 24
 	answerValue = 8
+	answerError = 16
 	answerFlags = 20
 )
 
@@ -83,9 +84,16 @@ func (n *notification) call() int32           { return int32(binary.NativeEndian
 func (n *notification) argument(i int) uint64 { return binary.NativeEndian.Uint64(n[notifArgs+8*i:]) }
 
 func (n *notification) answer(fd uintptr, value uint64, flags uint32) bool {
+	return n.send(fd, value, 0, flags)
+}
+
+func (n *notification) refuse(fd uintptr, errno unix.Errno) bool { return n.send(fd, 0, errno, 0) }
+
+func (n *notification) send(fd uintptr, value uint64, errno unix.Errno, flags uint32) bool {
 	var answer [answerSize]byte
 	copy(answer[:8], n[:8]) // the call's id
 	binary.NativeEndian.PutUint64(answer[answerValue:], value)
+	binary.NativeEndian.PutUint32(answer[answerError:], uint32(-int32(errno)))
 	binary.NativeEndian.PutUint32(answer[answerFlags:], flags)
 	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&answer)) == 0
 }
@@ -106,7 +114,8 @@ func ioctl(fd uintptr, request uint, arg unsafe.Pointer) unix.Errno {
 // it is answered. It never is: the process is killed. Answered are only the first execve,
 // where the filter asks about it (once): that is the stage's own; and the first openat that is to
 // get what the spec gives. The kernel may read an execve's arguments after the answer, but nobody
-// is there yet who would change them; those of the openat are of no account.
+// is there yet who would change them; those of the openat are of no account. Where the filter asks about
+// every file that is opened, it is so until the process is sealed.
 func (p *Process) watch(once bool, given *os.File) {
 	defer close(p.watched)
 	defer p.listener.Close()
@@ -142,6 +151,8 @@ func (p *Process) watch(once bool, given *os.File) {
 				if came {
 					continue
 				}
+			case p.asks && opens(int(call)) && p.answerOpen(&n, fd):
+				continue
 			}
 			p.denied = callName(call)
 			p.Kill()

@@ -1,0 +1,336 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/crypto/nacl/box"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/record"
+)
+
+// sessionRunner is a Runner that has sessions, too; OnHost's has.
+type sessionRunner interface {
+	newSession(ctx context.Context, tenant, caller string, req unitask.SessionRequest) (*unitask.Session, error)
+	revive(ctx context.Context, tenant, caller, id string, secrets map[string]string) (*unitask.Session, error)
+	home() string
+}
+
+func (h onHost) sessionCaller(tenant, caller string) unitask.Caller {
+	owner := tenant
+	if caller != "" {
+		owner += ":" + caller
+	}
+	return unitask.Caller{Name: owner, Via: record.ViaFleet, Ceiling: h.ceiling.For(tenant).Bringing("")}
+}
+
+func (h onHost) newSession(ctx context.Context, tenant, caller string, req unitask.SessionRequest) (*unitask.Session, error) {
+	req.Files, req.Dirs = nil, nil // of this host
+	return h.rt.NewSessionFor(ctx, h.sessionCaller(tenant, caller), req)
+}
+
+func (h onHost) revive(ctx context.Context, tenant, caller, id string, secrets map[string]string) (*unitask.Session, error) {
+	return h.rt.Revive(ctx, h.sessionCaller(tenant, caller), id, secrets)
+}
+
+func (h onHost) home() string { return h.rt.Images().Home() }
+
+// Bounds of what one worker does for sessions at once.
+const (
+	maxCalls      = 32 // of one session
+	maxBegins     = 4  // of one tenant: each starts a machine
+	parkPatience  = 2 * time.Minute
+	beginPatience = 5 * time.Minute
+)
+
+// listenSessions takes begins.
+func (l *lane) listenSessions() error {
+	if _, can := l.w.runner.(sessionRunner); !can {
+		return nil
+	}
+	places := make(chan struct{}, maxBegins)
+	_, err := l.nc.Subscribe(subjectBegin+l.tenant+"."+l.w.info.ID, func(m *nats.Msg) {
+		if m.Subject != m.Sub.Subject || !l.inbox(m.Reply) {
+			return
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			l.answer(m, reply{}, &unitask.BusyError{What: "the worker starts others of your sessions", After: retryAfter})
+			return
+		}
+		go func() {
+			defer func() { <-places }()
+			ctx, cancel := context.WithTimeout(context.Background(), beginPatience)
+			defer cancel()
+			r, err := l.begin(ctx, m)
+			l.answer(m, r, err)
+		}()
+	})
+	return err
+}
+
+// inbox says that an answer goes to who may ask, and to no subject that only workers may write to.
+func (l *lane) inbox(subject string) bool {
+	return strings.HasPrefix(subject, inboxPrefix+l.tenant+".")
+}
+
+// answer answers a call.
+func (l *lane) answer(m *nats.Msg, r reply, err error) {
+	if err != nil {
+		r.Error = holder.WireError(err)
+		r.Other = errors.As(err, new(*machine.OtherHostError)) || errors.As(err, new(*unitask.BusyError))
+	}
+	if res := r.Result; res != nil {
+		r.Stdout, r.Stderr = res.Stdout, res.Stderr
+		brief := *res
+		brief.Stdout, brief.Stderr = nil, nil
+		r.Result = &brief
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.w.config.Times.Lease)
+	defer cancel()
+	text, err := l.message(ctx, r)
+	if err != nil {
+		text, _ = json.Marshal(reply{Answer: holder.Answer{Error: holder.WireError(fmt.Errorf("the answer was not taken: %w", err))}})
+	}
+	msg := nats.NewMsg(m.Reply)
+	msg.Header.Set(headAnswer, "1")
+	msg.Data = text
+	_ = l.nc.PublishMsg(msg)
+}
+
+// readCall reads what a tenant has sent, and says that it is there.
+func (l *lane) readCall(ctx context.Context, m *nats.Msg) (c call, secrets map[string]string, err error) {
+	taken := nats.NewMsg(m.Reply)
+	taken.Header.Set(headTaken, l.w.info.ID)
+	if err := l.nc.PublishMsg(taken); err != nil {
+		return c, nil, err
+	}
+	text, err := l.whole(ctx, m.Data)
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if err == nil && len(c.Caller) > 256 {
+		err = errMalformed
+	}
+	if err != nil {
+		return c, nil, fmt.Errorf("the call: %w", err)
+	}
+	if len(c.Sealed) > 0 {
+		plain, ok := box.OpenAnonymous(nil, c.Sealed, l.w.public, l.w.private)
+		if !ok || len(plain) > maxSealed || json.Unmarshal(plain, &secrets) != nil {
+			return c, nil, fmt.Errorf("the secrets: %w: they are not sealed for this worker", errMalformed)
+		}
+	}
+	return c, secrets, nil
+}
+
+// begin starts a session, goes on with one that is paused, or removes one that nobody holds.
+func (l *lane) begin(ctx context.Context, m *nats.Msg) (reply, error) {
+	c, secrets, err := l.readCall(ctx, m)
+	if err != nil {
+		return reply{}, err
+	}
+	if l.w.draining() && c.Op != holder.OpEnd {
+		return reply{}, &unitask.BusyError{What: "the worker is going", After: retryAfter}
+	}
+	switch {
+	case c.Op == holder.OpNew && c.New != nil:
+		return l.beginNew(ctx, c, secrets)
+	case c.Op == holder.OpResume:
+		return l.goOn(ctx, c, secrets)
+	case c.Op == holder.OpEnd:
+		return reply{}, l.forget(ctx, c.Session)
+	}
+	return reply{}, fmt.Errorf("a worker is not asked for %.40q: %w", c.Op, errMalformed)
+}
+
+// admit takes room for a session's machine, if there is some; give it back by dismiss.
+func (w *Worker) admit(l *lane, memoryMB int) error {
+	if w.room(l) && w.reserve(l, memoryMB) {
+		w.began(l)
+		return nil
+	}
+	return &unitask.BusyError{What: fmt.Sprintf("worker %s has no room for a machine of %d MiB", w.info.ID, memoryMB), After: retryAfter}
+}
+
+func (w *Worker) dismiss(l *lane, memoryMB int) {
+	w.release(l, memoryMB)
+	w.ended(l)
+	w.woken()
+}
+
+func (l *lane) beginNew(ctx context.Context, c call, secrets map[string]string) (reply, error) {
+	req := unitask.SessionRequest{Request: c.New.Request, Life: time.Duration(c.New.LifeMS), Idle: time.Duration(c.New.IdleMS)}
+	req.Secrets = secrets
+	if err := l.w.suits(req.Request); err != nil {
+		return reply{}, err
+	}
+	memoryMB := max(1, l.w.runner.MemoryMB(l.tenant, req.Request))
+	if err := l.w.admit(l, memoryMB); err != nil {
+		return reply{}, err
+	}
+	s, err := l.w.runner.(sessionRunner).newSession(ctx, l.tenant, c.Caller, req)
+	if err != nil {
+		l.w.dismiss(l, memoryMB)
+		return reply{}, err
+	}
+	return l.host(ctx, s, c.Caller, memoryMB, 0, sessionEntry{})
+}
+
+// host holds a session from now on: its entry says so, or it is ended.
+func (l *lane) host(ctx context.Context, s *unitask.Session, caller string, memoryMB int, revision uint64, before sessionEntry) (reply, error) {
+	w := l.w
+	h := &hosted{Session: s, w: w, l: l, memoryMB: memoryMB, calls: make(chan struct{}, maxCalls), cancels: map[string]context.CancelFunc{}, revision: revision}
+	h.entry = before
+	h.entry.Worker, h.entry.Owner, h.entry.MemoryMB, h.entry.Key = w.info.ID, caller, memoryMB, keyName(w.config.SessionKey)
+	began := before.View.Began
+	if began.IsZero() {
+		began = time.Now().UTC()
+	}
+	h.entry.View = holder.View{ID: s.ID, Parent: s.Parent, State: holder.Running, Language: s.Language, Image: s.Image, Began: began, ExpiresAt: s.Expires(), Denials: s.Policy.Denials}
+	view := h.entry.View
+	next, err := l.sessions.replace(ctx, h.entry, revision)
+	if err == nil {
+		h.revision = next
+		h.sub, err = l.nc.Subscribe(subjectSession+l.tenant+"."+s.ID, h.take)
+	}
+	if err == nil && !w.keepSession(h) {
+		_ = h.sub.Unsubscribe()
+		before.View, before.Worker, before.Why = view, w.info.ID, "its worker went while it began"
+		if before.Pause != nil {
+			before.View.State, before.Why, before.Owner, before.MemoryMB, before.Key = holder.Paused, "", caller, memoryMB, h.entry.Key
+		}
+		_, _ = l.sessions.replace(ctx, before, next)
+		err = &unitask.BusyError{What: "the worker is going", After: retryAfter}
+	}
+	if err != nil {
+		_ = s.Close()
+		w.dismiss(l, memoryMB)
+		return reply{}, err
+	}
+	return reply{Answer: holder.Answer{Sessions: []holder.View{view}}}, nil
+}
+
+// keepSession notes a session that is held, unless the worker goes.
+func (w *Worker) keepSession(h *hosted) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.parking {
+		return false
+	}
+	if w.sessions == nil {
+		w.sessions = map[string]*hosted{}
+	}
+	w.sessions[h.l.tenant+"/"+h.ID] = h
+	w.hosting.Go(h.live)
+	return true
+}
+
+// goOn goes on with a session from its pause.
+func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (reply, error) {
+	w := l.w
+	if h := w.held(l, c.Session); h != nil {
+		return reply{Answer: holder.Answer{Sessions: []holder.View{h.now().View}}}, h.Resume(ctx)
+	}
+	e, revision, err := l.sessions.get(ctx, c.Session)
+	if err != nil {
+		return reply{}, err
+	}
+	if e.View.State != holder.Paused {
+		if lives, err := l.lives(ctx, e.Worker); err != nil || lives && e.Worker != w.info.ID {
+			return reply{}, errors.Join(err, &unitask.BusyError{What: "another worker holds the session", After: retryAfter})
+		}
+	}
+	switch {
+	case e.Pause == nil:
+		return reply{}, &unitask.SessionError{ID: c.Session, Why: fmt.Sprintf("its worker %s is gone, and it was never paused", e.Worker)}
+	case e.Key != keyName(w.config.SessionKey):
+		return reply{}, &unitask.BusyError{What: "the session's pause is sealed to another worker's key: give workers one (--session-key)", After: retryAfter}
+	}
+	if err := w.admit(l, e.MemoryMB); err != nil {
+		return reply{}, err
+	}
+	was, host := e, w.runner.(sessionRunner)
+	e.View.State, e.Worker = holder.Running, w.info.ID
+	if revision, err = l.sessions.replace(ctx, e, revision); err != nil { // from here on it is ours
+		w.dismiss(l, e.MemoryMB)
+		return reply{}, err
+	}
+	folder := filepath.Join(host.home(), "sessions", c.Session)
+	var s *unitask.Session
+	if _, err = os.Lstat(folder); err == nil {
+		err = fmt.Errorf("session %s is on this worker's disk already", c.Session)
+	} else if err = l.getState(ctx, w.config.Times, w.config.SessionKey, c.Session, *e.Pause, e.MemoryMB, folder, w.scratch.dir); err == nil {
+		var p machine.Pause
+		if p, err = machine.ReadPause(folder); err == nil && p.Shape.MemoryMB > e.MemoryMB {
+			err = fmt.Errorf("session %s: %w: its machine has %d MiB, and its entry says %d", c.Session, errMalformed, p.Shape.MemoryMB, e.MemoryMB)
+		}
+		if err != nil {
+			_ = os.RemoveAll(folder)
+		} else if s, err = host.revive(ctx, l.tenant, e.Owner, c.Session, secrets); err != nil {
+			_ = unitask.ForgetSession(host.home(), c.Session)
+		}
+	}
+	var r reply
+	if err != nil {
+		w.dismiss(l, e.MemoryMB)
+	} else {
+		r, err = l.host(ctx, s, e.Owner, e.MemoryMB, revision, e)
+	}
+	if err != nil {
+		was.View.State = holder.Paused
+		if _, undone := l.sessions.replace(context.WithoutCancel(ctx), was, revision); undone != nil {
+			err = errors.Join(err, undone)
+		}
+	}
+	return r, err
+}
+
+// held is a session that this worker holds, nil if it does not.
+func (w *Worker) held(l *lane, id string) *hosted {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sessions[l.tenant+"/"+id]
+}
+
+// forget removes the entry of a session that no worker holds, and its pause.
+func (l *lane) forget(ctx context.Context, id string) error {
+	if h := l.w.held(l, id); h != nil {
+		return h.Close()
+	}
+	e, revision, err := l.sessions.get(ctx, id)
+	if errors.As(err, new(*unitask.SessionError)) && revision > 0 {
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	if e.View.State != holder.Paused && e.Why == "" {
+		if lives, err := l.lives(ctx, e.Worker); err != nil || lives && e.Worker != l.w.info.ID {
+			return errors.Join(err, &unitask.BusyError{What: "another worker holds the session", After: retryAfter})
+		}
+	}
+	e.Why = "it was closed"
+	if _, err := l.sessions.replace(ctx, e, revision); err != nil {
+		return err
+	}
+	l.dropPause(ctx, e)
+	return nil
+}
+
+func (l *lane) dropPause(ctx context.Context, e sessionEntry) {
+	if e.Pause != nil {
+		_ = l.files.Delete(ctx, e.Pause.SHA256) // else it goes by its age
+	}
+}

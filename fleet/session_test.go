@@ -1,0 +1,220 @@
+package fleet_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+)
+
+// sessionHome is a home for a worker that has sessions.
+func sessionHome(t *testing.T) string {
+	t.Helper()
+	if os.Getenv("UNITASK_TEST_LONG") == "" {
+		t.Skip("a session on two workers is make long's (UNITASK_TEST_LONG=1)")
+	}
+	if !machine.CanClone {
+		t.Skip("sessions are paused on Linux only")
+	}
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testhome.Ready(t, base, image.Linux)
+	return testhome.New(t, base)
+}
+
+func connect(t *testing.T, config fleet.Config) *fleet.Client {
+	t.Helper()
+	client, err := fleet.Connect(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+func value(t *testing.T, s *fleet.Session, code, want string) {
+	t.Helper()
+	res, err := s.Run(t.Context(), unitask.Step{Code: code})
+	if err != nil || res.Value != want {
+		t.Fatalf("%s: %v %s", code, err, asJSON(res))
+	}
+}
+
+// A session over two workers, of two tenants' fleet: its worker goes, and it goes on at the other with its
+// variables and files. The other tenant reaches nothing of it.
+func TestFleetSession(t *testing.T) {
+	s := startSecured(t)
+	times := fleet.Times{Lease: 6 * time.Second}
+	var homes []string
+	start := func(key []byte) (*fleet.Worker, func()) {
+		home := sessionHome(t)
+		homes = append(homes, home)
+		rt, err := unitask.Open(unitask.Options{Home: home})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		config := s.worker(4)
+		config.Times, config.SessionKey = times, key
+		w, err := fleet.NewWorker(t.Context(), config, fleet.OnHost(rt, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan struct{})
+		go func() { defer close(over); _ = w.Run(context.Background()) }()
+		end := func() { w.Drain(); <-over }
+		t.Cleanup(func() { end(); w.Close() })
+		return w, end
+	}
+	first, end := start(sessionKey)
+	config := func(tenant, user string) fleet.Config {
+		c := s.config(tenant, user)
+		c.Times = times
+		return c
+	}
+	alice, bob := connect(t, config("alice", "ALICE")), connect(t, config("bob", "BOB"))
+	narrow, err := policy.ParseCeiling("submitter.toml", []byte("allowNet = []\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hers, err := alice.NewSession(t.Context(), unitask.Caller{Name: "ada", Ceiling: narrow}, unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256, AllowNet: []string{"a.example"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := asJSON(hers.View.Denials); !strings.Contains(d, "submitter.toml") {
+		t.Errorf("the submitter's ceiling does not hold: %s", d)
+	}
+	var live bytes.Buffer
+	res, err := hers.Run(t.Context(), unitask.Step{Code: "x = 40\nprint('hello')", Stdout: &live})
+	if err != nil || live.String() != "hello\n" || string(res.Stdout) != "hello\n" {
+		t.Fatalf("%v %q %s", err, live.String(), asJSON(res))
+	}
+	large := bytes.Repeat([]byte("0123456789abcdef"), 100_000) // more than a message holds
+	if err := hers.WriteFile(t.Context(), "large", large, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := hers.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "wc -c < large; exit 3"}}); err != nil || strings.TrimSpace(string(res.Stdout)) != "1600000" || res.ExitCode != 3 {
+		t.Errorf("%v %s", err, asJSON(res))
+	}
+	if _, err := hers.ReadFile(t.Context(), "no such"); err == nil || !strings.Contains(err.Error(), "no such") {
+		t.Errorf("%v", err)
+	}
+
+	// The other one, who has all rights in his account.
+	var gone *unitask.SessionError
+	if _, err := bob.Session(hers.ID).Run(t.Context(), unitask.Step{Code: "x"}); !errors.As(err, &gone) {
+		t.Errorf("another tenant calls it: %v", err)
+	}
+	if list, err := bob.SessionViews(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("another tenant finds it: %v %v", list, err)
+	}
+	auth, err := nats.NkeyOptionFromSeed(s.seeds["BOB-WORKER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, _ := dial(t, "tls://"+s.Addr().String(), auth, nats.RootCAs(s.ca))
+	for _, subject := range []string{"unitask.session.alice." + hers.ID, "unitask.session.bob." + hers.ID, "unitask.begin.alice." + first.Info().ID} {
+		if msg, err := nc.Request(subject, []byte(`{"op":"end","session":"`+hers.ID+`"}`), time.Second); !errors.Is(err, nats.ErrNoResponders) {
+			t.Errorf("%s answers: %v %v", subject, msg, err)
+		}
+	}
+	own, err := nats.NkeyOptionFromSeed(s.seeds["ALICE-WORKER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	her, _ := dial(t, "tls://"+s.Addr().String(), own, nats.RootCAs(s.ca))
+	written, err := her.SubscribeSync("$KV.unitask-sessions-alice.forged")
+	if err == nil {
+		err = her.PublishRequest("unitask.session.alice."+hers.ID, written.Subject, []byte(`{"op":"resume"}`))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if msg, err := written.NextMsg(time.Second); err == nil {
+		t.Errorf("a worker answers to a bucket of its own: %s", msg.Data)
+	}
+	if err := bob.Session(hers.ID).Close(t.Context()); !errors.As(err, &gone) {
+		t.Errorf("another tenant ends it: %v", err)
+	}
+
+	// Its worker goes, which pauses it.
+	end()
+	if list, err := alice.SessionViews(t.Context()); err != nil || len(list) != 1 || list[0].State != holder.Paused || list[0].ID != hers.ID {
+		t.Fatalf("%v %v", list, err)
+	}
+	if _, err := os.Lstat(filepath.Join(homes[0], "sessions", hers.ID)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is on the old worker's disk: %v", err)
+	}
+	second, _ := start(sessionKey)
+	begin := time.Now()
+	value(t, hers, "x + 2", "42")
+	t.Logf("going on at the other worker took %s", time.Since(begin).Round(time.Millisecond))
+	if back, err := hers.ReadFile(t.Context(), "large"); err != nil || !bytes.Equal(back, large) {
+		t.Errorf("%d bytes %v", len(back), err)
+	}
+	if info := second.Info(); info.Running != 1 || info.UsedMB != 256 {
+		t.Errorf("%+v", info)
+	}
+	if err := hers.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := hers.Run(t.Context(), unitask.Step{Code: "x"}); !errors.As(err, &gone) {
+		t.Errorf("after its end: %v", err)
+	}
+	waitFor(t, func() bool { return second.Info().UsedMB == 0 && second.Info().Running == 0 })
+}
+
+// The worker of a session is killed: calls say that it is lost, and from which pause it can go on.
+func TestSessionLost(t *testing.T) {
+	ns := startNATS(t, nil)
+	_, kill := startProcess(t, ns.ClientURL(), "", "FLEET_TEST_HOME="+sessionHome(t))
+	client := connect(t, fleet.Config{URL: ns.ClientURL(), Times: quick})
+	s, err := client.NewSession(t.Context(), unitask.Caller{}, unitask.SessionRequest{Request: unitask.Request{Language: "python", MemoryMB: 256}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	value(t, s, "x = 1; x", "1")
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	value(t, s, "x += 1; x", "2") // which it goes on for
+	running := make(chan error, 1)
+	go func() {
+		_, err := s.Run(context.Background(), unitask.Step{Code: "import time; time.sleep(50)"})
+		running <- err
+	}()
+	time.Sleep(time.Second)
+	kill()
+	var lost *fleet.SessionLostError
+	if err := <-running; !errors.As(err, &lost) || lost.PausedAt.IsZero() {
+		t.Fatalf("the call under way: %v", err)
+	}
+	if _, err := s.Run(t.Context(), unitask.Step{Code: "x"}); !errors.As(err, &lost) || lost.ID != s.ID {
+		t.Fatalf("a later call: %v", err)
+	}
+	startProcess(t, ns.ClientURL(), "", "FLEET_TEST_HOME="+sessionHome(t))
+	if err := s.Resume(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	value(t, s, "x", "1") // as it was paused
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,74 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/policy"
+)
+
+// Do does what a command line asks of a holder with the fleet's sessions. What they have not is a *policy.FieldError.
+func (c *Client) Do(ctx context.Context, req holder.Request, streams holder.Streams) (a holder.Answer, err error) {
+	switch {
+	case req.Op == holder.OpNew && req.New != nil:
+		return c.doNew(ctx, req.New)
+	case req.Op == holder.OpList:
+		a.Sessions, err = c.SessionViews(ctx)
+		return a, err
+	}
+	s := c.Session(req.Session)
+	switch {
+	case req.Op == holder.OpRun && req.Step != nil:
+		a.Result, err = s.Run(ctx, unitask.Step{Code: req.Step.Code, Language: req.Step.Language, Timeout: time.Duration(req.Step.TimeoutMS), Stdout: streams.Stdout, Stderr: streams.Stderr})
+	case req.Op == holder.OpExec && req.Command != nil && !req.Command.Detach && !req.Command.Input && req.Command.Size == nil:
+		r := req.Command
+		a.Result, err = s.Exec(ctx, unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Stdout: streams.Stdout, Stderr: streams.Stderr})
+	case req.Op == holder.OpRead:
+		var content []byte
+		if content, err = s.ReadFile(ctx, req.Path); err == nil {
+			_, err = streams.Stdout.Write(content)
+		}
+	case req.Op == holder.OpWrite:
+		var content bytes.Buffer
+		if _, err = io.Copy(&content, io.LimitReader(streams.Stdin, unitask.MaxSessionFile+1)); err == nil && content.Len() > unitask.MaxSessionFile {
+			err = fmt.Errorf("write %s: more than %d bytes, which are the most", req.Path, unitask.MaxSessionFile)
+		}
+		if err == nil {
+			err = s.WriteFile(ctx, req.Path, content.Bytes(), fs.FileMode(req.Mode))
+		}
+	case req.Op == holder.OpResume:
+		err = s.Resume(ctx, req.Secrets)
+	case req.Op == holder.OpPause, req.Op == holder.OpEnd, req.Op == holder.OpExtend, req.Op == holder.OpFork, req.Op == holder.OpPut, req.Op == holder.OpGet:
+		var r reply
+		r, err = s.ask(ctx, call{Request: req}, nil, nil)
+		a = r.Answer
+	default:
+		err = &policy.FieldError{Field: "session", Value: req.Op, Reason: "is not there for sessions on a fleet, in this form: no folders, background commands, ports, standard input and terminals"}
+	}
+	return a, err
+}
+
+func (c *Client) doNew(ctx context.Context, req *holder.New) (a holder.Answer, err error) {
+	if req.Name != "" {
+		return a, &policy.FieldError{Field: "name", Value: req.Name, Reason: "is for sessions on this host: those on a fleet have ids only"}
+	}
+	var caller unitask.Caller
+	if req.Ceiling != "" {
+		if caller.Ceiling, err = policy.ReadCeiling(req.Ceiling); err != nil {
+			return a, err
+		}
+	}
+	run := req.Request
+	run.Secrets = req.Secrets
+	view, err := c.newSession(ctx, caller, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
+	if err == nil {
+		a.Sessions = []holder.View{view}
+	}
+	return a, err
+}

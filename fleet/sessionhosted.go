@@ -1,0 +1,327 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/holder"
+)
+
+// hosted is a session that this worker holds.
+type hosted struct {
+	*unitask.Session
+	w        *Worker
+	l        *lane
+	memoryMB int
+	calls    chan struct{}
+	sub      *nats.Subscription
+
+	using    sync.RWMutex // held by who uses it, and alone by who pauses it
+	mu       sync.Mutex
+	entry    sessionEntry
+	revision uint64
+	left     bool // it is no longer this worker's
+	cancels  map[string]context.CancelFunc
+}
+
+// ours says that the session is still this worker's, by its entry.
+func (h *hosted) ours(ctx context.Context) (bool, error) {
+	v, err := h.l.sessions.kv.Get(ctx, h.ID)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil {
+		return !h.left, err
+	}
+	return !h.left && v.Revision() <= h.revision, nil
+}
+
+// live looks after the session until it ends here.
+func (h *hosted) live() {
+	tick := time.NewTicker(h.w.config.Times.Beat)
+	defer tick.Stop()
+	fresh := time.Now()
+	for over := false; !over; {
+		select {
+		case <-h.Done():
+			over = true
+		case <-tick.C:
+			ctx, cancel := context.WithTimeout(context.Background(), h.w.config.Times.Beat)
+			if is, err := h.ours(ctx); err == nil && !is {
+				h.leave()
+			} else if err == nil && time.Since(fresh) > keep/4 && h.write(ctx, func(*sessionEntry) {}) == nil { // or it would go by its age
+				fresh = time.Now()
+			}
+			cancel()
+		}
+	}
+	_ = h.sub.Unsubscribe()
+	h.mu.Lock()
+	left := h.left
+	h.left = true
+	for _, cancel := range h.cancels {
+		cancel()
+	}
+	h.mu.Unlock()
+	if !left {
+		why := "it was closed"
+		var gone *unitask.SessionError
+		if err := h.Close(); errors.As(err, &gone) {
+			why = gone.Why
+		} else if err != nil {
+			why = err.Error()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), h.w.config.Times.Lease)
+		if h.write(ctx, func(e *sessionEntry) { e.Why = why[:min(len(why), 1000)] }) == nil {
+			h.l.dropPause(ctx, h.now())
+		}
+		cancel()
+	}
+	h.w.mu.Lock()
+	delete(h.w.sessions, h.l.tenant+"/"+h.ID)
+	h.w.mu.Unlock()
+	h.w.dismiss(h.l, h.memoryMB)
+}
+
+// now is the session's entry as this worker has written it.
+func (h *hosted) now() sessionEntry {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.entry
+}
+
+// write changes the session's entry, which must be as this worker has written it.
+func (h *hosted) write(ctx context.Context, change func(*sessionEntry)) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.entry
+	change(&e)
+	revision, err := h.l.sessions.replace(ctx, e, h.revision)
+	if err == nil {
+		h.entry, h.revision = e, revision
+	}
+	return err
+}
+
+// leave ends it here: it is another worker's by now.
+func (h *hosted) leave() {
+	h.mu.Lock()
+	h.left = true
+	h.mu.Unlock()
+	_ = h.Close()
+	_ = unitask.ForgetSession(h.w.runner.(sessionRunner).home(), h.ID)
+}
+
+// pause has the object store keep the session, and ends it here.
+func (h *hosted) pause(ctx context.Context) error {
+	if !h.using.TryLock() {
+		return &unitask.BusyError{What: "the session is in use", After: time.Second}
+	}
+	defer h.using.Unlock()
+	if err := h.Pause(ctx); err != nil {
+		return err
+	}
+	home := h.w.runner.(sessionRunner).home()
+	b, err := h.l.putState(ctx, h.w.config.SessionKey, h.ID, filepath.Join(home, "sessions", h.ID), h.w.scratch.dir)
+	if err != nil {
+		return fmt.Errorf("the session is paused on its worker only: %w", err)
+	}
+	secrets := []string{}
+	for _, s := range h.Policy.Effective.Secrets {
+		secrets = append(secrets, s.Name)
+	}
+	old := h.now()
+	h.mu.Lock()
+	h.left = true // whoever reads what follows may go on with it
+	h.mu.Unlock()
+	err = h.write(ctx, func(e *sessionEntry) {
+		e.View.State, e.View.ExpiresAt, e.Pause, e.PausedAt, e.Secrets = holder.Paused, h.Expires(), &b, time.Now().UTC(), secrets
+	})
+	if err != nil && !errors.Is(err, errFenced) { // if it was written after all, the next beat finds it so
+		h.mu.Lock()
+		h.left = false
+		h.mu.Unlock()
+		return err
+	}
+	if err == nil && old.Pause != nil && old.Pause.SHA256 != b.SHA256 {
+		h.l.dropPause(ctx, old)
+	}
+	return errors.Join(err, h.Leave(), unitask.ForgetSession(home, h.ID))
+}
+
+// parkSessions pauses what can be when the worker goes, and ends the rest.
+func (w *Worker) parkSessions() {
+	ctx, cancel := context.WithTimeout(context.Background(), parkPatience)
+	defer cancel()
+	w.mu.Lock()
+	w.parking = true
+	all := slices.Collect(maps.Values(w.sessions))
+	w.mu.Unlock()
+	var parking sync.WaitGroup
+	for _, h := range all {
+		parking.Go(func() {
+			if err := h.pause(ctx); err != nil {
+				w.log.Warn("a session ends with its worker", "session", h.ID, "error", err)
+				_ = h.Close()
+			}
+		})
+	}
+	parking.Wait()
+	w.hosting.Wait()
+}
+
+// take takes a call.
+func (h *hosted) take(m *nats.Msg) {
+	if m.Subject != m.Sub.Subject {
+		return // see published
+	}
+	if inbox := m.Header.Get(headCancel); inbox != "" {
+		h.mu.Lock()
+		if cancel := h.cancels[inbox]; cancel != nil {
+			cancel()
+		}
+		h.mu.Unlock()
+		return
+	}
+	if !h.l.inbox(m.Reply) {
+		return
+	}
+	select {
+	case h.calls <- struct{}{}:
+	default:
+		h.l.answer(m, reply{}, &unitask.BusyError{What: fmt.Sprintf("%d calls of this session are under way", maxCalls), After: retryAfter})
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	h.mu.Lock()
+	h.cancels[m.Reply] = cancel
+	h.mu.Unlock()
+	go func() {
+		defer func() {
+			cancel()
+			h.mu.Lock()
+			delete(h.cancels, m.Reply)
+			h.mu.Unlock()
+			<-h.calls
+		}()
+		timed, stop := context.WithTimeout(ctx, h.w.config.Times.Lease)
+		is, err := h.ours(timed)
+		stop()
+		if err != nil || !is {
+			return // who holds it answers
+		}
+		if heavy(m.Data) {
+			select {
+			case h.l.heavy <- struct{}{}:
+				defer func() { <-h.l.heavy }()
+			case <-ctx.Done():
+				return
+			}
+		}
+		c, _, err := h.l.readCall(ctx, m)
+		var r reply
+		if err == nil {
+			r, err = h.do(ctx, c, m)
+		}
+		h.l.answer(m, r, err)
+	}()
+}
+
+// do does what a call asks for.
+func (h *hosted) do(ctx context.Context, c call, m *nats.Msg) (r reply, err error) {
+	switch c.Op {
+	case holder.OpPause:
+		return r, h.pause(ctx)
+	case holder.OpEnd:
+		return r, h.Close()
+	}
+	h.using.RLock()
+	defer h.using.RUnlock()
+	h.mu.Lock()
+	left := h.left
+	h.mu.Unlock()
+	if left {
+		return r, &unitask.BusyError{What: "the session was paused just now", After: time.Second}
+	}
+	out := &outlet{nc: h.l.nc, subject: m.Reply}
+	switch {
+	case c.Op == holder.OpRun && c.Step != nil:
+		r.Result, err = h.Run(ctx, unitask.Step{Code: c.Step.Code, Language: c.Step.Language, Timeout: time.Duration(c.Step.TimeoutMS), Stdout: out.stream("stdout"), Stderr: out.stream("stderr")})
+	case c.Op == holder.OpExec && c.Command != nil && !c.Command.Input && c.Command.Size == nil && !c.Command.Detach:
+		r.Result, err = h.Exec(ctx, unitask.Command{Args: c.Command.Args, Dir: c.Command.Dir, Env: c.Command.Env, Timeout: time.Duration(c.Command.TimeoutMS), Stdout: out.stream("stdout"), Stderr: out.stream("stderr")})
+	case c.Op == holder.OpResume:
+		err = h.Resume(ctx)
+	case c.Op == holder.OpExtend:
+		if err = h.Extend(ctx, time.Duration(c.LifeMS)); err == nil {
+			err = h.write(ctx, func(e *sessionEntry) { e.View.ExpiresAt = h.Expires() })
+		}
+		r.Sessions = []holder.View{h.now().View}
+	case c.Op == holder.OpFork:
+		return h.fork(ctx, c)
+	case c.Op == holder.OpRead:
+		r.Content, err = h.ReadFile(ctx, c.Path, 0, 0)
+	case c.Op == holder.OpWrite:
+		err = h.WriteFile(ctx, c.Path, c.Content, fs.FileMode(c.Mode).Perm())
+	case c.Op == opFiles:
+		r.Files, r.More, err = h.List(ctx, c.Path, c.Count)
+	case c.Op == holder.OpPut:
+		err = h.Put(ctx, c.Name, c.Value)
+	case c.Op == holder.OpGet && c.Name == "":
+		r.Names, r.More, err = h.Values(ctx)
+	case c.Op == holder.OpGet:
+		r.Value, err = h.Get(ctx, c.Name)
+	default:
+		err = &holder.Error{Code: holder.CodeUsage, Message: fmt.Sprintf("a session on a fleet has no %.40q like this", c.Op)}
+	}
+	return r, err
+}
+
+// fork forks it: the forks are on the same worker, each with room of its own.
+func (h *hosted) fork(ctx context.Context, c call) (r reply, err error) {
+	n := 0
+	for ; n < c.Count && n < unitask.MaxForks; n++ {
+		if err = h.w.admit(h.l, h.memoryMB); err != nil {
+			break
+		}
+	}
+	var forks []*unitask.Session
+	if err == nil {
+		forks, err = h.Fork(ctx, c.Count)
+	}
+	for range n - len(forks) {
+		h.w.dismiss(h.l, h.memoryMB)
+	}
+	for i, s := range forks {
+		var one reply
+		if err == nil {
+			one, err = h.l.host(ctx, s, h.now().Owner, h.memoryMB, 0, sessionEntry{})
+			r.Sessions = append(r.Sessions, one.Sessions...)
+		} else {
+			_ = forks[i].Close()
+			h.w.dismiss(h.l, h.memoryMB)
+		}
+	}
+	return r, err
+}
+
+// maxHeavy bounds a tenant's calls that hold much in memory at once.
+const maxHeavy = 4
+
+// heavy says that a call, or its answer, may be as large as a file.
+func heavy(data []byte) bool {
+	var c struct {
+		Op   string `json:"op"`
+		Blob *blob  `json:"blob"`
+	}
+	return json.Unmarshal(data, &c) != nil || c.Blob != nil || c.Op == holder.OpRead
+}

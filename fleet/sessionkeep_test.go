@@ -1,0 +1,66 @@
+package fleet
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+)
+
+// What was sealed is whole and for that session, or nothing of it beyond the place is taken.
+func TestSealed(t *testing.T) {
+	t.Parallel()
+	key := bytes.Repeat([]byte{7}, 32)
+	sealed := func(content []byte) []byte {
+		var to bytes.Buffer
+		s, err := newSealer(key, "alice", "s1")
+		if err == nil {
+			err = s.seal(&to, bytes.NewReader(content))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return to.Bytes()
+	}
+	open := func(key []byte, tenant, session string, from []byte) ([]byte, error) {
+		var to bytes.Buffer
+		s, err := newSealer(key, tenant, session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.unseal(&to, bytes.NewReader(from))
+		return to.Bytes(), err
+	}
+	for _, size := range []int{0, 1, sealedPiece - 1, sealedPiece, sealedPiece + 1, 3*sealedPiece + 5} {
+		content := bytes.Repeat([]byte("x"), size)
+		text := sealed(content)
+		if got, err := open(key, "alice", "s1", text); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%d bytes: %d %v", size, len(got), err)
+		}
+	}
+	text := sealed(bytes.Repeat([]byte("x"), 3*sealedPiece))
+	changed := bytes.Clone(text)
+	changed[len(text)/2] ^= 1
+	const piece = sealedPiece + 16
+	swapped := bytes.Clone(text)
+	copy(swapped[15:], text[15+piece:15+2*piece])
+	copy(swapped[15+piece:], text[15:15+piece])
+	for name, row := range map[string]struct {
+		key             []byte
+		tenant, session string
+		text            []byte
+	}{
+		"another tenant's":  {key, "bob", "s1", text},
+		"another session's": {key, "alice", "s2", text},
+		"another key's":     {bytes.Repeat([]byte{8}, 32), "alice", "s1", text},
+		"changed":           {key, "alice", "s1", changed},
+		"cut at a piece":    {key, "alice", "s1", text[:15+2*piece]},
+		"cut":               {key, "alice", "s1", text[:len(text)-1]},
+		"longer":            {key, "alice", "s1", append(bytes.Clone(text), 0)},
+		"swapped":           {key, "alice", "s1", swapped},
+		"nothing":           {key, "alice", "s1", nil},
+	} {
+		if _, err := open(row.key, row.tenant, row.session, row.text); !errors.Is(err, errMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/holder"
+)
+
+// Sessions. A session's entry is in a bucket that workers alone write; its revision is the fence: who may answer
+// for it is the worker of the entry, at the revision that it wrote. Calls are requests to the session's own
+// subject, begins to a worker's; what a call prints comes to its inbox, and then the answer.
+
+const (
+	sessionsBucket = "unitask-sessions-" // and the tenant
+
+	subjectSession = "unitask.session." // TENANT.SESSION: a call
+	subjectBegin   = "unitask.begin."   // TENANT.WORKER: a new session, or one that goes on
+
+	opFiles = "files" // beside holder's operations: a list of Path, Count levels deep
+
+	headCancel = "Cancel" // the inbox of a call that nobody waits for any more
+	headAnswer = "Answer"
+	headTaken  = "Taken" // the worker has the call
+
+	maxInMessage    = 256 << 10 // bytes of a call or an answer in a message; larger ones go to the object store
+	maxCall         = 128 << 20 // bytes of those: a file has 64 MiB, in base64
+	maxSessionEntry = 64 << 10
+	maxSessions     = 4096 // that a client lists
+	sessionsBytes   = 64 << 20
+)
+
+// sessionEntry is a session's state.
+type sessionEntry struct {
+	View     holder.View `json:"view"` // State is holder's: running, paused
+	Worker   string      `json:"worker"`
+	Owner    string      `json:"owner,omitempty"` // the submitter's caller
+	MemoryMB int         `json:"memoryMb"`
+	Key      string      `json:"key"` // its pause is sealed to: keyName
+	Pause    *blob       `json:"pause,omitempty"`
+	PausedAt time.Time   `json:"pausedAt,omitzero"`
+	Secrets  []string    `json:"secrets,omitempty"` // that going on takes the values of
+	Why      string      `json:"why,omitempty"`     // it has ended
+}
+
+// SessionLostError says that a session's worker is gone, and the session with it.
+type SessionLostError struct {
+	ID, Worker string
+	PausedAt   time.Time // if not zero, Resume goes on from this pause; what it did since then is lost
+}
+
+func (e *SessionLostError) Error() string {
+	if e.PausedAt.IsZero() {
+		return fmt.Sprintf("session %s is lost: its worker %s is gone", e.ID, e.Worker)
+	}
+	return fmt.Sprintf("session %s is lost: its worker %s is gone; resume it to go on from its pause at %s", e.ID, e.Worker, e.PausedAt.Local().Format(time.DateTime))
+}
+
+// call is what is asked of a worker.
+type call struct {
+	holder.Request
+	Caller  string `json:"caller,omitempty"`
+	Sealed  []byte `json:"sealed,omitempty"`  // secrets, of a begin: to the worker's key
+	Content []byte `json:"content,omitempty"` // of a write
+}
+
+// reply is a worker's answer.
+type reply struct {
+	holder.Answer
+	Stdout  []byte   `json:"stdout,omitempty"` // all of the result's
+	Stderr  []byte   `json:"stderr,omitempty"`
+	Content []byte   `json:"content,omitempty"` // of a read
+	Files   []listed `json:"files,omitempty"`
+	Other   bool     `json:"other,omitempty"` // another worker may be able to
+}
+
+// listed is a file of a list.
+type listed = unitask.SessionFile
+
+// message is a call or a reply as it is sent: itself, or where it lies.
+func (s tenantStore) message(ctx context.Context, v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err != nil || len(text) <= maxInMessage {
+		return text, err
+	}
+	if len(text) > maxCall {
+		return nil, fmt.Errorf("%d bytes in one call: %d are the most", len(text), maxCall)
+	}
+	b, err := s.putBytes(ctx, text, false)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(struct {
+		Blob *blob `json:"blob"`
+	}{&b})
+}
+
+// whole is a message with what lies elsewhere in its place.
+func (s tenantStore) whole(ctx context.Context, data []byte) ([]byte, error) {
+	var at struct {
+		Blob *blob `json:"blob"`
+	}
+	if err := json.Unmarshal(data, &at); err != nil || at.Blob == nil {
+		return data, err
+	}
+	return s.read(ctx, *at.Blob, maxCall)
+}
+
+// sessions is the tenant's bucket of them.
+type sessions struct {
+	kv jetstream.KeyValue
+}
+
+func openSessions(ctx context.Context, js jetstream.JetStream, tenant string) (sessions, error) {
+	kv, err := js.KeyValue(ctx, sessionsBucket+tenant)
+	return sessions{kv}, err
+}
+
+func makeSessions(ctx context.Context, js jetstream.JetStream, tenant string, replicas int) (sessions, error) {
+	name := sessionsBucket + tenant
+	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: "KV_" + name, Subjects: []string{"$KV." + name + ".>"}, MaxMsgsPerSubject: 1, MaxAge: keep, MaxBytes: sessionsBytes, MaxMsgSize: maxSessionEntry, DenyDelete: true, Duplicates: 2 * time.Minute,
+		Discard: jetstream.DiscardNew, AllowRollup: true, Replicas: replicas,
+	})
+	if err != nil {
+		return sessions{}, fmt.Errorf("make the sessions of tenant %s: %w", tenant, err)
+	}
+	return openSessions(ctx, js, tenant)
+}
+
+func (s sessions) get(ctx context.Context, id string) (e sessionEntry, revision uint64, err error) {
+	if !idForm.MatchString(id) {
+		return e, 0, &unitask.SessionError{ID: fmt.Sprintf("%.80q", id), Why: "or never was"}
+	}
+	v, err := s.kv.Get(ctx, id)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return e, 0, &unitask.SessionError{ID: id, Why: "or never was"}
+	}
+	if err != nil {
+		return e, 0, err
+	}
+	if err := json.Unmarshal(v.Value(), &e); err != nil || e.View.ID != id || e.MemoryMB < 1 {
+		return e, 0, fmt.Errorf("session %s: %w entry", id, errMalformed)
+	}
+	if e.Why != "" {
+		return e, v.Revision(), &unitask.SessionError{ID: id, Why: e.Why}
+	}
+	if e.View.State == holder.Paused && !time.Now().Before(e.View.ExpiresAt) {
+		return e, v.Revision(), &unitask.SessionError{ID: id, Why: "its life was over"}
+	}
+	return e, v.Revision(), nil
+}
+
+// replace writes an entry in the place of that revision, 0 being none; errFenced says that it has another one.
+func (s sessions) replace(ctx context.Context, e sessionEntry, revision uint64) (uint64, error) {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return 0, err
+	}
+	next, err := s.kv.Update(ctx, e.View.ID, text, revision)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		if v, e := s.kv.Get(ctx, e.View.ID); e == nil && bytes.Equal(v.Value(), text) { // by ourselves, whose answer was lost
+			return v.Revision(), nil
+		}
+		return 0, errFenced
+	}
+	return next, err
+}

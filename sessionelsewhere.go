@@ -1,0 +1,33 @@
+package unitask
+
+import (
+	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+)
+
+// Elsewhere is a session's request as a ceiling (nil is none) grants it, for another host that has a ceiling of
+// its own; denials are what it does not grant. Files and folders of this host do not go with it.
+func (req SessionRequest) Elsewhere(ceiling *policy.Ceiling) (out SessionRequest, denials []policy.Denial, err error) {
+	if len(req.Files)+len(req.Dirs) > 0 {
+		return out, nil, &policy.FieldError{Field: "files", Value: "of a session on a fleet", Reason: "do not go to another host: start the session and write them into it"}
+	}
+	limits, cut, err := ceiling.Sessions(policy.SessionLimits{Life: req.Life, Idle: req.Idle}, usualSessions(machine.HostMemory()))
+	if err != nil {
+		return out, nil, err
+	}
+	var none hostfiles.Set
+	_, granted, denials, err := req.resolve(ceiling, &none)
+	if err == nil {
+		err = notAsked(granted)
+	}
+	if err != nil {
+		return out, nil, err
+	}
+	out = req
+	out.Life, out.Idle, out.Events = limits.Life, limits.Idle, nil
+	if out.Request, err = req.grantedOnly(granted); err != nil {
+		return out, nil, hostError("fleet", err)
+	}
+	return out, append(denials, cut...), nil
+}

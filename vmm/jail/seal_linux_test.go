@@ -1,0 +1,59 @@
+package jail
+
+import (
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// On every level a process opens its own files until it is sealed, and none from then on, also without
+// the filter where it has a root of its own.
+func TestSeal(t *testing.T) {
+	needRoot(t)
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.end()
+	p, err := Examine(someProgram(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := descriptors(t)
+	for _, l := range levels(0, 0, nobody, nil) {
+		for _, c := range []struct{ sealed, unfiltered bool }{{false, false}, {true, false}, {true, true}} {
+			s := script{newStage()}
+			s.read(filepath.Join(target.dir, "stand-in")) // before, in any case
+			if c.sealed {
+				s.seal()
+			}
+			s.read(filepath.Join(target.dir, "stand-in"))
+			reports, process, err := s.run(target, []level{l}, Spec{Program: p, Unfiltered: c.unfiltered})
+			if err != nil {
+				t.Fatal(err)
+			}
+			holds := len(process.Report.Lacks([]string{Sealed})) == 0
+			if want := l.flags&unix.CLONE_NEWNS != 0 || !c.unfiltered; holds != want {
+				t.Errorf("%s, %+v: the seal holds: %t, expected %t", l.name, c, holds, want)
+			}
+			came, failed, _ := s.outcome(reports)
+			switch {
+			case process.Denied() != "":
+				t.Errorf("%s, %+v: ended for %s", l.name, c, process.Denied())
+			case !c.sealed || !holds:
+				if !came {
+					t.Errorf("%s, %+v: it can't open its own file: %v", l.name, c, failed)
+				}
+			case came || len(failed) != 1 || failed[0].errno != unix.EACCES:
+				t.Errorf("%s, %+v: came %t, failed %v", l.name, c, came, failed)
+			}
+			if err := process.Seal(); err != nil { // of one that has ended
+				t.Error(err)
+			}
+		}
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+}
