@@ -2,7 +2,10 @@ package unitask_test
 
 import (
 	"context"
+	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +18,10 @@ import (
 func TestPruneImages(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
+	images := filepath.Join(home, "images") // which other tests' homes share
+	if err := errors.Join(os.Remove(images), os.Mkdir(images, 0o700)); err != nil {
+		t.Fatal(err)
+	}
 	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})
 	if err != nil {
 		t.Fatal(err)
@@ -61,6 +68,14 @@ func TestPruneImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	left(before)
+	describe(t, dir, "tool", "from = 'test/box:1'\n")
+	if own, _, err = rt.BuildImage(t.Context(), file, ""); err != nil {
+		t.Fatal(err)
+	}
+	left(before, own.Digest)
+	if _, err := rt.RemoveOwnImage(t.Context(), "tool"); err != nil {
+		t.Fatal(err)
+	}
 
 	// The reference leads to another one while a run has the one before.
 	slot(t)

@@ -382,7 +382,11 @@ func (s *Store) Named(arch Arch, name string) (*Store, error) {
 // For is the same store with images like one that it has.
 func (s *Store) For(im *Image) (*Store, error) {
 	if im.Base != "" || im.Container != "" {
-		return s.Named(im.Arch, cmp.Or(im.Container, im.Name))
+		of, err := s.Named(im.Arch, cmp.Or(im.Container, im.Name))
+		if err == nil && of.payload.Container && of.container == nil {
+			err = fmt.Errorf("%s is a container's image now", im.Name)
+		}
+		return of, err
 	}
 	along := *s
 	along.Own = nil
