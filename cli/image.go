@@ -223,35 +223,9 @@ func (a *app) imagePrune() *cobra.Command {
 		Short: "Remove every template, all packages of runs, and the images that no run uses",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
-			containers, err := rt.Images().Containers()
+			removed, err := rt.PruneImages(cmd.Context())
 			if err != nil {
 				return err
-			}
-			removed := 0
-			for _, c := range containers {
-				if len(c.Names) > 0 {
-					continue
-				}
-				if err := rt.Images().RemoveContainer(cmd.Context(), c); err != nil {
-					return err
-				}
-				removed++
-			}
-			list, err := rt.Images().List()
-			if err != nil {
-				return err
-			}
-			for _, im := range list {
-				if of, err := rt.Images().For(im); err == nil {
-					if now, err := of.Digest(im.Kernel, im.Arch); err == nil && now == im.Digest {
-						continue
-					}
-				}
-				if _, err := rt.Images().Remove(im.Digest); err != nil {
-					return err
-				}
-				rt.AuditChange(audit.ImageRemoved, map[string]any{"image": im.Digest})
-				removed++
 			}
 			packages, err := rt.RemovePackages(cmd.Context())
 			if err != nil {

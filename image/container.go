@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -306,6 +307,53 @@ func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
 	})
 }
 
+// PruneContainers removes the images that no name leads to, but for the digests in use, and returns the digests of those
+// that it has removed. A name of which leads says no is forgotten before.
+func (s *Store) PruneContainers(ctx context.Context, leads func(arch Arch, name, digest string) bool, used map[string]bool) (removed []string, err error) {
+	list, err := s.Containers()
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	if err := s.changeNames(ctx, func(all map[string]string) {
+		maps.DeleteFunc(all, func(name, key string) bool {
+			arch, name, _ := strings.Cut(name, " ")
+			return !leads(Arch(arch), name, "sha256:"+key)
+		})
+	}); err != nil {
+		return nil, err
+	}
+	for _, c := range list {
+		if used[c.Digest] {
+			continue
+		}
+		gone, err := s.pruneContainer(ctx, c)
+		if err != nil {
+			return removed, err
+		}
+		if gone {
+			removed = append(removed, c.Digest)
+		}
+	}
+	return removed, nil
+}
+
+// pruneContainer removes an image if it has no name, and nobody is giving it one.
+func (s *Store) pruneContainer(ctx context.Context, c *Container) (bool, error) {
+	unlock, err := s.lock(ctx, "container-"+c.key())
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	all, err := s.containerNames()
+	if err != nil {
+		return false, err
+	}
+	if c.named(all); len(c.Names) > 0 {
+		return false, nil
+	}
+	return true, s.RemoveContainer(ctx, c)
+}
+
 // OfContainer is the same store with images that run a container's image.
 func (s *Store) OfContainer(c *Container) (*Store, error) {
 	for _, p := range s.payloads {
@@ -334,7 +382,11 @@ func (s *Store) Named(arch Arch, name string) (*Store, error) {
 // For is the same store with images like one that it has.
 func (s *Store) For(im *Image) (*Store, error) {
 	if im.Base != "" || im.Container != "" {
-		return s.Named(im.Arch, cmp.Or(im.Container, im.Name))
+		of, err := s.Named(im.Arch, cmp.Or(im.Container, im.Name))
+		if err == nil && of.payload.Container && of.container == nil {
+			err = fmt.Errorf("%s is a container's image now", im.Name)
+		}
+		return of, err
 	}
 	along := *s
 	along.Own = nil

@@ -180,6 +180,48 @@ func TestPullFails(t *testing.T) {
 	}
 }
 
+// An image that is named by its digest is that one, whatever its tag has become; a registry that answers with another is
+// refused, before anything of it is read.
+func TestPullPinned(t *testing.T) {
+	ours, theirs := made(t, "amd64", "", tarOf(t, text("a", "ours"))), made(t, "amd64", "", tarOf(t, text("a", "theirs")))
+	digest, err := ours.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lies, blobs := false, 0
+	at := registryWith(t, func(w http.ResponseWriter, r *http.Request, real http.Handler) {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			blobs++
+		}
+		if lies && strings.HasSuffix(r.URL.Path, "/manifests/"+digest.String()) {
+			r.URL.Path = "/v2/tool/manifests/1"
+		}
+		real.ServeHTTP(w, r)
+	})
+	for _, im := range []v1.Image{ours, theirs} {
+		if err := remote.Write(reference(t, at+"/tool:1"), im); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pinned := at + "/tool@" + digest.String()
+	im, err := Pull(t.Context(), pinned, "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	f, stats, err := written(t, im, DefaultLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, f, stats); im.Digest != digest.String() || !slices.Contains(got, "a ours") {
+		t.Errorf("%s: %q", im.Digest, got)
+	}
+	lies, blobs = true, 0
+	if _, err := Pull(t.Context(), pinned, "amd64"); err == nil || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), digest.Hex) || blobs > 0 {
+		t.Errorf("%d blobs were read: %v", blobs, err)
+	}
+}
+
 // saved writes an archive of files by their names.
 func saved(t testing.TB, members map[string]string) string {
 	t.Helper()

@@ -1,0 +1,91 @@
+package unitask
+
+import (
+	"context"
+
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/environments"
+	"github.com/unitask/unitask/image"
+)
+
+// PruneImages removes the containers' images that no name leads to any more, and the images that runs would build anew,
+// and says how many there were. The name of an image of the user's own leads to what was built last; those that a run
+// under way has stay.
+func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
+	held, err := rt.lockOwn(ctx) // a build's container has no name yet
+	if err != nil {
+		return 0, err
+	}
+	defer held.Unlock()
+	list, err := rt.images.List()
+	if err != nil {
+		return 0, err
+	}
+	images, containers, err := rt.inUse(list)
+	if err != nil {
+		return 0, err
+	}
+	own := map[string]string{}
+	for _, o := range rt.OwnImages() {
+		own[string(o.Arch)+" "+o.Name] = o.Container
+	}
+	leads := func(arch Arch, name, digest string) bool {
+		return environments.CheckName(name) != nil || own[string(arch)+" "+name] == digest
+	}
+	gone, err := rt.images.PruneContainers(ctx, leads, containers)
+	for _, digest := range gone {
+		rt.AuditChange(audit.ImageRemoved, map[string]any{"image": digest})
+	}
+	removed = len(gone)
+	if err != nil {
+		return removed, err
+	}
+	if list, err = rt.images.List(); err != nil {
+		return removed, err
+	}
+	for _, im := range list {
+		if images[im.Digest] || rt.current(im) {
+			continue
+		}
+		if _, err := rt.images.Remove(im.Digest); err != nil {
+			return removed, err
+		}
+		rt.AuditChange(audit.ImageRemoved, map[string]any{"image": im.Digest})
+		removed++
+	}
+	return removed, nil
+}
+
+// current says that an image is the one that a run of its kind gets.
+func (rt *Runtime) current(im *image.Image) bool {
+	of, err := rt.images.For(im)
+	if err != nil {
+		return false
+	}
+	now, err := of.Digest(im.Kernel, im.Arch)
+	return err == nil && now == im.Digest
+}
+
+// inUse are the digests of the images that runs under way have, of this process or another, and of the containers' images
+// that these are of.
+func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]bool, err error) {
+	images, containers = map[string]bool{}, map[string]bool{}
+	ids, err := rt.runs.IDs()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		if !rt.runs.Held(id) {
+			continue
+		}
+		if rec, err := rt.runs.Get(id); err == nil && rec.Machine != nil {
+			images[rec.Machine.ImageDigest] = true
+		}
+	}
+	for _, im := range list {
+		if images[im.Digest] && im.Container != "" {
+			containers[im.Container] = true
+		}
+	}
+	return images, containers, nil
+}
