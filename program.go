@@ -268,6 +268,9 @@ func (p *program) files() []file {
 	return append(files, file{guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: p.main()}, ""})
 }
 
+// inOneProcess says that it is a session whose interpreter is the machine's only process (Nanos).
+func (p *program) inOneProcess() bool { return p.session != nil && !p.fresh }
+
 // main is the program that runs: the code, or the one that checks it, which lies where nothing
 // of the request can.
 func (p *program) main() string {
@@ -282,6 +285,8 @@ func (p *program) argv() []string {
 	switch {
 	case p.inImage != nil:
 		return p.inImage
+	case p.inOneProcess():
+		return []string{p.session.driver().Path}
 	case p.check:
 		return []string{p.main(), p.path}
 	}
@@ -361,7 +366,7 @@ func boundSecrets(s policy.SecretRule, value string) (list []broker.Secret) {
 
 // put sends the program, and part of the inputs, into the guest and starts it.
 func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part) error {
-	if p.session != nil {
+	if p.session != nil && !p.inOneProcess() {
 		if err := conn.Lasting(); err != nil { // first: the guest keeps a way in for who says so
 			return err
 		}
@@ -410,7 +415,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		}
 		p.session.started(env, ca, p.dir)
 	}
-	err := conn.Start(ctx, guest.Start{Argv: p.argv(), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths()})
+	err := conn.Start(ctx, guest.Start{Argv: p.argv(), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths(), Session: p.inOneProcess()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {
 		return p.processError(p.language.refused(refused.Words))
@@ -466,6 +471,9 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 	}
 	if p.check {
 		k = image.Linux
+	}
+	if p.session != nil { // whose commands are processes, where it has some
+		p.fresh = p.fresh || k != image.Nanos
 	}
 	if p.ownProcess != "" && k != "" && k != image.Linux {
 		return k, p.processError("Node reads it when it starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")

@@ -226,9 +226,7 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 	}
 	code := &p.code
 	code.on(streams)
-	if code.session = look.session; code.session != nil {
-		code.fresh = true
-	}
+	code.session = look.session
 	code.layer = look.build != nil && look.build.layer
 	code.living = &living{ceiling: caller.Ceiling, fixed: look.build != nil}
 	code.attachable = caller.Ceiling.Debug()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -26,7 +27,8 @@ import (
 type SessionRequest struct {
 	// Request is what the machine has: image or language, memory, files, network, secrets,
 	// environment. Its Code must be empty. Timeout and OutputBytes bound each step that names none of
-	// its own. It runs on the linux kernel.
+	// its own. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the image's
+	// language, and files; it has no commands, and is neither paused nor forked.
 	Request
 	// Life is how long it lives, 0 is a day.
 	Life time.Duration
@@ -165,7 +167,11 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err := s.begin(ctx, req.Request, req.Events, func() {}); err != nil {
 		return nil, err
 	}
-	if err := s.trust(ctx); err != nil {
+	err = s.trust(ctx)
+	if err == nil && s.Kernel == oneProcess {
+		err = s.interprets(ctx)
+	}
+	if err != nil {
 		s.Close()
 		return nil, hostError("session", err)
 	}
@@ -269,6 +275,8 @@ func (s *Session) gone() error {
 		why = "it had lived for " + s.lived().String()
 	case s.err != nil && !errors.Is(s.err, errSessionClosed):
 		why = s.err.Error()
+	case s.Kernel == oneProcess && s.err == nil && s.result != nil && s.result.Error != "":
+		why = "its machine's one process, the interpreter, has ended: " + s.result.Error
 	case s.result != nil && s.result.Outcome == OutcomeExited:
 		why = "its machine stopped"
 	}
@@ -284,10 +292,57 @@ func (s *Session) planned() bool {
 func (s *Session) files(p *program) []file {
 	files := []file{{guest.File{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(p.dir)}, ""}}
 	files = append(files, p.beside()...)
+	if p.inOneProcess() {
+		l := s.driver()
+		return append(files, textFile(l.Path, l.Driver), file{guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: l.Path}, ""})
+	}
 	for _, l := range session.Languages {
 		files = append(files, textFile(l.Path, l.Driver))
 	}
 	return files
+}
+
+// driver is the session's own language's.
+func (s *Session) driver() session.Language {
+	return session.Languages[slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == s.Language })]
+}
+
+// driverPatience is how long the driver has until it answers.
+const driverPatience = 30 * time.Second
+
+// interprets waits for the interpreter, which is there already and may still load.
+func (s *Session) interprets(ctx context.Context) error {
+	in, _, _, err := s.interpreter(s.driver())
+	if err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeoutCause(ctx, driverPatience, errors.New("its interpreter does not answer"))
+	defer cancel()
+	step, err := in.Run(timed, "", driverPatience, io.Discard, io.Discard)
+	if err == nil && (step.Gone || step.Code != 0) {
+		err = fmt.Errorf("its interpreter does not work: code %d", step.Code)
+	}
+	return err
+}
+
+// oneProcess is the kernel whose machines have one process, which is the session's interpreter.
+const oneProcess = Nanos
+
+// hasCommands says why a session can't have what, which is a process of its machine.
+func (s *Session) hasCommands(what string) error {
+	if s.Kernel != oneProcess {
+		return nil
+	}
+	return &policy.FieldError{Field: "kernel", Value: string(s.Kernel), Reason: "has no " + what + " in a session: its machines have one process, the interpreter; start the session with kernel linux"}
+}
+
+// lasts says why a session's machine can't be paused and forked. Nanos, resumed amid its program's work, was seen to
+// corrupt the program's memory.
+func (s *Session) lasts() error {
+	if s.Kernel != oneProcess {
+		return nil
+	}
+	return &policy.FieldError{Field: "kernel", Value: string(s.Kernel), Reason: "has sessions that can't be paused or forked, and that end with the process which holds them; start the session with kernel linux"}
 }
 
 // started takes what the program would have been started with.
@@ -301,9 +356,10 @@ func (s *Session) started(env map[string]string, ca, dir string) {
 // trustFile has the certificates that TLS clients in the machine trust beside their own.
 const trustFile = contract.HomeDir + "/.unitask-ca.pem"
 
-// trust has TLS clients trust the request's certificates, by the variables that they know.
+// trust has TLS clients trust the request's certificates, by the variables that they know. Where there is one
+// process it was started with them.
 func (s *Session) trust(ctx context.Context) error {
-	if s.ca == "" {
+	if s.ca == "" || s.Kernel == oneProcess {
 		return nil
 	}
 	bundle, err := s.ReadFile(ctx, "/etc/ssl/certs/ca-certificates.crt", 0, maxBundle)

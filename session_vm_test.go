@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -35,20 +37,30 @@ func openSession(t *testing.T, rt *unitask.Runtime, req unitask.SessionRequest) 
 func TestSession(t *testing.T) {
 	needVM(t)
 	rt := sessionRuntime(t)
+	js := [][4]string{{"const x = 41", "", "", ""}, {"console.log('hi'); x + 1", "42", "hi\n", ""}, {"throw new Error('no')", "", "", "Error: no\n    at step-3:1:7\n"},
+		{"import os from 'node:os'\nos.userInfo().uid", "1000", "", ""}, {"let n: number = x as number; n", "41", "", ""}, {"process.cwd()", "'/work'", "", ""},
+		{"await new Promise((r) => setTimeout(r, 5)); process.argv.length", "1", "", ""}, {"Promise.reject(new TypeError('late'))", "", "", "TypeError: late"},
+		{"import { execSync } from 'node:child_process'\nrequire('fs').writeFileSync('a.txt', 'A'); process.env.MARK", "'m'", "", ""}}
+	nanos := slices.Clone(js)
+	nanos[3] = [4]string{"import os from 'node:os'\nos.userInfo().uid", "0", "", ""} // it has no other user
 	for _, row := range []struct {
 		language string
+		kernel   image.Kernel
 		steps    [][4]string // code, value, stdout, a part of stderr
 	}{
-		{"js", [][4]string{{"const x = 41", "", "", ""}, {"console.log('hi'); x + 1", "42", "hi\n", ""}, {"throw new Error('no')", "", "", "Error: no\n    at step-3:1:7\n"},
-			{"import os from 'node:os'\nos.userInfo().uid", "1000", "", ""}, {"let n: number = x as number; n", "41", "", ""}, {"process.cwd()", "'/work'", "", ""},
-			{"import { execSync } from 'node:child_process'\nrequire('fs').writeFileSync('a.txt', 'A'); process.env.MARK", "'m'", "", ""}}},
-		{"python", [][4]string{{"x = 41", "", "", ""}, {"print('hi'); x + 1", "42", "hi\n", ""}, {"1/0", "", "", "File \"<step 3>\", line 1, in <module>"},
+		{"js", image.Linux, js}, {"js", image.Nanos, nanos},
+		{"python", image.Linux, [][4]string{{"x = 41", "", "", ""}, {"print('hi'); x + 1", "42", "hi\n", ""}, {"1/0", "", "", "File \"<step 3>\", line 1, in <module>"},
 			{"import os; os.getuid(), os.getcwd()", "(1000, '/work')", "", ""}, {"open('a.txt', 'w').write('A'); os.environ['MARK']", "'m'", "", ""}}},
-		{"shell", [][4]string{{"x=41", "", "", ""}, {"echo $((x + 1)) $MARK", "", "42 m\n", ""}, {"nothing-there", "", "", "not found"}, {"id -u; pwd; printf A > a.txt", "", "1000\n/work\n", ""}}},
+		{"shell", image.Linux, [][4]string{{"x=41", "", "", ""}, {"echo $((x + 1)) $MARK", "", "42 m\n", ""}, {"nothing-there", "", "", "not found"}, {"id -u; pwd; printf A > a.txt", "", "1000\n/work\n", ""}}},
 	} {
-		t.Run(row.language, func(t *testing.T) {
-			s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: row.language, Env: map[string]string{"MARK": "m"}}})
-			if s.Kernel != unitask.Linux || s.Language != row.language {
+		t.Run(row.language+" on "+string(row.kernel), func(t *testing.T) {
+			req := unitask.Request{Language: row.language, Env: map[string]string{"MARK": "m"}}
+			if row.kernel == image.Nanos {
+				needNanos(t, image.HostArch())
+				req.Kernel = row.kernel
+			}
+			s := openSession(t, rt, unitask.SessionRequest{Request: req})
+			if s.Kernel != row.kernel || s.Language != row.language {
 				t.Errorf("kernel %s, language %s", s.Kernel, s.Language)
 			}
 			for _, step := range row.steps {
@@ -82,7 +94,16 @@ func TestSession(t *testing.T) {
 
 func TestSessionFiles(t *testing.T) {
 	needVM(t)
-	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+	rt := sessionRuntime(t)
+	t.Run("linux", func(t *testing.T) { sessionFiles(t, rt, unitask.Request{Image: "shell"}) })
+	t.Run("nanos", func(t *testing.T) {
+		needNanos(t, image.HostArch())
+		sessionFiles(t, rt, unitask.Request{Kernel: unitask.Nanos})
+	})
+}
+
+func sessionFiles(t *testing.T, rt *unitask.Runtime, req unitask.Request) {
+	s := openSession(t, rt, unitask.SessionRequest{Request: req})
 	ctx := t.Context()
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
 	for name, text := range map[string][]byte{"a/b/c.txt": []byte("one two\n"), "big": big, "/tmp/empty": nil} {

@@ -105,6 +105,9 @@ rm -r "$2"`, "sh", at, tmp, hostfiles.FolderName, hostfiles.FolderWhole}, Stdin:
 
 // folderCommand runs one, as the code's user.
 func (s *Session) folderCommand(ctx context.Context, name string, e session.Exec) error {
+	if err := s.hasCommands("folders that are copied, which takes commands,"); err != nil {
+		return err
+	}
 	done, err := s.use(ctx)
 	if err != nil {
 		return err

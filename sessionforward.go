@@ -44,6 +44,9 @@ func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 			return nil, &policy.FieldError{Field: p.field, Value: fmt.Sprint(p.is), Reason: fmt.Sprintf("must be from %d to 65535", p.least)}
 		}
 	}
+	if err := s.hasCommands("forwarded ports"); err != nil {
+		return nil, err
+	}
 	leave, err := s.forwards()
 	if err != nil {
 		return nil, err

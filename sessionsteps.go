@@ -75,6 +75,11 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	if step.Timeout < 0 {
 		return nil, &policy.FieldError{Field: "timeoutMs", Value: step.Timeout.String(), Reason: "must be positive"}
 	}
+	if lang.name != s.Language {
+		if err := s.hasCommands("interpreter of " + lang.name + " beside that of " + s.Language); err != nil {
+			return nil, err
+		}
+	}
 	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.name })
 	if at < 0 {
 		return nil, &policy.FieldError{Field: "language", Value: name, Reason: "has no steps in a session: a run has it"}
@@ -114,6 +119,9 @@ const maxStep = 1 << 20
 func (s *Session) start(c Command) (session.Exec, error) {
 	bad := func(field, value, reason string) (session.Exec, error) {
 		return session.Exec{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
+	}
+	if err := s.hasCommands("commands"); err != nil {
+		return session.Exec{}, err
 	}
 	if len(c.Args) == 0 {
 		return bad("command", "", "is empty")
@@ -221,11 +229,18 @@ func (s *Session) interpreter(l session.Language) (in *session.Interpreter, fres
 		return in, false, false, nil
 	}
 	again = s.running[l.Name] != nil
+	if again && s.Kernel == oneProcess {
+		s.cancel(errOneInterpreter)
+		return nil, false, true, &SessionError{s.ID, errOneInterpreter.Error()}
+	}
 	if in, err = s.client.Interpret(l, s.env, s.dir); err == nil {
 		s.running[l.Name] = in
 	}
 	return in, true, again, err
 }
+
+// errOneInterpreter is why a session ends whose interpreter can't be started anew.
+var errOneInterpreter = errors.New("its interpreter had to be ended, and its machine has no other: the nanos kernel has one process")
 
 // toldDropped says, once, why the interpreter that was there is not.
 func (s *Session) toldDropped(language string) string {

@@ -14,5 +14,5 @@ import "embed"
 
 // Sources holds the sources of the guest's own programs.
 //
-//go:embed agent/*.[ch] container/program/*.c contract/*.h golang/program/*.c init/*.[ch] nanos/*.[ch] node/addon/*.c python/program/*.c shell/program/*.c start/*.[ch]
+//go:embed agent/*.[ch] container/program/*.c contract/*.h golang/program/*.c init/*.[ch] nanos/*.[ch] node/addon/*.[ch] python/program/*.c shell/program/*.c start/*.[ch]
 var Sources embed.FS

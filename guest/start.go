@@ -30,6 +30,8 @@ type Start struct {
 	// ReadOnly are paths that the code may not write to; a kernel that has users
 	// needs no telling.
 	ReadOnly []string `json:"readOnly,omitempty"`
+	// Session: the program is the driver of a session's interpreter, in the machine's one process.
+	Session bool `json:"session,omitempty"`
 }
 
 // Process is how a fresh process is started.
@@ -73,8 +75,8 @@ func (c *Conn) Process(p Process) error {
 	return nil
 }
 
-// Session has the machine start a session's program in the place of its own. It must come before
-// Start, and only machines without a process have one to start.
+// Session has the conversation be that of a session's program. It must come before Start. A machine without
+// a process starts one in the place of the program; on Nanos the program goes on, as the session's interpreter.
 func (c *Conn) Session() error {
 	if err := c.send(contract.FrameSession, nil); err != nil {
 		return fmt.Errorf("start: %w", err)

@@ -369,7 +369,7 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 	case FRAME_PROCESS:
 		return a->lazy && a->process ? a->process(a, p, n) : -1;
 	case FRAME_SESSION:
-		return n == 0 && a->lazy && a->session ? a->session(a) : -1;
+		return n == 0 && !started && !rehearsing && a->session ? a->session(a) : -1;
 	case FRAME_TERMINAL:
 		if (n != 4 || a->terminal == NULL || (!a->lazy && !a->tty) || a->terminal(a, get16(p), get16(p + 2)) < 0)
 			return -1;

@@ -48,8 +48,8 @@ struct agent {
 	// streams (lazy only), in_w and out_r then being its other end; later it changes the
 	// size. -1 if it can't.
 	int (*terminal)(struct agent *, unsigned columns, unsigned rows);
-	// session has spawn start a session's program in the place of its own (lazy only); -1
-	// if it can't.
+	// session has a session's program be the conversation's, before the start: in_w and
+	// out_r are its, or spawn will start it; -1 if it can't.
 	int (*session)(struct agent *);
 	// relay has connections to these ports of the loopback lead to the gateway from
 	// now on (relay.c); -1 if it can't. Called once, before the start.

@@ -473,8 +473,7 @@ static int terminal(struct agent *a, unsigned columns, unsigned rows)
 // in_session has spawn start a session's program.
 static int in_session(struct agent *a)
 {
-	(void)a;
-	session = !container;
+	session = a->lazy && !container;
 	return session ? 0 : -1;
 }
 

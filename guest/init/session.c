@@ -37,7 +37,7 @@ static void write_all(const void *buf, size_t n)
 {
 	for (const uint8_t *p = buf; n > 0;) {
 		ssize_t w = write(host->out, p, n);
-		if (w < 0 && errno == EINTR)
+		if (w < 0 && interrupted(errno))
 			continue;
 		if (w <= 0)
 			fail("write");
@@ -232,7 +232,7 @@ static size_t wanted(void)
 static void receive(void)
 {
 	ssize_t r = read(host->in, in + in_len, wanted() - in_len);
-	if (r < 0 && (errno == EINTR || errno == EAGAIN))
+	if (r < 0 && (interrupted(errno) || errno == EAGAIN))
 		return;
 	if (r <= 0)
 		host->end(0);  // the host has no more
@@ -255,7 +255,7 @@ static ssize_t pump(struct command *c, int stream)
 	if (c->fd[stream] < 0)
 		return 0;
 	ssize_t n = read(c->fd[stream], frame + STEP_HEADER, MAX_CHUNK);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+	if (n < 0 && (errno == EAGAIN || interrupted(errno)))
 		return -1;
 	if (n <= 0) {  // a terminal's end is EIO
 		shut(c, stream);
@@ -342,7 +342,7 @@ void session_serve(const struct session *with)
 			poll_command(&commands[i], p + 2 + i * POLLED);
 		int n = poll(p, COUNT, host->again_ms > 0 ? host->again_ms : -1);
 		if (n < 0) {
-			if (errno == EINTR)
+			if (interrupted(errno))
 				continue;
 			fail("poll");
 		}

@@ -5,6 +5,7 @@
 
 #include "../contract/contract.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -26,6 +27,10 @@ struct session {
 	// end ends the program, and does not return.
 	void (*end)(int code);
 };
+
+// interrupted says that a call that failed with this error is to be made again: a signal came in between. Nanos has a
+// number of its own for that.
+static inline int interrupted(int error) { return error == EINTR || error == 512; }
 
 // session_serve carries frames between the host and commands (../session/session.go has the format). It
 // does not return.

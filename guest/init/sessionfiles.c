@@ -24,10 +24,12 @@
 
 enum { MAX_DEPTH = 64, COPY = 64 << 10 };
 
-static int write_all(int to, const char *p, size_t n)
+static int write_all(const struct file_command *f, int to, const char *p, size_t n)
 {
-	while (n > 0) {
+	while (n > 0 && !f->cut) {
 		ssize_t w = write(to, p, n);
+		if (w < 0 && interrupted(errno))
+			continue;
 		if (w < 0)
 			return errno;
 		p += w;
@@ -40,11 +42,13 @@ static int copy(const struct file_command *f, int from, int to, uint64_t most)
 {
 	char *buf = malloc(COPY);
 	int failed = buf ? 0 : ENOMEM;
-	while (most > 0 && !failed) {
+	while (most > 0 && !failed && !f->cut) {
 		ssize_t n = read(from, buf, most < COPY ? most : COPY);
+		if (n < 0 && interrupted(errno))
+			continue;
 		if (n == 0)
 			break;
-		failed = n < 0 ? errno : write_all(to, buf, (size_t)n);
+		failed = n < 0 ? errno : write_all(f, to, buf, (size_t)n);
 		most -= n < 0 ? 0 : (uint64_t)n;
 	}
 	free(buf);
@@ -172,10 +176,16 @@ static int list_path(FILE *out, const char *name, int most)
 	return failed;
 }
 
-static int list_file(const struct file_command *f, const char *path)
+static ssize_t print(void *cookie, const char *p, size_t n)
 {
-	int to = dup(f->out);
-	FILE *out = to < 0 ? NULL : fdopen(to, "w");
+	const struct file_command *f = cookie;
+	errno = write_all(f, f->out, p, n);
+	return errno || f->cut ? 0 : (ssize_t)n;
+}
+
+static int list_file(struct file_command *f, const char *path)
+{
+	FILE *out = fopencookie(f, "w", (cookie_io_functions_t){.write = print});
 	if (out == NULL)
 		return errno;
 	int failed = list_path(out, path, atoi(f->argv[2]));

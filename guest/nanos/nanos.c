@@ -155,6 +155,7 @@ int nanos_attach(void)
 		.log = console,
 		.seed = nanos_seed,
 		.relay = nanos_relay,
+		.session = nanos_session,
 		.set_length = nanos_set_length,
 		.commit = nanos_commit,
 		.ended = nanos_ended,

@@ -5,6 +5,7 @@
 
 #include "../contract/contract.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 int is_nanos(void);
@@ -25,6 +26,16 @@ void nanos_signal(int sig);
 // nanos_lacks notes, on the console, what the program asked for and can't have here:
 // the host says then which kernel has it.
 void nanos_lacks(const char *what);
+
+// nanos_session has the agent's conversation be that of a session from now on, whose program is a thread
+// (session.c); -1 if it can't.
+struct agent;
+int nanos_session(struct agent *a);
+
+// nanos_interprets says that the program is the session's interpreter, and how its step is ended: at the next
+// event, or by force. It returns the descriptors where code comes and where answers go; -1 where there is
+// no session.
+int nanos_interprets(int fds[2], void (*interrupt)(bool force));
 
 // nanos_relayed says that connections to this port of the loopback go to the gateway.
 int nanos_relayed(uint16_t port);

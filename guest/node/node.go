@@ -70,7 +70,7 @@ var Check string
 
 // LibrarySources are compiled into Library; they are in guest.Sources.
 var LibrarySources = []string{
-	"node/addon/addon.c", "nanos/nanos.c", "nanos/libc.c", "nanos/descriptors.c",
+	"node/addon/addon.c", "node/addon/session.c", "nanos/nanos.c", "nanos/session.c", "init/session.c", "init/sessionfiles.c", "nanos/libc.c", "nanos/descriptors.c",
 	"nanos/files.c", "nanos/paths.c", "nanos/kept.c", "nanos/special.c",
 	"nanos/sockets.c", "nanos/addresses.c", "nanos/streams.c", "agent/agent.c",
 }

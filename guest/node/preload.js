@@ -66,9 +66,16 @@ function main() {
 function wait(fs, native) {
   const start = waitForStart(fs, native);
   take(start, fs, native);
+  if (start.session) stay(native);
   if (native.nanos) native.protect(protection(start));
   fs.writeSync(CTL, CONTROL_STARTED);
   fs.closeSync(CTL);
+}
+
+// stay gives the addon to a session's driver, which is the program then (Nanos): none of its ends is quick.
+function stay(native) {
+  delete Object.getPrototypeOf(process).emit;
+  Object.defineProperty(globalThis, '__unitask', { value: native, configurable: true });
 }
 
 // take is what a start changes in the process, in a run and in a rehearsal: what only a
@@ -146,7 +153,7 @@ function begin(start, native) {
 // for: performance.now(), its origin, process.uptime(), Workers', and between that moment and this one
 // the milestones of Node's own start, in their proportions.
 function clockOf(native) {
-  const { milestones, constants } = native.performance();
+  const { milestones, constants } = native.binding('performance');
   const [origin, timestamp, complete, node, v8, environment] = ['TIME_ORIGIN', 'TIME_ORIGIN_TIMESTAMP', 'BOOTSTRAP_COMPLETE', 'NODE_START', 'V8_START', 'ENVIRONMENT']
     .map((name) => constants['NODE_PERFORMANCE_MILESTONE_' + name]);
   let was; // as Node has them

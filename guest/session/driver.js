@@ -1,6 +1,7 @@
 // Runs the steps of a session in one process, as scripts that the inspector evaluates the
 // way a console does: const may be declared again, await stands anywhere, the last
-// expression has a value. Imports become awaited calls.
+// expression has a value. Imports become awaited calls. On linux this is a process's program; on
+// Nanos it is the program of the machine's only process, and the addon is there.
 'use strict';
 (() => {
   const { Session } = require('node:inspector');
@@ -10,10 +11,22 @@
   const util = require('node:util');
   const Module = require('node:module');
   const { pathToFileURL } = require('node:url');
-  const acorn = require('internal/deps/acorn/acorn/dist/acorn');
-  const walk = require('internal/deps/acorn/acorn-walk/dist/walk');
+  const native = globalThis.__unitask; // of Nanos
+  delete globalThis.__unitask;
+  const compile = native?.binding('builtins').compileFunction;
+  const acorn = internal('internal/deps/acorn/acorn/dist/acorn');
+  const walk = internal('internal/deps/acorn/acorn-walk/dist/walk');
   process.execArgv.length = 0;
   process.argv.length = 1;
+
+  // internal is one of Node's own modules that needs no other.
+  function internal(id) {
+    if (!native)
+      return require(id); // --expose-internals
+    const made = { exports: {} };
+    compile(id)(made.exports, undefined, made, process);
+    return made.exports;
+  }
 
   const base = () => path.join(process.cwd(), '[session]');
   const own = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
@@ -152,8 +165,14 @@
     print(`Uncaught ${text}\n`);
   }
 
-  let interrupt;  // ends the step that waits
-  process.on('SIGINT', () => interrupt?.());
+  let under;  // what is under way: what answers it, once
+  function interrupt() {
+    if (!under?.step)
+      return;
+    print('Uncaught Error: the step was interrupted\n');
+    under.answer(130, '');
+  }
+  process.on('SIGINT', interrupt);
   let late;
   process.on('uncaughtException', (error) => {
     told(error);
@@ -184,56 +203,98 @@
   }
 
   let steps = 0;
-  async function step(limit, code) {
-    const interrupted = new Promise((done) => { interrupt = () => done('interrupted'); });
+  async function step(limit, code, mine) {
     late = false;
-    const stopped = () => {
-      print('Uncaught Error: the step was interrupted\n');
-      return [130, ''];
-    };
-    const evaluated = await Promise.race([interrupted, post('Runtime.evaluate', {
-      expression: `${rewritten(code)}\n//# sourceURL=step-${++steps}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step',
-    })]);
-    if (evaluated === 'interrupted' || evaluated.error)
-      return stopped();
+    if (code) // nothing is how the host asks whether this is there
+      steps++;
+    const evaluated = await post('Runtime.evaluate', {
+      expression: `${rewritten(code)}\n//# sourceURL=step-${steps}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step',
+    });
+    if (under !== mine)
+      return;
+    if (evaluated.error)
+      return interrupt();
     try {
       if (evaluated.exceptionDetails) {
         told((await valueOf(evaluated.exceptionDetails.exception))[0]);
-        return [1, ''];
+        return mine.answer(1, '');
       }
       let [value] = await valueOf(evaluated.result);
       if (util.types.isPromise(value)) {
-        value = await Promise.race([interrupted, value.then((v) => [v], (error) => { told(error); return null; })]);
-        if (value === 'interrupted')
-          return stopped();
+        value = await value.then((v) => [v], (error) => { if (under === mine) told(error); return null; });
+        if (under !== mine)
+          return;
         if (value === null)
-          return [1, ''];
+          return mine.answer(1, '');
         value = value[0];
       }
       if (value !== undefined)
         own('_', value);
-      return [late ? 1 : (process.exitCode ?? 0) & 255, shown(value)];
+      mine.answer(late ? 1 : (process.exitCode ?? 0) & 255, shown(value));
     } finally {
-      interrupt = undefined;
       inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
     }
   }
 
-  const box = new net.Socket({ fd: 3 });
-  let waiting = Buffer.alloc(0), running = Promise.resolve();
+  // begin begins a step, or what a fork does first. It is answered by whatever comes first, since what it did may be
+  // cut off, and all that would have come behind it.
+  function begin(head, code) {
+    const mine = under = {
+      step: head !== 'fork',
+      answer(status, value) {
+        if (under !== mine)
+          return;
+        const text = encoded(value);
+        under = undefined;
+        process.exitCode = undefined;
+        native?.stepping(false);
+        send(Buffer.concat([Buffer.from(`${status}\0`), text, Buffer.of(0)]));
+        if (queue.length)
+          setImmediate(next);
+      },
+    };
+    native?.stepping(true);
+    const done = mine.step ? step(Number(head), code, mine) : new Promise((done) => done(renew(code))).then(() => mine.answer(0, ''));
+    done.catch((error) => {
+      if (under !== mine)
+        return;
+      told(error);
+      mine.answer(1, '');
+    });
+  }
+
+  let box, send;
+  if (native) {
+    const [from, to] = native.session(interrupt);
+    box = new net.Socket({ fd: from, writable: false });
+    send = (text) => fs.writeSync(to, text);
+    // There is no other process: to end this one ends the step. What is unwound then, in whatever of Node's own
+    // called it, leaves its async ids: it is no error that they do not match.
+    const { async_hook_fields: fields, constants } = native.binding('async_wrap');
+    fields[constants.kCheck] = 0;
+    process.reallyExit = (code) => {
+      process._exiting = false;
+      under?.answer(code & 255, '');
+      native.terminate();
+      for (;;);
+    };
+  } else {
+    box = new net.Socket({ fd: 3 });
+    send = (text) => box.write(text);
+  }
+  const queue = []; // the host waits for an answer, but the code may have given one
+  const next = () => !under && queue.length && begin(...queue.shift());
+  let waiting = Buffer.alloc(0);
   box.on('data', (chunk) => {
     waiting = Buffer.concat([waiting, chunk]);
     for (;;) {
       const first = waiting.indexOf(0), second = first < 0 ? -1 : waiting.indexOf(0, first + 1);
       if (second < 0)
-        return;
-      const head = waiting.toString('latin1', 0, first), code = waiting.toString('utf8', first + 1, second);
+        break;
+      queue.push([waiting.toString('latin1', 0, first), waiting.toString('utf8', first + 1, second)]);
       waiting = waiting.subarray(second + 1);
-      running = running.then(() => head === 'fork' ? (renew(code), [0, '']) : step(Number(head), code)).catch((error) => { told(error); return [1, '']; }).then(([status, value]) => {
-        process.exitCode = undefined;
-        box.write(Buffer.concat([Buffer.from(`${status}\0`), encoded(value), Buffer.of(0)]));
-      });
     }
+    next();
   });
   box.on('end', () => process.exit(0));
 })();

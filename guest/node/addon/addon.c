@@ -15,7 +15,7 @@
 //                 all collects the old garbage too, so that no collection is under way.
 //   workerLimits()
 //                 has V8's flag for the heap's size end: it has made this thread's.
-//   performance() returns Node's internal binding of that name.
+//   binding(name) returns Node's internal binding of that name.
 //   timeOrigin(origin, node, v8)
 //                 sets when the process, Node and V8 began, by process.hrtime in nanoseconds, and
 //                 returns the first by the clock, in microseconds.
@@ -31,11 +31,14 @@
 //                 has this thread start no other from now on: it is told that it can't.
 //   turn()        is a turn of the event loop, in a rehearsal; it returns whether it had something to do.
 //   rehearseEnd() does what Node does then: the listeners for beforeExit and exit.
+//   session, stepping, terminate: session.c.
 //
 // It is also the program's LD_PRELOAD: here stand exit, which ends the program at once,
 // and pthread_create; ../../nanos/libc.c has the other functions of libc.
 #define _GNU_SOURCE
 #define NAPI_VERSION 8
+#include "addon.h"
+
 #include "../../agent/agent.h"
 #include "../../nanos/nanos.h"
 
@@ -56,9 +59,7 @@ extern void RAND_add(const void *buf, int num, double entropy);
 // name calls; loading that module costs 40 ms under TCG.
 extern void v8_set_flags(const char *flags) __asm__("_ZN2v82V818SetFlagsFromStringEPKc");
 
-// v8::Isolate::GetCurrent() and RequestGarbageCollectionForTesting(type), which
-// demands --expose-gc.
-extern void *v8_isolate(void) __asm__("_ZN2v87Isolate10GetCurrentEv");
+// v8::Isolate::RequestGarbageCollectionForTesting(type), which demands --expose-gc.
 extern void v8_collect(void *isolate, int type) __asm__("_ZN2v87Isolate34RequestGarbageCollectionForTestingENS0_21GarbageCollectionTypeE");
 
 // What Node does at a program's end, as its SpinEventLoop has it.
@@ -155,8 +156,7 @@ static napi_value attach(napi_env env, napi_callback_info info)
 	return fd;
 }
 
-// bool_argument is a function's only argument; false where it is missing.
-static bool bool_argument(napi_env env, napi_callback_info info)
+bool bool_argument(napi_env env, napi_callback_info info)
 {
 	size_t argc = 1;
 	napi_value arg;
@@ -211,15 +211,15 @@ static napi_value worker_limits(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
-// What node:perf_hooks has from Node's own, its milestones among them, which are memory that C++ and JavaScript share.
-static napi_value performance_binding(napi_env env, napi_callback_info info)
+// What Node's own modules have from C++: internalBinding.
+static napi_value binding(napi_env env, napi_callback_info info)
 {
-	(void)info;
-	napi_value get = v8_function(v8_context(v8_isolate()), node_internal_binding, NULL, 0, 0, 0), self, name, binding = NULL;
-	if (get == NULL || napi_get_undefined(env, &self) != napi_ok || napi_create_string_utf8(env, "performance", NAPI_AUTO_LENGTH, &name) != napi_ok ||
-	    napi_call_function(env, self, get, 1, &name, &binding) != napi_ok)
+	size_t argc = 1;
+	napi_value get = v8_function(v8_context(v8_isolate()), node_internal_binding, NULL, 0, 0, 0), self, name, result = NULL;
+	if (get == NULL || napi_get_cb_info(env, info, &argc, &name, NULL, NULL) != napi_ok || argc != 1 || napi_get_undefined(env, &self) != napi_ok ||
+	    napi_call_function(env, self, get, 1, &name, &result) != napi_ok)
 		return NULL;
-	return binding;
+	return result;
 }
 
 static double microseconds(clockid_t clock)
@@ -360,8 +360,9 @@ NAPI_MODULE_INIT()
 		const char *name;
 		napi_callback call;
 	} calls[] = {{"attach", attach}, {"seed", seed}, {"renew", renew}, {"protect", protect},
-		{"tidy", tidy}, {"performance", performance_binding}, {"timeOrigin", time_origin}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
-		{"end", end}, {"threadless", set_threadless}, {"turn", turn}, {"rehearseEnd", rehearse_end}};
+		{"tidy", tidy}, {"binding", binding}, {"timeOrigin", time_origin}, {"rehearsing", rehearsing}, {"workerLimits", worker_limits}, {"reallyExit", really_exit}, {"exitCode", note_exit_code},
+		{"end", end}, {"threadless", set_threadless}, {"turn", turn}, {"rehearseEnd", rehearse_end},
+		{"session", session_begin}, {"stepping", session_stepping}, {"terminate", session_terminate}};
 	napi_value v;
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
 		napi_create_function(env, calls[i].name, NAPI_AUTO_LENGTH, calls[i].call, NULL, &v);

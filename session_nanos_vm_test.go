@@ -1,0 +1,173 @@
+package unitask_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+)
+
+func nanosSession(t *testing.T) *unitask.Session {
+	needNanos(t, image.HostArch())
+	return openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos}})
+}
+
+// In the one process of Nanos a step ends by its limit, by Ctrl-C or by process.exit, whatever it does, and what was
+// defined stays.
+func TestSessionNanosSteps(t *testing.T) {
+	needVM(t)
+	s := nanosSession(t)
+	n := 0
+	run := func(code string, limit time.Duration) *unitask.Result {
+		t.Helper()
+		res, err := s.Run(t.Context(), unitask.Step{Code: code, Timeout: limit})
+		if err != nil {
+			t.Fatalf("%s: %v", code, err)
+		}
+		return res
+	}
+	stays := func(after string) {
+		t.Helper()
+		n++
+		if res := run("x += 1", time.Minute); res.Value != strconv.Itoa(n) || res.ExitCode != 0 || res.Hint != "" {
+			t.Errorf("after %s: %+v, not %d", after, res, n)
+		}
+	}
+	run("let x = 0; const cells = new Int32Array(new SharedArrayBuffer(4))", time.Minute)
+	for _, code := range []string{
+		"for (;;);",
+		"await null; for (;;);",
+		"Promise.resolve().then(() => { for (;;); }); 1",
+		"setTimeout(() => { for (;;); }, 1); await new Promise(() => {})",
+		"process.nextTick(() => { for (;;); }); await new Promise(() => {})",
+		"setImmediate(() => { for (;;); }); await new Promise(() => {})",
+		"process.removeAllListeners('SIGINT'); await new Promise(() => {})",
+		"try { for (;;); } catch { for (;;); } finally { for (;;); }",
+		"Atomics.wait(cells, 0, 0)",
+	} {
+		res := run(code, time.Second)
+		if !strings.Contains(string(res.Stderr), "interrupted") || res.ExitCode == 0 || res.Hint != "" {
+			t.Errorf("%s: %+v %q", code, res, res.Stderr)
+		}
+		stays(code)
+	}
+	for _, row := range []struct {
+		code string
+		exit int
+		out  string
+	}{
+		{"process.exit(3)", 3, ""},
+		{"process.exitCode = 4; process.exit()", 4, ""},
+		{"try { process.exit(5) } catch { console.log('caught') } finally { console.log('finally') }", 5, ""},
+		{"await null; process.exit(6)", 6, ""},
+		{"setTimeout(() => process.exit(7), 1); await new Promise(() => {})", 7, ""},
+		{"setImmediate(() => process.exit(8)); await new Promise(() => {})", 8, ""},
+		{"process.once('exit', (code) => console.log('bye', code)); process.exit(9)", 9, "bye 9\n"},
+		{"console.log('before'); process.reallyExit(10)", 10, "before\n"},
+		{"require('fs').readFile('/etc/hosts', () => process.exit(11)); await new Promise(() => {})", 11, ""},
+	} {
+		if res := run(row.code, time.Minute); res.ExitCode != row.exit || string(res.Stdout) != row.out || len(res.Stderr) > 0 || res.Hint != "" {
+			t.Errorf("%s: %+v %q %q", row.code, res, res.Stdout, res.Stderr)
+		}
+		stays(row.code)
+	}
+	// One that is cancelled is interrupted as well.
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	if _, err := s.Run(ctx, unitask.Step{Code: "await null; for (;;);"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	stays("a step that was cancelled")
+}
+
+// What takes a process is refused by name, and the session lives.
+func TestSessionNanosLacks(t *testing.T) {
+	needVM(t)
+	s := nanosSession(t)
+	ctx := t.Context()
+	if err := s.WriteFile(ctx, "d/f", []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for what, do := range map[string]func() error{
+		"command": func() error { _, err := s.Exec(ctx, unitask.Command{Args: []string{"true"}}); return err },
+		"terminal": func() error {
+			_, err := s.Exec(ctx, unitask.Command{Args: []string{"sh"}, Terminal: &unitask.Terminal{}})
+			return err
+		},
+		"background": func() error { _, err := s.Start(ctx, unitask.Command{Args: []string{"true"}}); return err },
+		"port":       func() error { _, err := s.Forward(80, 0); return err },
+		"python":     func() error { _, err := s.Run(ctx, unitask.Step{Code: "1", Language: "python"}); return err },
+		"shell":      func() error { _, err := s.Run(ctx, unitask.Step{Code: "1", Language: "shell"}); return err },
+		"download":   func() error { return s.Download(ctx, "d", t.TempDir()+"/d") },
+		"upload":     func() error { return s.Upload(ctx, t.TempDir(), "e") },
+		"folder":     func() error { return s.Copy(ctx, "d", s, "e") },
+		"pause":      func() error { return s.Pause(ctx) },
+		"fork":       func() error { _, err := s.Fork(ctx, 1); return err },
+	} {
+		var field *policy.FieldError
+		if err := do(); !errors.As(err, &field) || field.Field != "kernel" || field.Value != "nanos" || !strings.Contains(err.Error(), "start the session with kernel linux") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, _, err := s.List(ctx, "e", 0); err == nil {
+		t.Error("a folder was copied")
+	}
+	if err := s.Put(ctx, "limits", map[string]int{"retries": 3}); err != nil {
+		t.Error(err)
+	}
+	if res, err := s.Run(ctx, unitask.Step{Code: "JSON.parse(require('fs').readFileSync('/work/.values/limits.json')).retries"}); err != nil || res.Value != "3" {
+		t.Errorf("%+v %v", res, err)
+	}
+	if err := s.Copy(ctx, "d/f", s, "g"); err != nil {
+		t.Error(err)
+	}
+	if text, err := s.ReadFile(ctx, "g", 0, 0); string(text) != "text" || err != nil {
+		t.Errorf("%q %v", text, err)
+	}
+	if res, err := s.Run(ctx, unitask.Step{Code: "try { require('child_process').execSync('true') } catch (e) { e.code }"}); err != nil || res.Value != "'ENOSYS'" {
+		t.Errorf("a child process: %+v %v", res, err)
+	}
+}
+
+// What ends the process ends the session, which says so; nothing that the code does to the session's own descriptors
+// comes to more than that.
+func TestAttackSessionNanos(t *testing.T) {
+	needVM(t)
+	needNanos(t, image.HostArch())
+	rt := sessionRuntime(t)
+	every := func(do string) string {
+		return "const fs = require('fs'); for (let fd = 3; fd < 64; fd++) { try { " + do + " } catch {} }; await new Promise(() => {})"
+	}
+	for name, code := range map[string]string{
+		"SIGKILL":                            "process.kill(process.pid, 'SIGKILL')",
+		"abort":                              "process.abort()",
+		"closes every descriptor":            every("fs.closeSync(fd)"),
+		"a frame without end":                every("fs.writeSync(fd, Buffer.alloc(9, 0xff))"),
+		"an end of a command that never was": every("fs.writeSync(fd, Buffer.from([0, 0, 0, 4, 0x78, 0, 0, 0x7f, 0xff, 0, 0, 0, 0]))"),
+		"a frame of no type":                 every("fs.writeSync(fd, Buffer.from([0, 0, 0, 0, 0, 0, 0, 0, 1]))"),
+		"a reply that is none":               every("fs.writeSync(fd, 'x\\0y\\0')"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close() // whose error is what the code did
+			res, err := s.Run(t.Context(), unitask.Step{Code: code, Timeout: 3 * time.Second})
+			t.Logf("%v", err)
+			if err == nil && res.ExitCode == 0 {
+				t.Errorf("%+v", res)
+			}
+			var over *unitask.SessionError
+			if _, err := s.Run(t.Context(), unitask.Step{Code: "1", Timeout: 3 * time.Second}); err != nil && !errors.As(err, &over) {
+				t.Errorf("behind it: %v", err)
+			}
+		})
+	}
+}
