@@ -26,6 +26,8 @@ type lane struct {
 	heavy    chan struct{} // calls of sessions, see maxHeavy
 	broken   atomic.Bool   // something is not as it was made
 	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
+	orphans  chan delivery // of runs whose worker is lost
+	watched  atomic.Int32  // runs whose worker is looked for
 
 	// Under the worker's lock.
 	running, usedMB int
@@ -46,7 +48,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 			nc.Close()
 		}
 	}()
-	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy)}
+	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy), orphans: make(chan delivery)}
 	if l.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}
@@ -144,10 +146,15 @@ func (l *lane) account(ctx context.Context) (string, error) {
 	return info.Data.Account, nil
 }
 
-// next is the next message of the queue, nil where there is none now.
-func (l *lane) next() jetstream.Msg {
+// next is the next message of the queue; its msg is nil where there is none now.
+func (l *lane) next() (d delivery) {
 	if !l.nc.IsConnected() || time.Now().Before(l.away) {
-		return nil
+		return d
+	}
+	select {
+	case d = <-l.orphans:
+		return d
+	default:
 	}
 	begin := time.Now()
 	var err error
@@ -156,7 +163,7 @@ func (l *lane) next() jetstream.Msg {
 		if batch, err = l.queues[i].FetchNoWait(1); err == nil {
 			for msg := range batch.Messages() {
 				l.turn++
-				return msg
+				return delivery{msg: msg}
 			}
 			err = batch.Error()
 		}
@@ -168,7 +175,7 @@ func (l *lane) next() jetstream.Msg {
 		l.broken.Store(true)
 		l.away = time.Now().Add(awayTime) // others are not to wait for it every time
 	}
-	return nil
+	return d
 }
 
 // A tenant's queue that takes slowFetch to say that it has nothing, or fails, is let be for awayTime.
