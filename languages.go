@@ -350,8 +350,8 @@ func (l *language) steps() bool {
 	return slices.ContainsFunc(session.Languages, func(of session.Language) bool { return of.Name == l.name })
 }
 
-// sessionImages are the images that come along whose language has steps.
-func sessionImages() (names []string) {
+// SessionImages are the images that come along whose language has steps in sessions.
+func SessionImages() (names []string) {
 	for _, name := range Images() {
 		if imageLanguage(name).steps() {
 			names = append(names, name)

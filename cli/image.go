@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,7 +49,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				return usage(err)
 			}
 			start := time.Now()
-			contained := ""
+			contained, base := "", name
 			if len(args) > 0 {
 				if cmd.Flags().Changed("image") || output != "" {
 					return usage(errors.New("--image and -o are for images that come along"))
@@ -60,7 +61,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				if name, kernel = own.Name, string(image.Linux); memory.n == 0 {
 					memory.n = int64(own.MemoryMB)
 				}
-				contained = own.Container
+				contained, base = own.Container, own.From
 			}
 			images, err := rt.Images().Named(ar, cmp.Or(contained, name))
 			if err != nil {
@@ -83,8 +84,14 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				}
 			}
 			if warm {
-				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), CPUs: cpus, FreshProcess: fresh, Folders: folders}); err != nil {
-					return err
+				processes := []bool{fresh}
+				if !cmd.Flags().Changed("fresh-process") && k == image.Linux && slices.Contains(unitask.SessionImages(), base) {
+					processes = []bool{false, true}
+				}
+				for _, fresh := range processes {
+					if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), CPUs: cpus, FreshProcess: fresh, Folders: folders}); err != nil {
+						return err
+					}
 				}
 			}
 			fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
@@ -95,8 +102,8 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 	imageVar(cmd, &name)
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
-	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from")
-	cmd.Flags().BoolVar(&fresh, "fresh-process", false, "with --warm: for runs with --fresh-process")
+	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from, and (linux) the one of sessions")
+	cmd.Flags().BoolVar(&fresh, "fresh-process", false, "with --warm: only the one of sessions and of runs with --fresh-process; --fresh-process=false: only that of other runs")
 	memory = sizeVar(cmd.Flags(), "memory", 1<<20, "with --warm: "+policy.FieldOf("memoryMb").Usage())
 	cmd.Flags().Float64Var(&cpus, "cpus", 1, "with --warm: processors of the machine")
 	cmd.Flags().StringVar(&folders, "folders", "", "with --warm: what of the host's folders the template holds, as a run names it")

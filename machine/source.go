@@ -189,7 +189,7 @@ func (s *Source) Warm(spec Spec) {
 	}
 	switch want := s.templates.Wants(spec.Key()); {
 	case want == Nothing:
-	case want == Missing && s.pool != nil && spec.Folders == nil: // it makes its own
+	case want == Missing && s.pool != nil && spec.Folders == nil && spec.Life == OneRun: // it makes its own
 	case s.opts.Warm != nil:
 		s.opts.Warm(spec.Shape())
 	default:
