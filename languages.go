@@ -335,6 +335,11 @@ func allImages() (list []*imageRow) {
 	return list
 }
 
+// systemLanguage is the language whose packages are of pip or npm.
+func systemLanguage(system string) *language {
+	return languages[slices.IndexFunc(languages, func(l *language) bool { return l.packages != nil && l.packages.system == system })]
+}
+
 // imageLanguage is the language of an image, nil where there is none.
 func imageLanguage(name string) *language {
 	for _, l := range languages {

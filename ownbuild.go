@@ -87,7 +87,7 @@ func (l *ownLock) at(arch image.Arch) *ownBuild {
 
 // BuildImage builds an image of the user's own, from a file or from that of its name in the home's
 // environments, with the versions that the lock file beside it says; it writes that file where there is none.
-// Foreign code runs in machines only. Runs that name the image have this one from the moment that it is whole.
+// Foreign code runs in machines only, and reaches no more than the runtime's ceiling allows. Runs that name the image have this one from the moment that it is whole.
 func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
 	leave, err := rt.enter()
 	if err != nil {
@@ -110,6 +110,9 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	}
 	l := imageLanguage(env.From)
 	specs, err := o.check(env, l)
+	if err == nil {
+		err = stepNetwork{}.allowed(rt.opts.Ceiling, o.System, specs)
+	}
 	if err != nil {
 		return bad(fmt.Errorf("%s: %w", env.File, err))
 	}
@@ -155,7 +158,7 @@ func (o *OwnImage) check(env *environments.Environment, l *language) (specs []st
 	if o.Name == containerName {
 		return nil, fmt.Errorf("%s is a name that images can't have", o.Name)
 	}
-	if len(env.Run) > 0 {
+	if len(env.Run)+len(env.Network) > 0 {
 		return nil, fmt.Errorf("run: %s has no steps: begin with a container image, as from = \"debian:12\"", env.From)
 	}
 	for system, list := range map[string][]string{policy.Pip: env.Pip, policy.Npm: env.Npm} {

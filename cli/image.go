@@ -24,7 +24,7 @@ func (a *app) imageCommand() *cobra.Command {
 }
 
 func (a *app) imageBuild() *cobra.Command {
-	var name, kernel, arch, output, folders string
+	var name, kernel, arch, output, folders, held string
 	var warm, fresh bool
 	var cpus float64
 	var memory *size
@@ -33,8 +33,8 @@ func (a *app) imageBuild() *cobra.Command {
 		Short: "Build an image of your own, or one that comes along ahead of its first run",
 		Long: `Build NAME, or FILE.toml, builds an image of your own: the file, or NAME.toml in the home's
 environments folder, says which image it begins with and what it has beside that (from, pip, npm, run,
-files, env, warm, memoryMb, description); that may be a container image, which has run, files
-and env. Packages are installed, and steps run, in a machine; which packages and which image
+network, files, env, warm, memoryMb, description); that may be a container image, which has run with
+network, files and env. A policy file is a ceiling on what the build reaches: allowNet and packages. Packages are installed, and steps run, in a machine; which packages and which image
 exactly is written to NAME.lock.json beside the file, and taken from there the next time. Runs
 have the image by --image NAME; it comes before one of that name that comes along.
 
@@ -43,7 +43,7 @@ prints its digest. Parts that are missing are fetched first, as by image vendor.
 boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 -kernel.`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
+		RunE: a.withCeiling(&held, func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			ar, err := image.ParseArch(arch)
 			if err != nil {
 				return usage(err)
@@ -100,6 +100,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 		}),
 	}
 	imageVar(cmd, &name)
+	cmd.Flags().StringVar(&held, "policy", "", "with NAME or FILE: the policy file, a ceiling on what the build reaches (default the first .unitask.toml from here upwards)")
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
 	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from, and (linux) the one of sessions")
