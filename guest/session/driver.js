@@ -8,6 +8,7 @@
   const net = require('node:net');
   const path = require('node:path');
   const util = require('node:util');
+  const { Script } = require('node:vm');
   const Module = require('node:module');
   const { pathToFileURL } = require('node:url');
   const acorn = require('internal/deps/acorn/acorn/dist/acorn');
@@ -183,7 +184,30 @@
     }
   }
 
+  // parses says whether V8 can read code: it is compiled, and not run.
+  function parses(code) {
+    try {
+      return new Script(`async () => {${code.replace(/^#!.*/, '')}\n}`) !== undefined;
+    } catch {
+      return false;
+    }
+  }
+
+  // evaluate runs code. Only what may have imports or exports is parsed here before, which takes several times as long as
+  // all else; only what V8 can't read, and so has not begun to run, may be TypeScript.
   let steps = 0;
+  async function evaluate(limit, code) {
+    const name = `step-${++steps}`;
+    const run = (text) => post('Runtime.evaluate', { expression: `${text}\n//# sourceURL=${name}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step' });
+    if (/import|export/.test(code))
+      return run(rewritten(code));
+    const evaluated = await run(code);
+    if (evaluated.exceptionDetails?.exception?.className !== 'SyntaxError' || parses(code))
+      return evaluated;
+    const js = rewritten(code);
+    return js === code ? evaluated : run(js);
+  }
+
   async function step(limit, code) {
     const interrupted = new Promise((done) => { interrupt = () => done('interrupted'); });
     late = false;
@@ -191,9 +215,7 @@
       print('Uncaught Error: the step was interrupted\n');
       return [130, ''];
     };
-    const evaluated = await Promise.race([interrupted, post('Runtime.evaluate', {
-      expression: `${rewritten(code)}\n//# sourceURL=step-${++steps}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step',
-    })]);
+    const evaluated = await Promise.race([interrupted, evaluate(limit, code)]);
     if (evaluated === 'interrupted' || evaluated.error)
       return stopped();
     try {
@@ -215,7 +237,8 @@
       return [late ? 1 : (process.exitCode ?? 0) & 255, shown(value)];
     } finally {
       interrupt = undefined;
-      inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
+      if (evaluated.exceptionDetails || evaluated.result?.objectId)
+        inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
     }
   }
 

@@ -467,7 +467,11 @@ func TestInterpreters(t *testing.T) {
 			{"import.meta.dirname === process.cwd()", "true", "", "", 0},
 			{"function f() {\n  null.x\n}\nf()", "", "", "at f (step-11:2:8)", 1},
 			{"throw 5", "", "", "Uncaught 5\n", 1},
-			{"let 1", "", "", "SyntaxError", 1},
+			{"let 1", "", "", "SyntaxError: Unexpected", 1},
+			{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1}, // not to be run again
+			{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},
+			{"#!/bin/node\nran++; eval('1 +')", "", "", "SyntaxError: Unexpected end", 1},
+			{"ran", "3", "", "", 0},
 			{"Promise.reject(new Error('z'))", "", "", "Error: z", 1},
 			{"'import(\"x\")' // import(y)", `'import("x")'`, "", "", 0},
 			{"class A {}; new A()", "A {}", "", "", 0},
