@@ -352,6 +352,27 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// What an interpreter prints between two steps is the next one's, also where it is renewed in between.
+func TestRenewKeepsOutput(t *testing.T) {
+	t.Parallel()
+	in := interpret(t, open(t), "python")
+	if step, err := in.Run(within(t), "import threading\nthreading.Timer(0.1, lambda: print('late', flush=True)).start()", patience, io.Discard, io.Discard); err != nil || step.Code != 0 {
+		t.Fatalf("%+v %v", step, err)
+	}
+	for deadline := time.Now().Add(patience); len(in.out[0].waiting()) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it has printed nothing")
+		}
+	}
+	if err := in.Renew(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if step, err := in.Run(within(t), "print('now')", patience, &out, io.Discard); err != nil || step.Code != 0 || out.String() != "late\nnow\n" {
+		t.Errorf("%+v %v, stdout %q", step, err, out.String())
+	}
+}
+
 type stepRow struct {
 	code, value, out string
 	errs             string // that standard error holds
