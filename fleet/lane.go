@@ -22,6 +22,7 @@ type lane struct {
 	queues   []jetstream.Consumer // by priority, the highest first
 	turn     int                  // that comes next; take's own
 	workers  jetstream.KeyValue
+	missed   jetstream.KeyValue
 	sessions sessions
 	heavy    chan struct{} // calls of sessions, see maxHeavy
 	broken   atomic.Bool   // something is not as it was made
@@ -102,6 +103,10 @@ func (l *lane) prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the list of workers: %w", err)
 	}
+	missed, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: missedBucket, TTL: keep, MaxBytes: missedBytes, Replicas: replicas})
+	if err != nil {
+		return fmt.Errorf("make the list of workers that are missed: %w", err)
+	}
 	s, err := makeTenant(ctx, l.js, l.tenant, replicas)
 	if err != nil {
 		return err
@@ -122,7 +127,7 @@ func (l *lane) prepare(ctx context.Context) error {
 		queues = append(queues, queue)
 	}
 	if l.queues == nil { // later they are the same, made anew
-		l.tenantStore, l.queues, l.workers, l.sessions = s, queues, workers, held
+		l.tenantStore, l.queues, l.workers, l.missed, l.sessions = s, queues, workers, missed, held
 	}
 	return nil
 }
@@ -188,13 +193,20 @@ const (
 func (l *lane) beats(ctx context.Context) {
 	tick := time.NewTicker(l.w.config.Times.Beat)
 	defer tick.Stop()
-	for {
+	for said := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		err := errors.Join(l.beat(ctx), l.measure(ctx))
+		err := l.beat(ctx)
+		if err == nil {
+			if time.Since(said) > l.w.config.Times.Lease/2 { // others may have missed it
+				err = l.missed.Purge(ctx, l.w.info.ID)
+			}
+			said = time.Now()
+		}
+		err = errors.Join(err, l.measure(ctx))
 		if err != nil || l.broken.Swap(false) {
 			timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 			err = errors.Join(err, l.prepare(timed))

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -42,10 +43,13 @@ func (c *claim) orphaned(ctx context.Context) bool {
 	var next chan<- delivery // nil: not yet
 	for end := time.Now().Add(c.w.config.Times.Lease); ; {
 		lives, err := c.lane.lives(ctx, c.entry.Worker)
+		if lives {
+			_ = c.lane.missed.Purge(ctx, c.entry.Worker)
+		}
 		if err != nil || lives {
 			return false
 		}
-		if next == nil && time.Now().After(end) {
+		if next == nil && (time.Now().After(end) || c.lane.missedFor(ctx, c.entry.Worker) > c.w.config.Times.Lease) {
 			next = c.lane.orphans
 		}
 		if next != nil {
@@ -62,4 +66,20 @@ func (c *claim) orphaned(ctx context.Context) bool {
 			_ = c.msg.InProgress()
 		}
 	}
+}
+
+// missedFor is how long ago a worker was noted as missed, which this notes: who waits for it may be lost as well, and
+// the next one need not begin anew. It goes by NATS's clock. What can't be noted is missed for no time.
+func (l *lane) missedFor(ctx context.Context, worker string) time.Duration {
+	timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Beat)
+	defer cancel()
+	if _, err := l.missed.Create(timed, worker, nil); !errors.Is(err, jetstream.ErrKeyExists) {
+		return 0
+	}
+	since, err := l.missed.Get(timed, worker)
+	now, e := l.workers.Get(timed, l.w.info.ID)
+	if err != nil || e != nil {
+		return 0
+	}
+	return now.Created().Sub(since.Created())
 }
