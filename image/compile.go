@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -34,7 +35,10 @@ const certificatesPart = "ca-certificates"
 const libcPart = "libc"
 
 // libraryFile is the payload's library in it.
-const libraryFile = "shim.node"
+const (
+	libraryFile      = "shim.node"
+	nanosLibraryFile = "nanos.so" // where that kernel has another one
+)
 
 // programFile is the payload's program in it, where that is compiled.
 const programFile = "program"
@@ -60,7 +64,7 @@ func (s *Store) guestDigest() (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(s.payload.Files)) {
 		fmt.Fprintf(h, "%s %d\n%s", name, len(s.payload.Files[name]), s.payload.Files[name])
 	}
-	fmt.Fprintf(h, "%s %q %q\n", s.payload.Library, append(s.payload.ProgramSources, s.payload.LibrarySources...), s.payload.execText())
+	fmt.Fprintf(h, "%s %q %q %q\n", s.payload.Library, append(s.payload.ProgramSources, s.payload.LibrarySources...), s.payload.NanosSources, s.payload.execText())
 	return "sha256-" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
@@ -114,15 +118,24 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 		if s.payload.Library == "" {
 			return part, nil
 		}
-		library := slices.Concat(base, []string{filepath.Join(dir, libraryFile), "-shared", "-fPIC", "-pthread"}, include)
-		if err := compile(ctx, src, cc, append(library, s.payload.LibrarySources...)...); err != nil {
-			return part, err
-		}
 		libc, err := s.Part(arch, libcPart)
 		if err != nil {
 			return part, err
 		}
-		return part, runsOn(filepath.Join(dir, libraryFile), libc)
+		for _, kernel := range []Kernel{Linux, Nanos} {
+			file, sources := filepath.Join(dir, s.payload.library(kernel)), s.payload.LibrarySources
+			switch {
+			case kernel == Nanos && s.payload.NanosSources == nil:
+				continue
+			case kernel == Nanos:
+				sources = slices.Concat(sources, s.payload.NanosSources)
+			}
+			library := slices.Concat(base, []string{file, "-shared", "-fPIC", "-pthread"}, include)
+			if err := errors.Join(compile(ctx, src, cc, append(library, sources...)...), runsOn(file, libc)); err != nil {
+				return part, err
+			}
+		}
+		return part, nil
 	})
 }
 

@@ -20,8 +20,9 @@ type Payload struct {
 	// Container says that the disk is a container's image (Store.OfContainer): there is no language, and
 	// Program, which is compiled, is in the initramfs.
 	Container bool
-	// Nanos says that it runs on that kernel, too.
-	Nanos bool
+	// Nanos says that it runs on that kernel, too. LinuxFirst says that linux is the one where none is
+	// asked for: elsewhere it is Nanos, if there is one.
+	Nanos, LinuxFirst bool
 	// Sources are the C sources of the guest's own programs, the language's among them.
 	Sources fs.FS
 	// Parts are the vendored parts that it is made of; everything below their root folders
@@ -46,6 +47,8 @@ type Payload struct {
 	// LibrarySources, with headers from the first part and those of BuildParts; "" is none.
 	Library        string
 	LibrarySources []string
+	// NanosSources are in it as well on Nanos, where it is another one; nil where both kernels have the same.
+	NanosSources []string
 	// Files are texts that it brings, by their path in the guest; one that ends in / is an empty folder.
 	Files map[string]string
 	// Links are links that it brings, by their path in the guest; TRIPLET in that stands for the
@@ -77,6 +80,14 @@ func (p Payload) base() string {
 	return p.Name
 }
 
+// library names the file of the guest's part that is Library on a kernel.
+func (p Payload) library(kernel Kernel) string {
+	if kernel == Nanos && p.NanosSources != nil {
+		return nanosLibraryFile
+	}
+	return libraryFile
+}
+
 // parts are those that an architecture has.
 func (p Payload) parts(arch Arch) (names []string) {
 	for _, name := range p.Parts {
@@ -95,7 +106,7 @@ func (p Payload) execText() string {
 
 // payloadTree is what both kernels have: the language, the guest's own programs and the
 // few files of /etc that libc reads.
-func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
+func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 	t := tree{}
 	var parts []Part
 	var libc string
@@ -120,7 +131,7 @@ func (s *Store) payloadTree(arch Arch) (tree, []Part, error) {
 				t.file(s.payload.Program, 0o755, p.path(programFile))
 			}
 			if s.payload.Library != "" {
-				t.file(s.payload.Library, 0o755, p.path(libraryFile))
+				t.file(s.payload.Library, 0o755, p.path(s.payload.library(kernel)))
 			}
 		default:
 			if program := p.path(path.Base(s.payload.Program)); name == s.payload.Parts[0] && exists(program) {

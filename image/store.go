@@ -168,7 +168,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	case Linux:
 		parts, im.Version, err = s.buildLinux(ctx, arch, tmp)
 	case Nanos:
-		parts, im.Version, err = s.buildNanos(arch, digest, tmp)
+		parts, im.Version, err = s.buildNanos(ctx, arch, digest, tmp)
 	default:
 		err = fmt.Errorf("unknown kernel %q: use linux or nanos", kernel)
 	}
@@ -369,9 +369,9 @@ func sweepFolder(dir string) {
 }
 
 // Best is the kernel to use when none is asked for: nanos where one is
-// vendored, else linux.
+// vendored and the payload runs on it first, else linux.
 func (s *Store) Best(arch Arch) Kernel {
-	if _, err := s.Part(arch, nanosPart); err == nil && s.Runs(Nanos) {
+	if _, err := s.Part(arch, nanosPart); err == nil && s.Runs(Nanos) && !s.payload.LinuxFirst {
 		return Nanos
 	}
 	return Linux
