@@ -229,6 +229,11 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Envi
 	if err != nil {
 		return nil, err
 	}
+	place := image.At(l.packages.place, im.Runtime)
+	if place != l.packages.place {
+		o.Runtime = im.Runtime
+		o.Folders[slices.Index(o.Folders, l.packages.place)] = place
+	}
 	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{}.withDefaults(), tell: rt.opts.Events}
 	err = rt.obtain(ctx, b, specs, locked, func(store *packages.Store, kept *packages.Lock) error {
 		if err := store.Verify(kept); err != nil {
@@ -243,7 +248,7 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Envi
 		}
 		*at = ownBuild{Arch: o.Arch, System: o.System, Asked: specs, Packages: kept.Packages, Npm: kept.Npm, Digest: kept.Digest}
 		all.Packages, all.Npm = kept.Packages, kept.Npm
-		return rt.keepOwn(all, env, kept.Folder(), l.packages.place)
+		return rt.keepOwn(all, env, kept.Folder(), place)
 	})
 	if err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ type installer struct {
 	system  string // of policy.PackageRule
 	tool    string // of image.Store.Tool
 	program string // runs in the machine; guest/*/packages.*
-	place   string // where code finds them
+	place   string // where code finds them, with the version in it (image.At)
 }
 
 // build is a run that installs packages, or makes a layer of an image.
@@ -120,11 +120,12 @@ func (x *execution) install(ctx context.Context) error {
 		return nil
 	}
 	l := x.code.language
-	if own := x.code.image.payload.Own; own != nil && slices.Contains(x.code.image.payload.Folders, l.packages.place) {
+	place := image.At(l.packages.place, x.image.Runtime)
+	if own := x.code.image.payload.Own; own != nil && slices.Contains(x.code.image.payload.Folders, place) {
 		return &policy.FieldError{Field: "packages", Value: "with the image " + x.code.image.payload.Name, Reason: "which has packages of its own: add these to its file, and build it"}
 	}
-	if x.code.inputs.At(l.packages.place) {
-		return &policy.FieldError{Field: "packages", Value: "with a folder at " + l.packages.place, Reason: "would lie there: give the folder another path inside"}
+	if x.code.inputs.At(place) {
+		return &policy.FieldError{Field: "packages", Value: "with a folder at " + place, Reason: "would lie there: give the folder another path inside"}
 	}
 	lock, err := x.rt.installed(ctx, x)
 	if err != nil {
@@ -226,7 +227,7 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 
 // bring adds what is kept to the run's inputs, if it is what was built.
 func (x *execution) bring(store *packages.Store, lock *packages.Lock) error {
-	place := x.code.language.packages.place
+	place := image.At(x.code.language.packages.place, x.image.Runtime)
 	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
 	defer one.Close()
 	for _, to := range []*hostfiles.Set{&one, &x.code.inputs} {
@@ -273,7 +274,7 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	if err != nil {
 		return failure{"packages", err}
 	}
-	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: l.packages.place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "", Specs: want.Asked, Plain: way.plain}
+	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.packages.place, b.runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "", Specs: want.Asked, Plain: way.plain}
 	if before != nil {
 		p.Lock, p.Npm = before.Packages, before.Npm
 	}

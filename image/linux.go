@@ -123,7 +123,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 			return nil, "", err
 		}
 	}
-	kernel, err := s.Part(arch, "linux")
+	kernel, err := s.Part(arch, kernelPart)
 	if err != nil {
 		return nil, "", err
 	}
