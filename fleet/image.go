@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
@@ -37,10 +36,8 @@ func (s *submission) putImage(ctx context.Context) error {
 	}
 	s.c.images.Lock() // several runs may have the same
 	defer s.c.images.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, transferTime)
-	defer cancel()
 	name := imagePrefix + s.run.Image.Disk
-	if info, err := s.store.files.GetInfo(ctx, name); err == nil && time.Since(info.ModTime) < keep/4 {
+	if info, err := s.store.info(ctx, name); err == nil && time.Since(info.ModTime) < keep/4 {
 		return nil
 	}
 	disk, err := s.run.Disk()
@@ -59,7 +56,7 @@ func (s *submission) putImage(ctx context.Context) error {
 		}
 		w.CloseWithError(err)
 	}()
-	_, err = s.store.files.Put(ctx, jetstream.ObjectMeta{Name: name}, r)
+	err = s.store.send(ctx, name, r)
 	r.CloseWithError(errors.New("NATS takes no more")) // which ends the goroutine
 	<-packed
 	if err != nil {
@@ -73,38 +70,35 @@ func (s tenantStore) openImage(ctx context.Context, b unitask.BroughtImage) (io.
 	if !digestForm.MatchString(b.Disk) {
 		return nil, fmt.Errorf("image %.64q: %w", b.Disk, errMalformed)
 	}
-	ctx, cancel := context.WithTimeout(ctx, transferTime)
-	info, err := s.files.GetInfo(ctx, imagePrefix+b.Disk)
+	name := imagePrefix + b.Disk
+	info, err := s.info(ctx, name)
 	if err == nil && (info.Opts != nil && info.Opts.Link != nil || info.Size > maxImage) {
 		err = errMalformed
 	}
 	var from io.ReadCloser
 	if err == nil {
-		from, err = s.files.Get(ctx, imagePrefix+b.Disk)
+		from, err = s.fetch(ctx, name)
 	}
 	if err != nil {
-		cancel()
 		return nil, fmt.Errorf("read the image's disk %s from the fleet: %w", b.Disk, err)
 	}
 	z, err := zstd.NewReader(io.LimitReader(from, maxImage), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
 	if err != nil {
-		cancel()
 		from.Close()
 		return nil, err
 	}
-	return &unpacking{z, from, cancel}, nil
+	return unpacking{z, from}, nil
 }
 
 type unpacking struct {
 	*zstd.Decoder
-	from   io.Closer
-	cancel context.CancelFunc
+	from io.Closer
 }
 
-func (u *unpacking) Close() error {
-	u.cancel()
+func (u unpacking) Close() error {
+	err := u.from.Close()
 	u.Decoder.Close()
-	return u.from.Close()
+	return err
 }
 
 // image has the runtime keep the image that a job brings, where the ceiling allows that; it returns what the run asks for
