@@ -104,6 +104,9 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	if err != nil {
 		return bad(err)
 	}
+	if env.Name == policy.BroughtImages {
+		return bad(fmt.Errorf("%s is a name that images can't have: in a ceiling it stands for those that come along from other hosts", env.Name))
+	}
 	o := &OwnImage{Schema: ownSchema, Name: env.Name, From: env.From, File: env.File, Arch: arch, Description: env.Description, Env: env.Env, Warm: env.Warm, MemoryMB: env.MemoryMB}
 	if environments.Contained(env.From) {
 		return rt.buildOver(ctx, o, env)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -259,6 +260,9 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 		if job.Folder, err = c.bring(ctx, *t.Files, dir); err != nil {
 			return r, fmt.Errorf("what the run brings: %w", err)
 		}
+	}
+	if t.Image != nil {
+		job.Image, job.Disk = t.Image, func(ctx context.Context) (io.ReadCloser, error) { return c.store.openImage(ctx, *t.Image) }
 	}
 	done, err := c.w.runner.Run(ctx, job)
 	r.Result, r.Machine = done.Result, done.Machine
