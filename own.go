@@ -38,6 +38,7 @@ type OwnImage struct {
 	MemoryMB    int                `json:"memoryMb,omitempty"`
 	System      string             `json:"system,omitempty"` // of its packages: pip or npm
 	Packages    []packages.Package `json:"packages,omitempty"`
+	Debian      []image.Deb        `json:"debian,omitempty"`
 	Folders     []string           `json:"folders,omitempty"` // of the guest that it brings
 	Key         string             `json:"key,omitempty"`     // "" where it brings no file
 	Digest      string             `json:"digest,omitempty"`  // of all that it brings
