@@ -39,6 +39,7 @@ type OwnImage struct {
 	System      string             `json:"system,omitempty"` // of its packages: pip or npm
 	Packages    []packages.Package `json:"packages,omitempty"`
 	Runtime     string             `json:"runtime,omitempty"` // the version of the language's program that they were installed for, if it matters
+	Debian      []image.Deb        `json:"debian,omitempty"`
 	Folders     []string           `json:"folders,omitempty"` // of the guest that it brings
 	Key         string             `json:"key,omitempty"`     // "" where it brings no file
 	Digest      string             `json:"digest,omitempty"`  // of all that it brings

@@ -53,7 +53,7 @@ func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (
 	if err != nil {
 		return bad("from: %s %w", env.From, err)
 	}
-	for key, n := range map[string]int{"pip": len(env.Pip), "npm": len(env.Npm), "warm": len(env.Warm)} {
+	for key, n := range map[string]int{"debian": len(env.Debian), "pip": len(env.Pip), "npm": len(env.Npm), "warm": len(env.Warm)} {
 		if n > 0 {
 			return bad("%s is for the images that come along, and %s is a container's: a step of run may do it, with what lies in files", key, env.From)
 		}
@@ -147,11 +147,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	if err != nil {
 		return nil, err
 	}
-	if at == nil {
-		locks.Builds = append(locks.Builds, ownBuild{})
-		at = &locks.Builds[len(locks.Builds)-1]
-	}
-	*at = ownBuild{Arch: o.Arch, Layer: &now, Digest: c.Digest}
+	locks.set(ownBuild{Arch: o.Arch, Layer: &now, Digest: c.Digest})
 	if err := locks.write(lockFile); err != nil {
 		return nil, err
 	}

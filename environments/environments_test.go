@@ -76,7 +76,7 @@ func TestBadFiles(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                                 "has no from",
 		"from = ":                          "line 1",
-		"from = 'python'\ndebain = ['jq']": `unknown key "debain": there are from, pip, npm, run, network`,
+		"from = 'python'\ndebain = ['jq']": `unknown key "debain": there are from, debian, pip, npm, run, network`,
 		"from = 'python'\nPip = ['x']":     `unknown key "Pip"`,
 		"from = 'python'\npip = 'x'":       "incompatible types",
 		"from = 'pyton'":                   `from = "pyton" is no image: use node, python, a container image's reference, or the name of a file of yours`,

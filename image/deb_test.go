@@ -105,7 +105,7 @@ func FuzzDebData(f *testing.F) {
 		if strings.Contains(string(in), decompressors[0].magic) {
 			return // an xz header may ask for gigabytes; packages are checked against their digests first
 		}
-		data, err := debData(bytes.NewReader(in))
+		data, err := debMember(bytes.NewReader(in), "data.tar")
 		if err != nil {
 			return
 		}
