@@ -51,6 +51,10 @@ func (s *Store) together(arch Arch, part, other string) bool {
 // ofOneRelease adds to the parts that are to be fetched those of the same image that are here from another release
 // of the distribution, if one of the former is another release's than vendor.lock's: programs don't run on an older libc.
 func (s *Store) ofOneRelease(ctx context.Context, apt *debian, missing []LockedPart, wanted []string) ([]LockedPart, error) {
+	libc, err := s.Part(apt.arch, libcPart)
+	if err != nil { // none is here
+		return missing, nil
+	}
 	moved := false
 	for _, p := range missing {
 		if p.From != "debian" || p.Name == kernelPart || p.Name == certificatesPart {
@@ -62,8 +66,7 @@ func (s *Store) ofOneRelease(ctx context.Context, apt *debian, missing []LockedP
 		}
 		moved = moved || !pinned
 	}
-	libc, err := s.Part(apt.arch, libcPart)
-	if !moved || err != nil { // none is here
+	if !moved {
 		return missing, nil
 	}
 	index, err := apt.archive(ctx)
