@@ -24,4 +24,4 @@ var Nanos = []string{
 }
 
 // NanosPlain are those for a program that has no handlers for signals, and waits otherwise than by epoll.
-var NanosPlain = append([]string{"nanos/process.c", "nanos/waits.c", "nanos/attributes.c"}, Nanos...)
+var NanosPlain = append([]string{"nanos/process.c", "nanos/waits.c", "nanos/attributes.c", "nanos/limits.c"}, Nanos...)

@@ -61,19 +61,6 @@ int memfd_create(const char *name, unsigned flags)
 	return fd;
 }
 
-// Of limits that the kernel does not know there is none.
-int getrlimit64(__rlimit_resource_t what, struct rlimit64 *to)
-{
-	long r = call(SYS_prlimit64, 0, what, NULL, to);
-	if (r == -EINVAL && what < RLIM_NLIMITS) {
-		*to = (struct rlimit64){RLIM64_INFINITY, RLIM64_INFINITY};
-		r = 0;
-	}
-	return (int)result(r);
-}
-
-int getrlimit(__rlimit_resource_t what, struct rlimit *to) { return getrlimit64(what, (struct rlimit64 *)to); }
-
 int nice(int more)
 {
 	errno = 0;

@@ -86,10 +86,15 @@ static ssize_t fill(const struct iovec *to, int n)
 	return total;
 }
 
+// agents says that the code names a descriptor of the agent's.
+static bool agents(const struct descriptor *d) { return d && d->agents && !own_thread; }
+
 ssize_t read(int fd, void *to, size_t n)
 {
 	struct descriptor *d = descriptor(fd);
 	struct iovec v = {to, n};
+	if (agents(d))
+		return fail(EBADF);
 	if (d && d->socket)
 		return socket_read(d->socket, &v, 1);
 	if (d && d->zero)
@@ -132,6 +137,8 @@ ssize_t write(int fd, const void *from, size_t n)
 {
 	struct descriptor *d = descriptor(fd);
 	struct iovec v = {(void *)from, n};
+	if (agents(d))
+		return fail(EBADF);
 	if (d && d->socket)
 		return socket_write(d->socket, &v, 1);
 	if (d && d->append)
@@ -195,9 +202,6 @@ int out_of_the_way(int fd)
 	descriptors[next].agents = true;
 	return next++;
 }
-
-// agents says that the code names a descriptor of the agent's.
-static bool agents(const struct descriptor *d) { return d && d->agents && !own_thread; }
 
 int close(int fd)
 {

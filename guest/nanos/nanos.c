@@ -39,7 +39,7 @@ void nanos_end(int code, int sig)
 	int32_t how[2] = {code, sig};
 	if (event_w < 0 || pthread_equal(pthread_self(), agent_thread))
 		return;
-	if (atomic_exchange(&ending, 1) == 0 && write(event_w, how, sizeof how) < 0)
+	if (atomic_exchange(&ending, 1) == 0 && call(SYS_write, event_w, how, sizeof how) < 0)
 		return;
 	struct timespec long_time = {.tv_sec = 10};
 	while (nanosleep(&long_time, &long_time) < 0)

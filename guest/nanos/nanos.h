@@ -19,6 +19,10 @@ int nanos_attached(void);
 void nanos_take_signals(void);
 void nanos_take_free_signals(void);
 
+// nanos_on_stack runs main on a stack of the size that Linux's has, and returns what it does
+// (limits.c).
+int nanos_on_stack(int (*main)(int, char **, char **), int argc, char **argv, char **env);
+
 // nanos_unveil holds the program to permissions (of r, w, x and c) on a path and what is below it; NULL and NULL
 // make what was said final.
 void nanos_unveil(const char *path, const char *permissions);

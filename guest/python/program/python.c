@@ -26,6 +26,7 @@
 // The library for linux has none of Nanos's functions.
 #pragma weak nanos_attach
 #pragma weak nanos_lacks
+#pragma weak nanos_on_stack
 #pragma weak nanos_take_free_signals
 #pragma weak nanos_unveil
 
@@ -287,8 +288,9 @@ static void protect(const struct start *s)
 	nanos_unveil(NULL, NULL);
 }
 
-static int run(int argc, char **argv)
+static int run(int argc, char **argv, char **env)
 {
+	(void)env;
 	struct start s;
 	PyConfig config;
 	if (nanos_attach)
@@ -336,8 +338,11 @@ static int start_main(int argc, char **argv, char **env)
 {
 	if (getenv(ENV_FRESH))
 		return fresh();
-	if (argc == 2 && strcmp(argv[1], MAIN_LINK) == 0 && (nanos_attach || fcntl(start_ctl, F_GETFD) >= 0))
-		return run(argc, argv);
+	bool ours = argc == 2 && strcmp(argv[1], MAIN_LINK) == 0;
+	if (ours && nanos_on_stack)
+		return nanos_on_stack(run, argc, argv, env);
+	if (ours && fcntl(start_ctl, F_GETFD) >= 0)
+		return run(argc, argv, env);
 	unsetenv("LD_PRELOAD");
 	return own_main(argc, argv, env);
 }
