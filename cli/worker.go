@@ -172,6 +172,15 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))
 	}
+	jail, err := rt.Jail(cmd.Context())
+	if err != nil {
+		return err
+	}
+	for _, l := range jail.Layers {
+		if l.Holds {
+			info.Jail = append(info.Jail, l.Name)
+		}
+	}
 	if policy.ForFleet(ceiling).TakesImages() {
 		info.Images = append(info.Images, policy.BroughtImages)
 	}
