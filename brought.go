@@ -55,13 +55,13 @@ func (rt *Runtime) BringImage(ctx context.Context, who string, b BroughtImage, d
 		return err
 	}
 	defer leave()
-	list, err := rt.images.List()
-	if err != nil {
-		return hostError("image", err)
-	}
-	_, used, err := rt.inUse(list)
-	if err != nil {
-		return hostError("image", err)
+	used := func() (map[string]bool, error) {
+		list, err := rt.images.List()
+		if err != nil {
+			return nil, err
+		}
+		_, containers, err := rt.inUse(list)
+		return containers, err
 	}
 	came := false
 	c, err := rt.images.AddBrought(ctx, who, b, used, func(ctx context.Context) (io.ReadCloser, error) {

@@ -124,7 +124,7 @@ type WorkerInfo struct {
 	Kernels  []string  `json:"kernels,omitempty"`
 	Images   []string  `json:"images,omitempty"`
 	Accel    string    `json:"accelerator,omitempty"`
-	Jail     []string  `json:"jail,omitempty"` // layers that are required of it
+	Jail     []string  `json:"jail,omitempty"` // layers of the jail that hold there
 	Slots    int       `json:"slots"`
 	Running  int       `json:"running"`
 	MemoryMB int       `json:"memoryMb"` // for machines, in all

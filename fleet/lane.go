@@ -24,6 +24,7 @@ type lane struct {
 	workers  jetstream.KeyValue
 	missed   jetstream.KeyValue
 	sessions sessions
+	sealing  []byte        // the key of its paused sessions
 	heavy    chan struct{} // calls of sessions, see maxHeavy
 	broken   atomic.Bool   // something is not as it was made
 	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
@@ -54,7 +55,10 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 		return nil, err
 	}
 	l.tenant = t.Name
-	return l, nil
+	if l.sealing = t.SessionKey; l.sealing == nil {
+		l.sealing, err = tenantKey(w.config.SessionKey, t.Name)
+	}
+	return l, err
 }
 
 // join makes what the tenant's part of the fleet takes, and listens there.

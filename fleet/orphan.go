@@ -51,9 +51,7 @@ func (c *claim) orphaned(ctx context.Context) bool {
 		}
 		if next == nil && (time.Now().After(end) || c.lane.missedFor(ctx, c.entry.Worker) > c.w.config.Times.Lease) {
 			next = c.lane.orphans
-		}
-		if next != nil {
-			c.w.woken()
+			c.w.woken() // once: many of these are not to keep it from sleeping
 		}
 		select {
 		case next <- delivery{c.msg, c.entry.Worker}:

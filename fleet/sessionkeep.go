@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/cipher"
+	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -31,6 +32,14 @@ const (
 	sealedPiece    = 64 << 10
 	holePiece      = 64 << 10 // zeros of this size are left out of a file
 )
+
+// sessionKeySize is that of a key, in bytes.
+const sessionKeySize = 32
+
+// tenantKey is a tenant's own key, where only one for all is given.
+func tenantKey(key []byte, tenant string) ([]byte, error) {
+	return hkdf.Key(sha256.New, key, nil, "unitask sessions of "+tenant, sessionKeySize)
+}
 
 // sealer seals pieces: each has a number, and the last one says that it is.
 type sealer struct {

@@ -102,8 +102,9 @@ func (s *Store) Bring(c *Container) (b Brought, err error) {
 }
 
 // AddBrought keeps what somebody brings, unless it is there, and returns it. open gives the disk, which is held to its
-// digest and size. Disks of images in use are among used, by their containers' digests.
-func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used map[string]bool, open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
+// digest and size. used tells the digests of the
+// containers in use; it is asked for where something may have to go.
+func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func() (map[string]bool, error), open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
 	if err := b.Check(); err != nil {
 		return nil, err
 	}
@@ -194,7 +195,11 @@ func (b Brought) fill(ctx context.Context, name string, open func(context.Contex
 }
 
 // roomFor removes of what somebody has brought what he has not used for longest, where he has too much.
-func (s *Store) roomFor(ctx context.Context, who string, size int64, used map[string]bool) error {
+func (s *Store) roomFor(ctx context.Context, who string, size int64, inUse func() (map[string]bool, error)) error {
+	used, err := inUse()
+	if err != nil {
+		return err
+	}
 	if err := s.PruneBrought(ctx, used); err != nil {
 		return err
 	}

@@ -27,11 +27,13 @@ func reader(disk []byte) func(context.Context) (io.ReadCloser, error) {
 	return func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }
 }
 
+func unused() (map[string]bool, error) { return nil, nil }
+
 // What one brings is kept once, is his alone, and goes when it was not used for a day, or has to make room.
 func TestBrought(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
 	disk, b := broughtDisk('a')
-	c, err := s.AddBrought(t.Context(), "alice", b, nil, reader(disk))
+	c, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +44,13 @@ func TestBrought(t *testing.T) {
 		t.Errorf("zeros take room: %d bytes", c.Size())
 	}
 	none := func(context.Context) (io.ReadCloser, error) { return nil, errors.New("is asked for twice") }
-	if again, err := s.AddBrought(t.Context(), "alice", b, nil, none); err != nil || again.Digest != c.Digest {
+	if again, err := s.AddBrought(t.Context(), "alice", b, unused, none); err != nil || again.Digest != c.Digest {
 		t.Errorf("again: %v", err)
 	}
-	if _, err := s.AddBrought(t.Context(), "bob", b, nil, none); err == nil {
+	if _, err := s.AddBrought(t.Context(), "bob", b, unused, none); err == nil {
 		t.Error("bob has what alice has brought")
 	}
-	if other, err := s.AddBrought(t.Context(), "bob", b, nil, reader(disk)); err != nil || other.Digest == c.Digest {
+	if other, err := s.AddBrought(t.Context(), "bob", b, unused, reader(disk)); err != nil || other.Digest == c.Digest {
 		t.Errorf("bob's: %v", err)
 	}
 	// Bring gives what came.
@@ -76,7 +78,7 @@ func TestBrought(t *testing.T) {
 	var first *Container
 	for i := range maxBroughtMany {
 		disk, b := broughtDisk(byte(i + 1))
-		c, err := s.AddBrought(t.Context(), "carol", b, nil, reader(disk))
+		c, err := s.AddBrought(t.Context(), "carol", b, unused, reader(disk))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,17 +87,17 @@ func TestBrought(t *testing.T) {
 		}
 	}
 	disk, b = broughtDisk('x')
-	if _, err := s.AddBrought(t.Context(), "carol", b, nil, reader(disk)); err == nil || !strings.Contains(err.Error(), "take their room") {
+	if _, err := s.AddBrought(t.Context(), "carol", b, unused, reader(disk)); err == nil || !strings.Contains(err.Error(), "take their room") {
 		t.Errorf("one more than may be: %v", err)
 	}
 	age(first, time.Hour)
-	if _, err := s.AddBrought(t.Context(), "carol", b, map[string]bool{first.Digest: true}, reader(disk)); err == nil {
+	if _, err := s.AddBrought(t.Context(), "carol", b, func() (map[string]bool, error) { return map[string]bool{first.Digest: true}, nil }, reader(disk)); err == nil {
 		t.Error("an image in use made room")
 	}
-	if _, err := s.AddBrought(t.Context(), "carol", b, nil, reader(disk)); err != nil || there(first) {
+	if _, err := s.AddBrought(t.Context(), "carol", b, unused, reader(disk)); err != nil || there(first) {
 		t.Errorf("what was not used for an hour did not make room: %v", err)
 	}
-	if other, err := s.AddBrought(t.Context(), "bob", b, nil, reader(disk)); err != nil || !there(other) {
+	if other, err := s.AddBrought(t.Context(), "bob", b, unused, reader(disk)); err != nil || !there(other) {
 		t.Errorf("bob pays for carol: %v", err)
 	}
 }
@@ -134,7 +136,7 @@ func TestAttackBrought(t *testing.T) {
 	} {
 		s := &Store{home: t.TempDir(), log: func(string) {}}
 		opened := false
-		_, err := s.AddBrought(t.Context(), "mallory", row.b, nil, func(context.Context) (io.ReadCloser, error) {
+		_, err := s.AddBrought(t.Context(), "mallory", row.b, unused, func(context.Context) (io.ReadCloser, error) {
 			opened = true
 			return io.NopCloser(row.from), nil
 		})
