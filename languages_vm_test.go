@@ -43,6 +43,18 @@ func TestLanguages(t *testing.T) {
 		{"python: a locale", unitask.Request{Language: "python", Code: "import sys, os; print(sys.flags.utf8_mode, sys.stdout.encoding, os.environ['LC_ALL'], 'LC_CTYPE' in os.environ)", Env: map[string]string{"LC_ALL": "C.UTF-8"}}, `0 utf-8 C.UTF-8 False\n`, 0},
 		{"python: a time zone", unitask.Request{Language: "python", Code: "import time; print(time.tzname, time.localtime(0).tm_hour)", Env: map[string]string{"TZ": "Asia/Tokyo"}}, `\('JST', 'JST'\) 9\n`, 0},
 		{"python: a process of its own", unitask.Request{Language: "python", Code: "import sys; print(sys.argv[1:], __file__)", Args: []string{"ü", ""}, FreshProcess: true}, `\['ü', ''\] /work/code.py\n`, 0},
+		// What of the image may not be changed says so as on any machine, and not that it can't be written.
+		{"python: its own library", unitask.Request{Language: "python", Code: `
+import errno, os
+def said(call, *args):
+    try: call(*args)
+    except OSError as e: return errno.errorcode[e.errno]
+for folder in '/usr/lib/python3.11', '/usr/lib/python3.11/json', '/usr/share/zoneinfo/Europe':
+    print(said(os.unlink, folder + '/none'), said(open, folder + '/none', 'w'), said(os.mkdir, folder + '/none'), said(os.rename, folder, folder + '.old'))
+library = os.__file__
+print(said(os.unlink, library), said(open, library, 'a'), said(os.chmod, library, 0o777), said(os.utime, library), os.stat(library).st_uid, len(open(library).read()) > 30000)`},
+			`(ENOENT EACCES EACCES EACCES\n){3}EACCES EACCES EPERM EACCES 0 True\n`, 0},
+		{"shell: its programs", unitask.Request{Language: "shell", Code: "rm -f /usr/bin/none; echo $?; touch /usr/bin/none; : >> /usr/bin/bash; ls -ld /usr/bin | cut -c1-10"}, `0\ndrwxr-xr-x\n`, 0},
 		// Certificates, and secrets that are bound to hosts.
 		{"python: HTTPS and a bound secret", bound("python", pythonFetch), `with the key\n`, 0},
 		{"python: HTTPS in a child", bound("python", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', '''"+pythonFetch+"'''])"), `with the key\n`, 0},
@@ -86,11 +98,7 @@ func TestLanguages(t *testing.T) {
 func TestClonesOfLanguagesDiffer(t *testing.T) {
 	needClones(t)
 	const clones = 12
-	for _, c := range []struct {
-		language, code string
-		values         int
-	}{
-		{"python", `
+	const python = `
 import json, multiprocessing, os, random, secrets, sqlite3, ssl, tempfile, time, uuid
 hello = ssl.MemoryBIO()
 try: ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname='x').do_handshake()
@@ -99,16 +107,27 @@ now = time.time()
 print(json.dumps({'now': now, 'sane': 0 < time.monotonic() < 3600 and abs(time.time_ns() / 1e9 - now) < 5, 'random': random.random(), 'own': random.Random().random(), 'system': random.SystemRandom().random(),
   'uuid1': str(uuid.uuid1()), 'uuid4': str(uuid.uuid4()), 'temp': tempfile.mkdtemp(), 'bytes': os.urandom(16).hex(), 'getrandom': os.getrandom(16).hex(), 'token': secrets.token_hex(),
   'ssl': ssl.RAND_bytes(16).hex(), 'hello': hello.read()[11:43].hex(), 'key': multiprocessing.current_process().authkey.hex(),
-  'sqlite': sqlite3.connect(':memory:').execute('select hex(randomblob(16))').fetchone()[0]}))`, 13},
-		{"shell", `echo "{\"now\": $EPOCHREALTIME, \"sane\": true, \"srandom\": \"$SRANDOM $SRANDOM\", \"random\": \"$RANDOM $RANDOM $RANDOM\", \"temp\": \"$(mktemp)\", \"bytes\": \"$(head -c 16 /dev/urandom | od -An -tx1)\", \"uuid\": \"$(cat /proc/sys/kernel/random/uuid)\", \"shuf\": \"$(shuf -i 1-100000 -n 4 | tr '\n' ' ')\", \"sqlite\": \"$(sqlite3 :memory: 'select random()')\"}"`, 7},
+  'sqlite': sqlite3.connect(':memory:').execute('select hex(randomblob(16))').fetchone()[0]}))`
+	for _, c := range []struct {
+		language string
+		kernel   image.Kernel
+		code     string
+		values   int
+	}{
+		{"python", image.Linux, python, 13},
+		{"python", image.Nanos, python, 13},
+		{"shell", image.Linux, `echo "{\"now\": $EPOCHREALTIME, \"sane\": true, \"srandom\": \"$SRANDOM $SRANDOM\", \"random\": \"$RANDOM $RANDOM $RANDOM\", \"temp\": \"$(mktemp)\", \"bytes\": \"$(head -c 16 /dev/urandom | od -An -tx1)\", \"uuid\": \"$(cat /proc/sys/kernel/random/uuid)\", \"shuf\": \"$(shuf -i 1-100000 -n 4 | tr '\n' ' ')\", \"sqlite\": \"$(sqlite3 :memory: 'select random()')\"}"`, 7},
 	} {
-		t.Run(c.language, func(t *testing.T) {
+		t.Run(c.language+"/"+string(c.kernel), func(t *testing.T) {
+			if c.kernel == image.Nanos {
+				needNanos(t, image.HostArch())
+			}
 			rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer rt.Close()
-			if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, Image: c.language}); err != nil {
+			if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: c.kernel, Image: c.language}); err != nil {
 				t.Fatal(err)
 			}
 			var mu sync.Mutex
@@ -119,7 +138,7 @@ print(json.dumps({'now': now, 'sane': 0 < time.monotonic() < 3600 and abs(time.t
 					slots <- struct{}{}
 					defer func() { <-slots }()
 					begin := time.Now()
-					res, err := rt.Run(t.Context(), unitask.Request{Language: c.language, Code: c.code}, unitask.IO{})
+					res, err := rt.Run(t.Context(), unitask.Request{Language: c.language, Kernel: c.kernel, Code: c.code}, unitask.IO{})
 					end := time.Now()
 					var out map[string]any
 					if err == nil {

@@ -472,11 +472,14 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 	if p.check {
 		k = image.Linux
 	}
+	if p.session != nil && k == image.Nanos && p.language != languages[0] {
+		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has sessions of JavaScript only: use linux"}
+	}
 	if p.session != nil { // whose commands are processes, where it has some
 		p.fresh = p.fresh || k != image.Nanos
 	}
 	if p.ownProcess != "" && k != "" && k != image.Linux {
-		return k, p.processError("Node reads it when it starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
+		return k, p.processError("is read when the language starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
 	}
 	if p.terminal != nil && k != "" && k != image.Linux {
 		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has no terminals: use linux"}

@@ -27,7 +27,7 @@ var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_pci_legac
 // pciModule is the driver for machines that have PCI in the place of virtio-mmio (q35).
 const pciModule = "virtio_pci"
 
-// overlayModule lays memory over the disk of a container's image; other machines do without.
+// overlayModule lays memory over the disk of a container's image, and over the folders of others that stay on the disk.
 const overlayModule = "overlay"
 
 func wantedModule(base string) bool {
@@ -84,7 +84,7 @@ var busyboxTools = []string{"sh", "ash", "awk", "base64", "basename", "bunzip2",
 
 // linuxTree is the root disk of the linux guest.
 func (s *Store) linuxTree(arch Arch) (tree, []Part, error) {
-	t, parts, err := s.payloadTree(arch)
+	t, parts, err := s.payloadTree(Linux, arch)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -112,12 +112,8 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err != nil {
 		return nil, "", err
 	}
-	if s.compiles(arch) {
-		if err := t.compile(ctx, s.payload, arch, dir); ctx.Err() != nil {
-			return nil, "", err
-		} else if err != nil {
-			s.logf("%s stays as it is, and programs start slower: %v", strings.Join(s.payload.Compile.Dirs, ", "), err)
-		}
+	if err := s.compileTree(ctx, t, arch, dir); err != nil {
+		return nil, "", err
 	}
 	if own := s.payload.Own; own != nil { // after what is compiled on the host, which must not find it
 		if err := own.Verify(); err != nil {
@@ -127,7 +123,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 			return nil, "", err
 		}
 	}
-	kernel, err := s.Part(arch, "linux")
+	kernel, err := s.Part(arch, kernelPart)
 	if err != nil {
 		return nil, "", err
 	}
@@ -147,7 +143,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files); err != nil {
+	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files, len(files)+len(s.payload.Folders) > 0); err != nil {
 		return nil, "", fmt.Errorf("write initramfs: %w", err)
 	}
 	if s.container != nil {
@@ -211,7 +207,7 @@ const initramfsPage = 4096
 // writeInitramfs writes a cpio archive in the newc form (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst) that holds PID 1
 // and the drivers it loads, and with files, which are programs and texts by their paths, those of a container.
-func writeInitramfs(name, init, moduleDir string, files map[string][]byte) error {
+func writeInitramfs(name, init, moduleDir string, files map[string][]byte, overlay bool) error {
 	var out bytes.Buffer
 	ino := 0
 	add := func(name string, mode uint32, data []byte) {
@@ -239,7 +235,7 @@ func writeInitramfs(name, init, moduleDir string, files map[string][]byte) error
 	add("modules", 0o040755, nil)
 	var order bytes.Buffer
 	drivers := modules
-	if len(files) > 0 {
+	if overlay {
 		drivers = append(slices.Clone(modules), overlayModule)
 	}
 	for _, m := range drivers {

@@ -9,6 +9,7 @@
   const net = require('node:net');
   const path = require('node:path');
   const util = require('node:util');
+  const { Script } = require('node:vm');
   const Module = require('node:module');
   const { pathToFileURL } = require('node:url');
   const native = globalThis.__unitask; // of Nanos
@@ -183,15 +184,46 @@
   let draw = Math.random;
   Object.defineProperty(Math, 'random', { value: { random() { return draw(); } }.random, writable: true, configurable: true, enumerable: false });
 
-  // renew gives a fork random numbers of its own. The addon can be loaded once only.
+  // drawing is a generator of its own (sfc32, of PractRand), with numbers of 53 bits as V8's. A context that has another of V8's
+  // takes several times as long as all else in a fork.
+  function drawing([a, b, c]) {
+    let counter = 1;
+    const next = () => {
+      const t = (a + b + counter++) | 0;
+      a = b ^ (b >>> 9);
+      b = (c + (c << 3)) | 0;
+      c = ((c << 21 | c >>> 11) + t) | 0;
+      return t >>> 0;
+    };
+    for (let i = 0; i < 12; i++)
+      next();
+    return () => ((next() >>> 5) * 2 ** 26 + (next() >>> 6)) / 2 ** 53;
+  }
+
+  // addon is what seeds OpenSSL anew. To load it takes a fork as long as all else, so it is there before, but not before the first
+  // step was answered. It can be loaded once only.
   let addon;
+  function load() {
+    if (addon !== undefined)
+      return;
+    const module = { exports: {} };
+    process.dlopen(module, '/unitask/lib/shim.node');
+    addon = module.exports;
+  }
+  function loadSoon() {
+    setTimeout(() => {
+      try {
+        load();
+      } catch {}  // a fork says why
+    }, 500).unref();
+  }
+
+  // renew gives a fork random numbers of its own.
   function renew(seed) {
-    if (addon === undefined) {
-      addon = { exports: {} };
-      process.dlopen(addon, '/unitask/lib/shim.node');
-    }
-    addon.exports.renew(Buffer.from(seed, 'hex'));
-    draw = require('node:vm').runInNewContext('Math.random');
+    load();
+    const bytes = Buffer.from(Uint8Array.from(Buffer.from(seed, 'hex')).buffer);
+    addon.renew(bytes);
+    draw = drawing(new Uint32Array(bytes.buffer, 0, 3));
     if (!process.moduleLoadList.includes('NativeModule internal/crypto/random'))
       return;
     const { randomInt, randomUUID } = require('internal/crypto/random');
@@ -202,14 +234,35 @@
     }
   }
 
+  // parses says whether V8 can read code: it is compiled, and not run.
+  function parses(code) {
+    try {
+      return new Script(`async () => {${code.replace(/^#!.*/, '')}\n}`) !== undefined;
+    } catch {
+      return false;
+    }
+  }
+
+  // evaluate runs code. Only what may have imports or exports is parsed here before, which takes several times as long as
+  // all else; only what V8 can't read, and so has not begun to run, may be TypeScript.
   let steps = 0;
-  async function step(limit, code, mine) {
-    late = false;
+  async function evaluate(limit, code) {
     if (code) // nothing is how the host asks whether this is there
       steps++;
-    const evaluated = await post('Runtime.evaluate', {
-      expression: `${rewritten(code)}\n//# sourceURL=step-${steps}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step',
-    });
+    const name = `step-${steps}`;
+    const run = (text) => post('Runtime.evaluate', { expression: `${text}\n//# sourceURL=${name}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step' });
+    if (/import|export/.test(code))
+      return run(rewritten(code));
+    const evaluated = await run(code);
+    if (evaluated.exceptionDetails?.exception?.className !== 'SyntaxError' || parses(code))
+      return evaluated;
+    const js = rewritten(code);
+    return js === code ? evaluated : run(js);
+  }
+
+  async function step(limit, code, mine) {
+    late = false;
+    const evaluated = await evaluate(limit, code);
     if (under !== mine)
       return;
     if (evaluated.error)
@@ -232,7 +285,8 @@
         own('_', value);
       mine.answer(late ? 1 : (process.exitCode ?? 0) & 255, shown(value));
     } finally {
-      inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
+      if (evaluated.exceptionDetails || evaluated.result?.objectId)
+        inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
     }
   }
 
@@ -249,6 +303,8 @@
         process.exitCode = undefined;
         native?.stepping(false);
         send(Buffer.concat([Buffer.from(`${status}\0`), text, Buffer.of(0)]));
+        if (!native && steps === 1)
+          loadSoon();
         if (queue.length)
           setImmediate(next);
       },
