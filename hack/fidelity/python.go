@@ -239,7 +239,7 @@ func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 func (s *pythonSuite) run(ctx context.Context, name string) (*unitask.Result, error) {
 	req := s.request(name)
 	req.Language, req.Code, req.Path = "python", s.runner, filepath.Join(req.Dir, "run.py")
-	req.MemoryMB, req.Timeout, req.Env = pythonMemoryMB, pythonGuestLimit, map[string]string{"TMPDIR": "/tmp"}
+	req.Kernel, req.MemoryMB, req.Timeout, req.Env = image.Linux, pythonMemoryMB, pythonGuestLimit, map[string]string{"TMPDIR": "/tmp"}
 	return s.rt.Run(ctx, req, unitask.IO{})
 }
 
