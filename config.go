@@ -19,7 +19,7 @@ import (
 
 // ConfigFile is a home's configuration file, in TOML; it may be missing. Its keys are offline
 // (Options.Offline), requireJail (Options.RequireJail), tables of webhook (Webhooks), and where secrets
-// are: secrets, callerSecrets and secretHelpers (Vault).
+// are: secrets, callerSecrets, secretHelpers and registries (Vault).
 const ConfigFile = "config.toml"
 
 type config struct {
@@ -30,6 +30,7 @@ type config struct {
 	Secrets       map[string]string            `toml:"secrets"`
 	CallerSecrets map[string]map[string]string `toml:"callerSecrets"`
 	SecretHelpers map[string][]string          `toml:"secretHelpers"`
+	Registries    map[string]vault.Login       `toml:"registries"`
 }
 
 func readConfig(home string) (c config, err error) {
@@ -66,14 +67,14 @@ func Webhooks(home string) ([]webhook.Hook, error) {
 
 // Vault is what a home's configuration says of where secrets are, checked: secrets, a source by each
 // name; callerSecrets, the same for each caller of a shared server; secretHelpers, the programs that
-// may be asked for one. Who can write that file decides what runs here, so it must be its user's alone to write.
+// may be asked for one; registries, the logins of registries of container images. Who can write that file decides what runs here, so it must be its user's alone to write.
 func Vault(home string) (*vault.Vault, error) {
 	v := &vault.Vault{Most: record.MaxSecrets}
 	c, err := readConfig(home)
-	if err != nil || len(c.Secrets)+len(c.CallerSecrets)+len(c.SecretHelpers) == 0 {
+	if err != nil || len(c.Secrets)+len(c.CallerSecrets)+len(c.SecretHelpers)+len(c.Registries) == 0 {
 		return v, err
 	}
-	v.Secrets, v.Callers, v.Helpers = c.Secrets, c.CallerSecrets, c.SecretHelpers
+	v.Secrets, v.Callers, v.Helpers, v.Registries = c.Secrets, c.CallerSecrets, c.SecretHelpers, c.Registries
 	name := filepath.Join(home, ConfigFile)
 	st, err := os.Stat(name)
 	switch {

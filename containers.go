@@ -156,7 +156,11 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 		return nil, fmt.Errorf("%w (%s): %s would have to be pulled: `unitask image pull --offline=false %[3]s` does that", image.ErrOffline, why, ref)
 	}
 	rt.opts.Events(Event{Kind: EventImage, Message: "pulling " + ref + " for " + string(arch)})
-	im, err := oci.Pull(ctx, ref, string(arch))
+	secrets, err := Vault(rt.opts.Home)
+	if err != nil {
+		return nil, err
+	}
+	im, err := oci.Pull(ctx, ref, string(arch), secrets.LoginTo)
 	if err != nil {
 		return nil, err
 	}

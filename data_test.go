@@ -18,16 +18,19 @@ import (
 )
 
 // dataRuntime has a template of the image data.
-func dataRuntime(t *testing.T, opts unitask.Options) *unitask.Runtime {
+func dataRuntime(t *testing.T, kernel image.Kernel, opts unitask.Options) *unitask.Runtime {
 	t.Helper()
 	needClones(t)
+	if kernel == image.Nanos {
+		needNanos(t, image.HostArch())
+	}
 	opts.Home = newHome(t)
 	rt, err := unitask.Open(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, Image: "data"}); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: kernel, Image: "data"}); err != nil {
 		t.Fatal(err)
 	}
 	return rt
@@ -67,8 +70,18 @@ func pictures(t *testing.T, rt *unitask.Runtime, res *unitask.Result) (names []s
 // Scripts from data work, as people write them. What they print was worked out by hand, or
 // compared with what is well known; what they leave in /out is there.
 func TestDataScripts(t *testing.T) {
-	web := newSite(t, sales)
-	rt := dataRuntime(t, unitask.Options{Upstream: web.upstream})
+	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
+		t.Run(string(kernel), func(t *testing.T) {
+			if kernel == image.Nanos && !long() {
+				t.Skip("the same on the other kernel: make long; one program of each runs here (TestClonesOfDataDiffer)")
+			}
+			web := newSite(t, sales)
+			dataScripts(t, dataRuntime(t, kernel, unitask.Options{Upstream: web.upstream}), kernel, web.ca)
+		})
+	}
+}
+
+func dataScripts(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, ca string) {
 	for _, c := range []struct{ name, stdout, artifacts string }{
 		{"csv_to_chart", "          sum        mean  count\nregion                          \nnorth   400.0  133.333333      3\nsouth   175.0   87.500000      2\n", "figure-1.png"},
 		{"excel", "   item  price  n\n    pen   1.50 10\n   book  12.25  2\nGröße ü   3.00  7\n['01.01.2026', '02.01.2026', '03.01.2026'] 60.5\n['n', 'figures'] =C3*D3\n", "orders.xlsx summary.xlsx"},
@@ -95,9 +108,9 @@ func TestDataScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			req := unitask.Request{Path: c.name + ".py", Code: string(code), Image: "data", Timeout: 3 * time.Minute}
+			req := unitask.Request{Path: c.name + ".py", Code: string(code), Image: "data", Kernel: kernel, Timeout: 3 * time.Minute}
 			if c.name == "download" {
-				req.AllowNet, req.CA = []string{"good.example"}, web.ca
+				req.AllowNet, req.CA = []string{"good.example"}, ca
 			}
 			res, err := rt.Run(t.Context(), req, unitask.IO{})
 			if err != nil || res.ExitCode != 0 || !res.Cloned {
@@ -143,7 +156,7 @@ func sales(m *http.ServeMux) {
 
 // What becomes a picture, and what does not; what a clone of the template shows of it.
 func TestDataFigures(t *testing.T) {
-	rt := dataRuntime(t, unitask.Options{})
+	rt := dataRuntime(t, image.Linux, unitask.Options{})
 	for _, c := range []struct {
 		name, code string
 		req        unitask.Request
@@ -207,7 +220,12 @@ plt.figure(); plt.plot([1, 2])
 
 // What draws random numbers differs from clone to clone, also what the template has imported.
 func TestClonesOfDataDiffer(t *testing.T) {
-	rt := dataRuntime(t, unitask.Options{})
+	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
+		t.Run(string(kernel), func(t *testing.T) { clonesOfDataDiffer(t, dataRuntime(t, kernel, unitask.Options{}), kernel) })
+	}
+}
+
+func clonesOfDataDiffer(t *testing.T, rt *unitask.Runtime, kernel image.Kernel) {
 	const code = `
 import numpy as np, random, uuid, tempfile, secrets, sys, time, logging, multiprocessing
 print(np.random.rand(), np.random.RandomState().rand(), np.random.default_rng().random(), np.random.SeedSequence().entropy, random.random(), uuid.uuid4(), uuid.uuid1(), tempfile.mkdtemp(), secrets.token_hex(),
@@ -215,7 +233,7 @@ print(np.random.rand(), np.random.RandomState().rand(), np.random.default_rng().
 print(abs(logging._startTime - time.time()) < 30, [m for m in ('numpy', 'pandas') if m not in sys.modules], file=sys.stderr)`
 	seen := map[string]int{}
 	for i := range 4 {
-		res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "data", Code: code}, unitask.IO{})
+		res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "data", Kernel: kernel, Code: code}, unitask.IO{})
 		if err != nil || res.ExitCode != 0 || !res.Cloned || string(res.Stderr) != "True []\n" {
 			t.Fatalf("%v %+v %s", err, res, res.Stderr)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/BurntSushi/toml"
 
@@ -31,6 +32,7 @@ type tongue struct {
 	prepare func(t *testing.T) (program string, args, env []string)
 	// random, if not nil, is what a program's stderr has that differs between two runs on one host.
 	random *regexp.Regexp
+	nanos  bool // it runs on that kernel, too
 	late   bool // all of it is make long's; else of three scripts one is in make test
 	args   map[string][]string
 	stdin  map[string]string
@@ -38,7 +40,7 @@ type tongue struct {
 
 var tongues = []tongue{
 	{
-		name: "python", ext: ".py", least: 140, program: "/usr/bin/python3", version: "Python 3.11.2",
+		name: "python", ext: ".py", least: 140, program: "/usr/bin/python3", version: "Python 3.11.2", nanos: true,
 		args: map[string][]string{"argv.py": {"one", "--two=3", "", "with space", "ünïcödé"}},
 		stdin: map[string]string{
 			"stdin-read.py": "hello\nünï", "stdin-lines.py": "a\nb\r\nlast", "stdin-input.py": "first\nsecond\nthird", "stdin-binary.py": strings.Repeat("0123456789", 30000),
@@ -74,11 +76,17 @@ func vendoredGo(t *testing.T) (program string, args, env []string) {
 func TestDifferentialLanguages(t *testing.T) {
 	needClones(t)
 	for _, l := range tongues {
-		t.Run(l.name, func(t *testing.T) { l.differential(t) })
+		t.Run(l.name, func(t *testing.T) { l.differential(t, image.Linux) })
+		if l.nanos {
+			t.Run(l.name+"-nanos", func(t *testing.T) {
+				needNanos(t, image.HostArch())
+				l.differential(t, image.Nanos)
+			})
+		}
 	}
 }
 
-func (l tongue) differential(t *testing.T) {
+func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 	if l.late && !long() {
 		t.Skip("its template takes half a minute: make long; the program of docs/languages.md runs here")
 	}
@@ -99,7 +107,7 @@ func (l tongue) differential(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { rt.Close() })
-	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, Image: l.name}); err != nil {
+	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: kernel, Image: l.name}); err != nil {
 		t.Fatal(err)
 	}
 	var args, env []string
@@ -121,14 +129,15 @@ func (l tongue) differential(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := ranOnHost(t, l.program, filepath.Base(l.program), "/home/user", name, string(text), args, env, l.args[name], l.stdin[name])
-				got, cloned := l.inGuest(t, rt, name, string(text))
+				except := exceptionFor(exceptions, kernel, name)
+				got, cloned := l.inGuest(t, rt, kernel, name, string(text), except)
 				if l.prepare != nil { // a trace names the sources of Go, which are elsewhere
 					want.stderr = strings.ReplaceAll(want.stderr, filepath.Dir(filepath.Dir(l.program)), "/usr/local/go")
 				}
 				if l.random != nil {
 					want.stderr, got.stderr = l.random.ReplaceAllString(want.stderr, "…"), l.random.ReplaceAllString(got.stderr, "…")
 				}
-				compare(t, exceptionFor(exceptions, image.Linux, name), want, got)
+				compare(t, except, want, got)
 				if !cloned {
 					booted.Add(1)
 				}
@@ -165,12 +174,15 @@ func exceptionsOf(t *testing.T, dir string) []exception {
 	return file.Exception
 }
 
-func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, name, text string) (o outcome, cloned bool) {
+func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, name, text string, except *exception) (o outcome, cloned bool) {
 	t.Helper()
-	path := place(t, name, text)
+	path, timeout := place(t, name, text), differentialTimeout
+	if except != nil && except.Timeout > 0 {
+		timeout = time.Duration(except.Timeout) * time.Second
+	}
 	var out, errs bytes.Buffer
 	res, err := rt.Run(t.Context(), unitask.Request{
-		Code: text, Path: path, Dir: filepath.Dir(path), Args: l.args[name], Kernel: image.Linux, Timeout: differentialTimeout,
+		Code: text, Path: path, Dir: filepath.Dir(path), Args: l.args[name], Kernel: kernel, Timeout: timeout,
 	}, unitask.IO{Stdin: strings.NewReader(l.stdin[name]), Stdout: &out, Stderr: &errs})
 	if err != nil {
 		t.Fatalf("run: %v", err)

@@ -75,7 +75,7 @@ var languages = []*language{
 		images: []imageRow{{
 			payload: image.Payload{
 				Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
-				Library: node.Library, LibrarySources: node.LibrarySources, Files: node.Files(),
+				Library: node.Library, LibrarySources: append(node.LibrarySources, guest.Nanos...), Files: node.Files(),
 			},
 			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
 			about:   "Node 24 with its own modules: JavaScript, and TypeScript whose types are removed. No packages of npm but those that a run brings.",
@@ -141,8 +141,8 @@ var languages = []*language{
 // pythonPayload is an image of Python with those parts.
 func pythonPayload(name string, parts []string, links map[string]string, folders []string, files map[string]string, compiled ...string) image.Payload {
 	return image.Payload{
-		Name: name, Sources: guest.Sources, Parts: parts, Only: python.Only, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
-		Library: python.Library, LibrarySources: python.LibrarySources, Include: python.Include, Files: files, Links: links, Folders: folders,
+		Name: name, Nanos: true, LinuxFirst: true, Sources: guest.Sources, Parts: parts, Only: python.Only, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
+		Library: python.Library, LibrarySources: python.LibrarySources, NanosSources: guest.NanosPlain, Include: python.Include, Files: files, Links: links, Folders: folders,
 		Compile: &image.Compile{Dirs: compiled, Args: python.CompileArgs(compiled), Env: python.CompileEnv},
 	}
 }
@@ -241,7 +241,7 @@ func unknownImage(name string) error {
 // kernel is the kernel that the language has where k is granted, "" for any.
 func (l *language) kernel(k image.Kernel) (image.Kernel, error) {
 	switch {
-	case l.images[0].payload.Nanos:
+	case l.images[0].payload.Nanos && (k != "" || !l.images[0].payload.LinuxFirst):
 		return k, nil
 	case l.images[0].payload.Container && k != "" && k != image.Linux:
 		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run container images, whose programs are Linux's and start others: use linux"}
@@ -335,6 +335,11 @@ func allImages() (list []*imageRow) {
 	return list
 }
 
+// systemLanguage is the language whose packages are of pip or npm.
+func systemLanguage(system string) *language {
+	return languages[slices.IndexFunc(languages, func(l *language) bool { return l.packages != nil && l.packages.system == system })]
+}
+
 // imageLanguage is the language of an image, nil where there is none.
 func imageLanguage(name string) *language {
 	for _, l := range languages {
@@ -350,8 +355,8 @@ func (l *language) steps() bool {
 	return slices.ContainsFunc(session.Languages, func(of session.Language) bool { return of.Name == l.name })
 }
 
-// sessionImages are the images that come along whose language has steps.
-func sessionImages() (names []string) {
+// SessionImages are the images that come along whose language has steps in sessions.
+func SessionImages() (names []string) {
 	for _, name := range Images() {
 		if imageLanguage(name).steps() {
 			names = append(names, name)

@@ -98,11 +98,7 @@ print(said(os.unlink, library), said(open, library, 'a'), said(os.chmod, library
 func TestClonesOfLanguagesDiffer(t *testing.T) {
 	needClones(t)
 	const clones = 12
-	for _, c := range []struct {
-		language, code string
-		values         int
-	}{
-		{"python", `
+	const python = `
 import json, multiprocessing, os, random, secrets, sqlite3, ssl, tempfile, time, uuid
 hello = ssl.MemoryBIO()
 try: ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname='x').do_handshake()
@@ -111,16 +107,27 @@ now = time.time()
 print(json.dumps({'now': now, 'sane': 0 < time.monotonic() < 3600 and abs(time.time_ns() / 1e9 - now) < 5, 'random': random.random(), 'own': random.Random().random(), 'system': random.SystemRandom().random(),
   'uuid1': str(uuid.uuid1()), 'uuid4': str(uuid.uuid4()), 'temp': tempfile.mkdtemp(), 'bytes': os.urandom(16).hex(), 'getrandom': os.getrandom(16).hex(), 'token': secrets.token_hex(),
   'ssl': ssl.RAND_bytes(16).hex(), 'hello': hello.read()[11:43].hex(), 'key': multiprocessing.current_process().authkey.hex(),
-  'sqlite': sqlite3.connect(':memory:').execute('select hex(randomblob(16))').fetchone()[0]}))`, 13},
-		{"shell", `echo "{\"now\": $EPOCHREALTIME, \"sane\": true, \"srandom\": \"$SRANDOM $SRANDOM\", \"random\": \"$RANDOM $RANDOM $RANDOM\", \"temp\": \"$(mktemp)\", \"bytes\": \"$(head -c 16 /dev/urandom | od -An -tx1)\", \"uuid\": \"$(cat /proc/sys/kernel/random/uuid)\", \"shuf\": \"$(shuf -i 1-100000 -n 4 | tr '\n' ' ')\", \"sqlite\": \"$(sqlite3 :memory: 'select random()')\"}"`, 7},
+  'sqlite': sqlite3.connect(':memory:').execute('select hex(randomblob(16))').fetchone()[0]}))`
+	for _, c := range []struct {
+		language string
+		kernel   image.Kernel
+		code     string
+		values   int
+	}{
+		{"python", image.Linux, python, 13},
+		{"python", image.Nanos, python, 13},
+		{"shell", image.Linux, `echo "{\"now\": $EPOCHREALTIME, \"sane\": true, \"srandom\": \"$SRANDOM $SRANDOM\", \"random\": \"$RANDOM $RANDOM $RANDOM\", \"temp\": \"$(mktemp)\", \"bytes\": \"$(head -c 16 /dev/urandom | od -An -tx1)\", \"uuid\": \"$(cat /proc/sys/kernel/random/uuid)\", \"shuf\": \"$(shuf -i 1-100000 -n 4 | tr '\n' ' ')\", \"sqlite\": \"$(sqlite3 :memory: 'select random()')\"}"`, 7},
 	} {
-		t.Run(c.language, func(t *testing.T) {
+		t.Run(c.language+"/"+string(c.kernel), func(t *testing.T) {
+			if c.kernel == image.Nanos {
+				needNanos(t, image.HostArch())
+			}
 			rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer rt.Close()
-			if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: image.Linux, Image: c.language}); err != nil {
+			if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Kernel: c.kernel, Image: c.language}); err != nil {
 				t.Fatal(err)
 			}
 			var mu sync.Mutex
@@ -131,7 +138,7 @@ print(json.dumps({'now': now, 'sane': 0 < time.monotonic() < 3600 and abs(time.t
 					slots <- struct{}{}
 					defer func() { <-slots }()
 					begin := time.Now()
-					res, err := rt.Run(t.Context(), unitask.Request{Language: c.language, Code: c.code}, unitask.IO{})
+					res, err := rt.Run(t.Context(), unitask.Request{Language: c.language, Kernel: c.kernel, Code: c.code}, unitask.IO{})
 					end := time.Now()
 					var out map[string]any
 					if err == nil {

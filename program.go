@@ -468,7 +468,7 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 		k = image.Linux
 	}
 	if p.ownProcess != "" && k != "" && k != image.Linux {
-		return k, p.processError("Node reads it when it starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
+		return k, p.processError("is read when the language starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
 	}
 	if p.terminal != nil && k != "" && k != image.Linux {
 		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has no terminals: use linux"}

@@ -44,7 +44,7 @@ The code is a file, the text that --code gives, or standard input (-): JavaScrip
 TypeScript for Node, Python, or shell for Bash, by the file's extension or --lang.
 Node's own rules say whether it is an ES module, CommonJS or TypeScript. Arguments
 after -- reach the code; standard input, when it is not a terminal and does not hold
-the code, does too. Python and shell run on the linux kernel, whatever the default is;
+the code, does too. Python and shell run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);
 what they need is fetched when they are first used.
 
 The exit code is the code's own, or: 2 for a mistake on the command line, 124 for

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/fleet/embedded"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
 )
 
 type workerFlags struct {
@@ -28,7 +30,7 @@ type workerFlags struct {
 	memory              *size
 	tenants             []string
 	replicas            int
-	sessionKey          string
+	sessionKeys         []string
 	drain               time.Duration
 }
 
@@ -59,7 +61,7 @@ runs have, or after --drain: what may be run twice then goes back into the queue
 	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run (default the first .unitask.toml from here upwards)")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
 	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5")
-	fl.StringVar(&f.sessionKey, "session-key", "", "a file of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions")
+	fl.StringArrayVar(&f.sessionKeys, "session-key", nil, "FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
 	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT, to whoever can reach it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.access(cmd)
@@ -127,7 +129,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return err
 	}
-	key, err := readSessionKey(f.sessionKey)
+	key, err := f.readSessionKeys(tenants)
 	if err != nil {
 		return usage(err)
 	}
@@ -170,6 +172,18 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))
 	}
+	jail, err := rt.Jail(cmd.Context())
+	if err != nil {
+		return err
+	}
+	for _, l := range jail.Layers {
+		if l.Holds {
+			info.Jail = append(info.Jail, l.Name)
+		}
+	}
+	if policy.ForFleet(ceiling).TakesImages() {
+		info.Images = append(info.Images, policy.BroughtImages)
+	}
 	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, SessionKey: key, Log: slog.New(logHandler(a.std.Stderr, f.logJSON, level))}, fleet.OnHost(rt, ceiling))
 	if err != nil {
 		return err
@@ -190,11 +204,30 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	return w.Run(cmd.Context())
 }
 
-// readSessionKey reads the key that workers share, nil where no file is named.
-func readSessionKey(file string) ([]byte, error) {
-	if file == "" {
-		return nil, nil
+// readSessionKeys reads the keys that workers share: one for all tenants, which is nil where none is named, and those of
+// some, which it notes there.
+func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err error) {
+	for _, text := range f.sessionKeys {
+		file, into := text, &all
+		if name, of, named := strings.Cut(text, "="); named {
+			i := slices.IndexFunc(tenants, func(t fleet.Tenant) bool { return t.Name == name })
+			if i < 0 {
+				return nil, fmt.Errorf("--session-key %s: there is no --tenant %s=CREDS", text, name)
+			}
+			file, into = of, &tenants[i].SessionKey
+		}
+		if *into != nil {
+			return nil, fmt.Errorf("--session-key %s: there is another one for that already", text)
+		}
+		if *into, err = readSessionKey(file); err != nil {
+			return nil, err
+		}
 	}
+	return all, nil
+}
+
+// readSessionKey reads a key that workers share.
+func readSessionKey(file string) ([]byte, error) {
 	st, err := os.Stat(file)
 	if err != nil {
 		return nil, fmt.Errorf("--session-key: %w", err)

@@ -193,7 +193,7 @@ func (l *lane) host(ctx context.Context, s *unitask.Session, caller string, memo
 	w := l.w
 	h := &hosted{Session: s, w: w, l: l, memoryMB: memoryMB, calls: make(chan struct{}, maxCalls), cancels: map[string]context.CancelFunc{}, revision: revision}
 	h.entry = before
-	h.entry.Worker, h.entry.Owner, h.entry.MemoryMB, h.entry.Key = w.info.ID, caller, memoryMB, keyName(w.config.SessionKey)
+	h.entry.Worker, h.entry.Owner, h.entry.MemoryMB, h.entry.Key = w.info.ID, caller, memoryMB, keyName(l.sealing)
 	began := before.View.Began
 	if began.IsZero() {
 		began = time.Now().UTC()
@@ -255,7 +255,7 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 	switch {
 	case e.Pause == nil:
 		return reply{}, &unitask.SessionError{ID: c.Session, Why: fmt.Sprintf("its worker %s is gone, and it was never paused", e.Worker)}
-	case e.Key != keyName(w.config.SessionKey):
+	case e.Key != keyName(l.sealing):
 		return reply{}, &unitask.BusyError{What: "the session's pause is sealed to another worker's key: give workers one (--session-key)", After: retryAfter}
 	}
 	if err := w.admit(l, e.MemoryMB); err != nil {
@@ -271,7 +271,7 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 	var s *unitask.Session
 	if _, err = os.Lstat(folder); err == nil {
 		err = fmt.Errorf("session %s is on this worker's disk already", c.Session)
-	} else if err = l.getState(ctx, w.config.Times, w.config.SessionKey, c.Session, *e.Pause, e.MemoryMB, folder, w.scratch.dir); err == nil {
+	} else if err = l.getState(ctx, w.config.Times, l.sealing, c.Session, *e.Pause, e.MemoryMB, folder, w.scratch.dir); err == nil {
 		var p machine.Pause
 		if p, err = machine.ReadPause(folder); err == nil && p.Shape.MemoryMB > e.MemoryMB {
 			err = fmt.Errorf("session %s: %w: its machine has %d MiB, and its entry says %d", c.Session, errMalformed, p.Shape.MemoryMB, e.MemoryMB)

@@ -132,7 +132,7 @@ func (h *hosted) pause(ctx context.Context) error {
 		return err
 	}
 	home := h.w.runner.(sessionRunner).home()
-	b, err := h.l.putState(ctx, h.w.config.SessionKey, h.ID, filepath.Join(home, "sessions", h.ID), h.w.scratch.dir)
+	b, err := h.l.putState(ctx, h.l.sealing, h.ID, filepath.Join(home, "sessions", h.ID), h.w.scratch.dir)
 	if err != nil {
 		return fmt.Errorf("the session is paused on its worker only: %w", err)
 	}

@@ -3,6 +3,7 @@ package fleet
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -62,5 +63,27 @@ func TestSealed(t *testing.T) {
 		if _, err := open(row.key, row.tenant, row.session, row.text); !errors.Is(err, errMalformed) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Each tenant has a key of its own, which workers with the same key agree on, and no key tells another one.
+func TestTenantKeys(t *testing.T) {
+	t.Parallel()
+	all := bytes.Repeat([]byte{7}, sessionKeySize)
+	seen := map[string]string{string(all): "all"}
+	for _, tenant := range []string{"alice", "bob", "default"} {
+		key, err := tenantKey(all, tenant)
+		again, e := tenantKey(bytes.Clone(all), tenant)
+		if err != nil || e != nil || len(key) != sessionKeySize || !bytes.Equal(key, again) {
+			t.Errorf("%s: %v %v, %d bytes", tenant, err, e, len(key))
+		}
+		if other, is := seen[string(key)]; is {
+			t.Errorf("%s has the key of %s", tenant, other)
+		}
+		seen[string(key)] = tenant
+	}
+	own := WorkerConfig{Config: Config{URL: "nats://127.0.0.1:1"}, Tenants: []Tenant{{Name: "alice", SessionKey: []byte("short")}}, Info: WorkerInfo{Slots: 1, MemoryMB: 1, Arch: "amd64"}}
+	if _, err := NewWorker(t.Context(), own, nil); err == nil || !strings.Contains(err.Error(), "5 bytes: 32 are needed") {
+		t.Errorf("a short key: %v", err)
 	}
 }

@@ -23,8 +23,8 @@ type WorkerConfig struct {
 	Info     WorkerInfo    // Slots, MemoryMB and what it has; the rest is filled in
 	Drain    time.Duration // how long runs get to end when it goes; 30 s
 	Replicas int           // of everything in JetStream; 0 is 1
-	// SessionKey, 32 bytes, seals sessions that are paused: workers that have the same go on with each
-	// other's. nil is one of its own.
+	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it:
+	// workers that have the same go on with each other's. nil is one of its own.
 	SessionKey []byte
 	Log        *slog.Logger // nil is none
 }
@@ -34,6 +34,7 @@ type Tenant struct {
 	Name           string
 	Creds          string // as Config's, for the worker's user in the tenant's account
 	User, Password string
+	SessionKey     []byte // in place of the worker's: a worker that is not for this tenant need not have it
 }
 
 // Worker takes runs out of a fleet's queue and has a Runner run them.
@@ -68,7 +69,7 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		return nil, err
 	}
 	if len(config.Tenants) == 0 {
-		config.Tenants = []Tenant{{config.Tenant, config.Creds, config.User, config.Password}}
+		config.Tenants = []Tenant{{Name: config.Tenant, Creds: config.Creds, User: config.User, Password: config.Password}}
 	}
 	for i, t := range config.Tenants {
 		if err := CheckTenant(t.Name); err != nil {
@@ -85,13 +86,16 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		config.Drain = 30 * time.Second
 	}
 	config.Replicas = max(config.Replicas, 1)
-	switch len(config.SessionKey) {
-	case 32:
-	case 0:
-		config.SessionKey = make([]byte, 32)
+	if config.SessionKey == nil {
+		config.SessionKey = make([]byte, sessionKeySize)
 		_, _ = rand.Read(config.SessionKey)
-	default:
-		return nil, fmt.Errorf("the key of sessions has %d bytes: 32 are needed", len(config.SessionKey))
+	}
+	for _, t := range config.Tenants {
+		for _, key := range [][]byte{config.SessionKey, t.SessionKey} {
+			if key != nil && len(key) != sessionKeySize {
+				return nil, fmt.Errorf("the key of sessions has %d bytes: %d are needed", len(key), sessionKeySize)
+			}
+		}
 	}
 	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
 	if w.log == nil {
@@ -241,8 +245,8 @@ func (w *Worker) take(ctx, work context.Context) {
 			if !w.room(l) || ctx.Err() != nil || w.draining() {
 				continue
 			}
-			msg := l.next()
-			if msg == nil {
+			d := l.next()
+			if d.msg == nil {
 				continue
 			}
 			taken = true
@@ -250,7 +254,7 @@ func (w *Worker) take(ctx, work context.Context) {
 			w.running.Go(func() {
 				defer w.woken()
 				defer w.ended(l)
-				w.handle(work, l, msg)
+				w.handle(work, l, d)
 			})
 			break // whose turn it is has changed
 		}

@@ -16,3 +16,12 @@ import "embed"
 //
 //go:embed agent/*.[ch] container/program/*.c contract/*.h golang/program/*.c init/*.[ch] nanos/*.[ch] node/addon/*.c python/program/*.c shell/program/*.c start/*.[ch]
 var Sources embed.FS
+
+// Nanos are those of them that stand in the language's own process on that kernel.
+var Nanos = []string{
+	"nanos/nanos.c", "nanos/libc.c", "nanos/descriptors.c", "nanos/files.c", "nanos/paths.c", "nanos/kept.c", "nanos/special.c",
+	"nanos/sockets.c", "nanos/addresses.c", "nanos/streams.c", "agent/agent.c",
+}
+
+// NanosPlain are those for a program that has no handlers for signals, and waits otherwise than by epoll.
+var NanosPlain = append([]string{"nanos/process.c", "nanos/waits.c", "nanos/attributes.c", "nanos/limits.c"}, Nanos...)

@@ -28,6 +28,19 @@ func (s *Store) compiles(arch Arch) bool {
 	return s.payload.Compile != nil && runtime.GOOS == "linux" && arch == HostArch()
 }
 
+// compileTree adds to a tree what the payload's program makes of it, if it can.
+func (s *Store) compileTree(ctx context.Context, t tree, arch Arch, dir string) error {
+	if !s.compiles(arch) {
+		return nil
+	}
+	err := t.compile(ctx, s.payload, arch, dir)
+	if err != nil && ctx.Err() == nil {
+		s.logf("%s stays as it is, and programs start slower: %v", strings.Join(s.payload.Compile.Dirs, ", "), err)
+		return nil
+	}
+	return err
+}
+
 // compile adds to a tree what the payload's program makes of it. dir is for the copy.
 func (t tree) compile(ctx context.Context, p Payload, arch Arch, dir string) error {
 	root, err := os.MkdirTemp(dir, ".root-")

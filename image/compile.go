@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -30,19 +31,29 @@ func (s *Store) guestPart() string {
 // certificatesPart holds the certificates that programs trust.
 const certificatesPart = "ca-certificates"
 
+// kernelPart is the linux kernel and its drivers.
+const kernelPart = "linux"
+
 // libcPart is the C library that the guest's programs run on.
 const libcPart = "libc"
 
 // libraryFile is the payload's library in it.
-const libraryFile = "shim.node"
+const (
+	libraryFile      = "shim.node"
+	nanosLibraryFile = "nanos.so" // where that kernel has another one
+)
 
 // programFile is the payload's program in it, where that is compiled.
 const programFile = "program"
 
 // guestDigest is the digest over all of the guest's sources, and how its program is started.
-func (s *Store) guestDigest() (string, error) {
+func (s *Store) guestDigest(arch Arch) (string, error) {
+	s, err := s.versioned(arch)
+	if err != nil {
+		return "", err
+	}
 	h := sha256.New()
-	err := fs.WalkDir(s.payload.Sources, ".", func(name string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(s.payload.Sources, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -60,7 +71,7 @@ func (s *Store) guestDigest() (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(s.payload.Files)) {
 		fmt.Fprintf(h, "%s %d\n%s", name, len(s.payload.Files[name]), s.payload.Files[name])
 	}
-	fmt.Fprintf(h, "%s %q %q\n", s.payload.Library, append(s.payload.ProgramSources, s.payload.LibrarySources...), s.payload.execText())
+	fmt.Fprintf(h, "%s %q %q %q\n", s.payload.Library, append(s.payload.ProgramSources, s.payload.LibrarySources...), s.payload.NanosSources, s.payload.execText())
 	return "sha256-" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
@@ -68,7 +79,11 @@ func (s *Store) guestDigest() (string, error) {
 // present sources. They are compiled where they are vendored, from the sources
 // in this binary, so that no binary is ever committed.
 func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
-	digest, err := s.guestDigest()
+	s, err := s.versioned(arch)
+	if err != nil {
+		return err
+	}
+	digest, err := s.guestDigest(arch)
 	if err != nil {
 		return err
 	}
@@ -114,15 +129,24 @@ func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
 		if s.payload.Library == "" {
 			return part, nil
 		}
-		library := slices.Concat(base, []string{filepath.Join(dir, libraryFile), "-shared", "-fPIC", "-pthread"}, include)
-		if err := compile(ctx, src, cc, append(library, s.payload.LibrarySources...)...); err != nil {
-			return part, err
-		}
 		libc, err := s.Part(arch, libcPart)
 		if err != nil {
 			return part, err
 		}
-		return part, runsOn(filepath.Join(dir, libraryFile), libc)
+		for _, kernel := range []Kernel{Linux, Nanos} {
+			file, sources := filepath.Join(dir, s.payload.library(kernel)), s.payload.LibrarySources
+			switch {
+			case kernel == Nanos && s.payload.NanosSources == nil:
+				continue
+			case kernel == Nanos:
+				sources = slices.Concat(sources, s.payload.NanosSources)
+			}
+			library := slices.Concat(base, []string{file, "-shared", "-fPIC", "-pthread"}, include)
+			if err := errors.Join(compile(ctx, src, cc, append(library, sources...)...), runsOn(file, libc)); err != nil {
+				return part, err
+			}
+		}
+		return part, nil
 	})
 }
 

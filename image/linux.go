@@ -84,7 +84,7 @@ var busyboxTools = []string{"sh", "ash", "awk", "base64", "basename", "bunzip2",
 
 // linuxTree is the root disk of the linux guest.
 func (s *Store) linuxTree(arch Arch) (tree, []Part, error) {
-	t, parts, err := s.payloadTree(arch)
+	t, parts, err := s.payloadTree(Linux, arch)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -112,12 +112,8 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err != nil {
 		return nil, "", err
 	}
-	if s.compiles(arch) {
-		if err := t.compile(ctx, s.payload, arch, dir); ctx.Err() != nil {
-			return nil, "", err
-		} else if err != nil {
-			s.logf("%s stays as it is, and programs start slower: %v", strings.Join(s.payload.Compile.Dirs, ", "), err)
-		}
+	if err := s.compileTree(ctx, t, arch, dir); err != nil {
+		return nil, "", err
 	}
 	if own := s.payload.Own; own != nil { // after what is compiled on the host, which must not find it
 		if err := own.Verify(); err != nil {
@@ -127,7 +123,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 			return nil, "", err
 		}
 	}
-	kernel, err := s.Part(arch, "linux")
+	kernel, err := s.Part(arch, kernelPart)
 	if err != nil {
 		return nil, "", err
 	}

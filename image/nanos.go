@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
@@ -52,11 +53,13 @@ const nanosScratch = 512 << 20
 
 // nanosTree is the root filesystem of the nanos guest.
 func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
-	t, parts, err := s.payloadTree(arch)
+	t, parts, err := s.payloadTree(Nanos, arch)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, dir := range []string{"/tmp", contract.OutDir, contract.WorkDir, contract.HomeDir} {
+	t.text("/proc/self/cmdline", strings.Join(s.payload.Args, "\x00")+"\x00")
+	t.text("/proc/self/comm", s.payload.Args[0]+"\n")
+	for _, dir := range []string{"/tmp", contract.OutDir, contract.WorkDir, contract.HomeDir, "/dev/shm"} {
 		t.dir(dir, 0o777)
 	}
 	for name, text := range nanosTexts {
@@ -75,8 +78,6 @@ var nanosTexts = map[string]string{
 	"/proc/self/stat":            "",
 	"/proc/self/statm":           "",
 	"/proc/self/status":          "",
-	"/proc/self/cmdline":         "node\x00",
-	"/proc/self/comm":            "node\n",
 	"/proc/self/cgroup":          "0::/\n",
 	"/proc/stat":                 "",
 	"/proc/uptime":               "",
@@ -131,9 +132,12 @@ func nanosRoot(p Payload, klibs map[string]string) tfs.Tuple {
 }
 
 // buildNanos writes kernel and disk.img into dir.
-func (s *Store) buildNanos(arch Arch, digest, dir string) ([]Part, string, error) {
+func (s *Store) buildNanos(ctx context.Context, arch Arch, digest, dir string) ([]Part, string, error) {
 	t, parts, err := s.nanosTree(arch)
 	if err != nil {
+		return nil, "", err
+	}
+	if err := s.compileTree(ctx, t, arch, dir); err != nil {
 		return nil, "", err
 	}
 	release, err := s.Part(arch, nanosPart)

@@ -52,6 +52,10 @@ static inline int fail(int error)
 	return -1;
 }
 
+// out_of_the_way moves a descriptor of the agent's to a number beyond those that the code gets, which
+// may close all of its own (descriptors.c). -1 where fd is none.
+int out_of_the_way(int fd);
+
 // What is known of a descriptor (descriptors.c).
 enum { MAX_FD = 1 << 16 };
 
@@ -60,6 +64,7 @@ struct socket;
 struct descriptor {
 	bool append;           // a regular file, written at its end
 	bool zero;             // /dev/zero
+	bool agents;           // the agent's: the code has no such descriptor
 	bool datagram;         // UDP
 	struct socket *socket; // a stream (sockets.c)
 };
@@ -82,6 +87,7 @@ ssize_t socket_read(struct socket *s, const struct iovec *to, int n);
 ssize_t socket_write(struct socket *s, const struct iovec *from, int n);
 int socket_close(int fd, struct socket *s);
 void socket_keep(struct socket *s);
+void socket_blocks(struct socket *s, bool blocks);
 
 // What the calls on files have for others.
 int file_mask(void);       // the umask

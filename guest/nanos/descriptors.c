@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -85,10 +86,15 @@ static ssize_t fill(const struct iovec *to, int n)
 	return total;
 }
 
+// agents says that the code names a descriptor of the agent's.
+static bool agents(const struct descriptor *d) { return d && d->agents && !own_thread; }
+
 ssize_t read(int fd, void *to, size_t n)
 {
 	struct descriptor *d = descriptor(fd);
 	struct iovec v = {to, n};
+	if (agents(d))
+		return fail(EBADF);
 	if (d && d->socket)
 		return socket_read(d->socket, &v, 1);
 	if (d && d->zero)
@@ -131,6 +137,8 @@ ssize_t write(int fd, const void *from, size_t n)
 {
 	struct descriptor *d = descriptor(fd);
 	struct iovec v = {(void *)from, n};
+	if (agents(d))
+		return fail(EBADF);
 	if (d && d->socket)
 		return socket_write(d->socket, &v, 1);
 	if (d && d->append)
@@ -184,9 +192,22 @@ off64_t lseek64(int fd, off64_t to, int whence)
 
 off_t lseek(int fd, off_t to, int whence) { return lseek64(fd, to, whence); }
 
+int out_of_the_way(int fd)
+{
+	static int next = 512;
+	long moved = fd < 0 ? -EBADF : call(SYS_dup3, fd, next, O_CLOEXEC);
+	if (moved < 0)
+		return (int)result(moved);
+	call(SYS_close, fd);
+	descriptors[next].agents = true;
+	return next++;
+}
+
 int close(int fd)
 {
 	struct descriptor *d = descriptor(fd);
+	if (agents(d))
+		return fail(EBADF);
 	if (d) {
 		struct socket *s = d->socket;
 		memset(d, 0, sizeof *d);
@@ -213,6 +234,8 @@ int dup(int fd) { return copied(fd, call(SYS_dup, fd)); }
 static int dup_to(int fd, int to, int flags)
 {
 	struct descriptor *d = descriptor(to);
+	if (agents(d))
+		return fail(EBUSY);
 	if (d && d->socket && fd != to)
 		close(to);
 	return copied(fd, call(SYS_dup3, fd, to, flags));
@@ -245,6 +268,8 @@ int fcntl64(int fd, int name, ...)
 	struct stat st;
 	if (d && r >= 0 && name == F_SETFL)
 		d->append = value & O_APPEND && call(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode);
+	if (d && d->socket && r >= 0 && name == F_SETFL)
+		socket_blocks(d->socket, !(value & O_NONBLOCK));
 	return (int)result(r);
 }
 
@@ -255,6 +280,21 @@ int fcntl(int fd, int name, ...)
 	long value = va_arg(args, long);
 	va_end(args);
 	return fcntl64(fd, name, value);
+}
+
+int ioctl(int fd, unsigned long request, ...)
+{
+	va_list args;
+	va_start(args, request);
+	void *value = va_arg(args, void *);
+	va_end(args);
+	long r = call(SYS_ioctl, fd, request, value);
+	struct descriptor *d = descriptor(fd);
+	if (on_nanos && r == -ENOSYS) // of a terminal's
+		r = -ENOTTY;
+	if (d && d->socket && r >= 0 && request == FIONBIO)
+		socket_blocks(d->socket, *(int *)value == 0);
+	return (int)result(r);
 }
 
 // Whether something has been stored on a disk has no meaning here: there is none that

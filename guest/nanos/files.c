@@ -32,6 +32,20 @@ static bool link_end(int dir, const char *path, char *to)
 	return true;
 }
 
+// folder_is_there looks for the folder that a path names something in: what may not be written to
+// the kernel refuses first.
+static bool folder_is_there(int dir, const char *path)
+{
+	char folder[PATH_MAX];
+	struct stat st;
+	const char *slash = strrchr(path, '/');
+	if (slash == NULL || slash == path || (size_t)(slash - path) >= sizeof folder)
+		return true;
+	memcpy(folder, path, (size_t)(slash - path));
+	folder[slash - path] = 0;
+	return status(dir, folder, &st, 0) != -ENOENT;
+}
+
 static long create(int dir, const char *path, int flags, mode_t mode)
 {
 	char ends[2][PATH_MAX];
@@ -106,6 +120,8 @@ int openat64(int dir, const char *path, int flags, ...)
 	if (creates && (error = storable(path)) != 0)
 		return fail(error);
 	long fd = creates ? create(dir, path, flags, mode) : call(SYS_openat, dir, path, flags, mode);
+	if (creates && fd == -EACCES && !folder_is_there(dir, path))
+		fd = -ENOENT;
 	struct descriptor *d = descriptor((int)fd);
 	struct stat st;
 	if (cuts && fd >= 0 && call(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
@@ -281,6 +297,8 @@ int mkdirat(int dir, const char *path, mode_t mode)
 	long r = call(SYS_mkdirat, dir, path, mode);
 	if (r == 0 && on_nanos)
 		made(dir, path, mode);
+	if (r == -EACCES && on_nanos && !folder_is_there(dir, path))
+		r = -ENOENT;
 	return (int)result(r);
 }
 

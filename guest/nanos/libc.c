@@ -30,13 +30,16 @@ __attribute__((constructor(101))) static void find_out(void) { on_nanos = is_nan
 int kill(pid_t pid, int sig)
 {
 	static const int harmless[] = {SIGCHLD, SIGCONT, SIGURG, SIGWINCH};
-	struct sigaction now;
+	struct sigaction now = {0};
 	int ours = pid == getpid() || pid == 0, fatal = sig > 0;
 	for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
 		fatal = fatal && sig != harmless[i];
 	if (ours && fatal && nanos_attached() &&
 	    (sig == SIGKILL || (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_DFL)))
 		nanos_signal(sig);
+	// One that is handled is for the first thread, if it may: what it waits in ends then.
+	if (on_nanos && ours && fatal && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
+		return (int)result(call(SYS_tgkill, getpid(), getpid(), sig));
 	return (int)result(call(SYS_kill, pid, sig));
 }
 

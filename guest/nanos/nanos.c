@@ -6,6 +6,7 @@
 #include "../agent/agent.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -38,7 +39,7 @@ void nanos_end(int code, int sig)
 	int32_t how[2] = {code, sig};
 	if (event_w < 0 || pthread_equal(pthread_self(), agent_thread))
 		return;
-	if (atomic_exchange(&ending, 1) == 0 && write(event_w, how, sizeof how) < 0)
+	if (atomic_exchange(&ending, 1) == 0 && call(SYS_write, event_w, how, sizeof how) < 0)
 		return;
 	struct timespec long_time = {.tv_sec = 10};
 	while (nanosleep(&long_time, &long_time) < 0)
@@ -135,23 +136,23 @@ int nanos_attach(void)
 	int in[2], out[2], err[2], ctl[2], event[2];
 	if (pipe(in) < 0 || pipe(out) < 0 || pipe(err) < 0 || pipe(event) < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, ctl) < 0)
 		return -1;
-	console = dup(STDERR_FILENO);
+	console = out_of_the_way(dup(STDERR_FILENO));
 	fflush(NULL);
 	if (console < 0 || dup2(in[0], 0) < 0 || dup2(out[1], 1) < 0 || dup2(err[1], 2) < 0)
 		return -1;
 	close(in[0]);
 	close(out[1]);
 	close(err[1]);
-	event_w = event[1];
+	event_w = out_of_the_way(event[1]);
 	a = (struct agent){
 		.kernel = KERNEL_NANOS,
 		.again_ms = 50,
 		.gateway = inet_addr(GATEWAY_IP),
-		.in_w = in[1],
-		.out_r = out[0],
-		.err_r = err[0],
-		.ctl = ctl[0],
-		.event = event[0],
+		.in_w = out_of_the_way(in[1]),
+		.out_r = out_of_the_way(out[0]),
+		.err_r = out_of_the_way(err[0]),
+		.ctl = out_of_the_way(ctl[0]),
+		.event = out_of_the_way(event[0]),
 		.log = console,
 		.seed = nanos_seed,
 		.relay = nanos_relay,
@@ -165,8 +166,11 @@ int nanos_attach(void)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int failed = pthread_create(&agent_thread, NULL, run_agent, &a);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (failed || on_exit(on_program_exit, NULL) != 0)
-		return -1;
+	return failed || on_exit(on_program_exit, NULL) != 0 ? -1 : ctl[1];
+}
+
+void nanos_take_signals(void)
+{
 	// Signals that end a process by default would end the machine without a
 	// word. SIGSEGV and SIGBUS stay: V8 has uses for them.
 	// Node's own handlers for SIGTERM and SIGINT do no more than that.
@@ -174,5 +178,8 @@ int nanos_attach(void)
 	struct sigaction act = {.sa_handler = nanos_signal};
 	for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
 		sigaction(fatal[i], &act, NULL);
-	return ctl[1];
 }
+
+enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
+
+void nanos_unveil(const char *path, const char *permissions) { call(SYS_UNVEIL, path, permissions); }

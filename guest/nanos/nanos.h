@@ -14,6 +14,19 @@ int is_nanos(void);
 int nanos_attach(void);
 int nanos_attached(void);
 
+// nanos_take_signals has the signals that end Node tell the agent before; nanos_take_free_signals
+// (process.c), those that end a program and that it does not handle, from now on.
+void nanos_take_signals(void);
+void nanos_take_free_signals(void);
+
+// nanos_on_stack runs main on a stack of the size that Linux's has, and returns what it does
+// (limits.c).
+int nanos_on_stack(int (*main)(int, char **, char **), int argc, char **argv, char **env);
+
+// nanos_unveil holds the program to permissions (of r, w, x and c) on a path and what is below it; NULL and NULL
+// make what was said final.
+void nanos_unveil(const char *path, const char *permissions);
+
 // nanos_end tells the agent how the program ends and waits until the host has
 // seen everything; the host then kills the machine. Safe in a signal handler.
 // Where no agent was attached it returns.

@@ -40,7 +40,9 @@ int socket(int domain, int type, int protocol)
 {
 	long fd = call(SYS_socket, domain, type, protocol);
 	struct descriptor *d = descriptor((int)fd);
-	if (d == NULL || own_thread)
+	if (own_thread && fd >= 0)
+		return out_of_the_way((int)fd);
+	if (d == NULL)
 		return (int)result(fd);
 	*d = (struct descriptor){0};
 	int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -324,8 +326,10 @@ int connect(int fd, const struct sockaddr *to, socklen_t len)
 int accept4(int fd, struct sockaddr *from, socklen_t *len, int flags)
 {
 	struct socket *s = of(fd);
-	if (s == NULL)
-		return (int)result(call(SYS_accept4, fd, from, len, flags));
+	if (s == NULL) {
+		long taken = call(SYS_accept4, fd, from, len, flags);
+		return own_thread && taken >= 0 ? out_of_the_way((int)taken) : (int)result(taken);
+	}
 	if (s->state != LISTENING)
 		return fail(EINVAL);
 	for (;;) {

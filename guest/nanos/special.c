@@ -52,13 +52,13 @@ static int text(const char *path, char *to, size_t size)
 	ticks[1] = used.ru_stime.tv_sec * 100 + used.ru_stime.tv_usec / 10000;
 	pid_t pid = (pid_t)call(SYS_getpid);
 	if (strcmp(path, "/proc/self/stat") == 0)
-		return snprintf(to, size, "%d (node) R 1 %d %d 0 -1 4194304 0 0 0 0 %ld %ld 0 0 20 0 1 0 0 %ld %ld 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n",
-				pid, pid, pid, ticks[0], ticks[1], kib * 1024, pages);
+		return snprintf(to, size, "%d (%.15s) R 1 %d %d 0 -1 4194304 0 0 0 0 %ld %ld 0 0 20 0 1 0 0 %ld %ld 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n",
+				pid, program_invocation_short_name, pid, pid, ticks[0], ticks[1], kib * 1024, pages);
 	if (strcmp(path, "/proc/self/statm") == 0)
 		return snprintf(to, size, "%ld %ld 0 0 0 %ld 0\n", pages, pages, pages);
 	if (strcmp(path, "/proc/self/status") == 0)
-		return snprintf(to, size, "Name:\tnode\nUmask:\t%04o\nState:\tR (running)\nTgid:\t%d\nPid:\t%d\nPPid:\t1\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nVmPeak:\t%8ld kB\nVmSize:\t%8ld kB\nVmHWM:\t%8ld kB\nVmRSS:\t%8ld kB\n",
-				file_mask(), pid, pid, kib, kib, kib, kib);
+		return snprintf(to, size, "Name:\t%.15s\nUmask:\t%04o\nState:\tR (running)\nTgid:\t%d\nPid:\t%d\nPPid:\t1\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nVmPeak:\t%8ld kB\nVmSize:\t%8ld kB\nVmHWM:\t%8ld kB\nVmRSS:\t%8ld kB\n",
+				program_invocation_short_name, file_mask(), pid, pid, kib, kib, kib, kib);
 	if (strcmp(path, "/proc/uptime") == 0)
 		return snprintf(to, size, "%ld.00 0.00\n", (long)s.uptime);
 	if (strcmp(path, "/proc/stat") == 0)

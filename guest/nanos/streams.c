@@ -17,6 +17,8 @@ enum {
 	LINUX_DATAGRAM = 65507, // and that Linux takes: what IPv4's length leaves
 };
 
+void socket_blocks(struct socket *s, bool blocks) { s->nonblocking = !blocks; }
+
 void socket_keep(struct socket *s) { __atomic_add_fetch(&s->copies, 1, __ATOMIC_SEQ_CST); }
 
 // wake has the thread that waits for events of s look again: Nanos looks at a socket when
@@ -35,18 +37,21 @@ static void mark(struct socket *s)
 		s->marked = true;
 }
 
-// until waits for a blocking socket to be ready: no call may block with the lock held.
-static void until(struct socket *s, short events)
+// until waits for a blocking socket to be ready: no call may block with the lock held. It returns
+// false when a signal came.
+static bool until(struct socket *s, short events)
 {
 	if (s->nonblocking)
-		return;
+		return true;
 	if (call(SYS_fcntl, s->fd, F_GETFL) & O_NONBLOCK) {
 		s->nonblocking = true;
-		return;
+		return true;
 	}
 	struct pollfd p = {s->fd, events, 0};
-	while (poll(&p, 1, 10) == 0)
+	int n;
+	while ((n = poll(&p, 1, 10)) == 0)
 		;
+	return n > 0;
 }
 
 static size_t length(const struct iovec *v, int n)
@@ -116,7 +121,8 @@ ssize_t socket_read(struct socket *s, const struct iovec *to, int n)
 		return fail(s->state == FRESH && s->domain == AF_UNIX ? EINVAL : ENOTCONN);
 	if (s->deaf || length(to, n) == 0)
 		return 0;
-	until(s, POLLIN);
+	if (!until(s, POLLIN))
+		return -1;
 	pthread_mutex_lock(s->lock);
 	uint64_t left = s->gone ? s->left - s->received : s->peer->shut ? s->peer->sent - s->received : UINT64_MAX;
 	long r = 0, total = 0;
@@ -162,7 +168,8 @@ ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
 		return fail(s->domain == AF_UNIX ? ENOTCONN : EPIPE);
 	if (length(from, n) == 0)
 		return 0;
-	until(s, POLLOUT);
+	if (!until(s, POLLOUT))
+		return -1;
 	long r;
 	pthread_mutex_lock(s->lock);
 	if (s->reset) {

@@ -68,12 +68,8 @@ const Installed = "/node_modules"
 //go:embed check.js
 var Check string
 
-// LibrarySources are compiled into Library; they are in guest.Sources.
-var LibrarySources = []string{
-	"node/addon/addon.c", "nanos/nanos.c", "nanos/libc.c", "nanos/descriptors.c",
-	"nanos/files.c", "nanos/paths.c", "nanos/kept.c", "nanos/special.c",
-	"nanos/sockets.c", "nanos/addresses.c", "nanos/streams.c", "agent/agent.c",
-}
+// LibrarySources are compiled into Library, beside those of guest.Nanos; they are in guest.Sources.
+var LibrarySources = []string{"node/addon/addon.c"}
 
 // Extensions are those that a main file may have.
 var Extensions = []string{".js", ".cjs", ".mjs", ".ts", ".cts", ".mts"}

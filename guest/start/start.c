@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+int start_ctl = 3;
+
 static void fail(const char *what)
 {
 	dprintf(STDERR_FILENO, "unitask: start: %s\n", what);
@@ -29,7 +31,7 @@ static void *get(size_t n)
 void start_word(char word)
 {
 	ssize_t n;
-	while ((n = write(START_CTL, &word, 1)) < 0 && errno == EINTR)
+	while ((n = write(start_ctl, &word, 1)) < 0 && errno == EINTR)
 		;
 	if (n != 1)
 		_exit(EXIT_UNKNOWN);
@@ -38,7 +40,7 @@ void start_word(char word)
 static void read_exactly(void *to, size_t n)
 {
 	for (char *p = to; n > 0;) {
-		ssize_t r = read(START_CTL, p, n);
+		ssize_t r = read(start_ctl, p, n);
 		if (r < 0 && errno == EINTR)
 			continue;
 		if (r <= 0)
@@ -158,6 +160,8 @@ static void parse(struct start *s)
 			s->env = strings('{');
 		else if (strcmp(name, "flags") == 0)
 			s->flags = strings('[');
+		else if (strcmp(name, "readOnly") == 0)
+			s->read_only = strings('[');
 		else if (strcmp(name, "cwd") == 0)
 			s->cwd = string();
 		else if (strcmp(name, "ca") == 0)
@@ -174,6 +178,8 @@ static void parse(struct start *s)
 		fail("lacks something");
 	if (s->flags == NULL)
 		s->flags = append(NULL, 0, NULL);
+	if (s->read_only == NULL)
+		s->read_only = append(NULL, 0, NULL);
 	// Refuse to run on entropy that others have: a clone shares all its state.
 	if (entropy == NULL || strlen(entropy) != 2 * ENTROPY_SIZE)
 		fail("has no fresh entropy");
@@ -204,6 +210,7 @@ void start_free(struct start *s)
 	free(s->argv);
 	free(s->env);
 	free(s->flags);
+	free(s->read_only);
 	free(s->text);
 	*s = (struct start){0};
 }

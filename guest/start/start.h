@@ -8,12 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { START_CTL = 3 };  // the control channel, where init puts it
+extern int start_ctl;  // the control channel: 3, where init puts it, unless the program sets another one
 
 struct start {
 	char **argv;       // the main file and the arguments
 	char **env;        // NAME=VALUE each
 	char **flags;      // the language's own arguments
+	char **read_only;  // paths that the code may not write to, which a kernel without users is told
 	char *cwd;
 	char *ca;          // certificates in PEM, or NULL
 	char *rehearsal;   // kind of the rehearsal, or NULL

@@ -24,27 +24,40 @@ const (
 	tries      = 2
 )
 
+// Login says what a registry, by its HOST or HOST:PORT, is told of its user: a name and a password, or a token alone.
+type Login func(ctx context.Context, registry string) (user, password, token string, there bool, err error)
+
 // Pull finds an image in a registry, for an architecture. Its layers are fetched when it is written.
-// Credentials are those that docker login or podman login left on this host.
-func Pull(ctx context.Context, reference, arch string) (*Image, error) {
+// Credentials are those that login has for its registry, else those that docker login or podman login left on this host.
+func Pull(ctx context.Context, reference, arch string, login Login) (*Image, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
 		return nil, fmt.Errorf("%.200q is no reference of an image: %w", reference, err)
 	}
-	im, err := pull(ctx, ref, arch)
+	who := remote.WithAuthFromKeychain(authn.DefaultKeychain)
+	if login != nil {
+		user, password, token, there, err := login(ctx, ref.Context().RegistryStr())
+		if err != nil {
+			return nil, fmt.Errorf("pull %s: the login of %s: %w", ref, ref.Context().RegistryStr(), err)
+		}
+		if there {
+			who = remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: user, Password: password, RegistryToken: token}))
+		}
+	}
+	im, err := pull(ctx, ref, arch, who)
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, explain(ref, err))
 	}
 	return im, nil
 }
 
-func pull(ctx context.Context, ref name.Reference, arch string) (*Image, error) {
+func pull(ctx context.Context, ref name.Reference, arch string, who remote.Option) (*Image, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: dialTime}).DialContext
 	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = dialTime, answerTime
 	want := v1.Platform{OS: "linux", Architecture: arch}
 	opts := []remote.Option{
-		remote.WithContext(ctx), remote.WithPlatform(want), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithTransport(patient{t}),
+		remote.WithContext(ctx), remote.WithPlatform(want), who, remote.WithTransport(patient{t}),
 		remote.WithRetryBackoff(remote.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Steps: tries}), remote.WithUserAgent("unitask"),
 	}
 	desc, err := remote.Get(ref, opts...)
@@ -107,7 +120,7 @@ func explain(ref name.Reference, err error) error {
 	case http.StatusNotFound:
 		return fmt.Errorf("the registry %s has no such image: %w", ref.Context().RegistryStr(), err)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s): %w", ref.Context().RegistryStr(), err)
+		return fmt.Errorf("the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s, or registries.%[1]q in the home's configuration): %w", ref.Context().RegistryStr(), err)
 	}
 	return fmt.Errorf("the registry %s: %w", ref.Context().RegistryStr(), err)
 }

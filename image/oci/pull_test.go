@@ -96,7 +96,7 @@ func TestPull(t *testing.T) {
 	if err := remote.WriteIndex(ref, index(t, made(t, "amd64", "", tarOf(t, text("a", "amd"))), mine)); err != nil {
 		t.Fatal(err)
 	}
-	im, err := Pull(context.Background(), ref.String(), "arm64")
+	im, err := Pull(context.Background(), ref.String(), "arm64", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestPullFails(t *testing.T) {
 			if err := remote.Write(ref, made(t, "amd64", "", data)); err != nil && tt.change == nil {
 				t.Fatal(err)
 			}
-			im, err := Pull(context.Background(), at+"/"+tt.tag, tt.arch)
+			im, err := Pull(context.Background(), at+"/"+tt.tag, tt.arch, nil)
 			if err == nil {
 				_, _, err = written(t, im, DefaultLimits)
 			}
@@ -175,7 +175,7 @@ func TestPullFails(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	at := strings.TrimPrefix(gone.URL, "http://")
 	gone.Close()
-	if _, err := Pull(context.Background(), at+"/tool:1", "amd64"); err == nil || !strings.Contains(err.Error(), at) {
+	if _, err := Pull(context.Background(), at+"/tool:1", "amd64", nil); err == nil || !strings.Contains(err.Error(), at) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -204,7 +204,7 @@ func TestPullPinned(t *testing.T) {
 		}
 	}
 	pinned := at + "/tool@" + digest.String()
-	im, err := Pull(t.Context(), pinned, "amd64")
+	im, err := Pull(t.Context(), pinned, "amd64", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestPullPinned(t *testing.T) {
 		t.Errorf("%s: %q", im.Digest, got)
 	}
 	lies, blobs = true, 0
-	if _, err := Pull(t.Context(), pinned, "amd64"); err == nil || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), digest.Hex) || blobs > 0 {
+	if _, err := Pull(t.Context(), pinned, "amd64", nil); err == nil || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), digest.Hex) || blobs > 0 {
 		t.Errorf("%d blobs were read: %v", blobs, err)
 	}
 }

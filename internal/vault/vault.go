@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -38,8 +39,17 @@ type Vault struct {
 	// Helpers are programs that print a secret: their arguments, by the name that a source has.
 	// In one of the arguments {} stands for what the source asks for.
 	Helpers map[string][]string
+	// Registries are the logins of registries of container images, by HOST or HOST:PORT.
+	Registries map[string]Login
 	// Most is how many bytes a value may have.
 	Most int
+}
+
+// Login is how a registry knows its user: a name, and the source of a password, or the source of a token alone.
+type Login struct {
+	User     string `toml:"user"`
+	Password string `toml:"password"`
+	Token    string `toml:"token"`
 }
 
 // Sources are the forms of a source, for messages.
@@ -77,7 +87,43 @@ func (v *Vault) Check() error {
 	for caller, sources := range v.Callers {
 		errs = append(errs, check("callerSecrets."+caller, sources))
 	}
+	for host, l := range v.Registries {
+		switch {
+		case !registry.MatchString(host):
+			errs = append(errs, fmt.Errorf("registries.%.100q: use HOST or HOST:PORT", host))
+		case (l.User == "") != (l.Password == "") || (l.Token == "") == (l.Password == ""):
+			errs = append(errs, fmt.Errorf("registries.%q must have user and password, or token", host))
+		case strings.ContainsFunc(l.User, unicode.IsControl) || strings.Contains(l.User, ":"):
+			errs = append(errs, fmt.Errorf("registries.%q: %.100q can't be a user", host, l.User))
+		}
+		for key, source := range map[string]string{"password": l.Password, "token": l.Token} {
+			if source != "" {
+				errs = append(errs, check(fmt.Sprintf("registries.%q", host), map[string]string{key: source}))
+			}
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// registry is what the key of a login is like.
+var registry = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$`)
+
+// LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user; there is false where the configuration has
+// nothing of it.
+func (v *Vault) LoginTo(ctx context.Context, host string) (user, password, token string, there bool, err error) {
+	l, there := v.Registries[host]
+	if hub := "docker.io"; !there && host == "index."+hub {
+		l, there = v.Registries[hub]
+	}
+	switch {
+	case !there:
+		return "", "", "", false, nil
+	case l.Token != "":
+		token, err = v.Read(ctx, l.Token)
+	default:
+		password, err = v.Read(ctx, l.Password)
+	}
+	return l.User, password, token, true, err
 }
 
 // Value reads a secret for a caller, who may be known by several names: from its own source, from the one

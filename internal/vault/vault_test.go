@@ -101,16 +101,25 @@ func TestWhose(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	for want, v := range map[string]*Vault{
-		"":                                {Secrets: map[string]string{"A": "env:B", "C": "keyring:x/y"}},
-		"secrets.A: \"value\" is no":      {Secrets: map[string]string{"A": "value"}},
-		"is relative":                     {Secrets: map[string]string{"A": "file:x"}},
-		"callerSecrets.bob.A":             {Callers: map[string]map[string]string{"bob": {"A": ""}}},
-		"secrets.A: \"cmd:x:y\"":          {Secrets: map[string]string{"A": "cmd:x:y"}},
-		"secretHelpers.x is empty":        {Helpers: map[string][]string{"x": nil}},
-		"must have {} in one argument":    {Helpers: map[string][]string{"x": {"pass", "show"}}},
-		"secretHelpers.y must have {}":    {Helpers: map[string][]string{"y": {"{}"}}},
-		"a name has no colon":             {Helpers: map[string][]string{"a:b": {"pass", "{}"}}},
-		"secretHelpers.z must have {} in": {Helpers: map[string][]string{"z": {"pass", "{}", "{}"}}},
+		"":                                     {Secrets: map[string]string{"A": "env:B", "C": "keyring:x/y"}},
+		"secrets.A: \"value\" is no":           {Secrets: map[string]string{"A": "value"}},
+		"is relative":                          {Secrets: map[string]string{"A": "file:x"}},
+		"callerSecrets.bob.A":                  {Callers: map[string]map[string]string{"bob": {"A": ""}}},
+		"secrets.A: \"cmd:x:y\"":               {Secrets: map[string]string{"A": "cmd:x:y"}},
+		"secretHelpers.x is empty":             {Helpers: map[string][]string{"x": nil}},
+		"must have {} in one argument":         {Helpers: map[string][]string{"x": {"pass", "show"}}},
+		"secretHelpers.y must have {}":         {Helpers: map[string][]string{"y": {"{}"}}},
+		"a name has no colon":                  {Helpers: map[string][]string{"a:b": {"pass", "{}"}}},
+		"registries.\"a b\": use HOST":         {Registries: map[string]Login{"a b": {Token: "env:A"}}},
+		"registries.\"https://x/\": use HOST":  {Registries: map[string]Login{"https://x/": {Token: "env:A"}}},
+		"registries.\"c\" must have user":      {Registries: map[string]Login{"c": {User: "u"}}},
+		"registries.\"d\" must have user":      {Registries: map[string]Login{"d": {Password: "env:A"}}},
+		"registries.\"e\" must have user":      {Registries: map[string]Login{"e": {}}},
+		"registries.\"f\" must have user":      {Registries: map[string]Login{"f": {User: "u", Password: "env:A", Token: "env:A"}}},
+		"registries.\"g\".password: \"p\"":     {Registries: map[string]Login{"g": {User: "u", Password: "p"}}},
+		"registries.\"h\".token: \"p\" is rel": {Registries: map[string]Login{"h": {Token: "file:p"}}},
+		"\"u:v\" can't be a user":              {Registries: map[string]Login{"i": {User: "u:v", Password: "env:A"}}},
+		"secretHelpers.z must have {} in":      {Helpers: map[string][]string{"z": {"pass", "{}", "{}"}}},
 	} {
 		err := v.Check()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -46,7 +46,7 @@ static void become(struct start *s)
 {
 	start_trust(s);
 	start_word(CONTROL_STARTED);  // what is printed from here on is the run's
-	close(START_CTL);
+	close(start_ctl);
 	if (chdir(s->cwd) < 0) {
 		dprintf(STDERR_FILENO, "unitask: the working directory %s: %s\n", s->cwd, strerror(errno));
 		_exit(EXIT_NO_EXEC);

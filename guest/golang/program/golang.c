@@ -86,7 +86,7 @@ static void become(struct start *s)
 	put(CACHE "/trim.txt", now);
 	if (!s->rehearsal)
 		start_word(CONTROL_STARTED);
-	close(START_CTL);
+	close(start_ctl);
 	start_exec(check ? SHELL : GO, argv, s->env);
 }
 

@@ -47,7 +47,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -149,7 +148,9 @@ static napi_value attach(napi_env env, napi_callback_info info)
 	int ctl = is_nanos() ? nanos_attach() : LINUX_CTL_FD;
 	if (ctl < 0)
 		napi_throw_error(env, NULL, strerror(errno));
-	if (!is_nanos()) // high, out of the way of the descriptors that the code gets
+	if (is_nanos())
+		nanos_take_signals();
+	else // high, out of the way of the descriptors that the code gets
 		ctl_kept = fcntl(ctl, F_DUPFD_CLOEXEC, 512);
 	napi_create_int32(env, ctl, &fd);
 	return fd;
@@ -333,8 +334,6 @@ static void on_cleanup(void *arg)
 		end_now(exit_code, false);
 }
 
-enum { SYS_UNVEIL = 336 };  // of Nanos's sandbox klib (klib/sandbox.h)
-
 static napi_value protect(napi_env env, napi_callback_info info)
 {
 	static char text[MAX_FRAME];
@@ -347,10 +346,10 @@ static napi_value protect(napi_env env, napi_callback_info info)
 	}
 	for (const char *permissions = text; permissions < text + n;) {
 		const char *path = permissions + strlen(permissions) + 1;
-		syscall(SYS_UNVEIL, path, permissions);
+		nanos_unveil(path, permissions);
 		permissions = path + strlen(path) + 1;
 	}
-	syscall(SYS_UNVEIL, NULL, NULL);  // for good
+	nanos_unveil(NULL, NULL);
 	return NULL;
 }
 

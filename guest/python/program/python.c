@@ -7,7 +7,11 @@
 //
 // A process that is started for one run (ENV_FRESH) needs none of that: it takes its
 // start and becomes a plain `python3 FILE`.
+//
+// On Nanos the agent is a thread of this process, which ends as nanos.h has it and can't become
+// another one.
 #define _GNU_SOURCE
+#include "../../nanos/nanos.h"
 #include "../../start/start.h"
 
 #include <Python.h>
@@ -18,6 +22,15 @@
 #include <sys/prctl.h>
 
 #define PROGRAM "/usr/bin/python3"
+
+// The library for linux has none of Nanos's functions.
+#pragma weak nanos_attach
+#pragma weak nanos_lacks
+#pragma weak nanos_on_stack
+#pragma weak nanos_take_free_signals
+#pragma weak nanos_unveil
+
+extern const PyConfig *_Py_GetConfig(void);  // of Python's own headers for others only until 3.12
 
 // check ends the process when something went wrong: nobody waits for it then.
 static void check(bool ok, const char *what)
@@ -244,17 +257,46 @@ static void at_exit(int code, void *arg)
 // become is a plain `python3 FILE`, in the start's folder and with its environment.
 static int become(struct start *s)
 {
+	if (nanos_attach) {
+		nanos_lacks("a process that has imported nothing yet");
+		start_word(CONTROL_STARTED);
+		dprintf(STDERR_FILENO, "unitask: a module beside the code has the name of one that this machine has imported\n");
+		exit(1);
+	}
 	start_word(CONTROL_STARTED);
-	close(START_CTL);
+	close(start_ctl);
 	start_exec(PROGRAM, start_join("python3", s->flags, s->argv), s->env);
 	return EXIT_UNKNOWN;
 }
 
-static int run(int argc, char **argv)
+// protect says what the code may do where, on Nanos, whose file system has no modes. What was
+// given stays as it is.
+static void protect(const struct start *s)
 {
+	static char writable[] = WRITABLE;
+	bool inside = false;
+	for (char **dir = s->read_only; *dir; dir++) {
+		size_t n = strlen(*dir);
+		inside |= strncmp(s->cwd, *dir, n) == 0 && (s->cwd[n] == 0 || s->cwd[n] == '/');
+		nanos_unveil(*dir, "rx");
+	}
+	for (char *dir = strtok(writable, ":"); dir; dir = strtok(NULL, ":"))
+		nanos_unveil(dir, "rwxc");
+	if (!inside)
+		nanos_unveil(s->cwd, "rwxc");
+	nanos_unveil("/", "rx");
+	nanos_unveil(NULL, NULL);
+}
+
+static int run(int argc, char **argv, char **env)
+{
+	(void)env;
 	struct start s;
 	PyConfig config;
-	on_exit(at_exit, NULL);  // before what others have done at an exit, so that it comes behind it
+	if (nanos_attach)
+		start_ctl = nanos_attach();
+	else
+		on_exit(at_exit, NULL);  // before what others have done at an exit, so that it comes behind it
 	unsetenv("LD_PRELOAD");
 	prctl(PR_SET_NAME, "python3");  // as whoever types that has it
 	PyConfig_InitPythonConfig(&config);
@@ -264,15 +306,20 @@ static int run(int argc, char **argv)
 	PyConfig_Clear(&config);
 	if (PyStatus_Exception(status))
 		Py_ExitStatusException(status);
+	if (nanos_attach)
+		nanos_take_free_signals();  // those that Python has not
 	start_take(&s, rehearse);
 	if (begin(&s))
 		return become(&s);
 	no_archive(s.argv[0]);
+	if (nanos_attach)
+		protect(&s);
 	start_free(&s);
-	kept = fcntl(START_CTL, F_DUPFD_CLOEXEC, 512);  // out of the way of those that the code gets
+	if (!nanos_attach)
+		kept = fcntl(start_ctl, F_DUPFD_CLOEXEC, 512);  // out of the way of those that the code gets
 	self = getpid();
 	start_word(CONTROL_STARTED);
-	close(START_CTL);
+	close(start_ctl);
 	return Py_RunMain();
 }
 
@@ -291,8 +338,11 @@ static int start_main(int argc, char **argv, char **env)
 {
 	if (getenv(ENV_FRESH))
 		return fresh();
-	if (argc == 2 && strcmp(argv[1], MAIN_LINK) == 0 && fcntl(START_CTL, F_GETFD) >= 0)
-		return run(argc, argv);
+	bool ours = argc == 2 && strcmp(argv[1], MAIN_LINK) == 0;
+	if (ours && nanos_on_stack)
+		return nanos_on_stack(run, argc, argv, env);
+	if (ours && fcntl(start_ctl, F_GETFD) >= 0)
+		return run(argc, argv, env);
 	unsetenv("LD_PRELOAD");
 	return own_main(argc, argv, env);
 }

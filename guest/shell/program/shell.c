@@ -16,7 +16,7 @@ static void become(struct start *s)
 		_exit(EXIT_UNKNOWN);
 	if (!s->rehearsal)
 		start_word(CONTROL_STARTED);
-	close(START_CTL);
+	close(start_ctl);
 	start_exec(PROGRAM, argv, s->env);
 }
 

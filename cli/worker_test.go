@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/fleet"
+)
+
+// A worker's keys are for all tenants, or for one that it works for; no other process may be able to read them.
+func TestWorkerSessionKeys(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	one, two := file("one", strings.Repeat("01", 32)+"\n", 0o600), file("two", strings.Repeat("02", 32), 0o600)
+	for _, row := range []struct {
+		keys       []string
+		all, alice byte // of which the key is, 0 for none
+		says       string
+	}{
+		{},
+		{keys: []string{one}, all: 1},
+		{keys: []string{one, "alice=" + two}, all: 1, alice: 2},
+		{keys: []string{"alice=" + two}, alice: 2},
+		{keys: []string{"bob=" + two}, says: "no --tenant bob"},
+		{keys: []string{one, two}, says: "another one"},
+		{keys: []string{"alice=" + one, "alice=" + two}, says: "another one"},
+		{keys: []string{file("seen", strings.Repeat("01", 32), 0o644)}, says: "chmod 600"},
+		{keys: []string{file("short", "0102", 0o600)}, says: "64 hex digits"},
+		{keys: []string{filepath.Join(dir, "none")}, says: "no such file"},
+	} {
+		tenants := []fleet.Tenant{{Name: "alice"}}
+		all, err := (&workerFlags{sessionKeys: row.keys}).readSessionKeys(tenants)
+		if row.says != "" {
+			if err == nil || !strings.Contains(err.Error(), row.says) {
+				t.Errorf("%q: %v", row.keys, err)
+			}
+			continue
+		}
+		is := func(key []byte, of byte) bool {
+			return of == 0 && key == nil || of != 0 && bytes.Equal(key, bytes.Repeat([]byte{of}, 32))
+		}
+		if err != nil || !is(all, row.all) || !is(tenants[0].SessionKey, row.alice) {
+			t.Errorf("%q: %v, %x, %x", row.keys, err, all, tenants[0].SessionKey)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// locked are a registry that wants a login, of one kind, with an image tool:1, and how often it saw the right one.
+func locked(t *testing.T, kind string) (at string, seen *atomic.Int32) {
+	t.Helper()
+	real := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	open := httptest.NewServer(real)
+	t.Cleanup(open.Close)
+	if err := remote.Write(reference(t, strings.TrimPrefix(open.URL, "http://")+"/tool:1"), made(t, "amd64", "", tarOf(t, text("a", "A")))); err != nil {
+		t.Fatal(err)
+	}
+	seen = new(atomic.Int32)
+	known := func(r *http.Request) bool {
+		user, password, _ := r.BasicAuth()
+		return user == "me" && password == "pw-G7kd0Zt"
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		challenge := `Basic realm="x"`
+		ok := known(r)
+		if kind != "basic" {
+			challenge = fmt.Sprintf(`Bearer realm="http://%s/token",service="x",scope="repository:tool:pull"`, r.Host)
+			ok = r.Header.Get("Authorization") == "Bearer tk-Pq93Lw1x"
+		}
+		switch {
+		case r.URL.Path == "/token" && known(r):
+			fmt.Fprint(w, `{"token":"tk-Pq93Lw1x"}`)
+		case ok:
+			seen.Add(1)
+			real.ServeHTTP(w, r)
+		default:
+			w.Header().Set("WWW-Authenticate", challenge)
+			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED"}]}`, http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://"), seen
+}
+
+// A registry that wants a login gets the one that it has, and no other registry does.
+func TestLogin(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	for _, kind := range []string{"basic", "token exchange", "token"} {
+		t.Run(kind, func(t *testing.T) {
+			at, seen := locked(t, kind)
+			asked := ""
+			pull := func(user, password, token string, there bool, wrong error) error {
+				im, err := Pull(t.Context(), at+"/tool:1", "amd64", func(_ context.Context, registry string) (string, string, string, bool, error) {
+					asked = registry
+					return user, password, token, there, wrong
+				})
+				if err != nil {
+					return err
+				}
+				defer im.Close()
+				f, stats, err := written(t, im, DefaultLimits)
+				if err == nil && !strings.Contains(strings.Join(files(t, f, stats), " "), "a A") {
+					t.Error("another image")
+				}
+				return err
+			}
+			right := func() error {
+				if kind == "token" {
+					return pull("", "", "tk-Pq93Lw1x", true, nil)
+				}
+				return pull("me", "pw-G7kd0Zt", "", true, nil)
+			}
+			if err := right(); err != nil || asked != at || seen.Load() < 3 {
+				t.Errorf("asked of %q, seen %d times: %v", asked, seen.Load(), err)
+			}
+			for _, err := range []error{pull("", "", "", false, nil), pull("me", "pw-wrong-8Gx2", "", true, nil), pull("", "", "tk-wrong-8Gx2", true, nil)} {
+				if err == nil || !strings.Contains(err.Error(), "wants a login") || !strings.Contains(err.Error(), at) || strings.Contains(err.Error(), "8Gx2") {
+					t.Errorf("a wrong login: %v", err)
+				}
+			}
+			before := seen.Load()
+			if err := pull("", "", "", false, errors.New("the keyring is locked")); err == nil || !strings.Contains(err.Error(), "the login of "+at+": the keyring is locked") || seen.Load() != before {
+				t.Errorf("a login that can't be read: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,145 @@
+package unitask_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	ociregistry "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+// The login of a registry comes from where the home's configuration says, and stays out of all that is kept.
+func TestRegistryLogins(t *testing.T) {
+	const password = "pw-Hd83kQz0vB"
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	real := ociregistry.New(ociregistry.Logger(log.New(io.Discard, "", 0)))
+	open := httptest.NewServer(real)
+	defer open.Close()
+	shut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, given, _ := r.BasicAuth(); user != "me" || given != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		real.ServeHTTP(w, r)
+	}))
+	defer shut.Close()
+	var content bytes.Buffer
+	w := tar.NewWriter(&content)
+	if err := w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg, Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := im.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = c.DeepCopy()
+	c.OS, c.Architecture = "linux", string(image.HostArch())
+	if im, err = mutate.ConfigFile(im, c); err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(strings.TrimPrefix(open.URL, "http://") + "/acme/tool:1")
+	if err == nil {
+		err = remote.Write(ref, im)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	home, at := t.TempDir(), strings.TrimPrefix(shut.URL, "http://")
+	secret := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	pull := func(config string) error {
+		t.Helper()
+		file := filepath.Join(home, unitask.ConfigFile)
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := rt.PullImage(t.Context(), at+"/acme/tool:1", "")
+		return err
+	}
+	t.Setenv("REGISTRY_PASSWORD", password)
+	login := func(password string) string {
+		return fmt.Sprintf("[registries.%q]\nuser = \"me\"\npassword = %q\n", at, password)
+	}
+	for config, says := range map[string]string{
+		"": "wants a login",
+		fmt.Sprintf("[registries.\"x%s\"]\nuser = \"me\"\npassword = \"env:REGISTRY_PASSWORD\"\n", at): "wants a login", // another's
+		login("env:NO_SUCH_VARIABLE"):   "the login of " + at + ": the environment has no NO_SUCH_VARIABLE",
+		login("cmd:pass:x"):             `has no helper "pass"`,
+		login(password):                 "is no source of a secret",
+		login("file:"+secret) + "x = 1": "unknown key registries." + at + ".x",
+	} {
+		if err := pull(config); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), `"`, ""), strings.ReplaceAll(says, `"`, "")) {
+			t.Errorf("%s: %v", config, err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(home, unitask.ConfigFile), 0o622); err != nil {
+		t.Fatal(err)
+	}
+	if err := pull(login("env:REGISTRY_PASSWORD")); err == nil || !strings.Contains(err.Error(), "others can write it") {
+		t.Errorf("a configuration that others can write: %v", err)
+	}
+	if err := os.Chmod(filepath.Join(home, unitask.ConfigFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := rt.Images().Containers(); err != nil || len(list) != 0 {
+		t.Errorf("pulled: %v %v", list, err)
+	}
+	for _, source := range []string{"file:" + secret, "env:REGISTRY_PASSWORD"} {
+		if err := pull(login(source)); err != nil {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+	if list, err := rt.Images().Containers(); err != nil || len(list) != 1 || len(list[0].Names) != 1 {
+		text, _ := json.Marshal(list)
+		t.Errorf("pulled: %s %v", text, err)
+	}
+	if err := filepath.WalkDir(home, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if bytes.Contains(text, []byte(password)) {
+			t.Errorf("%s has the password", name)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
