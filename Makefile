@@ -112,6 +112,7 @@ bench: image
 	$(GO) run ./hack/bench
 	$(GO) run ./hack/bench -suite programs -n 5
 	$(GO) run ./hack/bench -suite sessions -n 5
+	$(GO) run ./hack/bench -suite images
 	$(GOTEST) -run '^$$' -bench '^BenchmarkEgressBody$$' -benchtime 3x .
 
 # What a release is made of: archives with manual pages and completions, bundles for MCP

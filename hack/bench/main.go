@@ -3,7 +3,7 @@
 // booted by a bare QEMU command line (without record, network, agent or jail), and
 // the vendored node as a process of the host.
 //
-//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-suite programs|sessions] [-kernel nanos,linux] [-n 20] [-check]
+//	go build -o bin/unitask ./cli/unitask && go run ./hack/bench [-suite programs|sessions|images] [-kernel nanos,linux] [-n 20] [-check]
 package main
 
 import (
@@ -11,7 +11,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,15 +20,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/diskfs/go-diskfs/backend"
-	"github.com/diskfs/go-diskfs/backend/file"
-	"github.com/diskfs/go-diskfs/partition/mbr"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/image/tfs"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
@@ -41,10 +36,10 @@ func main() {
 	program := flag.String("unitask", "bin/unitask", "the binary")
 	kernels := flag.String("kernel", "", "linux, nanos, or both with a comma (default those that are vendored)")
 	only := flag.String("only", "", "only rows whose name holds this")
-	which := flag.String("suite", "starts", "starts, ways of starting a run; programs, what runs take that do more than hello; or sessions, machines that stay")
+	which := flag.String("suite", "starts", "starts, ways of starting a run; programs, what runs take that do more than hello; sessions, machines that stay; or images, their sizes and how long they take")
 	flag.Parse()
-	if !slices.Contains([]string{"starts", "programs", "sessions"}, *which) {
-		fmt.Fprintf(os.Stderr, "bench: -suite is starts, programs or sessions, not %q\n", *which)
+	if !slices.Contains([]string{"starts", "programs", "sessions", "images"}, *which) {
+		fmt.Fprintf(os.Stderr, "bench: -suite is starts, programs, sessions or images, not %q\n", *which)
 		os.Exit(2)
 	}
 	ok, err := bench(context.Background(), *program, *kernels, *only, *which, *rounds)
@@ -100,7 +95,7 @@ func bench(ctx context.Context, program, kernels, only, which string, rounds int
 	defer rt.Close()
 	if kernels == "" {
 		kernels = "linux"
-		if which != "sessions" && rt.Images().Best(image.HostArch()) == image.Nanos {
+		if (which == "starts" || which == "programs") && rt.Images().Best(image.HostArch()) == image.Nanos {
 			kernels = "nanos,linux"
 		}
 	}
@@ -116,6 +111,8 @@ func bench(ctx context.Context, program, kernels, only, which string, rounds int
 		measure = s.programs
 	case "sessions":
 		measure = s.sessions
+	case "images":
+		measure = s.images
 	}
 	if which != "programs" {
 		fmt.Println("| path | reference | p50 | p95 | reference p50 | ratio | target |\n| --- | --- | --- | --- | --- | --- | --- |")
@@ -410,93 +407,4 @@ func biosCommand(qemu, disk string) []string {
 	return []string{qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,tb-size=128", "-cpu", "max", "-m", "512", "-M", "q35",
 		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", contract.DebugExitPort), "-drive", "id=d,format=raw,if=none,snapshot=on,file=" + disk, "-device", "virtio-blk-pci,drive=d,bootindex=1",
 		"-netdev", "user,id=n,restrict=on", "-device", "virtio-net-pci,netdev=n", "-serial", "stdio"}
-}
-
-// nanosDisk writes the image's disk as `image build -o` does, with the script as its
-// program and not the agent: Nanos takes no command line.
-func nanosDisk(im *image.Image, disk string) error {
-	from, err := os.Open(im.Path(image.DiskFile))
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	defer from.Close()
-	st, err := from.Stat()
-	if err != nil {
-		return err
-	}
-	old := file.New(from, true)
-	start, _, err := lastPartition(old)
-	if err != nil {
-		return err
-	}
-	files, err := tfs.Read(old, st.Size()-start, start)
-	if err != nil {
-		return err
-	}
-	if err := im.Export(disk); err != nil {
-		return err
-	}
-	to, err := os.OpenFile(disk, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer to.Close()
-	storage := file.New(to, false)
-	start, size, err := lastPartition(storage)
-	if err != nil {
-		return err
-	}
-	params := tfs.Params{Attributes: tfs.Tuple{
-		{Name: "program", Value: "/usr/bin/node"}, {Name: "arguments", Value: []tfs.Value{"node", contract.Rehearsal}},
-		{Name: "environment", Value: tfs.Tuple{{Name: "HOME", Value: "/"}}}, {Name: "debug_exit", Value: "t"}, {Name: "en1", Value: files.Attributes().Get("en1")}}}
-	fresh, err := tfs.Create(storage, size, start, params)
-	if err != nil {
-		return err
-	}
-	if err := copyFiles(fresh, files); err != nil {
-		return err
-	}
-	return fresh.Close()
-}
-
-// lastPartition is where the root file system is, in bytes.
-func lastPartition(disk backend.File) (start, size int64, err error) {
-	table, err := mbr.Read(disk, 512, 512)
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, p := range table.Partitions {
-		if p.Size > 0 {
-			start, size = p.GetStart(), p.GetSize()
-		}
-	}
-	return start, size, nil
-}
-
-func copyFiles(to, from *tfs.FileSystem) error {
-	return fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil || name == ".":
-			return err
-		case d.IsDir():
-			return to.Mkdir(name)
-		case d.Type() == fs.ModeSymlink:
-			target, err := from.Readlink(name)
-			if err != nil {
-				return err
-			}
-			return to.Symlink(target, name)
-		}
-		src, err := from.Open(name)
-		if err != nil {
-			return err
-		}
-		dst, err := to.OpenFile(name, os.O_CREATE|os.O_RDWR)
-		if err != nil {
-			return err
-		}
-		_, err = io.CopyBuffer(dst, src, make([]byte, 1<<20))
-		return err
-	})
 }

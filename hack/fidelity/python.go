@@ -59,10 +59,13 @@ type part struct {
 type pythonSuite struct {
 	suite
 	what, runner string
-	candidates   func() ([]string, error)
+	candidates   func() ([]string, error)   // in the order of the draw
 	args         func(name string) []string // of the runner, on the host
 	request      func(name string) unitask.Request
 }
+
+// outside are files of CPython's whose tests lie in other packages than test.
+var outside = []string{"test_ctypes", "test_unittest"}
 
 // cpython are CPython's own tests, by the files and folders of its package test.
 func cpython(o options) *pythonSuite {
@@ -79,16 +82,16 @@ func cpython(o options) *pythonSuite {
 		entries, err := os.ReadDir(dir)
 		for _, e := range entries {
 			name, isFile := strings.CutSuffix(e.Name(), ".py")
-			if strings.HasPrefix(name, "test_") && (isFile || e.IsDir() && exists(filepath.Join(dir, name, "__init__.py"))) {
+			if strings.HasPrefix(name, "test_") && !slices.Contains(outside, name) && (isFile || e.IsDir() && exists(filepath.Join(dir, name, "__init__.py"))) {
 				names = append(names, name)
 			}
 		}
-		return names, err
+		return s.draw(names), err
 	}
 	return s
 }
 
-// dataTests are those of numpy and pandas, by their files.
+// dataTests are those of numpy and pandas, by their files, in turn.
 func dataTests(o options) *pythonSuite {
 	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "numpy's and pandas' tests", runner: pytestRunner}
 	s.args = func(name string) []string { return []string{s.tests, name} }
@@ -102,20 +105,37 @@ func dataTests(o options) *pythonSuite {
 		return req
 	}
 	s.candidates = func() (names []string, err error) {
-		for _, from := range []string{"numpy", "pandas/tests"} {
-			if !exists(filepath.Join(s.tests, from)) {
-				return nil, fmt.Errorf("%s holds no %s: name the folder in which Debian's python3-numpy and python3-pandas are, /usr/lib/python3/dist-packages", s.tests, from)
-			}
-			err = errors.Join(err, filepath.WalkDir(filepath.Join(s.tests, from), func(name string, d fs.DirEntry, err error) error {
-				if ok, _ := filepath.Match("test_*.py", filepath.Base(name)); ok && strings.Contains(name, "/tests/") {
-					names = append(names, strings.TrimPrefix(name, s.tests+"/"))
-				}
-				return err
-			}))
+		numpy, err := s.files("numpy")
+		if err != nil {
+			return nil, err
 		}
-		return names, err
+		pandas, err := s.files("pandas/tests")
+		if err != nil {
+			return nil, err
+		}
+		for i := range max(len(numpy), len(pandas)) {
+			names = append(append(names, numpy[min(i, len(numpy)):min(i+1, len(numpy))]...), pandas[min(i, len(pandas)):min(i+1, len(pandas))]...)
+		}
+		return names, nil
 	}
 	return s
+}
+
+// files are those of a package's tests, in the order of the draw.
+func (s *pythonSuite) files(from string) (names []string, err error) {
+	err = filepath.WalkDir(filepath.Join(s.tests, from), func(name string, d fs.DirEntry, err error) error {
+		if ok, _ := filepath.Match("test_*.py", filepath.Base(name)); ok && strings.Contains(name, "/tests/") {
+			names = append(names, strings.TrimPrefix(name, s.tests+"/"))
+		}
+		return err
+	})
+	if err == nil && len(names) == 0 {
+		err = errors.New("there are no tests")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for tests of %s: %w: name the folder in which Debian's python3-numpy and python3-pandas are, /usr/lib/python3/dist-packages", from, err)
+	}
+	return s.draw(names), nil
 }
 
 func (s *pythonSuite) work(ctx context.Context) error {
@@ -123,7 +143,6 @@ func (s *pythonSuite) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	names = s.draw(names)
 	if s.only != "" {
 		return s.again(ctx, names)
 	}
@@ -220,7 +239,7 @@ func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 func (s *pythonSuite) run(ctx context.Context, name string) (*unitask.Result, error) {
 	req := s.request(name)
 	req.Language, req.Code, req.Path = "python", s.runner, filepath.Join(req.Dir, "run.py")
-	req.MemoryMB, req.Timeout, req.Env = pythonMemoryMB, pythonGuestLimit, map[string]string{"TMPDIR": "/tmp"}
+	req.Kernel, req.MemoryMB, req.Timeout, req.Env = image.Linux, pythonMemoryMB, pythonGuestLimit, map[string]string{"TMPDIR": "/tmp"}
 	return s.rt.Run(ctx, req, unitask.IO{})
 }
 
