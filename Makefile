@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race attack fidelity fidelity-packages cover soak check build vendor image setup bench dist clean
+.PHONY: agent all demo test long matrix race attack fidelity fidelity-python fidelity-data fidelity-packages cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -62,6 +62,16 @@ soak: image
 # FIDELITYFLAGS are more of hack/fidelity's. What has been run is kept in fidelity.jsonl.
 fidelity: image
 	$(GO) run ./hack/fidelity -tests "$(NODE_TESTS)" -seed 16 $(FIDELITYFLAGS)
+
+# CPython's own tests with Debian's Python on the host and in a machine; PYTHON_TESTS is a folder that holds its
+# package test (libpython3.11-testsuite), whole.
+fidelity-python: image
+	$(GO) run ./hack/fidelity -python "$(PYTHON_TESTS)" -seed 19 -n 120 $(FIDELITYFLAGS)
+
+# numpy's and pandas' own tests by pytest, as Debian's python3-numpy, python3-pandas, python3-pytest and python3-hypothesis have them on
+# the host, and in the image data.
+fidelity-data: image
+	$(GO) run ./hack/fidelity -data /usr/lib/python3/dist-packages -seed 19 -n 40 $(FIDELITYFLAGS)
 
 # Real work by packages of the registry, which it installs: the same on the host and on
 # both kernels.

@@ -59,7 +59,7 @@ func boxImage(t testing.TB, name string, config map[string]any, links ...[2]stri
 		{Name: "etc/resolv.conf", Typeflag: tar.TypeSymlink, Linkname: "/../../../init"}, {Name: "unitask", Typeflag: tar.TypeSymlink, Linkname: "/bin"},
 		{Name: "proc", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, {Name: "work", Typeflag: tar.TypeSymlink, Linkname: "../../tmp"},
 	}
-	for _, tool := range []string{"sh", "ls", "cat", "id", "mount", "ps", "mknod", "chroot", "ln", "rm", "kill", "chmod", "sleep", "nc", "umount", "head", "stat", "touch", "grep", "mkdir", "dd", "env"} {
+	for _, tool := range []string{"sh", "ls", "cat", "id", "mount", "ps", "mknod", "chroot", "ln", "rm", "kill", "chmod", "sleep", "nc", "umount", "head", "stat", "touch", "grep", "mkdir", "dd", "env", "wget", "nslookup"} {
 		entries = append(entries, &tar.Header{Name: "bin/" + tool, Typeflag: tar.TypeSymlink, Linkname: "busybox"})
 	}
 	for _, l := range links {

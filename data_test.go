@@ -2,8 +2,11 @@ package unitask_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"fmt"
 	"image/png"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,13 +18,14 @@ import (
 )
 
 // dataRuntime has a template of the image data.
-func dataRuntime(t *testing.T, kernel image.Kernel) *unitask.Runtime {
+func dataRuntime(t *testing.T, kernel image.Kernel, opts unitask.Options) *unitask.Runtime {
 	t.Helper()
 	needClones(t)
 	if kernel == image.Nanos {
 		needNanos(t, image.HostArch())
 	}
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	opts.Home = newHome(t)
+	rt, err := unitask.Open(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,23 +70,27 @@ func pictures(t *testing.T, rt *unitask.Runtime, res *unitask.Result) (names []s
 // Scripts from data work, as people write them. What they print was worked out by hand, or
 // compared with what is well known; what they leave in /out is there.
 func TestDataScripts(t *testing.T) {
+	web := newSite(t, sales)
 	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
 		t.Run(string(kernel), func(t *testing.T) {
 			if kernel == image.Nanos && !long() {
-				t.Skip("the same on the other kernel: make long; one program of each runs here (TestClonesOfDataDiffer)")
+				t.Skip("the same on the other kernel: make long; TestClonesOfDataDiffer runs here")
 			}
-			dataScripts(t, dataRuntime(t, kernel), kernel)
+			dataScripts(t, dataRuntime(t, kernel, unitask.Options{Upstream: web.upstream}), kernel, web.ca)
 		})
 	}
 }
 
-func dataScripts(t *testing.T, rt *unitask.Runtime, kernel image.Kernel) {
+func dataScripts(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, ca string) {
 	for _, c := range []struct{ name, stdout, artifacts string }{
 		{"csv_to_chart", "          sum        mean  count\nregion                          \nnorth   400.0  133.333333      3\nsouth   175.0   87.500000      2\n", "figure-1.png"},
 		{"excel", "   item  price  n\n    pen   1.50 10\n   book  12.25  2\nGröße ü   3.00  7\n['01.01.2026', '02.01.2026', '03.01.2026'] 60.5\n['n', 'figures'] =C3*D3\n", "orders.xlsx summary.xlsx"},
 		{"sqlite", "  name     city  n  total\n Grace New York  2  100.0\n   Ada   London  2   15.0\nEdsger   Austin  0    0.0\n[('Grace', 0.87), ('Ada', 0.13)]\n" +
 			"{Timestamp('2026-01-01 00:00:00', freq='MS'): 10.5, Timestamp('2026-02-01 00:00:00', freq='MS'): 104.5}\n", ""},
 		{"regex", "True 80000 ['200', '404', '500']\nTrue 10.0.x.x \n", ""},
+		{"regex_large", "True True\nTrue ['/', '/api/items', '/login']\n", ""},
+		{"download", "            sum  count\ncurrency              \nDKK        6.71      1\nEUR       15.50      2\n" +
+			"True [1, 2, 2]\n201 {\"sum\":{\"DKK\":6.71,\"EUR\":15.5},\"count\":{\"DKK\":1,\"EUR\":2}}\n404 Not Found\ngaierror\n", ""},
 		{"markup", "item,price\ntea & milk,2.5\ncaüe,3.0\nhttps://example.com/x\n['b']\n1=a;2=b;\n1 (1, 11)\n{'a': [1, 2], 'b': ['x', 'y']}\n", ""},
 		{"pictures", "PNG (200, 100) True\nJPEG (200, 100) True\nGIF (200, 100) True\nWEBP (200, 100) True\nTIFF (200, 100) True\nBMP (200, 100) True\nJPEG2000 (200, 100) True\n(25, 50) (100, 200) uint8 255 0\n", "small.png"},
 		{"timeseries", "                           min  max  mean\n2026-01-01 00:00:00+01:00 -1.0  1.0  -0.0\n2026-01-02 00:00:00+01:00 -1.0  1.0   0.0\nTrue 2025-12-31 23:00:00+00:00\n2026-03-29 03:00:00+02:00 239\n", "figure-1.png figure-2.png"},
@@ -100,7 +108,11 @@ func dataScripts(t *testing.T, rt *unitask.Runtime, kernel image.Kernel) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			res, err := rt.Run(t.Context(), unitask.Request{Path: c.name + ".py", Code: string(code), Image: "data", Kernel: kernel, Timeout: 3 * time.Minute}, unitask.IO{})
+			req := unitask.Request{Path: c.name + ".py", Code: string(code), Image: "data", Kernel: kernel, Timeout: 3 * time.Minute}
+			if c.name == "download" {
+				req.AllowNet, req.CA = []string{"good.example"}, ca
+			}
+			res, err := rt.Run(t.Context(), req, unitask.IO{})
 			if err != nil || res.ExitCode != 0 || !res.Cloned {
 				t.Fatalf("%v %+v\n%s", err, res, res.Stderr)
 			}
@@ -119,9 +131,32 @@ func dataScripts(t *testing.T, rt *unitask.Runtime, kernel image.Kernel) {
 	}
 }
 
+// sales serves a table, pages of JSON, and takes a report.
+func sales(m *http.ServeMux) {
+	const table = "day,currency,amount\n2026-01-31,EUR,10.5\n2026-02-01,DKK,50\n2026-02-02,EUR,5\n"
+	m.HandleFunc("GET good.example/sales.csv", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, table) })
+	m.HandleFunc("GET good.example/sales.csv.gz", func(w http.ResponseWriter, r *http.Request) {
+		packed := gzip.NewWriter(w)
+		fmt.Fprint(packed, table)
+		packed.Close()
+	})
+	m.HandleFunc("GET good.example/rates", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("page") == "1" {
+			fmt.Fprint(w, `{"rates":{"EUR":1},"next":"https://good.example/rates?page=2"}`)
+			return
+		}
+		fmt.Fprint(w, `{"rates":{"DKK":0.1342},"next":null}`)
+	})
+	m.HandleFunc("PUT good.example/report", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.Copy(w, r.Body)
+	})
+	m.HandleFunc("GET good.example/nothing", http.NotFound)
+}
+
 // What becomes a picture, and what does not; what a clone of the template shows of it.
 func TestDataFigures(t *testing.T) {
-	rt := dataRuntime(t, image.Linux)
+	rt := dataRuntime(t, image.Linux, unitask.Options{})
 	for _, c := range []struct {
 		name, code string
 		req        unitask.Request
@@ -186,7 +221,9 @@ plt.figure(); plt.plot([1, 2])
 // What draws random numbers differs from clone to clone, also what the template has imported.
 func TestClonesOfDataDiffer(t *testing.T) {
 	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
-		t.Run(string(kernel), func(t *testing.T) { clonesOfDataDiffer(t, dataRuntime(t, kernel), kernel) })
+		t.Run(string(kernel), func(t *testing.T) {
+			clonesOfDataDiffer(t, dataRuntime(t, kernel, unitask.Options{}), kernel)
+		})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -35,6 +36,8 @@ type FleetRun struct {
 	Request Request
 	// Inputs are the host's files and folders that were granted, opened.
 	Inputs *hostfiles.Set
+	// Image is the container image that the run has here, which the other host may lack; nil is none.
+	Image  *BroughtImage
 	Colors string // IO.Colors
 	Stdin  io.Reader
 	// Stdout and Stderr take what the code prints, once and in order; they bound it.
@@ -45,6 +48,7 @@ type FleetRun struct {
 	stdout, stderr *capped
 	artifacts      *record.Artifacts
 	netlog         int64
+	container      *image.Container
 }
 
 // maxFleetNetlog bounds, in bytes, the netlog that a worker may add to a record.
@@ -66,7 +70,10 @@ func (x *execution) runElsewhere(ctx context.Context, req Request, caller string
 	plainOut, plainErr := x.redactor.Writer(stdout), x.redactor.Writer(stderr)
 	run := &FleetRun{ID: x.rec.ID, Caller: caller, Request: request, Inputs: &x.code.inputs, Colors: x.streams.Colors, Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr,
 		Events: x.streams.Events, x: x, stdout: stdout, stderr: stderr}
-	res, err := x.rt.opts.Fleet.Run(ctx, run)
+	var res *Result
+	if err = x.bringImage(run, req); err == nil {
+		res, err = x.rt.opts.Fleet.Run(ctx, run)
+	}
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
 	if res != nil {

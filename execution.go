@@ -76,14 +76,23 @@ func (x *execution) run(ctx context.Context) error {
 	if err != nil {
 		err = x.classify(ctx, err)
 	}
-	if err == nil && x.warm {
-		spec := x.spec
-		if x.rt.brief {
-			spec.Folders = nil
-		}
-		x.rt.source.Warm(spec)
+	if err == nil || errors.Is(err, errSessionClosed) {
+		x.warmNext()
 	}
 	return err
+}
+
+// warmNext sees to it, once, that the next ones like it are cloned.
+func (x *execution) warmNext() {
+	if !x.warm {
+		return
+	}
+	x.warm = false
+	spec := x.spec
+	if x.rt.brief {
+		spec.Folders = nil
+	}
+	x.rt.source.Warm(spec)
 }
 
 // close undoes what was opened, the last first.

@@ -86,7 +86,7 @@ var mayImport = map[string][]string{
 	"hack/cover":        {},
 	"hack/dist":         {"cli"},
 	"hack/escapes":      {"internal/offspring"},
-	"hack/fidelity":     {"", "image"},
+	"hack/fidelity":     {"", "guest/python", "image"},
 	"hack/report":       {"internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},
 	"hack/fleet":        {"", "fleet", "internal/offspring"},

@@ -45,10 +45,10 @@ func (rt *Runtime) ListImages(ctx context.Context, ceiling *policy.Ceiling) []Im
 // checkCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean none: it would
 // allow nothing without a word. Other names may be images that are built later.
 func (rt *Runtime) checkCeiling(ceiling *policy.Ceiling) error {
-	if name, _ := ceiling.MistypedImage(Images(), func(string) bool { return true }); name == "" {
+	if name, _ := ceiling.MistypedImage(append(Images(), policy.BroughtImages), func(string) bool { return true }); name == "" {
 		return nil // and nothing had to be read
 	}
-	known := Images()
+	known := append(Images(), policy.BroughtImages)
 	described, _ := filepath.Glob(filepath.Join(rt.environments(), "*"+environments.Extension))
 	built, _ := filepath.Glob(filepath.Join(rt.opts.Home, "own", "*.json"))
 	for _, file := range append(described, built...) {

@@ -335,6 +335,11 @@ func allImages() (list []*imageRow) {
 	return list
 }
 
+// systemLanguage is the language whose packages are of pip or npm.
+func systemLanguage(system string) *language {
+	return languages[slices.IndexFunc(languages, func(l *language) bool { return l.packages != nil && l.packages.system == system })]
+}
+
 // imageLanguage is the language of an image, nil where there is none.
 func imageLanguage(name string) *language {
 	for _, l := range languages {
@@ -350,8 +355,8 @@ func (l *language) steps() bool {
 	return slices.ContainsFunc(session.Languages, func(of session.Language) bool { return of.Name == l.name })
 }
 
-// sessionImages are the images that come along whose language has steps.
-func sessionImages() (names []string) {
+// SessionImages are the images that come along whose language has steps in sessions.
+func SessionImages() (names []string) {
 	for _, name := range Images() {
 		if imageLanguage(name).steps() {
 			names = append(names, name)

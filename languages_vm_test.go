@@ -43,6 +43,18 @@ func TestLanguages(t *testing.T) {
 		{"python: a locale", unitask.Request{Language: "python", Code: "import sys, os; print(sys.flags.utf8_mode, sys.stdout.encoding, os.environ['LC_ALL'], 'LC_CTYPE' in os.environ)", Env: map[string]string{"LC_ALL": "C.UTF-8"}}, `0 utf-8 C.UTF-8 False\n`, 0},
 		{"python: a time zone", unitask.Request{Language: "python", Code: "import time; print(time.tzname, time.localtime(0).tm_hour)", Env: map[string]string{"TZ": "Asia/Tokyo"}}, `\('JST', 'JST'\) 9\n`, 0},
 		{"python: a process of its own", unitask.Request{Language: "python", Code: "import sys; print(sys.argv[1:], __file__)", Args: []string{"ü", ""}, FreshProcess: true}, `\['ü', ''\] /work/code.py\n`, 0},
+		// What of the image may not be changed says so as on any machine, and not that it can't be written.
+		{"python: its own library", unitask.Request{Language: "python", Code: `
+import errno, os
+def said(call, *args):
+    try: call(*args)
+    except OSError as e: return errno.errorcode[e.errno]
+for folder in '/usr/lib/python3.11', '/usr/lib/python3.11/json', '/usr/share/zoneinfo/Europe':
+    print(said(os.unlink, folder + '/none'), said(open, folder + '/none', 'w'), said(os.mkdir, folder + '/none'), said(os.rename, folder, folder + '.old'))
+library = os.__file__
+print(said(os.unlink, library), said(open, library, 'a'), said(os.chmod, library, 0o777), said(os.utime, library), os.stat(library).st_uid, len(open(library).read()) > 30000)`},
+			`(ENOENT EACCES EACCES EACCES\n){3}EACCES EACCES EPERM EACCES 0 True\n`, 0},
+		{"shell: its programs", unitask.Request{Language: "shell", Code: "rm -f /usr/bin/none; echo $?; touch /usr/bin/none; : >> /usr/bin/bash; ls -ld /usr/bin | cut -c1-10"}, `0\ndrwxr-xr-x\n`, 0},
 		// Certificates, and secrets that are bound to hosts.
 		{"python: HTTPS and a bound secret", bound("python", pythonFetch), `with the key\n`, 0},
 		{"python: HTTPS in a child", bound("python", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', '''"+pythonFetch+"'''])"), `with the key\n`, 0},

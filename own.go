@@ -38,6 +38,8 @@ type OwnImage struct {
 	MemoryMB    int                `json:"memoryMb,omitempty"`
 	System      string             `json:"system,omitempty"` // of its packages: pip or npm
 	Packages    []packages.Package `json:"packages,omitempty"`
+	Runtime     string             `json:"runtime,omitempty"` // the version of the language's program that they were installed for, if it matters
+	Debian      []image.Deb        `json:"debian,omitempty"`
 	Folders     []string           `json:"folders,omitempty"` // of the guest that it brings
 	Key         string             `json:"key,omitempty"`     // "" where it brings no file
 	Digest      string             `json:"digest,omitempty"`  // of all that it brings
@@ -88,7 +90,7 @@ func (o *OwnImage) arrange(home string) error {
 	o.row = *imageLanguage(o.From).image(o.From)
 	p := &o.row.payload
 	p.Name, p.Nanos = o.Name, false
-	p.Own = &image.Own{Base: o.From, Digest: o.Digest, Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
+	p.Own = &image.Own{Base: o.From, Digest: o.Digest, Runtime: o.Runtime, Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
 	if imageLanguage(o.From).name != "python" {
 		p.Own.Files = nil
 	}

@@ -37,10 +37,12 @@ type ownLock struct {
 
 type ownBuild struct {
 	Arch     image.Arch         `json:"arch"`
-	System   string             `json:"system"`
-	Asked    []string           `json:"asked"`
-	Packages []packages.Package `json:"packages"`
+	System   string             `json:"system,omitempty"`
+	Asked    []string           `json:"asked,omitempty"`
+	Packages []packages.Package `json:"packages,omitempty"`
 	Npm      json.RawMessage    `json:"npm,omitempty"`
+	Wanted   []string           `json:"debianAsked,omitempty"`
+	Debian   []image.Deb        `json:"debian,omitempty"`
 	Digest   string             `json:"digest"` // of all files that were installed
 	Layer    *ownLayer          `json:"layer,omitempty"`
 }
@@ -68,6 +70,9 @@ func readOwnLock(file string) (l ownLock, err error) {
 		if err == nil {
 			err = checkLocked(b.Packages)
 		}
+		if err == nil {
+			err = image.CheckDebs(b.Debian)
+		}
 	}
 	if err != nil {
 		return l, fmt.Errorf("read %s: %w: without the file versions are chosen anew", file, err)
@@ -85,9 +90,23 @@ func (l *ownLock) at(arch image.Arch) *ownBuild {
 	return nil
 }
 
+// set puts a build in the place of that of its architecture.
+func (l *ownLock) set(b ownBuild) {
+	if have := l.at(b.Arch); have != nil {
+		*have = b
+		return
+	}
+	l.Builds = append(l.Builds, b)
+}
+
+// sameAs says that another build installed the same packages.
+func (b ownBuild) sameAs(other ownBuild) bool {
+	return slices.Equal(b.Packages, other.Packages) && slices.Equal(b.Debian, other.Debian)
+}
+
 // BuildImage builds an image of the user's own, from a file or from that of its name in the home's
 // environments, with the versions that the lock file beside it says; it writes that file where there is none.
-// Foreign code runs in machines only. Runs that name the image have this one from the moment that it is whole.
+// Foreign code runs in machines only, and reaches no more than the runtime's ceiling allows. Runs that name the image have this one from the moment that it is whole.
 func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
 	leave, err := rt.enter()
 	if err != nil {
@@ -104,12 +123,18 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	if err != nil {
 		return bad(err)
 	}
+	if env.Name == policy.BroughtImages {
+		return bad(fmt.Errorf("%s is a name that images can't have: in a ceiling it stands for those that come along from other hosts", env.Name))
+	}
 	o := &OwnImage{Schema: ownSchema, Name: env.Name, From: env.From, File: env.File, Arch: arch, Description: env.Description, Env: env.Env, Warm: env.Warm, MemoryMB: env.MemoryMB}
 	if environments.Contained(env.From) {
 		return rt.buildOver(ctx, o, env)
 	}
 	l := imageLanguage(env.From)
 	specs, err := o.check(env, l)
+	if err == nil {
+		err = stepNetwork{}.allowed(rt.opts.Ceiling, o.System, specs)
+	}
 	if err != nil {
 		return bad(fmt.Errorf("%s: %w", env.File, err))
 	}
@@ -155,7 +180,7 @@ func (o *OwnImage) check(env *environments.Environment, l *language) (specs []st
 	if o.Name == containerName {
 		return nil, fmt.Errorf("%s is a name that images can't have", o.Name)
 	}
-	if len(env.Run) > 0 {
+	if len(env.Run)+len(env.Network) > 0 {
 		return nil, fmt.Errorf("run: %s has no steps: begin with a container image, as from = \"debian:12\"", env.From)
 	}
 	for system, list := range map[string][]string{policy.Pip: env.Pip, policy.Npm: env.Npm} {
@@ -194,6 +219,11 @@ func (o *OwnImage) check(env *environments.Environment, l *language) (specs []st
 		}
 	}
 	slices.Sort(o.Folders)
+	for _, spec := range env.Debian {
+		if err := image.CheckDebSpec(spec); err != nil {
+			return nil, fmt.Errorf("debian: %w", err)
+		}
+	}
 	all := slices.Concat(l.image(o.From).payload.Folders, o.Folders)
 	if len(o.Folders) > maxOwnTops || len(strings.Join(all, "\n")) > maxFolders {
 		return nil, fmt.Errorf("files: lie in %d folders at the root, which are too many or have too long names: put them into one", len(o.Folders))
@@ -203,12 +233,12 @@ func (o *OwnImage) check(env *environments.Environment, l *language) (specs []st
 
 // fill installs the packages, and puts all that the image brings into the store; nil if that is nothing.
 func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Environment, l *language, specs []string) (*packages.Lock, error) {
-	all := &packages.Lock{System: o.System, Asked: specs, Arch: string(o.Arch), Runtime: l.name}
-	if len(specs) == 0 {
-		if len(env.Files) == 0 {
-			return nil, nil
-		}
-		return all, rt.keepOwn(all, env, "", "")
+	all := &packages.Lock{System: o.System, Asked: specs, Arch: string(o.Arch), Runtime: l.name, Links: len(env.Debian) > 0}
+	if len(specs)+len(env.Debian)+len(env.Files) == 0 {
+		return nil, nil
+	}
+	if len(specs)+len(env.Debian) == 0 {
+		return all, rt.keepOwn(all, env, "", "", "")
 	}
 	lockFile := strings.TrimSuffix(env.File, environments.Extension) + ownLockEnds
 	locks, err := readOwnLock(lockFile)
@@ -216,40 +246,65 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Envi
 		return nil, err
 	}
 	slices.Sort(specs)
-	var locked *packages.Lock
-	at := locks.at(o.Arch)
-	if at != nil && at.System == o.System && slices.Equal(at.Asked, specs) {
-		locked = &packages.Lock{Packages: at.Packages, Npm: at.Npm}
-	}
-	base := l.image(o.From).payload
-	im, err := rt.images.With(base).Obtain(ctx, image.Linux, o.Arch)
+	was, now := locks.at(o.Arch), ownBuild{Arch: o.Arch, System: o.System, Asked: specs}
+	debs, err := rt.unpackDebian(ctx, o, env, l, was, &now)
 	if err != nil {
 		return nil, err
 	}
-	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{}.withDefaults(), tell: rt.opts.Events}
-	err = rt.obtain(ctx, b, specs, locked, func(store *packages.Store, kept *packages.Lock) error {
-		if err := store.Verify(kept); err != nil {
-			return err
-		}
-		if at == nil {
-			locks.Builds = append(locks.Builds, ownBuild{})
-			at = &locks.Builds[len(locks.Builds)-1]
-		}
-		if locked != nil && at.Digest != kept.Digest {
-			rt.opts.Events(Event{Kind: EventImage, Message: "the packages are those of " + lockFile + ", and have built other files than then"})
-		}
-		*at = ownBuild{Arch: o.Arch, System: o.System, Asked: specs, Packages: kept.Packages, Npm: kept.Npm, Digest: kept.Digest}
-		all.Packages, all.Npm = kept.Packages, kept.Npm
-		return rt.keepOwn(all, env, kept.Folder(), l.packages.place)
-	})
+	if debs != "" {
+		defer os.RemoveAll(filepath.Dir(debs))
+	}
+	if len(specs)+len(now.Debian)+len(env.Files) == 0 { // all of it is in the image
+		return nil, nil
+	}
+	if len(specs) == 0 {
+		err = rt.keepOwn(all, env, "", "", debs)
+	} else {
+		err = rt.fillPackages(ctx, o, env, l, was, &now, func(kept *packages.Lock, place string) error {
+			all.Packages, all.Npm = kept.Packages, kept.Npm
+			return rt.keepOwn(all, env, kept.Folder(), place, debs)
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
+	if now.Debian != nil {
+		now.Digest = all.Digest
+	}
+	if was != nil && was.sameAs(now) && was.Digest != now.Digest {
+		rt.opts.Events(Event{Kind: EventImage, Message: "the packages are those of " + lockFile + ", and have left other files than then"})
+	}
+	locks.set(now)
 	if err := locks.write(lockFile); err != nil {
 		return nil, err
 	}
-	o.Packages = all.Packages
+	o.Packages, o.Debian = all.Packages, now.Debian
 	return all, nil
+}
+
+// fillPackages installs what pip or npm is asked for, as it is locked, and uses it at its place in the guest.
+func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *environments.Environment, l *language, was, now *ownBuild, use func(kept *packages.Lock, place string) error) error {
+	var locked *packages.Lock
+	if was != nil && was.System == o.System && slices.Equal(was.Asked, now.Asked) {
+		locked = &packages.Lock{Packages: was.Packages, Npm: was.Npm}
+	}
+	im, err := rt.images.With(l.image(o.From).payload).Obtain(ctx, image.Linux, o.Arch)
+	if err != nil {
+		return err
+	}
+	place := image.At(l.packages.place, im.Runtime)
+	if place != l.packages.place {
+		o.Runtime = im.Runtime
+		o.Folders[slices.Index(o.Folders, l.packages.place)] = place
+	}
+	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{}.withDefaults(), tell: rt.opts.Events}
+	return rt.obtain(ctx, b, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
+		if err := store.Verify(kept); err != nil {
+			return err
+		}
+		now.Packages, now.Npm, now.Digest = kept.Packages, kept.Npm, kept.Digest
+		return use(kept, place)
+	})
 }
 
 // write writes the lock file, if it says something else.
@@ -266,14 +321,18 @@ func (l ownLock) write(file string) error {
 	return atomicfile.Write(file, text, 0o644)
 }
 
-// keepOwn puts the packages of a folder, and an environment's files, into the store of own images.
-func (rt *Runtime) keepOwn(all *packages.Lock, env *environments.Environment, folder, place string) error {
+// keepOwn puts the packages of a folder, what of the guest's root another one has, and an environment's files, into the
+// store of own images.
+func (rt *Runtime) keepOwn(all *packages.Lock, env *environments.Environment, folder, place, root string) error {
 	r, w := io.Pipe()
 	go func() {
 		to := tar.NewWriter(w)
 		err := env.WriteTo(to)
 		if err == nil && folder != "" {
 			err = environments.WriteFolder(to, folder, place)
+		}
+		if err == nil && root != "" {
+			err = environments.WriteRoot(to, root)
 		}
 		if err == nil {
 			err = to.Close()
@@ -325,7 +384,7 @@ func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
 	if err := atomicfile.Write(filepath.Join(rt.opts.Home, "own", o.Name+".json"), append(text, '\n'), 0o600); err != nil {
 		return err
 	}
-	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages), "built": true})
+	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages) + len(o.Debian), "built": true})
 	rt.AuditChange(audit.ImageAdded, audited)
 	_, err = rt.pruneOwn()
 	return err

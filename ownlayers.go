@@ -28,50 +28,60 @@ import (
 
 // ownLayer says in a lock file what an image was made of.
 type ownLayer struct {
-	From   string   `json:"from"`            // the reference
-	Image  string   `json:"image"`           // the digest of the image that it led to
-	Files  string   `json:"files,omitempty"` // the digest of the layer of the description's files
-	Steps  []string `json:"steps,omitempty"`
-	Digest string   `json:"digest,omitempty"` // of the layer that came of the steps
+	From    string   `json:"from"`            // the reference
+	Image   string   `json:"image"`           // the digest of the image that it led to
+	Files   string   `json:"files,omitempty"` // the digest of the layer of the description's files
+	Steps   []string `json:"steps,omitempty"`
+	Network []string `json:"network,omitempty"` // of the steps
+	Digest  string   `json:"digest,omitempty"`  // of the layer that came of the steps
 }
 
 // same says that another build began with the same, and did the same.
 func (l ownLayer) same(other ownLayer) bool {
-	return l.From == other.From && l.Image == other.Image && l.Files == other.Files && slices.Equal(l.Steps, other.Steps)
+	return l.From == other.From && l.Image == other.Image && l.Files == other.Files && slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network)
 }
 
 // filesTime is the time of a layer's files that the user's folder brings: a layer has the same digest wherever it is made.
 var filesTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // checkOver holds what a description says against a container's image as its beginning.
-func (o *OwnImage) checkOver(env *environments.Environment) (ref string, err error) {
+func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (ref string, reached stepNetwork, err error) {
+	bad := func(format string, args ...any) (string, stepNetwork, error) {
+		return "", reached, fmt.Errorf(format, args...)
+	}
 	ref, _, err = policy.Reference(env.From)
 	if err != nil {
-		return "", fmt.Errorf("from: %s %w", env.From, err)
+		return bad("from: %s %w", env.From, err)
 	}
-	for key, n := range map[string]int{"pip": len(env.Pip), "npm": len(env.Npm), "warm": len(env.Warm)} {
+	for key, n := range map[string]int{"debian": len(env.Debian), "pip": len(env.Pip), "npm": len(env.Npm), "warm": len(env.Warm)} {
 		if n > 0 {
-			return "", fmt.Errorf("%s is for the images that come along, and %s is a container's: a step of run may do it, with what lies in files", key, env.From)
+			return bad("%s is for the images that come along, and %s is a container's: a step of run may do it, with what lies in files", key, env.From)
 		}
 	}
 	for _, f := range env.Files {
 		for own := range strings.SplitSeq(ownPaths, ":") {
 			if f.Guest == own || strings.HasPrefix(f.Guest, own+"/") {
-				return "", fmt.Errorf("files: %s is not where a container's image can have files: %s is the machine's", f.Guest, own)
+				return bad("files: %s is not where a container's image can have files: %s is the machine's", f.Guest, own)
 			}
 		}
 	}
 	if o.MemoryMB > 0 {
 		if _, _, err := policy.Resolve(policy.Request{MemoryMB: o.MemoryMB}, nil); err != nil {
-			return "", err
+			return bad("%w", err)
 		}
 	}
-	return ref, nil
+	if len(env.Network) > 0 && len(env.Run) == 0 {
+		return bad("network: is for the steps of run, and there are none")
+	}
+	if reached, err = parseNetwork(env.Network); err == nil {
+		err = reached.allowed(c, "", nil)
+	}
+	return ref, reached, err
 }
 
 // buildOver builds an image of the user's own that begins with a container's.
 func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments.Environment) (*OwnImage, *image.Image, error) {
-	ref, err := o.checkOver(env)
+	ref, reached, err := o.checkOver(env, rt.opts.Ceiling)
 	if err != nil {
 		return nil, nil, &policy.FieldError{Field: "image", Value: env.File, Reason: err.Error()}
 	}
@@ -80,7 +90,7 @@ func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	defer held.Unlock()
-	im, err := rt.layOver(ctx, o, env, ref)
+	im, err := rt.layOver(ctx, o, env, ref, reached)
 	if err != nil {
 		rt.pruneLayers()
 		return nil, nil, rt.buildFailed(ctx, err)
@@ -88,7 +98,7 @@ func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments
 	return o, im, nil
 }
 
-func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.Environment, ref string) (*image.Image, error) {
+func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.Environment, ref string, reached stepNetwork) (*image.Image, error) {
 	lockFile := strings.TrimSuffix(env.File, environments.Extension) + ownLockEnds
 	locks, err := readOwnLock(lockFile)
 	if err != nil {
@@ -102,7 +112,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	if err != nil {
 		return nil, err
 	}
-	now := ownLayer{From: ref, Image: base.Digest, Steps: env.Run}
+	now := ownLayer{From: ref, Image: base.Digest, Steps: env.Run, Network: env.Network}
 	if len(env.Files) > 0 {
 		if now.Files, err = rt.keepFiles(env); err != nil {
 			return nil, err
@@ -118,7 +128,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	if len(env.Run) > 0 {
 		if now.same(was) && rt.hasLayer(was.Digest) {
 			now.Digest = was.Digest
-		} else if now.Digest, err = rt.runSteps(ctx, o, base, config, env.Run); err != nil {
+		} else if now.Digest, err = rt.runSteps(ctx, o, base, config, env.Run, reached); err != nil {
 			return nil, err
 		} else if now.same(was) && was.Digest != "" && was.Digest != now.Digest {
 			rt.opts.Events(Event{Kind: EventImage, Message: "the steps are those of " + lockFile + ", and have left other files than then"})
@@ -137,16 +147,12 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	if err != nil {
 		return nil, err
 	}
-	if at == nil {
-		locks.Builds = append(locks.Builds, ownBuild{})
-		at = &locks.Builds[len(locks.Builds)-1]
-	}
-	*at = ownBuild{Arch: o.Arch, Layer: &now, Digest: c.Digest}
+	locks.set(ownBuild{Arch: o.Arch, Layer: &now, Digest: c.Digest})
 	if err := locks.write(lockFile); err != nil {
 		return nil, err
 	}
 	o.From, o.Container, o.Digest, o.Bytes = ref, c.Digest, c.Digest, c.Size()
-	return im, rt.nameOwn(o, map[string]any{"image": c.Digest})
+	return im, rt.nameOwn(o, map[string]any{"image": c.Digest, "network": env.Network})
 }
 
 // beginning is the container's image that one of the user's own begins with: the one that its lock file names, else the

@@ -27,7 +27,7 @@ const (
 )
 
 // runSteps runs steps over an image, and keeps what they have changed as a layer, whose digest it returns.
-func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Container, config oci.Config, steps []string) (string, error) {
+func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Container, config oci.Config, steps []string, reached stepNetwork) (string, error) {
 	config.Entrypoint, config.Cmd, config.User = nil, nil, ""
 	under, err := rt.lay(ctx, base, o.Arch, config, o.Layers)
 	if err != nil {
@@ -40,14 +40,18 @@ func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Contai
 		Code: stepsScript(base.Config.Dir, steps), Language: "shell", Image: under.Digest, Kernel: image.Linux, Arch: o.Arch, Dir: "/tmp/unitask", Cold: true,
 		MemoryMB: max(buildMemory, o.MemoryMB), Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: maxLayer, RequireJail: rt.opts.RequireJail,
 	}
-	rt.opts.Events(Event{Kind: EventImage, Message: fmt.Sprintf("running %d steps over %s, in a machine of its own", len(steps), o.From)})
+	proxy, err := reached.give(ctx, rt, &req)
+	if err != nil {
+		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
+	}
+	rt.opts.Events(Event{Kind: EventImage, Message: fmt.Sprintf("running %d steps over %s, in a machine of its own%s", len(steps), o.From, reached)})
 	start := time.Now()
-	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{build: &build{layer: true}})
+	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: proxy, layer: true}})
 	if err != nil {
 		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
 	}
 	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
-		return "", &policy.FieldError{Field: "image", Value: o.File, Reason: stepFailed(steps, res)}
+		return "", &policy.FieldError{Field: "image", Value: o.File, Reason: stepFailed(steps, res, rt.refusedWays(res.RunID))}
 	}
 	entries := 0
 	digest, err := rt.keepLayer(func(to io.Writer) (digest string, err error) {
@@ -84,7 +88,7 @@ func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'",
 var stepEnd = regexp.MustCompile(`unitask: step ([0-9]{1,3}) ended with exit code ([0-9]{1,3})\n$`)
 
 // stepFailed says which step has failed, and the last that was printed.
-func stepFailed(steps []string, res *Result) string {
+func stepFailed(steps []string, res *Result, refused string) string {
 	what := "the steps"
 	text := string(res.Stderr)
 	if end := stepEnd.FindStringSubmatch(text); end != nil {
@@ -104,5 +108,5 @@ func stepFailed(steps []string, res *Result) string {
 	if text = strings.TrimSpace(text); len(text) > maxToolError {
 		text = "…" + text[len(text)-maxToolError:]
 	}
-	return fmt.Sprintf("%s: %q (`unitask inspect %s` has the rest)", what, strings.ToValidUTF8(text, "\ufffd"), res.RunID)
+	return fmt.Sprintf("%s: %q%s (`unitask inspect %s` has the rest)", what, strings.ToValidUTF8(text, "\ufffd"), refused, res.RunID)
 }

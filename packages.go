@@ -1,26 +1,18 @@
 package unitask
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
-	"net/http"
-	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,10 +20,8 @@ import (
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/filelock"
-	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/record"
 )
 
 // Packages for a run: fetched and built once, by the language's own tool, in a machine that reaches the
@@ -43,7 +33,7 @@ type installer struct {
 	system  string // of policy.PackageRule
 	tool    string // of image.Store.Tool
 	program string // runs in the machine; guest/*/packages.*
-	place   string // where code finds them
+	place   string // where code finds them, with the version in it (image.At)
 }
 
 // build is a run that installs packages, or makes a layer of an image.
@@ -130,11 +120,12 @@ func (x *execution) install(ctx context.Context) error {
 		return nil
 	}
 	l := x.code.language
-	if own := x.code.image.payload.Own; own != nil && slices.Contains(x.code.image.payload.Folders, l.packages.place) {
+	place := image.At(l.packages.place, x.image.Runtime)
+	if own := x.code.image.payload.Own; own != nil && slices.Contains(x.code.image.payload.Folders, place) {
 		return &policy.FieldError{Field: "packages", Value: "with the image " + x.code.image.payload.Name, Reason: "which has packages of its own: add these to its file, and build it"}
 	}
-	if x.code.inputs.At(l.packages.place) {
-		return &policy.FieldError{Field: "packages", Value: "with a folder at " + l.packages.place, Reason: "would lie there: give the folder another path inside"}
+	if x.code.inputs.At(place) {
+		return &policy.FieldError{Field: "packages", Value: "with a folder at " + place, Reason: "would lie there: give the folder another path inside"}
 	}
 	lock, err := x.rt.installed(ctx, x)
 	if err != nil {
@@ -181,7 +172,7 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 	if err != nil {
 		return failure{"packages", err}
 	}
-	registry, err := l.packages.registry(tool)
+	registry, err := l.packages.registry(func() (string, error) { return tool, nil })
 	if err != nil {
 		return failure{"packages", err}
 	}
@@ -236,7 +227,7 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 
 // bring adds what is kept to the run's inputs, if it is what was built.
 func (x *execution) bring(store *packages.Store, lock *packages.Lock) error {
-	place := x.code.language.packages.place
+	place := image.At(x.code.language.packages.place, x.image.Runtime)
 	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
 	defer one.Close()
 	for _, to := range []*hostfiles.Set{&one, &x.code.inputs} {
@@ -262,15 +253,6 @@ func (x *execution) bring(store *packages.Store, lock *packages.Lock) error {
 	return nil
 }
 
-// registry is the one that the host's own tool is configured for.
-func (i *installer) registry(tool string) (*packages.Registry, error) {
-	home, _ := os.UserHomeDir()
-	if i.system == policy.Pip {
-		return packages.PipRegistry(os.LookupEnv, home, tool)
-	}
-	return packages.NpmRegistry(os.LookupEnv, home, func() (string, error) { return packages.NpmDefault(tool) })
-}
-
 // plan is what the program in the machine is told.
 type plan struct {
 	Tool   string             `json:"tool"`
@@ -288,36 +270,18 @@ type plan struct {
 // build installs packages in a machine, and keeps them.
 func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, want, before *packages.Lock, registry *packages.Registry, tool string) error {
 	l := b.language
-	hosts, err := registry.All()
+	way, err := rt.reach(ctx, registry)
 	if err != nil {
 		return failure{"packages", err}
 	}
-	proxy, err := registryProxy(registry.Proxy, rt.opts.Upstream.Proxy)
-	if err != nil {
-		return failure{"packages", err}
-	}
-	if err := answers(ctx, registry, hosts[0], proxy); err != nil {
-		return failure{"packages", err}
-	}
-	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: l.packages.place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "", Specs: want.Asked}
+	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.packages.place, b.runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "", Specs: want.Asked, Plain: way.plain}
 	if before != nil {
 		p.Lock, p.Npm = before.Packages, before.Npm
 	}
 	req := Request{
 		Code: l.packages.program, Image: l.images[0].payload.Name, Kernel: image.Linux, Arch: b.arch, Dir: "/work", Cold: true,
 		Files: []Mount{{Host: tool, Guest: p.Tool}}, MemoryMB: buildMemory, Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: packages.MaxBytes + 64<<20,
-		RequireJail: b.jail,
-	}
-	for _, h := range hosts {
-		at := net.JoinHostPort(h.Name, h.Port)
-		if isPublic(ctx, h, proxy) {
-			req.AllowNet = append(req.AllowNet, at)
-		} else {
-			req.AllowTCP = append(req.AllowTCP, at)
-		}
-		if h.Plain {
-			p.Plain = append(p.Plain, h.Name)
-		}
+		RequireJail: b.jail, AllowNet: way.nets, AllowTCP: way.tcps,
 	}
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -329,7 +293,7 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	}
 	b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("installing %s from %s, once, in a machine of its own", strings.Join(want.Asked, " "), want.Registry)})
 	start := time.Now()
-	res, err := rt.runFor(ctx, b.caller, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: proxy}})
+	res, err := rt.runFor(ctx, b.caller, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: way.proxy}})
 	if err != nil {
 		return failure{"packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err)}
 	}
@@ -415,84 +379,9 @@ func (rt *Runtime) buildError(l *language, want *packages.Lock, res *Result) err
 	if reason == "" {
 		reason = res.Error
 	}
-	var denied []string
-	text, _, _ := rt.runs.Read(res.RunID, record.NetlogFile, maxLockText)
-	for line := range bytes.Lines(text) {
-		var d netstack.Decision
-		if json.Unmarshal(line, &d) == nil && d.Verdict == netstack.Denied && d.Name != "" && !slices.Contains(denied, d.Name) && len(denied) < 5 {
-			denied = append(denied, d.Name)
-		}
-	}
-	if len(denied) > 0 {
-		reason += "; it was refused the way to " + strings.Join(denied, ", ")
-	}
+	reason += rt.refusedWays(res.RunID)
 	if reason == "" {
 		reason = fmt.Sprintf("%s ended with %d", l.packages.system, res.ExitCode)
 	}
 	return &policy.FieldError{Field: "packages", Value: strings.Join(want.Asked, " "), Reason: fmt.Sprintf("can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, reason, res.RunID)}
-}
-
-// registryProxy is the proxy for a registry: its tool's own, else the host's.
-func registryProxy(own string, usual func(string, uint16) *url.URL) (func(string, uint16) *url.URL, error) {
-	if own == "" {
-		return usual, nil
-	}
-	u, err := url.Parse(own)
-	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("the proxy that is configured for packages, %q, is no address: http://HOST:PORT", packages.Shown(own))
-	}
-	return func(string, uint16) *url.URL { return u }, nil
-}
-
-// answers asks a registry for a first byte, so that one that does not answer is told in seconds.
-func answers(ctx context.Context, r *packages.Registry, h packages.Host, proxy func(string, uint16) *url.URL) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	defer transport.CloseIdleConnections()
-	transport.Proxy = func(*http.Request) (*url.URL, error) {
-		port, _ := strconv.ParseUint(h.Port, 10, 16)
-		if proxy == nil {
-			return nil, nil
-		}
-		return proxy(h.Name, uint16(port)), nil
-	}
-	if r.CA != "" {
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM([]byte(r.CA)) {
-			return errors.New("the certificates that are configured for packages are not in PEM form")
-		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, strings.TrimSuffix(r.URL, "/")+"/", nil)
-	if err != nil {
-		return err
-	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp, err := client.Do(req)
-	if err != nil {
-		var wrapped *url.Error
-		if errors.As(err, &wrapped) {
-			err = wrapped.Err
-		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("not within %.0f seconds", answerTime.Seconds())
-		}
-		return fmt.Errorf("the registry %s (%s) does not answer: %w", packages.Shown(r.URL), r.From, err)
-	}
-	return resp.Body.Close()
-}
-
-// isPublic says that a host is somewhere on the Internet. A registry that is elsewhere is allowed as
-// what it is: the host's own configuration names it.
-func isPublic(ctx context.Context, h packages.Host, proxy func(string, uint16) *url.URL) bool {
-	port, _ := strconv.ParseUint(h.Port, 10, 16)
-	if proxy != nil && proxy(h.Name, uint16(port)) != nil {
-		return true
-	}
-	if addr, err := netip.ParseAddr(h.Name); err == nil {
-		return netstack.Public(addr)
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", h.Name)
-	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !netstack.Public(a) })
 }

@@ -146,7 +146,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	case err != nil:
 		return nil, err
 	case ref != "":
-		return bad("image", ref, "has no sessions yet: use "+strings.Join(sessionImages(), ", "))
+		return bad("image", ref, "has no sessions yet: use "+strings.Join(SessionImages(), ", "))
 	}
 	asked := req.Request
 	if req.Request, err = rt.withOwn(req.Request); err != nil {
@@ -157,7 +157,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 		return nil, err
 	}
 	if !l.steps() {
-		return bad("image", im.payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(sessionImages(), ", "))
+		return bad("image", im.payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(SessionImages(), ", "))
 	}
 	s := newSession(rt, caller, limits)
 	s.denials, s.request = denials, asked

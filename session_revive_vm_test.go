@@ -1,12 +1,14 @@
 package unitask_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
@@ -102,6 +104,24 @@ func TestSessionRevive(t *testing.T) {
 			t.Errorf("%+v %v", rec, err)
 		}
 	})
+
+	// A caller that leaves, at any moment, takes nothing with it.
+	for _, after := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		one, err := rt.Revive(ctx, caller, s.ID, secrets)
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("left after %s: %v", after, err)
+		}
+		if err == nil {
+			if err := errors.Join(one.Pause(t.Context()), one.Leave()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := unitask.FindPausedSession(home, s.ID); err != nil {
+			t.Fatalf("left after %s: %v", after, err)
+		}
+	}
 
 	// Of several that ask at once, of two runtimes, one has it.
 	var asking sync.WaitGroup

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -200,6 +202,49 @@ func TestSessionCommands(t *testing.T) {
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "1", Language: "python"}); err == nil {
 		t.Errorf("python in the shell's image: %+v", res)
 	}
+}
+
+// A session has the template made that the next one is cloned from: at its end, or while it lives and has
+// nothing to do. A pool, which makes its own templates, makes none of sessions.
+func TestSessionWarm(t *testing.T) {
+	needClones(t)
+	for _, row := range []struct {
+		name     string
+		machines unitask.Machines
+		lives    bool
+	}{{"ended, beside a pool", unitask.Pool(unitask.PoolSize{Max: 1}, unitask.Shape{}), false}, {"idle", unitask.Templates(), true}} {
+		t.Run(row.name, func(t *testing.T) {
+			home := newHome(t)
+			if err := os.Remove(filepath.Join(home, "templates")); err != nil { // the base's
+				t.Fatal(err)
+			}
+			rt, err := unitask.Open(unitask.Options{Home: home, Machines: row.machines})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rt.Close()
+			for _, cloned := range []bool{false, true} {
+				s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Linux}, Idle: 4 * time.Second})
+				res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"true"}})
+				if err != nil || res.ExitCode != 0 || res.Cloned != cloned {
+					t.Fatalf("%v %+v, cloned %v is wanted", err, res, cloned)
+				}
+				if row.lives {
+					for !cloned && !templateIn(home) {
+						time.Sleep(100 * time.Millisecond)
+					}
+				} else if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				unitask.Settle(t.Context(), rt)
+			}
+		})
+	}
+}
+
+func templateIn(home string) bool {
+	found, _ := filepath.Glob(filepath.Join(home, "templates", "*", "template.json"))
+	return len(found) > 0
 }
 
 func sessionRuntime(t *testing.T) *unitask.Runtime {

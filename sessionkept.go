@@ -235,7 +235,8 @@ type reviving struct {
 // closing: from its last pause, and the first step's Hint says so if it did something since. The caller must be
 // the one that it was made for, whose Ceiling must grant what it was granted. Secrets have the values of those
 // that are bound to hosts. The error is a SessionError where there is no such session, and a
-// *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then.
+// *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then. Once the machine goes on
+// the end of ctx means nothing, since what is kept on the disk is by then the past.
 func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
 	shelf := shelfOf(rt.opts.Home)
 	p, k, err := shelf.read(id)
@@ -246,9 +247,13 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 		_ = ForgetSession(rt.opts.Home, id)
 		err = &SessionError{id, fmt.Sprintf("it had lived for %s", k.Expires.Sub(k.Began).Round(time.Second))}
 	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
+	ctx = context.WithoutCancel(ctx)
 	if caller.Via == "" {
 		caller.Via = k.Via
 	}

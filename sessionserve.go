@@ -79,7 +79,11 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 		for !paused {
 			select {
 			case now := <-tick.C:
-				if watch.over(now, s.work(x.machine)) {
+				did := s.work(x.machine)
+				if !did.busy { // what it takes is not taken from a step
+					x.warmNext()
+				}
+				if watch.over(now, did) {
 					if paused = s.doze(timed, x, folder); paused {
 						_ = ended(errPaused)
 					}

@@ -46,7 +46,7 @@ func TestStepLanguage(t *testing.T) {
 	if _, err := s.Run(t.Context(), Step{Code: "package main", Language: "go"}); err == nil || !strings.Contains(err.Error(), "language go: has no steps in a session") {
 		t.Error(err)
 	}
-	if got := sessionImages(); !slices.Equal(got, []string{"node", "python", "data", "shell"}) {
+	if got := SessionImages(); !slices.Equal(got, []string{"node", "python", "data", "shell"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -203,6 +203,25 @@ func (a *app) withRuntime(do func(*cobra.Command, []string, *unitask.Runtime) er
 	}
 }
 
+// withCeiling is withRuntime for a command with arguments that a policy file is a ceiling on.
+func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unitask.Runtime) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return a.withRuntime(do)(cmd, args)
+		}
+		ceiling, err := findCeiling("", *file)
+		if err != nil {
+			return err
+		}
+		rt, err := a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(nil)})
+		if err != nil {
+			return err
+		}
+		defer rt.Close()
+		return do(cmd, args, rt)
+	}
+}
+
 // group is a command that only holds others.
 func group(cmd *cobra.Command, members ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs

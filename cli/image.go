@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ func (a *app) imageCommand() *cobra.Command {
 }
 
 func (a *app) imageBuild() *cobra.Command {
-	var name, kernel, arch, output, folders string
+	var name, kernel, arch, output, folders, held string
 	var warm, fresh bool
 	var cpus float64
 	var memory *size
@@ -31,9 +32,9 @@ func (a *app) imageBuild() *cobra.Command {
 		Use:   "build [NAME|FILE.toml]",
 		Short: "Build an image of your own, or one that comes along ahead of its first run",
 		Long: `Build NAME, or FILE.toml, builds an image of your own: the file, or NAME.toml in the home's
-environments folder, says which image it begins with and what it has beside that (from, pip, npm, run,
-files, env, warm, memoryMb, description); that may be a container image, which has run, files
-and env. Packages are installed, and steps run, in a machine; which packages and which image
+environments folder, says which image it begins with and what it has beside that (from, debian, pip, npm,
+run, network, files, env, warm, memoryMb, description); that may be a container image, which has run with
+network, files and env. A policy file is a ceiling on what the build reaches: allowNet and packages. Packages are installed, and steps run, in a machine; which packages and which image
 exactly is written to NAME.lock.json beside the file, and taken from there the next time. Runs
 have the image by --image NAME; it comes before one of that name that comes along.
 
@@ -42,13 +43,13 @@ prints its digest. Parts that are missing are fetched first, as by image vendor.
 boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 -kernel.`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
+		RunE: a.withCeiling(&held, func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			ar, err := image.ParseArch(arch)
 			if err != nil {
 				return usage(err)
 			}
 			start := time.Now()
-			contained := ""
+			contained, base := "", name
 			if len(args) > 0 {
 				if cmd.Flags().Changed("image") || output != "" {
 					return usage(errors.New("--image and -o are for images that come along"))
@@ -60,7 +61,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				if name, kernel = own.Name, string(image.Linux); memory.n == 0 {
 					memory.n = int64(own.MemoryMB)
 				}
-				contained = own.Container
+				contained, base = own.Container, own.From
 			}
 			images, err := rt.Images().Named(ar, cmp.Or(contained, name))
 			if err != nil {
@@ -83,8 +84,14 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 				}
 			}
 			if warm {
-				if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), CPUs: cpus, FreshProcess: fresh, Folders: folders}); err != nil {
-					return err
+				processes := []bool{fresh}
+				if !cmd.Flags().Changed("fresh-process") && k == image.Linux && slices.Contains(unitask.SessionImages(), base) {
+					processes = []bool{false, true}
+				}
+				for _, fresh := range processes {
+					if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), CPUs: cpus, FreshProcess: fresh, Folders: folders}); err != nil {
+						return err
+					}
 				}
 			}
 			fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
@@ -93,10 +100,11 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 		}),
 	}
 	imageVar(cmd, &name)
+	cmd.Flags().StringVar(&held, "policy", "", "with NAME or FILE: the policy file, a ceiling on what the build reaches (default the first .unitask.toml from here upwards)")
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
-	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from")
-	cmd.Flags().BoolVar(&fresh, "fresh-process", false, "with --warm: for runs with --fresh-process")
+	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from, and (linux) the one of sessions")
+	cmd.Flags().BoolVar(&fresh, "fresh-process", false, "with --warm: only the one of sessions and of runs with --fresh-process; --fresh-process=false: only that of other runs")
 	memory = sizeVar(cmd.Flags(), "memory", 1<<20, "with --warm: "+policy.FieldOf("memoryMb").Usage())
 	cmd.Flags().Float64Var(&cpus, "cpus", 1, "with --warm: processors of the machine")
 	cmd.Flags().StringVar(&folders, "folders", "", "with --warm: what of the host's folders the template holds, as a run names it")

@@ -36,6 +36,9 @@ func (a *app) ownTable(rt *unitask.Runtime) {
 		for _, p := range o.Packages {
 			installed = append(installed, p.Name+" "+p.Version)
 		}
+		for _, d := range o.Debian {
+			installed = append(installed, d.Name+" "+d.Version)
+		}
 		rows = append(rows, []string{o.Name, o.From, string(o.Arch), short(safe(strings.Join(installed, ", "))), short(safe(o.Description)), safe(o.File), o.Built.Local().Format(time.DateTime)})
 	}
 	if len(rows) > 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/fleet/embedded"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
 )
 
 type workerFlags struct {
@@ -169,6 +170,9 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	info := fleet.WorkerInfo{Host: host, Version: version(), Arch: string(arch), Images: unitask.Images(), Accel: a.accel, Embedded: f.embedded, Slots: slots, MemoryMB: memoryMB, Kernels: []string{string(unitask.Linux)}}
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))
+	}
+	if policy.ForFleet(ceiling).TakesImages() {
+		info.Images = append(info.Images, policy.BroughtImages)
 	}
 	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, SessionKey: key, Log: slog.New(logHandler(a.std.Stderr, f.logJSON, level))}, fleet.OnHost(rt, ceiling))
 	if err != nil {

@@ -42,7 +42,9 @@ type Environment struct {
 	From        string   // an image that comes along, or a container image's reference
 	Chain       []string // the files, the one of this name first
 	Pip, Npm    []string
+	Debian      []string // NAME or NAME=VERSION
 	Run         []string // steps of a shell, in order; of container images only
+	Network     []string // what these reach: hosts, or the registries of pip or npm
 	Files       []File
 	Env         map[string]string
 	Warm        []string
@@ -60,9 +62,11 @@ type File struct {
 // text is the form of a file.
 type text struct {
 	From        string            `toml:"from"`
+	Debian      []string          `toml:"debian"`
 	Pip         []string          `toml:"pip"`
 	Npm         []string          `toml:"npm"`
 	Run         []string          `toml:"run"`
+	Network     []string          `toml:"network"`
 	Files       map[string]string `toml:"files"`
 	Env         map[string]string `toml:"env"`
 	Warm        []string          `toml:"warm"`
@@ -71,7 +75,7 @@ type text struct {
 }
 
 // keys are those that a file may have.
-const keys = "from, pip, npm, run, files, env, warm, memoryMb, description"
+const keys = "from, debian, pip, npm, run, network, files, env, warm, memoryMb, description"
 
 var (
 	name     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
@@ -189,7 +193,8 @@ func read(file string) (*text, error) {
 // add puts what a file says below what those before it say.
 func (e *Environment) add(t *text, dir string) error {
 	e.Pip, e.Npm, e.Warm = append(slices.Clone(t.Pip), e.Pip...), append(slices.Clone(t.Npm), e.Npm...), append(slices.Clone(t.Warm), e.Warm...)
-	e.Run = append(slices.Clone(t.Run), e.Run...)
+	e.Debian = append(slices.Clone(t.Debian), e.Debian...)
+	e.Run, e.Network = append(slices.Clone(t.Run), e.Run...), append(slices.Clone(t.Network), e.Network...)
 	if e.MemoryMB == 0 {
 		e.MemoryMB = t.MemoryMB
 	}
@@ -217,7 +222,7 @@ func (e *Environment) check() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", e.File, fmt.Errorf(format, args...))
 	}
-	for key, n := range map[string]int{"pip": len(e.Pip), "npm": len(e.Npm), "run": len(e.Run), "files": len(e.Files), "env": len(e.Env), "warm": len(e.Warm)} {
+	for key, n := range map[string]int{"debian": len(e.Debian), "pip": len(e.Pip), "npm": len(e.Npm), "run": len(e.Run), "network": len(e.Network), "files": len(e.Files), "env": len(e.Env), "warm": len(e.Warm)} {
 		if n > maxEntries {
 			return wrong("%s has %d entries, with those of the images that it begins with: at most %d", key, n, maxEntries)
 		}

@@ -87,3 +87,25 @@ func plain(err error) error {
 func WriteFolder(to *tar.Writer, folder, guest string) error {
 	return File{Guest: guest, Dir: folder, Host: "."}.write(to)
 }
+
+// WriteRoot writes a folder's files and links to a tar stream, as they are from the guest's root on.
+func WriteRoot(to *tar.Writer, folder string) error {
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil || d.IsDir():
+			return plain(err)
+		case d.Type() != fs.ModeSymlink:
+			return copyFile(to, root, name, "/"+name)
+		}
+		target, err := root.Readlink(name)
+		if err != nil {
+			return plain(err)
+		}
+		return to.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Format: tar.FormatPAX})
+	})
+}

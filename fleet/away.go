@@ -13,7 +13,7 @@ import (
 // away says that NATS did not do a thing now, and may a moment later: a cluster that has lost a node
 // takes seconds to choose who leads.
 func away(err error) bool {
-	for _, one := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, jetstream.ErrNoStreamResponse, errUnsettled} {
+	for _, one := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, jetstream.ErrNoStreamResponse, errUnsettled, errStalled} {
 		if errors.Is(err, one) {
 			return true
 		}

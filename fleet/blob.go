@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,6 +29,106 @@ type blob struct {
 // slowly, or not at all, does not keep a slot.
 const transferTime = 10 * time.Minute
 
+// stallTime is how long NATS may be silent in a transfer. A stream whose leader goes sends no more, and the client library
+// waits for as long as the whole transfer may take.
+const stallTime = 20 * time.Second
+
+// errStalled says that a transfer came to a stop.
+var errStalled = fmt.Errorf("the transfer came to a stop: nothing more came for %v", stallTime)
+
+// watched cancels what is under way when it comes to a stop.
+type watched struct {
+	cancel  func()
+	stalled atomic.Bool
+	timer   *time.Timer
+}
+
+func watch(cancel func()) *watched {
+	w := &watched{cancel: cancel}
+	w.timer = time.AfterFunc(stallTime, func() {
+		w.stalled.Store(true)
+		w.cancel()
+	})
+	return w
+}
+
+// moves says that it goes on.
+func (w *watched) moves() { w.timer.Reset(stallTime) }
+
+// end says that nothing is under way, and how it ended.
+func (w *watched) end(err error) error {
+	w.timer.Stop()
+	if err != nil && w.stalled.Load() && !errors.Is(err, io.EOF) {
+		return errStalled
+	}
+	return err
+}
+
+// steady is content that comes without a stop: the client library's own reader, whose pipe says so.
+type steady struct{ io.ReadCloser }
+
+func (s steady) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) || n == 0 && err == nil && len(p) > 0 {
+		err = errStalled
+	}
+	return n, err
+}
+
+// silent is a context for that reader, which waits until the deadline for each piece.
+type silent struct{ context.Context }
+
+func (silent) Deadline() (time.Time, bool) { return time.Now().Add(stallTime), true }
+
+// moving is content that is sent: each time that more of it is asked for, the transfer goes on.
+type moving struct {
+	io.Reader
+	w *watched
+}
+
+func (m moving) Read(p []byte) (int, error) {
+	m.w.moves()
+	return m.Reader.Read(p)
+}
+
+// info is what the store says of an object.
+func (s tenantStore) info(ctx context.Context, name string) (*jetstream.ObjectInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, stallTime)
+	defer cancel()
+	return s.files.GetInfo(ctx, name)
+}
+
+// send stores an object. In a transfer that is limited by ctx alone, a lost answer would be waited for until its end.
+func (s tenantStore) send(ctx context.Context, name string, content io.Reader) error {
+	ctx, cancel := context.WithTimeout(ctx, transferTime)
+	defer cancel()
+	w := watch(cancel)
+	_, err := s.files.Put(ctx, jetstream.ObjectMeta{Name: name}, moving{content, w})
+	return w.end(err)
+}
+
+// fetch gets an object. Its Close ends what is under way.
+func (s tenantStore) fetch(ctx context.Context, name string) (io.ReadCloser, error) {
+	ctx, cancel := context.WithTimeout(ctx, transferTime)
+	w := watch(cancel)
+	from, err := s.files.Get(silent{ctx}, name)
+	if err = w.end(err); err != nil {
+		cancel()
+		return nil, err
+	}
+	return closing{steady{from}, cancel}, nil
+}
+
+type closing struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (c closing) Close() error {
+	c.cancel()
+	return c.ReadCloser.Close()
+}
+
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // put stores content, which is read twice: once for its name.
@@ -44,13 +145,11 @@ func (s tenantStore) put(ctx context.Context, content io.ReadSeeker, inline bool
 		b.Inline, err = io.ReadAll(content)
 		return b, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, transferTime)
-	defer cancel()
 	// An object that is there is as good, if it does not go before the run can be over.
-	if info, err := s.files.GetInfo(ctx, b.SHA256); err == nil && int64(info.Size) == b.Size && time.Since(info.ModTime) < keep/4 {
+	if info, err := s.info(ctx, b.SHA256); err == nil && int64(info.Size) == b.Size && time.Since(info.ModTime) < keep/4 {
 		return b, nil
 	}
-	if _, err = s.files.Put(ctx, jetstream.ObjectMeta{Name: b.SHA256}, content); err != nil {
+	if err = s.send(ctx, b.SHA256, content); err != nil {
 		return b, fmt.Errorf("store %d bytes in the fleet: %w", b.Size, err)
 	}
 	return b, nil
@@ -71,21 +170,16 @@ func (s tenantStore) open(ctx context.Context, b blob, most int64) (io.ReadClose
 		v.from = io.NopCloser(bytes.NewReader(b.Inline))
 		return v, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, transferTime)
-	info, err := s.files.GetInfo(ctx, b.SHA256)
+	info, err := s.info(ctx, b.SHA256)
 	if err == nil && (info.Opts != nil && info.Opts.Link != nil || int64(info.Size) != b.Size) {
 		err = errMalformed // a link is nothing that a client puts there
 	}
+	if err == nil {
+		v.from, err = s.fetch(ctx, b.SHA256)
+	}
 	if err != nil {
-		cancel()
 		return nil, fmt.Errorf("read content %s from the fleet: %w", b.SHA256, err)
 	}
-	from, err := s.files.Get(ctx, b.SHA256)
-	if err != nil {
-		cancel()
-		return nil, fmt.Errorf("read content %s from the fleet: %w", b.SHA256, err)
-	}
-	v.from, v.cancel = from, cancel
 	return v, nil
 }
 
@@ -144,7 +238,6 @@ type verified struct {
 	want   string
 	left   int64
 	digest hash.Hash
-	cancel context.CancelFunc // nil is none
 }
 
 func (v *verified) Read(p []byte) (int, error) {
@@ -159,9 +252,4 @@ func (v *verified) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (v *verified) Close() error {
-	if v.cancel != nil {
-		defer v.cancel()
-	}
-	return v.from.Close()
-}
+func (v *verified) Close() error { return v.from.Close() }

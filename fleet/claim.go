@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -34,17 +35,23 @@ func (w *Worker) later(msg jetstream.Msg) { _ = msg.NakWithDelay(min(pollTime, w
 // handle decides on a message of the queue: it is acknowledged when nothing more is to be done
 // about its run. Of the entry, which the tenant can write, it takes what only concerns that tenant:
 // what a run needs, and whether it may be made again, is read from the task itself.
-func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
+func (w *Worker) handle(ctx context.Context, l *lane, d delivery) {
+	msg := d.msg
 	var t ticket
 	if len(msg.Data()) > maxTicket || json.Unmarshal(msg.Data(), &t) != nil || !idForm.MatchString(t.Run) {
 		_ = msg.Term() // not what a client writes
 		return
 	}
-	if !w.begin(l.tenant, t.Run) {
+	if d.orphan == "" && !w.begin(l.tenant, t.Run) {
 		_ = msg.InProgress() // it is in hand, and came again because the heart beat late
 		return
 	}
-	defer w.leave(l.tenant, t.Run)
+	watched := false
+	defer func() {
+		if !watched {
+			w.leave(l.tenant, t.Run)
+		}
+	}()
 	s, log := l.tenantStore, w.log.With("run", t.Run, "tenant", l.tenant)
 	e, revision, err := s.get(ctx, t.Run)
 	switch {
@@ -63,9 +70,18 @@ func (w *Worker) handle(ctx context.Context, l *lane, msg jetstream.Msg) {
 		return
 	}
 	c := &claim{w: w, lane: l, store: s, run: t.Run, entry: e, revision: revision, msg: msg}
-	if e.State == Claimed && !c.abandoned(ctx) {
-		w.later(msg)
-		return
+	if e.State == Claimed && e.Worker != w.info.ID { // its own is no longer in hand: its end could not be written down
+		lives, err := l.lives(ctx, e.Worker)
+		if err == nil && !lives && d.orphan != e.Worker {
+			watched = c.watch(ctx)
+		}
+		if watched {
+			return
+		}
+		if err != nil || lives || d.orphan != e.Worker {
+			w.later(msg)
+			return
+		}
 	}
 	job, malformed := readTask(ctx, s, e.Task)
 	if malformed != nil && !errors.Is(malformed, errMalformed) && !errors.Is(malformed, jetstream.ErrObjectNotFound) {
@@ -148,30 +164,6 @@ func (w *Worker) suits(req unitask.Request) error {
 		return fmt.Errorf("task: %w: nobody is there to be asked about %.80q", errMalformed, req.Ask[0])
 	}
 	return nil
-}
-
-// abandoned says that the worker that has claimed the run is lost. Its message comes again when it
-// has not been heard of for a lease, which is so for all workers when NATS itself was away: so it gets
-// time to say that it is there.
-func (c *claim) abandoned(ctx context.Context) bool {
-	if c.entry.Worker == c.w.info.ID {
-		return true // and no longer in hand: its end could not be written down
-	}
-	for end := time.Now().Add(c.w.config.Times.Lease); ; {
-		lives, err := c.lane.lives(ctx, c.entry.Worker)
-		if err != nil || lives {
-			return false
-		}
-		if time.Now().After(end) {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(c.w.config.Times.Beat / 4):
-			_ = c.msg.InProgress()
-		}
-	}
 }
 
 // work runs what was claimed, unless it was malformed, and says what came of it.
@@ -268,6 +260,9 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 		if job.Folder, err = c.bring(ctx, *t.Files, dir); err != nil {
 			return r, fmt.Errorf("what the run brings: %w", err)
 		}
+	}
+	if t.Image != nil {
+		job.Image, job.Disk = t.Image, func(ctx context.Context) (io.ReadCloser, error) { return c.store.openImage(ctx, *t.Image) }
 	}
 	done, err := c.w.runner.Run(ctx, job)
 	r.Result, r.Machine = done.Result, done.Machine

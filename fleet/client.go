@@ -27,6 +27,7 @@ type Client struct {
 	// Priority is that of the next runs; "" is Normal.
 	Priority Priority
 
+	images  sync.Mutex // one at a time goes there
 	mu      sync.Mutex
 	store   *tenantStore       // nil before it was opened
 	workers jetstream.KeyValue // nil before

@@ -28,6 +28,7 @@ import (
 const (
 	queueStream   = "unitask-queue"
 	workersBucket = "unitask-workers"
+	missedBucket  = "unitask-missed" // workers that others look for
 	runsBucket    = "unitask-runs-"  // and the tenant
 	filesBucket   = "unitask-files-" // and the tenant
 
@@ -57,6 +58,7 @@ const (
 	maxClaims       = 1_000     // of one run: a worker that goes gives it back
 	runsBytes       = 256 << 20 // of a tenant's entries
 	filesBytes      = 2 << 30   // of a tenant's objects
+	missedBytes     = 1 << 20   // of notes about workers that are missed
 	keep            = 24 * time.Hour
 )
 

@@ -287,6 +287,7 @@ func TestSubmitterOnly(t *testing.T) {
 	for name, try := range map[string]func() error{
 		"prints":              func() error { return nc.Publish("unitask.out.alice.x", nil) },
 		"passes for a worker": func() error { return nc.Publish("$KV.unitask-workers.w", []byte(`{}`)) },
+		"misses a worker":     func() error { return nc.Publish("$KV.unitask-missed.w", nil) },
 		"drains a worker":     func() error { return nc.Publish("unitask.drain.w", nil) },
 		"asks for secrets":    func() error { return nc.Publish("unitask.ask.alice.x", []byte(`{"what":"secrets"}`)) },
 		"reads the queue":     func() error { return nc.Publish("$JS.API.STREAM.MSG.GET.unitask-queue", []byte(`{"seq":1}`)) },

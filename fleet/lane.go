@@ -22,10 +22,13 @@ type lane struct {
 	queues   []jetstream.Consumer // by priority, the highest first
 	turn     int                  // that comes next; take's own
 	workers  jetstream.KeyValue
+	missed   jetstream.KeyValue
 	sessions sessions
 	heavy    chan struct{} // calls of sessions, see maxHeavy
 	broken   atomic.Bool   // something is not as it was made
 	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
+	orphans  chan delivery // of runs whose worker is lost
+	watched  atomic.Int32  // runs whose worker is looked for
 
 	// Under the worker's lock.
 	running, usedMB int
@@ -46,7 +49,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 			nc.Close()
 		}
 	}()
-	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy)}
+	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy), orphans: make(chan delivery)}
 	if l.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}
@@ -100,6 +103,10 @@ func (l *lane) prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the list of workers: %w", err)
 	}
+	missed, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: missedBucket, TTL: keep, MaxBytes: missedBytes, Replicas: replicas})
+	if err != nil {
+		return fmt.Errorf("make the list of workers that are missed: %w", err)
+	}
 	s, err := makeTenant(ctx, l.js, l.tenant, replicas)
 	if err != nil {
 		return err
@@ -120,7 +127,7 @@ func (l *lane) prepare(ctx context.Context) error {
 		queues = append(queues, queue)
 	}
 	if l.queues == nil { // later they are the same, made anew
-		l.tenantStore, l.queues, l.workers, l.sessions = s, queues, workers, held
+		l.tenantStore, l.queues, l.workers, l.missed, l.sessions = s, queues, workers, missed, held
 	}
 	return nil
 }
@@ -144,10 +151,15 @@ func (l *lane) account(ctx context.Context) (string, error) {
 	return info.Data.Account, nil
 }
 
-// next is the next message of the queue, nil where there is none now.
-func (l *lane) next() jetstream.Msg {
+// next is the next message of the queue; its msg is nil where there is none now.
+func (l *lane) next() (d delivery) {
 	if !l.nc.IsConnected() || time.Now().Before(l.away) {
-		return nil
+		return d
+	}
+	select {
+	case d = <-l.orphans:
+		return d
+	default:
 	}
 	begin := time.Now()
 	var err error
@@ -156,7 +168,7 @@ func (l *lane) next() jetstream.Msg {
 		if batch, err = l.queues[i].FetchNoWait(1); err == nil {
 			for msg := range batch.Messages() {
 				l.turn++
-				return msg
+				return delivery{msg: msg}
 			}
 			err = batch.Error()
 		}
@@ -168,7 +180,7 @@ func (l *lane) next() jetstream.Msg {
 		l.broken.Store(true)
 		l.away = time.Now().Add(awayTime) // others are not to wait for it every time
 	}
-	return nil
+	return d
 }
 
 // A tenant's queue that takes slowFetch to say that it has nothing, or fails, is let be for awayTime.
@@ -181,13 +193,20 @@ const (
 func (l *lane) beats(ctx context.Context) {
 	tick := time.NewTicker(l.w.config.Times.Beat)
 	defer tick.Stop()
-	for {
+	for said := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		err := errors.Join(l.beat(ctx), l.measure(ctx))
+		err := l.beat(ctx)
+		if err == nil {
+			if time.Since(said) > l.w.config.Times.Lease/2 { // others may have missed it
+				err = l.missed.Purge(ctx, l.w.info.ID)
+			}
+			said = time.Now()
+		}
+		err = errors.Join(err, l.measure(ctx))
 		if err != nil || l.broken.Swap(false) {
 			timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 			err = errors.Join(err, l.prepare(timed))

@@ -46,6 +46,13 @@ var brief = Times{Lease: time.Second, Beat: 50 * time.Millisecond}
 // bucket is a tenant's, on a server of its own.
 func bucket(t *testing.T) tenantStore {
 	t.Helper()
+	s, _ := served(t)
+	return s
+}
+
+// served is a tenant's bucket, and the server's JetStream.
+func served(t *testing.T) (tenantStore, jetstream.JetStream) {
+	t.Helper()
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, JetStreamMaxStore: 1 << 40, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +75,7 @@ func bucket(t *testing.T) tenantStore {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return s, js
 }
 
 var noLeader = &jetstream.APIError{Code: 503, ErrorCode: 10008, Description: "JetStream system temporarily unavailable"}

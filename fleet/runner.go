@@ -31,6 +31,9 @@ type Job struct {
 	Request        unitask.Request // secrets have their values; Files and Dirs are below Folder
 	Colors         string
 	Folder         string // what the run brings, unpacked; "" is nothing
+	// Image is the container image that the submitter has, nil for none; Disk opens its disk, of which nothing is known.
+	Image          *unitask.BroughtImage
+	Disk           func(context.Context) (io.ReadCloser, error)
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Events         func(unitask.Event)
@@ -74,10 +77,16 @@ func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
 	if job.Folder == "" {
 		req.Files, req.Dirs = nil, nil
 	}
-	caller := unitask.Caller{Name: owner, Via: record.ViaFleet, Ceiling: h.ceiling.For(job.Tenant).Bringing(job.Folder)}
+	ceiling := h.ceiling.For(job.Tenant).Bringing(job.Folder)
+	if job.Image != nil {
+		if req.Image, ceiling, err = h.image(ctx, job, ceiling); err != nil {
+			return done, err
+		}
+	}
+	caller := unitask.Caller{Name: owner, Via: record.ViaFleet, Ceiling: ceiling}
 	done.Result, err = h.rt.RunFor(ctx, caller, req, unitask.IO{Stdin: job.Stdin, Stdout: job.Stdout, Stderr: job.Stderr, Colors: job.Colors, Events: job.Events})
 	if done.Result == nil {
-		return done, err
+		return done, ofBrought(job, err)
 	}
 	id, runs := done.Result.RunID, h.rt.Runs()
 	if rec, e := runs.Get(id); e == nil && rec.Machine != nil {

@@ -119,7 +119,7 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, folder, 
 	}
 	from, to := io.Pipe()
 	go func() { to.CloseWithError(packState(to, folder)) }()
-	err = seal.seal(&bounded{f, maxSealedState}, from)
+	err = seal.seal(&bounded{to: f, most: maxSealedState, says: "the session's machine has more than %d bytes, compressed: a fleet keeps no more"}, from)
 	from.CloseWithError(io.ErrClosedPipe)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
@@ -130,14 +130,17 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, folder, 
 	return s.put(ctx, f, false)
 }
 
+// bounded is a writer that takes so many bytes.
 type bounded struct {
-	to   io.Writer
-	left int64
+	to    io.Writer
+	most  int64
+	says  string // where there are more
+	taken int64
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.left -= int64(len(p)); b.left < 0 {
-		return 0, fmt.Errorf("the session's machine has more than %d bytes, compressed: a fleet keeps no more", maxSealedState)
+	if b.taken += int64(len(p)); b.taken > b.most {
+		return 0, fmt.Errorf(b.says, b.most)
 	}
 	return b.to.Write(p)
 }

@@ -57,7 +57,7 @@ func (s *submission) submit(ctx context.Context) error {
 	if req.Arch != "" {
 		arch = req.Arch
 	}
-	t := task{Request: req, Caller: s.run.Caller, Colors: s.run.Colors, Stdin: s.run.Stdin != nil}
+	t := task{Request: req, Caller: s.run.Caller, Colors: s.run.Colors, Stdin: s.run.Stdin != nil, Image: s.run.Image}
 	for _, mounts := range []*[]unitask.Mount{&t.Request.Files, &t.Request.Dirs} {
 		list := []unitask.Mount{}
 		for _, m := range *mounts {
@@ -71,6 +71,11 @@ func (s *submission) submit(ctx context.Context) error {
 			return err
 		})
 		if err != nil {
+			return err
+		}
+	}
+	if s.run.Image != nil {
+		if err := s.patiently(ctx, s.putImage); err != nil {
 			return err
 		}
 	}

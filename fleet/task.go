@@ -19,6 +19,8 @@ type task struct {
 	Colors  string          `json:"colors,omitempty"`
 	Stdin   bool            `json:"stdin,omitempty"` // the submitter has a standard input for it
 	Files   *blob           `json:"files,omitempty"` // a tar of what it brings, by the paths inside
+	// Image is a container's image that the submitter has.
+	Image *unitask.BroughtImage `json:"image,omitempty"`
 }
 
 // report is what came of a run.

@@ -241,8 +241,8 @@ func (w *Worker) take(ctx, work context.Context) {
 			if !w.room(l) || ctx.Err() != nil || w.draining() {
 				continue
 			}
-			msg := l.next()
-			if msg == nil {
+			d := l.next()
+			if d.msg == nil {
 				continue
 			}
 			taken = true
@@ -250,7 +250,7 @@ func (w *Worker) take(ctx, work context.Context) {
 			w.running.Go(func() {
 				defer w.woken()
 				defer w.ended(l)
-				w.handle(work, l, msg)
+				w.handle(work, l, d)
 			})
 			break // whose turn it is has changed
 		}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -319,6 +320,63 @@ func TestTyping(t *testing.T) {
 	if err := context.Cause(ctx); !errors.Is(err, errLeft) {
 		t.Error(err)
 	}
+}
+
+// Behind the end of its input a client may say what it likes: nobody waits for it.
+func TestInputBehindItsEnd(t *testing.T) {
+	c := &client{input: make(chan []byte, 1), ctx: t.Context()}
+	go func() {
+		c.input <- nil
+		c.input <- []byte("more")
+	}()
+	for range 3 {
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Fatalf("%d %v", n, err)
+		}
+	}
+}
+
+// full is a listener that has no descriptor left for its first clients.
+type full struct {
+	listener
+	left int
+}
+
+func (f *full) AcceptUnix() (*net.UnixConn, error) {
+	if f.left > 0 {
+		f.left--
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return f.listener.AcceptUnix()
+}
+
+// A holder that can't take a client does not end, and its sessions with it.
+func TestNoDescriptors(t *testing.T) {
+	dir := t.TempDir()
+	l, err := listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	h := &Holder{since: time.Now()}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		h.accept(ctx, &full{listener: l, left: 2})
+	}()
+	conn, err := net.Dial("unix", filepath.Join(dir, socketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, _, err := (&wire{Conn: conn}).receive(string(rune(kindGreeting))); err != nil {
+		t.Error(err)
+	}
+	conn.Close()
+	cancel()
+	l.Close()
+	<-over
+	h.patron.Wait()
 }
 
 // What can't be read to its end is no file: the holder is not told that it has ended, and who asked

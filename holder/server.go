@@ -139,11 +139,26 @@ func (h *Holder) sleep(ctx context.Context, idle time.Duration) {
 	}
 }
 
-func (h *Holder) accept(ctx context.Context, l *net.UnixListener) {
+// listener is where clients come to.
+type listener interface {
+	AcceptUnix() (*net.UnixConn, error)
+}
+
+// afterAccept is how long the holder waits where it can't take a client, as when it has no descriptor left.
+const afterAccept = 100 * time.Millisecond
+
+func (h *Holder) accept(ctx context.Context, l listener) {
 	for {
 		conn, err := l.AcceptUnix()
-		if err != nil {
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			if err == nil {
+				conn.Close()
+			}
 			return
+		}
+		if err != nil { // the sessions live on
+			time.Sleep(afterAccept)
+			continue
 		}
 		h.mu.Lock()
 		full := h.busy >= maxClients || h.ending
@@ -218,6 +233,7 @@ type client struct {
 	input   chan []byte
 	rest    []byte
 	taken   bool // rest is of a piece that the client is yet to be told of
+	ended   bool // it has said that there is no more
 	resized chan unitask.TerminalSize
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -260,6 +276,9 @@ func (c *client) read() {
 // Read is what is typed.
 func (c *client) Read(p []byte) (int, error) {
 	for len(c.rest) == 0 {
+		if c.ended {
+			return 0, io.EOF
+		}
 		if c.taken {
 			c.taken = false
 			if err := c.send(kindTaken, nil); err != nil {
@@ -268,11 +287,8 @@ func (c *client) Read(p []byte) (int, error) {
 		}
 		select {
 		case c.rest = <-c.input:
-			if len(c.rest) == 0 {
-				c.input <- nil // the end stays the end
-				return 0, io.EOF
-			}
-			c.taken = true
+			c.ended = len(c.rest) == 0
+			c.taken = !c.ended
 		case <-c.ctx.Done():
 			return 0, io.EOF
 		}

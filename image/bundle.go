@@ -52,7 +52,7 @@ func (s *Store) WriteBundle(arch Arch, to string) error {
 		parts = append(parts, p)
 	}
 	for _, of := range s.each() {
-		guest, err := of.guestDigest()
+		guest, err := of.guestDigest(arch)
 		if i := slices.Index(names, of.guestPart()); err != nil || i >= 0 && parts[i].Digest != guest {
 			return errors.Join(fmt.Errorf("write bundle: the guest's programs are not those of this unitask: `unitask image vendor --image %s --arch %s` compiles them", of.Name(), arch), err)
 		}

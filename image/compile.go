@@ -31,6 +31,9 @@ func (s *Store) guestPart() string {
 // certificatesPart holds the certificates that programs trust.
 const certificatesPart = "ca-certificates"
 
+// kernelPart is the linux kernel and its drivers.
+const kernelPart = "linux"
+
 // libcPart is the C library that the guest's programs run on.
 const libcPart = "libc"
 
@@ -44,9 +47,13 @@ const (
 const programFile = "program"
 
 // guestDigest is the digest over all of the guest's sources, and how its program is started.
-func (s *Store) guestDigest() (string, error) {
+func (s *Store) guestDigest(arch Arch) (string, error) {
+	s, err := s.versioned(arch)
+	if err != nil {
+		return "", err
+	}
 	h := sha256.New()
-	err := fs.WalkDir(s.payload.Sources, ".", func(name string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(s.payload.Sources, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -72,7 +79,11 @@ func (s *Store) guestDigest() (string, error) {
 // present sources. They are compiled where they are vendored, from the sources
 // in this binary, so that no binary is ever committed.
 func (s *Store) ensureGuest(ctx context.Context, arch Arch) error {
-	digest, err := s.guestDigest()
+	s, err := s.versioned(arch)
+	if err != nil {
+		return err
+	}
+	digest, err := s.guestDigest(arch)
 	if err != nil {
 		return err
 	}

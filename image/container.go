@@ -33,6 +33,7 @@ type Container struct {
 	Devices int        `json:"devicesLeftOut,omitempty"`
 	Added   time.Time  `json:"added"`
 	TookMs  int64      `json:"tookMs"`
+	Brought string     `json:"brought,omitempty"` // by whom, from another host
 
 	Names []string `json:"-"` // references that lead to it
 	dir   string
@@ -348,7 +349,7 @@ func (s *Store) pruneContainer(ctx context.Context, c *Container) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	if c.named(all); len(c.Names) > 0 {
+	if c.named(all); len(c.Names) > 0 || c.Brought != "" && time.Since(c.used()) <= broughtRest {
 		return false, nil
 	}
 	return true, s.RemoveContainer(ctx, c)

@@ -71,7 +71,7 @@ func unpackDeb(file, dir string, want selector) error {
 		return err
 	}
 	defer f.Close()
-	data, err := debData(f)
+	data, err := debMember(f, "data.tar")
 	if err == nil {
 		defer data.Close()
 		err = unpackTar(data, dir, want)
@@ -82,8 +82,8 @@ func unpackDeb(file, dir string, want selector) error {
 	return nil
 }
 
-// debData returns the files of a package as a tar stream.
-func debData(r io.Reader) (io.ReadCloser, error) {
+// debMember returns the files of a package, or what describes it (data.tar, control.tar), as a tar stream.
+func debMember(r io.Reader, member string) (io.ReadCloser, error) {
 	var magic [len(arMagic)]byte
 	if _, err := io.ReadFull(r, magic[:]); err != nil || string(magic[:]) != arMagic {
 		return nil, errors.New("not a Debian package: it is no ar archive")
@@ -97,12 +97,12 @@ func debData(r io.Reader) (io.ReadCloser, error) {
 		if err != nil || size < 0 || size > maxArMember || !bytes.HasSuffix(h[:], []byte(arEnd)) {
 			return nil, errors.New("not a Debian package: malformed ar header")
 		}
-		if name := strings.TrimRight(string(h[:16]), " /"); strings.HasPrefix(name, "data.tar") {
+		if name := strings.TrimRight(string(h[:16]), " /"); strings.HasPrefix(name, member) {
 			return decompress(io.LimitReader(r, size))
 		}
 		if _, err := io.CopyN(io.Discard, r, size+size%2); err != nil {
 			return nil, fmt.Errorf("the package ends before its files: %w", err)
 		}
 	}
-	return nil, errors.New("not a Debian package: no data.tar")
+	return nil, fmt.Errorf("not a Debian package: no %s", member)
 }

@@ -105,7 +105,7 @@ func FuzzDebData(f *testing.F) {
 		if strings.Contains(string(in), decompressors[0].magic) {
 			return // an xz header may ask for gigabytes; packages are checked against their digests first
 		}
-		data, err := debData(bytes.NewReader(in))
+		data, err := debMember(bytes.NewReader(in), "data.tar")
 		if err != nil {
 			return
 		}
@@ -154,6 +154,9 @@ func TestDebianFiles(t *testing.T) {
 		{"bash", AMD64, "var/lib/x", ""},
 		{"zlib1g", AMD64, "lib/x86_64-linux-gnu/libz.so.1", "root/lib/x86_64-linux-gnu/libz.so.1"},
 		{"tzdata", AMD64, "usr/share/zoneinfo/right/UTC", ""},
+		{"python3-numpy", AMD64, "usr/lib/python3/dist-packages/numpy/_core/tests/test_array.py", ""},
+		{"python3-numpy", AMD64, "usr/lib/python3/dist-packages/numpy/_core/tests/_natype.py", "root/usr/lib/python3/dist-packages/numpy/_core/tests/_natype.py"},
+		{"libpython3.11-stdlib", AMD64, "usr/lib/python3.13/config-3.13-x86_64-linux-gnu/Makefile", ""},
 		{"libpython3.11-dev", AMD64, "usr/include/python3.11/Python.h", "include/python3.11/Python.h"},
 		{"libpython3.11-dev", AMD64, "usr/lib/python3.11/config-3.11-x86_64-linux-gnu/libpython3.11-pic.a", ""},
 	} {
@@ -256,7 +259,7 @@ func TestInitramfsPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		os.Remove(out)
-		if err := writeInitramfs(out, init, filepath.Join(dir, "modules"), nil); err != nil {
+		if err := writeInitramfs(out, init, filepath.Join(dir, "modules"), nil, false); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(out)

@@ -25,6 +25,68 @@ type debian struct {
 	state string // folder of our own for apt's lists
 	fresh bool   // the lists were updated by this process
 	ahead string // a folder of packages that were fetched together, "" if there is none
+
+	// together says whether all images that have one part have another one, too, by the packages of vendor.lock.
+	together func(part, other string) bool
+	locked   []LockedPart
+	has      map[string][]string // versions of vendor.lock's packages that the archive has
+	index    *aptIndex           // of the archive, once it was wanted
+}
+
+// apt is the client of an architecture's packages.
+func (s *Store) apt(arch Arch, locked []LockedPart) *debian {
+	return &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch)), locked: locked, together: func(part, other string) bool { return s.together(arch, part, other) }}
+}
+
+// together says that every image that has one part has the other, too.
+func (s *Store) together(arch Arch, part, other string) bool {
+	for _, of := range s.each() {
+		if parts := of.partsOf(Linux, arch); slices.Contains(parts, part) && !slices.Contains(parts, other) {
+			return false
+		}
+	}
+	return true
+}
+
+// ofOneRelease adds to the parts that are to be fetched those of the same image that are here from another release
+// of the distribution, if one of the former is another release's than vendor.lock's: programs don't run on an older libc.
+func (s *Store) ofOneRelease(ctx context.Context, apt *debian, missing []LockedPart, wanted []string) ([]LockedPart, error) {
+	moved := false
+	for _, p := range missing {
+		if p.From != "debian" || p.Name == kernelPart || p.Name == certificatesPart {
+			continue
+		}
+		pinned, err := apt.pinned(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		moved = moved || !pinned
+	}
+	libc, err := s.Part(apt.arch, libcPart)
+	if !moved || err != nil { // none is here
+		return missing, nil
+	}
+	index, err := apt.archive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if upstream(libc.Version) == upstream(index.packages[libc.Package].version) {
+		return missing, nil
+	}
+	for _, p := range apt.locked {
+		again := slices.Contains(wanted, p.Name) && p.From == "debian" && p.Name != kernelPart
+		if again && !slices.ContainsFunc(missing, func(m LockedPart) bool { return m.Name == p.Name }) {
+			missing = append(missing, p)
+		}
+	}
+	s.logf("the parts that are here are of another release (libc %s): fetching them again", libc.Version)
+	return missing, nil
+}
+
+// upstream is a package's version without the distribution's own part.
+func upstream(version string) string {
+	version, _, _ = strings.Cut(version, "-")
+	return version
 }
 
 func (d *debian) options() []string {
@@ -81,90 +143,181 @@ type debs struct {
 	files   []string
 	pkg     string
 	version string
-	digest  string // sha256-HEX; of several packages, that of their digests
-	behind  bool   // the pinned one is gone; this is its successor
+	digest  string // sha256-HEX; of several packages, or of none, that of their digests
+	behind  bool   // the pinned one is gone; these are its successors
 }
 
-// fetchAhead fetches the pinned packages of several parts at once, which takes a fraction of the
-// time, for download to find. What can't be had so it gets one by one.
-func (d *debian) fetchAhead(ctx context.Context, parts []LockedPart, dir string) error {
+// pinned says that the archive has the package that vendor.lock names, in its version.
+func (d *debian) pinned(ctx context.Context, p LockedPart) (bool, error) {
 	if err := d.update(ctx); err != nil {
-		return ctx.Err() // who fetches the first one says why
+		return false, err
 	}
-	args := []string{"download"}
-	for _, p := range parts {
-		if p.From == "debian" {
-			args = append(args, p.Package+"="+p.Version)
+	if d.has == nil {
+		args := []string{"madison"}
+		for _, l := range d.locked {
+			if l.From == "debian" {
+				args = append(args, l.Package)
+			}
+		}
+		out, err := d.run(ctx, d.state, "apt-cache", args...)
+		if err != nil {
+			return false, err
+		}
+		d.has = map[string][]string{}
+		for line := range strings.Lines(string(out)) {
+			if words := strings.Split(line, "|"); len(words) == 3 { // NAME | VERSION | SOURCE
+				name := strings.TrimSpace(words[0])
+				d.has[name] = append(d.has[name], strings.TrimSpace(words[1]))
+			}
 		}
 	}
+	return slices.Contains(d.has[p.Package], p.Version), nil
+}
+
+// archive is the index of what there is.
+func (d *debian) archive(ctx context.Context) (*aptIndex, error) {
+	if err := d.update(ctx); err != nil || d.index != nil {
+		return d.index, err
+	}
+	out, err := d.run(ctx, d.state, "apt-cache", "dumpavail")
+	if err == nil {
+		d.index, err = parseIndex(bytes.NewReader(out))
+	}
+	return d.index, err
+}
+
+// packages are those that a part is made of here: the pinned one; where the archive has moved on or is another release's,
+// its successor and what this requires that is not another part of all its images.
+func (d *debian) packages(ctx context.Context, p LockedPart) (names []string, behind bool, err error) {
+	if pinned, err := d.pinned(ctx, p); err != nil || pinned {
+		return []string{p.Package}, false, err
+	}
+	if p.Name == kernelPart {
+		names, err = d.kernelPackages(ctx, p.Successors)
+		return names, true, err
+	}
+	index, err := d.archive(ctx)
+	if err != nil {
+		return nil, true, err
+	}
+	name := index.successor(p)
+	switch {
+	case name == "" && p.mayGo():
+		return nil, true, nil
+	case name == "":
+		return nil, true, fmt.Errorf("this host's package sources have no %s: %s", p.Package, takeBundle)
+	case strings.HasSuffix(p.Package, "-dev") || debianParts(p.Name, p.Arch) != nil: // of which some files are taken
+		return []string{name}, true, nil
+	}
+	others := map[string]bool{}
+	for _, l := range d.locked {
+		if l.From == "debian" && d.together(p.Name, l.Name) {
+			others[index.successor(l)] = true
+		}
+	}
+	if names, err = index.closure(name, func(n string) bool { return others[n] }); err != nil {
+		err = fmt.Errorf("%w: %s", err, takeBundle)
+	}
+	return names, true, err
+}
+
+// takeBundle is the remedy where an archive lacks what is needed.
+const takeBundle = "take a bundle of the parts, `unitask image vendor --from FILE` or UNITASK_PARTS_URL"
+
+// fetchAhead fetches the packages of several parts at once, which takes a fraction of the
+// time, for download to find. What can't be had so it gets one by one.
+func (d *debian) fetchAhead(ctx context.Context, parts []LockedPart, dir string) error {
+	args := []string{"download"}
+	for _, p := range parts {
+		if p.From != "debian" {
+			continue
+		}
+		names, behind, err := d.packages(ctx, p)
+		if err != nil {
+			return ctx.Err() // who fetches this one says why
+		}
+		if !behind {
+			names = []string{p.Package + "=" + p.Version}
+		}
+		args = append(args, names...)
+	}
 	d.ahead = dir
-	_, _ = d.run(ctx, dir, "apt-get", args...)
+	slices.Sort(args[1:])
+	_, _ = d.run(ctx, dir, "apt-get", slices.Compact(args)...)
 	return ctx.Err()
 }
 
-// fetched is a part's package that was fetched ahead, "" if it was not.
-func (d *debian) fetched(p LockedPart) string {
-	if d.ahead == "" {
-		return ""
-	}
-	for _, file := range glob(filepath.Join(d.ahead, p.Package+"_*.deb")) {
-		if sum, err := sha256File(file); err == nil && "sha256-"+sum == p.Digest {
-			return file
-		}
-	}
-	return ""
-}
-
-// download gets the pinned package, or its successors where the archive has moved on or is
-// another release's, into dir. apt has checked them against the archive's signed index.
+// download gets a part's packages, of which each was fetched ahead or comes into dir. apt has checked them against
+// the archive's signed index.
 func (d *debian) download(ctx context.Context, p LockedPart, dir string) (debs, error) {
-	if err := d.update(ctx); err != nil {
+	names, behind, err := d.packages(ctx, p)
+	if err != nil {
 		return debs{}, err
 	}
-	got := debs{pkg: p.Package, version: p.Version}
-	packages := []string{p.Package}
-	var err error
-	if file := d.fetched(p); file != "" {
-		err = os.Rename(file, filepath.Join(dir, filepath.Base(file)))
-	} else {
-		_, err = d.run(ctx, dir, "apt-get", "download", p.Package+"="+p.Version)
-	}
-	if err != nil {
-		got.behind = true
-		if len(p.Successors) > 0 {
-			if packages, err = d.kernelPackages(ctx, p.Successors); err != nil {
+	got := debs{pkg: p.Package, version: p.Version, behind: behind}
+	var digests []string
+	for _, name := range names {
+		file := d.fetched(name)
+		if file == "" {
+			want := name
+			if !behind {
+				want += "=" + p.Version
+			}
+			if _, err := d.run(ctx, dir, "apt-get", "download", want); err != nil {
 				return debs{}, err
 			}
-			got.pkg = packages[0]
+			files := glob(filepath.Join(dir, name+"_*.deb"))
+			if len(files) != 1 {
+				return debs{}, fmt.Errorf("apt-get download %s left %d packages", name, len(files))
+			}
+			file = files[0]
 		}
-		if _, err := d.run(ctx, dir, "apt-get", append([]string{"download"}, packages...)...); err != nil {
-			return debs{}, err
-		}
-	}
-	var digests []string
-	for _, pkg := range packages {
-		file, err := filepath.Glob(filepath.Join(dir, pkg+"_*.deb"))
-		if err != nil || len(file) != 1 {
-			return debs{}, fmt.Errorf("apt-get download %s left %d packages", pkg, len(file))
-		}
-		sum, err := sha256File(file[0])
+		sum, err := sha256File(file)
 		if err != nil {
 			return debs{}, err
 		}
-		got.files, digests = append(got.files, file[0]), append(digests, sum)
+		got.files, digests = append(got.files, file), append(digests, sum)
 	}
-	got.digest = "sha256-" + digests[0]
-	if len(digests) > 1 {
+	if len(digests) == 1 {
+		got.digest = "sha256-" + digests[0]
+	} else {
 		sum := sha256.Sum256([]byte(strings.Join(digests, "\n")))
 		got.digest = "sha256-" + hex.EncodeToString(sum[:])
 	}
-	if !got.behind && got.digest != p.Digest {
+	switch {
+	case !behind && got.digest != p.Digest:
 		return debs{}, fmt.Errorf("%s %s has digest %s, vendor.lock says %s", p.Package, p.Version, got.digest, p.Digest)
-	}
-	if got.behind {
+	case len(names) == 0:
+		got.pkg, got.version = "", gone
+	case behind:
+		got.pkg = names[0]
 		got.version, err = debVersion(got.files[0])
 	}
 	return got, err
+}
+
+// gone is the version of a part that this archive's release has not, and whose place nothing takes but what other
+// parts bring along.
+const gone = "none"
+
+// isAhead says that a part's packages were fetched ahead.
+func (d *debian) isAhead(ctx context.Context, p LockedPart) bool {
+	if p.From != "debian" || d.ahead == "" {
+		return false
+	}
+	names, _, err := d.packages(ctx, p)
+	return err == nil && !slices.ContainsFunc(names, func(name string) bool { return d.fetched(name) == "" })
+}
+
+// fetched is a package's file that was fetched ahead, "" if it was not.
+func (d *debian) fetched(name string) string {
+	if d.ahead == "" {
+		return ""
+	}
+	if files := glob(filepath.Join(d.ahead, name+"_*.deb")); len(files) == 1 {
+		return files[0]
+	}
+	return ""
 }
 
 // debVersion is the version in the name that apt gives a package's file: NAME_VERSION_ARCH.deb,
@@ -195,7 +348,7 @@ func (d *debian) kernelPackages(ctx context.Context, metas []string) ([]string, 
 		}
 		none = append(none, err)
 	}
-	return nil, fmt.Errorf("%s lead to no kernel package here; take a bundle, `unitask image vendor --from FILE`: %w", strings.Join(metas, " and "), errors.Join(none...))
+	return nil, fmt.Errorf("%s lead to no kernel package here; %s: %w", strings.Join(metas, " and "), takeBundle, errors.Join(none...))
 }
 
 func (d *debian) leadsTo(ctx context.Context, meta string) (found []string, err error) {
@@ -257,7 +410,7 @@ func debianParts(part string, arch Arch) []wanted {
 		return []wanted{{"usr/share/ca-certificates/mozilla/*.crt", "certs/"}}
 	case PipTool:
 		return []wanted{{"usr/share/python-wheels/pip-*.whl", toolFiles[PipTool]}}
-	case "linux":
+	case kernelPart:
 		return []wanted{{"boot/vmlinuz-*", "vmlinuz"}, {"lib/modules/*/vmlinuz", "vmlinuz"}} // later than 13
 	}
 	return nil
@@ -275,7 +428,7 @@ func inRoot(patterns ...string) []wanted {
 // debianFiles selects the files of a Debian part.
 func debianFiles(part string, arch Arch) selector {
 	files := debianParts(part, arch)
-	if files == nil && part != "linux" {
+	if files == nil {
 		return wholePackage
 	}
 	return func(name string) (string, bool) {
@@ -288,10 +441,10 @@ func debianFiles(part string, arch Arch) selector {
 				return w.dst, true
 			}
 		}
-		if ok, _ := path.Match("usr/share/doc/*/copyright", name); ok && files != nil {
+		if ok, _ := path.Match("usr/share/doc/*/copyright", name); ok {
 			return "licences/" + path.Base(path.Dir(name)), true
 		}
-		if part == "linux" && strings.HasPrefix(merged, "lib/modules/") && wantedModule(base) {
+		if part == kernelPart && strings.HasPrefix(merged, "lib/modules/") && wantedModule(base) {
 			return "modules/" + base, true
 		}
 		return "", false

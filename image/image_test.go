@@ -299,7 +299,7 @@ func fakeStore(t testing.TB) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest, err := s.guestDigest()
+	digest, err := s.guestDigest(HostArch())
 	if err != nil {
 		t.Fatal(err)
 	}

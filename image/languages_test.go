@@ -31,7 +31,7 @@ func severalStore(t testing.TB) (first, second *Store) {
 		}
 		return Part{Name: "otherlang", Version: "7", Digest: "o", From: "test", License: "MIT"}, nil
 	}))
-	digest, err := second.guestDigest()
+	digest, err := second.guestDigest(HostArch())
 	must(t, err)
 	must(t, s.addPart(HostArch(), "guest-other", func(dir string) (Part, error) {
 		return Part{Name: "guest-other", Version: "1", Digest: digest, From: "test", License: "MIT"}, os.WriteFile(filepath.Join(dir, "init"), []byte("init"), 0o755)

@@ -27,7 +27,7 @@ var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_pci_legac
 // pciModule is the driver for machines that have PCI in the place of virtio-mmio (q35).
 const pciModule = "virtio_pci"
 
-// overlayModule lays memory over the disk of a container's image; other machines do without.
+// overlayModule lays memory over the disk of a container's image, and over the folders of others that stay on the disk.
 const overlayModule = "overlay"
 
 func wantedModule(base string) bool {
@@ -123,7 +123,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 			return nil, "", err
 		}
 	}
-	kernel, err := s.Part(arch, "linux")
+	kernel, err := s.Part(arch, kernelPart)
 	if err != nil {
 		return nil, "", err
 	}
@@ -143,7 +143,7 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files); err != nil {
+	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files, len(files)+len(s.payload.Folders) > 0); err != nil {
 		return nil, "", fmt.Errorf("write initramfs: %w", err)
 	}
 	if s.container != nil {
@@ -207,7 +207,7 @@ const initramfsPage = 4096
 // writeInitramfs writes a cpio archive in the newc form (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst) that holds PID 1
 // and the drivers it loads, and with files, which are programs and texts by their paths, those of a container.
-func writeInitramfs(name, init, moduleDir string, files map[string][]byte) error {
+func writeInitramfs(name, init, moduleDir string, files map[string][]byte, overlay bool) error {
 	var out bytes.Buffer
 	ino := 0
 	add := func(name string, mode uint32, data []byte) {
@@ -235,7 +235,7 @@ func writeInitramfs(name, init, moduleDir string, files map[string][]byte) error
 	add("modules", 0o040755, nil)
 	var order bytes.Buffer
 	drivers := modules
-	if len(files) > 0 {
+	if overlay {
 		drivers = append(slices.Clone(modules), overlayModule)
 	}
 	for _, m := range drivers {

@@ -3,6 +3,7 @@ package image
 import (
 	_ "embed"
 	"fmt"
+	"strings"
 
 	"github.com/BurntSushi/toml"
 )
@@ -18,12 +19,19 @@ type LockedPart struct {
 	Package string `toml:"package"`
 	// debian: metapackages that lead to a newer Package, one for each distribution; the first that the archive has counts.
 	Successors []string `toml:"successors"`
-	Version    string   `toml:"version"`
-	URL        string   `toml:"url"`    // release: the archive; its .md5 lies beside it
-	MD5URL     string   `toml:"md5url"` // release
-	Digest     string   `toml:"digest"` // sha512-BASE64, sha256-HEX or go.sum's h1:BASE64; "" when none is known yet
-	Size       int64    `toml:"size"`   // bytes of the package, which are to be fetched; 0 for a release
-	License    string   `toml:"license"`
+	// debian: other releases have no such package, and what was in it is elsewhere or gone.
+	Dropped bool   `toml:"dropped"`
+	Version string `toml:"version"`
+	URL     string `toml:"url"`    // release: the archive; its .md5 lies beside it
+	MD5URL  string `toml:"md5url"` // release
+	Digest  string `toml:"digest"` // sha512-BASE64, sha256-HEX or go.sum's h1:BASE64; "" when none is known yet
+	Size    int64  `toml:"size"`   // bytes of the package, which are to be fetched; 0 for a release
+	License string `toml:"license"`
+}
+
+// mayGo says that a release may have the part in no package. A library may: what needs its successor brings it along.
+func (p LockedPart) mayGo() bool {
+	return p.Dropped || strings.HasPrefix(p.Package, "lib") && len(p.Successors) == 0 && debianParts(p.Name, p.Arch) == nil
 }
 
 // Lock returns the parts that vendor.lock pins for one architecture.

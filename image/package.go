@@ -2,6 +2,7 @@ package image
 
 import (
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -12,6 +13,9 @@ var leftOut = []string{
 	"share/javascript", "share/matplotlib/sample_data", "share/gdb", "share/glib-2.0", "share/python3-brotli",
 	"share/zoneinfo/posix", "share/zoneinfo/right", "src", "games", "lib/systemd", "lib/udev", "lib/sysusers.d", "lib/tmpfiles.d", "lib/valgrind",
 }
+
+// pythonConfig is what Python is embedded with.
+var pythonConfig = regexp.MustCompile(`^lib/python3\.[0-9]+/config-`)
 
 // wholePackage selects all of a package that a program may need when it runs; of a package for
 // developers, the headers. Its files are at the same place in the guest, whose /bin and /sbin
@@ -40,8 +44,8 @@ func wholePackage(name string) (string, bool) {
 			return "", false
 		}
 	}
-	static := strings.HasPrefix(rest, "lib/python3.11/config-") || strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") || strings.Contains(rest, "/pkgconfig/")
-	tests := strings.HasPrefix(rest, "lib/python3/dist-packages/") && strings.Contains(rest, "/tests/")
+	static := pythonConfig.MatchString(rest) || strings.HasSuffix(rest, ".a") || strings.HasSuffix(rest, ".o") || strings.Contains(rest, "/pkgconfig/")
+	tests := strings.HasPrefix(rest, "lib/python3/dist-packages/") && strings.Contains(rest, "/tests/") && path.Base(rest) != "_natype.py" // which numpy 2 imports itself
 	if rest == "" || static || tests {
 		return "", false
 	}

@@ -35,7 +35,8 @@ type Payload struct {
 	// not in the image.
 	BuildParts []string
 	Include    string
-	// Program is the program's path in the guest.
+	// Program is the program's path in the guest. In it and in the other paths VERSION stands for the
+	// language's version that is vendored (At).
 	Program string
 	// ProgramSources are compiled into it, where it is none of the parts'.
 	ProgramSources []string
@@ -65,11 +66,13 @@ type Payload struct {
 
 // Own is what a user has added to an image.
 type Own struct {
-	Base   string            // the image's name, whose other parts of the payload these are
-	Folder string            // of the host; what is in it is at the same place in the guest
-	Digest string            // of that
-	Files  map[string]string // texts, in the place of the payload's or beside them
-	Verify func() error      // reads Folder, and says that it is not what it was
+	Base   string // the image's name, whose other parts of the payload these are
+	Folder string // of the host; what is in it is at the same place in the guest
+	Digest string // of that
+	// Runtime is the version of the language's program for which it was made, "" for any.
+	Runtime string
+	Files   map[string]string // texts, in the place of the payload's or beside them
+	Verify  func() error      // reads Folder, and says that it is not what it was
 }
 
 // base is the name of the image that comes along.
@@ -96,6 +99,54 @@ func (p Payload) parts(arch Arch) (names []string) {
 		}
 	}
 	return names
+}
+
+// version is what VERSION stands for in a payload's paths.
+const version = "VERSION"
+
+// At is a path in a guest whose language has a version, as Image.Runtime is: of 3.11.2-6 there it is 3.11.
+func At(p, runtime string) string {
+	major, rest, _ := strings.Cut(runtime, ".")
+	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+	return strings.ReplaceAll(p, version, major+"."+minor)
+}
+
+// at is the payload with the paths of a version.
+func (p Payload) at(runtime string) Payload {
+	if !strings.Contains(p.Program, version) {
+		return p
+	}
+	all := func(list []string) (paths []string) {
+		for _, s := range list {
+			paths = append(paths, At(s, runtime))
+		}
+		return paths
+	}
+	p.Program, p.Include, p.Folders = At(p.Program, runtime), At(p.Include, runtime), all(p.Folders)
+	files := map[string]string{}
+	for name, text := range p.Files {
+		files[At(name, runtime)] = text
+	}
+	p.Files = files
+	if p.Compile != nil {
+		p.Compile = &Compile{Dirs: all(p.Compile.Dirs), Args: all(p.Compile.Args), Env: p.Compile.Env}
+	}
+	return p
+}
+
+// versioned is the store with the payload's paths as the parts of an architecture have them.
+func (s *Store) versioned(arch Arch) (*Store, error) {
+	if !strings.Contains(s.payload.Program, version) {
+		return s, nil
+	}
+	p, err := s.Part(arch, s.payload.Parts[0])
+	if err != nil {
+		return nil, err
+	}
+	if own := s.payload.Own; own != nil && own.Runtime != "" && At(version, own.Runtime) != At(version, p.Version) {
+		return nil, fmt.Errorf("the image %s has packages for %s %s, and here is %s by now: `unitask image build` with its file makes it again", s.Name(), own.Base, At(version, own.Runtime), p.Version)
+	}
+	return s.With(s.payload.at(p.Version)), nil
 }
 
 // execText is the program's path, its arguments and its environment as PID 1 reads them.
@@ -136,7 +187,7 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 		default:
 			if program := p.path(path.Base(s.payload.Program)); name == s.payload.Parts[0] && exists(program) {
 				t.file(s.payload.Program, 0o755, program)
-			} else if err := t.copyRoot(p); err != nil {
+			} else if err := t.copyRoot(p); err != nil && p.Version != gone {
 				return nil, nil, fmt.Errorf("read part %s: %w", name, err)
 			}
 		}

@@ -27,7 +27,11 @@ const imageFile = "image.json"
 // Digest returns the digest of the image that the store's present parts give.
 // It is cheap: parts are known by their recorded digests.
 func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
-	guest, err := s.guestDigest()
+	s, err := s.versioned(arch)
+	if err != nil {
+		return "", err
+	}
+	guest, err := s.guestDigest(arch)
 	if err != nil {
 		return "", err
 	}
@@ -52,7 +56,7 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %s\n", name, p.Digest)
-		if _, err := readModule(p.path("modules"), pciModule); name == "linux" && err == nil { // parts that were fetched before lack it
+		if _, err := readModule(p.path("modules"), pciModule); name == kernelPart && err == nil { // parts that were fetched before lack it
 			fmt.Fprintln(h, pciModule)
 		}
 	}
@@ -62,13 +66,13 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 // partsOf names the parts an image is made of, the guest's own programs aside.
 func (s *Store) partsOf(kernel Kernel, arch Arch) []string {
 	if s.payload.Container {
-		return []string{"linux"}
+		return []string{kernelPart}
 	}
 	parts := append(slices.Concat(s.payload.parts(arch), s.payload.BuildParts), certificatesPart)
 	if kernel == Nanos {
 		return append(parts, nanosPart)
 	}
-	return append(parts, "busybox", "linux")
+	return append(parts, "busybox", kernelPart)
 }
 
 // Lookup returns the image of the store's present parts if it is built and
@@ -126,6 +130,9 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	err = s.ensureGuest(ctx, arch)
 	unlockVendor()
 	if err != nil {
+		return nil, err
+	}
+	if s, err = s.versioned(arch); err != nil {
 		return nil, err
 	}
 	digest, err := s.Digest(kernel, arch)

@@ -44,7 +44,7 @@ func (s *Store) Tool(ctx context.Context, arch Arch, name string) (file, version
 			return "", "", err
 		}
 		s.logf("fetching %s %s, once: %s", name, l.Version, mebibytes(l.Size))
-		apt := &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch))}
+		apt := s.apt(arch, locked)
 		if err := s.addPart(arch, name, func(dir string) (Part, error) { return s.fetch(ctx, apt, l, dir) }); err != nil {
 			return "", "", fmt.Errorf("fetch %s: %w", name, err)
 		}

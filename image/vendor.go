@@ -80,13 +80,15 @@ func (s *Store) missing(p Part, arch Arch, name string) string {
 			if of.payload.ProgramSources != nil {
 				must = append(must, programFile)
 			}
-		case len(of.payload.Parts) > 0 && name == of.payload.Parts[0] && of.payload.ProgramSources == nil && !exists(p.path("root", program)):
-			must = []string{path.Base(program)}
+		case len(of.payload.Parts) > 0 && name == of.payload.Parts[0] && of.payload.ProgramSources == nil:
+			if program = strings.ReplaceAll(program, version, "*"); len(glob(p.path("root", program))) == 0 {
+				must = []string{path.Base(program)}
+			}
 		case slices.Contains(of.payload.BuildParts, name):
 			must = []string{"include"}
 		}
 	}
-	if name == "linux" && s.payload.Container { // parts of before there were container images lack it
+	if name == kernelPart && s.payload.Container { // parts of before there were container images lack it
 		must = append(must, "modules/"+overlayModule+".ko*")
 	}
 	if name == nanosPart {
@@ -181,7 +183,12 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		}
 		s.logf("fetching what is missing in %s, once: %s", s.home, what)
 	}
-	apt := &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch))}
+	apt := s.apt(arch, locked)
+	if len(missing) > 0 {
+		if missing, err = s.ofOneRelease(ctx, apt, missing, wanted); err != nil {
+			return fmt.Errorf("vendor %s: %w", arch, err)
+		}
+	}
 	if len(missing) > 1 {
 		ahead, err := os.MkdirTemp(s.home, ".fetch-")
 		if err != nil {
@@ -193,7 +200,7 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		}
 	}
 	for i, p := range missing {
-		if apt.fetched(p) == "" {
+		if !apt.isAhead(ctx, p) {
 			s.logf("fetching %d of %d: %s %s, %s; %s of %s are here", i+1, len(missing), p.Name, p.Version, mebibytes(p.Size), mebibytes(done), mebibytes(total))
 		}
 		done += p.Size
@@ -242,7 +249,11 @@ func (s *Store) fetch(ctx context.Context, apt *debian, p LockedPart, dir string
 			return part, err
 		}
 		if got.behind {
-			s.logf("%s %s is not in the archive; taking %s %s (vendor.lock is behind)", p.Package, p.Version, got.pkg, got.version)
+			taking := "taking " + got.pkg + " " + got.version
+			if len(got.files) == 0 {
+				taking = "this release has none"
+			}
+			s.logf("%s %s is not in the archive; %s (vendor.lock is behind)", p.Package, p.Version, taking)
 		}
 		part.Package, part.Version, part.Digest, part.BehindLock = got.pkg, got.version, got.digest, got.behind
 		for _, file := range got.files {

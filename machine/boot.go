@@ -201,15 +201,27 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	if spec.Fresh {
 		cfg.Boot.Append += " " + contract.BootLazy
 	}
-	if khz := s.tscKHz(); khz > 0 && spec.Accel == vmm.TCG && spec.Image.Arch == image.AMD64 {
-		// Under TCG the guest's TSC is the host's. Without this, and without an
-		// HPET, its calibration fails on a busy host and one boot in 15 hangs.
+	if spec.Accel != vmm.TCG || spec.Image.Arch != image.AMD64 {
+		return cfg
+	}
+	// Under TCG the guest's TSC is the host's. Unless it is told how fast that is, its calibration
+	// fails on a busy host that has no HPET, and one boot in 15 hangs. Where nobody knows it, or it changes, the guest
+	// counts time by a q35's ACPI.
+	if khz := s.tscKHz(); khz > 0 {
 		cfg.Boot.Append += " tsc_early_khz=" + strconv.Itoa(khz)
+	} else {
+		cfg.Q35 = true
+		cfg.Boot.Append += " tsc=unstable"
 	}
 	return cfg
 }
 
-// tscKHz measures the host's time stamp counter once a boot.
+// noTSC says that nobody knows how fast a guest's time stamp counter is under TCG.
+func (s *Source) noTSC(im *image.Image) bool {
+	return im.Arch == image.AMD64 && im.Kernel == image.Linux && s.tscKHz() == 0
+}
+
+// tscKHz measures the host's time stamp counter once a boot; 0 is one of no known pace.
 func (s *Source) tscKHz() int {
 	key := "tsc " + bootID()
 	if v, ok := s.cache.Get(key); ok {

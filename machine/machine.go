@@ -59,6 +59,8 @@ type Spec struct {
 	// beginning; nil is nothing. A machine whose spec has none must be sent them.
 	Folders Folders
 	Life    Life
+	// NoTSC: under TCG it is a machine that counts time otherwise.
+	NoTSC bool
 }
 
 // Life is for how long a machine is.
@@ -103,6 +105,9 @@ func (s Spec) Key() string {
 	key := fmt.Sprintf("%d %s %s %s %d %s %s %s", templateVersion, s.Image.Digest, s.Accel, s.QEMU.Version, s.MemoryMB, how, s.QEMU.ID, bootID())
 	if s.CPUs > 0 && s.CPUs != 1 {
 		key += fmt.Sprintf(" cpus %g", s.CPUs)
+	}
+	if s.NoTSC && s.Accel == vmm.TCG {
+		key += " no tsc"
 	}
 	if s.Folders != nil {
 		key += foldersMark + s.Folders.Key()

@@ -133,7 +133,7 @@ func (s *Source) Spec(ctx context.Context, im *image.Image, sh Shape) (Spec, err
 	if err != nil {
 		return Spec{}, err
 	}
-	spec := Spec{Image: im, QEMU: qemu, MemoryMB: sh.MemoryMB, CPUs: sh.CPUs, Fresh: sh.FreshProcess}
+	spec := Spec{Image: im, QEMU: qemu, MemoryMB: sh.MemoryMB, CPUs: sh.CPUs, Fresh: sh.FreshProcess, NoTSC: s.noTSC(im)}
 	if spec.Accel = s.opts.Accel; spec.Accel == vmm.Auto {
 		spec.Accel = s.known(spec).Accel
 		s.tryHardware(spec)
@@ -145,7 +145,7 @@ func (s *Source) Spec(ctx context.Context, im *image.Image, sh Shape) (Spec, err
 // nothing out about the host.
 func (s *Source) HasTemplate(ctx context.Context, im *image.Image, memoryMB int) bool {
 	qemu, err := s.QEMU(ctx, im.Arch)
-	spec := Spec{Image: im, QEMU: qemu, MemoryMB: memoryMB, Accel: s.opts.Accel}
+	spec := Spec{Image: im, QEMU: qemu, MemoryMB: memoryMB, Accel: s.opts.Accel, NoTSC: s.noTSC(im)}
 	if spec.Accel == vmm.Auto {
 		spec.Accel = s.known(spec).Accel
 	}
@@ -189,7 +189,7 @@ func (s *Source) Warm(spec Spec) {
 	}
 	switch want := s.templates.Wants(spec.Key()); {
 	case want == Nothing:
-	case want == Missing && s.pool != nil && spec.Folders == nil: // it makes its own
+	case want == Missing && s.pool != nil && spec.Folders == nil && spec.Life == OneRun: // it makes its own
 	case s.opts.Warm != nil:
 		s.opts.Warm(spec.Shape())
 	default:

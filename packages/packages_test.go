@@ -52,7 +52,7 @@ func TestPipRegistry(t *testing.T) {
 				vars[k] = v
 			}
 		}
-		r, err := PipRegistry(environment(vars), home, "")
+		r, err := PipRegistry(environment(vars), home, nil)
 		if err != nil || r.URL != c.url || !slices.Equal(r.More, c.more) {
 			t.Errorf("%v: %+v %v", c.vars, r, err)
 		}
@@ -60,7 +60,7 @@ func TestPipRegistry(t *testing.T) {
 			t.Errorf("%v: proxy %q, certificates %q", c.vars, r.Proxy, r.CA)
 		}
 	}
-	if _, err := PipRegistry(environment(map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": "/nosuch", "PIP_INDEX_URL": "https://x.example"}), home, ""); err == nil || !strings.Contains(err.Error(), "PIP_CERT") {
+	if _, err := PipRegistry(environment(map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": "/nosuch", "PIP_INDEX_URL": "https://x.example"}), home, nil); err == nil || !strings.Contains(err.Error(), "PIP_CERT") {
 		t.Errorf("certificates that are not there: %v", err)
 	}
 }

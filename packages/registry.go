@@ -99,9 +99,9 @@ func readBounded(name string) (string, error) {
 	return string(text), nil
 }
 
-// PipRegistry is what the host's pip is configured for, from its files and PIP_*; tool is its wheel, which
-// says what it uses where nothing does. Virtual environments' files are not read.
-func PipRegistry(env Env, home, tool string) (*Registry, error) {
+// PipRegistry is what the host's pip is configured for, from its files and PIP_*; tool is asked for its wheel, which
+// says what it uses, where nothing does. Virtual environments' files are not read.
+func PipRegistry(env Env, home string, tool func() (string, error)) (*Registry, error) {
 	set, from := map[string]string{}, map[string]string{}
 	for _, file := range pipFiles(env, home) {
 		text, err := readBounded(file)
@@ -150,7 +150,11 @@ func PipRegistry(env Env, home, tool string) (*Registry, error) {
 	}
 	if r.URL == "" {
 		r.From = "pip's own default"
-		r.URL, r.Hosts, err = pipDefault(tool)
+		wheel, e := tool()
+		if e != nil {
+			return nil, e
+		}
+		r.URL, r.Hosts, err = pipDefault(wheel)
 	}
 	return r, err
 }

@@ -36,6 +36,7 @@ type Lock struct {
 
 	Digest string    `json:"digest"` // of all files: their paths, modes and contents
 	Files  int       `json:"files"`
+	Links  bool      `json:"links,omitempty"` // links are kept, too, as they are
 	Bytes  int64     `json:"bytes"`
 	Built  time.Time `json:"built"`
 	// Stamp tells, without reading them, that the files are those of Digest.
@@ -147,8 +148,20 @@ func (s *Store) Verify(l *Lock) error {
 			return err
 		}
 		info, err := d.Info()
-		if err != nil || !info.Mode().IsRegular() {
-			return errors.Join(err, ErrDamaged)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		if l.Links && info.Mode().Type() == fs.ModeSymlink {
+			target, err := os.Readlink(name)
+			all.addLink(filepath.ToSlash(rel), target)
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return ErrDamaged
 		}
 		f, err := os.Open(name)
 		if err != nil {
@@ -157,10 +170,6 @@ func (s *Store) Verify(l *Lock) error {
 		defer f.Close()
 		sum := sha256.New()
 		if _, err := io.Copy(sum, f); err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, name)
-		if err != nil {
 			return err
 		}
 		all.add(filepath.ToSlash(rel), info.Mode(), sum.Sum(nil))
@@ -182,6 +191,10 @@ func (c *contents) add(name string, mode fs.FileMode, sum []byte) {
 	*c = append(*c, fmt.Sprintf("%q %v %x\n", name, mode&0o100 != 0, sum))
 }
 
+func (c *contents) addLink(name, target string) {
+	*c = append(*c, fmt.Sprintf("%q to %q\n", name, target))
+}
+
 func (c contents) digest() string {
 	slices.Sort(c)
 	h := sha256.New()
@@ -192,8 +205,8 @@ func (c contents) digest() string {
 }
 
 // Add keeps the files of a tar stream, which a machine may have written that ran foreign code: nothing but
-// regular files and folders is taken, and nothing stays where it ends early. Without a key they are kept
-// under their digest.
+// regular files and folders is taken, and links where the lock says so, and nothing stays where it ends early.
+// Without a key they are kept under their digest.
 func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
@@ -230,6 +243,18 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 			continue
 		case !filepath.IsLocal(name) || !utf8.ValidString(name) || strings.ContainsRune(name, 0) || len(name) > maxPath || strings.Count(name, "/") > maxDepth:
 			return fmt.Errorf("has a file %.80q, whose name can't be", h.Name)
+		case h.Typeflag == tar.TypeSymlink && l.Links:
+			if h.Linkname == "" || len(h.Linkname) > maxPath || !utf8.ValidString(h.Linkname) || strings.ContainsRune(h.Linkname, 0) {
+				return fmt.Errorf("has a link %.80q, which can't be", name)
+			}
+			if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+				return err
+			}
+			if err := root.Symlink(h.Linkname, name); err != nil {
+				return err
+			}
+			all.addLink(name, h.Linkname)
+			continue
 		case h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink || path.Base(name) == ".unitaskignore":
 			continue
 		case h.Typeflag != tar.TypeReg:

@@ -3,6 +3,7 @@ package policy
 import (
 	"maps"
 	"slices"
+	"strings"
 )
 
 // workerRule is what denials of a worker's own ceiling name as their rule.
@@ -41,5 +42,33 @@ func (c *Ceiling) Bringing(folder string) *Ceiling {
 	if own.over != nil {
 		own.over = own.over.Bringing(folder)
 	}
+	return &own
+}
+
+// BroughtImages, among a ceiling's images, stands for every container image that comes along from another host.
+const BroughtImages = "brought"
+
+// TakesImages says that a ceiling allows some image that comes along.
+func (c *Ceiling) TakesImages() bool {
+	for ; c != nil; c = c.over {
+		if list, said := c.most["images"].([]string); said && !slices.ContainsFunc(list, func(entry string) bool { return entry == BroughtImages || strings.HasPrefix(entry, "sha256:") }) {
+			return false
+		}
+	}
+	return true
+}
+
+// BringingImage is the ceiling for a run whose container image came along, and is kept here as key: that is allowed
+// where BroughtImages is, or the digest that names all of the image.
+func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
+	if c == nil {
+		return nil
+	}
+	own := *c
+	if list, said := c.most["images"].([]string); said && (slices.Contains(list, BroughtImages) || slices.Contains(list, digest)) {
+		own.most = maps.Clone(c.most)
+		own.most["images"] = append(slices.Clone(list), key)
+	}
+	own.over = c.over.BringingImage(digest, key)
 	return &own
 }

@@ -162,7 +162,7 @@ func arguments(c Config, at inherited) []string {
 func processors(c Config) int { return max(1, int(math.Ceil(c.CPUs))) }
 
 // onQ35 says that a machine is a q35 in the place of a microvm.
-func onQ35(c Config) bool { return c.Arch == AMD64 && c.QEMU.NoMicrovm }
+func onQ35(c Config) bool { return c.Arch == AMD64 && (c.QEMU.NoMicrovm || c.Q35) }
 
 // gic chooses an arm64 machine's interrupt controller. KVM can't make one of version 2 on hosts
 // whose own is version 3 only, and HVF's of QEMU 11 is version 3, so hardware gives the best

@@ -57,6 +57,16 @@ func TestArgs(t *testing.T) {
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
 				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
 		},
+		"amd64, whose counter has no known pace": {
+			Config{Arch: AMD64, Accel: TCG, Q35: true, Boot: Boot{Kernel: "/k", MachineOptions: "acpi=on"}},
+			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
+				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
+		},
+		"arm64, which has no microvm to replace": {
+			Config{Arch: ARM64, Accel: TCG, Q35: true, Boot: Boot{Kernel: "/k"}},
+			common("tcg,tb-size=128", "max", "virt,gic-version=2,mem-merge=off,dump-guest-core=off", "-semihosting-config enable=on,target=native"),
+		},
 		"amd64 q35, a disk that boots by itself": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm, Boot: Boot{Disks: []string{"/d"}, MachineOptions: "ioapic2=off", BIOS: true}},
 			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),

@@ -35,6 +35,8 @@ type Config struct {
 	State []byte
 	// Lasting: the state of its devices can be had without its memory (SaveDevices).
 	Lasting bool
+	// Q35 is a q35 in the place of amd64's microvm, which has no clock beside the processor's counter.
+	Q35 bool
 	// Paused leaves the processor stopped until Resume.
 	Paused bool
 	// Keep has a guest that shuts down, resets or panics stop, not end, the machine; it

@@ -4,15 +4,40 @@ import "time"
 
 func rdtsc() uint64
 
-// tscWindow is how long the TSC is watched: at 10 ms the two clocks' reading
-// jitter of some 100 ns is 10 ppm.
-const tscWindow = 10 * time.Millisecond
+func cpuid(leaf uint32) (eax, ebx, ecx, edx uint32)
 
-// HostTSCKHz measures the frequency of this host's time stamp counter, or 0
-// where there is none. Under TCG the guest's counter is the host's.
+// HostTSCKHz measures the frequency of this host's time stamp counter, or returns 0
+// where it has no one frequency. Under TCG the guest's counter is the host's.
 func HostTSCKHz() int {
-	t0, c0 := time.Now(), rdtsc()
-	time.Sleep(tscWindow)
-	t1, c1 := time.Now(), rdtsc()
-	return int(float64(c1-c0) / t1.Sub(t0).Seconds() / 1000)
+	if !paced(invariantTSC()) {
+		return 0
+	}
+	start := time.Now()
+	for range tscTries {
+		var looks [3]counted
+		for i := range looks {
+			if i > 0 {
+				time.Sleep(tscWindow)
+			}
+			before := rdtsc()
+			looks[i].at = time.Since(start)
+			looks[i].ticks = rdtsc()
+			looks[i].spent = looks[i].ticks - before
+		}
+		if khz := steadyKHz(looks); khz > 0 {
+			return khz
+		}
+	}
+	return 0
+}
+
+// invariantTSC is what the processor says (Intel's SDM, volume 3, 18.17.4; the hypervisor's bit is by common consent).
+func invariantTSC() (invariant, hypervisor bool) {
+	const extended, power = 0x8000_0000, 0x8000_0007
+	_, _, ecx, _ := cpuid(1)
+	if most, _, _, _ := cpuid(extended); most >= power {
+		_, _, _, edx := cpuid(power)
+		invariant = edx&(1<<8) != 0
+	}
+	return invariant, ecx&(1<<31) != 0
 }

@@ -2,6 +2,6 @@
 
 package vmm
 
-// HostTSCKHz measures the frequency of this host's time stamp counter, or 0
-// where there is none.
+// HostTSCKHz is 0: this host has no time stamp counter, and what QEMU's TCG gives a guest
+// of amd64 in its place here counts how often it was read.
 func HostTSCKHz() int { return 0 }

@@ -162,6 +162,25 @@ static void read_folders(void)
 	close(fd);
 }
 
+#define LAID "/laid"  // where memory for lay is mounted while there is need of it
+
+// lay mounts a folder of the disk, with memory over it that only root can write to. So what is not
+// there is ENOENT, and what may not be written EACCES, as on any machine: a folder that is mounted for
+// reading only says EROFS to both.
+static void lay(const char *src, const char *dst)
+{
+	static int count;
+	char upper[32], work[32], options[PATH_MAX + 128];
+	if (count++ == 0)
+		must_mount("tmpfs", LAID, "tmpfs", MS_NODEV | MS_NOSUID, "mode=700");
+	snprintf(upper, sizeof upper, LAID "/%d", count);
+	snprintf(work, sizeof work, LAID "/%d.work", count);
+	snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s", src, upper, work);
+	if (mkdir(upper, 0755) < 0 || mkdir(work, 0755) < 0)
+		die(upper);
+	must_mount("overlay", dst, "overlay", MS_NODEV | MS_NOSUID, options);
+}
+
 enum { MOST_COPIED = 64 << 10 };  // bytes of a file: larger ones stay on the disk
 
 // copy_tree copies what is below a folder: files and links, all of them root's; large
@@ -184,7 +203,7 @@ static void copy_tree(const char *from, const char *to)
 		if (lstat(src, &st) < 0)
 			die(src);
 		if (S_ISDIR(st.st_mode) && whole(dst)) {
-			must_mount(src, dst, NULL, MS_BIND, NULL);
+			lay(src, dst);
 		} else if (S_ISDIR(st.st_mode)) {
 			copy_tree(src, dst);
 		} else if (S_ISLNK(st.st_mode)) {
@@ -253,6 +272,8 @@ static void filesystems(void)
 		copy_tree(src, dirs[i]);
 	}
 	mount_folders();
+	umount2(LAID, MNT_DETACH);
+	rmdir(LAID);
 	mkdir("/dev/pts", 0755);
 	must_mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "mode=620,ptmxmode=666");
 	mkdir("/dev/shm", 01777);

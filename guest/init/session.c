@@ -1,7 +1,7 @@
 // The program of a session: it starts commands, carries their streams and says how they
-// ended. It runs as a process of its own below PID 1, as root, so that no command can
-// stop it; its commands run as the code's user. It believes the host, and takes what the
-// commands print for bytes.
+// ended. On linux it runs as a process of its own below PID 1, as root, so that no command can
+// stop it, and its commands run as the code's user (sessionstart.c); on Nanos it is a thread of the one
+// process (../nanos/session.c). It believes the host, and takes what the commands print for bytes.
 #define _GNU_SOURCE
 #include "../contract/contract.h"
 #include "session.h"
@@ -11,19 +11,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
+static const struct session *host;
 static struct command commands[MAX_COMMANDS];
 static uint8_t in[STEP_HEADER + MAX_STEP];
 static size_t in_len;
@@ -31,8 +27,8 @@ static int held;  // the host wants to hear nothing more
 
 static void fail(const char *what)
 {
-	dprintf(STDERR_FILENO, "unitask: session: %s: %s\n", what, strerror(errno));
-	_exit(EXIT_UNKNOWN);
+	dprintf(host->log, "unitask: session: %s: %s\n", what, strerror(errno));
+	host->end(EXIT_UNKNOWN);
 }
 
 // Frames --------------------------------------------------------------------
@@ -40,7 +36,7 @@ static void fail(const char *what)
 static void write_all(const void *buf, size_t n)
 {
 	for (const uint8_t *p = buf; n > 0;) {
-		ssize_t w = write(STDOUT_FILENO, p, n);
+		ssize_t w = write(host->out, p, n);
 		if (w < 0 && errno == EINTR)
 			continue;
 		if (w <= 0)
@@ -89,7 +85,7 @@ static void shut(struct command *c, int stream)
 static void drop_pending(struct command *c, int stream)
 {
 	free(c->to[stream].p);
-	c->to[stream] = (struct pending){0};
+	c->to[stream] = (struct pending){.fd = c->to[stream].fd};
 }
 
 static void release(struct command *c)
@@ -142,7 +138,7 @@ static void feed(struct command *c, int stream)
 {
 	struct pending *w = &c->to[stream];
 	while (w->off < w->len) {
-		ssize_t n = c->fd[stream] < 0 ? -1 : write(c->fd[stream], w->p + w->off, w->len - w->off);
+		ssize_t n = c->fd[stream] < 0 ? -1 : write(w->fd, w->p + w->off, w->len - w->off);
 		if (n < 0 && c->fd[stream] >= 0 && errno == EINTR)
 			continue;
 		if (n < 0 && c->fd[stream] >= 0 && errno == EAGAIN)
@@ -175,7 +171,7 @@ static void give(struct command *c, int stream, const uint8_t *p, size_t n)
 	feed(c, stream);
 }
 
-static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n, void (*become)(void))
+static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n)
 {
 	struct command *c = find(id);
 	if (type == STEP_HOLD || type == STEP_GO_ON) {
@@ -187,7 +183,7 @@ static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n, void (*bec
 	}
 	if (type == STEP_EXEC) {
 		struct command *free = c ? NULL : slot();
-		int failed = free ? session_start(free, id, p, n, become) : c ? EEXIST : EAGAIN;
+		int failed = free ? host->start(free, id, p, n) : c ? EEXIST : EAGAIN;
 		if (failed)
 			say_number(STEP_FAILED, id, (uint32_t)failed);
 		return;
@@ -206,8 +202,7 @@ static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n, void (*bec
 		break;
 	case STEP_SIGNAL:
 		if (n == 1)
-			if (kill(-c->pid, p[0]) < 0)
-				kill(c->pid, p[0]);  // it has no group yet
+			host->signal(c, p[0]);
 		break;
 	case STEP_RESIZE:
 		if (n == 4 && c->terminal) {
@@ -234,13 +229,13 @@ static size_t wanted(void)
 }
 
 // receive reads once, and handles the frame if that was all of it.
-static void receive(void (*become)(void))
+static void receive(void)
 {
-	ssize_t r = read(STDIN_FILENO, in + in_len, wanted() - in_len);
-	if (r < 0 && errno == EINTR)
+	ssize_t r = read(host->in, in + in_len, wanted() - in_len);
+	if (r < 0 && (errno == EINTR || errno == EAGAIN))
 		return;
 	if (r <= 0)
-		_exit(0);  // the host has no more
+		host->end(0);  // the host has no more
 	in_len += (size_t)r;
 	if (in_len < STEP_HEADER || in_len < wanted())
 		return;
@@ -249,7 +244,7 @@ static void receive(void (*become)(void))
 	in[in_len] = 0;
 	size_t n = in_len - STEP_HEADER;
 	in_len = 0;
-	on_frame(in[4], ntohl(id), in + STEP_HEADER, n, become);
+	on_frame(in[4], ntohl(id), in + STEP_HEADER, n);
 }
 
 // pump passes on one chunk of a stream: the bytes, 0 at its end, -1 when there is nothing.
@@ -280,90 +275,85 @@ static void drain(struct command *c, int stream)
 		left -= n;
 }
 
-// reap tells of the commands that have ended, after all that they printed.
-static void reap(int sig)
+void session_ended(pid_t pid, uint32_t how)
 {
-	struct signalfd_siginfo info;
-	ssize_t n = read(sig, &info, sizeof info);
-	(void)n;
-	int status;
-	for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-		struct command *c = commands;
-		while (c < commands + MAX_COMMANDS && (c->pid != pid || c->over))
-			c++;
-		if (c == commands + MAX_COMMANDS)
-			continue;
-		if (began(c))
-			continue;
-		for (int i = CTL; i < STREAMS; i++)
-			drain(c, i);
-		say_number(STEP_END, c->id, WIFSIGNALED(status) ? (uint32_t)WTERMSIG(status) << 8 : (uint32_t)WEXITSTATUS(status));
-		c->over = 1;
-		shut(c, IN);
-		shut(c, CTL);
-		drop_pending(c, IN);
-		drop_pending(c, CTL);
-		if (c->terminal || (c->fd[OUT] < 0 && c->fd[ERR] < 0))
-			release(c);
-	}
+	struct command *c = commands;
+	while (c < commands + MAX_COMMANDS && (c->pid != pid || c->over))
+		c++;
+	if (c == commands + MAX_COMMANDS || began(c))
+		return;
+	for (int i = CTL; i < STREAMS; i++)
+		drain(c, i);
+	say_number(STEP_END, c->id, how);
+	c->over = 1;
+	shut(c, IN);
+	shut(c, CTL);
+	drop_pending(c, IN);
+	drop_pending(c, CTL);
+	if (c->terminal || (c->fd[OUT] < 0 && c->fd[ERR] < 0))
+		release(c);
 }
 
-void session_run(void (*become)(void))
+enum { WHY = STREAMS, GIVE, POLLED };  // of each command: GIVE is where it is given what comes for descriptor 3
+
+// poll_command is what there is to wait for of a command.
+static void poll_command(const struct command *c, struct pollfd q[POLLED])
 {
-	sigset_t mask;
-	sigemptyset(&mask);
-	sigaddset(&mask, SIGCHLD);
-	sigprocmask(SIG_BLOCK, &mask, NULL);
-	signal(SIGPIPE, SIG_IGN);
-	int sig = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (sig < 0)
-		fail("signalfd");
+	int lives = c->pid > 0 && !held;
+	for (int s = 0; s < STREAMS; s++)
+		q[s] = (struct pollfd){lives ? c->fd[s] : -1, POLLIN, 0};
+	q[WHY] = (struct pollfd){lives ? c->why : -1, POLLIN, 0};
+	q[IN].events = POLLOUT;
+	if (c->to[IN].len == 0)
+		q[IN].fd = -1;
+	q[GIVE] = (struct pollfd){lives && c->to[CTL].len > 0 ? c->to[CTL].fd : -1, POLLOUT, 0};
+}
+
+static void serve_command(struct command *c, const struct pollfd q[POLLED])
+{
+	if (q[WHY].revents && began(c))
+		return;
+	if (q[IN].revents)
+		feed(c, IN);
+	if (q[GIVE].revents)
+		feed(c, CTL);
+	if (q[CTL].revents) {  // what it printed before comes first
+		drain(c, OUT);
+		drain(c, ERR);
+		pump(c, CTL);
+	}
+	if (q[OUT].revents)
+		pump(c, OUT);
+	if (q[ERR].revents)
+		pump(c, ERR);
+	if (c->over && c->fd[OUT] < 0 && c->fd[ERR] < 0)
+		release(c);
+}
+
+void session_serve(const struct session *with)
+{
+	enum { COUNT = 2 + MAX_COMMANDS * POLLED };
+	static struct pollfd p[COUNT];
+	host = with;
 	for (;;) {
-		enum { WHY = STREAMS, POLLED };  // of each command
-		static struct pollfd p[2 + MAX_COMMANDS * POLLED];
-		p[0] = (struct pollfd){STDIN_FILENO, POLLIN, 0};
-		p[1] = (struct pollfd){held ? -1 : sig, POLLIN, 0};
-		for (int i = 0; i < MAX_COMMANDS; i++) {
-			struct command *c = &commands[i];
-			struct pollfd *q = p + 2 + i * POLLED;
-			for (int s = 0; s < STREAMS; s++)
-				q[s] = (struct pollfd){c->pid > 0 && !held ? c->fd[s] : -1, POLLIN, 0};
-			q[WHY] = (struct pollfd){c->pid > 0 && !held ? c->why : -1, POLLIN, 0};
-			q[IN].events = POLLOUT;
-			if (c->to[IN].len == 0)
-				q[IN].fd = -1;
-			if (c->to[CTL].len > 0)
-				q[CTL].events |= POLLOUT;
-		}
-		if (poll(p, 2 + MAX_COMMANDS * POLLED, -1) < 0) {
+		p[0] = (struct pollfd){host->in, POLLIN, 0};
+		p[1] = (struct pollfd){held ? -1 : host->event, POLLIN, 0};
+		for (int i = 0; i < MAX_COMMANDS; i++)
+			poll_command(&commands[i], p + 2 + i * POLLED);
+		int n = poll(p, COUNT, host->again_ms > 0 ? host->again_ms : -1);
+		if (n < 0) {
 			if (errno == EINTR)
 				continue;
 			fail("poll");
 		}
-		for (int i = 0; i < MAX_COMMANDS; i++) {
-			struct command *c = &commands[i];
-			struct pollfd *q = p + 2 + i * POLLED;
-			if (q[WHY].revents && began(c))
-				continue;
-			if (q[IN].revents)
-				feed(c, IN);
-			if (q[CTL].revents & POLLOUT)
-				feed(c, CTL);
-			if (q[CTL].revents & ~POLLOUT) {  // what it printed before comes first
-				drain(c, OUT);
-				drain(c, ERR);
-				pump(c, CTL);
-			}
-			if (q[OUT].revents)
-				pump(c, OUT);
-			if (q[ERR].revents)
-				pump(c, ERR);
-			if (c->over && c->fd[OUT] < 0 && c->fd[ERR] < 0)
-				release(c);
-		}
+		for (int i = 0; n == 0 && i < COUNT; i++)
+			if (p[i].fd >= 0)
+				p[i].revents = p[i].events;
+		for (int i = 0; i < MAX_COMMANDS; i++)
+			serve_command(&commands[i], p + 2 + i * POLLED);
 		if (p[1].revents)
-			reap(sig);
+			host->ended();
 		if (p[0].revents)
-			receive(become);
+			receive();
 	}
 }

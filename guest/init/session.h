@@ -1,17 +1,54 @@
-// The program of a session (session.c): what starts its commands and interpreters.
+// The program of a session: what carries frames (session.c), what starts its commands and interpreters
+// (sessionstart.c on linux, ../nanos/session.c), and its commands about files (sessionfiles.c).
 #ifndef UNITASK_SESSION_H
 #define UNITASK_SESSION_H
 
-// session_run carries frames between the host, at standard input and output, and the
-// commands that it starts (../session/session.go has the format). become makes a process
-// that of the code's user. It returns when the host has no more.
+#include "../contract/contract.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct command;
+
+// session is what the frames' program needs of its kernel.
+struct session {
+	int in, out;   // from the host, and to it
+	int log;       // where it says what goes wrong
+	int event;     // readable when a command may have ended
+	int again_ms;  // as agent.h has it
+	// start starts a command: flags:1 columns:2 rows:2 arguments:2 variables:2, its folder, its
+	// arguments, its environment; there is a NUL behind all. It returns an errno.
+	int (*start)(struct command *c, uint32_t id, uint8_t *p, size_t n);
+	void (*signal)(struct command *c, int sig);
+	// ended reads event, and calls session_ended for each command that has.
+	void (*ended)(void);
+	// end ends the program, and does not return.
+	void (*end)(int code);
+};
+
+// session_serve carries frames between the host and commands (../session/session.go has the format). It
+// does not return.
+void session_serve(const struct session *with);
+
+// session_ended says that a command has ended: signal<<8 | exit code.
+void session_ended(pid_t pid, uint32_t how);
+
+// session_run is the program on linux. become makes a process that of the code's user.
 void session_run(void (*become)(void));
 
-// session_file is a command of the session's own, about files: its arguments are a verb, a
-// path and what the verb takes. It returns the exit code: 0, or an errno.
-int session_file(char **argv);
+// A command of the session's own, about files.
+struct file_command {
+	char **argv;             // a verb, a path and what the verb takes
+	int in, out;             // its standard input and output
+	volatile int cut;        // it is to end, and to leave nothing behind: its input is no longer what is to be written
+	char at[MAX_PATH + 32];  // what is being written, before it has its name; "" if nothing is
+};
 
-// session_connect is another: it carries a connection to a port of the machine (sessionforward.c).
+// session_file runs one. It returns the exit code: 0, or an errno.
+int session_file(struct file_command *f);
+
+// session_connect carries a connection to a port of the machine (sessionforward.c).
 int session_connect(const char *port);
 
 #endif

@@ -1,5 +1,5 @@
 // A session's own commands about files. They run as the code's user, so they may do what
-// it may. Each is `VERB PATH …`; what fails is an errno.
+// it may: on linux in a process each, on Nanos in a thread. Each is `VERB PATH …`; what fails is an errno.
 //
 //	read PATH OFFSET LENGTH   bytes of a regular file go to standard output
 //	write PATH MODE           a file of what comes on standard input, in one step, with the
@@ -15,7 +15,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,52 +24,56 @@
 
 enum { MAX_DEPTH = 64, COPY = 64 << 10 };
 
-static int copy(int from, int to, uint64_t most)
+static int write_all(int to, const char *p, size_t n)
 {
-	static char buf[COPY];
-	while (most > 0) {
-		ssize_t n = read(from, buf, most < sizeof buf ? most : sizeof buf);
-		if (n == 0)
-			return 0;
-		if (n < 0)
+	while (n > 0) {
+		ssize_t w = write(to, p, n);
+		if (w < 0)
 			return errno;
-		for (ssize_t done = 0; done < n;) {
-			ssize_t w = write(to, buf + done, (size_t)(n - done));
-			if (w < 0)
-				return errno;
-			done += w;
-		}
-		most -= (uint64_t)n;
+		p += w;
+		n -= (size_t)w;
 	}
 	return 0;
 }
 
-static int read_file(const char *path, const char *offset, const char *length)
+static int copy(const struct file_command *f, int from, int to, uint64_t most)
+{
+	char *buf = malloc(COPY);
+	int failed = buf ? 0 : ENOMEM;
+	while (most > 0 && !failed) {
+		ssize_t n = read(from, buf, most < COPY ? most : COPY);
+		if (n == 0)
+			break;
+		failed = n < 0 ? errno : write_all(to, buf, (size_t)n);
+		most -= n < 0 ? 0 : (uint64_t)n;
+	}
+	free(buf);
+	return f->cut ? EINTR : failed;
+}
+
+static int read_file(const struct file_command *f, const char *path)
 {
 	struct stat st;
-	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st) < 0)
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), failed = 0;
+	if (fd < 0)
 		return errno;
-	if (S_ISDIR(st.st_mode))
-		return EISDIR;
-	if (!S_ISREG(st.st_mode))
-		return EINVAL;
-	if (lseek(fd, (off_t)strtoull(offset, NULL, 10), SEEK_SET) < 0)
-		return errno;
-	return copy(fd, STDOUT_FILENO, strtoull(length, NULL, 10));
+	if (fstat(fd, &st) < 0)
+		failed = errno;
+	else if (S_ISDIR(st.st_mode))
+		failed = EISDIR;
+	else if (!S_ISREG(st.st_mode))
+		failed = EINVAL;
+	else if (lseek(fd, (off_t)strtoull(f->argv[2], NULL, 10), SEEK_SET) < 0)
+		failed = errno;
+	else
+		failed = copy(f, fd, f->out, strtoull(f->argv[3], NULL, 10));
+	close(fd);
+	return failed;
 }
 
-static char at[MAX_PATH + 32];  // what is being written, before it has its name
-
-static void cut(int sig)
+static int write_file(struct file_command *f, const char *name)
 {
-	unlink(at);
-	_exit(128 + sig);
-}
-
-static int write_file(const char *name, const char *mode)
-{
-	static char path[MAX_PATH];
+	char path[MAX_PATH], *at = f->at;
 	struct stat st;
 	int there = stat(name, &st) == 0;
 	if (there && S_ISDIR(st.st_mode))
@@ -90,14 +93,17 @@ static int write_file(const char *name, const char *mode)
 		*s = '/';
 	}
 	char *base = strrchr(path, '/') + 1;
-	snprintf(at, sizeof at, "%.*s.unitask-XXXXXX", (int)(base - path), path);
+	snprintf(at, sizeof f->at, "%.*s.unitask-XXXXXX", (int)(base - path), path);
 	int fd = mkostemp(at, O_CLOEXEC);
 	if (fd < 0)
 		return errno;
-	signal(SIGINT, cut);
-	int failed = copy(STDIN_FILENO, fd, UINT64_MAX);
-	mode_t m = there ? st.st_mode & 07777 : (mode_t)strtoul(mode, NULL, 8);
-	if (failed == 0 && (fchmod(fd, m) < 0 || close(fd) < 0 || rename(at, path) < 0))
+	int failed = copy(f, f->in, fd, UINT64_MAX);
+	mode_t m = there ? st.st_mode & 07777 : (mode_t)strtoul(f->argv[2], NULL, 8);
+	if (failed == 0 && fchmod(fd, m) < 0)
+		failed = errno;
+	if (close(fd) < 0 && failed == 0)
+		failed = errno;
+	if (failed == 0 && rename(at, path) < 0)
 		failed = errno;
 	if (failed)
 		unlink(at);
@@ -109,14 +115,14 @@ static char kind_of(mode_t m)
 	return S_ISREG(m) ? KIND_FILE : S_ISDIR(m) ? KIND_DIR : S_ISLNK(m) ? KIND_LINK : S_ISFIFO(m) ? KIND_PIPE : S_ISSOCK(m) ? KIND_SOCKET : KIND_OTHER;
 }
 
-static void list_one(const struct stat *st, const char *path)
+static void list_one(FILE *out, const struct stat *st, const char *path)
 {
-	printf("%c %o %llu %lld %s", kind_of(st->st_mode), (unsigned)st->st_mode & 07777, (unsigned long long)st->st_size,
+	fprintf(out, "%c %o %llu %lld %s", kind_of(st->st_mode), (unsigned)st->st_mode & 07777, (unsigned long long)st->st_size,
 	       (long long)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec, path);
-	putchar(0);
+	putc(0, out);
 }
 
-static int list(int dir, char *path, size_t len, int depth)
+static int list(FILE *out, int dir, char *path, size_t len, int depth)
 {
 	struct dirent **names;
 	int n = scandirat(dir, ".", &names, NULL, alphasort);
@@ -129,11 +135,11 @@ static int list(int dir, char *path, size_t len, int depth)
 		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || end + 1 >= MAX_PATH || fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 			continue;
 		strcpy(path + len, name);
-		list_one(&st, path);
+		list_one(out, &st, path);
 		int sub = S_ISDIR(st.st_mode) && depth > 1 ? openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
 		if (sub >= 0) {
 			strcpy(path + end, "/");
-			list(sub, path, end + 1, depth - 1);
+			list(out, sub, path, end + 1, depth - 1);
 			close(sub);
 		}
 		free(names[i]);
@@ -142,27 +148,40 @@ static int list(int dir, char *path, size_t len, int depth)
 	return 0;
 }
 
-static int list_path(const char *name, const char *depth)
+static int list_path(FILE *out, const char *name, int most)
 {
-	static char path[MAX_PATH];
+	char path[MAX_PATH];
 	struct stat st;
 	size_t len = strlen(name);
 	if (len + 2 > sizeof path)
 		return ENAMETOOLONG;
 	if (stat(name, &st) < 0)
 		return errno;
-	if (!S_ISDIR(st.st_mode) || atoi(depth) < 1) {
-		list_one(&st, name);
-		return fflush(stdout) == 0 ? 0 : errno;
+	if (!S_ISDIR(st.st_mode) || most < 1) {
+		list_one(out, &st, name);
+		return 0;
 	}
-	int dir = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC), most = atoi(depth);
+	int dir = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir < 0)
 		return errno;
 	memcpy(path, name, len + 1);
 	if (path[len - 1] != '/')
 		strcpy(path + len++, "/");
-	int failed = list(dir, path, len, most < MAX_DEPTH ? most : MAX_DEPTH);
-	return fflush(stdout) == 0 ? failed : errno;
+	int failed = list(out, dir, path, len, most < MAX_DEPTH ? most : MAX_DEPTH);
+	close(dir);
+	return failed;
+}
+
+static int list_file(const struct file_command *f, const char *path)
+{
+	int to = dup(f->out);
+	FILE *out = to < 0 ? NULL : fdopen(to, "w");
+	if (out == NULL)
+		return errno;
+	int failed = list_path(out, path, atoi(f->argv[2]));
+	if (fclose(out) != 0 && failed == 0)
+		failed = errno;
+	return f->cut ? EINTR : failed;
 }
 
 // remove_at removes what is in a folder, by names below descriptors: no link leads out.
@@ -186,22 +205,20 @@ static int remove_at(int dir, const char *name, int depth)
 	return failed;
 }
 
-int session_file(char **argv)
+int session_file(struct file_command *f)
 {
-	const char *verb = argv[0], *path = argv[1];
+	const char *verb = f->argv[0], *path = f->argv[1];
 	int n = 0;
-	while (argv[n])
+	while (f->argv[n])
 		n++;
-	if (n == 2 && strcmp(verb, "connect") == 0)
-		return session_connect(path);
 	if (n < 2 || *path != '/')
 		return EINVAL;
 	if (strcmp(verb, "read") == 0 && n == 4)
-		return read_file(path, argv[2], argv[3]);
+		return read_file(f, path);
 	if (strcmp(verb, "write") == 0 && n == 3)
-		return write_file(path, argv[2]);
+		return write_file(f, path);
 	if (strcmp(verb, "list") == 0 && n == 3)
-		return list_path(path, argv[2]);
+		return list_file(f, path);
 	if (strcmp(verb, "remove") == 0 && n == 2)
 		return remove_at(AT_FDCWD, path, MAX_DEPTH);
 	return EINVAL;

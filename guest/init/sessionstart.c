@@ -1,4 +1,5 @@
-// How a session's program starts a command: its streams or its terminal, and the process.
+// A session's program on linux: how it starts a command, its streams or its terminal and the process, and
+// how it hears of its end.
 #define _GNU_SOURCE
 #include "../contract/contract.h"
 #include "session.h"
@@ -10,26 +11,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
-// strings takes n strings, each with a NUL behind it, and returns what is behind them; NULL
-// where there are fewer.
-static char *strings(char *p, const char *end, char **list, unsigned n)
-{
-	if (n > MAX_LISTED)
-		return NULL;
-	for (unsigned i = 0; i < n; i++) {
-		if (p >= end)
-			return NULL;
-		list[i] = p;
-		p += strlen(p) + 1;  // the frame has a NUL behind it
-	}
-	list[n] = NULL;
-	return p;
-}
+static void (*become)(void);  // makes a process that of the code's user
+static int children;          // readable when one has ended
 
 static int open_terminal(int *end, unsigned columns, unsigned rows)
 {
@@ -50,8 +40,26 @@ static int open_terminal(int *end, unsigned columns, unsigned rows)
 	return master;
 }
 
+static struct file_command file = {.in = STDIN_FILENO, .out = STDOUT_FILENO};
+
+static void cut(int sig)
+{
+	if (file.at[0])
+		unlink(file.at);
+	_exit(128 + sig);
+}
+
+static int file_command(char **argv)
+{
+	if (argv[1] && !argv[2] && strcmp(argv[0], "connect") == 0)
+		return session_connect(argv[1]);
+	file.argv = argv;
+	signal(SIGINT, cut);
+	return session_file(&file);
+}
+
 // child becomes the command; it says why it can't on the descriptor why.
-static void child(int fds[4], int flags, int why, const char *cwd, char **argv, char **env, void (*become)(void))
+static void child(int fds[4], int flags, int why, const char *cwd, char **argv, char **env)
 {
 	sigset_t none;
 	sigemptyset(&none);
@@ -76,7 +84,7 @@ static void child(int fds[4], int flags, int why, const char *cwd, char **argv, 
 		failed = errno;
 	} else if (flags & EXEC_BUILTIN) {
 		close(why);
-		_exit(session_file(argv));
+		_exit(file_command(argv));
 	} else {
 		environ = env;
 		execvpe(argv[0], argv, env);
@@ -87,15 +95,14 @@ static void child(int fds[4], int flags, int why, const char *cwd, char **argv, 
 	_exit(EXIT_NO_EXEC);
 }
 
-int session_start(struct command *c, uint32_t id, uint8_t *p, size_t n, void (*become)(void))
+static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 {
 	static char *argv[MAX_LISTED + 1], *env[MAX_LISTED + 1];
-	enum { HEAD = 9 };
-	if (n < HEAD || get16(p + 5) == 0)
+	if (n < EXEC_HEAD || get16(p + 5) == 0)
 		return EINVAL;
 	int flags = p[0];
 	const char *end = (char *)p + n;
-	char *cwd, *rest = strings((char *)p + HEAD, end, argv, 1);
+	char *cwd, *rest = strings((char *)p + EXEC_HEAD, end, argv, 1);
 	cwd = argv[0];
 	if (rest == NULL || (rest = strings(rest, end, argv, get16(p + 5))) == NULL || strings(rest, end, env, get16(p + 7)) == NULL)
 		return E2BIG;
@@ -124,7 +131,7 @@ int session_start(struct command *c, uint32_t id, uint8_t *p, size_t n, void (*b
 		pid = fork();
 	if (pid == 0) {
 		int fds[4] = {theirs[IN], theirs[OUT], theirs[ERR], theirs[CTL]};
-		child(fds, flags, why[1], cwd, argv, env, become);
+		child(fds, flags, why[1], cwd, argv, env);
 	}
 	if (pid < 0)
 		failed = errno ? errno : EAGAIN;
@@ -148,5 +155,40 @@ int session_start(struct command *c, uint32_t id, uint8_t *p, size_t n, void (*b
 		if (ours[i] >= 0)
 			fcntl(ours[i], F_SETFL, fcntl(ours[i], F_GETFL) | O_NONBLOCK);
 	}
+	c->to[IN].fd = c->fd[IN], c->to[CTL].fd = c->fd[CTL];
 	return 0;
+}
+
+static void signal_command(struct command *c, int sig)
+{
+	if (kill(-c->pid, sig) < 0)
+		kill(c->pid, sig);  // it has no group yet
+}
+
+// reap tells of the commands that have ended, after all that they printed.
+static void reap(void)
+{
+	struct signalfd_siginfo info;
+	ssize_t n = read(children, &info, sizeof info);
+	(void)n;
+	int status;
+	for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+		session_ended(pid, WIFSIGNALED(status) ? (uint32_t)WTERMSIG(status) << 8 : (uint32_t)WEXITSTATUS(status));
+}
+
+void session_run(void (*as_user)(void))
+{
+	sigset_t mask;
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &mask, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	become = as_user;
+	children = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (children < 0) {
+		dprintf(STDERR_FILENO, "unitask: session: signalfd: %s\n", strerror(errno));
+		_exit(EXIT_UNKNOWN);
+	}
+	struct session linux_session = {.in = STDIN_FILENO, .out = STDOUT_FILENO, .log = STDERR_FILENO, .event = children, .start = start, .signal = signal_command, .ended = reap, .end = _exit};
+	session_serve(&linux_session);
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 )
 
-// Program is where Python lies in the guest: Debian's, with which its library is found.
-const Program = "/usr/bin/python3.11"
+// Program is where Python lies in the guest: Debian's, with which its library is found. In it, and in the folders,
+// VERSION stands for Python's (image.At).
+const Program = "/usr/bin/pythonVERSION"
 
 // Parts are the vendored parts that Python is made of. The first one holds Program.
 var Parts = []string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "python3-minimal", "python3-distutils", "python3-lib2to3",
@@ -22,7 +23,7 @@ var Parts = []string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.
 var BuildParts = []string{"libpython3.11-dev"}
 
 // Include is the folder of Python's headers in theirs.
-const Include = "python3.11"
+const Include = "pythonVERSION"
 
 // Library is preloaded into Python: it stands before libc's start.
 const Library = "/unitask/lib/python.so"
@@ -31,15 +32,19 @@ const Library = "/unitask/lib/python.so"
 var LibrarySources = []string{"python/program/python.c", "start/start.c"}
 
 // Modules is the folder of Python's own modules.
-const Modules = "/usr/lib/python3.11"
+const Modules = "/usr/lib/pythonVERSION"
 
 // Folders are those with many files.
 var Folders = []string{Modules, "/usr/share/zoneinfo"}
 
+// compile is `python3 -m compileall` whose processes are forked: since 3.12 it starts them anew, by the program's path,
+// with the host's libraries.
+const compile = "import compileall, multiprocessing as m, sys; m.set_start_method('fork'); fork = m.get_context('fork'); m.get_context = lambda *_: fork; sys.exit(not compileall.main())"
+
 // CompileArgs have Python write bytecode beside the modules of some folders; ROOT is where the
 // guest's root is while it does so. It is then never compared with its source: neither changes.
 func CompileArgs(folders []string) []string {
-	args := []string{"-S", "-s", "-P", "-B", "-m", "compileall", "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", "ROOT"}
+	args := []string{"-S", "-s", "-P", "-B", "-c", compile, "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", "ROOT"}
 	for _, dir := range folders {
 		args = append(args, "ROOT"+dir)
 	}
@@ -59,7 +64,7 @@ var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "L
 func Files() map[string]string { return map[string]string{contract.Trusted: "", Installed + "/": ""} }
 
 // Installed is the folder that Debian's Python searches for what was installed beside its own packages.
-const Installed = "/usr/local/lib/python3.11/dist-packages"
+const Installed = "/usr/local/lib/pythonVERSION/dist-packages"
 
 // Rehearsal is the throw-away program.
 //

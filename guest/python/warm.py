@@ -36,7 +36,7 @@ def _shadowed(program):
     return False
 
 
-_packages = '/usr/local/lib/python3.11/dist-packages'
+_packages = '/usr/local/lib/python%d.%d/dist-packages' % sys.version_info[:2]
 _there = set(_names(_packages))
 
 

@@ -8,6 +8,7 @@
   const net = require('node:net');
   const path = require('node:path');
   const util = require('node:util');
+  const { Script } = require('node:vm');
   const Module = require('node:module');
   const { pathToFileURL } = require('node:url');
   const acorn = require('internal/deps/acorn/acorn/dist/acorn');
@@ -164,15 +165,46 @@
   let draw = Math.random;
   Object.defineProperty(Math, 'random', { value: { random() { return draw(); } }.random, writable: true, configurable: true, enumerable: false });
 
-  // renew gives a fork random numbers of its own. The addon can be loaded once only.
+  // drawing is a generator of its own (sfc32, of PractRand), with numbers of 53 bits as V8's. A context that has another of V8's
+  // takes several times as long as all else in a fork.
+  function drawing([a, b, c]) {
+    let counter = 1;
+    const next = () => {
+      const t = (a + b + counter++) | 0;
+      a = b ^ (b >>> 9);
+      b = (c + (c << 3)) | 0;
+      c = ((c << 21 | c >>> 11) + t) | 0;
+      return t >>> 0;
+    };
+    for (let i = 0; i < 12; i++)
+      next();
+    return () => ((next() >>> 5) * 2 ** 26 + (next() >>> 6)) / 2 ** 53;
+  }
+
+  // addon is what seeds OpenSSL anew. To load it takes a fork as long as all else, so it is there before, but not before the first
+  // step was answered. It can be loaded once only.
   let addon;
+  function load() {
+    if (addon !== undefined)
+      return;
+    const module = { exports: {} };
+    process.dlopen(module, '/unitask/lib/shim.node');
+    addon = module.exports;
+  }
+  function loadSoon() {
+    setTimeout(() => {
+      try {
+        load();
+      } catch {}  // a fork says why
+    }, 500).unref();
+  }
+
+  // renew gives a fork random numbers of its own.
   function renew(seed) {
-    if (addon === undefined) {
-      addon = { exports: {} };
-      process.dlopen(addon, '/unitask/lib/shim.node');
-    }
-    addon.exports.renew(Buffer.from(seed, 'hex'));
-    draw = require('node:vm').runInNewContext('Math.random');
+    load();
+    const bytes = Buffer.from(Uint8Array.from(Buffer.from(seed, 'hex')).buffer);
+    addon.renew(bytes);
+    draw = drawing(new Uint32Array(bytes.buffer, 0, 3));
     if (!process.moduleLoadList.includes('NativeModule internal/crypto/random'))
       return;
     const { randomInt, randomUUID } = require('internal/crypto/random');
@@ -183,7 +215,30 @@
     }
   }
 
+  // parses says whether V8 can read code: it is compiled, and not run.
+  function parses(code) {
+    try {
+      return new Script(`async () => {${code.replace(/^#!.*/, '')}\n}`) !== undefined;
+    } catch {
+      return false;
+    }
+  }
+
+  // evaluate runs code. Only what may have imports or exports is parsed here before, which takes several times as long as
+  // all else; only what V8 can't read, and so has not begun to run, may be TypeScript.
   let steps = 0;
+  async function evaluate(limit, code) {
+    const name = `step-${++steps}`;
+    const run = (text) => post('Runtime.evaluate', { expression: `${text}\n//# sourceURL=${name}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step' });
+    if (/import|export/.test(code))
+      return run(rewritten(code));
+    const evaluated = await run(code);
+    if (evaluated.exceptionDetails?.exception?.className !== 'SyntaxError' || parses(code))
+      return evaluated;
+    const js = rewritten(code);
+    return js === code ? evaluated : run(js);
+  }
+
   async function step(limit, code) {
     const interrupted = new Promise((done) => { interrupt = () => done('interrupted'); });
     late = false;
@@ -191,9 +246,7 @@
       print('Uncaught Error: the step was interrupted\n');
       return [130, ''];
     };
-    const evaluated = await Promise.race([interrupted, post('Runtime.evaluate', {
-      expression: `${rewritten(code)}\n//# sourceURL=step-${++steps}`, replMode: true, awaitPromise: true, timeout: limit, objectGroup: 'step',
-    })]);
+    const evaluated = await Promise.race([interrupted, evaluate(limit, code)]);
     if (evaluated === 'interrupted' || evaluated.error)
       return stopped();
     try {
@@ -215,7 +268,8 @@
       return [late ? 1 : (process.exitCode ?? 0) & 255, shown(value)];
     } finally {
       interrupt = undefined;
-      inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
+      if (evaluated.exceptionDetails || evaluated.result?.objectId)
+        inspector.post('Runtime.releaseObjectGroup', { objectGroup: 'step' });
     }
   }
 
@@ -232,6 +286,8 @@
       running = running.then(() => head === 'fork' ? (renew(code), [0, '']) : step(Number(head), code)).catch((error) => { told(error); return [1, '']; }).then(([status, value]) => {
         process.exitCode = undefined;
         box.write(Buffer.concat([Buffer.from(`${status}\0`), encoded(value), Buffer.of(0)]));
+        if (steps === 1)
+          loadSoon();
       });
     }
   });

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -102,7 +101,7 @@ func (in *Interpreter) Renew(ctx context.Context) error {
 	}
 	timed, cancel := context.WithTimeoutCause(ctx, RenewPatience, errors.New("an interpreter does not renew its random numbers"))
 	defer cancel()
-	step, err := in.run(timed, renewing, hex.EncodeToString(seed), io.Discard, io.Discard)
+	step, err := in.run(timed, renewing, hex.EncodeToString(seed), nil, nil) // what was printed before is its next step's
 	if err == nil && !step.Gone && step.Code != 0 {
 		err = fmt.Errorf("an interpreter can't renew its random numbers: %.200s", step.Value)
 	}

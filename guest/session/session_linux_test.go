@@ -352,6 +352,27 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// What an interpreter prints between two steps is the next one's, also where it is renewed in between.
+func TestRenewKeepsOutput(t *testing.T) {
+	t.Parallel()
+	in := interpret(t, open(t), "python")
+	if step, err := in.Run(within(t), "import threading\nthreading.Timer(0.1, lambda: print('late', flush=True)).start()", patience, io.Discard, io.Discard); err != nil || step.Code != 0 {
+		t.Fatalf("%+v %v", step, err)
+	}
+	for deadline := time.Now().Add(patience); len(in.out[0].waiting()) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it has printed nothing")
+		}
+	}
+	if err := in.Renew(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if step, err := in.Run(within(t), "print('now')", patience, &out, io.Discard); err != nil || step.Code != 0 || out.String() != "late\nnow\n" {
+		t.Errorf("%+v %v, stdout %q", step, err, out.String())
+	}
+}
+
 type stepRow struct {
 	code, value, out string
 	errs             string // that standard error holds
@@ -467,7 +488,11 @@ func TestInterpreters(t *testing.T) {
 			{"import.meta.dirname === process.cwd()", "true", "", "", 0},
 			{"function f() {\n  null.x\n}\nf()", "", "", "at f (step-11:2:8)", 1},
 			{"throw 5", "", "", "Uncaught 5\n", 1},
-			{"let 1", "", "", "SyntaxError", 1},
+			{"let 1", "", "", "SyntaxError: Unexpected", 1},
+			{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1}, // not to be run again
+			{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},
+			{"#!/bin/node\nran++; eval('1 +')", "", "", "SyntaxError: Unexpected end", 1},
+			{"ran", "3", "", "", 0},
 			{"Promise.reject(new Error('z'))", "", "", "Error: z", 1},
 			{"'import(\"x\")' // import(y)", `'import("x")'`, "", "", 0},
 			{"class A {}; new A()", "A {}", "", "", 0},

@@ -1,10 +1,15 @@
-// Command fidelity shows how near the guests come to Node on the host. It takes a folder
-// of Node's own tests (test/ of a Node release, which is not part of this repository),
+// Command fidelity shows how near the guests come to Node and Python on the host. It takes a
+// folder of Node's own tests (test/ of a Node release, which is not part of this repository),
 // draws a sample, runs it with the vendored Node on the host and, what passes there, in
-// a machine of each kernel, and prints a table with a reason for every failure.
+// a machine of each kernel, and prints a table with a reason for every failure. Of CPython's
+// tests (Debian's libpython3.11-testsuite) it runs files with Debian's Python on the host and in
+// a machine, and compares what becomes of every single test; those of Debian's numpy and
+// pandas alike, by pytest.
 //
 //	go run ./hack/fidelity -tests node/test [-n 600] [-for 4m] [-results FILE] [-kernel nanos,linux]
 //	go run ./hack/fidelity -packages [-kernel nanos,linux]
+//	go run ./hack/fidelity -python DIR [-n 120] [-for 4m] [-results FILE]
+//	go run ./hack/fidelity -data DIR [-n 40] [-for 4m] [-results FILE]
 //
 // What has been run is kept in the file of results, and is not run again: the sample can
 // be worked off in pieces. It ends with 0 when all of it has been run, with 1 on an error,
@@ -17,9 +22,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/unitask/unitask"
@@ -29,27 +36,46 @@ import (
 func main() {
 	var o options
 	flag.StringVar(&o.tests, "tests", "", "Node's folder test/")
-	flag.IntVar(&o.n, "n", 600, "tests that pass on the host to draw")
+	flag.IntVar(&o.n, "n", 600, "tests that pass on the host, or files of tests in Python, to draw")
 	flag.Int64Var(&o.seed, "seed", 1, "of the draw: the same seed and tests give the same sample")
 	flag.DurationVar(&o.atMost, "for", time.Hour, "stop after so long; the next call goes on")
 	flag.StringVar(&o.results, "results", "fidelity.jsonl", "file that what has been run is kept in")
-	flag.StringVar(&o.only, "only", "", "run only tests whose name holds this, again, and print what they say")
+	flag.StringVar(&o.only, "only", "", "run only tests whose name holds this (in Python: files of these names, with commas), again, and print what they say")
 	flag.IntVar(&o.jobs, "j", runtime.NumCPU(), "tests at once")
+	python := flag.String("python", "", "folder with CPython's package test, whole; its tests, and not Node's")
+	data := flag.String("data", "", "folder with Debian's numpy and pandas; their tests, and not Node's")
 	packages := flag.Bool("packages", false, "run the packages' programs and not Node's tests")
 	kernels := flag.String("kernel", "nanos,linux", "kernels to run them on")
 	flag.Parse()
-	if flag.NArg() > 0 || (o.tests == "") != *packages {
-		fmt.Fprintln(os.Stderr, "fidelity: give -tests DIR, Node's folder test/, or -packages")
+	modes := 0
+	for _, given := range []bool{o.tests != "", *python != "", *data != "", *packages} {
+		if given {
+			modes++
+		}
+	}
+	if flag.NArg() > 0 || modes != 1 {
+		fmt.Fprintln(os.Stderr, "fidelity: give -tests DIR (Node's folder test/), -python DIR (a folder with CPython's package test), -data DIR (Debian's /usr/lib/python3/dist-packages), or -packages")
 		flag.Usage()
 		os.Exit(2)
 	}
 	for k := range strings.SplitSeq(*kernels, ",") {
 		o.kernels = append(o.kernels, image.Kernel(k))
 	}
+	defaultSignals()
 	err := withRuntime(func(rt *unitask.Runtime, node string) error {
 		o.rt, o.node = rt, node
-		if *packages {
+		switch {
+		case *packages:
 			return runPackages(context.Background(), o)
+		case *python != "" || *data != "":
+			var err error
+			if o.tests, err = filepath.Abs(*python + *data); err != nil {
+				return err
+			}
+			if *data != "" {
+				return dataTests(o).work(context.Background())
+			}
+			return cpython(o).work(context.Background())
 		}
 		return runTests(context.Background(), o)
 	})
@@ -59,6 +85,16 @@ func main() {
 			os.Exit(3)
 		}
 		os.Exit(1)
+	}
+}
+
+// defaultSignals has the tests take every signal in its default way, also where whoever
+// started this ignores some, as a shell does behind an &.
+func defaultSignals() {
+	for s := syscall.Signal(1); s < 32; s++ {
+		if signal.Ignored(s) && s != syscall.SIGPIPE {
+			signal.Notify(make(chan os.Signal, 1), s) // what is handled here is the default in a child
+		}
 	}
 }
 

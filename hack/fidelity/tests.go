@@ -41,6 +41,7 @@ type result struct {
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason,omitempty"`
 	Millis  int64  `json:"ms"`
+	Parts   []part `json:"parts,omitempty"` // of a file of many tests
 }
 
 type suite struct {
@@ -136,10 +137,15 @@ func (s *suite) candidates() ([]string, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%s holds no tests: -tests names Node's folder test/", s.tests)
 	}
+	return s.draw(names), nil
+}
+
+// draw brings names into the order of the draw.
+func (s *suite) draw(names []string) []string {
 	slices.Sort(names)
 	r := rand.New(rand.NewPCG(uint64(s.seed), 0))
 	r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	return names, nil
+	return names
 }
 
 var (
@@ -160,13 +166,15 @@ func (s *suite) load() error {
 	if s.file, err = os.OpenFile(s.results, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644); err != nil {
 		return err
 	}
-	for lines := bufio.NewScanner(s.file); lines.Scan(); {
+	lines := bufio.NewScanner(s.file)
+	lines.Buffer(nil, 16<<20) // a file of 10 000 tests
+	for lines.Scan() {
 		var r result
 		if json.Unmarshal(lines.Bytes(), &r) == nil {
 			s.note(r)
 		}
 	}
-	return nil
+	return lines.Err()
 }
 
 func (s *suite) note(r result) {
@@ -269,23 +277,23 @@ func passed(stdout string) string {
 func (s *suite) run(ctx context.Context, name string, kernel image.Kernel, whole bool) (*unitask.Result, error) {
 	text := s.text(name)
 	req := unitask.Request{Code: text, Path: guestRoot + "/" + name, Dir: filepath.Dir(guestRoot), Kernel: kernel, Timeout: guestLimit, Env: environment("/tmp"),
-		Dirs: []unitask.Mount{s.mount("common")}}
+		Dirs: []unitask.Mount{s.mount(guestRoot, "common")}}
 	for _, other := range others.FindAllString(text, -1) {
 		if place := filepath.Join(filepath.Dir(name), other); place != name && exists(filepath.Join(s.tests, place)) {
-			req.Files = append(req.Files, s.mount(place))
+			req.Files = append(req.Files, s.mount(guestRoot, place))
 		}
 	}
 	switch {
 	case !fixtures.MatchString(text):
 	case whole:
-		req.Dirs = append(req.Dirs, s.mount("fixtures"))
+		req.Dirs = append(req.Dirs, s.mount(guestRoot, "fixtures"))
 	default:
 		entries, err := os.ReadDir(filepath.Join(s.tests, "fixtures"))
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range entries {
-			switch m := s.mount("fixtures/" + e.Name()); {
+			switch m := s.mount(guestRoot, "fixtures/"+e.Name()); {
 			case !strings.Contains(text, e.Name()) && !(e.Name() == "keys" && keys.MatchString(text)):
 			case e.IsDir():
 				req.Dirs = append(req.Dirs, m)
@@ -302,8 +310,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-func (s *suite) mount(name string) unitask.Mount {
-	return unitask.Mount{Host: filepath.Join(s.tests, name), Guest: guestRoot + "/" + name}
+func (s *suite) mount(root, name string) unitask.Mount {
+	return unitask.Mount{Host: filepath.Join(s.tests, name), Guest: root + "/" + name}
 }
 
 // inGuest runs a test with the fixtures that it names. What fails may need more than it

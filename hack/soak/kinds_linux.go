@@ -23,15 +23,15 @@ type kind struct {
 }
 
 var kinds = []kind{
-	{"nothing", 40, func(s *soak) (string, error) { return s.expect(0, nil) }},
-	{"boots", 3, func(s *soak) (string, error) { return s.expect(0, []string{"--cold"}) }},
+	{"nothing", 60, func(s *soak) (string, error) { return s.expect(0, nil) }},
+	{"boots", 2, func(s *soak) (string, error) { return s.expect(0, []string{"--cold"}) }},
 	{"its own end", 5, func(s *soak) (string, error) { return s.run("process.exit(7)", nil, nil, 7) }},
-	{"much output", 3, func(s *soak) (string, error) {
+	{"much output", 2, func(s *soak) (string, error) {
 		return s.run("for (let i = 0; i < 400; i++) process.stdout.write('x'.repeat(65536))", nil, nil, 0)
 	}},
 	{"artifacts", 5, (*soak).artifacts},
 	{"more memory than there is", 2, func(s *soak) (string, error) {
-		return s.run("const a = []; for (;;) a.push(Buffer.alloc(8 << 20, 1))", nil, nil, 137)
+		return s.run("const a = []; for (;;) a.push(Buffer.alloc(8 << 20, 1))", []string{"--memory", "192M"}, nil, 137)
 	}},
 	{"the time limit", 3, func(s *soak) (string, error) {
 		return s.run("for (;;);", []string{"--timeout", "1s"}, nil, 124)

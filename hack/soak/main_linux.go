@@ -2,7 +2,10 @@
 // random, the disk is full, or memory and descriptors are short. It then judges what is
 // left: processes, descriptors, files, records.
 //
-//	go run ./hack/soak [-sessions] [-n 10000] [-for 8h] [-seed N] [-home DIR]
+//	go run ./hack/soak [-sessions] [-n 10000] [-at-once 4] [-for 8h] [-seed N] [-home DIR]
+//
+// With -at-once that many soaks share the runs, each a process with a home and a seed of its
+// own, so that none meets what another one does. Most of a run's time is waiting for a kill.
 //
 // It prints a table of what was done and seen, and fails if something was left wrong. The
 // seed gives the order and the kinds of what is done; when exactly something is killed
@@ -22,6 +25,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,12 +54,13 @@ type soak struct {
 	daemonFiles   int  // of the pool's daemon when it was looked at first
 	holderFiles   int  // and of the process that holds sessions
 	started       time.Time
+	adding        sync.Mutex // tally and faults, where several soaks add to them
 }
 
 // tally is what came of one kind.
 type tally struct {
-	ends  map[string]int
-	times []time.Duration
+	Ends  map[string]int
+	Times []time.Duration
 }
 
 func main() {
@@ -65,6 +70,8 @@ func main() {
 	home := flag.String("home", os.Getenv("UNITASK_HOME"), "home whose parts and images are used (copied)")
 	program := flag.String("unitask", "bin/unitask", "the program")
 	sessions := flag.Bool("sessions", false, "sessions in place of runs")
+	atOnce := flag.Int("at-once", 1, "soaks at once")
+	report := flag.String("report", "", "file for what came of it, for the soak that started this one")
 	flag.Parse()
 	if *seed == 0 {
 		*seed = rand.Uint64()
@@ -74,12 +81,15 @@ func main() {
 	if s.kinds, s.pools = kinds, true; *sessions {
 		s.kinds, s.pools = sessionKinds, false
 	}
-	err := s.open(*program, *home)
-	if err == nil {
-		err = s.all(*n, *most)
+	var err error
+	if *atOnce > 1 {
+		err = s.share(*atOnce, *n)
+	} else {
+		err = s.alone(*program, *home, *n, *most)
 	}
-	s.print()
-	if e := s.close(); err == nil {
+	if *report == "" {
+		s.print()
+	} else if e := s.report(*report); err == nil {
 		err = e
 	}
 	if err == nil && len(s.faults) > 0 {
@@ -89,6 +99,18 @@ func main() {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)
 	}
+}
+
+// alone does n runs in a home of its own.
+func (s *soak) alone(program, home string, n int, most time.Duration) error {
+	err := s.open(program, home)
+	if err == nil {
+		err = s.all(n, most)
+	}
+	if e := s.close(); err == nil {
+		err = e
+	}
+	return err
 }
 
 // open makes a home of its own, and a disk for its records if it may.
@@ -161,7 +183,7 @@ func (s *soak) all(n int, most time.Duration) error {
 				return err
 			}
 		}
-		if i%between == 0 && s.pools {
+		if i%(2*between) == 0 && s.pools { // the other half are clones of the template
 			s.poolUp()
 		}
 		at := s.random.IntN(total)
@@ -173,11 +195,11 @@ func (s *soak) all(n int, most time.Duration) error {
 		end, err := k.do(s)
 		t := s.tally[k.name]
 		if t == nil {
-			t = &tally{ends: map[string]int{}}
+			t = &tally{Ends: map[string]int{}}
 			s.tally[k.name] = t
 		}
-		t.ends[end]++
-		t.times = append(t.times, time.Since(start))
+		t.Ends[end]++
+		t.Times = append(t.Times, time.Since(start))
 		if err != nil {
 			s.fault("run %d, %s: %v", i, k.name, err)
 		}
@@ -231,13 +253,13 @@ func (s *soak) print() {
 		if t == nil {
 			continue
 		}
-		slices.Sort(t.times)
+		slices.Sort(t.Times)
 		var ends []string
-		for _, end := range slices.Sorted(maps.Keys(t.ends)) {
-			ends = append(ends, fmt.Sprintf("%s: %d", end, t.ends[end]))
+		for _, end := range slices.Sorted(maps.Keys(t.Ends)) {
+			ends = append(ends, fmt.Sprintf("%s: %d", end, t.Ends[end]))
 		}
-		sum += len(t.times)
-		fmt.Printf("| %s | %d | %s | %d ms | %d ms |\n", k.name, len(t.times), strings.Join(ends, ", "), t.times[len(t.times)/2].Milliseconds(), t.times[len(t.times)-1].Milliseconds())
+		sum += len(t.Times)
+		fmt.Printf("| %s | %d | %s | %d ms | %d ms |\n", k.name, len(t.Times), strings.Join(ends, ", "), t.Times[len(t.Times)/2].Milliseconds(), t.Times[len(t.Times)-1].Milliseconds())
 	}
 	fmt.Printf("\n%d runs in %d s, %d faults\n", sum, int(time.Since(s.started).Seconds()), len(s.faults))
 	for _, f := range s.faults {

@@ -30,6 +30,8 @@
 #pragma weak nanos_take_free_signals
 #pragma weak nanos_unveil
 
+extern const PyConfig *_Py_GetConfig(void);  // of Python's own headers for others only until 3.12
+
 // check ends the process when something went wrong: nobody waits for it then.
 static void check(bool ok, const char *what)
 {

@@ -1,0 +1,78 @@
+package unitask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+)
+
+// Container images that come along from another host, which has them: at the host of the run (FleetRun.Image), and at
+// the one that takes it.
+
+// BroughtImage is a container's image, but for its disk.
+type BroughtImage = image.Brought
+
+// bringImage finds the image of a run's request, if it is a container's and in the store. Where it is not, the other host
+// gets the reference, and may pull it.
+func (x *execution) bringImage(run *FleetRun, req Request) error {
+	ref, err := req.container()
+	if err != nil || ref == "" {
+		return err
+	}
+	c, err := x.rt.images.Container(x.code.arch, ref)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return hostError("image", err)
+	}
+	b, err := x.rt.images.Bring(c)
+	if err != nil {
+		return hostError("image", err)
+	}
+	run.Image, run.container = &b, c
+	return nil
+}
+
+// Disk opens the disk of Image.
+func (r *FleetRun) Disk() (*os.File, error) { return r.container.Disk() }
+
+// BringImage keeps an image that somebody brings, unless it is there: as KeyFor(who) runs can name it. disk opens its
+// disk, which is held to what was said of it. What nobody has used for a day is removed.
+func (rt *Runtime) BringImage(ctx context.Context, who string, b BroughtImage, disk func(context.Context) (io.ReadCloser, error)) error {
+	if arch := image.HostArch(); b.Arch != arch {
+		return &policy.FieldError{Field: "image", Value: b.Digest(), Reason: fmt.Sprintf("came along, and is for %.20q: this host has %s", b.Arch, arch)}
+	}
+	leave, err := rt.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	list, err := rt.images.List()
+	if err != nil {
+		return hostError("image", err)
+	}
+	_, used, err := rt.inUse(list)
+	if err != nil {
+		return hostError("image", err)
+	}
+	came := false
+	c, err := rt.images.AddBrought(ctx, who, b, used, func(ctx context.Context) (io.ReadCloser, error) {
+		came = true
+		return disk(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("image %s came along: %w", b.Digest(), err)
+	}
+	if came {
+		rt.AuditChange(audit.ImageAdded, map[string]any{"image": c.Digest, "brought": b.Digest(), "by": who})
+	}
+	return nil
+}

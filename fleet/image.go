@@ -1,0 +1,133 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// Container images that a submitter has. The task says what a machine gets of one; its disk lies in the object store,
+// compressed, under the disk's own SHA-256. A worker takes it once, for that tenant, if its ceiling allows it.
+
+const (
+	imagePrefix = "image-"
+	maxImage    = 1 << 30 // bytes of a disk, compressed
+	maxWindow   = 8 << 20 // bytes that unpacking it may look back
+	imageTries  = 3       // to get one from a NATS that is away in between
+)
+
+// putImage puts the disk where the workers get it, if one of them takes images.
+func (s *submission) putImage(ctx context.Context) error {
+	workers, now, err := s.c.lately(ctx)
+	takes := func(w WorkerInfo) bool { return slices.Contains(w.Images, policy.BroughtImages) }
+	if err == nil && !now && !slices.ContainsFunc(workers, takes) { // another may have come since
+		workers, err = s.c.Workers(ctx)
+	}
+	if err != nil || !slices.ContainsFunc(workers, takes) {
+		return err
+	}
+	s.c.images.Lock() // several runs may have the same
+	defer s.c.images.Unlock()
+	name := imagePrefix + s.run.Image.Disk
+	if info, err := s.store.info(ctx, name); err == nil && time.Since(info.ModTime) < keep/4 {
+		return nil
+	}
+	disk, err := s.run.Disk()
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	r, w := io.Pipe()
+	packed := make(chan struct{})
+	go func() {
+		defer close(packed)
+		z, err := zstd.NewWriter(&bounded{to: w, most: maxImage, says: "the image has more than %d bytes, compressed: have the workers pull it, whose ceilings then list its reference"}, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
+		if err == nil {
+			_, err = io.Copy(z, disk)
+			err = errors.Join(err, z.Close())
+		}
+		w.CloseWithError(err)
+	}()
+	err = s.store.send(ctx, name, r)
+	r.CloseWithError(errors.New("NATS takes no more")) // which ends the goroutine
+	<-packed
+	if err != nil {
+		return fmt.Errorf("store the image in the fleet: %w", err)
+	}
+	return nil
+}
+
+// openImage opens a disk that a tenant has put there. What comes is not yet known to be what it should be.
+func (s tenantStore) openImage(ctx context.Context, b unitask.BroughtImage) (io.ReadCloser, error) {
+	if !digestForm.MatchString(b.Disk) {
+		return nil, fmt.Errorf("image %.64q: %w", b.Disk, errMalformed)
+	}
+	name := imagePrefix + b.Disk
+	info, err := s.info(ctx, name)
+	if err == nil && (info.Opts != nil && info.Opts.Link != nil || info.Size > maxImage) {
+		err = errMalformed
+	}
+	var from io.ReadCloser
+	if err == nil {
+		from, err = s.fetch(ctx, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the image's disk %s from the fleet: %w", b.Disk, err)
+	}
+	z, err := zstd.NewReader(io.LimitReader(from, maxImage), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		from.Close()
+		return nil, err
+	}
+	return unpacking{z, from}, nil
+}
+
+type unpacking struct {
+	*zstd.Decoder
+	from io.Closer
+}
+
+func (u unpacking) Close() error {
+	err := u.from.Close()
+	u.Decoder.Close()
+	return err
+}
+
+// image has the runtime keep the image that a job brings, where the ceiling allows that; it returns what the run asks for
+// then, and its ceiling.
+func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (string, *policy.Ceiling, error) {
+	key := job.Image.KeyFor(job.Tenant)
+	wide := ceiling.BringingImage(job.Image.Digest(), key)
+	if !wide.Image(key) {
+		return job.Request.Image, ceiling, nil // which may be a reference that this host pulls itself
+	}
+	for try := 1; ; try++ {
+		err := h.rt.BringImage(ctx, job.Tenant, *job.Image, job.Disk)
+		if err == nil || try == imageTries || !away(err) || ctx.Err() != nil {
+			return key, wide, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+// ofBrought tells who is refused an image how it came along.
+func ofBrought(job Job, err error) error {
+	var field *policy.FieldError
+	if job.Image == nil || !errors.As(err, &field) || field.Field != "image" {
+		return err
+	}
+	more := *field
+	more.Reason += fmt.Sprintf("; it came along as %s: the worker's ceiling allows it by that digest, or by %q for all that come along", job.Image.Digest(), policy.BroughtImages)
+	return &more
+}

@@ -1,0 +1,110 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testhome"
+)
+
+// A tenant's objects are anything: what is no disk of that digest never becomes an image, and takes no more than it said.
+func TestAttackImages(t *testing.T) {
+	t.Parallel()
+	base, err := testhome.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := bucket(t)
+	rt, err := unitask.Open(unitask.Options{Home: testhome.New(t, base)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	packed := func(content []byte, opts ...zstd.EOption) []byte {
+		var out bytes.Buffer
+		z, err := zstd.NewWriter(&out, opts...)
+		if err == nil {
+			_, err = z.Write(content)
+		}
+		if err == nil {
+			err = z.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.Bytes()
+	}
+	disk := bytes.Repeat([]byte("disk"), 64<<10)
+	whole := packed(disk)
+	for name, row := range map[string]struct {
+		object []byte
+		size   int64
+		change func(*jetstream.ObjectMeta)
+		link   bool
+		says   string // "" is that it is taken
+	}{
+		"what it says":       {object: whole, size: int64(len(disk))},
+		"another disk":       {object: packed(bytes.Repeat([]byte("evil"), 64<<10)), size: int64(len(disk)), says: "not what its digest says"},
+		"cut off":            {object: whole[:len(whole)/2], size: int64(len(disk)), says: "not what its digest says"},
+		"not compressed":     {object: disk, size: int64(len(disk)), says: "magic number"},
+		"empty":              {object: nil, size: int64(len(disk)), says: "not what its digest says"},
+		"more than it says":  {object: whole, size: int64(len(disk)) - 512, says: "has more than"},
+		"less than it says":  {object: whole, size: int64(len(disk)) + 512, says: "not what its digest says"},
+		"a bomb":             {object: packed(make([]byte, 512<<20)), size: int64(len(disk)), says: "has more than"},
+		"a window of 64 MiB": {object: packed(append(bytes.Repeat([]byte("w"), 80<<20), disk...), zstd.WithWindowSize(64<<20)), size: int64(len(disk)), says: "window size exceeded"},
+		"a link":             {object: whole, size: int64(len(disk)), link: true, says: "malformed"},
+		"nothing there":      {size: 512, says: "object not found", change: func(m *jetstream.ObjectMeta) { m.Name = "elsewhere" }},
+	} {
+		sum := sha256.Sum256(append(disk, name...)) // its own name, so that rows do not meet
+		if row.says == "" {
+			sum = sha256.Sum256(disk)
+		}
+		b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: row.size}
+		b.Owner.Home = "/"
+		meta := jetstream.ObjectMeta{Name: imagePrefix + b.Disk}
+		if row.change != nil {
+			row.change(&meta)
+		}
+		if row.link {
+			target, err := s.files.PutBytes(t.Context(), "target", row.object)
+			if err == nil {
+				_, err = s.files.AddLink(t.Context(), meta.Name, target)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else if _, err := s.files.Put(t.Context(), meta, bytes.NewReader(row.object)); err != nil {
+			t.Fatal(err)
+		}
+		before := containers(t, rt)
+		err := rt.BringImage(t.Context(), "mallory", b, func(ctx context.Context) (io.ReadCloser, error) { return s.openImage(ctx, b) })
+		switch {
+		case row.says == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case row.says != "" && (err == nil || !strings.Contains(err.Error(), row.says)):
+			t.Errorf("%s: %v", name, err)
+		case row.says != "" && containers(t, rt) != before:
+			t.Errorf("%s: something stayed", name)
+		}
+	}
+}
+
+// containers is how many there are, and what was begun.
+func containers(t *testing.T, rt *unitask.Runtime) int {
+	t.Helper()
+	entries, err := os.ReadDir(rt.Images().Home() + "/containers")
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

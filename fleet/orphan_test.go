@@ -1,0 +1,99 @@
+package fleet_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/fleet"
+)
+
+// Runs of a lost worker take no slot while it is looked for, however many the tenant says there are; then they
+// go on.
+func TestAttackOrphans(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	config := workerConfig(ns.ClientURL(), 1)
+	config.Times = fleet.Times{Lease: 10 * time.Second}
+	w := startWorker(t, config, script{})
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL(), Times: config.Times})
+	_, js := dial(t, ns.ClientURL())
+	runs, err := js.KeyValue(t.Context(), "unitask-runs-default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 300 // more than are waited for at once
+	for i := range many {
+		id := fmt.Sprintf("of-a-lost-one-%d", i)
+		text := fmt.Sprintf(`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z","attempt":1,"worker":"lost"}`, unitask.HostArch())
+		if _, err := runs.PutString(t.Context(), id, text); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal", fmt.Appendf(nil, `{"run":%q}`, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), config.Times.Lease)
+	defer cancel()
+	for range 5 {
+		if _, err := rt.Run(ctx, unitask.Request{Code: "out hello"}, unitask.IO{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, func() bool { return w.Info().Retried >= 20 && w.Info().Done >= 20 })
+}
+
+// Who looks for a lost worker may be lost itself: the next one goes on from there, and a worker that is there again is
+// no longer missed.
+func TestOrphanOfTwo(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	config := workerConfig(ns.ClientURL(), 1)
+	config.Times = fleet.Times{Lease: 8 * time.Second, Beat: 500 * time.Millisecond}
+	_, js := dial(t, ns.ClientURL())
+	claimed := func(id, worker string) {
+		t.Helper()
+		runs, err := js.KeyValue(t.Context(), "unitask-runs-default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf(`{"state":"claimed","class":%q,"task":{"sha256":"","size":0},"memoryMb":1,"created":"2026-01-01T00:00:00Z","attempt":1,"worker":%q}`, unitask.HostArch(), worker)
+		if _, err := runs.PutString(t.Context(), id, text); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.Publish(t.Context(), "unitask.queue."+string(unitask.HostArch())+".default.normal", fmt.Appendf(nil, `{"run":%q}`, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone, err := fleet.NewWorker(t.Context(), config, script{}) // makes the buckets, and is lost
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	missed, err := js.KeyValue(t.Context(), "unitask-missed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := missed.Create(t.Context(), "lost", nil); err != nil { // by the one that was looking
+		t.Fatal(err)
+	}
+	time.Sleep(config.Times.Lease + time.Second)
+	began := time.Now()
+	w := startWorker(t, config, script{})
+	claimed("of-the-lost-one", "lost")
+	waitFor(t, func() bool { return w.Info().Retried == 1 })
+	if took := time.Since(began); took > config.Times.Lease {
+		t.Errorf("the run waited for %v, as if nobody had missed its worker before", took)
+	}
+	other := startWorker(t, config, script{})
+	if _, err := missed.Create(t.Context(), other.Info().ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	claimed("of-the-other", other.Info().ID)
+	time.Sleep(2 * time.Second)
+	if n := w.Info().Retried + other.Info().Retried; n > 2 { // by the other itself, at most
+		t.Errorf("%d runs were made again", n)
+	}
+}

@@ -1,0 +1,65 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A transfer in which NATS falls silent ends soon, as something to be tried again: an object of which chunks are missing
+// (a leader went, or a tenant has seen to it), and one that nobody acknowledges.
+func TestAttackStalled(t *testing.T) {
+	t.Parallel()
+	s, js := served(t)
+	content := bytes.Repeat([]byte("content "), 64<<10)
+	b, err := s.putBytes(t.Context(), content, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("get", func(t *testing.T) {
+		t.Parallel()
+		if got, err := s.read(t.Context(), b, 1<<20); err != nil || !bytes.Equal(got, content) {
+			t.Fatalf("before: %v, %d bytes", err, len(got))
+		}
+		stream, err := js.Stream(t.Context(), "OBJ_"+filesBucket+s.tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject("$O."+filesBucket+s.tenant+".C.>")); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, err = s.read(t.Context(), b, 1<<20)
+		if !errors.Is(err, errStalled) || !away(err) || time.Since(began) > 2*stallTime {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+	t.Run("put", func(t *testing.T) {
+		t.Parallel()
+		mute := s
+		mute.files = silentStore{s.files}
+		began := time.Now()
+		err := mute.send(t.Context(), "x", strings.NewReader("x"))
+		if !errors.Is(err, errStalled) || time.Since(began) > 2*stallTime {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// silentStore takes what is sent, and does not say so.
+type silentStore struct{ jetstream.ObjectStore }
+
+func (silentStore) Put(ctx context.Context, _ jetstream.ObjectMeta, r io.Reader) (*jetstream.ObjectInfo, error) {
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return nil, err
+	}
+	<-ctx.Done()
+	return nil, nats.ErrTimeout
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/python"
+	"github.com/unitask/unitask/image"
+)
+
+// What runs one file of tests and says what became of each test in it.
+var (
+	//go:embed cpython.py
+	cpythonRunner string
+	//go:embed pytests.py
+	pytestRunner string
+)
+
+// Where the tests are inside.
+const (
+	cpythonRoot = "/cpython"
+	pytestRoot  = "/suites"
+)
+
+// Time limits of one file of tests, and the memory of its machine.
+const (
+	pythonHostLimit  = time.Minute
+	pythonGuestLimit = 10 * pythonHostLimit
+	pythonMemoryMB   = 1024
+)
+
+// pytests are what pytest is of, in the version that Debian 12 has.
+var pytests = []string{"pip:pytest==7.2.1", "pip:hypothesis==6.67.1"}
+
+// part is what became of one test of a file: pass, fail or skip, and why.
+type part struct {
+	ID      string `json:"id"`
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// pythonSuite is tests in Python: of CPython, or of packages.
+type pythonSuite struct {
+	suite
+	what, runner string
+	candidates   func() ([]string, error)
+	args         func(name string) []string // of the runner, on the host
+	request      func(name string) unitask.Request
+}
+
+// cpython are CPython's own tests, by the files and folders of its package test.
+func cpython(o options) *pythonSuite {
+	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "CPython's tests", runner: cpythonRunner}
+	s.args = func(name string) []string { return []string{name} }
+	s.request = func(name string) unitask.Request {
+		return unitask.Request{Dir: cpythonRoot, Args: []string{name}, Dirs: []unitask.Mount{{Host: s.tests, Guest: cpythonRoot}}}
+	}
+	s.candidates = func() (names []string, err error) {
+		dir := filepath.Join(s.tests, "test")
+		if !exists(filepath.Join(dir, "libregrtest")) || !exists(filepath.Join(dir, "test_grammar.py")) {
+			return nil, fmt.Errorf("%s does not hold the whole package test: Debian's libpython3.11-testsuite has it; copy /usr/lib/python3.11/test into a folder and name that", s.tests)
+		}
+		entries, err := os.ReadDir(dir)
+		for _, e := range entries {
+			name, isFile := strings.CutSuffix(e.Name(), ".py")
+			if strings.HasPrefix(name, "test_") && (isFile || e.IsDir() && exists(filepath.Join(dir, name, "__init__.py"))) {
+				names = append(names, name)
+			}
+		}
+		return names, err
+	}
+	return s
+}
+
+// dataTests are those of numpy and pandas, by their files.
+func dataTests(o options) *pythonSuite {
+	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "numpy's and pandas' tests", runner: pytestRunner}
+	s.args = func(name string) []string { return []string{s.tests, name} }
+	s.request = func(name string) unitask.Request {
+		// The folder of its package's tests, and what pytest reads above that.
+		folder := name[:strings.Index(name, "/tests/")+len("/tests")]
+		req := unitask.Request{Image: "data", Packages: pytests, Dir: "/tmp", Args: []string{pytestRoot, name}, Dirs: []unitask.Mount{s.mount(pytestRoot, folder)}}
+		if conftest := filepath.Join(filepath.Dir(folder), "conftest.py"); exists(filepath.Join(s.tests, conftest)) {
+			req.Files = append(req.Files, s.mount(pytestRoot, conftest))
+		}
+		return req
+	}
+	s.candidates = func() (names []string, err error) {
+		for _, from := range []string{"numpy", "pandas/tests"} {
+			if !exists(filepath.Join(s.tests, from)) {
+				return nil, fmt.Errorf("%s holds no %s: name the folder in which Debian's python3-numpy and python3-pandas are, /usr/lib/python3/dist-packages", s.tests, from)
+			}
+			err = errors.Join(err, filepath.WalkDir(filepath.Join(s.tests, from), func(name string, d fs.DirEntry, err error) error {
+				if ok, _ := filepath.Match("test_*.py", filepath.Base(name)); ok && strings.Contains(name, "/tests/") {
+					names = append(names, strings.TrimPrefix(name, s.tests+"/"))
+				}
+				return err
+			}))
+		}
+		return names, err
+	}
+	return s
+}
+
+func (s *pythonSuite) work(ctx context.Context) error {
+	names, err := s.candidates()
+	if err != nil {
+		return err
+	}
+	names = s.draw(names)
+	if s.only != "" {
+		return s.again(ctx, names)
+	}
+	if err := s.load(); err != nil {
+		return err
+	}
+	defer s.file.Close()
+	ctx, cancel := context.WithTimeout(ctx, s.atMost)
+	defer cancel()
+
+	// What takes the host too long is left out, and said.
+	var sample, slow []string
+	for next := 0; len(sample) < s.n && next < len(names); {
+		batch := names[next:min(len(names), next+2*s.jobs)]
+		next += len(batch)
+		s.each(ctx, batch, host, s.onHost)
+		for _, name := range batch {
+			switch r := s.done[host][name]; {
+			case r.Verdict == "timeout":
+				slow = append(slow, name)
+			case r.Verdict != "" && len(sample) < s.n:
+				sample = append(sample, name)
+			}
+		}
+		if ctx.Err() != nil {
+			return errUnfinished
+		}
+	}
+	s.each(ctx, sample, string(image.Linux), s.inGuest)
+	s.print(sample, slow)
+	for _, name := range sample {
+		if _, ok := s.done[string(image.Linux)][name]; !ok {
+			return errUnfinished
+		}
+	}
+	return nil
+}
+
+// again runs the named files whatever is known of them.
+func (s *pythonSuite) again(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if !slices.Contains(strings.Split(s.only, ","), name) {
+			continue
+		}
+		began := time.Now()
+		res, err := s.run(ctx, name)
+		if err != nil && res == nil {
+			return err
+		}
+		fmt.Printf("== %s: %s %d (%s) %s\n%s%s", name, res.Outcome, res.ExitCode, time.Since(began).Round(time.Millisecond), res.Error, res.Stdout, res.Stderr)
+	}
+	return nil
+}
+
+// onHost runs a file with the host's Python, the same release of Debian's as the image has, in an environment
+// that is as bare as the guest's and, where this is root, as another user, as in the guest.
+func (s *pythonSuite) onHost(ctx context.Context, name string) result {
+	dir, err := os.MkdirTemp("", "unitask-fidelity-")
+	if err != nil {
+		return result{Verdict: "fail", Reason: err.Error()}
+	}
+	defer os.RemoveAll(dir)
+	timed, cancel := context.WithTimeout(ctx, pythonHostLimit)
+	defer cancel()
+	runner := filepath.Join(dir, "run.py")
+	if err := os.WriteFile(runner, []byte(s.runner), 0o644); err != nil {
+		return result{Verdict: "fail", Reason: err.Error()}
+	}
+	cmd := exec.CommandContext(timed, python.Program, append([]string{runner}, s.args(name)...)...)
+	cmd.Dir = s.tests
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: contract.UserID, Gid: contract.UserID}
+		if err := os.Chown(dir, contract.UserID, contract.UserID); err != nil {
+			return result{Verdict: "fail", Reason: err.Error()}
+		}
+	}
+	cmd.WaitDelay = time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	r := result{Verdict: "pass", Parts: parts(out.String())}
+	switch {
+	case timed.Err() != nil:
+		r.Verdict = "timeout"
+	case err != nil:
+		r.Verdict, r.Reason = "fail", why(errs.String(), out.String())
+	}
+	return r
+}
+
+func (s *pythonSuite) run(ctx context.Context, name string) (*unitask.Result, error) {
+	req := s.request(name)
+	req.Language, req.Code, req.Path = "python", s.runner, filepath.Join(req.Dir, "run.py")
+	req.MemoryMB, req.Timeout, req.Env = pythonMemoryMB, pythonGuestLimit, map[string]string{"TMPDIR": "/tmp"}
+	return s.rt.Run(ctx, req, unitask.IO{})
+}
+
+func (s *pythonSuite) inGuest(ctx context.Context, name string) result {
+	res, err := s.run(ctx, name)
+	r := verdict(res, err)
+	if res != nil {
+		r.Parts = parts(string(res.Stdout))
+	}
+	return r
+}
+
+// parts reads what a runner says. A test that runs twice has the worse verdict.
+func parts(stdout string) []part {
+	all := map[string]part{}
+	rank := []string{"pass", "skip", "fail"}
+	for line := range strings.Lines(stdout) {
+		var p part
+		if text, ok := strings.CutPrefix(line, "unitask-test "); !ok || json.Unmarshal([]byte(text), &p) != nil {
+			continue
+		}
+		if old, ok := all[p.ID]; !ok || slices.Index(rank, p.Verdict) > slices.Index(rank, old.Verdict) {
+			all[p.ID] = p
+		}
+	}
+	return slices.SortedFunc(maps.Values(all), func(a, b part) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// print prints the table, and what differs, in Markdown.
+func (s *pythonSuite) print(sample, slow []string) {
+	type count struct{ pass, skip, fail, lost int }
+	var before, after count
+	files, tests, same := 0, 0, 0
+	type difference struct{ file, host, guest, reason string }
+	tell := map[difference][]string{}
+	add := func(c *count, verdict string) {
+		switch verdict {
+		case "pass":
+			c.pass++
+		case "skip":
+			c.skip++
+		case "fail":
+			c.fail++
+		default:
+			c.lost++
+		}
+	}
+	for _, name := range sample {
+		guest, ok := s.done[string(image.Linux)][name]
+		if !ok {
+			continue
+		}
+		files++
+		inside := map[string]part{}
+		for _, p := range guest.Parts {
+			inside[p.ID] = p
+		}
+		for _, p := range s.done[host][name].Parts {
+			tests++
+			in, ok := inside[p.ID]
+			delete(inside, p.ID)
+			if !ok {
+				in = part{Verdict: "lost", Reason: cmp.Or(guest.Reason, guest.Verdict)}
+			}
+			add(&before, p.Verdict)
+			add(&after, in.Verdict)
+			if in.Verdict == p.Verdict {
+				same++
+				continue
+			}
+			d := difference{name, p.Verdict, in.Verdict, cmp.Or(in.Reason, p.Reason)}
+			tell[d] = append(tell[d], p.ID)
+		}
+		for id, p := range inside {
+			d := difference{name, "not there", p.Verdict, p.Reason}
+			tell[d] = append(tell[d], id)
+		}
+	}
+	fmt.Printf("%d files of %s, drawn with seed %d; %d more of the draw take the host over %s: %s\n\n", files, s.what, s.seed, len(slow), pythonHostLimit, strings.Join(slow, " "))
+	fmt.Printf("| %d tests | pass | skipped | fail | not reached |\n| --- | --- | --- | --- | --- |\n", tests)
+	fmt.Printf("| host | %d | %d | %d | |\n| guest | %d | %d | %d | %d |\n", before.pass, before.skip, before.fail, after.pass, after.skip, after.fail, after.lost)
+	fmt.Printf("| the same on both | %d (%.2f %%) | | | |\n\n| file | tests | host | guest | it says |\n| --- | --- | --- | --- | --- |\n", same, 100*float64(same)/float64(max(tests, 1)))
+	for _, d := range slices.SortedFunc(maps.Keys(tell), func(a, b difference) int {
+		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.guest, b.guest), cmp.Compare(a.reason, b.reason))
+	}) {
+		ids := tell[d]
+		slices.Sort(ids)
+		first := cmp.Or(strings.TrimPrefix(ids[0], "test."+d.file+"."), "itself")
+		if len(ids) > 1 {
+			first = fmt.Sprintf("%s and %d more", first, len(ids)-1)
+		}
+		fmt.Printf("| %s | %s | %s | %s | %s |\n", d.file, first, d.host, d.guest, cut(strings.NewReplacer("|", `\|`, "`", "'", "\n", " ").Replace(d.reason)))
+	}
+}

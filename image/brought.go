@@ -1,0 +1,281 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/internal/atomicfile"
+)
+
+// Brought is a container's image that another host has: all that a machine gets of it but its disk, which only the
+// machine's own kernel ever reads.
+type Brought struct {
+	Arch   Arch       `json:"arch"`
+	Config oci.Config `json:"config"`
+	Owner  oci.Owner  `json:"owner"`
+	Disk   string     `json:"disk"` // hexadecimal SHA-256
+	Size   int64      `json:"size"` // of the disk, in bytes
+}
+
+// Bounds of what others bring.
+const (
+	MaxBroughtDisk = 8 << 30   // bytes of a disk, holes included
+	maxBroughtText = 256 << 10 // bytes of the rest
+	maxBroughtAll  = 16 << 30  // bytes of the disks of one who brings
+	maxBroughtMany = 32        // disks of one who brings
+	BroughtAge     = 24 * time.Hour
+	broughtRest    = 10 * time.Minute // one that was used since stays, whoever wants its room
+)
+
+const (
+	diskSumFile = "disk.json" // what the disk's digest was when it was last read
+	usedFile    = "used"      // its time is when a run last had the image
+)
+
+// Digest names all that a run gets of the image.
+func (b Brought) Digest() string {
+	text, _ := json.Marshal(b) // strings and numbers
+	return "sha256:" + hexSum(text)
+}
+
+func hexSum(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// Check says what is wrong with what somebody says of an image.
+func (b Brought) Check() error {
+	raw, err := hex.DecodeString(b.Disk)
+	text, e := json.Marshal(b)
+	switch {
+	case err != nil || len(raw) != sha256.Size || b.Disk != strings.ToLower(b.Disk):
+		return fmt.Errorf("image that is brought along: its disk's digest is %.80q", b.Disk)
+	case b.Size <= 0 || b.Size > MaxBroughtDisk || b.Size%sectorSize != 0:
+		return fmt.Errorf("image that is brought along: its disk has %d bytes: whole sectors are taken, %d bytes at most", b.Size, int64(MaxBroughtDisk))
+	case e != nil || len(text) > maxBroughtText || len(b.Owner.Groups) > 64:
+		return fmt.Errorf("image that is brought along: what is said of it has %d bytes, and %d are taken", len(text), maxBroughtText)
+	case !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) || strings.Contains(string(text), `\u0000`):
+		return errors.New("image that is brought along: what is said of it is malformed")
+	}
+	return nil
+}
+
+// KeyFor is the digest by which the image of one who brings it is kept. Another's is another, even if all of it is the
+// same: nobody has, or finds out about, what somebody else has brought.
+func (b Brought) KeyFor(who string) string {
+	return "sha256:" + hexSum([]byte("unitask brought "+who+"\n"+b.Digest()))
+}
+
+// Bring describes a container's image for another host. The disk is read once.
+func (s *Store) Bring(c *Container) (b Brought, err error) {
+	b = Brought{Arch: c.Arch, Config: c.Config, Owner: c.Owner}
+	name := filepath.Join(c.dir, rootFile)
+	st, err := os.Lstat(name)
+	if err != nil {
+		return b, err
+	}
+	known := filepath.Join(c.dir, diskSumFile)
+	var f File
+	if text, err := os.ReadFile(known); err == nil && json.Unmarshal(text, &f) == nil && f.Size == st.Size() && f.Stamp == changeStamp(st) {
+		b.Disk, b.Size = f.SHA256, f.Size
+		return b, nil
+	}
+	if b.Disk, err = sha256File(name); err != nil {
+		return b, err
+	}
+	b.Size = st.Size()
+	if text, err := json.Marshal(File{Name: rootFile, Size: b.Size, SHA256: b.Disk, Stamp: changeStamp(st)}); err == nil {
+		_ = atomicfile.Write(known, text, 0o600) // only spares the next look
+	}
+	return b, nil
+}
+
+// AddBrought keeps what somebody brings, unless it is there, and returns it. open gives the disk, which is held to its
+// digest and size. Disks of images in use are among used, by their containers' digests.
+func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used map[string]bool, open func(context.Context) (io.ReadCloser, error)) (*Container, error) {
+	if err := b.Check(); err != nil {
+		return nil, err
+	}
+	c := &Container{Digest: b.KeyFor(who), Arch: b.Arch, Config: b.Config, Owner: b.Owner, Brought: who}
+	c.dir = filepath.Join(s.containersDir(), c.key())
+	turn, err := s.lock(ctx, "brought-"+hexSum([]byte(who))) // one at a time, so that the bounds hold
+	if err != nil {
+		return nil, err
+	}
+	defer turn()
+	if have, err := s.readContainer(c.key()); err == nil {
+		return have, have.touch()
+	}
+	if err := s.roomFor(ctx, who, b.Size, used); err != nil {
+		return nil, err
+	}
+	unlock, err := s.lock(ctx, "container-"+c.key())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := os.MkdirAll(s.containersDir(), 0o700); err != nil {
+		return nil, err
+	}
+	sweepFolder(s.containersDir())
+	tmp, err := os.MkdirTemp(s.containersDir(), ".new-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	start := time.Now()
+	if err := b.fill(ctx, filepath.Join(tmp, rootFile), open); err != nil {
+		return nil, err
+	}
+	c.Added, c.TookMs = start.UTC().Truncate(time.Second), time.Since(start).Milliseconds()
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range map[string][]byte{containerFile: append(text, '\n'), usedFile: nil} {
+		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return c, os.Rename(tmp, c.dir)
+}
+
+// fill writes the disk to a file, in which zeros take no room.
+func (b Brought) fill(ctx context.Context, name string, open func(context.Context) (io.ReadCloser, error)) error {
+	from, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum, zeros := sha256.New(), make([]byte, 1<<20)
+	buf := make([]byte, len(zeros))
+	for at := int64(0); ; {
+		n, err := io.ReadFull(from, buf)
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		if at+int64(n) > b.Size {
+			return fmt.Errorf("image that is brought along: its disk has more than the %d bytes that it says", b.Size)
+		}
+		sum.Write(buf[:n])
+		if string(buf[:n]) != string(zeros[:n]) {
+			if _, err := f.WriteAt(buf[:n], at); err != nil {
+				return err
+			}
+		}
+		at += int64(n)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			continue
+		}
+		if at != b.Size || hex.EncodeToString(sum.Sum(nil)) != b.Disk {
+			return fmt.Errorf("image that is brought along: its disk, of %d bytes, is not what its digest says", at)
+		}
+		return errors.Join(f.Truncate(b.Size), f.Close())
+	}
+}
+
+// roomFor removes of what somebody has brought what he has not used for longest, where he has too much.
+func (s *Store) roomFor(ctx context.Context, who string, size int64, used map[string]bool) error {
+	if err := s.PruneBrought(ctx, used); err != nil {
+		return err
+	}
+	list, err := s.broughtBy(func(c *Container) bool { return c.Brought == who })
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(list, func(a, b *Container) int { return a.used().Compare(b.used()) })
+	count := len(list)
+	for _, c := range list {
+		size += c.diskSize()
+	}
+	for _, c := range list {
+		if size <= maxBroughtAll && count < maxBroughtMany {
+			break
+		}
+		gone, err := s.dropBrought(ctx, c, used, broughtRest)
+		if err != nil {
+			return err
+		}
+		if gone {
+			size -= c.diskSize()
+			count--
+		}
+	}
+	if size > maxBroughtAll || count >= maxBroughtMany {
+		return fmt.Errorf("images that were brought along take their room on this host, %d bytes in %d images: wait until some are no longer used", int64(maxBroughtAll), maxBroughtMany)
+	}
+	return nil
+}
+
+// PruneBrought removes what others have brought and nobody has used for a day.
+func (s *Store) PruneBrought(ctx context.Context, used map[string]bool) error {
+	list, err := s.broughtBy(func(c *Container) bool { return c.Brought != "" && time.Since(c.used()) > BroughtAge })
+	for _, c := range list {
+		if err == nil {
+			_, err = s.dropBrought(ctx, c, used, BroughtAge)
+		}
+	}
+	return err
+}
+
+func (s *Store) broughtBy(is func(*Container) bool) (list []*Container, err error) {
+	all, err := s.Containers()
+	return slices.DeleteFunc(all, func(c *Container) bool { return c.Brought == "" || !is(c) }), err
+}
+
+// dropBrought removes an image that was not used for so long, and is not now.
+func (s *Store) dropBrought(ctx context.Context, c *Container, used map[string]bool, age time.Duration) (bool, error) {
+	if used[c.Digest] {
+		return false, nil
+	}
+	unlock, err := s.lock(ctx, "container-"+c.key())
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if time.Since(c.used()) <= age {
+		return false, nil
+	}
+	return true, s.RemoveContainer(ctx, c)
+}
+
+func (c *Container) used() time.Time {
+	st, err := os.Stat(filepath.Join(c.dir, usedFile))
+	if err != nil {
+		return time.Time{}
+	}
+	return st.ModTime()
+}
+
+func (c *Container) touch() error {
+	now := time.Now()
+	return os.Chtimes(filepath.Join(c.dir, usedFile), now, now)
+}
+
+// diskSize is how long the disk is, holes included.
+func (c *Container) diskSize() int64 {
+	st, err := os.Stat(filepath.Join(c.dir, rootFile))
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}

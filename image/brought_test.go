@@ -1,0 +1,155 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/image/oci"
+)
+
+func broughtDisk(fill byte) ([]byte, Brought) {
+	disk := bytes.Repeat([]byte{fill}, 1<<20)
+	disk = append(append(disk, make([]byte, 4<<20)...), disk...)
+	sum := sha256.Sum256(disk)
+	return disk, Brought{Arch: AMD64, Config: oci.Config{Cmd: []string{"sh"}}, Owner: oci.Owner{Home: "/root"}, Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
+}
+
+func reader(disk []byte) func(context.Context) (io.ReadCloser, error) {
+	return func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }
+}
+
+// What one brings is kept once, is his alone, and goes when it was not used for a day, or has to make room.
+func TestBrought(t *testing.T) {
+	s := &Store{home: t.TempDir(), log: func(string) {}}
+	disk, b := broughtDisk('a')
+	c, err := s.AddBrought(t.Context(), "alice", b, nil, reader(disk))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(c.dir, rootFile)); err != nil || !bytes.Equal(text, disk) {
+		t.Fatal("the disk is another", err)
+	}
+	if c.Size() > 3<<20 {
+		t.Errorf("zeros take room: %d bytes", c.Size())
+	}
+	none := func(context.Context) (io.ReadCloser, error) { return nil, errors.New("is asked for twice") }
+	if again, err := s.AddBrought(t.Context(), "alice", b, nil, none); err != nil || again.Digest != c.Digest {
+		t.Errorf("again: %v", err)
+	}
+	if _, err := s.AddBrought(t.Context(), "bob", b, nil, none); err == nil {
+		t.Error("bob has what alice has brought")
+	}
+	if other, err := s.AddBrought(t.Context(), "bob", b, nil, reader(disk)); err != nil || other.Digest == c.Digest {
+		t.Errorf("bob's: %v", err)
+	}
+	// Bring gives what came.
+	if back, err := s.Bring(c); err != nil || back.Digest() != b.Digest() {
+		t.Errorf("%+v %v", back, err)
+	}
+	age := func(c *Container, by time.Duration) {
+		at := time.Now().Add(-by)
+		if err := os.Chtimes(filepath.Join(c.dir, usedFile), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(c *Container) bool { _, err := os.Stat(c.dir); return err == nil }
+	age(c, BroughtAge+time.Minute)
+	if err := s.PruneBrought(t.Context(), map[string]bool{c.Digest: true}); err != nil || !there(c) {
+		t.Errorf("an image in use went: %v", err)
+	}
+	if err := s.PruneBrought(t.Context(), nil); err != nil || there(c) {
+		t.Errorf("an old image stayed: %v", err)
+	}
+	list, err := s.Containers()
+	if err != nil || len(list) != 1 || list[0].Brought != "bob" {
+		t.Errorf("%v %+v", err, list)
+	}
+	var first *Container
+	for i := range maxBroughtMany {
+		disk, b := broughtDisk(byte(i + 1))
+		c, err := s.AddBrought(t.Context(), "carol", b, nil, reader(disk))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = c
+		}
+	}
+	disk, b = broughtDisk('x')
+	if _, err := s.AddBrought(t.Context(), "carol", b, nil, reader(disk)); err == nil || !strings.Contains(err.Error(), "take their room") {
+		t.Errorf("one more than may be: %v", err)
+	}
+	age(first, time.Hour)
+	if _, err := s.AddBrought(t.Context(), "carol", b, map[string]bool{first.Digest: true}, reader(disk)); err == nil {
+		t.Error("an image in use made room")
+	}
+	if _, err := s.AddBrought(t.Context(), "carol", b, nil, reader(disk)); err != nil || there(first) {
+		t.Errorf("what was not used for an hour did not make room: %v", err)
+	}
+	if other, err := s.AddBrought(t.Context(), "bob", b, nil, reader(disk)); err != nil || !there(other) {
+		t.Errorf("bob pays for carol: %v", err)
+	}
+}
+
+// endlessDisk never ends.
+type endlessDisk struct{}
+
+func (endlessDisk) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// A disk that is not what was said of it is not taken, and leaves nothing.
+func TestAttackBrought(t *testing.T) {
+	disk, good := broughtDisk('a')
+	with := func(change func(*Brought)) Brought { b := good; change(&b); return b }
+	for name, row := range map[string]struct {
+		b    Brought
+		from io.Reader
+		says string
+	}{
+		"another disk":    {good, bytes.NewReader(append([]byte("x"), disk[1:]...)), "not what its digest says"},
+		"cut off":         {good, bytes.NewReader(disk[:len(disk)-1]), "not what its digest says"},
+		"nothing":         {good, bytes.NewReader(nil), "not what its digest says"},
+		"a byte more":     {good, bytes.NewReader(append(bytes.Clone(disk), 0)), "has more than"},
+		"no end":          {good, endlessDisk{}, "has more than"},
+		"an error":        {good, io.MultiReader(bytes.NewReader(disk[:4096]), errorReader{}), "is gone"},
+		"too large":       {with(func(b *Brought) { b.Size = MaxBroughtDisk + sectorSize }), nil, "whole sectors"},
+		"a size below 0":  {with(func(b *Brought) { b.Size = -sectorSize }), nil, "whole sectors"},
+		"no size":         {with(func(b *Brought) { b.Size = 0 }), nil, "whole sectors"},
+		"half a sector":   {with(func(b *Brought) { b.Size++ }), nil, "whole sectors"},
+		"a path":          {with(func(b *Brought) { b.Disk = "../../../etc/passwd" }), nil, "digest is"},
+		"a digest of 1":   {with(func(b *Brought) { b.Disk = "aa" }), nil, "digest is"},
+		"capitals":        {with(func(b *Brought) { b.Disk = strings.ToUpper(b.Disk) }), nil, "digest is"},
+		"a long command":  {with(func(b *Brought) { b.Config.Cmd = []string{strings.Repeat("x", maxBroughtText)} }), nil, "bytes, and"},
+		"many groups":     {with(func(b *Brought) { b.Owner.Groups = make([]uint32, 65) }), nil, "bytes, and"},
+		"a NUL":           {with(func(b *Brought) { b.Config.Env = []string{"A=\x00B"} }), nil, "malformed"},
+		"a relative home": {with(func(b *Brought) { b.Owner.Home = "root" }), nil, "malformed"},
+	} {
+		s := &Store{home: t.TempDir(), log: func(string) {}}
+		opened := false
+		_, err := s.AddBrought(t.Context(), "mallory", row.b, nil, func(context.Context) (io.ReadCloser, error) {
+			opened = true
+			return io.NopCloser(row.from), nil
+		})
+		if err == nil || !strings.Contains(err.Error(), row.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if opened != (row.from != nil) {
+			t.Errorf("%s: the disk was opened: %v", name, opened)
+		}
+		if left, _ := os.ReadDir(s.containersDir()); len(left) > 0 {
+			t.Errorf("%s left %v", name, left)
+		}
+	}
+}
+
+type errorReader struct{}
+
+func (errorReader) Read([]byte) (int, error) { return 0, errors.New("it is gone") }

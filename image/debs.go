@@ -1,0 +1,450 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Debian's packages for images of a user's own: apt's resolver and client, with lists of our own, and with a
+// description of what the image has in the place of the host's. Nothing is installed here.
+
+// Deb is one package, exactly.
+type Deb struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Digest  string `json:"digest"` // sha256-HEX of its archive
+}
+
+var (
+	debName    = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+.]$`) // apt takes one with - behind it for one to be removed
+	debNumber  = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+:~-]{0,99}$`)
+	debDigest  = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
+	debUnmet   = regexp.MustCompile(`(?m)^ +(\S+ : .*(?:\n {10,}.*)*)`)
+	debMissing = regexp.MustCompile(`(?m)^[EW]: (Failed to fetch .*)$`)
+)
+
+// Bounds of what is resolved.
+const (
+	maxDebs     = 1000
+	maxDebBytes = 1 << 30 // of all packages, as they are fetched
+	maxAptError = 900
+)
+
+// CheckDebSpec says why a text is not NAME or NAME=VERSION.
+func CheckDebSpec(spec string) error {
+	name, version, pinned := strings.Cut(spec, "=")
+	if len(name) > 100 || !debName.MatchString(name) || pinned && !debNumber.MatchString(version) {
+		return fmt.Errorf("%.100q is no package of Debian: NAME, or NAME=VERSION", spec)
+	}
+	return nil
+}
+
+// CheckDebs says what is wrong with a lock's list, which others have written.
+func CheckDebs(list []Deb) error {
+	if len(list) > maxDebs {
+		return fmt.Errorf("has %d packages of Debian", len(list))
+	}
+	for _, d := range list {
+		if CheckDebSpec(d.Name+"="+d.Version) != nil || !debDigest.MatchString(d.Digest) {
+			return fmt.Errorf("has a package of Debian %.80q %.80q %.80q", d.Name, d.Version, d.Digest)
+		}
+	}
+	return nil
+}
+
+// debsOnly are packages that others depend on for the sake of their scripts, which are not run over an image that
+// comes along: it counts as having them.
+var debsOnly = []string{"adduser", "cdebconf", "debconf", "dpkg", "init-system-helpers", "install-info", "lsb-base", "passwd", "sensible-utils", "sysvinit-utils", "tar", "ucf"}
+
+// DebStatus is what the image of this store has, as dpkg would say it, and the names of these packages. What counts
+// as there and is asked for all the same is not among them.
+func (s *Store) DebStatus(arch Arch, asked []string) (status []byte, names []string, err error) {
+	var out bytes.Buffer
+	add := func(name, version, more string) {
+		fmt.Fprintf(&out, "Package: %s\nStatus: hold ok installed\nMaintainer: unitask\nArchitecture: %s\nMulti-Arch: foreign\nVersion: %s\nDescription: in the image\n%s\n", name, arch, version, more)
+		names = append(names, name)
+	}
+	for _, part := range append(s.payload.parts(arch), certificatesPart) {
+		p, err := s.Part(arch, part)
+		if err != nil {
+			return nil, nil, err
+		}
+		if p.From == "debian" && debName.MatchString(p.Package) && debNumber.MatchString(p.Version) && !slices.Contains(names, p.Package) {
+			add(p.Package, p.Version, "")
+		}
+	}
+	for _, name := range debsOnly {
+		wanted := slices.ContainsFunc(asked, func(spec string) bool { only, _, _ := strings.Cut(spec, "="); return only == name })
+		if wanted || slices.Contains(names, name) {
+			continue
+		}
+		more := ""
+		if name == "debconf" {
+			more = "Provides: debconf-2.0\n"
+		}
+		add(name, "999:0", more)
+	}
+	return out.Bytes(), names, nil
+}
+
+// debApt is apt for what is described by a status.
+type debApt struct {
+	debian
+	said string // what an update warned of
+}
+
+// Debs resolves packages, with what they depend on, and fetches them into dir: the newest that fit, or locked ones
+// with these digests. status is dpkg's of what is there: such packages are left out, and those on hold stay as they are.
+func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, specs []string, locked []Deb, dir string) ([]Deb, error) {
+	if err := s.mayFetch("packages of Debian", "`unitask image build --offline=false`"); err != nil {
+		return nil, err
+	}
+	unlock, err := s.lock(ctx, "debs-"+string(arch))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	a := &debApt{debian: debian{arch: arch, state: filepath.Join(s.home, "cache", "debs-"+string(arch))}}
+	if err := a.prepare(ctx, status); err != nil {
+		return nil, err
+	}
+	list := locked
+	if list == nil {
+		if list, err = a.resolve(ctx, specs); err != nil {
+			return nil, err
+		}
+	}
+	if len(list) == 0 {
+		return list, nil
+	}
+	return a.fetch(ctx, list, locked != nil, dir)
+}
+
+// prepare writes the status, and updates the lists.
+func (a *debApt) prepare(ctx context.Context, status []byte) error {
+	for _, sub := range []string{"lists/partial", "cache/archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(a.state, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(a.state, "status"), status, 0o644); err != nil {
+		return err
+	}
+	_, errs, err := a.apt(ctx, a.state, "apt-get", "update")
+	for _, m := range debMissing.FindAllStringSubmatch(errs, 3) {
+		a.said += "; " + m[1]
+	}
+	return err
+}
+
+// apt runs a tool of apt's, and returns what it printed; its error has what apt says is wrong.
+func (a *debApt) apt(ctx context.Context, dir, tool string, args ...string) (out, errs string, err error) {
+	quick := []string{"-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=10", "-o", "Acquire::https::Timeout=10", "-o", "APT::Install-Recommends=false", "-o", "APT::Install-Suggests=false"}
+	cmd := exec.CommandContext(ctx, tool, slices.Concat(a.options(), quick, args)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err = cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return "", "", context.Cause(ctx)
+	case errors.Is(err, exec.ErrNotFound):
+		return "", "", fmt.Errorf("%s is not on this machine, and packages of Debian are resolved by it", tool)
+	case err != nil:
+		var said []string
+		for line := range strings.Lines(stderr.String()) {
+			if rest, ok := strings.CutPrefix(line, "E: "); ok {
+				said = append(said, strings.TrimSpace(rest))
+			}
+		}
+		for _, m := range debUnmet.FindAllStringSubmatch(stdout.String(), 5) {
+			said = append(said, strings.Join(strings.Fields(m[1]), " "))
+		}
+		if len(said) == 0 {
+			said = []string{tool + ": " + err.Error()}
+		}
+		text := strings.Join(said, "; ") + a.said
+		if len(text) > maxAptError {
+			text = text[:maxAptError] + "…"
+		}
+		err = errors.New(strings.ToValidUTF8(text, "\ufffd"))
+	}
+	return stdout.String(), stderr.String(), err
+}
+
+// resolve is what apt would fetch to install packages.
+func (a *debApt) resolve(ctx context.Context, specs []string) (list []Deb, err error) {
+	out, _, err := a.apt(ctx, a.state, "apt-get", append([]string{"install", "--no-remove", "--print-uris", "--"}, specs...)...)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(out) {
+		words := strings.Fields(line)
+		if len(words) < 3 || !strings.HasPrefix(words[0], "'") {
+			continue
+		}
+		name, _, _ := strings.Cut(words[1], "_")
+		version, err := debVersion(words[1])
+		if err == nil {
+			err = CheckDebSpec(name + "=" + version)
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Deb{Name: name, Version: version})
+	}
+	if len(list) > maxDebs {
+		return nil, fmt.Errorf("that would be %d packages: %d are the most", len(list), maxDebs)
+	}
+	slices.SortFunc(list, func(a, b Deb) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// fetch gets packages, which apt compares with the archive's signed index, and then we with the lock.
+func (a *debApt) fetch(ctx context.Context, list []Deb, locked bool, dir string) ([]Deb, error) {
+	args := []string{"download", "--"}
+	for _, d := range list {
+		args = append(args, d.Name+"="+d.Version)
+	}
+	if _, _, err := a.apt(ctx, dir, "apt-get", args...); err != nil {
+		if locked && ctx.Err() == nil {
+			err = fmt.Errorf("%w: these versions are the lock file's; without it the newest are taken", err)
+		}
+		return nil, err
+	}
+	total := int64(0)
+	got := slices.Clone(list)
+	for i, d := range got {
+		file, err := DebFile(dir, d)
+		if err != nil {
+			return nil, err
+		}
+		st, err := os.Stat(file)
+		if err != nil {
+			return nil, err
+		}
+		if total += st.Size(); total > maxDebBytes {
+			return nil, fmt.Errorf("the packages have more than %d MiB", maxDebBytes>>20)
+		}
+		sum, err := sha256File(file)
+		if err != nil {
+			return nil, err
+		}
+		if got[i].Digest = "sha256-" + sum; locked && got[i].Digest != d.Digest {
+			return nil, fmt.Errorf("%s %s of the archive has digest %s, and the lock file says %s", d.Name, d.Version, got[i].Digest, d.Digest)
+		}
+	}
+	return got, nil
+}
+
+// DebFile is the file of a package that Debs has fetched into a folder.
+func DebFile(dir string, d Deb) (string, error) {
+	for _, file := range glob(filepath.Join(dir, d.Name+"_*.deb")) {
+		if version, err := debVersion(file); err == nil && version == d.Version {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("apt-get download left no file of %s %s", d.Name, d.Version)
+}
+
+// DebFolder says what UnpackDebs has found.
+type DebFolder struct {
+	Scripts []string // packages whose installation would run a program, which did not
+	Crowded []string // folders of the guest with many files, the largest first
+	Tops    []string // folders at the root that images don't have
+}
+
+// crowded is from how many files on a folder stays on the disk as a whole.
+const crowded = 60
+
+// UnpackDebs puts the files of fetched packages below dir, where they are in the guest, and links as the packages'
+// scripts would have made them by update-alternatives. It runs nothing.
+func UnpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir string) (found DebFolder, err error) {
+	var links []alternative
+	for _, d := range list {
+		if ctx.Err() != nil {
+			return found, context.Cause(ctx)
+		}
+		file, err := DebFile(from, d)
+		if err != nil {
+			return found, err
+		}
+		scripts, err := debScripts(file)
+		if err != nil {
+			return found, fmt.Errorf("read %s: %w", filepath.Base(file), err)
+		}
+		if len(scripts) > 0 {
+			found.Scripts = append(found.Scripts, d.Name)
+		}
+		for _, text := range scripts {
+			links = append(links, alternatives(text)...)
+		}
+		if err := unpackDeb(file, dir, debRoot); err != nil {
+			return found, err
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return found, err
+	}
+	defer root.Close()
+	slices.SortStableFunc(links, func(a, b alternative) int { return b.priority - a.priority })
+	for _, l := range links {
+		at, ok := debRoot(l.link[1:])
+		to, leads := debRoot(l.path[1:])
+		if !ok || !leads {
+			continue
+		}
+		if _, err := root.Lstat(to); err != nil { // another package's, or made by a script
+			continue
+		}
+		if err := root.MkdirAll(path.Dir(at), 0o755); err != nil {
+			return found, err
+		}
+		if err := root.Symlink("/"+to, at); err != nil && !errors.Is(err, fs.ErrExist) {
+			return found, err
+		}
+	}
+	return found, found.look(dir, arch)
+}
+
+// look finds the folders that the guest is to be told of.
+func (f *DebFolder) look(dir string, arch Arch) error {
+	count := map[string]int{}
+	shared := []string{"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib/" + arch.triplet(), "/usr/share", "/usr/libexec", "/usr/local", "/lib", "/lib/" + arch.triplet(), "/etc"}
+	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		at := strings.TrimPrefix(name, dir)
+		top, _, _ := strings.Cut(at[1:], "/")
+		if top = "/" + top; !slices.Contains([]string{"/usr", "/etc", "/lib", "/lib64"}, top) {
+			if !slices.Contains(f.Tops, top) {
+				f.Tops = append(f.Tops, top)
+			}
+			return nil
+		}
+		for below := path.Dir(at); below != "/"; below = path.Dir(below) {
+			if !slices.Contains(shared, below) && slices.Contains(shared, path.Dir(below)) {
+				count[below]++
+			}
+		}
+		return nil
+	})
+	for below, n := range count {
+		if n >= crowded {
+			f.Crowded = append(f.Crowded, below)
+		}
+	}
+	slices.SortFunc(f.Crowded, func(a, b string) int {
+		if count[a] != count[b] {
+			return count[b] - count[a]
+		}
+		return strings.Compare(a, b)
+	})
+	slices.Sort(f.Tops)
+	return err
+}
+
+// debRoot selects what a package has for programs, at its place in the guest, whose /bin and /sbin are those of /usr.
+func debRoot(name string) (string, bool) {
+	top, rest, _ := strings.Cut(name, "/")
+	switch top {
+	case "bin", "sbin":
+		return "usr/" + name, rest != ""
+	case "usr", "lib", "lib64", "etc", "opt", "srv", "var":
+	default:
+		return "", false
+	}
+	for _, out := range []string{"usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/lintian", "usr/share/bug", "usr/share/menu", "usr/lib/systemd", "lib/systemd", "lib/udev", "etc/init.d", "etc/systemd", "var/run", "var/lock"} {
+		if name == out || strings.HasPrefix(name, out+"/") {
+			return "", false
+		}
+	}
+	return name, rest != ""
+}
+
+// alternative is a link that update-alternatives would make.
+type alternative struct {
+	link, path string
+	priority   int
+}
+
+var (
+	alternativeForm = regexp.MustCompile(`--(install|slave)\s+(/[A-Za-z0-9/._+-]+)\s+\S+\s+(/[A-Za-z0-9/._+-]+)(?:\s+([0-9]{1,6}))?`)
+	continued       = regexp.MustCompile(`\\\n\s*`)
+)
+
+// alternatives reads the links that a script would have made, where it says them plainly. A slave has the priority
+// of the one before it.
+func alternatives(script string) (list []alternative) {
+	for line := range strings.Lines(continued.ReplaceAllString(script, " ")) {
+		if !strings.Contains(line, "update-alternatives") {
+			continue
+		}
+		priority := 0
+		for _, m := range alternativeForm.FindAllStringSubmatch(line, maxMembers) {
+			if path.Clean(m[2]) != m[2] || path.Clean(m[3]) != m[3] {
+				continue
+			}
+			if m[1] == "install" {
+				_, _ = fmt.Sscan(m[4], &priority)
+			}
+			list = append(list, alternative{m[2], m[3], priority})
+		}
+	}
+	return list
+}
+
+// maxScript bounds a package's script.
+const maxScript = 1 << 20
+
+// debScripts are the scripts that would run when a package is installed.
+func debScripts(file string) (texts []string, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	control, err := debMember(f, "control.tar")
+	if err != nil {
+		return nil, err
+	}
+	defer control.Close()
+	dir, err := os.MkdirTemp(filepath.Dir(file), ".control-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	if err := unpackTar(control, dir, func(name string) (string, bool) { return name, name == "preinst" || name == "postinst" }); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"preinst", "postinst"} {
+		script, err := os.Open(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(io.LimitReader(script, maxScript))
+		script.Close()
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, string(text))
+	}
+	return texts, nil
+}

@@ -1,0 +1,49 @@
+package image
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// What a package's script says of alternatives, as far as it says it plainly.
+func TestAlternatives(t *testing.T) {
+	for script, want := range map[string]string{
+		"":                        "[]",
+		"update-alternatives --x": "[]",
+		"update-alternatives --install /usr/bin/awk awk /usr/bin/gawk 10\n":                                                    "[{/usr/bin/awk /usr/bin/gawk 10}]",
+		"  update-alternatives --quiet --install /usr/bin/a a /usr/bin/b 5 \\\n\t--slave /usr/share/s s /usr/share/t ; exit\n": "[{/usr/bin/a /usr/bin/b 5} {/usr/share/s /usr/share/t 5}]",
+		"update-alternatives --install \"$LINK\" x $PATH 10\n":                                                                 "[]",
+		"update-alternatives --install /usr/bin/../../etc/x x /etc/y 10\n":                                                     "[]",
+		"update-alternatives --install /usr/bin/x x /../y 10\n":                                                                "[]",
+		"echo --install /usr/bin/x x /usr/bin/y 10\n":                                                                          "[]",
+		"update-alternatives --install /usr/bin/x x /usr/bin/y 99999999999999999999\n":                                         "[{/usr/bin/x /usr/bin/y 999999}]",
+		"update-alternatives --remove x /usr/bin/y\n":                                                                          "[]",
+	} {
+		if got := fmt.Sprint(alternatives(script)); got != want {
+			t.Errorf("%q: %s, want %s", script, got, want)
+		}
+	}
+}
+
+// Folders that stay on the disk as a whole: those with many files, below the ones that all packages share.
+func TestDebFolders(t *testing.T) {
+	dir := t.TempDir()
+	for name, n := range map[string]int{"usr/share/many/deep": 100, "usr/share/few": 3, "usr/bin": 100, "usr/lib/x86_64-linux-gnu/more": 70, "opt/x": 1, "var/lib/y": 1, "etc/z": 80} {
+		at := filepath.Join(dir, name)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			if err := os.WriteFile(filepath.Join(at, fmt.Sprint(i)), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var found DebFolder
+	if err := found.look(dir, AMD64); err != nil || !slices.Equal(found.Crowded, []string{"/usr/share/many", "/etc/z", "/usr/lib/x86_64-linux-gnu/more"}) || !slices.Equal(found.Tops, []string{"/opt", "/var"}) {
+		t.Errorf("%+v %v", found, err)
+	}
+}

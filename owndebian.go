@@ -1,0 +1,114 @@
+package unitask
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/environments"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/policy"
+)
+
+// Debian's packages in images of the user's own. Over an image that comes along they are unpacked on the host, and
+// nothing of them runs.
+
+// unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
+// removed; "" where there are none.
+func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *environments.Environment, l *language, was, now *ownBuild) (folder string, err error) {
+	if len(env.Debian) == 0 {
+		return "", nil
+	}
+	now.Wanted = slices.Sorted(slices.Values(env.Debian))
+	var locked []image.Deb
+	if was != nil && slices.Equal(was.Wanted, now.Wanted) {
+		locked = was.Debian
+	}
+	base := rt.images.With(l.image(o.From).payload)
+	if _, err := base.Obtain(ctx, image.Linux, o.Arch); err != nil { // whose parts say what is there
+		return "", err
+	}
+	status, has, err := base.DebStatus(o.Arch, env.Debian)
+	if err != nil {
+		return "", err
+	}
+	store := ownStore(rt.opts.Home)
+	if err := os.MkdirAll(store.Dir, 0o700); err != nil {
+		return "", err
+	}
+	tmp, err := os.MkdirTemp(store.Dir, ".new-debian-")
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(tmp)
+		}
+	}()
+	from, to := filepath.Join(tmp, "debs"), filepath.Join(tmp, "root")
+	for _, dir := range []string{from, to} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return "", err
+		}
+	}
+	rt.opts.Events(Event{Kind: EventImage, Message: "fetching " + strings.Join(env.Debian, " ") + " by apt"})
+	debs, err := rt.images.Debs(ctx, o.Arch, status, env.Debian, locked, from)
+	if err != nil {
+		return "", debianFailed(ctx, o, env.Debian, err)
+	}
+	if err := rt.foundDebs(env.Debian, debs, has); err != nil {
+		return "", debianFailed(ctx, o, env.Debian, err)
+	}
+	found, err := image.UnpackDebs(ctx, from, debs, o.Arch, to)
+	if err != nil {
+		return "", debianFailed(ctx, o, env.Debian, err)
+	}
+	if err := os.RemoveAll(from); err != nil {
+		return "", err
+	}
+	if len(found.Scripts) > 0 {
+		rt.opts.Events(Event{Kind: EventImage, Message: "unpacked, without their installation scripts: " + strings.Join(found.Scripts, ", ")})
+	}
+	o.takeFolders(found, l)
+	now.Debian = debs
+	return to, nil
+}
+
+// debianFailed says which packages could not be had.
+func debianFailed(ctx context.Context, o *OwnImage, specs []string, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	return &policy.FieldError{Field: "image", Value: o.File, Reason: fmt.Sprintf("debian: %.200s can't be had: %v", strings.Join(specs, " "), err)}
+}
+
+// foundDebs says which package that was asked for is neither among those that apt has found nor in the image.
+func (rt *Runtime) foundDebs(specs []string, debs []image.Deb, has []string) error {
+	for _, spec := range specs {
+		name, _, _ := strings.Cut(spec, "=")
+		if slices.ContainsFunc(debs, func(d image.Deb) bool { return d.Name == name }) {
+			continue
+		}
+		if !slices.Contains(has, name) {
+			return fmt.Errorf("%s is no package by itself", name)
+		}
+		rt.opts.Events(Event{Kind: EventImage, Message: name + " is in the image already"})
+	}
+	return nil
+}
+
+// takeFolders has folders with many files stay on the disk as a whole, as far as there is room to say so, and those at
+// the root that the image has not.
+func (o *OwnImage) takeFolders(found image.DebFolder, l *language) {
+	of := l.image(o.From).payload.Folders
+	for _, dir := range slices.Concat(found.Tops, found.Crowded) {
+		there := slices.ContainsFunc(slices.Concat(of, o.Folders), func(other string) bool { return dir == other || strings.HasPrefix(dir, other+"/") })
+		if all := slices.Concat(of, o.Folders, []string{dir}); !there && len(strings.Join(all, "\n")) <= maxFolders {
+			o.Folders = append(o.Folders, dir)
+		}
+	}
+	slices.Sort(o.Folders)
+}

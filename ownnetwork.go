@@ -1,0 +1,148 @@
+package unitask
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/policy"
+)
+
+// What the steps of a build reach: nothing, but for the hosts that the description names, and the registries that
+// the host's own pip or npm uses.
+
+// stepNetwork is a description's network.
+type stepNetwork struct {
+	hosts   []string // as Request.AllowNet
+	systems []string // pip, npm: whose registries
+}
+
+// parseNetwork reads it.
+func parseNetwork(list []string) (n stepNetwork, err error) {
+	for _, text := range list {
+		if text == policy.Pip || text == policy.Npm {
+			if !slices.Contains(n.systems, text) {
+				n.systems = append(n.systems, text)
+			}
+			continue
+		}
+		if _, err := policy.ParseNetRule(text); err != nil {
+			return n, fmt.Errorf("network: %.100q %w: use HOST, HOST:PORT, or pip or npm for the registries that these use on this machine", text, err)
+		}
+		n.hosts = append(n.hosts, text)
+	}
+	return n, nil
+}
+
+// String says where steps get to, for people.
+func (n stepNetwork) String() string {
+	list := slices.Clone(n.hosts)
+	for _, system := range n.systems {
+		list = append(list, "the registries of "+system)
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return " that reaches " + strings.Join(list, ", ")
+}
+
+// allowed holds it, and packages that are to be installed, against a ceiling. A build with less than it was written for
+// would fail somewhere else.
+func (n stepNetwork) allowed(c *policy.Ceiling, system string, specs []string) error {
+	req := policy.Request{AllowNet: n.hosts}
+	for _, any := range n.systems {
+		req.Packages = append(req.Packages, any+":*")
+	}
+	for _, spec := range specs {
+		req.Packages = append(req.Packages, system+":"+spec)
+	}
+	_, denials, err := policy.Resolve(req, c)
+	for _, d := range denials {
+		if d.Field == "allowNet" || d.Field == "packages" {
+			return fmt.Errorf("what a build reaches is held by %s: %s", d.Rule, d)
+		}
+	}
+	return err
+}
+
+// give gives the steps' machine its network, and their pip and npm the configuration of the host's.
+func (n stepNetwork) give(ctx context.Context, rt *Runtime, req *Request) (proxy func(string, uint16) *url.URL, err error) {
+	req.AllowNet, req.Env = n.hosts, map[string]string{}
+	proxies := map[string]func(string, uint16) *url.URL{} // by HOST:PORT
+	for _, system := range n.systems {
+		l := systemLanguage(system)
+		registry, err := l.packages.registry(func() (string, error) {
+			tool, _, err := rt.images.Tool(ctx, req.Arch, l.packages.tool)
+			return tool, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		way, err := rt.reach(ctx, registry)
+		if err != nil {
+			return nil, err
+		}
+		req.AllowNet, req.AllowTCP = append(req.AllowNet, way.nets...), append(req.AllowTCP, way.tcps...)
+		for _, at := range slices.Concat(way.nets, way.tcps) {
+			proxies[at] = way.proxy
+		}
+		cert := ""
+		if registry.CA != "" {
+			ca := Neighbour{Name: system + "-ca.pem", Content: registry.CA}
+			req.Neighbours = append(req.Neighbours, ca)
+			cert = path.Join(req.Dir, ca.Name)
+		}
+		if system == policy.Pip {
+			pipVariables(req.Env, registry, way, cert)
+		} else {
+			req.Neighbours = append(req.Neighbours, Neighbour{Name: "npmrc", Content: npmConfig(registry, cert)})
+			req.Env["npm_config_userconfig"] = path.Join(req.Dir, "npmrc")
+		}
+	}
+	return func(host string, port uint16) *url.URL {
+		if p := proxies[net.JoinHostPort(host, strconv.Itoa(int(port)))]; p != nil {
+			return p(host, port)
+		}
+		if rt.opts.Upstream.Proxy == nil {
+			return nil
+		}
+		return rt.opts.Upstream.Proxy(host, port)
+	}, nil
+}
+
+// pipVariables configure pip for a registry; cert is the file of its certificates, "" where there is none.
+func pipVariables(env map[string]string, r *packages.Registry, w ways, cert string) {
+	env["PIP_INDEX_URL"] = r.URL
+	if len(r.More) > 0 {
+		env["PIP_EXTRA_INDEX_URL"] = strings.Join(r.More, " ")
+	}
+	if len(w.plain) > 0 {
+		env["PIP_TRUSTED_HOST"] = strings.Join(w.plain, " ")
+	}
+	if cert != "" {
+		env["PIP_CERT"] = cert
+	}
+	for _, name := range []string{"PIP_DISABLE_PIP_VERSION_CHECK", "PIP_NO_CACHE_DIR", "PIP_NO_INPUT", "PIP_RETRIES"} {
+		env[name] = "1"
+	}
+	env["PIP_TIMEOUT"], env["PIP_ROOT_USER_ACTION"] = "15", "ignore"
+}
+
+// npmConfig is npm's configuration for a registry.
+func npmConfig(r *packages.Registry, cert string) string {
+	lines := []string{"registry=" + r.URL, "cache=/tmp/npm-cache", "fetch-retries=1", "fetch-timeout=15000", "audit=false", "fund=false", "update-notifier=false"}
+	for scope, u := range r.Scopes {
+		lines = append(lines, scope+":registry="+u)
+	}
+	if cert != "" {
+		lines = append(lines, "cafile="+cert)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n"
+}

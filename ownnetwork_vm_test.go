@@ -1,0 +1,146 @@
+package unitask_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// Steps of a build reach what their file names, under the ceiling, and nothing else; pip and npm in them are the host's.
+func TestOwnNetwork(t *testing.T) {
+	needVM(t)
+	at := newSite(t, func(mux *http.ServeMux) {
+		mux.HandleFunc("/words", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "one two") })
+	})
+	r := newRegistry(t)
+	r.put("good-1.2-py3-none-any.whl", wheel(t, "good", "1.2", ""))
+	config := filepath.Join(t.TempDir(), "npmrc")
+	if err := os.WriteFile(config, []byte("@acme:registry="+r.URL+"/acme/\n//registry.example/:_authToken=npm_Q8vTk2Lw9zXc4\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("npm_config_userconfig", config)
+	home := newHome(t)
+	open := func(c *policy.Ceiling) *unitask.Runtime {
+		rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(), Upstream: at.upstream, Ceiling: c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt
+	}
+	rt := open(nil)
+	if _, err := rt.ImportImage(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin"}}), "", ""); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := describe(t, dir, "fetched", `from = "test/box:1"
+network = ["good.example", "pip", "npm"]
+run = ['''
+wget -q -O /words http://good.example/words || exit 1
+nslookup a.b.wild.example && exit 2
+nslookup inside.example && exit 3
+echo | nc -w 5 93.184.216.34 80 && exit 5
+wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
+(echo "$PIP_TRUSTED_HOST"; grep registry "$npm_config_userconfig") > /settings
+''']
+`)
+	slot(t)
+	own, _, err := rt.BuildImage(t.Context(), file, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.ReadFile(filepath.Join(dir, "fetched.lock.json"))
+	if err != nil || !strings.Contains(string(lock), `"network": [`) || strings.Contains(string(lock), "npm_Q8vTk2Lw9zXc4") {
+		t.Errorf("the lock: %s %v", lock, err)
+	}
+	res, err := rt.Run(t.Context(), unitask.Request{Image: "fetched", Language: "shell", Code: `cat /words /index /settings; env | grep -i -E '^(pip|npm)_'; nslookup good.example >/tmp/x && echo reached; :`}, unitask.IO{})
+	want := "one two\n<a href=\"/files/good-1.2-py3-none-any.whl#sha256=" + sha256Hex(r.files["good-1.2-py3-none-any.whl"]) + "\">good-1.2-py3-none-any.whl</a>\n" +
+		"127.0.0.1\n@acme:registry=" + r.URL + "/acme/\nregistry=" + r.URL + "/npm/\n"
+	if err != nil || string(res.Stdout) != want {
+		t.Errorf("%v %q %q", err, res.Stdout, res.Stderr)
+	}
+	log, err := os.ReadFile(filepath.Join(home, "audit", "log.jsonl"))
+	if err != nil || !strings.Contains(string(log), `"network":["good.example","pip","npm"]`) || strings.Contains(string(log), "npm_Q8vTk2Lw9zXc4") {
+		t.Errorf("the audit log: %v", err)
+	}
+
+	// Under a ceiling, whatever the lock says.
+	for text, says := range map[string]string{
+		`allowNet = ["good.example"]` + "\npackages = [\"pip:*\"]":                  "packages npm:*: is not allowed",
+		`allowNet = ["other.example"]` + "\npackages = [\"pip:*\", \"npm:*\"]":      "allowNet good.example: is not allowed",
+		`allowNet = ["good.example:443"]` + "\npackages = [\"pip:*\", \"npm:*\"]":   "only good.example:443 of it is allowed",
+		`allowNet = ["good.example"]` + "\npackages = [\"pip:good\", \"npm:good\"]": "packages pip:*: only pip:good of it is allowed",
+	} {
+		c, err := policy.ParseCeiling("test.toml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := open(c).BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "test.toml") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	c, err := policy.ParseCeiling("test.toml", []byte("allowNet = [\"b.example\", \"good.example\"]\npackages = [\"pip:*\", \"npm:*\"]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _, err := open(c).BuildImage(t.Context(), file, ""); err != nil || again.Digest != own.Digest {
+		t.Errorf("what the ceiling allows: %v", err)
+	}
+
+	// A registry that is gone is named before a machine starts, and another network is another build.
+	r.Close()
+	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['pip']\nrun = ['echo']\n")
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "the registry "+r.URL+"/simple (PIP_INDEX_URL) does not answer") {
+		t.Errorf("no registry: %v", err)
+	}
+	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['good.example']\nrun = ['nslookup a.b.wild.example']\n")
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "step 1 of run") || !strings.Contains(err.Error(), "it was refused the way to a.b.wild.example") {
+		t.Errorf("a host that is not named: %v", err)
+	}
+	if list := rt.OwnImages(); len(list) != 1 || list[0].Digest != own.Digest {
+		t.Errorf("own: %+v", list)
+	}
+	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 1 {
+		t.Errorf("layers: %v", kept)
+	}
+}
+
+// What a file over a container's image says that can't be had, before anything is fetched.
+func TestOwnLayersRefused(t *testing.T) {
+	home := t.TempDir()
+	offline := true
+	rt, err := unitask.Open(unitask.Options{Home: home, Offline: &offline})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	over := "from = 'test/box:1'\n"
+	for text, says := range map[string]string{
+		over + "network = ['good.example']":                                "network: is for the steps of run, and there are none",
+		over + "network = ['*']\nrun = ['x']":                              "network: \"*\" covers every host",
+		over + "network = ['http://good.example/']\nrun = ['x']":           "network: \"http://good.example/\"",
+		over + "network = ['good.example:0']\nrun = ['x']":                 "has port \"0\"",
+		over + "network = ['']\nrun = ['x']":                               "network: \"\" is empty",
+		over + "network = [\"a\\u0000b\"]\nrun = ['x']":                    "network: \"a\\x00b\"",
+		over + "network = ['Pip']\nrun = ['x']\nfiles = {'/proc/x' = 'x'}": "/proc/x is not where",
+		over + "network = 'pip'\nrun = ['x']":                              "incompatible types",
+		"from = 'python'\nnetwork = ['pip']":                               "has no steps",
+		"from = 'x:y:z'\nrun = ['x']":                                      "from: x:y:z",
+	} {
+		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "x", text), "")
+		var field *policy.FieldError
+		if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}

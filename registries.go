@@ -1,0 +1,155 @@
+package unitask
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// The ways of a build to registries: those that the host's own pip and npm are configured for.
+
+// registry is the one that the host's own tool is configured for; tool is asked for where that has none but its own.
+func (i *installer) registry(tool func() (string, error)) (*packages.Registry, error) {
+	home, _ := os.UserHomeDir()
+	if i.system == policy.Pip {
+		return packages.PipRegistry(os.LookupEnv, home, tool)
+	}
+	return packages.NpmRegistry(os.LookupEnv, home, func() (string, error) {
+		file, err := tool()
+		if err != nil {
+			return "", err
+		}
+		return packages.NpmDefault(file)
+	})
+}
+
+// ways are how a build's machine reaches hosts.
+type ways struct {
+	nets, tcps []string // as Request.AllowNet and AllowTCP
+	plain      []string // hosts that speak HTTP without TLS
+	proxy      func(host string, port uint16) *url.URL
+}
+
+// reach is the way to a registry, which answers.
+func (rt *Runtime) reach(ctx context.Context, registry *packages.Registry) (w ways, err error) {
+	hosts, err := registry.All()
+	if err != nil {
+		return w, err
+	}
+	if w.proxy, err = registryProxy(registry.Proxy, rt.opts.Upstream.Proxy); err != nil {
+		return w, err
+	}
+	if err := answers(ctx, registry, hosts[0], w.proxy); err != nil {
+		return w, err
+	}
+	for _, h := range hosts {
+		at := net.JoinHostPort(h.Name, h.Port)
+		if isPublic(ctx, h, w.proxy) {
+			w.nets = append(w.nets, at)
+		} else {
+			w.tcps = append(w.tcps, at)
+		}
+		if h.Plain {
+			w.plain = append(w.plain, h.Name)
+		}
+	}
+	return w, nil
+}
+
+// refusedWays says which hosts a build was refused the way to, "" where to none.
+func (rt *Runtime) refusedWays(id string) string {
+	var denied []string
+	text, _, _ := rt.runs.Read(id, record.NetlogFile, maxLockText)
+	for line := range bytes.Lines(text) {
+		var d netstack.Decision
+		if json.Unmarshal(line, &d) == nil && d.Verdict == netstack.Denied && d.Name != "" && !slices.Contains(denied, d.Name) && len(denied) < 5 {
+			denied = append(denied, d.Name)
+		}
+	}
+	if len(denied) == 0 {
+		return ""
+	}
+	return "; it was refused the way to " + strings.Join(denied, ", ")
+}
+
+// registryProxy is the proxy for a registry: its tool's own, else the host's.
+func registryProxy(own string, usual func(string, uint16) *url.URL) (func(string, uint16) *url.URL, error) {
+	if own == "" {
+		return usual, nil
+	}
+	u, err := url.Parse(own)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("the proxy that is configured for packages, %q, is no address: http://HOST:PORT", packages.Shown(own))
+	}
+	return func(string, uint16) *url.URL { return u }, nil
+}
+
+// answers asks a registry for a first byte, so that one that does not answer is told in seconds.
+func answers(ctx context.Context, r *packages.Registry, h packages.Host, proxy func(string, uint16) *url.URL) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	defer transport.CloseIdleConnections()
+	transport.Proxy = func(*http.Request) (*url.URL, error) {
+		port, _ := strconv.ParseUint(h.Port, 10, 16)
+		if proxy == nil {
+			return nil, nil
+		}
+		return proxy(h.Name, uint16(port)), nil
+	}
+	if r.CA != "" {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM([]byte(r.CA)) {
+			return errors.New("the certificates that are configured for packages are not in PEM form")
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, strings.TrimSuffix(r.URL, "/")+"/", nil)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("not within %.0f seconds", answerTime.Seconds())
+		}
+		return fmt.Errorf("the registry %s (%s) does not answer: %w", packages.Shown(r.URL), r.From, err)
+	}
+	return resp.Body.Close()
+}
+
+// isPublic says that a host is somewhere on the Internet. A registry that is elsewhere is allowed as
+// what it is: the host's own configuration names it.
+func isPublic(ctx context.Context, h packages.Host, proxy func(string, uint16) *url.URL) bool {
+	port, _ := strconv.ParseUint(h.Port, 10, 16)
+	if proxy != nil && proxy(h.Name, uint16(port)) != nil {
+		return true
+	}
+	if addr, err := netip.ParseAddr(h.Name); err == nil {
+		return netstack.Public(addr)
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", h.Name)
+	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !netstack.Public(a) })
+}
