@@ -70,12 +70,12 @@ func pictures(t *testing.T, rt *unitask.Runtime, res *unitask.Result) (names []s
 // Scripts from data work, as people write them. What they print was worked out by hand, or
 // compared with what is well known; what they leave in /out is there.
 func TestDataScripts(t *testing.T) {
+	web := newSite(t, sales)
 	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
 		t.Run(string(kernel), func(t *testing.T) {
 			if kernel == image.Nanos && !long() {
-				t.Skip("the same on the other kernel: make long; one program of each runs here (TestClonesOfDataDiffer)")
+				t.Skip("the same on the other kernel: make long; TestClonesOfDataDiffer runs here")
 			}
-			web := newSite(t, sales)
 			dataScripts(t, dataRuntime(t, kernel, unitask.Options{Upstream: web.upstream}), kernel, web.ca)
 		})
 	}
@@ -221,7 +221,9 @@ plt.figure(); plt.plot([1, 2])
 // What draws random numbers differs from clone to clone, also what the template has imported.
 func TestClonesOfDataDiffer(t *testing.T) {
 	for _, kernel := range []image.Kernel{image.Linux, image.Nanos} {
-		t.Run(string(kernel), func(t *testing.T) { clonesOfDataDiffer(t, dataRuntime(t, kernel, unitask.Options{}), kernel) })
+		t.Run(string(kernel), func(t *testing.T) {
+			clonesOfDataDiffer(t, dataRuntime(t, kernel, unitask.Options{}), kernel)
+		})
 	}
 }
 
