@@ -135,6 +135,9 @@ func bundlePart(w *tar.Writer, arch Arch, p Part) error {
 		if err != nil {
 			return err
 		}
+		if d.Type() == fs.ModeSymlink && strings.HasPrefix(rel, "include"+string(filepath.Separator)) {
+			return nil // who takes a bundle refuses it (checkBundled), and no compiler needs it
+		}
 		h := &tar.Header{Name: path.Join(string(arch), p.Name, filepath.ToSlash(rel)), Typeflag: tar.TypeReg, Mode: 0o644}
 		if d.Type() == fs.ModeSymlink {
 			h.Typeflag = tar.TypeSymlink

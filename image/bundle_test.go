@@ -68,6 +68,25 @@ func TestBundle(t *testing.T) {
 	}
 }
 
+// A package's link among its headers, as numpy's, is not in a bundle: who takes one refuses links that the host follows.
+func TestBundleOfHeaders(t *testing.T) {
+	s := fakeStore(t)
+	include := filepath.Join(s.vendorDir(HostArch()), "libgcc", "include", "sub")
+	must(t, os.MkdirAll(include, 0o755))
+	must(t, os.Symlink("../../root/lib", filepath.Join(include, "link")))
+	must(t, os.WriteFile(filepath.Join(include, "a.h"), []byte("//"), 0o644))
+	file := filepath.Join(t.TempDir(), "parts"+bundleSuffix)
+	must(t, s.WriteBundle(HostArch(), file))
+	to := emptyStore(t)
+	if _, err := to.VendorFrom(t.Context(), HostArch(), file); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Join(to.vendorDir(HostArch()), "libgcc", "include", "sub"))
+	if err != nil || len(entries) != 1 || entries[0].Name() != "a.h" {
+		t.Errorf("%v %v", entries, err)
+	}
+}
+
 // A host without apt, or with UNITASK_PARTS_URL, has the parts from a bundle.
 func TestVendorByBundle(t *testing.T) {
 	_, text := bundleOf(t)

@@ -157,6 +157,7 @@ func TestDebianFiles(t *testing.T) {
 		{"python3-numpy", AMD64, "usr/lib/python3/dist-packages/numpy/_core/tests/test_array.py", ""},
 		{"python3-numpy", AMD64, "usr/lib/python3/dist-packages/numpy/_core/tests/_natype.py", "root/usr/lib/python3/dist-packages/numpy/_core/tests/_natype.py"},
 		{"libpython3.11-stdlib", AMD64, "usr/lib/python3.13/config-3.13-x86_64-linux-gnu/Makefile", ""},
+		{"python3-numpy", AMD64, "usr/include/python3.11/numpy", ""},
 		{"libpython3.11-dev", AMD64, "usr/include/python3.11/Python.h", "include/python3.11/Python.h"},
 		{"libpython3.11-dev", AMD64, "usr/lib/python3.11/config-3.11-x86_64-linux-gnu/libpython3.11-pic.a", ""},
 	} {

@@ -432,7 +432,13 @@ func inRoot(patterns ...string) []wanted {
 func debianFiles(part string, arch Arch) selector {
 	files := debianParts(part, arch)
 	if files == nil {
-		return wholePackage
+		return func(name string) (string, bool) {
+			dst, ok := wholePackage(name)
+			if strings.HasPrefix(dst, "include/") && !strings.HasSuffix(part, "-dev") {
+				return "", false // numpy's, a link
+			}
+			return dst, ok
+		}
 	}
 	return func(name string) (string, bool) {
 		merged, base := strings.TrimPrefix(name, "usr/"), path.Base(name)
