@@ -25,6 +25,11 @@ func (s *suite) sessions(kernel image.Kernel, only string, rounds int) (bool, er
 		}
 		return err
 	}
+	for _, sh := range []unitask.Shape{{Image: "node", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel, FreshProcess: true}, {Image: "shell", Kernel: kernel}} {
+		if _, err := s.rt.MakeTemplate(s.ctx, sh); err != nil {
+			return false, err
+		}
+	}
 	node, err := open("js")
 	if err != nil {
 		return false, err
