@@ -73,6 +73,9 @@ func readOwnLock(file string) (l ownLock, err error) {
 		if err == nil {
 			err = image.CheckDebs(b.Debian)
 		}
+		if err == nil && b.Layer != nil {
+			err = b.Layer.check()
+		}
 	}
 	if err != nil {
 		return l, fmt.Errorf("read %s: %w: without the file versions are chosen anew", file, err)

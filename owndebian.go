@@ -14,7 +14,7 @@ import (
 )
 
 // Debian's packages in images of the user's own. Over an image that comes along they are unpacked on the host, and
-// nothing of them runs.
+// nothing of them runs. Over a container's image its own dpkg installs them, in a machine.
 
 // unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
 // removed; "" where there are none.
@@ -111,4 +111,72 @@ func (o *OwnImage) takeFolders(found image.DebFolder, l *language) {
 		}
 	}
 	slices.Sort(o.Folders)
+}
+
+// debsAt is where a machine has the packages that are to be installed; it is not in the layer.
+const debsAt = "/tmp/unitask-debs"
+
+// installScript installs packages as the image's own apt or dpkg does, without a network, and leaves no logs and caches.
+const installScript = `export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true PATH="$PATH:/usr/sbin:/sbin:/usr/bin:/bin"
+if command -v apt-get >/dev/null; then
+	apt-get -q -y --no-install-recommends -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 install ` + debsAt + `/*.deb || exit
+else
+	dpkg --install ` + debsAt + `/*.deb || exit
+fi </dev/null
+rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache
+`
+
+// installDebian installs an image's packages of Debian over a container's image, or takes the layer that came of them.
+func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *environments.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
+	now.Wanted = slices.Sorted(slices.Values(env.Debian))
+	var locked []image.Deb
+	if now.sameBase(was) {
+		if locked = was.Debian; rt.hasLayer(was.Installed) {
+			now.Debian, now.Installed = was.Debian, was.Installed
+			o.Layers = append(o.Layers, was.Installed)
+			return nil
+		}
+	}
+	disk, err := base.Disk()
+	if err != nil {
+		return err
+	}
+	status, has, err := image.ContainerStatus(disk)
+	disk.Close()
+	if err != nil {
+		return &policy.FieldError{Field: "image", Value: o.File, Reason: fmt.Sprintf("debian: %s %v", o.From, err)}
+	}
+	if err := os.MkdirAll(rt.layersDir(), 0o700); err != nil {
+		return err
+	}
+	from, err := os.MkdirTemp(rt.layersDir(), ".debs-") // which goes with what builds left behind
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(from)
+	rt.opts.Events(Event{Kind: EventImage, Message: "fetching " + strings.Join(env.Debian, " ") + " by apt"})
+	debs, err := rt.images.Debs(ctx, o.Arch, status, env.Debian, locked, from)
+	if err == nil {
+		err = rt.foundDebs(env.Debian, debs, has)
+	}
+	if err != nil {
+		return debianFailed(ctx, o, env.Debian, err)
+	}
+	if now.Debian = debs; len(debs) == 0 {
+		return nil
+	}
+	c := change{what: "the packages", request: o.changes(installScript)}
+	c.request.Dirs = []Mount{{Host: from, Guest: debsAt}}
+	c.tell = fmt.Sprintf("installing %d packages of Debian over %s, in a machine of its own", len(debs), o.From)
+	c.failed = func(res *Result) string {
+		return fmt.Sprintf("debian: the image's own dpkg ended with exit code %d: %q (`unitask inspect %s` has the rest)", res.ExitCode, lastSaid(res), res.RunID)
+	}
+	if now.Installed, err = rt.change(ctx, o, base, base.Config, c); err != nil {
+		return err
+	}
+	if locked != nil && was.Installed != "" && was.Installed != now.Installed {
+		rt.opts.Events(Event{Kind: EventImage, Message: "the packages are those of the lock file, and have left other files than then"})
+	}
+	o.Layers = append(o.Layers, now.Installed)
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -80,7 +82,20 @@ func (a *archive) put(t *testing.T, name, version, fields, postinst string, file
 		var out bytes.Buffer
 		z := gzip.NewWriter(&out)
 		w := tar.NewWriter(z)
+		made := map[string]bool{".": true}
 		for _, h := range entries {
+			if dir := path.Dir(path.Clean(h.Name)); filepath.IsLocal(dir) { // dpkg wants folders before what is in them
+				at := "."
+				for word := range strings.SplitSeq(dir, "/") {
+					if at = path.Join(at, word); made[at] {
+						continue
+					}
+					made[at] = true
+					if err := w.WriteHeader(&tar.Header{Name: "./" + at + "/", Typeflag: tar.TypeDir, Mode: 0o755}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
 			text := h.PAXRecords["text"]
 			h := *h
 			h.PAXRecords, h.Size = nil, int64(len(text))
@@ -141,7 +156,7 @@ func debLink(name, target string) *tar.Header {
 func greets(t *testing.T, a *archive, version string) {
 	program := debFile("./usr/bin/greet", "#!/bin/sh\necho greet "+version+" $(cat /usr/lib/greet/link) $(cat /opt/greet/data)\n")
 	program.Mode = 0o755
-	postinst := "#!/bin/sh\nset -e\necho " + version + " configured > /etc/greeted\nupdate-alternatives --install /usr/bin/hello hello /usr/bin/greet 10 \\\n  --slave /usr/bin/hi hi /usr/bin/greet\nupdate-alternatives --install /usr/bin/evil evil /etc/../evil 1\n"
+	postinst := "#!/bin/sh\nset -e\necho " + version + " configured > /etc/greeted\nupdate-alternatives --install /usr/bin/hello hello /usr/bin/greet 10 \\\n  --slave /usr/bin/hi hi /usr/bin/greet\nupdate-alternatives --install /usr/bin/evil evil /etc/../evil 1 || true\n"
 	a.put(t, "greet", version, "Depends: libgreet (>= 1), libc6 (>= 2.30), debconf (>= 0.5) | debconf-2.0, adduser\n", postinst, program, debFile("./opt/greet/data", "data"), debFile("./usr/share/doc/greet/copyright", "MIT"))
 }
 
@@ -288,7 +303,7 @@ func TestOwnDebianRefused(t *testing.T) {
 		"debian = 'jq'":                                  "incompatible types",
 		"debian = [" + strings.Repeat("'x',", 101) + "]": "debian has 101 entries",
 	} {
-		for _, from := range []string{"shell"} {
+		for _, from := range []string{"shell", "test/box:1"} {
 			_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "x", "from = '"+from+"'\n"+text), "")
 			var field *policy.FieldError
 			if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), says) {
@@ -312,5 +327,165 @@ func TestOwnDebianRefused(t *testing.T) {
 	}
 	if _, err := rt.Images().Debs(t.Context(), image.HostArch(), nil, []string{"x"}, nil, t.TempDir()); !errors.Is(err, image.ErrOffline) {
 		t.Errorf("offline: %v", err)
+	}
+}
+
+// debootstrapped is a container's image of this host's release, made by mmdebstrap.
+func debootstrapped(t *testing.T, rt *unitask.Runtime, name string) *image.Container {
+	t.Helper()
+	release, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := ""
+	for line := range strings.Lines(string(release)) {
+		if value, ok := strings.CutPrefix(line, "VERSION_CODENAME="); ok {
+			code = strings.Trim(strings.TrimSpace(value), `"`)
+		}
+	}
+	if _, err := exec.LookPath("mmdebstrap"); err != nil || code == "" || os.Getuid() != 0 {
+		t.Skip("mmdebstrap as root, and a release with a name, are what a Debian to install over is made with")
+	}
+	layer := filepath.Join(t.TempDir(), "layer.tar")
+	cmd := exec.Command("mmdebstrap", "--mode=root", "--variant=apt", code, layer)
+	cmd.Env = append(os.Environ(), "APT_CONFIG=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("mmdebstrap: %v\n%s", err, out)
+	}
+	c, err := rt.ImportImage(t.Context(), savedImage(t, name, layer, map[string]any{"Cmd": []string{"bash"}}), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// savedImage writes an image of one layer as docker save does.
+func savedImage(t *testing.T, name, layer string, config map[string]any) string {
+	t.Helper()
+	content, err := os.ReadFile(layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(map[string]any{"os": "linux", "architecture": runtime.GOARCH, "config": config,
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sha256Hex(content)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "image.tar")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := tar.NewWriter(f)
+	for _, m := range []struct {
+		name string
+		data []byte
+	}{{"config.json", text}, {"layer.tar", content}, {"manifest.json", list}} {
+		err := w.WriteHeader(&tar.Header{Name: m.name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(m.data))})
+		if err == nil {
+			_, err = w.Write(m.data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Packages of Debian over a container's image: installed by its own dpkg, scripts and all, in a machine without a network.
+func TestOwnDebianContainer(t *testing.T) {
+	if !long() {
+		t.Skip("makes a Debian and installs in it: make long")
+	}
+	needVM(t)
+	home := newHome(t)
+	var told []string
+	open := func(home string) *unitask.Runtime {
+		rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(), Events: func(e unitask.Event) { told = append(told, e.Message) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt
+	}
+	rt := open(home)
+	base := debootstrapped(t, rt, "test/debian:1")
+	a := newArchive(t)
+	greets(t, a, "1.0")
+	a.put(t, "libgreet", "1.5", "", "", debFile("./usr/lib/greet/words", "words"), debLink("./usr/lib/greet/link", "words"))
+	a.put(t, "adduser", "999", "", "", debFile("./usr/share/adduser-test", ""))
+	a.put(t, "debconf", "999", "Provides: debconf-2.0\n", "", debFile("./usr/share/debconf-test", ""))
+	a.put(t, "broken", "1", "", "#!/bin/sh\necho the reason >&2\nexit 3\n", debFile("./usr/share/broken", ""))
+	a.put(t, "calls", "1", "", "#!/bin/sh\nexec 3<>/dev/tcp/127.0.0.1/"+a.URL[strings.LastIndexByte(a.URL, ':')+1:]+"\n", debFile("./usr/share/calls", ""))
+	dir := t.TempDir()
+	file := describe(t, dir, "greeter", "from = 'test/debian:1'\ndebian = ['greet']\nrun = ['greet > /said']\n")
+	slot(t)
+	own, _, err := rt.BuildImage(t.Context(), file, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := rt.Run(t.Context(), unitask.Request{Image: "greeter", Language: "shell", Code: "hello; hi; cat /said /etc/greeted; dpkg -s greet | grep ^Status; ls /tmp /var/log/apt 2>&1"}, unitask.IO{})
+	want := "greet 1.0 words data\ngreet 1.0 words data\ngreet 1.0 words data\n1.0 configured\nStatus: install ok installed\n"
+	if err != nil || !strings.HasPrefix(string(res.Stdout), want) {
+		t.Errorf("%v %q %q", err, res.Stdout, res.Stderr)
+	}
+	lock, err := os.ReadFile(filepath.Join(dir, "greeter.lock.json"))
+	if err != nil || !strings.Contains(string(lock), sha256Hex(a.debs["greet_1.0"])) {
+		t.Errorf("%s %v", lock, err)
+	}
+
+	// The lock has it come out the same: from the layer, and where that is gone from the same packages.
+	greets(t, a, "2.0")
+	for _, gone := range []bool{false, true} {
+		if told = nil; gone {
+			if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again, _, err := rt.BuildImage(t.Context(), file, "")
+		if err != nil || again.Debian[0].Version != own.Debian[0].Version || again.Layers[0] != own.Layers[0] || strings.Contains(strings.Join(told, " "), "installing") != gone {
+			t.Errorf("from the lock: %v, %+v and %+v, told %q", err, again, own, told)
+		}
+	}
+	for spec, says := range map[string]string{"broken": "the reason", "calls": "the image's own dpkg ended", "nosuch": "Unable to locate package nosuch"} {
+		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "bad", "from = 'test/debian:1'\ndebian = ['"+spec+"']\n"), "")
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", spec, err)
+		}
+	}
+	// The base, the image, and the one that was before its steps ran again.
+	if list, err := rt.Images().Containers(); err != nil || len(list) != 3 || base.Digest == own.Digest {
+		t.Errorf("%d images: %v", len(list), err)
+	}
+	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 2 {
+		t.Errorf("layers: %v", kept)
+	}
+}
+
+// An image that has no dpkg is told before anything is fetched.
+func TestOwnDebianWithout(t *testing.T) {
+	if testing.Short() {
+		t.Skip("wants the vendored parts; not in -short")
+	}
+	home := newHome(t)
+	rt, err := unitask.Open(unitask.Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	if _, err := rt.ImportImage(t.Context(), boxImage(t, "test/box:1", nil), "", ""); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = rt.BuildImage(t.Context(), describe(t, t.TempDir(), "x", "from = 'test/box:1'\ndebian = ['jq']\n"), "")
+	if err == nil || !strings.Contains(err.Error(), "test/box:1 has no dpkg") {
+		t.Error(err)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -28,21 +27,31 @@ import (
 
 // ownLayer says in a lock file what an image was made of.
 type ownLayer struct {
-	From    string   `json:"from"`            // the reference
-	Image   string   `json:"image"`           // the digest of the image that it led to
-	Files   string   `json:"files,omitempty"` // the digest of the layer of the description's files
-	Steps   []string `json:"steps,omitempty"`
-	Network []string `json:"network,omitempty"` // of the steps
-	Digest  string   `json:"digest,omitempty"`  // of the layer that came of the steps
+	From      string      `json:"from"`            // the reference
+	Image     string      `json:"image"`           // the digest of the image that it led to
+	Files     string      `json:"files,omitempty"` // the digest of the layer of the description's files
+	Wanted    []string    `json:"debianAsked,omitempty"`
+	Debian    []image.Deb `json:"debian,omitempty"`
+	Installed string      `json:"installed,omitempty"` // the digest of the layer that came of them
+	Steps     []string    `json:"steps,omitempty"`
+	Network   []string    `json:"network,omitempty"` // of the steps
+	Digest    string      `json:"digest,omitempty"`  // of the layer that came of the steps
+}
+
+// check says what is wrong with what others have written.
+func (l *ownLayer) check() error {
+	return image.CheckDebs(l.Debian)
+}
+
+// sameBase says that another build began with the same, and installed the same.
+func (l ownLayer) sameBase(other ownLayer) bool {
+	return l.From == other.From && l.Image == other.Image && l.Files == other.Files && slices.Equal(l.Wanted, other.Wanted)
 }
 
 // same says that another build began with the same, and did the same.
 func (l ownLayer) same(other ownLayer) bool {
-	return l.From == other.From && l.Image == other.Image && l.Files == other.Files && slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network)
+	return l.sameBase(other) && l.Installed == other.Installed && slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network)
 }
-
-// filesTime is the time of a layer's files that the user's folder brings: a layer has the same digest wherever it is made.
-var filesTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // checkOver holds what a description says against a container's image as its beginning.
 func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (ref string, reached stepNetwork, err error) {
@@ -53,7 +62,7 @@ func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (
 	if err != nil {
 		return bad("from: %s %w", env.From, err)
 	}
-	for key, n := range map[string]int{"debian": len(env.Debian), "pip": len(env.Pip), "npm": len(env.Npm), "warm": len(env.Warm)} {
+	for key, n := range map[string]int{"pip": len(env.Pip), "npm": len(env.Npm), "warm": len(env.Warm)} {
 		if n > 0 {
 			return bad("%s is for the images that come along, and %s is a container's: a step of run may do it, with what lies in files", key, env.From)
 		}
@@ -68,6 +77,11 @@ func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (
 	if o.MemoryMB > 0 {
 		if _, _, err := policy.Resolve(policy.Request{MemoryMB: o.MemoryMB}, nil); err != nil {
 			return bad("%w", err)
+		}
+	}
+	for _, spec := range env.Debian {
+		if err := image.CheckDebSpec(spec); err != nil {
+			return bad("debian: %w", err)
 		}
 	}
 	if len(env.Network) > 0 && len(env.Run) == 0 {
@@ -125,6 +139,11 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 		config.Env = append(config.Env, name+"="+value)
 	}
 	slices.Sort(config.Env[len(base.Config.Env):])
+	if len(env.Debian) > 0 {
+		if err := rt.installDebian(ctx, o, env, base, was, &now); err != nil {
+			return nil, err
+		}
+	}
 	if len(env.Run) > 0 {
 		if now.same(was) && rt.hasLayer(was.Digest) {
 			now.Digest = was.Digest
@@ -151,7 +170,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	if err := locks.write(lockFile); err != nil {
 		return nil, err
 	}
-	o.From, o.Container, o.Digest, o.Bytes = ref, c.Digest, c.Digest, c.Size()
+	o.Debian, o.From, o.Container, o.Digest, o.Bytes = now.Debian, ref, c.Digest, c.Digest, c.Size()
 	return im, rt.nameOwn(o, map[string]any{"image": c.Digest, "network": env.Network})
 }
 
@@ -284,7 +303,7 @@ func atOneTime(to io.Writer, from io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: h.Typeflag, Name: h.Name, Mode: h.Mode, Size: h.Size, ModTime: filesTime}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Typeflag: h.Typeflag, Name: h.Name, Mode: h.Mode, Size: h.Size, ModTime: oci.LayerTime}); err != nil {
 			return err
 		}
 		if _, err := io.Copy(w, r); err != nil {

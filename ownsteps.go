@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -26,8 +27,39 @@ const (
 	maxStepShown    = 80 // bytes of a step in messages
 )
 
+// change is what changes an image, in a machine.
+type change struct {
+	what    string // for messages: the steps
+	tell    string // when the machine starts
+	request Request
+	proxy   func(host string, port uint16) *url.URL
+	timed   bool                 // files keep the time that they were written at
+	failed  func(*Result) string // says why it has ended badly
+}
+
 // runSteps runs steps over an image, and keeps what they have changed as a layer, whose digest it returns.
 func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Container, config oci.Config, steps []string, reached stepNetwork) (string, error) {
+	c := change{what: "the steps", timed: true, request: o.changes(stepsScript(base.Config.Dir, steps))}
+	var err error
+	if c.proxy, err = reached.give(ctx, rt, &c.request); err != nil {
+		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
+	}
+	c.tell = fmt.Sprintf("running %d steps over %s, in a machine of its own%s", len(steps), o.From, reached)
+	c.failed = func(res *Result) string { return stepFailed(steps, res, rt.refusedWays(res.RunID)) }
+	return rt.change(ctx, o, base, config, c)
+}
+
+// changes is a request for a script that changes an image.
+func (o *OwnImage) changes(script string) Request {
+	return Request{
+		Code: script, Language: "shell", Kernel: image.Linux, Arch: o.Arch, Dir: "/tmp/unitask", Cold: true,
+		MemoryMB: max(buildMemory, o.MemoryMB), Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: maxLayer,
+	}
+}
+
+// change changes an image with the layers that it has so far, as its root, and keeps what is another then as a layer,
+// whose digest it returns.
+func (rt *Runtime) change(ctx context.Context, o *OwnImage, base *image.Container, config oci.Config, c change) (string, error) {
 	config.Entrypoint, config.Cmd, config.User = nil, nil, ""
 	under, err := rt.lay(ctx, base, o.Arch, config, o.Layers)
 	if err != nil {
@@ -36,22 +68,20 @@ func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Contai
 	if len(under.Names) == 0 {
 		defer func() { _ = rt.images.RemoveContainer(context.WithoutCancel(ctx), under) }()
 	}
-	req := Request{
-		Code: stepsScript(base.Config.Dir, steps), Language: "shell", Image: under.Digest, Kernel: image.Linux, Arch: o.Arch, Dir: "/tmp/unitask", Cold: true,
-		MemoryMB: max(buildMemory, o.MemoryMB), Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: maxLayer, RequireJail: rt.opts.RequireJail,
-	}
-	proxy, err := reached.give(ctx, rt, &req)
-	if err != nil {
-		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
-	}
-	rt.opts.Events(Event{Kind: EventImage, Message: fmt.Sprintf("running %d steps over %s, in a machine of its own%s", len(steps), o.From, reached)})
+	req := c.request
+	req.Image, req.RequireJail = under.Digest, rt.opts.RequireJail
+	rt.opts.Events(Event{Kind: EventImage, Message: c.tell})
 	start := time.Now()
-	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: proxy, layer: true}})
+	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: c.proxy, layer: true}})
 	if err != nil {
-		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
+		return "", fmt.Errorf("run %s of %s: %w", c.what, o.File, err)
 	}
 	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
-		return "", &policy.FieldError{Field: "image", Value: o.File, Reason: stepFailed(steps, res, rt.refusedWays(res.RunID))}
+		return "", &policy.FieldError{Field: "image", Value: o.File, Reason: c.failed(res)}
+	}
+	limits := oci.Limits{Bytes: maxLayer, Entries: maxLayerEntries}
+	if !c.timed {
+		limits.Since = start.Truncate(time.Second).Add(-time.Second)
 	}
 	entries := 0
 	digest, err := rt.keepLayer(func(to io.Writer) (digest string, err error) {
@@ -63,13 +93,13 @@ func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Contai
 			return "", err
 		}
 		defer made.Close()
-		digest, entries, err = oci.CopyLayer(ctx, to, made, oci.Limits{Bytes: maxLayer, Entries: maxLayerEntries}, strings.Split(ownPaths, ":"), contract.LayerEnd)
+		digest, entries, err = oci.CopyLayer(ctx, to, made, limits, strings.Split(ownPaths, ":"), contract.LayerEnd)
 		return digest, err
 	})
 	if err != nil {
-		return "", fmt.Errorf("keep what the steps of %s changed: %w (`unitask inspect %s` has their output)", o.File, err, res.RunID)
+		return "", fmt.Errorf("keep what %s of %s changed: %w (`unitask inspect %s` has their output)", c.what, o.File, err, res.RunID)
 	}
-	rt.opts.Events(Event{Kind: EventImage, Message: fmt.Sprintf("the steps changed %d files, after %.0f s", entries, time.Since(start).Seconds())})
+	rt.opts.Events(Event{Kind: EventImage, Message: fmt.Sprintf("%s changed %d files, after %.0f s", c.what, entries, time.Since(start).Seconds())})
 	return digest, rt.runs.Remove(res.RunID) // which has the layer a second time
 }
 
@@ -102,11 +132,18 @@ func stepFailed(steps []string, res *Result, refused string) string {
 	} else {
 		what = fmt.Sprintf("the steps of run ended with exit code %d", res.ExitCode)
 	}
+	return fmt.Sprintf("%s: %q%s (`unitask inspect %s` has the rest)", what, ended(text, res), refused, res.RunID)
+}
+
+// lastSaid is the last that a run printed.
+func lastSaid(res *Result) string { return ended(string(res.Stderr), res) }
+
+func ended(text string, res *Result) string {
 	if strings.TrimSpace(text) == "" {
 		text = string(res.Stdout)
 	}
 	if text = strings.TrimSpace(text); len(text) > maxToolError {
 		text = "…" + text[len(text)-maxToolError:]
 	}
-	return fmt.Sprintf("%s: %q%s (`unitask inspect %s` has the rest)", what, strings.ToValidUTF8(text, "\ufffd"), refused, res.RunID)
+	return strings.ToValidUTF8(text, "\ufffd")
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -191,4 +192,22 @@ func (s *source) folder(name string, n *node, depth int) error {
 		}
 	}
 	return nil
+}
+
+// ReadFiles returns the contents of regular files of a disk that Write has written, by their paths without a slash before
+// them; one that is not there, or is a link, is left out. One that is larger than most is an error.
+func ReadFiles(disk io.ReaderAt, most int64, names ...string) (map[string][]byte, error) {
+	found := map[string][]byte{}
+	err := walkDisk(disk, func(h *tar.Header, content io.Reader) error {
+		if h.Typeflag != tar.TypeReg || !slices.Contains(names, h.Name) {
+			return nil
+		}
+		if h.Size > most {
+			return fmt.Errorf("%s has more than %d bytes", h.Name, most)
+		}
+		text, err := io.ReadAll(content)
+		found[h.Name] = text
+		return err
+	})
+	return found, err
 }

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 // diskOf is the disk of an image.
@@ -227,5 +230,47 @@ func TestHostileLayer(t *testing.T) {
 	// The link leads to the image's own /etc, as it would in the machine, and nowhere else.
 	if got := manifest(t, diskOf(t, im)); !strings.Contains(got, `etc/hosts 0 644 0:0  1234567890 "h"`) || !strings.Contains(got, `etc/passwd 0 644 0:0  1234567890 "evil"`) || !strings.Contains(got, "absolute 0") || strings.Contains(got, "null") {
 		t.Errorf("got\n%s", got)
+	}
+}
+
+// Files that are newer than a layer's beginning get one time, older ones keep theirs.
+func TestLayerTimes(t *testing.T) {
+	const end = "unitask/end"
+	limits := Limits{Bytes: 1 << 20, Entries: 9}
+	of := time.Unix(1234567890, 0) // tarOf's
+	for since, want := range map[time.Time]time.Time{{}: of, of.Add(-time.Second): LayerTime, of: of, of.Add(time.Second): of} {
+		var out bytes.Buffer
+		limits.Since = since
+		if _, n, err := CopyLayer(t.Context(), &out, bytes.NewReader(tarOf(t, text("a", "A"), text(end, ""))), limits, []string{"/unitask"}, end); err != nil || n != 1 {
+			t.Fatal(n, err)
+		}
+		if h, err := tar.NewReader(&out).Next(); err != nil || !h.ModTime.Equal(want) {
+			t.Errorf("since %v: %+v, want %v: %v", since, h, want, err)
+		}
+	}
+}
+
+// Files are read back by their paths, links are not followed, and what is too large is an error.
+func TestReadFiles(t *testing.T) {
+	im := made(t, "amd64", "", tarOf(t, text("var/lib/status", "S"), text("etc/other", "O"), symlink("etc/link", "/var/lib/status"), text("big", strings.Repeat("x", 100))))
+	path := filepath.Join(t.TempDir(), "docker.tar")
+	if err := tarball.WriteToFile(path, reference(t, "acme/tool:1"), im); err != nil {
+		t.Fatal(err)
+	}
+	opened, err := Open(t.Context(), path, "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	f, _, err := written(t, opened, DefaultLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadFiles(f, 50, "var/lib/status", "etc/link", "none", "etc")
+	if err != nil || len(got) != 1 || string(got["var/lib/status"]) != "S" {
+		t.Errorf("%q %v", got, err)
+	}
+	if _, err := ReadFiles(f, 50, "big"); err == nil || !strings.Contains(err.Error(), "big has more than 50 bytes") {
+		t.Error(err)
 	}
 }

@@ -20,6 +20,9 @@ type Limits struct {
 	Bytes   int64 // that its layers unpack to, all together
 	Entries int   // of its layers' archives, all together
 	Layers  int
+
+	// Since is when a layer that CopyLayer copies was begun: what is newer gets LayerTime. Zero leaves times as they are.
+	Since time.Time
 }
 
 // DefaultLimits are above any image that fits into a machine.

@@ -10,10 +10,15 @@ import (
 	"io"
 	"path"
 	"strings"
+	"time"
 )
 
 // ErrCut says that a layer ends before its last entry.
 var ErrCut = errors.New("the machine has not sent all that was changed: its memory may have been full")
+
+// LayerTime is the time of a layer's files where that of its making means nothing: it has the same digest whenever
+// it is made.
+var LayerTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // CopyLayer writes a layer that a machine has made, which may have run hostile code, as an archive that Derive
 // takes: no entry leads out of the image, there are no devices, and what is at the paths without, or below them, is
@@ -41,6 +46,9 @@ func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits,
 		}
 		if whole = h.Name == end; whole || !kept {
 			continue
+		}
+		if !limits.Since.IsZero() && h.ModTime.After(limits.Since) {
+			h.ModTime = LayerTime
 		}
 		clean := &tar.Header{Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Mode: h.Mode & 0o7777, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime}
 		if h.Typeflag == tar.TypeReg {
