@@ -89,7 +89,7 @@ var mayImport = map[string][]string{
 	"hack/fidelity":     {"", "guest/python", "image"},
 	"hack/report":       {"internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},
-	"hack/fleet":        {"", "fleet", "internal/offspring"},
+	"hack/fleet":        {"", "fleet", "internal/offspring", "policy"},
 	"hack/soak":         {"internal/offspring"},
 	"internal/testhome": {"", "image", "machine"},
 }

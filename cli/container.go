@@ -75,7 +75,11 @@ func (a *app) tellContainer(c *image.Container) {
 
 func containerRows(list []*image.Container) (rows [][]string) {
 	for _, c := range list {
-		rows = append(rows, []string{c.Digest[:min(19, len(c.Digest))], strings.Join(c.Names, " "), string(c.Arch), fmt.Sprintf("%d MiB", c.Size()>>20),
+		name := strings.Join(c.Names, " ")
+		if c.Brought != "" {
+			name = "(brought by tenant " + c.Brought + ")"
+		}
+		rows = append(rows, []string{c.Digest[:min(19, len(c.Digest))], name, string(c.Arch), fmt.Sprintf("%d MiB", c.Size()>>20),
 			c.Added.Local().Format(time.DateTime)})
 	}
 	return rows

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/image"
 )
 
 // A worker's keys are for all tenants, or for one that it works for; no other process may be able to read them.
@@ -51,5 +52,13 @@ func TestWorkerSessionKeys(t *testing.T) {
 		if err != nil || !is(all, row.all) || !is(tenants[0].SessionKey, row.alice) {
 			t.Errorf("%q: %v, %x, %x", row.keys, err, all, tenants[0].SessionKey)
 		}
+	}
+}
+
+// A worker's list of images says whose came along.
+func TestBroughtRows(t *testing.T) {
+	rows := containerRows([]*image.Container{{Digest: "sha256:" + strings.Repeat("a", 64), Brought: "alice"}, {Digest: "sha256:" + strings.Repeat("b", 64), Names: []string{"docker.io/acme/box:1"}}})
+	if rows[0][1] != "(brought by tenant alice)" || rows[1][1] != "docker.io/acme/box:1" {
+		t.Errorf("%q", rows)
 	}
 }

@@ -3,22 +3,26 @@
 // Three NATS servers, workers and two submitters are processes in network namespaces of their own, on one
 // bridge, which goes when this ends. Both submitters submit every run. Meanwhile a worker is killed every few
 // seconds, a submitter once, and NATS nodes are killed and cut off in turn. Every seventh run acts on the world: it
-// may run once at most, which the server that it calls counts. It needs root.
+// may run once at most. Some of the runs have machines (-machines); the others do the same at the worker without
+// one, and are queued, claimed, fenced and answered by the same code. Each time that a run is made it draws a
+// number and tells it to this process, so that nothing is run twice unseen. It needs root.
 package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,7 +31,7 @@ import (
 )
 
 // roles are what this program is in the namespaces that it makes.
-var roles = map[string]func(args []string) error{"inside": inside, "node": node, "submit": submit}
+var roles = map[string]func(args []string) error{"inside": inside, "node": node, "submit": submit, "work": work}
 
 // Members end with whoever started them, which the kernel notes for a thread: it is this one that becomes the
 // member's command.
@@ -42,14 +46,18 @@ func main() {
 		return
 	}
 	var f load
-	flag.IntVar(&f.runs, "n", 100, "runs, each submitted twice")
+	flag.IntVar(&f.runs, "n", 1000, "runs, each submitted twice")
+	flag.IntVar(&f.machines, "machines", 10, "how many of them have a machine")
 	flag.IntVar(&f.workers, "workers", 3, "workers")
-	flag.IntVar(&f.slots, "slots", 1, "runs at once on each")
-	flag.IntVar(&f.atOnce, "at-once", 8, "runs at once of each submitter")
+	flag.IntVar(&f.slots, "slots", 16, "runs at once on each")
+	flag.IntVar(&f.room, "room", 1, "machines at once on each")
+	flag.IntVar(&f.atOnce, "at-once", 64, "runs at once of each submitter")
 	flag.DurationVar(&f.every, "kill", 5*time.Second, "between kills of a worker")
-	flag.StringVar(&f.unitask, "unitask", "bin/unitask", "the program")
-	flag.StringVar(&f.home, "home", os.Getenv("UNITASK_HOME"), "the workers' home, with images")
+	flag.IntVar(&f.cycle, "cycle", 24, "kills of workers in which a NATS node is killed once, and another one cut off once: 8 at least")
+	flag.DurationVar(&f.most, "most", time.Hour, "that it may take: what has not ended then is a fault")
+	flag.StringVar(&f.home, "home", os.Getenv("UNITASK_HOME"), "the workers' home, with the image of the shell")
 	flag.Parse()
+	f.cycle = max(f.cycle, 8)
 	if err := f.outer(); err != nil {
 		fmt.Fprintln(os.Stderr, "fleet:", err)
 		os.Exit(1)
@@ -70,9 +78,6 @@ func (f *load) outer() error {
 		return cmd.Run()
 	}
 	var err error
-	if f.unitask, err = filepath.Abs(f.unitask); err != nil {
-		return err
-	}
 	if f.dir, err = os.MkdirTemp("", "unitask-load-"); err != nil {
 		return err
 	}
@@ -92,15 +97,17 @@ func (f *load) outer() error {
 
 // load is one time that it is done.
 type load struct {
-	runs, workers, slots, atOnce int
-	every                        time.Duration
-	unitask, home, dir           string
+	runs, machines, workers, slots, room, atOnce, cycle int
+
+	every     time.Duration
+	most      time.Duration
+	home, dir string
 
 	hosts   int // that have an address
 	nodes   [3]*member
-	calls   map[string]int // of runs that act on the world
 	mu      sync.Mutex
-	ends    [2][]ending // what each submitter was told
+	marks   map[string][]string // the numbers that each run has drawn
+	ends    [2][]ending         // what each submitter was told
 	kills   map[string]int
 	started time.Time
 	took    time.Duration
@@ -120,32 +127,36 @@ func (f *load) network() error {
 			return err
 		}
 	}
-	f.calls, f.kills = map[string]int{}, map[string]int{}
+	f.marks, f.kills = map[string][]string{}, map[string]int{}
 	l, err := net.Listen("tcp", gateway+":9000")
 	if err != nil {
 		return err
 	}
-	go func() { // counts who calls
+	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(time.Minute))
-				id, err := bufio.NewReader(c).ReadString('\n')
-				if err != nil {
-					return
-				}
-				f.mu.Lock()
-				f.calls[id[:len(id)-1]]++
-				f.mu.Unlock()
-				fmt.Fprintln(c, "noted")
-			}()
+			go f.note(c)
 		}
 	}()
 	return nil
+}
+
+// note notes a mark, and says so: a run goes on when it is noted.
+func (f *load) note(c net.Conn) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	line, err := bufio.NewReader(c).ReadString('\n')
+	id, drawn, ok := strings.Cut(strings.TrimSpace(line), " ")
+	if err != nil || !ok {
+		return
+	}
+	f.mu.Lock()
+	f.marks[id] = append(f.marks[id], drawn)
+	f.mu.Unlock()
+	fmt.Fprintln(c, "noted")
 }
 
 func ip(args ...string) error {
@@ -155,15 +166,6 @@ func ip(args ...string) error {
 	return nil
 }
 
-// ending is what a submitter is told of a run.
-type ending struct {
-	ID, Out, Outcome, Error string
-	Retried                 bool
-}
-
-// once says which runs act on the world.
-func once(n int) bool { return n%7 == 6 }
-
 // all starts everything, and breaks things until both submitters have been told of every run.
 func (f *load) all() error {
 	for i := range f.nodes {
@@ -171,8 +173,10 @@ func (f *load) all() error {
 			return err
 		}
 	}
-	policy := filepath.Join(f.dir, "worker.toml")
-	if err := os.WriteFile(policy, []byte("memoryMb = 512\nallowTcp = [\""+gateway+":9000\"]\n"), 0o600); err != nil {
+	if err := f.answers(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(f.dir, broughtFile), bytes.Repeat([]byte("brought\n"), 20_000), 0o600); err != nil {
 		return err
 	}
 	if err := os.Mkdir(filepath.Join(f.dir, "tmp"), 0o700); err != nil {
@@ -181,7 +185,7 @@ func (f *load) all() error {
 	workers := make([]*member, f.workers)
 	var err error
 	for i := range workers {
-		if workers[i], err = f.startWorker(policy); err != nil {
+		if workers[i], err = f.startWorker(); err != nil {
 			return err
 		}
 	}
@@ -196,6 +200,7 @@ func (f *load) all() error {
 		}
 	}
 	over := make(chan struct{})
+	defer f.progress()()
 	for n := 1; ; n++ {
 		select {
 		case <-over:
@@ -209,10 +214,16 @@ func (f *load) all() error {
 			return nil
 		case <-time.After(f.every):
 		}
+		if time.Since(f.started) > f.most {
+			for _, s := range submitters {
+				s.kill()
+			}
+			continue
+		}
 		i := rand.IntN(len(workers))
 		workers[i].kill()
 		f.kills["workers killed"]++
-		if workers[i], err = f.startWorker(policy); err != nil {
+		if workers[i], err = f.startWorker(); err != nil {
 			return err
 		}
 		if n == 2 {
@@ -234,13 +245,13 @@ func (f *load) all() error {
 
 // breakNode breaks one node at a time, and mends it: a cluster of three stands the loss of one.
 func (f *load) breakNode(n int) error {
-	i := n / 8 % len(f.nodes)
-	switch n % 8 {
+	i := n / f.cycle % len(f.nodes)
+	switch n % f.cycle {
 	case 0:
 		f.nodes[i].kill()
 		f.kills["nodes killed"]++
 	case 2:
-		if n < 8 { // none is down
+		if n < f.cycle { // none is down
 			return nil
 		}
 		return f.startNode(i, f.nodes[i].host)
@@ -253,8 +264,26 @@ func (f *load) breakNode(n int) error {
 	return nil
 }
 
+// progress says every ten seconds how far it is.
+func (f *load) progress() (stop func()) {
+	over := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(10 * time.Second):
+			}
+			f.mu.Lock()
+			fmt.Fprintf(os.Stderr, "%v: submitters were told of %d and %d runs, %d have begun\n", time.Since(f.started).Round(time.Second), len(f.ends[0]), len(f.ends[1]), len(f.marks))
+			f.mu.Unlock()
+		}
+	}()
+	return func() { close(over) }
+}
+
 func (f *load) startSubmitter(i int) (*member, error) {
-	m, err := f.start(0, []string{"submit", f.urls(), filepath.Join(f.dir, "submitter-"+strconv.Itoa(i)), strconv.Itoa(f.runs), strconv.Itoa(f.atOnce), strconv.Itoa(i)})
+	m, err := f.start(0, append([]string{"submit", f.urls(), filepath.Join(f.dir, "submitter-"+strconv.Itoa(i)), f.dir}, numbers(f.runs, f.machines, f.atOnce)...))
 	if err != nil {
 		return nil, err
 	}
@@ -272,57 +301,10 @@ func (f *load) startSubmitter(i int) (*member, error) {
 	return m, nil
 }
 
-// judge says what is wrong with how it ended.
-func (f *load) judge() error {
-	tally, faults := map[string]int{}, []string{}
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	byID := map[string][]ending{}
-	for _, list := range f.ends {
-		for _, e := range list {
-			byID[e.ID] = append(byID[e.ID], e)
-		}
+func (f *load) startWorker() (*member, error) {
+	m, err := f.start(0, append([]string{"work", f.urls(), f.home}, numbers(f.slots, f.room, f.machines)...), "TMPDIR="+filepath.Join(f.dir, "tmp"))
+	if err == nil {
+		m.read.Go(func() { _, _ = io.Copy(io.Discard, m.out) })
 	}
-	for n := range f.runs {
-		id := runID(n)
-		both, calls := byID[id], f.calls[id]
-		if len(both) != 2 {
-			fault("%s: %d of 2 submitters were told of it", id, len(both))
-			continue
-		}
-		if both[0].Outcome != both[1].Outcome || both[0].Outcome == "exited" && both[0].Out != both[1].Out {
-			fault("%s ended in two ways: %+v", id, both)
-		}
-		tally[both[0].Outcome]++
-		if both[0].Retried || both[1].Retried {
-			tally["made again"]++
-		}
-		switch {
-		case once(n) && calls > 1:
-			fault("%s may act once, and acted %d times", id, calls)
-		case both[0].Outcome == "lost" && !once(n):
-			fault("%s is lost, and may be made again: %s", id, both[0].Error)
-		case both[0].Outcome == "exited" && once(n) && calls != 1:
-			fault("%s has ended, and acted %d times", id, calls)
-		case both[0].Outcome != "exited" && both[0].Outcome != "lost":
-			fault("%s ended as %s: %s", id, both[0].Outcome, both[0].Error)
-		}
-	}
-	for _, what := range f.left() {
-		fault("%s is left", what)
-	}
-	for what, n := range f.kills {
-		tally[what] = n
-	}
-	fmt.Printf("%d runs submitted twice in %v: %v\n", f.runs, f.took.Round(time.Second), tally)
-	slices.Sort(faults)
-	if log, err := os.ReadFile(filepath.Join(f.dir, "log")); err == nil && len(faults) > 0 {
-		fmt.Printf("%s", log[max(0, len(log)-4000):])
-	}
-	for _, line := range faults[:min(len(faults), 40)] {
-		fmt.Println(line)
-	}
-	if len(faults) > 0 {
-		return fmt.Errorf("%d faults", len(faults))
-	}
-	return nil
+	return m, err
 }

@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
 	"net/url"
 	"os"
 	"os/exec"
@@ -19,7 +16,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/internal/offspring"
 )
@@ -137,109 +133,39 @@ func node(args []string) error {
 	return nil
 }
 
-// ready waits until all workers are there.
-func (f *load) ready() error {
-	for patience := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+// answers waits until a node does: a worker that finds none ends.
+func (f *load) answers() error {
+	return patiently(func() error {
 		c, err := fleet.Connect(fleet.Config{URL: f.urls(), Plain: true})
 		if err == nil {
-			var list []fleet.WorkerInfo
-			if list, err = c.Workers(context.Background()); err == nil && len(list) < f.workers {
-				err = fmt.Errorf("%d of %d workers have come", len(list), f.workers)
-			}
 			c.Close()
 		}
-		if err == nil || time.Now().After(patience) {
+		return err
+	})
+}
+
+// ready waits until all workers are there.
+func (f *load) ready() error {
+	return patiently(func() error {
+		c, err := fleet.Connect(fleet.Config{URL: f.urls(), Plain: true})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		list, err := c.Workers(context.Background())
+		if err == nil && len(list) < f.workers {
+			err = fmt.Errorf("%d of %d workers have come", len(list), f.workers)
+		}
+		return err
+	})
+}
+
+func patiently(do func() error) error {
+	for patience := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		if err := do(); err == nil || time.Now().After(patience) {
 			return err
 		}
 	}
-}
-
-func (f *load) startWorker(policy string) (*member, error) {
-	m, err := f.start(0, []string{f.unitask, "--home", f.home, "worker", "--nats", f.urls(), "--nats-plain", "--replicas", "3", "--slots", strconv.Itoa(f.slots), "--pool", "0",
-		"--memory", strconv.Itoa(f.slots*512) + "m", "--policy", policy}, "TMPDIR="+filepath.Join(f.dir, "tmp"))
-	if err == nil {
-		m.read.Go(func() { _, _ = io.Copy(io.Discard, m.out) })
-	}
-	return m, err
-}
-
-func runID(n int) string { return fmt.Sprintf("run-%06d", n) }
-
-// submit submits all runs, in an order of its own, and says how each has ended.
-func submit(args []string) error {
-	home, which := args[1], args[4]
-	runs, err := strconv.Atoi(args[2])
-	if err != nil {
-		return err
-	}
-	atOnce, err := strconv.Atoi(args[3])
-	if err != nil {
-		return err
-	}
-	order, numbers := mathrand.Perm(runs), make(chan int)
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	fails := make(chan error, atOnce)
-	for range atOnce {
-		all.Go(func() {
-			fails <- submitter(args[0], home, numbers, func(e ending) {
-				text, _ := json.Marshal(e)
-				mu.Lock()
-				defer mu.Unlock()
-				fmt.Println(string(text))
-			})
-		})
-	}
-	for _, n := range order {
-		select {
-		case numbers <- n:
-		case err := <-fails:
-			return fmt.Errorf("submitter %s: %w", which, err)
-		}
-	}
-	close(numbers)
-	all.Wait()
-	return nil
-}
-
-func submitter(urls, home string, numbers <-chan int, say func(ending)) error {
-	client, err := fleet.Connect(fleet.Config{URL: urls, Plain: true})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	rt, err := unitask.Open(unitask.Options{Home: home, Fleet: client})
-	if err != nil {
-		return err
-	}
-	defer rt.Close()
-	for n := range numbers {
-		id := runID(n)
-		client.RunID = id
-		req := unitask.Request{Kernel: unitask.Linux, MemoryMB: 512, Code: fmt.Sprintf("console.log(%q, require('crypto').randomUUID())", id)}
-		if once(n) {
-			req.AllowTCP = []string{gateway + ":9000"}
-			req.Code = fmt.Sprintf(`const s = require("net").connect(9000, %q, () => s.write(%q)); s.on("data", d => { console.log(%q, String(d)); s.end() })`, gateway, id+"\n", id)
-		}
-		for {
-			res, err := rt.Run(context.Background(), req, unitask.IO{})
-			var busy *unitask.BusyError
-			if errors.As(err, &busy) {
-				time.Sleep(busy.After)
-				continue
-			}
-			e := ending{ID: id}
-			if res != nil {
-				e.Out, e.Outcome, e.Retried = string(res.Stdout), string(res.Outcome), res.Retried != ""
-			}
-			if err != nil {
-				e.Error = err.Error()
-			}
-			say(e)
-			break
-		}
-	}
-	return nil
 }
 
 // left is what should not be there any more: machines, and what workers had in folders for a while.
