@@ -21,7 +21,6 @@ func nanosSession(t *testing.T) *unitask.Session {
 // In the one process of Nanos a step ends by its limit, by Ctrl-C or by process.exit, whatever it does, and what was
 // defined stays.
 func TestSessionNanosSteps(t *testing.T) {
-	needVM(t)
 	s := nanosSession(t)
 	n := 0
 	run := func(code string, limit time.Duration) *unitask.Result {
@@ -88,9 +87,15 @@ func TestSessionNanosSteps(t *testing.T) {
 
 // What takes a process is refused by name, and the session lives.
 func TestSessionNanosLacks(t *testing.T) {
-	needVM(t)
-	s := nanosSession(t)
-	ctx := t.Context()
+	needNanos(t, image.HostArch())
+	ctx, rt := t.Context(), sessionRuntime(t)
+	for _, language := range []string{"python", "shell"} {
+		var field *policy.FieldError
+		if _, err := rt.NewSession(ctx, unitask.SessionRequest{Request: unitask.Request{Language: language, Kernel: unitask.Nanos}}); !errors.As(err, &field) || field.Field != "kernel" || !strings.Contains(err.Error(), "use linux") {
+			t.Errorf("a session of %s: %v", language, err)
+		}
+	}
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos}})
 	if err := s.WriteFile(ctx, "d/f", []byte("text"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +143,6 @@ func TestSessionNanosLacks(t *testing.T) {
 // What ends the process ends the session, which says so; nothing that the code does to the session's own descriptors
 // comes to more than that.
 func TestAttackSessionNanos(t *testing.T) {
-	needVM(t)
 	needNanos(t, image.HostArch())
 	rt := sessionRuntime(t)
 	every := func(do string) string {

@@ -2,6 +2,7 @@
 // is the process itself, whose main thread runs the driver (../node/addon/session.c); commands about files are
 // threads, and there are no others.
 #define _GNU_SOURCE
+#include "calls.h"
 #include "nanos.h"
 
 #include "../agent/agent.h"
@@ -49,8 +50,7 @@ static void *run_file(void *arg)
 	t->how = session_file(&t->command);
 	close(t->command.in);
 	close(t->command.out);
-	ssize_t n = write(ends, &number, sizeof number);
-	(void)n;
+	call(SYS_write, ends, &number, sizeof number); // which is the session's
 	return NULL;
 }
 
@@ -185,6 +185,7 @@ static void end(int status)
 static void *serve(void *arg)
 {
 	(void)arg;
+	own_thread = true;
 	session_serve(&served);
 	return NULL;
 }
@@ -195,12 +196,16 @@ int nanos_session(struct agent *a)
 	uint8_t before[MAX_PATH];
 	if (served.end || pipe(in) < 0 || pipe(out) < 0 || pipe(event) < 0 || pipe(codes) < 0 || pipe(answers) < 0)
 		return -1;
+	int *ours[] = {&in[0], &in[1], &out[0], &out[1], &event[0], &event[1], &codes[1], &answers[0]}; // out of the code's way
+	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+		if ((*ours[i] = out_of_the_way(*ours[i])) < 0)
+			return -1;
 	streams[IN] = a->in_w, streams[OUT] = a->out_r, streams[ERR] = a->err_r, streams[CTL] = answers[0];
 	code = codes[1], theirs[0] = codes[0], theirs[1] = answers[1], ends = event[1];
 	a->in_w = in[1], a->out_r = out[0], a->err_r = -1;
-	int ours[] = {in[0], in[1], out[0], event[0], codes[1], answers[0]};
-	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-		fcntl(ours[i], F_SETFL, O_NONBLOCK);
+	int *waited[] = {&in[0], &in[1], &out[0], &event[0], &codes[1], &answers[0]}; // by poll
+	for (size_t i = 0; i < sizeof waited / sizeof *waited; i++)
+		fcntl(*waited[i], F_SETFL, O_NONBLOCK);
 	for (int i = OUT; i <= ERR; i++) // what was printed before there was a session
 		while (read(streams[i], before, sizeof before) > 0)
 			;
