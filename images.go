@@ -90,12 +90,17 @@ func (rt *Runtime) rows(l *language, ceiling *policy.Ceiling) (list []imageRow) 
 	own := rt.OwnImages()
 	for _, im := range l.images {
 		if !slices.ContainsFunc(own, func(o *OwnImage) bool { return o.Name == im.payload.Name }) {
+			im.about = rt.images.Versions(im.about)
 			list = append(list, im)
 		}
 	}
 	for _, o := range own {
 		if imageLanguage(o.From) == l {
-			list = append(list, o.row)
+			row := o.row
+			if o.Description == "" { // it has that of the image that it begins with
+				row.about = rt.images.Versions(row.about)
+			}
+			list = append(list, row)
 		}
 	}
 	return slices.DeleteFunc(list, func(im imageRow) bool { return !ceiling.Image(im.payload.Name) })

@@ -60,7 +60,7 @@ type language struct {
 type imageRow struct {
 	payload image.Payload
 	program machine.Program
-	about   string // what is in it, for models and people
+	about   string // what is in it, for models and people, with {PART} for versions (image.Store.Versions)
 	// brings begins the sentence about how modules get into the machine.
 	brings string
 	// modules are those that it has beside the first image's.
@@ -92,13 +92,13 @@ var languages = []*language{
 			{
 				payload: pythonPayload("python", python.Parts, nil, python.Folders, python.Files(), python.Modules),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
-				about:   "Debian's CPython 3.11 with its whole standard library, tzdata, OpenSSL, SQLite and readline. No packages of pip.",
+				about:   "Debian's CPython {python3.11-minimal} with its whole standard library, tzdata, OpenSSL, SQLite and readline. No packages of pip.",
 				brings:  "there is the standard library only; what lies beside the code comes with",
 			},
 			{
 				payload: pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders, python.DataFiles(), python.Modules, python.Packages),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.DataRehearsal, File: "code.py", Comment: "#"}, Patience: python.DataPatience},
-				about: "Python with numpy 1.24, pandas 1.5, matplotlib 3.6, scipy 1.10, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
+				about: "Python with numpy {python3-numpy}, pandas {python3-pandas}, matplotlib {python3-matplotlib}, scipy {python3-scipy}, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
 					"go to /out as figure-1.png, figure-2.png, …",
 				modules: python.DataModules,
 				brings:  "there are the standard library, numpy, pandas, matplotlib, scipy, openpyxl, lxml and Pillow; what lies beside the code comes with",
@@ -117,7 +117,7 @@ var languages = []*language{
 				Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
 			},
 			program: machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},
-			about:   "Debian's Bash 5.2 with coreutils, grep, sed, gawk, find, diff, jq, bc, tree, file, curl, git, sqlite3, zip, tar, gzip, xz, bzip2, less, patch. No package manager.",
+			about:   "Debian's Bash {bash} with coreutils, grep, sed, gawk, find, diff, jq, bc, tree, file, curl, git, sqlite3, zip, tar, gzip, xz, bzip2, less, patch. No package manager.",
 		}},
 		checkArg: shell.CheckArg, needsProcess: shell.NeedsProcess, process: shell.Process, refused: shell.Refused,
 		outOfMemory: shell.OutOfMemory, check: shell.Check, missing: shell.MissingModule,

@@ -139,6 +139,25 @@ func TestLeftOutOfGuest(t *testing.T) {
 	}
 }
 
+// A text names the versions that are here, or that would be fetched.
+func TestVersions(t *testing.T) {
+	s := fakeStore(t)
+	locked, err := Lock(HostArch())
+	must(t, err)
+	for _, p := range locked {
+		if p.Name == "python3-numpy" && p.Version != "1:1.24.2-1+deb12u1" {
+			t.Fatalf("vendor.lock has numpy %s by now: change what is expected here", p.Version)
+		}
+	}
+	if got := s.Versions("numpy {python3-numpy} {nothing} {} {A}"); got != "numpy 1.24 {nothing} {} {A}" {
+		t.Error(got)
+	}
+	must(t, s.addPart(HostArch(), "python3-numpy", func(string) (Part, error) { return Part{Name: "python3-numpy", Version: "1:2.2.4+ds-1"}, nil }))
+	if got := s.Versions("numpy {python3-numpy}."); got != "numpy 2.2." {
+		t.Error(got)
+	}
+}
+
 func TestAt(t *testing.T) {
 	for runtime, want := range map[string]string{"3.11.2-6+deb12u9": "/usr/lib/python3.11/x", "3.13.5-2": "/usr/lib/python3.13/x", "3.14~rc1-1": "/usr/lib/python3.14/x", "3": "/usr/lib/python3./x", "": "/usr/lib/python./x"} {
 		if got := At("/usr/lib/pythonVERSION/x", runtime); got != want {

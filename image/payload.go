@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 
@@ -105,10 +106,36 @@ func (p Payload) parts(arch Arch) (names []string) {
 const version = "VERSION"
 
 // At is a path in a guest whose language has a version, as Image.Runtime is: of 3.11.2-6 there it is 3.11.
-func At(p, runtime string) string {
-	major, rest, _ := strings.Cut(runtime, ".")
-	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
-	return strings.ReplaceAll(p, version, major+"."+minor)
+func At(p, runtime string) string { return strings.ReplaceAll(p, version, twoNumbers(runtime)) }
+
+// twoNumbers are the first two of a package's version: 1.24 of 1:1.24.2-1.
+func twoNumbers(version string) string {
+	if _, rest, ok := strings.Cut(version, ":"); ok {
+		version = rest
+	}
+	major, rest, _ := strings.Cut(version, ".")
+	return major + "." + rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+}
+
+// partInText stands for a part's version in a text for people.
+var partInText = regexp.MustCompile(`\{[a-z0-9.+-]+\}`)
+
+// Versions has in the place of each {PART} of a text the version, as 3.11, of the part that is here, or else of
+// the one that vendor.lock names.
+func (s *Store) Versions(text string) string {
+	return partInText.ReplaceAllStringFunc(text, func(braced string) string {
+		name := braced[1 : len(braced)-1]
+		if p, err := s.Part(HostArch(), name); err == nil {
+			return twoNumbers(p.Version)
+		}
+		locked, _ := Lock(HostArch())
+		for _, p := range locked {
+			if p.Name == name {
+				return twoNumbers(p.Version)
+			}
+		}
+		return braced
+	})
 }
 
 // at is the payload with the paths of a version.
