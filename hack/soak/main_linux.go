@@ -2,7 +2,7 @@
 // random, the disk is full, or memory and descriptors are short. It then judges what is
 // left: processes, descriptors, files, records.
 //
-//	go run ./hack/soak [-sessions] [-n 10000] [-for 8h] [-seed N] [-home DIR]
+//	go run ./hack/soak [-sessions] [-n 10000] [-at-once N] [-for 8h] [-seed N] [-home DIR]
 //
 // It prints a table of what was done and seen, and fails if something was left wrong. The
 // seed gives the order and the kinds of what is done; when exactly something is killed
@@ -65,9 +65,17 @@ func main() {
 	home := flag.String("home", os.Getenv("UNITASK_HOME"), "home whose parts and images are used (copied)")
 	program := flag.String("unitask", "bin/unitask", "the program")
 	sessions := flag.Bool("sessions", false, "sessions in place of runs")
+	atOnce := flag.Int("at-once", 1, "how many processes share the runs, each with a home of its own; the seeds follow each other")
 	flag.Parse()
 	if *seed == 0 {
 		*seed = rand.Uint64()
+	}
+	if *atOnce > 1 {
+		if err := lanes(*atOnce, *n, *seed, os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "soak:", err)
+			os.Exit(1)
+		}
+		return
 	}
 	fmt.Printf("seed %d\n", *seed)
 	s := &soak{random: rand.New(rand.NewPCG(*seed, 0)), tally: map[string]*tally{}, started: time.Now()}
@@ -110,9 +118,23 @@ func (s *soak) open(program, from string) (err error) {
 	if s.home, err = os.MkdirTemp("", "soak-"); err != nil {
 		return err
 	}
-	for _, part := range []string{"vendor", "images", "cache"} {
-		if out, err := exec.Command("cp", "-a", filepath.Join(from, part), s.home).CombinedOutput(); err != nil {
-			return fmt.Errorf("copy %s: %w: %s", part, err, out)
+	patterns := []string{"vendor/*/[^.]*", "cache/*.json"} // and nothing that somebody makes just now
+	if s.pools {
+		patterns = append(patterns, "images/[^.]*") // else three are built: there may be many
+	}
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(filepath.Join(from, pattern))
+		if err != nil {
+			return err
+		}
+		for _, name := range found {
+			to := filepath.Join(s.home, strings.TrimPrefix(filepath.Dir(name), from))
+			if err := os.MkdirAll(to, 0o700); err != nil {
+				return err
+			}
+			if out, err := exec.Command("cp", "-a", name, to).CombinedOutput(); err != nil {
+				return fmt.Errorf("copy %s: %w: %s", name, err, out)
+			}
 		}
 	}
 	s.full = true
@@ -127,6 +149,9 @@ func (s *soak) open(program, from string) (err error) {
 			continue
 		}
 		s.mounted = append(s.mounted, dir)
+	}
+	if !s.pools {
+		return s.warmSessions()
 	}
 	_, err = s.run("1", nil, nil, 0) // the image and the template
 	return err
