@@ -132,9 +132,23 @@ func (s *soak) open(program, from string) (err error) {
 	if s.home, err = os.MkdirTemp("", "soak-"); err != nil {
 		return err
 	}
-	for _, part := range []string{"vendor", "images", "cache"} {
-		if out, err := exec.Command("cp", "-a", filepath.Join(from, part), s.home).CombinedOutput(); err != nil {
-			return fmt.Errorf("copy %s: %w: %s", part, err, out)
+	patterns := []string{"vendor/*/[^.]*", "cache/*.json"} // and nothing that somebody makes just now
+	if s.pools {
+		patterns = append(patterns, "images/[^.]*") // else three are built: there may be many
+	}
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(filepath.Join(from, pattern))
+		if err != nil {
+			return err
+		}
+		for _, name := range found {
+			to := filepath.Join(s.home, strings.TrimPrefix(filepath.Dir(name), from))
+			if err := os.MkdirAll(to, 0o700); err != nil {
+				return err
+			}
+			if out, err := exec.Command("cp", "-a", name, to).CombinedOutput(); err != nil {
+				return fmt.Errorf("copy %s: %w: %s", name, err, out)
+			}
 		}
 	}
 	s.full = true
@@ -149,6 +163,9 @@ func (s *soak) open(program, from string) (err error) {
 			continue
 		}
 		s.mounted = append(s.mounted, dir)
+	}
+	if !s.pools {
+		return s.warmSessions()
 	}
 	_, err = s.run("1", nil, nil, 0) // the image and the template
 	return err

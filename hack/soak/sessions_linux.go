@@ -102,14 +102,24 @@ func lostSession(do func(*open)) func(*soak) (string, error) {
 
 // words are a language's: what remembers a word, says it, and goes on for ever.
 type words struct {
-	language, remember, say, endless string
-	weight                           int
+	language, image, remember, say, endless string
+	weight                                  int
 }
 
 var languages = []words{
-	{"shell", "word=%s", "echo $word", "while :; do :; done", 6},
-	{"python", "word = '%s'", "print(word)", "while True: pass", 2},
-	{"js", "globalThis.word = '%s'", "console.log(word)", "for (;;);", 2},
+	{"shell", "shell", "word=%s", "echo $word", "while :; do :; done", 6},
+	{"python", "python", "word = '%s'", "print(word)", "while True: pass", 2},
+	{"js", "node", "globalThis.word = '%s'", "console.log(word)", "for (;;);", 2},
+}
+
+// warmSessions makes the templates that sessions are cloned from: to boot each would take most of the time.
+func (s *soak) warmSessions() error {
+	for _, in := range languages {
+		if _, err := s.unitaskDo("image", "build", "--kernel", "linux", "--image", in.image, "--warm", "--fresh-process"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *soak) begin(flags []string) *open {
