@@ -145,25 +145,3 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGTERM, sig
 		})
 	}
 }
-
-// Pool and replay have Python on Nanos, too, where a run asks for it.
-func TestNanosPythonPool(t *testing.T) {
-	needNanos(t, image.HostArch())
-	rt := openPool(t, newHome(t), unitask.PoolSize{Min: 1, Max: 1}, unitask.Shape{Image: "python", Kernel: image.Nanos})
-	for range 2 {
-		poolHas(t, rt, "it does not fill", func(st unitask.PoolStats) bool { return st.Idle >= 1 && st.Making == 0 })
-		res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Kernel: image.Nanos, Code: "import sys, helper; print(helper.x, sys.argv[1:], 'json' in sys.modules)", Args: []string{"a", "ü"},
-			Neighbours: []unitask.Neighbour{{Name: "helper.py", Content: "x = 7"}}}, unitask.IO{})
-		if err != nil || string(res.Stdout) != "7 ['a', 'ü'] False\n" || !res.Pooled || res.Kernel != image.Nanos {
-			t.Fatalf("%v %+v %s", err, res, res.Stderr)
-		}
-		req, err := rt.Recorded(res.RunID, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := rt.Run(t.Context(), req, unitask.IO{})
-		if err != nil || string(again.Stdout) != string(res.Stdout) || again.Kernel != image.Nanos {
-			t.Errorf("again: %v %+v", err, again)
-		}
-	}
-}

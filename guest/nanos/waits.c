@@ -49,13 +49,18 @@ static bool is_stream(int fd)
 	return d && d->socket && !own_thread;
 }
 
+static bool has_streams(const struct pollfd *p, nfds_t n)
+{
+	for (nfds_t i = 0; i < n; i++)
+		if (is_stream(p[i].fd))
+			return true;
+	return false;
+}
+
 int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
 	struct wait w = wait_of(timeout);
-	bool streams = false;
-	for (nfds_t i = 0; i < n && !streams; i++)
-		streams = is_stream(p[i].fd);
-	if (!streams) {
+	if (!has_streams(p, n)) {
 		struct timespec copy = timeout ? *timeout : (struct timespec){0}; // the kernel may write to it
 		return (int)result(call(SYS_ppoll, p, n, timeout ? &copy : NULL, mask, SIGNALS));
 	}
@@ -69,6 +74,10 @@ int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigs
 int poll(struct pollfd *p, nfds_t n, int ms)
 {
 	struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+#if defined(SYS_poll)
+	if (!has_streams(p, n)) // the agent's, too, which is the same call as in Node
+		return (int)result(call(SYS_poll, p, n, ms));
+#endif
 	return ppoll(p, n, ms < 0 ? NULL : &t, NULL);
 }
 
