@@ -27,20 +27,27 @@ import (
 
 // ownLayer says in a lock file what an image was made of.
 type ownLayer struct {
-	From      string      `json:"from"`            // the reference
-	Image     string      `json:"image"`           // the digest of the image that it led to
-	Files     string      `json:"files,omitempty"` // the digest of the layer of the description's files
-	Wanted    []string    `json:"debianAsked,omitempty"`
-	Debian    []image.Deb `json:"debian,omitempty"`
-	Installed string      `json:"installed,omitempty"` // the digest of the layer that came of them
-	Steps     []string    `json:"steps,omitempty"`
-	Network   []string    `json:"network,omitempty"` // of the steps
-	Digest    string      `json:"digest,omitempty"`  // of the layer that came of the steps
+	From      string         `json:"from"`            // the reference
+	Image     string         `json:"image"`           // the digest of the image that it led to
+	Files     string         `json:"files,omitempty"` // the digest of the layer of the description's files
+	Wanted    []string       `json:"debianAsked,omitempty"`
+	Debian    []image.Deb    `json:"debian,omitempty"`
+	Installed string         `json:"installed,omitempty"` // the digest of the layer that came of them
+	Packages  []ownInstalled `json:"packages,omitempty"`
+	Steps     []string       `json:"steps,omitempty"`
+	Network   []string       `json:"network,omitempty"` // of the steps
+	Digest    string         `json:"digest,omitempty"`  // of the layer that came of the steps
 }
 
 // check says what is wrong with what others have written.
 func (l *ownLayer) check() error {
-	return image.CheckDebs(l.Debian)
+	err := image.CheckDebs(l.Debian)
+	for _, p := range l.Packages {
+		if err == nil {
+			err = checkLocked(p.Packages)
+		}
+	}
+	return err
 }
 
 // sameBase says that another build began with the same, and installed the same.
@@ -50,7 +57,7 @@ func (l ownLayer) sameBase(other ownLayer) bool {
 
 // same says that another build began with the same, and did the same.
 func (l ownLayer) same(other ownLayer) bool {
-	return l.sameBase(other) && l.Installed == other.Installed && slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network)
+	return l.sameBase(other) && l.Installed == other.Installed && slices.EqualFunc(l.Packages, other.Packages, ownInstalled.same) && slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network)
 }
 
 // checkOver holds what a description says against a container's image as its beginning.
@@ -62,10 +69,8 @@ func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (
 	if err != nil {
 		return bad("from: %s %w", env.From, err)
 	}
-	for key, n := range map[string]int{"pip": len(env.Pip), "npm": len(env.Npm), "warm": len(env.Warm)} {
-		if n > 0 {
-			return bad("%s is for the images that come along, and %s is a container's: a step of run may do it, with what lies in files", key, env.From)
-		}
+	if len(env.Warm) > 0 {
+		return bad("warm is for the images that come along, whose Python waits in the machine that runs are cloned from; in %s it starts anew in each run: from = \"python\" with pip and debian has it", env.From)
 	}
 	for _, f := range env.Files {
 		for own := range strings.SplitSeq(ownPaths, ":") {
@@ -87,8 +92,15 @@ func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (
 	if len(env.Network) > 0 && len(env.Run) == 0 {
 		return bad("network: is for the steps of run, and there are none")
 	}
-	if reached, err = parseNetwork(env.Network); err == nil {
-		err = reached.allowed(c, "", nil)
+	reached, err = parseNetwork(env.Network)
+	for system, list := range map[string][]string{policy.Pip: env.Pip, policy.Npm: env.Npm} {
+		specs, bad := overSpecs(system, list)
+		if bad == nil {
+			bad = reached.allowed(c, system, specs)
+		}
+		if err == nil {
+			err = bad
+		}
 	}
 	return ref, reached, err
 }
@@ -143,6 +155,9 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 		if err := rt.installDebian(ctx, o, env, base, was, &now); err != nil {
 			return nil, err
 		}
+	}
+	if err := rt.installOver(ctx, o, env, base, was, &now); err != nil {
+		return nil, err
 	}
 	if len(env.Run) > 0 {
 		if now.same(was) && rt.hasLayer(was.Digest) {
@@ -324,7 +339,7 @@ func (rt *Runtime) pruneLayers() {
 	kept, _ := os.ReadDir(rt.layersDir())
 	for _, e := range kept {
 		if file := filepath.Join(rt.layersDir(), e.Name()); !slices.Contains(used, file) {
-			os.Remove(file)
+			os.RemoveAll(file)
 		}
 	}
 }

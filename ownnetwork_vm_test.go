@@ -131,6 +131,10 @@ func TestOwnLayersRefused(t *testing.T) {
 		over + "network = [\"a\\u0000b\"]\nrun = ['x']":                    "network: \"a\\x00b\"",
 		over + "network = ['Pip']\nrun = ['x']\nfiles = {'/proc/x' = 'x'}": "/proc/x is not where",
 		over + "network = 'pip'\nrun = ['x']":                              "incompatible types",
+		over + "pip = ['--index-url=http://h/']":                           "pip: \"pip:--index-url=http://h/\"",
+		over + "pip = ['*']":                                               "is no package",
+		over + "npm = ['git+https://h/x']":                                 "is no package of npm",
+		over + "warm = ['csv']":                                            "warm is for the images that come along",
 		"from = 'python'\nnetwork = ['pip']":                               "has no steps",
 		"from = 'x:y:z'\nrun = ['x']":                                      "from: x:y:z",
 	} {
@@ -138,6 +142,29 @@ func TestOwnLayersRefused(t *testing.T) {
 		var field *policy.FieldError
 		if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// Packages of a file are held against the ceiling before anything is fetched, whatever the image begins with.
+func TestOwnCeiling(t *testing.T) {
+	c, err := policy.ParseCeiling("test.toml", []byte("packages = [\"pip:good\"]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	rt, err := unitask.Open(unitask.Options{Home: home, Ceiling: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for _, from := range []string{"python", "test/box:1"} {
+		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "x", "from = '"+from+"'\npip = ['good', 'other']\n"), "")
+		if err == nil || !strings.Contains(err.Error(), "held by test.toml: packages pip:other: is not allowed") {
+			t.Errorf("over %s: %v", from, err)
 		}
 	}
 	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {

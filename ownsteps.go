@@ -35,6 +35,7 @@ type change struct {
 	proxy   func(host string, port uint16) *url.URL
 	timed   bool                 // files keep the time that they were written at
 	failed  func(*Result) string // says why it has ended badly
+	printed func([]byte) error   // takes what it has printed, if not nil
 }
 
 // runSteps runs steps over an image, and keeps what they have changed as a layer, whose digest it returns.
@@ -78,6 +79,11 @@ func (rt *Runtime) change(ctx context.Context, o *OwnImage, base *image.Containe
 	}
 	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
 		return "", &policy.FieldError{Field: "image", Value: o.File, Reason: c.failed(res)}
+	}
+	if c.printed != nil {
+		if err := c.printed(res.Stdout); err != nil {
+			return "", fmt.Errorf("%w (`unitask inspect %s` has its record)", err, res.RunID)
+		}
 	}
 	limits := oci.Limits{Bytes: maxLayer, Entries: maxLayerEntries}
 	if !c.timed {

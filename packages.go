@@ -363,6 +363,11 @@ var lockedName = regexp.MustCompile(`^[A-Za-z0-9@/._+!~-]{1,214}$`)
 
 // buildError says why packages could not be installed, by what their tool said.
 func (rt *Runtime) buildError(l *language, want *packages.Lock, res *Result) error {
+	return &policy.FieldError{Field: "packages", Value: strings.Join(want.Asked, " "), Reason: fmt.Sprintf("can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, rt.toolSaid(l.packages.system, res), res.RunID)}
+}
+
+// toolSaid is why pip or npm failed, by their own words.
+func (rt *Runtime) toolSaid(system string, res *Result) string {
 	var said []string
 	for line := range strings.Lines(string(res.Stderr)) {
 		line = strings.TrimSpace(line)
@@ -381,7 +386,7 @@ func (rt *Runtime) buildError(l *language, want *packages.Lock, res *Result) err
 	}
 	reason += rt.refusedWays(res.RunID)
 	if reason == "" {
-		reason = fmt.Sprintf("%s ended with %d", l.packages.system, res.ExitCode)
+		reason = fmt.Sprintf("%s ended with %d", system, res.ExitCode)
 	}
-	return &policy.FieldError{Field: "packages", Value: strings.Join(want.Asked, " "), Reason: fmt.Sprintf("can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, reason, res.RunID)}
+	return reason
 }

@@ -33,8 +33,8 @@ func (a *app) imageBuild() *cobra.Command {
 		Short: "Build an image of your own, or one that comes along ahead of its first run",
 		Long: `Build NAME, or FILE.toml, builds an image of your own: the file, or NAME.toml in the home's
 environments folder, says which image it begins with and what it has beside that (from, debian, pip, npm,
-run, network, files, env, warm, memoryMb, description); that may be a container image, which has debian, run
-with network, files and env. A policy file is a ceiling on what the build reaches: allowNet and packages. Packages are installed, and steps run, in a machine; which packages and which image
+run, network, files, env, warm, memoryMb, description); that may be a container image, which has run with
+network, and no warm. A policy file is a ceiling on what the build reaches: allowNet and packages. Packages are installed, and steps run, in a machine; which packages and which image
 exactly is written to NAME.lock.json beside the file, and taken from there the next time. Runs
 have the image by --image NAME; it comes before one of that name that comes along.
 

@@ -1,5 +1,6 @@
 // Installs packages, in a machine of its own: what they run while they are installed is foreign code.
-// plan.json beside it says what; /out gets the files and a lock.
+// plan.json beside it says what; /out gets the files and a lock. Without a tool in the plan the image's own npm
+// installs them, and the lock is printed.
 'use strict'
 const fs = require('node:fs')
 const path = require('node:path')
@@ -15,7 +16,11 @@ const run = (command, args, options) => {
   }
 }
 for (const folder of [build, npm]) fs.mkdirSync(folder)
-run('tar', ['xzf', plan.tool, '-C', npm])
+if (plan.tool) run('tar', ['xzf', plan.tool, '-C', npm])
+if (!plan.tool && fs.existsSync(plan.place)) {
+  console.error(`npm error the image has a ${plan.place} of its own`)
+  process.exit(1)
+}
 
 const config = [`registry=${plan.url}`, 'fetch-retries=1', 'fetch-retry-mintimeout=500', 'fetch-retry-maxtimeout=2000', 'fetch-timeout=15000',
   'audit=false', 'fund=false', 'update-notifier=false', 'loglevel=error', 'progress=false', 'bin-links=false', 'omit-lockfile-registry-resolved=true', 'cache=/tmp/cache', 'logs-max=0']
@@ -33,13 +38,19 @@ if (plan.npm) {
   args.splice(0, args.length, 'ci')
 }
 fs.writeFileSync(path.join(build, 'package.json'), JSON.stringify(manifest))
-run(process.execPath, [path.join(npm, 'package/bin/npm-cli.js'), ...args], { cwd: build, env })
+if (plan.tool) run(process.execPath, [path.join(npm, 'package/bin/npm-cli.js'), ...args], { cwd: build, env })
+else run('npm', args, { cwd: build, env })
 
 const lock = JSON.parse(fs.readFileSync(path.join(build, 'package-lock.json'), 'utf8'))
 const packages = []
 for (const [place, p] of Object.entries(lock.packages)) {
   const name = p.name ?? place.slice(place.lastIndexOf('node_modules/') + 'node_modules/'.length)
   if (place && fs.existsSync(path.join(build, place))) packages.push({ name, version: p.version ?? '', digest: p.integrity ?? '' })
+}
+if (!plan.tool) {
+  fs.renameSync(path.join(build, 'node_modules'), plan.place)
+  console.log('unitask: lock ' + JSON.stringify({ packages, npm: lock }))
+  process.exit()
 }
 fs.writeFileSync('/out/lock.json', JSON.stringify({ packages, npm: lock }))
 run('tar', ['cf', '/out/packages.tar', '-C', path.join(build, 'node_modules'), '.'])

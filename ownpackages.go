@@ -1,0 +1,145 @@
+package unitask
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/environments"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/policy"
+)
+
+// Packages of pip and npm over a container's image: its own pip or npm installs them, in a machine that reaches the
+// registries which this host's are configured for.
+
+// ownInstalled says in a lock file what one of them has installed.
+type ownInstalled struct {
+	System   string             `json:"system"` // pip or npm
+	Asked    []string           `json:"asked"`
+	Packages []packages.Package `json:"packages"`
+	Npm      json.RawMessage    `json:"npm,omitempty"`
+	Digest   string             `json:"digest"` // of the layer
+}
+
+// same says that another build has the same layer of it.
+func (p ownInstalled) same(other ownInstalled) bool {
+	return p.System == other.System && p.Digest == other.Digest
+}
+
+// overSpecs are the packages that a description asks of a system for, in its own terms.
+func overSpecs(system string, list []string) (specs []string, err error) {
+	for _, text := range list {
+		if err := systemLanguage(system).checkPackages([]string{system + ":" + text}); err != nil {
+			var field *policy.FieldError
+			if errors.As(err, &field) {
+				err = fmt.Errorf("%s: %s %s", system, field.Value, field.Reason)
+			}
+			return nil, err
+		}
+		rule, err := policy.ParsePackage(system + ":" + text)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, rule.Spec())
+	}
+	slices.Sort(specs)
+	return specs, nil
+}
+
+// overScripts start the programs that install packages, where the image has what they need.
+var overScripts = map[string]string{
+	policy.Pip: "command -v python3 >/dev/null || { echo 'ERROR: the image has no python3' >&2; exit 1; }\npython3 -m pip --version >/dev/null || { echo 'ERROR: the image has no pip' >&2; exit 1; }\npython3 /tmp/unitask/install </dev/null\n",
+	policy.Npm: "command -v node >/dev/null || { echo 'npm error the image has no node' >&2; exit 1; }\ncommand -v npm >/dev/null || { echo 'npm error the image has no npm' >&2; exit 1; }\nnode /tmp/unitask/install </dev/null\n",
+}
+
+// installOver installs an image's packages of pip and npm, or takes the layers that came of them.
+func (rt *Runtime) installOver(ctx context.Context, o *OwnImage, env *environments.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
+	same := now.sameBase(was) && now.Installed == was.Installed
+	for _, of := range []struct {
+		system string
+		list   []string
+	}{{policy.Pip, env.Pip}, {policy.Npm, env.Npm}} {
+		if len(of.list) == 0 {
+			continue
+		}
+		specs, err := overSpecs(of.system, of.list)
+		if err != nil {
+			return err
+		}
+		got := ownInstalled{System: of.system, Asked: specs}
+		var before *ownInstalled
+		if i := slices.IndexFunc(was.Packages, func(p ownInstalled) bool { return p.System == of.system && slices.Equal(p.Asked, specs) }); i >= 0 {
+			before = &was.Packages[i]
+		}
+		if before != nil && same && rt.hasLayer(before.Digest) {
+			got = *before
+		} else if err := rt.installInto(ctx, o, base, before, &got); err != nil {
+			return err
+		} else if before != nil && same && before.Digest != got.Digest {
+			rt.opts.Events(Event{Kind: EventImage, Message: "the packages of " + of.system + " are those of the lock file, and have left other files than then"})
+		}
+		same = same && before != nil && before.Digest == got.Digest
+		o.Layers = append(o.Layers, got.Digest)
+		o.Packages, o.System = append(o.Packages, got.Packages...), of.system
+		now.Packages = append(now.Packages, got)
+	}
+	return nil
+}
+
+// installInto has an image's own pip or npm install packages.
+func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Container, before, got *ownInstalled) error {
+	l := systemLanguage(got.System)
+	registry, err := l.packages.registry(func() (string, error) {
+		tool, _, err := rt.images.Tool(ctx, o.Arch, l.packages.tool)
+		return tool, err
+	})
+	if err != nil {
+		return err
+	}
+	way, err := rt.reach(ctx, registry)
+	if err != nil {
+		return err
+	}
+	p := plan{Place: l.packages.place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "", Specs: got.Asked, Plain: way.plain}
+	if before != nil {
+		p.Lock, p.Npm = before.Packages, before.Npm
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	c := change{what: "the packages", request: o.changes(overScripts[got.System]), proxy: way.proxy}
+	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = way.nets, way.tcps, maxLockText
+	c.request.Neighbours = []Neighbour{{Name: "plan.json", Content: string(text)}, {Name: "install", Content: l.packages.program}}
+	if p.CA {
+		c.request.Neighbours = append(c.request.Neighbours, Neighbour{Name: "ca.pem", Content: registry.CA})
+	}
+	what := strings.Join(got.Asked, " ")
+	c.tell = fmt.Sprintf("installing %s from %s over %s, in a machine of its own", what, packages.Shown(registry.URL), o.From)
+	c.failed = func(res *Result) string {
+		return fmt.Sprintf("%s: %s can't be installed over %s from %s: %s (`unitask inspect %s` has the rest)", got.System, what, o.From, packages.Shown(registry.URL), rt.toolSaid(got.System, res), res.RunID)
+	}
+	c.printed = func(out []byte) error {
+		_, line, found := bytes.Cut(out, []byte("unitask: lock "))
+		if !found {
+			return errors.New("the machine has not said what was installed")
+		}
+		if err := json.NewDecoder(bytes.NewReader(line)).Decode(got); err != nil {
+			return fmt.Errorf("read the lock that the machine has written: %w", err)
+		}
+		if err := checkLocked(got.Packages); err != nil {
+			return fmt.Errorf("the lock that the machine has written %w", err)
+		}
+		return nil
+	}
+	asked, system := got.Asked, got.System
+	got.Digest, err = rt.change(ctx, o, base, base.Config, c)
+	got.Asked, got.System = asked, system // whatever the machine says
+	return err
+}
