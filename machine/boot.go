@@ -221,14 +221,16 @@ func (s *Source) noTSC(im *image.Image) bool {
 	return im.Arch == image.AMD64 && im.Kernel == image.Linux && s.tscKHz() == 0
 }
 
-// tscKHz measures the host's time stamp counter once a boot; 0 is one of no known pace.
+// tscKHz measures the host's time stamp counter once a boot; 0 is one of no known pace, which the next process
+// looks at again: the host may only have been busy.
 func (s *Source) tscKHz() int {
-	key := "tsc " + bootID()
-	if v, ok := s.cache.Get(key); ok {
-		khz, _ := strconv.Atoi(v)
-		return khz
-	}
-	khz := vmm.HostTSCKHz()
-	s.cache.Put(key, strconv.Itoa(khz))
-	return khz
+	s.tsc.Do(func() {
+		key := "tsc " + bootID()
+		if v, ok := s.cache.Get(key); ok {
+			s.khz, _ = strconv.Atoi(v)
+		} else if s.khz = vmm.HostTSCKHz(); s.khz > 0 {
+			s.cache.Put(key, strconv.Itoa(s.khz))
+		}
+	})
+	return s.khz
 }

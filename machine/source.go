@@ -90,6 +90,9 @@ type Source struct {
 	stop       context.CancelFunc
 	mu         sync.Mutex // group.Add against Close
 	group      sync.WaitGroup
+
+	tsc sync.Once // khz is measured
+	khz int
 }
 
 // Open returns a source. Close frees it.

@@ -12,7 +12,8 @@ type counted struct {
 // Bounds of what is believed of a counter.
 const (
 	tscWindow    = 10 * time.Millisecond // between two looks: the clocks' jitter of some 100 ns is 10 ppm of it
-	tscTries     = 8                     // at three looks, on a host that interrupts them
+	tscTries     = 8                     // at three looks
+	tscReads     = 64                    // for one look, of which a host that interrupts them leaves one alone
 	tscTolerance = 1000                  // two windows may differ by one part in so many
 	minTSCKHz    = 100_000               // 100 MHz: below it, it counts something else than time
 	maxTSCKHz    = 20_000_000
