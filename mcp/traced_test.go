@@ -77,10 +77,10 @@ func TestTraced(t *testing.T) {
 
 // A run by run_code is in the trace of its call, and so is its wait for a slot.
 func TestTracedRun(t *testing.T) {
+	rt := open(t, unitask.PoolSize{}) // first: what skips here must leave no exporter behind
 	c := collector.New(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 	stop := telemetry.Start(t.Context(), "1", func(what string) { t.Error(what) })
-	rt := open(t, unitask.PoolSize{})
 	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{}), "")
 	if res, _, text := call(t, cs, "run_code", object{"code": "console.log('printed-0123456789'); process.exit(1)"}); !res.IsError || !strings.Contains(text, "printed-0123456789") {
 		t.Fatal(text)
