@@ -128,7 +128,7 @@ func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) 
 // Doctor checks everything that a run needs and boots a real machine on every accelerator that
 // might work. It changes nothing but the cache of which ones do.
 func (rt *Runtime) Doctor(ctx context.Context) *Report {
-	r := &Report{OK: true}
+	r := &Report{OK: true, Accelerators: []AccelReport{}}
 	leave, err := rt.enter()
 	if err != nil {
 		r.add("runtime", err, "", "open another one")
