@@ -155,7 +155,7 @@ func (s *soak) fullDisk() (string, error) {
 		return "", err
 	}
 	defer os.Remove(filler) // where what follows fails
-	defer f.Close()
+	defer f.Close()         // once more, then
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return "", err
@@ -163,6 +163,7 @@ func (s *soak) fullDisk() (string, error) {
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, max(1, int64(fs.Bfree)*fs.Bsize-s.random.Int64N(64<<10))); err != nil {
 		return "", err
 	}
+	f.Close() // or its space stays taken
 	end, err := s.run("for (let i = 0; i < 40; i++) console.log('z'.repeat(4000))", nil, nil, 0, 125)
 	if e := os.Remove(filler); err == nil {
 		err = e
