@@ -78,7 +78,7 @@ func layerEntry(h *tar.Header, without []string) (name string, kept bool, err er
 		return "", false, err
 	}
 	name = path.Join(list...)
-	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > maxID || int64(h.Gid) > maxID {
+	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > MaxID || int64(h.Gid) > MaxID {
 		return "", false, fmt.Errorf("owner %d, group %d", h.Uid, h.Gid)
 	}
 	about := name // what a white-out takes away
