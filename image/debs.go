@@ -431,11 +431,23 @@ func debScripts(file string) (texts []string, err error) {
 	if err := unpackTar(control, dir, func(name string) (string, bool) { return name, name == "preinst" || name == "postinst" }); err != nil {
 		return nil, err
 	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
 	for _, name := range []string{"preinst", "postinst"} {
-		script, err := os.Open(filepath.Join(dir, name))
+		st, err := root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		if err == nil && !st.Mode().IsRegular() {
+			err = fmt.Errorf("its %s is no file", name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		script, err := root.Open(name)
 		if err != nil {
 			return nil, err
 		}

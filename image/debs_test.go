@@ -1,12 +1,42 @@
 package image
 
 import (
+	"archive/tar"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
+
+// Of a package's scripts nothing is read but what is in it: a link leads nowhere on this host.
+func TestAttackDebScripts(t *testing.T) {
+	dir := t.TempDir()
+	outside, debs := filepath.Join(dir, "outside"), filepath.Join(dir, "debs")
+	err := os.WriteFile(outside, []byte("update-alternatives --install /usr/bin/link link /usr/bin/there 10\n"), 0o600)
+	if err = errors.Join(err, os.Mkdir(debs, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for i, link := range []string{outside, "/dev/zero", "../../../../../../etc/passwd", "postinst", "preinst"} {
+		control := archive(t, &tar.Header{Name: "./preinst", Typeflag: tar.TypeSymlink, Linkname: link})
+		data := archive(t, &tar.Header{Name: "./usr/bin/there", Typeflag: tar.TypeReg, Mode: 0o755})
+		d := Deb{Name: fmt.Sprintf("evil%d", i), Version: "1"}
+		deb := debOf(member("debian-binary", []byte("2.0\n")), member("control.tar", control), member("data.tar", data))
+		if err := os.WriteFile(filepath.Join(debs, d.Name+"_1_all.deb"), deb, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		to := t.TempDir()
+		found, err := UnpackDebs(t.Context(), debs, []Deb{d}, AMD64, to)
+		if err == nil || !strings.Contains(err.Error(), "its preinst is no file") {
+			t.Errorf("preinst is a link to %s: %+v %v", link, found, err)
+		}
+		if _, err := os.Lstat(filepath.Join(to, "usr/bin/link")); err == nil {
+			t.Errorf("%s was read", link)
+		}
+	}
+}
 
 // What a package's script says of alternatives, as far as it says it plainly.
 func TestAlternatives(t *testing.T) {
