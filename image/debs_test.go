@@ -38,6 +38,27 @@ func TestAttackDebScripts(t *testing.T) {
 	}
 }
 
+// Packages have one bound together: many that are each below it fill no disk.
+func TestAttackDebBombs(t *testing.T) {
+	debs := t.TempDir()
+	var list []Deb
+	for i := range 5 {
+		data := archive(t, &tar.Header{Name: fmt.Sprintf("./usr/share/doc/%d", i), Typeflag: tar.TypeReg, Size: 1000}, &tar.Header{Name: fmt.Sprintf("./usr/bin/%d", i), Typeflag: tar.TypeReg, Size: 1000})
+		d := Deb{Name: fmt.Sprintf("deb%d", i), Version: "1"}
+		deb := debOf(member("debian-binary", []byte("2.0\n")), member("control.tar", archive(t)), member("data.tar.xz", packed(t, ".xz", data)))
+		if err := os.WriteFile(filepath.Join(debs, d.Name+"_1_all.deb"), deb, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, d)
+	}
+	if _, err := unpackDebs(t.Context(), debs, list, AMD64, t.TempDir(), 10_000); err != nil {
+		t.Error(err)
+	}
+	if _, err := unpackDebs(t.Context(), debs, list, AMD64, t.TempDir(), 9_999); err == nil || !strings.Contains(err.Error(), "unpack deb4_1_all.deb") || !strings.Contains(err.Error(), "more than") {
+		t.Error(err)
+	}
+}
+
 // What a package's script says of alternatives, as far as it says it plainly.
 func TestAlternatives(t *testing.T) {
 	for script, want := range map[string]string{
