@@ -214,8 +214,8 @@ func (req Request) HostMemoryMB(ceiling *policy.Ceiling) int {
 func notElsewhere(streams IO, look inspection) error {
 	what := ""
 	switch {
-	case look.session != nil:
-		what = "a session"
+	case look.build != nil:
+		what = "the build of an image"
 	case look != inspection{}:
 		what = "a debugger or a trace"
 	case streams.Keep != nil:
@@ -228,6 +228,15 @@ func notElsewhere(streams IO, look inspection) error {
 		return nil
 	}
 	return &policy.FieldError{Field: "fleet", Value: "with " + what, Reason: "does not go to another host: run it on this one"}
+}
+
+// hasSessions says why a runtime whose runs go to a fleet starts no sessions, and goes on with none: a fleet's are not of
+// type Session, since any process of the tenant reaches them by their ids.
+func (rt *Runtime) hasSessions() error {
+	if rt.opts.Fleet == nil {
+		return nil
+	}
+	return &policy.FieldError{Field: "fleet", Value: "with a session", Reason: "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none"}
 }
 
 // notAsked says that a run on a fleet asks nobody about connections, whether its request or a ceiling

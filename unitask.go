@@ -117,7 +117,7 @@ type Options struct {
 	// Machines says where machines come from. The default is Templates().
 	Machines Machines
 	// Fleet, if not nil, runs everything on other hosts (package fleet); this one keeps the
-	// records.
+	// records. Sessions on a fleet are the client's own: fleet.Client.NewSession.
 	Fleet Fleet
 	// Streams of the run, for Run. Runtime.Run has its own.
 	IO
