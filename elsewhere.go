@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/hostfiles"
-	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -36,7 +35,7 @@ type FleetRun struct {
 	Request Request
 	// Inputs are the host's files and folders that were granted, opened.
 	Inputs *hostfiles.Set
-	// Image is the container image that the run has here, which the other host may lack; nil is none.
+	// Image is the container image, or the user's own, that the run has here, which the other host may lack; nil is none.
 	Image  *BroughtImage
 	Colors string // IO.Colors
 	Stdin  io.Reader
@@ -48,7 +47,7 @@ type FleetRun struct {
 	stdout, stderr *capped
 	artifacts      *record.Artifacts
 	netlog         int64
-	container      *image.Container
+	disk           func() (io.ReadCloser, error)
 }
 
 // maxFleetNetlog bounds, in bytes, the netlog that a worker may add to a record.
@@ -86,6 +85,7 @@ func (x *execution) runElsewhere(ctx context.Context, req Request, caller string
 		}
 		x.res.Policy.Denials = append(slices.Clone(here.Denials), res.Policy.Denials...)
 		x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = here.Effective.Files, here.Effective.Dirs
+		x.res.Policy.Effective.Image = here.Effective.Image // what came along has another name there
 		x.rec.Effective, _ = clean(x.redactor, x.res.Policy.Effective)
 		x.rec.Denials, _ = clean(x.redactor, x.res.Policy.Denials)
 	}

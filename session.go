@@ -155,7 +155,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 		return bad("image", ref, "has no sessions yet: use "+strings.Join(SessionImages(), ", "))
 	}
 	asked := req.Request
-	if req.Request, err = rt.withOwn(req.Request); err != nil {
+	if req.Request, err = rt.withOwn(req.Request, caller.Ceiling); err != nil {
 		return nil, err
 	}
 	l, im, _, err := req.language()

@@ -336,7 +336,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	}
 	req := r.kept.Request
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = rt.withOwn(req); err != nil {
+	if req, err = rt.withOwn(req, s.caller.Ceiling); err != nil {
 		return p, err
 	}
 	if p.code, err = checkCode(req); err != nil {

@@ -223,6 +223,13 @@ func Open(opts Options) (*Runtime, error) {
 		}
 		return o.row.payload, nil
 	}
+	images.Along = func(c *image.Container) (image.Payload, error) {
+		o, err := ownAlong(c)
+		if err != nil {
+			return image.Payload{}, err
+		}
+		return o.row.payload, nil
+	}
 	images.PartsURL = os.Getenv("UNITASK_PARTS_URL")
 	if images.Offline, err = offline(opts, config); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
