@@ -45,6 +45,9 @@ func (req Request) container() (string, error) {
 	if req.own != nil && req.own.Container != "" {
 		return req.own.Name, nil
 	}
+	if req.own != nil { // whose name may be a digest
+		return "", nil
+	}
 	ref, is, err := policy.Reference(req.Image)
 	if !is {
 		return "", nil

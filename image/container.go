@@ -34,6 +34,9 @@ type Container struct {
 	Added   time.Time  `json:"added"`
 	TookMs  int64      `json:"tookMs"`
 	Brought string     `json:"brought,omitempty"` // by whom, from another host
+	// Own, if not nil, says that it is no container's: it is what somebody's own image adds to one that comes along, and
+	// the disk is an archive.
+	Own *BroughtOwn `json:"own,omitempty"`
 
 	Names []string `json:"-"` // references that lead to it
 	dir   string
@@ -199,7 +202,10 @@ func (s *Store) UnnameContainer(ctx context.Context, arch Arch, name string) err
 }
 
 // Disk opens the disk with its files.
-func (c *Container) Disk() (*os.File, error) { return os.Open(filepath.Join(c.dir, rootFile)) }
+func (c *Container) Disk() (*os.File, error) { return os.Open(c.Root()) }
+
+// Root is the file that is its disk, or the archive of what an own image adds.
+func (c *Container) Root() string { return filepath.Join(c.dir, rootFile) }
 
 func (s *Store) changeNames(ctx context.Context, change func(map[string]string)) error {
 	unlock, err := s.lock(ctx, "container-names")
@@ -377,8 +383,15 @@ func (s *Store) pruneContainer(ctx context.Context, c *Container) (bool, error) 
 	return true, s.RemoveContainer(ctx, c)
 }
 
-// OfContainer is the same store with images that run a container's image.
+// OfContainer is the same store with images that run a container's image, or somebody's own one that came along.
 func (s *Store) OfContainer(c *Container) (*Store, error) {
+	if c.Own != nil {
+		if s.Along == nil {
+			return nil, errors.New("this store has no images that came along")
+		}
+		p, err := s.Along(c)
+		return s.With(p), err
+	}
 	for _, p := range s.payloads {
 		if p.Container {
 			of := *s

@@ -45,7 +45,7 @@ func (c *Ceiling) Bringing(folder string) *Ceiling {
 	return &own
 }
 
-// BroughtImages, among a ceiling's images, stands for every container image that comes along from another host.
+// BroughtImages, among a ceiling's images, stands for every image that comes along from another host: containers', and users' own.
 const BroughtImages = "brought"
 
 // TakesImages says that a ceiling allows some image that comes along.
@@ -58,7 +58,7 @@ func (c *Ceiling) TakesImages() bool {
 	return true
 }
 
-// BringingImage is the ceiling for a run whose container image came along, and is kept here as key: that is allowed
+// BringingImage is the ceiling for a run whose image came along, and is kept here as key: that is allowed
 // where BroughtImages is, or the digest that names all of the image.
 func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	if c == nil {
