@@ -157,10 +157,13 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 			return nil, err
 		}
 	}
+	if err := os.RemoveAll(c.dir); err != nil { // what a host that lost its power left half
+		return nil, err
+	}
 	return c, os.Rename(tmp, c.dir)
 }
 
-// haveBrought is what is there already, nil for nothing. Nobody removes it from now on as what was not used.
+// haveBrought is what is there already, nil for nothing that is whole. Nobody removes it from now on as what was not used.
 func (s *Store) haveBrought(ctx context.Context, key string) (*Container, error) {
 	if _, err := s.readContainer(key); err != nil {
 		return nil, nil
@@ -171,10 +174,10 @@ func (s *Store) haveBrought(ctx context.Context, key string) (*Container, error)
 	}
 	defer unlock()
 	have, err := s.readContainer(key)
-	if err != nil {
+	if err != nil || have.touch() != nil {
 		return nil, nil
 	}
-	return have, have.touch()
+	return have, nil
 }
 
 // fill writes the disk to a file, in which zeros take no room.

@@ -133,6 +133,33 @@ func TestBroughtRoom(t *testing.T) {
 	}
 }
 
+// What a host that lost its power has left of an image is brought anew.
+func TestBroughtHalf(t *testing.T) {
+	s := &Store{home: t.TempDir(), log: func(string) {}}
+	disk, b := broughtDisk('a')
+	c, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{containerFile, usedFile} {
+		at := filepath.Join(c.dir, name)
+		if err := os.Remove(at); err != nil {
+			t.Fatal(err)
+		}
+		if name == containerFile {
+			if err := os.WriteFile(at, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if again, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk)); err != nil || again.Digest != c.Digest {
+			t.Errorf("without a whole %s: %v", name, err)
+		}
+		if have, err := s.Container(c.Arch, c.Digest); err != nil || have.used().IsZero() {
+			t.Errorf("without a whole %s: %v", name, err)
+		}
+	}
+}
+
 // Who brings an image chooses the digits that its digest begins with, by bringing many: they lead to nothing.
 func TestAttackBroughtDigits(t *testing.T) {
 	s := &Store{home: t.TempDir(), log: func(string) {}}
