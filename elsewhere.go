@@ -196,9 +196,12 @@ func (req Request) grantedOnly(granted policy.Effective) (out Request, err error
 	return out, err
 }
 
-// HostMemoryMB is the most memory, in MiB, that machines of a run take at once under a ceiling (nil is
+// HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is
 // none): its own, or before it that in which its packages are installed. What is not granted takes none.
-func (req Request) HostMemoryMB(ceiling *policy.Ceiling) int {
+func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
+	if own, err := rt.withOwn(req, ceiling); err == nil { // which may have more than is usual
+		req = own
+	}
 	req.Files, req.Dirs = nil, nil
 	granted, _, err := req.Resolve(ceiling)
 	switch {

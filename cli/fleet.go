@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,10 +141,10 @@ func (a *app) fleetStatus() *cobra.Command {
 			if w.Draining {
 				state = "draining"
 			}
-			rows = append(rows, []string{w.ID, safe(w.Host), safe(w.Arch), state, fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprintf("%d/%d", w.UsedMB, w.MemoryMB),
+			rows = append(rows, []string{w.ID, safe(w.Host), safe(w.Arch), cmp.Or(safe(w.Accel), "-"), state, fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprintf("%d/%d", w.UsedMB, w.MemoryMB),
 				strconv.FormatInt(w.Done, 10), strconv.FormatInt(w.Retried, 10), strconv.FormatInt(w.Lost, 10)})
 		}
-		a.ui.table("WORKER|HOST|ARCH|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
+		a.ui.table("WORKER|HOST|ARCH|ACCEL|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
 		for _, d := range queue {
 			a.ui.note("queue: %d runs of %s for tenant %s with priority %s, those under way included", d.Runs, safe(d.Class), safe(d.Tenant), safe(string(d.Priority)))
 		}

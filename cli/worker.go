@@ -168,7 +168,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	}
 	host, _ := os.Hostname()
 	arch := unitask.HostArch()
-	info := fleet.WorkerInfo{Host: host, Version: version(), Arch: string(arch), Images: unitask.Images(), Accel: a.accel, Embedded: f.embedded, Slots: slots, MemoryMB: memoryMB, Kernels: []string{string(unitask.Linux)}}
+	info := fleet.WorkerInfo{Host: host, Version: version(), Arch: string(arch), Images: unitask.Images(), Embedded: f.embedded, Slots: slots, MemoryMB: memoryMB, Kernels: []string{string(unitask.Linux)}}
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))
 	}

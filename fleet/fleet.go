@@ -123,8 +123,9 @@ type WorkerInfo struct {
 	Arch     string    `json:"arch"`
 	Kernels  []string  `json:"kernels,omitempty"`
 	Images   []string  `json:"images,omitempty"`
-	Accel    string    `json:"accelerator,omitempty"`
-	Jail     []string  `json:"jail,omitempty"` // layers of the jail that hold there
+	Accel    string    `json:"accelerator,omitempty"` // that machines run on, "" before it is known
+	WhySlow  string    `json:"whySlow,omitempty"`     // that is TCG, where hardware was looked for
+	Jail     []string  `json:"jail,omitempty"`        // layers of the jail that hold there
 	Slots    int       `json:"slots"`
 	Running  int       `json:"running"`
 	MemoryMB int       `json:"memoryMb"` // for machines, in all

@@ -35,10 +35,21 @@ func (s *submission) putImage(ctx context.Context) error {
 	if err != nil || !slices.ContainsFunc(workers, takes) {
 		return err
 	}
-	s.c.images.Lock() // several runs may have the same
-	defer s.c.images.Unlock()
 	name := imagePrefix + s.run.Image.Disk
-	if info, err := s.store.info(ctx, name); err == nil && time.Since(info.ModTime) < keep/4 {
+	there := func() bool {
+		info, err := s.store.info(ctx, name)
+		return err == nil && time.Since(info.ModTime) < keep/4
+	}
+	if there() { // which waits for no other image
+		return nil
+	}
+	select {
+	case s.c.images <- struct{}{}:
+		defer func() { <-s.c.images }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if there() { // several runs may have the same
 		return nil
 	}
 	disk, err := s.run.Disk()

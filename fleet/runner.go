@@ -59,7 +59,7 @@ type onHost struct {
 }
 
 func (h onHost) MemoryMB(tenant string, req unitask.Request) int {
-	return req.HostMemoryMB(h.ceiling.For(tenant))
+	return h.rt.HostMemoryMB(req, h.ceiling.For(tenant))
 }
 
 func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {

@@ -198,6 +198,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	for _, l := range w.lanes { // each by itself: one that does not answer holds up no other
 		beating.Go(func() { l.beats(work) })
 	}
+	if r, says := w.runner.(acceleratedRunner); says {
+		beating.Go(func() { w.accelerate(work, r) })
+	}
 	defer beating.Wait()
 	defer stop(nil)
 	w.take(ctx, work)

@@ -67,6 +67,8 @@ func (b Brought) Check() error {
 	switch {
 	case err != nil || len(raw) != sha256.Size || b.Disk != strings.ToLower(b.Disk):
 		return fmt.Errorf("image that is brought along: its disk's digest is %.80q", b.Disk)
+	case b.Owner.UID > oci.MaxID || b.Owner.GID > oci.MaxID || slices.ContainsFunc(b.Owner.Groups, func(id uint32) bool { return id > oci.MaxID }):
+		return fmt.Errorf("image that is brought along: nobody has the id %d, which the kernel takes for none", uint32(oci.MaxID+1))
 	case b.Size <= 0 || b.Size > most || b.Size%sectorSize != 0:
 		return fmt.Errorf("image that is brought along: its disk has %d bytes: whole sectors are taken, %d bytes at most", b.Size, most)
 	case e != nil || len(text) > maxBroughtText || len(b.Owner.Groups) > 64:
@@ -121,17 +123,12 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 		return nil, err
 	}
 	defer turn()
-	if have, err := s.readContainer(c.key()); err == nil {
-		return have, have.touch()
+	if have, err := s.haveBrought(ctx, c.key()); have != nil || err != nil {
+		return have, err
 	}
 	if err := s.roomFor(ctx, who, b.Size, used); err != nil {
 		return nil, err
 	}
-	unlock, err := s.lock(ctx, "container-"+c.key())
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
 	if err := os.MkdirAll(s.containersDir(), 0o700); err != nil {
 		return nil, err
 	}
@@ -161,6 +158,23 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 		}
 	}
 	return c, os.Rename(tmp, c.dir)
+}
+
+// haveBrought is what is there already, nil for nothing. Nobody removes it from now on as what was not used.
+func (s *Store) haveBrought(ctx context.Context, key string) (*Container, error) {
+	if _, err := s.readContainer(key); err != nil {
+		return nil, nil
+	}
+	unlock, err := s.lock(ctx, "container-"+key) // it may be going
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	have, err := s.readContainer(key)
+	if err != nil {
+		return nil, nil
+	}
+	return have, have.touch()
 }
 
 // fill writes the disk to a file, in which zeros take no room.
@@ -227,12 +241,13 @@ func (s *Store) roomFor(ctx context.Context, who string, size int64, inUse func(
 		if size <= maxBroughtAll && count < maxBroughtMany {
 			break
 		}
+		had := c.diskSize()
 		gone, err := s.dropBrought(ctx, c, used, broughtRest)
 		if err != nil {
 			return err
 		}
 		if gone {
-			size -= c.diskSize()
+			size -= had
 			count--
 		}
 	}

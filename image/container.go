@@ -249,19 +249,32 @@ func repository(ref string) string {
 
 // Container returns the image that a reference leads to, or whose digest begins so (12 digits at
 // least). A digest behind a name is found only where the image is of that name: a ceiling may
-// allow the one name and not the other. The error wraps fs.ErrNotExist where there is none.
+// allow the one name and not the other. What somebody has brought leads to nothing but its whole digest: its first
+// digits can be anybody's choice. The error wraps fs.ErrNotExist where there is none.
 func (s *Store) Container(arch Arch, name string) (*Container, error) {
 	list, err := s.Containers()
 	if err != nil {
 		return nil, err
 	}
 	prefix := strings.TrimPrefix(name, "sha256:")
+	var begins *Container
 	for _, c := range list {
-		byDigest := len(prefix) >= leastDigest && strings.HasPrefix(c.key(), prefix) ||
-			strings.HasSuffix(name, "@"+c.Digest) && slices.ContainsFunc(c.Names, func(n string) bool { return repository(n) == repository(name) })
-		if c.Arch == arch && (slices.Contains(c.Names, name) || byDigest) {
+		if c.Arch != arch || c.Brought != "" && name != c.Digest {
+			continue
+		}
+		behind := strings.HasSuffix(name, "@"+c.Digest) && slices.ContainsFunc(c.Names, func(n string) bool { return repository(n) == repository(name) })
+		if behind || slices.Contains(c.Names, name) {
 			return c, nil
 		}
+		if len(prefix) >= leastDigest && strings.HasPrefix(c.key(), prefix) {
+			if begins != nil {
+				return nil, fmt.Errorf("container image %.200q for %s: the digests of several begin so: give all of one", name, arch)
+			}
+			begins = c
+		}
+	}
+	if begins != nil {
+		return begins, nil
 	}
 	return nil, fmt.Errorf("container image %.200q for %s: %w in the store", name, arch, fs.ErrNotExist)
 }
@@ -302,7 +315,16 @@ func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
 			}
 		}
 	}
-	if err := os.RemoveAll(c.dir); err != nil {
+	// At once: who is killed amid it leaves no half of an image.
+	gone, err := os.MkdirTemp(s.containersDir(), ".new-")
+	if err != nil {
+		return err
+	}
+	err = os.Rename(c.dir, filepath.Join(gone, "gone"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err = errors.Join(err, os.RemoveAll(gone)); err != nil {
 		return err
 	}
 	return s.changeNames(ctx, func(all map[string]string) {

@@ -1,7 +1,10 @@
 package image
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 
@@ -65,6 +68,9 @@ func writeExt4(name string, t tree) (err error) {
 	if err := disk.Close(); err != nil {
 		return err
 	}
+	if err := punchZeros(f); err != nil {
+		return err
+	}
 	return f.Chmod(0o444)
 }
 
@@ -77,4 +83,28 @@ func filled(disk *ext4.FileSystem, t tree) (err error) {
 		}
 	}()
 	return fill(disk, t)
+}
+
+// punchZeros gives back the room of a file's blocks of zeros: go-diskfs writes all of its tables, and files have some, too.
+func punchZeros(f *os.File) error {
+	buf, zeros := make([]byte, 1<<20), make([]byte, ext4BlockSize)
+	for at := int64(0); ; at += int64(len(buf)) {
+		n, err := f.ReadAt(buf, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		first := -1 // of the blocks of zeros before i
+		for i := 0; i <= n; i += ext4BlockSize {
+			switch zero := i < n && bytes.HasPrefix(buf[i:n], zeros); {
+			case zero && first < 0:
+				first = i
+			case !zero && first >= 0:
+				punch(f, at+int64(first), int64(i-first))
+				first = -1
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
 }

@@ -72,3 +72,23 @@ func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	own.over = c.over.BringingImage(digest, key)
 	return &own
 }
+
+// reachKeys are the keys of a ceiling that bound what is done with a network, wherever it leads.
+var reachKeys = []string{"net", "maxConnections", "maxUploadBytes", "maxDownloadBytes"}
+
+// Reaching is the ceiling of a machine that builds: what this one says of requests by method and path, and of how much goes
+// over the network. What is built, and of what, it leaves to who builds.
+func (c *Ceiling) Reaching() *Ceiling {
+	if c == nil {
+		return nil
+	}
+	own := *c
+	own.most = map[string]any{}
+	for _, key := range reachKeys {
+		if value, said := c.most[key]; said {
+			own.most[key] = value
+		}
+	}
+	own.over = c.over.Reaching()
+	return &own
+}
