@@ -195,6 +195,25 @@ func TestOwnImageAlong(t *testing.T) {
 		}
 	}
 
+	t.Run("over a container's image", func(t *testing.T) { // which goes as any container's does
+		rt, err := unitask.Open(unitask.Options{Home: home})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = rt.ImportImage(t.Context(), boxImage(t, f.base, "acme/box:1", "of the container\n"), "", "")
+		if err = errors.Join(err, rt.Close()); err != nil {
+			t.Fatal(err)
+		}
+		build(t, home, "boxed", "from = 'acme/box:1'\nmemoryMb = 300\n[files]\n'/opt/words' = 'words'\n[env]\nWHO = 'the submitter'\n", map[string]string{"words/a.txt": "one\n"})
+		req := unitask.Request{Image: "boxed", Exec: true, Cold: true, Args: []string{"sh", "-c", `cat /what /opt/words/a.txt; echo "$WHO"`}}
+		if res, err := f.submit(t, home, fleet.DefaultTenant, nil, req); err != nil || string(res.Stdout) != "of the container\none\nthe submitter\n" || res.MemoryMB != 300 {
+			t.Errorf("%v %s", err, asJSON(res))
+		}
+		f.worker(t, "bob", `images = ["python", "boxed", "node"]`)
+		if _, err := f.submit(t, home, "bob", nil, req); err == nil || !cameAs.MatchString(err.Error()) || !strings.Contains(err.Error(), "of-the-worker.toml") {
+			t.Errorf("a worker that takes none: %v", err)
+		}
+	})
 	t.Run("by the digest", func(t *testing.T) {
 		f.worker(t, "dora", fmt.Sprintf(`images = ["node", %q]`, digest))
 		if res, err := f.submit(t, home, "dora", nil, ask); err != nil || string(res.Stdout) != want {

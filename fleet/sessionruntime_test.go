@@ -41,6 +41,14 @@ func TestSessionOfRuntime(t *testing.T) {
 		t.Errorf("something ran: %v %v", runs, err)
 	}
 
+	for _, name := range []string{"words", "alpine:3.20", "python\x1b[2J"} {
+		_, err := client.NewSession(t.Context(), unitask.Caller{}, unitask.SessionRequest{Request: unitask.Request{Image: name}})
+		var field *policy.FieldError
+		if !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), "has no sessions on a fleet") || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+
 	s, err := client.NewSession(t.Context(), unitask.Caller{}, ask)
 	if err != nil {
 		t.Fatal(err)
