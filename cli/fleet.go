@@ -187,12 +187,12 @@ func (a *app) fleetDrain() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		server := false // goes with one of them
+		server := false // this one's, goes with one of them
 		for _, w := range workers {
 			if all {
 				args = append(args, w.ID)
 			}
-			server = server || w.Embedded && slices.Contains(args, w.ID)
+			server = server || w.Embedded && w.Server == c.Server() && slices.Contains(args, w.ID)
 		}
 		for _, id := range args {
 			if strings.ContainsAny(id, ".*> \t\r\n") {
