@@ -37,6 +37,7 @@ const (
 	subjectAsk    = "unitask.ask."    // TENANT.RUN: what the worker asks of the submitter
 	subjectCancel = "unitask.cancel." // TENANT.RUN: look at the entry now
 	subjectDrain  = "unitask.drain."  // WORKER
+	subjectWake   = "unitask.wake."   // WORKER: look at the queue now
 )
 
 // DefaultTenant is the tenant where none is named.
