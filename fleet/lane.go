@@ -71,7 +71,7 @@ func (l *lane) join(ctx context.Context) error {
 	for subject, take := range map[string]nats.MsgHandler{
 		subjectQueue + w.info.Arch + "." + l.tenant + ".*": func(*nats.Msg) { w.woken() },
 		subjectCancel + l.tenant + ".*":                    func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },
-		subjectWake + w.info.ID:                            func(*nats.Msg) { w.woken() },
+		subjectWake + w.info.ID:                            func(m *nats.Msg) { w.woken(); _ = m.Respond(nil) },
 		subjectDrain + w.info.ID: func(m *nats.Msg) {
 			if len(w.config.Tenants) > 1 { // and one of them does not decide for all
 				refuse(m, "it works for other tenants too: end it on its host")
