@@ -187,18 +187,18 @@ func (a *app) fleetDrain() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		server := false // goes with one of them
+		server := false // this one's, goes with one of them
 		for _, w := range workers {
 			if all {
 				args = append(args, w.ID)
 			}
-			server = server || w.Embedded && slices.Contains(args, w.ID)
+			server = server || w.Embedded && w.Server == c.Server() && slices.Contains(args, w.ID)
 		}
 		for _, id := range args {
 			if strings.ContainsAny(id, ".*> \t\r\n") {
 				return usage(fmt.Errorf("worker %s: is no id: unitask fleet status lists them", safe(id)))
 			}
-			if err := c.Drain(cmd.Context(), id); err != nil {
+			if err := c.Drain(cmd.Context(), id); err != nil && !(all && errors.Is(err, fleet.ErrNoWorker)) {
 				return err
 			}
 		}
@@ -210,8 +210,7 @@ func (a *app) fleetDrain() *cobra.Command {
 			if server {
 				return embedded.Gone(home)
 			}
-			left, err := c.Workers(cmd.Context())
-			return err == nil && !slices.ContainsFunc(left, func(w fleet.WorkerInfo) bool { return slices.Contains(args, w.ID) })
+			return !slices.ContainsFunc(args, func(id string) bool { return c.There(cmd.Context(), id) })
 		})
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all workers")

@@ -56,6 +56,9 @@ func Connect(config Config) (*Client, error) {
 // Close lets go of the connection.
 func (c *Client) Close() { c.nc.Close() }
 
+// Server is the name of the server of NATS that it is connected to, "" for none now.
+func (c *Client) Server() string { return c.nc.ConnectedServerName() }
+
 // open opens the tenant, once: each run would take exchanges for what stays the same.
 func (c *Client) open(ctx context.Context) (tenantStore, error) {
 	c.mu.Lock()
