@@ -146,7 +146,7 @@ func (x *execution) plan(ctx context.Context) error {
 	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
 		return failure{"boot", err}
 	}
-	if x.code.session != nil && machine.CanClone && !x.code.inOneProcess() {
+	if x.code.session != nil && machine.CanClone {
 		x.spec.Life = machine.Lasting
 	}
 	if err := x.configure(); err != nil {

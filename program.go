@@ -297,7 +297,7 @@ func (p *program) packageJSON() string { return fmt.Sprintf("{\"type\":%q}\n", p
 
 // put sends the program, and part of the inputs, into the guest and starts it.
 func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part) error {
-	if p.session != nil && !p.inOneProcess() {
+	if p.session != nil {
 		if err := conn.Lasting(); err != nil { // first: the guest keeps a way in for who says so
 			return err
 		}

@@ -28,7 +28,7 @@ type SessionRequest struct {
 	// Request is what the machine has: image or language, memory, files, network, secrets,
 	// environment. Its Code must be empty. Timeout and OutputBytes bound each step that names none of
 	// its own. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the image's
-	// language, and files; it has no commands, and is neither paused nor forked.
+	// language, and files; it has no commands.
 	Request
 	// Life is how long it lives, 0 is a day.
 	Life time.Duration
@@ -338,15 +338,6 @@ func (s *Session) hasCommands(what string) error {
 		return nil
 	}
 	return &policy.FieldError{Field: "kernel", Value: string(s.Kernel), Reason: "has no " + what + " in a session: its machines have one process, the interpreter; start the session with kernel linux"}
-}
-
-// lasts says why a session's machine can't be paused and forked. Nanos, resumed amid its program's work, was seen to
-// corrupt the program's memory.
-func (s *Session) lasts() error {
-	if s.Kernel != oneProcess {
-		return nil
-	}
-	return &policy.FieldError{Field: "kernel", Value: string(s.Kernel), Reason: "has sessions that can't be paused or forked, and that end with the process which holds them; start the session with kernel linux"}
 }
 
 // started takes what the program would have been started with.

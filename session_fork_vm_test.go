@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
 )
 
 // value runs a step and returns its value, or what it printed.
@@ -64,21 +65,26 @@ func testForkTable(t *testing.T, s *unitask.Session, language string, rows []for
 func TestSessionForkTable(t *testing.T) {
 	needClones(t)
 	rt := sessionRuntime(t)
-	t.Run("js", func(t *testing.T) {
-		testForkTable(t, openSession(t, rt, unitask.SessionRequest{}), "js", []forkRow{
-			{"Math.random", "Math.random()", "Math.random()", true},
-			{"Math.random that the code has kept", "r = Math.random; r()", "r()", true},
-			{"crypto.randomUUID", "c = require('crypto'); c.randomUUID()", "c.randomUUID()", true},
-			{"crypto.randomUUID, to the end of what was drawn ahead", "", "Array.from({ length: 127 }, () => c.randomUUID()).at(-1)", true},
-			{"crypto.randomInt", "c.randomInt(2 ** 40)", "c.randomInt(2 ** 40)", true},
-			{"crypto.randomBytes", "c.randomBytes(8)", "c.randomBytes(16).toString('hex')", true},
-			{"crypto.getRandomValues", "", "crypto.getRandomValues(new Uint8Array(16)).join()", true},
-			{"a name of mkdtemp", "f = require('fs'); f.mkdtempSync('/tmp/x')", "f.mkdtempSync('/tmp/x')", true},
-			{"the clock", "", "process.hrtime.bigint() + ' ' + performance.timeOrigin + performance.now()", true},
-			{"process.pid", "", "process.pid", false},
-			{"a variable", "v = 7", "v", false},
+	for _, kernel := range []unitask.Kernel{unitask.Linux, unitask.Nanos} {
+		t.Run("js on "+string(kernel), func(t *testing.T) {
+			if kernel == unitask.Nanos {
+				needNanos(t, image.HostArch())
+			}
+			testForkTable(t, openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: kernel}}), "js", []forkRow{
+				{"Math.random", "Math.random()", "Math.random()", true},
+				{"Math.random that the code has kept", "r = Math.random; r()", "r()", true},
+				{"crypto.randomUUID", "c = require('crypto'); c.randomUUID()", "c.randomUUID()", true},
+				{"crypto.randomUUID, to the end of what was drawn ahead", "", "Array.from({ length: 127 }, () => c.randomUUID()).at(-1)", true},
+				{"crypto.randomInt", "c.randomInt(2 ** 40)", "c.randomInt(2 ** 40)", true},
+				{"crypto.randomBytes", "c.randomBytes(8)", "c.randomBytes(16).toString('hex')", true},
+				{"crypto.getRandomValues", "", "crypto.getRandomValues(new Uint8Array(16)).join()", true},
+				{"a name of mkdtemp", "f = require('fs'); f.mkdtempSync('/tmp/x')", "f.mkdtempSync('/tmp/x')", true},
+				{"the clock", "", "process.hrtime.bigint() + ' ' + performance.timeOrigin + performance.now()", true},
+				{"process.pid", "", "process.pid", false},
+				{"a variable", "v = 7", "v", false},
+			})
 		})
-	})
+	}
 	t.Run("python", func(t *testing.T) {
 		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python"}})
 		testForkTable(t, s, "python", []forkRow{

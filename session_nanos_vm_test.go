@@ -3,6 +3,9 @@ package unitask_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -112,8 +115,6 @@ func TestSessionNanosLacks(t *testing.T) {
 		"download":   func() error { return s.Download(ctx, "d", t.TempDir()+"/d") },
 		"upload":     func() error { return s.Upload(ctx, t.TempDir(), "e") },
 		"folder":     func() error { return s.Copy(ctx, "d", s, "e") },
-		"pause":      func() error { return s.Pause(ctx) },
-		"fork":       func() error { _, err := s.Fork(ctx, 1); return err },
 	} {
 		var field *policy.FieldError
 		if err := do(); !errors.As(err, &field) || field.Field != "kernel" || field.Value != "nanos" || !strings.Contains(err.Error(), "start the session with kernel linux") {
@@ -137,6 +138,95 @@ func TestSessionNanosLacks(t *testing.T) {
 	}
 	if res, err := s.Run(ctx, unitask.Step{Code: "try { require('child_process').execSync('true') } catch (e) { e.code }"}); err != nil || res.Value != "'ENOSYS'" {
 		t.Errorf("a child process: %+v %v", res, err)
+	}
+}
+
+// A session on Nanos goes on behind pauses amid its work, in forks and in another runtime. What it computes it checks, in
+// memory that is made and freed all the time.
+func TestSessionNanosPause(t *testing.T) {
+	needNanos(t, image.HostArch())
+	home := newHome(t)
+	open := func() *unitask.Runtime {
+		t.Helper()
+		rt, err := unitask.Open(unitask.Options{Home: home})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt
+	}
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() { // echoes
+		for c, err := server.Accept(); err == nil; c, err = server.Accept() {
+			go func() { _, _ = io.Copy(c, c); c.Close() }()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(server.Addr().String())
+	ctx, rt := t.Context(), open()
+	s, err := rt.NewSession(ctx, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos, AllowTCP: []string{"127.0.0.1:" + port}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(s *unitask.Session, code, want string) {
+		t.Helper()
+		if got := value(t, s, "", code); got != want {
+			t.Fatalf("%s: %q, not %q", code, got, want)
+		}
+	}
+	run(s, `var turns = 0, wrong = 0, kept = []
+function tree(depth) { return { depth, text: 'node ' + depth, map: new Map([[depth, [depth / 3]]]), below: depth ? [tree(depth - 1), tree(depth - 1)] : [] } }
+function sound(o) { return o.text === 'node ' + o.depth && o.map.get(o.depth)[0] === o.depth / 3 && o.below.every(sound) }
+function spin() {
+  kept.push(tree(6))
+  if (kept.length > 30) kept.splice(turns % 30, 7)
+  if (!kept.every(sound)) wrong++
+  turns++
+  setImmediate(spin)
+}
+spin()
+require('fs').writeFileSync('file', 'text'); var x = 40`, "")
+	connect := "var over, c = require('net').connect(" + port + ", '127.0.0.1'), end = new Promise((done) => { over = done }); c.on('error', (e) => over(e.code)); c.on('close', () => over('closed')); c.write('hello'); String(await new Promise((done) => c.once('data', done)))"
+	run(s, connect, "'hello'")
+	for range 6 {
+		if err := s.Pause(ctx); err != nil {
+			t.Fatal(err)
+		}
+		before := time.Now().Unix()
+		run(s, fmt.Sprintf("var was = turns; while (turns < was + 3) await new Promise(setImmediate); x += 1; [wrong, x > 40, Math.abs(Date.now() / 1000 - %d) < 30].join()", before), "'0,true,true'")
+	}
+	run(s, "[x, require('fs').readFileSync('file', 'utf8')].join()", "'46,text'")
+	run(s, "await end", "'ECONNRESET'")
+	run(s, connect, "'hello'")
+	forks, err := s.Fork(ctx, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range forks {
+		run(f, fmt.Sprintf("x += %d; was = turns; while (turns < was + 3) await new Promise(setImmediate); [wrong, x].join()", i), fmt.Sprintf("'0,%d'", 46+i))
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Pause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rt = open()
+	if s, err = rt.Revive(ctx, unitask.Caller{}, s.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	run(s, "[wrong, x].join()", "'0,46'")
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

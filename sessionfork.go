@@ -89,9 +89,6 @@ func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	if !machine.CanClone {
 		return nil, errors.New("sessions are forked on Linux only")
 	}
-	if err := s.lasts(); err != nil {
-		return nil, err
-	}
 	if err := s.family.take(n); err != nil {
 		return nil, err
 	}

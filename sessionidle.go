@@ -64,7 +64,7 @@ func (s *Session) work(m *machine.Machine) (w work) {
 
 // doze pauses the machine for its idleness, unless that can't be or somebody is about to need it.
 func (s *Session) doze(ctx context.Context, x *execution, folder string) bool {
-	if s.exposed > 0 || !machine.CanClone || s.lasts() != nil {
+	if s.exposed > 0 || !machine.CanClone {
 		return false
 	}
 	files := s.packFiles(ctx)

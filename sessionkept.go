@@ -325,6 +325,9 @@ func (s *Session) renew(ctx context.Context, running []*session.Interpreter) err
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if len(s.dropped) > 0 && s.Kernel == oneProcess {
+		return &SessionError{s.ID, errOneInterpreter.Error()}
+	}
 	return nil
 }
 
@@ -344,7 +347,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	}
 	code := &p.code
 	code.on(IO{})
-	code.session, code.fresh, code.installed = s, true, true
+	code.session, code.fresh, code.installed = s, r.kept.Kernel != oneProcess, true
 	code.living = &living{ceiling: s.caller.Ceiling}
 	code.attachable = s.caller.Ceiling.Debug()
 	eff := r.kept.granted

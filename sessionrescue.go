@@ -29,7 +29,7 @@ func (s *Session) packFiles(ctx context.Context) *os.File {
 	s.mu.Lock()
 	uses := s.uses
 	s.mu.Unlock()
-	if uses > 0 || s.Paused() {
+	if uses > 0 || s.Paused() || s.Kernel == oneProcess { // it takes a command
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepPatience)

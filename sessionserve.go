@@ -243,9 +243,6 @@ func (s *Session) Pause(ctx context.Context) error {
 	if !machine.CanClone {
 		return errors.New("sessions are paused on Linux only")
 	}
-	if err := s.lasts(); err != nil {
-		return err
-	}
 	files := s.packFiles(ctx)
 	if files != nil {
 		defer files.Close()

@@ -161,11 +161,14 @@ func TestRelayEndlessLine(t *testing.T) {
 	}
 }
 
-// A state that was saved at a breakpoint says paused, and nothing else is changed.
+// A state that was saved at a breakpoint, or for Xen, says paused, and nothing else is changed.
 func TestPausedState(t *testing.T) {
 	state := "before\x0bglobalstate\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x06debug\x00\x00\x00after"
 	want := strings.Replace(state, "\x06debug\x00\x00", "\x07paused\x00", 1)
 	if got := string(pausedState([]byte(state))); got != want {
+		t.Errorf("%q", got)
+	}
+	if got := string(pausedState([]byte(strings.Replace(state, "\x06debug\x00\x00", "\x08running", 1)))); got != want {
 		t.Errorf("%q", got)
 	}
 	for _, other := range []string{"", "globalstate", "globalstate\x00\x00", strings.Replace(state, "debug", "shutd", 1)} {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -52,17 +53,25 @@ func (m *Machine) StopAndSave(ctx context.Context) ([]byte, error) {
 }
 
 // SaveDevices is StopAndSave for a machine whose pages are its own, and that was started Lasting
-// from a state: its memory stays where it is, and is no part of what it returns. QEMU has this for
+// from a state: its memory stays where it is, and is no part of what it returns, but for its firmware. QEMU has this for
 // Xen, whose memory is not QEMU's either.
 func (m *Machine) SaveDevices(ctx context.Context, from []byte) ([]byte, error) {
 	devices, err := m.saveDevices(ctx)
+	var memory memorySections
 	if err == nil {
-		devices, err = splice(from, devices)
+		memory, err = readMemory(from)
+	}
+	var firmware []byte
+	if err == nil {
+		firmware, err = m.readFirmware(ctx, memory.firmware)
+	}
+	if err == nil {
+		devices, err = splice(from, memory, firmware, pausedState(devices)) // before there is memory in it, which is the guest's
 	}
 	if err != nil {
 		return nil, fmt.Errorf("save state: %w", err)
 	}
-	return pausedState(devices), nil
+	return devices, nil
 }
 
 func (m *Machine) saveDevices(ctx context.Context) ([]byte, error) {
@@ -100,52 +109,46 @@ func (m *Machine) saveDevices(ctx context.Context) ([]byte, error) {
 }
 
 // The form of a state (migration/savevm.c): magic and version; in a migration's a section about
-// the machine and those of its memory, which name what is elsewhere and hold what is not the guest's:
-// the firmware, which does not change once the guest is up; the devices' sections; an end; and in a
-// migration's a description, which may be empty.
+// the machine and those of its memory, which name what is elsewhere and hold what is not; the devices' sections; an end;
+// and in a migration's a description, which may be empty.
 const (
 	stateHead     = 8
-	deviceSection = 4                      // its type; then a number (4 bytes), a name behind its length, instance and version (4 each)
+	deviceSection = 4                      // its type
 	noDescription = "\x06\x00\x00\x00\x00" // type and length
 )
 
-// splice returns the state of a machine that began from a migration's and whose devices are now as
+// splice returns the state of a machine that began from a migration's, whose firmware is that, and whose devices are now as
 // Xen's has them.
-func splice(from, devices []byte) ([]byte, error) {
-	const number = 1 + 4
-	if len(devices) <= stateHead+number || len(from) < stateHead || !bytes.Equal(from[:stateHead], devices[:stateHead]) || devices[stateHead] != deviceSection {
+func splice(from []byte, memory memorySections, firmware, devices []byte) ([]byte, error) {
+	if len(devices) <= stateHead || !bytes.Equal(from[:stateHead], devices[:stateHead]) || devices[stateHead] != deviceSection {
 		return nil, errors.New("it is in no form that is known")
 	}
-	first := devices[stateHead+number:]
-	if name := int(first[0]); len(first) < 1+name+8 {
-		return nil, errors.New("it is cut")
-	} else {
-		first = first[:1+name+8]
+	state := bytes.Clone(from[:memory.end])
+	if len(firmware) > 0 {
+		state = append(state, firmwareSection(memory.number, firmware)...)
 	}
-	at := bytes.Index(from, first) - number
-	if at < stateHead || from[at] != deviceSection || bytes.Count(from, first) != 1 {
-		return nil, fmt.Errorf("the machine began with no one section %q", first[1:])
-	}
-	return append(append(bytes.Clone(from[:at]), devices[stateHead:]...), noDescription...), nil
+	return append(append(state, devices[stateHead:]...), noDescription...), nil
 }
 
-// pausedState has a device state that was saved at a breakpoint say that the machine is
-// paused: a machine can't begin in the state "debug". QEMU keeps the state's name behind
-// the section's name, instance and version: its length with the NUL, and 100 bytes
+// pausedState has a device state say that the machine is paused, so that it goes on when it is told to. One
+// that was saved at a breakpoint says "debug", in which a machine can't begin, and one of Xen's form says "running".
+// QEMU keeps the state's name behind the section's name, instance and version: its length with the NUL, and 100 bytes
 // (migration/global_state.c).
 func pausedState(state []byte) []byte {
-	const name, from, to = "globalstate", "\x00\x00\x00\x06debug\x00\x00", "\x00\x00\x00\x07paused\x00"
+	const name, to = "globalstate", "\x00\x00\x00\x07paused\x00"
 	i := bytes.Index(state, []byte(name))
 	if i < 0 {
 		return state
 	}
 	at := i + len(name) + 8
-	if at > len(state) || !bytes.HasPrefix(state[at:], []byte(from)) {
-		return state
+	for _, from := range []string{"\x00\x00\x00\x06debug\x00\x00", "\x00\x00\x00\x08running\x00"} {
+		if at <= len(state) && bytes.HasPrefix(state[at:], []byte(from)) {
+			changed := bytes.Clone(state)
+			copy(changed[at:], to+strings.Repeat("\x00", len(from)-len(to)))
+			return changed
+		}
 	}
-	changed := bytes.Clone(state)
-	copy(changed[at:], to)
-	return changed
+	return state
 }
 
 // saveState calls end when QEMU has written all of the state.

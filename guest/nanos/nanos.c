@@ -157,6 +157,7 @@ int nanos_attach(void)
 		.seed = nanos_seed,
 		.relay = nanos_relay,
 		.session = nanos_session,
+		.reset = nanos_reset,
 		.set_length = nanos_set_length,
 		.commit = nanos_commit,
 		.ended = nanos_ended,

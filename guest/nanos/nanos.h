@@ -50,6 +50,9 @@ int nanos_session(struct agent *a);
 // no session.
 int nanos_interprets(int fds[2], void (*interrupt)(bool force));
 
+// nanos_reset ends the program's connections to the outside as by a reset of theirs (streams.c).
+void nanos_reset(void);
+
 // nanos_relayed says that connections to this port of the loopback go to the gateway.
 int nanos_relayed(uint16_t port);
 

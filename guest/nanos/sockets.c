@@ -394,6 +394,10 @@ static int option(int value, void *to, socklen_t *len)
 int getsockopt(int fd, int level, int name, void *to, socklen_t *len)
 {
 	struct socket *s = of(fd);
+	if (s && s->cut == CUT && level == SOL_SOCKET && name == SO_ERROR) {
+		s->cut = CUT_TOLD;
+		return option(ECONNRESET, to, len);
+	}
 	if (s && (s->state != OUTSIDE || name != SO_ERROR) && level == SOL_SOCKET)
 		switch (name) {
 		case SO_ERROR:

@@ -62,6 +62,11 @@ struct socket {
 	bool swallowed;   // something was written after the peer had closed
 	bool established; // OUTSIDE
 	bool late;        // OUTSIDE: shut, and the kernel is told when the other end has been read
+	enum {
+		LIVES,
+		CUT,      // the network that it was on is gone: it is reset
+		CUT_TOLD, // and the program knows
+	} cut;            // OUTSIDE
 	int epoll;
 	struct epoll_event event;
 	pthread_t waits; // the thread that asked for events

@@ -79,10 +79,31 @@ static int outside_state(struct socket *s)
 	return call(SYS_getsockopt, s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 ? info.tcpi_state : -1;
 }
 
+// nanos_reset is called in the agent's thread. To shut a socket wakes whoever waits for it. The lock is also
+// taken by who closes one, before it is freed.
+void nanos_reset(void)
+{
+	pthread_mutex_lock(&all_lock);
+	for (int fd = 0; fd < MAX_FD; fd++) {
+		struct socket *s = descriptors[fd].socket;
+		if (s == NULL || s->state != OUTSIDE || s->cut != LIVES)
+			continue;
+		s->cut = CUT;
+		call(SYS_shutdown, s->fd, SHUT_RDWR);
+	}
+	pthread_mutex_unlock(&all_lock);
+}
+
 // read_outside: after its own end the kernel says that the other one has come too, and
 // never that a connection was reset.
 static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 {
+	if (s->cut == CUT_TOLD)
+		return 0;
+	if (s->cut == CUT) {
+		s->cut = CUT_TOLD;
+		return fail(ECONNRESET);
+	}
 	long r = scatter(s->fd, to, n);
 	if (r != 0 || length(to, n) == 0)
 		return result(r);
@@ -160,6 +181,12 @@ static ssize_t broken(void)
 ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
 {
 	if (s->state == OUTSIDE) {
+		if (s->cut == CUT_TOLD)
+			return broken();
+		if (s->cut == CUT) {
+			s->cut = CUT_TOLD;
+			return fail(ECONNRESET);
+		}
 		long r = s->late ? -EPIPE : gather(s->fd, from, n);
 		int error = r == -EPIPE ? outside_error(s) : 0;
 		return error ? fail(error) : result(r);
@@ -316,7 +343,7 @@ ssize_t sendto(int fd, const void *from, size_t n, int flags, const struct socka
 {
 	struct socket *s = of(fd);
 	struct iovec v = {(void *)from, n};
-	if (s && s->state != OUTSIDE)
+	if (s && (s->state != OUTSIDE || s->cut))
 		return socket_write(s, &v, 1);
 	return too_long(fd, n) ? fail(EMSGSIZE) : result(call(SYS_sendto, fd, from, n, flags, to, len));
 }
@@ -325,7 +352,7 @@ ssize_t recvfrom(int fd, void *to, size_t n, int flags, struct sockaddr *from, s
 {
 	struct socket *s = of(fd);
 	struct iovec v = {to, n};
-	return s && s->state != OUTSIDE ? socket_read(s, &v, 1) : result(call(SYS_recvfrom, fd, to, n, flags, from, len));
+	return s && (s->state != OUTSIDE || s->cut) ? socket_read(s, &v, 1) : result(call(SYS_recvfrom, fd, to, n, flags, from, len));
 }
 
 ssize_t sendmsg(int fd, const struct msghdr *m, int flags)

@@ -202,7 +202,7 @@
 
   // addon is what seeds OpenSSL anew. To load it takes a fork as long as all else, so it is there before, but not before the first
   // step was answered. It can be loaded once only.
-  let addon;
+  let addon = native;
   function load() {
     if (addon !== undefined)
       return;
@@ -226,7 +226,7 @@
     draw = drawing(new Uint32Array(bytes.buffer, 0, 3));
     if (!process.moduleLoadList.includes('NativeModule internal/crypto/random'))
       return;
-    const { randomInt, randomUUID } = require('internal/crypto/random');
+    const { randomInt, randomUUID } = require(native ? 'node:crypto' : 'internal/crypto/random');
     for (let i = 0; i < 1024; i++) {  // what they have drawn ahead: 1024 numbers and 128 UUIDs
       randomInt(2);
       if (i < 128)
