@@ -6,22 +6,29 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 )
 
-// Container images that come along from another host, which has them: at the host of the run (FleetRun.Image), and at
-// the one that takes it.
+// Images that come along from another host, which has them, containers' and the user's own: at the host of the run
+// (FleetRun.Image), and at the one that takes it.
 
-// BroughtImage is a container's image, but for its disk.
+// BroughtImage is a container's image, but for its disk, or an own one, but for the archive of its files.
 type BroughtImage = image.Brought
 
-// bringImage finds the image of a run's request, if it is a container's and in the store. Where it is not, the other host
-// gets the reference, and may pull it.
+// bringImage finds the image of a run's request, if it is the user's own, or a container's and in the store. Where it is not,
+// the other host gets the reference, and may pull it.
 func (x *execution) bringImage(run *FleetRun, req Request) error {
+	if o := req.own; o != nil && o.Container == "" {
+		b, err := o.bringOwn()
+		if err != nil {
+			return hostError("image", err)
+		}
+		run.Image, run.disk = &b, func() (io.ReadCloser, error) { return o.archive(), nil }
+		return nil
+	}
 	ref, err := req.container()
 	if err != nil || ref == "" {
 		return err
@@ -37,18 +44,23 @@ func (x *execution) bringImage(run *FleetRun, req Request) error {
 	if err != nil {
 		return hostError("image", err)
 	}
-	run.Image, run.container = &b, c
+	run.Image, run.disk = &b, func() (io.ReadCloser, error) { return c.Disk() }
 	return nil
 }
 
-// Disk opens the disk of Image.
-func (r *FleetRun) Disk() (*os.File, error) { return r.container.Disk() }
+// Disk opens the disk of Image, or its archive.
+func (r *FleetRun) Disk() (io.ReadCloser, error) { return r.disk() }
 
 // BringImage keeps an image that somebody brings, unless it is there: as KeyFor(who) runs can name it. disk opens its
 // disk, which is held to what was said of it. What nobody has used for a day is removed.
 func (rt *Runtime) BringImage(ctx context.Context, who string, b BroughtImage, disk func(context.Context) (io.ReadCloser, error)) error {
 	if arch := image.HostArch(); b.Arch != arch {
 		return &policy.FieldError{Field: "image", Value: b.Digest(), Reason: fmt.Sprintf("came along, and is for %.20q: this host has %s", b.Arch, arch)}
+	}
+	if b.Own != nil {
+		if err := checkOwn(b.Own); err != nil {
+			return &policy.FieldError{Field: "image", Value: b.Digest(), Reason: "came along, and " + err.Error()}
+		}
 	}
 	leave, err := rt.enter()
 	if err != nil {

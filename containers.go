@@ -45,6 +45,9 @@ func (req Request) container() (string, error) {
 	if req.own != nil && req.own.Container != "" {
 		return req.own.Name, nil
 	}
+	if req.own != nil { // whose name may be a digest
+		return "", nil
+	}
 	ref, is, err := policy.Reference(req.Image)
 	if !is {
 		return "", nil
@@ -160,7 +163,10 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 	if err != nil {
 		return nil, err
 	}
-	im, err := oci.Pull(ctx, ref, string(arch), secrets.LoginTo)
+	im, err := oci.Pull(ctx, ref, string(arch), func(ctx context.Context, registry string) (*oci.Login, error) {
+		l, err := secrets.LoginTo(ctx, registry)
+		return (*oci.Login)(l), err
+	})
 	if err != nil {
 		return nil, err
 	}

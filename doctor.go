@@ -110,6 +110,30 @@ func (rt *Runtime) Jail(ctx context.Context) (vmm.Jail, error) {
 	return jail, nil
 }
 
+// Accelerator says what machines of the usual image run on here, and why that is not hardware, "" where it is or none
+// was wanted. What is not known yet is found out by a boot, and remembered until the host's next one. An image that is
+// not built is an fs.ErrNotExist.
+func (rt *Runtime) Accelerator(ctx context.Context) (accel Accel, whySlow string, err error) {
+	leave, err := rt.enter()
+	if err != nil {
+		return "", "", err
+	}
+	defer leave()
+	arch := image.HostArch()
+	im, err := rt.images.Lookup(rt.images.Best(arch), arch)
+	if err != nil {
+		return "", "", &HostError{Op: "image", Err: err}
+	}
+	spec, err := rt.source.Spec(ctx, im, Shape{MemoryMB: policy.DefaultMemoryMB})
+	if err == nil {
+		spec, err = rt.source.Probe(ctx, spec)
+	}
+	if err != nil {
+		return "", "", hostError("boot", err)
+	}
+	return spec.Accel, rt.source.WhySlow(spec), nil
+}
+
 // Attack has a stand-in for a broken QEMU try, in the jail that machines get here, all
 // that it must not be able to do.
 func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
@@ -128,7 +152,7 @@ func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) 
 // Doctor checks everything that a run needs and boots a real machine on every accelerator that
 // might work. It changes nothing but the cache of which ones do.
 func (rt *Runtime) Doctor(ctx context.Context) *Report {
-	r := &Report{OK: true}
+	r := &Report{OK: true, Accelerators: []AccelReport{}}
 	leave, err := rt.enter()
 	if err != nil {
 		r.add("runtime", err, "", "open another one")

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/hostfiles"
-	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -36,7 +35,7 @@ type FleetRun struct {
 	Request Request
 	// Inputs are the host's files and folders that were granted, opened.
 	Inputs *hostfiles.Set
-	// Image is the container image that the run has here, which the other host may lack; nil is none.
+	// Image is the container image, or the user's own, that the run has here, which the other host may lack; nil is none.
 	Image  *BroughtImage
 	Colors string // IO.Colors
 	Stdin  io.Reader
@@ -48,7 +47,7 @@ type FleetRun struct {
 	stdout, stderr *capped
 	artifacts      *record.Artifacts
 	netlog         int64
-	container      *image.Container
+	disk           func() (io.ReadCloser, error)
 }
 
 // maxFleetNetlog bounds, in bytes, the netlog that a worker may add to a record.
@@ -86,6 +85,7 @@ func (x *execution) runElsewhere(ctx context.Context, req Request, caller string
 		}
 		x.res.Policy.Denials = append(slices.Clone(here.Denials), res.Policy.Denials...)
 		x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = here.Effective.Files, here.Effective.Dirs
+		x.res.Policy.Effective.Image = here.Effective.Image // what came along has another name there
 		x.rec.Effective, _ = clean(x.redactor, x.res.Policy.Effective)
 		x.rec.Denials, _ = clean(x.redactor, x.res.Policy.Denials)
 	}
@@ -196,9 +196,12 @@ func (req Request) grantedOnly(granted policy.Effective) (out Request, err error
 	return out, err
 }
 
-// HostMemoryMB is the most memory, in MiB, that machines of a run take at once under a ceiling (nil is
+// HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is
 // none): its own, or before it that in which its packages are installed. What is not granted takes none.
-func (req Request) HostMemoryMB(ceiling *policy.Ceiling) int {
+func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
+	if own, err := rt.withOwn(req, ceiling); err == nil { // which may have more than is usual
+		req = own
+	}
 	req.Files, req.Dirs = nil, nil
 	granted, _, err := req.Resolve(ceiling)
 	switch {
@@ -214,8 +217,8 @@ func (req Request) HostMemoryMB(ceiling *policy.Ceiling) int {
 func notElsewhere(streams IO, look inspection) error {
 	what := ""
 	switch {
-	case look.session != nil:
-		what = "a session"
+	case look.build != nil:
+		what = "the build of an image"
 	case look != inspection{}:
 		what = "a debugger or a trace"
 	case streams.Keep != nil:
@@ -228,6 +231,15 @@ func notElsewhere(streams IO, look inspection) error {
 		return nil
 	}
 	return &policy.FieldError{Field: "fleet", Value: "with " + what, Reason: "does not go to another host: run it on this one"}
+}
+
+// hasSessions says why a runtime whose runs go to a fleet starts no sessions, and goes on with none: a fleet's are not of
+// type Session, since any process of the tenant reaches them by their ids.
+func (rt *Runtime) hasSessions() error {
+	if rt.opts.Fleet == nil {
+		return nil
+	}
+	return &policy.FieldError{Field: "fleet", Value: "with a session", Reason: "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none"}
 }
 
 // notAsked says that a run on a fleet asks nobody about connections, whether its request or a ceiling

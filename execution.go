@@ -125,6 +125,9 @@ func (x *execution) plan(ctx context.Context) error {
 			x.image = then
 		}
 	}
+	if contained != nil && contained.Own != nil {
+		return failure{"image", &policy.FieldError{Field: "image", Value: x.code.image.payload.Name, Reason: "is no container's image: it is an own one that came along from another host, and is named by its whole digest"}}
+	}
 	if contained != nil {
 		if err := x.code.adopt(contained); err != nil {
 			return failure{"image", err}

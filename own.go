@@ -87,17 +87,8 @@ func (o *OwnImage) arrange(home string) error {
 		o.row = imageRow{about: o.Description, payload: image.Payload{Name: o.Name, Container: true}}
 		return nil
 	}
-	o.row = *imageLanguage(o.From).image(o.From)
+	o.describe()
 	p := &o.row.payload
-	p.Name, p.Nanos = o.Name, false
-	p.Own = &image.Own{Base: o.From, Digest: o.Digest, Runtime: o.Runtime, Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
-	if imageLanguage(o.From).name != "python" {
-		p.Own.Files = nil
-	}
-	p.Folders = slices.Concat(p.Folders, o.Folders)
-	if o.Description != "" {
-		o.row.about = o.Description
-	}
 	if o.Key == "" {
 		return nil
 	}
@@ -119,6 +110,21 @@ func (o *OwnImage) arrange(home string) error {
 	return nil
 }
 
+// describe makes the row of an image over one that comes along, but for its files.
+func (o *OwnImage) describe() {
+	o.row = *imageLanguage(o.From).image(o.From)
+	p := &o.row.payload
+	p.Name, p.Nanos = o.Name, false
+	p.Own = &image.Own{Base: o.From, Digest: o.Digest, Runtime: o.Runtime, Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
+	if imageLanguage(o.From).name != "python" {
+		p.Own.Files = nil
+	}
+	p.Folders = slices.Concat(p.Folders, o.Folders)
+	if o.Description != "" {
+		o.row.about = o.Description
+	}
+}
+
 // OwnImages are those that the user has built, by their names.
 func (rt *Runtime) OwnImages() (list []*OwnImage) {
 	files, _ := filepath.Glob(filepath.Join(rt.opts.Home, "own", "*.json"))
@@ -132,8 +138,13 @@ func (rt *Runtime) OwnImages() (list []*OwnImage) {
 }
 
 // withOwn finds the user's own image of a request, if that is what it names; one comes before the image of the
-// same name that comes along.
-func (rt *Runtime) withOwn(req Request) (Request, error) {
+// same name that comes along. One that came along from another host is there for who may have it.
+func (rt *Runtime) withOwn(req Request, ceiling *policy.Ceiling) (Request, error) {
+	if c := rt.along(req.Image, ceiling); c != nil {
+		o, err := ownAlong(c)
+		req.own = o
+		return req, err
+	}
 	name := req.Image
 	if name == "" {
 		_, im, _, err := req.language()

@@ -138,6 +138,9 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	if err != nil {
 		return nil, err
 	}
+	if base.Brought != "" { // this host reads the disk of what it begins with, and nobody's whom it does not trust
+		return nil, &policy.FieldError{Field: "image", Value: o.File, Reason: fmt.Sprintf("from: %s came along from another host, as the tenant %s's: only its own machine reads it; begin with an image that was pulled or imported here", o.From, base.Brought)}
+	}
 	now := ownLayer{From: ref, Image: base.Digest, Steps: env.Run, Network: env.Network}
 	if len(env.Files) > 0 {
 		if now.Files, err = rt.keepFiles(env); err != nil {

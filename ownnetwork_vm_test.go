@@ -94,6 +94,16 @@ wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
 		t.Errorf("what the ceiling allows: %v", err)
 	}
 
+	// The ceiling's rules by method and path hold a step as they hold a run.
+	rules := "allowNet = [\"good.example\"]\n[[net.rule]]\nhost = \"good.example\"\nmethod = \"GET\"\npath = \"/words\"\n"
+	if c, err = policy.ParseCeiling("test.toml", []byte(rules)); err != nil {
+		t.Fatal(err)
+	}
+	describe(t, dir, "ruled", "from = 'test/box:1'\nnetwork = ['good.example']\nrun = ['wget -q -O /words http://good.example/words || exit 1; wget -q -O /other http://good.example/other 2>/err || { grep -q 403 /err && exit 42; }; exit 3']\n")
+	if _, _, err := open(c).BuildImage(t.Context(), filepath.Join(dir, "ruled.toml"), ""); err == nil || !strings.Contains(err.Error(), "exit code 42") {
+		t.Errorf("a request that no rule allows: %v", err)
+	}
+
 	// A registry that is gone is named before a machine starts, and another network is another build.
 	r.Close()
 	describe(t, dir, "fetched", "from = 'test/box:1'\nnetwork = ['pip']\nrun = ['echo']\n")

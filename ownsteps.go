@@ -33,6 +33,7 @@ type change struct {
 	tell    string // when the machine starts
 	request Request
 	proxy   func(host string, port uint16) *url.URL
+	ceiling *policy.Ceiling      // of what it reaches
 	timed   bool                 // files keep the time that they were written at
 	failed  func(*Result) string // says why it has ended badly
 	printed func([]byte) error   // takes what it has printed, if not nil
@@ -40,7 +41,7 @@ type change struct {
 
 // runSteps runs steps over an image, and keeps what they have changed as a layer, whose digest it returns.
 func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Container, config oci.Config, steps []string, reached stepNetwork) (string, error) {
-	c := change{what: "the steps", timed: true, request: o.changes(stepsScript(base.Config.Dir, steps))}
+	c := change{what: "the steps", timed: true, ceiling: rt.opts.Ceiling.Reaching(), request: o.changes(stepsScript(base.Config.Dir, steps))}
 	var err error
 	if c.proxy, err = reached.give(ctx, rt, &c.request); err != nil {
 		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
@@ -73,7 +74,7 @@ func (rt *Runtime) change(ctx context.Context, o *OwnImage, base *image.Containe
 	req.Image, req.RequireJail = under.Digest, rt.opts.RequireJail
 	rt.opts.Events(Event{Kind: EventImage, Message: c.tell})
 	start := time.Now()
-	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: c.proxy, layer: true}})
+	res, err := rt.runFor(ctx, Caller{Ceiling: c.ceiling}, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: c.proxy, layer: true}})
 	if err != nil {
 		return "", fmt.Errorf("run %s of %s: %w", c.what, o.File, err)
 	}

@@ -110,7 +110,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	}
 	var err error
 	if look.build == nil { // whose machine has nothing but what comes along
-		if req, err = rt.withOwn(req); err != nil {
+		if req, err = rt.withOwn(req, caller.Ceiling); err != nil {
 			return nil, err
 		}
 	}

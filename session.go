@@ -127,7 +127,8 @@ func (e *SessionError) Error() string {
 }
 
 // NewSession starts a session and returns when its machine waits for steps. When ctx ends before
-// that, there is none; afterwards ctx means nothing to it.
+// that, there is none; afterwards ctx means nothing to it. With Options.Fleet it is a *FieldError: a fleet's
+// sessions are its client's (fleet.Client.NewSession).
 func (rt *Runtime) NewSession(ctx context.Context, req SessionRequest) (*Session, error) {
 	return rt.NewSessionFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req)
 }
@@ -136,6 +137,9 @@ func (rt *Runtime) NewSession(ctx context.Context, req SessionRequest) (*Session
 func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req SessionRequest) (*Session, error) {
 	bad := func(field, value, reason string) (*Session, error) {
 		return nil, &policy.FieldError{Field: field, Value: value, Reason: reason}
+	}
+	if err := rt.hasSessions(); err != nil {
+		return nil, err
 	}
 	limits, denials, err := caller.Ceiling.Sessions(policy.SessionLimits{Life: req.Life, Idle: req.Idle}, usualSessions(machine.HostMemory()))
 	if err != nil {
@@ -151,7 +155,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 		return bad("image", ref, "has no sessions yet: use "+strings.Join(SessionImages(), ", "))
 	}
 	asked := req.Request
-	if req.Request, err = rt.withOwn(req.Request); err != nil {
+	if req.Request, err = rt.withOwn(req.Request, caller.Ceiling); err != nil {
 		return nil, err
 	}
 	l, im, _, err := req.language()

@@ -238,6 +238,9 @@ type reviving struct {
 // *machine.OtherHostError in a HostError where the machine can't go on here; it is whole then. Once the machine goes on
 // the end of ctx means nothing, since what is kept on the disk is by then the past.
 func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets map[string]string) (*Session, error) {
+	if err := rt.hasSessions(); err != nil {
+		return nil, err
+	}
 	shelf := shelfOf(rt.opts.Home)
 	p, k, err := shelf.read(id)
 	if err == nil && k.Owner != caller.withDefaults().Name {
@@ -336,7 +339,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	}
 	req := r.kept.Request
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = rt.withOwn(req); err != nil {
+	if req, err = rt.withOwn(req, s.caller.Ceiling); err != nil {
 		return p, err
 	}
 	if p.code, err = checkCode(req); err != nil {

@@ -117,7 +117,7 @@ type Options struct {
 	// Machines says where machines come from. The default is Templates().
 	Machines Machines
 	// Fleet, if not nil, runs everything on other hosts (package fleet); this one keeps the
-	// records.
+	// records. Sessions on a fleet are the client's own: fleet.Client.NewSession.
 	Fleet Fleet
 	// Streams of the run, for Run. Runtime.Run has its own.
 	IO
@@ -218,6 +218,13 @@ func Open(opts Options) (*Runtime, error) {
 	}
 	images.Own = func(name string) (image.Payload, error) {
 		o, err := readOwn(opts.Home, name)
+		if err != nil {
+			return image.Payload{}, err
+		}
+		return o.row.payload, nil
+	}
+	images.Along = func(c *image.Container) (image.Payload, error) {
+		o, err := ownAlong(c)
 		if err != nil {
 			return image.Payload{}, err
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,7 +86,7 @@ func containerRows(list []*image.Container) (rows [][]string) {
 	return rows
 }
 
-// containerNamed is the container's image of a reference or a digest, nil where there is none.
+// containerNamed is the container's image of a reference or a digest, as image ls shows it, nil where there is none.
 func containerNamed(rt *unitask.Runtime, name string) *image.Container {
 	ref, is, err := policy.Reference(name)
 	if !is || err != nil {
@@ -96,7 +97,12 @@ func containerNamed(rt *unitask.Runtime, name string) *image.Container {
 			return c
 		}
 	}
-	return nil
+	list, _ := rt.Images().Containers()
+	i := slices.IndexFunc(list, func(c *image.Container) bool { return c.Brought != "" && strings.HasPrefix(c.Digest, ref) })
+	if i < 0 {
+		return nil
+	}
+	return list[i]
 }
 
 // containerName is what an image is called: one of a container's by a reference.

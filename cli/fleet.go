@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,10 +141,10 @@ func (a *app) fleetStatus() *cobra.Command {
 			if w.Draining {
 				state = "draining"
 			}
-			rows = append(rows, []string{w.ID, safe(w.Host), safe(w.Arch), state, fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprintf("%d/%d", w.UsedMB, w.MemoryMB),
+			rows = append(rows, []string{w.ID, safe(w.Host), safe(w.Arch), cmp.Or(safe(w.Accel), "-"), state, fmt.Sprintf("%d/%d", w.Running, w.Slots), fmt.Sprintf("%d/%d", w.UsedMB, w.MemoryMB),
 				strconv.FormatInt(w.Done, 10), strconv.FormatInt(w.Retried, 10), strconv.FormatInt(w.Lost, 10)})
 		}
-		a.ui.table("WORKER|HOST|ARCH|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
+		a.ui.table("WORKER|HOST|ARCH|ACCEL|STATE|RUNS|MIB|DONE|RETRIED|LOST", rows)
 		for _, d := range queue {
 			a.ui.note("queue: %d runs of %s for tenant %s with priority %s, those under way included", d.Runs, safe(d.Class), safe(d.Tenant), safe(string(d.Priority)))
 		}
@@ -186,18 +187,18 @@ func (a *app) fleetDrain() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		server := false // goes with one of them
+		server := false // this one's, goes with one of them
 		for _, w := range workers {
 			if all {
 				args = append(args, w.ID)
 			}
-			server = server || w.Embedded && slices.Contains(args, w.ID)
+			server = server || w.Embedded && w.Server == c.Server() && slices.Contains(args, w.ID)
 		}
 		for _, id := range args {
 			if strings.ContainsAny(id, ".*> \t\r\n") {
 				return usage(fmt.Errorf("worker %s: is no id: unitask fleet status lists them", safe(id)))
 			}
-			if err := c.Drain(cmd.Context(), id); err != nil {
+			if err := c.Drain(cmd.Context(), id); err != nil && !(all && errors.Is(err, fleet.ErrNoWorker)) {
 				return err
 			}
 		}
@@ -209,8 +210,7 @@ func (a *app) fleetDrain() *cobra.Command {
 			if server {
 				return embedded.Gone(home)
 			}
-			left, err := c.Workers(cmd.Context())
-			return err == nil && !slices.ContainsFunc(left, func(w fleet.WorkerInfo) bool { return slices.Contains(args, w.ID) })
+			return !slices.ContainsFunc(args, func(id string) bool { return c.There(cmd.Context(), id) })
 		})
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all workers")

@@ -175,6 +175,9 @@ func (a *app) imageFiles(store *image.Store, prefix string, asJSON bool) error {
 	if err != nil {
 		return usage(err)
 	}
+	if c, err := store.Container(im.Arch, im.Container); err == nil && c.Brought != "" {
+		return usage(fmt.Errorf("%.12s came along from another host, as the tenant %s's: only its own machine reads its disk", im.Digest, c.Brought))
+	}
 	entries, err := im.Entries()
 	if err != nil {
 		return err

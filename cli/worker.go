@@ -32,6 +32,7 @@ type workerFlags struct {
 	replicas            int
 	sessionKeys         []string
 	drain               time.Duration
+	cluster             clusterFlags
 }
 
 func (a *app) workerCommand() *cobra.Command {
@@ -46,6 +47,7 @@ Every run is held to this host's ceiling (--policy), whatever its submitter allo
 On SIGTERM, and on unitask fleet drain, it takes nothing more on and ends when its
 runs have, or after --drain: what may be run twice then goes back into the queue.`,
 		Example: `  unitask worker --embedded
+  unitask worker --embedded --cluster-listen :6222 --cluster-key cluster.key --routes nats://a:6222,nats://b:6222,nats://c:6222
   unitask worker --nats tls://nats.example.com:4222 --nats-creds worker.creds --slots 8
   unitask run --fleet embedded --code 'console.log(1)'`,
 		Args: cobra.NoArgs,
@@ -55,12 +57,13 @@ runs have, or after --drain: what may be run twice then goes back into the queue
 	fl.SortFlags = false
 	fl.StringVar(&f.url, "nats", "", "the NATS server: nats://HOST:PORT or tls://HOST:PORT, several with commas")
 	fl.BoolVar(&f.embedded, "embedded", false, "start a NATS server in this process, on a free port of 127.0.0.1, or where --nats says; run --fleet embedded finds it")
+	f.cluster.add(cmd)
 	fl.StringVar(&f.slots, "slots", "auto", "runs at once; auto is as many as processors, and as the memory holds")
 	f.memory = sizeVar(fl, "memory", 1<<20, "memory for machines, in all (default three quarters of this host's)")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
 	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run (default the first .unitask.toml from here upwards)")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
-	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5")
+	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
 	fl.StringArrayVar(&f.sessionKeys, "session-key", nil, "FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
 	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT, to whoever can reach it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
@@ -116,6 +119,10 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if f.url == "" && !f.embedded {
 		return hint(usage(errors.New("name the NATS server with --nats, or give --embedded")), "unitask worker --help")
 	}
+	cluster, err := f.cluster.read(f.embedded)
+	if err != nil {
+		return usage(err)
+	}
 	switch f.replicas {
 	case 1, 3, 5:
 	default:
@@ -130,6 +137,9 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		return err
 	}
 	key, err := f.readSessionKeys(tenants)
+	if err == nil && key == nil && cluster != nil {
+		key, err = cluster.SessionKey()
+	}
 	if err != nil {
 		return usage(err)
 	}
@@ -145,15 +155,24 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return err
 	}
+	level := slog.LevelWarn
+	if a.verbose {
+		level = slog.LevelInfo
+	}
+	log := slog.New(logHandler(a.std.Stderr, f.logJSON, level))
 	config, announce := fleet.Config{}, func() error { return nil }
+	var replicasNow func() int
 	if f.embedded {
-		server, err := embedded.Start(home, f.url)
+		server, err := embedded.Start(cmd.Context(), home, embedded.Options{Listen: f.url, Cluster: cluster, Log: log})
 		if err != nil {
 			return err
 		}
 		defer server.Close()
 		config, announce = server.Config(), server.Announce
 		config.Tenant = f.tenant
+		if !cmd.Flags().Changed("replicas") {
+			replicasNow = server.Replicas
+		}
 	} else if config, err = f.config(a); err != nil {
 		return err
 	}
@@ -162,13 +181,9 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		return err
 	}
 	defer rt.Close()
-	level := slog.LevelWarn
-	if a.verbose {
-		level = slog.LevelInfo
-	}
 	host, _ := os.Hostname()
 	arch := unitask.HostArch()
-	info := fleet.WorkerInfo{Host: host, Version: version(), Arch: string(arch), Images: unitask.Images(), Accel: a.accel, Embedded: f.embedded, Slots: slots, MemoryMB: memoryMB, Kernels: []string{string(unitask.Linux)}}
+	info := fleet.WorkerInfo{Host: host, Version: version(), Arch: string(arch), Images: unitask.Images(), Embedded: f.embedded, Slots: slots, MemoryMB: memoryMB, Kernels: []string{string(unitask.Linux)}}
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))
 	}
@@ -184,7 +199,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if policy.ForFleet(ceiling).TakesImages() {
 		info.Images = append(info.Images, policy.BroughtImages)
 	}
-	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, SessionKey: key, Log: slog.New(logHandler(a.std.Stderr, f.logJSON, level))}, fleet.OnHost(rt, ceiling))
+	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: key, Log: log}, fleet.OnHost(rt, ceiling))
 	if err != nil {
 		return err
 	}
@@ -219,29 +234,29 @@ func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err e
 		if *into != nil {
 			return nil, fmt.Errorf("--session-key %s: there is another one for that already", text)
 		}
-		if *into, err = readSessionKey(file); err != nil {
+		if *into, err = readKey("--session-key", file); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
-// readSessionKey reads a key that workers share.
-func readSessionKey(file string) ([]byte, error) {
+// readKey reads the file of a key that a flag names.
+func readKey(flag, file string) ([]byte, error) {
 	st, err := os.Stat(file)
 	if err != nil {
-		return nil, fmt.Errorf("--session-key: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("--session-key %s: others can read it: chmod 600 %s", file, file)
+		return nil, fmt.Errorf("%s %s: others can read it: chmod 600 %s", flag, file, file)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("--session-key: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != 32 {
-		return nil, fmt.Errorf("--session-key %s: is not 64 hex digits: make one with openssl rand -hex 32", file)
+		return nil, fmt.Errorf("%s %s: is not 64 hex digits: make one with openssl rand -hex 32", flag, file)
 	}
 	return key, nil
 }

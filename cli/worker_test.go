@@ -62,3 +62,48 @@ func TestBroughtRows(t *testing.T) {
 		t.Errorf("%q", rows)
 	}
 }
+
+// What joins a worker's server with others goes together; its key no other process may be able to read.
+func TestWorkerCluster(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte(strings.Repeat("01", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seen := filepath.Join(dir, "seen")
+	if err := os.WriteFile(seen, []byte(strings.Repeat("01", 32)+"\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	whole := clusterFlags{listen: ":6222", routes: "nats://a:6222,nats://b:6222", key: key}
+	for _, row := range []struct {
+		change func(*clusterFlags)
+		alone  bool // without --embedded
+		says   string
+	}{
+		{func(*clusterFlags) {}, false, ""},
+		{func(*clusterFlags) {}, true, "--embedded"},
+		{func(f *clusterFlags) { f.listen = "" }, false, "--cluster-listen HOST:PORT is"},
+		{func(f *clusterFlags) { f.routes = "" }, false, "--routes nats://HOST:PORT"},
+		{func(f *clusterFlags) { f.key = "" }, false, "openssl rand"},
+		{func(f *clusterFlags) { *f = clusterFlags{name: "x"} }, false, "need --routes"},
+		{func(f *clusterFlags) { *f = clusterFlags{server: "x"} }, false, "need --routes"},
+		{func(f *clusterFlags) { f.key = seen }, false, "--cluster-key " + seen + ": others can read it: chmod 600"},
+		{func(f *clusterFlags) { f.key = dir + "/none" }, false, "--cluster-key: stat"},
+	} {
+		f := whole
+		row.change(&f)
+		c, err := f.read(!row.alone)
+		if row.says != "" {
+			if err == nil || !strings.Contains(err.Error(), row.says) {
+				t.Errorf("%+v: %v does not say %q", f, err, row.says)
+			}
+			continue
+		}
+		if err != nil || len(c.Routes) != 2 || c.Listen != ":6222" || !bytes.Equal(c.Key, bytes.Repeat([]byte{1}, 32)) {
+			t.Errorf("%+v: %+v, %v", f, c, err)
+		}
+	}
+	if c, err := (&clusterFlags{}).read(false); c != nil || err != nil {
+		t.Errorf("no cluster: %+v, %v", c, err)
+	}
+}

@@ -15,7 +15,7 @@ import (
 
 // The metrics of a worker are served where it is told to, and its health follows NATS.
 func TestWorkerMetrics(t *testing.T) {
-	server, err := embedded.Start(t.TempDir(), "")
+	server, err := embedded.Start(t.Context(), t.TempDir(), embedded.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -227,16 +227,8 @@ func (e *Environment) check() error {
 			return wrong("%s has %d entries, with those of the images that it begins with: at most %d", key, n, maxEntries)
 		}
 	}
-	size := 0
-	for name, value := range e.Env {
-		if size += len(name) + len(value); !variable.MatchString(name) || strings.ContainsRune(value, 0) || !utf8.ValidString(value) || size > maxValue {
-			return wrong("env: %.80q can't be a variable: a name of letters, digits and _, and text of at most %d bytes in all", name, maxValue)
-		}
-	}
-	for _, name := range e.Warm {
-		if len(name) > maxModule || !module.MatchString(name) {
-			return wrong("warm: %.80q is no name of a module", name)
-		}
+	if err := CheckAdded(e.Env, e.Warm); err != nil {
+		return wrong("%w", err)
 	}
 	for i, step := range e.Run {
 		if strings.TrimSpace(step) == "" || len(step) > maxStep || strings.ContainsRune(step, 0) || !utf8.ValidString(step) {
@@ -258,6 +250,25 @@ func (e *Environment) check() error {
 	}
 	if e.MemoryMB < 0 {
 		return wrong("memoryMb: %d is no size of a machine", e.MemoryMB)
+	}
+	return nil
+}
+
+// CheckAdded says what is wrong with an image's variables, and the modules that it imports ahead.
+func CheckAdded(env map[string]string, warm []string) error {
+	if len(env) > maxEntries || len(warm) > maxEntries {
+		return fmt.Errorf("env has %d entries and warm %d: at most %d", len(env), len(warm), maxEntries)
+	}
+	size := 0
+	for name, value := range env {
+		if size += len(name) + len(value); !variable.MatchString(name) || strings.ContainsRune(value, 0) || !utf8.ValidString(value) || size > maxValue {
+			return fmt.Errorf("env: %.80q can't be a variable: a name of letters, digits and _, and text of at most %d bytes in all", name, maxValue)
+		}
+	}
+	for _, name := range warm {
+		if len(name) > maxModule || !module.MatchString(name) {
+			return fmt.Errorf("warm: %.80q is no name of a module", name)
+		}
 	}
 	return nil
 }

@@ -8,12 +8,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
+
+// ErrNoWorker says that no worker of that id is there. One that was killed is listed until it is missed.
+var ErrNoWorker = errors.New("is not there")
 
 // Drain has a worker take nothing more on and go when its runs have ended.
 func (c *Client) Drain(ctx context.Context, worker string) error {
 	msg, err := c.nc.RequestWithContext(ctx, subjectDrain+worker, nil)
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = ErrNoWorker
+	}
 	if err != nil {
 		return fmt.Errorf("drain worker %.40q: %w: `unitask fleet status` lists them", worker, err)
 	}
@@ -21,6 +28,18 @@ func (c *Client) Drain(ctx context.Context, worker string) error {
 		return fmt.Errorf("drain worker %.40q: %.200s", worker, why)
 	}
 	return nil
+}
+
+// thereTime bounds the question whether a worker is there: its answer may be lost as it goes.
+const thereTime = 2 * time.Second
+
+// There says that a worker is connected, draining or not. It is asked itself, so that the answer needs no JetStream, which the
+// last servers of a cluster do not have.
+func (c *Client) There(ctx context.Context, worker string) bool {
+	timed, cancel := context.WithTimeout(ctx, thereTime)
+	defer cancel()
+	_, err := c.nc.RequestWithContext(timed, subjectWake+worker, nil)
+	return !errors.Is(err, nats.ErrNoResponders)
 }
 
 // Depth is how many runs of a class and tenant the queue holds, those under way included.

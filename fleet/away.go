@@ -20,7 +20,7 @@ func away(err error) bool {
 	}
 	var api *jetstream.APIError
 	var old *nats.APIError // of what the client library does in its older half
-	if errors.As(err, &api) && (api.Code == http.StatusServiceUnavailable || api.ErrorCode == errInProcess) {
+	if errors.As(err, &api) && (api.Code == http.StatusServiceUnavailable || api.ErrorCode == errInProcess || api.ErrorCode == errNoPeers) {
 		return true
 	}
 	return errors.As(err, &old) && old.Code == http.StatusServiceUnavailable
@@ -32,6 +32,10 @@ var errUnsettled = errors.New("the run's entry is neither there nor not")
 
 // errInProcess is JetStream's code for a message that was sent before, and that its nodes do not yet agree on.
 const errInProcess = 10158
+
+// errNoPeers is JetStream's code for too few servers that can take a stream: one that has just come is not known to be
+// able to yet.
+const errNoPeers = 10005
 
 // patience bounds how long NATS may be away: a cluster of NATS takes up to ten seconds to see that a leader is
 // gone, and as many to choose another one.

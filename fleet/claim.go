@@ -47,9 +47,13 @@ func (w *Worker) handle(ctx context.Context, l *lane, d delivery) {
 		return
 	}
 	watched := false
+	var give func() // for another worker
 	defer func() {
 		if !watched {
 			w.leave(l.tenant, t.Run)
+		}
+		if give != nil {
+			give()
 		}
 	}()
 	s, log := l.tenantStore, w.log.With("run", t.Run, "tenant", l.tenant)
@@ -94,6 +98,11 @@ func (w *Worker) handle(ctx context.Context, l *lane, d delivery) {
 	memoryMB := 1
 	if malformed == nil {
 		memoryMB = max(1, w.runner.MemoryMB(l.tenant, job.Request))
+		if e.State == Queued {
+			if give = l.passOn(ctx, msg, job.Request, memoryMB); give != nil {
+				return
+			}
+		}
 		if _, most := w.share(); memoryMB > most && memoryMB > l.largest(ctx) {
 			malformed = fmt.Errorf("no worker has %d MiB for a machine", memoryMB)
 			memoryMB = 1

@@ -27,7 +27,7 @@ type Client struct {
 	// Priority is that of the next runs; "" is Normal.
 	Priority Priority
 
-	images  sync.Mutex // one at a time goes there
+	images  chan struct{} // held by the image that goes there: one at a time
 	mu      sync.Mutex
 	store   *tenantStore       // nil before it was opened
 	workers jetstream.KeyValue // nil before
@@ -50,11 +50,14 @@ func Connect(config Config) (*Client, error) {
 		nc.Close()
 		return nil, err
 	}
-	return &Client{config: config, nc: nc, js: js}, nil
+	return &Client{config: config, nc: nc, js: js, images: make(chan struct{}, 1)}, nil
 }
 
 // Close lets go of the connection.
 func (c *Client) Close() { c.nc.Close() }
+
+// Server is the name of the server of NATS that it is connected to, "" for none now.
+func (c *Client) Server() string { return c.nc.ConnectedServerName() }
 
 // open opens the tenant, once: each run would take exchanges for what stays the same.
 func (c *Client) open(ctx context.Context) (tenantStore, error) {

@@ -97,6 +97,12 @@ func TestDrain(t *testing.T) {
 	}()
 	waitFor(t, func() bool { return len(lines(log)) == 1 })
 	startWorker(t, workerConfig(ns.ClientURL(), 1), script{log})
+	if err := client.Drain(t.Context(), "nobody"); !errors.Is(err, fleet.ErrNoWorker) {
+		t.Errorf("a worker that is not there: %v", err)
+	}
+	if !client.There(t.Context(), w.Info().ID) || client.There(t.Context(), "nobody") {
+		t.Error("a worker is there, and nobody is not")
+	}
 	if err := client.Drain(t.Context(), w.Info().ID); err != nil {
 		t.Fatal(err)
 	}

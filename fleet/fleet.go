@@ -37,6 +37,7 @@ const (
 	subjectAsk    = "unitask.ask."    // TENANT.RUN: what the worker asks of the submitter
 	subjectCancel = "unitask.cancel." // TENANT.RUN: look at the entry now
 	subjectDrain  = "unitask.drain."  // WORKER
+	subjectWake   = "unitask.wake."   // WORKER: look at the queue now
 )
 
 // DefaultTenant is the tenant where none is named.
@@ -123,14 +124,16 @@ type WorkerInfo struct {
 	Arch     string    `json:"arch"`
 	Kernels  []string  `json:"kernels,omitempty"`
 	Images   []string  `json:"images,omitempty"`
-	Accel    string    `json:"accelerator,omitempty"`
-	Jail     []string  `json:"jail,omitempty"` // layers of the jail that hold there
+	Accel    string    `json:"accelerator,omitempty"` // that machines run on, "" before it is known
+	WhySlow  string    `json:"whySlow,omitempty"`     // that is TCG, where hardware was looked for
+	Jail     []string  `json:"jail,omitempty"`        // layers of the jail that hold there
 	Slots    int       `json:"slots"`
 	Running  int       `json:"running"`
 	MemoryMB int       `json:"memoryMb"` // for machines, in all
 	UsedMB   int       `json:"usedMb"`
 	Draining bool      `json:"draining,omitempty"`
-	Embedded bool      `json:"embedded,omitempty"` // NATS goes with it
+	Embedded bool      `json:"embedded,omitempty"` // its server of NATS goes with it
+	Server   string    `json:"server,omitempty"`   // of NATS, that it is connected to
 	Started  time.Time `json:"started"`
 	Done     int64     `json:"done"`
 	Retried  int64     `json:"retried"`
@@ -217,12 +220,28 @@ func makeTenant(ctx context.Context, js jetstream.JetStream, tenant string, repl
 		{Name: "KV_" + runs, Subjects: []string{"$KV." + runs + ".>"}, MaxMsgsPerSubject: 1, MaxAge: keep, MaxBytes: runsBytes, MaxMsgSize: maxEntry, DenyDelete: true, Duplicates: 2 * time.Minute},
 		{Name: "OBJ_" + files, Subjects: []string{"$O." + files + ".C.>", "$O." + files + ".M.>"}, MaxAge: keep, MaxBytes: filesBytes},
 	} {
-		config.Discard, config.AllowRollup, config.Replicas = jetstream.DiscardNew, true, replicas
-		if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
+		config.Discard, config.AllowRollup = jetstream.DiscardNew, true
+		if config.Replicas, err = atLeast(ctx, js, config.Name, replicas); err == nil {
+			_, err = js.CreateOrUpdateStream(ctx, config)
+		}
+		if err != nil {
 			return s, fmt.Errorf("make tenant %s: %w", tenant, err)
 		}
 	}
 	return openTenant(ctx, js, tenant)
+}
+
+// atLeast is how many replicas a stream is to have: those that are asked for, and none less than it has, since another
+// worker may have seen more servers.
+func atLeast(ctx context.Context, js jetstream.JetStream, stream string, replicas int) (int, error) {
+	s, err := js.Stream(ctx, stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return replicas, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return max(replicas, s.CachedInfo().Config.Replicas), nil
 }
 
 // get reads a run's entry, which the tenant may have written.

@@ -14,8 +14,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Container images that a submitter has. The task says what a machine gets of one; its disk lies in the object store,
-// compressed, under the disk's own SHA-256. A worker takes it once, for that tenant, if its ceiling allows it.
+// Container images and own images that a submitter has. The task says what a machine gets of one; its disk, or the archive of
+// an own one's files, lies in the object store, compressed, under its own SHA-256. A worker takes it once, for that tenant, if
+// its ceiling allows it.
 
 const (
 	imagePrefix = "image-"
@@ -34,10 +35,21 @@ func (s *submission) putImage(ctx context.Context) error {
 	if err != nil || !slices.ContainsFunc(workers, takes) {
 		return err
 	}
-	s.c.images.Lock() // several runs may have the same
-	defer s.c.images.Unlock()
 	name := imagePrefix + s.run.Image.Disk
-	if info, err := s.store.info(ctx, name); err == nil && time.Since(info.ModTime) < keep/4 {
+	there := func() bool {
+		info, err := s.store.info(ctx, name)
+		return err == nil && time.Since(info.ModTime) < keep/4
+	}
+	if there() { // which waits for no other image
+		return nil
+	}
+	select {
+	case s.c.images <- struct{}{}:
+		defer func() { <-s.c.images }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if there() { // several runs may have the same
 		return nil
 	}
 	disk, err := s.run.Disk()
@@ -102,12 +114,16 @@ func (u unpacking) Close() error {
 }
 
 // image has the runtime keep the image that a job brings, where the ceiling allows that; it returns what the run asks for
-// then, and its ceiling.
+// then, and its ceiling. Where it does not, a reference may lead to what this host pulls itself; an own image's name here is
+// somebody else's image.
 func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (string, *policy.Ceiling, error) {
 	key := job.Image.KeyFor(job.Tenant)
 	wide := ceiling.BringingImage(job.Image.Digest(), key)
 	if !wide.Image(key) {
-		return job.Request.Image, ceiling, nil // which may be a reference that this host pulls itself
+		if _, reference, _ := policy.Reference(job.Request.Image); !reference || job.Image.Own != nil {
+			return key, ceiling, nil
+		}
+		return job.Request.Image, ceiling, nil
 	}
 	for try := 1; ; try++ {
 		err := h.rt.BringImage(ctx, job.Tenant, *job.Image, job.Disk)
@@ -128,6 +144,7 @@ func ofBrought(job Job, err error) error {
 		return err
 	}
 	more := *field
+	more.Value = job.Request.Image
 	more.Reason += fmt.Sprintf("; it came along as %s: the worker's ceiling allows it by that digest, or by %q for all that come along", job.Image.Digest(), policy.BroughtImages)
 	return &more
 }

@@ -5,16 +5,19 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/policy"
 )
 
 // A tenant's objects are anything: what is no disk of that digest never becomes an image, and takes no more than it said.
@@ -96,6 +99,28 @@ func TestAttackImages(t *testing.T) {
 		case row.says != "" && containers(t, rt) != before:
 			t.Errorf("%s: something stayed", name)
 		}
+	}
+}
+
+// A run waits for no image of another run's that goes to the store but its own: it can be cancelled meanwhile, and one that
+// is there already does not wait.
+func TestImageWaits(t *testing.T) {
+	t.Parallel()
+	s := bucket(t)
+	c := &Client{config: Config{Times: Times{Beat: time.Hour}}, images: make(chan struct{}, 1), seen: []WorkerInfo{{Images: []string{policy.BroughtImages}}}, seenAt: time.Now()}
+	c.images <- struct{}{} // another's goes there, and takes its time
+	image := unitask.BroughtImage{Disk: strings.Repeat("ab", 32)}
+	one := &submission{c: c, store: s, run: &unitask.FleetRun{Image: &image}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := one.putImage(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if _, err := s.files.PutBytes(t.Context(), imagePrefix+image.Disk, []byte("there")); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.putImage(t.Context()); err != nil {
+		t.Errorf("it is there: %v", err)
 	}
 }
 

@@ -26,6 +26,7 @@ type lane struct {
 	sessions sessions
 	sealing  []byte        // the key of its paused sessions
 	heavy    chan struct{} // calls of sessions, see maxHeavy
+	copies   int           // that were asked for; its heart's own once it beats
 	broken   atomic.Bool   // something is not as it was made
 	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
 	orphans  chan delivery // of runs whose worker is lost
@@ -70,6 +71,7 @@ func (l *lane) join(ctx context.Context) error {
 	for subject, take := range map[string]nats.MsgHandler{
 		subjectQueue + w.info.Arch + "." + l.tenant + ".*": func(*nats.Msg) { w.woken() },
 		subjectCancel + l.tenant + ".*":                    func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },
+		subjectWake + w.info.ID:                            func(m *nats.Msg) { w.woken(); _ = m.Respond(nil) },
 		subjectDrain + w.info.ID: func(m *nats.Msg) {
 			if len(w.config.Tenants) > 1 { // and one of them does not decide for all
 				refuse(m, "it works for other tenants too: end it on its host")
@@ -95,19 +97,26 @@ func (l *lane) join(ctx context.Context) error {
 
 // prepare makes the queue, the buckets and the consumer, where they are not as they should be.
 func (l *lane) prepare(ctx context.Context) error {
-	replicas := l.w.config.Replicas
+	replicas := l.w.replicas()
+	have := map[string]int{queueStream: 0, "KV_" + workersBucket: 0, "KV_" + missedBucket: 0}
+	for name := range have {
+		var err error
+		if have[name], err = atLeast(ctx, l.js, name, replicas); err != nil {
+			return fmt.Errorf("look what the fleet has: %w", err)
+		}
+	}
 	_, err := l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: queueStream, Subjects: []string{subjectQueue + "*.*.*"}, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
-		MaxMsgs: maxQueued, MaxMsgsPerSubject: maxQueuedTenant, MaxMsgSize: maxTicket, MaxAge: keep, Duplicates: 2 * time.Minute, Replicas: replicas,
+		MaxMsgs: maxQueued, MaxMsgsPerSubject: maxQueuedTenant, MaxMsgSize: maxTicket, MaxAge: keep, Duplicates: 2 * time.Minute, Replicas: have[queueStream],
 	})
 	if err != nil {
 		return fmt.Errorf("make the fleet's queue: %w", err)
 	}
-	workers, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: workersBucket, TTL: l.w.config.Times.Lease, MaxBytes: 16 << 20, Replicas: replicas})
+	workers, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: workersBucket, TTL: l.w.config.Times.Lease, MaxBytes: 16 << 20, Replicas: have["KV_"+workersBucket]})
 	if err != nil {
 		return fmt.Errorf("make the list of workers: %w", err)
 	}
-	missed, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: missedBucket, TTL: keep, MaxBytes: missedBytes, Replicas: replicas})
+	missed, err := l.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: missedBucket, TTL: keep, MaxBytes: missedBytes, Replicas: have["KV_"+missedBucket]})
 	if err != nil {
 		return fmt.Errorf("make the list of workers that are missed: %w", err)
 	}
@@ -133,6 +142,7 @@ func (l *lane) prepare(ctx context.Context) error {
 	if l.queues == nil { // later they are the same, made anew
 		l.tenantStore, l.queues, l.workers, l.missed, l.sessions = s, queues, workers, missed, held
 	}
+	l.copies = replicas
 	return nil
 }
 
@@ -211,7 +221,7 @@ func (l *lane) beats(ctx context.Context) {
 			said = time.Now()
 		}
 		err = errors.Join(err, l.measure(ctx))
-		if err != nil || l.broken.Swap(false) {
+		if err != nil || l.broken.Swap(false) || l.w.replicas() > l.copies {
 			timed, cancel := context.WithTimeout(ctx, l.w.config.Times.Lease)
 			err = errors.Join(err, l.prepare(timed))
 			cancel()
@@ -225,7 +235,7 @@ func (l *lane) beats(ctx context.Context) {
 // beat says that the worker is there.
 func (l *lane) beat(ctx context.Context) error {
 	info := l.w.Info()
-	info.Draining = l.w.draining()
+	info.Draining, info.Server = l.w.draining(), l.nc.ConnectedServerName()
 	text, err := json.Marshal(info)
 	if err != nil {
 		return err

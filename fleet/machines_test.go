@@ -108,6 +108,21 @@ func TestMachines(t *testing.T) {
 		}
 	})
 
+	t.Run("what machines run on", func(t *testing.T) {
+		res, err := rt.Run(t.Context(), unitask.Request{Code: "console.log(1)"}, unitask.IO{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, func() bool {
+			workers, err := client.Workers(t.Context())
+			return err == nil && len(workers) == 1 && workers[0].Accel != ""
+		})
+		workers, err := client.Workers(t.Context())
+		if err != nil || workers[0].Accel != string(res.Accelerator) || workers[0].WhySlow != res.WhySlow {
+			t.Errorf("%v: the worker says %q (%s), and a run has %q (%s)", err, workers[0].Accel, workers[0].WhySlow, res.Accelerator, res.WhySlow)
+		}
+	})
+
 	t.Run("links to the worker's own files", func(t *testing.T) {
 		own := filepath.Join(dir, "of-the-worker")
 		if err := os.Mkdir(own, 0o755); err != nil {

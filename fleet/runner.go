@@ -31,7 +31,8 @@ type Job struct {
 	Request        unitask.Request // secrets have their values; Files and Dirs are below Folder
 	Colors         string
 	Folder         string // what the run brings, unpacked; "" is nothing
-	// Image is the container image that the submitter has, nil for none; Disk opens its disk, of which nothing is known.
+	// Image is the image, a container's or an own one, that the submitter has, nil for none; Disk opens its disk or archive, of
+	// which nothing is known.
 	Image          *unitask.BroughtImage
 	Disk           func(context.Context) (io.ReadCloser, error)
 	Stdin          io.Reader
@@ -58,7 +59,7 @@ type onHost struct {
 }
 
 func (h onHost) MemoryMB(tenant string, req unitask.Request) int {
-	return req.HostMemoryMB(h.ceiling.For(tenant))
+	return h.rt.HostMemoryMB(req, h.ceiling.For(tenant))
 }
 
 func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {

@@ -33,6 +33,9 @@ func (c *Client) NewSession(ctx context.Context, caller unitask.Caller, req unit
 }
 
 func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (view holder.View, err error) {
+	if have := unitask.SessionImages(); req.Image != "" && !slices.Contains(have, req.Image) {
+		return view, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", req.Image), Reason: "has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use " + strings.Join(have, ", ")}
+	}
 	req, denials, err := req.Elsewhere(caller.Ceiling)
 	if err != nil {
 		return view, err

@@ -125,7 +125,11 @@ func openSessions(ctx context.Context, js jetstream.JetStream, tenant string) (s
 
 func makeSessions(ctx context.Context, js jetstream.JetStream, tenant string, replicas int) (sessions, error) {
 	name := sessionsBucket + tenant
-	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	replicas, err := atLeast(ctx, js, "KV_"+name, replicas)
+	if err != nil {
+		return sessions{}, fmt.Errorf("make the sessions of tenant %s: %w", tenant, err)
+	}
+	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: "KV_" + name, Subjects: []string{"$KV." + name + ".>"}, MaxMsgsPerSubject: 1, MaxAge: keep, MaxBytes: sessionsBytes, MaxMsgSize: maxSessionEntry, DenyDelete: true, Duplicates: 2 * time.Minute,
 		Discard: jetstream.DiscardNew, AllowRollup: true, Replicas: replicas,
 	})

@@ -19,7 +19,7 @@ type task struct {
 	Colors  string          `json:"colors,omitempty"`
 	Stdin   bool            `json:"stdin,omitempty"` // the submitter has a standard input for it
 	Files   *blob           `json:"files,omitempty"` // a tar of what it brings, by the paths inside
-	// Image is a container's image that the submitter has.
+	// Image is one that the submitter has, a container's or an own one.
 	Image *unitask.BroughtImage `json:"image,omitempty"`
 }
 

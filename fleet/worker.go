@@ -19,10 +19,13 @@ type WorkerConfig struct {
 	Config
 	// Tenants are those it works for, each in an account of its own; none is Config's own. It makes
 	// what they have in NATS.
-	Tenants  []Tenant
-	Info     WorkerInfo    // Slots, MemoryMB and what it has; the rest is filled in
-	Drain    time.Duration // how long runs get to end when it goes; 30 s
-	Replicas int           // of everything in JetStream; 0 is 1
+	Tenants []Tenant
+	Info    WorkerInfo    // Slots, MemoryMB and what it has; the rest is filled in
+	Drain   time.Duration // how long runs get to end when it goes; 30 s
+	// Replicas are those of everything in JetStream, at least; 0 is 1. ReplicasNow, nil for none, says how many there can be by
+	// now, where servers of NATS come later. What has more keeps them.
+	Replicas    int
+	ReplicasNow func() int
 	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it:
 	// workers that have the same go on with each other's. nil is one of its own.
 	SessionKey []byte
@@ -162,6 +165,13 @@ func (w *Worker) Info() WorkerInfo {
 // Drain has the worker take nothing more on; Run returns when what is under way has ended.
 func (w *Worker) Drain() { w.drained.Do(func() { close(w.drain) }) }
 
+func (w *Worker) replicas() int {
+	if w.config.ReplicasNow == nil {
+		return w.config.Replicas
+	}
+	return max(w.config.Replicas, w.config.ReplicasNow())
+}
+
 func (w *Worker) draining() bool {
 	select {
 	case <-w.drain:
@@ -197,6 +207,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	var beating sync.WaitGroup
 	for _, l := range w.lanes { // each by itself: one that does not answer holds up no other
 		beating.Go(func() { l.beats(work) })
+	}
+	if r, says := w.runner.(acceleratedRunner); says {
+		beating.Go(func() { w.accelerate(work, r) })
 	}
 	defer beating.Wait()
 	defer stop(nil)

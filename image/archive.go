@@ -27,13 +27,18 @@ type selector func(name string) (dst string, ok bool)
 // unpackTar writes the wanted files and links of a tar stream below dir. A link
 // may point anywhere, but nothing is written through one that leads out.
 func unpackTar(r io.Reader, dir string, want selector) error {
+	return unpackOf(r, dir, want, new(int64(maxArchiveBytes)))
+}
+
+// unpackOf does so with one of several archives, for whose files so many bytes are left.
+func unpackOf(r io.Reader, dir string, want selector, left *int64) error {
+	most := *left
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	tr := tar.NewReader(r)
-	left := int64(maxArchiveBytes)
 	for n := 0; ; n++ {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -45,8 +50,8 @@ func unpackTar(r io.Reader, dir string, want selector) error {
 		if n >= maxArchiveFiles {
 			return fmt.Errorf("read archive: more than %d files", maxArchiveFiles)
 		}
-		if left -= h.Size; left < 0 { // of what is not wanted too: it is unpacked to be passed over
-			return fmt.Errorf("read archive: more than %d bytes", int64(maxArchiveBytes))
+		if *left -= h.Size; *left < 0 { // of what is not wanted too: it is unpacked to be passed over
+			return fmt.Errorf("read archive: more than %d bytes", most)
 		}
 		name := strings.TrimPrefix(h.Name, "./")
 		if name == "" || name == "." {

@@ -18,14 +18,16 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Brought is a container's image that another host has: all that a machine gets of it but its disk, which only the
-// machine's own kernel ever reads.
+// Brought is an image that another host has. Of a container's it is all that a machine gets but its disk, which only the
+// machine's own kernel ever reads. Where Own is not nil it is somebody's own, and the disk is an archive.
 type Brought struct {
 	Arch   Arch       `json:"arch"`
 	Config oci.Config `json:"config"`
 	Owner  oci.Owner  `json:"owner"`
 	Disk   string     `json:"disk"` // hexadecimal SHA-256
 	Size   int64      `json:"size"` // of the disk, in bytes
+	// Own is nil for a container's image.
+	Own *BroughtOwn `json:"own,omitempty"`
 }
 
 // Bounds of what others bring.
@@ -58,14 +60,20 @@ func hexSum(text []byte) string {
 func (b Brought) Check() error {
 	raw, err := hex.DecodeString(b.Disk)
 	text, e := json.Marshal(b)
+	most := int64(MaxBroughtDisk)
+	if b.Own != nil {
+		most = maxBroughtOwn
+	}
 	switch {
 	case err != nil || len(raw) != sha256.Size || b.Disk != strings.ToLower(b.Disk):
 		return fmt.Errorf("image that is brought along: its disk's digest is %.80q", b.Disk)
-	case b.Size <= 0 || b.Size > MaxBroughtDisk || b.Size%sectorSize != 0:
-		return fmt.Errorf("image that is brought along: its disk has %d bytes: whole sectors are taken, %d bytes at most", b.Size, int64(MaxBroughtDisk))
+	case b.Owner.UID > oci.MaxID || b.Owner.GID > oci.MaxID || slices.ContainsFunc(b.Owner.Groups, func(id uint32) bool { return id > oci.MaxID }):
+		return fmt.Errorf("image that is brought along: nobody has the id %d, which the kernel takes for none", uint32(oci.MaxID+1))
+	case b.Size <= 0 || b.Size > most || b.Size%sectorSize != 0:
+		return fmt.Errorf("image that is brought along: its disk has %d bytes: whole sectors are taken, %d bytes at most", b.Size, most)
 	case e != nil || len(text) > maxBroughtText || len(b.Owner.Groups) > 64:
 		return fmt.Errorf("image that is brought along: what is said of it has %d bytes, and %d are taken", len(text), maxBroughtText)
-	case !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) || strings.Contains(string(text), `\u0000`):
+	case b.Own == nil && !filepath.IsAbs(b.Owner.Home) || strings.ContainsRune(string(text), 0) || strings.Contains(string(text), `\u0000`):
 		return errors.New("image that is brought along: what is said of it is malformed")
 	}
 	return nil
@@ -79,7 +87,7 @@ func (b Brought) KeyFor(who string) string {
 
 // Bring describes a container's image for another host. The disk is read once.
 func (s *Store) Bring(c *Container) (b Brought, err error) {
-	b = Brought{Arch: c.Arch, Config: c.Config, Owner: c.Owner}
+	b = Brought{Arch: c.Arch, Config: c.Config, Owner: c.Owner, Own: c.Own}
 	name := filepath.Join(c.dir, rootFile)
 	st, err := os.Lstat(name)
 	if err != nil {
@@ -108,24 +116,19 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 	if err := b.Check(); err != nil {
 		return nil, err
 	}
-	c := &Container{Digest: b.KeyFor(who), Arch: b.Arch, Config: b.Config, Owner: b.Owner, Brought: who}
+	c := &Container{Digest: b.KeyFor(who), Arch: b.Arch, Config: b.Config, Owner: b.Owner, Brought: who, Own: b.Own}
 	c.dir = filepath.Join(s.containersDir(), c.key())
 	turn, err := s.lock(ctx, "brought-"+hexSum([]byte(who))) // one at a time, so that the bounds hold
 	if err != nil {
 		return nil, err
 	}
 	defer turn()
-	if have, err := s.readContainer(c.key()); err == nil {
-		return have, have.touch()
+	if have, err := s.haveBrought(ctx, c.key()); have != nil || err != nil {
+		return have, err
 	}
 	if err := s.roomFor(ctx, who, b.Size, used); err != nil {
 		return nil, err
 	}
-	unlock, err := s.lock(ctx, "container-"+c.key())
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
 	if err := os.MkdirAll(s.containersDir(), 0o700); err != nil {
 		return nil, err
 	}
@@ -139,6 +142,11 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 	if err := b.fill(ctx, filepath.Join(tmp, rootFile), open); err != nil {
 		return nil, err
 	}
+	if b.Own != nil { // of which no disk could be written, if it is malformed
+		if err := (tree{}).addArchive(filepath.Join(tmp, rootFile)); err != nil {
+			return nil, err
+		}
+	}
 	c.Added, c.TookMs = start.UTC().Truncate(time.Second), time.Since(start).Milliseconds()
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
@@ -149,7 +157,27 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 			return nil, err
 		}
 	}
+	if err := os.RemoveAll(c.dir); err != nil { // what a host that lost its power left half
+		return nil, err
+	}
 	return c, os.Rename(tmp, c.dir)
+}
+
+// haveBrought is what is there already, nil for nothing that is whole. Nobody removes it from now on as what was not used.
+func (s *Store) haveBrought(ctx context.Context, key string) (*Container, error) {
+	if _, err := s.readContainer(key); err != nil {
+		return nil, nil
+	}
+	unlock, err := s.lock(ctx, "container-"+key) // it may be going
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	have, err := s.readContainer(key)
+	if err != nil || have.touch() != nil {
+		return nil, nil
+	}
+	return have, nil
 }
 
 // fill writes the disk to a file, in which zeros take no room.
@@ -216,12 +244,13 @@ func (s *Store) roomFor(ctx context.Context, who string, size int64, inUse func(
 		if size <= maxBroughtAll && count < maxBroughtMany {
 			break
 		}
+		had := c.diskSize()
 		gone, err := s.dropBrought(ctx, c, used, broughtRest)
 		if err != nil {
 			return err
 		}
 		if gone {
-			size -= c.diskSize()
+			size -= had
 			count--
 		}
 	}

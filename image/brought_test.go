@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,95 @@ func TestBrought(t *testing.T) {
 	}
 }
 
+// What has to make room for a large disk is counted by what it took, and no more goes than has to.
+func TestBroughtRoom(t *testing.T) {
+	s := &Store{home: t.TempDir(), log: func(string) {}}
+	var all []*Container
+	for i := range 4 {
+		disk, b := broughtDisk(byte('a' + i))
+		c, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, name := time.Now().Add(time.Duration(i-60)*time.Minute), filepath.Join(c.dir, rootFile)
+		if err := errors.Join(os.Chtimes(filepath.Join(c.dir, usedFile), at, at), os.Chmod(name, 0o600), os.Truncate(name, maxBroughtAll/4)); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	disk, b := broughtDisk('x')
+	if _, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk)); err != nil {
+		t.Errorf("there was room to make: %v", err)
+	}
+	for i, c := range all {
+		if _, err := os.Stat(c.dir); (err != nil) != (i == 0) {
+			t.Errorf("image %d of 4, the longest unused first: %v", i, err)
+		}
+	}
+	if left, _ := os.ReadDir(s.containersDir()); len(left) != len(all)+1 { // names.json
+		t.Errorf("%v", left)
+	}
+}
+
+// What a host that lost its power has left of an image is brought anew.
+func TestBroughtHalf(t *testing.T) {
+	s := &Store{home: t.TempDir(), log: func(string) {}}
+	disk, b := broughtDisk('a')
+	c, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{containerFile, usedFile} {
+		at := filepath.Join(c.dir, name)
+		if err := os.Remove(at); err != nil {
+			t.Fatal(err)
+		}
+		if name == containerFile {
+			if err := os.WriteFile(at, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if again, err := s.AddBrought(t.Context(), "alice", b, unused, reader(disk)); err != nil || again.Digest != c.Digest {
+			t.Errorf("without a whole %s: %v", name, err)
+		}
+		if have, err := s.Container(c.Arch, c.Digest); err != nil || have.used().IsZero() {
+			t.Errorf("without a whole %s: %v", name, err)
+		}
+	}
+}
+
+// Who brings an image chooses the digits that its digest begins with, by bringing many: they lead to nothing.
+func TestAttackBroughtDigits(t *testing.T) {
+	s := &Store{home: t.TempDir(), log: func(string) {}}
+	disk, b := broughtDisk('a')
+	c, err := s.AddBrought(t.Context(), "mallory", b, unused, reader(disk))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{c.Digest[:7+leastDigest], c.Digest[:len(c.Digest)-1], c.key(), "docker.io/library/alpine@" + c.Digest} {
+		if found, err := s.Container(c.Arch, name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s leads to %+v: %v", name, found, err)
+		}
+	}
+	if found, err := s.Container(c.Arch, c.Digest); err != nil || found.Digest != c.Digest {
+		t.Errorf("the whole digest: %v", err)
+	}
+}
+
+// What fails leaves no lock behind, which would be one more for each attempt.
+func TestAttackBroughtLocks(t *testing.T) {
+	s := &Store{home: t.TempDir(), log: func(string) {}}
+	for i := range 3 {
+		_, b := broughtDisk(byte(i))
+		if _, err := s.AddBrought(t.Context(), "mallory", b, unused, reader(nil)); err == nil {
+			t.Fatal("nothing was taken for a disk")
+		}
+	}
+	if locks, err := os.ReadDir(filepath.Join(s.home, "locks")); err != nil || len(locks) != 1 {
+		t.Errorf("%v %v", locks, err)
+	}
+}
+
 // endlessDisk never ends.
 type endlessDisk struct{}
 
@@ -132,6 +222,9 @@ func TestAttackBrought(t *testing.T) {
 		"a long command":  {with(func(b *Brought) { b.Config.Cmd = []string{strings.Repeat("x", maxBroughtText)} }), nil, "bytes, and"},
 		"many groups":     {with(func(b *Brought) { b.Owner.Groups = make([]uint32, 65) }), nil, "bytes, and"},
 		"a NUL":           {with(func(b *Brought) { b.Config.Env = []string{"A=\x00B"} }), nil, "malformed"},
+		"no user's id":    {with(func(b *Brought) { b.Owner.UID = 1<<32 - 1 }), nil, "nobody has the id"},
+		"no group's id":   {with(func(b *Brought) { b.Owner.GID = 1<<32 - 1 }), nil, "nobody has the id"},
+		"nor another's":   {with(func(b *Brought) { b.Owner.Groups = []uint32{7, 1<<32 - 1} }), nil, "nobody has the id"},
 		"a relative home": {with(func(b *Brought) { b.Owner.Home = "root" }), nil, "malformed"},
 	} {
 		s := &Store{home: t.TempDir(), log: func(string) {}}

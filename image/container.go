@@ -34,6 +34,9 @@ type Container struct {
 	Added   time.Time  `json:"added"`
 	TookMs  int64      `json:"tookMs"`
 	Brought string     `json:"brought,omitempty"` // by whom, from another host
+	// Own, if not nil, says that it is no container's: it is what somebody's own image adds to one that comes along, and
+	// the disk is an archive.
+	Own *BroughtOwn `json:"own,omitempty"`
 
 	Names []string `json:"-"` // references that lead to it
 	dir   string
@@ -199,7 +202,10 @@ func (s *Store) UnnameContainer(ctx context.Context, arch Arch, name string) err
 }
 
 // Disk opens the disk with its files.
-func (c *Container) Disk() (*os.File, error) { return os.Open(filepath.Join(c.dir, rootFile)) }
+func (c *Container) Disk() (*os.File, error) { return os.Open(c.Root()) }
+
+// Root is the file that is its disk, or the archive of what an own image adds.
+func (c *Container) Root() string { return filepath.Join(c.dir, rootFile) }
 
 func (s *Store) changeNames(ctx context.Context, change func(map[string]string)) error {
 	unlock, err := s.lock(ctx, "container-names")
@@ -243,19 +249,32 @@ func repository(ref string) string {
 
 // Container returns the image that a reference leads to, or whose digest begins so (12 digits at
 // least). A digest behind a name is found only where the image is of that name: a ceiling may
-// allow the one name and not the other. The error wraps fs.ErrNotExist where there is none.
+// allow the one name and not the other. What somebody has brought leads to nothing but its whole digest: its first
+// digits can be anybody's choice. The error wraps fs.ErrNotExist where there is none.
 func (s *Store) Container(arch Arch, name string) (*Container, error) {
 	list, err := s.Containers()
 	if err != nil {
 		return nil, err
 	}
 	prefix := strings.TrimPrefix(name, "sha256:")
+	var begins *Container
 	for _, c := range list {
-		byDigest := len(prefix) >= leastDigest && strings.HasPrefix(c.key(), prefix) ||
-			strings.HasSuffix(name, "@"+c.Digest) && slices.ContainsFunc(c.Names, func(n string) bool { return repository(n) == repository(name) })
-		if c.Arch == arch && (slices.Contains(c.Names, name) || byDigest) {
+		if c.Arch != arch || c.Brought != "" && name != c.Digest {
+			continue
+		}
+		behind := strings.HasSuffix(name, "@"+c.Digest) && slices.ContainsFunc(c.Names, func(n string) bool { return repository(n) == repository(name) })
+		if behind || slices.Contains(c.Names, name) {
 			return c, nil
 		}
+		if len(prefix) >= leastDigest && strings.HasPrefix(c.key(), prefix) {
+			if begins != nil {
+				return nil, fmt.Errorf("container image %.200q for %s: the digests of several begin so: give all of one", name, arch)
+			}
+			begins = c
+		}
+	}
+	if begins != nil {
+		return begins, nil
 	}
 	return nil, fmt.Errorf("container image %.200q for %s: %w in the store", name, arch, fs.ErrNotExist)
 }
@@ -296,7 +315,16 @@ func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
 			}
 		}
 	}
-	if err := os.RemoveAll(c.dir); err != nil {
+	// At once: who is killed amid it leaves no half of an image.
+	gone, err := os.MkdirTemp(s.containersDir(), ".new-")
+	if err != nil {
+		return err
+	}
+	err = os.Rename(c.dir, filepath.Join(gone, "gone"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err = errors.Join(err, os.RemoveAll(gone)); err != nil {
 		return err
 	}
 	return s.changeNames(ctx, func(all map[string]string) {
@@ -355,8 +383,15 @@ func (s *Store) pruneContainer(ctx context.Context, c *Container) (bool, error) 
 	return true, s.RemoveContainer(ctx, c)
 }
 
-// OfContainer is the same store with images that run a container's image.
+// OfContainer is the same store with images that run a container's image, or somebody's own one that came along.
 func (s *Store) OfContainer(c *Container) (*Store, error) {
+	if c.Own != nil {
+		if s.Along == nil {
+			return nil, errors.New("this store has no images that came along")
+		}
+		p, err := s.Along(c)
+		return s.With(p), err
+	}
 	for _, p := range s.payloads {
 		if p.Container {
 			of := *s

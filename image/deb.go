@@ -66,6 +66,11 @@ const (
 
 // unpackDeb writes the wanted files of a package below dir.
 func unpackDeb(file, dir string, want selector) error {
+	return unpackDebOf(file, dir, want, new(int64(maxArchiveBytes)))
+}
+
+// unpackDebOf does so with one of several, for whose files so many bytes are left.
+func unpackDebOf(file, dir string, want selector, left *int64) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -74,7 +79,7 @@ func unpackDeb(file, dir string, want selector) error {
 	data, err := debMember(f, "data.tar")
 	if err == nil {
 		defer data.Close()
-		err = unpackTar(data, dir, want)
+		err = unpackOf(data, dir, want, left)
 	}
 	if err != nil {
 		return fmt.Errorf("unpack %s: %w", filepath.Base(file), err)

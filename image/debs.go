@@ -38,6 +38,7 @@ var (
 const (
 	maxDebs     = 1000
 	maxDebBytes = 1 << 30 // of all packages, as they are fetched
+	maxDebFiles = 4 << 30 // bytes of the files in all of them, wanted or not
 	maxAptError = 900
 )
 
@@ -272,6 +273,10 @@ const crowded = 60
 // UnpackDebs puts the files of fetched packages below dir, where they are in the guest, and links as the packages'
 // scripts would have made them by update-alternatives. It runs nothing.
 func UnpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir string) (found DebFolder, err error) {
+	return unpackDebs(ctx, from, list, arch, dir, maxDebFiles)
+}
+
+func unpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir string, left int64) (found DebFolder, err error) {
 	var links []alternative
 	for _, d := range list {
 		if ctx.Err() != nil {
@@ -291,7 +296,7 @@ func UnpackDebs(ctx context.Context, from string, list []Deb, arch Arch, dir str
 		for _, text := range scripts {
 			links = append(links, alternatives(text)...)
 		}
-		if err := unpackDeb(file, dir, debRoot); err != nil {
+		if err := unpackDebOf(file, dir, debRoot, &left); err != nil {
 			return found, err
 		}
 	}
@@ -431,11 +436,23 @@ func debScripts(file string) (texts []string, err error) {
 	if err := unpackTar(control, dir, func(name string) (string, bool) { return name, name == "preinst" || name == "postinst" }); err != nil {
 		return nil, err
 	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
 	for _, name := range []string{"preinst", "postinst"} {
-		script, err := os.Open(filepath.Join(dir, name))
+		st, err := root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		if err == nil && !st.Mode().IsRegular() {
+			err = fmt.Errorf("its %s is no file", name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		script, err := root.Open(name)
 		if err != nil {
 			return nil, err
 		}

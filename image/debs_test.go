@@ -1,12 +1,63 @@
 package image
 
 import (
+	"archive/tar"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
+
+// Of a package's scripts nothing is read but what is in it: a link leads nowhere on this host.
+func TestAttackDebScripts(t *testing.T) {
+	dir := t.TempDir()
+	outside, debs := filepath.Join(dir, "outside"), filepath.Join(dir, "debs")
+	err := os.WriteFile(outside, []byte("update-alternatives --install /usr/bin/link link /usr/bin/there 10\n"), 0o600)
+	if err = errors.Join(err, os.Mkdir(debs, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for i, link := range []string{outside, "/dev/zero", "../../../../../../etc/passwd", "postinst", "preinst"} {
+		control := archive(t, &tar.Header{Name: "./preinst", Typeflag: tar.TypeSymlink, Linkname: link})
+		data := archive(t, &tar.Header{Name: "./usr/bin/there", Typeflag: tar.TypeReg, Mode: 0o755})
+		d := Deb{Name: fmt.Sprintf("evil%d", i), Version: "1"}
+		deb := debOf(member("debian-binary", []byte("2.0\n")), member("control.tar", control), member("data.tar", data))
+		if err := os.WriteFile(filepath.Join(debs, d.Name+"_1_all.deb"), deb, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		to := t.TempDir()
+		found, err := UnpackDebs(t.Context(), debs, []Deb{d}, AMD64, to)
+		if err == nil || !strings.Contains(err.Error(), "its preinst is no file") {
+			t.Errorf("preinst is a link to %s: %+v %v", link, found, err)
+		}
+		if _, err := os.Lstat(filepath.Join(to, "usr/bin/link")); err == nil {
+			t.Errorf("%s was read", link)
+		}
+	}
+}
+
+// Packages have one bound together: many that are each below it fill no disk.
+func TestAttackDebBombs(t *testing.T) {
+	debs := t.TempDir()
+	var list []Deb
+	for i := range 5 {
+		data := archive(t, &tar.Header{Name: fmt.Sprintf("./usr/share/doc/%d", i), Typeflag: tar.TypeReg, Size: 1000}, &tar.Header{Name: fmt.Sprintf("./usr/bin/%d", i), Typeflag: tar.TypeReg, Size: 1000})
+		d := Deb{Name: fmt.Sprintf("deb%d", i), Version: "1"}
+		deb := debOf(member("debian-binary", []byte("2.0\n")), member("control.tar", archive(t)), member("data.tar.xz", packed(t, ".xz", data)))
+		if err := os.WriteFile(filepath.Join(debs, d.Name+"_1_all.deb"), deb, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, d)
+	}
+	if _, err := unpackDebs(t.Context(), debs, list, AMD64, t.TempDir(), 10_000); err != nil {
+		t.Error(err)
+	}
+	if _, err := unpackDebs(t.Context(), debs, list, AMD64, t.TempDir(), 9_999); err == nil || !strings.Contains(err.Error(), "unpack deb4_1_all.deb") || !strings.Contains(err.Error(), "more than") {
+		t.Error(err)
+	}
+}
 
 // What a package's script says of alternatives, as far as it says it plainly.
 func TestAlternatives(t *testing.T) {

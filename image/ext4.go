@@ -1,7 +1,12 @@
 package image
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
 	"os"
+	"path"
 
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem/ext4"
@@ -13,6 +18,9 @@ const (
 	ext4BlockSize = 4096
 )
 
+// maxExt4Name bounds a name's bytes. The filesystem has 255, and go-diskfs panics on names of more than 247.
+const maxExt4Name = 247
+
 // writeExt4 writes a tree as a bare ext4 disk, without a partition table.
 //
 // 4 KiB blocks and no journal: disk.CreateFilesystem would give 1 KiB blocks and
@@ -21,6 +29,9 @@ const (
 func writeExt4(name string, t tree) (err error) {
 	total := int64(ext4Slack)
 	for _, n := range t {
+		if base := path.Base(n.path); len(base) > maxExt4Name {
+			return fmt.Errorf("%.80q is a name of %d bytes: a disk has %d at most", base, len(base), maxExt4Name)
+		}
 		size, err := n.size()
 		if err != nil {
 			return err
@@ -51,11 +62,49 @@ func writeExt4(name string, t tree) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := fill(disk, t); err != nil {
+	if err := filled(disk, t); err != nil {
 		return err
 	}
 	if err := disk.Close(); err != nil {
 		return err
 	}
+	if err := punchZeros(f); err != nil {
+		return err
+	}
 	return f.Chmod(0o444)
+}
+
+// filled is fill. Some of what is written came from other hosts, and go-diskfs was seen to panic: that ends a run, and not
+// all of them.
+func filled(disk *ext4.FileSystem, t tree) (err error) {
+	defer func() {
+		if what := recover(); what != nil {
+			err = fmt.Errorf("the disk can't be written: %v", what)
+		}
+	}()
+	return fill(disk, t)
+}
+
+// punchZeros gives back the room of a file's blocks of zeros: go-diskfs writes all of its tables, and files have some, too.
+func punchZeros(f *os.File) error {
+	buf, zeros := make([]byte, 1<<20), make([]byte, ext4BlockSize)
+	for at := int64(0); ; at += int64(len(buf)) {
+		n, err := f.ReadAt(buf, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		first := -1 // of the blocks of zeros before i
+		for i := 0; i <= n; i += ext4BlockSize {
+			switch zero := i < n && bytes.HasPrefix(buf[i:n], zeros); {
+			case zero && first < 0:
+				first = i
+			case !zero && first >= 0:
+				punch(f, at+int64(first), int64(i-first))
+				first = -1
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
 }

@@ -93,7 +93,8 @@ type Image struct {
 	BuildMs int64     `json:"buildMs"`
 	Parts   []string  `json:"parts"` // "name version" of each input
 	Files   []File    `json:"files"`
-	// Container is the digest of the container's image whose files it has, "" for other images.
+	// Container is the digest of the container's image whose files it has, or of what came along from another host;
+	// "" for other images.
 	Container string `json:"container,omitempty"`
 
 	dir string
@@ -153,6 +154,8 @@ type Store struct {
 	// Own, if not nil, finds users' own images, which come before those that come along; the error
 	// wraps fs.ErrNotExist where there is none of that name.
 	Own func(name string) (Payload, error)
+	// Along is the payload of one that came along from another host (Container.Own).
+	Along func(c *Container) (Payload, error)
 
 	home     string
 	payloads []Payload // all that come along

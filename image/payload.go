@@ -69,7 +69,10 @@ type Payload struct {
 type Own struct {
 	Base   string // the image's name, whose other parts of the payload these are
 	Folder string // of the host; what is in it is at the same place in the guest
-	Digest string // of that
+	// Archive is what there is in place of Folder where the image came along from another host, and Container the
+	// digest by which that is kept.
+	Archive, Container string
+	Digest             string // of what it brings
 	// Runtime is the version of the language's program for which it was made, "" for any.
 	Runtime string
 	Files   map[string]string // texts, in the place of the payload's or beside them
@@ -171,7 +174,11 @@ func (s *Store) versioned(arch Arch) (*Store, error) {
 		return nil, err
 	}
 	if own := s.payload.Own; own != nil && own.Runtime != "" && At(version, own.Runtime) != At(version, p.Version) {
-		return nil, fmt.Errorf("the image %s has packages for %s %s, and here is %s by now: `unitask image build` with its file makes it again", s.Name(), own.Base, At(version, own.Runtime), p.Version)
+		again := "`unitask image build` with its file makes it again"
+		if own.Container != "" {
+			again = "build it where it comes from with the version that this worker has, or have this one vendored anew"
+		}
+		return nil, fmt.Errorf("the image %s has packages for %s %s, and here is %s by now: %s", s.Name(), own.Base, At(version, own.Runtime), p.Version, again)
 	}
 	return s.With(s.payload.at(p.Version)), nil
 }

@@ -164,7 +164,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	start := time.Now()
 	im := &Image{Digest: digest, Name: s.payload.Name, Kernel: kernel, Arch: arch, dir: tmp}
 	if s.payload.Own != nil {
-		im.Base = s.payload.Own.Base
+		im.Base, im.Container = s.payload.Own.Base, s.payload.Own.Container
 	}
 	if s.container != nil {
 		im.Container = s.container.Digest

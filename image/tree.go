@@ -19,6 +19,9 @@ type node struct {
 	source string // a file on the host, or "" when data holds the content
 	data   []byte
 	target string // for a link
+
+	part          bool // its content is a part of source
+	begin, length int64
 }
 
 // tree is a root filesystem in the making; parents are added by themselves.
@@ -55,10 +58,13 @@ func (t tree) add(own *Own) error {
 	for name, text := range own.Files {
 		t.text(name, text)
 	}
-	if own.Folder == "" {
-		return nil
+	switch {
+	case own.Archive != "":
+		return t.addArchive(own.Archive)
+	case own.Folder != "":
+		return t.copyFolder(own.Folder)
 	}
-	return t.copyFolder(own.Folder)
+	return nil
 }
 
 // copyRoot adds everything below a part's root folder at the same paths.
@@ -107,6 +113,9 @@ func (n node) open() (io.ReadCloser, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	if n.part {
+		return partOf{io.NewSectionReader(f, n.begin, n.length), f}, n.length, nil
+	}
 	st, err := f.Stat()
 	if err != nil {
 		f.Close()
@@ -119,7 +128,16 @@ func (n node) open() (io.ReadCloser, int64, error) {
 	return f, st.Size(), nil
 }
 
+// partOf is a part of a file.
+type partOf struct {
+	io.Reader
+	io.Closer
+}
+
 func (n node) size() (int64, error) {
+	if n.part {
+		return n.length, nil
+	}
 	if n.source == "" {
 		return int64(len(n.data)), nil
 	}

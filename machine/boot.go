@@ -205,10 +205,11 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 		return cfg
 	}
 	// Under TCG the guest's TSC is the host's. Unless it is told how fast that is, its calibration
-	// fails on a busy host that has no HPET, and one boot in 15 hangs. Where nobody knows it, or it changes, the guest
-	// counts time by a q35's ACPI.
+	// fails on a busy host that has no HPET, and one boot in 15 hangs; and unless it is told to rely on it, it compares
+	// it with ticks that a busy host lets it miss, and counts time by these. Where nobody knows the pace, or it
+	// changes, the guest counts time by a q35's ACPI.
 	if khz := s.tscKHz(); khz > 0 {
-		cfg.Boot.Append += " tsc_early_khz=" + strconv.Itoa(khz)
+		cfg.Boot.Append += " tsc=reliable tsc_early_khz=" + strconv.Itoa(khz)
 	} else {
 		cfg.Q35 = true
 		cfg.Boot.Append += " tsc=unstable"

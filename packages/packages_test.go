@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -140,6 +141,7 @@ func TestAddAttacked(t *testing.T) {
 		"a device":           {archive(&tar.Header{Name: "d", Typeflag: tar.TypeBlock}), "neither a file"},
 		"a pipe":             {archive(&tar.Header{Name: "d", Typeflag: tar.TypeFifo}), "neither a file"},
 		"more than may be":   {archive(&tar.Header{Name: "a", Size: MaxBytes + 1}), "has more than"},
+		"more than counts":   {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Size: math.MaxInt64}), "has more than"},
 		"many":               {archive(many...), "has more than"},
 		"twice":              {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a", Size: 1}), "exists"},
 		"a file as a folder": {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a/b", Size: 1}), "a"},

@@ -260,7 +260,7 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 		case h.Typeflag != tar.TypeReg:
 			return fmt.Errorf("has %.80q, which is neither a file nor a folder", h.Name)
 		}
-		if l.Bytes += h.Size; l.Bytes > MaxBytes {
+		if l.Bytes += h.Size; h.Size > MaxBytes || l.Bytes > MaxBytes { // one with a hole has more than the archive, and may say that it has any number
 			return fmt.Errorf("has more than %d MiB", MaxBytes>>20)
 		}
 		mode := fs.FileMode(0o644)

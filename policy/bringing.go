@@ -45,7 +45,7 @@ func (c *Ceiling) Bringing(folder string) *Ceiling {
 	return &own
 }
 
-// BroughtImages, among a ceiling's images, stands for every container image that comes along from another host.
+// BroughtImages, among a ceiling's images, stands for every image that comes along from another host: containers', and users' own.
 const BroughtImages = "brought"
 
 // TakesImages says that a ceiling allows some image that comes along.
@@ -58,7 +58,7 @@ func (c *Ceiling) TakesImages() bool {
 	return true
 }
 
-// BringingImage is the ceiling for a run whose container image came along, and is kept here as key: that is allowed
+// BringingImage is the ceiling for a run whose image came along, and is kept here as key: that is allowed
 // where BroughtImages is, or the digest that names all of the image.
 func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 	if c == nil {
@@ -70,5 +70,25 @@ func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 		own.most["images"] = append(slices.Clone(list), key)
 	}
 	own.over = c.over.BringingImage(digest, key)
+	return &own
+}
+
+// reachKeys are the keys of a ceiling that bound what is done with a network, wherever it leads.
+var reachKeys = []string{"net", "maxConnections", "maxUploadBytes", "maxDownloadBytes"}
+
+// Reaching is the ceiling of a machine that builds: what this one says of requests by method and path, and of how much goes
+// over the network. What is built, and of what, it leaves to who builds.
+func (c *Ceiling) Reaching() *Ceiling {
+	if c == nil {
+		return nil
+	}
+	own := *c
+	own.most = map[string]any{}
+	for _, key := range reachKeys {
+		if value, said := c.most[key]; said {
+			own.most[key] = value
+		}
+	}
+	own.over = c.over.Reaching()
 	return &own
 }

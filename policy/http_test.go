@@ -185,3 +185,31 @@ func TestHTTPHosts(t *testing.T) {
 		}
 	}
 }
+
+// A build's machine is held to what a ceiling says of requests and of how much goes over the network, and to nothing else
+// of it; so is one under two ceilings.
+func TestReaching(t *testing.T) {
+	parse := func(text string) *Ceiling {
+		t.Helper()
+		c, err := ParseCeiling("/w/c.toml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	rules := func(path string) string {
+		return "[[net.rule]]\nhost = \"api.example\"\nmethod = \"GET\"\npath = \"" + path + "\"\n"
+	}
+	above := parse("memoryMb = 128\nimages = [\"node\"]\nmaxDownloadBytes = 5\n" + rules("/a/**"))
+	c := above.NarrowedBy(parse("allowNet = []\nmaxUploadBytes = 7\n" + rules("/a/b/*"))).Reaching()
+	e, denials, err := Resolve(Request{Image: "sha256:" + strings.Repeat("ab", 32), AllowNet: []string{"api.example"}, MemoryMB: 512}, c)
+	if err != nil || len(denials) > 0 || e.Image == "" || e.MemoryMB != 512 || len(e.AllowNet) != 1 {
+		t.Errorf("%+v %v %v", e, denials, err)
+	}
+	if got := fmt.Sprint(e.AllowHTTP, e.MaxUpload, e.MaxDownload); got != "[1: GET api.example/a/** 2: GET api.example/a/b/*] 7 5" {
+		t.Error(got)
+	}
+	if (*Ceiling)(nil).Reaching() != nil {
+		t.Error("no ceiling is one")
+	}
+}

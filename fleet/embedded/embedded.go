@@ -1,28 +1,34 @@
 // Package embedded is a NATS server with JetStream in this process: a fleet of one host in one
-// command. It is apart from package fleet so that who only submits has no server in the binary.
+// command, and one of a few hosts by routes between them. It is apart from package fleet so that who only submits has
+// no server in the binary.
 //
 // Its one user has a password made for this start, which lies, beside its address, in a file that
-// only the user of this process can read. It has no TLS: on more than a loopback address, run
-// nats-server itself, with accounts and TLS.
+// only the user of this process can read. Clients have no TLS, so they are on the same host: each host's use its own
+// server, and only servers speak to other hosts, by routes that are TLS with a key that all of them have. For several
+// tenants run nats-server itself, with accounts.
 package embedded
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/filelock"
 )
 
 // Name is what clients give as the URL of the embedded server of their home.
@@ -41,49 +47,98 @@ type address struct {
 // startTime bounds the start, which reads what JetStream has stored.
 const startTime = 30 * time.Second
 
-// Server is a running server. Close it.
-type Server struct {
-	nats *server.Server
-	name string
-	at   address
+// Options are how a server starts.
+type Options struct {
+	Listen  string       // for clients: nats://HOST:PORT of a loopback address; "" is a free port of 127.0.0.1
+	Cluster *Cluster     // nil is a server alone
+	Log     *slog.Logger // nil is none
 }
 
-// Start starts a server for a home. listen is nats://HOST:PORT; "" is a free port of the loopback
-// address.
-func Start(home, listen string) (*Server, error) {
+// Server is a running server. Close it.
+type Server struct {
+	nats     *server.Server
+	name     string // of the file
+	at       address
+	cluster  bool
+	log      *slog.Logger
+	lock     *filelock.Lock
+	watching sync.WaitGroup
+	stop     context.CancelFunc
+}
+
+// Start starts a server for a home, which has one at most. One of a cluster waits for as many others as make it able to
+// work, until ctx ends.
+func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
+	opts, err := o.server(home)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{name: filepath.Join(home, file), at: address{User: opts.Username, Password: opts.Password}, cluster: o.Cluster != nil, log: o.Log, stop: func() {}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	folder := filepath.Dir(s.name)
+	if s.lock, err = filelock.Try(filepath.Join(folder, "lock")); errors.Is(err, filelock.ErrHeld) {
+		return nil, fmt.Errorf("start the embedded NATS server: another one is under way in %s: give this worker a home of its own (UNITASK_HOME)", folder)
+	}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if err == nil && opts.ServerName == "" {
+		opts.ServerName, err = serverName(folder)
+	}
+	if err == nil && o.Cluster != nil {
+		err = o.Cluster.free() // the server would say so to its log only, and hang
+	}
+	if err == nil {
+		s.nats, err = server.NewServer(opts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start the embedded NATS server: %w", err)
+	}
+	s.nats.SetLoggerV2(&natsLog{log: s.log}, false, false, false)
+	s.nats.Start()
+	if !s.nats.ReadyForConnections(startTime) {
+		return nil, fmt.Errorf("start the embedded NATS server at %s:%d: it does not listen: is the port taken?", opts.Host, opts.Port)
+	}
+	s.at.URL = s.nats.ClientURL()
+	if !s.cluster {
+		return s, nil
+	}
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.watching.Go(func() { s.watch(ctx) })
+	return s, nil
+}
+
+// server are the options of the server itself.
+func (o Options) server(home string) (*server.Options, error) {
 	host, port := "127.0.0.1", -1
-	if listen != "" && listen != Name {
-		u, err := url.Parse(listen)
+	if o.Listen != "" && o.Listen != Name {
+		u, err := url.Parse(o.Listen)
 		if err == nil {
 			host = u.Hostname()
 			port, err = strconv.Atoi(u.Port())
 		}
 		if err != nil || u.Scheme != "nats" || u.User != nil || host == "" {
-			return nil, fmt.Errorf("address of the embedded server %q: use nats://HOST:PORT", listen)
+			return nil, fmt.Errorf("address of the embedded server %q: use nats://HOST:PORT", o.Listen)
 		}
 		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-			return nil, fmt.Errorf("address of the embedded server %q: it has no TLS, so it serves a loopback address (127.0.0.1) only: for more hosts run nats-server", listen)
+			return nil, fmt.Errorf("address of the embedded server %q: its clients have no TLS, so it serves a loopback address (127.0.0.1) only: other hosts join it by routes, or all use a nats-server", o.Listen)
 		}
 	}
-	at := address{User: "unitask", Password: rand.Text()}
-	ns, err := server.NewServer(&server.Options{
-		ServerName: "unitask", Host: host, Port: port, Username: at.User, Password: at.Password, JetStream: true,
+	opts := &server.Options{
+		Host: host, Port: port, Username: "unitask", Password: rand.Text(), JetStream: true,
 		StoreDir: filepath.Join(home, "fleet"), NoSigs: true, NoLog: true, MaxPayload: 1 << 20,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start the embedded NATS server: %w", err)
 	}
-	s := &Server{nats: ns, name: filepath.Join(home, file), at: at}
-	if err := os.MkdirAll(filepath.Dir(s.name), 0o700); err != nil {
-		return nil, fmt.Errorf("start the embedded NATS server: %w", err)
+	if o.Cluster != nil {
+		return opts, o.Cluster.apply(opts)
 	}
-	ns.Start()
-	if !ns.ReadyForConnections(startTime) {
-		ns.Shutdown()
-		return nil, fmt.Errorf("start the embedded NATS server at %s:%d: it does not listen: is the port taken, or another one under way in %s?", host, port, filepath.Dir(s.name))
-	}
-	s.at.URL = ns.ClientURL()
-	return s, nil
+	return opts, nil
 }
 
 // Config is how the worker of this process reaches it.
@@ -105,9 +160,14 @@ func (s *Server) Announce() error {
 
 // Close ends the server, and then removes its address: who waits for that finds nothing under way.
 func (s *Server) Close() {
-	s.nats.Shutdown()
-	s.nats.WaitForShutdown()
-	_ = os.Remove(s.name)
+	s.stop()
+	s.watching.Wait()
+	if s.nats != nil {
+		s.nats.Shutdown()
+		s.nats.WaitForShutdown()
+		_ = os.Remove(s.name)
+	}
+	s.lock.Unlock()
 }
 
 // Gone says that a home's server has ended.

@@ -39,9 +39,7 @@ var kinds = []kind{
 	{"unitask is killed", 10, func(s *soak) (string, error) {
 		return s.run(long, nil, func(c *exec.Cmd) { _ = c.Process.Kill() }, -1)
 	}},
-	{"unitask is interrupted", 6, func(s *soak) (string, error) {
-		return s.run(long, nil, func(c *exec.Cmd) { _ = c.Process.Signal(os.Interrupt) }, 130)
-	}},
+	{"unitask is interrupted", 6, (*soak).interrupt},
 	{"QEMU is killed", 10, func(s *soak) (string, error) {
 		return s.run(long, nil, func(*exec.Cmd) { s.killOne("qemu-system") }, 0, 125)
 	}},
@@ -92,6 +90,24 @@ func (s *soak) runUnder(under []string, code string, flags []string, meanwhile f
 	return end, out.String(), err
 }
 
+// interrupt interrupts a run. One that has not begun, since its process has hardly, ends by the signal itself, as any
+// program's does: it has left no record then.
+func (s *soak) interrupt() (string, error) {
+	before, err := os.ReadDir(filepath.Join(s.home, "runs"))
+	if err != nil {
+		return "", err
+	}
+	end, err := s.run(long, nil, func(c *exec.Cmd) { _ = c.Process.Signal(os.Interrupt) }, 130)
+	if end != "killed" {
+		return end, err
+	}
+	after, e := os.ReadDir(filepath.Join(s.home, "runs"))
+	if e == nil && len(after) == len(before) {
+		return "interrupted before it began", nil
+	}
+	return end, errors.Join(err, e)
+}
+
 // expect runs code that prints something that only it knows.
 func (s *soak) expect(code int, flags []string) (string, error) {
 	word := strconv.FormatUint(s.random.Uint64(), 36)
@@ -138,6 +154,8 @@ func (s *soak) fullDisk() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	defer os.Remove(filler) // where what follows fails
+	defer f.Close()         // once more, then
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return "", err
@@ -145,7 +163,7 @@ func (s *soak) fullDisk() (string, error) {
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, max(1, int64(fs.Bfree)*fs.Bsize-s.random.Int64N(64<<10))); err != nil {
 		return "", err
 	}
-	f.Close()
+	f.Close() // or its space stays taken
 	end, err := s.run("for (let i = 0; i < 40; i++) console.log('z'.repeat(4000))", nil, nil, 0, 125)
 	if e := os.Remove(filler); err == nil {
 		err = e

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,14 +206,26 @@ func TestHostileLayer(t *testing.T) {
 		}
 	}
 
-	// A file of a terabyte, of which nothing is there.
-	var sparse bytes.Buffer
-	w := tar.NewWriter(&sparse)
+	// Files of which nothing is there: one that is larger than the archive, and holes, of which the archive has few bytes.
+	var claims bytes.Buffer
+	w := tar.NewWriter(&claims)
 	if err := w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg, Size: 1 << 40}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := CopyLayer(t.Context(), io.Discard, &sparse, small, nil, end); err == nil {
-		t.Error("a file that is larger than the archive")
+	last := tarOf(t, finish()...)
+	for name, archive := range map[string][]byte{
+		"a file that is larger than the archive": claims.Bytes(),
+		"a hole":                                 slices.Concat(holes("a", 1<<40), last),
+		"a hole without end":                     slices.Concat(holes("a", math.MaxInt64), last),
+		"many holes":                             slices.Concat(slices.Repeat(holes("a", 20<<10), 4), last),
+		"a hole that makes up for it":            slices.Concat(holes("a", 1<<10), holes("b", math.MaxInt64), last),
+	} {
+		if _, _, err := CopyLayer(t.Context(), io.Discard, bytes.NewReader(archive), small, nil, end); err == nil || !strings.Contains(err.Error(), "EOF") && !strings.Contains(err.Error(), "more than 65536 bytes") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, n, err := CopyLayer(t.Context(), io.Discard, bytes.NewReader(slices.Concat(holes("a", 20<<10), last)), small, nil, end); err != nil || n != 1 {
+		t.Errorf("a hole that may be: %d %v", n, err)
 	}
 
 	// What is the machine's own, devices, and white-outs of what is not there: the image is none the worse.

@@ -204,7 +204,8 @@ type Owner struct {
 	Home   string   `json:"home"`
 }
 
-const maxID = 1<<32 - 2
+// MaxID is the greatest of a user or group: the next one is none.
+const MaxID = 1<<32 - 2
 
 // Owner finds the image's user in its own files: NAME, NAME:GROUP, or numbers. Write must have been called.
 func (im *Image) Owner() (Owner, error) {
@@ -215,14 +216,14 @@ func (im *Image) Owner() (Owner, error) {
 		user = "0"
 	}
 	id, err := strconv.ParseUint(user, 10, 32)
-	numeric := err == nil && id <= maxID
+	numeric := err == nil && id <= MaxID
 	o.UID = uint32(id)
 	found := false
 	var name string
 	for f := range records(im.passwd, 7) {
 		uid, e1 := strconv.ParseUint(f[2], 10, 32)
 		gid, e2 := strconv.ParseUint(f[3], 10, 32)
-		if e1 != nil || e2 != nil || uid > maxID || gid > maxID || !(f[0] == user || numeric && uid == id) {
+		if e1 != nil || e2 != nil || uid > MaxID || gid > MaxID || !(f[0] == user || numeric && uid == id) {
 			continue
 		}
 		name, o.UID, found = f[0], uint32(uid), true
@@ -239,14 +240,14 @@ func (im *Image) Owner() (Owner, error) {
 		o.Home = "/root"
 	}
 	gid, err := strconv.ParseUint(group, 10, 32)
-	groupID := err == nil && gid <= maxID
+	groupID := err == nil && gid <= MaxID
 	foundGroup := !hasGroup || groupID
 	if hasGroup && groupID {
 		o.GID = uint32(gid)
 	}
 	for f := range records(im.group, 4) {
 		id, err := strconv.ParseUint(f[2], 10, 32)
-		if err != nil || id > maxID {
+		if err != nil || id > MaxID {
 			continue
 		}
 		if hasGroup && !groupID && f[0] == group {

@@ -28,7 +28,7 @@ func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits,
 	sum := sha256.New()
 	w := tar.NewWriter(io.MultiWriter(to, sum))
 	in := &counted{ctx: ctx, r: from, left: limits.Bytes, most: limits.Bytes}
-	whole := false
+	whole, room := false, limits.Bytes // of the files, which one with holes has without having it in the archive
 	for r, n := tar.NewReader(in), 0; ; n++ {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -53,6 +53,10 @@ func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits,
 		clean := &tar.Header{Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Mode: h.Mode & 0o7777, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime}
 		if h.Typeflag == tar.TypeReg {
 			clean.Size = h.Size
+			if h.Size > room {
+				return "", 0, fmt.Errorf("the layer's %.200q: it has more than %d bytes", h.Name, limits.Bytes)
+			}
+			room -= h.Size
 		}
 		if err := w.WriteHeader(clean); err != nil {
 			return "", 0, fmt.Errorf("write the layer's %.200q: %w", h.Name, err)
@@ -78,7 +82,7 @@ func layerEntry(h *tar.Header, without []string) (name string, kept bool, err er
 		return "", false, err
 	}
 	name = path.Join(list...)
-	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > maxID || int64(h.Gid) > maxID {
+	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > MaxID || int64(h.Gid) > MaxID {
 		return "", false, fmt.Errorf("owner %d, group %d", h.Uid, h.Gid)
 	}
 	about := name // what a white-out takes away

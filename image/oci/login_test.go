@@ -60,9 +60,12 @@ func TestLogin(t *testing.T) {
 			at, seen := locked(t, kind)
 			asked := ""
 			pull := func(user, password, token string, there bool, wrong error) error {
-				im, err := Pull(t.Context(), at+"/tool:1", "amd64", func(_ context.Context, registry string) (string, string, string, bool, error) {
+				im, err := Pull(t.Context(), at+"/tool:1", "amd64", func(_ context.Context, registry string) (*Login, error) {
 					asked = registry
-					return user, password, token, there, wrong
+					if !there {
+						return nil, wrong
+					}
+					return &Login{User: user, Password: password, Token: token}, wrong
 				})
 				if err != nil {
 					return err
@@ -95,3 +98,32 @@ func TestLogin(t *testing.T) {
 		})
 	}
 }
+
+// A login from the home's configuration goes nowhere in clear but to this host, also where a registry leads to.
+func TestAttackLoginInClear(t *testing.T) {
+	told := errors.New("told")
+	for url, want := range map[string]bool{
+		"https://r.example/v2/": true, "http://127.0.0.1:5000/v2/": true, "http://[::1]:5000/v2/": true, "http://localhost:5000/v2/": true,
+		"http://10.1.2.3:5000/v2/": false, "http://r.local/v2/": false, "http://r.example/token": false, "http://127.0.0.1.r.example/v2/": false, "http://localhost.r.example/": false,
+	} {
+		for _, sealed := range []bool{true, false} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			way := patient{roundTripper(func(*http.Request) (*http.Response, error) { return nil, told }), sealed}
+			if _, err := way.RoundTrip(r); !errors.Is(err, told) {
+				t.Errorf("%s, without a login: %v", url, err)
+			}
+			r.SetBasicAuth("me", "pw-G7kd0Zt")
+			_, err = way.RoundTrip(r)
+			if errors.Is(err, told) != (want || !sealed) || err == nil || strings.Contains(err.Error(), "G7kd0Zt") {
+				t.Errorf("%s, sealed %v: %v", url, sealed, err)
+			}
+		}
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

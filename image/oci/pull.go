@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -24,40 +25,47 @@ const (
 	tries      = 2
 )
 
-// Login says what a registry, by its HOST or HOST:PORT, is told of its user: a name and a password, or a token alone.
-type Login func(ctx context.Context, registry string) (user, password, token string, there bool, err error)
+// Login is what a registry is told of its user: a name and a password, or a token alone.
+type Login struct {
+	User, Password, Token string
+	Plain                 bool // also without TLS; loopback is told in any case
+}
+
+// Logins finds that of a registry, by its HOST or HOST:PORT; nil is none.
+type Logins func(ctx context.Context, registry string) (*Login, error)
 
 // Pull finds an image in a registry, for an architecture. Its layers are fetched when it is written.
-// Credentials are those that login has for its registry, else those that docker login or podman login left on this host.
-func Pull(ctx context.Context, reference, arch string, login Login) (*Image, error) {
+// Credentials are those that logins has for its registry, else those that docker login or podman login left on this host.
+func Pull(ctx context.Context, reference, arch string, logins Logins) (*Image, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
 		return nil, fmt.Errorf("%.200q is no reference of an image: %w", reference, err)
 	}
-	who := remote.WithAuthFromKeychain(authn.DefaultKeychain)
-	if login != nil {
-		user, password, token, there, err := login(ctx, ref.Context().RegistryStr())
+	who, sealed := remote.WithAuthFromKeychain(authn.DefaultKeychain), false
+	if logins != nil {
+		l, err := logins(ctx, ref.Context().RegistryStr())
 		if err != nil {
 			return nil, fmt.Errorf("pull %s: the login of %s: %w", ref, ref.Context().RegistryStr(), err)
 		}
-		if there {
-			who = remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: user, Password: password, RegistryToken: token}))
+		if l != nil {
+			sealed = !l.Plain
+			who = remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: l.User, Password: l.Password, RegistryToken: l.Token}))
 		}
 	}
-	im, err := pull(ctx, ref, arch, who)
+	im, err := pull(ctx, ref, arch, who, sealed)
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, explain(ref, err))
 	}
 	return im, nil
 }
 
-func pull(ctx context.Context, ref name.Reference, arch string, who remote.Option) (*Image, error) {
+func pull(ctx context.Context, ref name.Reference, arch string, who remote.Option, sealed bool) (*Image, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: dialTime}).DialContext
 	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = dialTime, answerTime
 	want := v1.Platform{OS: "linux", Architecture: arch}
 	opts := []remote.Option{
-		remote.WithContext(ctx), remote.WithPlatform(want), who, remote.WithTransport(patient{t}),
+		remote.WithContext(ctx), remote.WithPlatform(want), who, remote.WithTransport(patient{t, sealed}),
 		remote.WithRetryBackoff(remote.Backoff{Duration: 300 * time.Millisecond, Factor: 2, Steps: tries}), remote.WithUserAgent("unitask"),
 	}
 	desc, err := remote.Get(ref, opts...)
@@ -125,10 +133,17 @@ func explain(ref name.Reference, err error) error {
 	return fmt.Errorf("the registry %s: %w", ref.Context().RegistryStr(), err)
 }
 
-// patient ends an answer that stops coming.
-type patient struct{ http.RoundTripper }
+// patient ends an answer that stops coming. What is sealed tells no login in clear: registries of private networks are
+// asked without TLS where they don't answer with it, and whoever is on the way can see to that.
+type patient struct {
+	http.RoundTripper
+	sealed bool
+}
 
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
+	if p.sealed && r.URL.Scheme != "https" && r.Header.Get("Authorization") != "" && !onLoopback(r.URL.Hostname()) {
+		return nil, fmt.Errorf("%s does not speak TLS, and its login is not sent in clear: plain = true beside it in the home's configuration allows that", r.URL.Host)
+	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	resp, err := p.RoundTripper.RoundTrip(r.WithContext(ctx))
 	if err != nil {
@@ -138,6 +153,11 @@ func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	silent := fmt.Errorf("%s sent nothing for %g s", r.URL.Host, answerTime.Seconds())
 	resp.Body = &watched{resp.Body, time.AfterFunc(answerTime, func() { cancel(silent) }), func() { cancel(nil) }, ctx}
 	return resp, nil
+}
+
+func onLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback() || host == "localhost"
 }
 
 type watched struct {

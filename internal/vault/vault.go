@@ -50,6 +50,7 @@ type Login struct {
 	User     string `toml:"user"`
 	Password string `toml:"password"`
 	Token    string `toml:"token"`
+	Plain    bool   `toml:"plain"` // it is told that without TLS, too
 }
 
 // Sources are the forms of a source, for messages.
@@ -108,22 +109,25 @@ func (v *Vault) Check() error {
 // registry is what the key of a login is like.
 var registry = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$`)
 
-// LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user; there is false where the configuration has
-// nothing of it.
-func (v *Vault) LoginTo(ctx context.Context, host string) (user, password, token string, there bool, err error) {
+// LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user: Password and Token are the values. It is nil
+// where the configuration has nothing of it.
+func (v *Vault) LoginTo(ctx context.Context, host string) (_ *Login, err error) {
 	l, there := v.Registries[host]
 	if hub := "docker.io"; !there && host == "index."+hub {
 		l, there = v.Registries[hub]
 	}
 	switch {
 	case !there:
-		return "", "", "", false, nil
+		return nil, nil
 	case l.Token != "":
-		token, err = v.Read(ctx, l.Token)
+		l.Token, err = v.Read(ctx, l.Token)
 	default:
-		password, err = v.Read(ctx, l.Password)
+		l.Password, err = v.Read(ctx, l.Password)
 	}
-	return l.User, password, token, true, err
+	if err != nil {
+		return nil, err
+	}
+	return &l, nil
 }
 
 // Value reads a secret for a caller, who may be known by several names: from its own source, from the one

@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -55,5 +56,39 @@ func TestSeal(t *testing.T) {
 	}
 	if after := descriptors(t); after != before {
 		t.Errorf("%d descriptors, %d before", after, before)
+	}
+}
+
+// On every level the file that is given goes to the open that it is for, and to no other before: QEMU 7.2 looks for a device of SGX's.
+func TestGivenOnLevels(t *testing.T) {
+	needRoot(t)
+	p, err := Examine(someProgram(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !CanGive() || !Confines(p) {
+		t.Skip("this kernel's listeners give no descriptors (Linux 5.9), or it has no Landlock (5.13)")
+	}
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.end()
+	given, err := os.Open(filepath.Join(target.dir, targetFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer given.Close()
+	for _, l := range levels(0, 0, nobody, nil) {
+		s := script{newStage()}
+		s.steps[s.open("/dev/nothing", unix.O_RDWR|unix.O_CLOEXEC)].then = goOn
+		s.call("read", unix.SYS_READ, s.open("/whatever", unix.O_RDWR), make([]byte, 8), 1)
+		reports, process, err := s.run(target, []level{l}, Spec{Program: p, Given: given})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if came, failed, _ := s.outcome(reports); !came || !process.Gives() || process.Denied() != "" {
+			t.Errorf("%s: came %t, gives %t, denied %q, failed %v", l.name, came, process.Gives(), process.Denied(), failed)
+		}
 	}
 }

@@ -1,0 +1,36 @@
+package unitask_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+)
+
+// A disk that another host's tenant has brought is read by its own machine only: no image of the user's own begins with it.
+func TestAttackBroughtBase(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	disk := bytes.Repeat([]byte("no file system"), 512)
+	b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: sha256Hex(disk), Size: int64(len(disk))}
+	b.Owner.Home = "/"
+	err = rt.BringImage(t.Context(), "mallory", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range []string{"run = ['x']", "debian = ['jq']", "pip = ['x']"} {
+		_, _, err := rt.BuildImage(t.Context(), describe(t, t.TempDir(), "over", "from = '"+b.KeyFor("mallory")+"'\n"+more+"\n"), "")
+		var field *policy.FieldError
+		if !errors.As(err, &field) || !strings.Contains(err.Error(), "came along from another host, as the tenant mallory's") {
+			t.Errorf("%s: %v", more, err)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package unitask
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/environments"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/policy"
+)
+
+// The user's own images that go along to another host: what one adds to the image that it begins with is an archive of its
+// files, and the other host has that image itself. One over a container's image goes as any container image.
+
+// bringOwn describes a request's own image for another host.
+func (o *OwnImage) bringOwn() (b BroughtImage, err error) {
+	b = BroughtImage{Arch: o.Arch, Own: &image.BroughtOwn{Base: o.From, Runtime: o.Runtime, Folders: o.Folders, Env: o.Env, Warm: o.Warm}}
+	b.Disk, b.Size, err = o.archiveSum()
+	return b, err
+}
+
+// archiveFile has what is known of the archive, in what is kept under the image's key: its files never change.
+const archiveFile = "archive.json"
+
+// archiveSum is the archive's SHA-256, and its bytes.
+func (o *OwnImage) archiveSum() (sum string, size int64, err error) {
+	own := o.row.payload.Own
+	known := filepath.Join(filepath.Dir(own.Folder), archiveFile)
+	var f image.File
+	if own.Folder != "" {
+		if text, err := os.ReadFile(known); err == nil && json.Unmarshal(text, &f) == nil && f.SHA256 != "" {
+			return f.SHA256, f.Size, nil
+		}
+	}
+	if err := own.Verify(); err != nil {
+		return "", 0, err
+	}
+	h, count := sha256.New(), &counted{}
+	if err := o.writeArchive(io.MultiWriter(h, count)); err != nil {
+		return "", 0, err
+	}
+	f = image.File{Name: o.Name, Size: count.n, SHA256: hex.EncodeToString(h.Sum(nil))}
+	if text, err := json.Marshal(f); err == nil && own.Folder != "" {
+		_ = atomicfile.Write(known, text, 0o600) // only spares the next look
+	}
+	return f.SHA256, f.Size, nil
+}
+
+type counted struct{ n int64 }
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.n += int64(len(p))
+	return len(p), nil
+}
+
+// archive is what the image brings, as it goes along.
+func (o *OwnImage) archive() io.ReadCloser {
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(o.writeArchive(w)) }() // which Close ends
+	return r
+}
+
+// writeArchive writes what the image brings as a tar. It has no times, which no disk of an image has either: the same files
+// are the same archive on any host.
+func (o *OwnImage) writeArchive(to io.Writer) error {
+	w := tar.NewWriter(to)
+	if folder := o.row.payload.Own.Folder; folder != "" {
+		root, err := os.OpenRoot(folder)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			return archiveEntry(w, root, name, d)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+func archiveEntry(w *tar.Writer, root *os.Root, name string, d fs.DirEntry) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Format: tar.FormatPAX}
+	if d.Type() == fs.ModeSymlink {
+		target, err := root.Readlink(name)
+		if err != nil {
+			return err
+		}
+		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, target, 0o777
+		return w.WriteHeader(h)
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if h.Size = st.Size(); st.Mode()&0o100 != 0 {
+		h.Mode = 0o755
+	}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err = io.CopyN(w, f, h.Size)
+	return err
+}
+
+// ownAlong is an own image that came along from another host: it has the digest that it is kept by as its name.
+func ownAlong(c *image.Container) (*OwnImage, error) {
+	if imageLanguage(c.Own.Base) == nil {
+		return nil, fmt.Errorf("the image %s came along over %.40q, which is no image of this host any more", c.Digest, c.Own.Base)
+	}
+	o := &OwnImage{Name: c.Digest, From: c.Own.Base, Arch: c.Arch, Env: c.Own.Env, Warm: c.Own.Warm, Runtime: c.Own.Runtime, Folders: c.Own.Folders, Digest: c.Digest}
+	o.describe()
+	o.row.payload.Own.Archive, o.row.payload.Own.Container = c.Root(), c.Digest
+	return o, nil
+}
+
+// along is the own image of a digest that came along from another host, nil where there is none that the ceiling allows.
+func (rt *Runtime) along(name string, ceiling *policy.Ceiling) *image.Container {
+	if !wholeDigest.MatchString(name) || !ceiling.Image(name) {
+		return nil
+	}
+	c, err := rt.images.Container(image.HostArch(), name)
+	if err != nil || c.Own == nil {
+		return nil
+	}
+	return c
+}
+
+var wholeDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// runtimeForm is what the versions of programs are like.
+var runtimeForm = regexp.MustCompile(`^[A-Za-z0-9.:+~-]{0,80}$`)
+
+// checkOwn says what is wrong with what somebody says of an own image of his.
+func checkOwn(own *image.BroughtOwn) error {
+	l := imageLanguage(own.Base)
+	if l == nil {
+		return fmt.Errorf("begins with %.40q, which this host has not: there are %s", own.Base, strings.Join(Images(), ", "))
+	}
+	if err := environments.CheckAdded(own.Env, own.Warm); err != nil {
+		return err
+	}
+	all := slices.Concat(l.image(own.Base).payload.Folders, own.Folders)
+	for _, dir := range own.Folders {
+		if !path.IsAbs(dir) || dir == "/" || path.Clean(dir) != dir || strings.ContainsAny(dir, "\n\x00") {
+			return fmt.Errorf("has a folder %.80q", dir)
+		}
+	}
+	switch {
+	case len(strings.Join(all, "\n")) > maxFolders:
+		return errors.New("lies in too many folders")
+	case !runtimeForm.MatchString(own.Runtime):
+		return fmt.Errorf("is for version %.80q", own.Runtime)
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"testing"
+
+	"github.com/unitask/unitask"
+)
+
+// What a tenant has brought is removed by what image ls shows of its digest, by which nothing runs.
+func TestBroughtByDigits(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	disk := make([]byte, 4096)
+	sum := sha256.Sum256(disk)
+	b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
+	b.Owner.Home = "/"
+	if err := rt.BringImage(t.Context(), "alice", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }); err != nil {
+		t.Fatal(err)
+	}
+	list, err := rt.Images().Containers()
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	shown := containerRows(list)[0][0]
+	if c := containerNamed(rt, shown); c == nil || c.Digest != b.KeyFor("alice") {
+		t.Errorf("%s: %+v", shown, c)
+	}
+	if c := containerNamed(rt, "sha256:"+hex.EncodeToString(sum[:6])); c != nil {
+		t.Errorf("another digest: %+v", c)
+	}
+}

@@ -1,0 +1,134 @@
+package image
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+)
+
+// What a user's own image adds to one that comes along, from another host. In the place of a disk there is an archive
+// (tar) of its files. It is not unpacked on this host: the image's disk is written from it.
+
+// BroughtOwn is what an own image has beside the archive of its files.
+type BroughtOwn struct {
+	Base    string            `json:"base"`              // the image that it begins with, which this host has
+	Runtime string            `json:"runtime,omitempty"` // as Own.Runtime
+	Folders []string          `json:"folders,omitempty"` // as Payload.Folders, beside those of the base
+	Env     map[string]string `json:"env,omitempty"`
+	Warm    []string          `json:"warm,omitempty"` // modules that are imported ahead
+}
+
+// Bounds of such an archive.
+const (
+	maxBroughtOwn = 1<<30 + 128<<20 // bytes: as much as a build leaves, and its headers
+	maxAdded      = 60_000          // entries, and folders that these are in
+	maxAddedPath  = 1000            // bytes of a path, and of where a link leads
+	maxAddedDepth = 100             // folders in each other
+	maxAddedWork  = 250_000_000     // entries that are looked at to write the disk: those of all folders on the way to each, a minute or two
+)
+
+// addArchive puts an archive's files and links where they are in the guest. Somebody who is not trusted has written it.
+func (t tree) addArchive(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	refused := func(what string, reason string) error {
+		return fmt.Errorf("the files that came along: %.80q %s", what, reason)
+	}
+	added, together := map[string]bool{}, map[string]int{}
+	for r, n := tar.NewReader(f), 0; ; n++ {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("the files that came along: %w", err)
+		}
+		at := "/" + path.Clean(h.Name)
+		switch {
+		case n == maxAdded:
+			return fmt.Errorf("the files that came along are more than %d", maxAdded)
+		case !filepath.IsLocal(h.Name) || at == "/." || !utf8.ValidString(h.Name) || strings.ContainsAny(h.Name, "\x00\n") || len(at) > maxAddedPath || strings.Count(at, "/") > maxAddedDepth || len(path.Base(at)) > maxExt4Name:
+			return refused(h.Name, "has a name that can't be")
+		case added[at]:
+			return refused(h.Name, "is there twice")
+		}
+		added[at] = true
+		for dir := path.Dir(at); ; dir = path.Dir(dir) { // each folder, but for those that were counted
+			if together[dir]++; together[dir] > 1 || dir == "/" {
+				break
+			}
+			if len(path.Base(dir)) > maxExt4Name {
+				return refused(h.Name, "has a name that can't be")
+			}
+			if len(together) > maxAdded {
+				return fmt.Errorf("the files that came along are in more than %d folders", maxAdded)
+			}
+		}
+		switch {
+		case h.Typeflag == tar.TypeSymlink && h.Linkname != "" && len(h.Linkname) <= maxAddedPath && utf8.ValidString(h.Linkname) && !strings.ContainsRune(h.Linkname, 0):
+			t.link(at, h.Linkname)
+		case h.Typeflag == tar.TypeReg && !sparse(h):
+			begin, err := f.Seek(0, io.SeekCurrent) // where the reader stands: it does not read ahead
+			if err != nil {
+				return err
+			}
+			if h.Size > st.Size()-begin {
+				return refused(h.Name, "ends after the archive")
+			}
+			mode := fs.FileMode(0o644)
+			if h.Mode&0o100 != 0 {
+				mode = 0o755
+			}
+			t.put(node{path: at, mode: mode, source: name, begin: begin, length: h.Size, part: true})
+		default:
+			return refused(h.Name, "is neither a file nor a link that can be")
+		}
+	}
+	work := 0
+	for at := range added {
+		for dir := path.Dir(at); ; dir = path.Dir(dir) {
+			if work += together[dir]; work > maxAddedWork {
+				return fmt.Errorf("the files that came along are too many in one folder: some %d can be written there", int(math.Sqrt(maxAddedWork)))
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return t.whole()
+}
+
+// sparse says that a file has holes, which archive/tar would fill.
+func sparse(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+// whole says what of a tree can't be: something in what is no folder.
+func (t tree) whole() error {
+	for at := range t {
+		if dir, there := t[path.Dir(at)]; there && !dir.mode.IsDir() {
+			return fmt.Errorf("%.80q lies in %.80q, which is no folder", at, dir.path)
+		}
+	}
+	return nil
+}
