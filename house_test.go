@@ -49,6 +49,7 @@ var mayImport = map[string][]string{
 	"image":           {},
 	"packages":        {},
 	"environments":    {},
+	"image/erofs":     {},
 	"image/oci":       {},
 	"image/tfs":       {},
 	"guest":           {},

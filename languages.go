@@ -96,7 +96,7 @@ var languages = []*language{
 				brings:  "there is the standard library only; what lies beside the code comes with",
 			},
 			{
-				payload: pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders, python.DataFiles(), python.Modules, python.Packages),
+				payload: packed(python.DataPacked, pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders, python.DataFiles(), python.Modules, python.Packages)),
 				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.DataRehearsal, File: "code.py", Comment: "#"}, Patience: python.DataPatience},
 				about: "Python with numpy {python3-numpy}, pandas {python3-pandas}, matplotlib {python3-matplotlib}, scipy {python3-scipy}, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
 					"go to /out as figure-1.png, figure-2.png, …",
@@ -145,6 +145,12 @@ func pythonPayload(name string, parts []string, links map[string]string, folders
 		Library: python.Library, LibrarySources: python.LibrarySources, NanosSources: guest.NanosPlain, Include: python.Include, Files: files, Links: links, Folders: folders,
 		Compile: &image.Compile{Dirs: compiled, Args: python.CompileArgs(compiled), Env: python.CompileEnv},
 	}
+}
+
+// packed is a payload of whose files some are compressed.
+func packed(files []string, p image.Payload) image.Payload {
+	p.Packed = files
+	return p
 }
 
 // imageWith is the name of an image that has a module, "" where none has.

@@ -260,7 +260,7 @@ func TestInitramfsPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		os.Remove(out)
-		if err := writeInitramfs(out, init, filepath.Join(dir, "modules"), nil, false); err != nil {
+		if err := writeInitramfs(out, init, filepath.Join(dir, "modules"), nil, modules); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(out)

@@ -35,6 +35,9 @@ func (im *Image) Entries() ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	if list, err := packedEntries(f, st.Size()); list != nil || err != nil {
+		return list, err
+	}
 	storage := file.New(f, true)
 	var root fs.FS
 	if im.Kernel == Nanos {

@@ -30,8 +30,13 @@ const pciModule = "virtio_pci"
 // overlayModule lays memory over the disk of a container's image, and over the folders of others that stay on the disk.
 const overlayModule = "overlay"
 
+// packedModules read a disk that is compressed: erofs, and what it needs where that is not built in.
+var packedModules = []string{"lz4_decompress", "libcrc32c", erofsModule}
+
+const erofsModule = "erofs"
+
 func wantedModule(base string) bool {
-	for _, m := range append(slices.Clone(modules), overlayModule) {
+	for _, m := range slices.Concat(modules, packedModules, []string{overlayModule}) {
 		if rest, ok := strings.CutPrefix(base, m+".ko"); ok && (rest == "" || slices.Contains(moduleSuffixes, rest)) {
 			return true
 		}
@@ -143,14 +148,26 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files, len(files)+len(s.payload.Folders) > 0); err != nil {
+	drivers := slices.Clone(modules)
+	if len(files)+len(s.payload.Folders) > 0 {
+		drivers = append(drivers, overlayModule)
+	}
+	packed := s.packs(kernel)
+	if packed {
+		drivers = append(drivers, packedModules...)
+	}
+	if err := writeInitramfs(filepath.Join(dir, InitrdFile), guest.path("init"), kernel.path("modules"), files, drivers); err != nil {
 		return nil, "", fmt.Errorf("write initramfs: %w", err)
 	}
 	if s.container != nil {
 		parts = append(parts, guest)
 		return parts, kernel.Version, s.container.linkRoot(filepath.Join(dir, DiskFile))
 	}
-	if err := writeExt4(filepath.Join(dir, DiskFile), t); err != nil {
+	write := writeExt4
+	if packed {
+		write = func(name string, t tree) error { return s.writePacked(name, t, arch) }
+	}
+	if err := write(filepath.Join(dir, DiskFile), t); err != nil {
 		return nil, "", fmt.Errorf("write root disk: %w", err)
 	}
 	return parts, kernel.Version, nil
@@ -207,7 +224,7 @@ const initramfsPage = 4096
 // writeInitramfs writes a cpio archive in the newc form (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst) that holds PID 1
 // and the drivers it loads, and with files, which are programs and texts by their paths, those of a container.
-func writeInitramfs(name, init, moduleDir string, files map[string][]byte, overlay bool) error {
+func writeInitramfs(name, init, moduleDir string, files map[string][]byte, drivers []string) error {
 	var out bytes.Buffer
 	ino := 0
 	add := func(name string, mode uint32, data []byte) {
@@ -234,10 +251,6 @@ func writeInitramfs(name, init, moduleDir string, files map[string][]byte, overl
 	add("init", 0o100755, text)
 	add("modules", 0o040755, nil)
 	var order bytes.Buffer
-	drivers := modules
-	if overlay {
-		drivers = append(slices.Clone(modules), overlayModule)
-	}
 	for _, m := range drivers {
 		data, err := readModule(moduleDir, m)
 		if errors.Is(err, fs.ErrNotExist) {

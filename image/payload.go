@@ -58,6 +58,10 @@ type Payload struct {
 	Links map[string]string
 	// Folders are those of the guest that stay on the disk as a whole: they have many files.
 	Folders []string
+	// Packed says which files' contents are compressed on linux's disk, if its kernel can read that: those whose paths
+	// begin so, or end so where it begins with *. They are to be large, and nothing that a machine's start reads. TRIPLET
+	// stands for what it does in Links.
+	Packed []string
 	// Compile is a command of the vendored program, run while an image is built, that adds files to
 	// the folder that it is given (compile). It runs nothing but what the parts have.
 	Compile *Compile

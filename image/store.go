@@ -59,6 +59,9 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 		if _, err := readModule(p.path("modules"), pciModule); name == kernelPart && err == nil { // parts that were fetched before lack it
 			fmt.Fprintln(h, pciModule)
 		}
+		if name == kernelPart && kernel == Linux && s.packs(p) {
+			fmt.Fprintf(h, "packed %q\n", s.payload.Packed)
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -240,6 +240,17 @@ static void mount_folders(void)
 	}
 }
 
+// disk_type is the filesystem that the disk has: erofs, where that is what its superblock says.
+static const char *disk_type(void)
+{
+	uint8_t magic[4] = {0};
+	int fd = open("/dev/vda", O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || pread(fd, magic, sizeof magic, 1024) < 0)
+		die("/dev/vda");
+	close(fd);
+	return memcmp(magic, "\xe2\xe1\xf5\xe0", sizeof magic) == 0 ? "erofs" : "ext4";
+}
+
 static void filesystems(void)
 {
 	must_mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
@@ -255,7 +266,7 @@ static void filesystems(void)
 	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	mount(NULL, "/sys", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	load_modules();
-	must_mount("/dev/vda", "/image", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
+	must_mount("/dev/vda", "/image", disk_type(), MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
 	container_read();
 	if (container) {
 		container_mount();

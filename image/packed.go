@@ -1,0 +1,104 @@
+package image
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/image/erofs"
+)
+
+// packs says that the linux image has a disk that is compressed: the payload has what that is for, and the kernel a
+// driver for it.
+func (s *Store) packs(kernel Part) bool {
+	if len(s.payload.Packed) == 0 {
+		return false
+	}
+	driver, err := readModule(kernel.path("modules"), erofsModule)
+	if err != nil {
+		return false
+	}
+	needs, err := moduleNeeds(driver)
+	if err != nil {
+		return false
+	}
+	return !slices.ContainsFunc(needs, func(name string) bool {
+		_, err := readModule(kernel.path("modules"), name)
+		return err != nil || !slices.Contains(packedModules, name)
+	})
+}
+
+// moduleNeeds are the other modules that a module says it depends on.
+func moduleNeeds(module []byte) ([]string, error) {
+	f, err := elf.NewFile(bytes.NewReader(module))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	section := f.Section(".modinfo")
+	if section == nil {
+		return nil, nil
+	}
+	info, err := section.Data()
+	if err != nil {
+		return nil, err
+	}
+	var needs []string
+	for _, line := range strings.Split(string(info), "\x00") {
+		if list, ok := strings.CutPrefix(line, "depends="); ok && list != "" {
+			needs = append(needs, strings.Split(list, ",")...)
+		}
+	}
+	return needs, nil
+}
+
+// packedAt says that the contents of a file of the guest are compressed.
+func (p Payload) packedAt(arch Arch, name string) bool {
+	return slices.ContainsFunc(p.Packed, func(at string) bool {
+		if suffix, ok := strings.CutPrefix(at, "*"); ok {
+			return strings.HasSuffix(name, suffix)
+		}
+		return strings.HasPrefix(name, strings.ReplaceAll(at, "TRIPLET", arch.triplet()))
+	})
+}
+
+// writePacked writes a tree as a bare erofs disk.
+func (s *Store) writePacked(name string, t tree, arch Arch) (err error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}()
+	var entries []erofs.Entry
+	for _, n := range t.sorted() {
+		entries = append(entries, erofs.Entry{Path: n.path, Mode: n.mode, Target: n.target, Open: n.open, Compress: s.payload.packedAt(arch, n.path)})
+	}
+	if _, err := erofs.Write(f, entries); err != nil {
+		return err
+	}
+	return f.Chmod(0o444)
+}
+
+// packedEntries reads what is on a disk that is packed, by path; of another one it is nil.
+func packedEntries(f *os.File, size int64) ([]Entry, error) {
+	if !erofs.Is(f) {
+		return nil, nil
+	}
+	infos, err := erofs.Read(f, size)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", f.Name(), err)
+	}
+	list := make([]Entry, 0, len(infos))
+	for _, i := range infos {
+		list = append(list, Entry{Path: i.Path, Mode: i.Mode, Size: i.Size, Target: i.Target})
+	}
+	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	return list, nil
+}
