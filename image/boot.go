@@ -26,7 +26,9 @@ func (im *Image) Boot() Boot {
 	case im.Kernel == Nanos:
 		boot.PCI = true
 	case im.Arch == AMD64:
-		boot.MachineOptions = "acpi=on"
+		// Its ACPI has no legacy devices, so Linux leaves the interrupt controller and the timer of a PC as they are; where
+		// that timer came just as Linux let interrupts in, it had number 0, the division by zero's, and the boot was over.
+		boot.MachineOptions = "acpi=on,pit=off,pic=off"
 		boot.Append = "console=ttyS0 no_timer_check " + linuxArgs
 	default:
 		boot.Append = "console=ttyAMA0 " + linuxArgs

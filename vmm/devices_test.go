@@ -16,17 +16,21 @@ import (
 // devices are what a machine has, by QEMU's names: what hostile code can hit. docs/security.md
 // publishes the list.
 var devices = map[board][]string{
-	{AMD64, false}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc",
+	{AMD64, false, "acpi=on,pit=off,pic=off"}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc",
 		"virtio-blk-device", "virtio-mmio", "virtio-net-device"},
-	{AMD64, true}: {"ICH9-LPC", "fw_cfg_io", "i8257", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pcspk", "isa-pit", "isa-serial", "kvmvapic", "mc146818rtc", "mch", "q35-pcihost",
+	{AMD64, false, "ioapic2=off"}: {"acpi-ged-x86", "fw_cfg_io", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc",
+		"virtio-blk-device", "virtio-mmio", "virtio-net-device"},
+	{AMD64, true, ""}: {"ICH9-LPC", "fw_cfg_io", "i8257", "ioapic", "isa-debug-exit", "isa-i8259", "isa-pcspk", "isa-pit", "isa-serial", "kvmvapic", "mc146818rtc", "mch", "q35-pcihost",
 		"virtio-blk-device", "virtio-blk-pci", "virtio-net-device", "virtio-net-pci"},
-	{ARM64, false}: {"arm-gicv2m", "arm_gic", "cfi.pflash01", "fw_cfg_mem", "gpex-pcihost", "gpex-root", "gpio-key", "pl011", "pl031", "pl061", "platform-bus-device",
+	{ARM64, false, ""}: {"arm-gicv2m", "arm_gic", "cfi.pflash01", "fw_cfg_mem", "gpex-pcihost", "gpex-root", "gpio-key", "pl011", "pl031", "pl061", "platform-bus-device",
 		"virtio-blk-device", "virtio-blk-pci", "virtio-mmio", "virtio-net-device", "virtio-net-pci"},
 }
 
 type board struct {
 	arch Arch
 	q35  bool // of a QEMU that has no microvm
+	// options are the kernel's, linux's and nanos' (image.Boot).
+	options string
 }
 
 var deviceLine = regexp.MustCompile(`(?m)^\s*dev: ([\w.,-]+), id`)
@@ -47,7 +51,7 @@ func TestDevices(t *testing.T) {
 		if testing.Short() {
 			continue
 		}
-		t.Run(fmt.Sprint(arch, map[bool]string{true: " q35"}[b.q35]), func(t *testing.T) {
+		t.Run(strings.TrimSpace(fmt.Sprint(arch, map[bool]string{true: " q35"}[b.q35], " ", b.options)), func(t *testing.T) {
 			disk := filepath.Join(t.TempDir(), "disk")
 			kernel := haltKernel()
 			if arch == ARM64 {
@@ -58,7 +62,7 @@ func TestDevices(t *testing.T) {
 			}
 			var q QEMU
 			q.NoMicrovm = b.q35
-			m, err := startQEMU(t, Config{QEMU: q, Arch: arch, Accel: TCG, Boot: Boot{Disks: []string{disk}, PCI: arch == ARM64, MachineOptions: map[Arch]string{AMD64: "acpi=on"}[arch]}}, kernel)
+			m, err := startQEMU(t, Config{QEMU: q, Arch: arch, Accel: TCG, Boot: Boot{Disks: []string{disk}, PCI: arch == ARM64, MachineOptions: b.options}}, kernel)
 			if err != nil {
 				t.Fatal(err)
 			}
