@@ -52,7 +52,7 @@ const (
 )
 
 // versionTimeout bounds `qemu --version`, which takes some 20 ms.
-const versionTimeout = 10 * time.Second
+var versionTimeout = 10 * time.Second // shorter in tests
 
 var programs = map[Arch]string{AMD64: "qemu-system-x86_64", ARM64: "qemu-system-aarch64"}
 
@@ -151,12 +151,16 @@ func probe(ctx context.Context, path string) (probed, error) {
 	var err error
 	if p.Version, err = queryVersion(ctx, path, "-sandbox", sandboxOptions); err == nil {
 		p.Sandbox = true
+	} else if errors.Is(err, errNoAnswer) {
+		return p, err
 	} else if p.Version, err = queryVersion(ctx, path); err != nil {
 		return p, err
 	}
-	if machines, err := ask(ctx, path, "-M", "help"); err == nil {
-		p.NoMicrovm = lacksMicrovm(string(machines))
+	machines, err := ask(ctx, path, "-M", "help")
+	if errors.Is(err, errNoAnswer) {
+		return p, err
 	}
+	p.NoMicrovm = err == nil && lacksMicrovm(string(machines))
 	p.Program, err = examine(ctx, path)
 	return p, err
 }
@@ -183,7 +187,11 @@ func examine(ctx context.Context, path string) (jail.Program, error) {
 		return jail.Program{}, fmt.Errorf("examine QEMU: %w", err)
 	}
 	var dirs []string
-	if out, err := ask(ctx, path, "-L", "help"); err == nil {
+	out, err := ask(ctx, path, "-L", "help")
+	if errors.Is(err, errNoAnswer) {
+		return jail.Program{}, err
+	}
+	if err == nil {
 		for line := range strings.Lines(string(out)) {
 			if dir := strings.TrimSpace(line); filepath.IsAbs(dir) {
 				dirs = append(dirs, filepath.Clean(dir))
@@ -218,11 +226,23 @@ func queryVersion(ctx context.Context, path string, options ...string) (string, 
 	return string(m[1]), nil
 }
 
+// errNoAnswer says that a program was not done in its time: a busy host's says nothing about what it can do, and that is
+// not remembered as if it had.
+var errNoAnswer = errors.New("no answer")
+
 // ask runs a program for what it prints.
 func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	timed, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, args...).Output()
+	cmd := exec.CommandContext(timed, path, args...)
+	cmd.WaitDelay = time.Second // for what it has started
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil && timed.Err() != nil {
+		return nil, fmt.Errorf("%w from `%s %s` within %s: the host may be too busy, try again", errNoAnswer, path, strings.Join(args, " "), versionTimeout)
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		err = fmt.Errorf("%w: %s", err, lastLine(string(exit.Stderr)))

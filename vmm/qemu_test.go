@@ -1,12 +1,14 @@
 package vmm
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 // script puts an executable of that name on an otherwise empty PATH.
@@ -56,6 +58,36 @@ func TestFindQEMU(t *testing.T) {
 				t.Errorf("%v does not say %q", err, c.says)
 			}
 		})
+	}
+}
+
+// memory is a cache.
+type memory map[string]string
+
+func (m memory) Get(key string) (string, bool) { v, ok := m[key]; return v, ok }
+func (m memory) Put(key, value string)         { m[key] = value }
+
+// A host that is too busy for an answer in time is not remembered as one whose QEMU can't do what it was asked about.
+func TestNoAnswer(t *testing.T) {
+	before := versionTimeout
+	versionTimeout = 300 * time.Millisecond
+	defer func() { versionTimeout = before }()
+	for _, option := range []string{"-sandbox", "-M", "-L", "--version"} {
+		script(t, "qemu-system-x86_64", "PATH=/bin:/usr/bin\n[ \"$1\" = "+option+" ] && sleep 5\n[ \"$1\" != -sandbox ] || [ "+option+" != --version ] || exit 1\necho QEMU emulator version 9.1.0")
+		seen := memory{}
+		if q, err := FindQEMU(t.Context(), AMD64, seen); !errors.Is(err, errNoAnswer) || !strings.Contains(err.Error(), option) || len(seen) != 0 {
+			t.Errorf("%s: %+v, %v; remembered: %v", option, q, err, seen)
+		}
+	}
+	script(t, "qemu-system-x86_64", "echo QEMU emulator version 9.1.0")
+	seen := memory{}
+	if q, err := FindQEMU(t.Context(), AMD64, seen); err != nil || !q.Sandbox || len(seen) != 1 {
+		t.Errorf("%+v, %v; remembered: %v", q, err, seen)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := FindQEMU(ctx, AMD64, memory{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
 	}
 }
 
