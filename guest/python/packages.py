@@ -1,31 +1,12 @@
 # Installs packages, in a machine of its own: what they run while they are installed is foreign code.
 # plan.json beside it says what; /out gets the files and a lock. Without a tool in the plan the image's own pip
 # installs them, where that does, and the lock is printed.
-import importlib.metadata
 import json
 import os
-import re
-import site
 import subprocess
 import sys
 import tarfile
 import zipfile
-
-def plain_name(spec):
-    """The name of the package in a requirement, as the index compares names (PEP 503)."""
-    return re.sub('[-_.]+', '-', re.match('[A-Za-z0-9._-]*', spec).group()).lower()
-
-
-def unask(name):
-    """Takes pip's mark of what was asked for (PEP 376) from a package that was installed for another's sake."""
-    dist = importlib.metadata.distribution(name)
-    marks = [f for f in dist.files or [] if f.name == 'REQUESTED' and f.parent.name.endswith('.dist-info')]
-    for mark in marks:
-        record = dist.locate_file(mark).with_name('RECORD')
-        lines = record.read_text().splitlines(keepends=True)
-        record.write_text(''.join(line for line in lines if not line.startswith(str(mark) + ',')))
-        os.remove(dist.locate_file(mark))
-
 
 here = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(here, 'plan.json')) as f:
@@ -74,11 +55,6 @@ with open(report) as f:
         digest = (info.get('hashes') or {}).get('sha256') or (info.get('hash') or '').partition('sha256=')[2]
         lock.append({'name': item['metadata']['name'], 'version': item['metadata']['version'], 'digest': 'sha256-' + digest if digest else ''})
 if not plan['tool']:
-    site.main()  # a folder that pip has made is looked into from now on
-    asked = {plain_name(spec) for spec in plan['specs']}
-    for p in lock:  # from a lock file pip was asked for all of them
-        if plain_name(p['name']) not in asked:
-            unask(p['name'])
     print('unitask: lock ' + json.dumps({'packages': lock}))
     sys.exit()
 with open('/out/lock.json', 'w') as f:
