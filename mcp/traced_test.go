@@ -9,8 +9,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/collector"
+	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/telemetry"
 )
@@ -77,10 +79,11 @@ func TestTraced(t *testing.T) {
 
 // A run by run_code is in the trace of its call, and so is its wait for a slot.
 func TestTracedRun(t *testing.T) {
-	rt := open(t, unitask.PoolSize{}) // first: what skips here must leave no exporter behind
+	testhome.Ready(t, base, image.Linux) // first: what skips must leave no exporter behind
 	c := collector.New(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 	stop := telemetry.Start(t.Context(), "1", func(what string) { t.Error(what) })
+	rt := open(t, unitask.PoolSize{})
 	cs := connect(t, serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{}), "")
 	if res, _, text := call(t, cs, "run_code", object{"code": "console.log('printed-0123456789'); process.exit(1)"}); !res.IsError || !strings.Contains(text, "printed-0123456789") {
 		t.Fatal(text)
