@@ -30,7 +30,7 @@ test: image
 # boot for them, two thirds of the other languages' scripts and all of Go's, more clones to compare, packages that are
 # installed in a machine, steps of images, folders by another tar, code that is hostile to its session, questions of one, an agent's steps, and what a release is made of.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestSessionLost)$$' . ./mcp ./machine ./fleet
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost)$$' . ./mcp ./machine ./fleet
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server.
