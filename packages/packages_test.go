@@ -129,10 +129,15 @@ func TestAddAttacked(t *testing.T) {
 	for i := range MaxFiles + 1 {
 		many = append(many, &tar.Header{Name: fmt.Sprint("d/", i), Typeflag: tar.TypeDir})
 	}
+	deep := []*tar.Header{}
+	for i := range MaxFiles/(maxDepth-1) + 1 {
+		deep = append(deep, &tar.Header{Name: fmt.Sprint(i, strings.Repeat("/d", maxDepth-1), "/x")})
+	}
 	for name, c := range map[string]struct {
 		stream []byte
 		says   string
 	}{
+		"many folders":       {archive(deep...), "folders"},
 		"a path outside":     {archive(&tar.Header{Name: "a/../../x", Size: 1}), "whose name can't be"},
 		"an absolute path":   {archive(&tar.Header{Name: "/etc/x", Size: 1}), "whose name can't be"},
 		"no text":            {archive(&tar.Header{Name: "a\xff", Size: 1}), "whose name can't be"},

@@ -226,6 +226,7 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	}
 	defer root.Close()
 	all := contents{}
+	folders := map[string]bool{".": true}
 	l.Bytes = 0
 	for r, n := tar.NewReader(stream), 0; ; n++ {
 		h, err := r.Next()
@@ -243,6 +244,13 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 			continue
 		case !filepath.IsLocal(name) || !utf8.ValidString(name) || strings.ContainsRune(name, 0) || len(name) > maxPath || strings.Count(name, "/") > maxDepth:
 			return fmt.Errorf("has a file %.80q, whose name can't be", h.Name)
+		}
+		for dir := path.Dir(name); !folders[dir]; dir = path.Dir(dir) {
+			if folders[dir] = true; len(folders) > MaxFiles { // each file may be in many of its own
+				return fmt.Errorf("has more than %d folders", MaxFiles)
+			}
+		}
+		switch {
 		case h.Typeflag == tar.TypeSymlink && l.Links:
 			if h.Linkname == "" || len(h.Linkname) > maxPath || !utf8.ValidString(h.Linkname) || strings.ContainsRune(h.Linkname, 0) {
 				return fmt.Errorf("has a link %.80q, which can't be", name)

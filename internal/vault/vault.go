@@ -91,7 +91,7 @@ func (v *Vault) Check() error {
 	for host, l := range v.Registries {
 		switch {
 		case !registry.MatchString(host):
-			errs = append(errs, fmt.Errorf("registries.%.100q: use HOST or HOST:PORT", host))
+			errs = append(errs, fmt.Errorf("registries.%.100q: use HOST or HOST:PORT, in lower case", host))
 		case (l.User == "") != (l.Password == "") || (l.Token == "") == (l.Password == ""):
 			errs = append(errs, fmt.Errorf("registries.%q must have user and password, or token", host))
 		case strings.ContainsFunc(l.User, unicode.IsControl) || strings.Contains(l.User, ":"):
@@ -106,12 +106,13 @@ func (v *Vault) Check() error {
 	return errors.Join(errs...)
 }
 
-// registry is what the key of a login is like.
-var registry = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$`)
+// registry is what the key of a login is like. Names of hosts have no case: in one only none is there twice.
+var registry = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,252}(:[0-9]{1,5})?$`)
 
 // LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user: Password and Token are the values. It is nil
 // where the configuration has nothing of it.
 func (v *Vault) LoginTo(ctx context.Context, host string) (_ *Login, err error) {
+	host = strings.ToLower(host)
 	l, there := v.Registries[host]
 	if hub := "docker.io"; !there && host == "index."+hub {
 		l, there = v.Registries[hub]

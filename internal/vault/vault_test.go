@@ -111,6 +111,7 @@ func TestCheck(t *testing.T) {
 		"secretHelpers.y must have {}":         {Helpers: map[string][]string{"y": {"{}"}}},
 		"a name has no colon":                  {Helpers: map[string][]string{"a:b": {"pass", "{}"}}},
 		"registries.\"a b\": use HOST":         {Registries: map[string]Login{"a b": {Token: "env:A"}}},
+		"registries.\"GHCR.IO\": use HOST":     {Registries: map[string]Login{"GHCR.IO": {Token: "env:A"}}},
 		"registries.\"https://x/\": use HOST":  {Registries: map[string]Login{"https://x/": {Token: "env:A"}}},
 		"registries.\"c\" must have user":      {Registries: map[string]Login{"c": {User: "u"}}},
 		"registries.\"d\" must have user":      {Registries: map[string]Login{"d": {Password: "env:A"}}},
@@ -125,5 +126,23 @@ func TestCheck(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
+	}
+}
+
+// A registry gets its own login, however its host is written, and no other one's.
+func TestLoginTo(t *testing.T) {
+	t.Setenv("LOGIN_TEST", "tk-5Xq8")
+	v := &Vault{Most: 100, Registries: map[string]Login{"ghcr.io": {Token: "env:LOGIN_TEST"}, "docker.io": {User: "u", Password: "env:LOGIN_TEST"}, "x:5000": {Token: "env:LOGIN_TEST_NONE"}}}
+	for host, want := range map[string]*Login{
+		"ghcr.io": {Token: "tk-5Xq8"}, "GHCR.IO": {Token: "tk-5Xq8"}, "index.docker.io": {User: "u", Password: "tk-5Xq8"},
+		"ghcr.io:443": nil, "x": nil, "evil.ghcr.io": nil, "": nil,
+	} {
+		got, err := v.LoginTo(t.Context(), host)
+		if err != nil || (got == nil) != (want == nil) || got != nil && *got != *want {
+			t.Errorf("%q: %+v, %v, expected %+v", host, got, err, want)
+		}
+	}
+	if l, err := v.LoginTo(t.Context(), "x:5000"); err == nil {
+		t.Errorf("a source that has nothing: %+v", l)
 	}
 }
