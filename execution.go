@@ -314,6 +314,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 			}
 			return nil, failure{"connect", m.Explain(err)}
 		}
+		err = m.Explain(err)
 		m.Close()
 		m.Unfit(err) // the next ones boot, too
 		x.streams.Events(Event{Kind: EventRetry, Message: "the clone does not answer: " + err.Error() + "; booting instead"})

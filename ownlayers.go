@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -243,7 +244,7 @@ func (rt *Runtime) layerFile(digest string) string {
 	return filepath.Join(rt.layersDir(), strings.TrimPrefix(digest, "sha256:")+".tar.zst")
 }
 
-// hasLayer says that a layer is kept, and is what it was; one that is not goes.
+// hasLayer says that a layer is kept, and is what it was. One that is not goes; one that the disk does not give stays.
 func (rt *Runtime) hasLayer(digest string) bool {
 	if raw, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:")); err != nil || len(raw) != sha256.Size {
 		return false
@@ -262,7 +263,9 @@ func (rt *Runtime) hasLayer(digest string) bool {
 			return true
 		}
 	}
-	os.Remove(f.Name())
+	if disk := (*fs.PathError)(nil); !errors.As(err, &disk) {
+		os.Remove(f.Name())
+	}
 	return false
 }
 

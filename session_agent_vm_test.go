@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
 )
 
 // hostDrivers run steps, a JSON text a line, in an interpreter of the host that remembers, and answer each
@@ -43,7 +44,7 @@ for line in sys.stdin:
     print(json.dumps([out, code != '0\n']), flush=True)`},
 }
 
-// agentSteps are what an agent does, of a number: the same in both languages but for the words.
+// agentSteps are what an agent does, of a number: the same in each language but for the words.
 var agentSteps = map[string][]string{
 	"js": {"var n%[1]d = (globalThis.last || 1) * 31 %% 1009 + %[1]d; globalThis.last = n%[1]d; console.log(n%[1]d)", "globalThis.list = (globalThis.list || []).concat(%[1]d); console.log(list.join(' '))",
 		"globalThis.last = %[1]d; throw new Error('on purpose')", "process.getBuiltinModule('fs').appendFileSync('DIR/log', 'line %[1]d\\n'); console.log(process.getBuiltinModule('fs').readFileSync('DIR/log', 'utf8').length)"},
@@ -78,8 +79,15 @@ func TestSessionAgent(t *testing.T) {
 		return rt
 	}
 	rt := open()
-	for _, language := range []string{"js", "python", "shell"} {
-		t.Run(language, func(t *testing.T) {
+	for _, row := range []struct {
+		language string
+		kernel   unitask.Kernel
+	}{{"js", unitask.Linux}, {"python", unitask.Linux}, {"shell", unitask.Linux}, {"js", unitask.Nanos}} {
+		language := row.language
+		t.Run(language+" on "+string(row.kernel), func(t *testing.T) {
+			if row.kernel == unitask.Nanos {
+				needNanos(t, image.HostArch())
+			}
 			line := hostDrivers[language]
 			if _, err := exec.LookPath(line[0]); err != nil {
 				t.Skipf("the host has no %s", line[0])
@@ -91,7 +99,7 @@ func TestSessionAgent(t *testing.T) {
 				did[what]++
 				took[what] += time.Since(began).Round(time.Millisecond)
 			}
-			s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: language}})
+			s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: language, Kernel: row.kernel}})
 			dir := t.TempDir()
 			lost := true // there is no interpreter yet, or a time limit has ended it
 			anew := func(res *unitask.Result) {

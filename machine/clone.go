@@ -259,6 +259,7 @@ func (mk maker) spawn(ctx context.Context, spec Spec) (*Machine, error) {
 func (mk maker) ready(ctx context.Context, m *Machine) error {
 	err := mk.Source.ready(ctx, m)
 	if err != nil && ctx.Err() == nil {
+		err = m.ended(err)
 		mk.templateFailed(m.Spec, err)
 	}
 	return err
@@ -396,7 +397,7 @@ func (s *Source) MakeTemplate(ctx context.Context, spec Spec) (bool, error) {
 
 // notMade counts that a machine which came up could not be made a template.
 func (s *Source) notMade(ctx context.Context, spec Spec, err error) error {
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && !killed(err) {
 		s.templates.Failed(spec.Key(), err)
 	}
 	return err

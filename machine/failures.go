@@ -2,6 +2,7 @@ package machine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/unitask/unitask/vmm"
 )
 
 // A template that can't be cloned here (an accelerator whose state can't be restored, a QEMU
@@ -94,6 +97,12 @@ func (s *Templates) GivenUp(key string) error {
 	}
 	last := list[len(list)-1]
 	return &GivenUp{Until: last.At.Add(giveUpFor), Why: last.Why}
+}
+
+// killed says that an error is the end of a QEMU that somebody killed.
+func killed(err error) bool {
+	var exit *vmm.ExitError
+	return errors.As(err, &exit) && exit.Killed()
 }
 
 // oneLine is an error as it is remembered.

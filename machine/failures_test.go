@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/unitask/unitask/vmm"
 )
 
 // What is given up, and for how long.
@@ -97,7 +99,14 @@ func TestTemplateFailed(t *testing.T) {
 		t.Fatalf("one that was damaged counts: %v", err)
 	}
 	save(t, s.templates, spec.Key())
-	s.templateFailed(spec, bad)
+	for range 5 { // somebody kills a clone's QEMU: the template stays
+		s.templateFailed(spec, fmt.Errorf("%w (EOF)", vmm.Exit{Code: -1, Signal: "killed"}.Err()))
+		_ = s.notMade(t.Context(), spec, vmm.Exit{Code: -1, Signal: "killed"}.Err())
+	}
+	if err := errors.Join(s.templates.Check(spec.Key()), s.templates.GivenUp(spec.Key())); err != nil {
+		t.Errorf("after five that were killed: %v", err)
+	}
+	s.templateFailed(spec, vmm.Exit{Code: -1, Signal: "killed", OutOfMemory: true}.Err())
 	var given *GivenUp
 	if _, err := s.spawn(t.Context(), spec); !errors.As(err, &given) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after two: %v", err)

@@ -79,6 +79,17 @@ func TestLeasedMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Templates that were given up are tried again where somebody starts a pool.
+	if spec, err = daemon.Probe(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	templates := machine.OpenTemplates(filepath.Join(home, "templates"))
+	for range 2 {
+		templates.Failed(spec.Key(), errors.New("QEMU ended: signal: killed"))
+	}
+	if templates.GivenUp(spec.Key()) == nil {
+		t.Error("they are not given up")
+	}
 	daemon.Stock(func(context.Context) (machine.Spec, error) { return spec, nil })
 	ctx, down := context.WithCancel(t.Context())
 	served := make(chan error, 1)

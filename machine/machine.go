@@ -383,6 +383,18 @@ type GuestError struct {
 func (e *GuestError) Error() string { return e.Reason }
 func (e *GuestError) Unwrap() error { return e.Err }
 
+// ended adds to an error how QEMU ended, if it has.
+func (m *Machine) ended(err error) error {
+	vm := m.qemu()
+	select {
+	case <-vm.Exited():
+	case <-time.After(explainWait):
+		return err
+	}
+	exit, _ := vm.Status()
+	return fmt.Errorf("%w (%w)", exit.Err(), err)
+}
+
 // explainWait is how long QEMU may take to end after its guest did something odd.
 const explainWait = 100 * time.Millisecond
 

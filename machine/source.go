@@ -228,10 +228,7 @@ func (s *Source) Stock(spec func(context.Context) (Spec, error)) {
 			if spec, err = s.Probe(ctx, spec); err != nil {
 				return err
 			}
-			if err := s.templates.GivenUp(spec.Key()); err != nil {
-				return err
-			}
-			if _, err := s.MakeTemplate(ctx, spec); err != nil {
+			if _, err := s.MakeTemplate(ctx, spec); err != nil { // also where they were given up: who starts a pool wants it tried
 				return err
 			}
 			s.pool.stock(spec)
@@ -261,8 +258,12 @@ func (s *Source) Probe(ctx context.Context, spec Spec) (Spec, error) {
 const templateFailure = "last template that failed"
 
 // templateFailed drops a template that can't be cloned. It counts if there was one: else
-// it is another clone's of the same template, and if that was whole.
+// it is another clone's of the same template, and if that was whole. A QEMU that somebody
+// killed says nothing of its template.
 func (s *Source) templateFailed(spec Spec, err error) {
+	if killed(err) {
+		return
+	}
 	if s.templates.Drop(spec.Key()) && !errors.Is(err, ErrTemplate) {
 		s.templates.Failed(spec.Key(), err)
 	}

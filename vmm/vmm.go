@@ -40,6 +40,11 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("QEMU ended: %s: %s", e.Status, lastLine(e.Stderr))
 }
 
+// Killed says that somebody killed QEMU; neither the kernel for the memory of its control group, nor its jail.
+func (e *ExitError) Killed() bool { return e.Status == killed }
+
+const killed = "signal: killed"
+
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {

@@ -33,7 +33,8 @@ type CommandState struct {
 type InterpreterState struct {
 	ID       uint32    `json:"id"`
 	Language string    `json:"language"`
-	Kept     [2][]byte `json:"kept"` // what it has printed since its last step, of each stream
+	Kept     [2][]byte `json:"kept"`           // what it has printed since its last step, of each stream
+	Lost     [2]int64  `json:"lost,omitempty"` // bytes of that which were not kept
 }
 
 // State returns the client's, with the interpreters of a list.
@@ -47,7 +48,7 @@ func (c *Client) State(list []*Interpreter) State {
 		if at := slices.IndexFunc(list, func(in *Interpreter) bool { return in.cmd == cmd }); at >= 0 {
 			in := InterpreterState{ID: id, Language: list[at].Language}
 			for i := range in.Kept {
-				in.Kept[i] = list[at].out[i].waiting()
+				in.Kept[i], in.Lost[i] = list[at].out[i].waiting()
 			}
 			st.Interpreters = append(st.Interpreters, in)
 		}
@@ -78,7 +79,7 @@ func Restore(st State) (*Client, []*Interpreter) {
 		}
 		in := &Interpreter{Language: st.Interpreters[at].Language, cmd: cmd, replies: make(chan reply, 1)}
 		for i := range in.out {
-			in.out[i].kept = bytes.Clone(st.Interpreters[at].Kept[i])
+			in.out[i].kept, in.out[i].lost = bytes.Clone(st.Interpreters[at].Kept[i]), st.Interpreters[at].Lost[i]
 		}
 		cmd.exec.Stdout, cmd.exec.Stderr, cmd.exec.reply = &in.out[0], &in.out[1], &replies{to: in.replies}
 		list = append(list, in)

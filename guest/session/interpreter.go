@@ -79,9 +79,10 @@ type swapped struct {
 	mu   sync.Mutex
 	to   io.Writer
 	kept []byte
+	lost int64 // bytes that came without a target and were not kept
 }
 
-// maxKept bounds what an interpreter prints between two steps.
+// maxKept bounds what is kept of what an interpreter prints between two steps: the beginning of each stream, in bytes.
 const maxKept = 64 << 10
 
 func (s *swapped) Write(p []byte) (int, error) {
@@ -90,7 +91,9 @@ func (s *swapped) Write(p []byte) (int, error) {
 	if s.to != nil {
 		return s.to.Write(p)
 	}
-	s.kept = append(s.kept, p[:min(len(p), maxKept-len(s.kept))]...)
+	n := min(len(p), maxKept-len(s.kept))
+	s.kept = append(s.kept, p[:n]...)
+	s.lost += int64(len(p) - n)
 	return len(p), nil
 }
 
@@ -99,15 +102,18 @@ func (s *swapped) swap(to io.Writer) {
 	defer s.mu.Unlock()
 	if s.to = to; to != nil && len(s.kept) > 0 {
 		_, _ = to.Write(s.kept)
-		s.kept = nil
+		if s.lost > 0 {
+			fmt.Fprintf(to, "\n[%d more bytes were printed between the steps and are not kept: await in a step what prints so much]\n", s.lost)
+		}
+		s.kept, s.lost = nil, 0
 	}
 }
 
-// waiting is a copy of what is kept.
-func (s *swapped) waiting() []byte {
+// waiting is a copy of what is kept, and how many bytes were not.
+func (s *swapped) waiting() (kept []byte, lost int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return bytes.Clone(s.kept)
+	return bytes.Clone(s.kept), s.lost
 }
 
 // Interpret starts an interpreter in a folder.

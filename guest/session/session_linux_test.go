@@ -359,17 +359,54 @@ func TestRenewKeepsOutput(t *testing.T) {
 	if step, err := in.Run(within(t), "import threading\nthreading.Timer(0.1, lambda: print('late', flush=True)).start()", patience, io.Discard, io.Discard); err != nil || step.Code != 0 {
 		t.Fatalf("%+v %v", step, err)
 	}
-	for deadline := time.Now().Add(patience); len(in.out[0].waiting()) == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it has printed nothing")
-		}
-	}
+	awaitKept(t, in, 1)
 	if err := in.Renew(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
 	if step, err := in.Run(within(t), "print('now')", patience, &out, io.Discard); err != nil || step.Code != 0 || out.String() != "late\nnow\n" {
 		t.Errorf("%+v %v, stdout %q", step, err, out.String())
+	}
+}
+
+// Of more than is kept between two steps the next one says how much it was, also where another process goes on with the session.
+func TestTooMuchBetweenSteps(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	in := interpret(t, c, "python")
+	if step, err := in.Run(within(t), "import threading, os\nthreading.Timer(0.1, lambda: os.write(1, b'x' * 300000)).start()", patience, io.Discard, io.Discard); err != nil || step.Code != 0 {
+		t.Fatalf("%+v %v", step, err)
+	}
+	awaitKept(t, in, 300000)
+	_, list := Restore(c.State([]*Interpreter{in}))
+	var restored, out bytes.Buffer
+	list[0].out[0].swap(&restored)
+	want := strings.Repeat("x", maxKept) + fmt.Sprintf("\n[%d more bytes were printed between the steps", 300000-maxKept)
+	for _, code := range []string{"print('now')", "print('then')"} {
+		out.Reset()
+		step, err := in.Run(within(t), code, patience, &out, io.Discard)
+		if err != nil || step.Code != 0 {
+			t.Fatalf("%+v %v", step, err)
+		}
+		if code == "print('now')" && (!strings.HasPrefix(out.String(), want) || !strings.HasSuffix(out.String(), "]\nnow\n") || !strings.HasPrefix(restored.String(), want)) {
+			t.Errorf("%d bytes, restored %d: %.100q", out.Len(), restored.Len(), out.Bytes()[max(0, out.Len()-200):])
+		}
+	}
+	if out.String() != "then\n" {
+		t.Errorf("said again: %.100q", out.String())
+	}
+}
+
+// awaitKept waits until an interpreter has printed so much behind its step.
+func awaitKept(t *testing.T, in *Interpreter, size int64) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if kept, lost := in.out[0].waiting(); int64(len(kept))+lost >= size {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it has not printed so much")
+		}
 	}
 }
 
