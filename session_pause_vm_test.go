@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/vmm"
 )
 
 // whenWritten is a writer that closes a channel at its first write.
@@ -140,6 +143,63 @@ func TestSessionPause(t *testing.T) {
 		}
 		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("its folder after its end: %v", err)
+		}
+	})
+	t.Run("a host that can't", func(t *testing.T) { // and then can
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+		if _, err := s.Run(t.Context(), unitask.Step{Code: "n=7"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := qemuChildren(t, os.Getpid())
+		mark := filepath.Join(home, "sessions", s.ID, "resumed")
+		if err := os.MkdirAll(filepath.Join(mark, "in the way"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := s.Run(t.Context(), unitask.Step{Code: "echo $n"}); err == nil || !strings.Contains(err.Error(), "note that the session goes on") || !s.Paused() {
+				t.Errorf("paused %v: %v", s.Paused(), err)
+			}
+		}
+		if now := qemuChildren(t, os.Getpid()); len(now) > len(before) {
+			t.Errorf("a machine that nobody has: %v, before %v", now, before)
+		}
+		if err := os.RemoveAll(mark); err != nil {
+			t.Fatal(err)
+		}
+		if res, err := s.Run(t.Context(), unitask.Step{Code: "echo $n"}); err != nil || string(res.Stdout) != "7\n" {
+			t.Errorf("%+v %v", res, err)
+		}
+	})
+	t.Run("another QEMU", func(t *testing.T) { // in the place of the one that it began with
+		q, err := vmm.FindQEMU(t.Context(), vmm.Arch(image.HostArch()), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := filepath.Join(t.TempDir(), filepath.Base(q.Path))
+		if err := os.Symlink(q.Path, own); err != nil {
+			t.Fatal(err)
+		}
+		s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+		if _, err := s.Run(t.Context(), unitask.Step{Code: "n=7"}); err != nil {
+			t.Fatal(err)
+		}
+		var other *machine.OtherHostError
+		t.Setenv("UNITASK_QEMU", own)
+		if _, err := s.Fork(t.Context(), 1); !errors.As(err, &other) || other.What != "QEMU" {
+			t.Errorf("fork: %v", err)
+		}
+		if err := s.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Run(t.Context(), unitask.Step{Code: "echo $n"}); !errors.As(err, &other) || other.What != "QEMU" || !s.Paused() {
+			t.Errorf("paused %v: %v", s.Paused(), err)
+		}
+		t.Setenv("UNITASK_QEMU", q.Path)
+		if res, err := s.Run(t.Context(), unitask.Step{Code: "echo $n"}); err != nil || string(res.Stdout) != "7\n" {
+			t.Errorf("%+v %v", res, err)
 		}
 	})
 	t.Run("secret", func(t *testing.T) {

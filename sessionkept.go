@@ -427,15 +427,29 @@ func (rt *Runtime) elsewhere() (bytes int64) {
 // goOn starts the machine.
 func (r *reviving) goOn(source *machine.Source) func(context.Context, machine.Spec, machine.Config) (*machine.Machine, error) {
 	return func(ctx context.Context, spec machine.Spec, cfg machine.Config) (*machine.Machine, error) {
-		m, err := source.Resume(ctx, r.folder, spec, cfg)
-		if err == nil {
-			err = wentOn(r.folder)
-		}
-		return m, err
+		return resume(ctx, source, r.folder, spec, cfg)
 	}
 }
 
-// wentOn notes in a pause's folder that its machine goes on.
-func wentOn(folder string) error {
-	return atomicfile.Write(filepath.Join(folder, resumedName), []byte(time.Now().UTC().Format(time.RFC3339Nano)), 0o600)
+// resume has the machine in a pause's folder go on, and notes there that it does: before, so that none does that is not noted.
+// After an error the folder is as it was.
+func resume(ctx context.Context, source *machine.Source, folder string, spec machine.Spec, cfg machine.Config) (*machine.Machine, error) {
+	name := filepath.Join(folder, resumedName)
+	before, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		err = atomicfile.Write(name, []byte(time.Now().UTC().Format(time.RFC3339Nano)), 0o600)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("note that the session goes on: %w", err)
+	}
+	m, err := source.Resume(ctx, folder, spec, cfg)
+	if err != nil && before == nil {
+		err = errors.Join(err, os.Remove(name))
+	} else if err != nil {
+		err = errors.Join(err, atomicfile.Write(name, before, 0o600))
+	}
+	return m, err
 }

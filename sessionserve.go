@@ -106,20 +106,35 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 			}
 		}
 		x.status(record.Paused)
+		var err error
+		if conn, err = s.asleep(timed, x, folder); err != nil {
+			return err
+		}
+	}
+}
+
+// asleep waits until the session is needed, and resumes its machine. Where the host can't do that now, who asked is told,
+// and the session stays as it is.
+func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*guest.Conn, error) {
+	for {
 		var ask chan error
 		select {
 		case ask = <-s.resumes:
-		case <-timed.Done():
-			s.left = errors.Is(context.Cause(timed), errEnds)
-			return failure{"session", context.Cause(timed)}
+		case <-ctx.Done():
+			s.left = errors.Is(context.Cause(ctx), errEnds)
+			return nil, failure{"session", context.Cause(ctx)}
 		}
-		var err error
-		if conn, err = s.awake(timed, x, folder); err != nil {
-			ask <- err
-			return failure{"resume", err}
+		conn, whole, err := s.awake(ctx, x, folder)
+		if err == nil {
+			x.status(record.Running)
 		}
-		x.status(record.Running)
-		ask <- nil
+		ask <- err
+		switch {
+		case err == nil:
+			return conn, nil
+		case !whole:
+			return nil, failure{"resume", err}
+		}
 	}
 }
 
@@ -154,19 +169,25 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 	return err
 }
 
-// awake resumes it.
-func (s *Session) awake(ctx context.Context, x *execution, folder string) (*guest.Conn, error) {
-	m, err := x.rt.source.Resume(ctx, folder, x.spec, x.network())
-	if err == nil {
-		err = wentOn(folder)
+// awake resumes it. whole says of an error that the folder has what it had, and no machine went on from it.
+func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn *guest.Conn, whole bool, err error) {
+	spec := x.spec
+	if spec.QEMU, err = x.rt.source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
+		return nil, true, err
 	}
+	m, err := resume(ctx, x.rt.source, folder, spec, x.network())
 	if err != nil {
-		return nil, err
+		return nil, !errors.Is(err, machine.ErrPause), err
+	}
+	if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
+		m.Close()
+		return nil, true, &JailError{lacks}
 	}
 	x.machine = m
 	x.asked.over(m)
 	x.later(func() { m.Close() })
-	return m.Rejoin(ctx)
+	conn, err = m.Rejoin(ctx)
+	return conn, false, err
 }
 
 // use says that the session is needed, until done is called; one that is paused is resumed.

@@ -172,7 +172,11 @@ func (m *Machine) run(ctx context.Context) error {
 
 // open gives a clone a network and has it run. Where that fails the machine is closed.
 func (*Source) open(ctx context.Context, m *Machine, cfg Config) error {
-	timed, cancel := context.WithTimeout(ctx, cloneDeadline)
+	deadline := cloneDeadline
+	if m.Origin == Resumed { // there is no other way to go on with it
+		deadline = connectDeadline
+	}
+	timed, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	cfg.Network.Link = m.link
 	network, err := netstack.New(cfg.Network) // the link is its own now

@@ -342,15 +342,27 @@ func (s *Source) Snapshot(ctx context.Context, m *Machine) (*Snapshot, error) {
 // Fork starts a machine of a spec that goes on from the snapshot of another one of it, as Resume does,
 // with pages of its own where it writes. It may be called for several at once.
 func (s *Source) Fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Config) (*Machine, error) {
-	m, err := s.start(ctx, spec, snapshot)
-	if err == nil {
-		m.Origin = Resumed
-		err = s.open(ctx, m, cfg)
-	}
+	m, err := s.fork(ctx, spec, snapshot, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}
 	return m, nil
+}
+
+func (s *Source) fork(ctx context.Context, spec Spec, snapshot *Snapshot, cfg Config) (*Machine, error) {
+	qemu, err := s.QEMU(ctx, spec.Image.Arch)
+	if err == nil && qemu.ID != spec.QEMU.ID { // it was replaced since the machine began
+		err = &OtherHostError{"QEMU", spec.QEMU.Version + " (" + spec.QEMU.ID + ")", qemu.Version + " (" + qemu.ID + ")"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.start(ctx, spec, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	m.Origin = Resumed
+	return m, s.open(ctx, m, cfg)
 }
 
 // Rejoin goes on with the conversation of a machine that was resumed or forked (guest.Rejoin).
