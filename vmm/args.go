@@ -115,7 +115,7 @@ func arguments(c Config, at inherited) []string {
 		args = append(args, "-sandbox", sandboxOptions)
 	}
 	if c.State != nil {
-		args = append(args, "-incoming", "defer") // and from no kernel
+		args = append(args, "-S", "-incoming", "defer") // from no kernel; and stopped, whatever the state says
 	}
 	if c.Boot.Kernel != "" {
 		args = append(args, "-kernel", c.Boot.Kernel)

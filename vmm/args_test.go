@@ -99,25 +99,25 @@ func TestArgs(t *testing.T) {
 		"a clone of a template": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{MachineOptions: "acpi=on"}, State: []byte("x")},
 			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-incoming defer"),
+				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template's own file": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: QEMU{probed: probed{Version: "8.2.0"}}, State: []byte("x"), MemoryFile: true},
 			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off,readonly=on,rom=off", "-incoming defer"),
+				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off,readonly=on,rom=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template's own file, of which an older QEMU gets what it may read": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: QEMU{probed: probed{Version: "8.1.5"}}, State: []byte("x"), MemoryFile: true},
 			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-incoming defer"),
+				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template with memory of its own": {
 			Config{Arch: AMD64, Accel: TCG, State: []byte("x"), MemoryShared: true},
 			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
-				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on", "-incoming defer"),
+				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"stopped, for gdb": {
