@@ -190,7 +190,9 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 		if cmd != nil {
 			_ = x.wait(live, cmd)
 		}
-		err = x.finish(live, err)
+		if e := x.finish(live, err); e != nil { // there is none where the session was closed
+			err = e
+		}
 		leave()
 		return "", err
 	}

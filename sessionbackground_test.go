@@ -1,9 +1,16 @@
 package unitask
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math/rand"
 	"testing"
+	"time"
+
+	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // What is kept of an output is its end, in order, whatever the pieces that it comes in.
@@ -36,5 +43,49 @@ func TestKeptOutput(t *testing.T) {
 	}
 	if is, _ := b.since(0); len(b.kept) > maxPieces || is.Lost+int64(len(is.Text())) != 100_000 || len(is.Output) < maxPieces/2 {
 		t.Errorf("%d pieces, %d bytes lost", len(b.kept), is.Lost)
+	}
+}
+
+// without is a session of a home of its own, whose program is not there: what it is told goes to to.
+func without(t *testing.T, to io.Writer) *Session {
+	rt, err := Open(Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	s := newSession(rt, Caller{}, policy.SessionLimits{Life: time.Hour, BackgroundCommands: 1})
+	s.ID, s.client, s.Language = "s", session.New(to), "js"
+	s.Policy.Effective = policy.Effective{Timeout: time.Minute, OutputBytes: 1 << 20}
+	if s.redactor, err = record.NewRedactor(nil); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// recorded is the result on a session's only record.
+func recorded(t *testing.T, s *Session) *Result {
+	t.Helper()
+	ids, err := s.rt.runs.IDs()
+	if err != nil || len(ids) != 1 {
+		t.Fatalf("%q %v", ids, err)
+	}
+	in, err := s.rt.Inspect(ids[0], 0)
+	if err != nil || in.Ended == nil {
+		t.Fatalf("%+v %v", in, err)
+	}
+	return in.Ended
+}
+
+// A command that can't begin since its session has just been closed has not been started.
+func TestStartOfClosed(t *testing.T) {
+	s := without(t, io.Discard)
+	s.err = errSessionClosed
+	s.client.Close(s.gone())
+	run, err := s.Start(t.Context(), Command{Args: []string{"true"}})
+	if over := new(SessionError); run != "" || !errors.As(err, &over) {
+		t.Errorf("%q %v", run, err)
+	}
+	if res := recorded(t, s); res.Outcome != OutcomeCancelled || res.ExitCode != ExitCancelled || res.Error == "" {
+		t.Errorf("%+v", res)
 	}
 }
