@@ -356,7 +356,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 		res.Outcome, res.ExitCode, err = OutcomeCancelled, ExitCancelled, nil
 		res.Error = over.Error()
 	case errors.As(err, &over):
-		res.Outcome = OutcomeCrashed
+		res.Outcome, res.ExitCode = OutcomeCrashed, ExitHost
 	case errors.As(err, &full):
 		err = &BusyError{full.Error(), time.Second}
 	case errors.Is(err, errStopped):
@@ -364,7 +364,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		res.Outcome, res.ExitCode, err = OutcomeCancelled, ExitCancelled, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	case err != nil:
-		res.Outcome, err = OutcomeFailed, hostError("session", err)
+		res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, hostError("session", err)
 	}
 	if err != nil {
 		res.Error = s.redactor.String(err.Error())

@@ -1,6 +1,8 @@
 package unitask
 
 import (
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -48,5 +50,33 @@ func TestStepLanguage(t *testing.T) {
 	}
 	if got := SessionImages(); !slices.Equal(got, []string{"node", "python", "data", "shell"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// A step whose machine is gone has no exit code of its own, and none that says that all went well.
+func TestCodeOfNoEnd(t *testing.T) {
+	for why, want := range map[error]Outcome{&SessionError{"s", "its machine crashed"}: OutcomeCrashed, errors.New("its stream broke"): OutcomeFailed} {
+		for name, step := range map[string]func(*Session) (*Result, error){
+			"a command": func(s *Session) (*Result, error) {
+				return s.Exec(t.Context(), Command{Args: []string{"sleep", "9"}})
+			},
+			"code": func(s *Session) (*Result, error) { return s.Run(t.Context(), Step{Code: "for (;;);"}) },
+		} {
+			told, to := io.Pipe()
+			s := without(t, to)
+			go func() { // the machine dies when the step is under way
+				_, _ = told.Read(make([]byte, 1))
+				go func() { _, _ = io.Copy(io.Discard, told) }()
+				s.client.Close(why)
+			}()
+			res, err := step(s)
+			to.Close()
+			if !errors.Is(err, why) || res == nil || res.Outcome != want || res.ExitCode != ExitHost || ExitCode(res, err) != ExitHost {
+				t.Fatalf("%s, %v: %+v, %v", name, why, res, err)
+			}
+			if on := recorded(t, s); on.Outcome != want || on.ExitCode != ExitHost || on.Error == "" {
+				t.Errorf("%s, %v: the record has %+v", name, why, on)
+			}
+		}
 	}
 }
