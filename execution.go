@@ -367,6 +367,9 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	x.res.ended(x.code.language, end, stderr.tail.String())
 	x.hint(stderr.tail.String())
+	if err := conn.StdinErr(); err != nil && x.res.ExitCode == 0 { // it may have done half of its work
+		return failure{"run", err}
+	}
 	return nil
 }
 

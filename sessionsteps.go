@@ -37,7 +37,7 @@ type Command struct {
 	Dir     string            // "" is the session's folder
 	Env     map[string]string // added to the session's
 	Timeout time.Duration     // 0 is the session's
-	Stdin   io.Reader
+	Stdin   io.Reader         // as IO.Stdin
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
 	// Approve, if not nil, is asked while it runs, as IO.Approve is; not of one in the background.

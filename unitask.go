@@ -43,7 +43,9 @@ import (
 
 // IO holds a run's streams and callbacks.
 type IO struct {
-	// Stdin is the code's standard input; nil is empty.
+	// Stdin is the code's standard input; nil is empty. An error of its Read is an end for the code; where
+	// that ends with 0, it is Run's error, as os/exec has it. What the code leaves of a file or a connection
+	// can be read by somebody else when Run has returned, without a read deadline.
 	Stdin io.Reader
 	// Stdout and Stderr receive the streams while the code runs. Where one is
 	// nil, the stream is collected in the Result instead.

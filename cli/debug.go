@@ -132,7 +132,7 @@ release with klibs/strace, and an image of its own, which is built at the first 
 			defer rt.Close()
 			stdout, stderr := output(a.std.Stdout, runFlags{}), output(a.std.Stderr, runFlags{})
 			streams := unitask.IO{Stdout: stdout, Stderr: stderr}
-			if !codeOnStdin && !isTerminal(a.std.Stdin) {
+			if !codeOnStdin && isGiven(a.std.Stdin) {
 				streams.Stdin = a.std.Stdin
 			}
 			res, file, err := rt.Trace(cmd.Context(), unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req, streams, what)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
@@ -253,7 +254,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	var streams unitask.IO
 	ended := func() error { return nil }
-	if !codeOnStdin && !isTerminal(a.std.Stdin) && !(f.retry && isEmpty(a.std.Stdin)) {
+	if !codeOnStdin && isGiven(a.std.Stdin) && !(f.retry && isEmpty(a.std.Stdin)) {
 		streams.Stdin = a.std.Stdin
 	}
 	if !f.json {
@@ -339,6 +340,17 @@ func (a *app) warmLater(home string, sh unitask.Shape) {
 	if err == nil && cmd.Start() == nil {
 		_ = cmd.Process.Release()
 	}
+}
+
+// isGiven says that a standard input is for the code, though nobody has asked for that with -i: nobody types it, and it can
+// be read, which that of nohup can't.
+func isGiven(s any) bool {
+	f, ok := s.(*os.File)
+	if !ok {
+		return true
+	}
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_ACCMODE != unix.O_WRONLY && !isTerminal(f)
 }
 
 // isEmpty says that nothing can come of a stream: it is /dev/null.

@@ -86,3 +86,30 @@ func TestAttackTerminalInspect(t *testing.T) {
 		attack.Check(t, fmt.Sprintf("on a terminal: %.40q", args), "text", saw)
 	}
 }
+
+// Standard input goes to the code, but for a terminal's, and one that can't be read, as nohup gives it.
+func TestGivenInput(t *testing.T) {
+	null := func(flag int) *os.File {
+		f, err := os.OpenFile(os.DevNull, flag, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	closed := null(os.O_RDONLY)
+	closed.Close()
+	for name, c := range map[string]struct {
+		in   io.Reader
+		want bool
+	}{"a reader": {strings.NewReader(""), true}, "a file": {null(os.O_RDONLY), true}, "one to read and write": {null(os.O_RDWR), true}, "one to write": {null(os.O_WRONLY), false}, "one that is closed": {closed, false}} {
+		if got := isGiven(c.in); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	onTerminal(t, func(tty *os.File) {
+		if isGiven(tty) {
+			t.Error("a terminal's is passed on")
+		}
+	})
+}

@@ -276,10 +276,12 @@ var ErrGone = errors.New("the guest went away")
 // nil: the program then reads end of file at once. Output is written as it
 // comes; a writer that fails ends the stream with its error. When ctx ends,
 // Stream returns its cause. It returns as soon as the program has ended, however
-// much of stdin is left. After an error the conversation is over.
+// much of stdin is left. After an error the conversation is over. A stdin that
+// can't be read any more has ended for the program; StdinErr says why.
 //
 // A stdin whose Read blocks for ever keeps one goroutine until it returns,
-// unless it has a SetReadDeadline (files and connections do).
+// unless it has a SetReadDeadline (files and connections do): then it is left
+// without a deadline, and nobody reads it any more.
 func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (end End, err error) {
 	stop := context.AfterFunc(ctx, c.abort)
 	defer stop()
@@ -320,6 +322,15 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 			return End{}, err
 		}
 	}
+}
+
+// StdinErr says, after Stream, why stdin could not be read to its end; it is nil where it was, and
+// where the program ended before. A terminal has none: one that hangs up has ended.
+func (c *Conn) StdinErr() error {
+	if f := c.feed.Load(); f != nil && f.stdin != nil && c.resized == nil {
+		return f.stdin.Err()
+	}
+	return nil
 }
 
 func decodeEnd(payload []byte) (End, error) {

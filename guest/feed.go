@@ -3,7 +3,6 @@ package guest
 import (
 	"io"
 	"sync"
-	"time"
 
 	"github.com/unitask/unitask/guest/contract"
 )
@@ -16,19 +15,17 @@ type feed struct {
 	stopping sync.Once
 	stopped  chan struct{} // closed by stop
 	done     chan struct{} // closed when the writer has ended
-	deadline func(time.Time) error
+	stdin    *Stdin        // nil is none
 }
 
 func startFeed(c *Conn, stdin io.Reader) *feed {
 	f := &feed{stopped: make(chan struct{}), done: make(chan struct{})}
-	if d, ok := stdin.(interface{ SetReadDeadline(time.Time) error }); ok {
-		f.deadline = d.SetReadDeadline
-	}
 	chunks := make(chan []byte)
 	if stdin == nil {
 		close(chunks)
 	} else {
-		go f.read(stdin, chunks)
+		f.stdin = NewStdin(stdin)
+		go f.read(chunks)
 	}
 	go f.write(c, chunks)
 	return f
@@ -36,10 +33,10 @@ func startFeed(c *Conn, stdin io.Reader) *feed {
 
 // read passes on what it reads, and closes chunks when there is no more. The writer has done with
 // a chunk when it takes the next one, so two buffers in turn are enough.
-func (f *feed) read(stdin io.Reader, chunks chan<- []byte) {
+func (f *feed) read(chunks chan<- []byte) {
 	var buffers [2][contract.MaxChunk]byte
 	for i := 0; ; i = 1 - i {
-		n, err := stdin.Read(buffers[i][:])
+		n, err := f.stdin.Read(buffers[i][:])
 		if n > 0 {
 			select {
 			case chunks <- buffers[i][:n]:
@@ -48,7 +45,11 @@ func (f *feed) read(stdin io.Reader, chunks chan<- []byte) {
 			}
 		}
 		if err != nil {
-			close(chunks)
+			select {
+			case <-f.stopped: // which may be why: it is no end
+			default:
+				close(chunks)
+			}
 			return
 		}
 	}
@@ -85,8 +86,8 @@ func (f *feed) write(c *Conn, chunks <-chan []byte) {
 func (f *feed) stop() {
 	f.stopping.Do(func() {
 		close(f.stopped)
-		if f.deadline != nil {
-			_ = f.deadline(time.Unix(1, 0))
+		if f.stdin != nil {
+			f.stdin.Stop()
 		}
 	})
 }

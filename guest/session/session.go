@@ -144,6 +144,7 @@ type Command struct {
 	c     *Client
 	id    uint32
 	exec  Exec
+	stdin *guest.Stdin // nil is none
 	taken [2]chan struct{}
 	done  chan struct{} // closed when it has ended
 	end   guest.End
@@ -189,6 +190,7 @@ func (c *Client) Start(e Exec) (*Command, error) {
 	if e.Stdin == nil && e.Terminal == nil {
 		err = c.send(contract.StepInputEnd, cmd.id, nil)
 	} else if e.Stdin != nil {
+		cmd.stdin = guest.NewStdin(e.Stdin)
 		go cmd.feed()
 	}
 	return cmd, err
@@ -366,23 +368,16 @@ func (c *Client) Close(why error) {
 	}
 }
 
-// feed gives the command its standard input, a chunk at a time as it takes them.
+// feed gives the command its standard input, a chunk at a time as it takes them. It ends, for the command, where it
+// can't be read any more; Wait says why.
 func (cmd *Command) feed() {
-	type deadliner interface{ SetReadDeadline(time.Time) error }
-	if d, ok := cmd.exec.Stdin.(deadliner); ok {
-		stop := make(chan struct{})
-		defer close(stop)
-		go func() {
-			select {
-			case <-cmd.done:
-				_ = d.SetReadDeadline(time.Unix(1, 0))
-			case <-stop:
-			}
-		}()
-	}
+	go func() {
+		<-cmd.done
+		cmd.stdin.Stop()
+	}()
 	var chunk [contract.MaxChunk]byte
 	for {
-		n, err := cmd.exec.Stdin.Read(chunk[:])
+		n, err := cmd.stdin.Read(chunk[:])
 		if n > 0 && cmd.give(contract.StepInput, chunk[:n]) != nil {
 			return
 		}
@@ -461,9 +456,22 @@ func (cmd *Command) Done() <-chan struct{} { return cmd.done }
 // KillPatience is how long a command has between SIGINT and SIGKILL.
 const KillPatience = 2 * time.Second
 
-// Wait waits until it has ended. When ctx ends it is interrupted as by Ctrl-C, and killed when that
-// does not end it; the error is then the context's cause, beside how it ended.
+// Wait waits until it has ended, and reads no more of its standard input then. When ctx ends it is interrupted as by
+// Ctrl-C, and killed when that does not end it; the error is then the context's cause, beside how it ended. That of one that
+// ends with 0 is why its standard input could not be read to its end, as os/exec has it, but for a terminal, which may hang up.
 func (cmd *Command) Wait(ctx context.Context) (guest.End, error) {
+	end, err := cmd.wait(ctx)
+	if cmd.stdin == nil {
+		return end, err
+	}
+	cmd.stdin.Stop()
+	if err == nil && end == (guest.End{}) && cmd.exec.Terminal == nil {
+		err = cmd.stdin.Err()
+	}
+	return end, err
+}
+
+func (cmd *Command) wait(ctx context.Context) (guest.End, error) {
 	select {
 	case <-cmd.done:
 		return cmd.end, cmd.err
