@@ -75,12 +75,13 @@ func (rt *Runtime) Summaries(f Filter) ([]Summary, error) {
 	return found, nil
 }
 
-// summary reads a run's record. One that can't be read is listed as such.
+// summary reads a run's record. One that can't be read is listed as such, at the time that its id says.
 func (rt *Runtime) summary(id string) Summary {
 	s := Summary{ID: id}
 	rec, err := rt.runs.Get(id)
 	if err != nil {
 		s.Status, s.Error = Unreadable, err.Error()
+		s.Created, _ = record.CreatedAt(id)
 		return s
 	}
 	s.Created, s.Status, s.Owner, s.Via, s.Error = rec.Created, rec.Status, rec.Owner, rec.Via, rec.Error
@@ -160,21 +161,44 @@ func (rt *Runtime) Inspect(id string, most int64) (*Inspection, error) {
 	return in, nil
 }
 
-// Prune removes the records that are older than age, except the newest keep and those of runs
-// under way. It returns how many it removed.
+// ErrPaused says that a record is that of a session whose machine is kept on the disk.
+var ErrPaused = errors.New("the session is paused")
+
+// RemoveRun removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the record of a
+// session that is paused, which goes on with it.
+func (rt *Runtime) RemoveRun(id string) error {
+	paused, err := shelfOf(rt.opts.Home).ids()
+	if err != nil {
+		return hostError("record", err)
+	}
+	if slices.Contains(paused, id) && !rt.runs.Held(id) {
+		return fmt.Errorf("%w: %s: end it first (unitask session rm)", ErrPaused, id)
+	}
+	return rt.runs.Remove(id)
+}
+
+// beingMade is how long a record may take until it can be read.
+const beingMade = time.Minute
+
+// Prune removes the records that are older than age, except the newest keep, those of runs
+// under way and those of sessions that are paused. It returns how many it removed.
 func (rt *Runtime) Prune(keep int, age time.Duration) (removed int, err error) {
 	all, err := rt.Summaries(Filter{})
 	if err != nil {
 		return 0, err
 	}
 	for i, run := range all {
-		if i < keep || time.Since(run.Created) < age {
+		least := age
+		if run.Status == Unreadable {
+			least = max(age, beingMade)
+		}
+		if i < keep || time.Since(run.Created) < least || age > 0 && run.Created.IsZero() {
 			continue
 		}
-		switch err := rt.runs.Remove(run.ID); {
+		switch err := rt.RemoveRun(run.ID); {
 		case err == nil:
 			removed++
-		case !errors.Is(err, record.ErrRunning) && !errors.Is(err, record.ErrNotFound):
+		case !errors.Is(err, record.ErrRunning) && !errors.Is(err, record.ErrNotFound) && !errors.Is(err, ErrPaused):
 			return removed, err
 		}
 	}

@@ -94,9 +94,9 @@ func (a *app) runsRemove() *cobra.Command {
 			for _, arg := range args {
 				id, err := rt.Runs().Find(arg)
 				if err == nil {
-					err = rt.Runs().Remove(id)
+					err = rt.RemoveRun(id)
 				}
-				if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrRunning) {
+				if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrRunning) || errors.Is(err, unitask.ErrPaused) {
 					return usage(err)
 				}
 				if err != nil {
@@ -114,7 +114,7 @@ func (a *app) runsPrune() *cobra.Command {
 	var older string
 	cmd := &cobra.Command{
 		Use:   "prune (--keep N | --older-than AGE)",
-		Short: "Remove old records, except those of running runs",
+		Short: "Remove old records, except those of running runs and paused sessions",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			byCount, byAge := cmd.Flags().Changed("keep"), cmd.Flags().Changed("older-than")

@@ -63,6 +63,15 @@ func newID(now time.Time) string {
 	return strings.Replace(now.UTC().Format("20060102-150405.000"), ".", "", 1) + "-" + string(random[:])
 }
 
+// CreatedAt is when a run was created by what its id says; ok is false for one that is not made as the store's are.
+func CreatedAt(id string) (at time.Time, ok bool) {
+	if len(id) < 19 || id[18] != '-' {
+		return at, false
+	}
+	at, err := time.Parse("20060102-150405.000", id[:15]+"."+id[15:18])
+	return at, err == nil
+}
+
 // Create makes a run's folder and its record, with status running. codeFile is the name of the
 // code's file, such as code.js. owner is whom the run is for, via how it was requested.
 func (s *Store) Create(now time.Time, owner string, via Via, codeFile string, code []byte, request any) (*Run, error) {

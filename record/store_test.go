@@ -106,6 +106,19 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// An id says when its run was created, and nothing else does.
+func TestCreatedAt(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 67_890_000, time.UTC)
+	if at, ok := CreatedAt(newID(now)); !ok || !at.Equal(now.Truncate(time.Millisecond)) {
+		t.Error(at, ok)
+	}
+	for _, id := range []string{"", "x", "20260102-030405", "20260102-030405067", "20261302-030405067-abcdef", "20260102-030405067+abcdef", "20260102-0304+5067-abcdef", "--------------------"} {
+		if at, ok := CreatedAt(id); ok {
+			t.Errorf("%q: %v", id, at)
+		}
+	}
+}
+
 func TestUniqueIDs(t *testing.T) {
 	s := Open(t.TempDir())
 	now := time.Now()
