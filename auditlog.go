@@ -96,17 +96,29 @@ func (a *audited) decided(d netstack.Decision) {
 	}
 }
 
-// ended writes how a run ended, and what it did with the network.
-func (a *audited) ended(res *Result) {
+// network is what it did with the network.
+func (a *audited) network() (list []audit.Entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var list []audit.Entry
 	if len(a.used) > 0 {
 		list = append(list, a.entry(audit.SecretUsed, map[string]any{"hosts": a.used}))
 	}
 	if len(a.refused) > 0 {
 		list = append(list, a.entry(audit.NetRefused, map[string]any{"count": a.refused, "first": a.first}))
 	}
+	return list
+}
+
+// left writes what a session has done that does not go on here, and has not ended.
+func (a *audited) left() {
+	if list := a.network(); len(list) > 0 {
+		a.write(list...)
+	}
+}
+
+// ended writes how a run ended, and what it did with the network.
+func (a *audited) ended(res *Result) {
+	list := a.network()
 	if limits := res.limits(); len(limits) > 0 {
 		list = append(list, a.entry(audit.LimitHit, map[string]any{"limits": limits}))
 	}

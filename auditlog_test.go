@@ -57,6 +57,30 @@ func TestAuditSaysMore(t *testing.T) {
 	}
 }
 
+// A session that goes on elsewhere has not ended, and what it did here with the network is written down.
+func TestAuditOfLeft(t *testing.T) {
+	for _, uses := range []bool{false, true} {
+		log := audit.In(t.TempDir())
+		a := &audited{log: log, tell: func(e Event) { t.Errorf("%+v", e) }, session: true, used: map[string][]string{}, refused: map[string]int{}, first: map[string]string{}}
+		want := "[]"
+		if uses {
+			a.decided(netstack.Decision{Name: "good.example", Verdict: netstack.Allowed, Secrets: []string{"KEY"}})
+			a.decided(netstack.Decision{Name: "bad.example", Verdict: netstack.Denied, Proto: "tcp"})
+			want = "[secret.used net.refused]"
+		}
+		a.left()
+		kinds := []audit.Kind{}
+		if err := log.Read(func(_ int64, line []byte) error {
+			var e audit.Entry
+			err := json.Unmarshal(line, &e)
+			kinds = append(kinds, e.Kind)
+			return err
+		}); err != nil || fmt.Sprint(kinds) != want {
+			t.Errorf("%v, want %s; %v", kinds, want, err)
+		}
+	}
+}
+
 // What a caller was refused is written down: without values of secrets, bounded, and not each time
 // of a caller that does nothing else.
 func TestAttackAuditRefusals(t *testing.T) {

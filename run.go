@@ -184,6 +184,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	res.Error = redactor.String(res.Error)
 	if s := code.session; s != nil && (s.left || s.revived != nil && s.ID == "") { // it does not go on here
 		rec.Status = record.Paused
+		logged.left()
 		return res, errors.Join(err, rec.Update(), rec.Leave())
 	}
 	if _, e := phase(ctx, rt.meters, "record", func(context.Context) (*Result, error) { return res, finish(rec, redactor, res) }); e != nil && err == nil {
