@@ -78,7 +78,7 @@ func (s *Session) doze(ctx context.Context, x *execution, folder string) bool {
 		return false
 	}
 	s.mu.Lock()
-	uses := s.uses
+	uses, calls := s.uses, s.calls
 	s.mu.Unlock()
 	if uses > 0 {
 		return false
@@ -92,6 +92,6 @@ func (s *Session) doze(ctx context.Context, x *execution, folder string) bool {
 		return false
 	}
 	s.state = sessionPaused
-	s.keepFiles(files)
+	s.keepFiles(files, calls)
 	return true
 }

@@ -24,10 +24,19 @@ const (
 	keepPatience = 3 * time.Second
 )
 
-// packFiles returns the session's folder as a tar; nil where nothing is in it, or too much, or a step is under way.
-func (s *Session) packFiles(ctx context.Context) *os.File {
+// packedFiles is a session's folder as a tar, as it was after so many calls.
+type packedFiles struct {
+	*os.File
+	calls uint64
+}
+
+// packCalls are the calls that packFiles makes itself.
+const packCalls = 2
+
+// packFiles packs the session's folder; nil where nothing is in it, or too much, or a step is under way.
+func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	s.mu.Lock()
-	uses := s.uses
+	uses, calls := s.uses, s.calls
 	s.mu.Unlock()
 	if uses > 0 || s.Paused() || s.Kernel == oneProcess { // it takes a command
 		return nil
@@ -45,12 +54,13 @@ func (s *Session) packFiles(ctx context.Context) *os.File {
 		kept.Close()
 		return nil
 	}
-	return kept
+	return &packedFiles{kept, calls + packCalls}
 }
 
-// keepFiles puts what packFiles gave beside a pause. Without room there it is not kept.
-func (s *Session) keepFiles(files *os.File) {
-	if files == nil {
+// keepFiles puts what packFiles gave beside a pause, which came after so many calls: none is better than one of before the last of
+// them. Without room there it is not kept.
+func (s *Session) keepFiles(files *packedFiles, calls uint64) {
+	if files == nil || files.calls != calls {
 		return
 	}
 	name := filepath.Join(shelfOf(s.rt.opts.Home).folder(s.ID), filesName)
@@ -65,7 +75,7 @@ func (s *Session) keepFiles(files *os.File) {
 
 // PausedFiles opens the tar of the files that a session's folder had when it was paused: nobody has judged it, and
 // hostfiles.TakeFolder takes it. The error is a SessionError where no such session is paused, and
-// fs.ErrNotExist where its folder was empty, or had more than MaxKeptFiles.
+// fs.ErrNotExist where its folder was empty, had more than MaxKeptFiles, or might have been changed by a call until the pause.
 func PausedFiles(home, id string) (*os.File, error) {
 	s := shelfOf(home)
 	if _, _, err := s.read(id); errors.As(err, new(*SessionError)) {

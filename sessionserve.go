@@ -273,7 +273,7 @@ func (s *Session) Pause(ctx context.Context) error {
 	}
 	defer func() { <-s.changing }()
 	s.mu.Lock()
-	uses := s.uses
+	uses, calls := s.uses, s.calls
 	s.mu.Unlock()
 	switch {
 	case s.state == sessionPaused:
@@ -290,7 +290,7 @@ func (s *Session) Pause(ctx context.Context) error {
 		return fmt.Errorf("pause the session: %w", err)
 	}
 	s.state = sessionPaused
-	s.keepFiles(files)
+	s.keepFiles(files, calls)
 	return nil
 }
 
