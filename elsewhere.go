@@ -146,7 +146,7 @@ func (r *FleetRun) Decided(line []byte) {
 }
 
 // Artifact takes a file that the code left in /out: it is held to what was granted here, whatever
-// the worker says.
+// the worker says. One that can't be read to its end is not kept.
 func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) error {
 	if r.x.granted.MaxArtifacts <= 0 {
 		return nil
@@ -167,6 +167,7 @@ func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) er
 			return nil
 		}
 		if err != nil {
+			r.artifacts.Cut()
 			return err
 		}
 	}

@@ -200,17 +200,23 @@ func (a *Artifacts) end() error {
 	return nil
 }
 
+// Cut says that the file that was begun last did not arrive whole: it is not kept.
+func (a *Artifacts) Cut() {
+	if a.file == nil {
+		return
+	}
+	name := a.at.Path
+	a.drop()
+	a.refuse(name, "did not come through whole")
+}
+
 // Close ends the collecting. complete says whether the last file arrived whole; if not, it is
 // not kept.
 func (a *Artifacts) Close(complete bool) error {
-	var err error
-	if a.file != nil && !complete {
-		name := a.at.Path
-		a.drop()
-		a.refuse(name, "did not come through whole")
-	} else {
-		err = a.end()
+	if !complete {
+		a.Cut()
 	}
+	err := a.end()
 	if a.root != nil {
 		a.root.Close()
 	}
