@@ -125,3 +125,48 @@ r`})
 		t.Error(err)
 	}
 }
+
+// What a session may send and get is all that its machines do in turn: a pause begins no new count, nor another process.
+func TestAttackTrafficOverPauses(t *testing.T) {
+	needClones(t)
+	web, home := newSite(t), newHome(t)
+	open := func() *unitask.Runtime {
+		rt, err := unitask.Open(unitask.Options{Home: home, Upstream: web.upstream})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt
+	}
+	rt := open()
+	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"good.example"}, MaxUpload: 100_000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func() string {
+		t.Helper()
+		res, err := s.Run(t.Context(), unitask.Step{Code: `
+import urllib.request
+try: r = urllib.request.urlopen("http://good.example/digest", b"x" * 40000).read().decode().split()[0]
+except Exception as e: r = "cut"
+r`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Trim(res.Value, "'")
+	}
+	attack.Check(t, "40 kB of 100", "40000", send())
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "80 kB of 100, behind a pause", "40000", send())
+	id := s.ID
+	if err := errors.Join(s.Pause(t.Context()), s.Leave(), rt.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = open().Revive(t.Context(), unitask.Caller{}, id, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	attack.Check(t, "120 kB of 100, in another process", "cut", send())
+}

@@ -49,6 +49,9 @@ type keptSession struct {
 	Broker   *broker.Kept         `json:"broker,omitempty"`
 	Changes  []PolicyChange       `json:"changes,omitempty"` // of its policy; later ones are in changesName
 
+	BytesUp   int64 `json:"bytesUp,omitempty"` // of its network so far, which the ceiling may bound
+	BytesDown int64 `json:"bytesDown,omitempty"`
+
 	granted policy.Effective // Policy's
 }
 
@@ -93,6 +96,7 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 	}
 	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
 		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Changes: x.code.living.taken}
+	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
 		if k.Broker, err = x.code.broker.Keep(); err != nil {
 			return nil, err
