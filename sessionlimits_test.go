@@ -39,12 +39,23 @@ func TestSessionsAtOnce(t *testing.T) {
 	for s := range rt.sessions {
 		by[s.caller.Name]++
 	}
+	closed := make(chan struct{})
+	go func() {
+		rt.uses.Wait()
+		close(closed)
+	}()
 	if len(leaves) != 8 || by["a"] != 4 || by["b"] != 4 {
 		t.Errorf("%d: %v", len(leaves), by)
 	}
-	for _, leave := range leaves {
+	for i, leave := range leaves {
+		select {
+		case <-closed:
+			t.Errorf("a runtime is closed while %d sessions end", len(leaves)-i)
+		default:
+		}
 		leave()
 	}
+	<-closed
 	if len(rt.sessions) != 0 {
 		t.Errorf("left: %v", rt.sessions)
 	}
