@@ -73,6 +73,9 @@ func (l *lane) join(ctx context.Context) error {
 		subjectCancel + l.tenant + ".*":                    func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },
 		subjectWake + w.info.ID:                            func(m *nats.Msg) { w.woken(); _ = m.Respond(nil) },
 		subjectDrain + w.info.ID: func(m *nats.Msg) {
+			if !asked(m, headDrain) {
+				return
+			}
 			if len(w.config.Tenants) > 1 { // and one of them does not decide for all
 				refuse(m, "it works for other tenants too: end it on its host")
 				return
