@@ -302,6 +302,11 @@ func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *environme
 	}
 	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{}.withDefaults(), tell: rt.opts.Events}
 	return rt.obtain(ctx, b, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
+		held, err := store.Hold(kept)
+		if err != nil {
+			return err
+		}
+		defer held.Unlock()
 		if err := store.Verify(kept); err != nil {
 			return err
 		}
