@@ -237,7 +237,7 @@ func (l *lane) beats(ctx context.Context) {
 
 // beat says that the worker is there.
 func (l *lane) beat(ctx context.Context) error {
-	info := l.w.Info()
+	info := l.w.told(l)
 	info.Draining, info.Server = l.w.draining(), l.nc.ConnectedServerName()
 	text, err := json.Marshal(info)
 	if err != nil {
