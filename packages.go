@@ -157,13 +157,19 @@ func (rt *Runtime) installed(ctx context.Context, x *execution) (*packages.Lock,
 	for _, p := range x.granted.Packages {
 		specs = append(specs, p.Spec())
 	}
-	b := builder{language: x.code.language, arch: x.code.arch, runtime: x.image.Runtime, jail: x.granted.RequireJail, caller: Caller{Name: x.rec.Owner, Via: x.rec.Via}, tell: x.streams.Events}
+	b := x.builder()
 	var lock *packages.Lock
 	err := rt.obtain(ctx, b, specs, nil, func(store *packages.Store, l *packages.Lock) error {
 		lock = l
 		return x.bring(store, l)
 	})
 	return lock, err
+}
+
+// builder is for the run: in its caller's name, and with as much of the network as that may have.
+func (x *execution) builder() builder {
+	caller := Caller{Name: x.rec.Owner, Via: x.rec.Via, Ceiling: x.code.living.ceiling.Reaching()}
+	return builder{language: x.code.language, arch: x.code.arch, runtime: x.image.Runtime, jail: x.granted.RequireJail, caller: caller, tell: x.streams.Events}
 }
 
 // obtain has the packages that are asked for installed if they are not there, and uses them. locked, if

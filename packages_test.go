@@ -3,12 +3,14 @@ package unitask
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // What a run has of the store stays there until the run is over, however much others want its room.
@@ -46,5 +48,23 @@ func TestPackagesHeld(t *testing.T) {
 	}
 	if err := (&execution{code: &program{language: x.code.language}, image: x.image}).bring(store, lock); err == nil {
 		t.Error("what has gone is brought")
+	}
+}
+
+// The machine that installs packages for a run is held to what the ceiling of the run's caller says of the network.
+func TestPackagesReach(t *testing.T) {
+	c, err := policy.ParseCeiling("c.toml", []byte("allowNet = []\nmaxConnections = 3\nmaxUploadBytes = 5\nmaxDownloadBytes = 7\n[[net.rule]]\nhost = \"pypi.example\"\nmethod = \"GET\"\npath = \"/simple/**\"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &execution{code: &program{language: systemLanguage(policy.Pip), living: &living{ceiling: c}}, rec: &record.Run{}, image: &image.Image{Runtime: "3.11"}}
+	x.rec.Owner, x.rec.Via = "alice", record.ViaFleet
+	b := x.builder()
+	granted, denials, err := policy.Resolve(policy.Request{AllowNet: []string{"pypi.example:443"}, MemoryMB: buildMemory}, b.caller.Ceiling)
+	if err != nil || len(denials) > 0 || b.caller.Name != "alice" || b.caller.Via != record.ViaFleet {
+		t.Fatalf("%+v %v %v", b.caller, denials, err)
+	}
+	if got := fmt.Sprint(granted.AllowNet, granted.AllowHTTP, granted.MaxConnections, granted.MaxUpload, granted.MaxDownload); got != "[pypi.example:443] [1: GET pypi.example/simple/**] 3 5 7" {
+		t.Error(got)
 	}
 }
