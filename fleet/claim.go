@@ -87,7 +87,7 @@ func (w *Worker) handle(ctx context.Context, l *lane, d delivery) {
 			return
 		}
 	}
-	job, malformed := readTask(ctx, s, e.Task)
+	job, malformed := l.readTask(ctx, e.Task)
 	if malformed != nil && !errors.Is(malformed, errMalformed) && !errors.Is(malformed, jetstream.ErrObjectNotFound) {
 		w.later(msg)
 		return

@@ -26,6 +26,7 @@ type lane struct {
 	sessions sessions
 	sealing  []byte        // the key of its paused sessions
 	heavy    chan struct{} // calls of sessions, see maxHeavy
+	large    chan struct{} // held by the task that is read, see largeTask
 	copies   int           // that were asked for; its heart's own once it beats
 	broken   atomic.Bool   // something is not as it was made
 	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
@@ -51,7 +52,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 			nc.Close()
 		}
 	}()
-	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy), orphans: make(chan delivery)}
+	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy), large: make(chan struct{}, 1), orphans: make(chan delivery)}
 	if l.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}
