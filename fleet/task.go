@@ -72,6 +72,15 @@ func (l *lane) readTask(ctx context.Context, b blob) (task, error) {
 	return readTask(ctx, l.tenantStore, b)
 }
 
+// here is the request as a worker runs it: an image that comes along is not the one that has its name here.
+func (t task) here(tenant string) unitask.Request {
+	req := t.Request
+	if t.Image != nil {
+		req.Image = t.Image.KeyFor(tenant)
+	}
+	return req
+}
+
 func (t task) put(ctx context.Context, s tenantStore) (blob, error) {
 	text, err := json.Marshal(t)
 	if err != nil {
