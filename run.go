@@ -151,6 +151,9 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	logged.started(granted)
 
 	res := &Result{RunID: rec.ID, MemoryMB: granted.Effective.MemoryMB, Redacted: rec.Redacted, Policy: granted}
+	if code.session != nil && code.session.revived != nil {
+		res.PolicyChanges = slices.Clone(code.living.taken)
+	}
 	run := func() error {
 		x := &execution{rt: rt, code: &code, look: look, granted: res.Policy.Effective, streams: streams, rec: rec, redactor: redactor, audit: logged, res: res}
 		if rt.opts.Fleet != nil {
