@@ -300,8 +300,13 @@ func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *environme
 		o.Runtime = im.Runtime
 		o.Folders[slices.Index(o.Folders, l.packages.place)] = place
 	}
-	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{}.withDefaults(), tell: rt.opts.Events}
+	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{Ceiling: rt.opts.Ceiling.Reaching()}.withDefaults(), tell: rt.opts.Events}
 	return rt.obtain(ctx, b, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
+		held, err := store.Hold(kept)
+		if err != nil {
+			return err
+		}
+		defer held.Unlock()
 		if err := store.Verify(kept); err != nil {
 			return err
 		}

@@ -114,7 +114,7 @@ func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Con
 	if err != nil {
 		return err
 	}
-	c := change{what: "the packages", request: o.changes(overScripts[got.System]), proxy: way.proxy}
+	c := change{what: "the packages", request: o.changes(overScripts[got.System]), proxy: way.proxy, ceiling: rt.opts.Ceiling.Reaching()}
 	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = way.nets, way.tcps, maxLockText
 	c.request.Neighbours = []Neighbour{{Name: "plan.json", Content: string(text)}, {Name: "install", Content: l.packages.program}}
 	if p.CA {

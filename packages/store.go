@@ -39,6 +39,7 @@ type Lock struct {
 	Links  bool      `json:"links,omitempty"` // links are kept, too, as they are
 	Bytes  int64     `json:"bytes"`
 	Built  time.Time `json:"built"`
+	Room   int64     `json:"room,omitempty"` // bytes on the disk, at most
 	// Stamp tells, without reading them, that the files are those of Digest.
 	Stamp string `json:"stamp,omitempty"`
 
@@ -64,9 +65,6 @@ const (
 	maxDepth = 100
 	maxPath  = 1000
 )
-
-// Store keeps built packages in a folder of the home.
-type Store struct{ Dir string }
 
 // Folder is the folder of what was installed.
 func (l *Lock) Folder() string { return filepath.Join(l.dir, filesName) }
@@ -298,6 +296,7 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 		return errors.New("nothing was installed")
 	}
 	l.Digest, l.Files, l.Built = all.digest(), len(all), time.Now().UTC().Truncate(time.Second)
+	l.Room = l.Bytes + int64(len(all)+len(folders))*diskBlock
 	if l.Key == "" {
 		l.Key = strings.TrimPrefix(l.Digest, "sha256-")
 		if have, err := s.Get(l.Key); err == nil && s.Verify(have) == nil { // and somebody may be reading it
@@ -308,6 +307,11 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	if err := s.Restamp(l, ""); err != nil {
 		return err
 	}
+	turn, err := s.makeRoom(l)
+	if err != nil {
+		return err
+	}
+	defer turn.Unlock()
 	final := filepath.Join(s.Dir, l.Key)
 	if err := os.RemoveAll(final); err != nil {
 		return err
