@@ -61,6 +61,9 @@ func readOwnLock(file string) (l ownLock, err error) {
 		err = fmt.Errorf("has more than %d bytes", maxOwnText)
 	}
 	if err == nil {
+		err = packages.CheckNesting(text, maxOwnNesting, maxOwnValues)
+	}
+	if err == nil {
 		err = json.Unmarshal(text, &l)
 	}
 	if err == nil && l.Schema != ownSchema {
@@ -69,6 +72,9 @@ func readOwnLock(file string) (l ownLock, err error) {
 	for _, b := range l.Builds {
 		if err == nil {
 			err = checkLocked(b.Packages)
+		}
+		if err == nil {
+			err = packages.CheckNpm(b.Npm)
 		}
 		if err == nil {
 			err = image.CheckDebs(b.Debian)

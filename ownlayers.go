@@ -45,7 +45,7 @@ func (l *ownLayer) check() error {
 	err := image.CheckDebs(l.Debian)
 	for _, p := range l.Packages {
 		if err == nil {
-			err = checkLocked(p.Packages)
+			err = p.check()
 		}
 	}
 	return err
