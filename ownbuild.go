@@ -23,6 +23,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
 )
@@ -61,7 +62,7 @@ func readOwnLock(file string) (l ownLock, err error) {
 		err = fmt.Errorf("has more than %d bytes", maxOwnText)
 	}
 	if err == nil {
-		err = packages.CheckNesting(text, maxOwnNesting, maxOwnValues)
+		err = nesting.Check(text, maxOwnNesting, maxOwnValues)
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &l)

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"regexp"
+
+	"github.com/unitask/unitask/internal/nesting"
 )
 
 // Bounds of npm's own lock.
@@ -22,34 +24,8 @@ func CheckNpm(lock json.RawMessage) error {
 	if len(lock) > 0 && lock[0] != '{' {
 		return errors.New("has a lock of npm that is no object")
 	}
-	if err := CheckNesting(lock, maxNpmNesting, maxNpmValues); err != nil {
+	if err := nesting.Check(lock, maxNpmNesting, maxNpmValues); err != nil {
 		return fmt.Errorf("has a lock of npm that %w", err)
-	}
-	return nil
-}
-
-// CheckNesting says what is wrong with the nesting of JSON that others have written. What indents it writes spaces for
-// each value, as many as there are brackets around it: of a few MiB it makes any number of GiB.
-func CheckNesting(text []byte, brackets, values int) error {
-	depth, count, inString := 0, 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == ',':
-			count++
-		case c == '{' || c == '[':
-			depth++
-			count++
-		case c == '}' || c == ']':
-			depth--
-		}
-		if depth > brackets || count > values {
-			return fmt.Errorf("has more than %d values, or more than %d brackets in one another", values, brackets)
-		}
 	}
 	return nil
 }
