@@ -32,6 +32,29 @@ func (p ownInstalled) same(other ownInstalled) bool {
 	return p.System == other.System && p.Digest == other.Digest
 }
 
+// check says what is wrong with what others have written.
+func (p *ownInstalled) check() error {
+	if err := checkLocked(p.Packages); err != nil {
+		return err
+	}
+	return packages.CheckNpm(p.Npm)
+}
+
+// printed takes what a machine has printed.
+func (p *ownInstalled) printed(out []byte) error {
+	_, line, found := bytes.Cut(out, []byte("unitask: lock "))
+	if !found {
+		return errors.New("the machine has not said what was installed")
+	}
+	if err := json.NewDecoder(bytes.NewReader(line)).Decode(p); err != nil {
+		return fmt.Errorf("read the lock that the machine has written: %w", err)
+	}
+	if err := p.check(); err != nil {
+		return fmt.Errorf("the lock that the machine has written %w", err)
+	}
+	return nil
+}
+
 // overSpecs are the packages that a description asks of a system for, in its own terms.
 func overSpecs(system string, list []string) (specs []string, err error) {
 	for _, text := range list {
@@ -125,19 +148,7 @@ func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Con
 	c.failed = func(res *Result) string {
 		return fmt.Sprintf("%s: %s can't be installed over %s from %s: %s (`unitask inspect %s` has the rest)", got.System, what, o.From, packages.Shown(registry.URL), rt.toolSaid(got.System, res), res.RunID)
 	}
-	c.printed = func(out []byte) error {
-		_, line, found := bytes.Cut(out, []byte("unitask: lock "))
-		if !found {
-			return errors.New("the machine has not said what was installed")
-		}
-		if err := json.NewDecoder(bytes.NewReader(line)).Decode(got); err != nil {
-			return fmt.Errorf("read the lock that the machine has written: %w", err)
-		}
-		if err := checkLocked(got.Packages); err != nil {
-			return fmt.Errorf("the lock that the machine has written %w", err)
-		}
-		return nil
-	}
+	c.printed = got.printed
 	asked, system := got.Asked, got.System
 	got.Digest, err = rt.change(ctx, o, base, base.Config, c)
 	got.Asked, got.System = asked, system // whatever the machine says

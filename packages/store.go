@@ -61,7 +61,7 @@ const (
 	// Bounds of what a build may leave.
 	MaxFiles = 60_000
 	MaxBytes = 1 << 30
-	maxLock  = 16 << 20
+	maxLock  = 16 << 20 // bytes of its text
 	maxDepth = 100
 	maxPath  = 1000
 )
@@ -75,7 +75,10 @@ var ErrDamaged = errors.New("the files are not those that were built")
 // Get returns what is kept under a key; the error wraps fs.ErrNotExist where nothing is.
 func (s *Store) Get(key string) (*Lock, error) {
 	l := &Lock{dir: filepath.Join(s.Dir, key)}
-	text, err := readBounded(filepath.Join(l.dir, lockName))
+	text, err := readBounded(filepath.Join(l.dir, lockName), maxLock)
+	if errors.Is(err, errTooLarge) {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +137,10 @@ func (s *Store) Restamp(l *Lock, stamp string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(l.dir, lockName), append(text, '\n'), 0o600)
+	if text = append(text, '\n'); len(text) > maxLock {
+		return fmt.Errorf("has a lock of more than %d MiB", maxLock>>20)
+	}
+	return atomicfile.Write(filepath.Join(l.dir, lockName), text, 0o600)
 }
 
 // Verify reads all files and compares them with the digest.
@@ -206,6 +212,9 @@ func (c contents) digest() string {
 // regular files and folders is taken, and links where the lock says so, and nothing stays where it ends early.
 // Without a key they are kept under their digest.
 func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
+	if err := CheckNpm(l.Npm); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
