@@ -145,7 +145,7 @@ func (a *approvals) over(m *machine.Machine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.machine = m
-	if l.changes > 0 { // maybe since it was begun
+	if len(l.taken) > 0 { // maybe since it was begun
 		m.SetRules(l.rules(a.x.rt, a.x.granted))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -119,10 +120,10 @@ func (r *FleetRun) Again(why string) {
 	r.Events(Event{Kind: EventRetry, Message: why})
 }
 
-// Machine puts into the record what the worker says of the machine; text that is none is left out.
+// Machine puts into the record, which is written indented, what the worker says of the machine; text that is none is left out.
 func (r *FleetRun) Machine(text json.RawMessage) {
 	var m record.Machine
-	if len(text) <= 64<<10 && json.Unmarshal(text, &m) == nil {
+	if len(text) <= 64<<10 && nesting.Check(text, 16, 10_000) == nil && json.Unmarshal(text, &m) == nil {
 		r.x.rec.Machine = &m
 	}
 }

@@ -227,6 +227,10 @@ func (x *execution) configure() error {
 	}
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.code.broker
+	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn
+	if s := x.code.session; s != nil && s.revived != nil {
+		network.Traffic = netstack.NewTraffic(s.revived.kept.BytesUp, s.revived.kept.BytesDown)
+	}
 	if b := x.look.build; b != nil && b.proxy != nil {
 		network.Upstream.Proxy = b.proxy
 	}

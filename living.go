@@ -37,14 +37,14 @@ type living struct {
 
 	mu               sync.Mutex
 	allow, ask, deny []policy.NetRule
-	changes          int
+	taken            []PolicyChange // that came to these
 }
 
 // copy is a fork's.
 func (l *living) copy() *living {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &living{ceiling: l.ceiling, fixed: l.fixed, allow: slices.Clone(l.allow), ask: slices.Clone(l.ask), deny: slices.Clone(l.deny), changes: l.changes}
+	return &living{ceiling: l.ceiling, fixed: l.fixed, allow: slices.Clone(l.allow), ask: slices.Clone(l.ask), deny: slices.Clone(l.deny), taken: slices.Clone(l.taken)}
 }
 
 // rules are those of a network with what was granted at the beginning; l.mu is held.
@@ -69,8 +69,8 @@ func (l *living) take(c PolicyChange) error {
 	if l.fixed {
 		return errors.New("it installs packages: its policy does not change")
 	}
-	if l.changes == maxPolicyChanges {
-		return fmt.Errorf("its policy was changed %d times, which is the most", l.changes)
+	if len(l.taken) >= maxPolicyChanges {
+		return fmt.Errorf("its policy was changed %d times, which is the most", len(l.taken))
 	}
 	// A denial is parsed as what is asked for is.
 	denied, _, err := policy.Resolve(policy.Request{AllowNet: c.DenyNet}, nil)
@@ -114,7 +114,10 @@ func (l *living) take(c PolicyChange) error {
 	if len(allow)+len(ask) > policy.MaxRules || len(deny) > policy.MaxRules {
 		return fmt.Errorf("more than %d hosts were added to what the run began with", policy.MaxRules)
 	}
-	l.allow, l.ask, l.deny, l.changes = allow, ask, deny, l.changes+1
+	if c.At.IsZero() {
+		c.At = time.Now().UTC()
+	}
+	l.allow, l.ask, l.deny, l.taken = allow, ask, deny, append(l.taken, c)
 	return nil
 }
 
@@ -143,11 +146,17 @@ func (a *approvals) change(c PolicyChange) error {
 		return err
 	}
 	m.SetRules(l.rules(a.x.rt, a.x.granted))
-	c.At = time.Now().UTC()
+	c = l.taken[len(l.taken)-1]
 	a.mu.Lock()
 	a.x.res.PolicyChanges = append(a.x.res.PolicyChanges, c)
 	a.mu.Unlock()
 	a.x.audit.write(a.x.audit.entry(audit.PolicyChanged, c))
+	if a.x.code.session == nil {
+		return nil
+	}
+	if err := shelfOf(a.x.rt.opts.Home).keepChanges(a.x.rec.ID, l.taken); err != nil {
+		return fmt.Errorf("it holds now, and would be forgotten with the process that has the session: %w", err)
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package unitask_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,11 +17,16 @@ import (
 func TestAttackPolicySet(t *testing.T) {
 	needClones(t)
 	web := newSite(t)
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Upstream: web.upstream})
-	if err != nil {
-		t.Fatal(err)
+	home := newHome(t)
+	open := func() *unitask.Runtime {
+		rt, err := unitask.Open(unitask.Options{Home: home, Upstream: web.upstream})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt
 	}
-	t.Cleanup(func() { rt.Close() })
+	rt := open()
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"*.wild.example"}}})
 	get := func(of *unitask.Session, host string) string {
 		t.Helper()
@@ -73,7 +79,34 @@ r`})
 	attack.Check(t, "what was denied, in a fork", "refused", get(forks[0], "a.b.wild.example"))
 	set(s, unitask.PolicyChange{AllowNet: []string{"a.b.wild.example"}})
 	attack.Check(t, "what is allowed again", wild, get(s, "a.b.wild.example"))
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	set(s, unitask.PolicyChange{DenyNet: []string{"good.example"}})
 	id := s.ID
+	if err := errors.Join(s.Leave(), rt.Close()); err != nil {
+		t.Fatal(err)
+	}
+	rt = open()
+	if s, err = rt.Revive(t.Context(), unitask.Caller{}, id, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	attack.Check(t, "what was denied while it was paused, in another process", "refused", get(s, "good.example"))
+	attack.Check(t, "what is allowed, in another process", wild, get(s, "a.b.wild.example"))
+	set(s, unitask.PolicyChange{DenyNet: []string{"a.b.wild.example"}})
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Leave(), rt.Close()); err != nil {
+		t.Fatal(err)
+	}
+	rt = open()
+	if s, err = rt.Revive(t.Context(), unitask.Caller{}, id, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	attack.Check(t, "what was denied before its pause, in another process", "refused", get(s, "a.b.wild.example"))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -87,8 +120,53 @@ r`})
 		return nil
 	})
 	rec, err := rt.Runs().Get(id)
-	attack.Check(t, "changes in the audit log and the record", "3 3", fmt.Sprint(changes, " ", strings.Count(string(rec.Result), `"at"`)))
+	attack.Check(t, "changes in the audit log and the record", "5 5", fmt.Sprint(changes, " ", strings.Count(string(rec.Result), `"at"`)))
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// What a session may send and get is all that its machines do in turn: a pause begins no new count, nor another process.
+func TestAttackTrafficOverPauses(t *testing.T) {
+	needClones(t)
+	web, home := newSite(t), newHome(t)
+	open := func() *unitask.Runtime {
+		rt, err := unitask.Open(unitask.Options{Home: home, Upstream: web.upstream})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		return rt
+	}
+	rt := open()
+	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"good.example"}, MaxUpload: 100_000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func() string {
+		t.Helper()
+		res, err := s.Run(t.Context(), unitask.Step{Code: `
+import urllib.request
+try: r = urllib.request.urlopen("http://good.example/digest", b"x" * 40000).read().decode().split()[0]
+except Exception as e: r = "cut"
+r`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Trim(res.Value, "'")
+	}
+	attack.Check(t, "40 kB of 100", "40000", send())
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "80 kB of 100, behind a pause", "40000", send())
+	id := s.ID
+	if err := errors.Join(s.Pause(t.Context()), s.Leave(), rt.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = open().Revive(t.Context(), unitask.Caller{}, id, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	attack.Check(t, "120 kB of 100, in another process", "cut", send())
 }

@@ -52,11 +52,13 @@ type OwnImage struct {
 }
 
 const (
-	ownSchema   = 1
-	maxOwnText  = 32 << 20
-	maxOwnTops  = 16
-	maxFolders  = 1000 // bytes of contract.FoldersFile, which PID 1 reads
-	ownLockEnds = ".lock.json"
+	ownSchema     = 1
+	maxOwnText    = 32 << 20
+	maxOwnNesting = 40      // brackets in one another in a lock file
+	maxOwnValues  = 1 << 20 // and values
+	maxOwnTops    = 16
+	maxFolders    = 1000 // bytes of contract.FoldersFile, which PID 1 reads
+	ownLockEnds   = ".lock.json"
 )
 
 // ownTop is what a folder at the guest's root may be called.

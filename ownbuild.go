@@ -23,6 +23,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
 )
@@ -61,6 +62,9 @@ func readOwnLock(file string) (l ownLock, err error) {
 		err = fmt.Errorf("has more than %d bytes", maxOwnText)
 	}
 	if err == nil {
+		err = nesting.Check(text, maxOwnNesting, maxOwnValues)
+	}
+	if err == nil {
 		err = json.Unmarshal(text, &l)
 	}
 	if err == nil && l.Schema != ownSchema {
@@ -69,6 +73,9 @@ func readOwnLock(file string) (l ownLock, err error) {
 	for _, b := range l.Builds {
 		if err == nil {
 			err = checkLocked(b.Packages)
+		}
+		if err == nil {
+			err = packages.CheckNpm(b.Npm)
 		}
 		if err == nil {
 			err = image.CheckDebs(b.Debian)
@@ -300,8 +307,13 @@ func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *environme
 		o.Runtime = im.Runtime
 		o.Folders[slices.Index(o.Folders, l.packages.place)] = place
 	}
-	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{}.withDefaults(), tell: rt.opts.Events}
+	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{Ceiling: rt.opts.Ceiling.Reaching()}.withDefaults(), tell: rt.opts.Events}
 	return rt.obtain(ctx, b, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
+		held, err := store.Hold(kept)
+		if err != nil {
+			return err
+		}
+		defer held.Unlock()
 		if err := store.Verify(kept); err != nil {
 			return err
 		}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,7 +44,7 @@ func (l *ownLayer) check() error {
 	err := image.CheckDebs(l.Debian)
 	for _, p := range l.Packages {
 		if err == nil {
-			err = checkLocked(p.Packages)
+			err = p.check()
 		}
 	}
 	return err
@@ -244,29 +243,29 @@ func (rt *Runtime) layerFile(digest string) string {
 	return filepath.Join(rt.layersDir(), strings.TrimPrefix(digest, "sha256:")+".tar.zst")
 }
 
-// hasLayer says that a layer is kept, and is what it was. One that is not goes; one that the disk does not give stays.
+// hasLayer says that a layer is kept, and is what it was. One that is not is built again, and that takes its place.
 func (rt *Runtime) hasLayer(digest string) bool {
 	if raw, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:")); err != nil || len(raw) != sha256.Size {
 		return false
 	}
-	f, err := os.Open(rt.layerFile(digest))
+	return isLayer(rt.layerFile(digest), digest, maxLayer)
+}
+
+// isLayer says that a file has the layer of a digest, of at most so many bytes.
+func isLayer(file, digest string, most int64) bool {
+	f, err := os.Open(file)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
-	if err == nil {
-		defer z.Close()
-		sum := sha256.New()
-		_, err = io.Copy(sum, io.LimitReader(z, maxLayer))
-		if err == nil && "sha256:"+hex.EncodeToString(sum.Sum(nil)) == digest {
-			return true
-		}
+	if err != nil {
+		return false
 	}
-	if disk := (*fs.PathError)(nil); !errors.As(err, &disk) {
-		os.Remove(f.Name())
-	}
-	return false
+	defer z.Close()
+	sum := sha256.New()
+	n, err := io.Copy(sum, io.LimitReader(z, most+1))
+	return err == nil && n <= most && "sha256:"+hex.EncodeToString(sum.Sum(nil)) == digest
 }
 
 // keepLayer keeps what make writes, an archive whose digest it returns.

@@ -32,6 +32,29 @@ func (p ownInstalled) same(other ownInstalled) bool {
 	return p.System == other.System && p.Digest == other.Digest
 }
 
+// check says what is wrong with what others have written.
+func (p *ownInstalled) check() error {
+	if err := checkLocked(p.Packages); err != nil {
+		return err
+	}
+	return packages.CheckNpm(p.Npm)
+}
+
+// printed takes what a machine has printed.
+func (p *ownInstalled) printed(out []byte) error {
+	_, line, found := bytes.Cut(out, []byte("unitask: lock "))
+	if !found {
+		return errors.New("the machine has not said what was installed")
+	}
+	if err := json.NewDecoder(bytes.NewReader(line)).Decode(p); err != nil {
+		return fmt.Errorf("read the lock that the machine has written: %w", err)
+	}
+	if err := p.check(); err != nil {
+		return fmt.Errorf("the lock that the machine has written %w", err)
+	}
+	return nil
+}
+
 // overSpecs are the packages that a description asks of a system for, in its own terms.
 func overSpecs(system string, list []string) (specs []string, err error) {
 	for _, text := range list {
@@ -54,7 +77,7 @@ func overSpecs(system string, list []string) (specs []string, err error) {
 
 // overScripts start the programs that install packages, where the image has what they need.
 var overScripts = map[string]string{
-	policy.Pip: "command -v python3 >/dev/null || { echo 'ERROR: the image has no python3' >&2; exit 1; }\npython3 -m pip --version >/dev/null || { echo 'ERROR: the image has no pip' >&2; exit 1; }\npython3 /tmp/unitask/install </dev/null\n",
+	policy.Pip: "command -v python3 >/dev/null || { echo 'ERROR: the image has no python3' >&2; exit 1; }\npython3 -B -m pip --version >/dev/null || { echo 'ERROR: the image has no pip' >&2; exit 1; }\npython3 -B /tmp/unitask/install </dev/null\n",
 	policy.Npm: "command -v node >/dev/null || { echo 'npm error the image has no node' >&2; exit 1; }\ncommand -v npm >/dev/null || { echo 'npm error the image has no npm' >&2; exit 1; }\nnode /tmp/unitask/install </dev/null\n",
 }
 
@@ -114,7 +137,7 @@ func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Con
 	if err != nil {
 		return err
 	}
-	c := change{what: "the packages", request: o.changes(overScripts[got.System]), proxy: way.proxy}
+	c := change{what: "the packages", request: o.changes(overScripts[got.System]), proxy: way.proxy, ceiling: rt.opts.Ceiling.Reaching()}
 	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = way.nets, way.tcps, maxLockText
 	c.request.Neighbours = []Neighbour{{Name: "plan.json", Content: string(text)}, {Name: "install", Content: l.packages.program}}
 	if p.CA {
@@ -125,19 +148,7 @@ func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Con
 	c.failed = func(res *Result) string {
 		return fmt.Sprintf("%s: %s can't be installed over %s from %s: %s (`unitask inspect %s` has the rest)", got.System, what, o.From, packages.Shown(registry.URL), rt.toolSaid(got.System, res), res.RunID)
 	}
-	c.printed = func(out []byte) error {
-		_, line, found := bytes.Cut(out, []byte("unitask: lock "))
-		if !found {
-			return errors.New("the machine has not said what was installed")
-		}
-		if err := json.NewDecoder(bytes.NewReader(line)).Decode(got); err != nil {
-			return fmt.Errorf("read the lock that the machine has written: %w", err)
-		}
-		if err := checkLocked(got.Packages); err != nil {
-			return fmt.Errorf("the lock that the machine has written %w", err)
-		}
-		return nil
-	}
+	c.printed = got.printed
 	asked, system := got.Asked, got.System
 	got.Digest, err = rt.change(ctx, o, base, base.Config, c)
 	got.Asked, got.System = asked, system // whatever the machine says

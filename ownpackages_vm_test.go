@@ -186,8 +186,8 @@ func TestOwnPackagesContainer(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {
 		t.Fatal(err)
 	}
-	// pip writes down which packages were asked for, of which there are more then, and the build says that files differ.
-	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || !slices.Equal(again.Packages, own.Packages) || again.Layers[1] != own.Layers[1] || !strings.Contains(strings.Join(told, " "), "the packages of pip are those of the lock file, and have left other files than then") {
+	// pip is asked for all packages then, and writes down which were asked for: that is as it was, too.
+	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || again.Digest != own.Digest || !slices.Equal(again.Layers, own.Layers) || !strings.Contains(strings.Join(told, " "), "installing") {
 		t.Errorf("from the lock without the layers: %v, %v and %v, told %q", err, again, own, told)
 	}
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {

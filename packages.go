@@ -88,7 +88,10 @@ func (l *language) checkPackages(asked []string) error {
 
 // Packages is the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store {
-	return &packages.Store{Dir: filepath.Join(rt.opts.Home, "packages")}
+	return &packages.Store{
+		Dir: filepath.Join(rt.opts.Home, "packages"), MaxBytes: packages.RunsBytes, MaxMany: packages.RunsMany,
+		Removed: func(key string) { rt.AuditChange(audit.PackagesRemoved, map[string]any{"key": key}) },
+	}
 }
 
 // RemovePackages removes all that was built for runs, and says how many there were. The next run that
@@ -154,13 +157,19 @@ func (rt *Runtime) installed(ctx context.Context, x *execution) (*packages.Lock,
 	for _, p := range x.granted.Packages {
 		specs = append(specs, p.Spec())
 	}
-	b := builder{language: x.code.language, arch: x.code.arch, runtime: x.image.Runtime, jail: x.granted.RequireJail, caller: Caller{Name: x.rec.Owner, Via: x.rec.Via}, tell: x.streams.Events}
+	b := x.builder()
 	var lock *packages.Lock
 	err := rt.obtain(ctx, b, specs, nil, func(store *packages.Store, l *packages.Lock) error {
 		lock = l
 		return x.bring(store, l)
 	})
 	return lock, err
+}
+
+// builder is for the run: in its caller's name, and with as much of the network as that may have.
+func (x *execution) builder() builder {
+	caller := Caller{Name: x.rec.Owner, Via: x.rec.Via, Ceiling: x.code.living.ceiling.Reaching()}
+	return builder{language: x.code.language, arch: x.code.arch, runtime: x.image.Runtime, jail: x.granted.RequireJail, caller: caller, tell: x.streams.Events}
 }
 
 // obtain has the packages that are asked for installed if they are not there, and uses them. locked, if
@@ -190,7 +199,7 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 			return nil
 		}
 	}
-	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packages.ErrDamaged) {
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packages.ErrDamaged) { // it may have gone meanwhile, to make room
 		return err
 	}
 	held, err := filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "packages-"+want.Key), func() {
@@ -225,8 +234,17 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 	return use(store, want)
 }
 
-// bring adds what is kept to the run's inputs, if it is what was built.
-func (x *execution) bring(store *packages.Store, lock *packages.Lock) error {
+// bring adds what is kept to the run's inputs, if it is what was built, and keeps it there until the run is over.
+func (x *execution) bring(store *packages.Store, lock *packages.Lock) (err error) {
+	held, err := store.Hold(lock)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			held.Unlock()
+		}
+	}()
 	place := image.At(x.code.language.packages.place, x.image.Runtime)
 	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
 	defer one.Close()
@@ -250,6 +268,7 @@ func (x *execution) bring(store *packages.Store, lock *packages.Lock) error {
 			_ = store.Restamp(lock, stamp) // only spares the next look
 		}
 	}
+	x.code.held = held
 	return nil
 }
 

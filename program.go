@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -56,9 +57,16 @@ type program struct {
 	session     *Session // whose machine it is; nil for one run
 	layer       bool     // what comes back is what it changes of its image
 	inputs      hostfiles.Set
-	installed   bool     // and the packages are among them
-	living      *living  // what of its network may change
-	relayed     []uint16 // ports of the guest's loopback that lead to ours
+	installed   bool           // and the packages are among them
+	held        *filelock.Lock // keeps these where they are
+	living      *living        // what of its network may change
+	relayed     []uint16       // ports of the guest's loopback that lead to ours
+}
+
+// close lets go of what the code has of the host.
+func (p *program) close() {
+	p.inputs.Close()
+	p.held.Unlock()
 }
 
 const (

@@ -119,7 +119,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		return nil, err
 	}
 	code, wanted, granted := made.code, made.wanted, made.granted
-	defer code.inputs.Close()
+	defer code.close()
 	// Of the granted secrets only: the code does not have the others, and could else
 	// find out by guesses what they are.
 	redactor, err := record.NewRedactor(code.secrets)
@@ -151,6 +151,9 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	logged.started(granted)
 
 	res := &Result{RunID: rec.ID, MemoryMB: granted.Effective.MemoryMB, Redacted: rec.Redacted, Policy: granted}
+	if code.session != nil && code.session.revived != nil {
+		res.PolicyChanges = slices.Clone(code.living.taken)
+	}
 	run := func() error {
 		x := &execution{rt: rt, code: &code, look: look, granted: res.Policy.Effective, streams: streams, rec: rec, redactor: redactor, audit: logged, res: res}
 		if rt.opts.Fleet != nil {
@@ -236,7 +239,7 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 		err = notAsked(granted.Effective)
 	}
 	if err != nil {
-		code.inputs.Close()
+		code.close()
 		return p, err
 	}
 	if look.session != nil {

@@ -211,11 +211,20 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 
 // background takes a place for a command in the background.
 func (s *Session) background() (leave func(), err error) {
+	leave, err = s.placeBehind()
+	if leave == nil && err == nil {
+		err = s.gone() // which wants the lock itself
+	}
+	return leave, err
+}
+
+// placeBehind returns neither where the session ends.
+func (s *Session) placeBehind() (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch most := s.limits.BackgroundCommands; {
 	case s.over:
-		return nil, s.gone()
+		return nil, nil
 	case most < 0:
 		return nil, &policy.FieldError{Field: "backgroundCommands", Value: "1", Reason: "the ceiling allows none"}
 	case s.under >= most:

@@ -53,22 +53,36 @@ func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 		return err
 	}
 	defer done()
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	until := time.Now().Add(life)
 	most, _, err := s.caller.Ceiling.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory()))
 	if err != nil {
 		return err
 	}
-	if last := s.began.Add(most.Life); until.After(last) {
+	began, _ := s.age()
+	if last := began.Add(most.Life); until.After(last) {
 		return bad(fmt.Sprintf("is too long: a session lives for %s at most, and this one until %s", most.Life, last.UTC().Format(time.RFC3339)))
 	}
-	if !s.life.Stop() {
+	if s.outlives(until, life) {
+		return nil
+	}
+	select {
+	case <-s.done:
 		return s.gone()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// outlives sets the time of its end, unless that has come.
+func (s *Session) outlives(until time.Time, life time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.life.Stop() {
+		return false
 	}
 	s.expires = until
 	s.life.Reset(life)
-	return nil
+	return true
 }
 
 // lived is how long it lives, from its beginning to its end.

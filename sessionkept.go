@@ -47,6 +47,10 @@ type keptSession struct {
 	CA       string               `json:"ca,omitempty"`
 	Client   session.State        `json:"client"`
 	Broker   *broker.Kept         `json:"broker,omitempty"`
+	Changes  []PolicyChange       `json:"changes,omitempty"` // of its policy; later ones are in changesName
+
+	BytesUp   int64 `json:"bytesUp,omitempty"` // of its network so far, which the ceiling may bound
+	BytesDown int64 `json:"bytesDown,omitempty"`
 
 	granted policy.Effective // Policy's
 }
@@ -60,10 +64,26 @@ type keptPolicy struct {
 // resumedName is the file in a pause's folder that says since when the machine has gone on.
 const resumedName = "resumed"
 
+// changesName is the file in a pause's folder with all changes of the session's policy, if there was one since the pause.
+const changesName = "changes"
+
+// keepChanges writes down the changes of a session's policy, where it was paused: they hold where another process goes on
+// from that.
+func (s shelf) keepChanges(id string, taken []PolicyChange) error {
+	if _, err := os.Lstat(s.folder(id)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	text, err := json.Marshal(taken)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(s.folder(id), changesName), text, 0o600)
+}
+
 // errLeft is the cause of the end of a session's stay in a process which leaves it paused.
 var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
 
-// note is what another process needs to go on with the session; its program holds its output.
+// note is what another process needs to go on with the session; its program holds its output, and its policy stays as it is.
 func (s *Session) note(x *execution) (json.RawMessage, error) {
 	caller := s.caller.withDefaults()
 	s.mu.Lock()
@@ -75,7 +95,8 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		return nil, err
 	}
 	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running)}
+		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Changes: x.code.living.taken}
+	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
 		if k.Broker, err = x.code.broker.Keep(); err != nil {
 			return nil, err
@@ -88,7 +109,8 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 type PausedSession struct {
 	ID       string
 	Parent   string
-	Owner    string // the caller's name
+	Owner    string     // the caller's name
+	Via      record.Via // where it was asked for
 	Image    string
 	Language string
 	Expires  time.Time
@@ -161,7 +183,7 @@ func FindPausedSession(home, id string) (PausedSession, error) {
 }
 
 func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
-	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Image: k.Image, Language: k.Language, Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling}
+	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling}
 	if text, err := os.ReadFile(filepath.Join(s.folder(k.ID), resumedName)); err == nil {
 		v.Since, _ = time.Parse(time.RFC3339Nano, string(text))
 	}
@@ -189,6 +211,14 @@ func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
 	}
 	if err == nil && k.ID != id {
 		err = fmt.Errorf("it is session %.80q", k.ID)
+	}
+	if err == nil {
+		var text []byte
+		if text, err = os.ReadFile(filepath.Join(s.folder(id), changesName)); err == nil {
+			err = json.Unmarshal(text, &k.Changes)
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return p, k, hostError("session", fmt.Errorf("session %s can't be read: %w", id, err))
@@ -289,6 +319,9 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	s.denials = denials
 	s.Parent, s.Image, s.Language, s.family, s.request = k.Parent, k.Image, k.Language, &family{}, k.Request
 	s.began, s.expires = k.Began, k.Expires
+	if last := k.Began.Add(limits.Life); s.expires.After(last) { // the ceiling is narrower now
+		s.expires = last
+	}
 	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
 	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.view(p, k).Since, folder: shelf.folder(id), values: secrets, rec: rec}
 	var running []*session.Interpreter
@@ -349,6 +382,11 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	code.on(IO{})
 	code.session, code.fresh, code.installed = s, r.kept.Kernel != oneProcess, true
 	code.living = &living{ceiling: s.caller.Ceiling}
+	for _, c := range r.kept.Changes {
+		if err := code.living.take(c); err != nil {
+			return p, fmt.Errorf("a change of the session's policy: %w", err)
+		}
+	}
 	code.attachable = s.caller.Ceiling.Debug()
 	eff := r.kept.granted
 	if err := stillGranted(req, s.caller.Ceiling, eff); err != nil {

@@ -50,10 +50,12 @@ func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 		rt.sessions = map[*Session]int64{}
 	}
 	rt.sessions[s] = 0
+	rt.uses.Add(1) // Close waits for what comes behind its run: the records of its commands
 	return func() {
 		rt.mu.Lock()
 		defer rt.mu.Unlock()
 		delete(rt.sessions, s)
+		rt.uses.Done()
 	}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask/policy"
 )
@@ -38,12 +39,23 @@ func TestSessionsAtOnce(t *testing.T) {
 	for s := range rt.sessions {
 		by[s.caller.Name]++
 	}
+	closed := make(chan struct{})
+	go func() {
+		rt.uses.Wait()
+		close(closed)
+	}()
 	if len(leaves) != 8 || by["a"] != 4 || by["b"] != 4 {
 		t.Errorf("%d: %v", len(leaves), by)
 	}
-	for _, leave := range leaves {
+	for i, leave := range leaves {
+		select {
+		case <-closed:
+			t.Errorf("a runtime is closed while %d sessions end", len(leaves)-i)
+		default:
+		}
 		leave()
 	}
+	<-closed
 	if len(rt.sessions) != 0 {
 		t.Errorf("left: %v", rt.sessions)
 	}
@@ -104,4 +116,34 @@ func TestUsualSessions(t *testing.T) {
 			t.Errorf("%d: %v", row.memory, err)
 		}
 	}
+}
+
+// A session that has ended for its age says so to whoever asks it for something, at once.
+func TestAfterItsAge(t *testing.T) {
+	s := newSession(nil, Caller{}, policy.SessionLimits{BackgroundCommands: 1})
+	s.began = time.Now().Add(-time.Minute)
+	s.expires, s.result, s.over = s.began.Add(time.Minute), &Result{TimedOut: true}, true
+	s.life = time.NewTimer(time.Hour)
+	s.life.Stop()
+	asked := func(what string, do func() error) {
+		t.Helper()
+		said := make(chan error, 1)
+		go func() { said <- do() }()
+		select {
+		case err := <-said:
+			if !errors.As(err, new(*SessionError)) || !strings.Contains(err.Error(), "it had lived for 1m0s") {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: no answer", what)
+		}
+	}
+	asked("a place for a command, before its machine is gone", func() error { _, err := s.background(); return err })
+	ending := make(chan struct{})
+	time.AfterFunc(100*time.Millisecond, func() { close(s.done); close(ending) })
+	asked("a longer life, before its machine is gone", func() error { return s.Extend(t.Context(), time.Second) })
+	<-ending
+	asked("a longer life", func() error { return s.Extend(t.Context(), time.Second) })
+	asked("a command", func() error { _, err := s.Start(t.Context(), Command{Args: []string{"true"}}); return err })
+	asked("another pause", func() error { _, err := s.use(t.Context()); return err })
 }

@@ -157,6 +157,8 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(folder), 0o700)
 	}
+	x.code.living.mu.Lock() // what the note says of the policy is so until the note is there
+	defer x.code.living.mu.Unlock()
 	if err == nil {
 		x.machine.Note, err = s.note(x)
 	}
@@ -186,8 +188,13 @@ func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn 
 	x.machine = m
 	x.asked.over(m)
 	x.later(func() { m.Close() })
-	conn, err = m.Rejoin(ctx)
-	return conn, false, err
+	if conn, err = m.Rejoin(ctx); err != nil {
+		m.Close()
+		s.mu.Lock()
+		s.lost = "its machine did not answer when it was resumed: it goes on from its pause once more, and what ran in the machine meanwhile is lost"
+		s.mu.Unlock()
+	}
+	return conn, true, err
 }
 
 // use says that the session is needed, until done is called; one that is paused is resumed.
@@ -196,6 +203,11 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 		return nil, err
 	}
 	defer func() { <-s.changing }()
+	select {
+	case <-s.done:
+		return nil, s.gone()
+	default:
+	}
 	if err := s.wake(ctx); err != nil {
 		return nil, err
 	}

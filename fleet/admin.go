@@ -17,7 +17,9 @@ var ErrNoWorker = errors.New("is not there")
 
 // Drain has a worker take nothing more on and go when its runs have ended.
 func (c *Client) Drain(ctx context.Context, worker string) error {
-	msg, err := c.nc.RequestWithContext(ctx, subjectDrain+worker, nil)
+	ask := nats.NewMsg(subjectDrain + worker)
+	ask.Header.Set(headDrain, "1")
+	msg, err := c.nc.RequestMsgWithContext(ctx, ask)
 	if errors.Is(err, nats.ErrNoResponders) {
 		err = ErrNoWorker
 	}

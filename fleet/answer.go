@@ -55,6 +55,12 @@ func published(m *nats.Msg) bool {
 	return strings.HasPrefix(m.Subject, own)
 }
 
+// asked says that a user asks for what the header names, who may publish to the subject. JetStream publishes its answers
+// to any subject that a request has named for them: they have no such header and nobody to answer to.
+func asked(m *nats.Msg, header string) bool {
+	return m.Reply != "" && m.Header.Get(header) != ""
+}
+
 // refuse answers a question with why it has no answer.
 func refuse(msg *nats.Msg, why string) {
 	no := nats.NewMsg(msg.Reply)

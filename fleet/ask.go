@@ -29,6 +29,7 @@ const (
 	headOffset  = "Offset" // of the data in its stream
 	headEnd     = "End"    // of stdin
 	headRefused = "Refused"
+	headDrain   = "Drain" // who asks wants the worker drained
 )
 
 // sealed is what secrets are sent as, to one worker and for one run.

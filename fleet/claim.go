@@ -87,7 +87,7 @@ func (w *Worker) handle(ctx context.Context, l *lane, d delivery) {
 			return
 		}
 	}
-	job, malformed := readTask(ctx, s, e.Task)
+	job, malformed := l.readTask(ctx, e.Task)
 	if malformed != nil && !errors.Is(malformed, errMalformed) && !errors.Is(malformed, jetstream.ErrObjectNotFound) {
 		w.later(msg)
 		return
@@ -97,7 +97,7 @@ func (w *Worker) handle(ctx context.Context, l *lane, d delivery) {
 	}
 	memoryMB := 1
 	if malformed == nil {
-		memoryMB = max(1, w.runner.MemoryMB(l.tenant, job.Request))
+		memoryMB = max(1, w.runner.MemoryMB(l.tenant, job.here(l.tenant)))
 		if e.State == Queued {
 			if give = l.passOn(ctx, msg, job.Request, memoryMB); give != nil {
 				return

@@ -260,11 +260,10 @@ func TestHostileWorker(t *testing.T) {
 	}
 }
 
-// A user that submits only, by the permissions that the command prints: it works, and can pass for no
-// worker.
-func TestSubmitterOnly(t *testing.T) {
-	t.Parallel()
-	publish, subscribe := fleet.Permissions("alice", fleet.Normal)
+// startSubmitting is a server with a worker and a user, alice, that submits only.
+func startSubmitting(t *testing.T, most fleet.Priority) (*server.Server, *fleet.Worker) {
+	t.Helper()
+	publish, subscribe := fleet.Permissions("alice", most)
 	ns := startNATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "worker", Password: "worker"}, {Username: "alice", Password: "alice", Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe}, Response: &server.ResponsePermission{MaxMsgs: 1, Expires: time.Minute},
@@ -272,7 +271,14 @@ func TestSubmitterOnly(t *testing.T) {
 	})
 	config := workerConfig(ns.ClientURL(), 2)
 	config.User, config.Password, config.Tenant = "worker", "worker", "alice"
-	startWorker(t, config, script{})
+	return ns, startWorker(t, config, script{})
+}
+
+// A user that submits only, by the permissions that the command prints: it works, and can pass for no
+// worker.
+func TestSubmitterOnly(t *testing.T) {
+	t.Parallel()
+	ns, _ := startSubmitting(t, fleet.Normal)
 	large := strings.Repeat("y", 1<<20)
 	rt, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Tenant: "alice", User: "alice", Password: "alice"})
 	res, err := rt.Run(t.Context(), unitask.Request{Code: "out " + large + "\nsecret KEY\nstdin\nartifact a", Secrets: map[string]string{"KEY": "of-alice"}}, unitask.IO{Stdin: strings.NewReader("typed\n")})
@@ -321,15 +327,7 @@ func TestSubmitterOnly(t *testing.T) {
 // is not from who may tell it anything. A user that submits only has one, and one who has all rights.
 func TestAttackDelivered(t *testing.T) {
 	t.Parallel()
-	publish, subscribe := fleet.Permissions("alice", fleet.Low)
-	ns := startNATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "worker", Password: "worker"}, {Username: "alice", Password: "alice", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe}, Response: &server.ResponsePermission{MaxMsgs: 1, Expires: time.Minute},
-		}}}
-	})
-	config := workerConfig(ns.ClientURL(), 2)
-	config.User, config.Password, config.Tenant = "worker", "worker", "alice"
-	w := startWorker(t, config, script{})
+	ns, w := startSubmitting(t, fleet.Low)
 	all, js := dial(t, ns.ClientURL(), nats.UserInfo("worker", "worker"))
 	nc, _ := dial(t, ns.ClientURL(), nats.UserInfo("alice", "alice"), nats.CustomInboxPrefix("_INBOX_alice"))
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "short", Subjects: []string{"x"}, MaxBytes: 1 << 20}); err != nil {
@@ -376,4 +374,78 @@ func TestAttackDelivered(t *testing.T) {
 	if publish, _ := fleet.Permissions("alice", "hgih"); slices.ContainsFunc(publish, func(s string) bool { return strings.HasPrefix(s, "unitask.queue.") }) {
 		t.Errorf("a priority that there is none of lets ask for runs: %q", publish)
 	}
+}
+
+// JetStream sends its answers to any subject that a request names for them, also where who asks may not publish, and has
+// heartbeats and requests of its own for who gets what a consumer delivers. None of them is somebody who asks a worker to go.
+func TestAttackAnswered(t *testing.T) {
+	t.Parallel()
+	ns, w := startSubmitting(t, fleet.Low)
+	all, _ := dial(t, ns.ClientURL(), nats.UserInfo("worker", "worker"))
+	nc, _ := dial(t, ns.ClientURL(), nats.UserInfo("alice", "alice"), nats.CustomInboxPrefix("_INBOX_alice"))
+	drain := "unitask.drain." + w.Info().ID
+	heard, err := all.SubscribeSync(drain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := all.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	const stream, key = "KV_unitask-runs-alice", "$KV.unitask-runs-alice.evil"
+	stored := func() *nats.Msg {
+		m := nats.NewMsg(key)
+		m.Header.Set("Drain", "1")
+		m.Reply = drain
+		return m
+	}
+	answer := func(subject, text string) func() error {
+		return func() error { return nc.PublishRequest(subject, drain, []byte(text)) }
+	}
+	consumer := asJSON(map[string]any{"stream_name": stream, "config": map[string]any{"name": "beats", "deliver_subject": drain, "ack_policy": "none", "deliver_policy": "all",
+		"mem_storage": true, "filter_subject": key, "flow_control": true, "idle_heartbeat": 200 * time.Millisecond}})
+	for _, row := range []struct {
+		name string
+		do   func() error
+		want func(*nats.Msg) bool
+	}{
+		{"that a message was stored", func() error { return nc.PublishMsg(stored()) }, func(m *nats.Msg) bool { return strings.Contains(string(m.Data), `"seq"`) }},
+		{"what a stream is like", answer("$JS.API.STREAM.INFO."+stream, ""), func(m *nats.Msg) bool { return strings.Contains(string(m.Data), "stream_info") }},
+		{"a message that a stream has", answer("$JS.API.STREAM.MSG.GET."+stream, `{"last_by_subj":"`+key+`"}`), func(m *nats.Msg) bool { return strings.Contains(string(m.Data), "msg_get") }},
+		{"a message as it is", answer("$JS.API.DIRECT.GET.KV_unitask-workers.$KV.unitask-workers."+w.Info().ID, ""), func(m *nats.Msg) bool { return m.Header.Get("Nats-Stream") != "" }},
+		{"that there is no such message", answer("$JS.API.DIRECT.GET.KV_unitask-workers.x", ""), func(m *nats.Msg) bool { return m.Header.Get("Status") == "404" }},
+		{"the heartbeat of a consumer", answer("$JS.API.CONSUMER.CREATE."+stream+".beats."+key, consumer), func(m *nats.Msg) bool { return m.Header.Get("Description") == "Idle Heartbeat" }},
+	} {
+		if err := row.do(); err != nil {
+			t.Fatal(err)
+		}
+		for { // until it is there, as it is at the worker
+			m, err := heard.NextMsg(time.Minute)
+			if err != nil {
+				t.Fatalf("%s: %v", row.name, err)
+			}
+			if m.Subject == drain && row.want(m) {
+				break
+			}
+		}
+		rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL(), Tenant: "alice", User: "worker", Password: "worker"})
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		res, err := rt.Run(ctx, unitask.Request{Code: "out fine"}, unitask.IO{})
+		cancel()
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = string(res.Stdout)
+		}
+		attack.Check(t, "JetStream tells a worker to go: "+row.name, "fine\n", got)
+	}
+	_, client := submitter(t, fleet.Config{URL: ns.ClientURL(), Tenant: "alice", User: "worker", Password: "worker"})
+	if list, err := client.Workers(t.Context()); err != nil || len(list) != 1 || list[0].Draining {
+		t.Errorf("after all of them: %v %s", err, asJSON(list))
+	}
+	if err := client.Drain(t.Context(), w.Info().ID); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool {
+		list, err := client.Workers(t.Context())
+		return err == nil && len(list) == 0
+	})
 }

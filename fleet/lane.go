@@ -26,6 +26,7 @@ type lane struct {
 	sessions sessions
 	sealing  []byte        // the key of its paused sessions
 	heavy    chan struct{} // calls of sessions, see maxHeavy
+	large    chan struct{} // held by the task that is read, see largeTask
 	copies   int           // that were asked for; its heart's own once it beats
 	broken   atomic.Bool   // something is not as it was made
 	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
@@ -51,7 +52,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 			nc.Close()
 		}
 	}()
-	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy), orphans: make(chan delivery)}
+	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy), large: make(chan struct{}, 1), orphans: make(chan delivery)}
 	if l.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}
@@ -73,6 +74,9 @@ func (l *lane) join(ctx context.Context) error {
 		subjectCancel + l.tenant + ".*":                    func(m *nats.Msg) { w.look(l.tenant, m.Subject[len(subjectCancel+l.tenant)+1:]) },
 		subjectWake + w.info.ID:                            func(m *nats.Msg) { w.woken(); _ = m.Respond(nil) },
 		subjectDrain + w.info.ID: func(m *nats.Msg) {
+			if !asked(m, headDrain) {
+				return
+			}
 			if len(w.config.Tenants) > 1 { // and one of them does not decide for all
 				refuse(m, "it works for other tenants too: end it on its host")
 				return
@@ -234,7 +238,7 @@ func (l *lane) beats(ctx context.Context) {
 
 // beat says that the worker is there.
 func (l *lane) beat(ctx context.Context) error {
-	info := l.w.Info()
+	info := l.w.told(l)
 	info.Draining, info.Server = l.w.draining(), l.nc.ConnectedServerName()
 	text, err := json.Marshal(info)
 	if err != nil {

@@ -3,9 +3,11 @@ package fleet
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -17,7 +19,7 @@ func TestMemoryOfOwnImages(t *testing.T) {
 	if err := os.Mkdir(own, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, memory := range map[string]string{"python": "2048", "words": "3072"} {
+	for name, memory := range map[string]string{"python": "2048", "words": "3072", "small": "256"} {
 		text := `{"schema": 1, "name": "` + name + `", "from": "python", "arch": "` + string(unitask.HostArch()) + `", "memoryMb": ` + memory + `}`
 		if err := os.WriteFile(filepath.Join(own, name+".json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -28,23 +30,31 @@ func TestMemoryOfOwnImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	c, err := policy.ParseCeiling("c.toml", []byte("images = [\"node\", \"python\", \"words\"]\nmemoryMb = 2500\n"))
+	c, err := policy.ParseCeiling("c.toml", []byte("images = [\"node\", \"python\", \"words\", \"small\", \"brought\"]\nmemoryMb = 2500\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	along := &unitask.BroughtImage{Arch: unitask.HostArch(), Disk: strings.Repeat("ab", 32), Size: 512, Own: &image.BroughtOwn{Base: "python"}}
 	for _, row := range []struct {
-		req  unitask.Request
-		want int
+		req   unitask.Request
+		image *unitask.BroughtImage
+		want  int
 	}{
-		{unitask.Request{Image: "node"}, policy.DefaultMemoryMB},
-		{unitask.Request{Image: "python"}, 2048},
-		{unitask.Request{Language: "python"}, 2048},
-		{unitask.Request{Image: "words"}, 2500},
-		{unitask.Request{Image: "words", MemoryMB: 256}, 256},
-		{unitask.Request{Image: "nothing"}, policy.DefaultMemoryMB},
+		{unitask.Request{Image: "node"}, nil, policy.DefaultMemoryMB},
+		{unitask.Request{Image: "python"}, nil, 2048},
+		{unitask.Request{Language: "python"}, nil, 2048},
+		{unitask.Request{Image: "words"}, nil, 2500},
+		{unitask.Request{Image: "words", MemoryMB: 256}, nil, 256},
+		{unitask.Request{Image: "small"}, nil, 256},
+		{unitask.Request{Image: "nothing"}, nil, policy.DefaultMemoryMB},
+		{unitask.Request{Image: "small"}, along, policy.DefaultMemoryMB},
+		{unitask.Request{Image: "words"}, along, policy.DefaultMemoryMB},
+		{unitask.Request{Image: "words", Language: "python"}, along, policy.DefaultMemoryMB},
+		{unitask.Request{Image: "small", MemoryMB: 300}, along, 300},
 	} {
-		if got := OnHost(rt, c).MemoryMB("alice", row.req); got != row.want {
-			t.Errorf("%+v takes %d MiB, not %d", row.req, got, row.want)
+		job := task{Request: row.req, Image: row.image}
+		if got := OnHost(rt, c).MemoryMB("alice", job.here("alice")); got != row.want {
+			t.Errorf("%+v takes %d MiB, not %d", job, got, row.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -82,4 +83,70 @@ func TestSuits(t *testing.T) {
 	if _, err := run(unitask.Request{Code: "out hello", MemoryMB: 64 << 10}); err == nil || !strings.Contains(err.Error(), "no worker has") {
 		t.Errorf("more than anybody has: %v", err)
 	}
+}
+
+// needy is a runner whose runs all take as much, whatever they ask for.
+type needy struct {
+	script
+	memoryMB int
+}
+
+func (n needy) MemoryMB(string, unitask.Request) int { return n.memoryMB }
+
+// What no worker can give one tenant, though each has as much for all of them, ends: they do not pass it to each other.
+func TestSuitsShare(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	for range 2 {
+		c := s.worker(2)
+		c.Info.MemoryMB = 4096
+		startWorker(t, c, needy{memoryMB: 3900})
+	}
+	rt, client := submitter(t, s.config("alice", "ALICE"))
+	for _, asked := range []int{0, 3900} { // which the worker finds, and the submitter
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		_, err := rt.Run(ctx, unitask.Request{Code: "out hello", MemoryMB: asked}, unitask.IO{})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "no worker has 3900 MiB") {
+			t.Errorf("asked for %d: %v", asked, err)
+		}
+	}
+	list, err := client.Workers(t.Context())
+	if err != nil || len(list) != 2 || list[0].MemoryMB != 4096-512 || list[0].UsedMB != 0 {
+		t.Errorf("%v %s", err, asJSON(list))
+	}
+}
+
+// What a worker says to a tenant of its memory, while others have some of it.
+func TestToldMemory(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	c := s.worker(3)
+	c.Info.MemoryMB = 4096
+	startWorker(t, c, script{})
+	gate := filepath.Join(t.TempDir(), "gate")
+	var under sync.WaitGroup
+	told := func(tenant string, free int) {
+		_, client := submitter(t, s.config(tenant, strings.ToUpper(tenant)))
+		waitFor(t, func() bool {
+			list, err := client.Workers(t.Context())
+			return err == nil && len(list) == 1 && list[0].MemoryMB == 3584 && list[0].MemoryMB-list[0].UsedMB == free
+		})
+	}
+	told("alice", 3584)
+	for i, free := range [][2]int{{1584, 2096}, {1584, 1584}} { // for alice and for bob
+		tenant, memoryMB := []string{"alice", "bob"}[i], []int{2000, 512}[i]
+		rt, _ := submitter(t, s.config(tenant, strings.ToUpper(tenant)))
+		under.Go(func() {
+			if _, err := rt.Run(t.Context(), unitask.Request{Code: "wait " + gate, MemoryMB: memoryMB}, unitask.IO{}); err != nil {
+				t.Error(err)
+			}
+		})
+		told("alice", free[0])
+		told("bob", free[1])
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	under.Wait()
 }

@@ -55,6 +55,32 @@ func readTask(ctx context.Context, s tenantStore, b blob) (t task, err error) {
 	return t, nil
 }
 
+// largeTask is the size, in bytes, above which a tenant's tasks are read one after the other: it takes several times as much
+// memory of the worker as the task has, before there is room for a run. Other tenants' tasks do not wait for them: what comes may come slowly.
+const largeTask = 1 << 20
+
+// readTask reads a task in its turn.
+func (l *lane) readTask(ctx context.Context, b blob) (task, error) {
+	if b.Size > largeTask {
+		select {
+		case l.large <- struct{}{}:
+			defer func() { <-l.large }()
+		case <-ctx.Done():
+			return task{}, context.Cause(ctx)
+		}
+	}
+	return readTask(ctx, l.tenantStore, b)
+}
+
+// here is the request as a worker runs it: an image that comes along is not the one that has its name here.
+func (t task) here(tenant string) unitask.Request {
+	req := t.Request
+	if t.Image != nil {
+		req.Image = t.Image.KeyFor(tenant)
+	}
+	return req
+}
+
 func (t task) put(ctx context.Context, s tenantStore) (blob, error) {
 	text, err := json.Marshal(t)
 	if err != nil {

@@ -259,7 +259,9 @@ func TestTenantsAttack(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "all", Subjects: []string{"all"}, MaxBytes: 1 << 40}); err == nil {
 		t.Error("his account has room without end")
 	}
-	msg, err := nc.Request("unitask.drain."+w.Info().ID, nil, time.Minute)
+	ask := nats.NewMsg("unitask.drain." + w.Info().ID)
+	ask.Header.Set("Drain", "1")
+	msg, err := nc.RequestMsg(ask, time.Minute)
 	if err == nil && msg.Header.Get("Refused") == "" {
 		t.Fatal("one tenant drains the worker of all")
 	}

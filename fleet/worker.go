@@ -162,6 +162,16 @@ func (w *Worker) Info() WorkerInfo {
 	return w.info
 }
 
+// told is what the worker says of itself to a tenant: the memory is what that one can have, and what of it it can't have now.
+func (w *Worker) told(l *lane) WorkerInfo {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	info := w.info
+	_, most := w.share()
+	info.MemoryMB, info.UsedMB = most, most-min(most-l.usedMB, info.MemoryMB-info.UsedMB)
+	return info
+}
+
 // Drain has the worker take nothing more on; Run returns when what is under way has ended.
 func (w *Worker) Drain() { w.drained.Do(func() { close(w.drain) }) }
 

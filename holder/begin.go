@@ -102,13 +102,18 @@ func (h *Holder) extended(s *held) View {
 
 // revive has a session go on that an earlier holder, or another process of the user's, has left paused.
 func (h *Holder) revive(ctx context.Context, v View, secrets map[string]string) (*held, error) {
+	var s *unitask.Session
 	var ceiling *policy.Ceiling
-	if paused, err := unitask.FindPausedSession(h.home, v.ID); err == nil && paused.Ceiling != "" {
-		if ceiling, err = policy.ReadCeiling(paused.Ceiling); err != nil {
-			return nil, err
-		}
+	paused, err := unitask.FindPausedSession(h.home, v.ID)
+	if err == nil && paused.Ceiling != "" {
+		ceiling, err = policy.ReadCeiling(paused.Ceiling)
 	}
-	s, err := h.rt.Revive(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, v.ID, secrets)
+	switch {
+	case err == nil:
+		s, err = h.rt.Revive(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, v.ID, secrets)
+	case h.rt.Runs().Held(v.ID):
+		err = &unitask.BusyError{What: "another process holds session " + v.ID, After: time.Second}
+	}
 	var needs *policy.FieldError
 	if errors.As(err, &needs) && needs.Field == "secrets" {
 		return nil, fmt.Errorf("%w: unitask session resume %s --secret %s", err, v.ID, needs.Value)

@@ -2,7 +2,9 @@ package holder
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,9 +49,9 @@ func readList(dir string) (list []View) {
 		list = list[len(list)-maxAway:]
 	}
 	for i := range list {
-		list[i].State = Lost
-		if _, err := machine.ReadPause(filepath.Join(dir, list[i].ID)); err == nil {
-			list[i].State = Paused
+		list[i].State = Paused
+		if _, err := machine.ReadPause(filepath.Join(dir, list[i].ID)); errors.Is(err, fs.ErrNotExist) {
+			list[i].State = Lost // one that can't be read now may be whole
 		}
 	}
 	return list

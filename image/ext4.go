@@ -16,6 +16,7 @@ import (
 const (
 	ext4Slack     = 24 << 20
 	ext4BlockSize = 4096
+	ext4Reserved  = 64 // inodes that are not for what is in the tree: the first ten are the filesystem's
 )
 
 // maxExt4Name bounds a name's bytes. The filesystem has 255, and go-diskfs panics on names of more than 247.
@@ -38,6 +39,7 @@ func writeExt4(name string, t tree) (err error) {
 		}
 		total += (size + 2*ext4BlockSize - 1) / ext4BlockSize * ext4BlockSize
 	}
+	total = max(total, int64(len(t)+ext4Reserved)*ext4.DefaultInodeRatio) // folders and links may have no block, and each has an inode
 	total = (total + 1<<20 - 1) >> 20 << 20
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -292,6 +292,34 @@ func TestExt4(t *testing.T) {
 	}
 }
 
+// A tree of folders and links alone, which have hardly a block each, has inodes enough.
+func TestExt4Links(t *testing.T) {
+	tr := tree{}
+	for i := range 6000 {
+		tr.link(fmt.Sprintf("/%d/%d/l", i/80, i%80), "to")
+	}
+	name := filepath.Join(t.TempDir(), "disk.img")
+	if err := writeExt4(name, tr); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := ext4.Read(file.New(f, true), st.Size(), 0, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if to, err := disk.ReadLink("74/79/l"); err != nil || to != "to" {
+		t.Errorf("%q %v", to, err)
+	}
+}
+
 // fakeStore is a store whose parts are small stand-ins: what is tested with it is
 // the store, which does not look into them.
 func fakeStore(t testing.TB) *Store {

@@ -152,7 +152,10 @@ func (s *Store) buildLinux(ctx context.Context, arch Arch, dir string) ([]Part, 
 	if len(files)+len(s.payload.Folders) > 0 {
 		drivers = append(drivers, overlayModule)
 	}
-	packed := s.packs(kernel)
+	packed, err := s.packs(kernel)
+	if err != nil {
+		return nil, "", err
+	}
 	if packed {
 		drivers = append(drivers, packedModules...)
 	}

@@ -3,7 +3,9 @@ package image
 import (
 	"bytes"
 	"debug/elf"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -12,23 +14,37 @@ import (
 )
 
 // packs says that the linux image has a disk that is compressed: the payload has what that is for, and the kernel a
-// driver for it.
-func (s *Store) packs(kernel Part) bool {
+// driver for it. A driver that is there and can't be read is an error: it would be another image.
+func (s *Store) packs(kernel Part) (bool, error) {
 	if len(s.payload.Packed) == 0 {
-		return false
+		return false, nil
 	}
-	driver, err := readModule(kernel.path("modules"), erofsModule)
-	if err != nil {
-		return false
+	driver, err := findModule(kernel.path("modules"), erofsModule)
+	if driver == nil || err != nil {
+		return false, err
 	}
-	needs, err := moduleNeeds(driver)
-	if err != nil {
-		return false
+	needs, malformed := moduleNeeds(driver)
+	if malformed != nil {
+		return false, nil
 	}
-	return !slices.ContainsFunc(needs, func(name string) bool {
-		_, err := readModule(kernel.path("modules"), name)
-		return err != nil || !slices.Contains(packedModules, name)
-	})
+	for _, name := range needs {
+		if !slices.Contains(packedModules, name) {
+			return false, nil
+		}
+		if module, err := findModule(kernel.path("modules"), name); module == nil || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// findModule is readModule, and nil for one that is not there.
+func findModule(dir, name string) ([]byte, error) {
+	module, err := readModule(dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return module, err
 }
 
 // moduleNeeds are the other modules that a module says it depends on.

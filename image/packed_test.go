@@ -123,8 +123,27 @@ func TestPackedImage(t *testing.T) {
 	if len(digests) != 2 {
 		t.Errorf("%d digests", len(digests))
 	}
+	put(erofsModule, driver("depends=libcrc32c\x00"))
+	for _, name := range []string{"libcrc32c", erofsModule, pciModule} { // a folder can't be read, as nothing can of which too much is open
+		file := filepath.Join(modules, name+".ko")
+		had, err := os.ReadFile(file)
+		if err == nil {
+			must(t, os.Remove(file))
+		}
+		must(t, os.Mkdir(file, 0o755))
+		if got, err := s.Digest(Linux, HostArch()); err == nil {
+			t.Errorf("%s can't be read, and the digest is %s", name, got)
+		}
+		if im, err := s.Ensure(t.Context(), Linux, HostArch()); err == nil {
+			t.Errorf("%s can't be read, and the image is %s", name, im.Digest)
+		}
+		must(t, os.Remove(file))
+		if had != nil {
+			put(name, had)
+		}
+	}
 	s.payload.Packed = nil
-	if s.packs(kernel) {
-		t.Error("an image packs that has nothing for it")
+	if packed, err := s.packs(kernel); packed || err != nil {
+		t.Errorf("an image packs that has nothing for it: %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/image/erofs"
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
@@ -56,11 +57,18 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %s\n", name, p.Digest)
-		if _, err := readModule(p.path("modules"), pciModule); name == kernelPart && err == nil { // parts that were fetched before lack it
+		if name != kernelPart {
+			continue
+		}
+		if pci, err := findModule(p.path("modules"), pciModule); err != nil {
+			return "", err
+		} else if pci != nil { // parts that were fetched before lack it
 			fmt.Fprintln(h, pciModule)
 		}
-		if name == kernelPart && kernel == Linux && s.packs(p) {
-			fmt.Fprintf(h, "packed %q\n", s.payload.Packed)
+		if packed, err := s.packs(p); err != nil {
+			return "", err
+		} else if packed && kernel == Linux {
+			fmt.Fprintf(h, "packed %d %q\n", erofs.Version, s.payload.Packed)
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil

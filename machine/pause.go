@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -136,9 +137,18 @@ func readPause(dir *os.Root) (p Pause, err error) {
 		err = fmt.Errorf("it is of version %d, this is %d", p.Version, pauseVersion)
 	}
 	if err != nil {
-		return p, fmt.Errorf("%w: %s: %v", ErrPause, filepath.Join(dir.Name(), pauseName), err)
+		return p, damaged(filepath.Join(dir.Name(), pauseName), err)
 	}
 	return p, nil
+}
+
+// damaged is an error of reading a paused machine: ErrPause, unless it is the host's, which says nothing of what is there.
+func damaged(path string, err error) error {
+	var host syscall.Errno
+	if errors.As(err, &host) && !slices.Contains([]syscall.Errno{syscall.ENOENT, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.ENXIO}, host) {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return fmt.Errorf("%w: %s: %v", ErrPause, path, err)
 }
 
 // pauseStep is called at each step of a pause, by its name; for tests.
@@ -288,7 +298,7 @@ func (s *Source) resume(ctx context.Context, folder string, spec Spec, cfg Confi
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: %s: %v", ErrPause, folder, err)
+			return nil, damaged(folder, err)
 		}
 		snapshot, err := load(memory, devices, p.At, mapped)
 		if err != nil {

@@ -124,7 +124,7 @@ func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []strin
 	}
 	none := fmt.Errorf("session %.80q: %w", id, errNoSession)
 	left, err := unitask.FindPausedSession(s.rt.Images().Home(), id)
-	if err != nil || left.Owner != owner(caller) {
+	if err != nil || !leftFor(caller, left) {
 		return s.held.find(id, caller.Name) // which may go on meanwhile
 	}
 	s.held.reviving.Lock()
@@ -155,7 +155,13 @@ func (s *Server) left(caller unitask.Caller) []unitask.PausedSession {
 	if err != nil {
 		s.opts.Log.Warn("sessions", "error", err)
 	}
-	return slices.DeleteFunc(all, func(p unitask.PausedSession) bool { return p.Owner != owner(caller) })
+	return slices.DeleteFunc(all, func(p unitask.PausedSession) bool { return !leftFor(caller, p) })
+}
+
+// leftFor says that a session which was left is a caller's: made by it, and through MCP, as with runs (sees).
+func leftFor(caller unitask.Caller, p unitask.PausedSession) bool {
+	caller.Name = owner(caller)
+	return sees(caller)(p.Owner, p.Via)
 }
 
 // owner is a caller's name in records.

@@ -351,7 +351,7 @@ func (s *Server) endSession(caller unitask.Caller, id string) (*sdk.CallToolResu
 		err = of.Close()
 		s.held.drop(of.ID)
 	default:
-		if left, e := unitask.FindPausedSession(s.rt.Images().Home(), id); e == nil && left.Owner == owner(caller) {
+		if left, e := unitask.FindPausedSession(s.rt.Images().Home(), id); e == nil && leftFor(caller, left) {
 			err = unitask.ForgetSession(s.rt.Images().Home(), id)
 		}
 	}

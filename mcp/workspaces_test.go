@@ -2,13 +2,22 @@ package mcp_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/record"
 )
 
 // A session over MCP: code, commands and files in one machine, by one caller.
@@ -152,5 +161,64 @@ func TestSessionTools(t *testing.T) {
 		if failed != row.failed || !strings.Contains(text, row.want) {
 			t.Errorf("%s %v: failed %v\n%s\n%v", row.tool, row.args, failed, text, structured)
 		}
+	}
+}
+
+// What its user has made by the command line, or a program, no model reaches: sessions that were left paused, like runs, are those of
+// MCP only.
+func TestAttackSessionsMadeElsewhere(t *testing.T) {
+	home, dir := testhome.New(t, base), t.TempDir()
+	const own = "20261122-000000000-bbbbbb"
+	vias := map[string]record.Via{own: unitask.ViaMCP, "20261122-000000000-aaaaaa": unitask.ViaCLI, "20261122-000000000-cccccc": unitask.ViaAPI}
+	folder := func(id string) string { return filepath.Join(home, "sessions", id) }
+	for id, via := range vias {
+		note, err := json.Marshal(map[string]any{"id": id, "owner": unitask.LocalOwner(os.Geteuid()), "via": via, "expires": time.Now().Add(time.Hour), "policy": map[string]any{"effective": map[string]any{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(machine.Pause{Version: 1, Note: note})
+		if err == nil {
+			err = os.MkdirAll(folder(id), 0o700)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder(id), "pause.json"), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cs := stdio(t, home, dir, nil)
+	listed := func() string {
+		t.Helper()
+		res, _, text := call(t, cs, "session", map[string]any{"op": "list"})
+		if res.IsError {
+			t.Fatal(text)
+		}
+		raw, _ := json.Marshal(res.StructuredContent)
+		return string(raw)
+	}
+	for id := range vias {
+		attack.Check(t, "the list of sessions names one made by "+string(vias[id]), fmt.Sprint(id == own), fmt.Sprint(strings.Contains(listed(), id)))
+		if id == own {
+			continue
+		}
+		for tool, args := range map[string]map[string]any{
+			"run_code":    {"code": "1"},
+			"run_command": {"command": "cat private"},
+			"files":       {"op": "view", "path": "private"},
+			"session":     {"op": "end"},
+		} {
+			args["session"] = id
+			res, _, text := call(t, cs, tool, args)
+			attack.Check(t, tool+" with one made by "+string(vias[id]), "no such session", map[bool]string{true: "no such session", false: text}[res.IsError && strings.Contains(text, "no such session")])
+		}
+		_, err := os.Stat(filepath.Join(folder(id), "pause.json"))
+		attack.Check(t, "its folder afterwards, made by "+string(vias[id]), "<nil>", fmt.Sprint(err))
+	}
+	if res, _, text := call(t, cs, "session", map[string]any{"op": "end", "session": own}); res.IsError {
+		t.Error(text)
+	}
+	if _, err := os.Stat(folder(own)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its own, which it has ended: %v", err)
 	}
 }

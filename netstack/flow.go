@@ -117,7 +117,7 @@ func (c counted) Write(p []byte) (int, error) {
 }
 
 func (fl *flow) copyUp(response <-chan bool) error {
-	w := counted{fl.upstream, &fl.up, &fl.f.up, fl.f.limits.BytesUp, "up"}
+	w := counted{fl.upstream, &fl.up, &fl.f.traffic.up, fl.f.limits.BytesUp, "up"}
 	if fl.rule.Raw {
 		_, err := io.CopyBuffer(w, onlyReader{fl.guest}, make([]byte, copyBuffer))
 		return err
@@ -208,8 +208,8 @@ func (fl *flow) runBroker() error {
 	}
 	guest := &meteredConn{
 		Conn: fl.guest, from: io.MultiReader(bytes.NewReader(hello), r),
-		up:   counted{io.Discard, &fl.up, &fl.f.up, fl.f.limits.BytesUp, "up"},
-		down: counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"},
+		up:   counted{io.Discard, &fl.up, &fl.f.traffic.up, fl.f.limits.BytesUp, "up"},
+		down: counted{fl.guest, &fl.down, &fl.f.traffic.down, fl.f.limits.BytesDown, "down"},
 	}
 	to.TLS = isTLS
 	var first atomic.Bool
@@ -328,7 +328,7 @@ func (fl *flow) checkHost(field string) error {
 // began with: a server that speaks first, or another protocol, is refused. They also
 // tell whether an upgrade that was asked for took place.
 func (fl *flow) copyDown(response chan<- bool) error {
-	w := counted{fl.guest, &fl.down, &fl.f.down, fl.f.limits.BytesDown, "down"}
+	w := counted{fl.guest, &fl.down, &fl.f.traffic.down, fl.f.limits.BytesDown, "down"}
 	if !fl.rule.Raw {
 		head, err := fl.answerHead()
 		response <- err == nil && !fl.tls && strings.HasSuffix(string(head), " 101")

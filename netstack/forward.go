@@ -33,9 +33,9 @@ type forwarder struct {
 	ctx      context.Context // ends with cut, or with the network
 	cut      context.CancelFunc
 
-	rate     *rate.Limiter // new connections
-	open     atomic.Int64
-	up, down atomic.Int64 // bytes of the run
+	rate    *rate.Limiter // new connections
+	open    atomic.Int64
+	traffic *Traffic
 
 	mu     sync.Mutex
 	closed bool

@@ -14,6 +14,7 @@
 package netstack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -82,6 +84,21 @@ type Limits struct {
 	DNSPerSecond int // queries; 0 is 50, and as many at once
 }
 
+// Traffic counts the bytes of a run, which Limits bounds. It may outlive a Network: one that goes on where another one
+// was, has its count.
+type Traffic struct{ up, down atomic.Int64 }
+
+// NewTraffic returns one that goes on from a count.
+func NewTraffic(up, down int64) *Traffic {
+	t := &Traffic{}
+	t.up.Store(up)
+	t.down.Store(down)
+	return t
+}
+
+// Bytes are those from the guest, and those to it.
+func (t *Traffic) Bytes() (up, down int64) { return t.up.Load(), t.down.Load() }
+
 func (l Limits) withDefaults() Limits {
 	for field, value := range map[*int]int{&l.NewPerSecond: 50, &l.DNSPerSecond: 50} {
 		if *field == 0 {
@@ -100,6 +117,8 @@ type Config struct {
 	// Asker, if not nil, is asked about connections that a Rule with Ask is about; they wait, and
 	// those that the broker serves wait with their requests. nil denies them.
 	Asker *Asker
+	// Traffic, if not nil, has the count that Limits bounds; else it begins at 0.
+	Traffic *Traffic
 	// Broker, if not nil, serves the connections to the hosts that it concerns, where a
 	// rule that is not raw allows them.
 	Broker *broker.Broker
@@ -169,7 +188,7 @@ func New(cfg Config) (*Network, error) {
 		guest:   theirs,
 	}
 	n.forward = &forwarder{names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: cfg.Asker,
-		limits: cfg.Limits.withDefaults(), log: n.log, live: map[*flow]Decision{}}
+		limits: cfg.Limits.withDefaults(), traffic: cmp.Or(cfg.Traffic, &Traffic{}), log: n.log, live: map[*flow]Decision{}}
 	n.forward.filter.Store(&filter{append([]Rule(nil), cfg.Rules...)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)

@@ -3,12 +3,32 @@ package packages
 import (
 	"archive/tar"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
+
+	"github.com/unitask/unitask/internal/nesting"
 )
+
+// Bounds of npm's own lock.
+const (
+	maxNpmNesting = 32
+	maxNpmValues  = 1 << 18
+)
+
+// CheckNpm says what is wrong with npm's own lock, which others have written; there may be none.
+func CheckNpm(lock json.RawMessage) error {
+	if len(lock) > 0 && lock[0] != '{' {
+		return errors.New("has a lock of npm that is no object")
+	}
+	if err := nesting.Check(lock, maxNpmNesting, maxNpmValues); err != nil {
+		return fmt.Errorf("has a lock of npm that %w", err)
+	}
+	return nil
+}
 
 var npmDefaults = regexp.MustCompile(`(?s)registry: new Definition\('registry', \{\s*default: .(https://[^'"` + "`" + `]+).,`)
 

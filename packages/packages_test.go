@@ -166,6 +166,52 @@ func TestAddAttacked(t *testing.T) {
 	}
 }
 
+// npm's own lock is what a machine says that ran foreign code: it is not written out as many times its size.
+func TestAttackLock(t *testing.T) {
+	nested := func(deep, values int) string {
+		return `{"a":` + strings.Repeat("[", deep-1) + "1" + strings.Repeat(",1", values-deep) + strings.Repeat("]", deep-1) + "}"
+	}
+	long := make([]Package, 5000)
+	for i := range long {
+		long[i] = Package{"a", "1", "sha512-" + strings.Repeat("a", 4000)}
+	}
+	for name, c := range map[string]struct {
+		lock *Lock
+		says string // "" is taken
+	}{
+		"nested deep":        {&Lock{Npm: []byte("{\"a\":" + strings.Repeat("[", 1000) + "1" + strings.Repeat(",1", 20000) + strings.Repeat("]", 1000) + "}")}, "brackets"},
+		"nested too deep":    {&Lock{Npm: []byte(nested(maxNpmNesting+1, 100))}, "brackets"},
+		"many values":        {&Lock{Npm: []byte(nested(2, maxNpmValues+1))}, "values"},
+		"an array":           {&Lock{Npm: []byte("[1]")}, "no object"},
+		"nothing":            {&Lock{Npm: []byte("null")}, "no object"},
+		"all that may be":    {&Lock{Npm: []byte(nested(maxNpmNesting, 100_000))}, ""},
+		"brackets in a text": {&Lock{Npm: []byte(`{"a":"\"` + strings.Repeat("[", 1000) + `\\"}`)}, ""},
+		"a long text":        {&Lock{Packages: long}, "more than 16 MiB"},
+		"a text as npm's":    {&Lock{Packages: long[:2000]}, ""},
+	} {
+		s := &Store{Dir: filepath.Join(t.TempDir(), "packages")}
+		c.lock.Key = "k"
+		err := s.Add(c.lock, bytes.NewReader(archive(&tar.Header{Name: "a", Size: 1})))
+		if c.says == "" {
+			if _, got := s.Get("k"); err != nil || got != nil {
+				t.Errorf("%s: %v, %v", name, err, got)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left, _ := os.ReadDir(s.Dir); len(left) > 0 {
+			t.Errorf("%s left %v", name, left)
+		}
+	}
+	s := &Store{Dir: t.TempDir()}
+	write(t, filepath.Join(s.Dir, "k", lockName), `{"schema":1,"key":"k"}`+strings.Repeat(" ", maxLock))
+	if _, err := s.Get("k"); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a lock that is too large: %v", err)
+	}
+}
+
 func TestStore(t *testing.T) {
 	s := &Store{Dir: filepath.Join(t.TempDir(), "packages")}
 	if _, err := s.Get("k"); !errors.Is(err, fs.ErrNotExist) {

@@ -80,7 +80,9 @@ type Env func(name string) (string, bool)
 // maxConfig bounds a configuration's file, and that of certificates.
 const maxConfig = 4 << 20
 
-func readBounded(name string) (string, error) {
+var errTooLarge = errors.New("has more than")
+
+func readBounded(name string, most int64) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return "", err
@@ -89,12 +91,12 @@ func readBounded(name string) (string, error) {
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
 		return "", errors.Join(err, fmt.Errorf("%s is not a regular file", name))
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
 		return "", err
 	}
-	if len(text) > maxConfig {
-		return "", fmt.Errorf("%s has more than %d bytes", name, maxConfig)
+	if int64(len(text)) > most {
+		return "", fmt.Errorf("%s %w %d bytes", name, errTooLarge, most)
 	}
 	return string(text), nil
 }
@@ -104,7 +106,7 @@ func readBounded(name string) (string, error) {
 func PipRegistry(env Env, home string, tool func() (string, error)) (*Registry, error) {
 	set, from := map[string]string{}, map[string]string{}
 	for _, file := range pipFiles(env, home) {
-		text, err := readBounded(file)
+		text, err := readBounded(file, maxConfig)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -144,7 +146,7 @@ func PipRegistry(env Env, home string, tool func() (string, error)) (*Registry, 
 	r := &Registry{URL: strings.TrimSpace(set["index-url"]), From: from["index-url"], More: strings.Fields(set["extra-index-url"]), Proxy: set["proxy"]}
 	var err error
 	if set["cert"] != "" {
-		if r.CA, err = readBounded(expand(set["cert"], home)); err != nil {
+		if r.CA, err = readBounded(expand(set["cert"], home), maxConfig); err != nil {
 			return nil, fmt.Errorf("read the certificates that %s names for pip: %w", from["cert"], err)
 		}
 	}
@@ -243,7 +245,7 @@ func NpmRegistry(env Env, home string, fallback func() (string, error)) (*Regist
 		user = filepath.Join(home, ".npmrc")
 	}
 	for _, file := range append(files, user) {
-		text, err := readBounded(file)
+		text, err := readBounded(file, maxConfig)
 		if file == "" || errors.Is(err, os.ErrNotExist) || file == os.DevNull {
 			continue
 		}
@@ -298,7 +300,7 @@ func NpmRegistry(env Env, home string, fallback func() (string, error)) (*Regist
 	}
 	var err error
 	if file := set["cafile"]; file != "" && file != "null" {
-		if r.CA, err = readBounded(expand(file, home)); err != nil {
+		if r.CA, err = readBounded(expand(file, home), maxConfig); err != nil {
 			return nil, fmt.Errorf("read the certificates that %s names for npm: %w", from["cafile"], err)
 		}
 	}

@@ -39,6 +39,7 @@ type Lock struct {
 	Links  bool      `json:"links,omitempty"` // links are kept, too, as they are
 	Bytes  int64     `json:"bytes"`
 	Built  time.Time `json:"built"`
+	Room   int64     `json:"room,omitempty"` // bytes on the disk, at most
 	// Stamp tells, without reading them, that the files are those of Digest.
 	Stamp string `json:"stamp,omitempty"`
 
@@ -60,13 +61,10 @@ const (
 	// Bounds of what a build may leave.
 	MaxFiles = 60_000
 	MaxBytes = 1 << 30
-	maxLock  = 16 << 20
+	maxLock  = 16 << 20 // bytes of its text
 	maxDepth = 100
 	maxPath  = 1000
 )
-
-// Store keeps built packages in a folder of the home.
-type Store struct{ Dir string }
 
 // Folder is the folder of what was installed.
 func (l *Lock) Folder() string { return filepath.Join(l.dir, filesName) }
@@ -77,7 +75,10 @@ var ErrDamaged = errors.New("the files are not those that were built")
 // Get returns what is kept under a key; the error wraps fs.ErrNotExist where nothing is.
 func (s *Store) Get(key string) (*Lock, error) {
 	l := &Lock{dir: filepath.Join(s.Dir, key)}
-	text, err := readBounded(filepath.Join(l.dir, lockName))
+	text, err := readBounded(filepath.Join(l.dir, lockName), maxLock)
+	if errors.Is(err, errTooLarge) {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,10 @@ func (s *Store) Restamp(l *Lock, stamp string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(l.dir, lockName), append(text, '\n'), 0o600)
+	if text = append(text, '\n'); len(text) > maxLock {
+		return fmt.Errorf("has a lock of more than %d MiB", maxLock>>20)
+	}
+	return atomicfile.Write(filepath.Join(l.dir, lockName), text, 0o600)
 }
 
 // Verify reads all files and compares them with the digest.
@@ -208,6 +212,9 @@ func (c contents) digest() string {
 // regular files and folders is taken, and links where the lock says so, and nothing stays where it ends early.
 // Without a key they are kept under their digest.
 func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
+	if err := CheckNpm(l.Npm); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
@@ -298,6 +305,7 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 		return errors.New("nothing was installed")
 	}
 	l.Digest, l.Files, l.Built = all.digest(), len(all), time.Now().UTC().Truncate(time.Second)
+	l.Room = l.Bytes + int64(len(all)+len(folders))*diskBlock
 	if l.Key == "" {
 		l.Key = strings.TrimPrefix(l.Digest, "sha256-")
 		if have, err := s.Get(l.Key); err == nil && s.Verify(have) == nil { // and somebody may be reading it
@@ -308,6 +316,11 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	if err := s.Restamp(l, ""); err != nil {
 		return err
 	}
+	turn, err := s.makeRoom(l)
+	if err != nil {
+		return err
+	}
+	defer turn.Unlock()
 	final := filepath.Join(s.Dir, l.Key)
 	if err := os.RemoveAll(final); err != nil {
 		return err

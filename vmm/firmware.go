@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 )
 
@@ -95,7 +96,7 @@ func (m *memorySections) records(r *bytes.Reader, shared bool) error {
 			for left := head - flags; left > 0; {
 				block, err1 := name()
 				size, err2 := number()
-				if err := errors.Join(err1, err2); err != nil || size == 0 || size > left {
+				if err := errors.Join(err1, err2); err != nil || size == 0 || size > min(left, math.MaxInt64) {
 					return errNoMemorySections
 				}
 				if shared {
@@ -154,7 +155,7 @@ func (m *Machine) readFirmware(ctx context.Context, size int64) ([]byte, error) 
 	if size == 0 {
 		return nil, nil
 	}
-	if size%guestPage != 0 || size > maxFirmware {
+	if size < 0 || size%guestPage != 0 || size > maxFirmware {
 		return nil, fmt.Errorf("a firmware of %d bytes", size)
 	}
 	var said string

@@ -2,6 +2,7 @@ package vmm
 
 import (
 	"bytes"
+	"math"
 	"strings"
 	"testing"
 )
@@ -61,11 +62,31 @@ func TestSplice(t *testing.T) {
 	}
 }
 
+// hugeFirmware is a machine's memory that says that it has a firmware of 1<<63 bytes.
+const hugeFirmware = "\x01" + testRAM + "\x80\x00\x00\x00\x00\x00\x00\x04" + "\x07pc.bios\x80\x00\x00\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00\xff\xff\xf0\x00" +
+	testFoot + "\x03\x00\x00\x00\x02" + testFoot
+
+// A firmware of a size that none has is an error, before there is room for it.
+func TestFirmwareSize(t *testing.T) {
+	if m, err := readMemory([]byte(testHead + testAbout + hugeFirmware)); err == nil {
+		t.Errorf("%+v", m)
+	}
+	for _, size := range []int64{math.MinInt64, -guestPage, 1, guestPage - 1, maxFirmware + guestPage, math.MaxInt64 &^ (guestPage - 1)} {
+		if got, err := (&Machine{}).readFirmware(t.Context(), size); err == nil || got != nil {
+			t.Errorf("a firmware of %d bytes: %d, %v", size, len(got), err)
+		}
+	}
+	if got, err := (&Machine{}).readFirmware(t.Context(), 0); err != nil || got != nil {
+		t.Errorf("none: %q %v", got, err)
+	}
+}
+
 // Memory in another form than QEMU's is an error.
 func FuzzMemory(f *testing.F) {
 	state := testHead + testAbout + testMemory(strings.Repeat("p", guestPage))
 	f.Add([]byte(state))
 	f.Add([]byte(strings.Replace(state, "x-ignore-shared", "", 1)))
+	f.Add([]byte(testHead + testAbout + hugeFirmware))
 	f.Add([]byte(testHead + "\x01" + testRAM + "\xff\xff\xff\xff\xff\xff\xff\xf4"))
 	f.Fuzz(func(t *testing.T, state []byte) {
 		m, err := readMemory(state)

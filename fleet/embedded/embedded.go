@@ -37,6 +37,12 @@ const Name = "embedded"
 // file is where a home has its server's address, below the home.
 const file = "fleet/embedded.json"
 
+// lockFile is held by the server of a home, which one that was killed is not: its address is anybody's by then.
+const lockFile = "fleet/lock"
+
+// lockTime bounds the wait for who looks whether the lock is held, which takes moments.
+const lockTime = time.Second
+
 // address is the file's content.
 type address struct {
 	URL      string `json:"url"`
@@ -78,7 +84,10 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	folder := filepath.Dir(s.name)
-	if s.lock, err = filelock.Try(filepath.Join(folder, "lock")); errors.Is(err, filelock.ErrHeld) {
+	taking, stop := context.WithTimeout(ctx, lockTime)
+	s.lock, err = filelock.Wait(taking, filepath.Join(home, lockFile), func() {})
+	stop()
+	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("start the embedded NATS server: another one is under way in %s: give this worker a home of its own (UNITASK_HOME)", folder)
 	}
 	defer func() {
@@ -86,6 +95,11 @@ func Start(ctx context.Context, home string, o Options) (_ *Server, err error) {
 			s.Close()
 		}
 	}()
+	if err == nil {
+		if err = os.Remove(s.name); errors.Is(err, fs.ErrNotExist) { // of one that was killed
+			err = nil
+		}
+	}
 	if err == nil && opts.ServerName == "" {
 		opts.ServerName, err = serverName(folder)
 	}
@@ -186,6 +200,9 @@ func Find(home string, c fleet.Config) (fleet.Config, error) {
 	var at address
 	if err == nil {
 		err = json.Unmarshal(text, &at)
+	}
+	if err == nil && !filelock.Held(filepath.Join(home, lockFile)) {
+		err = fs.ErrNotExist
 	}
 	switch {
 	case c.URL != Name && (err != nil || c.URL != at.URL):

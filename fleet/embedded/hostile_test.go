@@ -252,6 +252,9 @@ func TestAttackSilentRoutes(t *testing.T) {
 			t.Fatalf("%d bytes, %v after %v", n, err, time.Since(begin))
 		}
 	}
+	if took := time.Since(begin); took > 9*time.Second {
+		t.Errorf("they were let go after %v", took)
+	}
 	if now := servers[0].standing(); !now.leads || now.here != 2 {
 		t.Errorf("%+v", now)
 	}

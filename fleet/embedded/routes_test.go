@@ -17,6 +17,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 func freePorts(t *testing.T, n int) (list []string) {
@@ -301,5 +302,46 @@ func TestOptions(t *testing.T) {
 	defer s.Close()
 	if s.nats.Name() != cmp.Or(name, "?") || s.Replicas() != 1 {
 		t.Errorf("it was %s and is %s, with %d replicas", name, s.nats.Name(), s.Replicas())
+	}
+}
+
+// The address of a server that was killed is not taken for one that is there: anybody may have its port by now, and would get
+// the password and the runs.
+func TestAttackKilled(t *testing.T) {
+	home := t.TempDir()
+	s, err := Start(t.Context(), home, Options{})
+	if err == nil {
+		err = s.Announce()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := s.at
+	for _, url := range []string{Name, at.URL} {
+		if c, err := Find(home, fleet.Config{URL: url}); err != nil || c.URL != at.URL || c.Password != at.Password {
+			t.Errorf("%s: %+v %v", url, c, err)
+		}
+	}
+	left, err := os.ReadFile(filepath.Join(home, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if err := os.WriteFile(filepath.Join(home, file), left, 0o600); err != nil { // as SIGKILL leaves it
+		t.Fatal(err)
+	}
+	c, err := Find(home, fleet.Config{URL: Name})
+	if err == nil || !strings.Contains(err.Error(), "no embedded fleet is under way") {
+		t.Errorf("a server that was killed: %v", err)
+	}
+	attack.Check(t, "the password, for who has the port of a server that was killed", "", c.Password)
+	c, err = Find(home, fleet.Config{URL: at.URL}) // which may be another server's by now
+	attack.Check(t, "the same, by its address", "<nil>", fmt.Sprint(c.Password, err))
+	if s, err = Start(t.Context(), home, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := Find(home, fleet.Config{URL: Name}); err == nil { // it has not said where it is
+		t.Error("the address of the one before is found")
 	}
 }

@@ -94,6 +94,19 @@ void nanos_reset(void)
 	pthread_mutex_unlock(&all_lock);
 }
 
+// cut_meanwhile says, once, that a connection was cut while a call on fd waited: to the kernel it was shut, and the end
+// of that is no end of what was sent. Where it was closed meanwhile s is gone.
+static bool cut_meanwhile(struct socket *s, int fd)
+{
+	if (of(fd) != s || s->cut != CUT)
+		return false;
+	s->cut = CUT_TOLD;
+	return true;
+}
+
+// shut_meanwhile: a write to a connection that was shut fails with the one, and one that waited with the other.
+static bool shut_meanwhile(long r) { return r == -EPIPE || r == -ENOTCONN; }
+
 // read_outside: after its own end the kernel says that the other one has come too, and
 // never that a connection was reset.
 static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
@@ -104,9 +117,12 @@ static ssize_t read_outside(struct socket *s, const struct iovec *to, int n)
 		s->cut = CUT_TOLD;
 		return fail(ECONNRESET);
 	}
-	long r = scatter(s->fd, to, n);
+	int fd = s->fd;
+	long r = scatter(fd, to, n);
 	if (r != 0 || length(to, n) == 0)
 		return result(r);
+	if (cut_meanwhile(s, fd))
+		return fail(ECONNRESET);
 	int error = outside_error(s), state = s->shut && !error ? outside_state(s) : -1;
 	if (error)
 		return fail(error);
@@ -187,7 +203,10 @@ ssize_t socket_write(struct socket *s, const struct iovec *from, int n)
 			s->cut = CUT_TOLD;
 			return fail(ECONNRESET);
 		}
-		long r = s->late ? -EPIPE : gather(s->fd, from, n);
+		int fd = s->fd;
+		long r = s->late ? -EPIPE : gather(fd, from, n);
+		if (shut_meanwhile(r) && cut_meanwhile(s, fd))
+			return fail(ECONNRESET);
 		int error = r == -EPIPE ? outside_error(s) : 0;
 		return error ? fail(error) : result(r);
 	}
@@ -345,14 +364,20 @@ ssize_t sendto(int fd, const void *from, size_t n, int flags, const struct socka
 	struct iovec v = {(void *)from, n};
 	if (s && (s->state != OUTSIDE || s->cut))
 		return socket_write(s, &v, 1);
-	return too_long(fd, n) ? fail(EMSGSIZE) : result(call(SYS_sendto, fd, from, n, flags, to, len));
+	if (too_long(fd, n))
+		return fail(EMSGSIZE);
+	long r = call(SYS_sendto, fd, from, n, flags, to, len);
+	return s && shut_meanwhile(r) && cut_meanwhile(s, fd) ? fail(ECONNRESET) : result(r);
 }
 
 ssize_t recvfrom(int fd, void *to, size_t n, int flags, struct sockaddr *from, socklen_t *len)
 {
 	struct socket *s = of(fd);
 	struct iovec v = {to, n};
-	return s && (s->state != OUTSIDE || s->cut) ? socket_read(s, &v, 1) : result(call(SYS_recvfrom, fd, to, n, flags, from, len));
+	if (s && (s->state != OUTSIDE || s->cut))
+		return socket_read(s, &v, 1);
+	long r = call(SYS_recvfrom, fd, to, n, flags, from, len);
+	return s && r == 0 && n > 0 && cut_meanwhile(s, fd) ? fail(ECONNRESET) : result(r);
 }
 
 ssize_t sendmsg(int fd, const struct msghdr *m, int flags)

@@ -1,12 +1,32 @@
 # Installs packages, in a machine of its own: what they run while they are installed is foreign code.
 # plan.json beside it says what; /out gets the files and a lock. Without a tool in the plan the image's own pip
 # installs them, where that does, and the lock is printed.
+import importlib.metadata
 import json
 import os
+import re
+import site
 import subprocess
 import sys
 import tarfile
 import zipfile
+
+
+def plain_name(spec):
+    """The name of the package in a requirement, as the index compares names (PEP 503)."""
+    return re.sub('[-_.]+', '-', re.match('[A-Za-z0-9._-]*', spec).group()).lower()
+
+
+def unask(name):
+    """Takes pip's mark of what was asked for (PEP 376) from a package that was installed for another's sake."""
+    dist = importlib.metadata.distribution(name)
+    marks = [f for f in dist.files or [] if f.name == 'REQUESTED' and f.parent.name.endswith('.dist-info')]
+    for mark in marks:
+        record = dist.locate_file(mark).with_name('RECORD')
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text(''.join(line for line in lines if not line.startswith(str(mark) + ',')))
+        os.remove(dist.locate_file(mark))
+
 
 here = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(here, 'plan.json')) as f:
@@ -22,8 +42,8 @@ else:
     import pip
     if tuple(int(n) for n in pip.__version__.split('.')[:2]) < (22, 2):
         sys.exit('ERROR: the pip of the image is %s, and 22.2 is the first that says what it has installed' % pip.__version__)
-    # With a date bytecode does not depend on when it was made.
-    env.update(PIP_BREAK_SYSTEM_PACKAGES='1', PIP_ROOT_USER_ACTION='ignore', SOURCE_DATE_EPOCH='946684800')
+    # With a date bytecode does not depend on when it was made, nor with a seed on the order of sets; and pip leaves none of its own.
+    env.update(PIP_BREAK_SYSTEM_PACKAGES='1', PIP_ROOT_USER_ACTION='ignore', SOURCE_DATE_EPOCH='946684800', PYTHONHASHSEED='0', PYTHONDONTWRITEBYTECODE='1')
     where = []
 
 command = [sys.executable, '-m', 'pip', 'install'] + where + ['--report', report, '--prefer-binary', '--no-input', '--no-cache-dir',
@@ -55,6 +75,11 @@ with open(report) as f:
         digest = (info.get('hashes') or {}).get('sha256') or (info.get('hash') or '').partition('sha256=')[2]
         lock.append({'name': item['metadata']['name'], 'version': item['metadata']['version'], 'digest': 'sha256-' + digest if digest else ''})
 if not plan['tool']:
+    site.main()  # a folder that pip has made is looked into from now on
+    asked = {plain_name(spec) for spec in plan['specs']}
+    for p in lock:  # from a lock file pip was asked for all of them
+        if plain_name(p['name']) not in asked:
+            unask(p['name'])
     print('unitask: lock ' + json.dumps({'packages': lock}))
     sys.exit()
 with open('/out/lock.json', 'w') as f:

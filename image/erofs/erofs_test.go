@@ -2,6 +2,7 @@ package erofs
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -187,6 +188,18 @@ func TestWrite(t *testing.T) {
 	}
 	if !Is(bytes.NewReader(first.data)) || Is(bytes.NewReader(first.data[:superOffset])) || Is(bytes.NewReader(make([]byte, blockSize))) {
 		t.Error("Is")
+	}
+}
+
+// Disks that are there already stay as long as Version does: what is written is another disk only with another version.
+func TestVersion(t *testing.T) {
+	d := &disk{}
+	if _, err := Write(d, everything()); err != nil {
+		t.Fatal(err)
+	}
+	const version, want = 1, "992c02c3ddf14e1d395e7f76a1e11098c9e3d13b31f2b53f527184e5e30dcf70"
+	if got := fmt.Sprintf("%x", sha256.Sum256(d.data)); Version != version || got != want {
+		t.Errorf("version %d gives %s; it was %s in version %d: raise Version, and note here what it gives", Version, got, want, version)
 	}
 }
 

@@ -22,6 +22,9 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
+// Version is that of what Write writes: raise it when the same entries give another disk.
+const Version = 1
+
 const (
 	blockSize   = 4096
 	superOffset = 1024

@@ -22,11 +22,11 @@ var LayerTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // CopyLayer writes a layer that a machine has made, which may have run hostile code, as an archive that Derive
 // takes: no entry leads out of the image, there are no devices, and what is at the paths without, or below them, is
-// left out. The layer is whole if its last entry is end, which is not in the copy. It returns the copy's digest and
-// the number of its entries.
+// left out. The layer is whole if its last entry is end, which is not in the copy. Both the layer and the copy, in which
+// holes are filled, have at most limits.Bytes. It returns the copy's digest and the number of its entries.
 func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits, without []string, end string) (digest string, entries int, err error) {
 	sum := sha256.New()
-	w := tar.NewWriter(io.MultiWriter(to, sum))
+	w := tar.NewWriter(&filled{io.MultiWriter(to, sum), limits.Bytes, limits.Bytes})
 	in := &counted{ctx: ctx, r: from, left: limits.Bytes, most: limits.Bytes}
 	whole, room := false, limits.Bytes // of the files, which one with holes has without having it in the archive
 	for r, n := tar.NewReader(in), 0; ; n++ {
@@ -70,7 +70,7 @@ func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits,
 		return "", 0, ErrCut
 	}
 	if err := w.Close(); err != nil {
-		return "", 0, err
+		return "", 0, fmt.Errorf("copy the layer: %w", err)
 	}
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), entries, nil
 }
@@ -129,4 +129,17 @@ func (c *counted) Read(p []byte) (int, error) {
 		return 0, fmt.Errorf("it has more than %d bytes", c.most)
 	}
 	return n, err
+}
+
+// filled writes a bounded number of bytes.
+type filled struct {
+	w          io.Writer
+	left, most int64
+}
+
+func (f *filled) Write(p []byte) (int, error) {
+	if f.left -= int64(len(p)); f.left < 0 {
+		return 0, fmt.Errorf("it has more than %d bytes", f.most)
+	}
+	return f.w.Write(p)
 }

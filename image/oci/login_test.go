@@ -9,9 +9,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
@@ -99,7 +102,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// A login from the home's configuration goes nowhere in clear but to this host, also where a registry leads to.
+// Where there is a login from the home's configuration nothing is asked in clear but this host, also where a registry leads to.
 func TestAttackLoginInClear(t *testing.T) {
 	told := errors.New("told")
 	for url, want := range map[string]bool{
@@ -112,14 +115,59 @@ func TestAttackLoginInClear(t *testing.T) {
 				t.Fatal(err)
 			}
 			way := patient{roundTripper(func(*http.Request) (*http.Response, error) { return nil, told }), sealed}
-			if _, err := way.RoundTrip(r); !errors.Is(err, told) {
-				t.Errorf("%s, without a login: %v", url, err)
+			if _, err := way.RoundTrip(r); errors.Is(err, told) != (want || !sealed) {
+				t.Errorf("%s, sealed %v, before it wants the login: %v", url, sealed, err)
 			}
 			r.SetBasicAuth("me", "pw-G7kd0Zt")
 			_, err = way.RoundTrip(r)
 			if errors.Is(err, told) != (want || !sealed) || err == nil || strings.Contains(err.Error(), "G7kd0Zt") {
 				t.Errorf("%s, sealed %v: %v", url, sealed, err)
 			}
+		}
+	}
+}
+
+// Whoever is on the way to a registry that does not answer with TLS can't say where its login is to be sent.
+func TestAttackLoginElsewhere(t *testing.T) {
+	ref, err := name.ParseReference("10.1.2.3:5000/tool:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, answer := range map[string]func(http.Header) int{
+		"a token's address": func(h http.Header) int {
+			h.Set("WWW-Authenticate", `Bearer realm="https://evil.example/t"`)
+			return http.StatusUnauthorized
+		},
+		"another registry":  func(h http.Header) int { h.Set("Location", "https://evil.example/v2/"); return http.StatusFound },
+		"its own, with TLS": func(h http.Header) int { h.Set("WWW-Authenticate", "Basic"); return http.StatusUnauthorized },
+	} {
+		for _, sealed := range []bool{true, false} {
+			var mu sync.Mutex
+			var asked, led []string
+			way := roundTripper(func(r *http.Request) (*http.Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if r.URL.Scheme == "https" && r.URL.Hostname() == "10.1.2.3" {
+					return nil, errors.New("blocked")
+				}
+				asked = append(asked, r.URL.String())
+				if r.URL.Hostname() == "evil.example" || r.Header.Get("Authorization") != "" {
+					led = append(led, r.URL.String())
+				}
+				resp := &http.Response{Header: http.Header{}, Body: http.NoBody, Request: r}
+				resp.StatusCode = answer(resp.Header)
+				return resp, nil
+			})
+			login := remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: "me", Password: "pw-G7kd0Zt"}))
+			_, err := remote.Get(ref, remote.WithContext(t.Context()), login, remote.WithTransport(patient{way, sealed}))
+			if err == nil || strings.Contains(err.Error(), "G7kd0Zt") || sealed && !strings.Contains(err.Error(), "plain = true") {
+				t.Errorf("%s, sealed %v: %v", what, sealed, err)
+			}
+			mu.Lock()
+			if sealed && len(asked) > 0 || !sealed && len(led) == 0 {
+				t.Errorf("%s, sealed %v: asked %q, led to %q", what, sealed, asked, led)
+			}
+			mu.Unlock()
 		}
 	}
 }

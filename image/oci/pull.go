@@ -133,16 +133,17 @@ func explain(ref name.Reference, err error) error {
 	return fmt.Errorf("the registry %s: %w", ref.Context().RegistryStr(), err)
 }
 
-// patient ends an answer that stops coming. What is sealed tells no login in clear: registries of private networks are
-// asked without TLS where they don't answer with it, and whoever is on the way can see to that.
+// patient ends an answer that stops coming. What is sealed has a login that is not told in clear: registries of private
+// networks are asked without TLS where they don't answer with it, and whoever is on the way can see to that. It asks nothing
+// in clear, since the answer could be where the login is to be sent.
 type patient struct {
 	http.RoundTripper
 	sealed bool
 }
 
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
-	if p.sealed && r.URL.Scheme != "https" && r.Header.Get("Authorization") != "" && !onLoopback(r.URL.Hostname()) {
-		return nil, fmt.Errorf("%s does not speak TLS, and its login is not sent in clear: plain = true beside it in the home's configuration allows that", r.URL.Host)
+	if p.sealed && r.URL.Scheme != "https" && !onLoopback(r.URL.Hostname()) {
+		return nil, fmt.Errorf("%s is not asked without TLS, since its registry has a login: plain = true beside that in the home's configuration allows it", r.URL.Host)
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	resp, err := p.RoundTripper.RoundTrip(r.WithContext(ctx))

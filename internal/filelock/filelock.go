@@ -59,11 +59,32 @@ func Try(name string) (*Lock, error) { return lock(name, unix.LOCK_EX|unix.LOCK_
 // Take takes the lock of a file when it is free. It is for what takes moments.
 func Take(name string) (*Lock, error) { return lock(name, unix.LOCK_EX) }
 
+// Share takes a lock of a file or a folder that is there. Many may have it; while one has, nobody has it alone.
+func Share(name string) (*Lock, error) { return lockThere(name, unix.LOCK_SH) }
+
+// Alone takes the lock of a file or a folder that is there, when it is free. It is for what takes moments.
+func Alone(name string) (*Lock, error) { return lockThere(name, unix.LOCK_EX) }
+
+// TryAlone takes the lock of a file or a folder that is there, or returns ErrHeld at once.
+func TryAlone(name string) (*Lock, error) { return lockThere(name, unix.LOCK_EX|unix.LOCK_NB) }
+
+func lockThere(name string, how int) (*Lock, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return locked(f, how)
+}
+
 func lock(name string, how int) (*Lock, error) {
 	f, err := open(name)
 	if err != nil {
 		return nil, err
 	}
+	return locked(f, how)
+}
+
+func locked(f *os.File, how int) (*Lock, error) {
 	if err := take(f, how); err != nil {
 		f.Close()
 		return nil, err

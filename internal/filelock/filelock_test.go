@@ -64,3 +64,34 @@ func TestLinkedLock(t *testing.T) {
 		t.Error("a file was made where the link leads")
 	}
 }
+
+// Many share what is there, and nobody has it alone meanwhile; nothing is made.
+func TestShare(t *testing.T) {
+	dir := t.TempDir()
+	for _, take := range []func(string) (*Lock, error){Share, Alone, TryAlone} {
+		if _, err := take(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+	}
+	one, err := Share(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := Share(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.Unlock()
+	if _, err := TryAlone(dir); !errors.Is(err, ErrHeld) {
+		t.Error(err)
+	}
+	two.Unlock()
+	alone, err := Alone(dir)
+	if err != nil || !Held(dir) {
+		t.Fatal(err)
+	}
+	alone.Unlock()
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Error(entries, err)
+	}
+}

@@ -1,0 +1,58 @@
+package unitask
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"testing"
+)
+
+// A layer that is kept is taken for what it was if it is that. Another one stays until it is built again: it is there, and
+// may be read, for other images.
+func TestHasLayer(t *testing.T) {
+	rt, err := Open(Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	text := bytes.Repeat([]byte("layer "), 10_000)
+	size := int64(len(text))
+	sum := sha256.Sum256(text)
+	digest, err := rt.keepLayer(func(to io.Writer) (string, error) {
+		_, err := to.Write(text)
+		return "sha256:" + hex.EncodeToString(sum[:]), err
+	})
+	if err != nil || !rt.hasLayer(digest) {
+		t.Fatal("a layer that was kept is not there:", err)
+	}
+	file := rt.layerFile(digest)
+	for most, want := range map[int64]bool{size: true, size + 1: true, size - 1: false, 0: false} {
+		if isLayer(file, digest, most) != want {
+			t.Errorf("of at most %d bytes, and it has %d: %v", most, size, !want)
+		}
+	}
+	packed, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, damaged := range map[string][]byte{
+		"garbage": []byte("garbage"), "nothing": nil, "cut": packed[:len(packed)-5], "twice": append(bytes.Clone(packed), packed...), "more behind it": append(bytes.Clone(packed), "more"...),
+	} {
+		if err := os.WriteFile(file, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if rt.hasLayer(digest) {
+			t.Errorf("%s is taken for a layer", what)
+		}
+		if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, damaged) {
+			t.Errorf("%s: %d bytes are left: %v", what, len(got), err)
+		}
+	}
+	for _, bad := range []string{"", "sha256:", "sha256:../../x", digest[:20]} {
+		if rt.hasLayer(bad) {
+			t.Errorf("%q is taken for a digest", bad)
+		}
+	}
+}

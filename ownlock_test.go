@@ -1,0 +1,45 @@
+package unitask
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A lock file that a repository brings, and what a machine prints that has run foreign code, are not written out as many
+// times their size.
+func TestAttackOwnLock(t *testing.T) {
+	deep := `{"a":` + strings.Repeat("[", 40) + "1" + strings.Repeat("]", 40) + "}"
+	fine := `{"a":` + strings.Repeat("[", 31) + "1" + strings.Repeat("]", 31) + "}"
+	for text, says := range map[string]string{
+		`{"schema":1,"builds":[{"arch":"arm64","npm":` + deep + `}]}`:                          "brackets",
+		`{"schema":1,"builds":[{"arch":"arm64","npm":[1]}]}`:                                   "no object",
+		`{"schema":1,"builds":[{"layer":{"packages":[{"npm":` + deep + `}]}}]}`:                "brackets",
+		`{"schema":1,"builds":[{"layer":{"packages":[{"npm":[1]}]}}]}`:                         "no object",
+		`{"schema":1,"builds":[{}` + strings.Repeat(",{}", maxOwnValues/2) + `]}`:              "values",
+		`{"schema":1,"builds":[{"arch":"arm64","npm":` + fine + `}]}`:                          "",
+		`{"schema":1,"builds":[{"layer":{"packages":[{"system":"npm","npm":` + fine + `}]}}]}`: "",
+	} {
+		file := filepath.Join(t.TempDir(), "x"+ownLockEnds)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		locks, err := readOwnLock(file)
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%.100s: %v", text, err)
+		}
+		if err == nil && (len(locks.Builds) != 1 || locks.write(file) != nil) {
+			t.Errorf("%.100s: %d builds", text, len(locks.Builds))
+		}
+	}
+	for line, says := range map[string]string{
+		`{"packages":[],"npm":` + deep + `}`: "brackets",
+		`{"packages":[],"npm":` + fine + `}`: "",
+	} {
+		err := new(ownInstalled).printed([]byte("unitask: lock " + line + "\n"))
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%.100s: %v", line, err)
+		}
+	}
+}
