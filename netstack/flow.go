@@ -290,10 +290,13 @@ func (fl *flow) allows(name string) bool {
 // checkServerName holds a TLS hello against the rule.
 func (fl *flow) checkServerName(sni string) error {
 	if sni == "" {
-		if fl.target.name == "" { // to an address that a rule names: there is nothing to say
-			return nil
+		switch {
+		case fl.target.name != "":
+			return refuse("a TLS hello without a server name")
+		case fl.f.namesAll(fl.rule, fl.target):
+			return refuse("a TLS hello without a server name, where other rules are about names: --allow-net may name %s", fl.target.addr)
 		}
-		return refuse("a TLS hello without a server name")
+		return nil // to an address that a rule names: there is nothing to say
 	}
 	name, ok := normalName(sni)
 	if !ok || !fl.allows(name) {

@@ -258,6 +258,13 @@ func (f *forwarder) brokered(t target, r *Rule) bool {
 	return f.broker != nil && f.broker.Concerns(t.name) && (!r.Raw || f.broker.Ruled(t.name))
 }
 
+// namesAll says that TLS to an address must name its server: rules are about names, whose servers a
+// nameless hello would reach, and no rule names the address.
+func (f *forwarder) namesAll(r *Rule, t target) bool {
+	now := f.filter.Load()
+	return r.Any && (f.broker != nil || now.deniesNames(t.port)) && !now.named(t)
+}
+
 // handshake answers the guest's, and waits for its end: until the network is cut. By itself the stack
 // would wait for two minutes for a guest that never answers, or is gone.
 func (f *forwarder) handshake(r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
