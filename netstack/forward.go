@@ -74,8 +74,8 @@ func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	}, nil
 }
 
-// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, and all that may be
-// spoken there. One that was asked about may go on where it would be asked about again.
+// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, the names that it is for there,
+// and all that may be spoken. One that was asked about may go on where it would be asked about again.
 func (f *forwarder) denies(fl *flow) string {
 	_, now := f.decide(fl.to)
 	switch {
@@ -85,6 +85,13 @@ func (f *forwarder) denies(fl *flow) string {
 		return "no rule allows anything but HTTP and TLS"
 	case now.rule.Ask && !fl.approved:
 		return "it is to be asked about"
+	case fl.nameless && !fl.approved && f.namesAll(now.rule, fl.target):
+		return "it names no server, and rules are about names now"
+	}
+	for _, name := range fl.names {
+		if now := f.filter.Load().connect(target{name: name, port: fl.target.port}); now.rule == nil {
+			return name + ": " + now.reason
+		}
 	}
 	return ""
 }
