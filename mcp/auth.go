@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -143,6 +144,25 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 		a.resource = &resource{url: metadata.String(), doc: &oauthex.ProtectedResourceMetadata{Resource: opts.URL, AuthorizationServers: []string{opts.Issuer}, BearerMethodsSupported: []string{"header"}}}
 	}
 	return a, nil
+}
+
+// Nobody says why no caller can have a name, "" where one can as far as that is known: whatever a file says
+// of the name would hold for nobody. Names of users of this system are for servers without tokens.
+func (a *Auth) Nobody(name string) string {
+	switch {
+	case strings.HasPrefix(name, unitask.LocalOwnerPrefix):
+	case a == nil:
+		return "callers without tokens are " + unitask.LocalOwnerPrefix + "USER"
+	case a.verifier == nil:
+		if !slices.ContainsFunc(a.tokens, func(t namedToken) bool { return t.name == name }) {
+			return "no token has this name"
+		}
+	case a.issuer == "" && !strings.Contains(name, "#"):
+		return "callers are ISSUER#SUB, or with --issuer SUB alone"
+	case a.issuer != "" && strings.Contains(name, "#") && !strings.HasPrefix(name, a.issuer+"#"):
+		return "callers are " + a.issuer + "#SUB, or SUB alone"
+	}
+	return ""
 }
 
 // goodKeysURL says that keys from there are the issuer's.
