@@ -210,7 +210,8 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 		return nil, fmt.Errorf("%w: %w", auth.ErrInvalidToken, err)
 	}
 	info := &auth.TokenInfo{UserID: name, Expiration: id.Expiry}
-	if a.issuer != "" { // the only one there is
+	// The only issuer's subject says enough, but where it could be another caller's whole name.
+	if a.issuer != "" && !strings.Contains(id.Subject, "#") && !strings.HasPrefix(id.Subject, unitask.LocalOwnerPrefix) {
 		info.Extra = map[string]any{shortName: id.Subject}
 	}
 	return info, nil

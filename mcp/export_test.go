@@ -145,3 +145,12 @@ func Command(ctx context.Context, s *Server, caller string, background bool) (er
 func Take(ctx context.Context, s *Server, caller string) (leave func(), err error) {
 	return s.queue.enter(ctx, caller, func(int) {})
 }
+
+// Names are those of the caller with a token.
+func Names(ctx context.Context, a *Auth, token string) ([]string, error) {
+	info, err := a.verify(ctx, token, nil)
+	if err != nil {
+		return nil, err
+	}
+	return callerNames(&sdk.RequestExtra{TokenInfo: info}), nil
+}
