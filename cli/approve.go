@@ -152,9 +152,10 @@ func (a *app) approver(f runFlags) func(context.Context, unitask.Question) unita
 			}()
 		}
 		forget(tty, lines)
+		fmt.Fprintf(a.std.Stderr, "%s\n", a.ui.plain()) // the code may have left a line that looks like ours
 		a.ui.note("the machine stands still: its code wants %s", q.Wants())
 		for {
-			fmt.Fprintf(a.std.Stderr, "unitask: allow it? o: this once, r: for this run, a: always, d: deny (or in %s) ", left(q))
+			fmt.Fprintf(a.std.Stderr, "%sunitask: allow it? o: this once, r: for this run, a: always, d: deny (or in %s) ", a.ui.plain(), left(q))
 			select {
 			case line, ok := <-lines:
 				if !ok {

@@ -67,6 +67,13 @@ func TestAttackApproverOnTerminal(t *testing.T) {
 	if !strings.Contains(text, `xn--pple-43d.example:443\x1b[2J (ask *.example)`) || strings.Contains(text, "\x1b[2J") {
 		t.Errorf("%q", text)
 	}
+	// Code that has printed a question of its own, and hides ours by the colours that it leaves.
+	_, _ = io.WriteString(tty, "unitask: the machine stands still: its code wants good.example:443 (ask)\nunitask: allow it?\x1b[30;40m")
+	text, _ = ask(t.Context(), "d")
+	_, text, _ = strings.Cut(text, "\x1b[30;40m")
+	for _, say := range []string{"\r\n\x1b[0munitask: the machine stands still: its code wants to connect to xn--", "\r\n\x1b[0munitask: allow it? o:"} {
+		attack.Check(t, "a question under the code's colours", "plain", map[bool]string{true: "plain", false: text}[strings.Contains(text, say)])
+	}
 	for typed, want := range map[string]unitask.Verdict{"o": unitask.AllowOnce, "Run": unitask.AllowRun, "A": unitask.AllowAlways, "deny": unitask.Deny} {
 		_, said := ask(t.Context(), typed)
 		attack.Check(t, "the answer "+typed, string(want), string(said))

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/vault"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -105,6 +108,14 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	if err != nil {
 		return usage(err)
 	}
+	secrets, err := a.vault()
+	if err != nil {
+		return err
+	}
+	strangers := f.strangers(httpOpts.Auth, held.Ceiling, secrets)
+	if len(strangers) > 0 && httpOpts.Auth != nil {
+		return usage(errors.New(strangers[0]))
+	}
 	token := ""
 	if httpOpts.NeedsToken() {
 		httpOpts.Auth, token = mcp.NewToken()
@@ -124,6 +135,9 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		for _, w := range file.Ignored {
 			log.Warn("the ceiling's file may only narrow the built-in ceiling; a key is ignored", "file", file.File, "key", w.Key, "value", w.Value, "why", "it "+file.Why, "remedy", file.Remedy())
 		}
+	}
+	for _, why := range strangers {
+		log.Warn(why)
 	}
 	opts := unitask.Options{Home: a.home, StoreBytes: a.store.n, Offline: a.mayNotFetch(), Machines: unitask.Pool(size, unitask.Shape{Kernel: unitask.Kernel(f.kernel)}),
 		Events: func(e unitask.Event) {
@@ -149,10 +163,6 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return err
 	}
 	defer rt.Close()
-	secrets, err := a.vault()
-	if err != nil {
-		return err
-	}
 	server, err := mcp.New(rt, mcp.Options{Vault: secrets, Version: version(), Dir: f.dir, Ceiling: held.Ceiling, Policy: held, Prompts: f.prompts, MaxConcurrent: f.concurrent, MaxQueue: f.queue,
 		CallerConcurrent: f.callerConcurrent, CallerPerMinute: f.callerPerMinute, Log: log})
 	if err != nil {
@@ -172,6 +182,26 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			a.ui.note("this system does not tell whose connections are; callers need this token, made for this start: %s", token)
 		}
 	})
+}
+
+// strangers says which tables of principals and of callers' secrets are for no caller of the server: one whose name
+// is not as a table has it gets the whole ceiling, and everybody's secrets.
+func (f *mcpFlags) strangers(auth *mcp.Auth, ceiling *policy.Ceiling, secrets *vault.Vault) (list []string) {
+	if f.http == "" {
+		return nil
+	}
+	tables := ceiling.Tables()
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		if why := auth.Nobody(name); why != "" {
+			list = append(list, fmt.Sprintf("%s is for no caller: %s", tables[name], why))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(secrets.Callers)) {
+		if why := auth.Nobody(name); why != "" {
+			list = append(list, fmt.Sprintf("callerSecrets.%q is for no caller: %s", name, why))
+		}
+	}
+	return list
 }
 
 func logHandler(w io.Writer, asJSON bool, level slog.Level) slog.Handler {

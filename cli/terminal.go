@@ -13,7 +13,8 @@ import (
 // (ECMA-48; "ctlseqs" of xterm). So control characters are shown as \x1b and the like,
 // the two halves of C1 among them (a byte, and U+0080 to U+009F), and so are those that
 // turn the direction of text. A line's end, a carriage return, a tab and colours pass:
-// git does the same with what a server says (sideband.allowControlCharacters).
+// git does the same with what a server says (sideband.allowControlCharacters). What
+// conceals text (SGR 8) is not among the colours.
 
 // terminal shows the control characters of what is written to it. Close it.
 type terminal struct {
@@ -121,8 +122,8 @@ func (t *terminal) next(text []byte, last bool) (n int, whole bool) {
 	return n, true
 }
 
-// colour says whether a text begins with a sequence that sets colours, and how long that
-// is; 0 is that more is needed to tell.
+// colour says whether a text begins with a sequence that sets colours, and conceals nothing,
+// and how long that is; 0 is that more is needed to tell.
 func colour(text []byte) (n int, is bool) {
 	for i, c := range text {
 		switch {
@@ -131,6 +132,8 @@ func colour(text []byte) (n int, is bool) {
 			if c != '[' {
 				return 1, false
 			}
+		case c == 'm' && conceals(string(text[2:i])):
+			return 1, false
 		case c == 'm':
 			return i + 1, true
 		case i == maxColour || (c < '0' || c > '9') && c != ';' && c != ':':
@@ -138,6 +141,28 @@ func colour(text []byte) (n int, is bool) {
 		}
 	}
 	return 0, false
+}
+
+// conceals says whether one of the parameters of a sequence that sets colours is 8, which is not
+// the 8 of a colour: 38;5;8.
+func conceals(parameters string) bool {
+	list := strings.Split(parameters, ";")
+	for i := range list {
+		list[i], _, _ = strings.Cut(list[i], ":")
+		list[i] = strings.TrimLeft(list[i], "0")
+	}
+	for i := 0; i < len(list); i++ {
+		switch next := list[min(i+1, len(list)-1)]; {
+		case list[i] == "8":
+			return true
+		case list[i] != "38" && list[i] != "48" && list[i] != "58":
+		case next == "5":
+			i += 2
+		case next == "2":
+			i += 4
+		}
+	}
+	return false
 }
 
 // Final bytes of control sequences that a program's own terminal needs: they move the

@@ -23,6 +23,7 @@ import (
 //     "  hint: ".
 //   - Control characters are shown, and not sent to a terminal (terminal.go): whatever is
 //     printed here may quote a guest, a file that others wrote, or a server.
+//   - On a terminal a message begins with the end of colours: the code may have left some that hide it.
 //   - How far something has come is one line on a terminal, replaced by the next and
 //     gone at the end; elsewhere it is not said.
 //   - Nothing is printed for what went as expected, unless -v asks for it.
@@ -48,13 +49,21 @@ func hint(err error, what string) error { return hinted{err, what} }
 
 func (u *ui) note(format string, args ...any) {
 	u.clear()
-	fmt.Fprintf(u.std.Stderr, "unitask: %s\n", visible(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(u.std.Stderr, "%sunitask: %s\n", u.plain(), visible(fmt.Sprintf(format, args...)))
+}
+
+// plain ends colours, on a terminal.
+func (u *ui) plain() string {
+	if u.tty {
+		return "\x1b[0m"
+	}
+	return ""
 }
 
 // far says how far something has come.
 func (u *ui) far(what string) {
 	if u.tty {
-		fmt.Fprintf(u.std.Stderr, "\r\x1b[Kunitask: %s", visible(what))
+		fmt.Fprintf(u.std.Stderr, "\r\x1b[0m\x1b[Kunitask: %s", visible(what))
 		u.progress = true
 	}
 }

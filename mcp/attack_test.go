@@ -414,6 +414,28 @@ func TestAttackIssuers(t *testing.T) {
 	}
 }
 
+// Subjects that are another caller's whole name have no table, and no secrets, by that.
+func TestAttackShortNames(t *testing.T) {
+	good := newKey(t)
+	i := newIssuer(t, jose.JSONWebKey{Key: good.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"})
+	auth, err := mcp.JWTs(mcp.JWTOptions{JWKS: i.url, Audience: audience, Issuer: "https://issuer.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sub, want := range map[string]string{
+		"carol":                        `["https://issuer.example#carol" "carol"]`,
+		"https://issuer.example#carol": `["https://issuer.example#https://issuer.example#carol"]`,
+		"a#b":                          `["https://issuer.example#a#b"]`,
+		"local:root":                   `["https://issuer.example#local:root"]`,
+	} {
+		names, err := mcp.Names(t.Context(), auth, sign(t, jose.ES256, jose.JSONWebKey{Key: good, KeyID: "k"}, nil, claims(func(m map[string]any) { m["sub"] = sub })))
+		attack.Check(t, "names of the subject "+sub, want, fmt.Sprintf("%q", names))
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Tokens of a file, in forms that are not quite theirs.
 func TestAttackTokens(t *testing.T) {
 	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{Auth: tokens(t, "alice", "bob")})

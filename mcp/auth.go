@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -145,6 +146,25 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	return a, nil
 }
 
+// Nobody says why no caller can have a name, "" where one can as far as that is known: whatever a file says
+// of the name would hold for nobody. Names of users of this system are for servers without tokens.
+func (a *Auth) Nobody(name string) string {
+	switch {
+	case strings.HasPrefix(name, unitask.LocalOwnerPrefix):
+	case a == nil:
+		return "callers without tokens are " + unitask.LocalOwnerPrefix + "USER"
+	case a.verifier == nil:
+		if !slices.ContainsFunc(a.tokens, func(t namedToken) bool { return t.name == name }) {
+			return "no token has this name"
+		}
+	case a.issuer == "" && !strings.Contains(name, "#"):
+		return "callers are ISSUER#SUB, or with --issuer SUB alone"
+	case a.issuer != "" && strings.Contains(name, "#") && !strings.HasPrefix(name, a.issuer+"#"):
+		return "callers are " + a.issuer + "#SUB, or SUB alone"
+	}
+	return ""
+}
+
 // goodKeysURL says that keys from there are the issuer's.
 func goodKeysURL(u *url.URL) bool {
 	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()))
@@ -190,7 +210,8 @@ func (a *Auth) verify(ctx context.Context, token string, _ *http.Request) (*auth
 		return nil, fmt.Errorf("%w: %w", auth.ErrInvalidToken, err)
 	}
 	info := &auth.TokenInfo{UserID: name, Expiration: id.Expiry}
-	if a.issuer != "" { // the only one there is
+	// The only issuer's subject says enough, but where it could be another caller's whole name.
+	if a.issuer != "" && !strings.Contains(id.Subject, "#") && !strings.HasPrefix(id.Subject, unitask.LocalOwnerPrefix) {
 		info.Extra = map[string]any{shortName: id.Subject}
 	}
 	return info, nil

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/netip"
 	"sync"
@@ -126,4 +127,30 @@ func Secrets(ctx context.Context, s *Server, args string, names ...string) (map[
 		return nil, err
 	}
 	return req.Secrets, s.readSecrets(ctx, caller, names, &req)
+}
+
+// Command is run_command of a caller's in a session that comes to nothing when it is used: what refuses it is what
+// comes before.
+func Command(ctx context.Context, s *Server, caller string, background bool) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errors.New("it reached the session")
+		}
+	}()
+	_, _, err = s.commandNow(ctx, &live{done: make(chan struct{})}, unitask.Caller{Name: caller, Via: unitask.ViaMCP}, &heldSession{}, commandArgs{Command: "true", Background: background}, nil)
+	return err
+}
+
+// Take takes a slot of a caller's.
+func Take(ctx context.Context, s *Server, caller string) (leave func(), err error) {
+	return s.queue.enter(ctx, caller, func(int) {})
+}
+
+// Names are those of the caller with a token.
+func Names(ctx context.Context, a *Auth, token string) ([]string, error) {
+	info, err := a.verify(ctx, token, nil)
+	if err != nil {
+		return nil, err
+	}
+	return callerNames(&sdk.RequestExtra{TokenInfo: info}), nil
 }

@@ -393,3 +393,47 @@ func TestAttackHostPaths(t *testing.T) {
 		attack.Check(t, "the message "+c.text, strings.ReplaceAll(c.want, "UNITASK_HOME", "UNITASK_H"), got)
 	}
 }
+
+// Commands count against the bounds of runs, those in the background against the rate.
+func TestAttackCommandsAreRuns(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	server := func(opts mcp.Options) *mcp.Server {
+		opts.Dir = t.TempDir()
+		s, err := mcp.New(rt, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s
+	}
+	is := func(err error) string {
+		var limit *mcp.LimitError
+		if errors.As(err, &limit) {
+			return limit.Limit
+		}
+		return fmt.Sprint(err)
+	}
+	const reached = "it reached the session"
+	for _, background := range []bool{false, true} {
+		s := server(mcp.Options{CallerPerMinute: 1})
+		attack.Check(t, fmt.Sprintf("a first command (background %t)", background), reached, is(mcp.Command(t.Context(), s, "a", background)))
+		attack.Check(t, fmt.Sprintf("a second within the minute (background %t)", background), "caller-per-minute", is(mcp.Command(t.Context(), s, "a", background)))
+		attack.Check(t, fmt.Sprintf("another caller's (background %t)", background), reached, is(mcp.Command(t.Context(), s, "b", background)))
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for want, opts := range map[string]mcp.Options{"caller-concurrent": {CallerConcurrent: 1}, "context canceled": {MaxConcurrent: 1}} { // the latter waits
+		s := server(opts)
+		leave, err := mcp.Take(t.Context(), s, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "a command beside a run: "+want, want, is(mcp.Command(over, s, "a", false)))
+		leave()
+		attack.Check(t, "and after it: "+want, reached, is(mcp.Command(t.Context(), s, "a", false)))
+	}
+}

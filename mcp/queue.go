@@ -140,8 +140,8 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 			err = &LimitError{"caller-queue", q.placesOfOne(), fmt.Sprintf("%d of your calls wait, and the other places are for other callers: wait for one", load.waiting)}
 		case q.perCaller > 0 && load.running+load.waiting >= q.perCaller:
 			err = &LimitError{"caller-concurrent", q.perCaller, fmt.Sprintf("you have %d runs under way, which is your bound: wait for one", load.running+load.waiting)}
-		case q.perMinute > 0 && !load.rate.Allow():
-			err = &LimitError{"caller-per-minute", q.perMinute, fmt.Sprintf("%d runs a minute is your bound: try again in a moment", q.perMinute)}
+		case !q.inRate(load):
+			err = q.tooOften()
 		default:
 			t, before = &ticket{load, make(chan struct{})}, len(q.waiting)
 			q.waiting = append(q.waiting, t)
@@ -150,6 +150,22 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 		}
 	})
 	return t, before, err
+}
+
+// count counts a run that takes no slot against its caller's rate.
+func (q *queue) count(caller string) (err error) {
+	q.change(func() {
+		if !q.inRate(q.load(caller)) {
+			err = q.tooOften()
+		}
+	})
+	return err
+}
+
+func (q *queue) inRate(load *callerLoad) bool { return q.perMinute == 0 || load.rate.Allow() }
+
+func (q *queue) tooOften() error {
+	return &LimitError{"caller-per-minute", q.perMinute, fmt.Sprintf("%d runs a minute is your bound: try again in a moment", q.perMinute)}
 }
 
 // load is what a caller has under way.

@@ -90,13 +90,9 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	defer s.sessions.add(req.Session.ID(), caller.Name, cancel)()
 	asked := time.Now()
 	waiting, waits := otel.Tracer(scope).Start(ctx, "queue")
-	leave, err := s.queue.enter(waiting, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
+	leave, err := s.enter(waiting, caller, live)
 	waits.End()
 	if err != nil {
-		s.metrics.refused(err)
-		if full := new(LimitError); errors.As(err, &full) {
-			s.rt.AuditRefusal(audit.QueueFull, caller, err, nil)
-		}
 		return nil, nil, err
 	}
 	defer leave()
@@ -207,3 +203,21 @@ var flagNames = func() *strings.Replacer {
 	}
 	return strings.NewReplacer(pairs...)
 }()
+
+// enter has a call wait for its turn to run something; leave ends that.
+func (s *Server) enter(ctx context.Context, caller unitask.Caller, live *live) (leave func(), err error) {
+	leave, err = s.queue.enter(ctx, caller.Name, func(before int) { live.say(fmt.Sprintf("waiting for a machine, %d calls ahead", before)) })
+	return leave, s.admitted(caller, err)
+}
+
+// admitted notes what the queue has refused.
+func (s *Server) admitted(caller unitask.Caller, err error) error {
+	if err == nil {
+		return nil
+	}
+	s.metrics.refused(err)
+	if full := new(LimitError); errors.As(err, &full) {
+		s.rt.AuditRefusal(audit.QueueFull, caller, err, nil)
+	}
+	return err
+}

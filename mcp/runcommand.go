@@ -38,9 +38,17 @@ func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Call
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 	command := unitask.Command{Args: []string{"/bin/sh", "-c", in.Command}, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second))}
-	if in.Background {
+	if in.Background { // which takes no slot: its session's life bounds it
+		if err := s.admitted(caller, s.queue.count(caller.Name)); err != nil {
+			return nil, nil, err
+		}
 		return s.startCommand(ctx, of, in, command)
 	}
+	leave, err := s.enter(ctx, caller, live)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
 	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(in.Stdin), tee{new(bytes.Buffer), live}, tee{new(bytes.Buffer), live}
 	command.Approve = approve
 	res, err := of.Exec(ctx, command)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -186,7 +187,9 @@ func TestAttackRoundTheBroker(t *testing.T) {
 		{"TLS for the other name", "free.good.example", 443, records(clientHello(serverNames("free.good.example")), 1<<14), Rule{Text: "w", Host: "good.example", Wildcard: true}, "sent"},
 		{"HTTP for it, by another name", "free.good.example", 80, "PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "w", Host: "good.example", Wildcard: true}, "refused"},
 		{"TLS for it, by its address", "93.184.216.34", 443, records(clientHello(serverNames("api.good.example")), 1<<14), Rule{Text: "any", Any: true}, "refused"},
-		{"TLS for nobody, by its address", "93.184.216.34", 443, records(clientHello(serverNames()), 1<<14), Rule{Text: "any", Any: true}, "refused"},
+		{"TLS for nobody, by its address", "93.184.216.34", 443, records(clientHello(), 1<<14), Rule{Text: "any", Any: true}, "refused"},
+		{"TLS for an empty list of names, by its address", "93.184.216.34", 443, records(clientHello(serverNames()), 1<<14), Rule{Text: "any", Any: true}, "refused"},
+		{"TLS for nobody, by an address that a rule names", "93.184.216.34", 443, records(clientHello(), 1<<14), Rule{Text: "addr", Addr: netip.MustParseAddr("93.184.216.34")}, "sent"},
 		{"HTTP for it, by its address", "93.184.216.34", 80, "PUT / HTTP/1.1\r\nHost: api.good.example\r\nContent-Length: 0\r\n\r\n", Rule{Text: "any", Any: true}, "refused"},
 	} {
 		g := newGuest(t, Config{Rules: []Rule{c.rule}, Upstream: net1.upstream(), Broker: b})
@@ -197,6 +200,52 @@ func TestAttackRoundTheBroker(t *testing.T) {
 			got = "sent"
 		}
 		attack.Check(t, "round the broker: "+c.name, c.want, got)
+	}
+}
+
+// TLS that names nobody goes to an address under a rule about everything only where no rule is about names, or
+// one names the address.
+func TestAttackTLSForNobody(t *testing.T) {
+	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28")
+	net1 := &internet{servers: map[string]string{"93.184.216.34:443": server.addr}}
+	b, err := broker.New(broker.Config{Rules: []broker.Rule{{Name: "r", Host: "api.example", Methods: []string{"GET"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	everything := Rule{Text: "any", Any: true}
+	address := Rule{Text: "addr", Addr: netip.MustParseAddr("93.184.216.34")}
+	elsewhere, other := denyRule("no.example"), Rule{Text: "other", Addr: netip.MustParseAddr("93.184.216.35")}
+	elsewhere.Port = 8443
+	for _, c := range []struct {
+		name   string
+		rules  []Rule
+		broker *broker.Broker
+		want   string
+	}{
+		{"nothing else", []Rule{everything}, nil, "sent"},
+		{"a name that is denied", []Rule{everything, denyRule("no.example")}, nil, "refused"},
+		{"names that are denied", []Rule{everything, {Text: "deny *.example", Host: "example", Wildcard: true, Deny: true}}, nil, "refused"},
+		{"a name that is denied at another port", []Rule{everything, elsewhere}, nil, "sent"},
+		{"another address that is denied", []Rule{everything, {Text: "deny", Addr: other.Addr, Deny: true}}, nil, "sent"},
+		{"a broker", []Rule{everything}, b, "refused"},
+		{"a broker, and a rule that names another address", []Rule{everything, other}, b, "refused"},
+		{"a broker, and a rule that names the address", []Rule{everything, address}, b, "sent"},
+		{"a name that is denied, and a rule that names the address", []Rule{everything, address, denyRule("no.example")}, nil, "sent"},
+	} {
+		g := newGuest(t, Config{Rules: c.rules, Upstream: net1.upstream(), Broker: c.broker})
+		before := len(server.received())
+		d := g.decision(func() { g.sayAndEnd("93.184.216.34", 443, records(clientHello(), 1<<14)) })
+		got := "sent"
+		if d.Verdict != Allowed {
+			got = "refused"
+			if !strings.Contains(d.Reason, "without a server name") || !strings.Contains(d.Reason, "--allow-net may name 93.184.216.34") {
+				t.Errorf("%s: %+v", c.name, d)
+			}
+		}
+		if (len(server.received()) > before) != (got == "sent") {
+			t.Errorf("%s: %s, and the server got %d bytes", c.name, got, len(server.received())-before)
+		}
+		attack.Check(t, "TLS for nobody, by an address, beside "+c.name, c.want, got)
 	}
 }
 

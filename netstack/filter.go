@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/unitask/unitask/internal/hostname"
@@ -88,6 +89,16 @@ func (f *filter) denies(t target) *Rule {
 		}
 	}
 	return nil
+}
+
+// deniesNames says whether a name is denied, at a port.
+func (f *filter) deniesNames(port uint16) bool {
+	return slices.ContainsFunc(f.rules, func(r Rule) bool { return r.Deny && r.Host != "" && (r.Port == 0 || r.Port == port) })
+}
+
+// named says whether a rule allows a target's address by naming it.
+func (f *filter) named(t target) bool {
+	return slices.ContainsFunc(f.rules, func(r Rule) bool { return !r.Deny && r.Addr.IsValid() && r.Addr == t.addr && r.allowsPort(t.port) })
 }
 
 // query decides about a name that is looked up.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,9 @@ type flow struct {
 
 	begun chan struct{} // closed when the guest's beginning was found to be allowed
 	tls   bool          // it was a TLS hello; valid once begun is closed
+
+	names    []string // beside the target's, that were found to be allowed; with the forwarder's mu held
+	nameless bool     // it is TLS to an address, and names no server; with the forwarder's mu held
 
 	aborted sync.Once
 }
@@ -282,18 +286,44 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// allows says whether what is for a name may go by the flow.
+// maxFlowNames bounds the names that one flow is for; a client has a connection for each.
+const maxFlowNames = 16
+
+// allows says whether what is for a name may go by the flow, and notes it: rules of later are held against it, too.
 func (fl *flow) allows(name string) bool {
-	return fl.rule.allowsName(name) && fl.f.filter.Load().denies(target{name: name, port: fl.target.port}) == nil
+	fl.f.mu.Lock()
+	defer fl.f.mu.Unlock()
+	if !fl.rule.allowsName(name) || fl.f.filter.Load().denies(target{name: name, port: fl.target.port}) != nil {
+		return false
+	}
+	switch {
+	case name == fl.target.name || slices.Contains(fl.names, name):
+	case len(fl.names) == maxFlowNames:
+		return false
+	default:
+		fl.names = append(fl.names, name)
+	}
+	return true
+}
+
+// allowsNone says whether TLS that names no server may go by the flow, to an address, and notes it.
+func (fl *flow) allowsNone() bool {
+	fl.f.mu.Lock()
+	defer fl.f.mu.Unlock()
+	fl.nameless = true
+	return !fl.f.namesAll(fl.rule, fl.target)
 }
 
 // checkServerName holds a TLS hello against the rule.
 func (fl *flow) checkServerName(sni string) error {
 	if sni == "" {
-		if fl.target.name == "" { // to an address that a rule names: there is nothing to say
-			return nil
+		switch {
+		case fl.target.name != "":
+			return refuse("a TLS hello without a server name")
+		case !fl.allowsNone():
+			return refuse("a TLS hello without a server name, where other rules are about names: --allow-net may name %s", fl.target.addr)
 		}
-		return refuse("a TLS hello without a server name")
+		return nil // to an address that a rule names: there is nothing to say
 	}
 	name, ok := normalName(sni)
 	if !ok || !fl.allows(name) {

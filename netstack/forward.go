@@ -74,8 +74,8 @@ func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	}, nil
 }
 
-// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, and all that may be
-// spoken there. One that was asked about may go on where it would be asked about again.
+// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, the names that it is for there,
+// and all that may be spoken. One that was asked about may go on where it would be asked about again.
 func (f *forwarder) denies(fl *flow) string {
 	_, now := f.decide(fl.to)
 	switch {
@@ -85,6 +85,13 @@ func (f *forwarder) denies(fl *flow) string {
 		return "no rule allows anything but HTTP and TLS"
 	case now.rule.Ask && !fl.approved:
 		return "it is to be asked about"
+	case fl.nameless && !fl.approved && f.namesAll(now.rule, fl.target):
+		return "it names no server, and rules are about names now"
+	}
+	for _, name := range fl.names {
+		if now := f.filter.Load().connect(target{name: name, port: fl.target.port}); now.rule == nil {
+			return name + ": " + now.reason
+		}
 	}
 	return ""
 }
@@ -256,6 +263,13 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 // rules by method and path, that it is HTTP.
 func (f *forwarder) brokered(t target, r *Rule) bool {
 	return f.broker != nil && f.broker.Concerns(t.name) && (!r.Raw || f.broker.Ruled(t.name))
+}
+
+// namesAll says that TLS to an address must name its server: rules are about names, whose servers a
+// nameless hello would reach, and no rule names the address.
+func (f *forwarder) namesAll(r *Rule, t target) bool {
+	now := f.filter.Load()
+	return r.Any && (f.broker != nil || now.deniesNames(t.port)) && !now.named(t)
 }
 
 // handshake answers the guest's, and waits for its end: until the network is cut. By itself the stack

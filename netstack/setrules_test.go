@@ -208,3 +208,67 @@ func TestAttackSetRulesAsked(t *testing.T) {
 		t.Error("it connects")
 	}
 }
+
+// A name that is denied ends what was open for it, wherever that led: to an address, or to another name.
+func TestAttackSetRulesNames(t *testing.T) {
+	server := newScripted(t, "", "\x15\x03\x03\x00\x02\x02\x28")
+	web := newScripted(t, "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	const addr = "93.184.216.34"
+	net1 := &internet{names: map[string][]string{"a.w.example": {addr}}, servers: map[string]string{addr + ":443": server.addr, addr + ":80": web.addr}}
+	everything, wild := Rule{Text: "any", Any: true}, Rule{Text: "w", Host: "w.example", Wildcard: true}
+	hello := func(names ...string) string {
+		if len(names) == 0 {
+			return records(clientHello(), 1<<14)
+		}
+		return records(clientHello(serverNames(names...)), 1<<14)
+	}
+	get := func(names ...string) (all string) {
+		for _, name := range names {
+			all += "GET / HTTP/1.1\r\nHost: " + name + "\r\n\r\n"
+		}
+		return all
+	}
+	here := Rule{Text: "addr", Addr: netip.MustParseAddr(addr)}
+	elsewhere := denyRule("no.example")
+	elsewhere.Port = 8443
+	for _, c := range []struct {
+		name, to string
+		port     uint16
+		say      string
+		open     []Rule
+		then     Rule
+		want     int
+	}{
+		{"TLS to an address", addr, 443, hello("no.example"), []Rule{everything}, denyRule("no.example"), 0},
+		{"TLS to an address, for another", addr, 443, hello("yes.example"), []Rule{everything}, denyRule("no.example"), 1},
+		{"TLS to an address, denied at another port", addr, 443, hello("no.example"), []Rule{everything}, elsewhere, 1},
+		{"TLS to an address, for nobody", addr, 443, hello(), []Rule{everything}, denyRule("no.example"), 0},
+		{"TLS to an address that a rule names, for nobody", addr, 443, hello(), []Rule{here, everything}, denyRule("no.example"), 1},
+		{"TLS to another name", "a.w.example", 443, hello("b.w.example"), []Rule{wild}, denyRule("b.w.example"), 0},
+		{"HTTP to an address", addr, 80, get("no.example"), []Rule{everything}, denyRule("no.example"), 0},
+		{"HTTP to an address, for another since", addr, 80, get("no.example", "yes.example"), []Rule{everything}, denyRule("no.example"), 0},
+		{"HTTP to an address, by that", addr, 80, get(addr), []Rule{everything}, denyRule("no.example"), 1},
+	} {
+		g := newGuest(t, Config{Rules: c.open, Upstream: net1.upstream()})
+		before := len(server.received()) + len(web.received())
+		conn, err := g.dial(c.to, c.port)
+		if err != nil {
+			t.Fatal(c.name, err)
+		}
+		_, _ = io.WriteString(conn, c.say)
+		for end := time.Now().Add(guestPatience); len(server.received())+len(web.received()) < before+len(c.say) && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		g.n.SetRules(append([]Rule{c.then}, c.open...))
+		attack.Check(t, "open once a name is denied: "+c.name, fmt.Sprint(c.want), fmt.Sprint(len(g.n.Connections())))
+		conn.Close()
+	}
+	// No flow remembers more names than it may.
+	g := newGuest(t, Config{Rules: []Rule{everything}, Upstream: net1.upstream()})
+	var names []string
+	for i := range maxFlowNames + 1 {
+		names = append(names, fmt.Sprintf("n%d.example", i))
+	}
+	d := g.decision(func() { g.sayAndEnd(addr, 80, get(names...)) })
+	attack.Check(t, "one connection for 17 names", fmt.Sprintf("denied: HTTP for n%d.example", maxFlowNames), fmt.Sprint(d.Verdict, ": ", d.Reason))
+}

@@ -85,6 +85,20 @@ func (c *Ceiling) For(names ...string) *Ceiling {
 	return c
 }
 
+// Tables are the principals that have tables, in this ceiling and those that it narrows: where each
+// table is, by the principal's name.
+func (c *Ceiling) Tables() map[string]string {
+	if c == nil {
+		return nil
+	}
+	tables := map[string]string{}
+	maps.Copy(tables, c.over.Tables())
+	for name, own := range c.Principals {
+		tables[name] = own.Path
+	}
+	return tables
+}
+
 // CeilingError says what is wrong with a ceiling file: no run may start under it.
 type CeilingError struct {
 	Path string

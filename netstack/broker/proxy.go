@@ -40,34 +40,48 @@ func (p *proxy) close() {
 }
 
 // overrides are fields by which some servers take another method or path than the
-// request's. Servers behind CGI and its like take _ for - in a name.
-var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Method", "X-Forwarded-Method",
-	"X-Original-Url", "X-Original-Uri", "X-Rewrite-Url", "X-Forwarded-Uri", "X-Forwarded-Prefix", "X-Waws-Unencoded-Url", "Path-Info", "Script-Name"}
+// request's, folded.
+var overrides = []string{"x-http-method-override", "x-http-method", "x-method-override", "x-original-method", "x-forwarded-method",
+	"x-original-url", "x-original-uri", "x-rewrite-url", "x-forwarded-uri", "x-forwarded-prefix", "x-waws-unencoded-url", "path-info", "script-name"}
+
+// queryOverrides are keys of a query that some servers take for one of overrides, folded.
+var queryOverrides = []string{"-method", "-httpmethod", "-httpheaders", "x-http-method-override"}
+
+// folded is a name in lower case, with one sign for all that is neither a letter nor a digit: servers behind CGI
+// and its like, and PHP, take several for one.
+func folded(name string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			return c + 'a' - 'A'
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+			return c
+		}
+		return '-'
+	}, name)
+}
 
 // override returns a name that is one of overrides, or "".
 func override(fields http.Header) string {
 	for name := range fields {
-		if slices.Contains(overrides, http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
+		if slices.Contains(overrides, folded(name)) {
 			return name
 		}
 	}
 	return ""
 }
 
-// queryOverrides are keys of a query that some servers take for one of overrides, as PHP spells
-// them (phpKey).
-var queryOverrides = []string{"_method", "x-http-method-override", "$httpmethod", "$httpheaders"}
-
-// phpKey is what PHP makes of a key.
-var phpKey = strings.NewReplacer(".", "_", " ", "_", "[", "_")
-
-// queryOverride returns a key that is one of queryOverrides, or "".
+// queryOverride returns a key that is one of queryOverrides, or may be one to a server that decodes what is
+// malformed, or "".
 func queryOverride(query string) string {
 	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
 		key, _, _ := strings.Cut(pair, "=")
 		plain, err := url.QueryUnescape(key)
+		if err != nil {
+			return key
+		}
 		whole, _, _ := strings.Cut(plain, "\x00")
-		if err == nil && slices.Contains(queryOverrides, phpKey.Replace(strings.ToLower(strings.TrimSpace(whole)))) {
+		if slices.Contains(queryOverrides, folded(strings.TrimSpace(whole))) {
 			return plain
 		}
 	}
