@@ -239,6 +239,52 @@ require('fs').writeFileSync('file', 'text'); var x = 40`, "")
 	}
 }
 
+// A thread that waits for what a connection brings, while its session is paused, is told that it was cut: an end would be
+// the end of what was sent.
+func TestSessionNanosWaits(t *testing.T) {
+	needNanos(t, image.HostArch())
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() { // sends nothing, and reads
+		for c, err := server.Accept(); err == nil; c, err = server.Accept() {
+			go func() { _, _ = io.Copy(io.Discard, c); c.Close() }()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(server.Addr().String())
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos, AllowTCP: []string{"127.0.0.1:" + port}}})
+	value(t, s, "", `var c = require('net').connect(`+port+`, '127.0.0.1')
+c.pause()
+await new Promise((done) => c.once('connect', done))
+c._handle.setBlocking(true)
+var { Worker } = require('worker_threads')
+var w = new Worker(`+"`"+`const { parentPort, workerData } = require('worker_threads'), fs = require('fs')
+for (const at of [1, 2]) {
+  parentPort.postMessage('reads')
+  try { parentPort.postMessage(fs.readSync(workerData, Buffer.alloc(9))) } catch (e) { parentPort.postMessage(e.code) }
+}`+"`"+`, { eval: true, workerData: c._handle.fd })
+var said = []
+var all = new Promise((done) => w.on('message', (m) => { if (said.push(m) === 4) done() }))
+while (said.length < 1) await new Promise((done) => setTimeout(done, 10))
+await new Promise((done) => setTimeout(done, 300)) // it is in the kernel`)
+	if got := value(t, s, "", "said.join()"); got != "'reads'" {
+		t.Fatalf("before the pause: %s", got)
+	}
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := value(t, s, "", "await all; said.join()"); got != "'reads,ECONNRESET,reads,0'" {
+		t.Errorf("behind the pause: %s", got)
+	}
+}
+
 // What ends the process ends the session, which says so; nothing that the code does to the session's own descriptors
 // comes to more than that.
 func TestAttackSessionNanos(t *testing.T) {
