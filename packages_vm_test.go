@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
@@ -299,6 +300,22 @@ func TestPackagesAttacked(t *testing.T) {
 	} else {
 		kept(0)
 	}
+
+	// What installs is held to the bounds of the run's ceiling, which the tool's program in it does not see.
+	c, err := policy.ParseCeiling("test.toml", []byte("maxDownloadBytes = 2000\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	module := strings.Builder{}
+	for range 2000 { // which does not get smaller in an archive
+		fmt.Fprintf(&module, "# %s\n", rand.Text())
+	}
+	r.put("large-1.0-py3-none-any.whl", wheel(t, "large", "1.0", module.String()))
+	large := unitask.Request{Language: "python", Packages: []string{"pip:large"}, Code: "import large", Kernel: "linux"}
+	if res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: c}, large, unitask.IO{}); err == nil {
+		t.Errorf("more than the ceiling's bound was downloaded: %s", res.Outcome)
+	}
+	kept(0)
 
 	// Two at once build once.
 	var wait sync.WaitGroup
