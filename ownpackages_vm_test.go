@@ -186,8 +186,9 @@ func TestOwnPackagesContainer(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {
 		t.Fatal(err)
 	}
-	// pip is asked for all packages then, and writes down which were asked for: that is as it was, too.
-	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || again.Digest != own.Digest || !slices.Equal(again.Layers, own.Layers) || !strings.Contains(strings.Join(told, " "), "installing") {
+	// pip is asked for all packages then, and writes down which were asked for: that is as it was, too. What the steps write has their time.
+	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || len(again.Layers) != 3 || !slices.Equal(again.Layers[:2], own.Layers[:2]) || !slices.Equal(again.Packages, own.Packages) ||
+		!strings.Contains(strings.Join(told, " "), "installing") || strings.Contains(strings.Join(told, " "), "the packages of") && strings.Contains(strings.Join(told, " "), "are those of the lock file") {
 		t.Errorf("from the lock without the layers: %v, %v and %v, told %q", err, again, own, told)
 	}
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {

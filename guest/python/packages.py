@@ -23,8 +23,8 @@ def unask(name):
     marks = [f for f in dist.files or [] if f.name == 'REQUESTED' and f.parent.name.endswith('.dist-info')]
     for mark in marks:
         record = dist.locate_file(mark).with_name('RECORD')
-        lines = record.read_text().splitlines(keepends=True)
-        record.write_text(''.join(line for line in lines if not line.startswith(str(mark) + ',')))
+        lines = record.read_bytes().splitlines(keepends=True)
+        record.write_bytes(b''.join(line for line in lines if not line.startswith(os.fsencode(mark) + b',')))
         os.remove(dist.locate_file(mark))
 
 
