@@ -41,6 +41,13 @@ func (s Summary) State() string {
 // Unreadable is the status of a record that can't be parsed.
 const Unreadable record.Status = "unreadable"
 
+// states are what State can be, and the statuses of records behind outcomes.
+var states = []string{string(OutcomeExited), string(OutcomeSignaled), string(OutcomeTimeout), string(OutcomeOOM), string(OutcomeCancelled), string(OutcomeCrashed), string(OutcomeFailed), string(OutcomeBusy), string(OutcomeLost),
+	string(record.Running), string(record.Paused), string(record.Interrupted), string(record.Done), string(Unreadable)}
+
+// ErrState says that a Filter's status is none that there is.
+var ErrState = errors.New("use one of " + strings.Join(states, ", "))
+
 // Filter selects runs; the zero value selects all.
 type Filter struct {
 	Status string                                  // an outcome or a record's status
@@ -50,8 +57,11 @@ type Filter struct {
 	Whose  func(owner string, via record.Via) bool // nil is everybody's
 }
 
-// Summaries lists recorded runs, the newest first.
+// Summaries lists recorded runs, the newest first. The error is ErrState where the filter's status is unknown.
 func (rt *Runtime) Summaries(f Filter) ([]Summary, error) {
+	if f.Status != "" && !slices.Contains(states, f.Status) {
+		return nil, fmt.Errorf("status %.80q: %w", f.Status, ErrState)
+	}
 	ids, err := rt.runs.IDs()
 	if err != nil {
 		return nil, err

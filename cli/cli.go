@@ -6,6 +6,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log"
@@ -140,17 +141,34 @@ virtual machine: code in, runs, result out, machine gone, record kept.`,
 
 // wrapArgs makes mistakes in a command's arguments usage errors.
 func wrapArgs(cmd *cobra.Command) {
-	if check := cmd.Args; check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
-				return hint(usage(err), cmd.CommandPath()+" --help")
-			}
-			return nil
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		err := emptyFlag(cmd)
+		if err == nil && check != nil {
+			err = check(cmd, args)
 		}
+		if err != nil {
+			return hint(usage(err), cmd.CommandPath()+" --help")
+		}
+		return nil
 	}
 	for _, sub := range cmd.Commands() {
 		wrapArgs(sub)
 	}
+}
+
+// emptyFlag says that a flag was given, and is empty, that names a file or a place: mostly a variable of the shell's
+// that is not set, and a limit that would then not hold.
+func emptyFlag(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		switch flag.Name {
+		case "policy", "out", "pcap", "ca", "http", "token-file", "jwks", "audience", "issuer", "url", "tls-cert", "tls-key":
+			if flag.Value.String() == "" && err == nil {
+				err = fmt.Errorf("--%s is empty: give it a value, or leave it out", flag.Name)
+			}
+		}
+	})
+	return err
 }
 
 // open opens the runtime that every command but help works on.

@@ -96,6 +96,13 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 			}
 		}
 	}
+	if f.jwks == "" {
+		for _, name := range []string{"audience", "issuer", "url"} {
+			if cmd.Flags().Changed(name) {
+				return usage(fmt.Errorf("--%s needs --jwks", name))
+			}
+		}
+	}
 	home, err := a.homeFolder()
 	if err != nil {
 		return err

@@ -40,6 +40,9 @@ func (a *app) runsList() *cobra.Command {
 				return usage(fmt.Errorf("--limit %d: must be 0 or more", limit))
 			}
 			found, err := rt.Summaries(unitask.Filter{Status: status, Within: age, Limit: limit})
+			if errors.Is(err, unitask.ErrState) {
+				return usage(fmt.Errorf("--%w", err))
+			}
 			if err != nil {
 				return err
 			}

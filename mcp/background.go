@@ -89,7 +89,8 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	if err != nil || rec.Session == "" {
 		return nil, waitResult{}, none
 	}
-	of, err := s.held.find(rec.Session, s.caller(req.Extra).Name)
+	caller := s.caller(req.Extra)
+	of, err := s.held.find(rec.Session, caller.Name)
 	if err != nil {
 		return nil, waitResult{}, none
 	}
@@ -124,13 +125,21 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 		out.Seq -= int64(len(text) - whole)
 		text = text[:whole]
 	} else {
-		out.Outcome, out.Error = string(is.Result.Outcome), is.Result.Error
-		if is.Result.Outcome == unitask.OutcomeExited {
-			out.ExitCode = &is.Result.ExitCode
-		}
+		s.ended(caller, is.Result, &out)
 	}
 	out.Output = strings.ToValidUTF8(string(text), "\ufffd")
 	return nil, out, nil
+}
+
+// ended is how a command ended, as its caller may see it.
+func (s *Server) ended(caller unitask.Caller, res *unitask.Result, out *waitResult) {
+	out.Outcome, out.Error = string(res.Outcome), res.Error
+	if remote(caller) {
+		out.Error = s.hider.all(out.Error)
+	}
+	if res.Outcome == unitask.OutcomeExited {
+		out.ExitCode = &res.ExitCode
+	}
 }
 
 // whole is how much of a text is whole characters: all but a last one that is cut.

@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -36,6 +39,40 @@ func TestTyped(t *testing.T) {
 		got := typed(row.err)
 		if got.Code != row.code || got.RetryAfterMS != row.retry || got.Retryable != (row.retry > 0) || got.Message != row.err.Error() || row.retry > 0 && got.Remedy == "" {
 			t.Errorf("%v: %+v", row.err, got)
+		}
+	}
+}
+
+// How a command in the background ended names no path of the host to a remote caller.
+func TestAttackEndedPaths(t *testing.T) {
+	s := &Server{hider: newHider("/srv/dir", "/srv/home")}
+	for via, want := range map[record.Via]string{unitask.ViaMCP: "open /srv/home/sessions/x: no space", unitask.ViaHTTP: "open [path]/sessions/x: no space"} {
+		var out waitResult
+		s.ended(unitask.Caller{Via: via}, &unitask.Result{Outcome: unitask.OutcomeFailed, Error: "open /srv/home/sessions/x: no space"}, &out)
+		attack.Check(t, "the error of a command in the background, via "+string(via), want, out.Error)
+	}
+	var out waitResult
+	if s.ended(unitask.Caller{}, &unitask.Result{Outcome: unitask.OutcomeExited, ExitCode: 3}, &out); out.ExitCode == nil || *out.ExitCode != 3 {
+		t.Error(out)
+	}
+}
+
+// A status that there is not is an error, and no empty list.
+func TestListUnknownStatus(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	s, err := New(rt, Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for status, known := range map[string]bool{"": true, "exited": true, "paused": true, "exitd": false, "EXITED": false} {
+		_, _, err := s.listRuns(t.Context(), &sdk.CallToolRequest{Extra: &sdk.RequestExtra{}}, listArgs{Status: status})
+		if errors.Is(err, unitask.ErrState) == known {
+			t.Errorf("%q: %v", status, err)
 		}
 	}
 }

@@ -117,11 +117,13 @@ func (s *Server) counted(none bool, sessions http.Handler) http.Handler {
 			sessions.ServeHTTP(w, r)
 			return
 		}
-		live := map[string]bool{}
-		for session := range s.sdk.Sessions() {
-			live[session.ID()] = true
-		}
-		began, err := s.visitors.newSession(callerOf(r), live)
+		began, err := s.visitors.newSession(callerOf(r), func() map[string]bool {
+			live := map[string]bool{}
+			for session := range s.sdk.Sessions() {
+				live[session.ID()] = true
+			}
+			return live
+		})
 		if err != nil {
 			s.tooMany(w, err)
 			return

@@ -64,9 +64,9 @@ type Server struct {
 	mu       sync.Mutex
 	draining bool // no more calls are accepted
 	sessions sessions
-	held     held          // sessions of unitask
-	rounds   rounds        // runs that ask by the end of a call
-	filing   chan struct{} // held by calls of files, which hold what they read
+	held     held    // sessions of unitask
+	rounds   rounds  // runs that ask by the end of a call
+	filing   *filing // of calls of files and session, which hold what they read
 	visitors visitors
 	checkups checkups
 	hider    hider    // of the host's paths, from remote callers
@@ -109,7 +109,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{filing: make(chan struct{}, maxFileCalls), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor}, hider: newHider(opts.Dir, rt.Images().Home())}
+	s := &Server{filing: newFiling(maxFileCalls), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor}, hider: newHider(opts.Dir, rt.Images().Home())}
 	s.queue = newQueue(opts.MaxConcurrent, opts.MaxQueue, opts.CallerConcurrent, opts.CallerPerMinute, s.metrics.waiting)
 	if s.snippets, err = readSnippets(opts.Prompts); err != nil {
 		return nil, err

@@ -16,12 +16,11 @@ import (
 
 // pass copies files between a caller's sessions, or gives one a value, or reads it, without the session's secrets.
 func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSession, in sessionArgs, req *sdk.CallToolRequest) (shown *sdk.CallToolResult, res sessionsResult, err error) {
-	select {
-	case s.filing <- struct{}{}:
-		defer func() { <-s.filing }()
-	case <-ctx.Done():
-		return nil, res, context.Cause(ctx)
+	leave, err := s.filing.enter(ctx, caller.Name)
+	if err != nil {
+		return nil, res, err
 	}
+	defer leave()
 	switch {
 	case in.Op == "put":
 		// As it was sent: the protocol's library makes numbers 64-bit floats.

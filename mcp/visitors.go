@@ -98,10 +98,11 @@ func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), e
 }
 
 // newSession makes room for a session of a caller; began is called with its id, "" if none came
-// of it. live are those that there are.
-func (v *visitors) newSession(caller string, live map[string]bool) (began func(id string), err error) {
+// of it. list has the ids of those that there are: it is asked when no other can become one of ours.
+func (v *visitors) newSession(caller string, list func() map[string]bool) (began func(id string), err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	live := list()
 	if v.sessions == nil {
 		v.sessions, v.begins = map[string]string{}, map[string]int{}
 	}

@@ -165,16 +165,16 @@ const (
 )
 
 func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, any, error) {
-	of, err := s.reach(ctx, s.caller(req.Extra), callerNames(req.Extra), in.Session)
+	caller := s.caller(req.Extra)
+	of, err := s.reach(ctx, caller, callerNames(req.Extra), in.Session)
 	if err != nil {
 		return nil, nil, err
 	}
-	select {
-	case s.filing <- struct{}{}:
-		defer func() { <-s.filing }()
-	case <-ctx.Done():
-		return nil, nil, context.Cause(ctx)
+	leave, err := s.filing.enter(ctx, caller.Name)
+	if err != nil {
+		return nil, nil, err
 	}
+	defer leave()
 	text, err := editFiles(ctx, of.Session, in)
 	if err != nil {
 		return nil, nil, err

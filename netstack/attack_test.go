@@ -447,7 +447,7 @@ func TestAttackNamesToPrivate(t *testing.T) {
 		return u.withDefaults()
 	}
 	try := func(u Upstream, t target, r *Rule) string {
-		conn, dialled, err := u.dial(context.Background(), t, r)
+		conn, dialled, err := u.dial(context.Background(), t, r, nil)
 		switch {
 		case errors.Is(err, errOwn):
 			return "the host's own"

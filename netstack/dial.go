@@ -70,14 +70,19 @@ func (u Upstream) withDefaults() Upstream {
 var (
 	errNoName    = errors.New("not a host name")
 	errNoAddress = errors.New("the name has no address")
+	errDenied    = errors.New("leads to an address that a rule denies")
 )
 
-// checker returns what an address must pass before it is dialled for a rule.
-func (u Upstream) checker(r *Rule) func(netip.Addr) error {
-	if r.Raw {
-		return func(netip.Addr) error { return nil }
-	}
+// checker returns what an address must pass before it is dialled for a rule. denied says whether another rule
+// denies an address, nil that none does.
+func (u Upstream) checker(r *Rule, denied func(netip.Addr) bool) func(netip.Addr) error {
 	return func(addr netip.Addr) error {
+		switch {
+		case denied != nil && denied(addr):
+			return errDenied
+		case r.Raw:
+			return nil
+		}
 		local, err := u.Local()
 		if err != nil {
 			return err
@@ -97,10 +102,10 @@ func (u Upstream) checker(r *Rule) func(netip.Addr) error {
 // rule, and connects. It says what was dialled: an address with its port, or a proxy.
 // Names are resolved once; it is the checked addresses that are dialled, never the
 // name again.
-func (u Upstream) dial(ctx context.Context, t target, r *Rule) (conn net.Conn, dialled string, err error) {
+func (u Upstream) dial(ctx context.Context, t target, r *Rule, denied func(netip.Addr) bool) (conn net.Conn, dialled string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	check := u.checker(r)
+	check := u.checker(r, denied)
 	host := t.name
 	if t.name == "" {
 		if err := check(t.addr); err != nil {

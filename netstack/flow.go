@@ -225,9 +225,7 @@ func (fl *flow) runBroker() error {
 		if !begins && !fl.f.rate.Allow() {
 			return nil, fmt.Errorf("more than %d new connections a second", fl.f.limits.NewPerSecond)
 		}
-		conn, dialled, err := fl.f.upstream.dial(ctx, fl.target, fl.rule)
-		fl.dialled.Store(dialled)
-		return conn, err
+		return fl.dial(ctx)
 	}, fl.asked)
 	switch reached := guest.reached.Load(); {
 	case reached != nil:
@@ -236,6 +234,29 @@ func (fl *flow) runBroker() error {
 		return refuse("%s", printable(err.Error()))
 	}
 	return nil
+}
+
+// dial connects to the target again, unless the rules of now deny where that leads.
+func (fl *flow) dial(ctx context.Context) (net.Conn, error) {
+	conn, dialled, err := fl.f.upstream.dial(ctx, fl.target, fl.rule, fl.f.denied(fl.target.port))
+	if err != nil {
+		return nil, err
+	}
+	fl.f.mu.Lock()
+	fl.dialled.Store(dialled)
+	reason := fl.f.denies(fl) // rules that change from now on find where it leads
+	fl.f.mu.Unlock()
+	if reason != "" {
+		conn.Close()
+		return nil, errors.New(reason)
+	}
+	return conn, nil
+}
+
+// leads is where the connection to the server leads now, "" if there is none yet.
+func (fl *flow) leads() string {
+	to, _ := fl.dialled.Load().(string)
+	return to
 }
 
 // ask has somebody asked about a request, if they have not answered for all.
@@ -253,7 +274,7 @@ func (fl *flow) ask(method, path string) (why string, err error) {
 func (fl *flow) asked(e broker.Exchange) {
 	d := Decision{Proto: "http", Name: e.Host, Addr: fl.line.Addr, Port: fl.target.port, Rule: cmp.Or(e.Rule, fl.line.Rule), Reason: printable(e.Reason), BytesUp: e.BytesUp, BytesDown: e.BytesDown,
 		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), ALPN: e.ALPN, Status: e.Status, Secrets: e.Secrets, Redacted: e.Redacted}
-	d.Dialled, _ = fl.dialled.Load().(string)
+	d.Dialled = fl.leads()
 	if e.Allowed {
 		d.Verdict = Allowed
 	}

@@ -88,12 +88,23 @@ func (f *forwarder) denies(fl *flow) string {
 	case fl.nameless && !fl.approved && f.namesAll(now.rule, fl.target):
 		return "it names no server, and rules are about names now"
 	}
+	if at, err := netip.ParseAddrPort(fl.leads()); err == nil && f.denied(fl.target.port)(at.Addr()) {
+		return errDenied.Error()
+	}
 	for _, name := range fl.names {
 		if now := f.filter.Load().connect(target{name: name, port: fl.target.port}); now.rule == nil {
 			return name + ": " + now.reason
 		}
 	}
 	return ""
+}
+
+// denied says of addresses whether a rule of now denies them, at a port.
+func (f *forwarder) denied(port uint16) func(netip.Addr) bool {
+	return func(addr netip.Addr) bool {
+		now := f.filter.Load()
+		return now.denies(target{addr: addr.Unmap(), port: port}) != nil || now.denies(target{addr: unwrap(addr), port: port}) != nil
+	}
 }
 
 // set changes the rules, and waits for the end of what they deny.
@@ -183,7 +194,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		q := Question{Name: t.name, Port: t.port, Rule: rule.rule.Text}
 		if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
 			q.Addr = t.addr
-			if err := f.upstream.checker(rule.rule)(t.addr); err != nil {
+			if err := f.upstream.checker(rule.rule, f.denied(t.port))(t.addr); err != nil {
 				deny(dialReason(err))
 				return
 			}
@@ -205,7 +216,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	var dialled string
 	var err error
 	if later == nil {
-		upstream, dialled, err = f.upstream.dial(f.ctx, t, rule.rule)
+		upstream, dialled, err = f.upstream.dial(f.ctx, t, rule.rule, f.denied(t.port))
 	}
 	if d.Dialled = dialled; err != nil {
 		d.Reason, d.DurationMs = dialReason(err), time.Since(begin).Milliseconds()
@@ -253,7 +264,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		d.Verdict, d.Reason = Denied, refused.reason
 	}
 	if d.Dialled == "" {
-		d.Dialled, _ = fl.dialled.Load().(string)
+		d.Dialled = fl.leads()
 	}
 	d.BytesUp, d.BytesDown, d.DurationMs = fl.up.Load(), fl.down.Load(), time.Since(begin).Milliseconds()
 	f.log.decide(d)
@@ -320,6 +331,8 @@ func dialReason(err error) string {
 		return "leads to an address that is not public: --allow-tcp may name it"
 	case errors.Is(err, errOwn):
 		return "leads to an address of this host or of its network: --allow-tcp may name it"
+	case errors.Is(err, errDenied):
+		return errDenied.Error()
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused"
 	case isTimeout(err):

@@ -87,7 +87,7 @@ func TestAttackRoutes(t *testing.T) {
 			b.Close()
 			return a, nil
 		}}.withDefaults()
-		conn, _, err := u.dial(t.Context(), target{addr: addr, port: 80}, &Rule{Text: "r", Addr: addr})
+		conn, _, err := u.dial(t.Context(), target{addr: addr, port: 80}, &Rule{Text: "r", Addr: addr}, nil)
 		got := open
 		if err != nil {
 			got = dialReason(err)

@@ -272,3 +272,55 @@ func TestAttackSetRulesNames(t *testing.T) {
 	d := g.decision(func() { g.sayAndEnd(addr, 80, get(names...)) })
 	attack.Check(t, "one connection for 17 names", fmt.Sprintf("denied: HTTP for n%d.example", maxFlowNames), fmt.Sprint(d.Verdict, ": ", d.Reason))
 }
+
+// An address that is denied is not reached by a name that leads there, and what was open to it by one ends.
+func TestAttackDeniedAddress(t *testing.T) {
+	const bad, good = "93.184.216.34", "93.184.216.35"
+	echo := echoServer(t)
+	net1 := &internet{names: map[string][]string{"a.example": {bad}, "both.example": {bad, good}, "mapped.example": {"64:ff9b::93.184.216.34"}, "good.example": {good}},
+		servers: map[string]string{bad + ":7": echo, good + ":7": echo, "[64:ff9b::5db8:d822]:7": echo}}
+	var open []Rule
+	for _, name := range []string{"a.example", "both.example", "mapped.example", "good.example"} {
+		open = append(open, Rule{Text: "tcp " + name, Host: name, Port: 7, Raw: true})
+	}
+	open = append(open, Rule{Text: "any", Any: true, Port: 8443})
+	denied := Rule{Text: "deny", Addr: netip.MustParseAddr(bad), Deny: true}
+	elsewhere := denied
+	elsewhere.Port = 8
+	g := newGuest(t, Config{Rules: append([]Rule{denied}, open...), Upstream: net1.upstream(), Limits: Limits{NewPerSecond: 1000}})
+	for _, c := range []struct {
+		name, want string
+		port       uint16
+	}{
+		{"a.example", "denied: " + errDenied.Error(), 7},
+		{"a.example", "denied: " + errDenied.Error(), 8443},
+		{"mapped.example", "denied: " + errDenied.Error(), 7},
+		{"both.example", "allowed: ", 7},
+		{"good.example", "allowed: ", 7},
+	} {
+		d := g.decision(func() { g.sayAndEnd(c.name, c.port, "x") })
+		attack.Check(t, fmt.Sprintf("an address that is denied, by %s on port %d", c.name, c.port), c.want, fmt.Sprint(d.Verdict, ": ", d.Reason))
+		if d.Verdict == Allowed && d.Dialled != good+":7" {
+			t.Errorf("%+v", d)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		then Rule
+		want bool
+	}{{"a.example", denied, false}, {"mapped.example", denied, false}, {"a.example", elsewhere, true}, {"good.example", denied, true}} {
+		g.n.SetRules(open)
+		conn, err := g.dial(c.name, 7)
+		if err != nil {
+			t.Fatal(c.name, err)
+		}
+		echoes(t, conn, true)
+		g.n.SetRules(append([]Rule{c.then}, open...))
+		attack.Check(t, fmt.Sprintf("open by %s once an address is denied, port %d", c.name, c.then.Port), fmt.Sprint(c.want), fmt.Sprint(len(g.n.Connections()) == 1))
+		echoes(t, conn, c.want)
+		conn.Close()
+		for len(g.n.Connections()) > 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
