@@ -103,6 +103,7 @@ type stdin struct {
 	chunks  [][]byte
 	kept    int
 	end     bool
+	err     error // why no more can be read
 	reading bool
 	waiting *nats.Msg // the last question for the chunk that is being read
 }
@@ -122,6 +123,8 @@ func (in *stdin) answer(from io.Reader, msg *nats.Msg, chunk int) {
 		refuse(msg, "too much was read before the worker was lost")
 	case chunk < len(in.chunks):
 		in.send(msg, chunk)
+	case in.err != nil:
+		refuse(msg, in.err.Error())
 	default:
 		in.waiting = msg
 		if !in.reading && !in.end {
@@ -147,7 +150,17 @@ func (in *stdin) read(from io.Reader) {
 	n, err := from.Read(buf)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.reading, in.end = false, err != nil
+	in.reading, in.end = false, err == io.EOF
+	if err != nil && !in.end {
+		in.err = err
+	}
+	if in.err != nil && n == 0 {
+		if in.waiting != nil {
+			refuse(in.waiting, err.Error())
+			in.waiting = nil
+		}
+		return
+	}
 	in.chunks = append(in.chunks, buf[:n:n])
 	if in.kept += n; in.kept > maxKeptStdin {
 		for i := range len(in.chunks) - 1 {

@@ -107,7 +107,7 @@ func (s *remoteStdin) Read(p []byte) (int, error) {
 		case errors.Is(err, nats.ErrNoResponders): // the submitter is away, for good or for a moment
 			time.Sleep(stdinPatience / 20)
 		case err == nil && msg.Header.Get(headRefused) != "":
-			return 0, fmt.Errorf("standard input: %.200s", msg.Header.Get(headRefused))
+			return 0, fmt.Errorf("the submitter says: %.200s", msg.Header.Get(headRefused))
 		case err == nil:
 			s.rest, s.end = msg.Data, msg.Header.Get(headEnd) != ""
 			s.chunk++

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/unitask/unitask"
@@ -52,6 +53,29 @@ func TestRun(t *testing.T) {
 	f.Close()
 	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "a/b.txt" {
 		t.Errorf("artifacts %s", asJSON(res.Artifacts))
+	}
+}
+
+// A standard input that breaks is no end of it on a worker, either.
+func TestStdinThatBreaks(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	startWorker(t, workerConfig(ns.ClientURL(), 2), script{})
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL()})
+	for name, stdin := range map[string]io.Reader{
+		"behind a half": io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF)),
+		"with a half":   iotest.DataErrReader(io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF))),
+		"at once":       iotest.ErrReader(io.ErrUnexpectedEOF),
+	} {
+		res, err := rt.Run(t.Context(), unitask.Request{Code: "stdin"}, unitask.IO{Stdin: stdin})
+		if err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) || unitask.ExitCode(res, err) != unitask.ExitHost {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
+	}
+	for name, stdin := range map[string]io.Reader{"": strings.NewReader(""), "whole": iotest.DataErrReader(strings.NewReader("whole"))} {
+		if res, err := rt.Run(t.Context(), unitask.Request{Code: "stdin"}, unitask.IO{Stdin: stdin}); err != nil || string(res.Stdout) != name {
+			t.Errorf("%q: %+v, %v", name, res, err)
+		}
 	}
 }
 
