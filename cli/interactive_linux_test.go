@@ -218,7 +218,7 @@ func TestProgressLine(t *testing.T) {
 		tell(unitask.Event{Kind: unitask.EventStarted})
 	}
 	const cleared = "\r\x1b[K"
-	if got, want := onTerminal(t, func(tty *os.File) { show(tty) }), cleared+"unitask: 1 of 9"+cleared+`unitask: 2 of 9\x1b[2J`+cleared+"unitask: a note\n"+cleared+"unitask: 3 of 9"+cleared; got != want {
+	if got, want := onTerminal(t, func(tty *os.File) { show(tty) }), cleared+"unitask: 1 of 9"+cleared+`unitask: 2 of 9\x1b[2J`+cleared+"\x1b[0munitask: a note\n"+cleared+"unitask: 3 of 9"+cleared; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	var elsewhere strings.Builder

@@ -63,7 +63,7 @@ func (u *ui) plain() string {
 // far says how far something has come.
 func (u *ui) far(what string) {
 	if u.tty {
-		fmt.Fprintf(u.std.Stderr, "\r\x1b[0m\x1b[Kunitask: %s", visible(what))
+		fmt.Fprintf(u.std.Stderr, "\r\x1b[Kunitask: %s", visible(what))
 		u.progress = true
 	}
 }
