@@ -96,7 +96,7 @@ func (l *lane) join(ctx context.Context) error {
 	if err := l.listenSessions(); err != nil {
 		return err
 	}
-	return l.beat(ctx)
+	return w.config.Times.patiently(ctx, l.beat) // servers that take in another one don't answer for a while
 }
 
 // prepare makes the queue, the buckets and the consumer, where they are not as they should be.

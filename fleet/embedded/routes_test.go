@@ -68,7 +68,7 @@ func replicated(t *testing.T, js jetstream.JetStream, copies int) error {
 		}
 		for _, r := range info.Cluster.Replicas {
 			if !r.Current || r.Offline {
-				return fmt.Errorf("%s: the replica at %s is not there", info.Config.Name, r.Name)
+				return fmt.Errorf("%s: the replica at %s is not there: current %v, offline %v, %d behind, seen %s ago; led by %s", info.Config.Name, r.Name, r.Current, r.Offline, r.Lag, r.Active, info.Cluster.Leader)
 			}
 		}
 	}
