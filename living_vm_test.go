@@ -18,14 +18,7 @@ func TestAttackPolicySet(t *testing.T) {
 	needClones(t)
 	web := newSite(t)
 	home := newHome(t)
-	open := func() *unitask.Runtime {
-		rt, err := unitask.Open(unitask.Options{Home: home, Upstream: web.upstream})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { rt.Close() })
-		return rt
-	}
+	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home, Upstream: web.upstream}) }
 	rt := open()
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"*.wild.example"}}})
 	get := func(of *unitask.Session, host string) string {
@@ -130,14 +123,7 @@ r`})
 func TestAttackTrafficOverPauses(t *testing.T) {
 	needClones(t)
 	web, home := newSite(t), newHome(t)
-	open := func() *unitask.Runtime {
-		rt, err := unitask.Open(unitask.Options{Home: home, Upstream: web.upstream})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { rt.Close() })
-		return rt
-	}
+	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home, Upstream: web.upstream}) }
 	rt := open()
 	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: "python", AllowNet: []string{"good.example"}, MaxUpload: 100_000}})
 	if err != nil {

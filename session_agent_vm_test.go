@@ -70,14 +70,7 @@ func TestSessionAgent(t *testing.T) {
 	steps, seed := number("UNITASK_AGENT_STEPS", 24), uint64(number("UNITASK_AGENT_SEED", 1))
 	t.Logf("%d steps, seed %d", steps, seed)
 	home := newHome(t)
-	open := func() *unitask.Runtime {
-		rt, err := unitask.Open(unitask.Options{Home: home})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { rt.Close() })
-		return rt
-	}
+	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home}) }
 	rt := open()
 	for _, row := range []struct {
 		language string

@@ -146,15 +146,7 @@ func TestSessionNanosLacks(t *testing.T) {
 func TestSessionNanosPause(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
-	open := func() *unitask.Runtime {
-		t.Helper()
-		rt, err := unitask.Open(unitask.Options{Home: home})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { rt.Close() })
-		return rt
-	}
+	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home}) }
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -20,15 +20,7 @@ import (
 func TestSessionRevive(t *testing.T) {
 	needClones(t)
 	home := newHome(t)
-	open := func() *unitask.Runtime {
-		t.Helper()
-		rt, err := unitask.Open(unitask.Options{Home: home})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { rt.Close() })
-		return rt
-	}
+	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home}) }
 	rt := open()
 	secrets := map[string]string{"KEY": "0123456789-abcdef"}
 	caller := unitask.Caller{Name: "ada"}

@@ -270,7 +270,13 @@ func templateIn(home string) bool {
 
 func sessionRuntime(t *testing.T) *unitask.Runtime {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	return openRuntime(t, unitask.Options{Home: newHome(t)})
+}
+
+// openRuntime opens one that is closed at the test's end, if it was not before. Another one of the same home is another process's.
+func openRuntime(t *testing.T, opts unitask.Options) *unitask.Runtime {
+	t.Helper()
+	rt, err := unitask.Open(opts)
 	if err != nil {
 		t.Fatal(err)
 	}

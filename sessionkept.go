@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/unitask/unitask/guest/session"
@@ -78,6 +80,29 @@ func (s shelf) keepChanges(id string, taken []PolicyChange) error {
 		return err
 	}
 	return atomicfile.Write(filepath.Join(s.folder(id), changesName), text, 0o600)
+}
+
+// maxChangesText bounds what is read of that file, in bytes. It may come from another host.
+const maxChangesText = 16 << 20
+
+// readChanges reads what keepChanges wrote, if it did.
+func (s shelf) readChanges(id string, into *[]PolicyChange) error {
+	f, err := os.OpenFile(filepath.Join(s.folder(id), changesName), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxChangesText+1))
+	if err == nil && len(text) > maxChangesText {
+		err = fmt.Errorf("%s has more than %d bytes", changesName, maxChangesText)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
 }
 
 // errLeft is the cause of the end of a session's stay in a process which leaves it paused.
@@ -213,12 +238,7 @@ func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
 		err = fmt.Errorf("it is session %.80q", k.ID)
 	}
 	if err == nil {
-		var text []byte
-		if text, err = os.ReadFile(filepath.Join(s.folder(id), changesName)); err == nil {
-			err = json.Unmarshal(text, &k.Changes)
-		} else if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
+		err = s.readChanges(id, &k.Changes)
 	}
 	if err != nil {
 		return p, k, hostError("session", fmt.Errorf("session %s can't be read: %w", id, err))

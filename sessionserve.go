@@ -171,7 +171,7 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 	return err
 }
 
-// awake resumes it. whole says of an error that the folder has what it had, and no machine went on from it.
+// awake resumes it. whole says of an error that the folder still has the pause, so that the session can be resumed again.
 func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn *guest.Conn, whole bool, err error) {
 	spec := x.spec
 	if spec.QEMU, err = x.rt.source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now
@@ -181,17 +181,18 @@ func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn 
 	if err != nil {
 		return nil, !errors.Is(err, machine.ErrPause), err
 	}
-	if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
-		m.Close()
-		return nil, true, &JailError{lacks}
-	}
 	x.machine = m
 	x.asked.over(m)
 	x.later(func() { m.Close() })
-	if conn, err = m.Rejoin(ctx); err != nil {
+	if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
+		err = &JailError{lacks}
+	} else {
+		conn, err = m.Rejoin(ctx)
+	}
+	if err != nil {
 		m.Close()
 		s.mu.Lock()
-		s.lost = "its machine did not answer when it was resumed: it goes on from its pause once more, and what ran in the machine meanwhile is lost"
+		s.lost = "its machine was resumed and could not be used: it goes on from its pause once more, and what ran in the machine meanwhile is lost"
 		s.mu.Unlock()
 	}
 	return conn, true, err

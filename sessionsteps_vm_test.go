@@ -116,15 +116,7 @@ func TestAuditOfRevived(t *testing.T) {
 	home, web := newHome(t), newSite(t)
 	const value = "sk-Vn41xZp0Qw7eRt6y"
 	secrets := map[string]string{"KEY": value}
-	open := func() *unitask.Runtime {
-		t.Helper()
-		rt, err := unitask.Open(unitask.Options{Home: home, Upstream: web.upstream})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { rt.Close() })
-		return rt
-	}
+	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home, Upstream: web.upstream}) }
 	rt := open()
 	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: "js", CA: web.ca, AllowNet: []string{"good.example"}, Secrets: secrets, SecretHosts: map[string][]string{"KEY": {"good.example"}}}})
 	if err != nil {

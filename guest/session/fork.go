@@ -33,8 +33,8 @@ type CommandState struct {
 type InterpreterState struct {
 	ID       uint32    `json:"id"`
 	Language string    `json:"language"`
-	Kept     [2][]byte `json:"kept"`           // what it has printed since its last step, of each stream
-	Lost     [2]int64  `json:"lost,omitempty"` // bytes of that which were not kept
+	Kept     [2][]byte `json:"kept"` // what it has printed since its last step, of each stream
+	Lost     [2]int64  `json:"lost"` // bytes of that which were not kept
 }
 
 // State returns the client's, with the interpreters of a list.
