@@ -214,9 +214,11 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 		if err = use(store, before); err == nil {
 			return nil
 		}
-		if !errors.Is(err, packages.ErrDamaged) {
+		if !errors.Is(err, packages.ErrDamaged) && !errors.Is(err, fs.ErrNotExist) { // that went meanwhile, to make room
 			return err
 		}
+	}
+	if errors.Is(err, packages.ErrDamaged) && before != nil {
 		b.tell(Event{Kind: EventImage, Message: "the packages in " + before.Folder() + " are not those that were built; building them again, with the same versions and digests"})
 	}
 	if before == nil {

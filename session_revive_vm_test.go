@@ -153,3 +153,33 @@ func TestSessionRevive(t *testing.T) {
 		t.Errorf("after its end: %v", err)
 	}
 }
+
+// A session that was extended lives in another process as long as it would have.
+func TestSessionReviveExtended(t *testing.T) {
+	needClones(t)
+	home := newHome(t)
+	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home}) }
+	rt := open()
+	const life = 10 * time.Second
+	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}, Life: life})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := s.Expires().Add(-life)
+	if err := s.Extend(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	id, expires := s.ID, s.Expires()
+	if err := errors.Join(s.Pause(t.Context()), s.Leave(), rt.Close()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(began.Add(life + time.Second)))
+	again, err := open().Revive(t.Context(), unitask.Caller{}, id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = again.Close() })
+	if res, err := again.Run(t.Context(), unitask.Step{Code: "echo lives"}); err != nil || string(res.Stdout) != "lives\n" || !again.Expires().Equal(expires) {
+		t.Errorf("%+v %v, until %s and not %s", res, err, again.Expires(), expires)
+	}
+}

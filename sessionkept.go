@@ -322,6 +322,10 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if err != nil {
 		return nil, err
 	}
+	most, _, err := caller.Ceiling.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory())) // as Extend has it
+	if err != nil {
+		return nil, err
+	}
 	rec, err := rt.runs.Reopen(id)
 	if errors.Is(err, record.ErrNotFound) { // it came from another host
 		rec, err = rt.runs.CreateAs(id, time.Now(), k.Owner, k.Via, "code", nil, k.Request)
@@ -339,7 +343,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	s.denials = denials
 	s.Parent, s.Image, s.Language, s.family, s.request = k.Parent, k.Image, k.Language, &family{}, k.Request
 	s.began, s.expires = k.Began, k.Expires
-	if last := k.Began.Add(limits.Life); s.expires.After(last) { // the ceiling is narrower now
+	if last := k.Began.Add(most.Life); s.expires.After(last) { // the ceiling is narrower now
 		s.expires = last
 	}
 	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA

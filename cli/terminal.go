@@ -147,19 +147,21 @@ func colour(text []byte) (n int, is bool) {
 // the 8 of a colour: 38;5;8.
 func conceals(parameters string) bool {
 	list := strings.Split(parameters, ";")
-	for i := range list {
-		list[i], _, _ = strings.Cut(list[i], ":")
-		list[i] = strings.TrimLeft(list[i], "0")
-	}
 	for i := 0; i < len(list); i++ {
-		switch next := list[min(i+1, len(list)-1)]; {
-		case list[i] == "8":
+		first, _, own := strings.Cut(list[i], ":")
+		switch strings.TrimLeft(first, "0") {
+		case "8":
 			return true
-		case list[i] != "38" && list[i] != "48" && list[i] != "58":
-		case next == "5":
-			i += 2
-		case next == "2":
-			i += 4
+		case "38", "48", "58":
+			if own || i+1 == len(list) { // it has its colour in itself, behind colons
+				continue
+			}
+			switch strings.TrimLeft(list[i+1], "0") {
+			case "5":
+				i += 2
+			case "2":
+				i += 4
+			}
 		}
 	}
 	return false

@@ -48,6 +48,7 @@ func TestAttackTerminal(t *testing.T) {
 		{"colours", "\x1b[1;31mred\x1b[0m \x1b[38:5:196mx", "\x1b[1;31mred\x1b[0m \x1b[38:5:196mx\x1b[0m"},
 		{"concealed text", "\x1b[8mx", `\x1b[8mx`},
 		{"concealed, among colours", "\x1b[1;008;31mx\x1b[38;5;1;8mx\x1b[38;2;1;2;3;8mx\x1b[38:5:1;8mx", `\x1b[1;008;31mx\x1b[38;5;1;8mx\x1b[38;2;1;2;3;8mx\x1b[38:5:1;8mx`},
+		{"concealed, behind a colour of colons", "\x1b[38:5:1;5;8mx\x1b[48:2::1:2:3;2;0;0;8mx", `\x1b[38:5:1;5;8mx\x1b[48:2::1:2:3;2;0;0;8mx`},
 		{"the eighth colour", "\x1b[38;5;8mx\x1b[48;2;8;8;8mx\x1b[38:5:8m\x1b[28m", "\x1b[38;5;8mx\x1b[48;2;8;8;8mx\x1b[38:5:8m\x1b[28m\x1b[0m"},
 		{"a colour of no end", "\x1b[" + strings.Repeat("1;", 100) + "m", `\x1b[` + strings.Repeat("1;", 100) + "m"},
 		{"a sequence inside a colour", "\x1b[1\x1b[2Jm", `\x1b[1\x1b[2Jm`},

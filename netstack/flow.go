@@ -45,6 +45,7 @@ type flow struct {
 
 	names    []string // beside the target's, that were found to be allowed; with the forwarder's mu held
 	nameless bool     // it is TLS to an address, and names no server; with the forwarder's mu held
+	led      []string // where its connections to the server have led, the broker's too; with the forwarder's mu held
 
 	aborted sync.Once
 }
@@ -242,15 +243,34 @@ func (fl *flow) dial(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	fl.f.mu.Lock()
-	fl.dialled.Store(dialled)
-	reason := fl.f.denies(fl) // rules that change from now on find where it leads
-	fl.f.mu.Unlock()
-	if reason != "" {
+	if reason := fl.leadsTo(dialled); reason != "" {
 		conn.Close()
 		return nil, errors.New(reason)
 	}
 	return conn, nil
+}
+
+// maxFlowAddresses bounds where the connections of one flow lead in its life.
+const maxFlowAddresses = 256
+
+// leadsTo notes where another connection to the server leads, or says why it may not: rules that change from now on find it,
+// however many there are.
+func (fl *flow) leadsTo(dialled string) (reason string) {
+	fl.f.mu.Lock()
+	defer fl.f.mu.Unlock()
+	before := fl.led
+	if !slices.Contains(fl.led, dialled) {
+		if len(fl.led) == maxFlowAddresses {
+			return "its connections lead to too many addresses"
+		}
+		fl.led = append(fl.led, dialled)
+	}
+	if reason = fl.f.denies(fl); reason != "" {
+		fl.led = before
+		return reason
+	}
+	fl.dialled.Store(dialled)
+	return ""
 }
 
 // leads is where the connection to the server leads now, "" if there is none yet.

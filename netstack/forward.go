@@ -88,8 +88,10 @@ func (f *forwarder) denies(fl *flow) string {
 	case fl.nameless && !fl.approved && f.namesAll(now.rule, fl.target):
 		return "it names no server, and rules are about names now"
 	}
-	if at, err := netip.ParseAddrPort(fl.leads()); err == nil && f.denied(fl.target.port)(at.Addr()) {
-		return errDenied.Error()
+	for _, to := range fl.led {
+		if at, err := netip.ParseAddrPort(to); err == nil && f.denied(fl.target.port)(at.Addr()) {
+			return errDenied.Error()
+		}
 	}
 	for _, name := range fl.names {
 		if now := f.filter.Load().connect(target{name: name, port: fl.target.port}); now.rule == nil {
@@ -245,7 +247,9 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, question: later, approved: approved, target: t, to: to, line: d, begun: make(chan struct{}), over: make(chan struct{})}
 	fl.ctx, fl.cut = context.WithCancel(f.ctx)
 	defer fl.cut()
-	fl.dialled.Store(dialled)
+	if fl.dialled.Store(dialled); dialled != "" {
+		fl.led = []string{dialled}
+	}
 	ended, err := f.lives(fl, d)
 	if err != nil {
 		fl.abort()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -323,4 +324,48 @@ func TestAttackDeniedAddress(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
+}
+
+// The broker may connect a flow more than once, to where the name leads by then: each address is held against rules of later, and one
+// that is denied is not noted as where it leads.
+func TestAttackDeniedAddresses(t *testing.T) {
+	const first, second = "93.184.216.34", "93.184.216.35"
+	echo := echoServer(t)
+	net1 := &internet{names: map[string][]string{"a.example": {first}}, rebind: map[string][]string{"a.example": {second}}, servers: map[string]string{first + ":443": echo, second + ":443": echo}}
+	allow := Rule{Text: "net a.example", Host: "a.example"}
+	f := &forwarder{names: newNames(), upstream: net1.upstream().withDefaults()}
+	set := func(deny ...string) {
+		rules := []Rule{allow}
+		for _, a := range deny {
+			rules = append(rules, Rule{Text: "deny", Addr: netip.MustParseAddr(a), Deny: true})
+		}
+		f.filter.Store(&filter{rules})
+	}
+	set()
+	at, _ := f.names.addr("a.example")
+	fl := &flow{f: f, target: target{name: "a.example", port: 443}, to: netip.AddrPortFrom(at, 443), rule: &allow}
+	for range 2 {
+		conn, err := fl.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	if fl.leads() != second+":443" {
+		t.Fatalf("it leads to %q", fl.leads())
+	}
+	for _, denied := range []string{first, second} {
+		set(denied)
+		attack.Check(t, "a flow with a connection to "+denied+", which is denied now", errDenied.Error(), f.denies(fl))
+	}
+	set("93.184.216.36")
+	attack.Check(t, "a flow, where another address is denied", "", f.denies(fl))
+	fl.led, f.upstream.Dial = nil, func(ctx context.Context, at netip.AddrPort) (net.Conn, error) {
+		set(second) // until it is connected
+		return net1.upstream().Dial(ctx, at)
+	}
+	fl.dialled.Store("")
+	_, err := fl.dial(t.Context())
+	attack.Check(t, "an address that is denied while it is dialled", errDenied.Error(), fmt.Sprint(err))
+	attack.Check(t, "what is noted of it", "", fl.leads()+strings.Join(fl.led, " "))
 }
