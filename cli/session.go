@@ -310,7 +310,7 @@ The exit code is as run's.`,
 				return err
 			}
 			if timeout != "" {
-				d, err := parseTimeout(timeout)
+				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
 					return usage(err)
 				}
@@ -360,7 +360,7 @@ id of its run and leaves it in the background, until it or its session ends.`,
 			}
 			command := holder.Command{Args: args, Dir: dir, Env: env, Detach: detach}
 			if timeout != "" {
-				d, err := parseTimeout(timeout)
+				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
 					return usage(err)
 				}
