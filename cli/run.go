@@ -76,7 +76,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.BoolVar(&f.raw, "raw", false, "pass the code's output to a terminal unchanged; by default control sequences other than colours are escaped")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the code a terminal like this one: colours, size, raw input with -i (linux)")
 	fl.BoolVarP(&f.input, "interactive", "i", false, "pass standard input to the code even if it is a terminal")
-	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
+	resultFlag(fl, &f.json)
 	f.fleet.add(cmd)
 	fl.StringVar(&f.fleet.priority, "priority", "", "with --fleet: which of the tenant's runs go first: high, normal or low (default normal)")
 	fl.StringVar(&f.fleet.runID, "run-id", "", "with --fleet: the run's id there; a second run of the id joins the first (default a new one)")
@@ -218,22 +218,22 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	var codeOnStdin bool
 	var err error
 	if f.owner != "" && f.replay == "" {
-		return a.failedJSON(f.json, usage(errors.New("--owner goes with --replay")))
+		return usage(errors.New("--owner goes with --replay"))
 	}
 	if f.replay == "" {
 		if req, codeOnStdin, err = a.request(cmd, args, f); err != nil {
-			return a.failedJSON(f.json, err)
+			return err
 		}
 	}
 	ceiling, err := findCeiling("", f.policy)
 	if err != nil {
-		return a.failedJSON(f.json, err)
+		return err
 	}
 	var rt *unitask.Runtime
 	opts := unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })}
 	client, err := f.fleet.open(a)
 	if err != nil {
-		return a.failedJSON(f.json, err)
+		return err
 	}
 	if client != nil {
 		defer client.Close()
@@ -241,7 +241,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	rt, err = a.openWith(opts)
 	if err != nil {
-		return a.failedJSON(f.json, err)
+		return err
 	}
 	defer rt.Close()
 	if id, yes := a.replaysSession(rt, f); yes {
@@ -249,7 +249,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	if f.replay != "" {
 		if req, err = a.recorded(cmd, args, rt, f); err != nil {
-			return a.failedJSON(f.json, err)
+			return err
 		}
 	}
 	var streams unitask.IO
@@ -264,27 +264,27 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		streams.Colors = colors(a.std.Stdout, os.Getenv)
 	}
 	if f.json && (f.tty || f.input) || codeOnStdin && f.input {
-		return a.failedJSON(f.json, usage(errors.New("-t and -i go neither with --json nor with code on standard input")))
+		return usage(errors.New("-t and -i go neither with --json nor with code on standard input"))
 	}
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
 		if err != nil {
-			return a.failedJSON(f.json, usage(fmt.Errorf("--pcap: %w", err)))
+			return usage(fmt.Errorf("--pcap: %w", err))
 		}
 		defer file.Close()
 		streams.Capture = file
 	}
 	if f.outReplace && f.out == "" {
-		return a.failedJSON(f.json, usage(errors.New("--out-replace says what --out may do: give both")))
+		return usage(errors.New("--out-replace says what --out may do: give both"))
 	}
 	if f.out != "" { // before the run, which is lost else
 		if err := os.MkdirAll(f.out, 0o755); err != nil {
-			return a.failedJSON(f.json, usage(fmt.Errorf("--out: %w", err)))
+			return usage(fmt.Errorf("--out: %w", err))
 		}
 	}
 	streams.Out, streams.OutReplace = f.out, f.outReplace
 	if f.withSecrets && !f.keep {
-		return a.failedJSON(f.json, usage(errors.New("--with-secrets says what --keep-on-crash may do: give both")))
+		return usage(errors.New("--with-secrets says what --keep-on-crash may do: give both"))
 	}
 	if f.keep {
 		streams.Keep = &unitask.Keep{WithSecrets: f.withSecrets}
@@ -305,10 +305,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		err = errors.Join(err, e)
 	}
 	a.code = unitask.ExitCode(res, err)
-	if f.json {
-		if res == nil {
-			return a.failedJSON(true, err)
-		}
+	if f.json && res != nil {
 		return a.ui.json(res)
 	}
 	if res != nil && err == nil {
@@ -383,9 +380,7 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	if res.Outcome != unitask.OutcomeExited {
 		a.ui.note("%s", res.Error)
 	}
-	if res.Truncated {
-		a.ui.note("output beyond %d bytes a stream was dropped; --output-bytes keeps more", res.Policy.Effective.OutputBytes)
-	}
+	a.dropped(res, "--output-bytes keeps more")
 	for _, r := range res.ArtifactsRefused {
 		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
 	}
@@ -417,21 +412,4 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	if res.Hint != "" {
 		a.ui.hint(res.Hint)
 	}
-}
-
-// failedJSON gives an error its JSON form when --json was asked for.
-func (a *app) failedJSON(asked bool, err error) error {
-	if !asked || err == nil {
-		return err
-	}
-	a.code = exitCode(err)
-	kind := unitask.OutcomeFailed
-	if a.code == unitask.ExitUsage {
-		kind = "usage"
-	}
-	return a.ui.json(struct {
-		Outcome  unitask.Outcome `json:"outcome"`
-		ExitCode int             `json:"exitCode"`
-		Error    string          `json:"error"`
-	}{kind, a.code, err.Error()})
 }

@@ -328,7 +328,7 @@ The exit code is as run's.`,
 
 func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 	fl.StringVar(timeout, "timeout", "", "time limit: a duration, or seconds (default, and the most, the session's)")
-	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
+	resultFlag(fl, &f.json)
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
 }
 
@@ -425,7 +425,7 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	}
 	res := answer.Result
 	if res == nil || err != nil {
-		return a.failedJSON(f.json, err)
+		return err
 	}
 	a.code = res.ExitCode
 	if f.json {
@@ -437,16 +437,27 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 		_, err = io.WriteString(shown, res.Value+"\n")
 		err = errors.Join(err, shown.Close())
 	}
+	a.remarks(res, "session new --output-bytes keeps more")
+	return err
+}
+
+// remarks says on stderr what the streams and the exit code of a step or a command alone would not. more says what would
+// keep all of its output.
+func (a *app) remarks(res *unitask.Result, more string) {
 	if res.Error != "" {
 		a.ui.note("%s", safe(res.Error))
 	}
-	if res.Truncated {
-		a.ui.note("output beyond %d bytes a stream was dropped", res.Policy.Effective.OutputBytes)
-	}
+	a.dropped(res, more)
 	if res.Hint != "" {
 		a.ui.hint(res.Hint)
 	}
-	return err
+}
+
+// dropped says that not all of the output was kept.
+func (a *app) dropped(res *unitask.Result, more string) {
+	if res.Truncated {
+		a.ui.note("output beyond %d bytes a stream was dropped; %s", res.Policy.Effective.OutputBytes, more)
+	}
 }
 
 func must(text []byte, err error) []byte {
