@@ -254,6 +254,9 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	var streams unitask.IO
 	ended := func() error { return nil }
+	if err := a.readsFolder(); err != nil {
+		return err
+	}
 	if !codeOnStdin && isGiven(a.std.Stdin) && !(f.retry && isEmpty(a.std.Stdin)) {
 		streams.Stdin = a.std.Stdin
 	}

@@ -372,6 +372,11 @@ id of its run and leaves it in the background, until it or its session ends.`,
 			if command.Detach && (f.tty || f.input || f.json) {
 				return usage(errors.New("--detach does not go with -t, -i and --json"))
 			}
+			if f.input {
+				if err := a.readsFolder(); err != nil {
+					return err
+				}
+			}
 			return a.execIn(cmd.Context(), name, command, f)
 		},
 	}

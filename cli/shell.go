@@ -80,6 +80,9 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	if len(args) == 0 {
 		command = []string{"/bin/sh", "-c", anyShell}
 	}
+	if err := a.readsFolder(); err != nil {
+		return err
+	}
 	f.tty, f.input = isTerminal(a.std.Stdout) && isTerminal(a.std.Stdin), true
 	if session != "" {
 		if other := f.given(cmd); other != "" {
