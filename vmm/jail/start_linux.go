@@ -205,7 +205,7 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 		return nil, err
 	}
 	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second where /proc hides us from the user that it runs as
-		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, ExtraFiles: append(files[:len(files):len(files)], program)}
+		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, WaitDelay: messageDelay, ExtraFiles: append(files[:len(files):len(files)], program)}
 		attr := l.attr
 		if in.file != nil {
 			attr.UseCgroupFD, attr.CgroupFD = true, int(in.file.Fd())

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/socketpair"
 )
 
 // The tests start themselves again as somebody else, to attack a jail as he would get it.
@@ -493,6 +494,50 @@ func TestDenied(t *testing.T) {
 		if ws := process.Wait().Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
 			t.Errorf("%s: %v", call, ws)
 		}
+	}
+}
+
+// Who ends has ended, also where he has sent the other end of his messages to where nobody takes it.
+func TestSentMessages(t *testing.T) {
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.end()
+	p, err := Examine(someProgram(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs, err := socketpair.New("nobody reads it")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	s := script{newStage()}
+	s.call("write", unix.SYS_WRITE, 2, "last words", 10)
+	message, rights := fileMessage(s.stage, 0)
+	s.steps[s.call("dup", unix.SYS_DUP, 2)].into = rights
+	s.call("sendmsg", unix.SYS_SENDMSG, standInFiles, message, unix.MSG_NOSIGNAL)
+	s.call("exit_group", unix.SYS_EXIT_GROUP, 7)
+	var said bytes.Buffer
+	var process *Process
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, process, err = s.run(target, nil, Spec{Program: p, Files: []*os.File{theirs}, Stderr: &said})
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("its end is waited for without a bound")
+	}
+	ours.Close()
+	<-ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state := process.Wait(); state.ExitCode() != 7 || said.String() != "last words" {
+		t.Errorf("%v, and it said %q", state, &said)
 	}
 }
 
