@@ -42,10 +42,10 @@ func (a *app) runCommand() *cobra.Command {
 		Long: `Run boots a fresh machine, runs the code in it, and destroys it.
 
 The code is a file, the text that --code gives, or standard input (-): JavaScript or
-TypeScript for Node, Python, or shell for Bash, by the file's extension or --lang.
+TypeScript for Node, Python, shell for Bash, or Go, by the file's extension or --lang.
 Node's own rules say whether it is an ES module, CommonJS or TypeScript. Arguments
 after -- reach the code; standard input, when it is not a terminal and does not hold
-the code, does too. Python and shell run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);
+the code, does too. Python, shell and Go run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);
 what they need is fetched when they are first used.
 
 The exit code is the code's own, or: 2 for a mistake on the command line, 124 for
@@ -68,7 +68,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
-	fl.BoolVar(&f.check, "check", false, "only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n; what they print, and their exit code")
+	fl.BoolVar(&f.check, "check", false, "only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n, gofmt -e; what they print, and their exit code")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine even if there is a template to clone")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "start a new process in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
@@ -183,7 +183,7 @@ func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err
 		case policy.Text:
 			wire[p.Key] = flag.Value.String()
 		case policy.Duration:
-			d, err := parseTimeout(flag.Value.String())
+			d, err := parseDuration("--"+p.Flag, flag.Value.String())
 			if err != nil {
 				return req, usage(err)
 			}

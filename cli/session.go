@@ -311,7 +311,7 @@ The exit code is as run's.`,
 				return err
 			}
 			if timeout != "" {
-				d, err := parseTimeout(timeout)
+				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
 					return usage(err)
 				}
@@ -363,7 +363,7 @@ id of its run and leaves it in the background, until it or its session ends.`,
 			}
 			command := holder.Command{Args: args, Dir: dir, Env: env, Detach: detach}
 			if timeout != "" {
-				d, err := parseTimeout(timeout)
+				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
 					return usage(err)
 				}
