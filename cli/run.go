@@ -277,13 +277,8 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		defer file.Close()
 		streams.Capture = file
 	}
-	if f.outReplace && f.out == "" {
-		return usage(errors.New("--out-replace says what --out may do: give both"))
-	}
-	if f.out != "" { // before the run, which is lost else
-		if err := os.MkdirAll(f.out, 0o755); err != nil {
-			return usage(fmt.Errorf("--out: %w", err))
-		}
+	if err := f.outFolder(); err != nil {
+		return err
 	}
 	streams.Out, streams.OutReplace = f.out, f.outReplace
 	if f.withSecrets && !f.keep {
@@ -374,9 +369,33 @@ func output(to io.Writer, f runFlags) io.WriteCloser {
 	return asItIs{to}
 }
 
+// outFolder makes the folder of --out, before the run, which is lost else.
+func (f *runFlags) outFolder() error {
+	if f.outReplace && f.out == "" {
+		return usage(errors.New("--out-replace says what --out may do: give both"))
+	}
+	if f.out == "" {
+		return nil
+	}
+	if err := os.MkdirAll(f.out, 0o755); err != nil {
+		return usage(fmt.Errorf("--out: %w", err))
+	}
+	return nil
+}
+
 type asItIs struct{ io.Writer }
 
 func (asItIs) Close() error { return nil }
+
+// notTaken says what of /out did not come.
+func (a *app) notTaken(res *unitask.Result) {
+	for _, r := range res.ArtifactsRefused {
+		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
+	}
+	for _, r := range res.ArtifactsLeft {
+		a.ui.note("left in the record, not copied to --out: %s: %s", safe(r.Path), safe(r.Reason))
+	}
+}
 
 // explain says on stderr what an exit code alone would not.
 func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
@@ -384,12 +403,7 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 		a.ui.note("%s", res.Error)
 	}
 	a.dropped(res, "--output-bytes keeps more")
-	for _, r := range res.ArtifactsRefused {
-		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
-	}
-	for _, r := range res.ArtifactsLeft {
-		a.ui.note("left in the record, not copied to --out: %s: %s", safe(r.Path), safe(r.Reason))
-	}
+	a.notTaken(res)
 	if len(res.Redacted) > 0 {
 		a.ui.note("a secret stands in %s: the record has %s there, and can't be replayed", safe(strings.Join(res.Redacted, ", ")), record.Redacted)
 	}

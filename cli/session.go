@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 func (a *app) sessionCommand() *cobra.Command {
@@ -330,6 +331,8 @@ func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 	fl.StringVar(timeout, "timeout", "", "time limit: a duration, or seconds (default, and the most, the session's)")
 	resultFlag(fl, &f.json)
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
+	fl.StringVar(&f.out, "out", "", "copy what it leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
+	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 }
 
 func (a *app) sessionExec() *cobra.Command {
@@ -412,6 +415,13 @@ func (a *app) step(cmd *cobra.Command, req holder.Request, f runFlags) error {
 
 // stepWith runs a step or a command and prints what comes of it.
 func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with unitask.IO) error {
+	if err := f.outFolder(); err != nil {
+		return err
+	}
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
 	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 	streams := holder.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
 	var outs, errs strings.Builder
@@ -431,6 +441,11 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	res := answer.Result
 	if res == nil || err != nil {
 		return err
+	}
+	if f.out != "" && len(res.Artifacts) > 0 {
+		if res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, f.out, f.outReplace); err != nil {
+			return &unitask.HostError{Op: "out", Err: err}
+		}
 	}
 	a.code = res.ExitCode
 	if f.json {
@@ -453,6 +468,7 @@ func (a *app) remarks(res *unitask.Result, more string) {
 		a.ui.note("%s", safe(res.Error))
 	}
 	a.dropped(res, more)
+	a.notTaken(res)
 	if res.Hint != "" {
 		a.ui.hint(res.Hint)
 	}
