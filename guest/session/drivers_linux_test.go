@@ -82,6 +82,8 @@ func TestInterruptDropsStep(t *testing.T) {
 		{"shell", "redirections", "{ echo up >&2; sleep 60; echo after >&2; } 2>&1 >/dev/null </dev/null; echo after"},
 		{"shell", "a command that catches it", "bash -c 'trap \"exit 0\" INT; echo up; sleep 60 & wait'; echo after"},
 		{"shell", "a trap for every command", "f() { echo up; sleep 60; }; trap : DEBUG; f; echo after"},
+		{"python", "a coroutine", "import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n        await asyncio.sleep(0.01)\n        print('.', flush=True)\nawait tick()"},
+		{"python", "tasks that wait for others", "import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n        await asyncio.sleep(0.01)\n        print('.', flush=True)\nawait asyncio.gather(tick(), asyncio.wait_for(tick(), 60))"},
 	} {
 		t.Run(row.language+"/"+row.name, func(t *testing.T) {
 			t.Parallel()

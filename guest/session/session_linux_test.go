@@ -496,6 +496,12 @@ func TestInterpreters(t *testing.T) {
 			{"None", "", "", "", 0},
 			{"'ü\\0'", "'ü\\x00'", "", "", 0},
 			{"input()", "", "", "EOFError", 1},
+			{"exit()", "", "", "", 0},
+			{"input()", "", "", "EOFError", 1},
+			{"def f(x: Undefined): pass", "", "", "NameError", 1},
+			{"from __future__ import annotations\ndef f(x: Undefined): pass\n(lambda: [f.__annotations__ for f in [f]])()", "[{'x': 'Undefined'}]", "", "", 0},
+			{"def g(x: Undefined): pass\ng.__annotations__", "{'x': 'Undefined'}", "", "", 0},
+			{"x = 42\nfrom __future__ import annotations", "", "", "must occur at the beginning", 1},
 		})
 	})
 	t.Run("shell", func(t *testing.T) {
