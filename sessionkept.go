@@ -346,7 +346,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if last := k.Began.Add(most.Life); s.expires.After(last) { // the ceiling is narrower now
 		s.expires = last
 	}
-	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
+	s.dir, s.env, s.ca, s.out.old = k.Dir, k.Env, k.CA, p.At
 	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.view(p, k).Since, folder: shelf.folder(id), values: secrets, rec: rec}
 	var running []*session.Interpreter
 	s.client, running = session.Restore(k.Client)

@@ -314,7 +314,10 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 	if err != nil {
 		return nil, err
 	}
-	err = x.finish(ctx, run(x))
+	if err = run(x); !errors.As(err, new(*SessionError)) {
+		err = errors.Join(err, x.collect(ctx))
+	}
+	err = x.finish(ctx, err)
 	if lost := s.toldLost(); lost != "" {
 		x.res.Hint = strings.TrimSpace(lost + "\n" + x.res.Hint)
 	}

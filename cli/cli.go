@@ -117,8 +117,9 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "unitask",
 		Short: "Run untrusted code in a fresh, one-shot virtual machine",
-		Long: `unitask runs JavaScript and TypeScript that nobody trusts in a fresh, one-shot
-virtual machine: code in, runs, result out, machine gone, record kept.`,
+		Long: `unitask runs code that nobody trusts (JavaScript, TypeScript, Python, shell, Go, or a
+container image) in a fresh, one-shot virtual machine: code in, runs, result out,
+machine gone, record kept.`,
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -42,10 +42,10 @@ func (a *app) runCommand() *cobra.Command {
 		Long: `Run boots a fresh machine, runs the code in it, and destroys it.
 
 The code is a file, the text that --code gives, or standard input (-): JavaScript or
-TypeScript for Node, Python, or shell for Bash, by the file's extension or --lang.
+TypeScript for Node, Python, shell for Bash, or Go, by the file's extension or --lang.
 Node's own rules say whether it is an ES module, CommonJS or TypeScript. Arguments
 after -- reach the code; standard input, when it is not a terminal and does not hold
-the code, does too. Python and shell run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);
+the code, does too. Python, shell and Go run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);
 what they need is fetched when they are first used.
 
 The exit code is the code's own, or: 2 for a mistake on the command line, 124 for
@@ -68,7 +68,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
-	fl.BoolVar(&f.check, "check", false, "only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n; what they print, and their exit code")
+	fl.BoolVar(&f.check, "check", false, "only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n, gofmt -e; what they print, and their exit code")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine even if there is a template to clone")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "start a new process in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
@@ -183,7 +183,7 @@ func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err
 		case policy.Text:
 			wire[p.Key] = flag.Value.String()
 		case policy.Duration:
-			d, err := parseTimeout(flag.Value.String())
+			d, err := parseDuration("--"+p.Flag, flag.Value.String())
 			if err != nil {
 				return req, usage(err)
 			}
@@ -274,13 +274,8 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		defer file.Close()
 		streams.Capture = file
 	}
-	if f.outReplace && f.out == "" {
-		return a.failedJSON(f.json, usage(errors.New("--out-replace says what --out may do: give both")))
-	}
-	if f.out != "" { // before the run, which is lost else
-		if err := os.MkdirAll(f.out, 0o755); err != nil {
-			return a.failedJSON(f.json, usage(fmt.Errorf("--out: %w", err)))
-		}
+	if err := f.outFolder(); err != nil {
+		return a.failedJSON(f.json, err)
 	}
 	streams.Out, streams.OutReplace = f.out, f.outReplace
 	if f.withSecrets && !f.keep {
@@ -374,9 +369,33 @@ func output(to io.Writer, f runFlags) io.WriteCloser {
 	return asItIs{to}
 }
 
+// outFolder makes the folder of --out, before the run, which is lost else.
+func (f *runFlags) outFolder() error {
+	if f.outReplace && f.out == "" {
+		return usage(errors.New("--out-replace says what --out may do: give both"))
+	}
+	if f.out == "" {
+		return nil
+	}
+	if err := os.MkdirAll(f.out, 0o755); err != nil {
+		return usage(fmt.Errorf("--out: %w", err))
+	}
+	return nil
+}
+
 type asItIs struct{ io.Writer }
 
 func (asItIs) Close() error { return nil }
+
+// notTaken says what of /out did not come.
+func (a *app) notTaken(res *unitask.Result) {
+	for _, r := range res.ArtifactsRefused {
+		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
+	}
+	for _, r := range res.ArtifactsLeft {
+		a.ui.note("left in the record, not copied to --out: %s: %s", safe(r.Path), safe(r.Reason))
+	}
+}
 
 // explain says on stderr what an exit code alone would not.
 func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
@@ -386,12 +405,7 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	if res.Truncated {
 		a.ui.note("output beyond %d bytes a stream was dropped; --output-bytes keeps more", res.Policy.Effective.OutputBytes)
 	}
-	for _, r := range res.ArtifactsRefused {
-		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
-	}
-	for _, r := range res.ArtifactsLeft {
-		a.ui.note("left in the record, not copied to --out: %s: %s", safe(r.Path), safe(r.Reason))
-	}
+	a.notTaken(res)
 	if len(res.Redacted) > 0 {
 		a.ui.note("a secret stands in %s: the record has %s there, and can't be replayed", safe(strings.Join(res.Redacted, ", ")), record.Redacted)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 func (a *app) sessionCommand() *cobra.Command {
@@ -310,7 +311,7 @@ The exit code is as run's.`,
 				return err
 			}
 			if timeout != "" {
-				d, err := parseTimeout(timeout)
+				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
 					return usage(err)
 				}
@@ -330,6 +331,8 @@ func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 	fl.StringVar(timeout, "timeout", "", "time limit: a duration, or seconds (default, and the most, the session's)")
 	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
+	fl.StringVar(&f.out, "out", "", "copy what it leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
+	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 }
 
 func (a *app) sessionExec() *cobra.Command {
@@ -360,7 +363,7 @@ id of its run and leaves it in the background, until it or its session ends.`,
 			}
 			command := holder.Command{Args: args, Dir: dir, Env: env, Detach: detach}
 			if timeout != "" {
-				d, err := parseTimeout(timeout)
+				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
 					return usage(err)
 				}
@@ -407,6 +410,13 @@ func (a *app) step(cmd *cobra.Command, req holder.Request, f runFlags) error {
 
 // stepWith runs a step or a command and prints what comes of it.
 func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with unitask.IO) error {
+	if err := f.outFolder(); err != nil {
+		return a.failedJSON(f.json, err)
+	}
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
 	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 	streams := holder.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
 	var outs, errs strings.Builder
@@ -427,6 +437,11 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	if res == nil || err != nil {
 		return a.failedJSON(f.json, err)
 	}
+	if f.out != "" && len(res.Artifacts) > 0 {
+		if res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, f.out, f.outReplace); err != nil {
+			return a.failedJSON(f.json, &unitask.HostError{Op: "out", Err: err})
+		}
+	}
 	a.code = res.ExitCode
 	if f.json {
 		res.Stdout, res.Stderr = []byte(outs.String()), []byte(errs.String())
@@ -443,6 +458,7 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	if res.Truncated {
 		a.ui.note("output beyond %d bytes a stream was dropped", res.Policy.Effective.OutputBytes)
 	}
+	a.notTaken(res)
 	if res.Hint != "" {
 		a.ui.hint(res.Hint)
 	}

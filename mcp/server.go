@@ -208,12 +208,15 @@ func (s *Server) accepts() bool {
 	return !s.draining
 }
 
+// errClosing is the answer to a call while the server ends.
+var errClosing = fmt.Errorf("the server is going down: %w", unitask.ErrClosed)
+
 // begin counts a call that is taken, until done is called.
 func (s *Server) begin() (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining {
-		return nil, errors.New("the server is going down")
+		return nil, errClosing
 	}
 	s.runs.Add(1)
 	return s.runs.Done, nil
