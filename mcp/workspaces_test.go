@@ -1,6 +1,8 @@
 package mcp_test
 
 import (
+	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,6 +62,28 @@ func TestSessionTools(t *testing.T) {
 	}
 	if limit(res) != 10e3 || res["hint"] != nil {
 		t.Errorf("%v", res)
+	}
+	for _, c := range []struct {
+		tool string
+		args map[string]any
+		name string
+	}{
+		{"run_code", map[string]any{"session": id, "language": "python", "code": "import base64, os\nos.makedirs('/out/d')\nopen('/out/d/dot.png', 'wb').write(base64.b64decode('" + base64.StdEncoding.EncodeToString(pixel) + "'))"}, "d/dot.png"},
+		{"run_command", map[string]any{"session": id, "command": "cp /out/d/dot.png /out/dot.png"}, "dot.png"},
+	} {
+		got, err := cs.CallTool(t.Context(), &sdk.CallToolParams{Name: c.tool, Arguments: c.args})
+		if err != nil || got.IsError || len(got.Content) != 3 {
+			t.Fatalf("%s: %+v %v", c.tool, got, err)
+		}
+		picture, isPicture := got.Content[1].(*sdk.ImageContent)
+		link, isLink := got.Content[2].(*sdk.ResourceLink)
+		if !isPicture || !bytes.Equal(picture.Data, pixel) || !isLink || link.Name != c.name {
+			t.Errorf("%s: %+v", c.tool, got.Content)
+			continue
+		}
+		if read, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: link.URI}); err != nil || len(read.Contents) != 1 || !bytes.Equal(read.Contents[0].Blob, pixel) {
+			t.Errorf("%s: %+v %v", link.URI, read, err)
+		}
 	}
 	forked, started := "", "" // the ids of the last fork, and of the last command in the background
 	for _, row := range []struct {
