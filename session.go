@@ -318,12 +318,12 @@ const driverPatience = 30 * time.Second
 
 // interprets waits for the interpreter, which is there already and may still load.
 func (s *Session) interprets(ctx context.Context) error {
-	in, _, _, err := s.interpreter(s.driver())
+	timed, cancel := context.WithTimeoutCause(ctx, driverPatience, errors.New("its interpreter does not answer"))
+	defer cancel()
+	in, _, _, err := s.interpreter(timed, s.driver())
 	if err != nil {
 		return err
 	}
-	timed, cancel := context.WithTimeoutCause(ctx, driverPatience, errors.New("its interpreter does not answer"))
-	defer cancel()
 	step, err := in.Run(timed, "", driverPatience, io.Discard, io.Discard)
 	if err == nil && (step.Gone || step.Code != 0) {
 		err = fmt.Errorf("its interpreter does not work: code %d", step.Code)

@@ -181,7 +181,7 @@ func (s *Session) Start(ctx context.Context, c Command) (run string, err error) 
 	}
 	b.id, x.background, x.rec.Background = x.rec.ID, true, true
 	e.Stdout, e.Stderr = x.stdout, x.stderr
-	cmd, err := s.client.Start(e)
+	cmd, err := s.client.Start(ctx, e)
 	if err == nil {
 		err = x.rec.Update() // that it is this session's
 	}

@@ -117,7 +117,7 @@ func (s *Session) folderCommand(ctx context.Context, name string, e session.Exec
 	defer cancel()
 	var said bytes.Buffer
 	e.Env, e.Dir, e.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &first{&said, 1000}
-	cmd, err := s.client.Start(e)
+	cmd, err := s.client.Start(ctx, e)
 	if err != nil {
 		return err
 	}

@@ -97,12 +97,12 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	defer s.answers(step.Approve)()
 	kind := Request{Code: step.Code, Language: lang.name}
 	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
-		in, fresh, again, err := s.interpreter(session.Languages[at])
+		timed, cancel := s.clocks.start(ctx, x.limit)
+		defer cancel()
+		in, fresh, again, err := s.interpreter(timed, session.Languages[at])
 		if err != nil {
 			return err
 		}
-		timed, cancel := s.clocks.start(ctx, x.limit)
-		defer cancel()
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
 		x.ended(got.Code, got.End.Signal)
 		x.res.Value = s.redactor.String(got.Value)
@@ -172,7 +172,7 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 		if c.Terminal != nil {
 			e.Stdout = c.Stdout
 		}
-		cmd, err := s.client.Start(e)
+		cmd, err := s.client.Start(timed, e)
 		if err != nil {
 			return err
 		}
@@ -230,19 +230,22 @@ func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 }
 
 // interpreter is the one of a language; fresh says that it was started for this step, again that there was one before.
-func (s *Session) interpreter(l session.Language) (in *session.Interpreter, fresh, again bool, err error) {
+// One step at a time asks for one.
+func (s *Session) interpreter(ctx context.Context, l session.Language) (in *session.Interpreter, fresh, again bool, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if in := s.running[l.Name]; in != nil && !in.Ended() {
+	in = s.running[l.Name]
+	s.mu.Unlock()
+	if again = in != nil; again && !in.Ended() {
 		return in, false, false, nil
 	}
-	again = s.running[l.Name] != nil
 	if again && s.Kernel == oneProcess {
 		s.cancel(errOneInterpreter)
 		return nil, false, true, &SessionError{s.ID, errOneInterpreter.Error()}
 	}
-	if in, err = s.client.Interpret(l, s.env, s.dir); err == nil {
+	if in, err = s.client.Interpret(ctx, l, s.env, s.dir); err == nil {
+		s.mu.Lock()
 		s.running[l.Name] = in
+		s.mu.Unlock()
 	}
 	return in, true, again, err
 }

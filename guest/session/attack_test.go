@@ -53,7 +53,7 @@ func TestAttackFrames(t *testing.T) {
 	} {
 		c := New(io.Discard)
 		for range 2 {
-			if _, err := c.Start(Exec{Args: []string{"x"}, Stdout: io.Discard}); err != nil {
+			if _, err := c.Start(t.Context(), Exec{Args: []string{"x"}, Stdout: io.Discard}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -128,7 +128,7 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c := New(io.Discard)
 		var out bytes.Buffer
-		cmd, err := c.Start(Exec{Args: []string{"x"}, Stdout: &out, Stderr: &out})
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"x"}, Stdout: &out, Stderr: &out})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -29,11 +30,11 @@ func TestTakesNothing(t *testing.T) {
 			_, _ = io.CopyN(io.Discard, program, int64(binary.BigEndian.Uint32(head)))
 		}
 	}()
-	waits, err := c.Start(Exec{Args: []string{"x"}})
+	waits, err := c.Start(t.Context(), Exec{Args: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	prints, err := c.Start(Exec{Args: []string{"x"}, Stdout: &limited{most: 1}})
+	prints, err := c.Start(t.Context(), Exec{Args: []string{"x"}, Stdout: &limited{most: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,5 +64,102 @@ func TestTakesNothing(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("it is held up")
 		}
+	}
+
+	briefly := func() context.Context {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, late)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	if err := c.Hold(briefly()); !errors.Is(err, late) {
+		t.Errorf("hold: %v", err)
+	}
+	if err := c.GoOn(nil); err != nil {
+		t.Errorf("go on behind a hold that had no turn: %v", err)
+	}
+	if _, err := c.Start(briefly(), Exec{Args: []string{"x"}}); !errors.Is(err, late) {
+		t.Errorf("start: %v", err)
+	}
+}
+
+// What was begun when somebody waits no more is sent whole when the program takes something again, and what belongs to it.
+func TestTakesAgain(t *testing.T) {
+	t.Parallel()
+	late := errors.New("late")
+	for _, row := range []struct {
+		name string
+		do   func(c *Client, briefly context.Context) error
+		sent string // the types of its frames
+	}{
+		{"hold", func(c *Client, briefly context.Context) error {
+			return errors.Join(c.Hold(briefly), c.GoOn(nil))
+		}, "HG"},
+		{"start", func(c *Client, briefly context.Context) error {
+			_, err := c.Start(briefly, Exec{Args: []string{"x"}})
+			return err
+		}, "XK"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			program, to := io.Pipe()
+			defer program.Close()
+			c := New(to)
+			half := make([]byte, contract.StepHeader/2)
+			read := make(chan error, 1)
+			go func() {
+				_, err := io.ReadFull(program, half)
+				read <- err
+			}()
+			briefly, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, late)
+			defer cancel()
+			if err := row.do(c, briefly); !errors.Is(err, late) {
+				t.Fatal(err)
+			}
+			if err := <-read; err != nil {
+				t.Fatal(err)
+			}
+			from := io.MultiReader(bytes.NewReader(half), program)
+			next := func() byte {
+				head := make([]byte, contract.StepHeader)
+				if _, err := io.ReadFull(from, head); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.CopyN(io.Discard, from, int64(binary.BigEndian.Uint32(head))); err != nil {
+					t.Fatal(err)
+				}
+				return head[4]
+			}
+			for _, kind := range row.sent {
+				if got := next(); got != byte(kind) {
+					t.Errorf("%c in the place of %c", got, kind)
+				}
+			}
+			// Its answer to an earlier question is none to this one.
+			held := make(chan error, 1)
+			go func() { held <- c.Hold(within(t)) }()
+			if got := next(); got != contract.StepHold {
+				t.Errorf("%c is sent next", got)
+			}
+			answers := strings.Count(row.sent, "H") + 1
+			for i := range answers {
+				if i == answers-1 {
+					select {
+					case err := <-held:
+						t.Errorf("held before it has said so: %v", err)
+					case <-time.After(20 * time.Millisecond):
+					}
+				}
+				if _, err := c.Write([]byte(step(contract.StepHeld, 0, ""))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := <-held; err != nil {
+				t.Error(err)
+			}
+			go func() { _, _ = io.Copy(io.Discard, from) }()
+			if err := c.GoOn(nil); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

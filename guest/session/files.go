@@ -45,7 +45,7 @@ func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...
 
 // FileTo is File, with what is printed written to out as it comes.
 func (c *Client) FileTo(ctx context.Context, content io.Reader, out io.Writer, args ...string) error {
-	cmd, err := c.Start(Exec{Args: args, Dir: "/", Stdin: content, Stdout: out, builtin: true})
+	cmd, err := c.Start(ctx, Exec{Args: args, Dir: "/", Stdin: content, Stdout: out, builtin: true})
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func (c *Client) connect(ctx context.Context, port uint16, conn *net.TCPConn, us
 	if err != nil {
 		return err
 	}
-	cmd, err := c.Start(Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Dir: "/", Stdin: conn, Stdout: w, builtin: true, reply: io.Discard, use: use})
+	cmd, err := c.Start(ctx, Exec{Args: []string{"connect", strconv.Itoa(int(port))}, Dir: "/", Stdin: conn, Stdout: w, builtin: true, reply: io.Discard, use: use})
 	done()
 	if err != nil {
 		return err

@@ -117,10 +117,10 @@ func (s *swapped) waiting() (kept []byte, lost int64) {
 }
 
 // Interpret starts an interpreter in a folder.
-func (c *Client) Interpret(l Language, env []string, dir string) (*Interpreter, error) {
+func (c *Client) Interpret(ctx context.Context, l Language, env []string, dir string) (*Interpreter, error) {
 	in := &Interpreter{Language: l.Name, replies: make(chan reply, 1)}
 	var err error
-	in.cmd, err = c.Start(Exec{Args: l.Args, Env: append(env[:len(env):len(env)], l.Env...), Dir: dir, Stdout: &in.out[0], Stderr: &in.out[1], reply: &replies{to: in.replies}})
+	in.cmd, err = c.Start(ctx, Exec{Args: l.Args, Env: append(env[:len(env):len(env)], l.Env...), Dir: dir, Stdout: &in.out[0], Stderr: &in.out[1], reply: &replies{to: in.replies}})
 	return in, err
 }
 

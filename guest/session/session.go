@@ -50,7 +50,7 @@ import (
 // Write, which is the program's standard output: one.
 type Client struct {
 	sending chan struct{} // held by who sends, and from Hold to GoOn
-	holds   bool          // Hold has it; of who calls Hold and GoOn
+	holds   *frame        // Hold has it, with this; of who calls Hold and GoOn
 	to      io.Writer     // the program's standard input; of who sends
 
 	mu       sync.Mutex
@@ -58,7 +58,8 @@ type Client struct {
 	next     uint32
 	over     error         // why nothing is started any more; nil while it lives
 	gone     chan struct{} // closed with it
-	holding  chan struct{} // closed when the program says that it holds its output; nil if it was not asked
+	holding  chan struct{} // closed when the program says that it holds its output
+	asked    int           // how often it was asked to and has not said so
 
 	out atomic.Bool // the program has said that something is in /out
 
@@ -71,53 +72,8 @@ func New(to io.Writer) *Client {
 	return &Client{to: to, sending: make(chan struct{}, 1), commands: map[uint32]*Command{}, gone: make(chan struct{})}
 }
 
-// Hold has the program say nothing more, and returns when nothing is under way either way. What is to be
-// sent waits for GoOn, which must be called, whatever Hold returns. One goroutine calls the two.
-func (c *Client) Hold(ctx context.Context) error {
-	held := make(chan struct{})
-	c.mu.Lock()
-	c.holding = held
-	c.mu.Unlock()
-	select {
-	case c.sending <- struct{}{}:
-		c.holds = true
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-c.gone:
-		return c.over
-	}
-	if err := c.write(contract.StepHold, 0, nil); err != nil {
-		return err
-	}
-	select {
-	case <-held:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-c.gone:
-		return c.over
-	}
-}
-
 // Out says whether something was in /out when a step or a command has ended since it was asked last.
 func (c *Client) Out() bool { return c.out.Swap(false) }
-
-// GoOn ends Hold. The program's standard input is another one from now on, if to is not nil.
-func (c *Client) GoOn(to io.Writer) error {
-	if !c.holds {
-		c.sending <- struct{}{}
-	}
-	c.holds = false
-	defer func() { <-c.sending }()
-	if to != nil {
-		c.to, c.in = to, c.in[:0]
-	}
-	err := c.write(contract.StepGoOn, 0, nil)
-	for ; err == nil && len(c.cut) > 0; c.cut = c.cut[1:] {
-		err = c.write(contract.StepSignal, c.cut[0], []byte{byte(syscall.SIGKILL)})
-	}
-	return err
-}
 
 // ErrOver says that the session's program has ended.
 var ErrOver = errors.New("the session has ended")
@@ -167,8 +123,8 @@ type StartError struct {
 func (e *StartError) Error() string { return fmt.Sprintf("start %.200s: %s", e.Name, e.Err) }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Start starts a command. That it did not start is Wait's error.
-func (c *Client) Start(e Exec) (*Command, error) {
+// Start starts a command. That it did not start is Wait's error. One that ctx ends before the program has taken it is killed.
+func (c *Client) Start(ctx context.Context, e Exec) (*Command, error) {
 	p, err := execFrame(e)
 	if err != nil {
 		return nil, err
@@ -190,17 +146,21 @@ func (c *Client) Start(e Exec) (*Command, error) {
 	cmd.id = c.next
 	c.commands[cmd.id] = cmd
 	c.mu.Unlock()
-	if err := c.send(contract.StepExec, cmd.id, p); err != nil {
+	err = c.send(ctx.Done(), contract.StepExec, cmd.id, p)
+	if err == nil && e.Stdin == nil && e.Terminal == nil {
+		err = c.send(ctx.Done(), contract.StepInputEnd, cmd.id, nil)
+	}
+	if err != nil {
+		err = cause(ctx, err)
 		cmd.finish(guest.End{}, err)
+		cmd.signal(syscall.SIGKILL)
 		return nil, err
 	}
-	if e.Stdin == nil && e.Terminal == nil {
-		err = c.send(contract.StepInputEnd, cmd.id, nil)
-	} else if e.Stdin != nil {
+	if e.Stdin != nil {
 		cmd.stdin = guest.NewStdin(e.Stdin)
 		go cmd.feed()
 	}
-	return cmd, err
+	return cmd, nil
 }
 
 func execFrame(e Exec) ([]byte, error) {
@@ -238,23 +198,6 @@ func execFrame(e Exec) ([]byte, error) {
 	return p, nil
 }
 
-func (c *Client) send(kind byte, id uint32, payload []byte) error {
-	select {
-	case c.sending <- struct{}{}:
-	case <-c.gone:
-		return c.over
-	}
-	defer func() { <-c.sending }()
-	return c.write(kind, id, payload)
-}
-
-func (c *Client) write(kind byte, id uint32, payload []byte) error {
-	frame := binary.BigEndian.AppendUint32(make([]byte, 0, contract.StepHeader+len(payload)), uint32(len(payload)))
-	frame = binary.BigEndian.AppendUint32(append(frame, kind), id)
-	_, err := c.to.Write(append(frame, payload...))
-	return err
-}
-
 // Write takes what the program prints. An error is a *guest.ProtocolError.
 func (c *Client) Write(p []byte) (int, error) {
 	n := len(p)
@@ -288,9 +231,10 @@ func (c *Client) Write(p []byte) (int, error) {
 func (c *Client) take(kind byte, id uint32, p []byte) error {
 	c.mu.Lock()
 	cmd, known := c.commands[id], id > 0 && id <= c.next
-	if kind == contract.StepHeld && id == 0 && len(p) == 0 && c.holding != nil {
-		close(c.holding)
-		c.holding = nil
+	if kind == contract.StepHeld && id == 0 && len(p) == 0 && c.asked > 0 {
+		if c.asked--; c.asked == 0 {
+			close(c.holding)
+		}
 		c.mu.Unlock()
 		return nil
 	}
@@ -392,7 +336,7 @@ func (cmd *Command) feed() {
 			return
 		}
 		if err != nil {
-			_ = cmd.c.send(contract.StepInputEnd, cmd.id, nil)
+			_ = cmd.c.send(cmd.done, contract.StepInputEnd, cmd.id, nil)
 			return
 		}
 	}
@@ -418,8 +362,11 @@ func (cmd *Command) give(kind byte, p []byte) error {
 				return err
 			}
 		}
-		err := cmd.c.send(kind, cmd.id, p[:n])
+		err := cmd.c.send(cmd.done, kind, cmd.id, p[:n])
 		done()
+		if err == errStopped {
+			return cmd.ended()
+		}
 		if err != nil {
 			return err
 		}
@@ -442,7 +389,7 @@ func (cmd *Command) ended() error {
 
 // Signal sends a signal to the command's process group.
 func (cmd *Command) Signal(s syscall.Signal) error {
-	return cmd.c.send(contract.StepSignal, cmd.id, []byte{byte(s)})
+	return cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{byte(s)})
 }
 
 // signal is Signal for those who must not wait until the guest takes it: what reads from the guest, and
@@ -457,7 +404,11 @@ func (cmd *Command) signal(s syscall.Signal) <-chan error {
 // Resize changes its terminal's size.
 func (cmd *Command) Resize(s guest.Size) error {
 	p := binary.BigEndian.AppendUint16(nil, s.Columns)
-	return cmd.c.send(contract.StepResize, cmd.id, binary.BigEndian.AppendUint16(p, s.Rows))
+	err := cmd.c.send(cmd.done, contract.StepResize, cmd.id, binary.BigEndian.AppendUint16(p, s.Rows))
+	if err == errStopped {
+		return cmd.ended()
+	}
+	return err
 }
 
 // Done is closed when it has ended.

@@ -133,7 +133,7 @@ func TestCommands(t *testing.T) {
 			if row.e.Dir == "" {
 				row.e.Dir = "/"
 			}
-			cmd, err := c.Start(row.e)
+			cmd, err := c.Start(t.Context(), row.e)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,7 +205,7 @@ signal.signal(signal.SIGINT, lambda *_: (size(), sys.exit(7)))
 size()
 print("got", input(), flush=True)
 while True: time.sleep(0.01)`
-	cmd, err := c.Start(Exec{Args: []string{"python3", "-c", program}, Env: environment, Dir: "/", Terminal: &guest.Size{Columns: 91, Rows: 33}, Stdin: typed, Stdout: screen})
+	cmd, err := c.Start(t.Context(), Exec{Args: []string{"python3", "-c", program}, Env: environment, Dir: "/", Terminal: &guest.Size{Columns: 91, Rows: 33}, Stdin: typed, Stdout: screen})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestLimit(t *testing.T) {
 		{"import signal, time; signal.signal(2, signal.SIG_IGN)" + loop, guest.End{Signal: 9}},
 	} {
 		out := newLines()
-		cmd, err := c.Start(Exec{Args: []string{"python3", "-c", row.script}, Env: environment, Dir: "/", Stdout: out})
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"python3", "-c", row.script}, Env: environment, Dir: "/", Stdout: out})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ func TestStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := open(t, "STOP="+stop)
-	stopped, err := c.Start(Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
+	stopped, err := c.Start(t.Context(), Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestStopped(t *testing.T) {
 			break
 		}
 	}
-	other, err := c.Start(Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
+	other, err := c.Start(t.Context(), Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,14 +289,14 @@ func TestMostCommands(t *testing.T) {
 	c := open(t)
 	var all []*Command
 	for range contract.MaxCommands {
-		cmd, err := c.Start(Exec{Args: []string{"sleep", "1000"}, Env: environment, Dir: "/"})
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"sleep", "1000"}, Env: environment, Dir: "/"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, cmd)
 	}
 	var busy *BusyError
-	if _, err := c.Start(Exec{Args: []string{"true"}, Env: environment}); !errors.As(err, &busy) {
+	if _, err := c.Start(t.Context(), Exec{Args: []string{"true"}, Env: environment}); !errors.As(err, &busy) {
 		t.Errorf("one too many: %v", err)
 	}
 	for _, cmd := range all {
@@ -309,7 +309,7 @@ func TestMostCommands(t *testing.T) {
 			t.Errorf("%+v %v", end, err)
 		}
 	}
-	cmd, err := c.Start(Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
+	cmd, err := c.Start(t.Context(), Exec{Args: []string{"true"}, Env: environment, Dir: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func TestHold(t *testing.T) {
 	c := open(t)
 	out := newLines()
 	typed, typing := io.Pipe()
-	cmd, err := c.Start(Exec{Args: []string{"cat"}, Env: environment, Dir: "/", Stdin: typed, Stdout: out})
+	cmd, err := c.Start(t.Context(), Exec{Args: []string{"cat"}, Env: environment, Dir: "/", Stdin: typed, Stdout: out})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,7 +430,7 @@ func interpret(t *testing.T, c *Client, name string) *Interpreter {
 	} else {
 		l.Args = append(l.Args[:len(l.Args)-1:len(l.Args)-1], l.Path)
 	}
-	in, err := c.Interpret(l, environment, dir)
+	in, err := c.Interpret(t.Context(), l, environment, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

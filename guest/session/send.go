@@ -1,0 +1,146 @@
+package session
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"syscall"
+	"time"
+
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// How frames are sent. A program may take nothing, or half of one, for as long as its machine lives: whoever waits for it can be
+// stopped, and what was begun is sent all the same, since what is behind half of a frame could not be read.
+
+// frame is one that is sent.
+type frame struct {
+	done chan struct{}
+	err  error
+}
+
+// errStopped is why somebody waits no more who was to be stopped.
+var errStopped = errors.New("stopped")
+
+// cause is the error of what a context may have stopped.
+func cause(ctx context.Context, err error) error {
+	if err == errStopped {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// turn waits for the turn to send, which pass ends.
+func (c *Client) turn(stop <-chan struct{}) error {
+	select {
+	case c.sending <- struct{}{}:
+		return nil
+	case <-stop:
+		return errStopped
+	case <-c.gone:
+		return c.over
+	}
+}
+
+func (c *Client) pass() { <-c.sending }
+
+// begin sends a frame, of who has the turn. It is sent whole, however long the program takes, and then is called.
+func (c *Client) begin(kind byte, id uint32, payload []byte, then func()) *frame {
+	f := &frame{done: make(chan struct{})}
+	go func() {
+		defer then()
+		f.err = c.write(kind, id, payload)
+		close(f.done)
+	}()
+	return f
+}
+
+func (c *Client) send(stop <-chan struct{}, kind byte, id uint32, payload []byte) error {
+	if err := c.turn(stop); err != nil {
+		return err
+	}
+	f := c.begin(kind, id, payload, c.pass)
+	select {
+	case <-f.done:
+		return f.err
+	case <-stop:
+		return errStopped
+	case <-c.gone:
+		return c.over
+	}
+}
+
+func (c *Client) write(kind byte, id uint32, payload []byte) error {
+	frame := binary.BigEndian.AppendUint32(make([]byte, 0, contract.StepHeader+len(payload)), uint32(len(payload)))
+	frame = binary.BigEndian.AppendUint32(append(frame, kind), id)
+	_, err := c.to.Write(append(frame, payload...))
+	return err
+}
+
+// Hold has the program say nothing more, and returns when nothing is under way either way. What is to be
+// sent waits for GoOn, which must be called, whatever Hold returns. One goroutine calls the two.
+func (c *Client) Hold(ctx context.Context) error {
+	if err := c.turn(ctx.Done()); err != nil {
+		return cause(ctx, err)
+	}
+	held := make(chan struct{})
+	c.mu.Lock()
+	c.holding = held
+	c.asked++
+	c.mu.Unlock()
+	c.holds = c.begin(contract.StepHold, 0, nil, func() {})
+	for sent := c.holds.done; ; sent = nil {
+		select {
+		case <-sent:
+			if c.holds.err != nil {
+				return c.holds.err
+			}
+		case <-held:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-c.gone:
+			return c.over
+		}
+	}
+}
+
+var errTakesNothing = errors.New("the session's program takes nothing")
+
+// GoOn ends Hold. The program's standard input is another one from now on, if to is not nil. That it goes on is
+// said to a program that takes nothing as soon as it takes something; GoOn waits for that for KillPatience.
+func (c *Client) GoOn(to io.Writer) error {
+	held := c.holds
+	if c.holds = nil; held == nil {
+		if to == nil {
+			return nil // Hold had no turn
+		}
+		if err := c.turn(nil); err != nil {
+			return err
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer c.pass()
+		if held != nil {
+			<-held.done
+		}
+		if to != nil {
+			c.to, c.in = to, c.in[:0]
+		}
+		err := c.write(contract.StepGoOn, 0, nil)
+		for ; err == nil && len(c.cut) > 0; c.cut = c.cut[1:] {
+			err = c.write(contract.StepSignal, c.cut[0], []byte{byte(syscall.SIGKILL)})
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-c.gone:
+		return c.over
+	case <-time.After(KillPatience):
+		return errTakesNothing
+	}
+}
