@@ -32,8 +32,8 @@ import (
 type Monitor struct {
 	conn net.Conn
 
-	prefix     string     // of our commands' ids
-	connecting sync.Mutex // held by Connect
+	prefix     string        // of our commands' ids
+	connecting chan struct{} // held by Connect
 	connected  bool
 	writing    chan struct{} // held by who writes
 
@@ -85,12 +85,13 @@ func NewMonitor(conn net.Conn) *Monitor {
 
 func newMonitor(conn net.Conn) *Monitor {
 	return &Monitor{
-		conn:     conn,
-		writing:  make(chan struct{}, 1),
-		waiting:  map[string]chan reply{},
-		subs:     map[chan qmp.Event]struct{}{},
-		greeting: make(chan struct{}),
-		done:     make(chan struct{}),
+		conn:       conn,
+		connecting: make(chan struct{}, 1),
+		writing:    make(chan struct{}, 1),
+		waiting:    map[string]chan reply{},
+		subs:       map[chan qmp.Event]struct{}{},
+		greeting:   make(chan struct{}),
+		done:       make(chan struct{}),
 	}
 }
 
@@ -140,8 +141,12 @@ func (m *Monitor) Connect() error { return m.ConnectContext(context.Background()
 
 // ConnectContext is Connect with a bound.
 func (m *Monitor) ConnectContext(ctx context.Context) error {
-	m.connecting.Lock()
-	defer m.connecting.Unlock()
+	select {
+	case m.connecting <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for QEMU's greeting: %w", context.Cause(ctx))
+	}
+	defer func() { <-m.connecting }()
 	if m.connected {
 		return nil
 	}
