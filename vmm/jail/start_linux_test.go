@@ -43,14 +43,23 @@ func TestMain(m *testing.M) {
 type attacked struct {
 	Attempts []Attempt
 	Report   Report
+	Left     int // descriptors, after all
 }
 
 func attackFor(program string) int {
 	p, err := Examine(program, nil, nil)
+	var before int
+	if err == nil {
+		before, err = countDescriptors()
+	}
 	if err == nil {
 		var a attacked
 		abi, _ := strconv.Atoi(os.Getenv("UNITASK_TEST_LANDLOCK"))
 		if a.Attempts, a.Report, err = attackIn(Spec{Program: p, Open: os.Getenv("UNITASK_TEST_OPEN") != "", landlock: abi}); err == nil {
+			a.Left, err = countDescriptors()
+			a.Left -= before
+		}
+		if err == nil {
 			err = json.NewEncoder(os.Stdout).Encode(a)
 		}
 	}
@@ -191,6 +200,9 @@ func TestAttackJail(t *testing.T) {
 				if h.Why == "" {
 					t.Errorf("%s does not hold, without a reason", h.Name)
 				}
+			}
+			if a.Left != 0 {
+				t.Errorf("%d descriptors are left", a.Left)
 			}
 			want := slices.Sorted(slices.Values(c.not))
 			if slices.Sort(not); !slices.Equal(not, want) {
@@ -684,11 +696,16 @@ func TestGiven(t *testing.T) {
 
 // descriptors counts those that are open here.
 func descriptors(t *testing.T) int {
-	list, err := os.ReadDir("/proc/self/fd")
+	n, err := countDescriptors()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(list)
+	return n
+}
+
+func countDescriptors() (int, error) {
+	list, err := os.ReadDir("/proc/self/fd")
+	return len(list), err
 }
 
 // A step that fails is reported, and followed by what it says.
