@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,10 +69,15 @@ func (s shelf) ids() (list []string, err error) {
 		return nil, nil
 	}
 	for _, f := range folders {
-		if f.IsDir() && !strings.HasPrefix(f.Name(), ".") {
-			list = append(list, f.Name())
+		name := f.Name()
+		if folder, ok := machine.AsideOf(name); ok { // reading puts it back
+			name = folder
+		}
+		if f.IsDir() && !strings.HasPrefix(name, ".") && !slices.Contains(list, name) {
+			list = append(list, name)
 		}
 	}
+	slices.Sort(list)
 	return list, err
 }
 
@@ -158,8 +164,8 @@ func ForgetSession(home, id string) error {
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
 		return hostError("session", err)
 	}
-	err = os.RemoveAll(s.folder(id))
 	machine.RemoveLeftovers(s.folder(id))
+	err = os.RemoveAll(s.folder(id))
 	if rec != nil {
 		rec.Status = record.Done
 		err = errors.Join(err, rec.Finish(time.Now()))

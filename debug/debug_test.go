@@ -13,7 +13,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -291,5 +294,34 @@ func TestStub(t *testing.T) {
 	cancel()
 	if err := newStub(silent).step(timed); err == nil {
 		t.Error("silence was taken for an answer")
+	}
+}
+
+// A QEMU that does not read what it is asked, or how its own packets are acknowledged, keeps nobody.
+func TestAttackStubUnread(t *testing.T) {
+	for name, wait := range map[string]func(s *stub, theirs net.Conn) string{
+		"a request": func(s *stub, _ net.Conn) string {
+			if err := s.step(t.Context()); err != nil {
+				return "an error"
+			}
+			return "an answer"
+		},
+		"an acknowledgement": func(s *stub, theirs net.Conn) string {
+			_, _ = io.WriteString(theirs, "$T05#b9")
+			if _, ok := <-s.packets; !ok {
+				return "an error"
+			}
+			return "a packet"
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			defer theirs.Close()
+			s := newStub(ours)
+			defer ours.Close()
+			begin := time.Now()
+			seen := wait(s, theirs)
+			attack.Check(t, "gdb's protocol: a QEMU does not read "+name, "an error after 5s", seen+" after "+time.Since(begin).String())
+		})
 	}
 }

@@ -48,7 +48,7 @@ func (s *stub) read() {
 		if _, err := r.Discard(2); err != nil { // the checksum: the socket loses nothing
 			return
 		}
-		if _, err := s.conn.Write([]byte("+")); err != nil {
+		if err := s.write("+"); err != nil {
 			return
 		}
 		select {
@@ -58,8 +58,18 @@ func (s *stub) read() {
 	}
 }
 
-// stubPatience bounds an answer of QEMU's.
+// stubPatience bounds an answer of QEMU's, and how long it may take to read what is sent.
 const stubPatience = 5 * time.Second
+
+// write sends something whole, or the connection is of no use any more.
+func (s *stub) write(text string) error {
+	_ = s.conn.SetWriteDeadline(time.Now().Add(stubPatience))
+	_, err := s.conn.Write([]byte(text))
+	if err != nil {
+		s.conn.Close()
+	}
+	return err
+}
 
 // ask sends a packet and returns the answer to it.
 func (s *stub) ask(ctx context.Context, packet string) (string, error) {
@@ -79,7 +89,7 @@ func (s *stub) ask(ctx context.Context, packet string) (string, error) {
 	for i := range len(packet) {
 		sum += packet[i]
 	}
-	if _, err := fmt.Fprintf(s.conn, "$%s#%02x", packet, sum); err != nil {
+	if err := s.write(fmt.Sprintf("$%s#%02x", packet, sum)); err != nil {
 		return "", fmt.Errorf("gdb stub: %w", err)
 	}
 	timed, cancel := context.WithTimeout(ctx, stubPatience)

@@ -14,6 +14,6 @@ func digestMemory(*os.File) (string, error)  { return "", errNoMemfd }
 
 func processor() string { return "" }
 
-func exchange(_, _ string) error { return errNoMemfd }
+func renameExchange(_, _ string) error { return errNoMemfd }
 
 func changeTime(st os.FileInfo) int64 { return st.ModTime().UnixNano() }

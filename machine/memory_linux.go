@@ -117,7 +117,7 @@ func copyRange(to, from *os.File, at, most int64) error {
 const CanClone = true
 
 // exchange swaps two folders in one step.
-func exchange(a, b string) error {
+func renameExchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
 

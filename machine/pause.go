@@ -110,6 +110,7 @@ func ReadPause(folder string) (Pause, error) {
 
 // openPause opens the folder of a paused machine, which must be ours alone.
 func openPause(folder string) (*os.Root, error) {
+	restore(folder)
 	dir, err := os.OpenRoot(folder)
 	if err != nil {
 		return nil, err
@@ -228,11 +229,30 @@ func (s *Source) pause(ctx context.Context, m *Machine, folder string) error {
 		return context.Cause(ctx)
 	}
 	pauseStep("written")
+	return settle(folder, tmp)
+}
+
+// syncFolder is syncPath, a variable for tests.
+var syncFolder = syncPath
+
+// settle puts what was paused into a folder in the place of another one, for good. After an error that is where it was.
+func settle(folder, tmp string) error {
 	if err := replace(folder, tmp); err != nil {
 		return err
 	}
 	pauseStep("replaced")
-	return syncPath(filepath.Dir(folder))
+	err := syncFolder(filepath.Dir(folder))
+	if err == nil {
+		return nil
+	}
+	back := os.Rename(folder, tmp) // where there was none before
+	if back != nil {
+		back = replace(folder, tmp)
+	}
+	if back != nil {
+		err = fmt.Errorf("%w; what was paused now stays in the folder: %w", err, back)
+	}
+	return err
 }
 
 func syncPath(path string) error {
@@ -246,8 +266,11 @@ func syncPath(path string) error {
 // leftover is the beginning of what a pause into a folder makes beside it.
 func leftover(folder string) string { return "." + filepath.Base(folder) + ".pausing-" }
 
-// RemoveLeftovers removes what a pause into a folder left beside it when it was killed.
+// RemoveLeftovers removes what a pause into a folder left beside it when it was killed. What it had moved aside is put
+// back.
 func RemoveLeftovers(folder string) {
+	restore(folder)
+	_ = os.RemoveAll(aside(folder))
 	entries, _ := os.ReadDir(filepath.Dir(folder))
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), leftover(folder)) {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -277,12 +278,53 @@ func load(memory *os.File, devices []byte, created time.Time, mapped bool) (*Sna
 	return t, nil
 }
 
+// exchange has two names change places; a variable for tests, as if on a file system that can't.
+var exchange = renameExchange
+
 // replace puts a folder in the place of another one, in one step, and the other one, if there is
-// one, in its.
+// one, in its. On a file system that can't exchange them (NFS, 9p, some of FUSE) the other one is moved aside
+// before: who is killed in between has left it there (restore).
 func replace(place, by string) error {
 	err := exchange(by, place)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		err = os.Rename(by, place)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, errors.ErrUnsupported): // ENOSYS, EOPNOTSUPP
+		restore(place)
+		if err = os.RemoveAll(aside(place)); err == nil {
+			err = os.Rename(place, aside(place))
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return os.Rename(by, place)
+		}
+		if err != nil {
+			return err
+		}
+		if err = os.Rename(by, place); err != nil {
+			return errors.Join(err, os.Rename(aside(place), place))
+		}
+		_ = os.Rename(aside(place), by) // else it is a leftover
 	}
 	return err
+}
+
+const asideSuffix = ".before"
+
+// aside is where a folder is while another one takes its place.
+func aside(folder string) string {
+	return filepath.Join(filepath.Dir(folder), "."+filepath.Base(folder)+asideSuffix)
+}
+
+// AsideOf is the name of the folder that was moved aside under a name, where it was.
+func AsideOf(name string) (folder string, ok bool) {
+	name, isHidden := strings.CutPrefix(name, ".")
+	name, isAside := strings.CutSuffix(name, asideSuffix)
+	return name, isHidden && isAside && name != ""
+}
+
+// restore puts a folder back that was moved aside, where nothing has taken its place.
+func restore(folder string) {
+	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
+		_ = os.Rename(aside(folder), folder)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 )
 
 // Lent are the descriptors by which another process speaks with a machine and its
@@ -57,4 +58,41 @@ func Adopt(a Adoption) (*Machine, error) {
 		close(m.exited)
 	}()
 	return m, nil
+}
+
+// AdoptMonitor returns a monitor on a connection that another has connected and
+// detached from.
+func AdoptMonitor(conn net.Conn) *Monitor {
+	m := newMonitor(conn)
+	m.prefix, m.connected = "adopted ", true // the last one's commands may yet be answered
+	close(m.greeting)
+	go m.read()
+	return m
+}
+
+// detachWait bounds how long QEMU may take to send the rest of a line.
+const detachWait = time.Second
+
+// Detach ends the monitor and returns its connection, between two messages, for another
+// to adopt. Nobody may be waiting for a reply.
+func (m *Monitor) Detach() (*os.File, error) {
+	c, ok := m.conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("detach monitor: not a Unix socket")
+	}
+	f, err := c.File()
+	if err != nil {
+		return nil, fmt.Errorf("detach monitor: %w", err)
+	}
+	m.mu.Lock()
+	m.leaving = true
+	m.mu.Unlock()
+	_ = m.conn.SetReadDeadline(time.Unix(1, 0))
+	<-m.done
+	_ = m.conn.Close()
+	if err := m.readError(); !errors.Is(err, errDetached) {
+		f.Close()
+		return nil, fmt.Errorf("detach monitor: %w", err)
+	}
+	return f, nil
 }

@@ -32,8 +32,8 @@ import (
 type Monitor struct {
 	conn net.Conn
 
-	prefix     string     // of our commands' ids
-	connecting sync.Mutex // held by Connect
+	prefix     string        // of our commands' ids
+	connecting chan struct{} // held by Connect
 	connected  bool
 	writing    chan struct{} // held by who writes
 
@@ -85,54 +85,18 @@ func NewMonitor(conn net.Conn) *Monitor {
 
 func newMonitor(conn net.Conn) *Monitor {
 	return &Monitor{
-		conn:     conn,
-		writing:  make(chan struct{}, 1),
-		waiting:  map[string]chan reply{},
-		subs:     map[chan qmp.Event]struct{}{},
-		greeting: make(chan struct{}),
-		done:     make(chan struct{}),
+		conn:       conn,
+		connecting: make(chan struct{}, 1),
+		writing:    make(chan struct{}, 1),
+		waiting:    map[string]chan reply{},
+		subs:       map[chan qmp.Event]struct{}{},
+		greeting:   make(chan struct{}),
+		done:       make(chan struct{}),
 	}
 }
 
 // Greeted is closed when QEMU has greeted: its accelerator and devices are set up.
 func (m *Monitor) Greeted() <-chan struct{} { return m.greeting }
-
-// AdoptMonitor returns a monitor on a connection that another has connected and
-// detached from.
-func AdoptMonitor(conn net.Conn) *Monitor {
-	m := newMonitor(conn)
-	m.prefix, m.connected = "adopted ", true // the last one's commands may yet be answered
-	close(m.greeting)
-	go m.read()
-	return m
-}
-
-// detachWait bounds how long QEMU may take to send the rest of a line.
-const detachWait = time.Second
-
-// Detach ends the monitor and returns its connection, between two messages, for another
-// to adopt. Nobody may be waiting for a reply.
-func (m *Monitor) Detach() (*os.File, error) {
-	c, ok := m.conn.(*net.UnixConn)
-	if !ok {
-		return nil, errors.New("detach monitor: not a Unix socket")
-	}
-	f, err := c.File()
-	if err != nil {
-		return nil, fmt.Errorf("detach monitor: %w", err)
-	}
-	m.mu.Lock()
-	m.leaving = true
-	m.mu.Unlock()
-	_ = m.conn.SetReadDeadline(time.Unix(1, 0))
-	<-m.done
-	_ = m.conn.Close()
-	if err := m.readError(); !errors.Is(err, errDetached) {
-		f.Close()
-		return nil, fmt.Errorf("detach monitor: %w", err)
-	}
-	return f, nil
-}
 
 // Connect waits for the greeting and leaves negotiation mode. What is connected stays
 // so.
@@ -140,8 +104,12 @@ func (m *Monitor) Connect() error { return m.ConnectContext(context.Background()
 
 // ConnectContext is Connect with a bound.
 func (m *Monitor) ConnectContext(ctx context.Context) error {
-	m.connecting.Lock()
-	defer m.connecting.Unlock()
+	select {
+	case m.connecting <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for QEMU's greeting: %w", context.Cause(ctx))
+	}
+	defer func() { <-m.connecting }()
 	if m.connected {
 		return nil
 	}

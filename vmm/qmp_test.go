@@ -396,3 +396,27 @@ func TestMonitorGoneAtWrite(t *testing.T) {
 		}
 	})
 }
+
+// Who waits for the greeting has its own time, also behind somebody who has more.
+func TestMonitorConnectTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		m := NewMonitor(ours)
+		defer m.Disconnect()
+		first := make(chan error, 1)
+		go func() { first <- m.ConnectContext(t.Context()) }()
+		synctest.Wait()
+		const patience = 10 * time.Second
+		time.AfterFunc(2*patience, func() { theirs.Close() }) // QEMU never greets
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		begin := time.Now()
+		if err := m.ConnectContext(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != patience {
+			t.Errorf("%v after %s", err, time.Since(begin))
+		}
+		if err := <-first; err == nil {
+			t.Error("connected to nobody")
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+)
+
+// folderOf makes a folder with a paused machine's description, told by its time.
+func folderOf(t *testing.T, path string, year int) {
+	t.Helper()
+	text := fmt.Sprintf(`{"version":%d,"at":"%d-01-01T00:00:00Z"}`, pauseVersion, year)
+	if err := errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, pauseName), []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// yearOf is what folderOf has told; 0 where there is no folder.
+func yearOf(t *testing.T, path string) int {
+	t.Helper()
+	p, err := ReadPause(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return p.At.Year()
+}
+
+// A folder takes another's place, on every file system, and gives it back where that can't be made to last.
+func TestReplace(t *testing.T) {
+	defer func(e func(a, b string) error, s func(string) error) { exchange, syncFolder = e, s }(exchange, syncFolder)
+	for how, e := range map[string]func(a, b string) error{
+		"in one step": renameExchange,
+		"on NFS":      func(_, _ string) error { return syscall.EINVAL },
+		"on FUSE":     func(_, _ string) error { return syscall.ENOSYS },
+	} {
+		for was, before := range map[string]int{"there was one": 2001, "there was none": 0} {
+			for lasts, broken := range map[string]error{"it lasts": nil, "the disk fails": syscall.EIO} {
+				t.Run(how+", "+was+", "+lasts, func(t *testing.T) {
+					exchange, syncFolder = e, func(string) error { return broken }
+					dir := t.TempDir()
+					place, by := filepath.Join(dir, "paused"), filepath.Join(dir, filepath.Base(leftover("paused"))+"1")
+					if before != 0 {
+						folderOf(t, place, before)
+					}
+					folderOf(t, by, 2002)
+					if err := settle(place, by); !errors.Is(err, broken) {
+						t.Error(err)
+					}
+					want, behind := 2002, before
+					if broken != nil {
+						want, behind = before, 2002
+					}
+					if at, left := yearOf(t, place), yearOf(t, by); at != want || left != behind {
+						t.Errorf("there is %d, and beside it %d; expected %d and %d", at, left, want, behind)
+					}
+					RemoveLeftovers(place)
+					if at := yearOf(t, place); at != want {
+						t.Errorf("behind it %d", at)
+					}
+					if left, err := os.ReadDir(dir); err != nil || len(left) > 1 || len(left) == 1 && left[0].Name() != "paused" {
+						t.Errorf("%v %v", left, err)
+					}
+				})
+			}
+		}
+	}
+	exchange = func(_, _ string) error { return syscall.EINVAL }
+	err := replace(filepath.Join(t.TempDir(), "paused"), "/nowhere/at/all")
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("nothing to put there: %v", err)
+	}
+}
+
+// Who is killed while a folder was moved aside has left it whole, wherever it is looked for first.
+func TestReplaceKilled(t *testing.T) {
+	defer func(e func(a, b string) error) { exchange = e }(exchange)
+	exchange = func(_, _ string) error { return syscall.EINVAL }
+	for name, c := range map[string]struct {
+		placed bool // what takes its place
+		next   func(t *testing.T, place, by string)
+		want   int
+		left   []string
+	}{
+		"read":                   {false, func(t *testing.T, place, _ string) { yearOf(t, place) }, 2001, []string{".paused.pausing-1", "paused"}},
+		"swept":                  {false, func(_ *testing.T, place, _ string) { RemoveLeftovers(place) }, 2001, []string{"paused"}},
+		"replaced":               {false, func(_ *testing.T, place, by string) { _ = replace(place, by) }, 2002, []string{".paused.pausing-1", "paused"}},
+		"read, behind the move":  {true, func(t *testing.T, place, _ string) { yearOf(t, place) }, 2002, []string{".paused.before", "paused"}},
+		"swept, behind the move": {true, func(_ *testing.T, place, _ string) { RemoveLeftovers(place) }, 2002, []string{"paused"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			place, by := filepath.Join(dir, "paused"), filepath.Join(dir, leftover("paused")+"1")
+			folderOf(t, aside(place), 2001)
+			if folderOf(t, by, 2002); c.placed {
+				if err := os.Rename(by, place); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.next(t, place, by)
+			if at := yearOf(t, place); at != c.want {
+				t.Errorf("there is %d", at)
+			}
+			entries, err := os.ReadDir(dir)
+			var left []string
+			for _, e := range entries {
+				left = append(left, e.Name())
+			}
+			if err != nil || !slices.Equal(left, c.left) {
+				t.Errorf("%q %v", left, err)
+			}
+		})
+	}
+	for name, want := range map[string]string{".01x.before": "01x", "01x.before": "", ".before": "", ".01x.pausing-1": "", ".01x": ""} {
+		if folder, ok := AsideOf(name); ok != (want != "") || ok && folder != want {
+			t.Errorf("%s: %q %t", name, folder, ok)
+		}
+	}
+}
