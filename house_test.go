@@ -24,7 +24,7 @@ var ground = []string{"vmm", "image", "guest", "netstack", "packages", "environm
 var first = []string{"machine", "hostfiles", "policy", "record", "audit", "debug"}
 
 // tools are what any room may use: they do one small thing each, and know no room.
-var tools = []string{"internal/atomicfile", "internal/edit", "internal/filelock", "internal/tail"}
+var tools = []string{"internal/accepting", "internal/atomicfile", "internal/edit", "internal/filelock", "internal/tail"}
 
 func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
@@ -65,6 +65,7 @@ var mayImport = map[string][]string{
 	"netstack/broker": {"internal/httppath"},
 	"fleet/embedded":  {"fleet"},
 
+	"internal/accepting":   {},
 	"internal/atomicfile":  {},
 	"internal/attack":      {},
 	"internal/collector":   {},

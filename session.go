@@ -26,8 +26,8 @@ import (
 // SessionRequest is a machine that stays for several steps, under one policy.
 type SessionRequest struct {
 	// Request is what the machine has: image or language, memory, files, network, secrets,
-	// environment. Its Code must be empty. Timeout and OutputBytes bound each step that names none of
-	// its own. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the image's
+	// environment. Its Code must be empty. Timeout is the most that a step may name, and that of one
+	// that names none; OutputBytes bounds each step. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the image's
 	// language, and files; it has no commands.
 	Request
 	// Life is how long it lives, 0 is a day.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/machine"
 )
@@ -144,21 +145,15 @@ type listener interface {
 	AcceptUnix() (*net.UnixConn, error)
 }
 
-// afterAccept is how long the holder waits where it can't take a client, as when it has no descriptor left.
-const afterAccept = 100 * time.Millisecond
-
 func (h *Holder) accept(ctx context.Context, l listener) {
 	for {
-		conn, err := l.AcceptUnix()
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-			if err == nil {
-				conn.Close()
-			}
+		conn, err := accepting.Next(l.AcceptUnix)
+		if err != nil {
 			return
 		}
-		if err != nil { // the sessions live on
-			time.Sleep(afterAccept)
-			continue
+		if ctx.Err() != nil {
+			conn.Close()
+			return
 		}
 		h.mu.Lock()
 		full := h.busy >= maxClients || h.ending

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
 )
 
 // Sessions of unitask, machines that stay between calls, are not sessions of the protocol: they are
@@ -96,6 +97,12 @@ func (s *heldSession) view() sessionView {
 // newSession starts one for a call.
 func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request) (*heldSession, error) {
 	run.Code, run.Path, run.Args, run.Dir = "", "", nil, ""
+	// The call's time limit is its own: later steps may have what the ceiling lets a run have.
+	most, _, err := policy.Resolve(policy.Request{Timeout: policy.MaxTimeout}, caller.Ceiling)
+	if err != nil {
+		return nil, err
+	}
+	run.Timeout = max(run.Timeout, most.Timeout)
 	made, err := s.rt.NewSessionFor(ctx, caller, unitask.SessionRequest{Request: run})
 	if err != nil {
 		return nil, err

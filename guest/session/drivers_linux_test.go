@@ -38,6 +38,9 @@ func TestHostileSteps(t *testing.T) {
 		{"js", "an exception behind much output", "process.stderr.write('x'.repeat(1 << 20)); throw 'y'.repeat(1 << 20)", 1, ""},
 		{"js", "no standard error", "require('fs').closeSync(2); throw 1", 1, ""},
 		{"js", "a proxy", "new Proxy({}, { get() { throw 1 }, ownKeys() { throw 2 } })", 0, "{}"},
+		{"js", "a _ of its own", "var _ = 1; 5", 0, "5"},
+		{"js", "a function of that name", "function _() {}; 5", 0, "5"},
+		{"js", "no more globals", "Object.preventExtensions(globalThis); 5", 0, "5"},
 		{"shell", "break", "break; continue; echo x", 0, ""},
 		{"shell", "return", "return 9", 9, ""},
 		{"shell", "its words apart otherwise", "IFS=x; set -- a; set -f; true", 0, ""},
@@ -82,6 +85,8 @@ func TestInterruptDropsStep(t *testing.T) {
 		{"shell", "redirections", "{ echo up >&2; sleep 60; echo after >&2; } 2>&1 >/dev/null </dev/null; echo after"},
 		{"shell", "a command that catches it", "bash -c 'trap \"exit 0\" INT; echo up; sleep 60 & wait'; echo after"},
 		{"shell", "a trap for every command", "f() { echo up; sleep 60; }; trap : DEBUG; f; echo after"},
+		{"python", "a coroutine", "import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n        await asyncio.sleep(0.01)\n        print('.', flush=True)\nawait tick()"},
+		{"python", "tasks that wait for others", "import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n        await asyncio.sleep(0.01)\n        print('.', flush=True)\nawait asyncio.gather(tick(), asyncio.wait_for(tick(), 60))"},
 	} {
 		t.Run(row.language+"/"+row.name, func(t *testing.T) {
 			t.Parallel()

@@ -496,6 +496,12 @@ func TestInterpreters(t *testing.T) {
 			{"None", "", "", "", 0},
 			{"'ü\\0'", "'ü\\x00'", "", "", 0},
 			{"input()", "", "", "EOFError", 1},
+			{"exit()", "", "", "", 0},
+			{"input()", "", "", "EOFError", 1},
+			{"def f(x: Undefined): pass", "", "", "NameError", 1},
+			{"from __future__ import annotations\ndef f(x: Undefined): pass\n(lambda: [f.__annotations__ for f in [f]])()", "[{'x': 'Undefined'}]", "", "", 0},
+			{"def g(x: Undefined): pass\ng.__annotations__", "{'x': 'Undefined'}", "", "", 0},
+			{"x = 42\nfrom __future__ import annotations", "", "", "must occur at the beginning", 1},
 		})
 	})
 	t.Run("shell", func(t *testing.T) {
@@ -537,6 +543,8 @@ func TestInterpreters(t *testing.T) {
 			{"import.meta.dirname === process.cwd()", "true", "", "", 0},
 			{"function f() {\n  null.x\n}\nf()", "", "", "at f (step-11:2:8)", 1},
 			{"throw 5", "", "", "Uncaught 5\n", 1},
+			{"import none from 'no-such-module'", "", "", " {\n  code: 'MODULE_NOT_FOUND',\n  requireStack: [", 1},
+			{"throw Object.assign(new Error('outer', { cause: new Error('inner') }), { code: 5 })", "", "", " {\n  code: 5,\n  [cause]: Error: inner\n      at step-", 1},
 			{"let 1", "", "", "SyntaxError: Unexpected", 1},
 			{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1}, // not to be run again
 			{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},
@@ -551,6 +559,17 @@ func TestInterpreters(t *testing.T) {
 			{"NaN", "NaN", "", "", 0},
 			{"process.argv.length + process.execArgv.length", "1", "", "", 0},
 			{"Symbol('q')", "Symbol(q)", "", "", 0},
+			{"'last'", "'last'", "", "", 0},
+			{"_ + 1", "'last1'", "", "", 0},
+			{"delete globalThis._", "true", "", "", 0},
+			{"_", "true", "", "", 0},
+			{"_", "true", "", "", 0},
+			{"var _ = true; undefined", "", "", "", 0}, // which it was
+			{"2", "2", "", "", 0},
+			{"_", "true", "", "", 0},
+			{"function _() { return 'mine' }", "", "", "", 0},
+			{"3", "3", "", "", 0},
+			{"_()", "'mine'", "", "", 0},
 			{"process.exitCode = 3; 1", "1", "", "", 3},
 			{"1", "1", "", "", 0},
 		})

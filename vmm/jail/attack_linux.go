@@ -86,6 +86,11 @@ const targetText = "a secret of the host\n"
 // the attempts. Where open, there is no jail: then nearly all of those that can be made
 // so get through, which shows that the attempts are real.
 func Attack(p Program, kvm KVM, open bool) ([]Attempt, Report, error) {
+	return attackIn(Spec{Program: p, KVM: kvm, Open: open})
+}
+
+// attackIn is Attack in the jail of a spec.
+func attackIn(jail Spec) ([]Attempt, Report, error) {
 	t, err := newTargets()
 	if err != nil {
 		return nil, Report{}, fmt.Errorf("attack: %w", err)
@@ -94,15 +99,15 @@ func Attack(p Program, kvm KVM, open bool) ([]Attempt, Report, error) {
 	var out []Attempt
 	var report Report
 	for _, a := range attacks {
-		if open && a.unsafe {
+		if jail.Open && a.unsafe {
 			continue
 		}
-		how := Spec{Program: p, KVM: kvm, Open: open}
+		how := jail
 		var seen Attempt
 		if seen, report, err = a.try(nil, how, t); err != nil {
 			return out, report, fmt.Errorf("attack %q: %w", a.name, err)
 		}
-		if !open {
+		if !jail.Open {
 			how.Unfiltered = true
 			behind, _, err := a.try(nil, how, t)
 			if err != nil {

@@ -94,6 +94,9 @@ func startOn(on []level, s Spec) (*Process, error) {
 
 func start(on []level, s Spec) (*Process, error) {
 	f := findFacts()
+	if s.landlock > 0 {
+		f.abi = min(f.abi, s.landlock)
+	}
 	f.mount = mountFolder(s.Program)
 	if s.KVM == KVMOpened {
 		f.kvmGroup = KVMGroup(KVMDevice)
