@@ -77,6 +77,7 @@ func TestSessionHostile(t *testing.T) {
 
 // A write that is given up leaves the file as it was, and nothing beside it.
 func TestSessionWriteGivenUp(t *testing.T) {
+	needVM(t)
 	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
 	if err := s.WriteFile(t.Context(), "f", []byte("as it was"), 0o644); err != nil {
 		t.Fatal(err)

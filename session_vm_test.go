@@ -122,13 +122,20 @@ func sessionFiles(t *testing.T, rt *unitask.Runtime, req unitask.Request) {
 	if err := s.Edit(ctx, "a/b/c.txt", "two", "2"); err != nil {
 		t.Error(err)
 	}
-	for old, why := range map[string]string{"o": "", "n": "", "": "0 times", "e 2\nx": "0 times"} {
-		err := s.Edit(ctx, "a/b/c.txt", old, "o")
-		if (why == "") != (err == nil) || err != nil && !errors.Is(err, unitask.ErrEdit) {
-			t.Errorf("edit %q: %v", old, err)
+	for old, why := range map[string]string{"o": "", "n": "", "": "it is empty", "e 2\nx": "0 times", "e": "2 times"} {
+		if err := s.WriteFile(ctx, "a/b/c.txt", []byte("one 2\ne\n"), 0o640); err != nil {
+			t.Fatal(err)
 		}
-		if old == "n" && err == nil {
-			_ = s.WriteFile(ctx, "a/b/c.txt", []byte("one 2\n"), 0o640)
+		err := s.Edit(ctx, "a/b/c.txt", old, "X")
+		if (why == "") != (err == nil) || err != nil && (!errors.Is(err, unitask.ErrEdit) || !strings.Contains(err.Error(), why)) {
+			t.Errorf("edit %q: %v, want %q", old, err, why)
+		}
+		want := "one 2\ne\n"
+		if why == "" {
+			want = strings.Replace(want, old, "X", 1)
+		}
+		if got, err := s.ReadFile(ctx, "a/b/c.txt", 0, 0); string(got) != want || err != nil {
+			t.Errorf("edit %q: it is %q, want %q (%v)", old, got, want, err)
 		}
 	}
 	list, more, err := s.List(ctx, "/work", 3)

@@ -103,7 +103,10 @@ func (s *Session) Edit(ctx context.Context, name, old, new string) error {
 	if err != nil {
 		return err
 	}
-	if n := strings.Count(string(text), old); old == "" || n != 1 {
+	if old == "" {
+		return fmt.Errorf("edit %s: %w: it is empty", name, ErrEdit)
+	}
+	if n := strings.Count(string(text), old); n != 1 {
 		return fmt.Errorf("edit %s: %w: it is there %d times", name, ErrEdit, n)
 	}
 	return s.WriteFile(ctx, name, []byte(strings.Replace(string(text), old, new, 1)), 0o644)
