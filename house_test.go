@@ -2,6 +2,7 @@ package unitask_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -162,6 +163,29 @@ func TestPackageComments(t *testing.T) {
 		if len(p.Doc) < 20 {
 			t.Errorf("package %s has no comment", p.ImportPath)
 		}
+	}
+}
+
+// docs/security.md says how many fuzz targets there are.
+func TestSecurityCountsFuzzTargets(t *testing.T) {
+	target, n := regexp.MustCompile(`(?m)^func Fuzz\w+\(`), 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "_test.go") {
+			var text []byte
+			text, err = os.ReadFile(path)
+			n += len(target.FindAll(text, -1))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := regexp.MustCompile(`\b\d+ fuzz targets`).FindString(string(text)); said != fmt.Sprintf("%d fuzz targets", n) {
+		t.Errorf("docs/security.md says %q; there are %d", said, n)
 	}
 }
 

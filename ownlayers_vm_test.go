@@ -1,13 +1,17 @@
 package unitask_test
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
@@ -49,6 +53,7 @@ cat /opt/words/a.txt > copy; id -u > id; echo "$B" > b
 rm /secret; rm -rf /home; mkdir /home; echo new > /home/new
 echo "it's" > /etc/made; chmod 4750 /etc/made; ln /etc/made /etc/hard; ln -s made /etc/link
 mkdir -p /deep/`+long+`; echo x > /deep/`+long+`/`+long+`; touch /etc/hosts /tmp/x /run/x
+mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 ''', "! ls /tmp/y 2>/dev/null"]
 `)
 	describe(t, dir, "tool-base", "from = 'test/box:1'\n[files]\n'/opt/words' = 'words'\n[env]\nB = 'of env'\n")
@@ -61,6 +66,11 @@ mkdir -p /deep/`+long+`; echo x > /deep/`+long+`/`+long+`; touch /etc/hosts /tmp
 	res, err := rt.Run(t.Context(), req, unitask.IO{})
 	if err != nil || !strings.HasPrefix(string(res.Stdout), want) || !strings.Contains(string(res.Stdout), "4750 0 2\nx\n") || res.MemoryMB != 200 {
 		t.Errorf("%v %d %q %q", err, res.MemoryMB, res.Stdout, res.Stderr)
+	}
+
+	// Its archive has the order of the names, not that in which the files were made: pip and npm make theirs in another each time.
+	if names := layerNames(t, filepath.Join(home, "layers", strings.TrimPrefix(first.Layers[1], "sha256:")+".tar.zst"), "many/"); strings.Join(names, " ") != "many/.c many/B many/a many/b many/m many/y many/z" {
+		t.Errorf("in the archive: %q", names)
 	}
 
 	// The lock has it come out the same, from the layer that there is.
@@ -116,5 +126,32 @@ mkdir -p /deep/`+long+`; echo x > /deep/`+long+`/`+long+`; touch /etc/hosts /tmp
 	}
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 0 {
 		t.Errorf("layers: %v", kept)
+	}
+}
+
+// layerNames are the names below a folder in a layer's archive, in its order.
+func layerNames(t *testing.T, file, below string) (names []string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := zstd.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return names
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name, under := strings.CutPrefix(h.Name, below); under && name != "" {
+			names = append(names, h.Name)
+		}
 	}
 }

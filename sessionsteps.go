@@ -40,6 +40,7 @@ type Command struct {
 	Dir     string            // "" is the session's folder
 	Env     map[string]string // added to the session's
 	Timeout time.Duration     // 0 is the session's
+	Endless bool              // where Timeout is 0: it has no time limit but the session's end
 	Stdin   io.Reader         // as IO.Stdin
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
@@ -47,7 +48,7 @@ type Command struct {
 	// Approve, if not nil, is asked while it runs, as IO.Approve is; not of one in the background.
 	Approve Approver
 	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
-	// into the Result or the record. It has no time limit but the session's end.
+	// into the Result or the record. It is Endless.
 	Terminal *Terminal
 }
 
@@ -157,9 +158,12 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
 	if t := c.Terminal; t != nil {
 		size := t.Size
-		e.Terminal, resized, limit = &size, t.Resized, endless
+		e.Terminal, resized = &size, t.Resized
 		e.Env = withEnv(e.Env, map[string]string{"TERM": cmp.Or(t.Name, "xterm-256color")})
 		stdout = nil
+	}
+	if limit == 0 && (c.Endless || c.Terminal != nil) {
+		limit = endless
 	}
 	return s.step(ctx, s.asked(c), "command.sh", limit, c.ResultBytes, stdout, stderr, func(x *stepping) error {
 		timed, cancel := s.clocks.start(ctx, x.limit)
@@ -286,7 +290,7 @@ func (x *stepping) wait(ctx context.Context, cmd *session.Command) error {
 	return err
 }
 
-// endless is the limit of what ends with its session only: a terminal.
+// endless is the limit of what ends with its session only.
 const endless time.Duration = -1
 
 // stepLimit is the time limit of a step that asks for one, 0 being the session's.
@@ -322,7 +326,10 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 	if err != nil {
 		return nil, err
 	}
-	err = x.finish(ctx, run(x))
+	if err = run(x); !errors.As(err, new(*SessionError)) {
+		err = errors.Join(err, x.collect(ctx))
+	}
+	err = x.finish(ctx, err)
 	if lost := s.toldLost(); lost != "" {
 		x.res.Hint = strings.TrimSpace(lost + "\n" + x.res.Hint)
 	}

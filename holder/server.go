@@ -325,7 +325,7 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return Answer{Result: res}, err
 	case req.Op == OpExec && req.Command != nil:
 		r := req.Command
-		cmd := unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS)}
+		cmd := unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Endless: r.Endless}
 		if r.Detach {
 			run, err := s.Start(ctx, cmd)
 			return Answer{Run: run}, err

@@ -274,7 +274,7 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 	}
 	if exit, err := m.Exit(); err == nil {
 		_ = conn.SetWriteDeadline(time.Now().Add(poolPatience))
-		_ = writeLine(conn, exit, nil)
+		_ = writeLine(conn, fitting(exit), nil)
 	}
 	conn.Close()
 	<-gone

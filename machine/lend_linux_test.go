@@ -154,6 +154,20 @@ func TestLease(t *testing.T) {
 	}
 	m.Close()
 
+	// It has said more than a line has room for: what it said last is told, and all else.
+	for _, said := range []string{strings.Repeat("\x00", 16<<10-4) + "last", strings.Repeat("x", 16<<10-4) + "last", strings.Repeat("\xff", 16<<10-4) + "last"} {
+		give(nil)
+		if m, err = lease(ctx, home, spec); err != nil {
+			t.Fatal(err)
+		}
+		given.end(vmm.Exit{Code: -1, Guest: -1, Signal: "killed", Denied: "connect", Stderr: said})
+		exit, err = m.vm.Wait(ctx)
+		if text, _ := json.Marshal(exit); err != nil || exit.Denied != "connect" || !strings.HasSuffix(exit.Stderr, "last") || len(text) < poolMessage/3 {
+			t.Errorf("%.40q is told as %.200s %v", said, text, err)
+		}
+		m.Close()
+	}
+
 	// The run ends: the machine is killed.
 	give(nil)
 	if m, err = lease(ctx, home, spec); err != nil {
@@ -186,38 +200,47 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// The daemon is killed while a run has its machine.
+// The daemon is killed while a run has its machine, or does not say how that ended.
 func TestLeaseOfTheDead(t *testing.T) {
-	home := t.TempDir()
-	l, err := listenPool(home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	th := newThing(t)
-	go func() {
-		conn, err := l.AcceptUnix()
+	for name, c := range map[string]struct{ says, stderr string }{
+		"it is gone":           {"", "the pool daemon has ended"},
+		"it is gone in a line": {`{"code":7,`, "the pool daemon has ended"},
+		"a malformed line":     {`{"code":7,"signal":5}` + "\n", "its end can't be read from the pool daemon: json: "},
+		"an endless line":      {strings.Repeat("x", poolMessage), "its end can't be read from the pool daemon: a line is longer than 16384 bytes"},
+	} {
+		home := t.TempDir()
+		l, err := listenPool(home)
 		if err != nil {
-			return
+			t.Fatal(err)
 		}
-		var req leaseRequest
-		_ = readLine(conn, &req)
-		reply, files, _ := th.Lend()
-		_ = writeLine(conn, reply, unix.UnixRights(int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd())))
-		for _, f := range files {
-			f.Close()
+		th := newThing(t)
+		go func() {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			var req leaseRequest
+			_ = readLine(conn, &req)
+			reply, files, _ := th.Lend()
+			_ = writeLine(conn, reply, unix.UnixRights(int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd())))
+			for _, f := range files {
+				f.Close()
+			}
+			_, _ = conn.Read(make([]byte, 1)) // the answer is read by itself: what follows comes when the run has it
+			_, _ = conn.Write([]byte(c.says))
+			conn.Close()
+		}()
+		m, err := lease(t.Context(), home, testSpec(1))
+		l.Close()
+		if err != nil {
+			t.Fatal(err)
 		}
-		conn.Close() // without a word
-	}()
-	m, err := lease(t.Context(), home, testSpec(1))
-	if err != nil {
-		t.Fatal(err)
+		m.Close()
+		exit, err := m.vm.Wait(t.Context())
+		if err != nil || exit.Code != -1 || exit.Signal != "killed" || !strings.HasPrefix(exit.Stderr, c.stderr) {
+			t.Errorf("%s: %+v %v", name, exit, err)
+		}
 	}
-	exit, err := m.vm.Wait(t.Context())
-	if err != nil || exit.Signal != "killed" || exit.Stderr != "the pool daemon has ended" {
-		t.Errorf("%+v %v", exit, err)
-	}
-	m.Close()
 }
 
 // What others may send to the daemon's socket. It answers with nothing, or with a no,

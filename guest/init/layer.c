@@ -179,22 +179,27 @@ static void entry(int dir, const char *name, char *path, size_t len)
 	header('2', path, target, &st, 0);
 }
 
-// folder writes what is in a folder, whose descriptor it closes.
+// folder writes what is in a folder, whose descriptor it closes, in the order of its names: memory has them in that in
+// which they were made, and a layer that is made again has the same digest.
 static void folder(int dir, char *path, size_t len)
 {
 	char opaque;
 	struct stat none = {0};
-	DIR *d = fdopendir(dir);
-	if (d == NULL)
+	struct dirent **all;
+	int n = scandirat(dir, ".", &all, NULL, alphasort);
+	if (n < 0)
 		give_up(path);
 	if (fgetxattr(dir, "trusted.overlay.opaque", &opaque, 1) == 1 && opaque == 'y') {
 		strcpy(path + len, ".wh..wh..opq");
 		header('0', path, "", &none, 0);
 	}
-	for (struct dirent *e; (e = readdir(d)) != NULL;)
-		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-			entry(dir, e->d_name, path, len);
-	closedir(d);
+	for (int i = 0; i < n; i++) {
+		if (strcmp(all[i]->d_name, ".") != 0 && strcmp(all[i]->d_name, "..") != 0)
+			entry(dir, all[i]->d_name, path, len);
+		free(all[i]);
+	}
+	free(all);
+	close(dir);
 }
 
 int container_layer(void)

@@ -425,7 +425,11 @@ func interpret(t *testing.T, c *Client, name string) *Interpreter {
 	if err := os.WriteFile(l.Path, []byte(l.Driver), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	l.Args = append(l.Args[:len(l.Args)-1:len(l.Args)-1], l.Path)
+	if name == "shell" {
+		l.Env = []string{"BASH_ENV=" + l.Path}
+	} else {
+		l.Args = append(l.Args[:len(l.Args)-1:len(l.Args)-1], l.Path)
+	}
 	in, err := c.Interpret(l, environment, dir)
 	if err != nil {
 		t.Fatal(err)
@@ -504,7 +508,15 @@ func TestInterpreters(t *testing.T) {
 			{"no-such-command", "", "", "not found", 127},
 			{"if then", "", "", "syntax error", 2},
 			{"cat", "", "", "", 0},
-			{"set -- a 'b c'; echo \"$#\"; local z=1", "", "2\n", "", 0},
+			{"set -- a 'b c'; echo \"$#\"; declare -A m=([k]=v); declare n=5; typeset -i i=6; alias hi='echo hello'; false", "", "2\n", "", 1},
+			{"echo \"$? $2 ${m[k]} $n $i $LINENO $0\"; hi", "", "1 b c v 5 6 1 bash\nhello\n", "", 0},
+			{"local z=1", "", "", "line 1: local: can only be used in a function", 1},
+			{"exec 9<<<kept", "", "", "", 0},
+			{"cat <&9", "", "kept\n", "", 0},
+			{"exec no-such-program; echo $?\necho $BASH_ENV", "", "127\n\n", "not found", 0},
+			{"cat <<-end\n\t$((1 + 1))\nend\ncat <<'end'\n$x\nend", "", "2\n$x\n", "", 0},
+			{"echo 'a'\r\necho \"$(echo \"b $(echo \"c\")\")\"", "", "a\r\nb c\n", "", 0},
+			{"echo a\nif x; then\n", "", "a\n", "line 3: syntax error", 2},
 			{"for i in 1 2; do\n  echo \"line $i\"\ndone", "", "line 1\nline 2\n", "", 0},
 		})
 	})

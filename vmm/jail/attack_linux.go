@@ -129,11 +129,12 @@ func Try(p Program, kvm KVM) (Report, error) {
 	return report, err
 }
 
-// The descriptors of a stand-in: the one that it reports on, and a file of the host that
-// it may read, as QEMU its disk.
+// The descriptors of a stand-in: the one that it reports on, a file of the host that
+// it may read, as QEMU its disk, and those of its spec.
 const (
 	standInStatus = 3
 	standInDisk   = 4
+	standInFiles  = 5
 )
 
 // attemptTime bounds an attempt, which takes a millisecond.
@@ -200,7 +201,7 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 	p := &how.Program
 	p.Files = append(p.Files[:len(p.Files):len(p.Files)], name)
 	p.Path = name
-	how.Files, how.AddressSpace, how.Bounds = []*os.File{theirs, disk}, 4<<30, Bounds{Memory: 64 << 20, CPUs: 1, IO: 64 << 20}
+	how.Files, how.AddressSpace, how.Bounds = append([]*os.File{theirs, disk}, how.Files...), 4<<30, Bounds{Memory: 64 << 20, CPUs: 1, IO: 64 << 20}
 	process, err := startOn(on, how)
 	if err != nil {
 		return nil, nil, err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The layers of a jail, by the names that they have in records.
@@ -154,6 +155,10 @@ type Bounds struct {
 	CPUs   float64 // processors' worth of time; 1.5 is one and a half
 	IO     int64   // bytes a second, of reads and of writes, for each disk that the program and its files are on
 }
+
+// messageDelay bounds how long a program's messages are read after its end. Their pipe ends when nobody has its other
+// end: one that was broken out of may have sent that over a socket, where it stays until the socket is closed.
+const messageDelay = time.Second
 
 // Spec is what is to be started.
 type Spec struct {

@@ -201,19 +201,43 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 		return nil, err
 	}
 	defer program.Close()
+	if err = l.permitted(); err != nil {
+		return nil, err
+	}
 	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second where /proc hides us from the user that it runs as
-		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, ExtraFiles: append(files[:len(files):len(files)], program)}
+		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, WaitDelay: messageDelay, ExtraFiles: append(files[:len(files):len(files)], program)}
 		attr := l.attr
 		if in.file != nil {
 			attr.UseCgroupFD, attr.CgroupFD = true, int(in.file.Fd())
 		}
 		attr.Setsid = true // no terminal, and signals of ours to our group are not its
 		cmd.SysProcAttr = &attr
-		if err = cmd.Start(); err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		if err = cmd.Start(); err != nil && l.attr.UidMappings != nil {
+			mapped.Store(false)
+		}
+		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 			break
 		}
 	}
 	return cmd, err
+}
+
+// mapped says that namespaces with users of their own were to be had when this was asked last.
+var mapped atomic.Bool
+
+// permitted asks the kernel for the namespaces of a level that maps users, by a process that has nothing to execute: where
+// it refuses these, Go's own way of starting a process with a mapping leaves two descriptors open each time (up to Go 1.26:
+// the pipe by which it tells the child that its users are mapped).
+func (l level) permitted() error {
+	if l.attr.UidMappings == nil || mapped.Load() {
+		return nil
+	}
+	_, err := syscall.ForkExec("/nothing/to/execute", nil, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Cloneflags: l.attr.Cloneflags}})
+	if errors.Is(err, fs.ErrNotExist) {
+		mapped.Store(true)
+		return nil
+	}
+	return &fs.PathError{Op: "clone", Path: l.name, Err: err}
 }
 
 // whileAlive is a name for a descriptor of the process that executes it, good only as

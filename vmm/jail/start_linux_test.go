@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/socketpair"
 )
 
 // The tests start themselves again as somebody else, to attack a jail as he would get it.
@@ -42,13 +43,22 @@ func TestMain(m *testing.M) {
 type attacked struct {
 	Attempts []Attempt
 	Report   Report
+	Left     int // descriptors, after all
 }
 
 func attackFor(program string) int {
 	p, err := Examine(program, nil, nil)
+	var before int
+	if err == nil {
+		before, err = countDescriptors()
+	}
 	if err == nil {
 		var a attacked
 		if a.Attempts, a.Report, err = Attack(p, NoKVM, os.Getenv("UNITASK_TEST_OPEN") != ""); err == nil {
+			a.Left, err = countDescriptors()
+			a.Left -= before
+		}
+		if err == nil {
 			err = json.NewEncoder(os.Stdout).Encode(a)
 		}
 	}
@@ -181,6 +191,9 @@ func TestAttackJail(t *testing.T) {
 				if h.Why == "" {
 					t.Errorf("%s does not hold, without a reason", h.Name)
 				}
+			}
+			if a.Left != 0 {
+				t.Errorf("%d descriptors are left", a.Left)
 			}
 			want := slices.Sorted(slices.Values(c.not))
 			if slices.Sort(not); !slices.Equal(not, want) {
@@ -484,6 +497,50 @@ func TestDenied(t *testing.T) {
 	}
 }
 
+// Who ends has ended, also where he has sent the other end of his messages to where nobody takes it.
+func TestSentMessages(t *testing.T) {
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.end()
+	p, err := Examine(someProgram(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs, err := socketpair.New("nobody reads it")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	s := script{newStage()}
+	s.call("write", unix.SYS_WRITE, 2, "last words", 10)
+	message, rights := fileMessage(s.stage, 0)
+	s.steps[s.call("dup", unix.SYS_DUP, 2)].into = rights
+	s.call("sendmsg", unix.SYS_SENDMSG, standInFiles, message, unix.MSG_NOSIGNAL)
+	s.call("exit_group", unix.SYS_EXIT_GROUP, 7)
+	var said bytes.Buffer
+	var process *Process
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, process, err = s.run(target, nil, Spec{Program: p, Files: []*os.File{theirs}, Stderr: &said})
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("its end is waited for without a bound")
+	}
+	ours.Close()
+	<-ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state := process.Wait(); state.ExitCode() != 7 || said.String() != "last words" {
+		t.Errorf("%v, and it said %q", state, &said)
+	}
+}
+
 // A program that opens a file for writing, too, gets one for reading, once.
 func TestGiven(t *testing.T) {
 	p, err := Examine(someProgram(t), nil, nil)
@@ -571,11 +628,16 @@ func TestGiven(t *testing.T) {
 
 // descriptors counts those that are open here.
 func descriptors(t *testing.T) int {
-	list, err := os.ReadDir("/proc/self/fd")
+	n, err := countDescriptors()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(list)
+	return n
+}
+
+func countDescriptors() (int, error) {
+	list, err := os.ReadDir("/proc/self/fd")
+	return len(list), err
 }
 
 // A step that fails is reported, and followed by what it says.
