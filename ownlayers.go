@@ -118,7 +118,7 @@ func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments
 	defer held.Unlock()
 	im, err := rt.layOver(ctx, o, env, ref, reached)
 	if err != nil {
-		rt.pruneLayers()
+		rt.tidyOwn()
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	return o, im, nil
@@ -172,7 +172,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 		}
 		o.Layers = append(o.Layers, now.Digest)
 	}
-	c, err := rt.lay(ctx, base, o.Arch, config, o.Layers, o.Name)
+	c, err := rt.lay(ctx, base, o.Arch, config, o.Layers)
 	if err != nil {
 		return nil, err
 	}
@@ -186,6 +186,9 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	}
 	locks.set(ownBuild{Arch: o.Arch, Layer: &now, Digest: c.Digest})
 	if err := locks.write(lockFile); err != nil {
+		return nil, err
+	}
+	if err := rt.images.NameContainer(ctx, c, o.Name); err != nil {
 		return nil, err
 	}
 	o.Debian, o.From, o.Container, o.Digest, o.Bytes = now.Debian, ref, c.Digest, c.Digest, c.Size()
@@ -215,8 +218,8 @@ func (rt *Runtime) beginning(ctx context.Context, ref, locked string, arch image
 	return c, nil
 }
 
-// lay is a container's image with layers over it, under names.
-func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Arch, config oci.Config, digests []string, names ...string) (*image.Container, error) {
+// lay is a container's image with layers over it.
+func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Arch, config oci.Config, digests []string) (*image.Container, error) {
 	disk, err := base.Disk()
 	if err != nil {
 		return nil, err
@@ -230,7 +233,7 @@ func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Ar
 	if err != nil {
 		return nil, err
 	}
-	c, err := rt.images.AddContainer(ctx, arch, im, names)
+	c, err := rt.images.AddContainer(ctx, arch, im, nil)
 	if err != nil {
 		return nil, fmt.Errorf("lay %d layers over %s: %w", len(digests), base.Digest[:19], err)
 	}
@@ -328,23 +331,6 @@ func atOneTime(to io.Writer, from io.Reader) error {
 		}
 		if _, err := io.Copy(w, r); err != nil {
 			return err
-		}
-	}
-}
-
-// pruneLayers removes the layers that no image of the user's own has, and what builds left behind. It is called where no
-// other build can be.
-func (rt *Runtime) pruneLayers() {
-	var used []string
-	for _, o := range rt.OwnImages() {
-		for _, digest := range o.Layers {
-			used = append(used, rt.layerFile(digest))
-		}
-	}
-	kept, _ := os.ReadDir(rt.layersDir())
-	for _, e := range kept {
-		if file := filepath.Join(rt.layersDir(), e.Name()); !slices.Contains(used, file) {
-			os.RemoveAll(file)
 		}
 	}
 }
