@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -40,7 +41,7 @@ type approvalTold struct {
 func (a *approvals) listen(l *net.UnixListener, group *sync.WaitGroup) {
 	slots := make(chan struct{}, maxApprovers)
 	for {
-		conn, err := l.AcceptUnix()
+		conn, err := accepting.Next(l.AcceptUnix)
 		if err != nil {
 			return
 		}

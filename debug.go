@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -95,7 +96,7 @@ func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool,
 	slots := make(chan struct{}, maxAttached)
 	group.Go(func() {
 		for {
-			conn, err := l.AcceptUnix()
+			conn, err := accepting.Next(l.AcceptUnix)
 			if err != nil {
 				return
 			}

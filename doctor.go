@@ -303,7 +303,9 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) 
 			}
 		} else {
 			report.Reason = err.Error()
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", accel, err))
+			if !machine.Inconclusive(err) {
+				failed = errors.Join(failed, fmt.Errorf("%s: %w", accel, err))
+			}
 		}
 		r.Accelerators = append(r.Accelerators, report)
 	}

@@ -244,6 +244,9 @@ func (rt *Runtime) hasSessions() error {
 	return &policy.FieldError{Field: "fleet", Value: "with a session", Reason: "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none"}
 }
 
+// HasSessions says that NewSession starts sessions here: a runtime whose runs go to a fleet has none.
+func (rt *Runtime) HasSessions() bool { return rt.hasSessions() == nil }
+
 // notAsked says that a run on a fleet asks nobody about connections, whether its request or a ceiling
 // wants it: who would answer is here, and the machine is not.
 func notAsked(granted policy.Effective) error {

@@ -45,6 +45,9 @@ const Unreadable record.Status = "unreadable"
 var states = []string{string(OutcomeExited), string(OutcomeSignaled), string(OutcomeTimeout), string(OutcomeOOM), string(OutcomeCancelled), string(OutcomeCrashed), string(OutcomeFailed), string(OutcomeBusy), string(OutcomeLost),
 	string(record.Running), string(record.Paused), string(record.Interrupted), string(record.Done), string(Unreadable)}
 
+// States are what a Filter's Status may be: outcomes, and the statuses of records that have none.
+func States() []string { return slices.Clone(states) }
+
 // ErrState says that a Filter's status is none that there is.
 var ErrState = errors.New("use one of " + strings.Join(states, ", "))
 

@@ -2,6 +2,7 @@ package unitask_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -23,7 +24,7 @@ var ground = []string{"vmm", "image", "guest", "netstack", "packages", "environm
 var first = []string{"machine", "hostfiles", "policy", "record", "audit", "debug"}
 
 // tools are what any room may use: they do one small thing each, and know no room.
-var tools = []string{"internal/atomicfile", "internal/edit", "internal/filelock", "internal/tail"}
+var tools = []string{"internal/accepting", "internal/atomicfile", "internal/edit", "internal/filelock", "internal/tail"}
 
 func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
@@ -64,6 +65,7 @@ var mayImport = map[string][]string{
 	"netstack/broker": {"internal/httppath"},
 	"fleet/embedded":  {"fleet"},
 
+	"internal/accepting":   {},
 	"internal/atomicfile":  {},
 	"internal/attack":      {},
 	"internal/collector":   {},
@@ -162,6 +164,29 @@ func TestPackageComments(t *testing.T) {
 		if len(p.Doc) < 20 {
 			t.Errorf("package %s has no comment", p.ImportPath)
 		}
+	}
+}
+
+// docs/security.md says how many fuzz targets there are.
+func TestSecurityCountsFuzzTargets(t *testing.T) {
+	target, n := regexp.MustCompile(`(?m)^func Fuzz\w+\(`), 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "_test.go") {
+			var text []byte
+			text, err = os.ReadFile(path)
+			n += len(target.FindAll(text, -1))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := regexp.MustCompile(`\b\d+ fuzz targets`).FindString(string(text)); said != fmt.Sprintf("%d fuzz targets", n) {
+		t.Errorf("docs/security.md says %q; there are %d", said, n)
 	}
 }
 

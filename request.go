@@ -89,7 +89,7 @@ type Request struct {
 	OutputBytes int64         `json:"outputBytes,omitempty"` // kept of each of stdout and stderr; 0 is 16 MiB
 
 	// Check has the code's syntax checked, and nothing of it run: by node --check (and what removes
-	// TypeScript's types), py_compile or bash -n, which print what they find and exit with 1 or 2.
+	// TypeScript's types), py_compile, bash -n or gofmt -e, which print what they find and exit with 1 or 2.
 	// That is granted files and folders, but neither network nor secrets; arguments, environment and
 	// standard input are not read. It runs on the linux kernel.
 	Check bool `json:"check,omitempty"`

@@ -145,7 +145,10 @@ type ResultJSON struct {
 }
 
 // MarshalJSON gives the wire form.
-func (r Result) MarshalJSON() ([]byte, error) {
+func (r Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.JSON()) }
+
+// JSON is the wire form.
+func (r Result) JSON() ResultJSON {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
 		Error: r.Error, Hint: r.Hint, Value: r.Value, Session: r.Session, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
@@ -156,7 +159,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	if j.Policy.Denials == nil {
 		j.Policy.Denials = []policy.Denial{}
 	}
-	return json.Marshal(j)
+	return j
 }
 
 // text is a stream as JSON can hold it, and exactly where that loses something.

@@ -26,8 +26,8 @@ import (
 // SessionRequest is a machine that stays for several steps, under one policy.
 type SessionRequest struct {
 	// Request is what the machine has: image or language, memory, files, network, secrets,
-	// environment. Its Code must be empty. Timeout and OutputBytes bound each step that names none of
-	// its own. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the image's
+	// environment. Its Code must be empty. Timeout is the most that a step may name, and that of one
+	// that names none; OutputBytes bounds each step. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the image's
 	// language, and files; it has no commands.
 	Request
 	// Life is how long it lives, 0 is a day.
@@ -101,6 +101,7 @@ type Session struct {
 	calls   uint64                          // that there have been
 	ports   int                             // that are forwarded
 	running map[string]*session.Interpreter // by language
+	out     outBox                          // what was in /out
 	dropped map[string]string               // why one is a new one, by language, until it was told
 	lost    string                          // what of it is lost, until it was told
 
@@ -188,6 +189,7 @@ func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Sessio
 		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
 		ready: make(chan struct{}), done: make(chan struct{}),
 		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*session.Interpreter{}, dropped: map[string]string{},
+		out: newOutBox(),
 	}
 }
 

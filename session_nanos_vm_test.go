@@ -312,3 +312,26 @@ func TestAttackSessionNanos(t *testing.T) {
 		})
 	}
 }
+
+// A recorded session is played again on the kernel that it had.
+func TestSessionNanosReplay(t *testing.T) {
+	needNanos(t, image.HostArch())
+	rt := sessionRuntime(t)
+	then := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Kernel: unitask.Nanos}})
+	value(t, then, "", "x = 40")
+	value(t, then, "", "x + 2")
+	if err := then.Close(); err != nil {
+		t.Fatal(err)
+	}
+	req, steps, err := rt.RecordedSession(then.ID, "")
+	if err != nil || len(steps) != 2 {
+		t.Fatalf("%+v %v", steps, err)
+	}
+	now := openSession(t, rt, req)
+	for i, want := range []string{"40", "42"} {
+		res, err := now.Replay(t.Context(), steps[i], nil, nil)
+		if err != nil || res.Value != want || res.Kernel != unitask.Nanos {
+			t.Errorf("step %d: %+v %v", i, res, err)
+		}
+	}
+}

@@ -49,6 +49,7 @@ type forking struct {
 	spec     machine.Spec
 	copies   []forkedClient // one for each
 	starting chan struct{}  // as many as start at once
+	at       time.Time      // when it was
 }
 
 type forkedClient struct {
@@ -136,7 +137,7 @@ func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 	if err := s.wake(ctx); err != nil {
 		return nil, err
 	}
-	f := &forking{parent: s, copies: make([]forkedClient, n), starting: make(chan struct{}, max(2, runtime.NumCPU()))}
+	f := &forking{parent: s, copies: make([]forkedClient, n), starting: make(chan struct{}, max(2, runtime.NumCPU())), at: time.Now()}
 	s.forking = f
 	if err := s.ask(ctx, s.forks); err != nil {
 		return nil, fmt.Errorf("fork the session: %w", err)
@@ -174,6 +175,7 @@ func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error
 	c.request = s.request
 	c.Parent, c.Image, c.Language, c.family, c.from = s.ID, s.Image, s.Language, s.family, f
 	c.dir, c.env, c.ca, c.client = s.dir, s.env, s.ca, f.copies[at].client
+	c.out.old = f.at
 	for _, in := range f.copies[at].running {
 		c.running[in.Language] = in
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -101,7 +102,7 @@ func (f *Forward) accept(ctx context.Context, l *net.TCPListener) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
-		conn, err := l.AcceptTCP()
+		conn, err := accepting.Next(l.AcceptTCP)
 		if err != nil {
 			f.cancel(err)
 			return

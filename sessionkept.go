@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -60,7 +59,8 @@ type keptSession struct {
 type keptPolicy struct {
 	Effective json.RawMessage `json:"effective"`
 	Denials   []policy.Denial `json:"denials"`
-	Ceiling   string          `json:"ceiling,omitempty"` // its file
+	Ceiling   string          `json:"ceiling,omitempty"` // its name
+	Origin    *policy.Origin  `json:"origin,omitempty"`
 }
 
 // resumedName is the file in a pause's folder that says since when the machine has gone on.
@@ -120,7 +120,7 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		return nil, err
 	}
 	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Changes: x.code.living.taken}
+		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.Ceiling.Origin()}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Changes: x.code.living.taken}
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
 		if k.Broker, err = x.code.broker.Keep(); err != nil {
@@ -128,145 +128,6 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		}
 	}
 	return json.Marshal(k)
-}
-
-// PausedSession is a session that no process holds, its machine being on the disk.
-type PausedSession struct {
-	ID       string
-	Parent   string
-	Owner    string     // the caller's name
-	Via      record.Via // where it was asked for
-	Image    string
-	Language string
-	Expires  time.Time
-	// At is when it was paused, and Since, if not zero, since when it had gone on in a process that has
-	// ended without pausing it again: what it did since then is lost.
-	At, Since time.Time
-	// Secrets are those that Revive needs the values of.
-	Secrets []string
-	// Ceiling is the file of the ceiling that it began under, "" if there was none.
-	Ceiling string
-}
-
-// shelf is where a home keeps its paused sessions: a folder for each, and the records.
-type shelf struct {
-	dir  string
-	runs *record.Store
-}
-
-func shelfOf(home string) shelf {
-	return shelf{filepath.Join(home, "sessions"), record.Open(filepath.Join(home, "runs"))}
-}
-
-func (s shelf) folder(id string) string { return filepath.Join(s.dir, id) }
-
-// ids are those of the folders, of sessions that live among them.
-func (s shelf) ids() (list []string, err error) {
-	folders, err := os.ReadDir(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	for _, f := range folders {
-		if f.IsDir() && !strings.HasPrefix(f.Name(), ".") {
-			list = append(list, f.Name())
-		}
-	}
-	return list, err
-}
-
-// PausedSessions returns the sessions of a home that no process holds, in the order of their ids. Those whose
-// life is over are removed.
-func PausedSessions(home string) (list []PausedSession, err error) {
-	s := shelfOf(home)
-	ids, err := s.ids()
-	if err != nil {
-		return nil, hostError("sessions", err)
-	}
-	for _, id := range ids {
-		if p, err := FindPausedSession(home, id); err == nil {
-			list = append(list, p)
-		}
-	}
-	return list, nil
-}
-
-// FindPausedSession returns the session of an id. The error is a SessionError where there is none, its life is over, or
-// a process holds it.
-func FindPausedSession(home, id string) (PausedSession, error) {
-	s := shelfOf(home)
-	p, k, err := s.read(id)
-	switch {
-	case err != nil:
-		return PausedSession{}, err
-	case s.runs.Held(id):
-		return PausedSession{}, &SessionError{id, "or lives"}
-	case !time.Now().Before(k.Expires):
-		_ = ForgetSession(home, id)
-		return PausedSession{}, &SessionError{id, "or never was"}
-	}
-	return s.view(p, k), nil
-}
-
-func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
-	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling}
-	if text, err := os.ReadFile(filepath.Join(s.folder(k.ID), resumedName)); err == nil {
-		v.Since, _ = time.Parse(time.RFC3339Nano, string(text))
-	}
-	for _, secret := range k.granted.Secrets {
-		v.Secrets = append(v.Secrets, secret.Name)
-	}
-	return v
-}
-
-// read reads what is kept of a session. The error is a SessionError where there is none.
-func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
-	gone := &SessionError{id, "or never was"}
-	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") {
-		return p, k, gone
-	}
-	p, err = machine.ReadPause(s.folder(id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return p, k, gone
-	}
-	if err == nil {
-		err = json.Unmarshal(p.Note, &k)
-	}
-	if err == nil {
-		err = json.Unmarshal(k.Policy.Effective, &k.granted)
-	}
-	if err == nil && k.ID != id {
-		err = fmt.Errorf("it is session %.80q", k.ID)
-	}
-	if err == nil {
-		err = s.readChanges(id, &k.Changes)
-	}
-	if err != nil {
-		return p, k, hostError("session", fmt.Errorf("session %s can't be read: %w", id, err))
-	}
-	return p, k, nil
-}
-
-// ForgetSession ends a session of a home that no process holds: its machine is removed from the disk. The error is
-// record.ErrRunning where a process holds it, and a SessionError where there is none.
-func ForgetSession(home, id string) error {
-	s := shelfOf(home)
-	if _, _, err := s.read(id); errors.As(err, new(*SessionError)) {
-		return err
-	}
-	rec, err := s.runs.Reopen(id)
-	if err != nil && !errors.Is(err, record.ErrNotFound) {
-		return hostError("session", err)
-	}
-	err = os.RemoveAll(s.folder(id))
-	machine.RemoveLeftovers(s.folder(id))
-	if rec != nil {
-		rec.Status = record.Done
-		err = errors.Join(err, rec.Finish(time.Now()))
-	}
-	if err != nil {
-		return hostError("session", err)
-	}
-	return nil
 }
 
 // reviving is how a session goes on that another process has paused.
@@ -346,7 +207,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if last := k.Began.Add(most.Life); s.expires.After(last) { // the ceiling is narrower now
 		s.expires = last
 	}
-	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
+	s.dir, s.env, s.ca, s.out.old = k.Dir, k.Env, k.CA, p.At
 	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.view(p, k).Since, folder: shelf.folder(id), values: secrets, rec: rec}
 	var running []*session.Interpreter
 	s.client, running = session.Restore(k.Client)

@@ -47,7 +47,10 @@ func (rt *Runtime) RecordedSession(id, owner string) (SessionRequest, []Recorded
 	if err != nil {
 		return fail(err)
 	}
-	req.Path, req.Dir, req.Kernel = "", "", "" // a session has its own
+	req.Path, req.Dir = "", "" // a session has its own
+	if req.Kernel != Nanos {   // which is asked for by name
+		req.Kernel = ""
+	}
 	ids, err := rt.runs.IDs()
 	if err != nil {
 		return fail(err)

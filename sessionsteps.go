@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,8 @@ type Step struct {
 	Timeout  time.Duration // 0 is the session's
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
+	// ResultBytes bounds what the Result has of each stream, the beginning; 0 is all. The record has all of it.
+	ResultBytes int
 	// Approve, if not nil, is asked while it runs, as IO.Approve is.
 	Approve Approver
 }
@@ -37,13 +40,15 @@ type Command struct {
 	Dir     string            // "" is the session's folder
 	Env     map[string]string // added to the session's
 	Timeout time.Duration     // 0 is the session's
+	Endless bool              // where Timeout is 0: it has no time limit but the session's end
 	Stdin   io.Reader         // as IO.Stdin
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
+	ResultBytes    int // as a Step's
 	// Approve, if not nil, is asked while it runs, as IO.Approve is; not of one in the background.
 	Approve Approver
 	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
-	// into the Result or the record. It has no time limit but the session's end.
+	// into the Result or the record. It is Endless.
 	Terminal *Terminal
 }
 
@@ -91,7 +96,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	defer leave()
 	defer s.answers(step.Approve)()
 	kind := Request{Code: step.Code, Language: lang.name}
-	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.Stdout, step.Stderr, func(x *stepping) error {
+	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
 		in, fresh, again, err := s.interpreter(session.Languages[at])
 		if err != nil {
 			return err
@@ -153,11 +158,14 @@ func (s *Session) Exec(ctx context.Context, c Command) (*Result, error) {
 	limit, stdout, stderr := c.Timeout, c.Stdout, c.Stderr
 	if t := c.Terminal; t != nil {
 		size := t.Size
-		e.Terminal, resized, limit = &size, t.Resized, endless
+		e.Terminal, resized = &size, t.Resized
 		e.Env = withEnv(e.Env, map[string]string{"TERM": cmp.Or(t.Name, "xterm-256color")})
 		stdout = nil
 	}
-	return s.step(ctx, s.asked(c), "command.sh", limit, stdout, stderr, func(x *stepping) error {
+	if limit == 0 && (c.Endless || c.Terminal != nil) {
+		limit = endless
+	}
+	return s.step(ctx, s.asked(c), "command.sh", limit, c.ResultBytes, stdout, stderr, func(x *stepping) error {
 		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
 		e.Stdout, e.Stderr = x.stdout, x.stderr
@@ -282,7 +290,7 @@ func (x *stepping) wait(ctx context.Context, cmd *session.Command) error {
 	return err
 }
 
-// endless is the limit of what ends with its session only: a terminal.
+// endless is the limit of what ends with its session only.
 const endless time.Duration = -1
 
 // stepLimit is the time limit of a step that asks for one, 0 being the session's.
@@ -294,13 +302,16 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 	case asked == 0:
 		return longest, nil
 	case asked < 0 || asked > longest:
-		return 0, &policy.FieldError{Field: "timeoutMs", Value: asked.String(), Reason: fmt.Sprintf("must be at most the session's, %s", longest)}
+		return 0, &policy.FieldError{Field: "timeoutMs", Value: asked.String(), Reason: fmt.Sprintf("must be at most the session's, %s: one that is started with a longer limit has that, as far as its ceiling and its life go, and a command in the background needs none", longest)}
 	}
 	return asked, nil
 }
 
+// LongestStep is the most time that a step may ask for, and what one has that asks for none.
+func (s *Session) LongestStep() time.Duration { return min(s.Policy.Effective.Timeout, s.limits.Life) }
+
 // step makes a record, runs a step and finishes the record.
-func (s *Session) step(ctx context.Context, req Request, name string, limit time.Duration, stdout, stderr io.Writer, run func(*stepping) error) (*Result, error) {
+func (s *Session) step(ctx context.Context, req Request, name string, limit time.Duration, shown int, stdout, stderr io.Writer, run func(*stepping) error) (*Result, error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return nil, err
@@ -310,11 +321,15 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 		return nil, err
 	}
 	var outs, errs bytes.Buffer
-	x, err := s.newStep(req, name, limit, also(&outs, stdout), also(&errs, stderr))
+	shown = cmp.Or(shown, math.MaxInt)
+	x, err := s.newStep(req, name, limit, also(&first{&outs, shown}, stdout), also(&first{&errs, shown}, stderr))
 	if err != nil {
 		return nil, err
 	}
-	err = x.finish(ctx, run(x))
+	if err = run(x); !errors.As(err, new(*SessionError)) {
+		err = errors.Join(err, x.collect(ctx))
+	}
+	err = x.finish(ctx, err)
 	if lost := s.toldLost(); lost != "" {
 		x.res.Hint = strings.TrimSpace(lost + "\n" + x.res.Hint)
 	}
@@ -370,6 +385,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 		res.Error = s.redactor.String(err.Error())
 	}
 	if e := finish(x.rec, s.redactor, res); e != nil && err == nil {
+		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
 	}
 	s.rt.boundStore(x.rec.ID, s.rt.opts.Events)

@@ -12,8 +12,10 @@
 // The promise: the code runs in a machine that nobody has used before and
 // nobody will use again; it has no network but what the policy allows, no files
 // but those it was given, and no more memory, time and output than it was
-// granted. Whatever it does, Run returns within the time limit, nothing of the
-// machine is left, and what happened is on record.
+// granted. Whatever it does, it ends within its time limit, Run returns, nothing of the
+// machine is left, and what happened is on record. On top of that limit come the
+// machine's start, the time in which somebody is asked (Request.Ask), and 15 s at
+// most in which its artifacts are taken; each has a bound of its own.
 //
 // A program that fails is a Result, not an error: errors are for what kept the code from
 // running or its result from coming back (see errors.go).

@@ -46,18 +46,25 @@ func Main(args []string, std Streams) int {
 	defer telemetry.Start(ctx, version(), func(what string) { a.ui.note("%s", safe(what)) })()
 	root := a.root()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return a.code
 	}
 	if a.readerGone(err) {
 		return exitPipe
 	}
-	a.ui.fail(err)
-	if a.code != 0 {
-		return a.code
+	if a.code == 0 {
+		a.code = exitCode(err)
 	}
-	return exitCode(err)
+	if asksForObject(cmd, args) {
+		if err = a.failed(err); a.readerGone(err) {
+			return exitPipe
+		}
+	}
+	if err != nil {
+		a.ui.fail(err)
+	}
+	return a.code
 }
 
 // exitPipe is what a shell gives a command whose reader went away.
@@ -117,8 +124,9 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "unitask",
 		Short: "Run untrusted code in a fresh, one-shot virtual machine",
-		Long: `unitask runs JavaScript and TypeScript that nobody trusts in a fresh, one-shot
-virtual machine: code in, runs, result out, machine gone, record kept.`,
+		Long: `unitask runs code that nobody trusts (JavaScript, TypeScript, Python, shell, Go, or a
+container image) in a fresh, one-shot virtual machine: code in, runs, result out,
+machine gone, record kept.`,
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

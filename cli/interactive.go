@@ -82,6 +82,18 @@ func (a *app) interactive(f runFlags, streams *unitask.IO, stop context.CancelCa
 	}, nil
 }
 
+// readsFolder says, before anything begins, that standard input is a folder, of which nothing can be read.
+func (a *app) readsFolder() error {
+	f, ok := a.std.Stdin.(*os.File)
+	if !ok {
+		return nil
+	}
+	if st, err := f.Stat(); err != nil || !st.IsDir() {
+		return nil
+	}
+	return hint(usage(errors.New("standard input is a folder")), "--dir brings a folder, < FILE a file's text; </dev/null is no input")
+}
+
 // sizeOf is a terminal's size.
 func sizeOf(tty *os.File) unitask.TerminalSize {
 	columns, rows, err := term.GetSize(int(tty.Fd()))

@@ -36,13 +36,17 @@ func (a *app) mcpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Serve the Model Context Protocol to agents, on stdin and stdout or over HTTP",
-		Long: `Mcp serves the tools run_code, inspect_run, list_runs and doctor, the records of
-runs as resources, and a folder of snippets as prompts.
+		Long: `Mcp serves the tools run_code, inspect_run, list_runs and doctor, and for sessions
+run_command, wait, files and session (not with --fleet), the records of runs as
+resources, and a folder of snippets as prompts.
 
 Every call is held to a ceiling. The built-in one gives files of this folder only
-(over HTTP none), no secrets and no raw TCP. Each key of --policy FILE takes the
-place of its own. The first .unitask.toml from here upwards may narrow it; to widen
-it, the file must be trusted: unitask policy trust.
+(over HTTP, and of a folder that holds your home or unitask's, none), no secrets, no
+packages, no images of containers and no raw TCP. It does give HTTP and TLS to every
+public host that a call names, and nobody is asked: allowNet = [] in the file gives
+none, ask = ["*.example.com"] asks first. Each key of --policy FILE takes the place
+of its own. The first .unitask.toml from here upwards may narrow it; to widen it,
+the file must be trusted: unitask policy trust.
 
 --http serves streamable HTTP at ADDR/mcp, with /healthz and /metrics beside it. On a
 loopback address it serves your own processes only (where the system does not tell
@@ -58,7 +62,7 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.SortFlags = false
 	fl.StringVar(&f.dir, "dir", "", "where relative paths begin and the ceiling is looked for (default the working directory)")
 	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run, which this flag trusts (default the first .unitask.toml from there upwards, see unitask policy trust)")
-	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts), offered as prompts")
+	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts, .py, .sh), offered as prompts")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel of the machines kept ready: linux or nanos (default nanos if its kernel is vendored, else linux)")
 	fl.IntVar(&f.concurrent, "max-concurrent", 4, "concurrent runs")

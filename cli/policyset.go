@@ -27,7 +27,7 @@ that back. The run's record and the audit log have each change.`,
 			}
 			err := rt.SetPolicy(cmd.Context(), "", a.sessionID(cmd.Context(), args[0]), change)
 			if err != nil {
-				return hint(usage(err), "unitask runs list and unitask session ls show yours")
+				return hint(usage(err), "unitask runs ls and unitask session ls show yours")
 			}
 			return nil
 		}),

@@ -73,6 +73,7 @@ func (a *app) play(ctx context.Context, s *unitask.Session, steps []unitask.Reco
 			return fmt.Errorf("step %d of %d (%s): %w", i+1, len(steps), step.ID, err)
 		}
 		a.code = res.ExitCode
+		a.remarks(res, "the limit is that of the record")
 		switch then := step.Ended; {
 		case step.Background:
 			a.ui.note("step %d of %d: in the background, as run %s", i+1, len(steps), res.RunID)

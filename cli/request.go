@@ -193,14 +193,15 @@ func packageType(dir string) string {
 	}
 }
 
-// parseTimeout takes a duration, or a plain number of seconds.
-func parseTimeout(s string) (time.Duration, error) {
+// parseDuration takes a duration, or a plain number of seconds; what is what it was given as.
+func parseDuration(what, text string) (time.Duration, error) {
+	s := text
 	if secs, err := strconv.ParseFloat(s, 64); err == nil {
 		s = strconv.FormatFloat(secs, 'f', -1, 64) + "s"
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("--timeout %q: use a duration like 30s or 2m, or a number of seconds", s)
+		return 0, fmt.Errorf("%s %q: use a duration like 30s or 2m, or a number of seconds", what, text)
 	}
 	return d, nil
 }

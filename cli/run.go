@@ -42,10 +42,10 @@ func (a *app) runCommand() *cobra.Command {
 		Long: `Run boots a fresh machine, runs the code in it, and destroys it.
 
 The code is a file, the text that --code gives, or standard input (-): JavaScript or
-TypeScript for Node, Python, or shell for Bash, by the file's extension or --lang.
+TypeScript for Node, Python, shell for Bash, or Go, by the file's extension or --lang.
 Node's own rules say whether it is an ES module, CommonJS or TypeScript. Arguments
 after -- reach the code; standard input, when it is not a terminal and does not hold
-the code, does too. Python and shell run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);
+the code, does too. Python, shell and Go run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);
 what they need is fetched when they are first used.
 
 The exit code is the code's own, or: 2 for a mistake on the command line, 124 for
@@ -68,7 +68,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")
-	fl.BoolVar(&f.check, "check", false, "only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n; what they print, and their exit code")
+	fl.BoolVar(&f.check, "check", false, "only check the code's syntax, in a machine, and run nothing of it: node --check, py_compile, bash -n, gofmt -e; what they print, and their exit code")
 	fl.BoolVar(&f.cold, "cold", false, "boot the machine even if there is a template to clone")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "start a new process in the clone, so that runs share no address layout (linux)")
 	fl.BoolVar(&f.keep, "keep-on-crash", false, "boot the machine, and keep it stopped for ten minutes when its guest crashes, for unitask debug attach")
@@ -76,7 +76,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl.BoolVar(&f.raw, "raw", false, "pass the code's output to a terminal unchanged; by default control sequences other than colours are escaped")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the code a terminal like this one: colours, size, raw input with -i (linux)")
 	fl.BoolVarP(&f.input, "interactive", "i", false, "pass standard input to the code even if it is a terminal")
-	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
+	resultFlag(fl, &f.json)
 	f.fleet.add(cmd)
 	fl.StringVar(&f.fleet.priority, "priority", "", "with --fleet: which of the tenant's runs go first: high, normal or low (default normal)")
 	fl.StringVar(&f.fleet.runID, "run-id", "", "with --fleet: the run's id there; a second run of the id joins the first (default a new one)")
@@ -183,7 +183,7 @@ func (f *runFlags) granted(a *app, cmd *cobra.Command) (req unitask.Request, err
 		case policy.Text:
 			wire[p.Key] = flag.Value.String()
 		case policy.Duration:
-			d, err := parseTimeout(flag.Value.String())
+			d, err := parseDuration("--"+p.Flag, flag.Value.String())
 			if err != nil {
 				return req, usage(err)
 			}
@@ -218,22 +218,22 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	var codeOnStdin bool
 	var err error
 	if f.owner != "" && f.replay == "" {
-		return a.failedJSON(f.json, usage(errors.New("--owner goes with --replay")))
+		return usage(errors.New("--owner goes with --replay"))
 	}
 	if f.replay == "" {
 		if req, codeOnStdin, err = a.request(cmd, args, f); err != nil {
-			return a.failedJSON(f.json, err)
+			return err
 		}
 	}
 	ceiling, err := findCeiling("", f.policy)
 	if err != nil {
-		return a.failedJSON(f.json, err)
+		return err
 	}
 	var rt *unitask.Runtime
 	opts := unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })}
 	client, err := f.fleet.open(a)
 	if err != nil {
-		return a.failedJSON(f.json, err)
+		return err
 	}
 	if client != nil {
 		defer client.Close()
@@ -241,7 +241,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	rt, err = a.openWith(opts)
 	if err != nil {
-		return a.failedJSON(f.json, err)
+		return err
 	}
 	defer rt.Close()
 	if id, yes := a.replaysSession(rt, f); yes {
@@ -249,11 +249,14 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	if f.replay != "" {
 		if req, err = a.recorded(cmd, args, rt, f); err != nil {
-			return a.failedJSON(f.json, err)
+			return err
 		}
 	}
 	var streams unitask.IO
 	ended := func() error { return nil }
+	if err := a.readsFolder(); err != nil {
+		return err
+	}
 	if !codeOnStdin && isGiven(a.std.Stdin) && !(f.retry && isEmpty(a.std.Stdin)) {
 		streams.Stdin = a.std.Stdin
 	}
@@ -264,27 +267,22 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		streams.Colors = colors(a.std.Stdout, os.Getenv)
 	}
 	if f.json && (f.tty || f.input) || codeOnStdin && f.input {
-		return a.failedJSON(f.json, usage(errors.New("-t and -i go neither with --json nor with code on standard input")))
+		return usage(errors.New("-t and -i go neither with --json nor with code on standard input"))
 	}
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
 		if err != nil {
-			return a.failedJSON(f.json, usage(fmt.Errorf("--pcap: %w", err)))
+			return usage(fmt.Errorf("--pcap: %w", err))
 		}
 		defer file.Close()
 		streams.Capture = file
 	}
-	if f.outReplace && f.out == "" {
-		return a.failedJSON(f.json, usage(errors.New("--out-replace says what --out may do: give both")))
-	}
-	if f.out != "" { // before the run, which is lost else
-		if err := os.MkdirAll(f.out, 0o755); err != nil {
-			return a.failedJSON(f.json, usage(fmt.Errorf("--out: %w", err)))
-		}
+	if err := f.outFolder(); err != nil {
+		return err
 	}
 	streams.Out, streams.OutReplace = f.out, f.outReplace
 	if f.withSecrets && !f.keep {
-		return a.failedJSON(f.json, usage(errors.New("--with-secrets says what --keep-on-crash may do: give both")))
+		return usage(errors.New("--with-secrets says what --keep-on-crash may do: give both"))
 	}
 	if f.keep {
 		streams.Keep = &unitask.Keep{WithSecrets: f.withSecrets}
@@ -305,10 +303,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		err = errors.Join(err, e)
 	}
 	a.code = unitask.ExitCode(res, err)
-	if f.json {
-		if res == nil {
-			return a.failedJSON(true, err)
-		}
+	if f.json && res != nil {
 		return a.ui.json(res)
 	}
 	if res != nil && err == nil {
@@ -374,24 +369,41 @@ func output(to io.Writer, f runFlags) io.WriteCloser {
 	return asItIs{to}
 }
 
+// outFolder makes the folder of --out, before the run, which is lost else.
+func (f *runFlags) outFolder() error {
+	if f.outReplace && f.out == "" {
+		return usage(errors.New("--out-replace says what --out may do: give both"))
+	}
+	if f.out == "" {
+		return nil
+	}
+	if err := os.MkdirAll(f.out, 0o755); err != nil {
+		return usage(fmt.Errorf("--out: %w", err))
+	}
+	return nil
+}
+
 type asItIs struct{ io.Writer }
 
 func (asItIs) Close() error { return nil }
 
-// explain says on stderr what an exit code alone would not.
-func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
-	if res.Outcome != unitask.OutcomeExited {
-		a.ui.note("%s", res.Error)
-	}
-	if res.Truncated {
-		a.ui.note("output beyond %d bytes a stream was dropped; --output-bytes keeps more", res.Policy.Effective.OutputBytes)
-	}
+// notTaken says what of /out did not come.
+func (a *app) notTaken(res *unitask.Result) {
 	for _, r := range res.ArtifactsRefused {
 		a.ui.note("not taken from /out: %s: %s", safe(r.Path), safe(r.Reason))
 	}
 	for _, r := range res.ArtifactsLeft {
 		a.ui.note("left in the record, not copied to --out: %s: %s", safe(r.Path), safe(r.Reason))
 	}
+}
+
+// explain says on stderr what an exit code alone would not.
+func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
+	if res.Outcome != unitask.OutcomeExited {
+		a.ui.note("%s", res.Error)
+	}
+	a.dropped(res, "--output-bytes keeps more")
+	a.notTaken(res)
 	if len(res.Redacted) > 0 {
 		a.ui.note("a secret stands in %s: the record has %s there, and can't be replayed", safe(strings.Join(res.Redacted, ", ")), record.Redacted)
 	}
@@ -417,21 +429,4 @@ func (a *app) explain(res *unitask.Result, rt *unitask.Runtime) {
 	if res.Hint != "" {
 		a.ui.hint(res.Hint)
 	}
-}
-
-// failedJSON gives an error its JSON form when --json was asked for.
-func (a *app) failedJSON(asked bool, err error) error {
-	if !asked || err == nil {
-		return err
-	}
-	a.code = exitCode(err)
-	kind := unitask.OutcomeFailed
-	if a.code == unitask.ExitUsage {
-		kind = "usage"
-	}
-	return a.ui.json(struct {
-		Outcome  unitask.Outcome `json:"outcome"`
-		ExitCode int             `json:"exitCode"`
-		Error    string          `json:"error"`
-	}{kind, a.code, err.Error()})
 }

@@ -53,7 +53,7 @@ func (a *app) runsList() *cobra.Command {
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&status, "status", "", "only with this outcome or status: exited, timeout, oom, signaled, crashed, failed, cancelled, running, interrupted, done")
+	cmd.Flags().StringVar(&status, "status", "", "only with this outcome or status: "+strings.Join(unitask.States(), ", "))
 	cmd.Flags().StringVar(&since, "since", "", "only runs created within this time: 90m, 12h, 7d")
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many; 0 for all")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")

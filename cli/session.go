@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 func (a *app) sessionCommand() *cobra.Command {
@@ -310,7 +311,7 @@ The exit code is as run's.`,
 				return err
 			}
 			if timeout != "" {
-				d, err := parseTimeout(timeout)
+				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
 					return usage(err)
 				}
@@ -328,8 +329,10 @@ The exit code is as run's.`,
 
 func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 	fl.StringVar(timeout, "timeout", "", "time limit: a duration, or seconds (default, and the most, the session's)")
-	fl.BoolVar(&f.json, "json", false, "print one result object and nothing else")
+	resultFlag(fl, &f.json)
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
+	fl.StringVar(&f.out, "out", "", "copy what it leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
+	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 }
 
 func (a *app) sessionExec() *cobra.Command {
@@ -360,7 +363,7 @@ id of its run and leaves it in the background, until it or its session ends.`,
 			}
 			command := holder.Command{Args: args, Dir: dir, Env: env, Detach: detach}
 			if timeout != "" {
-				d, err := parseTimeout(timeout)
+				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
 					return usage(err)
 				}
@@ -371,6 +374,11 @@ id of its run and leaves it in the background, until it or its session ends.`,
 			}
 			if command.Detach && (f.tty || f.input || f.json) {
 				return usage(errors.New("--detach does not go with -t, -i and --json"))
+			}
+			if f.input {
+				if err := a.readsFolder(); err != nil {
+					return err
+				}
 			}
 			return a.execIn(cmd.Context(), name, command, f)
 		},
@@ -407,6 +415,13 @@ func (a *app) step(cmd *cobra.Command, req holder.Request, f runFlags) error {
 
 // stepWith runs a step or a command and prints what comes of it.
 func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with unitask.IO) error {
+	if err := f.outFolder(); err != nil {
+		return err
+	}
+	home, err := a.homeFolder()
+	if err != nil {
+		return err
+	}
 	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 	streams := holder.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
 	var outs, errs strings.Builder
@@ -425,7 +440,12 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	}
 	res := answer.Result
 	if res == nil || err != nil {
-		return a.failedJSON(f.json, err)
+		return err
+	}
+	if f.out != "" && len(res.Artifacts) > 0 {
+		if res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, f.out, f.outReplace); err != nil {
+			return &unitask.HostError{Op: "out", Err: err}
+		}
 	}
 	a.code = res.ExitCode
 	if f.json {
@@ -437,16 +457,28 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 		_, err = io.WriteString(shown, res.Value+"\n")
 		err = errors.Join(err, shown.Close())
 	}
+	a.remarks(res, "session new --output-bytes keeps more")
+	return err
+}
+
+// remarks says on stderr what the streams and the exit code of a step or a command alone would not. more says what would
+// keep all of its output.
+func (a *app) remarks(res *unitask.Result, more string) {
 	if res.Error != "" {
 		a.ui.note("%s", safe(res.Error))
 	}
-	if res.Truncated {
-		a.ui.note("output beyond %d bytes a stream was dropped", res.Policy.Effective.OutputBytes)
-	}
+	a.dropped(res, more)
+	a.notTaken(res)
 	if res.Hint != "" {
 		a.ui.hint(res.Hint)
 	}
-	return err
+}
+
+// dropped says that not all of the output was kept.
+func (a *app) dropped(res *unitask.Result, more string) {
+	if res.Truncated {
+		a.ui.note("output beyond %d bytes a stream was dropped; %s", res.Policy.Effective.OutputBytes, more)
+	}
 }
 
 func must(text []byte, err error) []byte {

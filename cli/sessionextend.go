@@ -17,7 +17,7 @@ func (a *app) sessionExtend() *cobra.Command {
 when. From its beginning on it lives no longer than a new one might.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			life, err := parseTimeout(args[1])
+			life, err := parseDuration("DURATION", args[1])
 			if err != nil {
 				return usage(err)
 			}

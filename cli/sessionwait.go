@@ -27,7 +27,7 @@ command goes on. --stop interrupts the command, and kills it after two seconds.`
 		},
 	}
 	cmd.Flags().BoolVar(&stop, "stop", false, "end it")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one result object and nothing else")
+	resultFlag(cmd.Flags(), &f.json)
 	cmd.Flags().BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
 	return cmd
 }

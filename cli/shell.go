@@ -27,7 +27,8 @@ func (a *app) shellCommand() *cobra.Command {
 		Long: `Shell opens a shell in a fresh machine, under the policy of a run, and ends the
 machine with it. What stands after -- is run in its place. On a terminal it has
 one of its own: colours, size, Ctrl-C; Ctrl-C twice in a row ends the machine, or
-with --session the shell.`,
+with --session the shell. It has no time limit but the machine's --life, unless --timeout
+gives one.`,
 		Example: `  unitask shell
   unitask shell --image python --allow-net pypi.org
   unitask shell -- ls -l /usr/bin`,
@@ -79,12 +80,15 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	if len(args) == 0 {
 		command = []string{"/bin/sh", "-c", anyShell}
 	}
+	if err := a.readsFolder(); err != nil {
+		return err
+	}
 	f.tty, f.input = isTerminal(a.std.Stdout) && isTerminal(a.std.Stdin), true
 	if session != "" {
 		if other := f.given(cmd); other != "" {
 			return usage(fmt.Errorf("--%s does not go with --session: its machine has been as it is since it began", other))
 		}
-		return a.execIn(cmd.Context(), session, holder.Command{Args: command}, f)
+		return a.execIn(cmd.Context(), session, holder.Command{Args: command, Endless: true}, f)
 	}
 	req, err := f.machine(a, cmd, "shell")
 	if err != nil {
@@ -115,12 +119,20 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	if err != nil {
 		return err
 	}
-	res, err := s.Exec(ctx, unitask.Command{Args: command, Stdin: streams.Stdin, Stdout: stdout, Stderr: stderr, Terminal: streams.Terminal})
+	run := unitask.Command{Args: command, Stdin: streams.Stdin, Stdout: stdout, Stderr: stderr, Terminal: streams.Terminal, Endless: true}
+	if cmd.Flags().Changed("timeout") {
+		run.Timeout = s.Policy.Effective.Timeout
+	}
+	res, err := s.Exec(ctx, run)
 	restore()
 	err = errors.Join(err, stdout.Close(), stderr.Close())
 	a.code = unitask.ExitCode(res, err)
-	if res != nil && err == nil && res.Error != "" {
-		a.ui.note("%s", safe(res.Error))
+	if res == nil || err != nil {
+		return err
 	}
-	return err
+	if res.TimedOut { // with which its machine ends, and not the command alone
+		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", run.Timeout.Seconds())
+	}
+	a.remarks(res, "--output-bytes keeps more")
+	return nil
 }

@@ -95,6 +95,7 @@ func (l *lane) answer(m *nats.Msg, r reply, err error) {
 		r.Stdout, r.Stderr = res.Stdout, res.Stderr
 		brief := *res
 		brief.Stdout, brief.Stderr = nil, nil
+		brief.Artifacts = nil // they are in this worker's record, and in the session's /out
 		r.Result = &brief
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.w.config.Times.Lease)

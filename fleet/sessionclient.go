@@ -287,10 +287,10 @@ func (s *Session) Run(ctx context.Context, step unitask.Step) (*unitask.Result, 
 	return r.Result, err
 }
 
-// Exec runs a command, which has no standard input and no terminal.
+// Exec runs a command, which has no standard input and no terminal, and a time limit.
 func (s *Session) Exec(ctx context.Context, c unitask.Command) (*unitask.Result, error) {
-	if c.Stdin != nil || c.Terminal != nil || c.Approve != nil {
-		return nil, &policy.FieldError{Field: "command", Value: "with standard input, a terminal or questions", Reason: "has none of these in a session on a fleet"}
+	if c.Stdin != nil || c.Terminal != nil || c.Approve != nil || c.Endless {
+		return nil, &policy.FieldError{Field: "command", Value: "with standard input, a terminal, questions or no time limit", Reason: "has none of these in a session on a fleet"}
 	}
 	r, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpExec, Command: &holder.Command{Args: c.Args, Dir: c.Dir, Env: c.Env, TimeoutMS: policy.Millis(c.Timeout)}}}, c.Stdout, c.Stderr)
 	return r.Result, err

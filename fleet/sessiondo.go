@@ -28,7 +28,7 @@ func (c *Client) Do(ctx context.Context, req holder.Request, streams holder.Stre
 		a.Result, err = s.Run(ctx, unitask.Step{Code: req.Step.Code, Language: req.Step.Language, Timeout: time.Duration(req.Step.TimeoutMS), Stdout: streams.Stdout, Stderr: streams.Stderr})
 	case req.Op == holder.OpExec && req.Command != nil && !req.Command.Detach && !req.Command.Input && req.Command.Size == nil:
 		r := req.Command
-		a.Result, err = s.Exec(ctx, unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Stdout: streams.Stdout, Stderr: streams.Stderr})
+		a.Result, err = s.Exec(ctx, unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Endless: r.Endless, Stdout: streams.Stdout, Stderr: streams.Stderr})
 	case req.Op == holder.OpRead:
 		var content []byte
 		if content, err = s.ReadFile(ctx, req.Path); err == nil {

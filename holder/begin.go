@@ -66,7 +66,7 @@ func (h *Holder) fork(ctx context.Context, of *held, n int) (Answer, error) {
 
 // hold keeps a session until it ends.
 func (h *Holder) hold(s *unitask.Session, name string) View {
-	view := View{ID: s.ID, Name: name, Parent: s.Parent, State: Running, Language: s.Language, Image: s.Image, Began: time.Now().UTC().Truncate(time.Second), ExpiresAt: s.Expires().UTC().Truncate(time.Second)}
+	view := View{ID: s.ID, Name: name, Parent: s.Parent, State: Running, Language: s.Language, Image: s.Image, Began: s.Began().UTC().Truncate(time.Second), ExpiresAt: s.Expires().UTC().Truncate(time.Second)}
 	one := &held{s, view}
 	h.mu.Lock()
 	h.sessions[s.ID] = one
@@ -105,12 +105,12 @@ func (h *Holder) revive(ctx context.Context, v View, secrets map[string]string) 
 	var s *unitask.Session
 	var ceiling *policy.Ceiling
 	paused, err := unitask.FindPausedSession(h.home, v.ID)
-	if err == nil && paused.Ceiling != "" {
-		ceiling, err = policy.ReadCeiling(paused.Ceiling)
+	if err == nil {
+		ceiling, err = paused.ReadCeiling(h.home)
 	}
 	switch {
 	case err == nil:
-		s, err = h.rt.Revive(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, v.ID, secrets)
+		s, err = h.rt.Revive(ctx, unitask.Caller{Via: paused.Via, Ceiling: ceiling}, v.ID, secrets)
 	case h.rt.Runs().Held(v.ID):
 		err = &unitask.BusyError{What: "another process holds session " + v.ID, After: time.Second}
 	}

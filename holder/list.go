@@ -65,7 +65,7 @@ func left(home, dir string) []View {
 	for _, p := range paused {
 		known := slices.ContainsFunc(list, func(v View) bool { return v.ID == p.ID })
 		if !known && p.Owner == unitask.LocalOwner(os.Geteuid()) {
-			list = append(list, View{ID: p.ID, Parent: p.Parent, State: Paused, Language: p.Language, Image: p.Image, Began: p.At.UTC().Truncate(time.Second), ExpiresAt: p.Expires.UTC().Truncate(time.Second)})
+			list = append(list, View{ID: p.ID, Parent: p.Parent, State: Paused, Language: p.Language, Image: p.Image, Began: p.Began.UTC().Truncate(time.Second), ExpiresAt: p.Expires.UTC().Truncate(time.Second)})
 		}
 	}
 	return list

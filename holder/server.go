@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/machine"
 )
@@ -144,21 +145,15 @@ type listener interface {
 	AcceptUnix() (*net.UnixConn, error)
 }
 
-// afterAccept is how long the holder waits where it can't take a client, as when it has no descriptor left.
-const afterAccept = 100 * time.Millisecond
-
 func (h *Holder) accept(ctx context.Context, l listener) {
 	for {
-		conn, err := l.AcceptUnix()
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-			if err == nil {
-				conn.Close()
-			}
+		conn, err := accepting.Next(l.AcceptUnix)
+		if err != nil {
 			return
 		}
-		if err != nil { // the sessions live on
-			time.Sleep(afterAccept)
-			continue
+		if ctx.Err() != nil {
+			conn.Close()
+			return
 		}
 		h.mu.Lock()
 		full := h.busy >= maxClients || h.ending
@@ -325,7 +320,7 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return Answer{Result: res}, err
 	case req.Op == OpExec && req.Command != nil:
 		r := req.Command
-		cmd := unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS)}
+		cmd := unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Endless: r.Endless}
 		if r.Detach {
 			run, err := s.Start(ctx, cmd)
 			return Answer{Run: run}, err

@@ -195,8 +195,9 @@ type Command struct {
 	Dir       string                `json:"dir,omitempty"`
 	Env       map[string]string     `json:"env,omitempty"`
 	TimeoutMS policy.Millis         `json:"timeoutMs,omitempty"`
-	Detach    bool                  `json:"detach,omitempty"` // in the background: the answer has the run
-	Input     bool                  `json:"input,omitempty"`  // standard input follows
+	Endless   bool                  `json:"endless,omitempty"` // without TimeoutMS: until its session ends
+	Detach    bool                  `json:"detach,omitempty"`  // in the background: the answer has the run
+	Input     bool                  `json:"input,omitempty"`   // standard input follows
 	Terminal  string                `json:"terminal,omitempty"`
 	Size      *unitask.TerminalSize `json:"size,omitempty"` // of the terminal that it gets
 }

@@ -1,10 +1,13 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/unitask/unitask/vmm"
@@ -13,7 +16,7 @@ import (
 // remembered is what is known of the accelerators that boot an image here.
 type remembered struct {
 	Accel vmm.Accel `json:"accel"` // the best that booted it, "" where none is known
-	// Why says, of TCG, what failed before it; "" where there was nothing else to try.
+	// Why says, of TCG, what failed before it; "" where there was nothing else to try, or that failed for other reasons.
 	Why string    `json:"why,omitempty"`
 	At  time.Time `json:"at"`
 }
@@ -73,31 +76,38 @@ func (s *Source) WhySlow(spec Spec) string {
 	if why := s.known(spec).Why; why != "" {
 		return why
 	}
-	_, rejected, _ := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
+	_, rejected, _ := s.host(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
 	own := map[string]vmm.Accel{"linux": vmm.KVM, "darwin": vmm.HVF}[runtime.GOOS]
 	for _, r := range rejected {
 		if r.Accel == own {
 			return fmt.Sprintf("%s: %s", r.Accel, r.Reason)
 		}
 	}
-	return ""
+	return untried(own)
 }
 
-// tryHardware tries in the background whether hardware that failed works by now. Whatever
+// untried is why TCG has the place of hardware that was not there before, or whose try was disturbed.
+func untried(hardware vmm.Accel) string {
+	return fmt.Sprintf("%s: it is there now, and whether it works is being found out", hardware)
+}
+
+// tryHardware tries in the background whether hardware that failed, or was not there, works by now. Whatever
 // comes of it, the next time is retryHardware later.
 func (s *Source) tryHardware(spec Spec) {
 	known := s.known(spec)
-	if known.Accel != vmm.TCG || known.Why == "" || time.Since(known.At) < retryHardware {
+	if known.Accel != vmm.TCG || known.Why != "" && time.Since(known.At) < retryHardware {
 		return
 	}
-	known.At = time.Now().UTC()
+	hardware, _, _ := s.host(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
+	hardware = slices.DeleteFunc(hardware, func(a vmm.Accel) bool { return a == vmm.TCG })
+	if len(hardware) == 0 {
+		return
+	}
+	known.Why, known.At = cmp.Or(known.Why, untried(hardware[0])), time.Now().UTC()
 	s.remember(spec, known)
 	s.inBackground(func(ctx context.Context) {
-		candidates, _, err := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), vmm.Auto)
-		for _, accel := range candidates {
-			if accel == vmm.TCG || err != nil {
-				return
-			}
+		var failed error
+		for _, accel := range hardware {
 			spec.Accel = accel
 			m, err := s.BootOnce(ctx, spec, Config{})
 			if err == nil {
@@ -105,6 +115,12 @@ func (s *Source) tryHardware(spec Spec) {
 				_ = m.Close() // it was only to be seen that it boots
 				return
 			}
+			if ctx.Err() != nil || Inconclusive(err) {
+				return
+			}
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", accel, err))
 		}
+		spec.Accel = vmm.TCG
+		s.Works(spec, failed)
 	})
 }

@@ -71,27 +71,61 @@ func TestAccelMemory(t *testing.T) {
 	}
 }
 
-// Hardware that failed is tried again after a while, once, and without anybody waiting.
+// Hardware that failed is tried again after a while, and one that was not there when it is, once, and without anybody waiting.
 func TestAccelRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, spec := accelSource(t, vmm.Auto)
-		spec.Accel = vmm.TCG
-		s.Works(spec, errors.New("kvm: aborted"))
-		at := s.known(spec).At
-		s.stop() // what would be booted is another test's matter
-		for _, c := range []struct {
-			wait time.Duration // since the last try
-			want bool
-		}{{retryHardware - time.Second, false}, {retryHardware, true}, {time.Minute, false}, {retryHardware, true}} {
-			time.Sleep(time.Until(at.Add(c.wait)))
-			s.tryHardware(spec)
-			known := s.known(spec)
-			if tried := known.At.After(at); tried != c.want || known.Accel != vmm.TCG || known.Why == "" {
-				t.Errorf("after %s: tried %v, %+v", c.wait, tried, known)
-			}
-			at = known.At
-		}
-	})
+	const own, other = vmm.AMD64, vmm.ARM64
+	for name, c := range map[string]struct {
+		failed error // of what came before TCG
+		guest  vmm.Arch
+		absent bool   // until it is tried for the first time
+		why    string // it is slow, afterwards
+		tries  []bool // when it is there; 10 minutes less a second after the last try; 10 minutes; 11; 20
+	}{
+		"it failed":                            {errors.New("kvm: aborted"), own, false, "kvm: aborted", []bool{false, false, true, false, true}},
+		"it failed, and is gone since":         {errors.New("kvm: aborted"), own, true, "kvm: aborted", []bool{false, false, true, false, true}},
+		"it was not there":                     {nil, own, true, untried(vmm.KVM), []bool{true, false, true, false, true}},
+		"its try was disturbed":                {nil, own, false, untried(vmm.KVM), []bool{true, false, true, false, true}},
+		"the guest is of another architecture": {nil, other, false, "kvm: the guest is arm64 and this machine is amd64", []bool{false, false, false, false, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, spec := accelSource(t, vmm.Auto)
+				host := vmm.Host{OS: "linux", Arch: string(own)}
+				if c.absent {
+					host.KVM = errors.New("/dev/kvm does not exist")
+				}
+				s.host = func(vmm.QEMU) vmm.Host { return host }
+				s.stop() // what would be booted is another test's matter
+				spec.Image.Arch, spec.Accel = image.Arch(c.guest), vmm.TCG
+				s.Works(spec, c.failed)
+				at := s.known(spec).At
+				if c.absent {
+					if s.tryHardware(spec); !s.known(spec).At.Equal(at) {
+						t.Error("what is not there is tried")
+					}
+				}
+				if why := s.WhySlow(spec); c.absent && c.failed == nil && why != "kvm: /dev/kvm does not exist" {
+					t.Errorf("it is slow since %q", why)
+				}
+				host.KVM = nil
+				if c.failed == nil { // so that a try is seen
+					time.Sleep(time.Second)
+				}
+				for i, wait := range []time.Duration{0, retryHardware - time.Second, retryHardware, time.Minute, retryHardware} { // since the last try
+					time.Sleep(time.Until(at.Add(wait)))
+					s.tryHardware(spec)
+					known := s.known(spec)
+					if tried := known.At.After(at); tried != c.tries[i] || known.Accel != vmm.TCG {
+						t.Errorf("%s after the last one: tried %v, %+v", wait, tried, known)
+					}
+					at = known.At
+				}
+				if why := s.WhySlow(spec); why != c.why {
+					t.Errorf("it is slow since %q", why)
+				}
+			})
+		})
+	}
 }
 
 // bell is a network on which the guest rings after a while.

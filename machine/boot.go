@@ -32,7 +32,7 @@ const (
 // works, and remembers which.
 func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, error) {
 	spec = spec.bare()
-	candidates, _, err := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), s.opts.Accel)
+	candidates, _, err := s.host(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), s.opts.Accel)
 	if err != nil {
 		return nil, err
 	}
@@ -47,33 +47,47 @@ func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, err
 	return m, err
 }
 
+// Inconclusive says that the failure of a boot tells nothing of its accelerator: QEMU could not be started, as on a host that
+// has no descriptor left, or somebody killed it.
+func Inconclusive(err error) bool {
+	return killed(err) || !errors.As(err, new(*vmm.ExitError)) && !errors.As(err, new(*GuestError)) && !errors.Is(err, context.DeadlineExceeded)
+}
+
 // best boots on one candidate after the other until one works; boot is told why those
 // before failed. Under Auto the one that is known to work comes first, and hardware that
-// is not has one try.
+// is not has one try. What is inconclusive is tried once more.
 func best(ctx context.Context, candidates []vmm.Accel, wish, known vmm.Accel, cfg Config, boot func(accel vmm.Accel, failed error) error) error {
 	if wish == vmm.Auto {
 		candidates = knownFirst(candidates, known)
 	}
-	var failures []error
+	var failures, conclusive []error
 	for _, accel := range candidates {
-		tries := 2
+		tries, disturbed := 2, false
 		if accel != vmm.TCG && accel != known && wish == vmm.Auto {
 			tries = 1
 		}
-		before := errors.Join(failures...)
-		for try := range tries {
+		before := errors.Join(conclusive...)
+		for {
 			err := boot(accel, before)
 			if err == nil || ctx.Err() != nil || cfg.Keep != nil && errors.As(err, new(*GuestError)) {
 				return err // a machine that was kept was looked at, and is not tried again
 			}
-			failures = append(failures, fmt.Errorf("%s: %w", accel, err))
-			if try+1 < tries && errors.Is(err, context.DeadlineExceeded) {
-				cfg.event(EventRetry, failures[len(failures)-1].Error())
-				continue
+			failed := fmt.Errorf("%s: %w", accel, err)
+			failures = append(failures, failed)
+			again := false
+			if Inconclusive(err) {
+				again, disturbed = !disturbed, true
+			} else {
+				conclusive = append(conclusive, failed)
+				tries--
+				again = tries > 0 && errors.Is(err, context.DeadlineExceeded)
 			}
-			break
+			if !again {
+				cfg.event(EventAccel, failed.Error())
+				break
+			}
+			cfg.event(EventRetry, failed.Error())
 		}
-		cfg.event(EventAccel, failures[len(failures)-1].Error())
 	}
 	err := errors.Join(failures...)
 	if wish != vmm.Auto && wish != vmm.TCG {

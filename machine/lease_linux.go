@@ -129,7 +129,13 @@ func leaseOn(ctx context.Context, conn *net.UnixConn, spec Spec) (*Machine, erro
 	exited := make(chan vmm.Exit, 1)
 	go func() { // until the daemon says how it ended, or is gone
 		exit := vmm.Exit{Code: -1, Guest: -1, Signal: "killed", Stderr: "the pool daemon has ended"}
-		_ = readLine(conn, &exit)
+		var told vmm.Exit
+		switch err := readLine(conn, &told); {
+		case err == nil:
+			exit = told
+		case !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET):
+			exit.Stderr = "its end can't be read from the pool daemon: " + err.Error()
+		}
 		conn.Close()
 		exited <- exit
 	}()
@@ -198,6 +204,19 @@ func writeLine(conn *net.UnixConn, v any, rights []byte) error {
 	}
 	_, _, err = conn.WriteMsgUnix(append(text, '\n'), rights, nil)
 	return err
+}
+
+// fitting is how a machine ended as a line has room for it: what QEMU said is cut, and its end stays.
+func fitting(exit vmm.Exit) vmm.Exit {
+	const escaped = 6 // bytes that JSON makes of one, at most
+	for {
+		text, err := json.Marshal(exit)
+		over := len(text) - (poolMessage - 1)
+		if err != nil || over <= 0 || exit.Stderr == "" {
+			return exit
+		}
+		exit.Stderr = exit.Stderr[min(over/escaped+1, len(exit.Stderr)):]
+	}
 }
 
 // readLine reads one line of JSON, and not a byte more.

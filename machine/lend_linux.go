@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -165,11 +166,16 @@ func newLeaseServer(from lender, down func()) *leaseServer {
 	return &leaseServer{lender: from, down: down, clients: make(chan struct{}, poolClients)}
 }
 
+// listener is where connections come to.
+type listener interface {
+	AcceptUnix() (*net.UnixConn, error)
+}
+
 // accept serves connections until the listener is closed. What is beyond the bound is
 // turned away.
-func (s *leaseServer) accept(l *net.UnixListener) {
+func (s *leaseServer) accept(l listener) {
 	for {
-		conn, err := l.AcceptUnix()
+		conn, err := accepting.Next(l.AcceptUnix)
 		if err != nil {
 			return
 		}
@@ -274,7 +280,7 @@ func (s *leaseServer) hand(conn *net.UnixConn, m loan) {
 	}
 	if exit, err := m.Exit(); err == nil {
 		_ = conn.SetWriteDeadline(time.Now().Add(poolPatience))
-		_ = writeLine(conn, exit, nil)
+		_ = writeLine(conn, fitting(exit), nil)
 	}
 	conn.Close()
 	<-gone

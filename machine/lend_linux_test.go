@@ -68,6 +68,20 @@ func (th *thing) Close() error {
 	return nil
 }
 
+// full is a listener that has no descriptor left for its first clients.
+type full struct {
+	listener
+	left int
+}
+
+func (f *full) AcceptUnix() (*net.UnixConn, error) {
+	if f.left > 0 {
+		f.left--
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", unix.EMFILE)}
+	}
+	return f.listener.AcceptUnix()
+}
+
 // serveThings is a daemon in a home of its own that lends what take returns.
 func serveThings(t *testing.T, bound int, take func(leaseRequest) (loan, error)) (home string, s *leaseServer) {
 	t.Helper()
@@ -88,7 +102,7 @@ func serveThings(t *testing.T, bound int, take func(leaseRequest) (loan, error))
 	s.clients = make(chan struct{}, bound)
 	done := make(chan struct{})
 	go func() {
-		s.accept(l)
+		s.accept(&full{listener: l, left: 2})
 		s.group.Wait()
 		unlock()
 		close(done)
@@ -154,6 +168,20 @@ func TestLease(t *testing.T) {
 	}
 	m.Close()
 
+	// It has said more than a line has room for: what it said last is told, and all else.
+	for _, said := range []string{strings.Repeat("\x00", 16<<10-4) + "last", strings.Repeat("x", 16<<10-4) + "last", strings.Repeat("\xff", 16<<10-4) + "last"} {
+		give(nil)
+		if m, err = lease(ctx, home, spec); err != nil {
+			t.Fatal(err)
+		}
+		given.end(vmm.Exit{Code: -1, Guest: -1, Signal: "killed", Denied: "connect", Stderr: said})
+		exit, err = m.vm.Wait(ctx)
+		if text, _ := json.Marshal(exit); err != nil || exit.Denied != "connect" || !strings.HasSuffix(exit.Stderr, "last") || len(text) < poolMessage/3 {
+			t.Errorf("%.40q is told as %.200s %v", said, text, err)
+		}
+		m.Close()
+	}
+
 	// The run ends: the machine is killed.
 	give(nil)
 	if m, err = lease(ctx, home, spec); err != nil {
@@ -186,38 +214,47 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// The daemon is killed while a run has its machine.
+// The daemon is killed while a run has its machine, or does not say how that ended.
 func TestLeaseOfTheDead(t *testing.T) {
-	home := t.TempDir()
-	l, err := listenPool(home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	th := newThing(t)
-	go func() {
-		conn, err := l.AcceptUnix()
+	for name, c := range map[string]struct{ says, stderr string }{
+		"it is gone":           {"", "the pool daemon has ended"},
+		"it is gone in a line": {`{"code":7,`, "the pool daemon has ended"},
+		"a malformed line":     {`{"code":7,"signal":5}` + "\n", "its end can't be read from the pool daemon: json: "},
+		"an endless line":      {strings.Repeat("x", poolMessage), "its end can't be read from the pool daemon: a line is longer than 16384 bytes"},
+	} {
+		home := t.TempDir()
+		l, err := listenPool(home)
 		if err != nil {
-			return
+			t.Fatal(err)
 		}
-		var req leaseRequest
-		_ = readLine(conn, &req)
-		reply, files, _ := th.Lend()
-		_ = writeLine(conn, reply, unix.UnixRights(int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd())))
-		for _, f := range files {
-			f.Close()
+		th := newThing(t)
+		go func() {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			var req leaseRequest
+			_ = readLine(conn, &req)
+			reply, files, _ := th.Lend()
+			_ = writeLine(conn, reply, unix.UnixRights(int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd())))
+			for _, f := range files {
+				f.Close()
+			}
+			_, _ = conn.Read(make([]byte, 1)) // the answer is read by itself: what follows comes when the run has it
+			_, _ = conn.Write([]byte(c.says))
+			conn.Close()
+		}()
+		m, err := lease(t.Context(), home, testSpec(1))
+		l.Close()
+		if err != nil {
+			t.Fatal(err)
 		}
-		conn.Close() // without a word
-	}()
-	m, err := lease(t.Context(), home, testSpec(1))
-	if err != nil {
-		t.Fatal(err)
+		m.Close()
+		exit, err := m.vm.Wait(t.Context())
+		if err != nil || exit.Code != -1 || exit.Signal != "killed" || !strings.HasPrefix(exit.Stderr, c.stderr) {
+			t.Errorf("%s: %+v %v", name, exit, err)
+		}
 	}
-	exit, err := m.vm.Wait(t.Context())
-	if err != nil || exit.Signal != "killed" || exit.Stderr != "the pool daemon has ended" {
-		t.Errorf("%+v %v", exit, err)
-	}
-	m.Close()
 }
 
 // What others may send to the daemon's socket. It answers with nothing, or with a no,

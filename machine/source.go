@@ -81,6 +81,7 @@ func (s *Source) program(im *image.Image) Program {
 // Source is where machines come from. Any number of goroutines may use it at once.
 type Source struct {
 	opts      Options
+	host      func(vmm.QEMU) vmm.Host
 	cache     *Cache
 	templates *Templates
 	loaded    loadedTemplates
@@ -102,6 +103,7 @@ func Open(opts Options) *Source {
 	}
 	s := &Source{
 		opts:      opts,
+		host:      vmm.ThisHost,
 		cache:     OpenCache(filepath.Join(opts.Home, "cache", "memo.json")),
 		templates: OpenTemplates(filepath.Join(opts.Home, "templates")),
 		loaded:    loadedTemplates{kept: map[string]*Snapshot{}},

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/unitask/unitask/image"
@@ -172,7 +173,9 @@ func (p *foldersPlay) Boot(_ context.Context, spec Spec, _ Config) (*Machine, er
 // On which accelerators a boot is tried, and how often.
 func TestBest(t *testing.T) {
 	hangs := fmt.Errorf("the guest did not come up: %w", context.DeadlineExceeded)
-	fails := errors.New("no such device")
+	fails := error(&vmm.ExitError{Status: "exit status 1", Stderr: "no such device"})
+	killed := fmt.Errorf("%w (the link has ended)", &vmm.ExitError{Status: "signal: killed"})
+	full := fmt.Errorf("start machine: %w", syscall.EMFILE)
 	kvm, tcg := vmm.KVM, vmm.TCG
 	for name, c := range map[string]struct {
 		candidates  []vmm.Accel
@@ -180,25 +183,36 @@ func TestBest(t *testing.T) {
 		answers     map[vmm.Accel][]error // of each try; beyond them it works
 		tried       string
 		err         string // parts of it, by |
+		failed      string // what the last boot is told of those before
 	}{
-		"the first works":               {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", nil, "kvm", ""},
-		"KVM is broken":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}}, "kvm tcg", ""},
-		"KVM hangs, and has one try":    {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {hangs}}, "kvm tcg", ""},
-		"it is known that TCG does":     {[]vmm.Accel{kvm, tcg}, vmm.Auto, tcg, nil, "tcg", ""},
-		"known KVM hangs once":          {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs}}, "kvm kvm", ""},
-		"known KVM does no more":        {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs, hangs}}, "kvm kvm tcg", ""},
-		"what is known is gone":         {[]vmm.Accel{tcg}, vmm.Auto, kvm, nil, "tcg", ""},
-		"TCG hangs once":                {[]vmm.Accel{tcg}, vmm.Auto, "", map[vmm.Accel][]error{tcg: {hangs}}, "tcg tcg", ""},
-		"a failure is not tried again":  {[]vmm.Accel{tcg}, vmm.Auto, "", map[vmm.Accel][]error{tcg: {fails}}, "tcg", "tcg: no such device"},
-		"KVM was asked for":             {[]vmm.Accel{kvm}, kvm, "", map[vmm.Accel][]error{kvm: {hangs, hangs}}, "kvm kvm", "accelerator kvm|--accel auto picks one that works"},
-		"each says why":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}, tcg: {hangs, fails}}, "kvm tcg tcg", "kvm: no such device|tcg: the guest did not come up|tcg: no such device"},
-		"no accelerator is a candidate": {nil, vmm.Auto, "", nil, "", ""},
+		"the first works":               {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", nil, "kvm", "", ""},
+		"KVM is broken":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}}, "kvm tcg", "", "kvm: QEMU ended: exit status 1: no such device"},
+		"KVM hangs, and has one try":    {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {hangs}}, "kvm tcg", "", "kvm: the guest did not come up: context deadline exceeded"},
+		"it is known that TCG does":     {[]vmm.Accel{kvm, tcg}, vmm.Auto, tcg, nil, "tcg", "", ""},
+		"known KVM hangs once":          {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs}}, "kvm kvm", "", ""},
+		"known KVM does no more":        {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs, hangs}}, "kvm kvm tcg", "", "kvm: the guest did not come up: context deadline exceeded; kvm: the guest did not come up: context deadline exceeded"},
+		"what is known is gone":         {[]vmm.Accel{tcg}, vmm.Auto, kvm, nil, "tcg", "", ""},
+		"TCG hangs once":                {[]vmm.Accel{tcg}, vmm.Auto, "", map[vmm.Accel][]error{tcg: {hangs}}, "tcg tcg", "", ""},
+		"a failure is not tried again":  {[]vmm.Accel{tcg}, vmm.Auto, "", map[vmm.Accel][]error{tcg: {fails}}, "tcg", "tcg: QEMU ended: exit status 1: no such device", ""},
+		"KVM was asked for":             {[]vmm.Accel{kvm}, kvm, "", map[vmm.Accel][]error{kvm: {hangs, hangs}}, "kvm kvm", "accelerator kvm|--accel auto picks one that works", ""},
+		"each says why":                 {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {fails}, tcg: {hangs, fails}}, "kvm tcg tcg", "kvm: QEMU ended: exit status 1: no such device|tcg: the guest did not come up|tcg: QEMU ended: exit status 1: no such device", "kvm: QEMU ended: exit status 1: no such device"},
+		"KVM's is killed once":          {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {killed}}, "kvm kvm", "", ""},
+		"KVM's is killed twice":         {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {killed, killed}}, "kvm kvm tcg", "", ""},
+		"no descriptor is left once":    {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {full}}, "kvm kvm", "", ""},
+		"none is left any more":         {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {full, full}, tcg: {full, full}}, "kvm kvm tcg tcg", "kvm: start machine|tcg: start machine|too many open files", ""},
+		"KVM is broken behind that":     {[]vmm.Accel{kvm, tcg}, vmm.Auto, "", map[vmm.Accel][]error{kvm: {full, fails}}, "kvm kvm tcg", "", "kvm: QEMU ended: exit status 1: no such device"},
+		"one is killed in each turn":    {[]vmm.Accel{kvm, tcg}, vmm.Auto, kvm, map[vmm.Accel][]error{kvm: {hangs, killed, killed}}, "kvm kvm kvm tcg", "", "kvm: the guest did not come up: context deadline exceeded"},
+		"no accelerator is a candidate": {nil, vmm.Auto, "", nil, "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var tried []string
+			var told string
 			given := slices.Clone(c.candidates)
-			err := best(t.Context(), c.candidates, c.wish, c.known, Config{}, func(a vmm.Accel, _ error) error {
-				tried = append(tried, string(a))
+			err := best(t.Context(), c.candidates, c.wish, c.known, Config{}, func(a vmm.Accel, failed error) error {
+				tried, told = append(tried, string(a)), ""
+				if failed != nil {
+					told = oneLine(failed)
+				}
 				left := c.answers[a]
 				if len(left) == 0 {
 					return nil
@@ -208,6 +222,9 @@ func TestBest(t *testing.T) {
 			})
 			if got := strings.Join(tried, " "); got != c.tried {
 				t.Errorf("it tried %q", got)
+			}
+			if told != c.failed {
+				t.Errorf("it was told of %q", told)
 			}
 			if (err == nil) != (c.err == "") {
 				t.Fatal(err)

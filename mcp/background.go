@@ -43,6 +43,9 @@ type waitResult struct {
 	Seq       int64     `json:"seq" jsonschema:"afterSeq of the next call"`
 	Lost      int64     `json:"lost,omitempty" jsonschema:"bytes of its output before this that are kept in the run's record only"`
 	Output    string    `json:"output" jsonschema:"what it printed on stdout and stderr, in the order in which that came"`
+	Shown     int       `json:"shown" jsonschema:"bytes of output"`
+	Total     int64     `json:"total" jsonschema:"bytes that it has printed by now, on both, and that the resources have"`
+	Truncated bool      `json:"truncated,omitempty" jsonschema:"it has printed more than is kept"`
 	Resource  string    `json:"resource" jsonschema:"what has all of its stdout; with stderr in the place of stdout, of that"`
 	ExpiresAt time.Time `json:"expiresAt" jsonschema:"the end of the session, which is its end"`
 }
@@ -62,7 +65,7 @@ func (s *Server) addWait() {
 
 // commandSchema is that of run_command's results: in the background there is no exit code yet.
 func commandSchema() *jsonschema.Schema {
-	schema := outputSchema[unitask.ResultJSON](map[string]string{"exitCode": "the command's own when outcome is exited", "outcome": "how it ended; running in the background"})
+	schema := outputSchema[ran](map[string]string{"exitCode": "the command's own when outcome is exited", "outcome": "how it ended; running in the background"})
 	schema.Required = []string{"runId", "session", "outcome"}
 	return schema
 }
@@ -77,7 +80,7 @@ func (s *Server) startCommand(ctx context.Context, of *heldSession, in commandAr
 		return nil, nil, err
 	}
 	text := fmt.Sprintf("run %s goes on in the background: wait has what it prints\nsession %s, expires at %s", run, of.ID, of.view().ExpiresAt.Format(time.RFC3339))
-	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, map[string]any{"runId": run, "session": of.ID, "outcome": running}, nil
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, map[string]any{"runId": run, "session": of.ID, "outcome": running, "expiresAt": of.view().ExpiresAt}, nil
 }
 
 // errNoRun is the answer for a run that never was, is another caller's, or whose session has ended.
@@ -119,7 +122,7 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	if err != nil {
 		return nil, waitResult{}, err
 	}
-	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Resource: "unitask://runs/" + in.Run + "/stdout", ExpiresAt: of.view().ExpiresAt}
+	out := waitResult{Run: in.Run, Session: of.ID, Outcome: running, Seq: is.Seq, Lost: is.Lost, Total: is.Seq, Resource: partURI(in.Run, "stdout"), ExpiresAt: of.view().ExpiresAt}
 	if is.Result == nil { // a character that has come in part comes with the next answer
 		whole := whole(text)
 		out.Seq -= int64(len(text) - whole)
@@ -127,13 +130,14 @@ func (s *Server) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs
 	} else {
 		s.ended(caller, is.Result, &out)
 	}
+	out.Shown = len(text)
 	out.Output = strings.ToValidUTF8(string(text), "\ufffd")
 	return nil, out, nil
 }
 
 // ended is how a command ended, as its caller may see it.
 func (s *Server) ended(caller unitask.Caller, res *unitask.Result, out *waitResult) {
-	out.Outcome, out.Error = string(res.Outcome), res.Error
+	out.Outcome, out.Error, out.Truncated = string(res.Outcome), res.Error, res.Truncated
 	if remote(caller) {
 		out.Error = s.hider.all(out.Error)
 	}

@@ -104,6 +104,31 @@ func TestAttackModelCeilings(t *testing.T) {
 	}
 }
 
+// The built-in ceiling gives a call every public host that it names, as docs/mcp.md and mcp --help say; a file that nobody
+// trusts may say otherwise.
+func TestNetworkOfModels(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                      "net [w.a.example b.test], asked []",
+		`allowNet = []`:         "net [], asked []",
+		`allowNet = ["b.test"]`: "net [b.test], asked []",
+		`ask = ["*.a.example"]`: "net [], asked [w.a.example]",
+		"ask = [\"*.a.example\"]\nallowNet = [\"b.test\"]": "net [b.test], asked [w.a.example]",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, policy.CeilingFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		held, err := policy.LoadForModels(t.TempDir(), dir, "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, _, err := mcp.Granted(newServer(t, bare(t), mcp.Options{Dir: dir, Ceiling: held.Ceiling}), "", `{"code":"1","allowNet":["w.a.example","b.test"]}`)
+		if got := fmt.Sprintf("net %v, asked %v", e.AllowNet, e.Ask); err != nil || got != want {
+			t.Errorf("%q: %s, want %s; %v", text, got, want, err)
+		}
+	}
+}
+
 // A ceiling with container images alone leaves run_code none, and not any.
 func TestAttackNoImages(t *testing.T) {
 	named := filepath.Join(t.TempDir(), "policy.toml")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -44,14 +46,19 @@ var errorKinds = []struct {
 	{"guest", "the machine died: other code, or more memoryMb", 0, as[*unitask.GuestError]},
 	{"cancelled", "", 0, func(err error) bool { return errors.Is(err, context.Canceled) }},
 	{"closing", "the server ends: call the next one", 10 * time.Second, func(err error) bool { return errors.Is(err, unitask.ErrClosed) }},
-	{"file", "list shows what is there", 0, as[syscall.Errno]},
-	{"host", "the host failed: its owner's unitask doctor says why", 0, as[*unitask.HostError]},
+	{"host", "the host failed: its owner's unitask doctor says why", 0, ofHost},
+	{"file", "list shows what is there", 0, as[syscall.Errno]}, // a machine's, which comes without a path of the host
 	{"usage", "", 0, func(error) bool { return true }},
 }
 
 func as[T error](err error) bool {
 	var target T
 	return errors.As(err, &target)
+}
+
+// ofHost says that it is the host that failed: a full disk of its own is no matter of the machine's files.
+func ofHost(err error) bool {
+	return as[*unitask.HostError](err) || as[*fs.PathError](err) || as[*os.LinkError](err) || as[*os.SyscallError](err)
 }
 
 // typed is an error for programs.
@@ -66,6 +73,9 @@ func typed(err error) *ToolError {
 	var busy *unitask.BusyError
 	if errors.As(err, &busy) {
 		e.RetryAfterMS = busy.After.Milliseconds()
+	}
+	if full := new(LimitError); errors.As(err, &full) && full.After > 0 {
+		e.RetryAfterMS = full.After.Milliseconds()
 	}
 	if e.Retryable {
 		e.Remedy = fmt.Sprintf("make the same call again after %d ms", e.RetryAfterMS)

@@ -1,12 +1,17 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -24,7 +29,8 @@ func TestTyped(t *testing.T) {
 	}{
 		{&policy.FieldError{Field: "image", Value: "pyton", Reason: "is none"}, "usage", 0},
 		{fmt.Errorf("call: %w", &unitask.BusyError{What: "full", After: 3 * time.Second}), "busy", 3000},
-		{&LimitError{"queue", 3, "full"}, "busy", 1000},
+		{&LimitError{Limit: "queue", Most: 3, Text: "full"}, "busy", 1000},
+		{&LimitError{Limit: "caller-per-minute", Most: 1, Text: "often", After: time.Minute}, "busy", 60000},
 		{&hiddenError{"hidden", &unitask.SessionError{ID: "x", Why: "it was closed"}}, "session.gone", 0},
 		{fmt.Errorf("session x: %w", errNoSession), "session.gone", 0},
 		{record.ErrNotFound, "run.gone", 0},
@@ -32,7 +38,12 @@ func TestTyped(t *testing.T) {
 		{&unitask.GuestError{Reason: "panic"}, "guest", 0},
 		{fmt.Errorf("read /x: %w", syscall.ENOENT), "file", 0},
 		{&unitask.HostError{Op: "boot", Err: errors.New("no QEMU")}, "host", 0},
+		{&unitask.HostError{Op: "record", Err: &fs.PathError{Op: "write", Path: "/x", Err: syscall.ENOSPC}}, "host", 0},
+		{&unitask.HostError{Op: "boot", Err: fmt.Errorf("map: %w", syscall.ENOMEM)}, "host", 0},
+		{fmt.Errorf("runs: %w", &fs.PathError{Op: "open", Path: "/x", Err: syscall.EMFILE}), "host", 0},
+		{&hiddenError{"hidden", os.NewSyscallError("socketpair", syscall.EMFILE)}, "host", 0},
 		{unitask.ErrClosed, "closing", 10000},
+		{errClosing, "closing", 10000},
 		{context.Canceled, "cancelled", 0},
 		{errors.New("args do not go with session"), "usage", 0},
 	} {
@@ -40,6 +51,65 @@ func TestTyped(t *testing.T) {
 		if got.Code != row.code || got.RetryAfterMS != row.retry || got.Retryable != (row.retry > 0) || got.Message != row.err.Error() || row.retry > 0 && got.Remedy == "" {
 			t.Errorf("%v: %+v", row.err, got)
 		}
+	}
+}
+
+// Where one call a minute is the bound, the next one is told to come in a minute, and may then.
+func TestRetryAfterRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, most := range []int{1, 30} {
+			q := newQueue(4, 4, 0, most, func(int, int) {})
+			for range most {
+				if err := q.count("a"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := typed(q.count("a"))
+			if want := time.Minute.Milliseconds() / int64(most); got.Code != "busy" || got.RetryAfterMS < want || got.RetryAfterMS > want+1 {
+				t.Errorf("%d a minute: %+v", most, got)
+			}
+			time.Sleep(time.Duration(got.RetryAfterMS) * time.Millisecond)
+			if err := q.count("a"); err != nil {
+				t.Errorf("%d a minute, %d ms later: %v", most, got.RetryAfterMS, err)
+			}
+		}
+	})
+}
+
+// What a call holds of a stream is what it shows, however much is printed.
+func TestStreamIsBounded(t *testing.T) {
+	s := newStreams(&live{})
+	piece := bytes.Repeat([]byte("ü"), 5000)
+	for range 2000 {
+		if n, err := s.stdout.Write(piece); n != len(piece) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if n := cap(s.stdout.kept); n > 2*shownBytes || s.stdout.total != 20_000_000 || len(s.stdout.shown()) != shownBytes || !utf8.Valid(s.stdout.shown()) {
+		t.Errorf("%d bytes are held of %d, %d shown", n, s.stdout.total, len(s.stdout.shown()))
+	}
+	_, _ = s.stderr.Write(append(bytes.Repeat([]byte("x"), shownBytes-1), "ü!"...))
+	if got := s.stderr.shown(); len(got) != shownBytes-1 || s.cut("R")[1] != (cut{"stderr", shownBytes - 1, shownBytes + 2, "unitask://runs/R/stderr"}) {
+		t.Errorf("%d bytes, %+v", len(got), s.cut("R"))
+	}
+}
+
+// A call that comes while the server ends is told to go to the next one.
+func TestClosing(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	s, err := New(rt, Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.refuse()
+	_, _, err = s.runCode(t.Context(), &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}}, runArgs{Code: "1"})
+	if got := typed(err); got.Code != "closing" || !got.Retryable {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
 )
 
 // Sessions of unitask, machines that stay between calls, are not sessions of the protocol: they are
@@ -31,12 +32,11 @@ type held struct {
 type heldSession struct {
 	*unitask.Session
 	caller string
-	began  time.Time
 }
 
 // add holds a session until it ends.
 func (h *held) add(s *unitask.Session, caller string) *heldSession {
-	one := &heldSession{s, caller, time.Now()}
+	one := &heldSession{s, caller}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.all == nil {
@@ -91,12 +91,18 @@ type sessionView struct {
 }
 
 func (s *heldSession) view() sessionView {
-	return sessionView{s.ID, s.Parent, s.Language, s.Image, s.began.UTC().Truncate(time.Second), s.Expires().UTC().Truncate(time.Second), s.Paused()}
+	return sessionView{s.ID, s.Parent, s.Language, s.Image, s.Began().UTC().Truncate(time.Second), s.Expires().UTC().Truncate(time.Second), s.Paused()}
 }
 
 // newSession starts one for a call.
 func (s *Server) newSession(ctx context.Context, caller unitask.Caller, run unitask.Request) (*heldSession, error) {
 	run.Code, run.Path, run.Args, run.Dir = "", "", nil, ""
+	// The call's time limit is its own: later steps may have what the ceiling lets a run have.
+	most, _, err := policy.Resolve(policy.Request{Timeout: policy.MaxTimeout}, caller.Ceiling)
+	if err != nil {
+		return nil, err
+	}
+	run.Timeout = max(run.Timeout, most.Timeout)
 	made, err := s.rt.NewSessionFor(ctx, caller, unitask.SessionRequest{Request: run})
 	if err != nil {
 		return nil, err
@@ -172,7 +178,7 @@ func owner(caller unitask.Caller) string {
 func (s *Server) sessionsOf(caller unitask.Caller) sessionsResult {
 	list := append([]sessionView{}, s.held.of(caller.Name)...)
 	for _, p := range s.left(caller) {
-		list = append(list, sessionView{p.ID, p.Parent, p.Language, p.Image, p.At.UTC().Truncate(time.Second), p.Expires.UTC().Truncate(time.Second), true})
+		list = append(list, sessionView{p.ID, p.Parent, p.Language, p.Image, p.Began.UTC().Truncate(time.Second), p.Expires.UTC().Truncate(time.Second), true})
 	}
 	slices.SortFunc(list, func(a, b sessionView) int { return strings.Compare(a.Session, b.Session) })
 	return sessionsResult{Sessions: list}

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"sync"
@@ -46,17 +45,6 @@ func newLive(ctx context.Context, req *sdk.CallToolRequest) *live {
 		l.group.Go(l.tell)
 	}
 	return l
-}
-
-// tee passes what is printed to the result and to the client.
-type tee struct {
-	to   *bytes.Buffer
-	live *live
-}
-
-func (t tee) Write(p []byte) (int, error) {
-	t.live.add(p)
-	return t.to.Write(p)
 }
 
 func (l *live) add(p []byte) {

@@ -58,7 +58,7 @@ func (m *metrics) refused(err error) {
 	}
 }
 
-func (m *metrics) ran(res *unitask.Result, waited time.Duration) {
+func (m *metrics) ran(res *unitask.Result, waited time.Duration, printed *streams) {
 	m.runs.WithLabelValues(string(res.Outcome)).Inc()
 	m.wait.Observe(waited.Seconds())
 	from := "boot"
@@ -69,8 +69,8 @@ func (m *metrics) ran(res *unitask.Result, waited time.Duration) {
 		from = "clone"
 	}
 	m.start.WithLabelValues(from).Observe((res.Duration.Boot + res.Duration.Connect).Seconds())
-	m.bytes.WithLabelValues("stdout").Add(float64(len(res.Stdout)))
-	m.bytes.WithLabelValues("stderr").Add(float64(len(res.Stderr)))
+	m.bytes.WithLabelValues("stdout").Add(float64(printed.stdout.total))
+	m.bytes.WithLabelValues("stderr").Add(float64(printed.stderr.total))
 	for _, a := range res.Artifacts {
 		m.bytes.WithLabelValues("artifacts").Add(float64(a.Size))
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 )
@@ -56,7 +58,8 @@ var errBusy = errors.New("busy")
 type LimitError struct {
 	Limit string // the bound's name: "queue", "caller-concurrent", …
 	Most  int
-	Text  string // what is under way, and what to do
+	Text  string        // what is under way, and what to do
+	After time.Duration // when there is room again, where that is known
 }
 
 func (e *LimitError) Error() string { return errBusy.Error() + ": " + e.Text }
@@ -135,13 +138,13 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 		direct := q.running < q.slots && load.running < q.slotsOfOne() && load.waiting == 0
 		switch {
 		case !direct && len(q.waiting) >= q.most:
-			err = &LimitError{"queue", q.most, fmt.Sprintf("%d runs are under way and %d wait: try again in a moment", q.running, len(q.waiting))}
+			err = &LimitError{Limit: "queue", Most: q.most, Text: fmt.Sprintf("%d runs are under way and %d wait: try again in a moment", q.running, len(q.waiting))}
 		case !direct && load.waiting >= q.placesOfOne():
-			err = &LimitError{"caller-queue", q.placesOfOne(), fmt.Sprintf("%d of your calls wait, and the other places are for other callers: wait for one", load.waiting)}
+			err = &LimitError{Limit: "caller-queue", Most: q.placesOfOne(), Text: fmt.Sprintf("%d of your calls wait, and the other places are for other callers: wait for one", load.waiting)}
 		case q.perCaller > 0 && load.running+load.waiting >= q.perCaller:
-			err = &LimitError{"caller-concurrent", q.perCaller, fmt.Sprintf("you have %d runs under way, which is your bound: wait for one", load.running+load.waiting)}
+			err = &LimitError{Limit: "caller-concurrent", Most: q.perCaller, Text: fmt.Sprintf("you have %d runs under way, which is your bound: wait for one", load.running+load.waiting)}
 		case !q.inRate(load):
-			err = q.tooOften()
+			err = q.tooOften(load)
 		default:
 			t, before = &ticket{load, make(chan struct{})}, len(q.waiting)
 			q.waiting = append(q.waiting, t)
@@ -155,8 +158,8 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 // count counts a run that takes no slot against its caller's rate.
 func (q *queue) count(caller string) (err error) {
 	q.change(func() {
-		if !q.inRate(q.load(caller)) {
-			err = q.tooOften()
+		if load := q.load(caller); !q.inRate(load) {
+			err = q.tooOften(load)
 		}
 	})
 	return err
@@ -164,8 +167,11 @@ func (q *queue) count(caller string) (err error) {
 
 func (q *queue) inRate(load *callerLoad) bool { return q.perMinute == 0 || load.rate.Allow() }
 
-func (q *queue) tooOften() error {
-	return &LimitError{"caller-per-minute", q.perMinute, fmt.Sprintf("%d runs a minute is your bound: try again in a moment", q.perMinute)}
+func (q *queue) tooOften(load *callerLoad) error {
+	next := load.rate.Reserve()
+	after := (next.Delay() + time.Millisecond).Truncate(time.Millisecond)
+	next.Cancel()
+	return &LimitError{Limit: "caller-per-minute", Most: q.perMinute, Text: fmt.Sprintf("%d runs a minute is your bound: try again in %d s", q.perMinute, int(math.Ceil(after.Seconds()))), After: after}
 }
 
 // load is what a caller has under way.

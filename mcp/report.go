@@ -15,11 +15,11 @@ import (
 
 // Bounds of what a result carries; the record has all of it.
 const (
-	outputBytes = 256 << 10 // of each stream
-	partBytes   = 64 << 10  // of each part of inspect_run
-	imageBytes  = 1 << 20   // of a picture that is shown
-	maxImages   = 4
-	maxListed   = 200
+	shownBytes = 256 << 10 // of each stream
+	partBytes  = 64 << 10  // of each part of inspect_run
+	imageBytes = 1 << 20   // of a picture that is shown
+	maxImages  = 4
+	maxListed  = 200
 )
 
 // report is a result as a model reads it.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -37,8 +38,15 @@ func (s *Server) listImages(ctx context.Context, req *sdk.ReadResourceRequest) (
 // parts are the files of a record that are resources of their own.
 var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile, "neighbours": record.NeighboursFile}
 
-// resourceBytes bounds a resource that is read.
-const resourceBytes = 16 << 20
+const (
+	// resourceBytes bounds an artifact that is read.
+	resourceBytes = 16 << 20
+	// pageBytes bounds what is read at once of a part of a record: with each byte escaped in JSON it is below the 16 MiB
+	// that clients take of a message.
+	pageBytes = 2 << 20
+	// nextKey is where a page has the URI of the next one, under _meta.
+	nextKey = "unitask/next"
+)
 
 func artifactURI(id, name string) string {
 	return runsURI + id + "/artifacts/" + (&url.URL{Path: name}).EscapedPath()
@@ -47,7 +55,7 @@ func artifactURI(id, name string) string {
 func (s *Server) addResources() {
 	for _, t := range []*sdk.ResourceTemplate{
 		{URITemplate: runsURI + "{id}", Name: "run", Title: "A run's record", MIMEType: "application/json", Description: "What a run was asked, what it was granted, how it ended and what it printed."},
-		{URITemplate: runsURI + "{id}/{part}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: "A run's code, stdout, stderr, netlog (a JSON object a line), console, or neighbours (the files beside the code, as JSON)."},
+		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: fmt.Sprintf("A run's code, stdout, stderr, netlog (a JSON object a line), console, or neighbours (the files beside the code, as JSON). Of one that is longer it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones.", pageBytes, nextKey)},
 		{URITemplate: runsURI + "{id}/artifacts/{+path}", Name: "artifact", Title: "An artifact", Description: "A file that a run left in /out."},
 	} {
 		s.sdk.AddResourceTemplate(t, s.read)
@@ -141,21 +149,43 @@ func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceConte
 		text, err := json.MarshalIndent(in, "", "  ")
 		return &sdk.ResourceContents{MIMEType: "application/json", Text: string(text)}, err
 	}
-	file, ok := parts[rest]
+	part, query, asks := strings.Cut(rest, "?")
+	file, ok := parts[part]
+	if part == "code" {
+		file = rec.CodeFile
+	}
+	from := int64(0)
+	if asks {
+		text, _ := strings.CutPrefix(query, offsetQuery)
+		n, err := strconv.ParseUint(text, 10, 40) // no record has a TiB
+		ok, from = ok && strings.HasPrefix(query, offsetQuery) && err == nil, int64(n)
+	}
 	if !ok {
 		return nil, record.ErrNotFound
 	}
-	if rest == "code" {
-		file = rec.CodeFile
-	}
-	data, _, err := s.rt.Runs().Read(id, file, resourceBytes)
+	return s.page(id, part, file, from)
+}
+
+// offsetQuery begins the query of a part that is read from an offset on.
+const offsetQuery = "offset="
+
+// page is a part of a record from an offset on, up to the end of a character.
+func (s *Server) page(id, part, file string, from int64) (*sdk.ResourceContents, error) {
+	data, more, err := s.rt.Runs().ReadFrom(id, file, from, pageBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, record.ErrNotFound
 	}
 	if err != nil {
 		return nil, err
 	}
-	return contentsOf(data, "text/plain"), nil
+	if more {
+		data = data[:whole(data)]
+	}
+	contents := contentsOf(data, "text/plain")
+	if more {
+		contents.Meta = sdk.Meta{nextKey: fmt.Sprintf("%s?%s%d", partURI(id, part), offsetQuery, from+int64(len(data)))}
+	}
+	return contents, nil
 }
 
 // subscribe lets a caller be told when a run that it may see has ended. Nothing else is

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -40,7 +39,7 @@ type runArgs struct {
 	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
 	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body, sigv4 (AWS signatures are made with it); with pass among them the placeholder may stand elsewhere"`
 	Session        string            `json:"session,omitempty" jsonschema:"new starts a session, a machine that keeps variables and files for the calls that name its id here (the result has it); a last expression's value comes back. Without it the machine is destroyed after the call"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of the code in seconds; 60 if not given"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of this code in seconds; 60 if not given"`
 	MemoryMB       int               `json:"memoryMb,omitempty" jsonschema:"memory of the machine in MiB; 512 if not given, 128 at least"`
 }
 
@@ -57,7 +56,7 @@ func (f *fileArg) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &f.beside)
 }
 
-func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runArgs) (*sdk.CallToolResult, *unitask.Result, error) {
+func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runArgs) (*sdk.CallToolResult, *ran, error) {
 	caller := s.caller(req.Extra)
 	run, err := s.request(caller, in)
 	if err != nil {
@@ -67,7 +66,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 		out, res, err := s.round(ctx, caller, req, func(live context.Context, approve asker) (*sdk.CallToolResult, any, error) {
 			return s.runNow(live, newLive(ctx, req), caller, req, in, run, approve)
 		})
-		result, _ := res.(*unitask.Result)
+		result, _ := res.(*ran)
 		return out, result, err
 	}
 	return s.runNow(ctx, newLive(ctx, req), caller, req, in, run, approver(ctx, caller, req))
@@ -75,7 +74,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 
 // runNow runs the code, or a session's step. live is told how that goes, approve is asked what the ceiling has
 // asked about.
-func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs, run unitask.Request, approve asker) (*sdk.CallToolResult, *unitask.Result, error) {
+func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs, run unitask.Request, approve asker) (*sdk.CallToolResult, *ran, error) {
 	defer live.close()
 	done, err := s.begin()
 	if err != nil {
@@ -100,12 +99,13 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	if err := s.readSecrets(ctx, caller, callerNames(req.Extra), &run); err != nil {
 		return nil, nil, err
 	}
-	var stdout, stderr bytes.Buffer
+	printed := newStreams(live)
 	var res *unitask.Result
+	var of *heldSession
 	if in.Session != "" {
-		res, err = s.runStep(ctx, caller, callerNames(req.Extra), in, run, live, approve)
+		res, of, err = s.runStep(ctx, caller, callerNames(req.Extra), in, run, printed, approve)
 	} else {
-		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: tee{&stdout, live}, Stderr: tee{&stderr, live}, Approve: approve})
+		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: &printed.stdout, Stderr: &printed.stderr, Approve: approve})
 	}
 	live.close()
 	leave()
@@ -116,19 +116,17 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 		s.opts.Log.Info("run refused", "caller", caller.Name, "error", err)
 		return nil, nil, err
 	}
-	if in.Session == "" {
-		res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
-	}
+	printed.show(res)
 	res.Error, res.Hint = flagNames.Replace(res.Error), flagNames.Replace(res.Hint)
 	_ = s.sdk.ResourceUpdated(context.WithoutCancel(ctx), &sdk.ResourceUpdatedNotificationParams{URI: runsURI + res.RunID})
-	s.metrics.ran(res, waited)
+	s.metrics.ran(res, waited, printed)
 	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
 	if remote(caller) {
 		s.hider.result(res)
 	}
 	out := &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0}
 	out.Content = append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res)...)
-	return out, res, nil
+	return out, answer(out, res, err, printed, of), nil
 }
 
 // request is what a call of a caller asks for.
@@ -139,7 +137,7 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 	}
 	req := unitask.Request{
 		Code: in.Code, Language: in.Language, Image: in.Image, Packages: in.Packages, Check: in.Check, Args: in.Args, Env: in.Env, Dir: dir, AllowNet: in.AllowNet, AllowHTTP: in.AllowHTTP, AllowTCP: in.AllowTCP,
-		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB, OutputBytes: outputBytes,
+		Timeout: time.Duration(in.TimeoutSeconds * float64(time.Second)), MemoryMB: in.MemoryMB,
 		RequireJail: s.require,
 	}
 	req.AllowNet = append(slices.Clip(req.AllowNet), policy.HTTPHosts(policy.Asked(req))...)

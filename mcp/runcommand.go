@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"time"
@@ -49,12 +48,15 @@ func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Call
 		return nil, nil, err
 	}
 	defer leave()
-	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(in.Stdin), tee{new(bytes.Buffer), live}, tee{new(bytes.Buffer), live}
+	printed := newStreams(live)
+	command.Timeout, command.Stdin, command.Stdout, command.Stderr, command.ResultBytes = of.limit(command.Timeout), strings.NewReader(in.Stdin), &printed.stdout, &printed.stderr, shownBytes
 	command.Approve = approve
 	res, err := of.Exec(ctx, command)
 	live.close()
-	if err != nil {
+	if res == nil {
 		return nil, nil, err
 	}
-	return s.stepResult(caller, res), res, nil
+	printed.show(res)
+	out := s.stepResult(caller, res)
+	return out, answer(out, res, err, printed, of), nil
 }

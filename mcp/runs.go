@@ -16,7 +16,7 @@ type inspectArgs struct {
 }
 
 type listArgs struct {
-	Status string `json:"status,omitempty" jsonschema:"only runs with this outcome or status: exited, signaled, timeout, oom, cancelled, crashed, failed, running, interrupted"`
+	Status string `json:"status,omitempty" jsonschema:"only runs with this outcome or status"`
 	Limit  int    `json:"limit,omitempty" jsonschema:"at most this many, the newest first; 20 if not given"`
 }
 

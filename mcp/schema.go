@@ -65,21 +65,26 @@ func fileSchema() *jsonschema.Schema {
 	}}
 }
 
-// explainArguments adds to an error about a tool's arguments what it takes.
-func explainArguments(next sdk.MethodHandler) sdk.MethodHandler {
-	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-		res, err := next(ctx, method, req)
-		call, ok := res.(*sdk.CallToolResult)
-		if !ok || err != nil || !call.IsError || len(call.Content) != 1 {
-			return res, err
+// runCodeTakes are run_code's arguments, for who sends others.
+const runCodeTakes = "run_code takes: code (string), and optionally language, image, packages, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, session, timeoutSeconds, memoryMb, snippet"
+
+// explainArguments adds to an error about run_code's arguments what it takes.
+func explainArguments(takes string) sdk.Middleware {
+	return func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+			res, err := next(ctx, method, req)
+			call, ok := res.(*sdk.CallToolResult)
+			if !ok || err != nil || !call.IsError || len(call.Content) != 1 {
+				return res, err
+			}
+			text, ok := call.Content[0].(*sdk.TextContent)
+			if !ok || !strings.HasPrefix(text.Text, `validating "arguments"`) {
+				return res, err
+			}
+			if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
+				text.Text += "\n" + takes
+			}
+			return res, nil
 		}
-		text, ok := call.Content[0].(*sdk.TextContent)
-		if !ok || !strings.HasPrefix(text.Text, `validating "arguments"`) {
-			return res, err
-		}
-		if p, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && p.Name == "run_code" {
-			text.Text += "\nrun_code takes: code (string), and optionally language, image, packages, check, args, stdin, env, allowNet, allowHttp, allowTcp, files, dirs, secrets, session, timeoutSeconds, memoryMb, snippet"
-		}
-		return res, nil
 	}
 }

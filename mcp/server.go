@@ -73,10 +73,12 @@ type Server struct {
 	require  []string // layers and limits of QEMU's jail that every run needs
 }
 
-// instructions describe the server to a client's model.
-const instructions = `unitask runs JavaScript, TypeScript, Python and shell in a fresh virtual machine that is destroyed afterwards. ` +
-	`Nothing persists between calls, but in a session (run_code's session), whose machine stays. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
+// instructions describe the server to a client's model; %s is withSessions, where there are some.
+const instructions = `unitask runs JavaScript, TypeScript, Python, shell and Go in a fresh virtual machine that is destroyed afterwards. ` +
+	`Nothing persists between calls%s. There is no network, no file of the host and no secret unless a call asks for it and the policy allows it; ` +
 	`what was asked for and not given is listed in policy.denials. Print results to stdout, or leave files in /out to get them back.`
+
+const withSessions = `, but in a session (run_code's session), whose machine stays`
 
 // New returns a server. Close it.
 func New(rt *unitask.Runtime, opts Options) (*Server, error) {
@@ -115,8 +117,12 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 		return nil, err
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	stays := ""
+	if rt.HasSessions() {
+		stays = withSessions
+	}
 	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "unitask", Title: "unitask", Version: opts.Version}, &sdk.ServerOptions{
-		Instructions: instructions, Logger: opts.Log, CompletionHandler: s.complete, SetCacheable: uncached,
+		Instructions: fmt.Sprintf(instructions, stays), Logger: opts.Log, CompletionHandler: s.complete, SetCacheable: uncached,
 		SubscribeHandler: s.subscribe, UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
 		Capabilities: &sdk.ServerCapabilities{
 			Logging: &sdk.LoggingCapabilities{}, //lint:ignore SA1019 for clients of older revisions
@@ -208,12 +214,15 @@ func (s *Server) accepts() bool {
 	return !s.draining
 }
 
+// errClosing is the answer to a call while the server ends.
+var errClosing = fmt.Errorf("the server is going down: %w", unitask.ErrClosed)
+
 // begin counts a call that is taken, until done is called.
 func (s *Server) begin() (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining {
-		return nil, errors.New("the server is going down")
+		return nil, errClosing
 	}
 	s.runs.Add(1)
 	return s.runs.Done, nil

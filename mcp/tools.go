@@ -19,6 +19,9 @@ func (s *Server) addTools() {
 		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " + strings.Join(s.rt.AboutLanguages(s.opts.Ceiling), "; ") + ". " +
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
 		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
+			if !s.rt.HasSessions() {
+				delete(p, "session")
+			}
 			p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.AllowedLanguages(s.opts.Ceiling))))
 			p["image"].Enum = anys(s.rt.AllowedImages(s.opts.Ceiling))
 			_, longest := policy.FieldOf("timeoutMs").Bounds()
@@ -26,9 +29,9 @@ func (s *Server) addTools() {
 			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
 			p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
 		}),
-		OutputSchema: outputSchema[unitask.ResultJSON](map[string]string{
-			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}", "outcome": "how it ended: exited (by itself), signaled, timeout, oom, cancelled, crashed, failed",
-			"exitCode": "the code's own when outcome is exited", "stdout": "what it printed", "truncated": "more was printed than is shown",
+		OutputSchema: outputSchema[ran](map[string]string{
+			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}", "outcome": "how it ended: exited (by itself), signaled, timeout, oom, cancelled, crashed, failed, busy (nothing ran: there was no room), lost (its worker was lost, and it may have had effects)",
+			"exitCode": "the code's own when outcome is exited", "stdout": "what it printed", "truncated": "more was printed than is shown: cut says of which stream, and what has all of it",
 			"policy": "what was granted (effective), and what was asked for and not given (denials)", "artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
 		}),
 		// It runs any code, but in a machine of its own, which the code can't leave.
@@ -43,6 +46,7 @@ func (s *Server) addTools() {
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "list_runs", Title: "List runs", Description: "List earlier runs, the newest first.",
 		InputSchema: inputSchema[listArgs](func(p map[string]*jsonschema.Schema) {
+			p["status"].Description += ": " + strings.Join(unitask.States(), ", ")
 			p["limit"].Minimum, p["limit"].Maximum = float(1), float(maxListed)
 		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
@@ -52,8 +56,13 @@ func (s *Server) addTools() {
 		InputSchema: inputSchema[struct{}](nil),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},
 	}, told(s, s.doctor))
-	s.addSessionTools()
-	s.sdk.AddReceivingMiddleware(explainArguments, typeErrors)
+	takes := runCodeTakes
+	if s.rt.HasSessions() {
+		s.addSessionTools()
+	} else {
+		takes = strings.Replace(takes, "session, ", "", 1)
+	}
+	s.sdk.AddReceivingMiddleware(explainArguments(takes), typeErrors)
 }
 
 // told has a tool's errors told to its caller as the caller may know them.

@@ -21,6 +21,7 @@ func (s *Server) pass(ctx context.Context, caller unitask.Caller, of *heldSessio
 		return nil, res, err
 	}
 	defer leave()
+	res.ExpiresAt = of.view().ExpiresAt
 	switch {
 	case in.Op == "put":
 		// As it was sent: the protocol's library makes numbers 64-bit floats.

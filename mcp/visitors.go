@@ -61,7 +61,7 @@ func (v *visitors) enter(caller string, most int) error {
 		v.requests = map[string]int{}
 	}
 	if v.requests[caller] >= most {
-		return &LimitError{"caller-streams", most, fmt.Sprintf("you have %d requests and event streams open, which is the bound: close one", most)}
+		return &LimitError{Limit: "caller-streams", Most: most, Text: fmt.Sprintf("you have %d requests and event streams open, which is the bound: close one", most)}
 	}
 	v.requests[caller]++
 	return nil
@@ -84,7 +84,7 @@ func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), e
 		v.bodies = map[string]int64{}
 	}
 	if v.bodies[caller]+bytes > maxCallerBodies {
-		return nil, &LimitError{"caller-bodies", maxCallerBodies, fmt.Sprintf("your requests under way have %d bytes, and %d is the bound: wait for one", v.bodies[caller], maxCallerBodies)}
+		return nil, &LimitError{Limit: "caller-bodies", Most: maxCallerBodies, Text: fmt.Sprintf("your requests under way have %d bytes, and %d is the bound: wait for one", v.bodies[caller], maxCallerBodies)}
 	}
 	v.bodies[caller] += bytes
 	return func(now int64) {
@@ -116,10 +116,10 @@ func (v *visitors) newSession(caller string, list func() map[string]bool) (began
 		}
 	}
 	if own >= maxCallerSessions {
-		return nil, &LimitError{"caller-sessions", maxCallerSessions, fmt.Sprintf("you have %d sessions, which is the bound: end one with DELETE; one that is not used ends after %s", own, sessionIdle)}
+		return nil, &LimitError{Limit: "caller-sessions", Most: maxCallerSessions, Text: fmt.Sprintf("you have %d sessions, which is the bound: end one with DELETE; one that is not used ends after %s", own, sessionIdle)}
 	}
 	if len(v.sessions)+v.all >= maxSessions {
-		return nil, &LimitError{"sessions", maxSessions, fmt.Sprintf("there are %d sessions: try again later", maxSessions)}
+		return nil, &LimitError{Limit: "sessions", Most: maxSessions, Text: fmt.Sprintf("there are %d sessions: try again later", maxSessions)}
 	}
 	v.begins[caller]++
 	v.all++

@@ -28,13 +28,13 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 	return err
 }
 
-// runStep runs a call's code in a session, which it may start.
-func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request, live *live, approve asker) (*unitask.Result, error) {
+// runStep runs a call's code in a session, which it may start. The session is nil where none lives afterwards.
+func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request, printed *streams, approve asker) (*unitask.Result, *heldSession, error) {
 	if in.Session != newSession && !in.onlyStep() {
-		return nil, errors.New("a session has had its machine, network, files and secrets since it began: with session send code, language and timeoutSeconds only")
+		return nil, nil, errors.New("a session has had its machine, network, files and secrets since it began: with session send code, language and timeoutSeconds only")
 	}
 	if in.Session == newSession && (len(in.Args) > 0 || in.Stdin != "" || in.Check) {
-		return nil, errors.New("args, stdin and check do not go with session")
+		return nil, nil, errors.New("args, stdin and check do not go with session")
 	}
 	var of *heldSession
 	var err error
@@ -44,23 +44,25 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 		of, err = s.reach(ctx, caller, names, in.Session)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	step := unitask.Step{Code: run.Code, Language: in.Language, Stdout: tee{new(bytes.Buffer), live}, Stderr: tee{new(bytes.Buffer), live}, Approve: approve}
-	if in.Session != newSession {
-		step.Timeout = run.Timeout
+	step := unitask.Step{Code: run.Code, Language: in.Language, Timeout: of.limit(run.Timeout), Stdout: &printed.stdout, Stderr: &printed.stderr, ResultBytes: shownBytes, Approve: approve}
+	if in.Session == newSession {
+		step.Timeout = min(step.Timeout, of.LongestStep()) // what it asks for beyond that is denied
 	}
 	res, err := of.Run(ctx, step)
 	if err != nil && in.Session == newSession { // the caller learns of no id
-		return res, errors.Join(err, of.Close())
+		return res, nil, errors.Join(err, of.Close())
 	}
 	if res != nil && in.Session == newSession {
 		res.Policy.Denials = of.Policy.Denials
 	}
-	if res != nil {
-		res.Hint = strings.TrimSpace(res.Hint + fmt.Sprintf("\nsession %s, expires at %s", of.ID, of.view().ExpiresAt.Format(time.RFC3339)))
-	}
-	return res, err
+	return res, of, err
+}
+
+// limit is the time limit of a step that asks for one, or for none.
+func (s *heldSession) limit(asked time.Duration) time.Duration {
+	return cmp.Or(asked, min(policy.DefaultTimeout, s.LongestStep()))
 }
 
 // newSession is the value of run_code's session that starts one.
@@ -79,7 +81,7 @@ type commandArgs struct {
 	Cwd            string            `json:"cwd,omitempty" jsonschema:"the folder it runs in; /work if not given"`
 	Stdin          string            `json:"stdin,omitempty" jsonschema:"standard input"`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"environment variables beside the session's"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit in seconds; the session's own if not given, in the background none"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit in seconds; 60 if not given, in the background none"`
 	Background     bool              `json:"background,omitempty" jsonschema:"leave it in the background: the answer has its run's id, for wait, and it goes on until it or the session ends"`
 }
 
@@ -109,11 +111,18 @@ type sessionArgs struct {
 	Value       any     `json:"value,omitempty" jsonschema:"of put: the value, any JSON"`
 }
 
+// filesResult is what came of files.
+type filesResult struct {
+	Text      string    `json:"text" jsonschema:"what is shown, or was done"`
+	ExpiresAt time.Time `json:"expiresAt" jsonschema:"the end of the session"`
+}
+
 type sessionsResult struct {
-	Sessions []sessionView `json:"sessions,omitzero"`
-	Value    any           `json:"value,omitempty" jsonschema:"of get: the value"` // described, since clients refuse the schema true
-	Names    []string      `json:"names,omitempty"`                                // of get without a name
-	More     bool          `json:"more,omitempty" jsonschema:"of get without a name: there are other names, which run_command can list, as by ls /work/.values"`
+	Sessions  []sessionView `json:"sessions,omitzero"`
+	ExpiresAt time.Time     `json:"expiresAt,omitzero" jsonschema:"of copy, put and get: the end of the session"`
+	Value     any           `json:"value,omitempty" jsonschema:"of get: the value"` // described, since clients refuse the schema true
+	Names     []string      `json:"names,omitempty"`                                // of get without a name
+	More      bool          `json:"more,omitempty" jsonschema:"of get without a name: there are other names, which run_command can list, as by ls /work/.values"`
 }
 
 func (s *Server) addSessionTools() {
@@ -143,7 +152,7 @@ func (s *Server) addSessionTools() {
 			p["lifeSeconds"].Minimum, p["lifeSeconds"].Maximum = float(1), float(86400)
 			p["count"].Minimum, p["count"].Maximum = float(1), float(unitask.MaxForks)
 		}),
-		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &no},
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: false, DestructiveHint: &yes, IdempotentHint: false, OpenWorldHint: &no},
 	}, told(s, s.session))
 }
 
@@ -157,29 +166,30 @@ func (s *Server) stepResult(caller unitask.Caller, res *unitask.Result) *sdk.Cal
 
 const (
 	// maxShownFile bounds what view shows, in bytes.
-	maxShownFile = outputBytes
+	maxShownFile = shownBytes
 	// maxToolFile bounds a file that files views or edits, and maxFileCalls how many calls hold
 	// some at once.
 	maxToolFile  = 8 << 20
 	maxFileCalls = 4
 )
 
-func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, any, error) {
+func (s *Server) files(ctx context.Context, req *sdk.CallToolRequest, in filesArgs) (*sdk.CallToolResult, filesResult, error) {
 	caller := s.caller(req.Extra)
 	of, err := s.reach(ctx, caller, callerNames(req.Extra), in.Session)
 	if err != nil {
-		return nil, nil, err
+		return nil, filesResult{}, err
 	}
 	leave, err := s.filing.enter(ctx, caller.Name)
 	if err != nil {
-		return nil, nil, err
+		return nil, filesResult{}, err
 	}
 	defer leave()
 	text, err := editFiles(ctx, of.Session, in)
 	if err != nil {
-		return nil, nil, err
+		return nil, filesResult{}, err
 	}
-	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: of.Redact(text)}}}, nil, nil
+	out := filesResult{of.Redact(text), of.view().ExpiresAt}
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: out.Text}}}, out, nil
 }
 
 // readTool reads a file that is not too large for a tool.

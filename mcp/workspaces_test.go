@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/record"
 )
 
@@ -48,10 +49,17 @@ func TestSessionTools(t *testing.T) {
 		}
 		return text, structured, res.IsError
 	}
-	text, res, failed := call("run_code", map[string]any{"session": "new", "language": "python", "code": "x = 40\nprint('up')\nx + 1"})
+	text, res, failed := call("run_code", map[string]any{"session": "new", "language": "python", "code": "x = 40\nprint('up')\nx + 1", "timeoutSeconds": 10})
 	id, _ := res["session"].(string)
 	if failed || id == "" || res["value"] != "41" || res["stdout"] != "up\n" || !strings.Contains(text, "--- value\n41") || !strings.Contains(text, "session "+id+", expires at ") {
 		t.Fatalf("%s\n%v", text, res)
+	}
+	limit := func(structured map[string]any) any {
+		granted, _ := structured["policy"].(map[string]any)["effective"].(map[string]any)
+		return granted["timeoutMs"]
+	}
+	if limit(res) != 10e3 || res["hint"] != nil {
+		t.Errorf("%v", res)
 	}
 	forked, started := "", "" // the ids of the last fork, and of the last command in the background
 	for _, row := range []struct {
@@ -61,6 +69,8 @@ func TestSessionTools(t *testing.T) {
 		failed bool
 	}{
 		{"run_code", map[string]any{"session": id, "language": "python", "code": "x + 2"}, "--- value\n42", false},
+		{"run_code", map[string]any{"session": id, "code": "x + 2", "timeoutSeconds": 30}, "--- value\n42", false},
+		{"run_command", map[string]any{"session": id, "command": "true", "timeoutSeconds": 3600}, "exit code 0", false},
 		{"run_code", map[string]any{"session": id, "code": "1/0"}, "ZeroDivisionError", true},
 		{"run_code", map[string]any{"session": id, "code": "1", "allowNet": []string{"example.com"}}, "since it began", true},
 		{"run_code", map[string]any{"session": "new", "code": "1", "stdin": "x"}, "do not go with session", true},
@@ -89,11 +99,11 @@ func TestSessionTools(t *testing.T) {
 		{"wait", map[string]any{"run": "RUN", "afterSeq": 6, "waitSeconds": 50}, `"exitCode":3`, false},
 		{"run_command", map[string]any{"session": id, "command": "exec sleep 1000", "background": true}, "goes on in the background", false},
 		{"wait", map[string]any{"run": "RUN", "stop": true}, `"outcome":"cancelled"`, false},
-		{"session", map[string]any{"op": "put", "session": id, "name": "n", "value": map[string]any{"big": json.Number("12345678901234567890"), "text": "<é>"}}, "{}", false},
+		{"session", map[string]any{"op": "put", "session": id, "name": "n", "value": map[string]any{"big": json.Number("12345678901234567890"), "text": "<é>"}}, "expiresAt", false},
 		{"run_code", map[string]any{"session": id, "language": "python", "code": "import json; v = json.load(open('.values/n.json')); json.dump([v['big'] + 1, v['text']], open('.values/m.json', 'w')); json.dump(None, open('.values/o.json', 'w'))"}, "exit code 0", false},
 		{"session", map[string]any{"op": "get", "session": id, "name": "m"}, "[12345678901234567891, \"<\\u00e9>\"]", false},
 		{"session", map[string]any{"op": "get", "session": id, "name": "o"}, "null", false},
-		{"session", map[string]any{"op": "get", "session": id}, `{"names":["m","n","o"]}`, false},
+		{"session", map[string]any{"op": "get", "session": id}, `"names":["m","n","o"]`, false},
 		{"session", map[string]any{"op": "get", "session": id, "name": "p"}, "there is no value p", true},
 		{"session", map[string]any{"op": "put", "session": id, "name": "../n", "value": 1}, "must be a letter", true},
 		// What the code has made of values that no client could take, and what is no value.
@@ -109,7 +119,7 @@ func TestSessionTools(t *testing.T) {
 		{"session", map[string]any{"op": "copy", "session": id, "path": "/dev/zero", "toPath": "c/z"}, "neither a file nor a folder", true},
 		{"run_command", map[string]any{"session": id, "command": "rm -r .values"}, "exit code 0", false},
 		{"session", map[string]any{"op": "get", "session": "20261122-000000000-aaaaaa", "name": "n"}, "there is no such session", true},
-		{"session", map[string]any{"op": "copy", "session": id, "path": "m", "toPath": "c/m"}, "{}", false},
+		{"session", map[string]any{"op": "copy", "session": id, "path": "m", "toPath": "c/m"}, "expiresAt", false},
 		{"files", map[string]any{"session": id, "op": "list", "path": "c/m"}, "a.py", false},
 		{"session", map[string]any{"op": "copy", "session": id, "path": "m", "to": "20261122-000000000-aaaaaa"}, "there is no such session", true},
 		{"session", map[string]any{"op": "extend", "session": id, "lifeSeconds": 7200}, id, false},
@@ -146,6 +156,20 @@ func TestSessionTools(t *testing.T) {
 			continue
 		}
 		text, structured, failed := call(row.tool, row.args)
+		if at, _ := structured["expiresAt"].(string); structured["sessions"] == nil && !failed { // else each of them has its own
+			if until, err := time.Parse(time.RFC3339, at); err != nil || time.Until(until) < time.Hour {
+				t.Errorf("%s %v: expires at %q", row.tool, row.args, at)
+			}
+		}
+		if row.tool == "run_code" || row.tool == "run_command" && row.args["background"] == nil {
+			want := any(60e3)
+			if seconds, ok := row.args["timeoutSeconds"].(int); ok {
+				want = float64(seconds) * 1e3
+			}
+			if _, half := row.args["timeoutSeconds"].(float64); structured["policy"] != nil && !half && limit(structured) != want {
+				t.Errorf("%s %v: %v ms", row.tool, row.args, limit(structured))
+			}
+		}
 		if row.args["background"] == true && !failed {
 			if started, _ = structured["runId"].(string); structured["outcome"] != "running" || structured["exitCode"] != nil {
 				t.Errorf("%v", structured)
@@ -161,6 +185,54 @@ func TestSessionTools(t *testing.T) {
 		if failed != row.failed || !strings.Contains(text, row.want) {
 			t.Errorf("%s %v: failed %v\n%s\n%v", row.tool, row.args, failed, text, structured)
 		}
+	}
+}
+
+// What a step or a command prints is shown up to a bound, and a resource has all of it.
+func TestSessionOutputIsKept(t *testing.T) {
+	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
+	const size = 1 << 20
+	_, out, text := call(t, cs, "run_code", object{"session": "new", "language": "python", "code": "print('x' * 1048575)"})
+	id, _ := out["session"].(string)
+	if id == "" {
+		t.Fatal(text)
+	}
+	resource := func(uri string) string {
+		t.Helper()
+		r, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Contents[0].Text
+	}
+	check := func(out object, stream, last string) {
+		t.Helper()
+		n, total, uri := cutOf(out, stream)
+		if n != 256<<10 || total != size || out["truncated"] != true || len(out[stream].(string)) != n {
+			t.Errorf("%d of %d %s", n, total, uri)
+			return
+		}
+		if all := resource(uri); len(all) != size || !strings.HasSuffix(all, last) {
+			t.Errorf("%s: %d bytes", uri, len(all))
+		}
+	}
+	check(out, "stdout", "x\n")
+	_, out, _ = call(t, cs, "run_command", object{"session": id, "command": "(head -c 1048574 /dev/zero | tr '\\0' y; echo z) >&2"})
+	check(out, "stderr", "yz\n")
+
+	_, out, _ = call(t, cs, "run_command", object{"session": id, "background": true, "command": "head -c 1048574 /dev/zero | tr '\\0' w; echo v; exec sleep 1000"})
+	run := out["runId"]
+	for begin := time.Now(); out["total"] != float64(size); {
+		if _, out, text = call(t, cs, "wait", object{"run": run, "afterSeq": 0}); time.Since(begin) > time.Minute {
+			t.Fatal(text[max(0, len(text)-300):])
+		}
+	}
+	shown, _ := out["output"].(string)
+	if out["shown"] != float64(len(shown)) || out["lost"] != float64(size-len(shown)) || out["seq"] != float64(size) || !strings.HasSuffix(shown, "wv\n") {
+		t.Errorf("shown %v, lost %v, seq %v", out["shown"], out["lost"], out["seq"])
+	}
+	if all := resource(fmt.Sprint(out["resource"])); len(all) != size || !strings.HasSuffix(all, "wv\n") {
+		t.Errorf("%d bytes", len(all))
 	}
 }
 

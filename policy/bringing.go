@@ -26,6 +26,7 @@ func (c *Ceiling) Bringing(folder string) *Ceiling {
 	if c != nil {
 		own = *c
 	}
+	own.origin = nil
 	if own.most = maps.Clone(own.most); own.most == nil {
 		own.most = map[string]any{}
 	}
@@ -65,6 +66,7 @@ func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 		return nil
 	}
 	own := *c
+	own.origin = nil
 	if list, said := c.most["images"].([]string); said && (slices.Contains(list, BroughtImages) || slices.Contains(list, digest)) {
 		own.most = maps.Clone(c.most)
 		own.most["images"] = append(slices.Clone(list), key)
@@ -83,7 +85,7 @@ func (c *Ceiling) Reaching() *Ceiling {
 		return nil
 	}
 	own := *c
-	own.most = map[string]any{}
+	own.most, own.origin = map[string]any{}, nil
 	for _, key := range reachKeys {
 		if value, said := c.most[key]; said {
 			own.most[key] = value

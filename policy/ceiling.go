@@ -39,6 +39,7 @@ type Ceiling struct {
 	inherited map[string]string // inherited keys, and the file each comes from
 	prefix    string            // of its keys in the file
 	text      []byte            // of the file, to name lines
+	origin    *Origin           // nil where nobody else can make it
 }
 
 // MarshalJSON gives the path and the values, as a file would have them.
@@ -72,13 +73,13 @@ func (c *Ceiling) For(names ...string) *Ceiling {
 	}
 	if over := c.over.For(names...); over != c.over {
 		both := *c
-		both.over = over
+		both.over, both.origin = over, c.origin.tabled()
 		c = &both
 	}
 	for _, name := range names {
 		if table := c.Principals[name]; table != nil {
 			own := *table
-			own.over = c
+			own.over, own.origin = c, c.origin.tabled()
 			return &own
 		}
 	}
@@ -152,7 +153,11 @@ func ReadCeiling(name string) (*Ceiling, error) {
 		}
 		return nil, &CeilingError{Path: name, Err: err}
 	}
-	return ParseCeiling(name, text)
+	c, err := ParseCeiling(name, text)
+	if err != nil {
+		return nil, err
+	}
+	return c.fromFile(name)
 }
 
 // readTrusted reads a file that nobody but its owner, us or root, may have written,
@@ -347,7 +352,7 @@ const Example = `# The most that unitask may give to a run started in this folde
 # Bytes that may come back from /out; 0 is none.
 # maxArtifactBytes = 67108864
 
-# Sessions: at once, of all callers and of each; how long one lives, and does nothing before
+# Sessions: at once in one process, of all callers and of each; how long one lives, and does nothing before
 # it is paused; ports of one that are forwarded, and its commands in the background; memory of those that are paused, in bytes.
 # sessions = 8
 # callerSessions = 4

@@ -69,6 +69,9 @@ func (c *Ceiling) With(file *Ceiling) *Ceiling {
 		return c
 	}
 	both := *file
+	if both.origin != nil && !both.origin.Models { // which has the built-in ceiling's keys already
+		both.origin = nil
+	}
 	both.most, both.inherited = map[string]any{}, map[string]string{}
 	for _, f := range every {
 		key := f.ceiling()
@@ -88,7 +91,7 @@ func (c *Ceiling) NarrowedBy(file *Ceiling) *Ceiling {
 		return c
 	}
 	both := *file
-	both.over = c
+	both.over, both.origin = c, nil
 	return &both
 }
 

@@ -207,22 +207,30 @@ type ForModels struct {
 // without it. shared says that callers may be other users than the one whose files these are:
 // the built-in ceiling then allows none of them.
 func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	origin := &Origin{Models: true, Dir: dir, Shared: shared}
 	builtIn := BuiltIn("", home)
 	if !shared {
-		abs, err := filepath.Abs(dir)
-		if err != nil {
+		builtIn = BuiltIn(dir, home)
+	}
+	var m *ForModels
+	if named != "" {
+		if origin.File, err = filepath.Abs(named); err != nil {
 			return nil, err
 		}
-		builtIn = BuiltIn(abs, home)
-	}
-	if named != "" {
 		file, err := ReadCeiling(named)
 		if err != nil {
 			return nil, err
 		}
-		return &ForModels{Ceiling: builtIn.With(file), File: file.Path, Trusted: true}, nil
+		m = &ForModels{Ceiling: builtIn.With(file), File: file.Path, Trusted: true}
+	} else if m, err = findForModels(OpenTrust(home), dir, builtIn); err != nil {
+		return nil, err
 	}
-	return findForModels(OpenTrust(home), dir, builtIn)
+	m.Ceiling = m.Ceiling.from(origin)
+	return m, nil
 }
 
 // findForModels makes the ceiling of the files that lie in a folder and above.

@@ -353,6 +353,11 @@ func (s *Store) Remove(id string) error {
 // Read reads a file of a run, at most most bytes of it; 0 is all. more says that there is more.
 // The name is one of the constants, or the record's CodeFile.
 func (s *Store) Read(id, name string, most int64) (text []byte, more bool, err error) {
+	return s.ReadFrom(id, name, 0, most)
+}
+
+// ReadFrom is Read from an offset on.
+func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more bool, err error) {
 	if !validID(id) || name != filepath.Base(name) {
 		return nil, false, fmt.Errorf("%w: %q of %q", ErrNotFound, name, id)
 	}
@@ -361,6 +366,9 @@ func (s *Store) Read(id, name string, most int64) (text []byte, more bool, err e
 		return nil, false, err
 	}
 	defer f.Close()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return nil, false, err
+	}
 	if most == 0 {
 		text, err = io.ReadAll(f)
 		return text, false, err

@@ -226,8 +226,8 @@ func queryVersion(ctx context.Context, path string, options ...string) (string, 
 	return string(m[1]), nil
 }
 
-// errNoAnswer says that a program was not done in its time: a busy host's says nothing about what it can do, and that is
-// not remembered as if it had.
+// errNoAnswer says that a program was not done in its time, could not be started, or was killed: that says nothing about
+// what it can do, and is not remembered as if it had.
 var errNoAnswer = errors.New("no answer")
 
 // ask runs a program for what it prints.
@@ -246,6 +246,9 @@ func ask(ctx context.Context, path string, args ...string) ([]byte, error) {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		err = fmt.Errorf("%w: %s", err, lastLine(string(exit.Stderr)))
+	}
+	if err != nil && (exit == nil || exit.ExitCode() < 0) {
+		err = fmt.Errorf("%w from `%s %s`: %w; try again, or run it by hand", errNoAnswer, path, strings.Join(args, " "), err)
 	}
 	return out, err
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -67,17 +68,29 @@ type memory map[string]string
 func (m memory) Get(key string) (string, bool) { v, ok := m[key]; return v, ok }
 func (m memory) Put(key, value string)         { m[key] = value }
 
-// A host that is too busy for an answer in time is not remembered as one whose QEMU can't do what it was asked about.
+// A host that is too busy for an answer in time, or that kills who would give it, is not remembered as one whose QEMU can't
+// do what it was asked about.
 func TestNoAnswer(t *testing.T) {
 	before := versionTimeout
-	versionTimeout = 300 * time.Millisecond
 	defer func() { versionTimeout = before }()
-	for _, option := range []string{"-sandbox", "-M", "-L", "--version"} {
-		script(t, "qemu-system-x86_64", "PATH=/bin:/usr/bin\n[ \"$1\" = "+option+" ] && sleep 5\n[ \"$1\" != -sandbox ] || [ "+option+" != --version ] || exit 1\necho QEMU emulator version 9.1.0")
-		seen := memory{}
-		if q, err := FindQEMU(t.Context(), AMD64, seen); !errors.Is(err, errNoAnswer) || !strings.Contains(err.Error(), option) || len(seen) != 0 {
-			t.Errorf("%s: %+v, %v; remembered: %v", option, q, err, seen)
+	for does, says := range map[string]string{"sleep 5": "within 300ms", "{ echo QEMU emulator version 9.1.0; kill -9 $$; }": "signal: killed"} {
+		if versionTimeout = before; does == "sleep 5" {
+			versionTimeout = 300 * time.Millisecond
 		}
+		for _, option := range []string{"-sandbox", "-M", "-L", "--version"} {
+			script(t, "qemu-system-x86_64", "PATH=/bin:/usr/bin\n[ \"$1\" = "+option+" ] && "+does+"\n[ \"$1\" != -sandbox ] || [ "+option+" != --version ] || exit 1\necho QEMU emulator version 9.1.0")
+			seen := memory{}
+			if q, err := FindQEMU(t.Context(), AMD64, seen); !errors.Is(err, errNoAnswer) || !strings.Contains(err.Error(), option) || !strings.Contains(err.Error(), says) || len(seen) != 0 {
+				t.Errorf("%s at %s: %+v, %v; remembered: %v", does, option, q, err, seen)
+			}
+		}
+	}
+	versionTimeout = before
+	if err := os.WriteFile(script(t, "qemu-system-x86_64", ""), []byte("not a program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if q, err := FindQEMU(t.Context(), AMD64, memory{}); !errors.Is(err, errNoAnswer) || !errors.Is(err, syscall.ENOEXEC) {
+		t.Errorf("one that can't be started: %+v, %v", q, err)
 	}
 	script(t, "qemu-system-x86_64", "echo QEMU emulator version 9.1.0")
 	seen := memory{}

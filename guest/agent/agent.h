@@ -85,4 +85,8 @@ int agent_run(struct agent *a, struct agent_end *end);
 int relay_listen(const uint16_t *ports, size_t n);
 void relay_run(uint32_t gateway);
 
+// keep_only closes all descriptors above the standard ones but these: a process that never becomes another
+// program would hold the code's streams open.
+void keep_only(const int *fds, size_t n);
+
 #endif

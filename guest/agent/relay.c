@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -54,6 +55,20 @@ int relay_listen(const uint16_t *ports, size_t n)
 		listeners[listener_count++].port = ports[i];
 	}
 	return 0;
+}
+
+void keep_only(const int *fds, size_t n)
+{
+	for (unsigned from = STDERR_FILENO + 1, next;; from = next + 1) {
+		next = ~0U;
+		for (size_t i = 0; i < n; i++)
+			if ((unsigned)fds[i] >= from && (unsigned)fds[i] < next)
+				next = (unsigned)fds[i];
+		if (next > from)
+			syscall(SYS_close_range, from, next == ~0U ? next : next - 1, 0);
+		if (next == ~0U)
+			return;
+	}
 }
 
 // drop frees a pair. What was sent still arrives, unless the pair is broken: then
@@ -147,6 +162,10 @@ static void serve(struct pair *p, short events0, short events1)
 void relay_run(uint32_t gateway)
 {
 	static struct pollfd polled[MAX_RELAYS + 2 * MAX_PAIRS];
+	int kept[MAX_RELAYS];
+	for (size_t i = 0; i < listener_count; i++)
+		kept[i] = listeners[i].fd;
+	keep_only(kept, listener_count);
 	for (int i = 0; i < MAX_PAIRS; i++)
 		pairs[i].fd[0] = pairs[i].fd[1] = -1;
 	for (;;) {

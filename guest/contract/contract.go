@@ -119,6 +119,7 @@ const (
 	StepFailed = 'f'
 	StepEnd    = 'x'
 	StepHeld   = 'h'
+	StepOut    = 'u' // before a reply or an end: there is something in OutDir
 )
 
 // How a command of a session is started.

@@ -75,6 +75,7 @@
 #define STEP_FAILED 'f'
 #define STEP_END 'x'
 #define STEP_HELD 'h'
+#define STEP_OUT 'u'
 #define EXEC_TERMINAL 1
 #define EXEC_CONTROL 2
 #define EXEC_BUILTIN 4

@@ -411,6 +411,7 @@ static void trace_start(void)
 		die("open the trace");
 	tracer_pid = fork();
 	if (tracer_pid == 0) {
+		keep_only(&trace_pipe, 1);
 		trace_copy();
 		_exit(0);
 	}

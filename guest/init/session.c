@@ -8,6 +8,7 @@
 #include "sessioncommand.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -247,6 +248,23 @@ static void receive(void)
 	on_frame(in[4], ntohl(id), in + STEP_HEADER, n);
 }
 
+// tell_out tells the host that there is something in /out, before it hears that what put it there has ended.
+static void tell_out(const struct command *c)
+{
+	uint8_t frame[STEP_HEADER];
+	int dir = open(OUT_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);  // a link, which the code may have put there, leads anywhere
+	DIR *d = dir < 0 ? NULL : fdopendir(dir);
+	for (struct dirent *e; d && (e = readdir(d)) != NULL;)
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+			say(frame, STEP_OUT, c->id, 0);
+			break;
+		}
+	if (d)
+		closedir(d);
+	else if (dir >= 0)
+		close(dir);
+}
+
 // pump passes on one chunk of a stream: the bytes, 0 at its end, -1 when there is nothing.
 static ssize_t pump(struct command *c, int stream)
 {
@@ -261,6 +279,8 @@ static ssize_t pump(struct command *c, int stream)
 		shut(c, stream);
 		return 0;
 	}
+	if (!c->over && stream == CTL)
+		tell_out(c);
 	if (!c->over)
 		say(frame, types[stream], c->id, (size_t)n);
 	return n;
@@ -284,6 +304,7 @@ void session_ended(pid_t pid, uint32_t how)
 		return;
 	for (int i = CTL; i < STREAMS; i++)
 		drain(c, i);
+	tell_out(c);
 	say_number(STEP_END, c->id, how);
 	c->over = 1;
 	shut(c, IN);

@@ -47,6 +47,7 @@ func TestAttackFrames(t *testing.T) {
 		{"taken of no stream", step(contract.StepTaken, 2, "\xff\xff\xff\xff"), goesOn},
 		{"taken a thousand times", strings.Repeat(step(contract.StepTaken, 2, "\x00\x00\x00\x00"), 1000), goesOn},
 		{"a reply of a command without one", step(contract.StepReply, 2, "0\x00\x00"), goesOn},
+		{"a thousand times that there is something in /out", strings.Repeat(step(contract.StepOut, 2, "x"), 1000), goesOn},
 		{"its end twice", end0 + end0, goesOn},
 		{"output behind its end", end0 + step(contract.StepStderr, 2, "late"), goesOn},
 	} {

@@ -121,6 +121,16 @@
     return [typeof value === 'object' && result.type === 'symbol' ? value.valueOf() : value];
   }
 
+  // remember has _ be the last value, until the code gives it one of its own.
+  let last;
+  function remember(value) {
+    last = value;
+    try {
+      if (!Object.hasOwn(globalThis, '_'))
+        Object.defineProperty(globalThis, '_', { get: () => last, set: (mine) => own('_', mine), configurable: true });
+    } catch {}  // the code allows no more properties
+  }
+
   const most = 60 << 10;
   const shown = (value) => {
     if (value === undefined)
@@ -162,7 +172,7 @@
       text = util.inspect(error);
     } catch {}
     if (error !== null && typeof error === 'object' && typeof error.stack === 'string')
-      text = text.replace(/\n +at Session\.post \(node:inspector:[^]*?(?=\n\S|\n {2}\[|$)/, '').replace(/\n +at (?:new Promise \(<anonymous>\)|.*\/driver\.js:.*)(?=\n|$)/g, '');
+      text = text.replace(/\n +at (?:Session\.post \(node:inspector:.*(?:\n +at .*)*|new Promise \(<anonymous>\).*|.*\/driver\.js:.*)/g, (cut) => cut.endsWith(' {') ? ' {' : '');  // which its properties follow
     print(`Uncaught ${text}\n`);
   }
 
@@ -282,7 +292,7 @@
         value = value[0];
       }
       if (value !== undefined)
-        own('_', value);
+        remember(value);
       mine.answer(late ? 1 : (process.exitCode ?? 0) & 255, shown(value));
     } finally {
       if (evaluated.exceptionDetails || evaluated.result?.objectId)

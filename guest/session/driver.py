@@ -1,7 +1,7 @@
 # Runs the steps of a session in one interpreter. Its own names are in a function; the
 # steps' are those of __main__.
 def _drive():
-    import ast, asyncio, builtins, inspect, linecache, os, signal, sys, traceback, types
+    import __future__, ast, asyncio, builtins, inspect, linecache, os, signal, sys, traceback, types
     main = types.ModuleType('__main__')
     main.__builtins__ = builtins
     sys.modules['__main__'] = main
@@ -12,7 +12,8 @@ def _drive():
         box = os.fdopen(3, 'rb+', 0)
     except OSError:
         return
-    at, steps, loop = b'', 0, None
+    at, steps, loop, flags = b'', 0, None, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    futures = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
     most, own, busy = 60 << 10, os.getpid(), False
 
     # Ctrl-C that comes too late for its step is for nobody.
@@ -37,16 +38,29 @@ def _drive():
         if loop is None:
             loop = asyncio.new_event_loop()
             asyncio.set_event_loop(loop)
-        return loop.run_until_complete(coroutine)
+        task = loop.create_task(coroutine)
+        try:
+            return loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():  # else it would go on in the next step that awaits
+                task.cancel()
+                try:
+                    loop.run_until_complete(task)
+                except asyncio.CancelledError:
+                    pass
+            raise
 
+    # Imports from __future__ hold for what is behind them, in later steps too.
     def call(tree, name):
-        made = compile(tree, name, 'eval' if isinstance(tree, ast.Expression) else 'exec', flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        nonlocal flags
+        made = compile(tree, name, 'eval' if isinstance(tree, ast.Expression) else 'exec', flags=flags, dont_inherit=True)
+        flags |= made.co_flags & futures
         result = eval(made, main.__dict__)
         return await_(result) if made.co_flags & inspect.CO_COROUTINE else result
 
     def step(code, name):
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
-        tree = compile(code, name, 'exec', flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        tree = compile(code, name, 'exec', flags=flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
             last = ast.Expression(tree.body.pop().value)
@@ -70,6 +84,11 @@ def _drive():
             tell(*what)
         except BaseException:
             pass
+
+    # exit() closes standard input.
+    def reopen():
+        if sys.stdin.closed:
+            sys.stdin = open(0, closefd=False)
 
     # A fork has random numbers of its own. What is imported later draws them by itself.
     def renew(seed):
@@ -106,6 +125,7 @@ def _drive():
             finally:
                 busy = False
         except SystemExit as error:
+            told(reopen)
             if error.code is None or isinstance(error.code, int):
                 status = (error.code or 0) & 255
             else:

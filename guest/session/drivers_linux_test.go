@@ -2,6 +2,8 @@ package session
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"os/exec"
 	"strings"
@@ -36,6 +38,9 @@ func TestHostileSteps(t *testing.T) {
 		{"js", "an exception behind much output", "process.stderr.write('x'.repeat(1 << 20)); throw 'y'.repeat(1 << 20)", 1, ""},
 		{"js", "no standard error", "require('fs').closeSync(2); throw 1", 1, ""},
 		{"js", "a proxy", "new Proxy({}, { get() { throw 1 }, ownKeys() { throw 2 } })", 0, "{}"},
+		{"js", "a _ of its own", "var _ = 1; 5", 0, "5"},
+		{"js", "a function of that name", "function _() {}; 5", 0, "5"},
+		{"js", "no more globals", "Object.preventExtensions(globalThis); 5", 0, "5"},
 		{"shell", "break", "break; continue; echo x", 0, ""},
 		{"shell", "return", "return 9", 9, ""},
 		{"shell", "its words apart otherwise", "IFS=x; set -- a; set -f; true", 0, ""},
@@ -56,6 +61,53 @@ func TestHostileSteps(t *testing.T) {
 			step, err = in.Run(within(t), again, patience, &out, io.Discard)
 			if err != nil || step.Gone || step.Code != 0 || !strings.Contains(step.Value+out.String(), "42") {
 				t.Errorf("after %.80q: %+v %v", row.code, step, err)
+			}
+			_ = in.cmd.Signal(syscall.SIGKILL)
+		})
+	}
+}
+
+// Ctrl-C drops all that is left of a step, whatever it is in, and nothing else: variables stay.
+func TestInterruptDropsStep(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	for _, row := range []struct{ language, name, code string }{
+		{"shell", "a function", "build() { echo up; sleep 60; }; build; echo after"},
+		{"shell", "functions in functions", "f() { g; echo after; }; g() { echo up; sleep 60; echo after; }; f || echo after; if f; then echo after; fi"},
+		{"shell", "a function that only computes", "f() { while :; do :; done; }; echo up; f\necho after"},
+		{"shell", "a loop", "f() { echo up; sleep 60; }; for i in 1 2 3; do f; echo after; done; echo after"},
+		{"shell", "a file", "echo 'echo up; sleep 60; echo after' > file.sh; source ./file.sh; echo after"},
+		{"shell", "eval", "eval 'echo up; sleep 60; echo after'; echo after"},
+		{"shell", "a pipeline", "echo up; sleep 60 | cat; echo after"},
+		{"shell", "a substitution", "echo up; x=$(sleep 60; echo in); echo after"},
+		{"shell", "a builtin", "f() { read x < <(sleep 60); echo after; }; echo up; f; echo after"},
+		{"shell", "a trap", "trap 'echo up; sleep 60; echo after' USR1; kill -USR1 $$; echo after"},
+		{"shell", "redirections", "{ echo up >&2; sleep 60; echo after >&2; } 2>&1 >/dev/null </dev/null; echo after"},
+		{"shell", "a command that catches it", "bash -c 'trap \"exit 0\" INT; echo up; sleep 60 & wait'; echo after"},
+		{"shell", "a trap for every command", "f() { echo up; sleep 60; }; trap : DEBUG; f; echo after"},
+		{"python", "a coroutine", "import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n        await asyncio.sleep(0.01)\n        print('.', flush=True)\nawait tick()"},
+		{"python", "tasks that wait for others", "import asyncio\nasync def tick():\n    print('up', flush=True)\n    while True:\n        await asyncio.sleep(0.01)\n        print('.', flush=True)\nawait asyncio.gather(tick(), asyncio.wait_for(tick(), 60))"},
+	} {
+		t.Run(row.language+"/"+row.name, func(t *testing.T) {
+			t.Parallel()
+			in := interpret(t, c, row.language)
+			run := map[string][2]string{"shell": {"kept=41; declare -A more=([k]=1)", "echo $? $((kept + more[k])) $-"}, "python": {"kept = 41", "await __import__('asyncio').sleep(0.2)\nprint(130, kept + 1, 'hBs')"}}[row.language]
+			if step, err := in.Run(within(t), run[0], patience, io.Discard, io.Discard); err != nil || step.Code != 0 {
+				t.Fatalf("%+v %v", step, err)
+			}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			out := newLines()
+			go func() {
+				out.await(t, "up")
+				cancel(errors.New("late"))
+			}()
+			step, err := in.Run(ctx, row.code, patience, out, out)
+			if err == nil || step.Code != 130 || step.Gone || strings.Contains(out.text.String(), "after") {
+				t.Errorf("%+v %v, printed %q", step, err, out.text.String())
+			}
+			var all bytes.Buffer
+			if step, err = in.Run(within(t), run[1], patience, &all, &all); err != nil || step.Code != 0 || all.String() != "130 42 hBs\n" {
+				t.Errorf("after it: %+v %v, printed %q", step, err, all.String())
 			}
 			_ = in.cmd.Signal(syscall.SIGKILL)
 		})

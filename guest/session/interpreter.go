@@ -26,7 +26,7 @@ type Language struct {
 	Name   string
 	Driver string   // the driver's text
 	Path   string   // where it lies in the guest
-	Args   []string // the command; the driver's path is among them
+	Args   []string // the command; the driver's path is among them, or in Env
 	Env    []string // beside that of the session
 }
 
@@ -43,7 +43,7 @@ var shellDriver string
 var Languages = []Language{
 	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js", Args: []string{"node", "--expose-internals", "--no-warnings", driverDir + "driver.js"}},
 	{Name: "python", Driver: pythonDriver, Path: driverDir + "driver.py", Args: []string{"python3", driverDir + "driver.py"}},
-	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash", driverDir + "driver.sh"}},
+	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash"}, Env: []string{"BASH_ENV=" + driverDir + "driver.sh"}},
 }
 
 const driverDir = contract.UnitaskDir + "/session/"

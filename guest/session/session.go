@@ -21,6 +21,7 @@
 //	c reply      of descriptor 3
 //	a taken      stream:4 of the input (0) or control (1) sent last
 //	f failed     errno:4; it did not start
+//	u out        before a reply or an end: there is something in /out
 //	x end        signal<<8 | exit code: 4 bytes
 //	h held       of command 0
 //
@@ -37,6 +38,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -57,6 +59,8 @@ type Client struct {
 	over     error         // why nothing is started any more; nil while it lives
 	gone     chan struct{} // closed with it
 	holding  chan struct{} // closed when the program says that it holds its output; nil if it was not asked
+
+	out atomic.Bool // the program has said that something is in /out
 
 	in  []byte   // of the frame that comes
 	cut []uint32 // commands that are killed when the program goes on
@@ -94,6 +98,9 @@ func (c *Client) Hold(ctx context.Context) error {
 		return c.over
 	}
 }
+
+// Out says whether something was in /out when a step or a command has ended since it was asked last.
+func (c *Client) Out() bool { return c.out.Swap(false) }
 
 // GoOn ends Hold. The program's standard input is another one from now on, if to is not nil.
 func (c *Client) GoOn(to io.Writer) error {
@@ -302,6 +309,9 @@ func (c *Client) take(kind byte, id uint32, p []byte) error {
 		to = cmd.exec.Stderr
 	case contract.StepReply:
 		to = cmd.exec.reply
+	case contract.StepOut:
+		c.out.Store(true)
+		return nil
 	case contract.StepTaken, contract.StepFailed, contract.StepEnd:
 		if len(p) != 4 {
 			return &guest.ProtocolError{Reason: fmt.Sprintf("a session's frame of type %q with %d bytes", kind, len(p))}

@@ -425,7 +425,11 @@ func interpret(t *testing.T, c *Client, name string) *Interpreter {
 	if err := os.WriteFile(l.Path, []byte(l.Driver), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	l.Args = append(l.Args[:len(l.Args)-1:len(l.Args)-1], l.Path)
+	if name == "shell" {
+		l.Env = []string{"BASH_ENV=" + l.Path}
+	} else {
+		l.Args = append(l.Args[:len(l.Args)-1:len(l.Args)-1], l.Path)
+	}
 	in, err := c.Interpret(l, environment, dir)
 	if err != nil {
 		t.Fatal(err)
@@ -492,6 +496,12 @@ func TestInterpreters(t *testing.T) {
 			{"None", "", "", "", 0},
 			{"'ü\\0'", "'ü\\x00'", "", "", 0},
 			{"input()", "", "", "EOFError", 1},
+			{"exit()", "", "", "", 0},
+			{"input()", "", "", "EOFError", 1},
+			{"def f(x: Undefined): pass", "", "", "NameError", 1},
+			{"from __future__ import annotations\ndef f(x: Undefined): pass\n(lambda: [f.__annotations__ for f in [f]])()", "[{'x': 'Undefined'}]", "", "", 0},
+			{"def g(x: Undefined): pass\ng.__annotations__", "{'x': 'Undefined'}", "", "", 0},
+			{"x = 42\nfrom __future__ import annotations", "", "", "must occur at the beginning", 1},
 		})
 	})
 	t.Run("shell", func(t *testing.T) {
@@ -504,7 +514,15 @@ func TestInterpreters(t *testing.T) {
 			{"no-such-command", "", "", "not found", 127},
 			{"if then", "", "", "syntax error", 2},
 			{"cat", "", "", "", 0},
-			{"set -- a 'b c'; echo \"$#\"; local z=1", "", "2\n", "", 0},
+			{"set -- a 'b c'; echo \"$#\"; declare -A m=([k]=v); declare n=5; typeset -i i=6; alias hi='echo hello'; false", "", "2\n", "", 1},
+			{"echo \"$? $2 ${m[k]} $n $i $LINENO $0\"; hi", "", "1 b c v 5 6 1 bash\nhello\n", "", 0},
+			{"local z=1", "", "", "line 1: local: can only be used in a function", 1},
+			{"exec 9<<<kept", "", "", "", 0},
+			{"cat <&9", "", "kept\n", "", 0},
+			{"exec no-such-program; echo $?\necho $BASH_ENV", "", "127\n\n", "not found", 0},
+			{"cat <<-end\n\t$((1 + 1))\nend\ncat <<'end'\n$x\nend", "", "2\n$x\n", "", 0},
+			{"echo 'a'\r\necho \"$(echo \"b $(echo \"c\")\")\"", "", "a\r\nb c\n", "", 0},
+			{"echo a\nif x; then\n", "", "a\n", "line 3: syntax error", 2},
 			{"for i in 1 2; do\n  echo \"line $i\"\ndone", "", "line 1\nline 2\n", "", 0},
 		})
 	})
@@ -525,6 +543,8 @@ func TestInterpreters(t *testing.T) {
 			{"import.meta.dirname === process.cwd()", "true", "", "", 0},
 			{"function f() {\n  null.x\n}\nf()", "", "", "at f (step-11:2:8)", 1},
 			{"throw 5", "", "", "Uncaught 5\n", 1},
+			{"import none from 'no-such-module'", "", "", " {\n  code: 'MODULE_NOT_FOUND',\n  requireStack: [", 1},
+			{"throw Object.assign(new Error('outer', { cause: new Error('inner') }), { code: 5 })", "", "", " {\n  code: 5,\n  [cause]: Error: inner\n      at step-", 1},
 			{"let 1", "", "", "SyntaxError: Unexpected", 1},
 			{"globalThis.ran = (globalThis.ran ?? 0) + 1; await null; JSON.parse('{')", "", "", "SyntaxError: Expected property name", 1}, // not to be run again
 			{"throw new SyntaxError('of ' + ++ran)", "", "", "SyntaxError: of 2", 1},
@@ -539,6 +559,17 @@ func TestInterpreters(t *testing.T) {
 			{"NaN", "NaN", "", "", 0},
 			{"process.argv.length + process.execArgv.length", "1", "", "", 0},
 			{"Symbol('q')", "Symbol(q)", "", "", 0},
+			{"'last'", "'last'", "", "", 0},
+			{"_ + 1", "'last1'", "", "", 0},
+			{"delete globalThis._", "true", "", "", 0},
+			{"_", "true", "", "", 0},
+			{"_", "true", "", "", 0},
+			{"var _ = true; undefined", "", "", "", 0}, // which it was
+			{"2", "2", "", "", 0},
+			{"_", "true", "", "", 0},
+			{"function _() { return 'mine' }", "", "", "", 0},
+			{"3", "3", "", "", 0},
+			{"_()", "'mine'", "", "", 0},
 			{"process.exitCode = 3; 1", "1", "", "", 3},
 			{"1", "1", "", "", 0},
 		})

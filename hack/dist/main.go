@@ -33,7 +33,7 @@ var systems = []struct{ os, arch string }{{"linux", "amd64"}, {"linux", "arm64"}
 
 const (
 	repository  = "https://github.com/unitask/unitask"
-	description = "Runs untrusted JavaScript and TypeScript in a fresh, one-shot virtual machine"
+	description = "Runs untrusted code in a fresh, one-shot virtual machine"
 )
 
 func main() {

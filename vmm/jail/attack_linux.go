@@ -86,6 +86,11 @@ const targetText = "a secret of the host\n"
 // the attempts. Where open, there is no jail: then nearly all of those that can be made
 // so get through, which shows that the attempts are real.
 func Attack(p Program, kvm KVM, open bool) ([]Attempt, Report, error) {
+	return attackIn(Spec{Program: p, KVM: kvm, Open: open})
+}
+
+// attackIn is Attack in the jail of a spec.
+func attackIn(jail Spec) ([]Attempt, Report, error) {
 	t, err := newTargets()
 	if err != nil {
 		return nil, Report{}, fmt.Errorf("attack: %w", err)
@@ -94,15 +99,15 @@ func Attack(p Program, kvm KVM, open bool) ([]Attempt, Report, error) {
 	var out []Attempt
 	var report Report
 	for _, a := range attacks {
-		if open && a.unsafe {
+		if jail.Open && a.unsafe {
 			continue
 		}
-		how := Spec{Program: p, KVM: kvm, Open: open}
+		how := jail
 		var seen Attempt
 		if seen, report, err = a.try(nil, how, t); err != nil {
 			return out, report, fmt.Errorf("attack %q: %w", a.name, err)
 		}
-		if !open {
+		if !jail.Open {
 			how.Unfiltered = true
 			behind, _, err := a.try(nil, how, t)
 			if err != nil {
@@ -129,11 +134,12 @@ func Try(p Program, kvm KVM) (Report, error) {
 	return report, err
 }
 
-// The descriptors of a stand-in: the one that it reports on, and a file of the host that
-// it may read, as QEMU its disk.
+// The descriptors of a stand-in: the one that it reports on, a file of the host that
+// it may read, as QEMU its disk, and those of its spec.
 const (
 	standInStatus = 3
 	standInDisk   = 4
+	standInFiles  = 5
 )
 
 // attemptTime bounds an attempt, which takes a millisecond.
@@ -200,7 +206,7 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 	p := &how.Program
 	p.Files = append(p.Files[:len(p.Files):len(p.Files)], name)
 	p.Path = name
-	how.Files, how.AddressSpace, how.Bounds = []*os.File{theirs, disk}, 4<<30, Bounds{Memory: 64 << 20, CPUs: 1, IO: 64 << 20}
+	how.Files, how.AddressSpace, how.Bounds = append([]*os.File{theirs, disk}, how.Files...), 4<<30, Bounds{Memory: 64 << 20, CPUs: 1, IO: 64 << 20}
 	process, err := startOn(on, how)
 	if err != nil {
 		return nil, nil, err

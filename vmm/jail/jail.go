@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The layers of a jail, by the names that they have in records.
@@ -155,6 +156,10 @@ type Bounds struct {
 	IO     int64   // bytes a second, of reads and of writes, for each disk that the program and its files are on
 }
 
+// messageDelay bounds how long a program's messages are read after its end. Their pipe ends when nobody has its other
+// end: one that was broken out of may have sent that over a socket, where it stays until the socket is closed.
+const messageDelay = time.Second
+
 // Spec is what is to be started.
 type Spec struct {
 	Program Program
@@ -181,4 +186,6 @@ type Spec struct {
 	Open bool
 	// Unfiltered leaves out the filter for system calls, to see what holds behind it.
 	Unfiltered bool
+
+	landlock int // the highest ABI of Landlock that is used, in tests; 0 is the kernel's
 }

@@ -333,13 +333,15 @@ func listCalls(s Spec, f facts, path uintptr, hello int, st *stage, layer func(n
 	layer(Seccomp, "", "")
 	program := func(unlisted uint32) uintptr {
 		var code []byte
-		list := filter(s, path, unlisted, f.once, f.asks)
+		list, own := filter(s, path, unlisted, f.once, f.asks)
 		for _, i := range list {
 			code = binary.LittleEndian.AppendUint16(code, i.Code)
 			code = append(code, i.Jt, i.Jf)
 			code = binary.LittleEndian.AppendUint32(code, i.K)
 		}
-		return st.words(uint64(len(list)), uint64(st.bytes(code))) // struct sock_fprog
+		at := st.bytes(code)
+		st.steps[call(Seccomp, "find its own number", unix.SYS_GETPID)].into = at + uintptr(own)*unix.SizeofSockFilter + unsafe.Offsetof(unix.SockFilter{}.K)
+		return st.words(uint64(len(list)), uint64(at)) // struct sock_fprog
 	}
 	message, rights := fileMessage(st, hello)
 	listen := call("", "filter with a listener", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, program(unix.SECCOMP_RET_USER_NOTIF))

@@ -35,11 +35,11 @@ var calls = []uintptr{
 
 	// Memory.
 	unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_BRK, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_MSYNC,
-	unix.SYS_MLOCK, unix.SYS_MUNLOCK, unix.SYS_MEMBARRIER, unix.SYS_MEMFD_CREATE,
+	unix.SYS_MLOCK, unix.SYS_MUNLOCK, unix.SYS_MEMBARRIER,
 
 	// Threads, signals, waiting.
 	unix.SYS_FUTEX, unix.SYS_SET_ROBUST_LIST, unix.SYS_GET_ROBUST_LIST, unix.SYS_RSEQ, unix.SYS_SET_TID_ADDRESS, unix.SYS_GETTID, unix.SYS_GETPID,
-	unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_TGKILL, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_SCHED_GETPARAM,
+	unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_SCHED_GETPARAM,
 	unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GET_PRIORITY_MAX, unix.SYS_SCHED_GET_PRIORITY_MIN, unix.SYS_GETCPU,
 	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPENDING, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_SIGALTSTACK,
 	unix.SYS_RESTART_SYSCALL, unix.SYS_PPOLL, unix.SYS_PSELECT6, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2,
@@ -65,13 +65,17 @@ var executing = []uintptr{unix.SYS_MMAP, unix.SYS_MPROTECT}
 var listening = []uintptr{unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4}
 
 // condition is one on an argument of a call: its lower word, masked, is one of some
-// values; and its upper word is 0 if the kernel looks at that (wide).
+// values, or the process's own number where there are none; and its upper word is 0 if the
+// kernel looks at that (wide).
 type condition struct {
 	argument int
 	mask     uint32
 	values   []uint32
 	wide     bool
 }
+
+// ownNumber is a condition's values.
+var ownNumber []uint32
 
 // Requests of every descriptor, which golang.org/x/sys does not name.
 const (
@@ -89,6 +93,7 @@ var refused = []struct {
 }{
 	{unix.SYS_CLONE3, unix.ENOSYS}, // its flags are out of a filter's sight; clone follows
 	{unix.SYS_IO_URING_SETUP, unix.ENOSYS},
+	{unix.SYS_MEMFD_CREATE, unix.ENOSYS},  // what it fills of a file in memory, without mapping it, counts for no limit of its own; ours it is given
 	{unix.SYS_SECCOMP, unix.ENOSYS},       // QEMU asks whether it could have a filter of its own
 	{unix.SYS_SET_MEMPOLICY, unix.ENOSYS}, // as where the kernel knows nothing of NUMA, which QEMU forgives
 	{unix.SYS_MBIND, unix.ENOSYS},
@@ -136,6 +141,8 @@ func conditionals(s Spec) []conditional {
 		// No signals on what others do with a file, and no leases, for which others wait.
 		{unix.SYS_FCNTL, [][]condition{{{1, allBits, []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL, unix.F_SETFL, unix.F_GETLK, unix.F_SETLK,
 			unix.F_OFD_GETLK, unix.F_OFD_SETLK, unix.F_ADD_SEALS, unix.F_GET_SEALS, unix.F_GETPIPE_SZ, unix.F_SETPIPE_SZ}, false}}}, unix.EINVAL},
+		// To its own threads: without namespaces it sees other processes, and may be the user whose they are.
+		{unix.SYS_TGKILL, [][]condition{{{0, allBits, ownNumber, false}}}, 0},
 		// Its own limits may be read: the third argument is no new value.
 		{unix.SYS_PRLIMIT64, [][]condition{{{0, allBits, []uint32{0}, false}, {2, allBits, []uint32{0}, true}}}, unix.EPERM},
 		// No filter is attached to a socket.
@@ -166,7 +173,9 @@ const (
 // and no other. Unlisted is what becomes of other calls: USER_NOTIF or KILL_PROCESS. Once:
 // the listener is asked about that execve, which else can be made again, by a program that
 // puts another path at that address. Asks: it is asked about every file that is opened.
-func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) []unix.SockFilter {
+// Own is where the process's own number is still to be put: the K of that statement. The
+// code of the one behind it is 0, since a stage's results have 64 bits.
+func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) (code []unix.SockFilter, own int) {
 	execute, open := uint32(unix.SECCOMP_RET_ALLOW), uint32(unix.SECCOMP_RET_ALLOW)
 	if once && unlisted == unix.SECCOMP_RET_USER_NOTIF {
 		execute = unlisted
@@ -235,6 +244,11 @@ func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) []unix.SockF
 				if w.mask != allBits {
 					statement(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, w.mask)
 				}
+				if w.values == nil {
+					own = len(outer) + 1 + len(out)
+					jump(0, 2, 0)
+					statement(unix.BPF_LD|unix.BPF_IMM, 0)
+				}
 				for i, v := range w.values {
 					jump(v, len(w.values)-i, 0) // beyond the failure that follows the values
 				}
@@ -259,5 +273,5 @@ func filter(s Spec, path uintptr, unlisted uint32, once, asks bool) []unix.SockF
 		out = append(out, body...)
 	}
 	answer(unlisted)
-	return out
+	return out, own
 }

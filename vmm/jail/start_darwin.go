@@ -111,7 +111,7 @@ func Start(s Spec) (*Process, error) {
 			command = []string{sandboxExec, "-p", profile, s.Program.Path} // which becomes the program
 		}
 	}
-	p.cmd = &exec.Cmd{Path: command[0], Args: append(command, s.Args...), Env: s.Env, Dir: "/", Stderr: s.Stderr, ExtraFiles: s.Files}
+	p.cmd = &exec.Cmd{Path: command[0], Args: append(command, s.Args...), Env: s.Env, Dir: "/", Stderr: s.Stderr, WaitDelay: messageDelay, ExtraFiles: s.Files}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err

@@ -94,6 +94,9 @@ func startOn(on []level, s Spec) (*Process, error) {
 
 func start(on []level, s Spec) (*Process, error) {
 	f := findFacts()
+	if s.landlock > 0 {
+		f.abi = min(f.abi, s.landlock)
+	}
 	f.mount = mountFolder(s.Program)
 	if s.KVM == KVMOpened {
 		f.kvmGroup = KVMGroup(KVMDevice)
@@ -205,7 +208,7 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 		return nil, err
 	}
 	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second where /proc hides us from the user that it runs as
-		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, ExtraFiles: append(files[:len(files):len(files)], program)}
+		cmd = &exec.Cmd{Path: name, Args: []string{"unitask-stage"}, Env: []string{}, Dir: "/", Stderr: s.Stderr, WaitDelay: messageDelay, ExtraFiles: append(files[:len(files):len(files)], program)}
 		attr := l.attr
 		if in.file != nil {
 			attr.UseCgroupFD, attr.CgroupFD = true, int(in.file.Fd())

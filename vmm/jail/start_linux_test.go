@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/socketpair"
 )
 
 // The tests start themselves again as somebody else, to attack a jail as he would get it.
@@ -53,7 +54,8 @@ func attackFor(program string) int {
 	}
 	if err == nil {
 		var a attacked
-		if a.Attempts, a.Report, err = Attack(p, NoKVM, os.Getenv("UNITASK_TEST_OPEN") != ""); err == nil {
+		abi, _ := strconv.Atoi(os.Getenv("UNITASK_TEST_LANDLOCK"))
+		if a.Attempts, a.Report, err = attackIn(Spec{Program: p, Open: os.Getenv("UNITASK_TEST_OPEN") != "", landlock: abi}); err == nil {
 			a.Left, err = countDescriptors()
 			a.Left -= before
 		}
@@ -82,7 +84,7 @@ func someProgram(t testing.TB) string {
 
 // attackAs runs all attempts in a process that a command line makes: its last arguments
 // are ours.
-func attackAs(t *testing.T, program string, open bool, how ...string) attacked {
+func attackAs(t *testing.T, program string, open bool, landlock int, how ...string) attacked {
 	t.Helper()
 	self := filepath.Join(t.TempDir(), "attack.test") // others must be able to execute it
 	for _, dir := range []string{filepath.Dir(self), filepath.Dir(filepath.Dir(self))} {
@@ -104,7 +106,7 @@ func attackAs(t *testing.T, program string, open bool, how ...string) attacked {
 	}
 	cmd := exec.Command(how[0], how[1:]...)
 	cmd.SysProcAttr = attr
-	cmd.Env = append(os.Environ(), asSomebody+"="+program)
+	cmd.Env = append(os.Environ(), asSomebody+"="+program, "UNITASK_TEST_LANDLOCK="+strconv.Itoa(landlock))
 	if open {
 		cmd.Env = append(cmd.Env, "UNITASK_TEST_OPEN=1")
 	}
@@ -144,6 +146,10 @@ var unspaced = []string{"connect to a Unix socket that everybody may use", "conn
 	"open its own program, once it has started", "open its own memory, once it has started", "open its disk again, once it has started",
 	"open by a path that does not begin at the root, once it has started", "open by a folder that it has kept open, once it has started", "undo the seal"}
 
+// unscoped are those among them that Landlock stops from its ABI 6 on.
+var unscoped = []string{"connect to an abstract Unix socket", "signal the process that started it", "signal process groups of the host", "signal that process as one of its threads",
+	"queue a signal to that process"}
+
 // onlyFiltered are the attempts that nothing but the filter stops: they reach what is the
 // process's own.
 var onlyFiltered = []string{"start a process", "start a process by clone3", "a netlink socket", "a socket to the hypervisor", "attach a program to a socket", "add a key", "read keys",
@@ -165,23 +171,27 @@ func TestAttackJail(t *testing.T) {
 	for name, c := range map[string]struct {
 		how []string
 		not []string // layers that do not hold
+
+		landlock int // the highest ABI; 0 is the kernel's
 	}{
-		"root":                          {nil, nil},
-		"root in groups":                {[]string{"setpriv", "--groups=0,5"}, nil},
-		"root without CAP_SYS_RESOURCE": {[]string{"setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"}, nil},
-		"root without CAP_SYS_ADMIN":    {[]string{"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"}, nil},
-		"root without capabilities":     {[]string{"setpriv", "--bounding-set=-all", "--inh-caps=-all"}, noNamespaces},
-		"a user":                        {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"}, nil},
-		"a user in groups":              {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--groups=0,5"}, []string{Groups}},
+		"root":                          {nil, nil, 0},
+		"root in groups":                {[]string{"setpriv", "--groups=0,5"}, nil, 0},
+		"root without CAP_SYS_RESOURCE": {[]string{"setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"}, nil, 0},
+		"root without CAP_SYS_ADMIN":    {[]string{"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"}, nil, 0},
+		"root without capabilities":     {[]string{"setpriv", "--bounding-set=-all", "--inh-caps=-all"}, noNamespaces, 0},
+		"a user":                        {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"}, nil, 0},
+		"a user in groups":              {[]string{"setpriv", "--reuid=12345", "--regid=12345", "--groups=0,5"}, []string{Groups}, 0},
 		"a user without user namespaces": {[]string{withoutUserNamespaces, "setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"},
-			append([]string{LimitProcesses}, noNamespaces...)},
+			append([]string{LimitProcesses}, noNamespaces...), 0},
+		"a user without user namespaces, on Linux 6.10": {[]string{withoutUserNamespaces, "setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"},
+			append([]string{LimitProcesses}, noNamespaces...), 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && !slices.Contains([]string{"root", "a user", "a user without user namespaces"}, name) {
 				t.Skip("a variant of others; not in -short")
 			}
 			t.Parallel()
-			a := attackAs(t, someProgram(t), false, c.how...)
+			a := attackAs(t, someProgram(t), false, c.landlock, c.how...)
 			var not []string
 			for _, h := range a.Report.Missing() {
 				if !slices.ContainsFunc(controls, func(c control) bool { return c.limit == h.Name }) { // TestControlGroups
@@ -212,7 +222,7 @@ func TestAttackJail(t *testing.T) {
 				}
 				attack.Check(t, "broken QEMU, started by "+name+": "+row.Name, "stopped", seen)
 				switch {
-				case slices.Contains(onlyFiltered, row.Name), unspace && slices.Contains(unspaced, row.Name), owns && slices.Contains(ownersOnly, row.Name):
+				case slices.Contains(onlyFiltered, row.Name), c.landlock > 0 && slices.Contains(unscoped, row.Name), unspace && slices.Contains(unspaced, row.Name), owns && slices.Contains(ownersOnly, row.Name):
 					continue
 				}
 				seen = "stopped"
@@ -229,7 +239,7 @@ func TestAttackJail(t *testing.T) {
 // does not have, or leaves to nobody, says so; another error is the attempt's own mistake.
 func TestAttemptsAreReal(t *testing.T) {
 	needRoot(t)
-	a := attackAs(t, someProgram(t), true)
+	a := attackAs(t, someProgram(t), true, 0)
 	through := 0
 	for _, row := range a.Attempts {
 		if row.Through {
@@ -348,11 +358,16 @@ func TestGroups(t *testing.T) {
 
 // The filter, as the kernel would run it, for every call there is.
 func TestFilter(t *testing.T) {
-	const path = 0x10123458
+	const path, own = 0x10123458, 42
 	type arguments [6]uint64
 	vm := func(s Spec, once bool) *bpf.VM {
 		var code []bpf.Instruction
-		for _, i := range filter(s, path, unix.SECCOMP_RET_USER_NOTIF, once, false) {
+		list, at := filter(s, path, unix.SECCOMP_RET_USER_NOTIF, once, false)
+		if list[at+1] != (unix.SockFilter{}) { // its code is written over, too
+			t.Errorf("%+v follows the own number", list[at+1])
+		}
+		list[at].K = own
+		for _, i := range list {
 			code = append(code, bpf.RawInstruction{Op: i.Code, Jt: i.Jt, Jf: i.Jf, K: i.K}.Disassemble())
 		}
 		vm, err := bpf.NewVM(code)
@@ -429,6 +444,14 @@ func TestFilter(t *testing.T) {
 		"a process":                      {plain, auditArch, unix.SYS_CLONE, arguments{uint64(unix.SIGCHLD)}, end},
 		"a process that shares memory":   {plain, auditArch, unix.SYS_CLONE, arguments{unix.CLONE_VM | unix.CLONE_VFORK}, end},
 		"a thread in a new namespace":    {plain, auditArch, unix.SYS_CLONE, arguments{thread | unix.CLONE_NEWUSER}, end},
+		"signal a thread of its own":     {plain, auditArch, unix.SYS_TGKILL, arguments{own, 43, uint64(unix.SIGUSR1)}, allow},
+		"signal another's":               {plain, auditArch, unix.SYS_TGKILL, arguments{43, 43, uint64(unix.SIGUSR1)}, end},
+		"signal nobody's":                {plain, auditArch, unix.SYS_TGKILL, arguments{}, end},
+		"signal its own thread on KVM":   {kvm, auditArch, unix.SYS_TGKILL, arguments{own, 43, uint64(unix.SIGUSR1)}, allow},
+		"signal another's on KVM":        {kvm, auditArch, unix.SYS_TGKILL, arguments{own + 1, 43, uint64(unix.SIGUSR1)}, end},
+		"a file in memory":               {plain, auditArch, unix.SYS_MEMFD_CREATE, arguments{}, failed(unix.ENOSYS)},
+		"KVM's memory of its own":        {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0xc040aed4}, failed(unix.ENOTTY)},
+		"attributes of KVM's memory":     {kvm, auditArch, unix.SYS_IOCTL, arguments{1: 0x4020aed2}, failed(unix.ENOTTY)},
 		"clone3":                         {plain, auditArch, unix.SYS_CLONE3, arguments{}, failed(unix.ENOSYS)},
 		"io_uring":                       {plain, auditArch, unix.SYS_IO_URING_SETUP, arguments{}, failed(unix.ENOSYS)},
 		"name a thread":                  {plain, auditArch, unix.SYS_PRCTL, arguments{unix.PR_SET_NAME}, allow},
@@ -493,6 +516,96 @@ func TestDenied(t *testing.T) {
 		if ws := process.Wait().Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
 			t.Errorf("%s: %v", call, ws)
 		}
+	}
+}
+
+// A program signals its own threads, and makes no file in memory, also where it may write files: what it would write of
+// those is limited for each, not for all.
+func TestOwnThreads(t *testing.T) {
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.end()
+	p, err := Examine(someProgram(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		make func(s script)
+		want string // what it ended by; "" where it came to its end
+	}{
+		"its own thread": {func(s script) {
+			own, thread := s.call("getpid", unix.SYS_GETPID), s.call("gettid", unix.SYS_GETTID)
+			s.steps[own].into, s.steps[thread].into = argument(2, 0), argument(2, 1)
+			s.call("tgkill", unix.SYS_TGKILL, 0, 0, 0)
+		}, ""},
+		"another's": {func(s script) { s.call("tgkill", unix.SYS_TGKILL, target.pid, target.pid, 0) }, "tgkill"},
+		"files in memory": {func(s script) {
+			s.call("fallocate", unix.SYS_FALLOCATE, s.call("memfd_create", unix.SYS_MEMFD_CREATE, "", 0), 0, 0, 1<<20)
+		}, "memfd_create: function not implemented"},
+	} {
+		for _, l := range levels(os.Getuid(), os.Getgid(), aUser(), nil) {
+			s := script{newStage()}
+			c.make(s)
+			reports, process, err := s.run(target, []level{l}, Spec{Program: p, FileSize: 64 << 20})
+			if err != nil {
+				t.Logf("%s, %s: %v", name, l.name, err)
+				continue
+			}
+			came, failed, _ := s.outcome(reports)
+			got := process.Denied()
+			if len(failed) > 0 {
+				got = failed[0].Error()
+			}
+			if got != c.want || came != (c.want == "") {
+				t.Errorf("%s, %s: came %t, ended by %q", name, l.name, came, got)
+			}
+		}
+	}
+}
+
+// Who ends has ended, also where he has sent the other end of his messages to where nobody takes it.
+func TestSentMessages(t *testing.T) {
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.end()
+	p, err := Examine(someProgram(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs, err := socketpair.New("nobody reads it")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	s := script{newStage()}
+	s.call("write", unix.SYS_WRITE, 2, "last words", 10)
+	message, rights := fileMessage(s.stage, 0)
+	s.steps[s.call("dup", unix.SYS_DUP, 2)].into = rights
+	s.call("sendmsg", unix.SYS_SENDMSG, standInFiles, message, unix.MSG_NOSIGNAL)
+	s.call("exit_group", unix.SYS_EXIT_GROUP, 7)
+	var said bytes.Buffer
+	var process *Process
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, process, err = s.run(target, nil, Spec{Program: p, Files: []*os.File{theirs}, Stderr: &said})
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("its end is waited for without a bound")
+	}
+	ours.Close()
+	<-ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state := process.Wait(); state.ExitCode() != 7 || said.String() != "last words" {
+		t.Errorf("%v, and it said %q", state, &said)
 	}
 }
 

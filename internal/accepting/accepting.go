@@ -1,0 +1,23 @@
+// Package accepting takes connections from a listener for as long as that is open: a host that
+// has no descriptor left for one, for a moment, is no reason to take none any more.
+package accepting
+
+import (
+	"errors"
+	"net"
+	"time"
+)
+
+// After is how long nothing is taken after a connection could not be.
+const After = 100 * time.Millisecond
+
+// Next returns what accept, a listener's method, returns next. The error is that of a listener that was closed.
+func Next[C any](accept func() (C, error)) (C, error) {
+	for {
+		conn, err := accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		time.Sleep(After)
+	}
+}

@@ -1,0 +1,103 @@
+package mcp
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+)
+
+// ran is a run's result, or a session's step's, as clients get it.
+type ran struct {
+	unitask.ResultJSON
+	Cut       []cut     `json:"cut,omitempty" jsonschema:"the streams of which only the beginning is here"`
+	ExpiresAt time.Time `json:"expiresAt,omitzero" jsonschema:"the end of the session"`
+}
+
+// cut is a stream of which a result has the beginning.
+type cut struct {
+	Stream   string `json:"stream" jsonschema:"stdout or stderr"`
+	Shown    int64  `json:"shown" jsonschema:"bytes of it that are here"`
+	Total    int64  `json:"total" jsonschema:"bytes of it that the resource has"`
+	Resource string `json:"resource" jsonschema:"what has all of it"`
+}
+
+// stream takes what is printed: it tells the client and keeps the beginning, which a result carries. The record has
+// all of it.
+type stream struct {
+	live  *live
+	kept  []byte
+	total int64
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	s.live.add(p)
+	s.total += int64(len(p))
+	s.kept = append(s.kept, p[:min(len(p), shownBytes-len(s.kept))]...)
+	return len(p), nil
+}
+
+// shown is the beginning; where it is not all, its last character is a whole one.
+func (s *stream) shown() []byte {
+	if s.total > int64(len(s.kept)) {
+		return s.kept[:whole(s.kept)]
+	}
+	return s.kept
+}
+
+// streams are those of a run.
+type streams struct{ stdout, stderr stream }
+
+func newStreams(live *live) *streams { return &streams{stream{live: live}, stream{live: live}} }
+
+// show puts what is shown of the streams into a result.
+func (s *streams) show(res *unitask.Result) {
+	res.Stdout, res.Stderr = s.stdout.shown(), s.stderr.shown()
+}
+
+// cut are the streams of a run that are not shown whole.
+func (s *streams) cut(id string) (list []cut) {
+	for _, one := range []struct {
+		name string
+		*stream
+	}{{"stdout", &s.stdout}, {"stderr", &s.stderr}} {
+		if n := int64(len(one.shown())); n < one.total {
+			list = append(list, cut{one.name, n, one.total, partURI(id, one.name)})
+		}
+	}
+	return list
+}
+
+// partURI is the resource that is a part of a run's record.
+func partURI(id, part string) string { return runsURI + id + "/" + part }
+
+// answer is what clients get of a result, which ended with err if that is not nil: said gets what the text lacks. of is the
+// session whose step it was, nil if it was none.
+func answer(said *sdk.CallToolResult, res *unitask.Result, err error, printed *streams, of *heldSession) *ran {
+	r := &ran{ResultJSON: res.JSON(), Cut: printed.cut(res.RunID)}
+	r.Truncated = r.Truncated || len(r.Cut) > 0
+	var more strings.Builder
+	for _, c := range r.Cut {
+		fmt.Fprintf(&more, "\n(%s: %d of %d bytes are shown; the resource %s has them all", c.Stream, c.Shown, c.Total, c.Resource)
+		if c.Total > pageBytes {
+			fmt.Fprintf(&more, ", %d at a time: ?%s%d goes on", pageBytes, offsetQuery, pageBytes)
+		}
+		more.WriteByte(')')
+	}
+	if of != nil && !as[*unitask.SessionError](err) { // else it is over
+		r.ExpiresAt = of.view().ExpiresAt
+		fmt.Fprintf(&more, "\nsession %s, expires at %s", of.ID, r.ExpiresAt.Format(time.RFC3339))
+	}
+	if text, ok := said.Content[0].(*sdk.TextContent); ok {
+		text.Text += more.String()
+	}
+	if err != nil {
+		typed := typed(err)
+		typed.Message = res.Error // the same, without secrets and what its caller must not learn
+		said.Meta = sdk.Meta{errorKey: typed}
+	}
+	return r
+}

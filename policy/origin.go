@@ -1,0 +1,57 @@
+package policy
+
+import "path/filepath"
+
+// Origin is where a ceiling comes from: what another process needs to make it again, of the files as they are by then.
+type Origin struct {
+	File string `json:"file,omitempty"` // that was read; with Models that was named, if one was
+	// Models says that it is on models' runs (LoadForModels), narrowed by the table of their caller (For).
+	Models bool   `json:"models,omitempty"`
+	Dir    string `json:"dir,omitempty"`
+	Shared bool   `json:"shared,omitempty"`
+}
+
+// Origin is the ceiling's; nil where only the program that made it can.
+func (c *Ceiling) Origin() *Origin {
+	if c == nil || c.origin == nil {
+		return nil
+	}
+	o := *c.origin
+	return &o
+}
+
+// Ceiling makes the ceiling again: home is who asked's, and caller whom it is for.
+func (o Origin) Ceiling(home, caller string) (*Ceiling, error) {
+	if !o.Models {
+		return ReadCeiling(o.File)
+	}
+	m, err := LoadForModels(home, o.Dir, o.File, o.Shared)
+	if err != nil {
+		return nil, err
+	}
+	return m.Ceiling.For(caller), nil
+}
+
+// from is the ceiling with another origin.
+func (c *Ceiling) from(o *Origin) *Ceiling {
+	own := *c
+	own.origin = o
+	return &own
+}
+
+// fromFile notes that a ceiling was read from a file.
+func (c *Ceiling) fromFile(name string) (*Ceiling, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return nil, &CeilingError{Path: name, Err: err}
+	}
+	return c.from(&Origin{File: abs}), nil
+}
+
+// tabled is the origin of a ceiling that is narrowed by its caller's table.
+func (o *Origin) tabled() *Origin {
+	if o == nil || !o.Models {
+		return nil
+	}
+	return o
+}

@@ -1,0 +1,171 @@
+package unitask
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Paused sessions, as a home has them on its disk.
+
+// PausedSession is a session that no process holds, its machine being on the disk.
+type PausedSession struct {
+	ID       string
+	Parent   string
+	Owner    string     // the caller's name
+	Via      record.Via // where it was asked for
+	Image    string
+	Language string
+	Began    time.Time // as Session.Began
+	Expires  time.Time
+	// At is when it was paused, and Since, if not zero, since when it had gone on in a process that has
+	// ended without pausing it again: what it did since then is lost.
+	At, Since time.Time
+	// Secrets are those that Revive needs the values of.
+	Secrets []string
+	// Ceiling names the ceiling that it began under, "" if there was none. Origin is where that comes from, nil if only the
+	// program that made it can make it again.
+	Ceiling string
+	Origin  *policy.Origin
+}
+
+// ReadCeiling makes the ceiling that the session of a home began under again, of the files as they are now; nil if there was none.
+func (p PausedSession) ReadCeiling(home string) (*policy.Ceiling, error) {
+	switch {
+	case p.Origin != nil:
+		return p.Origin.Ceiling(home, p.Owner)
+	case p.Ceiling != "":
+		return nil, &policy.FieldError{Field: "ceiling", Value: p.Ceiling, Reason: "was made by the program that session " + p.ID + " is of, and only there can it go on; unitask session rm ends it"}
+	}
+	return nil, nil
+}
+
+// shelf is where a home keeps its paused sessions: a folder for each, and the records.
+type shelf struct {
+	dir  string
+	runs *record.Store
+}
+
+func shelfOf(home string) shelf {
+	return shelf{filepath.Join(home, "sessions"), record.Open(filepath.Join(home, "runs"))}
+}
+
+func (s shelf) folder(id string) string { return filepath.Join(s.dir, id) }
+
+// ids are those of the folders, of sessions that live among them.
+func (s shelf) ids() (list []string, err error) {
+	folders, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, f := range folders {
+		if f.IsDir() && !strings.HasPrefix(f.Name(), ".") {
+			list = append(list, f.Name())
+		}
+	}
+	return list, err
+}
+
+// PausedSessions returns the sessions of a home that no process holds, in the order of their ids. Those whose
+// life is over are removed.
+func PausedSessions(home string) (list []PausedSession, err error) {
+	s := shelfOf(home)
+	ids, err := s.ids()
+	if err != nil {
+		return nil, hostError("sessions", err)
+	}
+	for _, id := range ids {
+		if p, err := FindPausedSession(home, id); err == nil {
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+// FindPausedSession returns the session of an id. The error is a SessionError where there is none, its life is over, or
+// a process holds it.
+func FindPausedSession(home, id string) (PausedSession, error) {
+	s := shelfOf(home)
+	p, k, err := s.read(id)
+	switch {
+	case err != nil:
+		return PausedSession{}, err
+	case s.runs.Held(id):
+		return PausedSession{}, &SessionError{id, "or lives"}
+	case !time.Now().Before(k.Expires):
+		_ = ForgetSession(home, id)
+		return PausedSession{}, &SessionError{id, "or never was"}
+	}
+	return s.view(p, k), nil
+}
+
+func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
+	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: begunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin}
+	if text, err := os.ReadFile(filepath.Join(s.folder(k.ID), resumedName)); err == nil {
+		v.Since, _ = time.Parse(time.RFC3339Nano, string(text))
+	}
+	for _, secret := range k.granted.Secrets {
+		v.Secrets = append(v.Secrets, secret.Name)
+	}
+	return v
+}
+
+// read reads what is kept of a session. The error is a SessionError where there is none.
+func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
+	gone := &SessionError{id, "or never was"}
+	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") {
+		return p, k, gone
+	}
+	p, err = machine.ReadPause(s.folder(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, k, gone
+	}
+	if err == nil {
+		err = json.Unmarshal(p.Note, &k)
+	}
+	if err == nil {
+		err = json.Unmarshal(k.Policy.Effective, &k.granted)
+	}
+	if err == nil && k.ID != id {
+		err = fmt.Errorf("it is session %.80q", k.ID)
+	}
+	if err == nil {
+		err = s.readChanges(id, &k.Changes)
+	}
+	if err != nil {
+		return p, k, hostError("session", fmt.Errorf("session %s can't be read: %w", id, err))
+	}
+	return p, k, nil
+}
+
+// ForgetSession ends a session of a home that no process holds: its machine is removed from the disk. The error is
+// record.ErrRunning where a process holds it, and a SessionError where there is none.
+func ForgetSession(home, id string) error {
+	s := shelfOf(home)
+	if _, _, err := s.read(id); errors.As(err, new(*SessionError)) {
+		return err
+	}
+	rec, err := s.runs.Reopen(id)
+	if err != nil && !errors.Is(err, record.ErrNotFound) {
+		return hostError("session", err)
+	}
+	err = os.RemoveAll(s.folder(id))
+	machine.RemoveLeftovers(s.folder(id))
+	if rec != nil {
+		rec.Status = record.Done
+		err = errors.Join(err, rec.Finish(time.Now()))
+	}
+	if err != nil {
+		return hostError("session", err)
+	}
+	return nil
+}
