@@ -33,6 +33,9 @@ func (x *execution) bringImage(run *FleetRun, req Request) error {
 	if err != nil || ref == "" {
 		return err
 	}
+	if req.own != nil { // and not what its name leads to, which a build under way may have changed
+		ref = req.own.Container
+	}
 	c, err := x.rt.images.Container(x.code.arch, ref)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -127,16 +127,32 @@ func (o *OwnImage) describe() {
 	}
 }
 
-// OwnImages are those that the user has built, by their names.
-func (rt *Runtime) OwnImages() (list []*OwnImage) {
-	files, _ := filepath.Glob(filepath.Join(rt.opts.Home, "own", "*.json"))
-	slices.Sort(files)
-	for _, file := range files {
-		if o, err := readOwn(rt.opts.Home, strings.TrimSuffix(filepath.Base(file), ".json")); err == nil {
+// OwnImages are those that the user has built, by their names; what can't be read is left out.
+func (rt *Runtime) OwnImages() []*OwnImage {
+	list, _ := rt.ownImages()
+	return list
+}
+
+// ownImages are those that can be read, and why others can't.
+func (rt *Runtime) ownImages() (list []*OwnImage, err error) {
+	files, err := os.ReadDir(filepath.Join(rt.opts.Home, "own"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, file := range files { // by their names
+		name, is := strings.CutSuffix(file.Name(), ".json")
+		if !is {
+			continue
+		}
+		o, e := readOwn(rt.opts.Home, name)
+		switch {
+		case e == nil:
 			list = append(list, o)
+		case !errors.Is(e, fs.ErrNotExist):
+			err = errors.Join(err, e)
 		}
 	}
-	return list
+	return list, err
 }
 
 // withOwn finds the user's own image of a request, if that is what it names; one comes before the image of the
@@ -183,23 +199,46 @@ func (rt *Runtime) withOwn(req Request, ceiling *policy.Ceiling) (Request, error
 // environments is the folder of the home with files of images.
 func (rt *Runtime) environments() string { return filepath.Join(rt.opts.Home, "environments") }
 
-// named says that an image's name leads to what is kept under a key.
-func (rt *Runtime) named(key string) bool {
-	return slices.ContainsFunc(rt.OwnImages(), func(o *OwnImage) bool { return o.Key == key })
-}
-
-// pruneOwn removes what no name leads to.
-func (rt *Runtime) pruneOwn() (n int, err error) {
-	rt.pruneLayers()
+// pruneOwn removes what no image of the user's own has, and what builds left behind: files and layers. Where one can't be
+// read it removes nothing. It is called where no build can be.
+func (rt *Runtime) pruneOwn() error {
+	list, err := rt.ownImages()
+	if err != nil {
+		return err
+	}
+	var named, layers []string
+	for _, o := range list {
+		named = append(named, o.Key)
+		for _, digest := range o.Layers {
+			layers = append(layers, rt.layerFile(digest))
+		}
+	}
+	kept, err := os.ReadDir(rt.layersDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range kept {
+		if file := filepath.Join(rt.layersDir(), e.Name()); !slices.Contains(layers, file) {
+			if err := os.RemoveAll(file); err != nil {
+				return err
+			}
+		}
+	}
 	store := ownStore(rt.opts.Home)
 	keys, err := store.Keys()
 	for _, key := range keys {
-		if err == nil && !strings.HasSuffix(key, ".json") && !rt.named(key) {
+		if err == nil && !strings.HasSuffix(key, ".json") && !slices.Contains(named, key) {
 			err = store.Remove(key)
-			n++
 		}
 	}
-	return n, err
+	return err
+}
+
+// tidyOwn is pruneOwn after a build, whose outcome it does not change.
+func (rt *Runtime) tidyOwn() {
+	if err := rt.pruneOwn(); err != nil {
+		rt.opts.Events(Event{Kind: EventImage, Message: "what no image of your own has any more stays for now: " + err.Error()})
+	}
 }
 
 // RemoveOwnImage removes an image of the user's own, and says whether there was one. Its file stays.
@@ -233,7 +272,7 @@ func (rt *Runtime) RemoveOwnImage(ctx context.Context, name string) (bool, error
 		}
 	}
 	if err == nil {
-		_, err = rt.pruneOwn()
+		err = rt.pruneOwn()
 	}
 	return true, err
 }

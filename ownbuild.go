@@ -159,9 +159,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	}
 	im, err := rt.finishOwn(ctx, o, l, lock)
 	if err != nil {
-		if lock != nil && !rt.named(lock.Key) {
-			err = errors.Join(err, ownStore(rt.opts.Home).Remove(lock.Key))
-		}
+		rt.tidyOwn()
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	return o, im, nil
@@ -401,8 +399,8 @@ func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
 	}
 	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages) + len(o.Debian), "built": true})
 	rt.AuditChange(audit.ImageAdded, audited)
-	_, err = rt.pruneOwn()
-	return err
+	rt.tidyOwn()
+	return nil
 }
 
 // tryImports finds out, in a machine, whether what is to be imported ahead can be.

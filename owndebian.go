@@ -130,12 +130,14 @@ rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*
 func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *environments.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
 	now.Wanted = slices.Sorted(slices.Values(env.Debian))
 	var locked []image.Deb
-	if now.sameBase(was) {
-		if locked = was.Debian; rt.hasLayer(was.Installed) {
-			now.Debian, now.Installed = was.Debian, was.Installed
-			o.Layers = append(o.Layers, was.Installed)
-			return nil
-		}
+	if now.sameWanted(was) {
+		locked = was.Debian
+	}
+	same := now.sameBase(was)
+	if same && rt.hasLayer(was.Installed) {
+		now.Debian, now.Installed = was.Debian, was.Installed
+		o.Layers = append(o.Layers, was.Installed)
+		return nil
 	}
 	disk, err := base.Disk()
 	if err != nil {
@@ -174,7 +176,7 @@ func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *environm
 	if now.Installed, err = rt.change(ctx, o, base, base.Config, c); err != nil {
 		return err
 	}
-	if locked != nil && was.Installed != "" && was.Installed != now.Installed {
+	if same && was.Installed != "" && was.Installed != now.Installed {
 		rt.opts.Events(Event{Kind: EventImage, Message: "the packages are those of the lock file, and have left other files than then"})
 	}
 	o.Layers = append(o.Layers, now.Installed)

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -36,28 +38,44 @@ type ownLayer struct {
 	Packages  []ownInstalled `json:"packages,omitempty"`
 	Steps     []string       `json:"steps,omitempty"`
 	Network   []string       `json:"network,omitempty"` // of the steps
+	Env       []string       `json:"env"`               // of the steps, NAME=VALUE, beside the image's; nil where it was not noted
 	Digest    string         `json:"digest,omitempty"`  // of the layer that came of the steps
 }
+
+// layerDigest is what digests of images and layers are like. A part of one, or a name, could lead to any image that is here.
+var layerDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // check says what is wrong with what others have written.
 func (l *ownLayer) check() error {
 	err := image.CheckDebs(l.Debian)
+	digests := []string{l.Image, l.Files, l.Installed, l.Digest}
 	for _, p := range l.Packages {
-		if err == nil {
+		if digests = append(digests, p.Digest); err == nil {
 			err = p.check()
+		}
+	}
+	for _, digest := range digests {
+		if err == nil && digest != "" && !layerDigest.MatchString(digest) {
+			err = fmt.Errorf("has the digest %.80q for an image or a layer", digest)
 		}
 	}
 	return err
 }
 
-// sameBase says that another build began with the same, and installed the same.
+// sameWanted says that another build began with the same image, and wanted the same of Debian.
+func (l ownLayer) sameWanted(other ownLayer) bool {
+	return l.From == other.From && l.Image == other.Image && slices.Equal(l.Wanted, other.Wanted)
+}
+
+// sameBase says that another build began with the same, files and all, and wanted the same of Debian over that.
 func (l ownLayer) sameBase(other ownLayer) bool {
-	return l.From == other.From && l.Image == other.Image && l.Files == other.Files && slices.Equal(l.Wanted, other.Wanted)
+	return l.sameWanted(other) && l.Files == other.Files
 }
 
 // same says that another build began with the same, and did the same.
 func (l ownLayer) same(other ownLayer) bool {
-	return l.sameBase(other) && l.Installed == other.Installed && slices.EqualFunc(l.Packages, other.Packages, ownInstalled.same) && slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network)
+	return l.sameBase(other) && l.Installed == other.Installed && slices.EqualFunc(l.Packages, other.Packages, ownInstalled.same) && slices.Equal(l.Steps, other.Steps) && slices.Equal(l.Network, other.Network) &&
+		l.Env != nil && other.Env != nil && slices.Equal(l.Env, other.Env)
 }
 
 // checkOver holds what a description says against a container's image as its beginning.
@@ -118,7 +136,7 @@ func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments
 	defer held.Unlock()
 	im, err := rt.layOver(ctx, o, env, ref, reached)
 	if err != nil {
-		rt.pruneLayers()
+		rt.tidyOwn()
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	return o, im, nil
@@ -148,12 +166,13 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 		}
 		o.Layers = append(o.Layers, now.Files)
 	}
-	config := base.Config
-	config.Env = slices.Clone(config.Env)
+	now.Env = []string{}
 	for name, value := range env.Env {
-		config.Env = append(config.Env, name+"="+value)
+		now.Env = append(now.Env, name+"="+value)
 	}
-	slices.Sort(config.Env[len(base.Config.Env):])
+	slices.Sort(now.Env)
+	config := base.Config
+	config.Env = slices.Concat(config.Env, now.Env)
 	if len(env.Debian) > 0 {
 		if err := rt.installDebian(ctx, o, env, base, was, &now); err != nil {
 			return nil, err
@@ -172,7 +191,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 		}
 		o.Layers = append(o.Layers, now.Digest)
 	}
-	c, err := rt.lay(ctx, base, o.Arch, config, o.Layers, o.Name)
+	c, err := rt.lay(ctx, base, o.Arch, config, o.Layers)
 	if err != nil {
 		return nil, err
 	}
@@ -188,35 +207,38 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	if err := locks.write(lockFile); err != nil {
 		return nil, err
 	}
+	if err := rt.images.NameContainer(ctx, c, o.Name); err != nil {
+		return nil, err
+	}
 	o.Debian, o.From, o.Container, o.Digest, o.Bytes = now.Debian, ref, c.Digest, c.Digest, c.Size()
 	return im, rt.nameOwn(o, map[string]any{"image": c.Digest, "network": env.Network})
 }
 
 // beginning is the container's image that one of the user's own begins with: the one that its lock file names, else the
-// one that the reference leads to.
+// one that the reference leads to. A lock file leads to no image that has only other names than the reference's.
 func (rt *Runtime) beginning(ctx context.Context, ref, locked string, arch image.Arch) (*image.Container, error) {
-	if locked == "" {
+	if locked == "" || strings.HasPrefix(ref, "sha256:") {
 		return rt.container(ctx, ref, arch)
-	}
-	if c, err := rt.images.Container(arch, locked); err == nil {
-		return c, nil
 	}
 	name, _, _ := strings.Cut(ref, "@")
 	if tag := strings.LastIndexByte(name, ':'); tag > strings.LastIndexByte(name, '/') {
 		name = name[:tag]
 	}
-	if strings.HasPrefix(ref, "sha256:") {
-		return rt.container(ctx, ref, arch)
+	name += "@" + locked
+	if _, err := rt.images.Container(arch, name); errors.Is(err, fs.ErrNotExist) {
+		if c, err := rt.images.Container(arch, locked); err == nil && len(c.Names) == 0 { // which its tag has left
+			return c, nil
+		}
 	}
-	c, err := rt.container(ctx, name+"@"+locked, arch)
+	c, err := rt.container(ctx, name, arch)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the lock file names this digest of %s; without the file it is chosen anew", err, ref)
 	}
 	return c, nil
 }
 
-// lay is a container's image with layers over it, under names.
-func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Arch, config oci.Config, digests []string, names ...string) (*image.Container, error) {
+// lay is a container's image with layers over it.
+func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Arch, config oci.Config, digests []string) (*image.Container, error) {
 	disk, err := base.Disk()
 	if err != nil {
 		return nil, err
@@ -230,7 +252,7 @@ func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Ar
 	if err != nil {
 		return nil, err
 	}
-	c, err := rt.images.AddContainer(ctx, arch, im, names)
+	c, err := rt.images.AddContainer(ctx, arch, im, nil)
 	if err != nil {
 		return nil, fmt.Errorf("lay %d layers over %s: %w", len(digests), base.Digest[:19], err)
 	}
@@ -328,23 +350,6 @@ func atOneTime(to io.Writer, from io.Reader) error {
 		}
 		if _, err := io.Copy(w, r); err != nil {
 			return err
-		}
-	}
-}
-
-// pruneLayers removes the layers that no image of the user's own has, and what builds left behind. It is called where no
-// other build can be.
-func (rt *Runtime) pruneLayers() {
-	var used []string
-	for _, o := range rt.OwnImages() {
-		for _, digest := range o.Layers {
-			used = append(used, rt.layerFile(digest))
-		}
-	}
-	kept, _ := os.ReadDir(rt.layersDir())
-	for _, e := range kept {
-		if file := filepath.Join(rt.layersDir(), e.Name()); !slices.Contains(used, file) {
-			os.RemoveAll(file)
 		}
 	}
 }

@@ -56,3 +56,29 @@ func TestHasLayer(t *testing.T) {
 		}
 	}
 }
+
+// A layer of steps is that of another build if all is the same that they find.
+func TestSameLayer(t *testing.T) {
+	was := ownLayer{From: "a", Image: "b", Steps: []string{"c"}, Env: []string{"A=1"}, Digest: "d"}
+	for name, c := range map[string]struct {
+		change func(*ownLayer)
+		same   bool
+	}{
+		"nothing":      {func(l *ownLayer) { l.Digest = "" }, true},
+		"a step":       {func(l *ownLayer) { l.Steps = []string{"c", "d"} }, false},
+		"a variable":   {func(l *ownLayer) { l.Env = []string{"A=2"} }, false},
+		"no variables": {func(l *ownLayer) { l.Env = []string{} }, false},
+		"files":        {func(l *ownLayer) { l.Files = "f" }, false},
+	} {
+		now := was
+		c.change(&now)
+		if now.same(was) != c.same {
+			t.Errorf("%s is changed: the same: %v", name, !c.same)
+		}
+	}
+	var old, none ownLayer // whose lock did not note variables, and one that has none
+	none.Env = []string{}
+	if none.same(old) || !none.same(none) {
+		t.Error("what an older lock does not say is taken for nothing")
+	}
+}

@@ -12,12 +12,21 @@ import (
 func TestAttackOwnLock(t *testing.T) {
 	deep := `{"a":` + strings.Repeat("[", 40) + "1" + strings.Repeat("]", 40) + "}"
 	fine := `{"a":` + strings.Repeat("[", 31) + "1" + strings.Repeat("]", 31) + "}"
+	whole := "sha256:" + strings.Repeat("0a", 32)
 	for text, says := range map[string]string{
 		`{"schema":1,"builds":[{"arch":"arm64","npm":` + deep + `}]}`:                          "brackets",
 		`{"schema":1,"builds":[{"arch":"arm64","npm":[1]}]}`:                                   "no object",
 		`{"schema":1,"builds":[{"layer":{"packages":[{"npm":` + deep + `}]}}]}`:                "brackets",
 		`{"schema":1,"builds":[{"layer":{"packages":[{"npm":[1]}]}}]}`:                         "no object",
 		`{"schema":1,"builds":[{}` + strings.Repeat(",{}", maxOwnValues/2) + `]}`:              "values",
+		`{"schema":1,"builds":[{"layer":{"image":"corp/secret:1"}}]}`:                          `"corp/secret:1"`,
+		`{"schema":1,"builds":[{"layer":{"image":"sha256:0123456789ab"}}]}`:                    `"sha256:0123456789ab"`,
+		`{"schema":1,"builds":[{"layer":{"image":"` + whole + `0"}}]}`:                         "has the digest",
+		`{"schema":1,"builds":[{"layer":{"files":"../../x"}}]}`:                                `"../../x"`,
+		`{"schema":1,"builds":[{"layer":{"installed":"sha256:../x"}}]}`:                        `"sha256:../x"`,
+		`{"schema":1,"builds":[{"layer":{"digest":"x"}}]}`:                                     `"x"`,
+		`{"schema":1,"builds":[{"layer":{"packages":[{"digest":"x"}]}}]}`:                      `"x"`,
+		`{"schema":1,"builds":[{"layer":{"image":"` + whole + `","digest":"` + whole + `"}}]}`: "",
 		`{"schema":1,"builds":[{"arch":"arm64","npm":` + fine + `}]}`:                          "",
 		`{"schema":1,"builds":[{"layer":{"packages":[{"system":"npm","npm":` + fine + `}]}}]}`: "",
 	} {

@@ -94,9 +94,9 @@ func (rt *Runtime) Packages() *packages.Store {
 	}
 }
 
-// RemovePackages removes all that was built for runs, and says how many there were. The next run that
-// asks for some has them built again, from what the registry then has.
-func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
+// RemovePackages removes what was built for runs, but for what a run under way has, and says how many sets of packages that
+// were. The next run that asks for some has them built again, from what the registry then has.
+func (rt *Runtime) RemovePackages(ctx context.Context) (removed int, err error) {
 	store := rt.Packages()
 	keys, err := store.Keys()
 	if err != nil {
@@ -105,16 +105,18 @@ func (rt *Runtime) RemovePackages(ctx context.Context) (int, error) {
 	for _, key := range keys {
 		held, err := filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "packages-"+key), func() {})
 		if err != nil {
-			return 0, err
+			return removed, err
 		}
-		err = store.Remove(key)
+		gone, err := store.Drop(key)
 		held.Unlock()
 		if err != nil {
-			return 0, err
+			return removed, err
+		}
+		if gone {
+			removed++
 		}
 	}
-	rt.AuditChange(audit.PackagesRemoved, map[string]any{"count": len(keys)})
-	return len(keys), store.Remove("")
+	return removed, store.Remove("")
 }
 
 // install puts the packages that the run is granted beside what it brings.

@@ -2,15 +2,20 @@ package unitask
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/record"
 )
 
 // PruneImages removes the containers' images that no name leads to any more, and the images that runs would build anew,
 // and says how many there were. The name of an image of the user's own leads to what was built last; those that a run
-// under way has stay.
+// under way or a paused session has stay.
 func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
 	held, err := rt.lockOwn(ctx) // a build's container has no name yet
 	if err != nil {
@@ -25,9 +30,16 @@ func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	built, err := rt.ownImages()
+	if err != nil { // what it has would be taken for nobody's
+		return 0, hostError("images", err)
+	}
 	own := map[string]string{}
-	for _, o := range rt.OwnImages() {
+	for _, o := range built {
 		own[string(o.Arch)+" "+o.Name] = o.Container
+		if o.Container != "" {
+			containers[o.Container] = true // also where a build that was killed has had the name lead elsewhere
+		}
 	}
 	leads := func(arch Arch, name, digest string) bool {
 		return environments.CheckName(name) != nil || own[string(arch)+" "+name] == digest
@@ -66,8 +78,8 @@ func (rt *Runtime) current(im *image.Image) bool {
 	return err == nil && now == im.Digest
 }
 
-// inUse are the digests of the images that runs under way have, of this process or another, and of the containers' images
-// that these are of.
+// inUse are the digests of the images that runs under way have, of this process or another, and paused sessions, and of the
+// containers' images that these are of.
 func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
 	ids, err := rt.runs.IDs()
@@ -78,9 +90,30 @@ func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]boo
 		if !rt.runs.Held(id) {
 			continue
 		}
-		if rec, err := rt.runs.Get(id); err == nil && rec.Machine != nil {
+		rec, err := rt.runs.Get(id)
+		if errors.Is(err, record.ErrNotFound) { // it is being made
+			continue
+		}
+		if err != nil {
+			return nil, nil, hostError("images", err)
+		}
+		if rec.Machine != nil {
 			images[rec.Machine.ImageDigest] = true
 		}
+	}
+	paused := shelfOf(rt.opts.Home)
+	if ids, err = paused.ids(); err != nil {
+		return nil, nil, hostError("sessions", err)
+	}
+	for _, id := range ids {
+		p, err := machine.ReadPause(paused.folder(id))
+		if errors.Is(err, fs.ErrNotExist) { // it has not been paused yet, or is going
+			continue
+		}
+		if err != nil {
+			return nil, nil, hostError("sessions", fmt.Errorf("which image the paused session %s has can't be read: %w (`unitask session rm %[1]s` ends it)", id, err))
+		}
+		images[p.ImageDigest] = true
 	}
 	for _, im := range list {
 		if images[im.Digest] && im.Container != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +23,12 @@ func TestPruneImages(t *testing.T) {
 	if err := errors.Join(os.Remove(images), os.Mkdir(images, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})
+	onBuild := func() {}
+	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted(), Events: func(e unitask.Event) {
+		if strings.HasPrefix(e.Message, "building the container image") {
+			onBuild()
+		}
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +68,26 @@ func TestPruneImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	left(before, own.Digest)
+	// A build that fails when all is there but its lock leaves what was built before.
+	describe(t, dir, "tool", "from = 'test/box:1'\nenv = { A = 'c' }\n")
+	lock, failed := filepath.Join(dir, "tool.lock.json"), false
+	onBuild = func() {
+		if err := errors.Join(os.RemoveAll(lock), os.MkdirAll(filepath.Join(lock, "x"), 0o700)); err != nil {
+			t.Error(err)
+		}
+		failed = true
+	}
+	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !failed {
+		t.Errorf("a lock that can't be written: %v, %v", err, failed)
+	}
+	onBuild = func() {}
+	if err := os.RemoveAll(lock); err != nil {
+		t.Fatal(err)
+	}
+	left(before, own.Digest)
+	if c, err := rt.Images().Container(own.Arch, "tool"); err != nil || c.Digest != own.Digest {
+		t.Errorf("the name leads to %+v: %v", c, err)
+	}
 	// The name begins with an image that comes along: what it led to is nobody's.
 	describe(t, dir, "tool", "from = 'node'\nenv = { A = 'b' }\n")
 	if _, _, err := rt.BuildImage(t.Context(), file, ""); err != nil {
@@ -103,4 +129,62 @@ func TestPruneImages(t *testing.T) {
 		t.Errorf("the run: %v", err)
 	}
 	left(now)
+}
+
+// A paused session keeps its image, though another has its place and nobody holds the session.
+func TestPrunePaused(t *testing.T) {
+	needClones(t)
+	home := newHome(t)
+	images := filepath.Join(home, "images") // which other tests' homes share
+	if err := errors.Join(os.Remove(images), os.Mkdir(images, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	rt := openRuntime(t, unitask.Options{Home: home, Machines: unitask.Booted()})
+	dir := t.TempDir()
+	build := func(text string) string {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "words"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, im, err := rt.BuildImage(t.Context(), describe(t, dir, "mine", "from = 'shell'\n[files]\n'/opt/words' = 'words'\n"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return im.Digest
+	}
+	then := build("then")
+	slot(t)
+	s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Image: "mine", Cold: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Pause(t.Context()), s.Leave()); err != nil {
+		t.Fatal(err)
+	}
+	now := build("now")
+	if _, err := rt.PruneImages(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, digest := range []string{then, now} {
+		if _, err := rt.Images().ByDigest(digest); err != nil {
+			t.Errorf("%v (the session has %.12s, runs have %.12s)", err, then, now)
+		}
+	}
+	again, err := rt.Revive(t.Context(), unitask.Caller{}, s.ID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if res, err := again.Run(t.Context(), unitask.Step{Code: "cat /opt/words"}); err != nil || string(res.Stdout) != "then" {
+		t.Errorf("%+v %v", res, err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := rt.PruneImages(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := rt.Images().ByDigest(then); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nobody has it: %v", err)
+	}
 }

@@ -231,7 +231,7 @@ func (a *app) imageRemove() *cobra.Command {
 func (a *app) imagePrune() *cobra.Command {
 	return &cobra.Command{
 		Use:   "prune",
-		Short: "Remove every template, all packages of runs, and the images that no run uses",
+		Short: "Remove every template, and the packages and images that no run uses",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			removed, err := rt.PruneImages(cmd.Context())

@@ -132,12 +132,11 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 	if err := os.MkdirAll(s.containersDir(), 0o700); err != nil {
 		return nil, err
 	}
-	sweepFolder(s.containersDir())
-	tmp, err := os.MkdirTemp(s.containersDir(), ".new-")
+	tmp, done, err := newFolder(s.containersDir())
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(tmp)
+	defer done()
 	start := time.Now()
 	if err := b.fill(ctx, filepath.Join(tmp, rootFile), open); err != nil {
 		return nil, err

@@ -186,7 +186,7 @@ func (s *Store) takeBundle(arch Arch, file string) ([]string, error) {
 	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
 		return nil, err
 	}
-	tmp, err := os.MkdirTemp(s.vendorDir(arch), ".bundle-")
+	tmp, err := os.MkdirTemp(s.vendorDir(arch), bundlePrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +306,7 @@ func (s *Store) fetchBundle(ctx context.Context, arch Arch, address string) ([]s
 	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
 		return nil, err
 	}
-	tmp, err := os.MkdirTemp(s.vendorDir(arch), ".fetch-")
+	tmp, err := os.MkdirTemp(s.vendorDir(arch), fetchPrefix)
 	if err != nil {
 		return nil, err
 	}

@@ -75,17 +75,18 @@ func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, na
 	}
 	defer unlock()
 	if have, err := s.readContainer(c.key()); err == nil {
-		return have, s.nameContainer(ctx, have, names)
+		return have, s.NameContainer(ctx, have, names...)
+	} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrDamaged) {
+		return nil, err
 	}
 	if err := os.MkdirAll(s.containersDir(), 0o700); err != nil {
 		return nil, err
 	}
-	sweepFolder(s.containersDir())
-	tmp, err := os.MkdirTemp(s.containersDir(), ".new-")
+	tmp, done, err := newFolder(s.containersDir())
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(tmp)
+	defer done()
 	size := ""
 	if from.Size > 0 {
 		size = ", " + mebibytes(from.Size)
@@ -107,10 +108,13 @@ func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, na
 		return nil, err
 	}
 	c.dir = filepath.Join(s.containersDir(), c.key())
+	if err := os.RemoveAll(c.dir); err != nil { // one whose description can't be read
+		return nil, err
+	}
 	if err := os.Rename(tmp, c.dir); err != nil {
 		return nil, err
 	}
-	return c, s.nameContainer(ctx, c, names)
+	return c, s.NameContainer(ctx, c, names...)
 }
 
 func (c *Container) write(ctx context.Context, from *oci.Image, dir string) (err error) {
@@ -144,7 +148,7 @@ func (s *Store) readContainer(key string) (*Container, error) {
 		return nil, err
 	}
 	if err := json.Unmarshal(text, c); err != nil || c.key() != key {
-		return nil, fmt.Errorf("%w: %s can't be read; remove the folder, and pull or import the image again", ErrDamaged, filepath.Join(c.dir, containerFile))
+		return nil, fmt.Errorf("%w: %s can't be read; pull or import the image again", ErrDamaged, filepath.Join(c.dir, containerFile))
 	}
 	return c, nil
 }
@@ -168,7 +172,8 @@ func (s *Store) containerNames() (map[string]string, error) {
 // architecture.
 func nameKey(arch Arch, name string) string { return string(arch) + " " + name }
 
-func (s *Store) nameContainer(ctx context.Context, c *Container, names []string) error {
+// NameContainer has names lead to an image of the store from now on.
+func (s *Store) NameContainer(ctx context.Context, c *Container, names ...string) error {
 	return s.changeNames(ctx, func(all map[string]string) {
 		for _, name := range names {
 			all[nameKey(c.Arch, name)] = c.key()
@@ -315,16 +320,7 @@ func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
 			}
 		}
 	}
-	// At once: who is killed amid it leaves no half of an image.
-	gone, err := os.MkdirTemp(s.containersDir(), ".new-")
-	if err != nil {
-		return err
-	}
-	err = os.Rename(c.dir, filepath.Join(gone, "gone"))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err = errors.Join(err, os.RemoveAll(gone)); err != nil {
+	if err := removeFolder(c.dir); err != nil {
 		return err
 	}
 	return s.changeNames(ctx, func(all map[string]string) {

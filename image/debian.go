@@ -24,6 +24,7 @@ type debian struct {
 	arch  Arch
 	state string // folder of our own for apt's lists
 	fresh bool   // the lists were updated by this process
+	said  string // what could not be fetched then, in apt's words, each behind "; "
 	ahead string // a folder of packages that were fetched together, "" if there is none
 
 	// together says whether all images that have one part have another one, too, by the packages of vendor.lock.
@@ -108,6 +109,12 @@ func (d *debian) options() []string {
 }
 
 func (d *debian) run(ctx context.Context, dir, tool string, args ...string) ([]byte, error) {
+	out, _, err := d.runs(ctx, dir, tool, args...)
+	return out, err
+}
+
+// runs is run, and returns what the tool said on its standard error, too.
+func (d *debian) runs(ctx context.Context, dir, tool string, args ...string) (output []byte, said string, err error) {
 	cmd := exec.CommandContext(ctx, tool, append(d.options(), args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -115,11 +122,11 @@ func (d *debian) run(ctx context.Context, dir, tool string, args ...string) ([]b
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("%s is not on this machine: the parts come from Debian's packages; bring them by hand with `unitask image vendor --from DIR`", tool)
+			return nil, "", fmt.Errorf("%s is not on this machine: the parts come from Debian's packages; bring them by hand with `unitask image vendor --from DIR`", tool)
 		}
-		return nil, fmt.Errorf("%s %s: %w: %s", tool, strings.Join(args, " "), err, lastLine(errs.String()))
+		return nil, "", fmt.Errorf("%s %s: %w: %s", tool, strings.Join(args, " "), err, lastLine(errs.String()))
 	}
-	return out.Bytes(), nil
+	return out.Bytes(), errs.String(), nil
 }
 
 func (d *debian) update(ctx context.Context) error {
@@ -134,11 +141,20 @@ func (d *debian) update(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(d.state, "status"), nil, 0o644); err != nil {
 		return err
 	}
-	if _, err := d.run(ctx, d.state, "apt-get", "update"); err != nil {
+	_, errs, err := d.runs(ctx, d.state, "apt-get", "update") // which counts a source that does not answer as a warning
+	if err != nil {
 		return err
 	}
-	d.fresh = true
+	d.fresh, d.said = true, notFetched(errs)
 	return nil
+}
+
+// unread is why the host's package sources say nothing of what they lack.
+func (d *debian) unread() error {
+	if d.said == "" {
+		return fmt.Errorf("this host's package sources (/etc/apt) have no package for %s at all: %s", d.arch, takeBundle)
+	}
+	return fmt.Errorf("this host's package sources can't be read: %s; %s", strings.TrimPrefix(d.said, "; "), takeBundle)
 }
 
 // debs are the downloaded packages of one part.
@@ -186,12 +202,23 @@ func (d *debian) archive(ctx context.Context) (*aptIndex, error) {
 	if err == nil {
 		d.index, err = parseIndex(bytes.NewReader(out))
 	}
+	if err == nil && len(d.index.packages) == 0 {
+		d.index, err = nil, d.unread()
+	}
 	return d.index, err
 }
 
 // packages are those that a part is made of here: the pinned one; where the archive has moved on or is another release's,
 // its successor and what this requires that is not another part of all its images.
 func (d *debian) packages(ctx context.Context, p LockedPart) (names []string, behind bool, err error) {
+	names, behind, err = d.found(ctx, p)
+	if len(names) == 0 && d.said != "" && ctx.Err() == nil { // it may be where apt could not look
+		err = fmt.Errorf("%s is not found: %w", p.Package, d.unread())
+	}
+	return names, behind, err
+}
+
+func (d *debian) found(ctx context.Context, p LockedPart) (names []string, behind bool, err error) {
 	if pinned, err := d.pinned(ctx, p); err != nil || pinned {
 		return []string{p.Package}, false, err
 	}

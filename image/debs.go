@@ -100,10 +100,7 @@ func (s *Store) DebStatus(arch Arch, asked []string) (status []byte, names []str
 }
 
 // debApt is apt for what is described by a status.
-type debApt struct {
-	debian
-	said string // what an update warned of
-}
+type debApt struct{ debian }
 
 // Debs resolves packages, with what they depend on, and fetches them into dir: the newest that fit, or locked ones
 // with these digests. status is dpkg's of what is there: such packages are left out, and those on hold stay as they are.
@@ -143,10 +140,16 @@ func (a *debApt) prepare(ctx context.Context, status []byte) error {
 		return err
 	}
 	_, errs, err := a.apt(ctx, a.state, "apt-get", "update")
-	for _, m := range debMissing.FindAllStringSubmatch(errs, 3) {
-		a.said += "; " + m[1]
-	}
+	a.said = notFetched(errs)
 	return err
+}
+
+// notFetched is what an update warned of, each behind "; ".
+func notFetched(errs string) (said string) {
+	for _, m := range debMissing.FindAllStringSubmatch(errs, 3) {
+		said += "; " + m[1]
+	}
+	return said[:min(len(said), maxAptError)]
 }
 
 // apt runs a tool of apt's, and returns what it printed; its error has what apt says is wrong.

@@ -48,7 +48,7 @@ func (s *Store) vendorRelease(ctx context.Context, p LockedPart, version string)
 		}
 		p.Version, p.Digest = version, ""
 	}
-	unlock, err := s.lock(ctx, "vendor-"+string(p.Arch))
+	unlock, err := s.lockVendor(ctx, p.Arch)
 	if err != nil {
 		return err
 	}

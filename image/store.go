@@ -21,7 +21,7 @@ import (
 
 // builderVersion goes into every image's digest: raise it when the same parts
 // give another image.
-const builderVersion = 1
+const builderVersion = 2
 
 const imageFile = "image.json"
 
@@ -134,7 +134,7 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	if !s.Runs(kernel) {
 		return nil, fmt.Errorf("build the %s image: it needs the linux kernel, not %s", s.payload.Name, kernel)
 	}
-	unlockVendor, err := s.lock(ctx, "vendor-"+string(arch))
+	unlockVendor, err := s.lockVendor(ctx, arch)
 	if err != nil {
 		return nil, err
 	}
@@ -161,12 +161,11 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	if err := os.MkdirAll(s.imagesDir(), 0o700); err != nil {
 		return nil, err
 	}
-	s.sweep()
-	tmp, err := os.MkdirTemp(s.imagesDir(), ".new-")
+	tmp, done, err := newFolder(s.imagesDir())
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(tmp)
+	defer done()
 	what := s.kind() + " for " + string(kernel)
 	if s.tracing && kernel == Nanos {
 		what += " tracing"
@@ -208,6 +207,9 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 		return nil, err
 	}
 	final := filepath.Join(s.imagesDir(), digest)
+	if err := os.RemoveAll(final); err != nil { // half of one, without its description
+		return nil, err
+	}
 	if err := os.Rename(tmp, final); err != nil {
 		return nil, err
 	}
@@ -345,7 +347,7 @@ func (s *Store) Remove(prefix string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return digest, os.RemoveAll(filepath.Join(s.imagesDir(), digest))
+	return digest, removeFolder(filepath.Join(s.imagesDir(), digest))
 }
 
 func (s *Store) findDigest(prefix string) (string, error) {
@@ -366,24 +368,6 @@ func (s *Store) findDigest(prefix string) (string, error) {
 		return "", fmt.Errorf("%d images begin with %q: give more of the digest", len(found), prefix)
 	}
 	return found[0], nil
-}
-
-// sweepAge is how old a temporary folder must be to be taken for left behind:
-// far longer than any build takes.
-const sweepAge = time.Hour
-
-// sweep removes what builds that were killed left behind.
-func (s *Store) sweep() {
-	sweepFolder(s.imagesDir())
-}
-
-func sweepFolder(dir string) {
-	left, _ := filepath.Glob(filepath.Join(dir, ".new-*"))
-	for _, dir := range left {
-		if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > sweepAge {
-			_ = os.RemoveAll(dir)
-		}
-	}
 }
 
 // Best is the kernel to use when none is asked for: nanos where one is

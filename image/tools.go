@@ -24,7 +24,7 @@ func (s *Store) Tool(ctx context.Context, arch Arch, name string) (file, version
 	if err == nil {
 		return p.path(toolFiles[name]), p.Version, nil
 	}
-	unlock, err := s.lock(ctx, "vendor-"+string(arch))
+	unlock, err := s.lockVendor(ctx, arch)
 	if err != nil {
 		return "", "", err
 	}

@@ -88,7 +88,11 @@ func (t tree) copyFolder(root string) error {
 			if err != nil {
 				return err
 			}
-			t.file(guest, info.Mode().Perm()|0o444, name)
+			mode := fs.FileMode(0o644) // not the host's, which may keep others out (umask)
+			if info.Mode()&0o100 != 0 {
+				mode = 0o755
+			}
+			t.file(guest, mode, name)
 		}
 		return nil
 	})

@@ -138,11 +138,30 @@ func (s *Store) Parts(arch Arch) ([]Part, error) {
 	return parts, nil
 }
 
+// Folders beside the parts that are there while something is fetched or taken, by who holds the vendor lock.
+const (
+	fetchPrefix  = ".fetch-"
+	bundlePrefix = ".bundle-"
+)
+
+// lockVendor has one at a time change the parts of an architecture. What others that were killed amid that left behind goes.
+func (s *Store) lockVendor(ctx context.Context, arch Arch) (unlock func(), err error) {
+	if unlock, err = s.lock(ctx, "vendor-"+string(arch)); err != nil {
+		return nil, err
+	}
+	for _, prefix := range []string{newPrefix, fetchPrefix, bundlePrefix} {
+		for _, left := range glob(filepath.Join(s.vendorDir(arch), prefix+"*")) {
+			removeTree(left)
+		}
+	}
+	return unlock, nil
+}
+
 // Vendor fetches every locked part of its images that the store does not have yet, checks it
 // and compiles the guest's own programs. It and VendorNanos are
 // the only calls of this package that use the network, and Obtain through it.
 func (s *Store) Vendor(ctx context.Context, arch Arch) error {
-	unlock, err := s.lock(ctx, "vendor-"+string(arch))
+	unlock, err := s.lockVendor(ctx, arch)
 	if err != nil {
 		return err
 	}
@@ -190,11 +209,14 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		}
 	}
 	if len(missing) > 1 {
-		ahead, err := os.MkdirTemp(s.home, ".fetch-")
+		if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
+			return err
+		}
+		ahead, err := os.MkdirTemp(s.vendorDir(arch), fetchPrefix)
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(ahead)
+		defer removeTree(ahead)
 		if err := apt.fetchAhead(ctx, missing, ahead); err != nil {
 			return fmt.Errorf("vendor %s: %w", arch, err)
 		}
@@ -271,7 +293,7 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 	if err := os.MkdirAll(s.vendorDir(arch), 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(s.vendorDir(arch), ".new-")
+	tmp, err := os.MkdirTemp(s.vendorDir(arch), newPrefix)
 	if err != nil {
 		return err
 	}
@@ -305,7 +327,7 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 // (its .tar.gz, or a folder with kernel.img, boot.img and klibs), and a vendor
 // folder of another machine's store. It returns the names of the parts taken.
 func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
-	unlock, err := s.lock(ctx, "vendor-"+string(arch))
+	unlock, err := s.lockVendor(ctx, arch)
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ func (s *Store) room(l *Lock) error {
 		if !over() {
 			break
 		}
-		gone, err := s.drop(one.key)
+		gone, err := s.Drop(one.key)
 		if err != nil {
 			return err
 		}
@@ -114,8 +114,8 @@ func (s *Store) room(l *Lock) error {
 	return nil
 }
 
-// drop removes what nobody holds.
-func (s *Store) drop(key string) (bool, error) {
+// Drop removes what is kept under a key, if nobody holds it, and says whether it has gone.
+func (s *Store) Drop(key string) (bool, error) {
 	dir := filepath.Join(s.Dir, key)
 	held, err := filelock.TryAlone(dir)
 	switch {

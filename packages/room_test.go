@@ -113,3 +113,27 @@ func TestRoom(t *testing.T) {
 		t.Errorf("without a bound: %q %v", keys, err)
 	}
 }
+
+// What a run has is not dropped.
+func TestDrop(t *testing.T) {
+	gone := []string{}
+	s := &Store{Dir: filepath.Join(t.TempDir(), "packages"), Removed: func(key string) { gone = append(gone, key) }}
+	l := &Lock{Key: "a"}
+	if err := s.Add(l, bytes.NewReader(archive(&tar.Header{Name: "a/b", Size: 10}))); err != nil {
+		t.Fatal(err)
+	}
+	held, err := s.Hold(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dropped, err := s.Drop("a"); dropped || err != nil || s.Verify(l) != nil {
+		t.Errorf("dropped what is held: %v %v, %v", dropped, err, s.Verify(l))
+	}
+	held.Unlock()
+	if dropped, err := s.Drop("a"); !dropped || err != nil || !slices.Equal(gone, []string{"a"}) {
+		t.Errorf("%v %v, told of %v", dropped, err, gone)
+	}
+	if left, err := os.ReadDir(s.Dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+}

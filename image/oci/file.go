@@ -23,6 +23,7 @@ const (
 	maxText    = 4 << 20 // of a manifest or a configuration
 	maxMembers = 100_000 // of an archive that holds an image
 	maxNested  = 4       // indexes that lead to indexes
+	maxListed  = 1000    // images and indexes that a layout's indexes name, all together
 )
 
 // box holds an image's parts by their names: a folder, or an archive.
@@ -148,7 +149,7 @@ func open(ctx context.Context, file, arch string) (*Image, error) {
 			return nil, err
 		}
 	}
-	im, err := read(b, arch)
+	im, err := read(ctx, b, arch)
 	if err != nil {
 		b.Close()
 		return nil, err
@@ -157,10 +158,10 @@ func open(ctx context.Context, file, arch string) (*Image, error) {
 	return im, nil
 }
 
-func read(b box, arch string) (*Image, error) {
+func read(ctx context.Context, b box, arch string) (*Image, error) {
 	text, err := readText(b, "index.json")
 	if err == nil {
-		return readLayout(b, text, arch)
+		return readLayout(ctx, b, text, arch)
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -214,50 +215,59 @@ func matches(p *v1.Platform, arch string) bool {
 	return p == nil || p.Architecture == "" || (p.OS == "linux" || p.OS == "") && p.Architecture == arch
 }
 
-// find are the descriptors of images for an architecture that an index leads to.
-func find(b box, text []byte, arch string, depth int) (list []v1.Descriptor, others []string, err error) {
+// search finds the descriptors of images for an architecture that indexes lead to.
+type search struct {
+	ctx    context.Context
+	b      box
+	arch   string
+	found  []v1.Descriptor
+	others []string // platforms of other images
+	listed int      // by all indexes so far: one may name another many times, which names a third many times
+}
+
+func (s *search) index(text []byte, depth int, annotations map[string]string) error {
 	index, err := v1.ParseIndexManifest(bytes.NewReader(text))
 	if err != nil {
-		return nil, nil, fmt.Errorf("read an index: %w", err)
+		return fmt.Errorf("read an index: %w", err)
 	}
 	for _, d := range index.Manifests {
+		if s.ctx.Err() != nil {
+			return context.Cause(s.ctx)
+		}
+		if s.listed++; s.listed > maxListed {
+			return fmt.Errorf("its indexes name more than %d images", maxListed)
+		}
+		if d.Annotations == nil {
+			d.Annotations = annotations
+		}
 		switch {
 		case d.MediaType.IsIndex():
 			if depth >= maxNested {
-				return nil, nil, errors.New("indexes that lead to indexes, again and again")
+				return errors.New("indexes that lead to indexes, again and again")
 			}
-			nested, err := readBlob(b, d.Digest)
+			nested, err := readBlob(s.b, d.Digest)
 			if err != nil {
-				return nil, nil, err
+				return err
 			}
-			more, not, err := find(b, nested, arch, depth+1)
-			if err != nil {
-				return nil, nil, err
+			if err := s.index(nested, depth+1, d.Annotations); err != nil {
+				return err
 			}
-			for i := range more {
-				if more[i].Annotations == nil {
-					more[i].Annotations = d.Annotations
-				}
-			}
-			list, others = append(list, more...), append(others, not...)
 		case !d.MediaType.IsImage():
-		case matches(d.Platform, arch):
-			list = append(list, d)
+		case matches(d.Platform, s.arch):
+			s.found = append(s.found, d)
 		default:
-			others = append(others, d.Platform.String())
-		}
-		if len(list)+len(others) > 1000 {
-			return nil, nil, errors.New("more than 1000 images")
+			s.others = append(s.others, d.Platform.String())
 		}
 	}
-	return list, others, nil
+	return nil
 }
 
-func readLayout(b box, text []byte, arch string) (*Image, error) {
-	list, others, err := find(b, text, arch, 0)
-	if err != nil {
+func readLayout(ctx context.Context, b box, text []byte, arch string) (*Image, error) {
+	s := search{ctx: ctx, b: b, arch: arch}
+	if err := s.index(text, 0, nil); err != nil {
 		return nil, err
 	}
+	list, others := s.found, s.others
 	var digests []string
 	seen := map[v1.Hash]bool{}
 	for _, d := range list {

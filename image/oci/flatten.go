@@ -188,7 +188,7 @@ func (x *flattening) apply(number int, l layer) error {
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return err
 	}
-	if err := r.Close(); err != nil { // it has compared the packed layer's digest
+	if err := r.finish(); err != nil {
 		return err
 	}
 	if sum := hex.EncodeToString(in.sum.Sum(nil)); l.diffID.Hex != sum {

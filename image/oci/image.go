@@ -72,9 +72,8 @@ func (l layer) name() string {
 // maxWindow bounds the memory that a layer packed by zstd may ask for.
 const maxWindow = 128 << 20
 
-// read returns the layer unpacked. Close says whether it was, packed, what it should be; it reads the
-// rest of it first, of limit bytes at most.
-func (l layer) read(limit int64) (io.ReadCloser, error) {
+// read returns the layer unpacked, of limit bytes at most, packed.
+func (l layer) read(limit int64) (*unpacked, error) {
 	r, err := l.open()
 	if err != nil {
 		return nil, err
@@ -101,7 +100,7 @@ func (l layer) read(limit int64) (io.ReadCloser, error) {
 		packed.Reader = b
 	}
 	packed.rest = b
-	return unpacked{packed}, nil
+	return &unpacked{packed}, nil
 }
 
 // packed is a layer as it comes, which is counted and summed.
@@ -113,12 +112,11 @@ type packed struct {
 	want      v1.Hash
 	sum       hash.Hash
 	left      int64
-	closed    bool
 }
 
 type unpacked struct{ p *packed }
 
-func (u unpacked) Read(b []byte) (int, error) { return u.p.Reader.Read(b) }
+func (u *unpacked) Read(b []byte) (int, error) { return u.p.Reader.Read(b) }
 
 func (p *packed) Read(b []byte) (int, error) {
 	n, err := p.r.Read(b)
@@ -129,16 +127,9 @@ func (p *packed) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (u unpacked) Close() error {
+// finish reads what is left of the layer, packed, and says whether it was what it should be.
+func (u *unpacked) finish() error {
 	p := u.p
-	if p.closed {
-		return nil
-	}
-	p.closed = true
-	if p.free != nil {
-		p.free()
-	}
-	defer p.r.Close()
 	if p.want.Hex == "" {
 		return nil
 	}
@@ -149,6 +140,14 @@ func (u unpacked) Close() error {
 		return fmt.Errorf("it has digest sha256:%s, and the manifest says %s", got, p.want)
 	}
 	return nil
+}
+
+// Close reads no more: what is left of a layer that is of no use is not fetched.
+func (u *unpacked) Close() error {
+	if u.p.free != nil {
+		u.p.free()
+	}
+	return u.p.r.Close()
 }
 
 // configure takes over what an image's configuration says.

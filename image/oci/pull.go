@@ -84,6 +84,9 @@ func pull(ctx context.Context, ref name.Reference, arch string, who remote.Optio
 	if err != nil {
 		return nil, err
 	}
+	if err := checkManifest(m); err != nil {
+		return nil, err
+	}
 	im := &Image{Names: []string{ref.Name()}, Digest: digest.String(), close: func() error { t.CloseIdleConnections(); return nil }}
 	for _, d := range m.Layers {
 		if err := layerKind(d.MediaType); err != nil {
@@ -106,7 +109,7 @@ func pull(ctx context.Context, ref name.Reference, arch string, who remote.Optio
 	if err != nil {
 		return nil, err
 	}
-	if len(config) > maxText || bytes.Count(config, []byte("{")) == 0 {
+	if !bytes.Contains(config, []byte("{")) {
 		return nil, errors.New("its configuration is none")
 	}
 	if err := im.configure(config); err != nil {
@@ -116,6 +119,20 @@ func pull(ctx context.Context, ref name.Reference, arch string, who remote.Optio
 		return nil, fmt.Errorf("it is for linux/%.40s and not for linux/%s; --arch takes another one", im.Arch, arch)
 	}
 	return im, nil
+}
+
+// checkManifest says what is wrong with a manifest, before anything that it names is fetched: of a configuration as many
+// bytes are read as it says, and -1 is without an end.
+func checkManifest(m *v1.Manifest) error {
+	for _, size := range []int64{m.Config.Size, int64(len(m.Config.Data))} {
+		if size < 0 || size > maxText {
+			return fmt.Errorf("its configuration has %d bytes; %d is the most", size, maxText)
+		}
+	}
+	if len(m.Layers) > DefaultLimits.Layers {
+		return fmt.Errorf("the image has %d layers; %d is the most", len(m.Layers), DefaultLimits.Layers)
+	}
+	return nil
 }
 
 // explain says what a registry's error means.

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -135,10 +137,44 @@ func TestPullFails(t *testing.T) {
 			_, _ = w.Write(body)
 		}
 	}
+	lying := func(change func(manifest map[string]any)) func(http.ResponseWriter, *http.Request, http.Handler) {
+		return func(w http.ResponseWriter, r *http.Request, real http.Handler) {
+			switch {
+			case strings.Contains(r.URL.Path, "/manifests/"):
+				answer := httptest.NewRecorder()
+				real.ServeHTTP(answer, r)
+				manifest := map[string]any{}
+				_ = json.Unmarshal(answer.Body.Bytes(), &manifest)
+				change(manifest)
+				w.Header().Set("Content-Type", answer.Header().Get("Content-Type"))
+				_ = json.NewEncoder(w).Encode(manifest)
+			case strings.Contains(r.URL.Path, "/blobs/"):
+				t.Errorf("%s was fetched", r.URL.Path)
+				http.NotFound(w, r)
+			default:
+				real.ServeHTTP(w, r)
+			}
+		}
+	}
+	configOf := func(size int64, data []byte) func(map[string]any) {
+		return func(manifest map[string]any) {
+			config, _ := manifest["config"].(map[string]any)
+			config["size"] = size
+			if data != nil {
+				config["data"] = data
+			}
+		}
+	}
 	for _, tt := range []struct {
 		name, tag, arch, want string
 		change                func(http.ResponseWriter, *http.Request, http.Handler)
 	}{
+		{"a configuration without an end", "tool:1", "amd64", "configuration has -1 bytes", lying(configOf(-1, nil))},
+		{"a configuration of any size", "tool:1", "amd64", "is the most", lying(configOf(1<<40, nil))},
+		{"a configuration in the manifest", "tool:1", "amd64", "is the most", lying(configOf(10, make([]byte, maxText+1)))},
+		{"layer upon layer", "tool:1", "amd64", "has 257 layers; 256 is the most", lying(func(manifest map[string]any) {
+			manifest["layers"] = slices.Repeat(manifest["layers"].([]any), 257)
+		})},
 		{"no such image", "nosuch:1", "amd64", "has no such image", nil},
 		{"no such architecture", "tool:1", "arm64", "arm64", nil},
 		{"a layer or a configuration that is another one", "tool:1", "amd64", "sha256", garble("/blobs/")},
@@ -322,6 +358,35 @@ func TestOpenKeepsNothingOpen(t *testing.T) {
 	defer im.Close()
 	if now := open(); now > before+layers/2 {
 		t.Errorf("%d files are open, of %d before", now, before)
+	}
+}
+
+// Indexes that name the same index again and again would be read without an end.
+func TestOpenWide(t *testing.T) {
+	dir := t.TempDir()
+	blobs := filepath.Join(dir, "blobs", "sha256")
+	if err := os.MkdirAll(blobs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := `{"schemaVersion":2,"manifests":[]}`
+	for range maxNested {
+		sum := hashOf([]byte(text))
+		if err := os.WriteFile(filepath.Join(blobs, sum.Hex), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		one := fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.index.v1+json","size":%d,"digest":%q}`, len(text), sum)
+		text = `{"schemaVersion":2,"manifests":[` + strings.Repeat(one+",", 11) + one + `]}`
+	}
+	if err := os.WriteFile(filepath.Join(dir, "index.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), dir, "amd64"); err == nil || !strings.Contains(err.Error(), "name more than 1000 images") {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("enough"))
+	if _, err := Open(ctx, dir, "amd64"); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Error(err)
 	}
 }
 

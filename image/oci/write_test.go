@@ -440,3 +440,40 @@ func TestWorkingDirectory(t *testing.T) {
 		}
 	}
 }
+
+// fetched counts what is read of a layer, and says when it was closed.
+type fetched struct {
+	io.Reader
+	read   int64
+	closed bool
+}
+
+func (c *fetched) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.read += int64(n)
+	return n, err
+}
+
+func (c *fetched) Close() error {
+	c.closed = true
+	return nil
+}
+
+type nothing struct{}
+
+func (nothing) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// A layer that is of no use is not fetched to its end.
+func TestFailedLayer(t *testing.T) {
+	bad := &fetched{Reader: io.MultiReader(bytes.NewReader(tarOf(t, text("../x", "x"))), io.LimitReader(nothing{}, 32<<20))}
+	im := &Image{layers: []layer{{diffID: hashOf(nil), digest: hashOf(nil), open: func() (io.ReadCloser, error) { return bad, nil }}}}
+	if _, _, err := written(t, im, Limits{Bytes: 64 << 20, Entries: 100, Layers: 3}); err == nil || !strings.Contains(err.Error(), "upwards") {
+		t.Error(err)
+	}
+	if bad.read > 1<<20 || !bad.closed {
+		t.Errorf("%d bytes were read, closed: %v", bad.read, bad.closed)
+	}
+}

@@ -1,0 +1,116 @@
+package unitask_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	built "github.com/unitask/unitask/packages"
+)
+
+// Where something can't be read that would say what is in use, nothing is removed.
+func TestPruneUnread(t *testing.T) {
+	home := t.TempDir()
+	rt := openRuntime(t, unitask.Options{Home: home})
+	put := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(home, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	digest := strings.Repeat("ab", 32)
+	im := "images/" + digest + "/image.json"
+	others := []string{"own/" + digest + "/files/x", "layers/" + digest + ".tar.zst"}
+	there := func(names ...string) (found int) {
+		for _, name := range names {
+			if _, err := os.Stat(filepath.Join(home, name)); err == nil {
+				found++
+			}
+		}
+		return found
+	}
+	own := func(name string, schema int) {
+		put("own/"+name+".json", fmt.Sprintf(`{"schema":%d,"name":%q,"from":"shell","arch":%q}`, schema, name, runtime.GOARCH))
+	}
+	const session = "20260101-000000000-abcdef"
+	pause := "sessions/" + session
+	for name, c := range map[string]struct {
+		spoil, mend func()
+		says        string
+		own         bool
+	}{
+		"another schema": {func() { own("odd", 99) }, func() { own("odd", 1) }, "own/odd.json", true},
+		"what is no file": {func() { put("own/other.json/x", "") }, func() {
+			if err := os.RemoveAll(filepath.Join(home, "own/other.json")); err != nil {
+				t.Fatal(err)
+			}
+		}, "own/other.json", true},
+		"a paused session": {func() { put(pause+"/pause.json", "{") }, func() {
+			if err := os.RemoveAll(filepath.Join(home, pause)); err != nil {
+				t.Fatal(err)
+			}
+		}, session, false},
+		"a paused session of another version": {func() { put(pause+"/pause.json", `{"version":99}`) }, func() {
+			put(pause+"/pause.json", fmt.Sprintf(`{"version":1,"imageDigest":%q}`, strings.Repeat("cd", 32)))
+		}, session, false},
+	} {
+		put(im, fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"old"}`, digest, runtime.GOARCH))
+		for _, name := range others {
+			put(name, "x")
+		}
+		c.spoil()
+		if n, err := rt.PruneImages(t.Context()); err == nil || n != 0 || !strings.Contains(err.Error(), c.says) || there(im) != 1 {
+			t.Errorf("%s: %d images removed, %d left: %v", name, n, there(im), err)
+		}
+		if c.own {
+			own("mine", 1)
+			if was, err := rt.RemoveOwnImage(t.Context(), "mine"); !was || err == nil || !strings.Contains(err.Error(), c.says) || there(others...) != 2 {
+				t.Errorf("%s: %v, %d left: %v", name, was, there(others...), err)
+			}
+		}
+		c.mend()
+		own("mine", 1)
+		if was, err := rt.RemoveOwnImage(t.Context(), "mine"); !was || err != nil || there(others...) != 0 {
+			t.Errorf("%s, mended: %v, %d left: %v", name, was, there(others...), err)
+		}
+		if n, err := rt.PruneImages(t.Context()); err != nil || n != 1 || there(im) != 0 {
+			t.Errorf("%s, mended: %d images removed, %d left: %v", name, n, there(im), err)
+		}
+	}
+	// What a paused session has stays.
+	put(im, fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"old"}`, digest, runtime.GOARCH))
+	put(pause+"/pause.json", fmt.Sprintf(`{"version":1,"imageDigest":%q}`, digest))
+	if n, err := rt.PruneImages(t.Context()); err != nil || n != 0 || there(im) != 1 {
+		t.Errorf("a paused session's: %d images removed, %d left: %v", n, there(im), err)
+	}
+}
+
+// Packages that a run is sending to its machine stay.
+func TestRemovePackagesHeld(t *testing.T) {
+	rt := openRuntime(t, unitask.Options{Home: t.TempDir()})
+	store, kept := rt.Packages(), &built.Lock{Key: "k"}
+	var files bytes.Buffer
+	w := tar.NewWriter(&files)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg}), w.Close(), store.Add(kept, &files)); err != nil {
+		t.Fatal(err)
+	}
+	held, err := store.Hold(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := rt.RemovePackages(t.Context()); n != 0 || err != nil || store.Verify(kept) != nil {
+		t.Errorf("%d removed: %v, %v", n, err, store.Verify(kept))
+	}
+	held.Unlock()
+	if n, err := rt.RemovePackages(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d removed: %v", n, err)
+	}
+}
