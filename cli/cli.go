@@ -56,7 +56,7 @@ func Main(args []string, std Streams) int {
 	if a.code == 0 {
 		a.code = exitCode(err)
 	}
-	if asksForObject(cmd, args) {
+	if a.asksForObject(cmd, args) {
 		if err = a.failed(err); a.readerGone(err) {
 			return exitPipe
 		}
@@ -95,6 +95,8 @@ type app struct {
 	std  Streams
 	ui   *ui
 	code int // the exit code, when it is not the error's to say
+
+	misread bool // a mistake in the flags kept the rest of them from being read
 
 	home    string
 	accel   string
@@ -137,7 +139,10 @@ machine gone, record kept.`,
 	root.SetErr(a.std.Stderr)
 	root.SetVersionTemplate("unitask {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		a.misread = true
+		return flagError(cmd, err)
+	})
 	root.PersistentFlags().StringVar(&a.home, "home", "", "folder for parts, images and records (default $UNITASK_HOME, or ~/.unitask)")
 	a.store = sizeVar(root.PersistentFlags(), "store-bytes", 1, "limit on the size of all records, -1 for none; beyond it the oldest are removed (default 10 GiB)")
 	root.PersistentFlags().Bool("offline", false, "never fetch missing image parts: fail, and name the command that fetches them (also UNITASK_OFFLINE=1, or offline = true in the home's "+unitask.ConfigFile+")")

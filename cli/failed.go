@@ -21,9 +21,8 @@ func resultFlag(fl *pflag.FlagSet, asked *bool) {
 	_ = fl.SetAnnotation("json", resultObject, []string{})
 }
 
-// asksForObject says that a command line asks for a result object, also where a mistake in its flags kept the rest of them from
-// being read.
-func asksForObject(cmd *cobra.Command, args []string) bool {
+// asksForObject says that a command line asks for a result object, also where its flags were not all read.
+func (a *app) asksForObject(cmd *cobra.Command, args []string) bool {
 	flag := cmd.Flags().Lookup("json")
 	if flag == nil || flag.Annotations[resultObject] == nil {
 		return false
@@ -31,7 +30,7 @@ func asksForObject(cmd *cobra.Command, args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
 	}
-	return flag.Value.String() == "true" || !flag.Changed && slices.Contains(args, "--json")
+	return flag.Value.String() == "true" || a.misread && !flag.Changed && slices.Contains(args, "--json")
 }
 
 // failed is the result object of an error.
