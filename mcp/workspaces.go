@@ -161,7 +161,7 @@ func (s *Server) stepResult(caller unitask.Caller, res *unitask.Result) *sdk.Cal
 	if remote(caller) {
 		s.hider.result(res)
 	}
-	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0, Content: []sdk.Content{&sdk.TextContent{Text: report(res)}}}
+	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0, Content: append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res)...)}
 }
 
 const (
