@@ -244,6 +244,12 @@ func TestSessionOutputIsKept(t *testing.T) {
 	_, out, _ = call(t, cs, "run_command", object{"session": id, "command": "(head -c 1048574 /dev/zero | tr '\\0' y; echo z) >&2"})
 	check(out, "stderr", "yz\n")
 
+	res, out, text := call(t, cs, "run_command", object{"session": id, "command": "echo left > /out/a.txt"})
+	link, ok := res.Content[len(res.Content)-1].(*sdk.ResourceLink)
+	if !ok || link.URI != fmt.Sprintf("unitask://runs/%s/artifacts/a.txt", out["runId"]) || resource(link.URI) != "left\n" {
+		t.Errorf("%v %s", res.Content, text)
+	}
+
 	_, out, _ = call(t, cs, "run_command", object{"session": id, "background": true, "command": "head -c 1048574 /dev/zero | tr '\\0' w; echo v; exec sleep 1000"})
 	run := out["runId"]
 	for begin := time.Now(); out["total"] != float64(size); {
