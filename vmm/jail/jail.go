@@ -186,6 +186,6 @@ type Spec struct {
 	Open bool
 	// Unfiltered leaves out the filter for system calls, to see what holds behind it.
 	Unfiltered bool
-
-	landlock int // the highest ABI of Landlock that is used, in tests; 0 is the kernel's
+	// MaxLandlock is the highest ABI of Landlock that is used, as an older kernel would have it; 0 is the kernel's own.
+	MaxLandlock int
 }

@@ -94,8 +94,8 @@ func startOn(on []level, s Spec) (*Process, error) {
 
 func start(on []level, s Spec) (*Process, error) {
 	f := findFacts()
-	if s.landlock > 0 {
-		f.abi = min(f.abi, s.landlock)
+	if s.MaxLandlock > 0 {
+		f.abi = min(f.abi, s.MaxLandlock)
 	}
 	f.mount = mountFolder(s.Program)
 	if s.KVM == KVMOpened {

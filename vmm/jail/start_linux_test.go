@@ -55,7 +55,7 @@ func attackFor(program string) int {
 	if err == nil {
 		var a attacked
 		abi, _ := strconv.Atoi(os.Getenv("UNITASK_TEST_LANDLOCK"))
-		if a.Attempts, a.Report, err = attackIn(Spec{Program: p, Open: os.Getenv("UNITASK_TEST_OPEN") != "", landlock: abi}); err == nil {
+		if a.Attempts, a.Report, err = attackIn(Spec{Program: p, Open: os.Getenv("UNITASK_TEST_OPEN") != "", MaxLandlock: abi}); err == nil {
 			a.Left, err = countDescriptors()
 			a.Left -= before
 		}
