@@ -1,6 +1,7 @@
 package unitask_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,5 +34,35 @@ func TestImportOnFullDisk(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Join(home, "containers")); err != nil || len(left) > 0 {
 		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+// What a step has left in /out and the host's disk has no room for is an error, and not forgotten: it comes when there is.
+func TestSessionOutOnFullDisk(t *testing.T) {
+	needVM(t)
+	home := newHome(t)
+	runs := filepath.Join(home, "runs")
+	if err := os.Mkdir(runs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", runs, "tmpfs", 0, "size=3m,mode=700"); err != nil {
+		t.Skipf("a small disk can't be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(runs, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	rt := openRuntime(t, unitask.Options{Home: home})
+	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
+	res, err := s.Run(t.Context(), unitask.Step{Code: "head -c 4000000 /dev/urandom > /out/much; echo done"})
+	if host := (*unitask.HostError)(nil); !errors.As(err, &host) || !errors.Is(err, syscall.ENOSPC) || len(res.Artifacts) > 0 {
+		t.Errorf("%v, %+v", err, res)
+	}
+	if err := syscall.Mount("", runs, "", syscall.MS_REMOUNT, "size=30m"); err != nil {
+		t.Fatal(err)
+	}
+	if res, err = s.Run(t.Context(), unitask.Step{Code: "true"}); err != nil || cameBack(t, rt, res) != "much=4000000 bytes" {
+		t.Errorf("%v, %q", err, cameBack(t, rt, res))
 	}
 }

@@ -63,9 +63,11 @@ func TestSessionOut(t *testing.T) {
 		step(s, "echo more >> /out/a; rm -r /out/d", "a=one\nmore")
 		step(s, "touch -d 2001-01-01 /tmp/old; mv /tmp/old /out/old; ln -s /etc/passwd /out/link; mkfifo /out/pipe; echo x > /out/dark; chmod 0 /out/dark",
 			"old= dark: did not come through whole link: is a link pipe: is not a regular file")
-		step(s, "rm -f /out/*; head -c 2000000 /dev/zero > /out/much", "much: is beyond 1048576 bytes in all")
-		step(s, "true", "much: is beyond 1048576 bytes in all") // until it is small enough, or gone
-		step(s, "rm /out/much; echo late > /out/late; sleep 100", "late=late")
+		step(s, "rm -f /out/*; echo z > /out/z", "z=z")
+		step(s, "head -c 2000000 /dev/zero > /out/much; echo y > /out/y", "y=y\n much: is beyond 1048576 bytes in all") // what is behind it comes
+		step(s, "for f in a b; do head -c 600000 /dev/zero > /out/$f; done", "a=600000 bytes b: is beyond 1048576 bytes in all")
+		step(s, "rm /out/much /out/a", "b=600000 bytes") // and nothing that has come before comes again
+		step(s, "rm /out/*; echo late > /out/late; sleep 100", "late=late")
 		step(s, "rm /out/late; echo of a shell that ends > /out/end; kill -9 $$", "end=21 bytes")
 		step(s, "rm /out/*; ln -sfn /etc /out", "etc: is a link")
 
@@ -98,10 +100,19 @@ func TestSessionOut(t *testing.T) {
 		}
 		defer forks[0].Close()
 		step(forks[0], "true", "")
+		step(forks[0], "touch -d 2001-01-01 old; mv old /out/moved", "moved=")
 		step(forks[0], "echo f > /out/of-a-fork", "of-a-fork=f")
 		if err := s.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		if err := s.Leave(); err != nil {
+			t.Fatal(err)
+		}
+		if s, err = rt.Revive(t.Context(), unitask.Caller{}, s.ID, nil); err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		step(s, "touch -d 2001-01-01 old; mv old /out/moved", "moved=")
 		step(s, "cat /out/of-a-fork || echo behind > /out/of-a-pause", "of-a-pause=behind")
 	})
 	t.Run("nanos", func(t *testing.T) {

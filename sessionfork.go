@@ -48,8 +48,8 @@ type forking struct {
 	snapshot *machine.Snapshot
 	spec     machine.Spec
 	copies   []forkedClient // one for each
+	out      []byte         // what of /out has come back
 	starting chan struct{}  // as many as start at once
-	at       time.Time      // when it was
 }
 
 type forkedClient struct {
@@ -137,7 +137,7 @@ func (s *Session) freeze(ctx context.Context, n int) (*forking, error) {
 	if err := s.wake(ctx); err != nil {
 		return nil, err
 	}
-	f := &forking{parent: s, copies: make([]forkedClient, n), starting: make(chan struct{}, max(2, runtime.NumCPU())), at: time.Now()}
+	f := &forking{parent: s, copies: make([]forkedClient, n), starting: make(chan struct{}, max(2, runtime.NumCPU()))}
 	s.forking = f
 	if err := s.ask(ctx, s.forks); err != nil {
 		return nil, fmt.Errorf("fork the session: %w", err)
@@ -154,6 +154,7 @@ func (s *Session) copied(ctx context.Context, x *execution) error {
 	if err == nil {
 		f.spec = x.machine.Spec
 		if f.snapshot, err = x.rt.source.Snapshot(ctx, x.machine); err == nil {
+			f.out = s.out.kept()
 			s.mu.Lock()
 			state := s.client.State(slices.Collect(maps.Values(s.running)))
 			s.mu.Unlock()
@@ -175,7 +176,7 @@ func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error
 	c.request = s.request
 	c.Parent, c.Image, c.Language, c.family, c.from = s.ID, s.Image, s.Language, s.family, f
 	c.dir, c.env, c.ca, c.client = s.dir, s.env, s.ca, f.copies[at].client
-	c.out.old = f.at
+	c.out.restore(f.out)
 	for _, in := range f.copies[at].running {
 		c.running[in.Language] = in
 	}

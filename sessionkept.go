@@ -47,6 +47,7 @@ type keptSession struct {
 	Env      []string             `json:"env"`
 	CA       string               `json:"ca,omitempty"`
 	Client   session.State        `json:"client"`
+	Out      []byte               `json:"out,omitempty"` // what of /out has come back
 	Broker   *broker.Kept         `json:"broker,omitempty"`
 	Changes  []PolicyChange       `json:"changes,omitempty"` // of its policy; later ones are in changesName
 
@@ -120,7 +121,7 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		return nil, err
 	}
 	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.Ceiling.Origin()}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Changes: x.code.living.taken}
+		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.Ceiling.Origin()}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
 		if k.Broker, err = x.code.broker.Keep(); err != nil {
@@ -207,7 +208,8 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if last := k.Began.Add(most.Life); s.expires.After(last) { // the ceiling is narrower now
 		s.expires = last
 	}
-	s.dir, s.env, s.ca, s.out.old = k.Dir, k.Env, k.CA, p.At
+	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
+	s.out.restore(k.Out)
 	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.view(p, k).Since, folder: shelf.folder(id), values: secrets, rec: rec}
 	var running []*session.Interpreter
 	s.client, running = session.Restore(k.Client)

@@ -2,13 +2,13 @@ package unitask
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/record"
@@ -19,16 +19,16 @@ import (
 
 // outBox is what a session has in /out.
 type outBox struct {
-	held chan struct{}       // by who takes what is new
-	seen map[string]outStamp // by the path below; what is there and has come back, or was refused
-	old  time.Time           // what was changed before this has come back from another process's machine, or from what this one was forked from
+	held chan struct{}     // by who takes what is new
+	seen map[outStamp]bool // what is there and has come back, or can't
 }
 
-// outStamp is what a file that was changed has another of.
-type outStamp struct {
-	mode     fs.FileMode
-	size     int64
-	modified time.Time
+// outStamp stands for a file as it is: its name, mode, size and time.
+type outStamp [16]byte
+
+func stampOf(e session.Entry) outStamp {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %o %d %d", e.Path, e.Mode, e.Size, e.ModTime.UnixNano()))
+	return outStamp(sum[:])
 }
 
 // Bounds of what is looked at.
@@ -38,9 +38,25 @@ const (
 	outDepth      = "32"     // of folders
 )
 
-func newOutBox() outBox { return outBox{held: make(chan struct{}, 1), seen: map[string]outStamp{}} }
+func newOutBox() outBox { return outBox{held: make(chan struct{}, 1), seen: map[outStamp]bool{}} }
 
-// collect takes what a step or a command has left in /out.
+// kept is what has come back, for who goes on with the session; restore takes it.
+func (o *outBox) kept() (stamps []byte) {
+	for stamp := range o.seen {
+		stamps = append(stamps, stamp[:]...)
+	}
+	return stamps
+}
+
+func (o *outBox) restore(stamps []byte) {
+	for stamp := range slices.Chunk(stamps[:min(len(stamps), maxOutEntries*len(outStamp{}))], len(outStamp{})) {
+		if len(stamp) == len(outStamp{}) {
+			o.seen[outStamp(stamp)] = true
+		}
+	}
+}
+
+// collect takes what a step or a command has left in /out. It has ended, so what the guest does then makes no error of it.
 func (x *stepping) collect(ctx context.Context) error {
 	s, most := x.s, x.res.Policy.Effective.MaxArtifacts
 	if most <= 0 || ctx.Err() != nil || !s.client.Out() {
@@ -49,76 +65,104 @@ func (x *stepping) collect(ctx context.Context) error {
 	timed, cancel := s.clocks.start(ctx, s.rt.grace)
 	defer cancel()
 	to := x.rec.Artifacts(most, s.redactor)
-	more, err := s.out.take(timed, s.client, to)
-	if e := to.Close(err == nil); e != nil && err == nil {
+	left, err := s.out.take(timed, s.client, to, most)
+	if e := to.Close(err == nil && left == nil); e != nil && err == nil {
 		err = e
 	}
 	x.res.Artifacts, x.res.ArtifactsRefused = to.Kept, to.Refused
-	if more {
-		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: fmt.Sprintf("has more than %d files and folders", maxOutEntries)})
+	if left != nil && ctx.Err() == nil {
+		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + left.Error()})
 	}
-	switch over := (*SessionError)(nil); {
-	case errors.Is(err, record.ErrEnough):
-		return nil
-	case err != nil && ctx.Err() == nil && (timed.Err() != nil || errors.As(err, &over)): // the step has ended all the same
-		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + err.Error()})
+	if errors.Is(err, record.ErrEnough) {
 		return nil
 	}
 	return err
 }
 
-// take hands over what is new. more says that there is more than is looked at.
-func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Artifacts) (more bool, err error) {
+// take hands over what is new. left is why the guest has not given all of it, and err is the record's.
+func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Artifacts, most int64) (left, err error) {
 	select {
 	case o.held <- struct{}{}:
 	case <-ctx.Done():
-		return false, context.Cause(ctx)
+		return context.Cause(ctx), nil
 	}
 	defer func() { <-o.held }()
 	text, err := from.File(ctx, nil, maxOutList, "list", outDir, outDepth)
-	if errors.As(err, new(syscall.Errno)) { // it is gone, or is no folder that can be read
-		return false, nil
+	if ofFile(err) { // it is gone, or is no folder that can be read
+		return nil, nil
 	}
 	if err != nil {
-		return false, err
+		return err, nil
 	}
 	list, more := session.Entries(text, maxOutEntries)
+	if more {
+		left = fmt.Errorf("it has more than %d files and folders", maxOutEntries)
+	}
 	slices.SortFunc(list, func(a, b session.Entry) int { return strings.Compare(a.Path, b.Path) })
-	there := map[string]outStamp{}
-	defer func() { o.seen = there }()
+	there := map[outStamp]bool{}
+	stopped := false
 	for _, e := range list {
 		name, below := strings.CutPrefix(e.Path, outDir+"/")
 		if !below || e.Mode.IsDir() {
 			continue
 		}
-		stamp := outStamp{e.Mode, e.Size, e.ModTime}
-		was, seen := o.seen[name]
-		if seen && was == stamp || !seen && e.ModTime.Before(o.old) {
-			there[name] = stamp
+		stamp := stampOf(e)
+		if o.seen[stamp] {
+			there[stamp] = true
 			continue
 		}
-		if err := to.Begin(e.Mode.Type(), e.Mode.Perm(), name); err != nil {
-			return more, err
+		if stopped {
+			continue
 		}
-		if e.Mode.IsRegular() {
-			err := from.FileTo(ctx, nil, data(to.Data), "read", e.Path, "0", fmt.Sprint(e.Size))
-			if errors.As(err, new(syscall.Errno)) { // it can't be read, or is gone
-				to.Cut()
-			} else if err != nil {
-				return more, err
-			}
+		done, why, failed := fetch(ctx, from, to, e, name, most)
+		there[stamp] = done
+		if why != nil || failed != nil {
+			err, stopped = failed, true
 		}
-		there[name] = stamp
+		if why != nil {
+			left = why
+		}
 	}
-	return more, nil
+	maps.DeleteFunc(there, func(_ outStamp, seen bool) bool { return !seen })
+	o.seen = there
+	return left, err
 }
 
-// data is a writer to what is begun.
-type data func([]byte) error
+// fetch hands over one file. done says that it is not to come again as it is; why and failed are as take's.
+func fetch(ctx context.Context, from *session.Client, to *record.Artifacts, e session.Entry, name string, most int64) (done bool, why, failed error) {
+	if e.Mode.IsRegular() && e.Size > to.Left() {
+		return e.Size > most, nil, to.Refuse(name, fmt.Sprintf("is beyond %d bytes in all", most))
+	}
+	if err := to.Begin(e.Mode.Type(), e.Mode.Perm(), name); err != nil || !e.Mode.IsRegular() {
+		return err == nil, nil, err
+	}
+	sink := &sink{to: to}
+	err := from.FileTo(ctx, nil, sink, "read", e.Path, "0", fmt.Sprint(e.Size))
+	switch {
+	case sink.err != nil:
+		return false, nil, sink.err
+	case ofFile(err): // it can't be read, or is gone
+		to.Cut()
+	case err != nil:
+		return false, err, nil
+	}
+	return true, nil, nil
+}
 
-func (f data) Write(p []byte) (int, error) {
-	if err := f(p); err != nil {
-		return 0, err
+// ofFile says that an error is one of a file in the guest, not of what was to read it.
+func ofFile(err error) bool {
+	return errors.As(err, new(syscall.Errno)) && !errors.As(err, new(*session.StartError))
+}
+
+// sink takes the bytes of a file, and remembers why it takes no more.
+type sink struct {
+	to  *record.Artifacts
+	err error
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	if s.err = s.to.Data(p); s.err != nil {
+		return 0, s.err
 	}
 	return len(p), nil
 }

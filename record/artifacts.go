@@ -80,6 +80,21 @@ func (a *Artifacts) refuse(name, reason string) {
 	}
 }
 
+// Left is how many bytes are still taken.
+func (a *Artifacts) Left() int64 { return max(a.left, 0) }
+
+// Refuse notes what does not come back, in the place of Begin.
+func (a *Artifacts) Refuse(name, reason string) error {
+	if err := a.end(); err != nil {
+		return err
+	}
+	if len(a.Refused) == maxRefusals {
+		return ErrEnough
+	}
+	a.refuse(name, reason)
+	return nil
+}
+
 // Begin receives the next entry; see guest.Sink.
 func (a *Artifacts) Begin(kind, perm fs.FileMode, name string) error {
 	if err := a.end(); err != nil {
