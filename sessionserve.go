@@ -53,6 +53,10 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 	defer tick.Stop()
 	for first := true; ; first = false {
 		input, to := io.Pipe()
+		if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
+			conn.Close()
+			return failure{"session", x.machine.Explain(err)}
+		}
 		carried, stop := context.WithCancelCause(timed)
 		over := make(chan error, 1)
 		go func() {
@@ -67,9 +71,6 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 			stop(why)
 			conn.Close()
 			return <-over
-		}
-		if err := s.client.GoOn(to); err != nil && timed.Err() == nil {
-			return failure{"session", x.machine.Explain(errors.Join(err, ended(err)))}
 		}
 		if first {
 			s.begun(x.rec, x.redactor, x.res)

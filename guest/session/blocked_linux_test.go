@@ -163,3 +163,66 @@ func TestTakesAgain(t *testing.T) {
 		})
 	}
 }
+
+// A machine that stands still when its session goes on does not end that, and one that speaks before it has taken that it
+// goes on is read from its first byte, whatever it said last.
+func TestSpeaksBeforeItGoesOn(t *testing.T) {
+	t.Parallel()
+	c := New(io.Discard)
+	if _, err := c.Start(t.Context(), Exec{Args: []string{"x"}}); err != nil {
+		t.Fatal(err)
+	}
+	flood := []byte(strings.Repeat(step(contract.StepStdout, 1, "x"), 100))
+	for round := range 5 {
+		program, to := io.Pipe()
+		defer program.Close()
+		if err := c.GoOn(to); err != nil { // nobody takes it yet
+			t.Fatalf("round %d: %v", round, err)
+		}
+		asked, over := make(chan struct{}), make(chan error, 1)
+		go func() { // what the program says
+			for at := 0; ; at = (at + 1) % len(flood) {
+				_, err := c.Write(flood[:at])
+				if err == nil {
+					_, err = c.Write(flood[at:])
+				}
+				select {
+				case <-asked:
+					if err == nil {
+						_, err = c.Write([]byte(step(contract.StepHeld, 0, "") + "\xff\xff\xff"))
+					}
+				default:
+					if err == nil {
+						continue
+					}
+				}
+				if err != nil {
+					c.Close(err)
+				}
+				over <- err
+				return
+			}
+		}()
+		time.Sleep(20 * time.Millisecond) // it says much
+		kinds := make(chan string, 1)
+		go func() { // what it takes
+			defer close(asked)
+			var taken []byte
+			for !bytes.HasSuffix(taken, []byte{contract.StepHold}) {
+				head := make([]byte, contract.StepHeader)
+				if _, err := io.ReadFull(program, head); err != nil {
+					break
+				}
+				taken = append(taken, head[4])
+			}
+			kinds <- string(taken)
+		}()
+		err := c.Hold(within(t))
+		if said := <-over; said != nil || err != nil {
+			t.Fatalf("round %d: it says %v; hold: %v", round, said, err)
+		}
+		if got := <-kinds; got != "GH" {
+			t.Errorf("round %d: it took %q", round, got)
+		}
+	}
+}

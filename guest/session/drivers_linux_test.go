@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -111,5 +112,49 @@ func TestInterruptDropsStep(t *testing.T) {
 			}
 			_ = in.cmd.Signal(syscall.SIGKILL)
 		})
+	}
+}
+
+// No variable of the session keeps the shell from its steps, and steps may set each.
+func TestShellVariables(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	for _, variable := range []string{"POSIXLY_CORRECT=1", "POSIXLY_CORRECT=", "BASH_COMPAT=5.0", "BASH_COMPAT=4.2", "BASHOPTS=compat44", "SHELLOPTS=posix", "SHELLOPTS=noexec", "SHELLOPTS=privileged", "SHELLOPTS=errexit", "SHELLOPTS=onecmd", "BASH_ENV=/no/such"} {
+		t.Run(variable, func(t *testing.T) {
+			t.Parallel()
+			in := interpret(t, c, "shell", variable)
+			for _, row := range []struct {
+				code, out string
+				exit      int
+			}{
+				{"echo x", "x\n", 0},
+				{"false", "", 1},
+				{"export POSIXLY_CORRECT=1 BASH_COMPAT=5.0; echo y", "y\n", 0},
+				{"echo $(echo z) $POSIXLY_CORRECT $BASH_COMPAT", "z 1 5.0\n", 0},
+			} {
+				var out bytes.Buffer
+				step, err := in.Run(within(t), row.code, patience, &out, &out)
+				if err != nil || step.Gone || step.Code != row.exit || out.String() != row.out {
+					t.Errorf("%s: %+v %v, printed %q", row.code, step, err, out.String())
+				}
+			}
+			_ = in.cmd.Signal(syscall.SIGKILL)
+		})
+	}
+}
+
+// A shell without its driver runs no step, and does not end as if it had.
+func TestShellUndriven(t *testing.T) {
+	t.Parallel()
+	l := Languages[slices.IndexFunc(Languages, func(l Language) bool { return l.Name == "shell" })]
+	l.Env = []string{"BASH_ENV=/no/such"}
+	in, err := open(t).Interpret(t.Context(), l, environment, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	step, err := in.Run(within(t), "echo x", patience, &out, &errs)
+	if err != nil || !step.Gone || step.Code != 125 || out.Len() > 0 || !strings.Contains(errs.String(), "the step did not run") {
+		t.Errorf("%+v %v, stdout %q, stderr %q", step, err, out.String(), errs.String())
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -28,6 +30,10 @@ type Language struct {
 	Path   string   // where it lies in the guest
 	Args   []string // the command; the driver's path is among them, or in Env
 	Env    []string // beside that of the session
+	// Without are variables of the session that the interpreter is not started with. Steps may set them.
+	Without []string
+	// Undriven is what the interpreter reads on its standard input, and so runs, where it has not read the driver.
+	Undriven string
 }
 
 //go:embed driver.js
@@ -43,7 +49,11 @@ var shellDriver string
 var Languages = []Language{
 	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js", Args: []string{"node", "--expose-internals", "--no-warnings", driverDir + "driver.js"}},
 	{Name: "python", Driver: pythonDriver, Path: driverDir + "driver.py", Args: []string{"python3", driverDir + "driver.py"}},
-	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash"}, Env: []string{"BASH_ENV=" + driverDir + "driver.sh"}},
+	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash"}, Env: []string{"BASH_ENV=" + driverDir + "driver.sh"},
+		// With these bash may ignore BASH_ENV (posix, privileged), end before the first command or behind it (noexec,
+		// errexit, onecmd), or have a file in the place of the driver's pipe (what is compatible with 5.0).
+		Without:  []string{"POSIXLY_CORRECT", "BASH_COMPAT", "SHELLOPTS", "BASHOPTS"},
+		Undriven: "echo 'the step did not run: bash was started in a way in which it ignores BASH_ENV' >&2\nexit 125\n"},
 }
 
 const driverDir = contract.UnitaskDir + "/session/"
@@ -119,8 +129,16 @@ func (s *swapped) waiting() (kept []byte, lost int64) {
 // Interpret starts an interpreter in a folder.
 func (c *Client) Interpret(ctx context.Context, l Language, env []string, dir string) (*Interpreter, error) {
 	in := &Interpreter{Language: l.Name, replies: make(chan reply, 1)}
+	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(l.Without, name)
+	})
+	e := Exec{Args: l.Args, Env: append(env, l.Env...), Dir: dir, Stdout: &in.out[0], Stderr: &in.out[1], reply: &replies{to: in.replies}}
+	if l.Undriven != "" {
+		e.Stdin = strings.NewReader(l.Undriven)
+	}
 	var err error
-	in.cmd, err = c.Start(ctx, Exec{Args: l.Args, Env: append(env[:len(env):len(env)], l.Env...), Dir: dir, Stdout: &in.out[0], Stderr: &in.out[1], reply: &replies{to: in.replies}})
+	in.cmd, err = c.Start(ctx, e)
 	return in, err
 }
 

@@ -108,8 +108,12 @@ func (c *Client) Hold(ctx context.Context) error {
 
 var errTakesNothing = errors.New("the session's program takes nothing")
 
-// GoOn ends Hold. The program's standard input is another one from now on, if to is not nil. That it goes on is
-// said to a program that takes nothing as soon as it takes something; GoOn waits for that for KillPatience.
+// GoOn ends Hold. It waits for KillPatience until that was said to the program; to one that takes nothing it is said as
+// soon as it takes something.
+//
+// If to is not nil, the program's standard input is another one from now on. GoOn then waits for nothing: what it says is
+// the first that comes there. It must have returned before Write has what the program says on the new way, and behind
+// the last Write of the old one: half of a frame of that is forgotten.
 func (c *Client) GoOn(to io.Writer) error {
 	held := c.holds
 	if c.holds = nil; held == nil {
@@ -120,6 +124,9 @@ func (c *Client) GoOn(to io.Writer) error {
 			return err
 		}
 	}
+	if to != nil {
+		c.in = c.in[:0]
+	}
 	done := make(chan error, 1)
 	go func() {
 		defer c.pass()
@@ -127,7 +134,7 @@ func (c *Client) GoOn(to io.Writer) error {
 			<-held.done
 		}
 		if to != nil {
-			c.to, c.in = to, c.in[:0]
+			c.to = to
 		}
 		err := c.write(contract.StepGoOn, 0, nil)
 		for ; err == nil && len(c.cut) > 0; c.cut = c.cut[1:] {
@@ -135,6 +142,9 @@ func (c *Client) GoOn(to io.Writer) error {
 		}
 		done <- err
 	}()
+	if to != nil {
+		return nil
+	}
 	select {
 	case err := <-done:
 		return err

@@ -416,8 +416,8 @@ type stepRow struct {
 	exit             int
 }
 
-// interpret starts an interpreter in a folder of its own.
-func interpret(t *testing.T, c *Client, name string) *Interpreter {
+// interpret starts an interpreter in a folder of its own, with more variables.
+func interpret(t *testing.T, c *Client, name string, more ...string) *Interpreter {
 	t.Helper()
 	l := Languages[slices.IndexFunc(Languages, func(l Language) bool { return l.Name == name })]
 	dir := t.TempDir()
@@ -430,7 +430,7 @@ func interpret(t *testing.T, c *Client, name string) *Interpreter {
 	} else {
 		l.Args = append(l.Args[:len(l.Args)-1:len(l.Args)-1], l.Path)
 	}
-	in, err := c.Interpret(t.Context(), l, environment, dir)
+	in, err := c.Interpret(t.Context(), l, slices.Concat(environment, more), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
