@@ -164,8 +164,7 @@ func ForgetSession(home, id string) error {
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
 		return hostError("session", err)
 	}
-	machine.RemoveLeftovers(s.folder(id))
-	err = os.RemoveAll(s.folder(id))
+	err = machine.RemovePause(s.folder(id))
 	if rec != nil {
 		rec.Status = record.Done
 		err = errors.Join(err, rec.Finish(time.Now()))

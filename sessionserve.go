@@ -40,7 +40,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 	folder := shelfOf(x.rt.opts.Home).folder(x.rec.ID)
 	defer func() {
 		if !s.left {
-			_ = os.RemoveAll(folder)
+			_ = machine.RemovePause(folder)
 		}
 	}()
 	s.exposed = x.code.exposed

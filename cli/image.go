@@ -235,15 +235,9 @@ func (a *app) imagePrune() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			removed, err := rt.PruneImages(cmd.Context())
-			if err != nil {
-				return err
-			}
-			packages, err := rt.RemovePackages(cmd.Context())
-			if err != nil {
-				return err
-			}
+			packages, packagesErr := rt.RemovePackages(cmd.Context())
 			fmt.Fprintf(a.std.Stdout, "%d templates, %d images and %d sets of packages removed\n", rt.Templates().Prune(0), removed, packages)
-			return nil
+			return errors.Join(err, packagesErr)
 		}),
 	}
 }

@@ -372,8 +372,8 @@ id of its run and leaves it in the background, until it or its session ends.`,
 			if f.tty && f.json {
 				return usage(errors.New("-t does not go with --json"))
 			}
-			if command.Detach && (f.tty || f.input || f.json) {
-				return usage(errors.New("--detach does not go with -t, -i and --json"))
+			if command.Detach && (f.tty || f.input || f.json || f.out != "") {
+				return usage(errors.New("--detach does not go with -t, -i, --json and --out"))
 			}
 			if f.input {
 				if err := a.readsFolder(); err != nil {
@@ -415,6 +415,9 @@ func (a *app) step(cmd *cobra.Command, req holder.Request, f runFlags) error {
 
 // stepWith runs a step or a command and prints what comes of it.
 func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with unitask.IO) error {
+	if f.out != "" && a.sessionFleet.url != "" {
+		return usage(errors.New("--out does not go with --fleet: have the files written below /work, and fetch them with session cp"))
+	}
 	if err := f.outFolder(); err != nil {
 		return err
 	}
@@ -444,18 +447,21 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	}
 	if f.out != "" && len(res.Artifacts) > 0 {
 		if res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, f.out, f.outReplace); err != nil {
-			return &unitask.HostError{Op: "out", Err: err}
+			err = &unitask.HostError{Op: "out", Err: err}
 		}
 	}
-	a.code = res.ExitCode
+	a.code = unitask.ExitCode(res, err)
 	if f.json {
 		res.Stdout, res.Stderr = []byte(outs.String()), []byte(errs.String())
+		if err != nil {
+			res.Error = strings.TrimPrefix(res.Error+"; "+err.Error(), "; ")
+		}
 		return a.ui.json(json.RawMessage(must(json.Marshal(res))))
 	}
 	if res.Value != "" {
 		shown := output(a.std.Stdout, f)
-		_, err = io.WriteString(shown, res.Value+"\n")
-		err = errors.Join(err, shown.Close())
+		_, e := io.WriteString(shown, res.Value+"\n")
+		err = errors.Join(err, e, shown.Close())
 	}
 	a.remarks(res, "session new --output-bytes keeps more")
 	return err

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/unitask/unitask"
 )
@@ -103,7 +106,7 @@ func (h *Holder) end(name string) error {
 	case s != nil:
 		return s.Close()
 	case v == nil:
-		return errGone(name)
+		return forgetUnlisted(h.home, name)
 	}
 	if err := forget(h.home, *v); err != nil {
 		return err
@@ -123,6 +126,18 @@ func forget(home string, v View) error {
 		return nil
 	}
 	return err
+}
+
+// forgetUnlisted removes what is on the disk of this user's session that no list has: one that can't be read is on none.
+func forgetUnlisted(home, id string) error {
+	if _, err := os.Lstat(filepath.Join(home, "sessions", id)); errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.EINVAL) {
+		return errGone(id) // it can't be a folder's
+	}
+	p, err := unitask.FindPausedSession(home, id)
+	if errors.As(err, new(*unitask.SessionError)) || err == nil && p.Owner != unitask.LocalOwner(os.Geteuid()) {
+		return errGone(id)
+	}
+	return unitask.ForgetSession(home, id)
 }
 
 // drop has a session be away no more; h.mu is held.

@@ -198,6 +198,9 @@ func without(home string, req Request, none error) (Answer, error) {
 		}
 		return Answer{}, none
 	}
+	if req.Op == OpEnd {
+		return Answer{}, forgetUnlisted(home, req.Session)
+	}
 	return Answer{}, errGone(cmp.Or(req.Session, req.Run))
 }
 

@@ -268,6 +268,40 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// What can't be read of a session is on no list, and is ended by its id all the same; others' sessions are not.
+func TestEndUnlisted(t *testing.T) {
+	home := t.TempDir()
+	dir, err := folder(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const unread, foreign, odd = "20260101-000000000-abcdef", "20260101-000000000-fedcba", ".20260101-000000000-cccccc.before"
+	check := func(how string) {
+		t.Helper()
+		kept := fmt.Sprintf(`{"version":1,"note":{"id":%q,"owner":"token:x","expires":"2999-01-01T00:00:00Z","policy":{"effective":{}}}}`, foreign)
+		for name, text := range map[string]string{unread: "{", foreign: kept, odd: "{"} {
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, name), 0o700), os.WriteFile(filepath.Join(dir, name, "pause.json"), []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, ends := range map[string]bool{unread: true, foreign: false, "20260101-000000000-cccccc": true, odd: false} {
+			_, err := Do(t.Context(), home, Request{Op: OpEnd, Session: name}, Streams{}, nil)
+			var told *Error
+			if (err == nil) != ends || !ends && (!errors.As(err, &told) || told.Code != CodeGone) {
+				t.Errorf("%s, %s: %v", how, name, err)
+			}
+		}
+		left, err := filepath.Glob(filepath.Join(dir, "*2026*"))
+		if hidden, _ := filepath.Glob(filepath.Join(dir, ".2026*")); err != nil || len(left) != 1 || len(hidden) != 0 || filepath.Base(left[0]) != foreign {
+			t.Errorf("%s: left %q %q %v", how, left, hidden, err)
+		}
+	}
+	check("without a holder")
+	serve(t, home, time.Hour)
+	reach(t, home)
+	check("with one")
+}
+
 // Who types faster than it is read is not waited for: the reader must see it when the client leaves.
 func TestTyping(t *testing.T) {
 	ours, theirs := net.Pipe()

@@ -2,11 +2,13 @@ package image
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -45,12 +47,7 @@ func TestAptDown(t *testing.T) {
 		"no sources":            {"", "have no package for " + string(arch) + " at all", parts[:2]},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			list := filepath.Join(dir, "sources.list")
-			must(t, os.WriteFile(list, []byte(c.source), 0o644))
-			config := fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\nAcquire::Retries::Delay \"false\";\n", list)
-			must(t, os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644))
-			t.Setenv("APT_CONFIG", filepath.Join(dir, "apt.conf"))
+			useSources(t, c.source)
 			apt := fakeStore(t).apt(arch, locked)
 			for _, p := range c.parts {
 				got, err := apt.download(t.Context(), p, t.TempDir())
@@ -59,5 +56,95 @@ func TestAptDown(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// useSources has apt read these sources and no others.
+func useSources(t *testing.T, text string) {
+	t.Helper()
+	dir := t.TempDir()
+	list := filepath.Join(dir, "sources.list")
+	must(t, os.WriteFile(list, []byte(text), 0o644))
+	config := fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\nAcquire::http::Proxy::127.0.0.2 \"DIRECT\";\nAcquire::Retries::Delay \"false\";\n", list)
+	must(t, os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644))
+	t.Setenv("APT_CONFIG", filepath.Join(dir, "apt.conf"))
+}
+
+// Where a source can't be read that is not the distribution's own, a library is gone that the distribution lacks; where its own
+// can't be, that is not known, also where apt still has what was in it.
+func TestAptSourceDown(t *testing.T) {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip("apt-get is not on this machine")
+	}
+	arch := HostArch()
+	index := ""
+	for name, depends := range map[string]string{"libc6": "", "linux-image-cloud-" + string(arch): "Depends: linux-image-9\n", "other": ""} {
+		index += fmt.Sprintf("Package: %s\nVersion: 9-1\nArchitecture: %s\n%sFilename: ./%[1]s.deb\nSize: 1\nSHA256: %064[4]d\n\n", name, arch, depends, 1)
+	}
+	serve := func(host, index string) *httptest.Server {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/Packages") {
+				http.NotFound(w, r)
+				return
+			}
+			_, _ = w.Write([]byte(index))
+		}))
+		s.Listener.Close()
+		var err error
+		s.Listener, err = net.Listen("tcp", host+":0")
+		must(t, err)
+		s.Start()
+		return s
+	}
+	// Of one host, apt takes all of its ports to be down when one is.
+	ours, theirs := serve("127.0.0.1", index), serve("127.0.0.2", "Package: theirs\nVersion: 9-1\nArchitecture: all\nFilename: ./x.deb\nSize: 1\n\n")
+	defer ours.Close()
+	locked := []LockedPart{
+		{Name: libcPart, Arch: arch, From: "debian", Package: "libc6", Version: "1"},
+		{Name: kernelPart, Arch: arch, From: "debian", Package: "linux-image-1", Version: "1", Successors: []string{"linux-image-cloud-" + string(arch)}},
+		{Name: "gone", Arch: arch, From: "debian", Package: "libgone1", Version: "1"},
+		{Name: "tool", Arch: arch, From: "debian", Package: "tool", Version: "1"},
+	}
+	useSources(t, "deb [trusted=yes] "+ours.URL+" ./\ndeb [trusted=yes] "+theirs.URL+" ./\n")
+	s := fakeStore(t)
+	var said []string
+	s.log = func(line string) { said = append(said, line) }
+	check := func(how, libErr, toolErr, log string) {
+		t.Helper()
+		said = nil
+		apt := s.apt(arch, locked)
+		got, err := apt.download(t.Context(), locked[2], t.TempDir())
+		if libErr == "" && (err != nil || got.version != gone) || libErr != "" && (err == nil || !strings.Contains(err.Error(), libErr)) {
+			t.Errorf("%s: a library: %+v %v", how, got, err)
+		}
+		if all := strings.Join(said, "\n"); (all != "") != (log != "") || !strings.Contains(all, log) {
+			t.Errorf("%s: said %q", how, all)
+		}
+		if got, err := apt.download(t.Context(), locked[3], t.TempDir()); err == nil || !strings.Contains(err.Error(), "have no tool: "+takeBundle) || !strings.Contains(err.Error(), toolErr) {
+			t.Errorf("%s: a tool: %+v %v", how, got, err)
+		}
+	}
+	check("all are read", "", "", "")
+	theirs.Close()
+	check("a foreign one is down", "", theirs.URL, theirs.URL)
+	ours.Close()
+	check("all are down", "libgone1 is not found: this host's package sources can't be read: ", ours.URL, "")
+}
+
+// Which source a file is of that could not be fetched.
+func TestMadisonSources(t *testing.T) {
+	const list = "     libc6 | 2.36-9 | http://a.example/debian bookworm/main amd64 Packages\n libc6 | 2 | http://b.example ./ Packages\n libc6 | 2 | mirror+file:/etc/apt/m.list x/main amd64 Packages\nN: nothing\n a | b\n"
+	sources := madisonSources(list)
+	if want := []string{"http://a.example/debian/dists/bookworm/", "http://b.example/", "mirror+file:/etc/apt/m.list/dists/x/"}; !slices.Equal(sources, want) {
+		t.Fatalf("%q", sources)
+	}
+	failed := failedAddresses("W: Failed to fetch http://a.example/debian/dists/bookworm/InRelease  Could not connect\nW: Some index files failed\nE: Failed to fetch http://b.example/./Packages  404\n")
+	for i, source := range sources {
+		if !isOf(failed, source) {
+			t.Errorf("%s is of none of %q", source, failed)
+		}
+		if of := isOf([]string{"http://a.example/debian/dists/bookworm-backports/InRelease", "http://b.example.org/./Packages"}, source); of != (i == 2) {
+			t.Errorf("%s: %v", source, of)
+		}
 	}
 }

@@ -25,8 +25,10 @@ type debian struct {
 	state string // folder of our own for apt's lists
 	fresh bool   // the lists were updated by this process
 	said  string // what could not be fetched then, in apt's words, each behind "; "
+	unreadSources
 	ahead string // a folder of packages that were fetched together, "" if there is none
 
+	logf func(format string, args ...any)
 	// together says whether all images that have one part have another one, too, by the packages of vendor.lock.
 	together func(part, other string) bool
 	locked   []LockedPart
@@ -36,7 +38,7 @@ type debian struct {
 
 // apt is the client of an architecture's packages.
 func (s *Store) apt(arch Arch, locked []LockedPart) *debian {
-	return &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch)), locked: locked, together: func(part, other string) bool { return s.together(arch, part, other) }}
+	return &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch)), locked: locked, logf: s.logf, together: func(part, other string) bool { return s.together(arch, part, other) }}
 }
 
 // together says that every image that has one part has the other, too.
@@ -145,16 +147,8 @@ func (d *debian) update(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.fresh, d.said = true, notFetched(errs)
+	d.fresh, d.said, d.failed = true, notFetched(errs), failedAddresses(errs)
 	return nil
-}
-
-// unread is why the host's package sources say nothing of what they lack.
-func (d *debian) unread() error {
-	if d.said == "" {
-		return fmt.Errorf("this host's package sources (/etc/apt) have no package for %s at all: %s", d.arch, takeBundle)
-	}
-	return fmt.Errorf("this host's package sources can't be read: %s; %s", strings.TrimPrefix(d.said, "; "), takeBundle)
 }
 
 // debs are the downloaded packages of one part.
@@ -212,8 +206,8 @@ func (d *debian) archive(ctx context.Context) (*aptIndex, error) {
 // its successor and what this requires that is not another part of all its images.
 func (d *debian) packages(ctx context.Context, p LockedPart) (names []string, behind bool, err error) {
 	names, behind, err = d.found(ctx, p)
-	if len(names) == 0 && d.said != "" && ctx.Err() == nil { // it may be where apt could not look
-		err = fmt.Errorf("%s is not found: %w", p.Package, d.unread())
+	if len(names) == 0 && d.said != "" && ctx.Err() == nil {
+		err = d.notSeen(ctx, p, err)
 	}
 	return names, behind, err
 }
@@ -251,9 +245,6 @@ func (d *debian) found(ctx context.Context, p LockedPart) (names []string, behin
 	return names, true, err
 }
 
-// takeBundle is the remedy where an archive lacks what is needed.
-const takeBundle = "take a bundle of the parts, `unitask image vendor --from FILE` or UNITASK_PARTS_URL"
-
 // fetchAhead fetches the packages of several parts at once, which takes a fraction of the
 // time, for download to find. What can't be had so it gets one by one.
 func (d *debian) fetchAhead(ctx context.Context, parts []LockedPart, dir string) error {
@@ -283,6 +274,9 @@ func (d *debian) download(ctx context.Context, p LockedPart, dir string) (debs, 
 	names, behind, err := d.packages(ctx, p)
 	if err != nil {
 		return debs{}, err
+	}
+	if len(names) == 0 && d.said != "" {
+		d.logf("%s is taken for gone: the distribution's own sources have it not, and others can't be read: %s", p.Package, d.unreadWhy())
 	}
 	got := debs{pkg: p.Package, version: p.Version, behind: behind}
 	var digests []string

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
 )
 
@@ -38,15 +39,14 @@ func newFolder(beside string) (dir string, done func(), err error) {
 
 // removeFolder removes a folder at once: who is killed amid it leaves no half. There may be none.
 func removeFolder(dir string) error {
-	gone, err := os.MkdirTemp(filepath.Dir(dir), newPrefix)
+	gone, err := atomicfile.SetAside(dir, newPrefix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	err = os.Rename(dir, filepath.Join(gone, "gone"))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return errors.Join(err, os.RemoveAll(gone))
+	return os.RemoveAll(gone)
 }
 
 // sweepFolder removes what those who were killed left behind.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/vmm"
@@ -86,9 +87,24 @@ func (s *Source) WhySlow(spec Spec) string {
 	return untried(own)
 }
 
-// untried is why TCG has the place of hardware that was not there before, or whose try was disturbed.
+// untried is why TCG has the place of hardware that was not there before, or that nothing has tried since it was disturbed.
 func untried(hardware vmm.Accel) string {
 	return fmt.Sprintf("%s: it is there now, and whether it works is being found out", hardware)
+}
+
+// disturbed remembers that a try of the spec's accelerator said nothing of it: the next run may try again. What failed
+// before is still what is known.
+func (s *Source) disturbed(spec Spec, err error) {
+	known := s.known(spec)
+	if why := known.Why; why == untried(spec.Accel) || strings.HasPrefix(why, disturbedTry(spec.Accel)) {
+		known.Why = oneLine(fmt.Errorf("%s%w", disturbedTry(spec.Accel), err))
+	}
+	known.At = time.Now().UTC().Add(-retryHardware)
+	s.remember(spec, known)
+}
+
+func disturbedTry(hardware vmm.Accel) string {
+	return fmt.Sprintf("%s: the try was disturbed: ", hardware)
 }
 
 // tryHardware tries in the background whether hardware that failed, or was not there, works by now. Whatever
@@ -116,6 +132,7 @@ func (s *Source) tryHardware(spec Spec) {
 				return
 			}
 			if ctx.Err() != nil || Inconclusive(err) {
+				s.disturbed(spec, err)
 				return
 			}
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", accel, err))

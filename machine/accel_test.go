@@ -128,6 +128,41 @@ func TestAccelRetry(t *testing.T) {
 	}
 }
 
+// A try that was disturbed says so, and the next run tries again; what failed before is still what is said of it.
+func TestAccelDisturbed(t *testing.T) {
+	disturbed := disturbedTry(vmm.KVM)
+	for name, c := range map[string]struct {
+		failed error // of what came before TCG
+		why    string
+	}{
+		"it was not there": {nil, disturbed},
+		"it failed":        {errors.New("kvm: aborted"), "kvm: aborted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, spec := accelSource(t, vmm.Auto)
+			s.host = func(vmm.QEMU) vmm.Host { return vmm.Host{OS: "linux", Arch: string(vmm.AMD64)} }
+			spec.Image.Arch, spec.Accel, spec.QEMU.Path = image.AMD64, vmm.TCG, "/nowhere/qemu" // it can't be started, which tells nothing of KVM
+			s.Works(spec, c.failed)
+			known := s.known(spec)
+			known.At = known.At.Add(-retryHardware)
+			s.remember(spec, known)
+			for range 2 {
+				s.tryHardware(spec)
+				deadline := time.Now().Add(time.Minute)
+				for known = s.known(spec); time.Since(known.At) < retryHardware && time.Now().Before(deadline); known = s.known(spec) {
+					time.Sleep(time.Millisecond)
+				}
+				if !strings.HasPrefix(known.Why, c.why) || c.failed == nil && len(known.Why) == len(c.why) || time.Since(known.At) < retryHardware || known.Accel != vmm.TCG {
+					t.Errorf("%+v", known)
+				}
+				if why := s.WhySlow(spec); why != known.Why {
+					t.Errorf("it is slow since %q", why)
+				}
+			}
+		})
+	}
+}
+
 // bell is a network on which the guest rings after a while.
 type bell struct{ rings time.Time }
 

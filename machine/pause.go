@@ -110,7 +110,9 @@ func ReadPause(folder string) (Pause, error) {
 
 // openPause opens the folder of a paused machine, which must be ours alone.
 func openPause(folder string) (*os.Root, error) {
-	restore(folder)
+	if err := restore(folder); err != nil {
+		return nil, err
+	}
 	dir, err := os.OpenRoot(folder)
 	if err != nil {
 		return nil, err
@@ -267,16 +269,24 @@ func syncPath(path string) error {
 func leftover(folder string) string { return "." + filepath.Base(folder) + ".pausing-" }
 
 // RemoveLeftovers removes what a pause into a folder left beside it when it was killed. What it had moved aside is put
-// back.
+// back; where it can't be it stays where it is, being all that there is of it.
 func RemoveLeftovers(folder string) {
-	restore(folder)
-	_ = os.RemoveAll(aside(folder))
+	_ = restore(folder)
+	if _, err := os.Lstat(folder); err == nil {
+		_ = os.RemoveAll(aside(folder))
+	}
 	entries, _ := os.ReadDir(filepath.Dir(folder))
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), leftover(folder)) {
 			_ = os.RemoveAll(filepath.Join(filepath.Dir(folder), e.Name()))
 		}
 	}
+}
+
+// RemovePause removes the machine that was paused into a folder, and all that was left beside it: nothing can put it back.
+func RemovePause(folder string) error {
+	RemoveLeftovers(folder)
+	return errors.Join(os.RemoveAll(aside(folder)), os.RemoveAll(folder))
 }
 
 // Resume starts the machine that was paused into a folder, where it goes on from there: its guest

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -121,5 +122,93 @@ func TestReplaceKilled(t *testing.T) {
 		if folder, ok := AsideOf(name); ok != (want != "") || ok && folder != want {
 			t.Errorf("%s: %q %t", name, folder, ok)
 		}
+	}
+}
+
+// What was moved aside and can't be put back now is not there no more: nothing removes it, and it is there when the disk works.
+func TestRestoreFails(t *testing.T) {
+	defer func(e func(a, b string) error) { exchange, rename = e, os.Rename }(exchange)
+	exchange = func(_, _ string) error { return syscall.EINVAL }
+	dir := t.TempDir()
+	place, by := filepath.Join(dir, "paused"), filepath.Join(dir, leftover("paused")+"1")
+	folderOf(t, aside(place), 2001)
+	folderOf(t, by, 2002)
+	rename = func(from, to string) error {
+		if from == aside(place) {
+			return &os.LinkError{Op: "rename", Old: from, New: to, Err: syscall.EIO}
+		}
+		return os.Rename(from, to)
+	}
+	if _, err := ReadPause(place); !errors.Is(err, syscall.EIO) {
+		t.Errorf("read: %v", err)
+	}
+	if err := replace(place, by); !errors.Is(err, syscall.EIO) {
+		t.Errorf("replace: %v", err)
+	}
+	RemoveLeftovers(place)
+	rename = os.Rename
+	if at := yearOf(t, place); at != 2001 {
+		t.Errorf("there is %d", at)
+	}
+	long := filepath.Join(dir, strings.Repeat("x", 250)) // beside which nothing can be
+	if _, err := ReadPause(long); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a long name: %v", err)
+	}
+}
+
+// Who reads between the two moves puts the one back that was moved aside; it is replaced all the same.
+func TestReplaceRead(t *testing.T) {
+	defer func(e func(a, b string) error) { exchange, rename = e, os.Rename }(exchange)
+	exchange = func(_, _ string) error { return syscall.EINVAL }
+	for name, reads := range map[string]int{"once": 1, "ever again": 1000} {
+		dir := t.TempDir()
+		place, by := filepath.Join(dir, "paused"), filepath.Join(dir, leftover("paused")+"1")
+		folderOf(t, place, 2001)
+		folderOf(t, by, 2002)
+		left := reads
+		rename = func(from, to string) error {
+			err := os.Rename(from, to)
+			if from == place && left > 0 {
+				left--
+				yearOf(t, place)
+			}
+			return err
+		}
+		err := replace(place, by)
+		rename = os.Rename
+		want := 2002
+		if reads > replaceTries {
+			want = 2001
+		}
+		if at := yearOf(t, place); at != want || (err == nil) != (want == 2002) || yearOf(t, by) != 4003-want {
+			t.Errorf("%s: there is %d, %v", name, at, err)
+		}
+	}
+}
+
+// What has ended does not come back from where it was moved to.
+func TestRemovePause(t *testing.T) {
+	for name, names := range map[string][]string{"aside only": {".paused.before"}, "both": {"paused", ".paused.before", ".paused.pausing-1"}, "none": nil} {
+		dir := t.TempDir()
+		for i, n := range names {
+			folderOf(t, filepath.Join(dir, n), 2001+i)
+		}
+		place := filepath.Join(dir, "paused")
+		if err := RemovePause(place); err != nil || yearOf(t, place) != 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+			t.Errorf("%s: left %v %v", name, left, err)
+		}
+	}
+	// Nor where it can't be put back before.
+	defer func() { rename = os.Rename }()
+	rename = func(_, _ string) error { return syscall.EIO }
+	place := filepath.Join(t.TempDir(), "paused")
+	folderOf(t, aside(place), 2001)
+	err := RemovePause(place)
+	rename = os.Rename
+	if at := yearOf(t, place); err != nil || at != 0 {
+		t.Errorf("there is %d, %v", at, err)
 	}
 }

@@ -278,32 +278,51 @@ func load(memory *os.File, devices []byte, created time.Time, mapped bool) (*Sna
 	return t, nil
 }
 
-// exchange has two names change places; a variable for tests, as if on a file system that can't.
-var exchange = renameExchange
+// exchange has two names change places; a variable for tests, as if on a file system that can't. So is rename, as if the
+// disk failed.
+var (
+	exchange = renameExchange
+	rename   = os.Rename
+)
+
+// replaceTries bounds how often one that is read meanwhile (restore) is in the way: readers come seldom.
+const replaceTries = 10
 
 // replace puts a folder in the place of another one, in one step, and the other one, if there is
 // one, in its. On a file system that can't exchange them (NFS, 9p, some of FUSE) the other one is moved aside
 // before: who is killed in between has left it there (restore).
-func replace(place, by string) error {
+func replace(place, by string) (err error) {
+	for range replaceTries {
+		if err = replaceOnce(place, by); !errors.Is(err, fs.ErrExist) { // ENOTEMPTY, EEXIST
+			break
+		}
+	}
+	return err
+}
+
+func replaceOnce(place, by string) error {
 	err := exchange(by, place)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		err = os.Rename(by, place)
+		err = rename(by, place)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, errors.ErrUnsupported): // ENOSYS, EOPNOTSUPP
-		restore(place)
-		if err = os.RemoveAll(aside(place)); err == nil {
-			err = os.Rename(place, aside(place))
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return os.Rename(by, place)
+		if err = restore(place); err == nil {
+			err = os.RemoveAll(aside(place))
 		}
 		if err != nil {
 			return err
 		}
-		if err = os.Rename(by, place); err != nil {
-			return errors.Join(err, os.Rename(aside(place), place))
+		err = rename(place, aside(place))
+		if errors.Is(err, fs.ErrNotExist) {
+			return rename(by, place)
 		}
-		_ = os.Rename(aside(place), by) // else it is a leftover
+		if err != nil {
+			return err
+		}
+		if err = rename(by, place); err != nil {
+			return errors.Join(err, restore(place))
+		}
+		_ = rename(aside(place), by) // else it is a leftover
 	}
 	return err
 }
@@ -322,9 +341,17 @@ func AsideOf(name string) (folder string, ok bool) {
 	return name, isHidden && isAside && name != ""
 }
 
-// restore puts a folder back that was moved aside, where nothing has taken its place.
-func restore(folder string) {
-	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
-		_ = os.Rename(aside(folder), folder)
+// restore puts a folder back that was moved aside, where nothing has taken its place. It is no error where none was.
+func restore(folder string) error {
+	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
+	if _, err := os.Lstat(aside(folder)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
+		return nil
+	}
+	err := rename(aside(folder), folder)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) { // somebody else has done it
+		return nil
+	}
+	return err
 }

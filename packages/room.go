@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
 )
 
@@ -126,13 +127,10 @@ func (s *Store) Drop(key string) (bool, error) {
 	case err != nil:
 		return false, err
 	}
-	old, err := os.MkdirTemp(s.Dir, ".new-") // which goes with what builds leave behind, should this process end now
-	if err == nil {
-		err = os.Rename(dir, filepath.Join(old, key))
-	}
-	held.Unlock()
+	defer held.Unlock()
+	old, err := atomicfile.SetAside(dir, ".new-") // which goes with what builds leave behind, should this process end now
 	if err != nil {
-		return false, errors.Join(err, os.RemoveAll(old))
+		return false, err
 	}
 	if s.Removed != nil {
 		s.Removed(key)

@@ -1,11 +1,15 @@
 // Package atomicfile replaces files in one step: who reads one reads the old text or the
-// new, whole, also when the writer dies in between.
+// new, whole, also when the writer dies in between. Folders go in one step.
 package atomicfile
 
 import (
+	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
+	"syscall"
 )
 
 // Write replaces a file, or makes it. It is on the disk when a file that is made later
@@ -37,4 +41,19 @@ func Fill(name string, perm fs.FileMode, fill func(*os.File) error) error {
 		_ = os.Remove(f.Name())
 	}
 	return err
+}
+
+// rename is a variable for tests, as if on a full disk.
+var rename = os.Rename
+
+// SetAside renames a folder that is to be removed to prefix and a random number, beside where it was, so that who is
+// killed amid the removal leaves no half of it there. Nothing is made: a disk that is full is why folders are removed.
+// Where there is no room even for a name, the folder stays where it is. It returns where the folder is then.
+func SetAside(dir, prefix string) (string, error) {
+	to := filepath.Join(filepath.Dir(dir), prefix+strconv.FormatUint(rand.Uint64(), 36))
+	err := rename(dir, to)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return dir, nil
+	}
+	return to, err
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -54,5 +56,29 @@ func TestWrite(t *testing.T) {
 	}
 	if list, _ := os.ReadDir(dir); len(list) != 1 {
 		t.Errorf("left: %v", list)
+	}
+}
+
+// A folder goes from where it was in one step, and stays there where there is no room for another name.
+func TestSetAside(t *testing.T) {
+	defer func(r func(from, to string) error) { rename = r }(rename)
+	dir := t.TempDir()
+	place := filepath.Join(dir, "place")
+	if err := os.MkdirAll(filepath.Join(place, "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		rename = func(from, to string) error { return &os.LinkError{Op: "rename", Old: from, New: to, Err: full} }
+		if at, err := SetAside(place, ".gone-"); err != nil || at != place {
+			t.Errorf("%v: %q %v", full, at, err)
+		}
+	}
+	rename = os.Rename
+	at, err := SetAside(place, ".gone-")
+	if _, there := os.Stat(filepath.Join(at, "sub")); err != nil || there != nil || filepath.Dir(at) != dir || !strings.HasPrefix(filepath.Base(at), ".gone-") {
+		t.Errorf("%q %v %v", at, err, there)
+	}
+	if at, err := SetAside(place, ".gone-"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what is not there: %q %v", at, err)
 	}
 }

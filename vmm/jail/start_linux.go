@@ -204,7 +204,8 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 		return nil, err
 	}
 	defer program.Close()
-	if err = l.permitted(); err != nil {
+	asked, err := l.permitted(in)
+	if err != nil {
 		return nil, err
 	}
 	for _, name := range []string{whileAlive(f.self), fmt.Sprintf("/proc/self/fd/%d", f.self)} { // the second where /proc hides us from the user that it runs as
@@ -215,8 +216,8 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 		}
 		attr.Setsid = true // no terminal, and signals of ours to our group are not its
 		cmd.SysProcAttr = &attr
-		if err = cmd.Start(); err != nil && l.attr.UidMappings != nil {
-			mapped.Store(false)
+		if err = cmd.Start(); err != nil {
+			asked.Store(false)
 		}
 		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 			break
@@ -225,22 +226,31 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 	return cmd, err
 }
 
-// mapped says that namespaces with users of their own were to be had when this was asked last.
-var mapped atomic.Bool
+// mapped and mappedIn say that namespaces with users of their own were to be had when this was asked last, outside of a
+// control group and in one.
+var mapped, mappedIn atomic.Bool
 
-// permitted asks the kernel for the namespaces of a level that maps users, by a process that has nothing to execute: where
-// it refuses these, Go's own way of starting a process with a mapping leaves two descriptors open each time (up to Go 1.26:
-// the pipe by which it tells the child that its users are mapped).
-func (l level) permitted() error {
-	if l.attr.UidMappings == nil || mapped.Load() {
-		return nil
+// permitted asks the kernel for the namespaces of a level that maps users, in a group, by a process that has nothing to
+// execute: where it refuses these, Go's own way of starting a process with a mapping leaves two descriptors open each time (up
+// to Go 1.26: the pipe by which it tells the child that its users are mapped). The answer holds until what is returned says
+// otherwise.
+func (l level) permitted(in *group) (*atomic.Bool, error) {
+	attr, asked := syscall.SysProcAttr{Cloneflags: l.attr.Cloneflags}, &mapped
+	if in.file != nil {
+		attr.UseCgroupFD, attr.CgroupFD, asked = true, int(in.file.Fd()), &mappedIn
 	}
-	_, err := syscall.ForkExec("/nothing/to/execute", nil, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Cloneflags: l.attr.Cloneflags}})
+	if l.attr.UidMappings == nil {
+		return new(atomic.Bool), nil
+	}
+	if asked.Load() {
+		return asked, nil
+	}
+	_, err := syscall.ForkExec("/nothing/to/execute", nil, &syscall.ProcAttr{Sys: &attr})
 	if errors.Is(err, fs.ErrNotExist) {
-		mapped.Store(true)
-		return nil
+		asked.Store(true)
+		return asked, nil
 	}
-	return &fs.PathError{Op: "clone", Path: l.name, Err: err}
+	return nil, &fs.PathError{Op: "clone", Path: l.name, Err: err}
 }
 
 // whileAlive is a name for a descriptor of the process that executes it, good only as
