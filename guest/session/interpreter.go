@@ -174,8 +174,8 @@ func (r *replies) Write(p []byte) (int, error) {
 }
 
 // Run runs code, with what it prints going to stdout and stderr. When ctx ends the step is
-// interrupted as by Ctrl-C, and the interpreter is killed where that does not end it; the error is
-// then the context's cause.
+// interrupted as by Ctrl-C, a second time half of KillPatience later, and the interpreter is killed
+// where that does not end it; the error is then the context's cause.
 func (in *Interpreter) Run(ctx context.Context, code string, limit time.Duration, stdout, stderr io.Writer) (Step, error) {
 	if i := bytes.IndexByte([]byte(code), 0); i >= 0 {
 		return Step{}, fmt.Errorf("the code holds a NUL byte at offset %d", i)
@@ -197,7 +197,9 @@ func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stder
 		sent <- in.cmd.give(contract.StepControl, fmt.Appendf(nil, "%s\x00%s\x00", head, code))
 	}()
 	var signalled <-chan error
-	for signals := []syscall.Signal{syscall.SIGINT, syscall.SIGKILL}; ; {
+	// Twice by SIGINT: one that comes just before a shell starts a command, or Python a call of the system, is
+	// dealt with behind that only.
+	for signals := []syscall.Signal{syscall.SIGINT, syscall.SIGINT, syscall.SIGKILL}; ; {
 		var late <-chan time.Time
 		ended := ctx.Done()
 		if ctx.Err() != nil {
@@ -205,8 +207,12 @@ func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stder
 				in.cmd.finish(guest.End{Signal: int(syscall.SIGKILL)}, nil)
 				return Step{Gone: true, End: guest.End{Signal: int(syscall.SIGKILL)}}, context.Cause(ctx)
 			}
+			patience := KillPatience
+			if signals[0] == syscall.SIGINT {
+				patience /= 2
+			}
 			signalled = in.cmd.signal(signals[0])
-			signals, late, ended = signals[1:], time.After(KillPatience), nil
+			signals, late, ended = signals[1:], time.After(patience), nil
 		}
 		select {
 		case r := <-in.replies:
