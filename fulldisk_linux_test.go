@@ -9,20 +9,14 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testlack"
 )
 
 // A disk that is full in the middle of an image leaves nothing of it.
 func TestImportOnFullDisk(t *testing.T) {
 	needVM(t) // whose parts the image is made of
 	home := t.TempDir()
-	if err := syscall.Mount("tmpfs", home, "tmpfs", 0, "size=1m,mode=700"); err != nil {
-		t.Skipf("a small disk can't be mounted: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(home, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	testlack.Disk(t, home, "size=1m")
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {
 		t.Fatal(err)
@@ -45,23 +39,14 @@ func TestSessionOutOnFullDisk(t *testing.T) {
 	if err := os.Mkdir(runs, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mount("tmpfs", runs, "tmpfs", 0, "size=3m,mode=700"); err != nil {
-		t.Skipf("a small disk can't be mounted: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(runs, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	testlack.Disk(t, runs, "size=3m")
 	rt := openRuntime(t, unitask.Options{Home: home})
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
 	res, err := s.Run(t.Context(), unitask.Step{Code: "head -c 4000000 /dev/urandom > /out/much; echo done"})
 	if host := (*unitask.HostError)(nil); !errors.As(err, &host) || !errors.Is(err, syscall.ENOSPC) || len(res.Artifacts) > 0 {
 		t.Errorf("%v, %+v", err, res)
 	}
-	if err := syscall.Mount("", runs, "", syscall.MS_REMOUNT, "size=30m"); err != nil {
-		t.Fatal(err)
-	}
+	testlack.Grow(t, runs, "size=30m")
 	if res, err = s.Run(t.Context(), unitask.Step{Code: "true"}); err != nil || cameBack(t, rt, res) != "much=4000000 bytes" {
 		t.Errorf("%v, %q", err, cameBack(t, rt, res))
 	}

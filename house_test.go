@@ -81,6 +81,7 @@ var mayImport = map[string][]string{
 	"internal/socketpair":  {},
 	"internal/tail":        {},
 	"internal/testcert":    {},
+	"internal/testlack":    {},
 	"internal/testsignals": {},
 	"internal/vault":       {},
 

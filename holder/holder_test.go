@@ -12,12 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -370,20 +370,6 @@ func TestInputBehindItsEnd(t *testing.T) {
 	}
 }
 
-// full is a listener that has no descriptor left for its first clients.
-type full struct {
-	listener
-	left int
-}
-
-func (f *full) AcceptUnix() (*net.UnixConn, error) {
-	if f.left > 0 {
-		f.left--
-		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
-	}
-	return f.listener.AcceptUnix()
-}
-
 // A holder that can't take a client does not end, and its sessions with it.
 func TestNoDescriptors(t *testing.T) {
 	dir := t.TempDir()
@@ -396,7 +382,7 @@ func TestNoDescriptors(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		h.accept(ctx, &full{listener: l, left: 2})
+		h.accept(ctx, testlack.Descriptors(2, l.AcceptUnix))
 	}()
 	conn, err := net.Dial("unix", filepath.Join(dir, socketName))
 	if err != nil {

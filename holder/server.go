@@ -86,7 +86,7 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	go h.sleep(ctx, idle)
-	h.accept(ctx, l)
+	h.accept(ctx, l.AcceptUnix)
 	h.leave()
 	h.patron.Wait()
 	h.park()
@@ -140,14 +140,10 @@ func (h *Holder) sleep(ctx context.Context, idle time.Duration) {
 	}
 }
 
-// listener is where clients come to.
-type listener interface {
-	AcceptUnix() (*net.UnixConn, error)
-}
-
-func (h *Holder) accept(ctx context.Context, l listener) {
+// accept serves the clients that next, a listener's method, gives, until that is closed.
+func (h *Holder) accept(ctx context.Context, next func() (*net.UnixConn, error)) {
 	for {
-		conn, err := accepting.Next(l.AcceptUnix)
+		conn, err := accepting.Next(next)
 		if err != nil {
 			return
 		}

@@ -40,7 +40,7 @@ func (s *Source) Serve(ctx context.Context, idle time.Duration, about Shape) err
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	srv.group.Go(func() { srv.sleep(ctx, idle) })
-	srv.accept(l)
+	srv.accept(l.AcceptUnix)
 	cancel()
 	srv.group.Wait()
 	_ = os.Remove(filepath.Join(s.opts.Home, poolSocket))
@@ -166,16 +166,11 @@ func newLeaseServer(from lender, down func()) *leaseServer {
 	return &leaseServer{lender: from, down: down, clients: make(chan struct{}, poolClients)}
 }
 
-// listener is where connections come to.
-type listener interface {
-	AcceptUnix() (*net.UnixConn, error)
-}
-
-// accept serves connections until the listener is closed. What is beyond the bound is
+// accept serves the connections that next, a listener's method, gives, until that is closed. What is beyond the bound is
 // turned away.
-func (s *leaseServer) accept(l listener) {
+func (s *leaseServer) accept(next func() (*net.UnixConn, error)) {
 	for {
-		conn, err := accepting.Next(l.AcceptUnix)
+		conn, err := accepting.Next(next)
 		if err != nil {
 			return
 		}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -68,20 +69,6 @@ func (th *thing) Close() error {
 	return nil
 }
 
-// full is a listener that has no descriptor left for its first clients.
-type full struct {
-	listener
-	left int
-}
-
-func (f *full) AcceptUnix() (*net.UnixConn, error) {
-	if f.left > 0 {
-		f.left--
-		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", unix.EMFILE)}
-	}
-	return f.listener.AcceptUnix()
-}
-
 // serveThings is a daemon in a home of its own that lends what take returns.
 func serveThings(t *testing.T, bound int, take func(leaseRequest) (loan, error)) (home string, s *leaseServer) {
 	t.Helper()
@@ -102,7 +89,7 @@ func serveThings(t *testing.T, bound int, take func(leaseRequest) (loan, error))
 	s.clients = make(chan struct{}, bound)
 	done := make(chan struct{})
 	go func() {
-		s.accept(&full{listener: l, left: 2})
+		s.accept(testlack.Descriptors(2, l.AcceptUnix))
 		s.group.Wait()
 		unlock()
 		close(done)

@@ -7,23 +7,16 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/machine"
 )
 
 // A disk that is full leaves the machine as it runs, and the folder as it is.
 func TestPauseFull(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root mounts a small disk")
-	}
 	source, spec := lasting(t, image.Linux)
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=20m"); err != nil {
-		t.Skipf("mount: %v", err)
-	}
-	defer unix.Unmount(dir, unix.MNT_DETACH) //nolint:errcheck // the folder goes with the test
+	testlack.Disk(t, dir, "size=20m")
 	m, err := source.Clone(t.Context(), spec, machine.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -37,9 +30,7 @@ func TestPauseFull(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("%v %v", left, err)
 	}
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=600m"); err != nil {
-		t.Fatal(err)
-	}
+	testlack.Grow(t, dir, "size=600m")
 	if err := source.Pause(t.Context(), m, filepath.Join(dir, "paused")); err != nil {
 		t.Fatal(err)
 	}

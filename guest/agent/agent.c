@@ -2,6 +2,7 @@
 // One thread, one poll loop, no allocation after the start.
 #define _GNU_SOURCE
 #include "agent.h"
+#include "out.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -479,27 +480,6 @@ static int listen_socket(struct agent *a, int type)
 }
 
 // Artifacts -----------------------------------------------------------------
-
-// open_out opens /out, if that is a folder: a link, which the code may have put there, leads where
-// it can't read itself.
-static int open_out(void)
-{
-	return open(OUT_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-}
-
-// out_empty says that there is nothing in /out.
-static int out_empty(void)
-{
-	int dir = open_out();
-	DIR *d = dir < 0 ? NULL : fdopendir(dir);
-	struct dirent *e;
-	int empty = 1;
-	while (d && empty && (e = readdir(d)) != NULL)
-		empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
-	if (d)
-		closedir(d);
-	return empty;
-}
 
 // send_tree sends what is in a folder, whose descriptor it closes: for each thing u8
 // kind (f, l, p, s, or x for the rest), u32 mode, path; for a file its bytes too. The

@@ -3,12 +3,12 @@
 // stop it, and its commands run as the code's user (sessionstart.c); on Nanos it is a thread of the one
 // process (../nanos/session.c). It believes the host, and takes what the commands print for bytes.
 #define _GNU_SOURCE
+#include "../agent/out.h"
 #include "../contract/contract.h"
 #include "session.h"
 #include "sessioncommand.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -252,17 +252,8 @@ static void receive(void)
 static void tell_out(const struct command *c)
 {
 	uint8_t frame[STEP_HEADER];
-	int dir = open(OUT_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);  // a link, which the code may have put there, leads anywhere
-	DIR *d = dir < 0 ? NULL : fdopendir(dir);
-	for (struct dirent *e; d && (e = readdir(d)) != NULL;)
-		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
-			say(frame, STEP_OUT, c->id, 0);
-			break;
-		}
-	if (d)
-		closedir(d);
-	else if (dir >= 0)
-		close(dir);
+	if (!out_empty())
+		say(frame, STEP_OUT, c->id, 0);
 }
 
 // pump passes on one chunk of a stream: the bytes, 0 at its end, -1 when there is nothing.
