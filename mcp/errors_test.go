@@ -94,20 +94,27 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
-// A call that comes while the server ends is told to go to the next one.
-func TestClosing(t *testing.T) {
+// newServer is one in a home of its own, until the test ends.
+func newServer(t *testing.T) *Server {
+	t.Helper()
 	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rt.Close()
+	t.Cleanup(func() { rt.Close() })
 	s, err := New(rt, Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// A call that comes while the server ends is told to go to the next one.
+func TestClosing(t *testing.T) {
+	s := newServer(t)
 	s.refuse()
-	_, _, err = s.runCode(t.Context(), &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}}, runArgs{Code: "1"})
+	_, _, err := s.runCode(t.Context(), &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{}}, runArgs{Code: "1"})
 	if got := typed(err); got.Code != "closing" || !got.Retryable {
 		t.Errorf("%+v", got)
 	}
@@ -129,16 +136,7 @@ func TestAttackEndedPaths(t *testing.T) {
 
 // A status that there is not is an error, and no empty list.
 func TestListUnknownStatus(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
-	s, err := New(rt, Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := newServer(t)
 	for status, known := range map[string]bool{"": true, "exited": true, "paused": true, "exitd": false, "EXITED": false} {
 		_, _, err := s.listRuns(t.Context(), &sdk.CallToolRequest{Extra: &sdk.RequestExtra{}}, listArgs{Status: status})
 		if errors.Is(err, unitask.ErrState) == known {

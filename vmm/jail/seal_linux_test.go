@@ -12,15 +12,7 @@ import (
 // the filter where it has a root of its own.
 func TestSeal(t *testing.T) {
 	needRoot(t)
-	target, err := newTargets()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer target.end()
-	p, err := Examine(someProgram(t), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	target, p := prepared(t)
 	before := descriptors(t)
 	for _, l := range levels(0, 0, nobody, nil) {
 		for _, c := range []struct{ sealed, unfiltered bool }{{false, false}, {true, false}, {true, true}} {

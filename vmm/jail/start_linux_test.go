@@ -82,6 +82,21 @@ func someProgram(t testing.TB) string {
 	return ""
 }
 
+// prepared is what a program in a jail may reach for, until the test ends, and such a program.
+func prepared(t *testing.T) (*targets, Program) {
+	t.Helper()
+	target, err := newTargets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(target.end)
+	p, err := Examine(someProgram(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return target, p
+}
+
 // attackAs runs all attempts in a process that a command line makes: its last arguments
 // are ours.
 func attackAs(t *testing.T, program string, open bool, landlock int, how ...string) attacked {
@@ -494,15 +509,7 @@ func TestFilter(t *testing.T) {
 
 // A machine that makes a call that is not on the list is ended, and the call is named.
 func TestDenied(t *testing.T) {
-	target, err := newTargets()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer target.end()
-	p, err := Examine(someProgram(t), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	target, p := prepared(t)
 	for call, nr := range map[string]uintptr{"socket": unix.SYS_SOCKET, "ptrace": unix.SYS_PTRACE, "bpf": unix.SYS_BPF, "system call 9999": 9999} {
 		s := script{newStage()}
 		s.call(call, nr)
@@ -522,15 +529,7 @@ func TestDenied(t *testing.T) {
 // A program signals its own threads, and makes no file in memory, also where it may write files: what it would write of
 // those is limited for each, not for all.
 func TestOwnThreads(t *testing.T) {
-	target, err := newTargets()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer target.end()
-	p, err := Examine(someProgram(t), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	target, p := prepared(t)
 	for name, c := range map[string]struct {
 		make func(s script)
 		want string // what it ended by; "" where it came to its end
@@ -567,15 +566,7 @@ func TestOwnThreads(t *testing.T) {
 
 // Who ends has ended, also where he has sent the other end of his messages to where nobody takes it.
 func TestSentMessages(t *testing.T) {
-	target, err := newTargets()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer target.end()
-	p, err := Examine(someProgram(t), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	target, p := prepared(t)
 	ours, theirs, err := socketpair.New("nobody reads it")
 	if err != nil {
 		t.Fatal(err)
