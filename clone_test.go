@@ -273,6 +273,9 @@ func TestDamagedTemplate(t *testing.T) {
 // A template that has had half of its life gets a successor from the run that sees it:
 // that run and the next one are cloned.
 func TestTemplateSuccession(t *testing.T) {
+	if !long() {
+		t.Skip("half of a template's life in clones is make long's (UNITASK_TEST_LONG=1)")
+	}
 	needClones(t)
 	home := newHome(t)
 	templates := filepath.Join(home, "templates")

@@ -86,6 +86,9 @@ for folder, folders, files in os.walk('/image'):
 // The kernel reads from a compressed disk what was written to it: each entry, and the content of each file that is a
 // part's, with those of all parts compared.
 func TestPackedDisk(t *testing.T) {
+	if !long() {
+		t.Skip("all of a disk, read in a machine, is make long's (UNITASK_TEST_LONG=1)")
+	}
 	needErofs(t)
 	rt, im := imageOf(t, "data")
 	parts := map[string]string{}

@@ -166,8 +166,8 @@ func TestRoutesGrow(t *testing.T) {
 // Three hosts that are joined by routes: one is killed amid work and nothing is lost, it comes back, another one takes its
 // place, and a fourth one comes, which the others are not told of.
 func TestRoutes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("four servers in processes of their own; not in -short")
+	if os.Getenv("UNITASK_TEST_LONG") == "" {
+		t.Skip("four servers in processes of their own that come and go for a minute are make long's (UNITASK_TEST_LONG=1)")
 	}
 	t.Parallel()
 	hosts := hosts(t, 4, 3)
