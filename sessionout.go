@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -115,7 +114,9 @@ func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Arti
 			continue
 		}
 		done, why, failed := fetch(ctx, from, to, e, name, most)
-		there[stamp] = done
+		if done {
+			there[stamp] = true
+		}
 		if why != nil || failed != nil {
 			err, stopped = failed, true
 		}
@@ -123,7 +124,11 @@ func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Arti
 			left = why
 		}
 	}
-	maps.DeleteFunc(there, func(_ outStamp, seen bool) bool { return !seen })
+	for stamp := range o.seen { // what the list lacks may be in the rest of it
+		if more && len(there) < maxOutEntries {
+			there[stamp] = true
+		}
+	}
 	o.seen = there
 	return left, err
 }

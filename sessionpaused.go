@@ -125,10 +125,13 @@ func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
 	return v
 }
 
+// maxSessionID bounds an id that is looked for, in bytes: a folder has no longer name.
+const maxSessionID = 255
+
 // read reads what is kept of a session. The error is a SessionError where there is none.
 func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
 	gone := &SessionError{id, "or never was"}
-	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") {
+	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID || strings.ContainsRune(id, 0) { // no folder's
 		return p, k, gone
 	}
 	p, err = machine.ReadPause(s.folder(id))

@@ -330,7 +330,11 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 		return nil, err
 	}
 	if err = run(x); !errors.As(err, new(*SessionError)) {
-		err = errors.Join(err, x.collect(ctx))
+		if e := x.collect(ctx); err == nil {
+			err = e
+		} else if e != nil { // it has ended otherwise
+			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + e.Error()})
+		}
 	}
 	err = x.finish(ctx, err)
 	if lost := s.toldLost(); lost != "" {

@@ -421,10 +421,6 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	if err := f.outFolder(); err != nil {
 		return err
 	}
-	home, err := a.homeFolder()
-	if err != nil {
-		return err
-	}
 	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 	streams := holder.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
 	var outs, errs strings.Builder
@@ -446,7 +442,11 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 		return err
 	}
 	if f.out != "" && len(res.Artifacts) > 0 {
-		if res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, f.out, f.outReplace); err != nil {
+		var home string
+		if home, err = a.homeFolder(); err == nil {
+			res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, f.out, f.outReplace)
+		}
+		if err != nil {
 			err = &unitask.HostError{Op: "out", Err: err}
 		}
 	}

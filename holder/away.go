@@ -9,9 +9,7 @@ import (
 	"maps"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"syscall"
 
 	"github.com/unitask/unitask"
 )
@@ -130,9 +128,6 @@ func forget(home string, v View) error {
 
 // forgetUnlisted removes what is on the disk of this user's session that no list has: one that can't be read is on none.
 func forgetUnlisted(home, id string) error {
-	if _, err := os.Lstat(filepath.Join(home, "sessions", id)); errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.EINVAL) {
-		return errGone(id) // it can't be a folder's
-	}
 	p, err := unitask.FindPausedSession(home, id)
 	if errors.As(err, new(*unitask.SessionError)) || err == nil && p.Owner != unitask.LocalOwner(os.Geteuid()) {
 		return errGone(id)

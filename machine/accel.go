@@ -107,8 +107,8 @@ func disturbedTry(hardware vmm.Accel) string {
 	return fmt.Sprintf("%s: the try was disturbed: ", hardware)
 }
 
-// tryHardware tries in the background whether hardware that failed, or was not there, works by now. Whatever
-// comes of it, the next time is retryHardware later.
+// tryHardware tries in the background whether hardware that failed, or was not there, works by now. The
+// next time is retryHardware later, or with the next run where the try was disturbed.
 func (s *Source) tryHardware(spec Spec) {
 	known := s.known(spec)
 	if known.Accel != vmm.TCG || known.Why != "" && time.Since(known.At) < retryHardware {

@@ -116,7 +116,7 @@ func copyRange(to, from *os.File, at, most int64) error {
 // CanClone says that this system has what snapshots need.
 const CanClone = true
 
-// exchange swaps two folders in one step.
+// renameExchange swaps two folders in one step.
 func renameExchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }

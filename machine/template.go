@@ -278,7 +278,7 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err := os.WriteFile(filepath.Join(tmp, templateName), text, 0o600); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	// In one step also where it is a successor: at no time is there none.
+	// In one step also where it is a successor, as far as the file system exchanges names: at no time is there none.
 	if err := replace(filepath.Join(s.dir, digestOf(key)), tmp); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}

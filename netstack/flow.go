@@ -250,7 +250,8 @@ func (fl *flow) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// maxFlowAddresses bounds where the connections of one flow lead in its life.
+// maxFlowAddresses bounds where the connections of one flow lead in its life: a name may have another address for each
+// connection, all of which are kept. No server has so many.
 const maxFlowAddresses = 256
 
 // leadsTo notes where another connection to the server leads, or says why it may not: rules that change from now on find it,

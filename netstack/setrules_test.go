@@ -368,4 +368,12 @@ func TestAttackDeniedAddresses(t *testing.T) {
 	_, err := fl.dial(t.Context())
 	attack.Check(t, "an address that is denied while it is dialled", errDenied.Error(), fmt.Sprint(err))
 	attack.Check(t, "what is noted of it", "", fl.leads()+strings.Join(fl.led, " "))
+	set()
+	for i := range maxFlowAddresses {
+		if reason := fl.leadsTo(fmt.Sprintf("93.184.%d.%d:443", i/256, i%256)); reason != "" {
+			t.Fatalf("address %d: %s", i, reason)
+		}
+	}
+	attack.Check(t, "an address beyond those that a flow may lead to", "its connections lead to too many addresses", fl.leadsTo("93.184.216.34:443"))
+	attack.Check(t, "one of those again", "", fl.leadsTo("93.184.0.7:443"))
 }

@@ -73,13 +73,13 @@ func (c *Ceiling) For(names ...string) *Ceiling {
 	}
 	if over := c.over.For(names...); over != c.over {
 		both := *c
-		both.over, both.origin = over, c.origin.tabled()
+		both.over, both.origin = over, c.origin.tabled(names)
 		c = &both
 	}
 	for _, name := range names {
 		if table := c.Principals[name]; table != nil {
 			own := *table
-			own.over, own.origin = c, c.origin.tabled()
+			own.over, own.origin = c, c.origin.tabled(names)
 			return &own
 		}
 	}

@@ -48,9 +48,10 @@ func (c *Ceiling) fromFile(name string) (*Ceiling, error) {
 	return c.from(&Origin{File: abs}), nil
 }
 
-// tabled is the origin of a ceiling that is narrowed by its caller's table.
-func (o *Origin) tabled() *Origin {
-	if o == nil || !o.Models {
+// tabled is the origin of a ceiling that is narrowed by the table of its caller, who has one name: who makes it again knows
+// the first of several only, and would miss the table that another one has.
+func (o *Origin) tabled(names []string) *Origin {
+	if o == nil || !o.Models || len(names) != 1 {
 		return nil
 	}
 	return o

@@ -82,6 +82,9 @@ func TestOrigin(t *testing.T) {
 			if a, b := granted(held), again(held, home); a != row.want || b != row.want {
 				t.Errorf("%s, made again %s, want %s", a, b, row.want)
 			}
+			if o := m.Ceiling.For("issuer#alice", "alice").Origin(); row.file != "" && (row.trusted || row.named) && o != nil {
+				t.Errorf("of a table by the second name: %+v", o)
+			}
 			if row.after != "" {
 				write(row.after)
 			}

@@ -50,8 +50,8 @@ type Request struct {
 	// Files and Dirs are the host's, read-only inside.
 	Files []Mount `json:"files"`
 	Dirs  []Mount `json:"dirs"`
-	// MaxArtifacts are the bytes that may come back of what the code leaves in /out; -1
-	// is none.
+	// MaxArtifacts are the bytes that may come back of what the code leaves in /out, of a run
+	// or of each step of a session; -1 is none.
 	MaxArtifacts int64 `json:"maxArtifactBytes"`
 	// Debug says that a debugger controls the machine.
 	Debug bool `json:"debug"`

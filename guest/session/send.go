@@ -45,7 +45,7 @@ func (c *Client) turn(stop <-chan struct{}) error {
 
 func (c *Client) pass() { <-c.sending }
 
-// begin sends a frame, of who has the turn. It is sent whole, however long the program takes, and then is called.
+// begin sends a frame, of who has the turn. It is sent whole, however long the program takes, and calls then behind that.
 func (c *Client) begin(kind byte, id uint32, payload []byte, then func()) *frame {
 	f := &frame{done: make(chan struct{})}
 	go func() {

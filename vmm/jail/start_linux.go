@@ -216,12 +216,12 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 		}
 		attr.Setsid = true // no terminal, and signals of ours to our group are not its
 		cmd.SysProcAttr = &attr
-		if err = cmd.Start(); err != nil {
-			asked.Store(false)
-		}
-		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		if err = cmd.Start(); err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 			break
 		}
+	}
+	if err != nil {
+		asked.Store(false)
 	}
 	return cmd, err
 }
