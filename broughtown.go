@@ -148,6 +148,7 @@ func (rt *Runtime) along(name string, ceiling *policy.Ceiling) *image.Container 
 	return c
 }
 
+// wholeDigest is what digests of images and layers are like. A part of one, or a name, could lead to any image that is here.
 var wholeDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // runtimeForm is what the versions of programs are like.

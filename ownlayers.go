@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -42,9 +41,6 @@ type ownLayer struct {
 	Digest    string         `json:"digest,omitempty"`  // of the layer that came of the steps
 }
 
-// layerDigest is what digests of images and layers are like. A part of one, or a name, could lead to any image that is here.
-var layerDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-
 // check says what is wrong with what others have written.
 func (l *ownLayer) check() error {
 	err := image.CheckDebs(l.Debian)
@@ -55,7 +51,7 @@ func (l *ownLayer) check() error {
 		}
 	}
 	for _, digest := range digests {
-		if err == nil && digest != "" && !layerDigest.MatchString(digest) {
+		if err == nil && digest != "" && !wholeDigest.MatchString(digest) {
 			err = fmt.Errorf("has the digest %.80q for an image or a layer", digest)
 		}
 	}
