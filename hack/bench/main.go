@@ -61,9 +61,11 @@ type row struct {
 	reference func() error
 	against   string
 	setup     func() error // once
-	before    func() error // each round, not timed
-	after     func() bool  // once; measures what else there is
-	rounds    int
+	// referenceTook is in the place of reference, and says itself how long it took.
+	referenceTook func() (time.Duration, error)
+	before        func() error // each round, not timed
+	after         func() bool  // once; measures what else there is
+	rounds        int
 }
 
 // defaultMemory is a machine's, in MiB.
@@ -235,7 +237,11 @@ func (s *suite) row(kernel image.Kernel, r row) (bool, error) {
 				return false, err
 			}
 		}
-		b, err := timed(r.reference)
+		lasted := r.referenceTook
+		if lasted == nil {
+			lasted = func() (time.Duration, error) { return timed(r.reference) }
+		}
+		b, err := lasted()
 		if err != nil {
 			return false, err
 		}
