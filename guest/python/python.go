@@ -29,7 +29,7 @@ const Include = "pythonVERSION"
 const Library = "/unitask/lib/python.so"
 
 // LibrarySources are compiled into Library; they are in guest.Sources.
-var LibrarySources = []string{"python/program/python.c", "start/start.c"}
+var LibrarySources = []string{"python/program/python.c", "python/program/warm.c", "start/start.c"}
 
 // Modules is the folder of Python's own modules.
 const Modules = "/usr/lib/pythonVERSION"

@@ -13,12 +13,10 @@
 #define _GNU_SOURCE
 #include "../../nanos/nanos.h"
 #include "../../start/start.h"
-
-#include <Python.h>
+#include "warm.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <sys/prctl.h>
 
 #define PROGRAM "/usr/bin/python3"
@@ -32,8 +30,7 @@
 
 extern const PyConfig *_Py_GetConfig(void);  // of Python's own headers for others only until 3.12
 
-// check ends the process when something went wrong: nobody waits for it then.
-static void check(bool ok, const char *what)
+void check(bool ok, const char *what)
 {
 	if (ok)
 		return;
@@ -109,24 +106,6 @@ static void set_list(PyConfig *config, PyWideStringList *list, const char *name,
 	free(wide);
 }
 
-static PyObject *renew;  // of the warm program, or NULL
-
-// warm_up runs the warm program, if the image has one, before the first rehearsal: what it
-// imports stays for good.
-static void warm_up(void)
-{
-	FILE *f = renew ? NULL : fopen(WARM, "rb");
-	if (f == NULL)
-		return;
-	PyObject *globals = PyDict_New();
-	check(globals != NULL && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0, WARM);
-	PyObject *none = PyRun_FileEx(f, WARM, Py_file_input, globals, globals, 1);
-	check(none != NULL, WARM);
-	Py_DECREF(none);
-	renew = PyDict_GetItemString(globals, "renew");  // borrowed of what is never freed
-	check(renew != NULL, "renew");
-}
-
 // begin gives the interpreter what it was started with. It returns whether that can't do: the
 // program would import other modules than the warm program has.
 static bool begin(struct start *s)
@@ -143,14 +122,7 @@ static bool begin(struct start *s)
 	char **all = start_join("python3", s->flags, s->argv);
 	set_list(config, &config->orig_argv, "orig_argv", all);
 	free(all);
-	if (!renew)
-		return false;
-	PyObject *file = text(s->argv[0]), *other = PyObject_CallOneArg(renew, file);
-	check(other != NULL, "renew");
-	bool yes = PyObject_IsTrue(other) == 1;
-	Py_DECREF(file);
-	Py_DECREF(other);
-	return yes;
+	return warm_begin(s->argv[0]);
 }
 
 // no_archive notes what Python would find out about a file that is no ZIP archive, which
@@ -202,14 +174,31 @@ static void flush(const char *name)
 	Py_DECREF(none);
 }
 
+// in_child runs the throw-away program to its end, and Python's.
+static void in_child(struct start *s)
+{
+	PyOS_AfterFork_Child();
+	begin(s);
+	no_archive(s->argv[0]);
+	exit(Py_RunMain());
+}
+
 // rehearse goes the whole way of a run with a throw-away program, so that what a run takes
 // is in memory, and translated by the emulator, when the user's comes. It leaves nothing
-// behind that the user's could see.
+// behind that the user's could see. The first time, in a template and in a clone, a child does
+// so before, whose Python ends as well.
 static void rehearse(struct start *s)
 {
+	static bool to_the_end = true;
 	char was_in[MAX_PATH];
 	check(getcwd(was_in, sizeof was_in) != NULL, "getcwd");
 	warm_up();
+	if (to_the_end && !nanos_attach) {
+		PyOS_BeforeFork();
+		start_rehearse(s, in_child, "Python");
+		PyOS_AfterFork_Parent();
+	}
+	to_the_end = strcmp(s->rehearsal, "last") == 0;
 	begin(s);
 	PyObject *module = PyImport_AddModule("__main__"), *globals = PyModule_GetDict(module);  // borrowed
 	PyObject *loader = PyDict_GetItemString(globals, "__loader__");

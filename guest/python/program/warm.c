@@ -1,0 +1,209 @@
+// What an image has imported ahead (../warm.py): each run has it begin as in a new process, and
+// at a program's end it is not taken apart.
+#define _GNU_SOURCE
+#include "../../contract/contract.h"
+#include "warm.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static PyObject *globals;  // of the warm program, or NULL
+static PyObject *mark;  // a list that the collector got to know as the program began
+
+static PyObject *get(const char *name)
+{
+	PyObject *o = PyDict_GetItemString(globals, name);  // borrowed of what is never freed
+	check(o != NULL, name);
+	return o;
+}
+
+// asks calls a function of the warm program, which answers a question.
+static bool asks(const char *function, const char *program)
+{
+	PyObject *answer = program ? PyObject_CallFunction(get(function), "O&", PyUnicode_DecodeFSDefault, program) : PyObject_CallNoArgs(get(function));
+	check(answer != NULL, function);
+	bool yes = PyObject_IsTrue(answer) == 1;
+	Py_DECREF(answer);
+	return yes;
+}
+
+// Begin ---------------------------------------------------------------------
+
+// meets says whether a folder has something whose name, up to its first dot, is one of a module that is imported,
+// but for what was there before.
+static bool meets(const char *folder, PyObject *there)
+{
+	PyObject *imported = get("imported");
+	DIR *d = opendir(folder);
+	bool yes = false;
+	for (struct dirent *e; d && !yes && (e = readdir(d)) != NULL;) {
+		size_t n = strcspn(e->d_name, ".");
+		PyObject *name = n ? PyUnicode_DecodeFSDefaultAndSize(e->d_name, (Py_ssize_t)n) : NULL;
+		if (name == NULL) {
+			PyErr_Clear();
+			continue;
+		}
+		if ((yes = PySet_Contains(imported, name) == 1) && there) {
+			PyObject *whole = PyUnicode_DecodeFSDefault(e->d_name);
+			yes = whole == NULL || PySet_Contains(there, whole) != 1;
+			Py_XDECREF(whole);
+			PyErr_Clear();
+		}
+		Py_DECREF(name);
+	}
+	if (d)
+		closedir(d);
+	return yes;
+}
+
+// reseed fills the state of numpy's own generator, a Mersenne Twister's (mt19937_state of numpy's
+// mt19937.h: uint32_t key[624]; int pos), of which all words are then used up.
+static void reseed(void)
+{
+	enum { WORDS = 624 };
+	uint32_t *state = PyLong_AsVoidPtr(get("mersenne"));
+	if (state == NULL)
+		return;
+	for (char *to = (char *)state, *end = (char *)(state + WORDS); to < end;) {
+		ssize_t n = getrandom(to, (size_t)(end - to), 0);
+		check(n > 0 || errno == EINTR, "getrandom");
+		to += n > 0 ? n : 0;
+	}
+	state[0] |= 0x80000000;  // not all are 0
+	state[WORDS] = WORDS;
+}
+
+bool warm_begin(const char *program)
+{
+	if (!globals)
+		return false;
+	Py_XDECREF(mark);
+	check((mark = PyList_New(0)) != NULL, "a list");
+	reseed();
+	asks("renew", NULL);
+	char *path = realpath(program, NULL), *slash = path ? strrchr(path, '/') : NULL;
+	if (slash)
+		*(slash == path ? slash + 1 : slash) = 0;
+	// Python itself looks only where there may be something: its own code takes longer.
+	bool may = slash == NULL || meets(path, NULL) || meets(PyUnicode_AsUTF8(get("packages")), get("there"));
+	free(path);
+	return (may && asks("shadowed", program)) || (access("matplotlibrc", F_OK) == 0 && asks("settings", NULL));
+}
+
+// End -----------------------------------------------------------------------
+
+// is_none says whether an attribute of the module gc, or what a function of it returns, is nothing.
+static bool is_none(PyObject *gc, const char *attribute, bool call)
+{
+	PyObject *o = call ? PyObject_CallMethod(gc, attribute, NULL) : PyObject_GetAttrString(gc, attribute);
+	bool yes = o && PyObject_IsTrue(o) == 0;
+	Py_XDECREF(o);
+	return yes;
+}
+
+// from_warm says whether a function is one of a module of the warm program, or of C.
+static bool from_warm(PyObject *function)
+{
+	if (PyCFunction_Check(function))
+		return true;
+	if (!PyFunction_Check(function))
+		return false;
+	PyObject *of = PyFunction_GET_GLOBALS(function), *name = PyDict_GetItemString(of, "__name__");
+	PyObject *module = name ? PyDict_GetItem(get("modules"), name) : NULL;
+	return module && PyModule_Check(module) && PyModule_GetDict(module) == of;
+}
+
+// closed says whether an object is a stream of the module io that has nothing left to write.
+static bool closed(PyObject *o)
+{
+	static const char *const reading[] = {"_io.BytesIO", "_io.StringIO", "_io.FileIO", "_io.BufferedReader"}, *const writing[] = {"_io.TextIOWrapper", "_io.BufferedWriter", "_io.BufferedRandom"};
+	const char *type = Py_TYPE(o)->tp_name;
+	for (size_t i = 0; i < sizeof reading / sizeof *reading; i++)
+		if (strcmp(type, reading[i]) == 0)
+			return true;
+	for (size_t i = 0; i < sizeof writing / sizeof *writing; i++)
+		if (strcmp(type, writing[i]) == 0) {
+			PyObject *is = PyObject_GetAttrString(o, "closed");
+			bool yes = is && PyObject_IsTrue(is) == 1;
+			Py_XDECREF(is);
+			return yes;
+		}
+	return false;
+}
+
+static bool finalized(PyTypeObject *type) { return type->tp_finalize || type->tp_del; }
+
+// silent says whether the end of an object can't be seen: nothing of the program's own runs then, and nothing is written.
+static bool silent(PyObject *o)
+{
+	if (PyType_Check(o))  // whose objects the collector does not know
+		return PyType_HasFeature((PyTypeObject *)o, Py_TPFLAGS_HAVE_GC) || !finalized((PyTypeObject *)o);
+	if (PyWeakref_Check(o)) {
+		PyObject *call = ((PyWeakReference *)o)->wr_callback;
+		return call == NULL || from_warm(call);
+	}
+	return !finalized(Py_TYPE(o)) || closed(o);
+}
+
+// silently says whether nobody can see what becomes of the objects that the program has made.
+static bool silently(PyObject *gc)
+{
+	PyThreadState *first = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
+	PyObject *made = NULL, *before = get("modules");
+	bool marked = false, yes = PyThreadState_Next(first) == NULL && is_none(gc, "get_debug", true) && is_none(gc, "callbacks", false) &&
+		(made = PyObject_CallMethod(gc, "get_objects", NULL)) != NULL;
+	for (Py_ssize_t i = 0; yes && i < PyList_GET_SIZE(made); i++) {
+		PyObject *o = PyList_GET_ITEM(made, i);
+		marked |= o == mark;
+		yes = silent(o) && o != before;
+	}
+	Py_XDECREF(made);
+	return yes && marked;  // else the program has frozen, or thawed, what it made, or the warm program
+}
+
+// leave is the last that is called at an exit (atexit). Python then takes all modules apart, of which the warm
+// program's are most, for the sake of objects that somebody waits for the end of. Where the program has none, they
+// stay as they are, and Python no longer knows them; else the collector knows them again, and all is as in a new process.
+static PyObject *leave(PyObject *self, PyObject *gc)
+{
+	(void)self;
+	bool yes = silently(gc);
+	PyErr_Clear();
+	if (!yes) {
+		PyDict_Clear(get("modules"));
+		Py_CLEAR(globals);
+		return PyObject_CallMethod(gc, "unfreeze", NULL);
+	}
+	PyObject *now = PyImport_GetModuleDict(), *modules = get("modules"), *name, *module;
+	for (Py_ssize_t at = 0; PyDict_Next(modules, &at, &name, &module);)
+		if (PyDict_GetItem(now, name) == module && PyDict_DelItem(now, name) < 0)
+			PyErr_Clear();
+	Py_RETURN_NONE;
+}
+
+// Up ------------------------------------------------------------------------
+
+void warm_up(void)
+{
+	static PyMethodDef last = {"leave", leave, METH_O, NULL};
+	FILE *f = globals ? NULL : fopen(WARM, "rb");
+	if (f == NULL)
+		return;
+	PyObject *atexit = PyImport_ImportModule("atexit"), *gc = PyImport_ImportModule("gc"), *function = PyCFunction_New(&last, NULL);
+	PyObject *none = atexit && gc && function ? PyObject_CallMethod(atexit, "register", "OO", function, gc) : NULL;  // the first one is called last
+	check(none != NULL, "atexit");
+	Py_DECREF(none);
+	Py_DECREF(function);
+	Py_DECREF(gc);
+	Py_DECREF(atexit);
+	globals = PyDict_New();
+	check(globals != NULL && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0, WARM);
+	none = PyRun_FileEx(f, WARM, Py_file_input, globals, globals, 1);
+	check(none != NULL, WARM);
+	Py_DECREF(none);
+}
