@@ -201,6 +201,8 @@ func TestDataEnds(t *testing.T) {
 		{"a broken stdout", "import sys, os; print('lost'); os.close(1)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			slot(t)
 			var was string
 			for _, fresh := range []bool{true, false} {
 				res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Image: "data", Kernel: image.Linux, Code: c.code + "\n", FreshProcess: fresh}, unitask.IO{})
