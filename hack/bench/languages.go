@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask"
@@ -37,6 +38,19 @@ func main() {
 }
 `
 
+// printed keeps what is written to it, and when that began.
+type printed struct {
+	strings.Builder
+	first time.Time
+}
+
+func (p *printed) Write(b []byte) (int, error) {
+	if p.first.IsZero() {
+		p.first = time.Now()
+	}
+	return p.Builder.Write(b)
+}
+
 // languages measures what other languages take than Node (issue 19).
 func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, error) {
 	shapes := map[string]unitask.Shape{}
@@ -55,20 +69,27 @@ func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, e
 		defer rt.Close()
 		pools[name] = rt
 	}
-	run := func(rt *unitask.Runtime, language, name, code string) func() error {
-		return func() error {
-			res, err := rt.Run(s.ctx, unitask.Request{Kernel: kernel, Language: language, Image: name, Code: code}, unitask.IO{})
-			if err != nil {
-				return err
-			}
-			if !res.Cloned || res.Pooled != (rt != s.rt) {
-				return fmt.Errorf("%s: cloned %v, pooled %v", name, res.Cloned, res.Pooled)
-			}
-			return said(string(res.Stdout) + string(res.Stderr))
+	// run runs code, and returns how long it took until the code printed something, and until its end.
+	run := func(rt *unitask.Runtime, language, name, code string) (first, whole time.Duration, err error) {
+		var out printed
+		start := time.Now()
+		res, err := rt.Run(s.ctx, unitask.Request{Kernel: kernel, Language: language, Image: name, Code: code}, unitask.IO{Stdout: &out})
+		if err != nil {
+			return 0, 0, err
 		}
+		if !res.Cloned || res.Pooled != (rt != s.rt) {
+			return 0, 0, fmt.Errorf("%s: cloned %v, pooled %v", name, res.Cloned, res.Pooled)
+		}
+		return out.first.Sub(start), time.Since(start), said(out.String() + string(res.Stderr))
+	}
+	whole := func(rt *unitask.Runtime, language, name, code string) func() (time.Duration, error) {
+		return func() (time.Duration, error) { _, d, err := run(rt, language, name, code); return d, err }
+	}
+	first := func(rt *unitask.Runtime, language, name, code string) func() (time.Duration, error) {
+		return func() (time.Duration, error) { d, _, err := run(rt, language, name, code); return d, err }
 	}
 	const python = "print('hello from python')"
-	node := run(s.rt, "js", "node", hello)
+	const table = "import pandas\nprint('hello from pandas', pandas.__version__)"
 	program := func() string {
 		return fmt.Sprintf("package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"hello from go\", %d) }\n", rand.Int64())
 	}
@@ -93,11 +114,13 @@ func (s *suite) languages(kernel image.Kernel, only string, rounds int) (bool, e
 		return nil
 	}
 	rows := []row{
-		{name: "python, pool", target: 1.0, subject: run(pools["python"], "python", "python", python), reference: run(pools["node"], "js", "node", hello), against: "the same of Node", before: ready},
-		{name: "data: import numpy and pandas, a clone", target: 1.3, subject: run(s.rt, "python", "data", "import numpy, pandas\nprint('hello from', pandas.DataFrame({'a': [1, 2]}).a.sum())"),
-			reference: run(s.rt, "python", "python", python), against: "python's clone"},
-		{name: "go: a changed hello, a clone", target: 1.5, subject: func() error { return run(s.rt, "go", "go", program())() }, referenceTook: compile, against: "go run of another one, in a machine that has just compiled"},
-		{name: "go: the same hello again, a clone", target: 1.0, subject: run(s.rt, "go", "go", same), reference: node, against: "Node's clone"},
+		{name: "python, a clone, to its first output", target: 1.0, subjectTook: first(s.rt, "python", "python", python), referenceTook: first(s.rt, "js", "node", hello), against: "the same of Node"},
+		{name: "python, pool, to its first output", target: 1.0, subjectTook: first(pools["python"], "python", "python", python), referenceTook: first(pools["node"], "js", "node", hello), against: "the same of Node", before: ready},
+		{name: "python, pool", target: 1.0, subjectTook: whole(pools["python"], "python", "python", python), referenceTook: whole(pools["node"], "js", "node", hello), against: "the same of Node", before: ready},
+		{name: "data: import pandas, a clone, to its first output", target: 1.3, subjectTook: first(s.rt, "python", "data", table), referenceTook: first(s.rt, "python", "python", python), against: "python's clone"},
+		{name: "data: the same, a clone", target: 1.3, subjectTook: whole(s.rt, "python", "data", table), referenceTook: whole(s.rt, "python", "python", python), against: "python's clone"},
+		{name: "go: a changed hello, a clone", target: 1.5, subjectTook: func() (time.Duration, error) { return whole(s.rt, "go", "go", program())() }, referenceTook: compile, against: "go run of another one, in a machine that has just compiled"},
+		{name: "go: the same hello again, a clone", target: 1.0, subjectTook: whole(s.rt, "go", "go", same), referenceTook: whole(s.rt, "js", "node", hello), against: "Node's clone"},
 	}
 	return s.rows(kernel, rows, only, rounds)
 }

@@ -61,11 +61,11 @@ type row struct {
 	reference func() error
 	against   string
 	setup     func() error // once
-	// referenceTook is in the place of reference, and says itself how long it took.
-	referenceTook func() (time.Duration, error)
-	before        func() error // each round, not timed
-	after         func() bool  // once; measures what else there is
-	rounds        int
+	// subjectTook and referenceTook are in the place of subject and reference, and say themselves how long they took.
+	subjectTook, referenceTook func() (time.Duration, error)
+	before                     func() error // each round, not timed
+	after                      func() bool  // once; measures what else there is
+	rounds                     int
 }
 
 // defaultMemory is a machine's, in MiB.
@@ -221,6 +221,12 @@ func (s *suite) rows(kernel image.Kernel, rows []row, only string, rounds int) (
 
 // row measures subject and reference in turns.
 func (s *suite) row(kernel image.Kernel, r row) (bool, error) {
+	if r.subjectTook == nil {
+		r.subjectTook = func() (time.Duration, error) { return timed(r.subject) }
+	}
+	if r.referenceTook == nil {
+		r.referenceTook = func() (time.Duration, error) { return timed(r.reference) }
+	}
 	var subjects, references []time.Duration
 	for i := range r.rounds + 1 {
 		if r.before != nil {
@@ -228,7 +234,7 @@ func (s *suite) row(kernel image.Kernel, r row) (bool, error) {
 				return false, err
 			}
 		}
-		a, err := timed(r.subject)
+		a, err := r.subjectTook()
 		if err != nil {
 			return false, err
 		}
@@ -237,11 +243,7 @@ func (s *suite) row(kernel image.Kernel, r row) (bool, error) {
 				return false, err
 			}
 		}
-		lasted := r.referenceTook
-		if lasted == nil {
-			lasted = func() (time.Duration, error) { return timed(r.reference) }
-		}
-		b, err := lasted()
+		b, err := r.referenceTook()
 		if err != nil {
 			return false, err
 		}
