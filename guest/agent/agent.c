@@ -813,13 +813,13 @@ int agent_run(struct agent *a, struct agent_end *end)
 			rejoined = started;
 			greet(a, conn);
 		}
-		if (hand_out == HAND_UNDER_WAY && conn >= 0 && !over) {
-			hand_on(a);
-		} else if (p[CTL].revents && !over && on_word(a, conn, udp, &ready, end)) {
+		if (hand_out != HAND_UNDER_WAY && p[CTL].revents && !over && on_word(a, conn, udp, &ready, end)) {
 			if (a->settle)
 				a->settle();
 			over = 1;
 		}
+		if (hand_out == HAND_UNDER_WAY)
+			hand_on(a);
 		if (over && there(conn)) {
 			finish(a, conn, end);
 			return 0;
