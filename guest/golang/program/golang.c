@@ -152,9 +152,10 @@ static void run_compiled(struct start *s)
 {
 	int status = 0;
 	s->argv[0] = s->compiled;
-	pid_t pid = fork();
+	char **env = environment(s->env);
+	pid_t pid = vfork();  // nothing of this process need be copied
 	if (pid == 0)
-		start_exec(s->compiled, s->argv, environment(s->env));
+		start_exec(s->compiled, s->argv, env);
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGINT, SIG_IGN);  // they are for the code
 	signal(SIGQUIT, SIG_IGN);
@@ -184,7 +185,8 @@ static void become(struct start *s)
 		_exit(EXIT_UNKNOWN);
 	// When Go has last looked for what is old in its cache: the files of the image are.
 	snprintf(now, sizeof now, "%lld", (long long)time(NULL));
-	put(CACHE "/trim.txt", now);
+	if (s->compiled == NULL || hand)
+		put(CACHE "/trim.txt", now);
 	if (!s->rehearsal)
 		start_word(CONTROL_STARTED);
 	if (!hand)
