@@ -180,6 +180,9 @@ func (s *Store) makeRoom(key string, size int64) error {
 	if most == 0 {
 		most = DefaultBytes
 	}
+	if size > most {
+		return errNoRoom
+	}
 	for _, e := range list {
 		if e.Name() != key {
 			size += room(e)
@@ -198,10 +201,12 @@ func (s *Store) makeRoom(key string, size int64) error {
 		size -= room(e)
 	}
 	if size > most {
-		return errors.New("is more than there is room for")
+		return errNoRoom
 	}
 	return nil
 }
+
+var errNoRoom = errors.New("is more than there is room for")
 
 // entries are those that there are, what was not used for longest first. What was abandoned goes.
 func (s *Store) entries() ([]fs.FileInfo, error) {
