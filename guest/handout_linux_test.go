@@ -117,7 +117,11 @@ func TestHostedHandOutRefused(t *testing.T) {
 		if err := c.HandOut(&d); err != nil {
 			t.Fatal(err)
 		}
-		go func() { h.takeStart(); h.say(program(4, []byte("evil"))...); h.say(contract.ControlStarted, contract.ControlExit, 5) }()
+		go func() {
+			h.takeStart()
+			h.say(program(4, []byte("evil"))...)
+			h.say(contract.ControlStarted, contract.ControlExit, 5)
+		}()
 		if err := c.Start(t.Context(), Start{}); err != nil {
 			t.Fatal(err)
 		}
