@@ -175,7 +175,7 @@ func TestGoCompiledBefore(t *testing.T) {
 	run("by another name", "a", with(func(r *unitask.Request) { r.Path = "other.go" }), "1\n", 0, unitask.CompiledKept)
 	run("not well formed", "a", with(func(r *unitask.Request) { r.Code = "package main\n\nfunc main() { x }\n" }), "", 1, "")
 	run("too large", "a", with(func(r *unitask.Request) {
-		r.Code = "package main\n\nvar x = [34 << 20]byte{1}\n\nfunc main() { println(len(x)) }\n"
+		r.Code = "package main\n\nimport \"os\"\n\nvar x = [34 << 20]byte{1}\n\nfunc main() { println(x[len(os.Args)]) }\n"
 	}), "", 0, "")
 	for name := range kept(t, rt) {
 		file := filepath.Join(rt.Compiled().Dir, name)
