@@ -33,6 +33,7 @@ type tongue struct {
 	// random, if not nil, is what a program's stderr has that differs between two runs on one host.
 	random *regexp.Regexp
 	nanos  bool // it runs on that kernel, too
+	twice  bool // each script is run once more, by what it was compiled to the first time
 	late   bool // all of it is make long's; else of three scripts one is in make test
 	args   map[string][]string
 	stdin  map[string]string
@@ -56,7 +57,7 @@ var tongues = []tongue{
 		},
 	},
 	{
-		name: "go", ext: ".go", least: 30, prepare: vendoredGo, late: true, random: regexp.MustCompile(`goroutine \d+|0x[0-9a-f]+`),
+		name: "go", ext: ".go", least: 30, prepare: vendoredGo, twice: true, late: true, random: regexp.MustCompile(`goroutine \d+|0x[0-9a-f]+`),
 		args:  map[string][]string{"args.go": {"one", "--two=3", "", "with space", "ünïcödé", "-x"}},
 		stdin: map[string]string{"stdin-lines.go": "a\nb\r\nlast", "stdin-all.go": strings.Repeat("0123456789", 30000)},
 	},
@@ -130,16 +131,19 @@ func (l tongue) differential(t *testing.T, kernel image.Kernel) {
 				}
 				want := ranOnHost(t, l.program, filepath.Base(l.program), "/home/user", name, string(text), args, env, l.args[name], l.stdin[name])
 				except := exceptionFor(exceptions, kernel, name)
-				got, cloned := l.inGuest(t, rt, kernel, name, string(text), except)
+				ways := l.inGuest(t, rt, kernel, name, string(text), except)
 				if l.prepare != nil { // a trace names the sources of Go, which are elsewhere
 					want.stderr = strings.ReplaceAll(want.stderr, filepath.Dir(filepath.Dir(l.program)), "/usr/local/go")
 				}
-				if l.random != nil {
-					want.stderr, got.stderr = l.random.ReplaceAllString(want.stderr, "…"), l.random.ReplaceAllString(got.stderr, "…")
-				}
-				compare(t, except, want, got)
-				if !cloned {
-					booted.Add(1)
+				for _, way := range ways {
+					got := way.outcome
+					if l.random != nil {
+						want.stderr, got.stderr = l.random.ReplaceAllString(want.stderr, "…"), l.random.ReplaceAllString(got.stderr, "…")
+					}
+					compare(t, except, want, got)
+					if !way.cloned {
+						booted.Add(1)
+					}
 				}
 			})
 		}
@@ -174,18 +178,40 @@ func exceptionsOf(t *testing.T, dir string) []exception {
 	return file.Exception
 }
 
-func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, name, text string, except *exception) (o outcome, cloned bool) {
+// way is how a script ended in a guest, of the ways that there are to run it.
+type way struct {
+	outcome
+	cloned bool
+}
+
+// inGuest runs a script, and once more where its language has it run by what it was compiled to.
+func (l tongue) inGuest(t *testing.T, rt *unitask.Runtime, kernel image.Kernel, name, text string, except *exception) (ways []way) {
 	t.Helper()
 	path, timeout := place(t, name, text), differentialTimeout
 	if except != nil && except.Timeout > 0 {
 		timeout = time.Duration(except.Timeout) * time.Second
 	}
-	var out, errs bytes.Buffer
-	res, err := rt.Run(t.Context(), unitask.Request{
-		Code: text, Path: path, Dir: filepath.Dir(path), Args: l.args[name], Kernel: kernel, Timeout: timeout,
-	}, unitask.IO{Stdin: strings.NewReader(l.stdin[name]), Stdout: &out, Stderr: &errs})
-	if err != nil {
-		t.Fatalf("run: %v", err)
+	run := func() string {
+		var out, errs bytes.Buffer
+		res, err := rt.Run(t.Context(), unitask.Request{
+			Code: text, Path: path, Dir: filepath.Dir(path), Args: l.args[name], Kernel: kernel, Timeout: timeout,
+		}, unitask.IO{Stdin: strings.NewReader(l.stdin[name]), Stdout: &out, Stderr: &errs})
+		if err != nil {
+			t.Fatalf("run: %v", err)
+		}
+		ways = append(ways, way{outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode}, res.Cloned})
+		return res.Compiled
 	}
-	return outcome{normalize(out.String(), path), normalize(errs.String(), path), res.ExitCode}, res.Cloned
+	first := run()
+	if !l.twice {
+		return ways
+	}
+	want, again := unitask.CompiledKept, unitask.CompiledCached
+	if strings.HasPrefix(name, "compile-") || name == "cgo.go" { // there is no program
+		want, again = "", ""
+	}
+	if second := run(); first != want || second != again {
+		t.Errorf("compiled %q, then %q; want %q, %q", first, second, want, again)
+	}
+	return ways
 }

@@ -68,10 +68,13 @@ func (x *execution) run(ctx context.Context) error {
 	_, err := phase(ctx, x.rt.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
 	var conn *guest.Conn
 	if err == nil {
+		x.code.compiled = x.compilation()
+		defer x.code.compiled.close()
 		conn, err = x.connect(ctx)
 	}
 	if err == nil {
 		err = x.converse(ctx, conn)
+		x.res.Compiled = x.code.compiled.how()
 	}
 	if err != nil {
 		err = x.classify(ctx, err)

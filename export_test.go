@@ -69,3 +69,13 @@ const CollectGrace = collectGrace
 
 // Settle waits for what a runtime does in the background.
 func Settle(ctx context.Context, rt *Runtime) { rt.source.Settle(ctx) }
+
+// Alone says that what a request's code is compiled to may be kept for other runs.
+func Alone(rt *Runtime, req Request, streams IO) (bool, error) {
+	made, err := rt.prepare(Caller{}, req, streams, inspection{})
+	if err != nil {
+		return false, err
+	}
+	defer made.code.close()
+	return made.code.alone(), nil
+}

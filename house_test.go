@@ -18,7 +18,7 @@ import (
 const module = "github.com/unitask/unitask"
 
 // ground are the rooms on the ground floor.
-var ground = []string{"vmm", "image", "guest", "netstack", "packages", "environments"}
+var ground = []string{"vmm", "image", "guest", "netstack", "packages", "environments", "compiled"}
 
 // first are those on the first floor: the machines, and what stands beside them.
 var first = []string{"machine", "hostfiles", "policy", "record", "audit", "debug"}
@@ -49,6 +49,7 @@ var mayImport = map[string][]string{
 	"vmm/jail":        {"internal/socketpair"},
 	"image":           {},
 	"packages":        {"internal/nesting"},
+	"compiled":        {},
 	"environments":    {},
 	"image/erofs":     {},
 	"image/oci":       {},

@@ -50,10 +50,18 @@ type language struct {
 	check string
 	// packages says how its packages are installed; nil where it has none.
 	packages *installer
+	// compiled says how its programs are kept and run again; nil where it compiles none.
+	compiled *compiledLanguage
 	// interpreters are the programs of a container's image that run the code (inContainer).
 	interpreters []string
 	// missing is the name of the module that the program ended for want of, "" if that is not why.
 	missing func(stderr string) string
+}
+
+// compiledLanguage is what differs between languages whose programs are compiled.
+type compiledLanguage struct {
+	alone func(text string) bool   // nothing but the text goes into the program
+	at    func(file string) string // where a program lies that was compiled from a file; it has a folder of its own, three above it
 }
 
 // imageRow is an image that comes along.
@@ -135,6 +143,7 @@ var languages = []*language{
 		}},
 		checkArg: golang.CheckArg, needsProcess: golang.NeedsProcess, process: golang.Process, refused: golang.Refused,
 		outOfMemory: golang.OutOfMemory, check: golang.Check, missing: golang.MissingModule,
+		compiled: &compiledLanguage{alone: golang.Alone, at: golang.Built},
 	},
 }
 

@@ -60,6 +60,7 @@ type program struct {
 	installed   bool           // and the packages are among them
 	held        *filelock.Lock // keeps these where they are
 	living      *living        // what of its network may change
+	compiled    *compilation   // of what it is compiled to; nil where that is not kept
 	relayed     []uint16       // ports of the guest's loopback that lead to ours
 }
 
@@ -354,7 +355,11 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		}
 		p.session.started(env, ca, p.dir)
 	}
-	err := conn.Start(ctx, guest.Start{Argv: p.argv(), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths(), Session: p.inOneProcess()})
+	at, err := p.compiled.put(conn)
+	if err != nil {
+		return err
+	}
+	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths(), Session: p.inOneProcess()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {
 		return p.processError(p.language.refused(refused.Words))

@@ -54,6 +54,9 @@ type Result struct {
 	Pooled   bool // and the clone stood ready
 	MemoryMB int
 	Policy   Policy
+	// Compiled says, of a language whose code is compiled, that the program came from the store of those that were compiled
+	// before (CompiledCached), or was put there (CompiledKept); else it is "".
+	Compiled string
 
 	// Artifacts are the files that the code left in /out; they are in the record
 	// (record.Store.OpenArtifact). ArtifactsRefused is what did not come back, at
@@ -133,6 +136,7 @@ type ResultJSON struct {
 	Pooled       bool          `json:"pooled"`
 	MemoryMB     int           `json:"memoryMb,omitempty"`
 	Policy       Policy        `json:"policy"`
+	Compiled     string        `json:"compiled,omitempty"`
 
 	Artifacts        []record.Artifact  `json:"artifacts,omitempty"`
 	ArtifactsRefused []record.Refusal   `json:"artifactsRefused,omitempty"`
@@ -151,7 +155,7 @@ func (r Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.JSON()) }
 func (r Result) JSON() ResultJSON {
 	j := ResultJSON{
 		RunID: r.RunID, Outcome: r.Outcome, ExitCode: r.ExitCode, Truncated: r.Truncated, TimedOut: r.TimedOut, OOM: r.OOM,
-		Error: r.Error, Hint: r.Hint, Value: r.Value, Session: r.Session, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy,
+		Error: r.Error, Hint: r.Hint, Value: r.Value, Session: r.Session, Retried: r.Retried, Duration: r.Duration.wire(), Kernel: r.Kernel, Accelerator: r.Accelerator, WhySlow: r.WhySlow, Cloned: r.Cloned, Pooled: r.Pooled, MemoryMB: r.MemoryMB, Policy: r.Policy, Compiled: r.Compiled,
 		Artifacts: r.Artifacts, ArtifactsRefused: r.ArtifactsRefused, ArtifactsLeft: r.ArtifactsLeft, Approvals: r.Approvals, PolicyChanges: r.PolicyChanges, Packages: r.Packages, RetryAfter: policy.Millis(r.RetryAfter), Redacted: r.Redacted,
 	}
 	j.Stdout, j.StdoutBase64 = text(r.Stdout)
@@ -179,7 +183,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	*r = Result{
 		RunID: j.RunID, Outcome: j.Outcome, ExitCode: j.ExitCode, Stdout: []byte(j.Stdout), Stderr: []byte(j.Stderr), Truncated: j.Truncated,
 		TimedOut: j.TimedOut, OOM: j.OOM, Error: j.Error, Hint: j.Hint, Value: j.Value, Session: j.Session, Retried: j.Retried, Duration: j.Duration.durations(), Kernel: j.Kernel, Accelerator: j.Accelerator, WhySlow: j.WhySlow, Cloned: j.Cloned, Pooled: j.Pooled,
-		MemoryMB: j.MemoryMB, Policy: j.Policy, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Approvals: j.Approvals, PolicyChanges: j.PolicyChanges, Packages: j.Packages, RetryAfter: time.Duration(j.RetryAfter), Redacted: j.Redacted,
+		MemoryMB: j.MemoryMB, Policy: j.Policy, Compiled: j.Compiled, Artifacts: j.Artifacts, ArtifactsRefused: j.ArtifactsRefused, ArtifactsLeft: j.ArtifactsLeft, Approvals: j.Approvals, PolicyChanges: j.PolicyChanges, Packages: j.Packages, RetryAfter: time.Duration(j.RetryAfter), Redacted: j.Redacted,
 	}
 	for from, to := range map[string]*[]byte{j.StdoutBase64: &r.Stdout, j.StderrBase64: &r.Stderr} {
 		if from != "" {

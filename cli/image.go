@@ -231,13 +231,14 @@ func (a *app) imageRemove() *cobra.Command {
 func (a *app) imagePrune() *cobra.Command {
 	return &cobra.Command{
 		Use:   "prune",
-		Short: "Remove every template, and the packages and images that no run uses",
+		Short: "Remove every template and compiled program, and the packages and images that no run uses",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
 			removed, err := rt.PruneImages(cmd.Context())
 			packages, packagesErr := rt.RemovePackages(cmd.Context())
-			fmt.Fprintf(a.std.Stdout, "%d templates, %d images and %d sets of packages removed\n", rt.Templates().Prune(0), removed, packages)
-			return errors.Join(err, packagesErr)
+			programs, programsErr := rt.Compiled().Prune()
+			fmt.Fprintf(a.std.Stdout, "%d templates, %d images, %d sets of packages and %d compiled programs removed\n", rt.Templates().Prune(0), removed, packages, programs)
+			return errors.Join(err, packagesErr, programsErr)
 		}),
 	}
 }

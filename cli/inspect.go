@@ -79,6 +79,12 @@ func (a *app) inspect(rec *unitask.Inspection, path string) {
 			}
 		}
 	}
+	switch res.Compiled {
+	case unitask.CompiledCached:
+		row("program", "compiled before, by a run of the same code")
+	case unitask.CompiledKept:
+		row("program", "compiled, and kept for the next run of the same code")
+	}
 	row("requested", "%s", oneLine(rec.Request))
 	if len(rec.Redacted) > 0 {
 		row("redacted", "%s: a secret stood there, so the run can't be replayed", safe(strings.Join(rec.Redacted, ", ")))

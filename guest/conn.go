@@ -64,6 +64,7 @@ type Conn struct {
 	feed  atomic.Pointer[feed] // nil before Stream
 
 	process bool        // Process was called
+	handOut *handOut    // HandOut was called
 	resized <-chan Size // nil without a terminal
 	early   []byte      // what that process printed before its start, which Stream passes on
 
@@ -315,6 +316,8 @@ func (c *Conn) Stream(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 			_, err = stderr.Write(payload)
 		case contract.FrameExit:
 			return decodeEnd(payload)
+		case contract.FrameProgram:
+			err = c.handOut.take(payload)
 		default:
 			err = violation("frame %q while the code runs", kind)
 		}

@@ -57,6 +57,18 @@ func (f *feed) read(chunks chan<- []byte) {
 
 func (f *feed) write(c *Conn, chunks <-chan []byte) {
 	defer close(f.done)
+	if c.handOut != nil {
+		select {
+		case <-f.stopped:
+			return
+		case <-c.closed:
+			return
+		case <-c.handOut.done:
+		}
+		if c.send(contract.FrameGoOn, nil) != nil {
+			return
+		}
+	}
 	for {
 		select {
 		case <-f.stopped:

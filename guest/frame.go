@@ -41,7 +41,9 @@ import (
 //	                comes later ends that, if there still is one, and the next one begins
 //	                with hello and this frame, and goes on
 //	Y layer         before the start: what comes back is a layer (Conn.Layer), and not /out
+//	H hand out      before the start: what the code is compiled to comes before it runs
 //	S start         JSON, see Start
+//	G go on         the host has that program: the code may run
 //	I stdin         bytes for standard input
 //	Z end of stdin
 //	A collect       after the exit: send what lies in /out
@@ -50,6 +52,8 @@ import (
 //	h hello         JSON, see Hello
 //	s started       the start was taken, entropy included; user code is next
 //	o e output      bytes of standard output, of standard error
+//	p program       part of what the code was compiled to, empty behind the last part. The
+//	                code waits until it goes on
 //	x exit          JSON, see End
 //	w rehearsed     the rehearsal's program has ended
 //	a artifact      kind:1 mode:4 path below /out, of something in it
@@ -87,7 +91,7 @@ func readFrame(r io.Reader, buf []byte) (kind byte, payload, grown []byte, err e
 	kind = h[4]
 	limit := uint32(contract.MaxFrame)
 	switch kind {
-	case contract.FrameStdout, contract.FrameStderr, contract.FrameArtifactData:
+	case contract.FrameStdout, contract.FrameStderr, contract.FrameArtifactData, contract.FrameProgram:
 	case contract.FrameHello, contract.FrameExit, contract.FrameStarted, contract.FrameRehearsed, contract.FrameArtifactsEnd:
 		limit = maxJSON
 	case contract.FrameArtifact:

@@ -26,6 +26,8 @@ func TestReadFrame(t *testing.T) {
 		"a type that only the host sends": {[]byte{0, 0, 0, 0, 'S'}, 0, "", true, true},
 		"empty":                           {nil, 0, "", false, true},
 		"half a header":                   {[]byte{0, 0, 0}, 0, "", false, true},
+		"lies: a program's part":          {[]byte{0, 0x10, 0, 1, 'p'}, 0, "", true, true},
+		"the end of a program":            {[]byte{0, 0, 0, 0, 'p'}, 'p', "", false, false},
 		"output":                          {[]byte{0, 0, 0, 2, 'o', 'h', 'i'}, 'o', "hi", false, false},
 		"nothing in it":                   {[]byte{0, 0, 0, 0, 's'}, 's', "", false, false},
 	} {
@@ -41,6 +43,7 @@ func TestReadFrame(t *testing.T) {
 func FuzzReadFrame(f *testing.F) {
 	f.Add(appendFrame(nil, 'o', []byte("hello")))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 'o'})
+	f.Add(append(appendFrame(nil, 'p', []byte("program")), appendFrame(nil, 'p', nil)...))
 	f.Add(append(appendFrame(nil, 'h', []byte("{}")), appendFrame(nil, 'x', []byte(`{"code":1}`))...))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r := bytes.NewReader(in)

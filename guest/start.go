@@ -30,6 +30,9 @@ type Start struct {
 	// ReadOnly are paths that the code may not write to; a kernel that has users
 	// needs no telling.
 	ReadOnly []string `json:"readOnly,omitempty"`
+	// Compiled is contract.HandOut, or the path of a program that was put into the guest: what the code was compiled
+	// to before, which runs in its place. "" compiles and runs.
+	Compiled string `json:"compiled,omitempty"`
 	// Session: the program is the driver of a session's interpreter, in the machine's one process.
 	Session bool `json:"session,omitempty"`
 }

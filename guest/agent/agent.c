@@ -50,6 +50,9 @@ static int lasting;     // the conversation goes on when its connection is lost,
 static int rejoined;    // this is another one
 static int over;        // the program has ended, and the host is to be told when it is there
 static uint8_t nonce[NONCE_SIZE];  // of the last seed
+// What the code is compiled to is handed out at most once, before it runs.
+static enum { HAND_NO, HAND_ASKED, HAND_UNDER_WAY, HAND_WAITS } hand_out;
+static uint32_t hand_left;  // bytes of it
 
 static void put32(uint8_t *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); }
 static uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return ntohl(v); }
@@ -367,6 +370,22 @@ static int on_frame(struct agent *a, uint8_t type, const uint8_t *p, size_t n)
 			return -1;
 		layered = 1;
 		return 0;
+	case FRAME_HAND_OUT:
+		if (started || rehearsing || lasting || n != 0)
+			return -1;
+		hand_out = HAND_ASKED;
+		return 0;
+	case FRAME_GO_ON:
+		if (hand_out != HAND_WAITS || n != 0)
+			return -1;
+		hand_out = HAND_NO;
+		p = (const uint8_t[]){CONTROL_GO_ON};
+		if (a->ctl < 0)
+			return 0;
+		write_all(a->ctl, p, 1);  // who has ended meanwhile is not told
+		close(a->ctl);  // the code's process can't be had from here any more
+		a->ctl = -1;
+		return 0;
 	case FRAME_PROCESS:
 		return a->lazy && a->process ? a->process(a, p, n) : -1;
 	case FRAME_SESSION:
@@ -598,6 +617,7 @@ static void forget(struct agent *a, int conn, int udp)
 	file_fd = -1;
 	in_len = out_head = out_off = out_len = stdin_off = stdin_len = 0;
 	started = seeded = rehearsing = 0;
+	hand_out = HAND_NO;
 	parent[0] = 0;  // the program has gone, and what it was put in
 	out_empty();  // what else an end takes
 	tell(a, udp, WORD_FORGOTTEN);
@@ -651,6 +671,43 @@ static int accept_host(struct agent *a, int lsn)
 	return conn;
 }
 
+// on_program begins to hand out what the code was compiled to, whose length comes.
+static void on_program(struct agent *a)
+{
+	uint8_t size[4];
+	if (hand_out != HAND_ASKED || !told || recv(a->ctl, size, sizeof size, MSG_DONTWAIT) != sizeof size || get32(size) > MAX_PROGRAM)
+		return;
+	hand_left = get32(size);
+	hand_out = HAND_UNDER_WAY;
+}
+
+// hand_on moves a part of it into the out buffer.
+static void hand_on(struct agent *a)
+{
+	ssize_t n;
+	uint8_t *p;
+	while (hand_left > 0 && out_room() >= HEADER_SIZE + MAX_CHUNK) {
+		p = out_buf + out_len;
+		n = recv(a->ctl, p + HEADER_SIZE, hand_left < MAX_CHUNK ? hand_left : MAX_CHUNK, MSG_DONTWAIT);
+		if (n < 0)
+			return;
+		if (n == 0) {  // it has ended amid it
+			hand_out = HAND_NO;
+			close(a->ctl);
+			a->ctl = -1;
+			return;
+		}
+		put32(p, (uint32_t)n);
+		p[4] = FRAME_PROGRAM;
+		out_len += HEADER_SIZE + (size_t)n;
+		hand_left -= (uint32_t)n;
+	}
+	if (hand_left > 0 || out_room() < HEADER_SIZE)
+		return;
+	out_frame(FRAME_PROGRAM, "", 0);
+	hand_out = HAND_WAITS;
+}
+
 // on_word handles a byte of what Node says: R it is ready, S it has started the user's code, W
 // it has rehearsed, E and a byte it ends with that exit code, N and a byte it would if
 // this were no rehearsal. 1 when it has ended. What it says in two writes may lie in the
@@ -682,6 +739,8 @@ static int on_word(struct agent *a, int conn, int udp, int *ready, struct agent_
 	} else if (c == CONTROL_STARTED && conn >= 0 && !rehearsing && !told) {
 		told = 1;
 		out_frame(FRAME_STARTED, "", 0);
+	} else if (c == CONTROL_PROGRAM) {
+		on_program(a);
 	} else if (c == CONTROL_REHEARSED && conn >= 0 && rehearsing && flush_streams(a, conn) == 0) {
 		out_frame(FRAME_REHEARSED, "", 0);
 	}
@@ -709,8 +768,8 @@ int agent_run(struct agent *a, struct agent_end *end)
 		for (int i = 0; i < COUNT; i++)
 			p[i] = (struct pollfd){.fd = -1};
 		p[EVENT] = (struct pollfd){over ? -1 : a->event, POLLIN, 0};
-		p[CTL] = (struct pollfd){a->ctl, POLLIN, 0};
 		int room = (conn < 0 && !started) || out_room() >= HEADER_SIZE + MAX_CHUNK;
+		p[CTL] = (struct pollfd){hand_out != HAND_UNDER_WAY || room ? a->ctl : -1, POLLIN, 0};
 		if (room) {
 			p[OUT] = (struct pollfd){a->out_r, POLLIN, 0};
 			p[ERR] = (struct pollfd){a->err_r, POLLIN, 0};
@@ -754,11 +813,13 @@ int agent_run(struct agent *a, struct agent_end *end)
 			rejoined = started;
 			greet(a, conn);
 		}
-		if (p[CTL].revents && !over && on_word(a, conn, udp, &ready, end)) {
+		if (hand_out != HAND_UNDER_WAY && p[CTL].revents && !over && on_word(a, conn, udp, &ready, end)) {
 			if (a->settle)
 				a->settle();
 			over = 1;
 		}
+		if (hand_out == HAND_UNDER_WAY)
+			hand_on(a);
 		if (over && there(conn)) {
 			finish(a, conn, end);
 			return 0;

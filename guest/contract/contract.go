@@ -84,6 +84,8 @@ const (
 	FrameSession  = 'V'
 	FrameLasting  = 'K'
 	FrameLayer    = 'Y'
+	FrameHandOut  = 'H'
+	FrameGoOn     = 'G'
 	FrameStart    = 'S'
 	FrameStdin    = 'I'
 	FrameStdinEnd = 'Z'
@@ -93,6 +95,7 @@ const (
 	FrameStarted      = 's'
 	FrameStdout       = 'o'
 	FrameStderr       = 'e'
+	FrameProgram      = 'p'
 	FrameExit         = 'x'
 	FrameRehearsed    = 'w'
 	FrameArtifact     = 'a'
@@ -146,6 +149,8 @@ const (
 	ControlRehearsed = 'W' // the rehearsal's program has ended
 	ControlExit      = 'E' // it ends, with the exit code in the next byte
 	ControlWouldExit = 'N' // it would, if this were no rehearsal
+	ControlProgram   = 'P' // what the code was compiled to comes: its length (4 bytes), and it; the code waits for ControlGoOn
+	ControlGoOn      = 'G' // to it: the host has that
 )
 
 // Limits of the conversation.
@@ -154,6 +159,7 @@ const (
 	HeaderSize   = 5         // of a frame: length (4 bytes), type
 	MaxFrame     = 1 << 20   // the largest payload in either direction; the agent has a buffer of that size
 	MaxChunk     = 64 << 10  // of output or standard input in one frame
+	MaxProgram   = 32 << 20  // bytes of a compiled program that is handed out
 	NonceSize    = 8         // of a seed
 	EntropySize  = 64        // of the host's randomness, in a seed and in a start
 	MaxRelays    = 256       // ports of the loopback that lead to the host's
@@ -179,6 +185,9 @@ const (
 	BootTrace  = "unitask.trace"   // its system calls go to the console, each in a line that begins with TraceMark
 	BootDirect = "unitask.direct=" // a script to run with nothing around it
 )
+
+// HandOut, in a start, has the program that the code is compiled to handed out before it runs.
+const HandOut = "hand-out"
 
 // TraceMark begins each line of the linux guest's console that tells of a system call.
 const TraceMark = "~"

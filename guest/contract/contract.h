@@ -47,6 +47,8 @@
 #define FRAME_SESSION 'V'
 #define FRAME_LASTING 'K'
 #define FRAME_LAYER 'Y'
+#define FRAME_HAND_OUT 'H'
+#define FRAME_GO_ON 'G'
 #define FRAME_START 'S'
 #define FRAME_STDIN 'I'
 #define FRAME_STDIN_END 'Z'
@@ -55,6 +57,7 @@
 #define FRAME_STARTED 's'
 #define FRAME_STDOUT 'o'
 #define FRAME_STDERR 'e'
+#define FRAME_PROGRAM 'p'
 #define FRAME_EXIT 'x'
 #define FRAME_REHEARSED 'w'
 #define FRAME_ARTIFACT 'a'
@@ -90,10 +93,13 @@
 #define CONTROL_REHEARSED 'W'
 #define CONTROL_EXIT 'E'
 #define CONTROL_WOULD_EXIT 'N'
+#define CONTROL_PROGRAM 'P'
+#define CONTROL_GO_ON 'G'
 #define VERSION 1
 #define HEADER_SIZE 5
 #define MAX_FRAME 1048576
 #define MAX_CHUNK 65536
+#define MAX_PROGRAM 33554432
 #define NONCE_SIZE 8
 #define ENTROPY_SIZE 64
 #define MAX_RELAYS 256
@@ -113,6 +119,7 @@
 #define BOOT_LAZY "unitask.lazy"
 #define BOOT_TRACE "unitask.trace"
 #define BOOT_DIRECT "unitask.direct="
+#define HAND_OUT "hand-out"
 #define TRACE_MARK "~"
 #define ENV_FRESH "UNITASK_FRESH"
 #define EXIT_UNKNOWN 125

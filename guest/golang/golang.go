@@ -5,6 +5,10 @@ package golang
 import (
 	_ "embed"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
@@ -71,6 +75,14 @@ func Refused(words string) string { return "Go does not take it: " + words }
 // OutOfMemory says that a program ended for want of memory: only the kernel can say so. What go run prints of a child that
 // was killed says not why.
 func OutOfMemory(int, string) bool { return false }
+
+// Alone says that nothing but a text goes into what it is compiled to: it takes no other files in.
+func Alone(text string) bool { return !strings.Contains(text, "go:embed") }
+
+// Built is where a program that a file was compiled to is put: where go run would have it.
+func Built(file string) string {
+	return fmt.Sprintf("/tmp/go-build%d/b001/exe/%s", rand.Uint32(), strings.TrimSuffix(path.Base(file), ".go"))
+}
 
 // MissingModule is "": a message of Go's own names the package and what to do.
 func MissingModule(string) string { return "" }

@@ -168,6 +168,8 @@ static void parse(struct start *s)
 			s->ca = string();
 		else if (strcmp(name, "rehearsal") == 0)
 			s->rehearsal = string();
+		else if (strcmp(name, "compiled") == 0)
+			s->compiled = string();
 		else if (strcmp(name, "entropy") == 0)
 			entropy = string();
 		else

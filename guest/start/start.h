@@ -18,6 +18,7 @@ struct start {
 	char *cwd;
 	char *ca;          // certificates in PEM, or NULL
 	char *rehearsal;   // kind of the rehearsal, or NULL
+	char *compiled;    // HAND_OUT, or the path of the program that the code was compiled to before, or NULL
 	uint8_t entropy[ENTROPY_SIZE];
 	char *text;        // that all of it lies in
 };

@@ -3,20 +3,31 @@
 //
 // The image has a build cache of the standard library, which can only be read. Before the
 // first start links to its files are put where Go looks for them and writes its own.
+//
+// A start may bring what its code was compiled to in a machine before: then it is run as `go run` runs what it
+// has compiled. Or it wants that handed out: then `go run` starts this program in the code's place (-exec),
+// which tells the agent, waits until the host has it, and becomes it.
 #define _GNU_SOURCE
 #include "../../start/start.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define GO "/usr/local/go/bin/go"
+#define GO_BIN "/usr/local/go/bin"
+#define GO GO_BIN "/go"
+#define SELF LIB_DIR "/start"
 #define SHELL "/usr/bin/busybox"
 #define WARM "/usr/local/go/cache"
 #define CACHE HOME_DIR "/.cache/go-build"
@@ -67,9 +78,100 @@ static void link_cache(void)
 	}
 }
 
+// hand_out has the agent hand out a program, and becomes it: argv is its path and its arguments. What is too large
+// is nothing.
+static void hand_out(char **argv)
+{
+	uint8_t head[1 + sizeof(uint32_t)] = {CONTROL_PROGRAM};
+	uint32_t size = 0;
+	struct stat st;
+	int fd = open(argv[0], O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && fstat(fd, &st) == 0 && st.st_size <= MAX_PROGRAM)
+		size = (uint32_t)st.st_size;
+	uint32_t n = htonl(size);
+	memcpy(head + 1, &n, sizeof n);
+	if (send(start_ctl, head, sizeof head, 0) != sizeof head)
+		_exit(EXIT_UNKNOWN);
+	while (size > 0) {
+		ssize_t sent = sendfile(start_ctl, fd, NULL, size);
+		if (sent <= 0 && !(sent < 0 && errno == EINTR))
+			_exit(EXIT_UNKNOWN);
+		size -= sent > 0 ? (uint32_t)sent : 0;
+	}
+	char word;
+	ssize_t r;
+	while ((r = read(start_ctl, &word, 1)) < 0 && errno == EINTR)
+		;
+	if (r != 1 || word != CONTROL_GO_ON)
+		_exit(EXIT_UNKNOWN);
+	close(start_ctl);
+	close(fd);
+	execv(argv[0], argv);
+	_exit(EXIT_NO_EXEC);
+}
+
+// environment is the code's as go run has it: Go's own programs are found first.
+static char **environment(char **env)
+{
+	static const char variable[] = "PATH=" GO_BIN;
+	const char *path = "";
+	char **to = env, *last[2] = {NULL, NULL};
+	for (char **from = env; *from; from++)
+		if (strncmp(*from, "PATH=", 5) == 0)
+			path = *from + 5;
+		else
+			*to++ = *from;
+	*to = NULL;
+	if ((last[0] = malloc(sizeof variable + 1 + strlen(path))) == NULL)
+		_exit(EXIT_UNKNOWN);
+	sprintf(last[0], "%s%s%s", variable, *path ? ":" : "", path);
+	return start_join("", env, last) + 1;
+}
+
+// ended_by says how a program ended, as Go does.
+static void ended_by(int status)
+{
+	static const char *const names[] = {
+		NULL, "hangup", "interrupt", "quit", "illegal instruction", "trace/breakpoint trap", "aborted", "bus error", "floating point exception",
+		"killed", "user defined signal 1", "segmentation fault", "user defined signal 2", "broken pipe", "alarm clock", "terminated",
+		"stack fault", "child exited", "continued", "stopped (signal)", "stopped", "stopped (tty input)", "stopped (tty output)",
+		"urgent I/O condition", "CPU time limit exceeded", "file size limit exceeded", "virtual timer expired", "profiling timer expired",
+		"window changed", "I/O possible", "power failure", "bad system call",
+	};
+	int n = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+	if (n == 0)
+		dprintf(STDERR_FILENO, "exit status %d\n", WEXITSTATUS(status));
+	else if ((size_t)n < sizeof names / sizeof *names)
+		dprintf(STDERR_FILENO, "signal: %s\n", names[n]);
+	else
+		dprintf(STDERR_FILENO, "signal: signal %d\n", n);
+}
+
+// run_compiled does what go run does when it has compiled.
+static void run_compiled(struct start *s)
+{
+	int status = 0;
+	s->argv[0] = s->compiled;
+	char **env = environment(s->env);
+	pid_t pid = vfork();  // nothing of this process need be copied
+	if (pid == 0)
+		start_exec(s->compiled, s->argv, env);
+	signal(SIGPIPE, SIG_DFL);
+	signal(SIGINT, SIG_IGN);  // they are for the code
+	signal(SIGQUIT, SIG_IGN);
+	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (pid < 0)
+		_exit(EXIT_UNKNOWN);
+	if (status != 0)
+		ended_by(status);
+	_exit(status != 0);
+}
+
 static void become(struct start *s)
 {
-	char *run[] = {"run", NULL}, *none[] = {NULL}, now[32];
+	char *run[] = {"run", NULL}, *keep[] = {"run", "-exec=" SELF " " HAND_OUT, NULL}, *none[] = {NULL}, now[32];
+	int hand = s->compiled && strcmp(s->compiled, HAND_OUT) == 0;
 	if (s->rehearsal) {  // its file is a link without .go, and its environment has no HOME of its own
 		s->argv[0] = realpath(s->argv[0], NULL);
 		s->env = environ;
@@ -77,16 +179,20 @@ static void become(struct start *s)
 	if (s->argv[0] == NULL)
 		_exit(EXIT_UNKNOWN);
 	int check = strcmp(s->argv[0], CHECK) == 0;
-	char **argv = check ? start_join("sh", none, s->argv) : start_join("go", run, s->argv);
+	char **argv = check ? start_join("sh", none, s->argv) : start_join("go", hand ? keep : run, s->argv);
 	start_trust(s);
 	if (chdir(s->cwd) < 0)
 		_exit(EXIT_UNKNOWN);
 	// When Go has last looked for what is old in its cache: the files of the image are.
 	snprintf(now, sizeof now, "%lld", (long long)time(NULL));
-	put(CACHE "/trim.txt", now);
+	if (s->compiled == NULL || hand)
+		put(CACHE "/trim.txt", now);
 	if (!s->rehearsal)
 		start_word(CONTROL_STARTED);
-	close(start_ctl);
+	if (!hand)
+		close(start_ctl);
+	if (s->compiled && !hand)
+		run_compiled(s);
 	start_exec(check ? SHELL : GO, argv, s->env);
 }
 
@@ -103,9 +209,11 @@ static void rehearse(struct start *s)
 	start_rehearse(s, become, "Go");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	struct start s;
+	if (argc > 2 && strcmp(argv[1], HAND_OUT) == 0)
+		hand_out(argv + 2);
 	link_cache();
 	start_take(&s, rehearse);
 	become(&s);

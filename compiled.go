@@ -1,0 +1,108 @@
+package unitask
+
+import (
+	"bytes"
+	"io/fs"
+	"path"
+	"path/filepath"
+
+	"github.com/unitask/unitask/compiled"
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// What of a run says that its program was compiled before, or is kept for the next one (Result.Compiled).
+const (
+	CompiledCached = "cached"
+	CompiledKept   = "kept"
+)
+
+// compilation is what a run has of the store of compiled programs.
+type compilation struct {
+	store   *compiled.Store
+	key     string
+	program []byte          // what the code was compiled to before; nil where it is compiled now
+	at      string          // the path in the guest of that
+	draft   *compiled.Draft // of what it is compiled to
+}
+
+// compilation is the run's, nil where what its code is compiled to is of more than the code. A program is compiled before any
+// of its code runs, and nothing of the run but the text, its name and its folder is in it; so it may be handed to the next run of
+// the same caller that has the same ones.
+func (x *execution) compilation() *compilation {
+	if !x.code.alone() || x.look != (inspection{}) {
+		return nil
+	}
+	c := &compilation{store: x.rt.Compiled(), key: compiled.Key(x.image.Digest, string(x.image.Arch), x.rec.Owner, x.code.path, x.code.dir, x.code.text)}
+	if c.program = c.store.Get(c.key); c.program != nil {
+		c.at = x.code.language.compiled.at(x.code.path)
+	}
+	return c
+}
+
+// alone says that nothing goes into what the code is compiled to but its text, its name and its folder.
+func (p *program) alone() bool {
+	switch {
+	case p.language.compiled == nil, p.inImage != nil, p.command, p.check, p.session != nil, p.layer, p.installed:
+		return false
+	case p.terminal != nil: // which the compiler has, too: what is typed may end it
+		return false
+	case len(p.neighbours) > 0, len(p.nodeArgs) > 0, p.ownProcess != "", len(p.inputs.Paths()) > 0:
+		return false
+	}
+	all := map[string]string{"PATH": contract.SearchPath, "HOME": contract.HomeDir}
+	for name, value := range p.env {
+		if given, known := all[name]; name != "FORCE_COLOR" && (!known || given != value) {
+			return false
+		}
+	}
+	return len(p.secrets) == 0 && p.language.compiled.alone(p.text)
+}
+
+// Compiled is the store of the programs that code was compiled to.
+func (rt *Runtime) Compiled() *compiled.Store {
+	return &compiled.Store{Dir: filepath.Join(rt.opts.Home, "compiled")}
+}
+
+// put sends the program that the code was compiled to, or asks for it, and is what a start says of that.
+func (c *compilation) put(conn *guest.Conn) (string, error) {
+	if c == nil {
+		return "", nil
+	}
+	if c.program == nil {
+		c.close()
+		c.draft = c.store.New(c.key)
+		return contract.HandOut, conn.HandOut(c.draft)
+	}
+	above := path.Dir(path.Dir(c.at))
+	for _, f := range []guest.File{
+		{Path: path.Dir(above), Mode: fs.ModeDir | 0o700, User: true},
+		{Path: above, Mode: fs.ModeDir | 0o755, User: true},
+		{Path: path.Dir(c.at), Mode: fs.ModeDir | 0o755, User: true},
+		{Path: c.at, Mode: 0o755, User: true, Size: int64(len(c.program))},
+	} {
+		if err := conn.Put(f, bytes.NewReader(c.program)); err != nil {
+			return "", err
+		}
+	}
+	return c.at, nil
+}
+
+// how is what came of it.
+func (c *compilation) how() string {
+	switch {
+	case c == nil:
+		return ""
+	case c.program != nil:
+		return CompiledCached
+	case c.draft != nil && c.draft.Kept():
+		return CompiledKept
+	}
+	return ""
+}
+
+func (c *compilation) close() {
+	if c != nil && c.draft != nil {
+		c.draft.Discard()
+	}
+}
