@@ -43,7 +43,7 @@ func TestKey(t *testing.T) {
 	for _, of := range [][]string{{}, {""}, {"", ""}, {"a", "b"}, {"ab", ""}, {"", "ab"}, {"ab"}, {"a", "b", ""}} {
 		keys[Key(of...)] = true
 	}
-	if len(keys) != 8 || Key("a", "b") != Key("a", "b") || len(Key()) != 2*sha256.Size {
+	if len(keys) != 8 || len(Key()) != 2*sha256.Size {
 		t.Errorf("%v", keys)
 	}
 }
