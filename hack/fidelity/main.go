@@ -21,6 +21,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -63,7 +64,7 @@ func main() {
 		o.kernels = append(o.kernels, image.Kernel(k))
 	}
 	defaultSignals()
-	err := withRuntime(func(rt *unitask.Runtime, node string) error {
+	err := withRuntime(o.results, func(rt *unitask.Runtime, node string) error {
 		o.rt, o.node = rt, node
 		switch {
 		case *packages:
@@ -111,23 +112,30 @@ type options struct {
 	node                 string // the vendored binary
 }
 
-// withRuntime calls f with a runtime on the home's parts whose records go to a folder
-// that is removed.
-func withRuntime(f func(*unitask.Runtime, string) error) error {
+// withRuntime calls f with a runtime on the home's parts. Its own home lies beside the results, for the packages
+// that are installed once; its records are removed.
+func withRuntime(results string, f func(*unitask.Runtime, string) error) error {
 	base, err := unitask.DefaultHome()
 	if err != nil {
 		return err
 	}
-	home, err := os.MkdirTemp("", "unitask-fidelity-")
+	home, err := filepath.Abs(results + ".home")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(home)
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(filepath.Join(home, "runs"))
 	for _, shared := range []string{"vendor", "images", "locks", "cache", "templates"} {
 		if err := os.MkdirAll(filepath.Join(base, shared), 0o700); err != nil {
 			return err
 		}
-		if err := os.Symlink(filepath.Join(base, shared), filepath.Join(home, shared)); err != nil {
+		link := filepath.Join(home, shared)
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(filepath.Join(base, shared), link); err != nil {
 			return err
 		}
 	}
