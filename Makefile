@@ -69,7 +69,7 @@ fidelity: image
 fidelity-python: image
 	$(GO) run ./hack/fidelity -python "$(PYTHON_TESTS)" -seed 19 -n 120 $(FIDELITYFLAGS)
 
-# numpy's and pandas' own tests by pytest, as Debian's python3-numpy, python3-pandas, python3-pytest and python3-hypothesis have them on
+# numpy's and pandas' own tests by pytest, as Debian's python3-numpy, -pandas, -pytest and -hypothesis (and -scipy, -matplotlib, -lxml, -openpyxl) have them on
 # the host, and in the image data.
 fidelity-data: image
 	$(GO) run ./hack/fidelity -data /usr/lib/python3/dist-packages -seed 19 -n 40 $(FIDELITYFLAGS)

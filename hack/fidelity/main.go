@@ -8,8 +8,8 @@
 //
 //	go run ./hack/fidelity -tests node/test [-n 600] [-for 4m] [-results FILE] [-kernel nanos,linux]
 //	go run ./hack/fidelity -packages [-kernel nanos,linux]
-//	go run ./hack/fidelity -python DIR [-n 120] [-for 4m] [-results FILE]
-//	go run ./hack/fidelity -data DIR [-n 40] [-for 4m] [-results FILE]
+//	go run ./hack/fidelity -python DIR [-n 120] [-skip 104] [-for 4m] [-results FILE]
+//	go run ./hack/fidelity -data DIR [-n 40] [-skip 20] [-for 4m] [-results FILE]
 //
 // What has been run is kept in the file of results, and is not run again: the sample can
 // be worked off in pieces. It ends with 0 when all of it has been run, with 1 on an error,
@@ -21,6 +21,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -41,6 +42,7 @@ func main() {
 	flag.DurationVar(&o.atMost, "for", time.Hour, "stop after so long; the next call goes on")
 	flag.StringVar(&o.results, "results", "fidelity.jsonl", "file that what has been run is kept in")
 	flag.StringVar(&o.only, "only", "", "run only tests whose name holds this (in Python: files of these names, with commas), again, and print what they say")
+	flag.IntVar(&o.skip, "skip", 0, "files of tests in Python at the head of the sample that are run on the host alone: of the rest is the table")
 	flag.IntVar(&o.jobs, "j", runtime.NumCPU(), "tests at once")
 	python := flag.String("python", "", "folder with CPython's package test, whole; its tests, and not Node's")
 	data := flag.String("data", "", "folder with Debian's numpy and pandas; their tests, and not Node's")
@@ -62,7 +64,7 @@ func main() {
 		o.kernels = append(o.kernels, image.Kernel(k))
 	}
 	defaultSignals()
-	err := withRuntime(func(rt *unitask.Runtime, node string) error {
+	err := withRuntime(o.results, func(rt *unitask.Runtime, node string) error {
 		o.rt, o.node = rt, node
 		switch {
 		case *packages:
@@ -102,7 +104,7 @@ var errUnfinished = errors.New("the time is over and some tests have not been ru
 
 type options struct {
 	tests, results, only string
-	n, jobs              int
+	n, skip, jobs        int
 	seed                 int64
 	atMost               time.Duration
 	kernels              []image.Kernel
@@ -110,20 +112,30 @@ type options struct {
 	node                 string // the vendored binary
 }
 
-// withRuntime calls f with a runtime on the home's parts whose records go to a folder
-// that is removed.
-func withRuntime(f func(*unitask.Runtime, string) error) error {
+// withRuntime calls f with a runtime on the home's parts. Its own home lies beside the results, for the packages
+// that are installed once; its records are removed.
+func withRuntime(results string, f func(*unitask.Runtime, string) error) error {
 	base, err := unitask.DefaultHome()
 	if err != nil {
 		return err
 	}
-	home, err := os.MkdirTemp("", "unitask-fidelity-")
+	home, err := filepath.Abs(results + ".home")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(home)
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(filepath.Join(home, "runs"))
 	for _, shared := range []string{"vendor", "images", "locks", "cache", "templates"} {
-		if err := os.Symlink(filepath.Join(base, shared), filepath.Join(home, shared)); err != nil {
+		if err := os.MkdirAll(filepath.Join(base, shared), 0o700); err != nil {
+			return err
+		}
+		link := filepath.Join(home, shared)
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(filepath.Join(base, shared), link); err != nil {
 			return err
 		}
 	}

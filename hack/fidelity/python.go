@@ -38,11 +38,12 @@ const (
 	pytestRoot  = "/suites"
 )
 
-// Time limits of one file of tests, and the memory of its machine.
+// Time limits of one file of tests on the host, and the memory of its machine. Of numpy's and pandas' files few
+// take longer than some seconds, and those take a guest more than a piece of four minutes.
 const (
-	pythonHostLimit  = time.Minute
-	pythonGuestLimit = 10 * pythonHostLimit
-	pythonMemoryMB   = 1024
+	cpythonLimit   = time.Minute
+	dataLimit      = 20 * time.Second
+	pythonMemoryMB = 1024
 )
 
 // pytests are what pytest is of, in the version that Debian 12 has.
@@ -59,6 +60,7 @@ type part struct {
 type pythonSuite struct {
 	suite
 	what, runner string
+	limit        time.Duration              // of a file on the host; a guest has ten times that
 	candidates   func() ([]string, error)   // in the order of the draw
 	args         func(name string) []string // of the runner, on the host
 	request      func(name string) unitask.Request
@@ -69,7 +71,7 @@ var outside = []string{"test_ctypes", "test_unittest"}
 
 // cpython are CPython's own tests, by the files and folders of its package test.
 func cpython(o options) *pythonSuite {
-	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "CPython's tests", runner: cpythonRunner}
+	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "CPython's tests", runner: cpythonRunner, limit: cpythonLimit}
 	s.args = func(name string) []string { return []string{name} }
 	s.request = func(name string) unitask.Request {
 		return unitask.Request{Dir: cpythonRoot, Args: []string{name}, Dirs: []unitask.Mount{{Host: s.tests, Guest: cpythonRoot}}}
@@ -93,7 +95,7 @@ func cpython(o options) *pythonSuite {
 
 // dataTests are those of numpy and pandas, by their files, in turn.
 func dataTests(o options) *pythonSuite {
-	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "numpy's and pandas' tests", runner: pytestRunner}
+	s := &pythonSuite{suite: suite{options: o, done: map[string]map[string]result{}}, what: "numpy's and pandas' tests", runner: pytestRunner, limit: dataLimit}
 	s.args = func(name string) []string { return []string{s.tests, name} }
 	s.request = func(name string) unitask.Request {
 		// The folder of its package's tests, and what pytest reads above that.
@@ -167,11 +169,18 @@ func (s *pythonSuite) work(ctx context.Context) error {
 				sample = append(sample, name)
 			}
 		}
+		if s.fault != nil {
+			return s.fault
+		}
 		if ctx.Err() != nil {
 			return errUnfinished
 		}
 	}
+	sample = sample[min(s.skip, len(sample)):]
 	s.each(ctx, sample, string(image.Linux), s.inGuest)
+	if s.fault != nil {
+		return s.fault
+	}
 	s.print(sample, slow)
 	for _, name := range sample {
 		if _, ok := s.done[string(image.Linux)][name]; !ok {
@@ -197,21 +206,38 @@ func (s *pythonSuite) again(ctx context.Context, names []string) error {
 	return nil
 }
 
+// program is where Python lies on the host and in the guest, which have the same version.
+func (s *pythonSuite) program() (string, error) {
+	p, err := s.rt.Images().Part(image.HostArch(), python.Parts[0])
+	if err != nil {
+		return "", err
+	}
+	program := image.At(python.Program, p.Version)
+	if !exists(program) {
+		return "", fmt.Errorf("the images have Python as %s, and this host has none there", program)
+	}
+	return program, nil
+}
+
 // onHost runs a file with the host's Python, the same release of Debian's as the image has, in an environment
 // that is as bare as the guest's and, where this is root, as another user, as in the guest.
 func (s *pythonSuite) onHost(ctx context.Context, name string) result {
+	program, err := s.program()
+	if err != nil {
+		return result{Reason: err.Error()}
+	}
 	dir, err := os.MkdirTemp("", "unitask-fidelity-")
 	if err != nil {
-		return result{Verdict: "fail", Reason: err.Error()}
+		return result{Reason: err.Error()}
 	}
 	defer os.RemoveAll(dir)
-	timed, cancel := context.WithTimeout(ctx, pythonHostLimit)
+	timed, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	runner := filepath.Join(dir, "run.py")
 	if err := os.WriteFile(runner, []byte(s.runner), 0o644); err != nil {
-		return result{Verdict: "fail", Reason: err.Error()}
+		return result{Reason: err.Error()}
 	}
-	cmd := exec.CommandContext(timed, python.Program, append([]string{runner}, s.args(name)...)...)
+	cmd := exec.CommandContext(timed, program, append([]string{runner}, s.args(name)...)...)
 	cmd.Dir = s.tests
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -219,7 +245,7 @@ func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: contract.UserID, Gid: contract.UserID}
 		if err := os.Chown(dir, contract.UserID, contract.UserID); err != nil {
-			return result{Verdict: "fail", Reason: err.Error()}
+			return result{Reason: err.Error()}
 		}
 	}
 	cmd.WaitDelay = time.Second
@@ -230,6 +256,8 @@ func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 	switch {
 	case timed.Err() != nil:
 		r.Verdict = "timeout"
+	case err != nil && cmd.ProcessState == nil: // it did not start
+		return result{Reason: err.Error()}
 	case err != nil:
 		r.Verdict, r.Reason = "fail", why(errs.String(), out.String())
 	}
@@ -239,16 +267,20 @@ func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 func (s *pythonSuite) run(ctx context.Context, name string) (*unitask.Result, error) {
 	req := s.request(name)
 	req.Language, req.Code, req.Path = "python", s.runner, filepath.Join(req.Dir, "run.py")
-	req.Kernel, req.MemoryMB, req.Timeout, req.Env = image.Linux, pythonMemoryMB, pythonGuestLimit, map[string]string{"TMPDIR": "/tmp"}
+	req.Kernel, req.MemoryMB, req.Timeout, req.Env = image.Linux, pythonMemoryMB, 10*s.limit, map[string]string{"TMPDIR": "/tmp"}
 	return s.rt.Run(ctx, req, unitask.IO{})
 }
 
 func (s *pythonSuite) inGuest(ctx context.Context, name string) result {
 	res, err := s.run(ctx, name)
-	r := verdict(res, err)
-	if res != nil {
-		r.Parts = parts(string(res.Stdout))
+	switch {
+	case res == nil:
+		return result{Reason: err.Error()}
+	case res.Outcome == unitask.OutcomeFailed:
+		return result{Reason: cmp.Or(res.Error, errorText(err))}
 	}
+	r := verdict(res, err)
+	r.Parts = parts(string(res.Stdout))
 	return r
 }
 
@@ -318,7 +350,7 @@ func (s *pythonSuite) print(sample, slow []string) {
 			tell[d] = append(tell[d], id)
 		}
 	}
-	fmt.Printf("%d files of %s, drawn with seed %d; %d more of the draw take the host over %s: %s\n\n", files, s.what, s.seed, len(slow), pythonHostLimit, strings.Join(slow, " "))
+	fmt.Printf("%d files of %s, drawn with seed %d; %d more of the draw take the host over %s: %s\n\n", files, s.what, s.seed, len(slow), s.limit, strings.Join(slow, " "))
 	fmt.Printf("| %d tests | pass | skipped | fail | not reached |\n| --- | --- | --- | --- | --- |\n", tests)
 	fmt.Printf("| host | %d | %d | %d | |\n| guest | %d | %d | %d | %d |\n", before.pass, before.skip, before.fail, after.pass, after.skip, after.fail, after.lost)
 	fmt.Printf("| the same on both | %d (%.2f %%) | | | |\n\n| file | tests | host | guest | it says |\n| --- | --- | --- | --- | --- |\n", same, 100*float64(same)/float64(max(tests, 1)))

@@ -37,7 +37,8 @@ const host = "host"
 type result struct {
 	Test  string `json:"test"`
 	Where string `json:"where"` // host, or a kernel
-	// Verdict is pass, fail, timeout, skip (the test says that it does not apply) or crash.
+	// Verdict is pass, fail, timeout, skip (the test says that it does not apply) or crash; "" is none, as where
+	// the host failed: it is not kept, and ends the tool with Reason.
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason,omitempty"`
 	Millis  int64  `json:"ms"`
@@ -47,6 +48,7 @@ type result struct {
 type suite struct {
 	options
 	mu    sync.Mutex
+	fault error                        // the first that is no test's
 	done  map[string]map[string]result // by place and test
 	file  *os.File
 	child map[string]bool // what needsChild has found out
@@ -196,6 +198,12 @@ func (s *suite) each(ctx context.Context, names []string, where string, run func
 				if ctx.Err() != nil {
 					continue
 				}
+				if r.Verdict == "" {
+					s.mu.Lock()
+					s.fault = cmp.Or(s.fault, fmt.Errorf("run %s (%s): %s", name, where, r.Reason))
+					s.mu.Unlock()
+					continue
+				}
 				r.Test, r.Where, r.Millis = name, where, time.Since(began).Milliseconds()
 				line, _ := json.Marshal(r)
 				s.mu.Lock()
@@ -208,8 +216,9 @@ func (s *suite) each(ctx context.Context, names []string, where string, run func
 	for _, name := range names {
 		s.mu.Lock()
 		_, known := s.done[where][name]
+		goesOn := s.fault == nil && ctx.Err() == nil
 		s.mu.Unlock()
-		if !known && ctx.Err() == nil {
+		if !known && goesOn {
 			work <- name
 		}
 	}
