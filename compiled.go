@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/unitask/unitask/compiled"
 	"github.com/unitask/unitask/guest"
@@ -21,7 +23,8 @@ const (
 type compilation struct {
 	store   *compiled.Store
 	key     string
-	program []byte          // what the code was compiled to before; nil where it is compiled now
+	cached  bool            // it was compiled before
+	program []byte          // to this, until the guest has it
 	at      string          // the path in the guest of that
 	draft   *compiled.Draft // of what it is compiled to
 }
@@ -35,7 +38,7 @@ func (x *execution) compilation() *compilation {
 	}
 	c := &compilation{store: x.rt.Compiled(), key: compiled.Key(x.image.Digest, string(x.image.Arch), x.rec.Owner, x.code.path, x.code.dir, x.code.text)}
 	if c.program = c.store.Get(c.key); c.program != nil {
-		c.at = x.code.language.compiled.at(x.code.path)
+		c.cached, c.at = true, x.code.language.compiled.at(x.code.path)
 	}
 	return c
 }
@@ -46,6 +49,8 @@ func (p *program) alone() bool {
 	case p.language.compiled == nil, p.inImage != nil, p.command, p.check, p.session != nil, p.layer, p.installed:
 		return false
 	case p.terminal != nil: // which the compiler has, too: what is typed may end it
+		return false
+	case len(p.args) > 0 && strings.HasSuffix(p.args[0], ".go"): // go run takes it for a part of the program
 		return false
 	case len(p.neighbours) > 0, len(p.nodeArgs) > 0, p.ownProcess != "", len(p.inputs.Paths()) > 0:
 		return false
@@ -69,7 +74,7 @@ func (c *compilation) put(conn *guest.Conn) (string, error) {
 	if c == nil {
 		return "", nil
 	}
-	if c.program == nil {
+	if !c.cached {
 		c.close()
 		c.draft = c.store.New(c.key)
 		return contract.HandOut, conn.HandOut(c.draft)
@@ -88,12 +93,27 @@ func (c *compilation) put(conn *guest.Conn) (string, error) {
 	return c.at, nil
 }
 
+// patience is how long the program may take on its way.
+func (c *compilation) patience() time.Duration {
+	if c == nil {
+		return 0
+	}
+	return time.Duration(len(c.program)) * time.Second >> 20
+}
+
+// sent frees the program: its guest has it.
+func (c *compilation) sent() {
+	if c != nil {
+		c.program = nil
+	}
+}
+
 // how is what came of it.
 func (c *compilation) how() string {
 	switch {
 	case c == nil:
 		return ""
-	case c.program != nil:
+	case c.cached:
 		return CompiledCached
 	case c.draft != nil && c.draft.Kept():
 		return CompiledKept

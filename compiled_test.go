@@ -23,6 +23,8 @@ func TestCompiledAlone(t *testing.T) {
 	}{
 		"one file":                 {func(*unitask.Request, *unitask.IO) {}, true},
 		"arguments":                {func(r *unitask.Request, _ *unitask.IO) { r.Args = []string{"a"} }, true},
+		"one for go run":           {func(r *unitask.Request, _ *unitask.IO) { r.Args = []string{"other.go"} }, false},
+		"one like it, later":       {func(r *unitask.Request, _ *unitask.IO) { r.Args = []string{"a", "other.go"} }, true},
 		"its name and folder":      {func(r *unitask.Request, _ *unitask.IO) { r.Path, r.Dir = "/p/x.go", "/d" }, true},
 		"colours":                  {func(_ *unitask.Request, s *unitask.IO) { s.Colors = "1" }, true},
 		"a fresh process":          {func(r *unitask.Request, _ *unitask.IO) { r.FreshProcess = true }, true},

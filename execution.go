@@ -217,7 +217,7 @@ func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	if m.Spec.Folders != nil { // it holds them
 		part = hostfiles.AllButSteady
 	}
-	return m.Connect(ctx, x.code.inputs.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.put(ctx, conn, part) })
+	return m.Connect(ctx, x.code.inputs.Patience()+x.code.compiled.patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.put(ctx, conn, part) })
 }
 
 // configure has the machine's network and its output lead into the record.
@@ -309,6 +309,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		x.res.Duration.Boot = booted.Sub(x.start)
 		conn, err := phase(ctx, x.rt.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
 		if err == nil {
+			x.code.compiled.sent()
 			x.later(func() { conn.Close() })
 			x.streams.Events(Event{Kind: EventStarted, Message: ""})
 			x.res.Duration.Connect = time.Since(booted)

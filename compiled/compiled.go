@@ -143,7 +143,7 @@ func (d *Draft) Keep() {
 	if err != nil {
 		return
 	}
-	turn, err := filelock.Alone(d.store.Dir)
+	turn, err := filelock.TryAlone(d.store.Dir) // the run waits for this
 	if err != nil {
 		return
 	}
@@ -219,9 +219,10 @@ func (s *Store) entries() ([]fs.FileInfo, error) {
 		st, err := e.Info()
 		switch {
 		case err != nil: // it has just gone
+		case !st.Mode().IsRegular(): // nobody here made it
 		case !strings.HasPrefix(e.Name(), newPrefix):
 			list = append(list, st)
-		case time.Since(st.ModTime()) > abandoned:
+		case time.Since(st.ModTime()).Abs() > abandoned:
 			_ = os.Remove(filepath.Join(s.Dir, e.Name()))
 		}
 	}

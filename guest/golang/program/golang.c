@@ -147,6 +147,17 @@ static void ended_by(int status)
 		dprintf(STDERR_FILENO, "signal: signal %d\n", n);
 }
 
+// survived says whether go run lives on with a signal: SIGINT and SIGQUIT are for the code, and what Go's runtime knows no
+// default for is nothing to a program that has not asked for it (sigtable of its sigtab_linux_generic.go).
+static int survived(int n)
+{
+	static const int deadly[] = {SIGHUP, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM, SIGSTKFLT, SIGSYS, SIGCHLD, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
+	for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++)
+		if (n == deadly[i])
+			return 0;
+	return 1;
+}
+
 // run_compiled does what go run does when it has compiled.
 static void run_compiled(struct start *s)
 {
@@ -156,9 +167,9 @@ static void run_compiled(struct start *s)
 	pid_t pid = vfork();  // nothing of this process need be copied
 	if (pid == 0)
 		start_exec(s->compiled, s->argv, env);
-	signal(SIGPIPE, SIG_DFL);
-	signal(SIGINT, SIG_IGN);  // they are for the code
-	signal(SIGQUIT, SIG_IGN);
+	for (int n = 1; n <= SIGRTMAX; n++)
+		if (survived(n))
+			signal(n, SIG_IGN);
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (pid < 0)
@@ -185,8 +196,7 @@ static void become(struct start *s)
 		_exit(EXIT_UNKNOWN);
 	// When Go has last looked for what is old in its cache: the files of the image are.
 	snprintf(now, sizeof now, "%lld", (long long)time(NULL));
-	if (s->compiled == NULL || hand)
-		put(CACHE "/trim.txt", now);
+	put(CACHE "/trim.txt", now);
 	if (!s->rehearsal)
 		start_word(CONTROL_STARTED);
 	if (!hand)

@@ -10,10 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 static PyObject *globals;  // of the warm program, or NULL
-static PyObject *mark;  // a list that the collector got to know as the program began
+static PyObject *mark;     // a list that the collector got to know as the program began
+static PyObject *get_objects, *get_debug, *callbacks, *unfreeze;  // of the module gc
+static PyTypeObject *strings[2], *files[5];  // of the module io: streams in memory, and those of a file, a FileIO first
 
 static PyObject *get(const char *name)
 {
@@ -62,7 +65,7 @@ static bool meets(const char *folder, PyObject *there)
 }
 
 // reseed fills the state of numpy's own generator, a Mersenne Twister's (mt19937_state of numpy's
-// mt19937.h: uint32_t key[624]; int pos), of which all words are then used up.
+// mt19937.h: uint32_t key[624]; int pos), as a new process has it.
 static void reseed(void)
 {
 	enum { WORDS = 624 };
@@ -74,8 +77,8 @@ static void reseed(void)
 		check(n > 0 || errno == EINTR, "getrandom");
 		to += n > 0 ? n : 0;
 	}
-	state[0] |= 0x80000000;  // not all are 0
-	state[WORDS] = WORDS;
+	state[0] = 0x80000000;
+	state[WORDS] = WORDS - 1;
 }
 
 bool warm_begin(const char *program)
@@ -97,20 +100,11 @@ bool warm_begin(const char *program)
 
 // End -----------------------------------------------------------------------
 
-// is_none says whether an attribute of the module gc, or what a function of it returns, is nothing.
-static bool is_none(PyObject *gc, const char *attribute, bool call)
-{
-	PyObject *o = call ? PyObject_CallMethod(gc, attribute, NULL) : PyObject_GetAttrString(gc, attribute);
-	bool yes = o && PyObject_IsTrue(o) == 0;
-	Py_XDECREF(o);
-	return yes;
-}
-
-// from_warm says whether a function is one of a module of the warm program, or of C.
+// from_warm says whether a function is one of a module of the warm program, or what forgets an abstract class (_abc).
 static bool from_warm(PyObject *function)
 {
 	if (PyCFunction_Check(function))
-		return true;
+		return strcmp(((PyCFunctionObject *)function)->m_ml->ml_name, "_destroy") == 0;
 	if (!PyFunction_Check(function))
 		return false;
 	PyObject *of = PyFunction_GET_GLOBALS(function), *name = PyDict_GetItemString(of, "__name__");
@@ -118,19 +112,18 @@ static bool from_warm(PyObject *function)
 	return module && PyModule_Check(module) && PyModule_GetDict(module) == of;
 }
 
-// closed says whether an object is a stream of the module io that has nothing left to write.
+// closed says whether an object is a stream in memory, or a closed one of a file.
 static bool closed(PyObject *o)
 {
-	static const char *const reading[] = {"_io.BytesIO", "_io.StringIO", "_io.FileIO", "_io.BufferedReader"}, *const writing[] = {"_io.TextIOWrapper", "_io.BufferedWriter", "_io.BufferedRandom"};
-	const char *type = Py_TYPE(o)->tp_name;
-	for (size_t i = 0; i < sizeof reading / sizeof *reading; i++)
-		if (strcmp(type, reading[i]) == 0)
+	static const char *const inner[] = {NULL, "raw", "raw", "raw", "buffer"};
+	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+		if (Py_TYPE(o) == strings[i])
 			return true;
-	for (size_t i = 0; i < sizeof writing / sizeof *writing; i++)
-		if (strcmp(type, writing[i]) == 0) {
-			PyObject *is = PyObject_GetAttrString(o, "closed");
-			bool yes = is && PyObject_IsTrue(is) == 1;
-			Py_XDECREF(is);
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+		if (Py_TYPE(o) == files[i]) {
+			PyObject *of = PyObject_GetAttrString(o, inner[i] ? inner[i] : "closed");
+			bool yes = of && (inner[i] ? closed(of) : PyObject_IsTrue(of) == 1);
+			Py_XDECREF(of);
 			return yes;
 		}
 	return false;
@@ -141,43 +134,69 @@ static bool finalized(PyTypeObject *type) { return type->tp_finalize || type->tp
 // silent says whether the end of an object can't be seen: nothing of the program's own runs then, and nothing is written.
 static bool silent(PyObject *o)
 {
+	PyTypeObject *type = Py_TYPE(o);
+	if (finalized(type))
+		return closed(o);
 	if (PyType_Check(o))  // whose objects the collector does not know
 		return PyType_HasFeature((PyTypeObject *)o, Py_TPFLAGS_HAVE_GC) || !finalized((PyTypeObject *)o);
 	if (PyWeakref_Check(o)) {
 		PyObject *call = ((PyWeakReference *)o)->wr_callback;
 		return call == NULL || from_warm(call);
 	}
-	return !finalized(Py_TYPE(o)) || closed(o);
+	return strcmp(type->tp_name, "sqlite3.Connection") != 0;  // which leaves other files
 }
 
+// plain says whether nothing that Python still calls for itself is the program's own.
+static bool plain(void)
+{
+	static const char *const streams[] = {"stdout", "stderr"}, *const stores[] = {"_dbm", "_gdbm"};
+	bool yes = PyEval_GetFrame() == NULL;  // else atexit's functions are called by hand
+	for (size_t i = 0; i < 2; i++) {
+		PyObject *stream = PySys_GetObject(streams[i]);
+		yes &= stream && (Py_TYPE(stream) == files[4] || Py_TYPE(stream) == strings[1]) && PyDict_GetItemString(PyImport_GetModuleDict(), stores[i]) == NULL;
+	}
+	return yes;
+}
+
+// roomy says whether there is memory for a list of all objects, each of which takes five times as much.
+static bool roomy(void)
+{
+	struct sysinfo memory;
+	return sysinfo(&memory) == 0 && memory.freeram > memory.totalram / 5;
+}
+
+static bool is_none(PyObject *o) { return o && PyObject_IsTrue(o) == 0; }
+
 // silently says whether nobody can see what becomes of the objects that the program has made.
-static bool silently(PyObject *gc)
+static bool silently(void)
 {
 	PyThreadState *first = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
-	PyObject *made = NULL, *before = get("modules");
-	bool marked = false, yes = PyThreadState_Next(first) == NULL && is_none(gc, "get_debug", true) && is_none(gc, "callbacks", false) &&
-		(made = PyObject_CallMethod(gc, "get_objects", NULL)) != NULL;
+	if (PyThreadState_Next(first) != NULL || !plain() || !is_none(callbacks) || !roomy())
+		return false;
+	PyObject *debug = PyObject_CallNoArgs(get_debug), *made = is_none(debug) ? PyObject_CallNoArgs(get_objects) : NULL, *before = get("modules");
+	bool marked = false, yes = made != NULL;
 	for (Py_ssize_t i = 0; yes && i < PyList_GET_SIZE(made); i++) {
 		PyObject *o = PyList_GET_ITEM(made, i);
 		marked |= o == mark;
 		yes = silent(o) && o != before;
 	}
 	Py_XDECREF(made);
+	Py_XDECREF(debug);
 	return yes && marked;  // else the program has frozen, or thawed, what it made, or the warm program
 }
 
 // leave is the last that is called at an exit (atexit). Python then takes all modules apart, of which the warm
 // program's are most, for the sake of objects that somebody waits for the end of. Where the program has none, they
 // stay as they are, and Python no longer knows them; else the collector knows them again, and all is as in a new process.
-static PyObject *leave(PyObject *self, PyObject *gc)
+static PyObject *leave(PyObject *self, PyObject *none)
 {
-	(void)self;
-	bool yes = silently(gc);
+	(void)self, (void)none;
+	bool yes = silently();
 	PyErr_Clear();
 	if (!yes) {
 		PyDict_Clear(get("modules"));
 		Py_CLEAR(globals);
-		return PyObject_CallMethod(gc, "unfreeze", NULL);
+		return PyObject_CallNoArgs(unfreeze);
 	}
 	PyObject *now = PyImport_GetModuleDict(), *modules = get("modules"), *name, *module;
 	for (Py_ssize_t at = 0; PyDict_Next(modules, &at, &name, &module);)
@@ -188,19 +207,35 @@ static PyObject *leave(PyObject *self, PyObject *gc)
 
 // Up ------------------------------------------------------------------------
 
+static PyObject *attribute(const char *module, const char *name)
+{
+	PyObject *m = PyImport_ImportModule(module), *o = m ? PyObject_GetAttrString(m, name) : NULL;
+	check(o != NULL, name);
+	Py_DECREF(m);
+	return o;
+}
+
 void warm_up(void)
 {
-	static PyMethodDef last = {"leave", leave, METH_O, NULL};
+	static const char *const in_memory[] = {"BytesIO", "StringIO"}, *const of_files[] = {"FileIO", "BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper"};
+	static PyMethodDef last = {"leave", leave, METH_NOARGS, NULL};
 	FILE *f = globals ? NULL : fopen(WARM, "rb");
 	if (f == NULL)
 		return;
-	PyObject *atexit = PyImport_ImportModule("atexit"), *gc = PyImport_ImportModule("gc"), *function = PyCFunction_New(&last, NULL);
-	PyObject *none = atexit && gc && function ? PyObject_CallMethod(atexit, "register", "OO", function, gc) : NULL;  // the first one is called last
+	PyObject *function = PyCFunction_New(&last, NULL), *registers = attribute("atexit", "register");
+	PyObject *none = PyObject_CallOneArg(registers, function);  // the first one is called last
 	check(none != NULL, "atexit");
 	Py_DECREF(none);
+	Py_DECREF(registers);
 	Py_DECREF(function);
-	Py_DECREF(gc);
-	Py_DECREF(atexit);
+	get_objects = attribute("gc", "get_objects");
+	get_debug = attribute("gc", "get_debug");
+	callbacks = attribute("gc", "callbacks");
+	unfreeze = attribute("gc", "unfreeze");
+	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+		strings[i] = (PyTypeObject *)attribute("io", in_memory[i]);
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+		files[i] = (PyTypeObject *)attribute("io", of_files[i]);
 	globals = PyDict_New();
 	check(globals != NULL && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0, WARM);
 	none = PyRun_FileEx(f, WARM, Py_file_input, globals, globals, 1);
