@@ -5,12 +5,12 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/unitask/unitask/compiled"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/hostfiles"
 )
 
 // What of a run says that its program was compiled before, or is kept for the next one (Result.Compiled).
@@ -50,8 +50,6 @@ func (p *program) alone() bool {
 		return false
 	case p.terminal != nil: // which the compiler has, too: what is typed may end it
 		return false
-	case len(p.args) > 0 && strings.HasSuffix(p.args[0], ".go"): // go run takes it for a part of the program
-		return false
 	case len(p.neighbours) > 0, len(p.nodeArgs) > 0, p.ownProcess != "", len(p.inputs.Paths()) > 0:
 		return false
 	}
@@ -61,7 +59,7 @@ func (p *program) alone() bool {
 			return false
 		}
 	}
-	return len(p.secrets) == 0 && p.language.compiled.alone(p.text)
+	return len(p.secrets) == 0 && p.language.compiled.alone(p.text, p.args)
 }
 
 // Compiled is the store of the programs that code was compiled to.
@@ -95,10 +93,10 @@ func (c *compilation) put(conn *guest.Conn) (string, error) {
 
 // patience is how long the program may take on its way.
 func (c *compilation) patience() time.Duration {
-	if c == nil {
+	if c == nil || c.program == nil {
 		return 0
 	}
-	return time.Duration(len(c.program)) * time.Second >> 20
+	return hostfiles.Patience(int64(len(c.program)), 1)
 }
 
 // sent frees the program: its guest has it.

@@ -169,6 +169,41 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
+// What a test leaves to make long is run there.
+func TestLongIsRun(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(makefile), "UNITASK_TEST_LONG=1 ")
+	list, _, _ = strings.Cut(list, "\n")
+	names, rooms, _ := strings.Cut(list, ")$$'")
+	_, names, _ = strings.Cut(names, "'^(")
+	var left []string
+	err = filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, "_test.go") || name == "house_test.go" {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		for _, f := range test.FindAllStringSubmatch(string(text), -1) {
+			if !strings.Contains(f[2], "long()") && !strings.Contains(f[2], "UNITASK_TEST_LONG") {
+				continue
+			}
+			left = append(left, f[1])
+			if dir := filepath.Dir(name); !slices.Contains(strings.Split(names, "|"), f[1]) || dir != "." && !slices.Contains(strings.Fields(rooms), "./"+dir) {
+				t.Errorf("%s: %s leaves something to make long, which does not run it", name, f[1])
+			}
+		}
+		return err
+	})
+	if err != nil || len(left) < 20 {
+		t.Errorf("only %v: %v", left, err)
+	}
+}
+
+// test is a whole test: its name and what it does.
+var test = regexp.MustCompile(`(?ms)^func (Test\w+)\(t \*testing\.T\) \{\n(.*?)^\}`)
+
 // docs/security.md says how many fuzz targets there are.
 func TestSecurityCountsFuzzTargets(t *testing.T) {
 	target, n := regexp.MustCompile(`(?m)^func Fuzz\w+\(`), 0

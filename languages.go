@@ -60,8 +60,8 @@ type language struct {
 
 // compiledLanguage is what differs between languages whose programs are compiled.
 type compiledLanguage struct {
-	alone func(text string) bool   // nothing but the text goes into the program
-	at    func(file string) string // where a program lies that was compiled from a file; it has a folder of its own, three above it
+	alone func(text string, args []string) bool // nothing but the text goes into the program
+	at    func(file string) string              // where a program lies that was compiled from a file; it has a folder of its own, three above it
 }
 
 // imageRow is an image that comes along.

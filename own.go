@@ -158,7 +158,7 @@ func (rt *Runtime) ownImages() (list []*OwnImage, err error) {
 // withOwn finds the user's own image of a request, if that is what it names; one comes before the image of the
 // same name that comes along. One that came along from another host is there for who may have it.
 func (rt *Runtime) withOwn(req Request, ceiling *policy.Ceiling) (Request, error) {
-	if req.own != nil { // it is being built
+	if req.own != nil { // it is being built, or was found for a session
 		return req, nil
 	}
 	if c := rt.along(req.Image, ceiling); c != nil {

@@ -92,7 +92,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 			case err := <-over:
 				stop(nil)
 				conn.Close()
-				if err != nil && ctx.Err() == nil { // else it was ended, which needs no other reason
+				if err != nil && timed.Err() == nil { // else it was ended, which needs no other reason
 					err = x.machine.Explain(err)
 				}
 				if err != nil {

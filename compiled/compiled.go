@@ -5,10 +5,14 @@
 package compiled
 
 import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -30,9 +34,8 @@ const (
 	DefaultBytes = 1 << 30
 	// leastRoom is what an entry counts as at least: so there are 4096 of them at most, which are looked at when one is added.
 	leastRoom = 256 << 10
-	// newPrefix begins the names of what is being written. What is older than abandoned nobody writes any more.
+	// newPrefix begins the names of what is being written.
 	newPrefix = ".new-"
-	abandoned = time.Hour
 )
 
 // Store keeps programs in a folder; the zero MaxBytes is DefaultBytes. Its methods may be called at the same time, by any process.
@@ -51,17 +54,8 @@ func Key(of ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// seal is the digest of an entry, which stands before the program.
-func seal(key string, program []byte) []byte {
-	h := sealing(key)
-	h.Write(program)
-	return h.Sum(nil)
-}
-
-func sealing(key string) interface {
-	io.Writer
-	Sum([]byte) []byte
-} {
+// seal is what makes the digest of an entry, which stands before the program.
+func seal(key string) hash.Hash {
 	h := sha256.New()
 	io.WriteString(h, key)
 	return h
@@ -82,7 +76,9 @@ func (s *Store) Get(key string) []byte {
 	if size := st.Size(); size > sha256.Size && size <= sha256.Size+contract.MaxProgram {
 		entry := make([]byte, size)
 		_, err = io.ReadFull(f, entry)
-		if program := entry[sha256.Size:]; err == nil && string(seal(key, program)) == string(entry[:sha256.Size]) {
+		program, sum := entry[sha256.Size:], seal(key)
+		sum.Write(program)
+		if err == nil && bytes.Equal(sum.Sum(nil), entry[:sha256.Size]) {
 			now := time.Now()
 			_ = os.Chtimes(name, now, now) // else it only goes earlier
 			return program
@@ -92,34 +88,28 @@ func (s *Store) Get(key string) []byte {
 	return nil
 }
 
-// Draft is an entry that is being written.
+// Draft is an entry that is being written. Its file is locked: what has the name of one and is not was left behind.
 type Draft struct {
 	store *Store
 	key   string
-	file  *os.File // nil when it is kept, or can't be
-	sum   interface {
-		io.Writer
-		Sum([]byte) []byte
-	}
-	kept bool
+	lock  *filelock.Lock // nil when it is over, or can't be written
+	sum   hash.Hash
+	kept  bool
 }
 
 // New begins an entry. The caller discards it when it is over.
 func (s *Store) New(key string) *Draft {
-	d := &Draft{store: s, key: key, sum: sealing(key)}
-	if os.MkdirAll(s.Dir, 0o700) != nil {
-		return d
-	}
-	d.file, _ = os.CreateTemp(s.Dir, newPrefix) // 0600
+	d := &Draft{store: s, key: key, sum: seal(key)}
+	d.lock, _ = filelock.Try(filepath.Join(s.Dir, newPrefix+rand.Text()))
 	d.write(make([]byte, sha256.Size))
 	return d
 }
 
 func (d *Draft) write(p []byte) {
-	if d.file == nil {
+	if d.lock == nil {
 		return
 	}
-	if _, err := d.file.Write(p); err != nil {
+	if _, err := d.lock.File().Write(p); err != nil {
 		d.Discard()
 	}
 }
@@ -127,30 +117,24 @@ func (d *Draft) write(p []byte) {
 // Write takes the next part of the program.
 func (d *Draft) Write(part []byte) {
 	d.write(part)
-	_, _ = d.sum.Write(part)
+	d.sum.Write(part)
 }
 
-// Keep puts what was written under its key.
+// Keep puts what was written under its key, unless somebody else is at the store: the run waits for this.
 func (d *Draft) Keep() {
-	if d.file == nil {
+	if d.lock == nil {
 		return
 	}
 	defer d.Discard()
-	if _, err := d.file.WriteAt(d.sum.Sum(nil), 0); err != nil {
+	if _, err := d.lock.File().WriteAt(d.sum.Sum(nil), 0); err != nil {
 		return
 	}
-	st, err := d.file.Stat()
-	if err != nil {
-		return
-	}
-	turn, err := filelock.TryAlone(d.store.Dir) // the run waits for this
+	turn, err := filelock.TryAlone(d.store.Dir)
 	if err != nil {
 		return
 	}
 	defer turn.Unlock()
-	if d.store.makeRoom(d.key, room(st)) == nil && os.Rename(d.file.Name(), filepath.Join(d.store.Dir, d.key)) == nil {
-		d.kept = true
-	}
+	d.kept = d.store.makeRoom(d.key) == nil && os.Rename(d.lock.File().Name(), filepath.Join(d.store.Dir, d.key)) == nil
 }
 
 // Kept says that it is under its key.
@@ -158,76 +142,69 @@ func (d *Draft) Kept() bool { return d.kept }
 
 // Discard ends an entry that is not kept. It may be called twice.
 func (d *Draft) Discard() {
-	if d.file == nil {
+	if d.lock == nil {
 		return
 	}
-	d.file.Close()
 	if !d.kept {
-		_ = os.Remove(d.file.Name())
+		_ = os.Remove(d.lock.File().Name())
 	}
-	d.file = nil
+	d.lock.Unlock()
+	d.lock = nil
 }
 
 func room(st fs.FileInfo) int64 { return max(st.Size(), leastRoom) }
 
-// makeRoom removes what was not used for longest, until there is room for one of that size, and what was abandoned.
-func (s *Store) makeRoom(key string, size int64) error {
-	list, err := s.entries()
+var errNoRoom = errors.New("there is no room")
+
+// makeRoom removes what was not used for longest, until all that is left has its room: what is being written, too, of which one
+// takes the place of the key's.
+func (s *Store) makeRoom(key string) error {
+	kept, taken, err := s.entries()
 	if err != nil {
 		return err
 	}
-	most := s.MaxBytes
-	if most == 0 {
-		most = DefaultBytes
-	}
-	if size > most {
+	most := cmp.Or(s.MaxBytes, DefaultBytes)
+	if taken > most {
 		return errNoRoom
 	}
-	for _, e := range list {
-		if e.Name() != key {
-			size += room(e)
-		}
+	kept = slices.DeleteFunc(kept, func(e fs.FileInfo) bool { return e.Name() == key })
+	for _, e := range kept {
+		taken += room(e)
 	}
-	for _, e := range list {
-		if size <= most {
-			return nil
-		}
-		if e.Name() == key {
-			continue
+	for _, e := range kept {
+		if taken <= most {
+			break
 		}
 		if err := os.Remove(filepath.Join(s.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		size -= room(e)
-	}
-	if size > most {
-		return errNoRoom
+		taken -= room(e)
 	}
 	return nil
 }
 
-var errNoRoom = errors.New("is more than there is room for")
-
-// entries are those that there are, what was not used for longest first. What was abandoned goes.
-func (s *Store) entries() ([]fs.FileInfo, error) {
-	names, err := os.ReadDir(s.Dir)
+// entries are those that there are, what was not used for longest first, and how much what is being written takes. What was
+// left behind goes.
+func (s *Store) entries() (kept []fs.FileInfo, writing int64, err error) {
+	list, err := os.ReadDir(s.Dir)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	var list []fs.FileInfo
-	for _, e := range names {
+	for _, e := range list {
 		st, err := e.Info()
+		name := filepath.Join(s.Dir, e.Name())
 		switch {
-		case err != nil: // it has just gone
-		case !st.Mode().IsRegular(): // nobody here made it
+		case err != nil || !st.Mode().IsRegular(): // it has just gone, or nobody here made it
 		case !strings.HasPrefix(e.Name(), newPrefix):
-			list = append(list, st)
-		case time.Since(st.ModTime()).Abs() > abandoned:
-			_ = os.Remove(filepath.Join(s.Dir, e.Name()))
+			kept = append(kept, st)
+		case filelock.Held(name):
+			writing += room(st)
+		default:
+			_ = os.Remove(name)
 		}
 	}
-	slices.SortFunc(list, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
-	return list, nil
+	slices.SortFunc(kept, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	return kept, writing, nil
 }
 
 // Prune removes all programs and says how many there were.
@@ -240,7 +217,7 @@ func (s *Store) Prune() (removed int, err error) {
 		return 0, err
 	}
 	defer turn.Unlock()
-	list, err := s.entries()
+	list, _, err := s.entries()
 	for _, e := range list {
 		if e := os.Remove(filepath.Join(s.Dir, e.Name())); e != nil {
 			err = errors.Join(err, e)

@@ -3,6 +3,7 @@ package compiled
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,10 +11,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/filelock"
 )
 
 func add(s *Store, key string, program []byte) bool {
@@ -157,16 +160,44 @@ func TestRoom(t *testing.T) {
 	if left := names(t, s); len(left) > 2 {
 		t.Errorf("%v", left)
 	}
+	if n, err := s.Prune(); n != 2 || err != nil {
+		t.Errorf("%d %v", n, err)
+	}
 	left := filepath.Join(s.Dir, newPrefix+"1")
-	if err := os.WriteFile(left, nil, 0o600); err != nil {
+	if err := errors.Join(os.WriteFile(left, nil, 0o600), os.Mkdir(filepath.Join(s.Dir, "lost+found"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chtimes(left, at, at.Add(-time.Minute)); err != nil {
-		t.Fatal(err)
+	half := s.New("half") // which counts as well
+	defer half.Discard()
+	half.Write(make([]byte, 2*leastRoom))
+	if !add(s, "f", []byte("f")) || add(s, "g", make([]byte, 2*leastRoom)) || s.Get("f") == nil {
+		t.Errorf("%v", names(t, s))
 	}
-	add(s, "f", []byte("f"))
 	if _, err := os.Stat(left); err == nil {
-		t.Error("what was abandoned is still there")
+		t.Error("what was left behind is still there")
+	}
+	if n, err := s.Prune(); n != 1 || err != nil || len(names(t, s)) != 2 { // what is being written, and the folder
+		t.Errorf("%d %v %v", n, err, names(t, s))
+	}
+	half.Keep()
+	if !half.Kept() {
+		t.Error("it was taken away while it was written")
+	}
+}
+
+// A run does not wait for another process that is at the store.
+func TestLocked(t *testing.T) {
+	s := &Store{Dir: t.TempDir()}
+	lock, err := filelock.Alone(s.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if add(s, "a", []byte("a")) || len(names(t, s)) != 0 {
+		t.Error(names(t, s))
+	}
+	lock.Unlock()
+	if !add(s, "a", []byte("a")) {
+		t.Error("it is free")
 	}
 }
 
@@ -188,20 +219,25 @@ func TestUnwritable(t *testing.T) {
 func TestAtOnce(t *testing.T) {
 	s := &Store{Dir: t.TempDir(), MaxBytes: 3 * leastRoom}
 	var all sync.WaitGroup
+	var found atomic.Int32
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 20 {
 				key := fmt.Sprint((i + j) % 5)
 				want := strings.Repeat(key, 10000)
 				add(s, key, []byte(want))
-				if got := s.Get(key); got != nil && string(got) != want {
+				got := s.Get(key)
+				if got != nil && string(got) != want {
 					t.Errorf("%.20q", got)
+				}
+				if got != nil {
+					found.Add(1)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if left := names(t, s); len(left) > 3 {
+	if left := names(t, s); len(left) > 3 || found.Load() == 0 {
 		t.Errorf("%v", left)
 	}
 }

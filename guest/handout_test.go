@@ -22,6 +22,24 @@ type draft struct {
 func (d *draft) Write(part []byte) { d.Buffer.Write(part) }
 func (d *draft) Keep()             { d.kept = append(d.kept, d.String()) }
 
+// handedOut has a guest start code that it is to hand out.
+func handedOut(t *testing.T, n Network) (*Conn, *draft) {
+	t.Helper()
+	c, err := Connect(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	d := &draft{}
+	if err := c.HandOut(d); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(t.Context(), Start{Compiled: contract.HandOut}); err != nil {
+		t.Fatal(err)
+	}
+	return c, d
+}
+
 // A guest that hands out a program: what the host keeps, and when it lets the code run.
 func TestAttackHandOut(t *testing.T) {
 	const ended = `{"code":0,"signal":0,"oom":false,"out":false}`
@@ -74,19 +92,8 @@ func TestAttackHandOut(t *testing.T) {
 				sendFrame(c, 's', "")
 				row.then(c)
 			})
-			c, err := Connect(t.Context(), w)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			var d draft
-			if err := c.HandOut(&d); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Start(t.Context(), Start{Compiled: contract.HandOut}); err != nil {
-				t.Fatal(err)
-			}
-			_, err = c.Stream(t.Context(), strings.NewReader("stdin"), io.Discard, io.Discard)
+			c, d := handedOut(t, w)
+			_, err := c.Stream(t.Context(), strings.NewReader("stdin"), io.Discard, io.Discard)
 			attack.Check(t, row.name, row.want, fmt.Sprintf("%s, keeps %q", verdict(err), d.kept))
 		})
 	}
@@ -95,7 +102,7 @@ func TestAttackHandOut(t *testing.T) {
 // Standard input comes behind the host's word that it has the program, and not before.
 func TestHandOutBeforeStdin(t *testing.T) {
 	var got []byte
-	c, err := Connect(t.Context(), withGuest(t, func(c net.Conn) {
+	c, _ := handedOut(t, withGuest(t, func(c net.Conn) {
 		sendFrame(c, 'h', goodHello)
 		for {
 			kind, payload, err := hostFrame(c)
@@ -116,17 +123,6 @@ func TestHandOutBeforeStdin(t *testing.T) {
 			}
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	var d draft
-	if err := c.HandOut(&d); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(t.Context(), Start{Compiled: contract.HandOut}); err != nil {
-		t.Fatal(err)
-	}
 	var out bytes.Buffer
 	if _, err := c.Stream(t.Context(), strings.NewReader(" in"), &out, io.Discard); err != nil || out.String() != "compiled in" || string(got) != "HSGIZ" {
 		t.Errorf("%v %q %q", err, out.String(), got)

@@ -200,7 +200,7 @@ func (s *Steady) open() (*Set, error) {
 }
 
 // Patience is how long it may take to send them.
-func (s *Steady) Patience() time.Duration { return patience(s.Bytes, s.Count) }
+func (s *Steady) Patience() time.Duration { return Patience(s.Bytes, s.Count) }
 
 // Stamp tells whether the files of the folder that is mounted at a path inside are what they were at another
 // time, without reading them; "" where the host does not tell.

@@ -76,8 +76,11 @@ func Refused(words string) string { return "Go does not take it: " + words }
 // was killed says not why.
 func OutOfMemory(int, string) bool { return false }
 
-// Alone says that nothing but a text goes into what it is compiled to: it takes no other files in.
-func Alone(text string) bool { return !strings.Contains(text, "go:embed") }
+// Alone says that nothing but a text goes into what it is compiled to: it takes no other files in, and the arguments do not begin
+// with one, which go run would take for a part of the program.
+func Alone(text string, args []string) bool {
+	return !strings.Contains(text, "go:embed") && (len(args) == 0 || !strings.HasSuffix(args[0], ".go"))
+}
 
 // Built is where a program that a file was compiled to is put: where go run would have it.
 func Built(file string) string {

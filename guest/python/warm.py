@@ -1,4 +1,4 @@
-# Run once in a machine that becomes a template (python.c): what is imported here is there in
+# Run once in a machine that becomes a template (warm.c): what is imported here is there in
 # every clone, before its program begins. Whatever draws random numbers while it is
 # imported draws again in renew, which each run calls before its first line.
 import sys
@@ -14,7 +14,7 @@ import time
 IMPORTS
 
 
-# What python.c reads of here is imported, packages, there, mersenne, and modules; it calls renew, shadowed and settings.
+# What warm.c reads of here is imported, packages, there, mersenne, and modules; it calls renew, shadowed and settings.
 
 # Programs import these from here, and plain Python from the program's own folder if they are there.
 imported = frozenset(name for name in sys.modules if '.' not in name) - _before - set(sys.builtin_module_names)
@@ -77,7 +77,7 @@ def _mersenne():
     return address
 
 
-mersenne = _mersenne()  # python.c fills it
+mersenne = _mersenne()  # warm.c fills it
 _seed = super(random.Random, random._inst).seed  # of C
 
 

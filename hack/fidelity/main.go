@@ -8,8 +8,8 @@
 //
 //	go run ./hack/fidelity -tests node/test [-n 600] [-for 4m] [-results FILE] [-kernel nanos,linux]
 //	go run ./hack/fidelity -packages [-kernel nanos,linux]
-//	go run ./hack/fidelity -python DIR [-n 120] [-skip 104] [-for 4m] [-results FILE]
-//	go run ./hack/fidelity -data DIR [-n 40] [-skip 20] [-for 4m] [-results FILE]
+//	go run ./hack/fidelity -python DIR [-n 120] [-for 4m] [-results FILE]
+//	go run ./hack/fidelity -data DIR [-n 40] [-for 4m] [-results FILE]
 //
 // What has been run is kept in the file of results, and is not run again: the sample can
 // be worked off in pieces. It ends with 0 when all of it has been run, with 1 on an error,
@@ -42,7 +42,6 @@ func main() {
 	flag.DurationVar(&o.atMost, "for", time.Hour, "stop after so long; the next call goes on")
 	flag.StringVar(&o.results, "results", "fidelity.jsonl", "file that what has been run is kept in")
 	flag.StringVar(&o.only, "only", "", "run only tests whose name holds this (in Python: files of these names, with commas), again, and print what they say")
-	flag.IntVar(&o.skip, "skip", 0, "files of tests in Python at the head of the sample that are run on the host alone: of the rest is the table")
 	flag.IntVar(&o.jobs, "j", runtime.NumCPU(), "tests at once")
 	python := flag.String("python", "", "folder with CPython's package test, whole; its tests, and not Node's")
 	data := flag.String("data", "", "folder with Debian's numpy and pandas; their tests, and not Node's")
@@ -104,7 +103,7 @@ var errUnfinished = errors.New("the time is over and some tests have not been ru
 
 type options struct {
 	tests, results, only string
-	n, skip, jobs        int
+	n, jobs              int
 	seed                 int64
 	atMost               time.Duration
 	kernels              []image.Kernel

@@ -176,7 +176,6 @@ func (s *pythonSuite) work(ctx context.Context) error {
 			return errUnfinished
 		}
 	}
-	sample = sample[min(s.skip, len(sample)):]
 	s.each(ctx, sample, string(image.Linux), s.inGuest)
 	if s.fault != nil {
 		return s.fault

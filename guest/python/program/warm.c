@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,12 @@
 static PyObject *globals;  // of the warm program, or NULL
 static PyObject *mark;     // a list that the collector got to know as the program began
 static PyObject *get_objects, *get_debug, *callbacks, *unfreeze;  // of the module gc
-static PyTypeObject *strings[2], *files[5];  // of the module io: streams in memory, and those of a file, a FileIO first
+// Of the module io: streams in memory, and those of a file, with the attribute that has the stream below it.
+static struct stream { const char *name, *below; PyTypeObject *type; } in_memory[] = {{.name = "BytesIO"}, {.name = "StringIO"}},
+	of_files[] = {{.name = "FileIO"}, {"BufferedReader", "raw", NULL}, {"BufferedWriter", "raw", NULL}, {"BufferedRandom", "raw", NULL}, {"TextIOWrapper", "buffer", NULL}};
+// Functions that remove a weak reference from its collection, by their modules.
+static struct { const char *module, *name; PyObject *globals; } removers[] = {{"_weakrefset", "_remove", NULL}, {"weakref", "remove", NULL}};
+#define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static PyObject *get(const char *name)
 {
@@ -25,7 +31,7 @@ static PyObject *get(const char *name)
 	return o;
 }
 
-// asks calls a function of the warm program, which answers a question.
+// asks calls a function of the warm program, and says whether what it returns is true.
 static bool asks(const char *function, const char *program)
 {
 	PyObject *answer = program ? PyObject_CallFunction(get(function), "O&", PyUnicode_DecodeFSDefault, program) : PyObject_CallNoArgs(get(function));
@@ -81,6 +87,35 @@ static void reseed(void)
 	state[WORDS] = WORDS - 1;
 }
 
+static int count_loads(struct dl_phdr_info *info, size_t size, void *loads)
+{
+	(void)size;
+	*(unsigned long long *)loads = info->dlpi_adds;
+	return 1;
+}
+
+// loads is how many libraries have been loaded so far.
+static unsigned long long loads(void)
+{
+	unsigned long long n = 0;
+	dl_iterate_phdr(count_loads, &n);
+	return n;
+}
+
+// look is what a program can change of what is seen at its end: the libraries, whose objects may write as they end without a
+// finalizer, and the filter of warnings, of which the first is the last that was added.
+static struct look { unsigned long long loads; PyObject *filters, *first; Py_ssize_t n; } looked;
+
+static struct look look(void)
+{
+	PyObject *warnings = PyDict_GetItemString(get("modules"), "warnings");
+	PyObject *filters = warnings && PyModule_Check(warnings) ? PyDict_GetItemString(PyModule_GetDict(warnings), "filters") : NULL;
+	struct look now = {.loads = loads(), .filters = filters};
+	if (filters && PyList_Check(filters) && (now.n = PyList_GET_SIZE(filters)) > 0)
+		now.first = PyList_GET_ITEM(filters, 0);
+	return now;
+}
+
 bool warm_begin(const char *program)
 {
 	if (!globals)
@@ -95,38 +130,53 @@ bool warm_begin(const char *program)
 	// Python itself looks only where there may be something: its own code takes longer.
 	bool may = slash == NULL || meets(path, NULL) || meets(PyUnicode_AsUTF8(get("packages")), get("there"));
 	free(path);
-	return (may && asks("shadowed", program)) || (access("matplotlibrc", F_OK) == 0 && asks("settings", NULL));
+	bool other = (may && asks("shadowed", program)) || (access("matplotlibrc", F_OK) == 0 && asks("settings", NULL));
+	looked = look();
+	return other;
 }
 
 // End -----------------------------------------------------------------------
 
-// from_warm says whether a function is one of a module of the warm program, or what forgets an abstract class (_abc).
-static bool from_warm(PyObject *function)
+static bool is(PyObject *name, const char *want) { return name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, want) == 0; }
+
+// forgets says whether a function does no more than remove a weak reference from its collection: those of abstract
+// classes (_abc), and of the modules _weakrefset and weakref.
+static bool forgets(PyObject *function)
 {
 	if (PyCFunction_Check(function))
 		return strcmp(((PyCFunctionObject *)function)->m_ml->ml_name, "_destroy") == 0;
 	if (!PyFunction_Check(function))
 		return false;
-	PyObject *of = PyFunction_GET_GLOBALS(function), *name = PyDict_GetItemString(of, "__name__");
-	PyObject *module = name ? PyDict_GetItem(get("modules"), name) : NULL;
-	return module && PyModule_Check(module) && PyModule_GetDict(module) == of;
+	PyObject *of = PyFunction_GET_GLOBALS(function), *name = ((PyFunctionObject *)function)->func_name;
+	for (size_t i = 0; i < COUNT(removers); i++)
+		if (of == removers[i].globals)
+			return is(name, removers[i].name);
+	return false;
 }
 
-// closed says whether an object is a stream in memory, or a closed one of a file.
-static bool closed(PyObject *o)
+// kind is that of a stream, NULL if it is none of these, or has a way of its own to be closed.
+static struct stream *kind(PyObject *o, struct stream *kinds, size_t n)
 {
-	static const char *const inner[] = {NULL, "raw", "raw", "raw", "buffer"};
-	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
-		if (Py_TYPE(o) == strings[i])
-			return true;
-	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-		if (Py_TYPE(o) == files[i]) {
-			PyObject *of = PyObject_GetAttrString(o, inner[i] ? inner[i] : "closed");
-			bool yes = of && (inner[i] ? closed(of) : PyObject_IsTrue(of) == 1);
-			Py_XDECREF(of);
-			return yes;
-		}
-	return false;
+	PyObject **own = _PyObject_GetDictPtr(o);
+	if (own && *own && PyDict_GetItemString(*own, "close"))
+		return NULL;
+	for (size_t i = 0; i < n; i++)
+		if (Py_TYPE(o) == kinds[i].type)
+			return &kinds[i];
+	return NULL;
+}
+
+// closed says whether an object is a stream in memory, or a closed one of a file, at most so many streams deep.
+static bool closed(PyObject *o, int deep)
+{
+	if (kind(o, in_memory, COUNT(in_memory)))
+		return true;
+	struct stream *s = deep > 0 ? kind(o, of_files, COUNT(of_files)) : NULL;
+	PyObject *of = s ? PyObject_GetAttrString(o, s->below ? s->below : "closed") : NULL;
+	bool yes = of && (s->below ? closed(of, deep - 1) : of == Py_True);
+	Py_XDECREF(of);
+	PyErr_Clear();  // detached
+	return yes;
 }
 
 static bool finalized(PyTypeObject *type) { return type->tp_finalize || type->tp_del; }
@@ -136,26 +186,30 @@ static bool silent(PyObject *o)
 {
 	PyTypeObject *type = Py_TYPE(o);
 	if (finalized(type))
-		return closed(o);
+		return closed(o, 3);
 	if (PyType_Check(o))  // whose objects the collector does not know
 		return PyType_HasFeature((PyTypeObject *)o, Py_TPFLAGS_HAVE_GC) || !finalized((PyTypeObject *)o);
 	if (PyWeakref_Check(o)) {
 		PyObject *call = ((PyWeakReference *)o)->wr_callback;
-		return call == NULL || from_warm(call);
+		return call == NULL || forgets(call);
 	}
-	return strcmp(type->tp_name, "sqlite3.Connection") != 0;  // which leaves other files
+	return true;
 }
 
-// plain says whether nothing that Python still calls for itself is the program's own.
+// plain says whether nothing that Python still calls for itself is the program's own, and it has loaded no library and
+// changed no filter of warnings.
 static bool plain(void)
 {
-	static const char *const streams[] = {"stdout", "stderr"}, *const stores[] = {"_dbm", "_gdbm"};
-	bool yes = PyEval_GetFrame() == NULL;  // else atexit's functions are called by hand
-	for (size_t i = 0; i < 2; i++) {
-		PyObject *stream = PySys_GetObject(streams[i]);
-		yes &= stream && (Py_TYPE(stream) == files[4] || Py_TYPE(stream) == strings[1]) && PyDict_GetItemString(PyImport_GetModuleDict(), stores[i]) == NULL;
+	struct look now = look();
+	if (now.loads != looked.loads || now.filters != looked.filters || now.first != looked.first || now.n != looked.n)
+		return false;
+	static const char *const streams[] = {"stdout", "stderr"};
+	for (size_t i = 0; i < COUNT(streams); i++) {  // which are flushed
+		PyObject *o = PySys_GetObject(streams[i]);
+		if (o == NULL || !(kind(o, in_memory, COUNT(in_memory)) || kind(o, of_files, COUNT(of_files))))
+			return false;
 	}
-	return yes;
+	return PyEval_GetFrame() == NULL;  // else atexit's functions are called by hand
 }
 
 // roomy says whether there is memory for a list of all objects, each of which takes five times as much.
@@ -165,15 +219,15 @@ static bool roomy(void)
 	return sysinfo(&memory) == 0 && memory.freeram > memory.totalram / 5;
 }
 
-static bool is_none(PyObject *o) { return o && PyObject_IsTrue(o) == 0; }
+static bool is_false(PyObject *o) { return o && PyObject_IsTrue(o) == 0; }
 
 // silently says whether nobody can see what becomes of the objects that the program has made.
 static bool silently(void)
 {
 	PyThreadState *first = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
-	if (PyThreadState_Next(first) != NULL || !plain() || !is_none(callbacks) || !roomy())
+	if (PyThreadState_Next(first) != NULL || !plain() || !is_false(callbacks) || !roomy())
 		return false;
-	PyObject *debug = PyObject_CallNoArgs(get_debug), *made = is_none(debug) ? PyObject_CallNoArgs(get_objects) : NULL, *before = get("modules");
+	PyObject *debug = PyObject_CallNoArgs(get_debug), *made = is_false(debug) ? PyObject_CallNoArgs(get_objects) : NULL, *before = get("modules");
 	bool marked = false, yes = made != NULL;
 	for (Py_ssize_t i = 0; yes && i < PyList_GET_SIZE(made); i++) {
 		PyObject *o = PyList_GET_ITEM(made, i);
@@ -198,6 +252,8 @@ static PyObject *leave(PyObject *self, PyObject *none)
 		Py_CLEAR(globals);
 		return PyObject_CallNoArgs(unfreeze);
 	}
+	(void)PySys_Audit("unitask.leave", NULL);  // for tests
+	PyErr_Clear();
 	PyObject *now = PyImport_GetModuleDict(), *modules = get("modules"), *name, *module;
 	for (Py_ssize_t at = 0; PyDict_Next(modules, &at, &name, &module);)
 		if (PyDict_GetItem(now, name) == module && PyDict_DelItem(now, name) < 0)
@@ -217,7 +273,6 @@ static PyObject *attribute(const char *module, const char *name)
 
 void warm_up(void)
 {
-	static const char *const in_memory[] = {"BytesIO", "StringIO"}, *const of_files[] = {"FileIO", "BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper"};
 	static PyMethodDef last = {"leave", leave, METH_NOARGS, NULL};
 	FILE *f = globals ? NULL : fopen(WARM, "rb");
 	if (f == NULL)
@@ -232,10 +287,12 @@ void warm_up(void)
 	get_debug = attribute("gc", "get_debug");
 	callbacks = attribute("gc", "callbacks");
 	unfreeze = attribute("gc", "unfreeze");
-	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
-		strings[i] = (PyTypeObject *)attribute("io", in_memory[i]);
-	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-		files[i] = (PyTypeObject *)attribute("io", of_files[i]);
+	for (size_t i = 0; i < COUNT(in_memory); i++)
+		in_memory[i].type = (PyTypeObject *)attribute("io", in_memory[i].name);
+	for (size_t i = 0; i < COUNT(of_files); i++)
+		of_files[i].type = (PyTypeObject *)attribute("io", of_files[i].name);
+	for (size_t i = 0; i < COUNT(removers); i++)
+		removers[i].globals = attribute(removers[i].module, "__dict__");
 	globals = PyDict_New();
 	check(globals != NULL && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0, WARM);
 	none = PyRun_FileEx(f, WARM, Py_file_input, globals, globals, 1);
