@@ -15,6 +15,7 @@ import (
 // A session's owner narrows and widens its network while it lives; connections that are open are cut, a pause keeps what
 // was changed, and a fork has it.
 func TestAttackPolicySet(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	web := newSite(t)
 	home := newHome(t)
@@ -121,6 +122,7 @@ r`})
 
 // What a session may send and get is all that its machines do in turn: a pause begins no new count, nor another process.
 func TestAttackTrafficOverPauses(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	web, home := newSite(t), newHome(t)
 	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home, Upstream: web.upstream}) }

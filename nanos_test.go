@@ -102,6 +102,7 @@ func TestNanosHint(t *testing.T) {
 // As many small files as a machine is said to have room for are taken by each kernel;
 // more are refused before there is a machine, with what would do.
 func TestManySmallFiles(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for i := range 10_000 {
 		if i%1000 == 0 {
@@ -151,6 +152,7 @@ func TestNanosDeath(t *testing.T) {
 
 // TestOtherArch boots a machine of the architecture that the host is not.
 func TestOtherArch(t *testing.T) {
+	t.Parallel()
 	needVM(t)
 	arch, qemu := image.ARM64, "qemu-system-aarch64"
 	if image.HostArch() == image.ARM64 {

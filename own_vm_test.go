@@ -28,6 +28,7 @@ func describe(t *testing.T, dir, name, text string) string {
 
 // An image of one's own: files, variables and memory over one that comes along, by a name.
 func TestOwnImage(t *testing.T) {
+	t.Parallel()
 	needVM(t)
 	home := newHome(t)
 	rt, err := unitask.Open(unitask.Options{Home: home, Machines: unitask.Booted()})

@@ -89,6 +89,7 @@ func testForkTable(t *testing.T, s *unitask.Session, language string, rows []for
 
 // What is another one in each fork of a session, and what is not (docs/sessions.md).
 func TestSessionForkTable(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	rt := sessionRuntime(t)
 	for _, kernel := range []unitask.Kernel{unitask.Linux, unitask.Nanos} {
@@ -164,6 +165,7 @@ func TestSessionForkTable(t *testing.T) {
 
 // A fork of a fork of a fork has the variables of all of them, and random numbers of its own.
 func TestSessionForksInTurn(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	rt := sessionRuntime(t)
 	s := openSession(t, rt, unitask.SessionRequest{Request: unitask.Request{Language: "js"}})
@@ -187,6 +189,7 @@ func TestSessionForksInTurn(t *testing.T) {
 // Forks go on from where the session is and know nothing of each other; a session that is paused is
 // forked too, and forks are paused and forked.
 func TestSessionFork(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	home := newHome(t)
 	rt, err := unitask.Open(unitask.Options{Home: home})

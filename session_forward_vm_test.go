@@ -15,6 +15,7 @@ import (
 
 // A port of the machine is reached on the host's loopback; connections stay over a pause.
 func TestSessionForward(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	ceiling, err := policy.ParseCeiling("a ceiling", []byte("forwardedPorts = 2\n"))
 	if err != nil {

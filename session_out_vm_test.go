@@ -39,6 +39,7 @@ func cameBack(t *testing.T, rt *unitask.Runtime, res *unitask.Result) string {
 
 // What each step leaves in /out comes back with it, and what was there before does not come again.
 func TestSessionOut(t *testing.T) {
+	t.Parallel()
 	t.Run("linux", func(t *testing.T) {
 		needClones(t)
 		rt := sessionRuntime(t)

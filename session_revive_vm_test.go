@@ -18,6 +18,7 @@ import (
 // A paused session goes on in another runtime: what it was granted, its variables, files and processes are there,
 // and nobody else gets it.
 func TestSessionRevive(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	home := newHome(t)
 	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home}) }
@@ -156,6 +157,7 @@ func TestSessionRevive(t *testing.T) {
 
 // A session that was extended lives in another process as long as it would have.
 func TestSessionReviveExtended(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	home := newHome(t)
 	open := func() *unitask.Runtime { return openRuntime(t, unitask.Options{Home: home}) }

@@ -37,6 +37,7 @@ func until(t *testing.T, s *unitask.Session, run, text string) (stdout, stderr s
 
 // Commands in the background: what they print and how they end, their bounds, and their ends.
 func TestSessionBackground(t *testing.T) {
+	t.Parallel()
 	needVM(t)
 	ceiling, err := policy.ParseCeiling("a ceiling", []byte("backgroundCommands = 2\n"))
 	if err != nil {
@@ -152,6 +153,7 @@ func TestSessionBackground(t *testing.T) {
 // A command in the background keeps its session from neither a pause nor a fork, and goes on behind both;
 // its time limit counts while the machine runs.
 func TestSessionBackgroundPause(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
 	run, err := s.Start(t.Context(), unitask.Command{Args: []string{"sh", "-c", "echo up; while [ ! -e go ]; do sleep 0.05; done; echo woke"}, Timeout: time.Hour})

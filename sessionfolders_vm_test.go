@@ -18,6 +18,7 @@ import (
 
 // Folders go into a machine and come back, by either tar; what can't be taken leaves nothing on either side.
 func TestSessionFolders(t *testing.T) {
+	t.Parallel()
 	needVM(t)
 	rt := sessionRuntime(t)
 	images := []string{"shell"}

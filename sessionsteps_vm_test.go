@@ -112,6 +112,7 @@ func TestCommandOfKilledQEMU(t *testing.T) {
 
 // What a session did with a secret and with the network is in the audit log, also where it was left paused since.
 func TestAuditOfRevived(t *testing.T) {
+	t.Parallel()
 	needClones(t)
 	home, web := newHome(t), newSite(t)
 	const value = "sk-Vn41xZp0Qw7eRt6y"

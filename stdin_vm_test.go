@@ -13,6 +13,7 @@ import (
 // Standard input has an end also where init has processes beside the code: one relays a port of the loopback, another one
 // sends the trace.
 func TestStdinEnds(t *testing.T) {
+	t.Parallel()
 	needVM(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
 	if err != nil {
