@@ -107,6 +107,7 @@ func start(t *testing.T, w *wire) *Conn {
 // A program that ends while standard input is being sent leaves its artifacts: no
 // frame of the feed is cut by the one that asks for them.
 func TestCollectWhileStdinIsSent(t *testing.T) {
+	t.Parallel()
 	rounds := 100
 	if testing.Short() {
 		rounds = 20
