@@ -7,6 +7,9 @@
 // passes then was unsteady, which is said with what it had said, and no failure; never an
 // attack's. So is a package all of whose tests passed, and that failed.
 //
+// Where REPORT_ATTACKS is set it prints make attack's table of those attacks that were among the tests, and fails where there
+// are none, or one got through.
+//
 // The file that REPORT_SUMMARY names gets what failed or was unsteady, each with the end of what
 // it said, and the counts: CI prints that last, where a reader of a cut log still finds it.
 package main
@@ -21,6 +24,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/gotest"
 )
 
@@ -45,6 +49,11 @@ func run(flags []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "report:", err)
 		return 1
 	}
+	if os.Getenv("REPORT_ATTACKS") != "" {
+		r.attacks.Print(stdout)
+		fmt.Fprintln(stdout, r.attacks.Counts())
+		bad = bad || r.attacks.Rows() == 0 || r.attacks.Through > 0
+	}
 	good := r.end() && !bad
 	if err := r.summarize(os.Getenv("REPORT_SUMMARY"), flags); err != nil {
 		fmt.Fprintln(stderr, "report:", err)
@@ -68,6 +77,7 @@ type report struct {
 	broken                    map[string]bool   // packages in which a test failed
 	skipped, failed, unsteady []ending
 	passed                    int
+	attacks                   attack.Table
 	took                      []gotest.Event // the longest top-level tests, longest first
 }
 
@@ -78,6 +88,7 @@ func (r *report) event(e gotest.Event) {
 	switch {
 	case strings.HasSuffix(e.Action, "output"):
 		r.said[name] += e.Output
+		r.attacks.Add(e.Package, e.Output)
 		return
 	case e.Test != "" && e.Action == "pass":
 		r.passed++

@@ -32,6 +32,7 @@ func TestRun(t *testing.T) {
 	t.Chdir(dir)
 	summary := filepath.Join(t.TempDir(), "summary")
 	t.Setenv("REPORT_SUMMARY", summary)
+	t.Setenv("REPORT_ATTACKS", "") // which CI sets
 	for packages, want := range map[string]struct {
 		status int
 		says   []string
@@ -71,6 +72,41 @@ func TestRun(t *testing.T) {
 	for _, text := range []string{"UNSTEADY x/_once TestOnce/a+b_c\n", "FAILED x/bad TestBad/inner\n", "it is broken", "undefined: testing", "0 passed, 2 failed, 0 skipped: go test ./bad\n"} {
 		if !strings.Contains(string(said), text) {
 			t.Errorf("the summary does not say %q:\n%s", text, said)
+		}
+	}
+}
+
+// The table of attacks is part of what CI prints, and of its verdict.
+func TestAttacks(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":         "module x\ngo 1.26\n",
+		"held/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"shut\"`) }\n",
+		"open/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"open\"`) }\n",
+		"none/a_test.go": "package a\nimport \"testing\"\nfunc TestX(t *testing.T) {}\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	for packages, want := range map[string]struct {
+		asked  string
+		status int
+		says   string
+	}{
+		"./held": {"1", 0, "held  a door  shut      shut  \n1 attacks, 0 got through\n"},
+		"./open": {"1", 1, "GOT THROUGH\n1 attacks, 1 got through\n"},
+		"./none": {"1", 1, "0 attacks, 0 got through\n"},
+		"./...":  {"", 0, "3 passed"},
+	} {
+		t.Setenv("REPORT_ATTACKS", want.asked)
+		var out, errs strings.Builder
+		if status := run([]string{packages}, &out, &errs); status != want.status || !strings.Contains(out.String(), want.says) || (want.asked == "" && strings.Contains(out.String(), "got through")) {
+			t.Errorf("%s: status %d\n%s%s", packages, status, out.String(), errs.String())
 		}
 	}
 }

@@ -1,0 +1,73 @@
+package attack
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// Table is the rows that the output of go test has.
+type Table struct {
+	Through int // rows whose outcome was not the expected one
+
+	rows [][]string // room, name, expected, seen
+}
+
+// Add takes a line of a package's output, which most often has no row.
+func (t *Table) Add(pkg, line string) {
+	_, rest, ok := strings.Cut(line, Mark)
+	if row := unquote(rest); ok && len(row) == 3 {
+		t.rows = append(t.rows, append([]string{pkg[strings.LastIndex(pkg, "/")+1:]}, row...))
+		if row[1] != row[2] {
+			t.Through++
+		}
+	}
+}
+
+// Rows is how many there are.
+func (t *Table) Rows() int { return len(t.rows) }
+
+// Print writes the rows in columns.
+func (t *Table) Print(w io.Writer) {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "ROOM\tATTACK\tEXPECTED\tSEEN\t")
+	for _, row := range t.rows {
+		verdict := ""
+		if row[2] != row[3] {
+			verdict = "GOT THROUGH"
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", row[0], clip(row[1]), clip(row[2]), clip(row[3]), verdict)
+	}
+	out.Flush()
+}
+
+// Counts is the table in a line.
+func (t *Table) Counts() string {
+	return fmt.Sprintf("%d attacks, %d got through", t.Rows(), t.Through)
+}
+
+// unquote reads the quoted strings of a row.
+func unquote(s string) (list []string) {
+	for {
+		s = strings.TrimSpace(s)
+		q, err := strconv.QuotedPrefix(s)
+		if err != nil {
+			return list
+		}
+		text, _ := strconv.Unquote(q)
+		list = append(list, text)
+		s = s[len(q):]
+	}
+}
+
+// clip is one cell: control characters shown, 60 runes at most.
+func clip(s string) string {
+	quoted := strconv.Quote(s)
+	r := []rune(quoted[1 : len(quoted)-1])
+	if len(r) > 60 {
+		return string(r[:57]) + "..."
+	}
+	return string(r)
+}
