@@ -205,20 +205,3 @@ func TestProbeDeadline(t *testing.T) {
 		})
 	}
 }
-
-// A kernel holds nothing back for the sake of a processor only where that is emulated.
-func TestMitigations(t *testing.T) {
-	s := Open(Options{Home: t.TempDir()})
-	defer s.Close()
-	for accel, off := range map[vmm.Accel]bool{vmm.TCG: true, vmm.KVM: false, vmm.HVF: false} {
-		for _, arch := range []image.Arch{image.AMD64, image.ARM64} {
-			im := &image.Image{Kernel: image.Linux, Arch: arch}
-			if got := s.config(Spec{Image: im, Accel: accel}, vmm.Config{}).Boot.Append; strings.Contains(got, "mitigations=off") != off {
-				t.Errorf("%s on %s: %s", accel, arch, got)
-			}
-		}
-	}
-	if got := s.config(Spec{Image: &image.Image{Kernel: image.Nanos, Arch: image.AMD64}, Accel: vmm.TCG}, vmm.Config{}).Boot.Append; got != "" {
-		t.Errorf("nanos: %s", got)
-	}
-}

@@ -215,12 +215,7 @@ func (s *Source) config(spec Spec, cfg vmm.Config) vmm.Config {
 	if spec.Fresh {
 		cfg.Boot.Append += " " + contract.BootLazy
 	}
-	if spec.Accel != vmm.TCG {
-		return cfg
-	}
-	// What it would do at each system call and switch of tasks is against processors that guess ahead; an emulated one does not.
-	cfg.Boot.Append += " mitigations=off"
-	if spec.Image.Arch != image.AMD64 {
+	if spec.Accel != vmm.TCG || spec.Image.Arch != image.AMD64 {
 		return cfg
 	}
 	// Under TCG the guest's TSC is the host's. Unless it is told how fast that is, its calibration
