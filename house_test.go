@@ -93,7 +93,7 @@ var mayImport = map[string][]string{
 	"hack/dist":         {"cli"},
 	"hack/escapes":      {"internal/offspring"},
 	"hack/fidelity":     {"", "guest/python", "image"},
-	"hack/report":       {"internal/gotest"},
+	"hack/report":       {"internal/attack", "internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},
 	"hack/fleet":        {"", "fleet", "internal/offspring", "policy"},
 	"hack/soak":         {"internal/offspring"},
