@@ -133,7 +133,6 @@ func TestPruneImages(t *testing.T) {
 
 // A paused session keeps its image, though another has its place and nobody holds the session.
 func TestPrunePaused(t *testing.T) {
-	t.Parallel()
 	needClones(t)
 	home := newHome(t)
 	images := filepath.Join(home, "images") // which other tests' homes share

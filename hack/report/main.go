@@ -7,8 +7,8 @@
 // passes then was unsteady, which is said with what it had said, and no failure; never an
 // attack's. So is a package all of whose tests passed, and that failed.
 //
-// Where REPORT_ATTACKS is set it prints make attack's table of those attacks that were among the tests, and fails where there
-// are none, or one got through.
+// Where REPORT_ATTACKS is set it prints the attacks that all of these tests made as the table that make attack prints of its own,
+// and fails where there are none, or one got through.
 //
 // The file that REPORT_SUMMARY names gets what failed or was unsteady, each with the end of what
 // it said, and the counts: CI prints that last, where a reader of a cut log still finds it.

@@ -1,16 +1,28 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
+// module makes a module of files, and goes there.
+func module(t *testing.T, files map[string]string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+}
+
 // What go test says of a real module with tests of every ending.
 func TestRun(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
+	module(t, map[string]string{
 		"go.mod":           "module x\ngo 1.26\n",
 		"good/a_test.go":   "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Run(\"sub\", func(*testing.T) {}) }\nfunc TestSkipped(t *testing.T) { t.Log(\"first\"); t.Skip(\"wants a moon\") }\n",
 		"bad/a_test.go":    "package a\nimport (\"fmt\"; \"testing\")\nfunc TestBad(t *testing.T) { fmt.Println(\"printed\"); t.Run(\"inner\", func(t *testing.T) { t.Error(\"it is broken\") }) }\n",
@@ -21,15 +33,7 @@ func TestRun(t *testing.T) {
 		"_once/a_test.go":   "package a\nimport (\"os\"; \"testing\")\nfunc TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
 		"_ends/a_test.go":   "package a\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
 		"_attack/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }\n",
-	} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Chdir(dir)
+	})
 	summary := filepath.Join(t.TempDir(), "summary")
 	t.Setenv("REPORT_SUMMARY", summary)
 	t.Setenv("REPORT_ATTACKS", "") // which CI sets
@@ -78,21 +82,12 @@ func TestRun(t *testing.T) {
 
 // The table of attacks is part of what CI prints, and of its verdict.
 func TestAttacks(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
+	module(t, map[string]string{
 		"go.mod":         "module x\ngo 1.26\n",
 		"held/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"shut\"`) }\n",
 		"open/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"open\"`) }\n",
 		"none/a_test.go": "package a\nimport \"testing\"\nfunc TestX(t *testing.T) {}\n",
-	} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Chdir(dir)
+	})
 	for packages, want := range map[string]struct {
 		asked  string
 		status int

@@ -1,7 +1,7 @@
 // Package attack is what the attack suites of all rooms share. Each attack is a row:
 // its name, the expected outcome, and the outcome. The rows stand in ordinary
-// tests whose names begin with TestAttack; `make attack` runs these and prints all
-// rows as one table.
+// tests. Suites of them have names that begin with TestAttack: `make attack` runs these and
+// prints their rows as one table; CI has a table of the rows of all tests.
 package attack
 
 import (

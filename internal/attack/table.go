@@ -3,6 +3,7 @@ package attack
 import (
 	"fmt"
 	"io"
+	"path"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -12,15 +13,20 @@ import (
 type Table struct {
 	Through int // rows whose outcome was not the expected one
 
-	rows [][]string // room, name, expected, seen
+	rows []row
 }
+
+type row struct{ room, name, want, got string }
+
+func (r row) through() bool { return r.got != r.want }
 
 // Add takes a line of a package's output, which most often has no row.
 func (t *Table) Add(pkg, line string) {
 	_, rest, ok := strings.Cut(line, Mark)
-	if row := unquote(rest); ok && len(row) == 3 {
-		t.rows = append(t.rows, append([]string{pkg[strings.LastIndex(pkg, "/")+1:]}, row...))
-		if row[1] != row[2] {
+	if list := unquote(rest); ok && len(list) == 3 {
+		r := row{path.Base(pkg), list[0], list[1], list[2]}
+		t.rows = append(t.rows, r)
+		if r.through() {
 			t.Through++
 		}
 	}
@@ -33,12 +39,12 @@ func (t *Table) Rows() int { return len(t.rows) }
 func (t *Table) Print(w io.Writer) {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "ROOM\tATTACK\tEXPECTED\tSEEN\t")
-	for _, row := range t.rows {
+	for _, r := range t.rows {
 		verdict := ""
-		if row[2] != row[3] {
+		if r.through() {
 			verdict = "GOT THROUGH"
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", row[0], clip(row[1]), clip(row[2]), clip(row[3]), verdict)
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", r.room, clip(r.name), clip(r.want), clip(r.got), verdict)
 	}
 	out.Flush()
 }
