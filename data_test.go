@@ -229,6 +229,16 @@ func TestImportedAheadEnds(t *testing.T) {
 		{"a stdout of one's own", "import json, sys\nclass Out:\n  def __init__(self, to): self.to = to\n  def write(self, text): return self.to.write(text)\n  def flush(self):\n    import json as again\n    self.to.write(f'flushed {again is json}\\n'); self.to.flush()\nsys.stdout = Out(sys.stdout)", "flushed True\nflushed True"},
 		{"exit functions by hand", "import atexit, json, sys\natexit.register(print, 'early'); atexit._run_exitfuncs(); print('json' in sys.modules)\nimport json as again; print(again is json)", "early\nTrue\nTrue"},
 		{"another module gc", "import gc; gc.get_objects = lambda: 5; gc.unfreeze = gc.get_debug = None", ""},
+		{"a stream that was stdout", "import io, json, sys\nprint('written', end=''); json.held = sys.stdout; sys.stdout = sys.__stdout__ = io.StringIO()", "written"},
+		{"a stream that was stderr", "import io, json, sys\nsys.stderr.reconfigure(write_through=False, line_buffering=False); sys.stderr.write('written'); json.held = sys.stderr; sys.stderr = sys.__stderr__ = io.StringIO()", "written"},
+		{"a stdin with an end of its own", "import json, sys\nsys.stdin.close = lambda: print('own close'); json.held = sys.stdin", "own close"},
+		{"a stdout with a flush of its own", "import json, sys\nwas = sys.stdout.flush\ndef flush():\n  import json as again\n  print('flushed', again is json); was()\nsys.stdout.flush = flush", "flushed True"},
+		{"a buffer of stdout's with a flush of its own", "import json, sys\ndef flush():\n  import json as again\n  sys.stderr.write(f'flushed {again is json}\\n')\nsys.stdout.buffer.flush = flush", "flushed True"},
+		{"a stream with a flush of its own", "import io, json\nt = io.TextIOWrapper(io.BytesIO()); t.flush = lambda: print('own flush'); json.held = t", "own flush"},
+		{"a reader with a flush of its own", "import io, json\nt = io.BufferedReader(io.BytesIO()); t.flush = lambda: print('own flush'); json.held = t", "own flush"},
+		{"a filter of warnings that was changed", "import json, os, warnings\nf = warnings.filters; f[-1] = ('default', None, ResourceWarning, None, 0); warnings._filters_mutated(); json.held = os.scandir('/')", "ResourceWarning"},
+		{"all filters of warnings", "import json, os, warnings\nf = warnings.filters; f[:] = [('default', None, ResourceWarning, None, 0)] * len(f); warnings._filters_mutated(); json.held = os.scandir('/')", "ResourceWarning"},
+		{"one that finds what is called last", "import atexit\nclass Any:\n  def __eq__(self, other):\n    if getattr(other, '__name__', '') == 'leave': other()\n    return False\natexit.register(print, 'last'); atexit.unregister(Any())", "last"},
 		{"a broken stdout", "import sys, os; print('lost'); os.close(1)", "Bad file descriptor"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -197,10 +197,14 @@ func (s *Store) entries() (kept []fs.FileInfo, writing int64, err error) {
 		case err != nil || !st.Mode().IsRegular(): // it has just gone, or nobody here made it
 		case !strings.HasPrefix(e.Name(), newPrefix):
 			kept = append(kept, st)
-		case filelock.Held(name):
-			writing += room(st)
 		default:
+			lock, err := filelock.TryAlone(name)
+			if err != nil { // it is being written, as far as one knows
+				writing += room(st)
+				continue
+			}
 			_ = os.Remove(name)
+			lock.Unlock()
 		}
 	}
 	slices.SortFunc(kept, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })

@@ -30,9 +30,12 @@ func TestRun(t *testing.T) {
 		"broken/a_test.go": "package a\nfunc TestBroken(t *testing.T) {}\n",
 		"none/a.go":        "package none\n",
 		// Fails the first time, and is fine from then on; ./... leaves it out.
-		"_once/a_test.go":   "package a\nimport (\"os\"; \"testing\")\nfunc TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
-		"_ends/a_test.go":   "package a\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
-		"_attack/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }\n",
+		"_once/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestOnce(t *testing.T) { t.Run(\"a+b c\", func(t *testing.T) { if os.Mkdir(t.Name()[:8] + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }) }\n",
+		// Fails always, and has the name of one that is fine.
+		"_same/a_test.go":       "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Error(\"the second time, too\") }) }\n",
+		"_once/again/a_test.go": "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) {}\n",
+		"_ends/a_test.go":       "package a\nimport (\"os\"; \"testing\")\nfunc TestMain(m *testing.M) { m.Run(); if os.Mkdir(\"seen\", 0o700) == nil { println(\"file too large\"); os.Exit(1) } }\nfunc TestFine(*testing.T) {}\n",
+		"_attack/a_test.go":     "package a\nimport (\"os\"; \"testing\")\nfunc TestAttackOnce(t *testing.T) { if os.Mkdir(t.Name() + \".seen\", 0o700) == nil { t.Error(\"the first time\") } }\n",
 	})
 	summary := filepath.Join(t.TempDir(), "summary")
 	t.Setenv("REPORT_SUMMARY", summary)
@@ -42,18 +45,19 @@ func TestRun(t *testing.T) {
 		says   []string
 		last   string
 	}{
-		"./_once":   {0, []string{"failed x/_once TestOnce/a+b_c", "again, alone: x/_once TestOnce/a+b_c", "UNSTEADY x/_once TestOnce/a+b_c", "the first time"}, "2 passed, 0 failed, 0 skipped"},
-		"./_attack": {1, []string{"FAILED x/_attack TestAttackOnce"}, "0 passed, 1 failed, 0 skipped"},
-		"./_ends":   {0, []string{"failed x/_ends", "again, alone: x/_ends\n", "UNSTEADY x/_ends: ", "file too large"}, "1 passed, 0 failed, 0 skipped"},
-		"./good":    {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon", "what took longest:", " s x/good TestGood\n"}, "2 passed, 0 failed, 1 skipped"},
-		"./bad":     {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed", "FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
-		"./panics":  {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
-		"./broken":  {1, []string{"FAILED x/broken", "undefined: testing"}, "0 passed, 1 failed, 0 skipped"},
-		"./none":    {1, nil, "0 passed, 0 failed, 0 skipped"},
-		"./...":     {1, []string{"ok  \tx/good", "it is broken", "no main", "undefined: testing"}, "2 passed, 4 failed, 1 skipped"},
+		"./_once":                      {0, []string{"failed x/_once TestOnce/a+b_c", "again, alone: x/_once TestOnce/a+b_c", "UNSTEADY x/_once TestOnce/a+b_c", "the first time"}, "2 passed, 0 failed, 0 skipped"},
+		"./_same ./good ./_once/again": {1, []string{"again, alone: x/_same TestGood/sub", "FAILED x/_same TestGood", "the second time, too"}, "3 passed, 2 failed, 1 skipped"},
+		"./_attack":                    {1, []string{"FAILED x/_attack TestAttackOnce"}, "0 passed, 1 failed, 0 skipped"},
+		"./_ends":                      {0, []string{"failed x/_ends", "again, alone: x/_ends\n", "UNSTEADY x/_ends: ", "file too large"}, "1 passed, 0 failed, 0 skipped"},
+		"./good":                       {0, []string{"ok  \tx/good", "skipped x/good TestSkipped: a_test.go:4: first a_test.go:4: wants a moon", "what took longest:", " s x/good TestGood\n"}, "2 passed, 0 failed, 1 skipped"},
+		"./bad":                        {1, []string{"FAIL\tx/bad", "FAILED x/bad TestBad\n", "printed", "FAILED x/bad TestBad/inner\n", "it is broken"}, "0 passed, 2 failed, 0 skipped"},
+		"./panics":                     {1, []string{"FAILED x/panics\n", "no main"}, "0 passed, 1 failed, 0 skipped"},
+		"./broken":                     {1, []string{"FAILED x/broken", "undefined: testing"}, "0 passed, 1 failed, 0 skipped"},
+		"./none":                       {1, nil, "0 passed, 0 failed, 0 skipped"},
+		"./...":                        {1, []string{"ok  \tx/good", "it is broken", "no main", "undefined: testing"}, "2 passed, 4 failed, 1 skipped"},
 	} {
 		var out, errs strings.Builder
-		status := run([]string{packages}, &out, &errs)
+		status := run(strings.Fields(packages), &out, &errs)
 		if status != want.status {
 			t.Errorf("%s: status %d", packages, status)
 		}
@@ -87,20 +91,23 @@ func TestAttacks(t *testing.T) {
 		"held/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"shut\"`) }\n",
 		"open/a_test.go": "package a\nimport \"testing\"\nfunc TestAttackX(t *testing.T) { t.Log(`attack: \"a door\" \"shut\" \"open\"`) }\n",
 		"none/a_test.go": "package a\nimport \"testing\"\nfunc TestX(t *testing.T) {}\n",
+		"late/a_test.go": "package a\nimport (\"os\"; \"testing\")\nfunc TestX(t *testing.T) { if os.Mkdir(\"seen\", 0o700) == nil { t.Error(`attack: \"a door\" \"shut\" \"open\"`) } }\n",
 	})
 	for packages, want := range map[string]struct {
 		asked  string
 		status int
 		says   string
 	}{
-		"./held": {"1", 0, "held  a door  shut      shut  \n1 attacks, 0 got through\n"},
-		"./open": {"1", 1, "GOT THROUGH\n1 attacks, 1 got through\n"},
-		"./none": {"1", 1, "0 attacks, 0 got through\n"},
-		"./...":  {"", 0, "3 passed"},
+		"./held":        {"1", 0, "held  a door  shut      shut  \n1 attacks, 0 got through\n"},
+		"./open":        {"1", 1, "GOT THROUGH\n1 attacks, 1 got through\n"},
+		"./none":        {"1", 1, "0 attacks, 0 got through\n"},
+		"./held ./none": {"", 0, "2 passed, 0 failed"},
+		"./held ./open": {"", 1, "2 passed, 0 failed"},
+		"./late":        {"", 1, "FAILED x/late TestX"}, // whatever it does when it runs again
 	} {
 		t.Setenv("REPORT_ATTACKS", want.asked)
 		var out, errs strings.Builder
-		if status := run([]string{packages}, &out, &errs); status != want.status || !strings.Contains(out.String(), want.says) || (want.asked == "" && strings.Contains(out.String(), "got through")) {
+		if status := run(strings.Fields(packages), &out, &errs); status != want.status || !strings.Contains(out.String(), want.says) || (want.asked == "" && strings.Contains(out.String(), "got through")) {
 			t.Errorf("%s: status %d\n%s%s", packages, status, out.String(), errs.String())
 		}
 	}

@@ -5,6 +5,8 @@
 package attack
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"strconv"
 	"testing"
 )
@@ -16,8 +18,19 @@ const Mark = "attack: "
 // what must hold. The three are printed quoted, so hostile text can't forge rows.
 func Check(t testing.TB, name, want, got string) {
 	t.Helper()
-	t.Log(Mark + strconv.Quote(name) + " " + strconv.Quote(want) + " " + strconv.Quote(got))
+	t.Log(Mark + quote(name) + " " + quote(want) + " " + quote(got))
 	if got != want {
 		t.Errorf("attack %q: expected %q, saw %q", name, want, got)
 	}
+}
+
+// most bounds a string in a row, in bytes, of which each is four at most when it is quoted: test2json cuts lines of 4 KiB.
+const most = 250
+
+// quote is a string in a row; of a long one the beginning, its length and the beginning of its digest.
+func quote(s string) string {
+	if len(s) > most {
+		s = fmt.Sprintf("%s… of %d bytes, %.4x", s[:most], len(s), sha256.Sum256([]byte(s)))
+	}
+	return strconv.Quote(s)
 }

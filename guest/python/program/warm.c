@@ -17,9 +17,9 @@
 static PyObject *globals;  // of the warm program, or NULL
 static PyObject *mark;     // a list that the collector got to know as the program began
 static PyObject *get_objects, *get_debug, *callbacks, *unfreeze;  // of the module gc
-// Of the module io: streams in memory, and those of a file, with the attribute that has the stream below it.
-static struct stream { const char *name, *below; PyTypeObject *type; } in_memory[] = {{.name = "BytesIO"}, {.name = "StringIO"}},
-	of_files[] = {{.name = "FileIO"}, {"BufferedReader", "raw", NULL}, {"BufferedWriter", "raw", NULL}, {"BufferedRandom", "raw", NULL}, {"TextIOWrapper", "buffer", NULL}};
+// Of the module io: streams of files, those in memory, and those above another one, with the attribute that has that.
+static struct stream { const char *name; bool of_file; const char *below; PyTypeObject *type; } kinds[] = {{.name = "FileIO", .of_file = true}, {.name = "BytesIO"}, {.name = "StringIO"},
+	{.name = "BufferedReader", .below = "raw"}, {.name = "BufferedWriter", .below = "raw"}, {.name = "BufferedRandom", .below = "raw"}, {.name = "TextIOWrapper", .below = "buffer"}};
 // Functions that remove a weak reference from its collection, by their modules.
 static struct { const char *module, *name; PyObject *globals; } removers[] = {{"_weakrefset", "_remove", NULL}, {"weakref", "remove", NULL}};
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -102,18 +102,39 @@ static unsigned long long loads(void)
 	return n;
 }
 
-// look is what a program can change of what is seen at its end: the libraries, whose objects may write as they end without a
-// finalizer, and the filter of warnings, of which the first is the last that was added.
-static struct look { unsigned long long loads; PyObject *filters, *first; Py_ssize_t n; } looked;
+static const char *const streams[] = {"stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"};
 
-static struct look look(void)
+// What a program can change of what is seen at its end: the libraries, whose objects may write as they end without a
+// finalizer; the filters of warnings; and the streams that it began with. These are compared and no more: one that is gone has written all.
+static struct { unsigned long long loads; PyObject *filters, *streams[COUNT(streams)]; } began;
+
+// filters is the list of warnings' filters, NULL if it is none.
+static PyObject *filters(void)
 {
 	PyObject *warnings = PyDict_GetItemString(get("modules"), "warnings");
-	PyObject *filters = warnings && PyModule_Check(warnings) ? PyDict_GetItemString(PyModule_GetDict(warnings), "filters") : NULL;
-	struct look now = {.loads = loads(), .filters = filters};
-	if (filters && PyList_Check(filters) && (now.n = PyList_GET_SIZE(filters)) > 0)
-		now.first = PyList_GET_ITEM(filters, 0);
-	return now;
+	PyObject *list = warnings && PyModule_Check(warnings) ? PyDict_GetItemString(PyModule_GetDict(warnings), "filters") : NULL;
+	return list && PyList_Check(list) ? list : NULL;
+}
+
+static void look(void)
+{
+	PyObject *list = filters();
+	began.loads = loads();
+	Py_XDECREF(began.filters);
+	check((began.filters = list ? PyList_AsTuple(list) : PyTuple_New(0)) != NULL, "filters of warnings");
+	for (size_t i = 0; i < COUNT(streams); i++)
+		began.streams[i] = PySys_GetObject(streams[i]);
+}
+
+// filtered says whether the filters of warnings are as they were.
+static bool filtered(void)
+{
+	PyObject *list = filters();
+	Py_ssize_t n = PyTuple_GET_SIZE(began.filters);
+	bool same = (list ? PyList_GET_SIZE(list) : 0) == n;
+	for (Py_ssize_t i = 0; same && i < n; i++)
+		same = PyList_GET_ITEM(list, i) == PyTuple_GET_ITEM(began.filters, i);
+	return same;
 }
 
 bool warm_begin(const char *program)
@@ -131,7 +152,7 @@ bool warm_begin(const char *program)
 	bool may = slash == NULL || meets(path, NULL) || meets(PyUnicode_AsUTF8(get("packages")), get("there"));
 	free(path);
 	bool other = (may && asks("shadowed", program)) || (access("matplotlibrc", F_OK) == 0 && asks("settings", NULL));
-	looked = look();
+	look();
 	return other;
 }
 
@@ -154,28 +175,56 @@ static bool forgets(PyObject *function)
 	return false;
 }
 
-// kind is that of a stream, NULL if it is none of these, or has a way of its own to be closed.
-static struct stream *kind(PyObject *o, struct stream *kinds, size_t n)
+// own says whether a stream has something that streams have not, as may be a way of its own to be closed or flushed.
+static bool own(PyObject *o)
 {
-	PyObject **own = _PyObject_GetDictPtr(o);
-	if (own && *own && PyDict_GetItemString(*own, "close"))
-		return NULL;
-	for (size_t i = 0; i < n; i++)
+	PyObject **dict = _PyObject_GetDictPtr(o), *name, *value;
+	for (Py_ssize_t at = 0; dict && *dict && PyDict_Next(*dict, &at, &name, &value);)
+		if (!is(name, "mode") && !is(name, "name") && !is(name, "__IOBase_closed"))
+			return true;
+	return false;
+}
+
+// kind is that of a stream, NULL if it is none of these.
+static struct stream *kind(PyObject *o)
+{
+	for (size_t i = 0; i < COUNT(kinds); i++)
 		if (Py_TYPE(o) == kinds[i].type)
-			return &kinds[i];
+			return own(o) ? NULL : &kinds[i];
 	return NULL;
 }
 
-// closed says whether an object is a stream in memory, or a closed one of a file, at most so many streams deep.
-static bool closed(PyObject *o, int deep)
+// bottom is the stream at the bottom of at most so many, a new reference; NULL if one of them is none of the kinds.
+static PyObject *bottom(PyObject *o, int deep)
 {
-	if (kind(o, in_memory, COUNT(in_memory)))
-		return true;
-	struct stream *s = deep > 0 ? kind(o, of_files, COUNT(of_files)) : NULL;
-	PyObject *of = s ? PyObject_GetAttrString(o, s->below ? s->below : "closed") : NULL;
-	bool yes = of && (s->below ? closed(of, deep - 1) : of == Py_True);
+	struct stream *s = deep > 0 ? kind(o) : NULL;
+	if (s == NULL || s->below == NULL)
+		return s ? Py_NewRef(o) : NULL;
+	PyObject *of = PyObject_GetAttrString(o, s->below), *last = of ? bottom(of, deep - 1) : NULL;
 	Py_XDECREF(of);
 	PyErr_Clear();  // detached
+	return last;
+}
+
+enum { DEEP = 3 };  // streams above each other that open() makes
+
+// closed says whether an object is a stream in memory, or a closed one of a file.
+static bool closed(PyObject *o)
+{
+	PyObject *last = bottom(o, DEEP), *over = last && kind(last)->of_file ? PyObject_GetAttrString(last, "closed") : NULL;
+	bool yes = last && (!kind(last)->of_file || over == Py_True);
+	Py_XDECREF(over);
+	Py_XDECREF(last);
+	PyErr_Clear();
+	return yes;
+}
+
+// opened says whether an object is a stream of a file.
+static bool opened(PyObject *o)
+{
+	PyObject *last = bottom(o, DEEP);
+	bool yes = last && kind(last)->of_file;
+	Py_XDECREF(last);
 	return yes;
 }
 
@@ -186,7 +235,7 @@ static bool silent(PyObject *o)
 {
 	PyTypeObject *type = Py_TYPE(o);
 	if (finalized(type))
-		return closed(o, 3);
+		return closed(o);
 	if (PyType_Check(o))  // whose objects the collector does not know
 		return PyType_HasFeature((PyTypeObject *)o, Py_TPFLAGS_HAVE_GC) || !finalized((PyTypeObject *)o);
 	if (PyWeakref_Check(o)) {
@@ -200,13 +249,11 @@ static bool silent(PyObject *o)
 // changed no filter of warnings.
 static bool plain(void)
 {
-	struct look now = look();
-	if (now.loads != looked.loads || now.filters != looked.filters || now.first != looked.first || now.n != looked.n)
+	if (loads() != began.loads || !filtered())
 		return false;
-	static const char *const streams[] = {"stdout", "stderr"};
-	for (size_t i = 0; i < COUNT(streams); i++) {  // which are flushed
+	for (size_t i = 0; i < COUNT(streams); i++) {  // which are flushed, and which the collector does not know
 		PyObject *o = PySys_GetObject(streams[i]);
-		if (o == NULL || !(kind(o, in_memory, COUNT(in_memory)) || kind(o, of_files, COUNT(of_files))))
+		if (o == NULL || o != began.streams[i] || !opened(o))
 			return false;
 	}
 	return PyEval_GetFrame() == NULL;  // else atexit's functions are called by hand
@@ -245,6 +292,8 @@ static bool silently(void)
 static PyObject *leave(PyObject *self, PyObject *none)
 {
 	(void)self, (void)none;
+	if (!globals)  // the program has found it and called it
+		Py_RETURN_NONE;
 	bool yes = silently();
 	PyErr_Clear();
 	if (!yes) {
@@ -287,10 +336,8 @@ void warm_up(void)
 	get_debug = attribute("gc", "get_debug");
 	callbacks = attribute("gc", "callbacks");
 	unfreeze = attribute("gc", "unfreeze");
-	for (size_t i = 0; i < COUNT(in_memory); i++)
-		in_memory[i].type = (PyTypeObject *)attribute("io", in_memory[i].name);
-	for (size_t i = 0; i < COUNT(of_files); i++)
-		of_files[i].type = (PyTypeObject *)attribute("io", of_files[i].name);
+	for (size_t i = 0; i < COUNT(kinds); i++)
+		kinds[i].type = (PyTypeObject *)attribute("io", kinds[i].name);
 	for (size_t i = 0; i < COUNT(removers); i++)
 		removers[i].globals = attribute(removers[i].module, "__dict__");
 	globals = PyDict_New();
