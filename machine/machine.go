@@ -93,7 +93,7 @@ func (s Spec) bare() Spec {
 
 // templateVersion goes into every key: raise it when the command line or the way a
 // template is made changes.
-const templateVersion = 7
+const templateVersion = 8
 
 // Key names everything that a machine must have in common with the snapshot that it
 // starts from. The image's digest holds the agent; a host's boot holds its TSC.

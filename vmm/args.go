@@ -194,13 +194,15 @@ func accelArg(a Accel, at inherited) string {
 // cpuModel is everything that the accelerator can give, but no nested virtualization
 // and no performance counters: hostile code has no use for them that is not an attack,
 // and some nested hosts can't give them. Under TCG no page tables of five levels: with them Linux 6.1
-// can't read its own memory where it checks for faults, and all paths in /proc are "xxxx".
+// can't read its own memory where it checks for faults, and all paths in /proc are "xxxx". And no erms and fsrm: they
+// say that rep movsb and rep stosb are the fastest way to copy and to clear, so that kernel and C library take it, and QEMU
+// goes through it byte by byte, at some 5 ns each: a page took 20 us to clear, and a boot 20 % longer.
 func cpuModel(arch Arch, a Accel) string {
 	switch {
 	case a == TCG && arch == ARM64:
 		return "max"
 	case a == TCG:
-		return "max,svm=off,la57=off" // qemu64 costs Node a second more
+		return "max,svm=off,la57=off,erms=off,fsrm=off" // qemu64 costs Node a second more
 	case arch == ARM64:
 		return "host,pmu=off"
 	}

@@ -36,7 +36,7 @@ func TestArgs(t *testing.T) {
 	}{
 		"amd64 tcg, everything": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: filtered, Boot: Boot{Kernel: "/k", Initrd: "/i", Append: "a b", Disks: []string{"/d", "/x,y"}, MachineOptions: "acpi=on"}},
-			common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
+			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", sandbox, "-initrd /i", "-append a b",
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-device,drive=disk0",
 				"-blockdev driver=raw,node-name=disk1,read-only=on,file.driver=file,file.locking=off,file.filename=/x,,y", "-device virtio-blk-device,drive=disk1"),
@@ -52,14 +52,14 @@ func TestArgs(t *testing.T) {
 		},
 		"amd64 q35": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm, Boot: Boot{Kernel: "/k", Disks: []string{"/d"}, MachineOptions: "acpi=on"}},
-			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
 				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
 		},
 		"amd64, whose counter has no known pace": {
 			Config{Arch: AMD64, Accel: TCG, Q35: true, Boot: Boot{Kernel: "/k", MachineOptions: "acpi=on"}},
-			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,i8042=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") }),
 				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
 		},
@@ -69,7 +69,7 @@ func TestArgs(t *testing.T) {
 		},
 		"amd64 q35, a disk that boots by itself": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: withoutMicrovm, Boot: Boot{Disks: []string{"/d"}, MachineOptions: "ioapic2=off", BIOS: true}},
-			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
+			append(slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "q35,sata=off,smbus=off,vmport=off,smm=off,hpet=off,mem-merge=off,dump-guest-core=off", "-device isa-debug-exit,iobase=0x501,iosize=4"),
 				func(a string) bool { return strings.Contains(a, "virtio-net-device") || a == "-kernel /k" }),
 				"-blockdev driver=raw,node-name=disk0,read-only=on,file.driver=file,file.locking=off,file.filename=/d", "-device virtio-blk-pci,drive=disk0",
 				"-device virtio-net-pci,netdev=net0,mac=52:54:00:75:74:01,romfile="),
@@ -93,30 +93,30 @@ func TestArgs(t *testing.T) {
 		},
 		"a template in the making": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}},
-			common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
+			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on"),
 		},
 		"a clone of a template": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{MachineOptions: "acpi=on"}, State: []byte("x")},
-			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
+			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,acpi=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template's own file": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: QEMU{probed: probed{Version: "8.2.0"}}, State: []byte("x"), MemoryFile: true},
-			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
+			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off,readonly=on,rom=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template's own file, of which an older QEMU gets what it may read": {
 			Config{Arch: AMD64, Accel: TCG, QEMU: QEMU{probed: probed{Version: "8.1.5"}}, State: []byte("x"), MemoryFile: true},
-			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
+			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=off", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
 		"a clone of a template with memory of its own": {
 			Config{Arch: AMD64, Accel: TCG, State: []byte("x"), MemoryShared: true},
-			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
+			slices.DeleteFunc(common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off,memory-backend=mem", "-global virtio-mmio.force-legacy=false",
 				"-device isa-debug-exit,iobase=0x501,iosize=4", "-object memory-backend-file,id=mem,size=256M,mem-path=/proc/self/fd/7,share=on", "-S", "-incoming defer"),
 				func(a string) bool { return a == "-kernel /k" }),
 		},
@@ -127,7 +127,7 @@ func TestArgs(t *testing.T) {
 		},
 		"amd64, kept when it crashes": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}, Keep: true},
-			common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
+			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false",
 				"-action shutdown=pause,panic=pause"),
 		},
 		"arm64, kept when it crashes": {
@@ -136,7 +136,7 @@ func TestArgs(t *testing.T) {
 		},
 		"with a log": {
 			Config{Arch: AMD64, Accel: TCG, Boot: Boot{Kernel: "/k"}, LogItems: "int,trace:virtio_blk_*"},
-			common("tcg,tb-size=128", "max,svm=off,la57=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
+			common("tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", "microvm,rtc=on,isa-serial=on,mem-merge=off,dump-guest-core=off", "-global virtio-mmio.force-legacy=false", "-device isa-debug-exit,iobase=0x501,iosize=4",
 				"-d int,trace:virtio_blk_*"),
 		},
 		"arm64 on PCI": {
@@ -185,8 +185,8 @@ func TestArgsByHost(t *testing.T) {
 		gic           map[string]string // by QEMU's version; "" is every other
 	}
 	for _, c := range []row{
-		{TCG, AMD64, false, "tcg,tb-size=128", "max,svm=off,la57=off", nil},
-		{TCG, AMD64, true, "tcg,tb-size=128", "max,svm=off,la57=off", nil},
+		{TCG, AMD64, false, "tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", nil},
+		{TCG, AMD64, true, "tcg,tb-size=128", "max,svm=off,la57=off,erms=off,fsrm=off", nil},
 		{KVM, AMD64, false, "kvm", "host,vmx=off,svm=off,pmu=off", nil},
 		{KVM, AMD64, true, "kvm", "host,vmx=off,svm=off,pmu=off", nil},
 		{HVF, AMD64, false, "hvf", "host,vmx=off,svm=off,pmu=off", nil},

@@ -32,6 +32,12 @@ func (m *Machine) ignoreShared(ctx context.Context) error {
 	return m.Monitor.Do(ctx, "migrate-set-capabilities", map[string]any{"capabilities": []capability{{"x-ignore-shared", true}}}, nil)
 }
 
+// stayQuiet has neither QEMU nor the guest tell the network that the machine has moved: five times in the first
+// second they would, while its first run is under way, and there is nobody to be told.
+func (m *Machine) stayQuiet(ctx context.Context) error {
+	return m.Monitor.Do(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 0}, nil)
+}
+
 // SaveState stops the machine for good and returns the state of its devices. Its
 // memory is then in Config.Memory.
 func (m *Machine) SaveState(ctx context.Context) ([]byte, error) {
@@ -255,6 +261,9 @@ func (m *Machine) Load(ctx context.Context, state []byte) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	if err := m.ignoreShared(ctx); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	if err := m.stayQuiet(ctx); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = m.state.SetDeadline(time.Unix(1, 0)) })

@@ -180,6 +180,8 @@ type Spec struct {
 	Bounds Bounds
 	// AddressSpace bounds its memory, in bytes.
 	AddressSpace uint64
+	// SmallPages gives it no huge pages, so that it has no more memory than it touches. What touches much is slower by it.
+	SmallPages bool
 	// FileSize bounds the files that it writes, in bytes: those that it is given.
 	FileSize uint64
 	// Open leaves out all layers that a program could notice: for comparisons.

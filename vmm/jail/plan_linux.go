@@ -123,6 +123,9 @@ func plan(s Spec, l level, f facts) (*stage, Report) {
 		root = namespaces(s, l, f, st, layer, call)
 		privileges(s, l, f, st, layer, call)
 	}
+	if s.SmallPages {
+		call("", "refuse huge pages", unix.SYS_PRCTL, unix.PR_SET_THP_DISABLE, 1)
+	}
 	must("die with the parent", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
 	// Who died before that reads no more: the write fails.
 	hello := len(st.steps)
