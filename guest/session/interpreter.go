@@ -45,9 +45,11 @@ var pythonDriver string
 //go:embed driver.sh
 var shellDriver string
 
-// Languages are those that a session can have.
+// Languages are those that a session can have. Node's has no baseline compiler: it would compile the driver during the first ten
+// steps, each of which takes twice as long then where a processor is emulated, and programs are no faster with it: what is hot is
+// optimized all the same.
 var Languages = []Language{
-	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js", Args: []string{"node", "--expose-internals", "--no-warnings", driverDir + "driver.js"}},
+	{Name: "js", Driver: nodeDriver, Path: driverDir + "driver.js", Args: []string{"node", "--expose-internals", "--no-warnings", "--no-sparkplug", driverDir + "driver.js"}},
 	{Name: "python", Driver: pythonDriver, Path: driverDir + "driver.py", Args: []string{"python3", driverDir + "driver.py"}},
 	{Name: "shell", Driver: shellDriver, Path: driverDir + "driver.sh", Args: []string{"bash"}, Env: []string{"BASH_ENV=" + driverDir + "driver.sh"},
 		// With these bash may ignore BASH_ENV (posix, privileged), end before the first command or behind it (noexec,
