@@ -158,23 +158,12 @@ static int survived(int n)
 	return 1;
 }
 
-// ends tells the agent that the code has ended with this, as Node's addon does: it need not wait until this process has been
-// taken apart, too, nor look why the kernel has ended one, since none was.
-static void ends(uint8_t code)
-{
-	uint8_t words[2] = {CONTROL_EXIT, code};
-	if (write(start_ctl, words, sizeof words) == sizeof words)
-		pause();
-	_exit(code);
-}
-
 // run_compiled does what go run does when it has compiled.
 static void run_compiled(struct start *s)
 {
 	int status = 0;
 	s->argv[0] = s->compiled;
 	char **env = environment(s->env);
-	fcntl(start_ctl, F_SETFD, FD_CLOEXEC);
 	pid_t pid = vfork();  // nothing of this process need be copied
 	if (pid == 0)
 		start_exec(s->compiled, s->argv, env);
@@ -187,9 +176,7 @@ static void run_compiled(struct start *s)
 		_exit(EXIT_UNKNOWN);
 	if (status != 0)
 		ended_by(status);
-	if (WIFEXITED(status))
-		ends(status != 0);
-	_exit(1);
+	_exit(status != 0);
 }
 
 static void become(struct start *s)
@@ -207,15 +194,15 @@ static void become(struct start *s)
 	start_trust(s);
 	if (chdir(s->cwd) < 0)
 		_exit(EXIT_UNKNOWN);
-	if (!s->rehearsal)
-		start_word(CONTROL_STARTED);
-	if (s->compiled && !hand)
-		run_compiled(s);
 	// When Go has last looked for what is old in its cache: the files of the image are.
 	snprintf(now, sizeof now, "%lld", (long long)time(NULL));
 	put(CACHE "/trim.txt", now);
+	if (!s->rehearsal)
+		start_word(CONTROL_STARTED);
 	if (!hand)
 		close(start_ctl);
+	if (s->compiled && !hand)
+		run_compiled(s);
 	start_exec(check ? SHELL : GO, argv, s->env);
 }
 
