@@ -1,42 +1,42 @@
-if [[ -v unitask_line ]]; then if [[ $unitask_last == 0 ]]; then \eval "$unitask_code"; else unitask_with "$unitask_last" || \eval "$unitask_code"; fi; \return; fi
+if [[ -v unitask_line ]]; then if [[ $unitask_last == 0 ]]; then \builtin eval "$unitask_code"; else unitask_with "$unitask_last" || \builtin eval "$unitask_code"; fi; \builtin return; fi
 # Runs the steps of a session in one shell, as a terminal's would: at its top level, with the exit code and the
 # arguments of the one before. Bash has this file as BASH_ENV, and reads its commands from a pipe in which the same line
 # stands again for every step. That line sources this file, whose first line is the step: so it may return, and
-# has lines of its own.
-unset BASH_ENV
-shopt -s expand_aliases execfail
-unitask_line='{ unitask_turn; } 2>/dev/null; \. "$unitask_driver" 3>&- </dev/null; { unitask_last=$? unitask_busy=; } 2>/dev/null'
+# has lines of its own. What a step or the environment calls printf, read or exit, as a function of its own, is not what is meant here.
+builtin unset BASH_ENV
+builtin shopt -s expand_aliases execfail
+unitask_line='{ unitask_turn; } 2>/dev/null; \builtin . "$unitask_driver" 3>&- </dev/null; { unitask_last=$? unitask_busy=; } 2>/dev/null'
 unitask_driver=$BASH_SOURCE unitask_head= unitask_code= unitask_last=0 unitask_busy= unitask_flags=m
 
 # What is ended by 2>/dev/null is not in the trace of a step's set -x.
 unitask_turn() {
-	printf '%s\n' "$unitask_line" >&0
-	[[ $unitask_flags == *m* ]] || set +m
+	builtin printf '%s\n' "$unitask_line" >&0
+	[[ $unitask_flags == *m* ]] || builtin set +m
 	unitask_flags=m
-	trap unitask_interrupt INT
-	[[ -z $unitask_head ]] || printf '%d\0\0' "$unitask_last" >&3
-	while IFS= read -r -d '' -u 3 unitask_head && IFS= read -r -d '' -u 3 unitask_code; do
+	builtin trap unitask_interrupt INT
+	[[ -z $unitask_head ]] || builtin printf '%d\0\0' "$unitask_last" >&3
+	while IFS= builtin read -r -d '' -u 3 unitask_head && IFS= builtin read -r -d '' -u 3 unitask_code; do
 		if [[ $unitask_head != fork ]]; then
 			unitask_busy=1
-			return
+			builtin return
 		fi
 		# RANDOM has its meaning unless it was unset
 		[[ ! -v RANDOM || ${RANDOM@a} != *i* || ${RANDOM@a} == *r* ]] || RANDOM=$((16#${unitask_code:0:8}))
-		printf '0\0\0' >&3
+		builtin printf '0\0\0' >&3
 	done
-	exit 0
+	builtin exit 0
 }
 
 # Ctrl-C drops all that is left of a step, whatever it is in, and is for nobody when the step has ended. Bash reads on
 # behind what it drops where job control is on, SIGINT has a trap, and a process of the foreground dies of it.
 unitask_interrupt() {
-	[[ -n $unitask_busy ]] || return 0
+	[[ -n $unitask_busy ]] || builtin return 0
 	unitask_busy= unitask_last=130 unitask_flags=$-
-	set -m
-	(kill -INT "$BASHPID"; :)
-	exit 130
+	builtin set -m
+	(builtin kill -INT "$BASHPID"; builtin :)
+	builtin exit 130
 }
 
-unitask_with() { return "$1"; }
+unitask_with() { builtin return "$1"; }
 exec 0<<<"$unitask_line"
 exec 0<>/proc/self/fd/0
