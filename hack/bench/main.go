@@ -97,7 +97,7 @@ func bench(ctx context.Context, program, kernels, only, which string, rounds int
 	defer rt.Close()
 	if kernels == "" {
 		kernels = "linux"
-		if (which == "starts" || which == "programs") && rt.Images().Best(image.HostArch()) == image.Nanos {
+		if which != "languages" && which != "images" && rt.Images().Best(image.HostArch()) == image.Nanos {
 			kernels = "nanos,linux"
 		}
 	}
