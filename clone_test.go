@@ -134,6 +134,9 @@ func differ(t *testing.T, home string, req unitask.Request, pool unitask.PoolSiz
 					continue
 				}
 				var out map[string]any
+				if n := announcements(capture.Bytes()); n > 0 {
+					t.Errorf("clone %d: %d frames announce it", i, n)
+				}
 				if err := json.Unmarshal(res.Stdout, &out); err != nil {
 					t.Errorf("clone %d: %v: %s%s", i, err, res.Stdout, res.Stderr)
 					continue
@@ -221,6 +224,24 @@ func wireValues(pcap []byte) map[string]uint32 {
 		}
 	}
 	return values
+}
+
+// announcements counts the frames by which a machine that came by migration tells its network where it is: RARP, QEMU's own, and
+// its guest's ARP that asks for itself.
+func announcements(pcap []byte) (n int) {
+	for rest := pcap[min(24, len(pcap)):]; len(rest) >= 16; {
+		size := int(binary.BigEndian.Uint32(rest[8:]))
+		frame := rest[16 : 16+size]
+		rest = rest[16+size:]
+		if len(frame) < 42 {
+			continue
+		}
+		kind, arp := binary.BigEndian.Uint16(frame[12:]), frame[14:]
+		if kind == 0x8035 || kind == 0x0806 && bytes.Equal(arp[14:18], arp[24:28]) {
+			n++
+		}
+	}
+	return n
 }
 
 // A template that is not what it was is dropped, and the run boots.

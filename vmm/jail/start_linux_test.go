@@ -817,6 +817,31 @@ func TestASingleUser(t *testing.T) {
 }
 
 // What a start costs: from the fork to the end of a program that does nothing, and of
+// A process with small pages has no huge ones, and another one is left as it is.
+func TestSmallPages(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := Examine(self, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, small := range []bool{false, true} {
+		p, err := Start(Spec{Program: program, Args: []string{}, Env: []string{asGuy + "=wait"}, Unfiltered: true, AddressSpace: 64 << 30, SmallPages: small})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid))
+		p.Kill()
+		p.Wait()
+		got := strings.Contains(string(status), "THP_enabled:\t0\n")
+		if known := strings.Contains(string(status), "THP_enabled:"); err != nil || known && got != small {
+			t.Errorf("small pages %v: %v\n%s", small, err, status)
+		}
+	}
+}
+
 // QEMU's --version, without a jail, in one without its filter, and in a whole one, one
 // after the other in the same loop.
 func BenchmarkStart(b *testing.B) {
