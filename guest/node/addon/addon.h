@@ -8,10 +8,6 @@
 // v8::Isolate::GetCurrent().
 extern void *v8_isolate(void) __asm__("_ZN2v87Isolate10GetCurrentEv");
 
-// v8::V8::SetFlagsFromString(char const *), which node:v8's function of that
-// name calls; loading that module costs 40 ms under TCG.
-extern void v8_set_flags(const char *flags) __asm__("_ZN2v82V818SetFlagsFromStringEPKc");
-
 // bool_argument is a function's only argument; false where it is missing.
 bool bool_argument(napi_env env, napi_callback_info info);
 

@@ -76,7 +76,6 @@ static void interrupt(bool force)
 
 napi_value session_begin(napi_env env, napi_callback_info info)
 {
-	v8_set_flags("--no-sparkplug");  // as Languages of ../../session has it on linux
 	size_t argc = 1;
 	napi_value call, name, list, fd;
 	int fds[2];
