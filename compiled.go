@@ -11,6 +11,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/machine"
 )
 
 // What of a run says that its program was compiled before, or is kept for the next one (Result.Compiled).
@@ -26,6 +27,7 @@ type compilation struct {
 	cached  bool            // it was compiled before
 	program []byte          // to this, until the guest has it
 	at      string          // the path in the guest of that
+	placed  int             // its length, if the guest has it in its place
 	draft   *compiled.Draft // of what it is compiled to
 }
 
@@ -72,6 +74,9 @@ func (c *compilation) put(conn *guest.Conn) (string, error) {
 	if c == nil {
 		return "", nil
 	}
+	if c.placed > 0 {
+		return c.at, nil
+	}
 	if !c.cached {
 		c.close()
 		c.draft = c.store.New(c.key)
@@ -89,6 +94,24 @@ func (c *compilation) put(conn *guest.Conn) (string, error) {
 		}
 	}
 	return c.at, nil
+}
+
+// in says whether a machine began with the program in its place.
+func (c *compilation) in(m *machine.Machine) {
+	if c != nil {
+		c.placed = 0
+		if m.Placed() {
+			c.placed = len(c.program)
+		}
+	}
+}
+
+// length is of the program, if it is in the guest's place.
+func (c *compilation) length() int {
+	if c == nil {
+		return 0
+	}
+	return c.placed
 }
 
 // patience is how long the program may take on its way.

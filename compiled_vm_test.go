@@ -1,12 +1,15 @@
 package unitask_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,9 +117,18 @@ func TestAttackCompiled(t *testing.T) {
 	needVM(t)
 	slot(t)
 	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	// With a directive the go command compiles it, which has the control channel.
+	t.Run("by go", func(t *testing.T) { attackCompiled(t, rt, "//go:build linux\n\n"+handsOut, true) })
+	if _, err := rt.Compiled().Prune(); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("without", func(t *testing.T) { attackCompiled(t, rt, handsOut, false) })
+}
+
+func attackCompiled(t *testing.T, rt *unitask.Runtime, code string, spoken bool) {
 	var digest string
 	for _, how := range []string{unitask.CompiledKept, unitask.CompiledCached, unitask.CompiledCached} {
-		res, err := rt.Run(t.Context(), unitask.Request{Language: "go", Code: handsOut, Cold: true}, unitask.IO{})
+		res, err := rt.Run(t.Context(), unitask.Request{Language: "go", Code: code, Cold: true}, unitask.IO{})
 		if err != nil || res.Compiled != how || res.ExitCode != 1 || string(res.Stderr) != "exit status 7\n" {
 			t.Fatalf("%v %q %+v %s", err, how, res, res.Stderr)
 		}
@@ -124,7 +136,7 @@ func TestAttackCompiled(t *testing.T) {
 		if digest == "" {
 			digest = ran
 		}
-		if all := kept(t, rt); ran != digest || rest != fmt.Sprintf("spoke: %t answers: 0\n", how == unitask.CompiledKept) || len(all) != 1 {
+		if all := kept(t, rt); ran != digest || rest != fmt.Sprintf("spoke: %t answers: 0\n", spoken && how == unitask.CompiledKept) || len(all) != 1 {
 			t.Errorf("%s: ran %s, first %s, %q, kept %v", how, ran, digest, rest, all)
 		} else {
 			for _, is := range all {
@@ -200,4 +212,66 @@ func TestGoCompiledBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	run("no store", "a", hello, "1\n", 0, "")
+}
+
+// ownDigest prints the digest of its own program, and what is in /tmp.
+const ownDigest = `package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+)
+
+var large = [%d]byte{1}
+
+func main() {
+	text, err := os.ReadFile("/proc/self/exe")
+	if err != nil || large[0] != 1 {
+		panic(err)
+	}
+	fmt.Printf("%%x\n", sha256.Sum256(text))
+	all, _ := os.ReadDir("/tmp")
+	mode, _ := os.Stat(os.Args[0])
+	fmt.Println(len(all), mode.Mode())
+}
+`
+
+// A clone has a program that was compiled before in its memory from its beginning, the same to the byte; one that finds no room there comes by the
+// network.
+func TestGoPlaced(t *testing.T) {
+	needClones(t)
+	slot(t)
+	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Image: "go"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		large int
+		by    string
+	}{{"placed", 1, "memory"}, {"too large", 5 << 20, "network"}} {
+		var digest string
+		for _, how := range []string{unitask.CompiledKept, unitask.CompiledCached, unitask.CompiledCached} {
+			var frames bytes.Buffer
+			res, err := rt.Run(t.Context(), unitask.Request{Language: "go", Code: fmt.Sprintf(ownDigest, c.large)}, unitask.IO{Capture: &frames})
+			if err != nil || !res.Cloned || res.Compiled != how || res.ExitCode != 0 {
+				t.Fatalf("%s: %v %+v %s", c.name, err, res, res.Stderr)
+			}
+			ran, rest, _ := strings.Cut(string(res.Stdout), "\n")
+			if digest == "" {
+				digest = ran
+			}
+			if all := kept(t, rt); ran != digest || rest != "1 -rwxr-xr-x\n" || !slices.Contains(slices.Collect(maps.Values(all)), digest) {
+				t.Errorf("%s, %s: ran %s, first %s, %q, kept %v", c.name, how, ran, digest, rest, all)
+			}
+			by := "network"
+			if frames.Len() < 200<<10 {
+				by = "memory"
+			}
+			if how == unitask.CompiledCached && by != c.by {
+				t.Errorf("%s: %d bytes on the network", c.name, frames.Len())
+			}
+		}
+	}
 }

@@ -70,6 +70,9 @@ func (x *execution) run(ctx context.Context) error {
 	if err == nil {
 		x.code.compiled = x.compilation()
 		defer x.code.compiled.close()
+		if c := x.code.compiled; c != nil {
+			x.config.Place = c.program
+		}
 		conn, err = x.connect(ctx)
 	}
 	if err == nil {
@@ -217,6 +220,7 @@ func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	if m.Spec.Folders != nil { // it holds them
 		part = hostfiles.AllButSteady
 	}
+	x.code.compiled.in(m)
 	return m.Connect(ctx, x.code.inputs.Patience()+x.code.compiled.patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.put(ctx, conn, part) })
 }
 

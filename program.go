@@ -359,7 +359,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	if err != nil {
 		return err
 	}
-	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths(), Session: p.inOneProcess()})
+	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Placed: p.compiled.length(), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths(), Session: p.inOneProcess()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {
 		return p.processError(p.language.refused(refused.Words))

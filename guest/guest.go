@@ -14,7 +14,7 @@ import "embed"
 
 // Sources holds the sources of the guest's own programs.
 //
-//go:embed agent/*.[ch] container/program/*.c contract/*.h golang/program/*.c init/*.[ch] nanos/*.[ch] node/addon/*.[ch] python/program/*.[ch] shell/program/*.c start/*.[ch]
+//go:embed agent/*.[ch] container/program/*.c contract/*.h golang/program/*.[ch] init/*.[ch] nanos/*.[ch] node/addon/*.[ch] python/program/*.[ch] shell/program/*.c start/*.[ch]
 var Sources embed.FS
 
 // Nanos are those of them that stand in the language's own process on that kernel.

@@ -117,13 +117,16 @@ func (s *Store) unpackGo(ctx context.Context, p LockedPart, file, dir string) er
 			return fmt.Errorf("unpack %s: %w", name, err)
 		}
 	}
-	if runtime.GOOS != "linux" || p.Arch != HostArch() {
+	if !compilesGo(p.Arch) {
 		s.logf("Go's standard library for %s is compiled by each program that uses it: that can be done ahead on linux of that architecture only", p.Arch)
 		return nil
 	}
 	s.logf("compiling Go's standard library, once")
 	return warmGo(ctx, dir)
 }
+
+// compilesGo says that this host can execute the toolchain.
+func compilesGo(arch Arch) bool { return runtime.GOOS == "linux" && arch == HostArch() }
 
 func unpackZipFile(root *os.Root, f *zip.File, dst string, mode fs.FileMode) error {
 	if err := root.MkdirAll(path.Dir(dst), 0o755); err != nil {
@@ -163,6 +166,9 @@ func warmGo(ctx context.Context, dir string) error {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("compile Go's standard library: %w: %s", err, lastLine(out.String()))
+	}
+	if err := directGo(ctx, dir, tmp, append(cmd.Env, "GOMAXPROCS=1")); err != nil {
+		return err
 	}
 	return filepath.WalkDir(cache, func(name string, d fs.DirEntry, err error) error {
 		switch {

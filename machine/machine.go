@@ -174,6 +174,8 @@ type Machine struct {
 	debug   *Debugger  // nil but for a machine that was started for one
 	state   State
 	devices []byte            // the snapshot's device state, of a spawned machine
+	place   []int64           // the snapshot's
+	placed  bool              // something was put there
 	mapped  *os.File          // of a machine that lasts: what QEMU maps as its memory
 	began   []byte            // and the device state that it began from; nil where it was booted, and all of its memory is in mapped
 	link    *os.File          // our end of the network card's link while there is no network

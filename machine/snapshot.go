@@ -26,7 +26,8 @@ type Snapshot struct {
 	Memory  *os.File
 	Devices []byte
 	Created time.Time
-	File    bool // the memory is the file that it is kept in
+	Place   []int64 // the offsets in the memory of its guest's place, nil where there is none
+	File    bool    // the memory is the file that it is kept in
 	fill    *fill
 	owner   bool // of the filling: Close waits for it
 }
@@ -75,7 +76,7 @@ func (t *Snapshot) Dup() (*Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate snapshot: %w", err)
 	}
-	return &Snapshot{Memory: memory, Devices: t.Devices, Created: t.Created, File: t.File, fill: t.fill}, nil
+	return &Snapshot{Memory: memory, Devices: t.Devices, Created: t.Created, Place: t.Place, File: t.File, fill: t.fill}, nil
 }
 
 func dup(f *os.File) (*os.File, error) {
@@ -94,7 +95,7 @@ func (s *Source) start(ctx context.Context, spec Spec, snapshot *Snapshot) (*Mac
 		return nil, err
 	}
 	defer theirs.Close()
-	m := &Machine{Spec: spec, Origin: Cloned, state: Spawned, devices: snapshot.Devices, link: ours}
+	m := &Machine{Spec: spec, Origin: Cloned, state: Spawned, devices: snapshot.Devices, place: snapshot.Place, link: ours}
 	cfg := vmm.Config{Memory: snapshot.Memory, MemoryFile: snapshot.File, State: snapshot.Devices, NIC: theirs}
 	if spec.Life == Lasting {
 		cfg.Lasting = true

@@ -50,6 +50,7 @@ const (
 type templateInfo struct {
 	Key     string    `json:"key"`
 	Created time.Time `json:"created"`
+	Place   []int64   `json:"place,omitempty"` // Snapshot.Place
 	keptFiles
 }
 
@@ -192,7 +193,15 @@ func (s *Templates) Map(key string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return load(o.memory, o.devices, o.info.Created, true)
+	return o.load(true)
+}
+
+func (o *opened) load(mapped bool) (*Snapshot, error) {
+	snapshot, err := load(o.memory, o.devices, o.info.Created, mapped)
+	if err == nil {
+		snapshot.Place = o.info.Place
+	}
+	return snapshot, err
 }
 
 // Load loads the template of a key. The error is fs.ErrNotExist where there is none,
@@ -205,7 +214,7 @@ func (s *Templates) Load(key string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return load(o.memory, o.devices, o.info.Created, false)
+	return o.load(false)
 }
 
 func (s *Templates) uses(key string) int64 {
@@ -264,6 +273,9 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	defer os.RemoveAll(tmp)
 	info := templateInfo{Key: key, Created: time.Now().UTC()}
 	st, err := memory.Stat()
+	if err == nil {
+		info.Place, err = findPlace(memory)
+	}
 	if err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}

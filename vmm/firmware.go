@@ -131,17 +131,24 @@ func (m *memorySections) records(r *bytes.Reader, shared bool) error {
 
 // firmwareSection is one that has the firmware.
 func firmwareSection(number, firmware []byte) []byte {
-	section := append([]byte{partSection}, number...)
-	for at := 0; at < len(firmware); at += guestPage {
+	return appendPages(nil, number, firmwareBlock, firmware, func(page int) int64 { return int64(page) * guestPage })
+}
+
+// appendPages appends a section that has pages of a block: where says at which offsets. What the last one lacks is zero.
+func appendPages(section, number []byte, block string, content []byte, where func(page int) int64) []byte {
+	section = append(append(section, partSection), number...)
+	for page := 0; len(content) > 0; page++ {
 		flags := uint64(ramPage)
-		if at > 0 {
+		if page > 0 {
 			flags |= ramContinue
 		}
-		section = binary.BigEndian.AppendUint64(section, uint64(at)|flags)
-		if at == 0 {
-			section = append(append(section, byte(len(firmwareBlock))), firmwareBlock...)
+		section = binary.BigEndian.AppendUint64(section, uint64(where(page))|flags)
+		if page == 0 {
+			section = append(append(section, byte(len(block))), block...)
 		}
-		section = append(section, firmware[at:at+guestPage]...)
+		n := min(len(content), guestPage)
+		section = append(append(section, content[:n]...), make([]byte, guestPage-n)...)
+		content = content[n:]
 	}
 	section = binary.BigEndian.AppendUint64(section, ramEnd)
 	return append(append(section, 0x7e), number...)

@@ -160,6 +160,7 @@ const (
 	MaxFrame     = 1 << 20   // the largest payload in either direction; the agent has a buffer of that size
 	MaxChunk     = 64 << 10  // of output or standard input in one frame
 	MaxProgram   = 32 << 20  // bytes of a compiled program that is handed out
+	PlaceSize    = 4 << 20   // bytes of a place (PlaceMark)
 	NonceSize    = 8         // of a seed
 	EntropySize  = 64        // of the host's randomness, in a seed and in a start
 	MaxRelays    = 256       // ports of the loopback that lead to the host's
@@ -188,6 +189,11 @@ const (
 
 // HandOut, in a start, has the program that the code is compiled to handed out before it runs.
 const HandOut = "hand-out"
+
+// PlaceMark begins each page of a place, a file without a name that a program waits with when a snapshot is taken, so that
+// clones can have something in it from their beginning; behind it is the page's number, 32 bits, little-endian, and nothing else. As it is written here
+// it is in no guest's memory: each letter is the one before the one meant.
+const PlaceMark = "tmhs`rj,ok`bd"
 
 // TraceMark begins each line of the linux guest's console that tells of a system call.
 const TraceMark = "~"

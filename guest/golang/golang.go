@@ -18,7 +18,7 @@ import (
 const Program = "/unitask/lib/start"
 
 // ProgramSources are compiled into Program; they are in guest.Sources.
-var ProgramSources = []string{"golang/program/golang.c", "start/start.c"}
+var ProgramSources = []string{"golang/program/golang.c", "golang/program/build.c", "start/start.c"}
 
 // Parts are the vendored parts of the image. The toolchain is static and has its own time zones.
 var Parts = []string{"go", "libc"}

@@ -262,11 +262,13 @@ static void filesystems(void)
 	// comes (Linux, Documentation/admin-guide/mm/multigen_lru.rst).
 	put("/sys/kernel/mm/lru_gen/enabled", "y");
 	put("/sys/kernel/mm/lru_gen/min_ttl_ms", "500");
-	// Node looks for the memory that is left by way of /proc/self/cgroup.
-	mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	mount(NULL, "/sys", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	load_modules();
 	must_mount("/dev/vda", "/image", disk_type(), MS_RDONLY | MS_NODEV | MS_NOSUID, NULL);
+	// Node looks for the memory that is left by way of /proc/self/cgroup. So does Go for processors, at each start: where none is mounted it is done
+	// at once.
+	if (access("/image" PRELOAD, F_OK) == 0)
+		mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	container_read();
 	if (container) {
 		container_mount();
@@ -308,15 +310,15 @@ static void filesystems(void)
 
 static unsigned long long oom_kills(void)
 {
-	char line[128];
-	unsigned long long n = 0;
-	FILE *f = fopen("/proc/vmstat", "re");
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "oom_kill %llu", &n) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return n;
+	static char text[32 << 10]; // it has 4 KiB
+	size_t n = 0;
+	int fd = open("/proc/vmstat", O_RDONLY | O_CLOEXEC);
+	for (ssize_t r = 1; fd >= 0 && r > 0 && n < sizeof text - 1; n += r > 0 ? (size_t)r : 0)
+		r = read(fd, text + n, sizeof text - 1 - n);
+	text[n] = 0;
+	close(fd);
+	const char *at = strstr(text, "\noom_kill ");
+	return at ? strtoull(at + strlen("\noom_kill "), NULL, 10) : 0;
 }
 
 static void seed(const uint8_t *entropy, size_t n, int64_t now_ns)

@@ -19,6 +19,7 @@ struct start {
 	char *ca;          // certificates in PEM, or NULL
 	char *rehearsal;   // kind of the rehearsal, or NULL
 	char *compiled;    // HAND_OUT, or the path of the program that the code was compiled to before, or NULL
+	char *placed;      // its length, if it is in the place, or NULL
 	uint8_t entropy[ENTROPY_SIZE];
 	char *text;        // that all of it lies in
 };

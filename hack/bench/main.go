@@ -406,7 +406,7 @@ func machine(qemu, options, disk, kernel string) []string {
 
 // linuxCommand boots the image to the end of one script with nothing around it.
 func linuxCommand(qemu string, im *image.Image) []string {
-	args := []string{"console=ttyS0", "no_timer_check", "quiet", "reboot=t", "panic=-1", "cryptomgr.notests", "ipv6.disable_ipv6=1", "lsm=landlock", "audit=0", "init_on_alloc=0",
+	args := []string{"console=ttyS0", "no_timer_check", "quiet", "reboot=t", "panic=-1", "cryptomgr.notests", "ipv6.disable_ipv6=1", "lsm=landlock", "audit=0", "init_on_alloc=0", "cgroup_disable=memory,pressure",
 		"tsc_early_khz=" + strconv.Itoa(vmm.HostTSCKHz()), contract.BootDirect + contract.Rehearsal}
 	return append(machine(qemu, "acpi=on,pit=off,pic=off", im.Path(image.DiskFile), im.Path(image.KernelFile)),
 		"-initrd", im.Path(image.InitrdFile), "-append", strings.Join(args, " "))

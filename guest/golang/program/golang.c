@@ -1,14 +1,13 @@
-// What waits for the start in an image of Go. It is told which file to run and becomes
-// `go run FILE`.
+// What waits for the start in an image of Go. It is told which file to run and does what `go run FILE` does, or becomes that.
 //
 // The image has a build cache of the standard library, which can only be read. Before the
 // first start links to its files are put where Go looks for them and writes its own.
 //
 // A start may bring what its code was compiled to in a machine before: then it is run as `go run` runs what it
-// has compiled. Or it wants that handed out: then `go run` starts this program in the code's place (-exec),
-// which tells the agent, waits until the host has it, and becomes it.
+// has compiled. Or it wants that handed out: then this program is started in the code's place (by `go run -exec`, where that
+// compiles), which tells the agent, waits until the host has it, and becomes it.
 #define _GNU_SOURCE
-#include "../../start/start.h"
+#include "build.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -18,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -25,13 +25,53 @@
 #include <time.h>
 #include <unistd.h>
 
-#define GO_BIN "/usr/local/go/bin"
 #define GO GO_BIN "/go"
 #define SELF LIB_DIR "/start"
 #define SHELL "/usr/bin/busybox"
-#define WARM "/usr/local/go/cache"
+#define STD_CACHE GO_ROOT "/cache"
 #define CACHE HOME_DIR "/.cache/go-build"
 #define CHECK UNITASK_DIR "/check.go" // what is run in the place of the code to check it
+
+// place is a file without a name in which a clone may find its program (PLACE_MARK); -1 in a machine that was booted.
+static int place = -1;
+
+static void make_place(void)
+{
+	place = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0755);
+	unsigned char *pages = MAP_FAILED;
+	if (place >= 0 && fchmod(place, 0755) == 0 && ftruncate(place, PLACE_SIZE) == 0)
+		pages = mmap(NULL, PLACE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, place, 0);
+	if (pages == MAP_FAILED)
+		return;
+	for (uint32_t n = 0; n < PLACE_SIZE / 4096; n++) {
+		unsigned char *page = pages + n * 4096, *at = page;
+		for (const char *mark = PLACE_MARK; *mark; mark++)
+			*at++ = (unsigned char)(*mark + 1);
+		for (int i = 0; i < 4; i++)
+			*at++ = (unsigned char)(n >> 8 * i);
+	}
+	munmap(pages, PLACE_SIZE);
+}
+
+// take_place gives the place, as long as it is said to be, its name and its folders.
+static void take_place(char *name, const char *length)
+{
+	char *b001 = strstr(name, "/b001/"), *exe = b001 ? strstr(b001, "/exe/") : NULL, from[32];
+	if (exe == NULL)
+		_exit(EXIT_UNKNOWN);
+	char *const ends[] = {b001, b001 + strlen("/b001"), exe + strlen("/exe")};
+	for (int i = 0; i < 3; i++) {
+		*ends[i] = 0;
+		mkdir(name, i == 0 ? 0700 : 0755);
+		*ends[i] = '/';
+	}
+	snprintf(from, sizeof from, "/proc/self/fd/%d", place);
+	if (ftruncate(place, atol(length)) < 0 || linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW) < 0) {
+		dprintf(STDERR_FILENO, "unitask: start: %s: %s\n", name, strerror(errno));
+		_exit(EXIT_UNKNOWN);
+	}
+	close(place); // what is open for writing can't be executed
+}
 
 static void put(const char *file, const char *text)
 {
@@ -57,7 +97,7 @@ static void link_cache(void)
 	put(HOME_DIR "/.config/go/telemetry/mode", "off\n");
 	for (int i = 0; i < 256; i++) {
 		char from[128], to[128];
-		snprintf(from, sizeof from, WARM "/%02x", i);
+		snprintf(from, sizeof from, STD_CACHE "/%02x", i);
 		snprintf(to, sizeof to, CACHE "/%02x", i);
 		DIR *d = opendir(from);
 		if (d == NULL || mkdir(to, 0755) < 0) {
@@ -80,7 +120,7 @@ static void link_cache(void)
 
 // hand_out has the agent hand out a program, and becomes it: argv is its path and its arguments. What is too large
 // is nothing.
-static void hand_out(char **argv)
+static void hand_out(char **argv, char **env)
 {
 	uint8_t head[1 + sizeof(uint32_t)] = {CONTROL_PROGRAM};
 	uint32_t size = 0;
@@ -106,8 +146,7 @@ static void hand_out(char **argv)
 		_exit(EXIT_UNKNOWN);
 	close(start_ctl);
 	close(fd);
-	execv(argv[0], argv);
-	_exit(EXIT_NO_EXEC);
+	start_exec(argv[0], argv, env);
 }
 
 // environment is the code's as go run has it: Go's own programs are found first.
@@ -159,14 +198,18 @@ static int survived(int n)
 }
 
 // run_compiled does what go run does when it has compiled.
-static void run_compiled(struct start *s)
+static void run_compiled(struct start *s, char *program, int hand)
 {
 	int status = 0;
-	s->argv[0] = s->compiled;
-	char **env = environment(s->env);
-	pid_t pid = vfork();  // nothing of this process need be copied
+	s->argv[0] = program;
+	s->env = environment(s->env);
+	pid_t pid = hand ? fork() : vfork();  // nothing of this process need be copied
+	if (pid == 0 && hand)
+		hand_out(s->argv, s->env);
 	if (pid == 0)
-		start_exec(s->compiled, s->argv, env);
+		start_exec(program, s->argv, s->env);
+	if (hand)
+		close(start_ctl);
 	for (int n = 1; n <= SIGRTMAX; n++)
 		if (survived(n))
 			signal(n, SIG_IGN);
@@ -174,10 +217,14 @@ static void run_compiled(struct start *s)
 		;
 	if (pid < 0)
 		_exit(EXIT_UNKNOWN);
+	if (program != s->compiled)
+		build_drop(program);
 	if (status != 0)
 		ended_by(status);
 	_exit(status != 0);
 }
+
+static int by_go;  // that is rehearsed: what the go command reads is to be in memory, too
 
 static void become(struct start *s)
 {
@@ -194,15 +241,18 @@ static void become(struct start *s)
 	start_trust(s);
 	if (chdir(s->cwd) < 0)
 		_exit(EXIT_UNKNOWN);
+	if (!s->rehearsal)
+		start_word(CONTROL_STARTED);
+	if (s->placed)
+		take_place(s->compiled, s->placed);
+	char *program = s->compiled && !hand ? s->compiled : check || by_go ? NULL : build(s);
+	if (!hand)
+		close(start_ctl);
+	if (program)
+		run_compiled(s, program, hand);
 	// When Go has last looked for what is old in its cache: the files of the image are.
 	snprintf(now, sizeof now, "%lld", (long long)time(NULL));
 	put(CACHE "/trim.txt", now);
-	if (!s->rehearsal)
-		start_word(CONTROL_STARTED);
-	if (!hand)
-		close(start_ctl);
-	if (s->compiled && !hand)
-		run_compiled(s);
 	start_exec(check ? SHELL : GO, argv, s->env);
 }
 
@@ -214,16 +264,20 @@ static void rehearse(struct start *s)
 	int last = strcmp(s->rehearsal, "last") == 0;
 	if (!first && !last && !cloned)
 		return;
+	by_go = first;
 	first = 0;
 	cloned |= last;
 	start_rehearse(s, become, "Go");
+	by_go = 0;
+	if (last)
+		make_place();
 }
 
 int main(int argc, char **argv)
 {
 	struct start s;
 	if (argc > 2 && strcmp(argv[1], HAND_OUT) == 0)
-		hand_out(argv + 2);
+		hand_out(argv + 2, environ);
 	link_cache();
 	start_take(&s, rehearse);
 	become(&s);

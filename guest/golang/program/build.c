@@ -1,0 +1,307 @@
+// The go command takes longer than compiler and linker together, most of it for what a single file without a module has
+// none of. What it would have these two do is in COMMANDS, written by itself where the toolchain was vendored
+// (image/gorun.go). The program is the same to the byte but for its build id.
+#define _GNU_SOURCE
+#include "build.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DIRECT GO_ROOT "/direct"
+#define COMMANDS DIRECT "/commands"  // an argument a line: the compiler's, an empty line, the linker's
+#define MAX_DIRECT (64 << 10)
+#define MAX_TEXT (16 << 20)  // of a source
+#define MAX_SAID (1 << 20)   // of what the compiler says
+
+// read_file returns a file's text, or NULL where it can't be read, is larger than max, or holds a NUL.
+static char *read_file(const char *path, size_t max)
+{
+	struct stat st;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char *text = NULL;
+	size_t n = 0;
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (size_t)st.st_size <= max)
+		text = calloc(1, (size_t)st.st_size + 1);
+	for (ssize_t r = 1; text && n < (size_t)st.st_size && r > 0; n += r > 0 ? (size_t)r : 0)
+		r = read(fd, text + n, (size_t)st.st_size - n);
+	if (fd >= 0)
+		close(fd);
+	if (text && (n != (size_t)st.st_size || strlen(text) != n)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+static int ends(const char *s, const char *with)
+{
+	size_t n = strlen(s), m = strlen(with);
+	return n >= m && strcmp(s + n - m, with) == 0;
+}
+
+// skip passes spaces and comments.
+static const char *skip(const char *p)
+{
+	for (;;) {
+		p += strspn(p, " \t\r\n");
+		if (strncmp(p, "//", 2) == 0)
+			p += strcspn(p, "\n");
+		else if (strncmp(p, "/*", 2) == 0 && strstr(p + 2, "*/"))
+			p = strstr(p + 2, "*/") + 2;
+		else
+			return p;
+	}
+}
+
+// is_main says that a source's package is main.
+static int is_main(const char *text)
+{
+	const char *p = skip(text), *name;
+	if (strncmp(p, "package", 7) != 0 || (name = skip(p + 7)) == p + 7 || strncmp(name, "main", 4) != 0)
+		return 0;
+	return name[4] == 0 || strchr(" \t\r\n;/", name[4]) != NULL;
+}
+
+// in_module says that a folder or one above it has a module or a workspace.
+static int in_module(const char *dir)
+{
+	char path[MAX_PATH];
+	for (size_t n = strlen(dir);; n--) {
+		while (n > 0 && dir[n - 1] == '/')
+			n--;
+		static const char *const files[] = {"go.mod", "go.work"};
+		for (int i = 0; i < 2; i++) {
+			if (snprintf(path, sizeof path, "%.*s/%s", (int)n, dir, files[i]) >= (int)sizeof path || access(path, F_OK) == 0 || errno != ENOENT)
+				return 1;
+		}
+		while (n > 0 && dir[n - 1] != '/')
+			n--;
+		if (n == 0)
+			return 0;
+	}
+}
+
+// plain says that nothing but the file's text goes into its program, and nothing in it or the environment is the go
+// command's matter.
+static int plain(struct start *s, const char *text)
+{
+	// What go looks at before the compiler: directives (which hold no space), other files, C, byte order marks.
+	static const char *const directives[] = {"//go:embed", "//go:debug", "//go:build", "+build", "\"C\"", "`C`", "\xef\xbb\xbf", "#cgo"};
+	static const char *const variables[] = {"GO", "CGO", "XDG_", "TMPDIR", "CC=", "CXX=", "AR=", "FC=", "PKG_CONFIG"};
+	const char *file = s->argv[0];
+	if (file[0] != '/' || !ends(file, ".go") || ends(file, "_test.go") || (s->argv[1] && ends(s->argv[1], ".go")))
+		return 0;
+	if (strchr("_.", strrchr(file, '/')[1]))  // which go passes over
+		return 0;
+	int home = 0;
+	for (size_t i = 0; i < sizeof directives / sizeof *directives; i++)
+		if (strstr(text, directives[i]))
+			return 0;
+	for (char **e = s->env; *e; e++) {
+		for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+			if (strncmp(*e, variables[i], strlen(variables[i])) == 0)
+				return 0;
+		home |= strcmp(*e, "HOME=" HOME_DIR) == 0;
+	}
+	char dir[MAX_PATH];
+	if ((size_t)snprintf(dir, sizeof dir, "%s", file) >= sizeof dir)
+		return 0;
+	*strrchr(dir, '/') = 0;
+	return home && is_main(text) && access(HOME_DIR "/.config/go/env", F_OK) != 0 && errno == ENOENT && !in_module(s->cwd) && !in_module(dir);
+}
+
+// id is a build id of the form that Go's have: of the text and the file's name.
+static void id(char to[static 84], const char *file, const char *text)
+{
+	uint64_t sum = 0xcbf29ce484222325;  // FNV-1a
+	const char *parts[] = {file, text};
+	for (int i = 0; i < 2; i++)
+		for (const char *p = parts[i]; *p; p++)
+			sum = (sum ^ (unsigned char)*p) * 0x100000001b3;
+	char part[21];
+	snprintf(part, sizeof part, "%020llx", (unsigned long long)sum);
+	snprintf(to, 84, "%s/%s/%s/%s", part, part, part, part);
+}
+
+// fill is an argument with values in the place of names.
+static char *fill(const char *arg, const char *const names[], const char *const values[])
+{
+	char *to = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&to, &n);
+	if (f == NULL)
+		return NULL;
+	while (*arg) {
+		int i = 0;
+		while (names[i] && strncmp(arg, names[i], strlen(names[i])) != 0)
+			i++;
+		fputs(names[i] ? values[i] : (char[]){*arg, 0}, f);
+		arg += names[i] ? strlen(names[i]) : 1;
+	}
+	return fclose(f) == 0 ? to : NULL;
+}
+
+// tool runs one of Go's tools, without the control channel: it reads what hostile code wrote. What it says goes to a file.
+static int tool(char **argv, char **env, const char *said)
+{
+	int status = -1;
+	pid_t pid = vfork();
+	if (pid == 0) {
+		int in = open("/dev/null", O_RDONLY), out = open(said, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+		if (in < 0 || out < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
+			_exit(EXIT_UNKNOWN);
+		close(start_ctl);
+		close(in);
+		close(out);
+		signal(SIGPIPE, SIG_DFL);
+		execve(argv[0], argv, env);
+		_exit(EXIT_NO_EXEC);
+	}
+	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return pid > 0 ? status : -1;
+}
+
+// as_go is what the compiler said about the code as go run prints it, or NULL where go run might say something else: of
+// imports and of what can't be parsed it speaks itself, and it shortens paths wherever they are.
+static char *as_go(struct start *s, char *said)
+{
+	const char *file = s->argv[0];
+	size_t dir = (size_t)(strrchr(file, '/') - file), top = 1 + strcspn(file + 1, "/"), whole = strlen(file);
+	char *told = NULL, *line;
+	size_t n = 0;
+	if (dir == 0 || strlen(s->cwd) != dir || strncmp(s->cwd, file, dir) != 0 || *said == 0 || !ends(said, "\n"))
+		return NULL;
+	FILE *f = open_memstream(&told, &n);
+	if (f == NULL)
+		return NULL;
+	fputs("# command-line-arguments\n", f);
+	said[strlen(said) - 1] = 0;
+	while ((line = strsep(&said, "\n")) != NULL) {
+		int inside = *line == '\t';
+		const char *rest = line + inside;
+		if (strncmp(rest, file, whole) == 0 && rest[whole] == ':' && rest[whole + 1] >= '0' && rest[whole + 1] <= '9')
+			fprintf(f, "%s.%s\n", inside ? "\t" : "", rest += dir);
+		else if (inside || strcmp(line, "too many errors") == 0)
+			fprintf(f, "%s\n", line);
+		else
+			return NULL;
+		int imported = strstr(rest, " imported ") && ends(rest, " and not used");
+		if (memmem(rest, strlen(rest), file, top) || strstr(rest, "/tmp/") || strstr(rest, "syntax error") || (!imported && strstr(rest, "import")))
+			return NULL;
+	}
+	return fclose(f) == 0 ? told : NULL;
+}
+
+// arguments takes the lines of a command, and is behind it then.
+static char **arguments(char **commands, const char *const names[], const char *const values[])
+{
+	size_t n = 0;
+	for (char *p = *commands; *p && *p != '\n'; n++) {
+		p += strcspn(p, "\n");
+		p += *p == '\n';
+	}
+	char **argv = calloc(n + 1, sizeof *argv);
+	for (size_t i = 0; argv && i < n; i++) {
+		char *line = *commands, *end = line + strcspn(line, "\n");
+		*commands = end + (*end == '\n');
+		*end = 0;
+		if ((argv[i] = fill(line, names, values)) == NULL)
+			return NULL;
+	}
+	*commands += **commands == '\n';
+	return argv;
+}
+
+// make compiles and links, and says whether there is a program now. What go run would print of the compiler's goes to told.
+static int make(struct start *s, const char *text, char *commands, const char *work, const char *name, char **told)
+{
+	static char *environment[] = {"GOROOT=" GO_ROOT, "HOME=" HOME_DIR, "PATH=" GO_BIN ":" SEARCH_PATH, NULL};
+	char said[MAX_PATH], own_id[84], cores[32], *none[] = {NULL}, *more[] = {NULL, NULL};
+	const char *const names[] = {"$WORK", "$FILE", "$NAME", "$ID", NULL}, *const values[] = {work, s->argv[0], name, own_id};
+	id(own_id, s->argv[0], text);
+	snprintf(said, sizeof said, "%s/b001/said", work);
+	char **compile = arguments(&commands, names, values), **link = arguments(&commands, names, values), *words;
+	if (compile == NULL || link == NULL || compile[0] == NULL || link[0] == NULL)
+		return 0;
+	cpu_set_t set;
+	if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 1) {
+		snprintf(cores, sizeof cores, "-c=%d", CPU_COUNT(&set));
+		more[0] = cores;
+	}
+	compile = start_join(compile[0], more[0] ? more : none, compile + 1);
+	int status = tool(compile, environment, said);
+	if ((words = read_file(said, MAX_SAID)) != NULL && WIFEXITED(status) && status != 0)
+		*told = as_go(s, words);
+	if (status != 0 || words == NULL || *words)  // a warning, too, is go's to print
+		return 0;
+	status = tool(link, environment, said);
+	words = read_file(said, MAX_SAID);
+	unlink(said);
+	return status == 0 && words && *words == 0;
+}
+
+// work_folder makes a folder with a name as go run's has.
+static int work_folder(char *to, size_t size)
+{
+	for (int tries = 0; tries < 100; tries++) {
+		uint32_t n;
+		if (getrandom(&n, sizeof n, 0) != sizeof n)
+			return -1;
+		snprintf(to, size, "/tmp/go-build%u", n);
+		if (mkdir(to, 0700) == 0)
+			return 0;
+		if (errno != EEXIST)
+			return -1;
+	}
+	return -1;
+}
+
+char *build(struct start *s)
+{
+	char *text = read_file(s->argv[0], MAX_TEXT), *commands = text && plain(s, text) ? read_file(COMMANDS, MAX_DIRECT) : NULL;
+	char work[32], path[MAX_PATH], *name;
+	if (commands == NULL || (name = strdup(strrchr(s->argv[0], '/') + 1)) == NULL || work_folder(work, sizeof work) < 0)
+		return NULL;
+	name[strlen(name) - strlen(".go")] = 0;
+	static const char *const dirs[] = {"b001", "b001/exe"};
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof path, "%s/%s", work, dirs[i]);
+		mkdir(path, 0755);
+	}
+	snprintf(path, sizeof path, "%s/b001/exe/%s", work, name);
+	char *told = NULL;
+	if (make(s, text, commands, work, name, &told))
+		return strdup(path);
+	build_drop(path);
+	if (told) {
+		dprintf(STDERR_FILENO, "%s", told);
+		_exit(1);
+	}
+	return NULL;
+}
+
+void build_drop(const char *program)
+{
+	char dir[MAX_PATH], path[MAX_PATH + 16];
+	snprintf(dir, sizeof dir, "%s", program);
+	unlink(dir);
+	for (int above = 0; above < 3; above++) {  // exe, b001, and their own folder
+		*strrchr(dir, '/') = 0;
+		static const char *const files[] = {"_pkg_.a", "said"};
+		for (int i = 0; i < 2 && above == 1; i++) {
+			snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+			unlink(path);
+		}
+		rmdir(dir);
+	}
+}

@@ -1,0 +1,78 @@
+package machine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/vmm"
+)
+
+// A place is a file in a template's guest, without a name, whose pages a clone may begin with other contents in: what is
+// large is there then, and need not go through the guest's network. Its pages are found by their marks (contract.PlaceMark) in the snapshot's memory, wherever
+// the guest's kernel has them.
+
+const placePage = 4096
+
+// findPlace returns the offsets in a memory of its place's pages, in the file's order; nil where there is none.
+func findPlace(memory *os.File) ([]int64, error) {
+	mark := []byte(contract.PlaceMark)
+	for i := range mark {
+		mark[i]++
+	}
+	found := make([]int64, contract.PlaceSize/placePage)
+	left := len(found)
+	piece := make([]byte, 1<<20)
+	empty := make([]byte, placePage)
+	for at := int64(0); ; at += int64(len(piece)) {
+		data, err := unix.Seek(int(memory.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		at = data &^ (placePage - 1)
+		n, err := memory.ReadAt(piece, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		for in := 0; in+placePage <= n; in += placePage {
+			rest, marked := bytes.CutPrefix(piece[in:in+placePage], mark)
+			if !marked {
+				continue
+			}
+			number := binary.LittleEndian.Uint32(rest)
+			if rest = rest[4:]; number >= uint32(len(found)) || found[number] != 0 || !bytes.Equal(rest, empty[:len(rest)]) {
+				return nil, nil // not what it should be: there is none
+			}
+			found[number] = at + int64(in)
+			left--
+		}
+	}
+	if left > 0 {
+		return nil, nil
+	}
+	return found, nil
+}
+
+// putInPlace has a clone that was spawned begin with something in its place, if its template has one that is large enough.
+func (m *Machine) putInPlace(content []byte) error {
+	if m.state != Spawned || len(content) == 0 || (len(content)+placePage-1)/placePage > len(m.place) {
+		return nil
+	}
+	devices, err := vmm.Place(m.devices, m.place, content)
+	if err != nil {
+		return err
+	}
+	m.devices, m.placed = devices, true
+	return nil
+}
+
+// Placed says that the guest began with Config.Place in its place.
+func (m *Machine) Placed() bool { return m.placed }

@@ -1,0 +1,9 @@
+package main
+
+import (
+	"fmt"
+
+	"example.com/not/there"
+)
+
+func main() { fmt.Println(there.Value) }

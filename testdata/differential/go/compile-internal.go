@@ -1,0 +1,5 @@
+package main
+
+import "internal/abi"
+
+func main() { println(abi.FuncPCABI0) }

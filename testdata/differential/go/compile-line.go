@@ -1,0 +1,6 @@
+package main
+
+//line generated.tmpl:40
+func main() {
+	undefined()
+}

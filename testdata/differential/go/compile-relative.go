@@ -1,0 +1,5 @@
+package main
+
+import "./beside"
+
+func main() { beside.Do() }

@@ -1,0 +1,9 @@
+package main
+
+import (
+	"fmt"
+	o "os"
+	"strings"
+)
+
+func main() { fmt.Println("import") }
