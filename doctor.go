@@ -207,6 +207,24 @@ func (rt *Runtime) checkImages(ctx context.Context, r *Report) {
 		}
 		r.add("images", nil, text, "")
 	}
+	list, err := rt.images.List()
+	var used map[string]bool
+	if err == nil {
+		used, _, err = rt.inUse(list)
+	}
+	if err != nil {
+		r.add("images", err, "", "unitask image ls")
+		return
+	}
+	var size int64
+	nobodys := rt.without(list, used)
+	for _, im := range nobodys {
+		size += im.Size()
+	}
+	if len(nobodys) > 0 {
+		r.add("images", nil, fmt.Sprintf("%d that no run has any more, %d MiB", len(nobodys), size>>20), "")
+		r.Checks[len(r.Checks)-1].Remedy = "unitask image prune"
+	}
 }
 
 // Ceiling adds the ceiling on models' runs to the report, and which keys of a file are ignored.

@@ -55,10 +55,7 @@ func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
 	if list, err = rt.images.List(); err != nil {
 		return removed, err
 	}
-	for _, im := range list {
-		if images[im.Digest] || rt.current(im) {
-			continue
-		}
+	for _, im := range rt.without(list, images) {
 		if _, err := rt.images.Remove(im.Digest); err != nil {
 			return removed, err
 		}
@@ -66,6 +63,16 @@ func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
 		removed++
 	}
 	return removed, nil
+}
+
+// without are those of the images that neither are in use nor would be had by a run.
+func (rt *Runtime) without(list []*image.Image, used map[string]bool) (nobodys []*image.Image) {
+	for _, im := range list {
+		if !used[im.Digest] && !rt.current(im) {
+			nobodys = append(nobodys, im)
+		}
+	}
+	return nobodys
 }
 
 // current says that an image is the one that a run of its kind gets.

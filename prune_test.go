@@ -91,6 +91,28 @@ func TestPruneUnread(t *testing.T) {
 	if n, err := rt.PruneImages(t.Context()); err != nil || n != 0 || there(im) != 1 {
 		t.Errorf("a paused session's: %d images removed, %d left: %v", n, there(im), err)
 	}
+	// The doctor says the same.
+	says := func() (detail, remedy string) {
+		for _, c := range rt.Doctor(t.Context()).Checks {
+			if c.Name == "images" && (!c.OK || strings.Contains(c.Detail, "no run has")) {
+				return c.Detail, c.Remedy
+			}
+		}
+		return "", ""
+	}
+	if detail, _ := says(); detail != "" {
+		t.Errorf("the doctor says %q of a paused session's", detail)
+	}
+	put(pause+"/pause.json", "{")
+	if detail, _ := says(); !strings.Contains(detail, session) {
+		t.Errorf("the doctor says %q of one that can't be read", detail)
+	}
+	if err := os.RemoveAll(filepath.Join(home, pause)); err != nil {
+		t.Fatal(err)
+	}
+	if detail, remedy := says(); detail != "1 that no run has any more, 0 MiB" || remedy != "unitask image prune" {
+		t.Errorf("the doctor says %q, %q", detail, remedy)
+	}
 }
 
 // Packages that a run is sending to its machine stay.
