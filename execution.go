@@ -314,6 +314,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		conn, err := phase(ctx, x.rt.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
 		if err == nil {
 			x.code.compiled.sent()
+			x.config.Place = nil
 			x.later(func() { conn.Close() })
 			x.streams.Events(Event{Kind: EventStarted, Message: ""})
 			x.res.Duration.Connect = time.Since(booted)
