@@ -108,3 +108,53 @@ func TestGoDownloadFails(t *testing.T) {
 		}
 	}
 }
+
+// What `go run -n` prints becomes commands for the guest; what is not known is an error, and no program is compiled otherwise than go does.
+func TestGoRunCommands(t *testing.T) {
+	const compile = `/root/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -buildid bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c -importcfg $WORK/b001/importcfg -pack ./x.go` + "\n"
+	const link = `GOROOT='/root/go' /root/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/x -importcfg $WORK/b001/importcfg.link -s -buildid=qu9MFLw9Ju50jWfuoTnJ/bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c/qu9MFLw9Ju50jWfuoTnJ $WORK/b001/_pkg_.a` + "\n"
+	const info, other = `modinfo "0w\xaf path"` + "\n", "mkdir -p $WORK/b001/\n\n#\n# x\n#\n\ncat >$WORK/b001/importcfg << 'EOF' # internal\n# import config\nEOF\ncd /tmp\n"
+	commands, about, err := goRunCommands(other+compile+info+link+"$WORK/b001/exe/x\n", "/root/go", "/tmp/x.go")
+	want := `/usr/local/go/pkg/tool/linux_amd64/compile
+-o
+$WORK/b001/_pkg_.a
+-trimpath
+$WORK/b001=>
+-p
+main
+-buildid
+$ID
+-importcfg
+/usr/local/go/direct/importcfg
+-pack
+$FILE
+
+/usr/local/go/pkg/tool/linux_amd64/link
+-o
+$WORK/b001/exe/$NAME
+-importcfg
+/usr/local/go/direct/importcfg.link
+-s
+-buildid=$ID
+$WORK/b001/_pkg_.a
+`
+	if err != nil || commands != want || about != info {
+		t.Errorf("%v %q, not %q, %q", err, commands, want, about)
+	}
+	for name, said := range map[string]string{
+		"nothing":           "",
+		"no compiler":       info + link,
+		"no linker":         compile + info,
+		"no modinfo":        compile + link,
+		"an assembler":      compile + info + strings.Replace(compile, "/compile", "/asm", 1) + link,
+		"two compilers":     compile + compile + info + link,
+		"another file":      strings.Replace(compile, "./x.go", "./y.go", 1) + info + link,
+		"another build id":  strings.Replace(compile, "-1GNkj0c/", "/", 1) + info + link,
+		"another folder":    compile + info + strings.Replace(link, "b001/exe", "b002/exe", 1),
+		"another importcfg": strings.Replace(compile, "b001/importcfg", "b001/cfg", 1) + info + link,
+	} {
+		if got, _, err := goRunCommands(said, "/root/go", "/tmp/x.go"); err == nil {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
