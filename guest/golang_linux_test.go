@@ -96,7 +96,7 @@ func TestGoBuild(t *testing.T) {
 		var out, said bytes.Buffer
 		cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, strings.NewReader("input"), &out, &said
 		cmd.ExtraFiles = []*os.File{channel}
-		cmd.Env = append([]string{"HOME=/home/user", "PATH=/usr/bin:/bin", "ASAN_OPTIONS=detect_leaks=0:exitcode=99"}, env...)
+		cmd.Env = append([]string{"HOME=/home/user", "PATH=/no/such", "ASAN_OPTIONS=detect_leaks=0:exitcode=99"}, env...)
 		err := cmd.Run()
 		if cmd.ProcessState == nil {
 			t.Fatal(err)
@@ -104,6 +104,9 @@ func TestGoBuild(t *testing.T) {
 		return strings.TrimSuffix(out.String(), "\n"), said.String(), cmd.ProcessState.ExitCode()
 	}
 	const main = "package main\n\nfunc main() {}\n"
+
+	tools := t.TempDir()
+	write(filepath.Join(tools, "gcc"), "", 0o755)
 
 	// Whose matter a program is.
 	write(compile, works, 0o755)
@@ -141,6 +144,14 @@ func TestGoBuild(t *testing.T) {
 		"a setting of go":               {text: main, env: []string{"GOFLAGS=-race"}},
 		"one of cgo":                    {text: main, env: []string{"CGO_ENABLED=1"}},
 		"another home":                  {text: main, env: []string{"HOME=/root"}},
+		"a C compiler":                  {text: main, env: []string{"PATH=/no/such:" + tools}},
+		"another name of the folder":    {text: main, env: []string{"PWD=/proc/self/cwd"}},
+		"the folder's own name":         {text: main, env: []string{"PWD=" + dir}, plain: true},
+		"packages without sources":      {text: "//go:binary-only-package\n\n" + main},
+		"a dash":                        {file: "-x.go", text: main},
+		"a space":                       {file: " x.go", text: main},
+		"a line in its name":            {file: "x\n.go", text: main},
+		"a letter of others":            {file: "é.go", text: main, plain: true},
 		"another folder for work":       {text: main, env: []string{"TMPDIR=/var/tmp"}},
 		"another folder for its config": {text: main, env: []string{"XDG_CONFIG_HOME=/x"}},
 	} {
@@ -150,7 +161,7 @@ func TestGoBuild(t *testing.T) {
 				c.file = "x.go"
 			}
 			printed, errs, code := run(t, c.file, c.text, env, c.args...)
-			if plain := strings.HasPrefix(printed, "/tmp/go-build") && strings.HasSuffix(printed, "/b001/exe/x"); plain != c.plain || !plain && printed != "go" || errs != "" || code != 0 {
+			if plain := strings.HasPrefix(printed, "/tmp/go-build") && strings.HasSuffix(printed, "/b001/exe/"+strings.TrimSuffix(c.file, ".go")); plain != c.plain || !plain && printed != "go" || errs != "" || code != 0 {
 				t.Errorf("%q %q %d", printed, errs, code)
 			}
 		})
@@ -169,8 +180,13 @@ func TestGoBuild(t *testing.T) {
 	at := filepath.Join(dir, "x.go")
 	for name, c := range map[string]struct{ compile, link, printed, errs string }{
 		"an error":           {"echo " + at + ":3:1: undefined: x; exit 2", links, "", "# command-line-arguments\n./x.go:3:1: undefined: x\n"},
-		"more of one":        {fmt.Sprintf(`printf '%[1]s:3:1: x redeclared\n\t%[1]s:2:1: other\n\thave int\ntoo many errors\n'; exit 2`, at), links, "", "# command-line-arguments\n./x.go:3:1: x redeclared\n\t./x.go:2:1: other\n\thave int\ntoo many errors\n"},
+		"more of one":        {fmt.Sprintf(`printf '%[1]s:3:1: x redeclared in this block\n\t%[1]s:2:1: other\n\thave int\ntoo many errors\n'; exit 2`, at), links, "", "# command-line-arguments\n./x.go:3:1: x redeclared in this block\n\t./x.go:2:1: other\n\thave int\ntoo many errors\n"},
 		"not imported":       {`echo '` + at + `:3:1: "os" imported and not used' >&2; exit 1`, links, "", "# command-line-arguments\n./x.go:3:1: \"os\" imported and not used\n"},
+		"a parser's words":   {"echo " + at + ":3:1: invalid UTF-8 encoding; exit 2", links, "go", ""},
+		"an open comment":    {"echo " + at + ":3:1: comment not terminated; exit 2", links, "go", ""},
+		"a line number":      {"echo " + at + ":3:1: invalid line number: 0; exit 2", links, "go", ""},
+		"cgo's position":     {"echo '" + at + ":3:1: cannot use \"[a.cgo1.go:1]\"'; exit 2", links, "go", ""},
+		"one column":         {"echo " + at + ":3: undefined: x; exit 2", links, "go", ""},
 		"nothing":            {"exit 2", links, "go", ""},
 		"an import":          {"echo " + at + ":3:1: could not import x; exit 2", links, "go", ""},
 		"syntax":             {"echo " + at + ":3:1: syntax error: x; exit 2", links, "go", ""},

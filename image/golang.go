@@ -122,7 +122,10 @@ func (s *Store) unpackGo(ctx context.Context, p LockedPart, file, dir string) er
 		return nil
 	}
 	s.logf("compiling Go's standard library, once")
-	return warmGo(ctx, dir)
+	if err := warmGo(ctx, dir); err != nil {
+		return err
+	}
+	return s.directGo(ctx, dir)
 }
 
 // compilesGo says that this host can execute the toolchain.
@@ -150,6 +153,11 @@ func unpackZipFile(root *os.Root, f *zip.File, dst string, mode fs.FileMode) err
 // for what it throws away, and would make each cache another one.
 var goEntry = regexp.MustCompile(`^(v1 [0-9a-f]{64} [0-9a-f]{64} [ 0-9]{20} )[ 0-9]{20}\n$`)
 
+// goEnv is the environment of a part's own go command, for pure Go, and no other toolchain.
+func goEnv(root, cache, tmp string) []string {
+	return []string{"HOME=" + tmp, "TMPDIR=" + tmp, "PATH=", "GOROOT=" + root, "GOCACHE=" + cache, "GOENV=off", "GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=", "CGO_ENABLED=0"}
+}
+
 // warmGo compiles the standard library into the build cache that the image brings, by the vendored toolchain
 // and for pure Go: the guest has no C compiler. Neither the folder of the toolchain nor the host shows in it.
 func warmGo(ctx context.Context, dir string) error {
@@ -161,14 +169,11 @@ func warmGo(ctx context.Context, dir string) error {
 	defer os.RemoveAll(tmp)
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin/go"), "build", "std")
 	cmd.Dir = tmp
-	cmd.Env = []string{"HOME=" + tmp, "TMPDIR=" + tmp, "PATH=", "GOROOT=" + root, "GOCACHE=" + cache, "GOENV=off", "GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=", "CGO_ENABLED=0"}
+	cmd.Env = goEnv(root, cache, tmp)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("compile Go's standard library: %w: %s", err, lastLine(out.String()))
-	}
-	if err := directGo(ctx, dir, tmp, append(cmd.Env, "GOMAXPROCS=1")); err != nil {
-		return err
 	}
 	return filepath.WalkDir(cache, func(name string, d fs.DirEntry, err error) error {
 		switch {

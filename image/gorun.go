@@ -21,12 +21,56 @@ const (
 	goDirectRoot = "/usr/local/go/direct" // in the guest
 )
 
-// directGo fills goDirect: env is for the part's own go command, whose cache has the standard library.
-func directGo(ctx context.Context, dir, tmp string, env []string) error {
-	root := filepath.Join(dir, goRoot)
+// ensureGoRun asks `go run` where a part was taken by a version that did not.
+func (s *Store) ensureGoRun(ctx context.Context, arch Arch) error {
+	if !slices.Contains(s.payload.parts(arch), goPart) || !compilesGo(arch) {
+		return nil
+	}
+	p, err := s.Part(arch, goPart)
+	if err != nil || exists(p.path(goCommands)) {
+		return err
+	}
+	return s.directGo(ctx, p.dir)
+}
+
+// directGo fills the goDirect of a part in a folder, whose cache has the standard library, in one step. Where `go run` can't be understood each program
+// is compiled by the go command, which is slower.
+func (s *Store) directGo(ctx context.Context, dir string) error {
+	const prefix = ".direct-"
+	for _, left := range append(glob(filepath.Join(dir, prefix+"*")), filepath.Join(dir, goDirect)) { // by who was killed
+		if err := os.RemoveAll(left); err != nil {
+			return err
+		}
+	}
+	tmp, err := os.MkdirTemp(dir, prefix)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	made := filepath.Join(tmp, "direct")
+	if err := os.Mkdir(made, 0o755); err != nil {
+		return err
+	}
+	if err := askGoRun(ctx, filepath.Join(dir, goRoot), filepath.Join(dir, goCache), tmp, made); err != nil {
+		if ctx.Err() == nil {
+			s.logf("Go's programs are compiled by the go command, which takes longer: %v", err)
+			return nil
+		}
+		return err
+	}
+	return os.Rename(made, filepath.Join(dir, goDirect))
+}
+
+// askGoRun writes what `go run` would do into a folder. What the go command writes beside that goes to tmp: to a cache of its own, too, of links to
+// that of the part.
+func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
+	own := filepath.Join(tmp, "cache")
+	if err := os.CopyFS(own, os.DirFS(cache)); err != nil {
+		return err
+	}
 	run := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(ctx, filepath.Join(root, "bin/go"), args...)
-		cmd.Dir, cmd.Env = tmp, env
+		cmd.Dir, cmd.Env = tmp, append(goEnv(root, own, tmp), "GOMAXPROCS=1")
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {
@@ -46,23 +90,25 @@ func directGo(ctx context.Context, dir, tmp string, env []string) error {
 	if err != nil {
 		return err
 	}
-	all = strings.ReplaceAll(all, "="+root+"/", "=/usr/local/go/")
 	commands, info, err := goRunCommands(said, root, main)
 	if err != nil {
 		return err
 	}
-	var own []string // what programs may import
+	var every, importable strings.Builder // the linker's, and what programs may import
 	for line := range strings.Lines(all) {
-		name, _, _ := strings.Cut(strings.TrimPrefix(line, "packagefile "), "=")
+		name, file, _ := strings.Cut(strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "packagefile "), "=")
+		entry, ok := strings.CutPrefix(file, own+"/")
+		if _, err := os.Stat(filepath.Join(cache, entry)); !ok || err != nil {
+			return fmt.Errorf("go list names %q for %s, which is not in its cache", file, name)
+		}
+		line = fmt.Sprintf("packagefile %s=/usr/local/go/cache/%s\n", name, entry)
+		every.WriteString(line)
 		if elements := strings.Split(name, "/"); !slices.Contains(elements, "internal") && elements[0] != "vendor" && elements[0] != "cmd" {
-			own = append(own, line)
+			importable.WriteString(line)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(dir, goDirect), 0o755); err != nil {
-		return err
-	}
-	for name, text := range map[string]string{goDirect + "/importcfg": strings.Join(own, ""), goDirect + "/importcfg.link": all + info, goCommands: commands} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+	for name, text := range map[string]string{"importcfg": importable.String(), "importcfg.link": every.String() + info, path.Base(goCommands): commands} {
+		if err := os.WriteFile(filepath.Join(made, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -122,9 +168,4 @@ func goRunCommands(said, root, file string) (commands, info string, err error) {
 		return "", "", fmt.Errorf("go run -n prints nothing of modinfo")
 	}
 	return strings.Join(found[0], "\n") + "\n\n" + strings.Join(found[1], "\n") + "\n", info, nil
-}
-
-// lacksGoRun says that a part was taken by a version that did not ask `go run`, and can be taken again here.
-func lacksGoRun(p Part, arch Arch) bool {
-	return p.Name == goPart && !p.Bundled && compilesGo(arch) && !exists(p.path(goCommands))
 }

@@ -57,6 +57,9 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %s\n", name, p.Digest)
+		if name == goPart && exists(p.path(goCommands)) { // parts that were fetched before lack it
+			fmt.Fprintln(h, "go run")
+		}
 		if name != kernelPart {
 			continue
 		}
@@ -138,7 +141,9 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	if err != nil {
 		return nil, err
 	}
-	err = s.ensureGuest(ctx, arch)
+	if err = s.ensureGuest(ctx, arch); err == nil {
+		err = s.ensureGoRun(ctx, arch)
+	}
 	unlockVendor()
 	if err != nil {
 		return nil, err

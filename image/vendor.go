@@ -178,7 +178,7 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		if !slices.Contains(wanted, p.Name) {
 			continue // of other images, or asked for by name: VendorNanos
 		}
-		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock || have.Bundled) && !lacksGoRun(have, arch) {
+		if have, err := s.Part(arch, p.Name); err == nil && (have.Digest == p.Digest || have.BehindLock || have.Bundled) {
 			continue
 		}
 		missing, names, total = append(missing, p), append(names, p.Name), total+p.Size

@@ -186,10 +186,8 @@ func (*Source) open(ctx context.Context, m *Machine, cfg Config) error {
 	}
 	m.network, m.console = network, newConsole(cfg.Console)
 	m.vm.ReadConsole(m.console)
-	if err = m.putInPlace(cfg.Place); err == nil {
-		err = m.run(timed)
-	}
-	if err != nil {
+	m.putInPlace(cfg.Place)
+	if err := m.run(timed); err != nil {
 		err = m.Explain(err)
 		m.Close()
 		return err

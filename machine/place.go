@@ -61,17 +61,15 @@ func findPlace(memory *os.File) ([]int64, error) {
 	return found, nil
 }
 
-// putInPlace has a clone that was spawned begin with something in its place, if its template has one that is large enough.
-func (m *Machine) putInPlace(content []byte) error {
+// putInPlace has a clone that was spawned begin with something in its place, if its template has one that is large enough, and a state of a form
+// that is known.
+func (m *Machine) putInPlace(content []byte) {
 	if m.state != Spawned || len(content) == 0 || (len(content)+placePage-1)/placePage > len(m.place) {
-		return nil
+		return
 	}
-	devices, err := vmm.Place(m.devices, m.place, content)
-	if err != nil {
-		return err
+	if devices, err := vmm.Place(m.devices, m.place, content); err == nil {
+		m.devices, m.placed = devices, true
 	}
-	m.devices, m.placed = devices, true
-	return nil
 }
 
 // Placed says that the guest began with Config.Place in its place.

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "build.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -90,17 +91,31 @@ static int in_module(const char *dir)
 	}
 }
 
+// has_gcc says that a list of folders has a C compiler: then go uses cgo.
+static int has_gcc(const char *folders)
+{
+	char path[MAX_PATH];
+	for (const char *p = folders; *p;) {
+		size_t n = strcspn(p, ":");
+		if (snprintf(path, sizeof path, "%.*s/gcc", (int)n, n > 0 ? p : ".") >= (int)sizeof path || access(path, X_OK) == 0)
+			return 1;
+		p += n + (p[n] == ':');
+	}
+	return 0;
+}
+
 // plain says that nothing but the file's text goes into its program, and nothing in it or the environment is the go
 // command's matter.
 static int plain(struct start *s, const char *text)
 {
 	// What go looks at before the compiler: directives (which hold no space), other files, C, byte order marks.
-	static const char *const directives[] = {"//go:embed", "//go:debug", "//go:build", "+build", "\"C\"", "`C`", "\xef\xbb\xbf", "#cgo"};
+	static const char *const directives[] = {"//go:embed", "//go:debug", "//go:build", "//go:binary-only-package", "+build", "\"C\"", "`C`", "\xef\xbb\xbf", "#cgo"};
 	static const char *const variables[] = {"GO", "CGO", "XDG_", "TMPDIR", "CC=", "CXX=", "AR=", "FC=", "PKG_CONFIG"};
 	const char *file = s->argv[0];
 	if (file[0] != '/' || !ends(file, ".go") || ends(file, "_test.go") || (s->argv[1] && ends(s->argv[1], ".go")))
 		return 0;
-	if (strchr("_.", strrchr(file, '/')[1]))  // which go passes over
+	unsigned char first = (unsigned char)strrchr(file, '/')[1];
+	if (!(isalnum(first) || first >= 0x80))  // go passes over some, and refuses others
 		return 0;
 	int home = 0;
 	for (size_t i = 0; i < sizeof directives / sizeof *directives; i++)
@@ -111,12 +126,20 @@ static int plain(struct start *s, const char *text)
 			if (strncmp(*e, variables[i], strlen(variables[i])) == 0)
 				return 0;
 		home |= strcmp(*e, "HOME=" HOME_DIR) == 0;
+		if ((strncmp(*e, "PWD=", 4) == 0 && strcmp(*e + 4, s->cwd) != 0) || (strncmp(*e, "PATH=", 5) == 0 && has_gcc(*e + 5)))
+			return 0;
 	}
-	char dir[MAX_PATH];
-	if ((size_t)snprintf(dir, sizeof dir, "%s", file) >= sizeof dir)
+	char dir[MAX_PATH], real[MAX_PATH];
+	if ((size_t)snprintf(dir, sizeof dir, "%s", file) >= sizeof dir || strpbrk(file, "\r\n") || getcwd(real, sizeof real) == NULL || strcmp(real, s->cwd) != 0)
 		return 0;
 	*strrchr(dir, '/') = 0;
-	return home && is_main(text) && access(HOME_DIR "/.config/go/env", F_OK) != 0 && errno == ENOENT && !in_module(s->cwd) && !in_module(dir);
+	if (in_module(s->cwd) || in_module(dir))
+		return 0;
+	static const char *const files[] = {HOME_DIR "/.config/go/env", HOME_DIR "/go/go.mod"};
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+		if (access(files[i], F_OK) == 0 || errno != ENOENT)
+			return 0;
+	return home && is_main(text);
 }
 
 // id is a build id of the form that Go's have: of the text and the file's name.
@@ -171,12 +194,51 @@ static int tool(char **argv, char **env, const char *said)
 	return pid > 0 ? status : -1;
 }
 
-// as_go is what the compiler said about the code as go run prints it, or NULL where go run might say something else: of
-// imports and of what can't be parsed it speaks itself, and it shortens paths wherever they are.
+// of_types says that a message is one that the compiler has for code that it could parse, and that go run passes on as it is: of headers that are
+// not well formed go run speaks itself, in other words.
+static int of_types(const char *message)
+{
+	static const char *const begins[] = {
+		"undefined: ", "declared and not used: ", "cannot ", "invalid operation: ", "invalid argument: ", "invalid recursive type", "missing return", "missing argument",
+		"not enough ", "too many arguments", "too many return values", "assignment mismatch: ", "no new variables on left side of :=", "unknown field ", "impossible type ",
+		"duplicate case ", "duplicate key ", "duplicate field ", "duplicate method ", "initialization cycle", "label ", "first argument to ",
+		"mixture of field:value", "constant ", "in call to ", "undeclared ", "use of package ", "break is not in ", "continue is not in ",
+	};
+	static const char *const holds[] = {
+		" redeclared in this block", " undefined (", " is not a type", " used as value", " does not implement ", " does not satisfy ", " is not used", " (type) is not an expression",
+		" already declared at ", " is not constant",
+	};
+	for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+		if (strncmp(message, begins[i], strlen(begins[i])) == 0)
+			return 1;
+	for (size_t i = 0; i < sizeof holds / sizeof *holds; i++)
+		if (strstr(message, holds[i]))
+			return 1;
+	return strstr(message, " imported ") && ends(message, " and not used");
+}
+
+// behind is what stands behind FILE:LINE:COLUMN: in a line, or NULL.
+static const char *behind(const char *line, const char *file)
+{
+	size_t n = strlen(file);
+	if (strncmp(line, file, n) != 0)
+		return NULL;
+	for (int i = 0; i < 2; i++) {
+		size_t digits = line[n] == ':' ? strspn(line + n + 1, "0123456789") : 0;
+		if (digits == 0)
+			return NULL;
+		n += 1 + digits;
+	}
+	return strncmp(line + n, ": ", 2) == 0 ? line + n + 2 : NULL;
+}
+
+// as_go is what the compiler said about the code as go run prints it, or NULL where that may be something else. go run shortens paths, and
+// takes what looks like a position in cgo's files for one.
 static char *as_go(struct start *s, char *said)
 {
+	static const char *const changed[] = {"/tmp/", ".cgo1.go:", ".cover.go:"};
 	const char *file = s->argv[0];
-	size_t dir = (size_t)(strrchr(file, '/') - file), top = 1 + strcspn(file + 1, "/"), whole = strlen(file);
+	size_t dir = (size_t)(strrchr(file, '/') - file), top = 1 + strcspn(file + 1, "/");
 	char *told = NULL, *line;
 	size_t n = 0;
 	if (dir == 0 || strlen(s->cwd) != dir || strncmp(s->cwd, file, dir) != 0 || *said == 0 || !ends(said, "\n"))
@@ -187,17 +249,21 @@ static char *as_go(struct start *s, char *said)
 	fputs("# command-line-arguments\n", f);
 	said[strlen(said) - 1] = 0;
 	while ((line = strsep(&said, "\n")) != NULL) {
-		int inside = *line == '\t';
-		const char *rest = line + inside;
-		if (strncmp(rest, file, whole) == 0 && rest[whole] == ':' && rest[whole + 1] >= '0' && rest[whole + 1] <= '9')
-			fprintf(f, "%s.%s\n", inside ? "\t" : "", rest += dir);
-		else if (inside || strcmp(line, "too many errors") == 0)
+		int more = *line == '\t';
+		const char *rest = line + more, *message = behind(rest, file);
+		if (message) {
+			fprintf(f, "%s.%s\n", more ? "\t" : "", rest + dir);
+			rest = message;
+		} else if (more || strcmp(line, "too many errors") == 0) {
 			fprintf(f, "%s\n", line);
-		else
+		} else {
 			return NULL;
-		int imported = strstr(rest, " imported ") && ends(rest, " and not used");
-		if (memmem(rest, strlen(rest), file, top) || strstr(rest, "/tmp/") || strstr(rest, "syntax error") || (!imported && strstr(rest, "import")))
+		}
+		if ((message && !more && !of_types(message)) || memmem(rest, strlen(rest), file, top))
 			return NULL;
+		for (size_t i = 0; i < sizeof changed / sizeof *changed; i++)
+			if (strstr(rest, changed[i]))
+				return NULL;
 	}
 	return fclose(f) == 0 ? told : NULL;
 }

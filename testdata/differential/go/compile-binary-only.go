@@ -1,0 +1,7 @@
+//go:binary-only-package
+
+package main
+
+import "fmt"
+
+func main() { fmt.Println("hi") }
