@@ -24,8 +24,9 @@ const (
 type compilation struct {
 	store   *compiled.Store
 	key     string
-	cached  bool            // it was compiled before
-	program []byte          // to this, until the guest has it
+	looked  bool            // for a program of before (load)
+	cached  bool            // it was there
+	program []byte          // it, until the guest has it
 	at      string          // the path in the guest of that
 	placed  int             // its length, if the guest has it in its place
 	draft   *compiled.Draft // of what it is compiled to
@@ -38,11 +39,19 @@ func (x *execution) compilation() *compilation {
 	if !x.code.alone() || x.look != (inspection{}) {
 		return nil
 	}
-	c := &compilation{store: x.rt.Compiled(), key: compiled.Key(x.image.Digest, string(x.image.Arch), x.rec.Owner, x.code.path, x.code.dir, x.code.text)}
-	if c.program = c.store.Get(c.key); c.program != nil {
-		c.cached, c.at = true, x.code.language.compiled.at(x.code.path)
+	return &compilation{
+		store: x.rt.Compiled(), at: x.code.language.compiled.at(x.code.path),
+		key: compiled.Key(x.image.Digest, string(x.image.Arch), x.rec.Owner, x.code.path, x.code.dir, x.code.text),
 	}
-	return c
+}
+
+// load is the program that the code was compiled to before, nil where there is none. It is read when it is first asked for, while QEMU starts.
+func (c *compilation) load() []byte {
+	if !c.looked {
+		c.looked, c.program = true, c.store.Get(c.key)
+		c.cached = c.program != nil
+	}
+	return c.program
 }
 
 // alone says that nothing goes into what the code is compiled to but its text, its name and its folder.
@@ -77,7 +86,7 @@ func (c *compilation) put(conn *guest.Conn) (string, error) {
 	if c.placed > 0 {
 		return c.at, nil
 	}
-	if !c.cached {
+	if c.load(); !c.cached {
 		c.close()
 		c.draft = c.store.New(c.key)
 		return contract.HandOut, conn.HandOut(c.draft)
@@ -116,7 +125,7 @@ func (c *compilation) length() int {
 
 // patience is how long the program may take on its way.
 func (c *compilation) patience() time.Duration {
-	if c == nil || c.program == nil {
+	if c == nil || c.load() == nil {
 		return 0
 	}
 	return hostfiles.Patience(int64(len(c.program)), 1)

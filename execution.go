@@ -71,7 +71,7 @@ func (x *execution) run(ctx context.Context) error {
 		x.code.compiled = x.compilation()
 		defer x.code.compiled.close()
 		if c := x.code.compiled; c != nil {
-			x.config.Place = c.program
+			x.config.Place = c.load
 		}
 		conn, err = x.connect(ctx)
 	}
@@ -314,7 +314,6 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		conn, err := phase(ctx, x.rt.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
 		if err == nil {
 			x.code.compiled.sent()
-			x.config.Place = nil
 			x.later(func() { conn.Close() })
 			x.streams.Events(Event{Kind: EventStarted, Message: ""})
 			x.res.Duration.Connect = time.Since(booted)

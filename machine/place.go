@@ -13,7 +13,7 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A place is a file in a template's guest, without a name, whose pages a clone may begin with other contents in: what is
+// A place is a file in a template's guest whose pages a clone may begin with other contents in: what is
 // large is there then, and need not go through the guest's network. Its pages are found by their marks (contract.PlaceMark) in the snapshot's memory, wherever
 // the guest's kernel has them.
 
@@ -63,8 +63,12 @@ func findPlace(memory *os.File) ([]int64, error) {
 
 // putInPlace has a clone that was spawned begin with something in its place, if its template has one that is large enough, and a state of a form
 // that is known.
-func (m *Machine) putInPlace(content []byte) {
-	if m.state != Spawned || len(content) == 0 || (len(content)+placePage-1)/placePage > len(m.place) {
+func (m *Machine) putInPlace(what func() []byte) {
+	if m.state != Spawned || what == nil || m.place == nil {
+		return
+	}
+	content := what()
+	if len(content) == 0 || (len(content)+placePage-1)/placePage > len(m.place) {
 		return
 	}
 	if devices, err := vmm.Place(m.devices, m.place, content); err == nil {

@@ -32,19 +32,25 @@
 #define CACHE HOME_DIR "/.cache/go-build"
 #define CHECK UNITASK_DIR "/check.go" // what is run in the place of the code to check it
 
-// place is a file without a name in which a clone may find its program (PLACE_MARK); -1 in a machine that was booted.
-static int place = -1;
+// PLACE is a file in which a clone may find its program (PLACE_MARK). No code sees it: it is that program then, or removed before.
+#define PLACE "/tmp/.unitask-place"
+
+static int placed;  // there is one
 
 static void make_place(void)
 {
-	place = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0755);
+	int fd = open(PLACE, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0755);
 	unsigned char *pages = MAP_FAILED;
-	if (place >= 0 && fchmod(place, 0755) == 0 && ftruncate(place, PLACE_SIZE) == 0)
-		pages = mmap(NULL, PLACE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, place, 0);
+	if (fd < 0)
+		return;
+	placed = 1;
+	if (ftruncate(fd, PLACE_SIZE) == 0)
+		pages = mmap(NULL, PLACE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);  // what is open for writing can't be executed
 	if (pages == MAP_FAILED)
 		return;
 	for (uint32_t n = 0; n < PLACE_SIZE / 4096; n++) {
-		unsigned char *page = pages + n * 4096, *at = page;
+		unsigned char *at = pages + n * 4096;
 		for (const char *mark = PLACE_MARK; *mark; mark++)
 			*at++ = (unsigned char)(*mark + 1);
 		for (int i = 0; i < 4; i++)
@@ -53,10 +59,17 @@ static void make_place(void)
 	munmap(pages, PLACE_SIZE);
 }
 
+static void drop_place(void)
+{
+	if (placed)
+		unlink(PLACE);
+	placed = 0;
+}
+
 // take_place gives the place, as long as it is said to be, its name and its folders.
 static void take_place(char *name, const char *length)
 {
-	char *b001 = strstr(name, "/b001/"), *exe = b001 ? strstr(b001, "/exe/") : NULL, from[32];
+	char *b001 = strstr(name, "/b001/"), *exe = b001 ? strstr(b001, "/exe/") : NULL;
 	if (exe == NULL)
 		_exit(EXIT_UNKNOWN);
 	char *const ends[] = {b001, b001 + strlen("/b001"), exe + strlen("/exe")};
@@ -65,12 +78,10 @@ static void take_place(char *name, const char *length)
 		mkdir(name, i == 0 ? 0700 : 0755);
 		*ends[i] = '/';
 	}
-	snprintf(from, sizeof from, "/proc/self/fd/%d", place);
-	if (ftruncate(place, atol(length)) < 0 || linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW) < 0) {
+	if (truncate(PLACE, atol(length)) < 0 || rename(PLACE, name) < 0) {
 		dprintf(STDERR_FILENO, "unitask: start: %s: %s\n", name, strerror(errno));
 		_exit(EXIT_UNKNOWN);
 	}
-	close(place); // what is open for writing can't be executed
 }
 
 static void put(const char *file, const char *text)
@@ -245,6 +256,8 @@ static void become(struct start *s)
 		start_word(CONTROL_STARTED);
 	if (s->placed)
 		take_place(s->compiled, s->placed);
+	else if (!s->rehearsal)
+		drop_place();
 	char *program = s->compiled && !hand ? s->compiled : check || by_go ? NULL : build(s);
 	if (!hand)
 		close(start_ctl);
@@ -262,6 +275,7 @@ static void rehearse(struct start *s)
 {
 	static int first = 1, cloned;
 	int last = strcmp(s->rehearsal, "last") == 0;
+	drop_place();  // a clone that rehearses has begun already
 	if (!first && !last && !cloned)
 		return;
 	by_go = first;
