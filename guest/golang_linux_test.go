@@ -85,6 +85,7 @@ func TestGoBuild(t *testing.T) {
 	defer channel.Close()
 
 	// run builds a file of that text, and says what came of it.
+	in := dir
 	run := func(t *testing.T, name, text string, env []string, args ...string) (printed, errs string, code int) {
 		t.Helper()
 		file := filepath.Join(dir, name)
@@ -94,7 +95,7 @@ func TestGoBuild(t *testing.T) {
 		}
 		cmd := exec.Command(program, append([]string{file}, args...)...)
 		var out, said bytes.Buffer
-		cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, strings.NewReader("input"), &out, &said
+		cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = in, strings.NewReader("input"), &out, &said
 		cmd.ExtraFiles = []*os.File{channel}
 		cmd.Env = append([]string{"HOME=/home/user", "PATH=/no/such", "ASAN_OPTIONS=detect_leaks=0:exitcode=99"}, env...)
 		err := cmd.Run()
@@ -215,6 +216,16 @@ func TestGoBuild(t *testing.T) {
 			}
 		})
 	}
+
+	// From elsewhere a path stays as it is, unless go would shorten it.
+	write(compile, "#!/bin/sh\necho "+at+":3:1: undefined: x; exit 2\n", 0o755)
+	for folder, want := range map[string]string{"/usr/bin": "# command-line-arguments\n" + at + ":3:1: undefined: x\n", "/": "", filepath.Dir(dir): ""} {
+		in = folder
+		if printed, errs, code := run(t, "x.go", main, nil); errs != want || (printed == "go") != (want == "") || (code == 1) != (want != "") {
+			t.Errorf("in %s: %q %q %d", folder, printed, errs, code)
+		}
+	}
+	in = dir
 
 	// Descriptions that are none.
 	write(compile, works, 0o755)

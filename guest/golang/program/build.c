@@ -238,10 +238,11 @@ static char *as_go(struct start *s, char *said)
 {
 	static const char *const changed[] = {"/tmp/", ".cgo1.go:", ".cover.go:"};
 	const char *file = s->argv[0];
-	size_t dir = (size_t)(strrchr(file, '/') - file), top = 1 + strcspn(file + 1, "/");
+	size_t dir = (size_t)(strrchr(file, '/') - file), top = 1 + strcspn(file + 1, "/"), cwd = strlen(s->cwd), cwd_top = 1 + strcspn(s->cwd + 1, "/"), n = 0;
 	char *told = NULL, *line;
-	size_t n = 0;
-	if (dir == 0 || strlen(s->cwd) != dir || strncmp(s->cwd, file, dir) != 0 || *said == 0 || !ends(said, "\n"))
+	// go run prints a path from the working folder where that is shorter: never where they have not even their first folder in common.
+	int inside = cwd == dir && strncmp(s->cwd, file, dir) == 0, away = cwd > 1 && (cwd_top != top || strncmp(s->cwd, file, top) != 0);
+	if (dir == 0 || (!inside && !away) || *said == 0 || !ends(said, "\n"))
 		return NULL;
 	FILE *f = open_memstream(&told, &n);
 	if (f == NULL)
@@ -252,7 +253,7 @@ static char *as_go(struct start *s, char *said)
 		int more = *line == '\t';
 		const char *rest = line + more, *message = behind(rest, file);
 		if (message) {
-			fprintf(f, "%s.%s\n", more ? "\t" : "", rest + dir);
+			fprintf(f, "%s%s%s\n", more ? "\t" : "", inside ? "." : "", rest + (inside ? dir : 0));
 			rest = message;
 		} else if (more || strcmp(line, "too many errors") == 0) {
 			fprintf(f, "%s\n", line);
