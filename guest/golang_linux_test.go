@@ -2,7 +2,6 @@ package guest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,7 +14,7 @@ import (
 // place of compiler and linker.
 
 // building compiles a program that builds its first argument's file, and prints the program's path, or "go".
-func building(t *testing.T, root string) string {
+func building(t *testing.T, root, work string) string {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("needs gcc")
@@ -43,27 +42,16 @@ int main(int argc, char **argv)
 	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", `-DGO_ROOT="`+root+`"`, "-o", program,
+	if out, err := exec.Command("gcc", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", `-DGO_ROOT="`+root+`"`, `-DGO_WORK="`+work+`/go-build"`, "-o", program,
 		source, "golang/program/build.c", "start/start.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
 }
 
-// leftBehind are what builds left in /tmp: not those of go itself.
-func leftBehind(t *testing.T) []string {
-	t.Helper()
-	left, err := filepath.Glob("/tmp/go-build*/b001/*/x")
-	said, err2 := filepath.Glob("/tmp/go-build*/b001/said")
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
-	return append(left, said...)
-}
-
 func TestGoBuild(t *testing.T) {
-	root, dir := t.TempDir(), t.TempDir()
-	program := building(t, root)
+	root, dir, work := t.TempDir(), t.TempDir(), t.TempDir()
+	program := building(t, root, work)
 	if err := os.Mkdir(filepath.Join(root, "direct"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +65,6 @@ func TestGoBuild(t *testing.T) {
 	const works = "#!/bin/sh\nexit 0\n"
 	write(filepath.Join(root, "direct/commands"), strings.Join([]string{compile, "-o", "$WORK/b001/_pkg_.a", "-buildid", "$ID", "$FILE", "", link, "-o", "$WORK/b001/exe/$NAME", "-buildid=$ID", "$WORK/b001/_pkg_.a", ""}, "\n"), 0o644)
 	const links = "#!/bin/sh\necho program > $2; chmod 755 $2\n"
-	before := leftBehind(t)
 	channel, err := os.Open(os.DevNull) // in the place of the control channel, which no tool is to have
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +88,9 @@ func TestGoBuild(t *testing.T) {
 		err := cmd.Run()
 		if cmd.ProcessState == nil {
 			t.Fatal(err)
+		}
+		if left, err := os.ReadDir(work); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v %v", left, err)
 		}
 		return strings.TrimSuffix(out.String(), "\n"), said.String(), cmd.ProcessState.ExitCode()
 	}
@@ -162,7 +152,7 @@ func TestGoBuild(t *testing.T) {
 				c.file = "x.go"
 			}
 			printed, errs, code := run(t, c.file, c.text, env, c.args...)
-			if plain := strings.HasPrefix(printed, "/tmp/go-build") && strings.HasSuffix(printed, "/b001/exe/"+strings.TrimSuffix(c.file, ".go")); plain != c.plain || !plain && printed != "go" || errs != "" || code != 0 {
+			if plain := strings.HasPrefix(printed, work+"/go-build") && strings.HasSuffix(printed, "/b001/exe/"+strings.TrimSuffix(c.file, ".go")); plain != c.plain || !plain && printed != "go" || errs != "" || code != 0 {
 				t.Errorf("%q %q %d", printed, errs, code)
 			}
 		})
@@ -181,7 +171,7 @@ func TestGoBuild(t *testing.T) {
 	at := filepath.Join(dir, "x.go")
 	for name, c := range map[string]struct{ compile, link, printed, errs string }{
 		"an error":           {"echo " + at + ":3:1: undefined: x; exit 2", links, "", "# command-line-arguments\n./x.go:3:1: undefined: x\n"},
-		"more of one":        {fmt.Sprintf(`printf '%[1]s:3:1: x redeclared in this block\n\t%[1]s:2:1: other\n\thave int\ntoo many errors\n'; exit 2`, at), links, "", "# command-line-arguments\n./x.go:3:1: x redeclared in this block\n\t./x.go:2:1: other\n\thave int\ntoo many errors\n"},
+		"more of one":        {fmt.Sprintf(`printf '%[1]s:3:1: x redeclared in this block\n\t%[1]s:2:1: other\n\thave int\n'; exit 2`, at), links, "", "# command-line-arguments\n./x.go:3:1: x redeclared in this block\n\t./x.go:2:1: other\n\thave int\n"},
 		"not imported":       {`echo '` + at + `:3:1: "os" imported and not used' >&2; exit 1`, links, "", "# command-line-arguments\n./x.go:3:1: \"os\" imported and not used\n"},
 		"a parser's words":   {"echo " + at + ":3:1: invalid UTF-8 encoding; exit 2", links, "go", ""},
 		"an open comment":    {"echo " + at + ":3:1: comment not terminated; exit 2", links, "go", ""},
@@ -191,13 +181,15 @@ func TestGoBuild(t *testing.T) {
 		"nothing":            {"exit 2", links, "go", ""},
 		"an import":          {"echo " + at + ":3:1: could not import x; exit 2", links, "go", ""},
 		"syntax":             {"echo " + at + ":3:1: syntax error: x; exit 2", links, "go", ""},
+		"a quoted one":       {"echo '" + at + `:3:1: syntax error: unexpected literal "a is not used"'; exit 2`, links, "go", ""},
+		"too many":           {"echo " + at + ":3:1: undefined: x; echo " + at + ":3:1: too many errors; exit 2", links, "go", ""},
 		"another file":       {"echo other.go:3:1: undefined: x; exit 2", links, "go", ""},
 		"no place":           {"echo " + at + ": undefined: x; exit 2", links, "go", ""},
 		"a longer name":      {"echo " + at + "x:3:1: undefined: x; exit 2", links, "go", ""},
-		"a path in it":       {"echo " + at + ":3:1: see " + dir + "; exit 2", links, "go", ""},
-		"the work folder":    {"echo " + at + ":3:1: see /tmp/go-build; exit 2", links, "go", ""},
-		"no end of the line": {"printf %s " + at + ":3:1: x; exit 2", links, "go", ""},
-		"a NUL byte":         {`printf '` + at + `:3:1: \0 x\n'; exit 2`, links, "go", ""},
+		"a path in it":       {"echo " + at + ":3:1: undefined: " + dir + "; exit 2", links, "go", ""},
+		"the work folder":    {"echo " + at + ":3:1: undefined: /tmp/go-build; exit 2", links, "go", ""},
+		"no end of the line": {"printf %s '" + at + ":3:1: undefined: x'; exit 2", links, "go", ""},
+		"a NUL byte":         {`printf '` + at + `:3:1: undefined: \0x\n'; exit 2`, links, "go", ""},
 		"a lot":              {"head -c 2000000 /dev/zero | tr '\\0' x; exit 2", links, "go", ""},
 		"a signal":           {"echo " + at + ":3:1: undefined: x; kill -9 $$", links, "go", ""},
 		"a warning":          {"echo " + at + ":3:1: odd", links, "go", ""},
@@ -205,7 +197,7 @@ func TestGoBuild(t *testing.T) {
 		"a linker's error":   {"exit 0", "#!/bin/sh\necho missing; exit 1\n", "go", ""},
 		"one's warning":      {"exit 0", links + "echo odd\n", "go", ""},
 		"one's silence":      {"exit 0", "#!/bin/sh\nexit 1\n", "go", ""},
-		"input and channel":  {"cat; [ -e /proc/$$/fd/3 ] && exit 3; exit 0", links, "/tmp/", ""},
+		"input and channel":  {"cat; [ -e /proc/$$/fd/3 ] && exit 3; exit 0", links, work, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			write(compile, "#!/bin/sh\n"+c.compile+"\n", 0o755)
@@ -238,8 +230,5 @@ func TestGoBuild(t *testing.T) {
 		if printed, errs, code := run(t, "x.go", main, nil); printed != "go" || errs != "" || code != 0 {
 			t.Errorf("%s: %q %q %d", name, printed, errs, code)
 		}
-	}
-	if after := leftBehind(t); len(after) > len(before) {
-		t.Errorf("left: %q, before %q", after, before)
 	}
 }

@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/zip"
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,7 +112,7 @@ func TestGoDownloadFails(t *testing.T) {
 
 // What `go run -n` prints becomes commands for the guest; what is not known is an error, and no program is compiled otherwise than go does.
 func TestGoRunCommands(t *testing.T) {
-	const compile = `/root/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -buildid bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c -importcfg $WORK/b001/importcfg -pack ./x.go` + "\n"
+	const compile = `/root/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -buildid bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c -importcfg $WORK/b001/importcfg -pack /tmp/x.go` + "\n"
 	const link = `GOROOT='/root/go' /root/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/x -importcfg $WORK/b001/importcfg.link -s -buildid=qu9MFLw9Ju50jWfuoTnJ/bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c/qu9MFLw9Ju50jWfuoTnJ $WORK/b001/_pkg_.a` + "\n"
 	const info, other = `modinfo "0w\xaf path"` + "\n", "mkdir -p $WORK/b001/\n\n#\n# x\n#\n\ncat >$WORK/b001/importcfg << 'EOF' # internal\n# import config\nEOF\ncd /tmp\n"
 	commands, about, err := goRunCommands(other+compile+info+link+"$WORK/b001/exe/x\n", "/root/go", "/tmp/x.go")
@@ -141,6 +142,10 @@ $WORK/b001/_pkg_.a
 	if err != nil || commands != want || about != info {
 		t.Errorf("%v %q, not %q, %q", err, commands, want, about)
 	}
+	quoted := strings.NewReplacer("/root/go/pkg/tool/linux_amd64/compile", `"/root/g o/pkg/tool/linux_amd64/compile"`, "/root/go/pkg/tool/linux_amd64/link", `"/root/g o/pkg/tool/linux_amd64/link"`).Replace(compile + info + link)
+	if again, _, err := goRunCommands(quoted, "/root/g o", "/tmp/x.go"); err != nil || again != want {
+		t.Errorf("%v %q, not %q", err, again, want)
+	}
 	for name, said := range map[string]string{
 		"nothing":           "",
 		"no compiler":       info + link,
@@ -148,13 +153,49 @@ $WORK/b001/_pkg_.a
 		"no modinfo":        compile + link,
 		"an assembler":      compile + info + strings.Replace(compile, "/compile", "/asm", 1) + link,
 		"two compilers":     compile + compile + info + link,
-		"another file":      strings.Replace(compile, "./x.go", "./y.go", 1) + info + link,
+		"another file":      strings.Replace(compile, "/tmp/x.go", "/tmp/y.go", 1) + info + link,
 		"another build id":  strings.Replace(compile, "-1GNkj0c/", "/", 1) + info + link,
 		"another folder":    compile + info + strings.Replace(link, "b001/exe", "b002/exe", 1),
+		"a setting":         compile + info + strings.Replace(link, " -s ", " -X=runtime.godebugDefault=panicnil=1 ", 1),
+		"a module's":        compile + strings.Replace(info, "path", "build DefaultGODEBUG=panicnil=1", 1) + link,
 		"another importcfg": strings.Replace(compile, "b001/importcfg", "b001/cfg", 1) + info + link,
 	} {
 		if got, _, err := goRunCommands(said, "/root/go", "/tmp/x.go"); err == nil {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// What is asked of `go run` is the same below a module, as where a home lies in a project.
+func TestAskGoRun(t *testing.T) {
+	home, err := os.UserHomeDir()
+	must(t, err)
+	// As internal/testhome, which imports this package.
+	part := filepath.Join(cmp.Or(os.Getenv("UNITASK_TEST_HOME"), filepath.Join(home, ".unitask")), "vendor", string(HostArch()), goPart)
+	if !exists(filepath.Join(part, goRoot, "bin/go")) || !compilesGo(HostArch()) {
+		t.Skip("no Go for this host in the vendor store: unitask image vendor --image go")
+	}
+	answers := map[string]string{}
+	for _, module := range []string{"", "module x\n\ngo 1.20\n", "module x\n\ngo 1.99\n"} {
+		above := t.TempDir()
+		tmp, made := filepath.Join(above, "a b"), filepath.Join(above, "made")
+		must(t, os.Mkdir(tmp, 0o755))
+		must(t, os.Mkdir(made, 0o755))
+		if module != "" {
+			must(t, os.WriteFile(filepath.Join(above, "go.mod"), []byte(module), 0o644))
+		}
+		must(t, askGoRun(t.Context(), filepath.Join(part, goRoot), filepath.Join(part, goCache), tmp, made))
+		for _, name := range []string{"commands", "importcfg", "importcfg.link", "id"} {
+			text, err := os.ReadFile(filepath.Join(made, name))
+			must(t, err)
+			if first, ok := answers[name]; !ok {
+				answers[name] = string(text)
+			} else if string(text) != first || len(text) == 0 {
+				t.Errorf("below %q: %s is %.500q, else %.500q", module, name, text, first)
+			}
+		}
+	}
+	if strings.Contains(answers["importcfg"], "internal/") || !strings.Contains(answers["importcfg.link"], "packagefile internal/abi=/usr/local/go/cache/") || !strings.Contains(answers["importcfg"], "packagefile fmt=/usr/local/go/cache/") {
+		t.Errorf("%.500s\n%.500s", answers["importcfg"], answers["importcfg.link"])
 	}
 }

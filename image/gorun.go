@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,51 +19,63 @@ import (
 const (
 	goDirect     = goRoot + "/direct"
 	goCommands   = goDirect + "/commands" // an argument a line: the compiler's, an empty line, the linker's
+	goDirectID   = goDirect + "/id"       // of goRunVersion and the other files
 	goDirectRoot = "/usr/local/go/direct" // in the guest
 )
 
-// ensureGoRun asks `go run` where a part was taken by a version that did not.
+// goRunVersion is that of askGoRun: raise it when it writes something else.
+const goRunVersion = "1"
+
+// goRunID is what goDirectID says, or "" where there is none of this version.
+func goRunID(p Part) string {
+	id, _ := os.ReadFile(p.path(goDirectID))
+	if !strings.HasPrefix(string(id), goRunVersion+" ") {
+		return ""
+	}
+	return string(id)
+}
+
+// ensureGoRun asks `go run` where a part was taken by a version that did not, or otherwise.
 func (s *Store) ensureGoRun(ctx context.Context, arch Arch) error {
 	if !slices.Contains(s.payload.parts(arch), goPart) || !compilesGo(arch) {
 		return nil
 	}
 	p, err := s.Part(arch, goPart)
-	if err != nil || exists(p.path(goCommands)) {
+	if err != nil || goRunID(p) != "" {
 		return err
 	}
 	return s.directGo(ctx, p.dir)
 }
 
-// directGo fills the goDirect of a part in a folder, whose cache has the standard library, in one step. Where `go run` can't be understood each program
-// is compiled by the go command, which is slower.
+// directGo fills the goDirect of a part in a folder, whose cache has the standard library, in one step. Where that fails each program
+// is compiled by the go command, which is slower. The caller holds the lock of the parts.
 func (s *Store) directGo(ctx context.Context, dir string) error {
-	const prefix = ".direct-"
-	for _, left := range append(glob(filepath.Join(dir, prefix+"*")), filepath.Join(dir, goDirect)) { // by who was killed
-		if err := os.RemoveAll(left); err != nil {
+	err := func() error {
+		tmp, err := os.MkdirTemp(filepath.Dir(dir), fetchPrefix) // which goes with the next lock if we are killed
+		if err != nil {
 			return err
 		}
-	}
-	tmp, err := os.MkdirTemp(dir, prefix)
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	made := filepath.Join(tmp, "direct")
-	if err := os.Mkdir(made, 0o755); err != nil {
-		return err
-	}
-	if err := askGoRun(ctx, filepath.Join(dir, goRoot), filepath.Join(dir, goCache), tmp, made); err != nil {
-		if ctx.Err() == nil {
-			s.logf("Go's programs are compiled by the go command, which takes longer: %v", err)
-			return nil
+		defer os.RemoveAll(tmp)
+		made := filepath.Join(tmp, "direct")
+		if err := os.Mkdir(made, 0o755); err != nil {
+			return err
 		}
-		return err
+		if err := askGoRun(ctx, filepath.Join(dir, goRoot), filepath.Join(dir, goCache), tmp, made); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(filepath.Join(dir, goDirect)); err != nil { // another version's
+			return err
+		}
+		return os.Rename(made, filepath.Join(dir, goDirect))
+	}()
+	if err != nil && ctx.Err() == nil {
+		s.logf("Go's programs are compiled by the go command, which takes longer: %v", err)
+		return nil
 	}
-	return os.Rename(made, filepath.Join(dir, goDirect))
+	return err
 }
 
-// askGoRun writes what `go run` would do into a folder. What the go command writes beside that goes to tmp: to a cache of its own, too, of links to
-// that of the part.
+// askGoRun writes what `go run` would do into a folder. What the go command writes beside that goes to tmp: to a copy of the part's cache, too.
 func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	own := filepath.Join(tmp, "cache")
 	if err := os.CopyFS(own, os.DirFS(cache)); err != nil {
@@ -70,7 +83,7 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	}
 	run := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(ctx, filepath.Join(root, "bin/go"), args...)
-		cmd.Dir, cmd.Env = tmp, append(goEnv(root, own, tmp), "GOMAXPROCS=1")
+		cmd.Dir, cmd.Env = "/", append(goEnv(root, own, tmp), "GOMAXPROCS=1", "GOWORK=off") // below a home there may be modules
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {
@@ -85,6 +98,13 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	main := filepath.Join(tmp, "unitask.go")
 	if err := os.WriteFile(main, []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
 		return err
+	}
+	module, err := run("env", "GOMOD")
+	if err != nil {
+		return err
+	}
+	if module = strings.TrimSpace(module); module != os.DevNull {
+		return fmt.Errorf("%s is a module", module)
 	}
 	said, err := run("run", "-n", main)
 	if err != nil {
@@ -107,7 +127,10 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 			importable.WriteString(line)
 		}
 	}
-	for name, text := range map[string]string{"importcfg": importable.String(), "importcfg.link": every.String() + info, path.Base(goCommands): commands} {
+	id := fmt.Sprintf("%s %x\n", goRunVersion, sha256.Sum256([]byte(commands+"\n"+info+importable.String()+"\n"+every.String())))
+	for name, text := range map[string]string{
+		"importcfg": importable.String(), "importcfg.link": every.String() + info, path.Base(goCommands): commands, path.Base(goDirectID): id,
+	} {
 		if err := os.WriteFile(filepath.Join(made, name), []byte(text), 0o644); err != nil {
 			return err
 		}
@@ -130,6 +153,9 @@ func goRunCommands(said, root, file string) (commands, info string, err error) {
 			info = line
 		}
 		words := goRunWord.FindAllString(strings.TrimSpace(line), -1)
+		for i, w := range words {
+			words[i] = strings.NewReplacer(`"`, "", "'", "").Replace(w)
+		}
 		for len(words) > 0 && strings.HasPrefix(words[0], "GOROOT=") { // the guest's program sets it
 			words = words[1:]
 		}
@@ -141,13 +167,14 @@ func goRunCommands(said, root, file string) (commands, info string, err error) {
 			return "", "", fmt.Errorf("go run -n prints another command than one of the compiler and one of the linker: %.200q", line)
 		}
 		for i, w := range words {
-			w = strings.NewReplacer(`"`, "", "'", "").Replace(w)
 			switch id := goBuildID.FindStringSubmatch(w); {
 			case i == 0:
 				w = "/usr/local/go/pkg/tool/" + strings.TrimPrefix(w, tools)
 			case id != nil:
 				w = id[1] + "$ID"
-			case w == "./"+filepath.Base(file), w == file:
+			case strings.HasPrefix(w, "-X"):
+				return "", "", fmt.Errorf("go run -n sets %.200q, which a file without a module has none of", w)
+			case w == file:
 				w = "$FILE"
 			case w == work+"exe/"+name:
 				w = work + "exe/$NAME"
@@ -164,8 +191,8 @@ func goRunCommands(said, root, file string) (commands, info string, err error) {
 			}
 		}
 	}
-	if info == "" {
-		return "", "", fmt.Errorf("go run -n prints nothing of modinfo")
+	if info == "" || strings.Contains(info, "DefaultGODEBUG") {
+		return "", "", fmt.Errorf("go run -n prints modinfo that a file without a module does not have: %.200q", info)
 	}
 	return strings.Join(found[0], "\n") + "\n\n" + strings.Join(found[1], "\n") + "\n", info, nil
 }

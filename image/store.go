@@ -57,8 +57,8 @@ func (s *Store) Digest(kernel Kernel, arch Arch) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %s\n", name, p.Digest)
-		if name == goPart && exists(p.path(goCommands)) { // parts that were fetched before lack it
-			fmt.Fprintln(h, "go run")
+		if name == goPart { // parts that were fetched before lack it
+			fmt.Fprintf(h, "go run %s\n", goRunID(p))
 		}
 		if name != kernelPart {
 			continue
