@@ -76,7 +76,8 @@ func testForkTable(t *testing.T, s *unitask.Session, language string, rows []for
 				t.Errorf("%s: %q, at %s", row.what, got[i], begin)
 			}
 		}
-		if (got[0] != got[1]) != row.differs || (got[0] != got[2]) != row.differs || (got[1] != got[2]) != row.differs {
+		// Clocks that are right may well agree to the millisecond: each is held against the host's.
+		if row.what != clock && ((got[0] != got[1]) != row.differs || (got[0] != got[2]) != row.differs || (got[1] != got[2]) != row.differs) {
 			t.Errorf("%s: %q, %q, and of the session that they are of %q; that they differ: %t", row.what, got[0], got[1], got[2], row.differs)
 		}
 	}
