@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
@@ -94,4 +95,38 @@ func TestShare(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Error(entries, err)
 	}
+}
+
+// Who only looks keeps nobody from taking the lock.
+func TestTryWhileOthersLook(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "l")
+	l, err := Try(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Unlock()
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					Held(name)
+				}
+			}
+		})
+	}
+	for range 1000 {
+		l, err := Try(name)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		l.Unlock()
+	}
+	close(done)
+	group.Wait()
 }
