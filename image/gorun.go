@@ -20,7 +20,8 @@ const (
 	goDirect     = goRoot + "/direct"
 	goCommands   = goDirect + "/commands" // an argument a line: the compiler's, an empty line, the linker's
 	goDirectID   = goDirect + "/id"       // of goRunVersion and the other files
-	goDirectRoot = "/usr/local/go/direct" // in the guest
+	goGuestRoot  = "/usr/local/go"        // the part's goRoot, in the guest
+	goDirectRoot = goGuestRoot + "/direct"
 )
 
 // goRunVersion is that of askGoRun: raise it when it writes something else.
@@ -121,7 +122,7 @@ func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 		if _, err := os.Stat(filepath.Join(cache, entry)); !ok || err != nil {
 			return fmt.Errorf("go list names %q for %s, which is not in its cache", file, name)
 		}
-		line = fmt.Sprintf("packagefile %s=/usr/local/go/cache/%s\n", name, entry)
+		line = fmt.Sprintf("packagefile %s=%s/cache/%s\n", name, goGuestRoot, entry)
 		every.WriteString(line)
 		if elements := strings.Split(name, "/"); !slices.Contains(elements, "internal") && elements[0] != "vendor" && elements[0] != "cmd" {
 			importable.WriteString(line)
@@ -169,7 +170,7 @@ func goRunCommands(said, root, file string) (commands, info string, err error) {
 		for i, w := range words {
 			switch id := goBuildID.FindStringSubmatch(w); {
 			case i == 0:
-				w = "/usr/local/go/pkg/tool/" + strings.TrimPrefix(w, tools)
+				w = goGuestRoot + "/pkg/tool/" + strings.TrimPrefix(w, tools)
 			case id != nil:
 				w = id[1] + "$ID"
 			case strings.HasPrefix(w, "-X"):
