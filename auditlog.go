@@ -26,13 +26,14 @@ type audited struct {
 
 	mu      sync.Mutex
 	used    map[string][]string // hosts that a secret's value went to, by its name
+	exposed map[string]int      // by secrets' names: answers that had their values without reason
 	refused map[string]int      // by protocol
 	first   map[string]string   // refusal of a protocol
 }
 
 func (rt *Runtime) audited(rec *record.Run, via record.Via, redactor *record.Redactor, tell func(Event)) *audited {
 	return &audited{log: rt.Audit(), about: audit.Entry{Run: rec.ID, Caller: rec.Owner, Via: string(via)}, redact: redactor, tell: tell,
-		used: map[string][]string{}, refused: map[string]int{}, first: map[string]string{}}
+		used: map[string][]string{}, exposed: map[string]int{}, refused: map[string]int{}, first: map[string]string{}}
 }
 
 // entry has no secret in its detail.
@@ -88,6 +89,9 @@ func (a *audited) decided(d netstack.Decision) {
 			a.used[name] = append(hosts, moreAudited)
 		}
 	}
+	for _, name := range d.Exposed {
+		a.exposed[name]++
+	}
 	if d.Verdict == netstack.Denied {
 		a.refused[d.Proto]++
 		if _, ok := a.first[d.Proto]; !ok {
@@ -102,6 +106,9 @@ func (a *audited) network() (list []audit.Entry) {
 	defer a.mu.Unlock()
 	if len(a.used) > 0 {
 		list = append(list, a.entry(audit.SecretUsed, map[string]any{"hosts": a.used}))
+	}
+	if n := a.redact.Exposed(); len(a.exposed) > 0 || n > 0 {
+		list = append(list, a.entry(audit.SecretExposed, map[string]any{"answers": a.exposed, "output": n}))
 	}
 	if len(a.refused) > 0 {
 		list = append(list, a.entry(audit.NetRefused, map[string]any{"count": a.refused, "first": a.first}))
@@ -159,7 +166,7 @@ func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, se
 		return
 	}
 	detail := map[string]any{"error": "", "leftOut": leftOut}
-	if redactor, err := record.NewRedactor(secrets); err == nil {
+	if redactor, err := record.NewRedactor(record.Secrets{Given: secrets}); err == nil {
 		detail["error"] = shortened(redactor.String(reason.Error()))
 	}
 	if err := rt.Audit().Append(audit.Entry{Time: time.Now(), Kind: kind, Caller: caller.Name, Via: string(caller.Via), Detail: detail}); err != nil {

@@ -122,7 +122,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	defer code.close()
 	// Of the granted secrets only: the code does not have the others, and could else
 	// find out by guesses what they are.
-	redactor, err := record.NewRedactor(code.secrets)
+	redactor, err := record.NewRedactor(code.redacted())
 	if err != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(code.secrets)), Reason: err.Error()}
 	}
@@ -312,7 +312,9 @@ func (rt *Runtime) newRecord(at time.Time, caller Caller, name string, req, want
 	if secret && !slices.Contains(redacted, "neighbours") {
 		redacted = append(redacted, "neighbours")
 	}
-	rec.Redacted = redacted
+	if rec.Redacted = redacted; len(redacted) > 0 {
+		redactor.Known()
+	}
 	rec.Effective, _ = clean(redactor, granted.Effective) // what a replay asks for, however this run ends
 	rec.Denials, _ = clean(redactor, granted.Denials)
 	if err := rec.Update(); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // give gives the code the secrets that were granted, as they are or behind a broker, which
@@ -31,11 +32,24 @@ func (p *program) give(granted policy.Effective, values map[string]string) error
 		roots = x509.NewCertPool()
 	}
 	roots.AppendCertsFromPEM([]byte(p.ca)) // a server is verified as the code would have
-	p.broker, err = broker.New(broker.Config{Secrets: bound, Rules: rules, Roots: roots, Kept: p.kept})
+	p.broker, err = broker.New(broker.Config{Secrets: bound, Rules: rules, Roots: roots, Kept: p.kept, MaxSigned: granted.Timeout})
 	if err != nil {
 		return &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d bound names", len(bound)), Reason: err.Error()}
 	}
 	return nil
+}
+
+// redacted are the secrets as the record looks for them.
+func (p *program) redacted() record.Secrets {
+	list := record.Secrets{Given: map[string]string{}, Bound: map[string]string{}}
+	for name, value := range p.secrets {
+		if p.broker != nil && p.broker.Placeholder(name) != "" {
+			list.Bound[name] = value
+		} else {
+			list.Given[name] = value
+		}
+	}
+	return list
 }
 
 // brokerRules are the rules by method and path as the broker has them; none where there is no

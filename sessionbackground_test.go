@@ -56,7 +56,7 @@ func without(t *testing.T, to io.Writer) *Session {
 	s := newSession(rt, Caller{}, policy.SessionLimits{Life: time.Hour, BackgroundCommands: 1})
 	s.ID, s.client, s.Language = "s", session.New(to), "js"
 	s.Policy.Effective = policy.Effective{Timeout: time.Minute, OutputBytes: 1 << 20}
-	if s.redactor, err = record.NewRedactor(nil); err != nil {
+	if s.redactor, err = record.NewRedactor(record.Secrets{}); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -68,7 +68,7 @@ func TestAttackTraceFlood(t *testing.T) {
 // A bound that the guest has fall into a secret leaves no half of it.
 func TestAttackTraceCut(t *testing.T) {
 	const secret = "correct-horse-battery-staple"
-	redactor, err := record.NewRedactor(map[string]string{"KEY": secret})
+	redactor, err := record.NewRedactor(record.Secrets{Given: map[string]string{"KEY": secret}})
 	if err != nil {
 		t.Fatal(err)
 	}

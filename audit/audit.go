@@ -48,6 +48,7 @@ const (
 	PolicyChanged    Kind = "policy.changed"   // of a run that was under way
 	SecretGranted    Kind = "secret.granted"   // to the code, or bound to hosts
 	SecretUsed       Kind = "secret.used"      // went to hosts that it is bound to
+	SecretExposed    Kind = "secret.exposed"   // was in answers that had no reason to have it, or in output
 	NetRefused       Kind = "net.refused"      // names, connections and requests
 	NetAsked         Kind = "net.asked"        // somebody was asked about a connection
 	ApprovalRemoved  Kind = "approval.removed" // of what was allowed for good
@@ -57,7 +58,7 @@ const (
 
 // Kinds are all of them.
 var Kinds = []Kind{RunStarted, RunEnded, RunRefused, SessionStarted, SessionEnded, LimitHit, QueueFull, ImageAdded, ImageRemoved, PackagesAdded, PackagesRemoved,
-	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, NetRefused, NetAsked, ApprovalRemoved, CeilingTrusted, CeilingForgotten}
+	PolicyDenied, PolicyChanged, SecretGranted, SecretUsed, SecretExposed, NetRefused, NetAsked, ApprovalRemoved, CeilingTrusted, CeilingForgotten}
 
 // Schema is the version of an entry, which grows when a member changes its meaning or goes.
 const Schema = 1

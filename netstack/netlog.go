@@ -57,6 +57,7 @@ type Decision struct {
 	Status   int      `json:"status,omitempty"`   // that the guest saw
 	Secrets  []string `json:"secrets,omitempty"`  // whose values went out
 	Redacted int      `json:"redacted,omitempty"` // how often a value came back
+	Exposed  []string `json:"exposed,omitempty"`  // whose values came back to a request that did not carry them
 }
 
 // Drop is a kind of frame that is dropped without a line in the netlog. The

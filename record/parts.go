@@ -89,8 +89,9 @@ const (
 	shownNumbers = 100
 )
 
-// insert adds a secret to each view's automaton, in the form that the view gives it.
-func (r *Redactor) insert(secret string) {
+// insert adds a secret to each view's automaton, in the form that the view gives it; with cut also the
+// beginnings of it that programs print.
+func (r *automata) insert(secret string, cut bool) {
 	both := func(m *automaton, s string, least int) {
 		if len(s) >= least {
 			m.insert(s)
@@ -120,7 +121,7 @@ func (r *Redactor) insert(secret string) {
 
 	digits := hex.EncodeToString([]byte(secret))
 	both(r.hex, digits, 2*MinSecret)
-	if len(secret) > shownBytes {
+	if cut && len(secret) > shownBytes {
 		r.hex.insert(digits[:2*shownBytes])
 	}
 	if only(secret, "0123456789abcdefABCDEF") && len(secret) >= 2*MinSecret { // printed as the bytes that it means
@@ -138,7 +139,7 @@ func (r *Redactor) insert(secret string) {
 		numbers = append(numbers, strconv.Itoa(int(b)))
 	}
 	both(r.decimal, strings.Join(numbers, ","), 2*MinSecret)
-	if len(numbers) > shownNumbers {
+	if cut && len(numbers) > shownNumbers {
 		r.decimal.insert(strings.Join(numbers[:shownNumbers], ","))
 	}
 }

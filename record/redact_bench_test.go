@@ -1,10 +1,13 @@
 package record
 
 import (
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // How fast streams pass: lines of a log, and base64, which looks most like what is
@@ -16,7 +19,7 @@ func BenchmarkRedact(b *testing.B) {
 	for i := range dense {
 		dense[i] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[r.IntN(64)]
 	}
-	red, err := NewRedactor(map[string]string{"A": "ghp_0123456789abcdefABCDEF", "B": "postgres://user:passw0rd-long@db.example/x"})
+	red, err := NewRedactor(Secrets{Given: map[string]string{"A": "ghp_0123456789abcdefABCDEF", "B": "postgres://user:passw0rd-long@db.example/x"}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -28,5 +31,33 @@ func BenchmarkRedact(b *testing.B) {
 				_, _ = w.Write(text)
 			}
 		})
+	}
+}
+
+// A byte costs the same whatever the secret is, and however much of it is kept back: what is written byte by
+// byte of a value that repeats itself is moved no more often than other text.
+func TestAttackRedactSlow(t *testing.T) {
+	for name, value := range map[string]string{"one letter": strings.Repeat("a", 32_000-1) + "b", "two letters": strings.Repeat("ab", 16_000-1) + "c", "a number": strings.Repeat("65,", 10_000)} {
+		moved := 0
+		red, err := NewRedactor(Secrets{Given: map[string]string{"A": value}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := red.writer(io.Discard)
+		text := strings.Repeat(value[:len(value)/2], 8)
+		for i := range text {
+			before := w.gone
+			if _, err := w.Write([]byte{text[i]}); err != nil {
+				t.Fatal(err)
+			}
+			if w.gone < before {
+				moved += len(w.pending)
+			}
+		}
+		got := "each byte once or twice"
+		if moved > 2*len(text) {
+			got = fmt.Sprintf("%d bytes for %d", moved, len(text))
+		}
+		attack.Check(t, "a secret that repeats "+name+", and text like it, byte by byte: what is moved", "each byte once or twice", got)
 	}
 }

@@ -182,7 +182,7 @@ func TestRedact(t *testing.T) {
 	}
 	for range rounds / len(shows) {
 		secret := randomSecret(r)
-		red, err := NewRedactor(map[string]string{"A": secret, "B": randomSecret(r)})
+		red, err := NewRedactor(Secrets{Given: map[string]string{"A": secret, "B": randomSecret(r)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestAttackRedaction(t *testing.T) {
 		{"an emoji, escaped", "key-\U0001F511-of-mine", `key-\ud83d\udd11-of-mine`, "of-mine"},
 		{"every second one of two", "first-secret-1", "first-secret-1first-secret-1", "first"},
 	} {
-		red, err := NewRedactor(map[string]string{"A": c.secret})
+		red, err := NewRedactor(Secrets{Given: map[string]string{"A": c.secret}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -331,7 +331,7 @@ func TestRedactLongKeys(t *testing.T) {
 	if len(key) < 8<<10 {
 		t.Fatal(len(key))
 	}
-	red, err := NewRedactor(map[string]string{"A": key})
+	red, err := NewRedactor(Secrets{Given: map[string]string{"A": key}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,14 +342,14 @@ func TestRedactLongKeys(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	size := 0
-	for _, m := range []*automaton{red.plain, red.escaped, red.hex, red.base64, red.decimal} {
+	for _, m := range []*automaton{red.given.plain, red.given.escaped, red.given.hex, red.given.base64, red.given.decimal} {
 		size += len(m.nodes) * int(unsafe.Sizeof(acNode{}))
 	}
 	if per := size / len(key); per > 2500 {
 		t.Errorf("%d bytes of memory for each of a key", per)
 	}
 	for n, ok := range map[int]bool{MaxSecrets: true, MaxSecrets + 1: false} {
-		if _, err := NewRedactor(map[string]string{"A": strings.Repeat("long", n/4) + strings.Repeat("x", n%4)}); (err == nil) != ok {
+		if _, err := NewRedactor(Secrets{Given: map[string]string{"A": strings.Repeat("long", n/4) + strings.Repeat("x", n%4)}}); (err == nil) != ok {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
@@ -359,7 +359,7 @@ func TestRedactLongKeys(t *testing.T) {
 // like one needs no memory without end.
 func TestRedactIsBounded(t *testing.T) {
 	secret := "0000-secret-" + strings.Repeat("0", 100)
-	red, err := NewRedactor(map[string]string{"A": secret})
+	red, err := NewRedactor(Secrets{Given: map[string]string{"A": secret}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,10 +377,10 @@ func TestRedactIsBounded(t *testing.T) {
 }
 
 func TestRedactNothing(t *testing.T) {
-	if r, err := NewRedactor(nil); r != nil || err != nil || r.String("x") != "x" {
+	if r, err := NewRedactor(Secrets{}); r != nil || err != nil || r.String("x") != "x" {
 		t.Errorf("%v %v", r, err)
 	}
-	red, err := NewRedactor(map[string]string{"A": "secret-value"})
+	red, err := NewRedactor(Secrets{Given: map[string]string{"A": "secret-value"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +400,7 @@ func TestRedactNothing(t *testing.T) {
 	}
 	// A line is passed on when it ends, also one whose end may begin a secret.
 	key, _ := newKey(1700)
-	if red, err = NewRedactor(map[string]string{"A": key, "B": "0123456789abcdef"}); err != nil {
+	if red, err = NewRedactor(Secrets{Given: map[string]string{"A": key, "B": "0123456789abcdef"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range []string{"done\n", "took 12 ms\n", "step 7\n", "A\n", "0\n", "a b c d\r\n", "progress: 50%\n", "\"quoted\"\n"} {
@@ -423,7 +423,7 @@ func FuzzRedact(f *testing.F) {
 		if len(secret) < MinSecret || len(secret) > 200 || len(text) > 4096 {
 			return
 		}
-		red, err := NewRedactor(map[string]string{"A": secret})
+		red, err := NewRedactor(Secrets{Given: map[string]string{"A": secret}})
 		if err != nil {
 			return
 		}

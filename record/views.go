@@ -6,7 +6,7 @@ import "unicode/utf8"
 // form, so that its automaton needs each secret once, however it was written: with
 // which separators, in which case, in lines of which width, escaped how often.
 type views struct {
-	of      *Redactor
+	of      *automata
 	plain   plainView
 	escaped escapedView
 	hex     hexView
@@ -15,7 +15,7 @@ type views struct {
 }
 
 // newViews returns the views of a stream that begins. hide is called for each secret.
-func newViews(r *Redactor, hide func(span)) *views {
+func newViews(r *automata, hide func(span)) *views {
 	v := &views{of: r}
 	v.plain.search = search{m: r.plain, hide: hide}
 	v.escaped.search = search{m: r.escaped, hide: hide}

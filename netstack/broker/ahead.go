@@ -1,34 +1,40 @@
 package broker
 
 import (
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
-// A long answer is read ahead: the server's TLS is opened on one processor while what came before is
-// looked at and sealed for the guest on another.
+// An answer in which values are looked for is read by a goroutine of its own: it is known so when
+// the server is quiet, and a long one is read ahead: the server's TLS is opened on one processor
+// while what came before is looked at and sealed for the guest on another.
 const (
-	aheadAfter = 1 << 20   // bytes of an answer, before which it is not worth it
+	aheadAfter = 1 << 20   // bytes of an answer, before which small pieces do
 	aheadPiece = 128 << 10 // bytes
+	smallPiece = 4 << 10   // bytes, at first
 	aheadMost  = 2         // pieces that have been read, for one answer
-	maxAhead   = 64        // answers at once, of one run; others are read as they are needed
+	maxAhead   = 64        // answers at once with large pieces, of one run
 )
 
-var aheadPool = sync.Pool{New: func() any { b := make([]byte, aheadPiece); return &b }}
+var (
+	aheadPool = sync.Pool{New: func() any { b := make([]byte, aheadPiece); return &b }}
+	smallPool = sync.Pool{New: func() any { b := make([]byte, smallPiece); return &b }}
+)
 
-// readAhead is a body of which the next pieces are read while one is used. Read and Close are for one
-// goroutine, as a body's are.
+// readAhead is a body of which the next pieces are read while one is used. next and Close are for one
+// goroutine.
 type readAhead struct {
 	from io.ReadCloser
-	at   *atomic.Int64 // how many of the run read ahead
-	read int64         // bytes, before it began to
+	at   *atomic.Int64 // how many of the run have large pieces
 
 	pieces chan aheadOf // nil until it begins
 	closed chan struct{}
 	over   sync.WaitGroup
 	piece  aheadOf // in use
-	left   []byte  // of it
+	timer  *time.Timer
 }
 
 // aheadOf is a piece, and what its read ended with.
@@ -39,69 +45,92 @@ type aheadOf struct {
 }
 
 func newReadAhead(from io.ReadCloser, at *atomic.Int64) *readAhead {
-	return &readAhead{from: from, at: at}
+	return &readAhead{from: from, at: at, closed: make(chan struct{})}
 }
 
-func (r *readAhead) Read(p []byte) (int, error) {
+// errQuiet is next's error where nothing came in time.
+var errQuiet = errors.New("nothing comes")
+
+// next returns the next piece, good until it is called again, and the error that its read ended with.
+// Where nothing comes for wait, the error is errQuiet; 0 waits for as long as it takes.
+func (r *readAhead) next(wait time.Duration) ([]byte, error) {
+	if r.piece.err != nil {
+		return nil, r.piece.err
+	}
 	if r.pieces == nil {
-		if r.read < aheadAfter || !r.begin() {
-			n, err := r.from.Read(p)
-			r.read += int64(n)
-			return n, err
-		}
+		r.pieces = make(chan aheadOf, aheadMost-1)
+		r.over.Go(r.read)
 	}
-	for len(r.left) == 0 {
-		if r.piece.err != nil {
-			return 0, r.piece.err
+	r.drop()
+	var quiet <-chan time.Time
+	if wait > 0 {
+		if r.timer == nil {
+			r.timer = time.NewTimer(wait)
+		} else {
+			r.timer.Reset(wait)
 		}
-		r.drop()
-		r.piece = <-r.pieces
-		r.left = (*r.piece.buffer)[:r.piece.n]
+		defer r.timer.Stop()
+		quiet = r.timer.C
 	}
-	n := copy(p, r.left)
-	r.left = r.left[n:]
-	return n, nil
+	select {
+	case r.piece = <-r.pieces:
+		return (*r.piece.buffer)[:r.piece.n], r.piece.err
+	case <-quiet:
+		return nil, errQuiet
+	}
 }
 
-// begin has a goroutine read, unless there are too many.
-func (r *readAhead) begin() bool {
-	if r.at.Add(1) > maxAhead {
-		r.at.Add(-1)
-		r.read = 0 // to be tried again later
-		return false
-	}
-	r.pieces, r.closed = make(chan aheadOf, aheadMost-1), make(chan struct{})
-	r.over.Go(func() {
-		for {
-			p := aheadOf{buffer: aheadPool.Get().(*[]byte)}
-			p.n, p.err = r.from.Read(*p.buffer)
-			select {
-			case r.pieces <- p:
-			case <-r.closed:
-				aheadPool.Put(p.buffer)
-				return
-			}
-			if p.err != nil {
-				return
+// read reads until the body's end.
+func (r *readAhead) read() {
+	large, got := false, 0
+	defer func() {
+		if large {
+			r.at.Add(-1)
+		}
+	}()
+	for {
+		if !large && got >= aheadAfter {
+			if large = r.at.Add(1) <= maxAhead; !large {
+				r.at.Add(-1)
+				got = 0 // to be tried again later
 			}
 		}
-	})
-	return true
+		pool := &smallPool
+		if large {
+			pool = &aheadPool
+		}
+		p := aheadOf{buffer: pool.Get().(*[]byte)}
+		p.n, p.err = r.from.Read(*p.buffer)
+		got += p.n
+		select {
+		case r.pieces <- p:
+		case <-r.closed:
+			p.release()
+			return
+		}
+		if p.err != nil {
+			return
+		}
+	}
+}
+
+// release gives a piece's buffer back.
+func (p *aheadOf) release() {
+	switch {
+	case p.buffer == nil:
+	case len(*p.buffer) == aheadPiece:
+		aheadPool.Put(p.buffer)
+	default:
+		smallPool.Put(p.buffer)
+	}
+	p.buffer = nil
 }
 
 // drop gives the piece in use back.
-func (r *readAhead) drop() {
-	if r.piece.buffer != nil {
-		aheadPool.Put(r.piece.buffer)
-		r.piece.buffer, r.left = nil, nil
-	}
-}
+func (r *readAhead) drop() { r.piece.release() }
 
 // Close ends a read that is under way.
 func (r *readAhead) Close() error {
-	if r.pieces == nil {
-		return r.from.Close()
-	}
 	select {
 	case <-r.closed:
 		return nil
@@ -110,12 +139,11 @@ func (r *readAhead) Close() error {
 	close(r.closed)
 	err := r.from.Close()
 	r.over.Wait()
-	r.at.Add(-1)
 	r.drop()
 	for {
 		select {
 		case p := <-r.pieces:
-			aheadPool.Put(p.buffer)
+			p.release()
 		default:
 			if r.piece.err == nil {
 				r.piece.err = io.ErrClosedPipe

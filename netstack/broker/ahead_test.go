@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"time"
 )
 
 // bitByBit gives what it is told to give, and then waits to be closed.
@@ -51,16 +52,18 @@ func TestReadAhead(t *testing.T) {
 			r := newReadAhead(io.NopCloser(from()), &at)
 			var got []byte
 			var err error
-			for p := make([]byte, 300_000); err == nil; {
-				var n int
-				n, err = r.Read(p[:1+random.IntN(len(p))])
-				got = append(got, p[:n]...)
+			for err == nil {
+				var piece []byte
+				if piece, err = r.next(time.Duration(random.IntN(2)) * time.Minute); err == errQuiet {
+					t.Fatal("it is quiet")
+				}
+				got = append(got, piece...)
 			}
 			want := io.EOF
 			if name == "until it breaks" {
 				want = broken
 			}
-			if _, again := r.Read(make([]byte, 1)); !bytes.Equal(got, text) || !errors.Is(err, want) || !errors.Is(again, want) {
+			if _, again := r.next(0); !bytes.Equal(got, text) || !errors.Is(err, want) || !errors.Is(again, want) {
 				t.Errorf("%d bytes %s: %d bytes, %v, and again %v", size, name, len(got), err, again)
 			}
 			if errors.Join(r.Close(), r.Close()) != nil || at.Load() != 0 {
@@ -70,8 +73,8 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// A body that comes bit by bit is told at once; one that waits ends when it is closed, and those that are
-// too many are not read ahead.
+// A body that comes bit by bit is told at once; one that waits is known to be quiet, and ends when it is
+// closed. Of too many the pieces stay small.
 func TestReadAheadWaits(t *testing.T) {
 	var at atomic.Int64
 	const many = maxAhead + 3
@@ -81,28 +84,31 @@ func TestReadAheadWaits(t *testing.T) {
 		r := newReadAhead(s, &at)
 		all = append(all, r)
 		s.pieces <- make([]byte, aheadAfter)
-		if _, err := io.ReadFull(r, make([]byte, aheadAfter)); err != nil {
-			t.Fatal(err)
+		for got := 0; got < aheadAfter; {
+			piece, err := r.next(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += len(piece)
 		}
 		for _, word := range []string{"one", "two"} {
 			s.pieces <- []byte(word)
-			got := make([]byte, 100)
-			if n, err := r.Read(got); err != nil || string(got[:n]) != word {
-				t.Fatalf("%q %v", got[:n], err)
+			if got, err := r.next(0); err != nil || string(got) != word {
+				t.Fatalf("%q %v", got, err)
 			}
+		}
+		if got, err := r.next(time.Millisecond); err != errQuiet {
+			t.Fatalf("%q %v", got, err)
 		}
 	}
 	if at.Load() != maxAhead {
 		t.Errorf("%d read ahead", at.Load())
 	}
-	for i, r := range all {
-		if ahead := r.pieces != nil; ahead != (i < maxAhead) {
-			t.Errorf("number %d reads ahead: %v", i, ahead)
-		}
+	for _, r := range all {
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := r.Read(make([]byte, 1)); err == nil {
+		if _, err := r.next(0); err == nil {
 			t.Error("it is read after it was closed")
 		}
 	}

@@ -79,10 +79,12 @@ func asciiIn(charset string) bool {
 // tunnel is the server's side after an upgrade: its frames are read for values.
 type tunnel struct {
 	io.ReadWriteCloser
-	from *swapReader
+	from io.ReadCloser
 }
 
 func (t *tunnel) Read(p []byte) (int, error) { return t.from.Read(p) }
+
+func (t *tunnel) Close() error { return t.from.Close() }
 
 // restore puts placeholders back in place of values in an answer.
 func (p *proxy) restore(res *http.Response) error {
@@ -91,16 +93,20 @@ func (p *proxy) restore(res *http.Response) error {
 		return errors.New("an upgrade that nobody asked for")
 	}
 	res.Header.Del(refusedField) // ours alone
-	if p.broker.redactor == nil {
+	r := p.redaction(x, false)
+	if r.swapper == nil {
 		return nil
 	}
-	x.redactHeader(res.Header, p.broker.redactor)
-	x.redactHeader(res.Trailer, p.broker.redactor) // names alone, as yet
-	res.Status = ""                                // has words of the server's, which an upgrade repeats
+	res.Status = "" // has words of the server's, which an upgrade repeats
+	if err := x.early(); err != nil {
+		return err
+	}
+	if err := errors.Join(r.header(res.Header), r.header(res.Trailer)); err != nil { // of trailers names alone, as yet
+		return err
+	}
 	if conn, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
-		from := newSwapReader(conn, p.broker.tunneled(), x.count, nil)
-		from.s.hurry = hurry
-		res.Body = &tunnel{conn, from}
+		tunneled := p.redaction(x, true)
+		res.Body = &tunnel{conn, tunneled.body(newReadAhead(conn, &p.broker.ahead), func() error { return nil })}
 		return nil
 	}
 	if res.Body == nil || res.Body == http.NoBody {
@@ -122,15 +128,13 @@ func (p *proxy) restore(res *http.Response) error {
 	default:
 		return fmt.Errorf("Content-Encoding %q, where identity was asked for", coding)
 	}
-	if p.broker.resizes {
+	if r.resizes {
 		res.Header.Del("Content-Length")
 		res.ContentLength = -1
 	}
 	if c := oddCharset(res.Header); c != "" {
 		return fmt.Errorf("the charset %q, in which nobody can look for values", c)
 	}
-	body := newSwapReader(newReadAhead(res.Body, &p.broker.ahead), p.broker.redactor, x.count, func() { x.redactHeader(res.Trailer, p.broker.redactor) })
-	body.s.hurry = hurry
-	res.Body = body
+	res.Body = r.body(newReadAhead(res.Body, &p.broker.ahead), func() error { return r.header(res.Trailer) })
 	return nil
 }

@@ -109,11 +109,12 @@ func BenchmarkFirst(b *testing.B) {
 func BenchmarkRedact(b *testing.B) {
 	text := bytes.Repeat([]byte(`{"id": 12345, "name": "words and ghp numbers 0123456789", "hex": "67686f7f5e3a"}`+"\n"), 10_000)
 	for name, value := range map[string]string{"a token": plain, "with special characters": key} {
-		s, _ := newRedactor([]Secret{{Value: value, placeholder: strings.Repeat("x", len(value))}}, false)
+		broker := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("x", len(value))}}}, redactors: map[redactorKey]*swapper{}}
+		s := redaction{swapper: broker.redactor(host, false)}
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
-				_, _ = io.Copy(io.Discard, struct{ io.Reader }{newSwapReader(io.NopCloser(bytes.NewReader(text)), s, nil, nil)})
+				_, _ = io.Copy(io.Discard, struct{ io.Reader }{s.body(newReadAhead(io.NopCloser(bytes.NewReader(text)), &broker.ahead), func() error { return nil })})
 			}
 		})
 	}

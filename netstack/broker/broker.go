@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -68,6 +69,8 @@ type Config struct {
 	// Kept, if not nil, is what another broker's guest has been given (Broker.Keep), which this one
 	// goes on with.
 	Kept *Kept
+	// MaxSigned bounds how long what is signed in a query is good for (X-Amz-Expires); 0 leaves it as it is.
+	MaxSigned time.Duration
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -90,6 +93,7 @@ type Exchange struct {
 	DurationMs int64     `json:"durationMs,omitempty"` //
 	Secrets    []string  `json:"secrets,omitempty"`    // whose values went out
 	Redacted   int       `json:"redacted,omitempty"`   // how often a value came back
+	Exposed    []string  `json:"exposed,omitempty"`    // whose values came back to a request without them
 }
 
 // Broker serves the connections of one run. Its methods may be called from any
@@ -103,22 +107,26 @@ type Broker struct {
 	signings         busy         // bodies that are read for their signature
 	ahead            atomic.Int64 // answers that are read ahead
 
-	mu       sync.Mutex
-	swappers map[swapperKey]*swapper
-	redactor *swapper        // of answers
-	resizes  bool            // the redactor has texts whose replacement is not as long
-	tunneled func() *swapper // redacts what comes after an upgrade, of which every length stays
+	mu         sync.Mutex
+	swappers   map[swapperKey]*swapper
+	redactors  map[redactorKey]*swapper
+	signatures []pair         // the last ones that were made with a value, and those with its placeholder
+	exposed    map[string]int // by secrets' names: answers with a value that their requests did not carry
 }
 
 // Kept is what a guest has been given that goes on with another broker: no values of secrets are in it.
 type Kept struct {
 	Placeholders map[string]string `json:"placeholders,omitempty"` // by the secrets' names
 	Authority    []byte            `json:"authority"`              // certificate and key, in PEM
+	Exposed      map[string]int    `json:"exposed,omitempty"`      // by the secrets' names: as Exchange.Exposed, counted
 }
 
 // Keep returns what the guest has been given.
 func (b *Broker) Keep() (*Kept, error) {
 	k := &Kept{Placeholders: map[string]string{}}
+	b.mu.Lock()
+	k.Exposed = maps.Clone(b.exposed)
+	b.mu.Unlock()
 	for _, s := range b.cfg.Secrets {
 		k.Placeholders[s.Name] = s.placeholder
 	}
@@ -191,12 +199,11 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}, requests: busy{most: maxRequests, what: "requests"}, bodies: busy{most: maxBodies, what: "requests with bodies"}, signings: busy{most: maxSignings, what: "signed requests whose bodies are read first"}}
-	b.redactor, b.resizes = newRedactor(cfg.Secrets, false)
-	b.tunneled = sync.OnceValue(func() *swapper {
-		s, _ := newRedactor(cfg.Secrets, true)
-		return s
-	})
+	b := &Broker{cfg: cfg, ca: ca, swappers: map[swapperKey]*swapper{}, redactors: map[redactorKey]*swapper{}, exposed: map[string]int{},
+		requests: busy{most: maxRequests, what: "requests"}, bodies: busy{most: maxBodies, what: "requests with bodies"}, signings: busy{most: maxSignings, what: "signed requests whose bodies are read first"}}
+	if cfg.Kept != nil {
+		maps.Copy(b.exposed, cfg.Kept.Exposed)
+	}
 	return b, nil
 }
 

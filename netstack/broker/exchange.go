@@ -56,9 +56,11 @@ type exchange struct {
 	up, down atomic.Int64
 
 	mu       sync.Mutex
-	refused  error // why it was not sent, or not to its end
-	used     map[string]bool
+	refused  error           // why it was not sent, or not to its end
+	used     map[string]bool // by secrets' names: whose values went out
+	streamed map[string]bool // whose values the body may yet bring
 	redacted int
+	exposed  []string // whose values the answer had and the request did not carry
 }
 
 func (x *exchange) refuse(err error) error {
@@ -74,37 +76,21 @@ type exchangeKey struct{}
 
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
-func (x *exchange) count(*pair) error {
+// early is why the answer was given up before it came: a head before it had a value.
+func (x *exchange) early() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.redacted++
+	if len(x.exposed) > 0 {
+		return x.refused
+	}
 	return nil
-}
-
-// redactHeader puts placeholders in place of values. A field whose name is one, in
-// whatever case, is left out.
-func (x *exchange) redactHeader(h http.Header, s *swapper) {
-	if s == nil {
-		return
-	}
-	for name, values := range h {
-		lower := strings.ToLower(name)
-		if clean, _ := s.all([]byte(lower), x.count); string(clean) != lower {
-			delete(h, name)
-			continue
-		}
-		for i, v := range values {
-			clean, _ := s.all([]byte(v), x.count)
-			values[i] = string(clean)
-		}
-	}
 }
 
 // countingWriter counts, and redacts the heads that come before the answer itself.
 type countingWriter struct {
 	http.ResponseWriter
 	x      *exchange
-	redact *swapper
+	redact func() redaction
 }
 
 func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -112,8 +98,9 @@ func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter 
 func (w *countingWriter) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
 		w.x.Status = status
-	} else {
-		w.x.redactHeader(w.Header(), w.redact)
+	} else if w.redact().header(w.Header()) != nil {
+		clear(w.Header())
+		return
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

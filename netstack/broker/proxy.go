@@ -98,15 +98,16 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.running.Add(1)
 	p.mu.Unlock()
 	defer p.running.Done()
-	x := &exchange{Exchange: Exchange{Time: p.broker.cfg.Now().UTC(), Host: p.to.Host, Proto: r.Proto, Method: r.Method, Path: r.URL.EscapedPath()}, used: map[string]bool{}}
+	x := &exchange{Exchange: Exchange{Time: p.broker.cfg.Now().UTC(), Host: p.to.Host, Proto: r.Proto, Method: r.Method, Path: r.URL.EscapedPath()}, used: map[string]bool{}, streamed: map[string]bool{}}
 	if r.TLS != nil {
 		x.ALPN = r.TLS.NegotiatedProtocol
 	}
-	counting := &countingWriter{ResponseWriter: w, x: x, redact: p.broker.redactor}
+	counting := &countingWriter{ResponseWriter: w, x: x, redact: func() redaction { return p.redaction(x, false) }}
 	defer func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.Secrets, x.Redacted, x.BytesUp, x.BytesDown = slices.Sorted(maps.Keys(x.used)), x.redacted, x.up.Load(), x.down.Load()
+		x.Exposed = x.exposed
 		x.DurationMs = p.broker.cfg.Now().Sub(x.Time).Milliseconds()
 		if x.refused != nil {
 			x.Allowed, x.Reason = false, x.refused.Error()
@@ -243,9 +244,13 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x.mu.Unlock()
 	var wrong *misdirected
 	var signed *unsigned
+	var gone *withdrawnError
+	var exposed *exposedError
 	switch {
-	case errors.As(refused, &wrong), errors.As(refused, &signed):
+	case errors.As(refused, &wrong), errors.As(refused, &signed), errors.As(refused, &gone):
 		answer(w, http.StatusForbidden, refused)
+	case errors.As(refused, &exposed):
+		answer(w, http.StatusBadGateway, refused)
 	case r.Context().Err() != nil: // the guest is gone, or the run is over
 		_ = x.refuse(p.clean("given up: ", err))
 		panic(http.ErrAbortHandler)
@@ -257,7 +262,7 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 // clean is an error of the server's side: net/http's quote what the server says, which
 // may be a value.
 func (p *proxy) clean(before string, err error) error {
-	text, _ := p.broker.redactor.all([]byte(before+err.Error()), nil)
+	text, _ := p.broker.redactor(p.to.Host, false).all([]byte(before+err.Error()), nil)
 	return errors.New(string(text))
 }
 
@@ -316,10 +321,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 			if f.refuse {
 				return x.refuse(&misdirected{p.broker.cfg.Secrets, f.secret, p.to.Host, where, !p.to.TLS})
 			}
-			x.mu.Lock()
-			defer x.mu.Unlock()
-			x.used[f.secret.Name] = true
-			return nil
+			return p.use(x, f.secret)
 		}
 	}
 	if len(p.broker.cfg.Secrets) == 0 {
@@ -343,7 +345,9 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	if plain, err := url.PathUnescape(string(path)); err == nil {
 		out.URL.Path, out.URL.RawPath = plain, string(path)
 	}
-	readable(out.Header)
+	if p.broker.redactor(p.to.Host, false) != nil {
+		readable(out.Header)
+	}
 	body := p.place(InBody, "", bodyEncoding(r.In.Header))
 	if len(x.used) > 0 || body.puts() {
 		for _, name := range pieces {
@@ -354,6 +358,17 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 		return
 	}
 	p.body(x, out, r.In, body, found("body"))
+}
+
+// use notes that a request carries a value, unless the secret was withdrawn.
+func (p *proxy) use(x *exchange, secret *Secret) error {
+	if err := p.broker.withdrawn(secret.Name); err != nil {
+		return x.refuse(err)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.used[secret.Name] = true
+	return nil
 }
 
 // swapHeader puts the secrets into one field.
@@ -424,6 +439,11 @@ func (p *proxy) body(x *exchange, out, in *http.Request, s *swapper, found func(
 		if f := &s.pairs[i]; !f.refuse && len(f.put) != len(f.find) && out.ContentLength >= 0 {
 			out.ContentLength = -1
 			out.Header.Del("Content-Length")
+		}
+	}
+	for i := range s.pairs {
+		if f := &s.pairs[i]; !f.refuse {
+			x.streamed[f.secret.Name] = true
 		}
 	}
 	body := newSwapReader(out.Body, s, found, atEOF)

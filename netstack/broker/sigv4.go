@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // A key that requests are signed with is in none of them. The code signs with the placeholder, as any client does; here that
@@ -29,6 +31,11 @@ const (
 	maxSignings = 4
 	// maxSignedFields bounds the fields that a signature is about.
 	maxSignedFields = 100
+	// maxSkew is how far from now a request may be dated. AWS refuses a longer way back. One that is dated
+	// ahead would be good when the run is over.
+	maxSkew    = 15 * time.Minute
+	sigV4Date  = "20060102T150405Z"
+	expiresKey = "X-Amz-Expires"
 )
 
 // signature is what a request says of its own.
@@ -205,6 +212,14 @@ func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 			if subtle.ConstantTimeCompare([]byte(was), []byte(s.value)) != 1 {
 				continue
 			}
+			if err := p.checkDate(s.date); err != nil {
+				return x.refuse(err)
+			}
+			if s.query {
+				if err := p.boundExpiry(out); err != nil {
+					return x.refuse(err)
+				}
+			}
 			// What is not sent on can't be signed.
 			before := strings.Join(s.fields, ";")
 			s.fields = slices.DeleteFunc(s.fields, func(name string) bool {
@@ -221,16 +236,50 @@ func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 				text := strings.Replace(out.Header.Get("Authorization"), before, after, 1)
 				out.Header.Set("Authorization", strings.Replace(text, was, now, 1))
 			}
-			x.mu.Lock()
-			defer x.mu.Unlock()
-			x.used[secret.Name] = true
-			return nil
+			p.broker.signed(secret, was, now)
+			return p.use(x, secret)
 		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.Reason == "" {
 		x.Reason = "its signature is by none of the placeholders: it goes out as it is"
+	}
+	return nil
+}
+
+// checkDate says what is wrong with a request's date.
+func (p *proxy) checkDate(text string) error {
+	date, err := time.Parse(sigV4Date, text)
+	if err != nil {
+		return unsignedf("has a date %.40q", text)
+	}
+	if away := p.broker.cfg.Now().Sub(date).Abs(); away > maxSkew {
+		return unsignedf("is dated %s, which is %v from now: %v is the most", text, away.Round(time.Second), maxSkew)
+	}
+	return nil
+}
+
+// boundExpiry has what is signed in a query expire when the run has ended, at the latest.
+func (p *proxy) boundExpiry(out *http.Request) error {
+	most := p.broker.cfg.MaxSigned
+	if most == 0 {
+		return nil
+	}
+	values := out.URL.Query()[expiresKey]
+	if len(values) != 1 {
+		return unsignedf("has %d of %s: one is needed", len(values), expiresKey)
+	}
+	seconds, err := strconv.ParseInt(values[0], 10, 64)
+	if err != nil || seconds < 1 {
+		return unsignedf("has %s %.40q", expiresKey, values[0])
+	}
+	if limit := int64(max(1, most.Seconds())); seconds > limit {
+		was := expiresKey + "=" + values[0]
+		if !strings.Contains(out.URL.RawQuery, was) {
+			return unsignedf("has %s in an odd form", expiresKey)
+		}
+		out.URL.RawQuery = strings.Replace(out.URL.RawQuery, was, expiresKey+"="+strconv.FormatInt(limit, 10), 1)
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package broker
 import (
 	"bytes"
 	"io"
+	"math/bits"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -11,60 +13,7 @@ type pair struct {
 	find, put []byte
 	secret    *Secret // whose text it is
 	refuse    bool    // finding it is an error, and nothing is put in its place
-
-	// least, if not 0, is how long a piece of the text must be to be replaced, by the same
-	// piece of put, which is as long as the text.
-	least int
-}
-
-// shortest is how long the shortest text is that the pair is about.
-func (p *pair) shortest() int {
-	if p.least > 0 {
-		return p.least
-	}
-	return len(p.find)
-}
-
-// match says how much of the beginning of b is to be replaced, and by what.
-func (p *pair) match(b []byte) (n int, put []byte) {
-	if p.least == 0 {
-		if bytes.HasPrefix(b, p.find) {
-			return len(p.find), p.put
-		}
-		return 0, nil
-	}
-	if len(b) < p.least {
-		return 0, nil
-	}
-	for from := 0; ; from++ {
-		i := bytes.Index(p.find[from:], b[:p.least])
-		if i < 0 {
-			return n, put
-		}
-		from += i
-		k := p.least
-		for from+k < len(p.find) && k < len(b) && b[k] == p.find[from+k] {
-			k++
-		}
-		if k > n {
-			n, put = k, p.put[from:from+k]
-		}
-	}
-}
-
-// unfinishedPiece is how long the longest end of b is that may become a piece, or a
-// longer one.
-func (p *pair) unfinishedPiece(b []byte) int {
-	n := 0 // an end that is in the text
-	for n < min(len(b), len(p.find)) && bytes.Contains(p.find, b[len(b)-n-1:]) {
-		n++
-	}
-	for ; n > 0; n-- { // one that has enough behind it there
-		if last := len(p.find) - max(n+1, p.least); bytes.Contains(p.find[:last+n], b[len(b)-n:]) {
-			return n
-		}
-	}
-	return 0
+	derived   bool    // it is no value, but was made with one
 }
 
 // swapper replaces texts in streams. It is immutable: any number of streams may use
@@ -73,103 +22,96 @@ func (p *pair) unfinishedPiece(b []byte) int {
 // Of the texts, the one that begins first is replaced, and of those that begin at the
 // same place the longest; replacements are not looked at again. The result does not
 // depend on how a stream is cut into pieces.
+//
+// A text is found by a hash of its first bytes, as many as the shortest text has, which rolls
+// along the stream (Karp and Rabin). So a byte costs the same whether or not it is like a
+// text: how long a search takes does not tell how much of a secret the guest has guessed.
 type swapper struct {
 	pairs    []pair
 	failures [][]int32 // of each text: the tables of Knuth, Morris and Pratt
 	shortest int       // text
-	// skip says how far a text that is found next must be behind the two bytes that
-	// would be the last two of its first shortest ones (Wu and Manber).
-	skip [1 << 16]uint8
-	// starts has, by two bytes, which of groups holds the pairs that a text may be found of
-	// where it begins with them; with a text of one byte, it is the first for all.
-	starts [1 << 16]int32
-	groups [][]int32
+	longest  int       // text
+	resizes  bool      // a text is not as long as what is put in its place
+
+	in, out [256]uint64 // what a byte adds to the hash, and takes from it when it leaves
+	maybe   []uint64    // a bit for the upper bits of each text's hash
+	shift   int         // how many lower bits a hash has
+	texts   map[uint64][]int32
 }
 
-// begins notes that a text of a pair may begin with two bytes.
-func (s *swapper) begins(two uint16, k int) {
-	g := s.starts[two]
-	if g == 0 {
-		g = int32(len(s.groups))
-		s.starts[two], s.groups = g, append(s.groups, nil)
-	}
-	if list := s.groups[g]; len(list) == 0 || list[len(list)-1] != int32(k) {
-		s.groups[g] = append(list, int32(k))
-	}
-}
+// hashFactor is odd, so that no byte is ever lost from a hash.
+const hashFactor = 0x9e3779b97f4a7c15
 
 // newSwapper returns nil where there is nothing to replace. Empty texts are left out.
 func newSwapper(pairs []pair) *swapper {
-	var s swapper
+	s := &swapper{texts: map[uint64][]int32{}}
 	for _, p := range pairs {
 		if len(p.find) == 0 {
 			continue
 		}
-		s.pairs = append(s.pairs, p)
-		s.failures = append(s.failures, nil)
-		if p.least == 0 {
-			s.failures[len(s.failures)-1] = failures(p.find)
+		if s.shortest == 0 || len(p.find) < s.shortest {
+			s.shortest = len(p.find)
 		}
-		if s.shortest == 0 || p.shortest() < s.shortest {
-			s.shortest = p.shortest()
-		}
+		s.longest = max(s.longest, len(p.find))
+		s.resizes = s.resizes || len(p.find) != len(p.put)
+		s.pairs, s.failures = append(s.pairs, p), append(s.failures, failures(p.find))
 	}
 	if len(s.pairs) == 0 {
 		return nil
 	}
-	s.groups = [][]int32{nil}
-	if s.shortest == 1 {
-		for k := range s.pairs {
-			s.groups[0] = append(s.groups[0], int32(k))
-		}
+	leaving := uint64(1)
+	for range s.shortest {
+		leaving *= hashFactor
 	}
-	if s.shortest > 1 {
-		s.skip = [1 << 16]uint8(bytes.Repeat([]byte{uint8(min(s.shortest-1, 255))}, len(s.skip)))
-		for k, p := range s.pairs {
-			for begin := 0; begin == 0 || begin <= len(p.find)-p.shortest(); begin++ {
-				s.begins(uint16(p.find[begin])<<8|uint16(p.find[begin+1]), k)
-				for i := 1; i < s.shortest; i++ {
-					two := uint16(p.find[begin+i-1])<<8 | uint16(p.find[begin+i])
-					s.skip[two] = uint8(min(int(s.skip[two]), s.shortest-1-i))
-				}
-			}
-		}
+	for c := range s.in {
+		s.in[c] = rand.Uint64()
+		s.out[c] = s.in[c] * leaving
 	}
-	return &s
+	size := bits.Len(uint(64 * len(s.pairs)))
+	s.shift = 64 - size
+	s.maybe = make([]uint64, max(1, 1<<size/64))
+	for k, p := range s.pairs {
+		var h uint64
+		for _, c := range p.find[:s.shortest] {
+			h = h*hashFactor + s.in[c]
+		}
+		s.texts[h] = append(s.texts[h], int32(k))
+		s.maybe[h>>s.shift/64] |= 1 << (h >> s.shift % 64)
+	}
+	return s
 }
 
-// found is a text that was found: where, and what it becomes.
+// found is a text that was found, and where.
 type found struct {
 	*pair
 	begin, end int
-	put        []byte
 }
 
-// find returns the next text in b from at on; its pair is nil if there is none.
+// find returns the first text in b from at on; its pair is nil if there is none.
 func (s *swapper) find(b []byte, at int) (f found) {
-	for i := at + s.shortest - 1; i < len(b); {
-		if s.shortest > 1 {
-			if skip := s.skip[uint16(b[i-1])<<8|uint16(b[i])]; skip > 0 {
-				i += int(skip)
-				continue
+	if len(b)-at < s.shortest {
+		return f
+	}
+	var h uint64
+	for _, c := range b[at : at+s.shortest] {
+		h = h*hashFactor + s.in[c]
+	}
+	for begin := at; ; begin++ {
+		if s.maybe[h>>s.shift/64]&(1<<(h>>s.shift%64)) != 0 {
+			for _, k := range s.texts[h] {
+				if p := &s.pairs[k]; len(p.find) > f.end-f.begin && bytes.HasPrefix(b[begin:], p.find) {
+					f = found{p, begin, begin + len(p.find)}
+				}
+			}
+			if f.pair != nil {
+				return f
 			}
 		}
-		begin := i - s.shortest + 1
-		group := int32(0)
-		if s.shortest > 1 {
-			group = s.starts[uint16(b[begin])<<8|uint16(b[begin+1])]
-		}
-		for _, k := range s.groups[group] {
-			if n, put := s.pairs[k].match(b[begin:]); n > f.end-f.begin {
-				f = found{&s.pairs[k], begin, begin + n, put}
-			}
-		}
-		if f.pair != nil {
+		if begin+s.shortest >= len(b) {
 			return f
 		}
-		i++
+		h = h*hashFactor + s.in[b[begin+s.shortest]] - s.out[b[begin]]
 	}
-	return f
 }
 
 // failures holds, for each beginning of text, the length of its longest proper
@@ -193,10 +135,6 @@ func failures(text []byte) []int32 {
 func (s *swapper) unfinished(b []byte) int {
 	longest := int32(0)
 	for i, p := range s.pairs {
-		if p.least > 0 {
-			longest = max(longest, int32(p.unfinishedPiece(b)))
-			continue
-		}
 		k := int32(0)
 		end := b[max(0, len(b)-len(p.find)+1):]
 		if at := bytes.Index(end, p.find[:min(4, len(p.find))]); at >= 0 { // seldom
@@ -223,6 +161,7 @@ type swapping struct {
 	held  []byte            // what was read and not decided
 	hurry int               // an unfinished end that is shorter is passed on all the same
 	told  int               // how much of held was
+	blind bool              // what is held depends on no text: always as much as the longest has
 	found func(*pair) error // called for each text that is found; nil is not
 }
 
@@ -235,11 +174,19 @@ func (s *swapping) write(dst, p []byte) ([]byte, error) {
 // end appends to dst what was kept.
 func (s *swapping) end(dst []byte) ([]byte, error) { return s.run(dst, true) }
 
+// decided is how much of a text is, of which more may come.
+func (s *swapping) decided(b []byte) int {
+	if s.blind {
+		return max(0, len(b)-s.longest+1)
+	}
+	return s.unfinished(b)
+}
+
 func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 	b := s.held
 	at, decided := 0, len(b)
 	if !last {
-		decided = s.unfinished(b)
+		decided = s.decided(b)
 	}
 	for {
 		f := s.swapper.find(b, at)
@@ -255,7 +202,7 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 		dst = append(dst, f.put[min(max(0, s.told-f.begin), len(f.put)):]...)
 		at = f.end
 		if !last && at > decided {
-			decided = at + s.unfinished(b[at:])
+			decided = at + s.decided(b[at:])
 		}
 	}
 	decided = max(at, decided)
@@ -281,13 +228,12 @@ func (s *swapper) all(text []byte, found func(*pair) error) ([]byte, error) {
 	return one.end(nil)
 }
 
-// hurry is for streams whose other side waits for the last byte of what was said so far
-// (gRPC's, frames of WebSocket): it may look like the beginning of a text. What a server
-// cuts in two there shows the text's first letters, fewer than these.
+// hurry is for requests whose other side waits for the last byte of what was said so far
+// (gRPC's): it may look like the beginning of a placeholder.
 const hurry = 4
 
-// swapReader replaces in what it reads. While it waits, it keeps what is not decided and no
-// buffer: it reads into its reader's own.
+// swapReader puts secrets into a request's body while it is read. While it waits, it keeps what is
+// not decided and no buffer: it reads into its reader's own.
 type swapReader struct {
 	from  io.ReadCloser
 	s     swapping

@@ -26,13 +26,6 @@ func plainly(list []pair, text []byte) []byte {
 			if len(p.find) > best && bytes.HasPrefix(text[i:], p.find) {
 				best, put = len(p.find), p.put
 			}
-			for from := range p.find {
-				for n := len(p.find) - from; p.least > 0 && n >= p.least && n > best; n-- {
-					if bytes.HasPrefix(text[i:], p.find[from:from+n]) {
-						best, put = n, p.put[from:from+n]
-					}
-				}
-			}
 		}
 		if best == 0 {
 			out, i = append(out, text[i]), i+1
@@ -134,11 +127,7 @@ func TestSwapRandom(t *testing.T) {
 	for range 20_000 {
 		var list []pair
 		for range 1 + random.Intn(4) {
-			p := pair{find: word(6), put: word(4)}
-			if random.Intn(2) == 0 { // pieces of it too
-				p.least, p.put = 1+random.Intn(len(p.find)), bytes.ToUpper(p.find)
-			}
-			list = append(list, p)
+			list = append(list, pair{find: word(6), put: word(4)})
 		}
 		text, lengths := word(60), word(5)
 		for i := range lengths {
@@ -154,11 +143,11 @@ func TestSwapRandom(t *testing.T) {
 // its first letters is seen, however it comes.
 func TestSwapHurry(t *testing.T) {
 	const value, put = "Zk3vQ8sXw1Lr7Tn5", "ABCDEFGHIJKLMNOP"
-	s := newSwapper([]pair{{find: []byte(value), put: []byte(put), least: 10}, {find: []byte("Zk3!"), put: []byte("-")}})
+	s := newSwapper([]pair{{find: []byte(value), put: []byte(put)}, {find: []byte("Zk3!"), put: []byte("-")}})
 	for text, want := range map[string]string{
 		"a" + value + "b":       "aZk3" + put[3:] + "b",
 		value[:9] + "b":         value[:9] + "b",
-		"Zk3!" + value[2:14]:    "Zk3" + "3vQ" + put[5:14],
+		"Zk3!" + value[2:14]:    "Zk3" + value[2:14],
 		"ZkZk3v" + value + "Zk": "ZkZk3vZk3" + put[3:] + "Zk",
 	} {
 		one := swapping{swapper: s, hurry: hurry}
@@ -188,9 +177,6 @@ func FuzzSwap(f *testing.F) {
 	f.Add([]byte("aa"), []byte("b"), []byte("aab"), []byte("aaaabaabaaa"), []byte{0, 1})
 	f.Fuzz(func(t *testing.T, one, put, two, text, lengths []byte) {
 		list := []pair{{find: one, put: put}, {find: two, put: []byte("-")}}
-		if len(put) == len(one) && len(one) > 1 {
-			list[0].least = len(one)/2 + 1
-		}
 		s := newSwapper(list)
 		if s == nil {
 			return

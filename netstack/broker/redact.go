@@ -1,0 +1,253 @@
+package broker
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/internal/entropy"
+)
+
+// What the guest may learn of a value by what is done to answers. The guest can have a server answer
+// whatever text it likes, so a filter tells it which of its guesses are right. Hence:
+//
+//   - An answer is searched only for secrets that are bound to its host, and only for values that
+//     can't be guessed (package entropy).
+//   - A value is found whole, or not at all.
+//   - What is kept back of a stream, and how long a search takes, depend on no text.
+//   - A value that the request did not carry is no echo. The answer ends there. After
+//     maxExposed of these the secret is put into no request any more.
+
+// maxExposed is how often a value may be in an answer whose request did not carry it.
+const maxExposed = 3
+
+// quiet is how long a server must have said nothing before the end of what it said is passed on: as
+// much as the longest form of a value has is kept back until then.
+const quiet = 50 * time.Millisecond
+
+// redactorKey says which secrets are looked for (a bit each), and whether every length stays.
+type redactorKey struct {
+	secrets uint64
+	fit     bool
+}
+
+// redactor returns what finds the values that an answer of this host may hold; nil for none. With fit
+// every length stays as it is.
+func (b *Broker) redactor(host string, fit bool) *swapper {
+	key := redactorKey{fit: fit}
+	for i := range b.cfg.Secrets {
+		if s := &b.cfg.Secrets[i]; s.boundTo(host) && !entropy.Guessable(s.Value) {
+			key.secrets |= 1 << i
+		}
+	}
+	if key.secrets == 0 {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, ok := b.redactors[key]
+	if !ok {
+		s = newSwapper(slices.Concat(b.signatures, b.forms(key)))
+		b.redactors[key] = s
+	}
+	return s
+}
+
+// forms are the values in all their forms, and what stands in their places.
+func (b *Broker) forms(key redactorKey) (list []pair) {
+	for i := range b.cfg.Secrets {
+		c := &b.cfg.Secrets[i]
+		if key.secrets&(1<<i) == 0 || slices.ContainsFunc(b.cfg.Secrets[:i], c.same) && key.secrets&(1<<slices.IndexFunc(b.cfg.Secrets, c.same)) != 0 {
+			continue
+		}
+		whole := pair{find: []byte(c.Value), put: []byte(c.placeholder)}
+		forms := append([]pair{whole}, hidden(c.Value, c.placeholder)...)
+		for _, p := range slices.Concat(forms, spelled(c.Value, c.placeholder), escaped(c.Value, c.placeholder)) {
+			if key.fit {
+				p.put = fitted(p.put, len(p.find))
+			}
+			p.secret = c
+			list = append(list, p)
+		}
+	}
+	return distinct(list)
+}
+
+// maxSignatures is how many of a run's last signatures are looked for.
+const maxSignatures = 64
+
+// signed notes a signature that was made with a value, in the place of one with the placeholder.
+func (b *Broker) signed(secret *Secret, was, now string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.redactors)
+	b.signatures = append(slices.Clone(b.signatures), pair{find: []byte(now), put: []byte(was), secret: secret, derived: true})
+	b.signatures = b.signatures[max(0, len(b.signatures)-maxSignatures):]
+}
+
+// exposedError is why an answer was given up.
+type exposedError struct {
+	secret, host string
+	withdrawn    bool
+}
+
+func (e *exposedError) Error() string {
+	text := fmt.Sprintf("the answer of %s has the value of %s, which the request did not carry: it is not passed on", e.host, e.secret)
+	if e.withdrawn {
+		text += ", and " + e.secret + " goes into no request of this run any more"
+	}
+	return text
+}
+
+// withdrawnError is why a request with a placeholder was not sent.
+type withdrawnError struct{ secret string }
+
+func (w *withdrawnError) Error() string {
+	return fmt.Sprintf("the secret %s was withdrawn: answers had its value %d times, and their requests did not carry it", w.secret, maxExposed)
+}
+
+// expose counts an answer with a value that its request did not carry.
+func (b *Broker) expose(secret, host string) *exposedError {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.exposed[secret]++
+	return &exposedError{secret, host, b.exposed[secret] >= maxExposed}
+}
+
+// withdrawn says that a secret goes into no request any more.
+func (b *Broker) withdrawn(secret string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.exposed[secret] < maxExposed {
+		return nil
+	}
+	return &withdrawnError{secret}
+}
+
+// answered is called for each value that is found in an answer.
+func (x *exchange) answered(b *Broker, p *pair) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p.derived || x.used[p.secret.Name] || x.streamed[p.secret.Name] {
+		x.redacted++
+		return nil
+	}
+	err := b.expose(p.secret.Name, x.Host)
+	x.exposed = append(x.exposed, p.secret.Name)
+	if x.refused == nil {
+		x.refused = err
+	}
+	return err
+}
+
+// redaction looks for values in one answer. Its zero value finds nothing.
+type redaction struct {
+	*swapper
+	found func(*pair) error
+}
+
+// redaction returns that of an answer to x.
+func (p *proxy) redaction(x *exchange, fit bool) redaction {
+	return redaction{p.broker.redactor(p.to.Host, fit), func(f *pair) error { return x.answered(p.broker, f) }}
+}
+
+// header puts placeholders in place of values. A field whose name is one, in whatever case, is left
+// out. After an error nothing of h may be passed on.
+func (r redaction) header(h http.Header) error {
+	if r.swapper == nil {
+		return nil
+	}
+	for _, name := range slices.Collect(maps.Keys(h)) {
+		lower := strings.ToLower(name)
+		clean, err := r.all([]byte(lower), r.found)
+		if err != nil {
+			return err
+		}
+		if string(clean) != lower {
+			delete(h, name)
+			continue
+		}
+		for i, v := range h[name] {
+			if clean, err = r.all([]byte(v), r.found); err != nil {
+				return err
+			}
+			h[name][i] = string(clean)
+		}
+	}
+	return nil
+}
+
+// body returns a body that has no values; atEOF is called once, before its end is reported.
+func (r redaction) body(from *readAhead, atEOF func() error) io.ReadCloser {
+	return &redactReader{from: from, s: swapping{swapper: r.swapper, found: r.found, blind: true}, atEOF: atEOF}
+}
+
+// redactReader replaces in what it reads.
+type redactReader struct {
+	from  *readAhead
+	s     swapping
+	ready []byte // a part of out
+	out   []byte // the room for what is ready; for a large piece scratch memory
+	err   error
+	atEOF func() error
+}
+
+func (r *redactReader) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for len(r.ready) == 0 && r.err == nil {
+		wait := quiet
+		if len(r.s.held) == 0 {
+			wait = 0
+		}
+		r.redact(r.from.next(wait))
+	}
+	n := copy(p, r.ready)
+	if r.ready = r.ready[n:]; len(r.ready) == 0 {
+		r.room(0)
+	}
+	if n == 0 {
+		return 0, r.err
+	}
+	return n, nil
+}
+
+// room returns the room for a piece. A large one has scratch memory, until all of it was read.
+func (r *redactReader) room(piece int) []byte {
+	large := piece > smallPiece
+	if isScratch := cap(r.out) >= 2*bigBuffer; isScratch != large {
+		if isScratch {
+			putScratch(r.out)
+		}
+		if r.out = nil; large {
+			r.out = getScratch()
+		}
+	}
+	return r.out[:0]
+}
+
+// redact makes ready what is decided once a piece is read, which ended with err.
+func (r *redactReader) redact(piece []byte, err error) {
+	r.s.held = append(r.s.held, piece...)
+	var wrong error
+	r.out, wrong = r.s.run(r.room(len(piece)), err == io.EOF || err == errQuiet)
+	if err == io.EOF && wrong == nil {
+		wrong = r.atEOF()
+	}
+	if err == errQuiet {
+		err = nil
+	}
+	if r.ready, r.err = r.out, err; wrong != nil {
+		r.ready, r.err = nil, wrong
+	}
+	if cap(r.s.held) > 2*(r.s.longest+smallPiece) { // it was a large piece
+		r.s.held = append(make([]byte, 0, r.s.longest), r.s.held...)
+	}
+}
+
+func (r *redactReader) Close() error { return r.from.Close() }

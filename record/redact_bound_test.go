@@ -1,0 +1,105 @@
+package record
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
+)
+
+const boundToken = "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy"
+
+// What a machine sends is passed on at once and as it is, however much of a bound secret is in it, and the
+// whole value if it can be guessed: what is done to text tells nobody what they have guessed.
+func TestAttackBoundGuesses(t *testing.T) {
+	for name, value := range map[string]string{"a token": boundToken, "a PIN": "48151623", "a URL": "postgres://app:hunter2@db/x",
+		"JSON": `{"user":"app","key":"Zk3vQ8sXw1Lr7Tn5"}`, "a text of two lines": "line one of it, secret\nline two of it, secret"} {
+		r, err := NewRedactor(Secrets{Bound: map[string]string{"KEY": value}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var guesses []string
+		for n := range len(value) {
+			guesses = append(guesses, value[:n], value[n+1:], hex.EncodeToString([]byte(value[:n])), base64.StdEncoding.EncodeToString([]byte(value[:n])))
+		}
+		guesses = append(guesses, "hunter2", "Zk3vQ8sXw1Lr7Tn5", "line one of it, secret", "48151623")
+		got := "at once, as they were"
+		var out bytes.Buffer
+		w := r.Writer(&out)
+		for _, guess := range guesses {
+			out.Reset()
+			if _, err := w.Write([]byte(guess + "|")); err != nil || out.String() != guess+"|" {
+				got = guess + " as " + out.String()
+			}
+			if s := r.String("code " + guess); s != "code "+guess {
+				got = guess + " in code as " + s
+			}
+		}
+		if r.Exposed() != 0 {
+			got += ", counted"
+		}
+		attack.Check(t, "guesses of "+name+" in what a machine prints", "at once, as they were", got)
+	}
+}
+
+// The whole value is redacted and counted, in any form that is read, and ends the stream the third time.
+func TestBoundExposed(t *testing.T) {
+	for name, form := range map[string]string{"as it is": boundToken, "hexadecimal": hex.EncodeToString([]byte(boundToken)), "base64": base64.StdEncoding.EncodeToString([]byte(boundToken)), "upper case": strings.ToUpper(boundToken)} {
+		r, err := NewRedactor(Secrets{Bound: map[string]string{"KEY": boundToken}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := r.String("code " + form); strings.Contains(s, form[4:]) || !strings.Contains(s, Redacted) || r.Exposed() != 0 {
+			t.Errorf("%s in code: %q, %d counted", name, s, r.Exposed())
+		}
+		var out bytes.Buffer
+		w := r.Writer(&out)
+		long := strings.Repeat("long before ", 20_000) + form + " behind "
+		for n, text := range []string{"one " + form + " ", long} {
+			out.Reset()
+			if _, err := w.Write([]byte(text)); err != nil || strings.Contains(out.String(), form[4:20]) || r.Exposed() != n+1 {
+				t.Errorf("%s: %v, %d counted, %.100q", name, err, r.Exposed(), out.String())
+			}
+		}
+		out.Reset()
+		if _, err := w.Write([]byte(form)); !errors.As(err, new(*ExposedError)) || strings.Contains(out.String(), form[4:20]) {
+			t.Errorf("%s a third time: %v %q", name, err, out.String())
+		}
+		known, _ := NewRedactor(Secrets{Bound: map[string]string{"KEY": boundToken}})
+		known.Known()
+		if _, err := known.Writer(&out).Write([]byte(strings.Repeat(form+" ", 9))); err != nil || known.Exposed() != 0 {
+			t.Errorf("%s, which the request has: %v, %d counted", name, err, known.Exposed())
+		}
+	}
+}
+
+// Both kinds are found beside each other, however a text is cut.
+func TestGivenAndBound(t *testing.T) {
+	const given = "Zk3vQ8sXw1Lr7Tn5"
+	r, err := NewRedactor(Secrets{Given: map[string]string{"A": given}, Bound: map[string]string{"B": boundToken}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "a " + given + " b " + boundToken + " c " + given + boundToken + "%4" + " " + given[:8]
+	for n := 1; n <= len(text); n++ {
+		var out bytes.Buffer
+		w := r.writer(&out)
+		for rest := text; rest != ""; {
+			k := min(n, len(rest))
+			if _, err := w.Write([]byte(rest[:k])); err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[k:]
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if s := out.String(); strings.Contains(s, given) || strings.Contains(s, boundToken) || !strings.HasPrefix(s, "a [redacted] b ") || !strings.HasSuffix(s, "%4 Zk3vQ8sX") {
+			t.Errorf("in pieces of %d: %q", n, s)
+		}
+	}
+}
