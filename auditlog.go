@@ -76,7 +76,7 @@ const (
 	moreAudited = "and more"
 )
 
-// decided notes a line of the netlog.
+// decided notes what became of something that the code asked of the network.
 func (a *audited) decided(d netstack.Decision) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,11 +93,19 @@ func (a *audited) decided(d netstack.Decision) {
 		a.exposed[name]++
 	}
 	if d.Verdict == netstack.Denied {
-		a.refused[d.Proto]++
+		a.refused[d.Proto] += max(1, d.Count)
 		if _, ok := a.first[d.Proto]; !ok {
 			a.first[d.Proto] = cmp.Or(d.Name, d.Addr) + ": " + d.Reason
 		}
 	}
+}
+
+// cut is why the network was cut before the run's end, "" if it was not.
+func (a *audited) cut() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, why, _ := strings.Cut(a.first[netstack.ProtoNetlog], ": ")
+	return why
 }
 
 // network is what it did with the network.

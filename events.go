@@ -21,6 +21,7 @@ const (
 	EventJail     EventKind = "jail"                // this host refuses a layer that matters much
 	EventKept     EventKind = "kept"                // the guest has crashed; how its machine can be joined, and for how long
 	EventCapture  EventKind = "capture"             // the capture has ended before the run, and why
+	EventNetwork  EventKind = "network"             // the network was cut before the run's end, and why
 )
 
 // Event tells what a run, or the runtime in the background, is doing. IO.Events and

@@ -230,8 +230,8 @@ func (x *execution) configure() error {
 	network.Log = func(d netstack.Decision) {
 		line, _ := clean(x.redactor, netlogLine{NetlogSchema, x.rec.ID, x.rec.Owner, d})
 		x.rec.Netlog(line)
-		x.audit.decided(d)
 	}
+	network.Tally = x.audit.decided
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.code.broker
 	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn
@@ -373,6 +373,9 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	x.rec.Drops, _ = json.Marshal(m.Drops())
 	if err := x.config.Network.Capture.Err(); err != nil {
 		x.streams.Events(Event{Kind: EventCapture, Message: err.Error()})
+	}
+	if why := x.audit.cut(); why != "" {
+		x.streams.Events(Event{Kind: EventNetwork, Message: why})
 	}
 	if err != nil {
 		return failure{"run", m.Explain(err)}

@@ -133,7 +133,7 @@ func (f *forwarder) set(by *filter) {
 func (f *forwarder) enter() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
+	if f.closed || f.ctx.Err() != nil {
 		return false
 	}
 	f.flows.Add(1)
@@ -148,6 +148,9 @@ func (f *forwarder) close() {
 	f.cut()
 	f.flows.Wait()
 }
+
+// end resets every flow, and lets no further one begin. It does not wait.
+func (f *forwarder) end() { f.cut() }
 
 // handle is called in a goroutine of its own for each connection that the guest
 // opens, before its handshake is answered: policy, resolve, check, dial; only then

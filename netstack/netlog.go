@@ -4,6 +4,7 @@ import (
 	"maps"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -58,6 +59,9 @@ type Decision struct {
 	Secrets  []string `json:"secrets,omitempty"`  // whose values went out
 	Redacted int      `json:"redacted,omitempty"` // how often a value came back
 	Exposed  []string `json:"exposed,omitempty"`  // whose values came back to a request that did not carry them
+
+	// Count, if not 0, says that the line stands for so many further ones like it, of which this is the last.
+	Count int `json:"count,omitempty"`
 }
 
 // Drop is a kind of frame that is dropped without a line in the netlog. The
@@ -82,12 +86,29 @@ const (
 	DropDNS       Drop = "dns"    // queries beyond the rate
 	DropCut       Drop = "cut"    // connections and queries after Cut
 	DropOut       Drop = "unread" // answers the guest did not read
-	DropLog       Drop = "netlog" // decisions beyond maxDecisions, or after Close
+	DropLog       Drop = "netlog" // lines that there was no room for, or after Close
 	DropCapture   Drop = "pcap"   // frames that the capture had no room for: see Capture
 )
 
-// maxDecisions bounds the netlog of one run; further ones are counted.
-const maxDecisions = 10_000
+// What a guest is refused must not take the room of what it did. So lines are of two classes. Those of
+// connections and requests that were allowed are all there: when their room is used up, the network is
+// cut. Of the others (what was refused, and names that were asked for) those that are alike become one line
+// with a count.
+const (
+	// maxUses bounds the lines of what was allowed, of all networks of a run.
+	maxUses = 100_000
+	// maxRefusals bounds the other lines, of one network; further ones are counted by their protocol.
+	maxRefusals = 5_000
+	// maxAlike is how many lines that are alike stand by themselves.
+	maxAlike = 100
+	// maxKinds bounds the kinds of lines that are told apart.
+	maxKinds = 2_000
+	// maxWaiting bounds the lines that wait for the disk. Those of what was refused get half of it.
+	maxWaiting = 10_000
+)
+
+// ProtoNetlog is the protocol of a line about the log itself: the network was cut, since there was no room.
+const ProtoNetlog = "netlog"
 
 // maxLogged bounds a text of the guest's in the netlog.
 const maxLogged = 300
@@ -105,15 +126,38 @@ func printable(s string) string {
 // netlog counts drops, and hands decisions to the goroutine that writes them.
 type netlog struct {
 	now   func() time.Time
+	tally func(Decision) // gets every decision, whether or not there is room for a line; nil discards
+	cut   func()         // cuts the network; set once, before decide is called
 	lines *spool[Decision]
 
-	mu      sync.Mutex
-	decided int
-	drops   map[Drop]uint64
+	mu       sync.Mutex
+	uses     *atomic.Int64 // lines of what was allowed
+	refusals int           // other lines
+	kinds    map[lineKind]*alike
+	full     bool // there is no room for what was allowed
+	drops    map[Drop]uint64
 }
 
-func newNetlog(sink func(Decision), now func() time.Time) *netlog {
-	return &netlog{now: now, lines: newSpool(maxDecisions, sink), drops: map[Drop]uint64{}}
+// lineKind is what lines that are alike have in common.
+type lineKind struct {
+	proto, name, addr string
+	port              uint16
+	verdict           Verdict
+	rule, reason      string
+	method            string
+}
+
+// alike counts lines of a kind.
+type alike struct {
+	seen, more int
+	last       Decision
+}
+
+func newNetlog(sink, tally func(Decision), uses *atomic.Int64, now func() time.Time) *netlog {
+	if tally == nil {
+		tally = func(Decision) {}
+	}
+	return &netlog{now: now, tally: tally, cut: func() {}, uses: uses, lines: newSpool(maxWaiting, sink), kinds: map[lineKind]*alike{}, drops: map[Drop]uint64{}}
 }
 
 func (l *netlog) drop(d Drop) {
@@ -131,9 +175,64 @@ func (l *netlog) counts() map[Drop]uint64 {
 // decide never blocks.
 func (l *netlog) decide(d Decision) {
 	d.Time = l.now().UTC()
+	l.tally(d)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.decided++; l.decided > maxDecisions || !l.lines.put(d, 1) {
-		l.drops[DropLog]++
+	if d.Verdict == Allowed && d.Proto != "dns" || len(d.Secrets)+len(d.Exposed) > 0 {
+		l.use(d)
+	} else {
+		l.refusal(d)
 	}
+}
+
+// use writes the line of what was allowed.
+func (l *netlog) use(d Decision) {
+	switch {
+	case l.full:
+		l.drops[DropLog]++
+		return
+	case l.uses.Add(1) <= maxUses && l.lines.put(d, 1):
+		return
+	}
+	l.full = true
+	l.drops[DropLog]++
+	last := Decision{Time: d.Time, Proto: ProtoNetlog, Verdict: Denied, Reason: "there is no room for more lines of the log: the network is cut"}
+	l.lines.force(last)
+	l.cut()
+	l.tally(last)
+}
+
+// refusal writes any other line, or counts it.
+func (l *netlog) refusal(d Decision) {
+	kind := lineKind{d.Proto, d.Name, d.Addr, d.Port, d.Verdict, d.Rule, d.Reason, d.Method}
+	a := l.kinds[kind]
+	if a == nil && len(l.kinds) >= maxKinds {
+		kind = lineKind{proto: d.Proto, verdict: d.Verdict, reason: "others"}
+		a = l.kinds[kind]
+		d = Decision{Time: d.Time, Proto: d.Proto, Verdict: d.Verdict, Reason: "others, of more kinds than are told apart"}
+	}
+	if a == nil {
+		a = &alike{}
+		l.kinds[kind] = a
+	}
+	a.seen++
+	if a.seen <= maxAlike && l.refusals < maxRefusals && l.lines.put(d, 2) {
+		l.refusals++
+		return
+	}
+	a.more, a.last = a.more+1, d
+}
+
+// close writes the counts, and waits as long as spool.close does.
+func (l *netlog) close() {
+	l.mu.Lock()
+	for _, a := range l.kinds {
+		if a.more > 0 {
+			a.last.Count = a.more
+			l.lines.force(a.last)
+		}
+	}
+	clear(l.kinds)
+	l.mu.Unlock()
+	l.lines.close()
 }

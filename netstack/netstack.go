@@ -86,7 +86,7 @@ type Limits struct {
 
 // Traffic counts the bytes of a run, which Limits bounds. It may outlive a Network: one that goes on where another one
 // was, has its count.
-type Traffic struct{ up, down atomic.Int64 }
+type Traffic struct{ up, down, lines atomic.Int64 }
 
 // NewTraffic returns one that goes on from a count.
 func NewTraffic(up, down int64) *Traffic {
@@ -125,11 +125,13 @@ type Config struct {
 	// Capture, if not nil, receives the guest's frames. It may block: what it has no
 	// room for then is counted (DropCapture).
 	Capture *Capture
-	// Log receives one Decision for everything the guest asked of the network,
-	// up to a bound (maxDecisions). It is called from one goroutine, may block,
-	// and has had everything when Close returns, unless it blocks for flushTime.
-	// nil discards.
+	// Log receives one Decision for everything that the guest was allowed, and of what it was refused up to
+	// a bound (maxRefusals), then counts. It is called from one goroutine, may block, and has had
+	// everything when Close returns, unless it blocks for flushTime. nil discards.
 	Log func(Decision)
+	// Tally receives every Decision, before any bound applies, from several goroutines. It must not
+	// block. nil discards.
+	Tally func(Decision)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Link, if not nil, is our end of a link (Pair, Detach) to a machine that is
@@ -178,7 +180,8 @@ func New(cfg Config) (*Network, error) {
 		return nil, fmt.Errorf("open network: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	log := newNetlog(cfg.Log, cfg.Now)
+	traffic := cmp.Or(cfg.Traffic, &Traffic{})
+	log := newNetlog(cfg.Log, cfg.Tally, &traffic.lines, cfg.Now)
 	n := &Network{
 		link:    newLink(conn, newTap(cfg.Capture, log)),
 		ep:      channel.New(outQueue, mtu, tcpip.LinkAddress(gatewayMAC)),
@@ -188,9 +191,10 @@ func New(cfg Config) (*Network, error) {
 		guest:   theirs,
 	}
 	n.forward = &forwarder{names: newNames(), upstream: cfg.Upstream.withDefaults(), broker: cfg.Broker, asker: cfg.Asker,
-		limits: cfg.Limits.withDefaults(), traffic: cmp.Or(cfg.Traffic, &Traffic{}), log: n.log, live: map[*flow]Decision{}}
+		limits: cfg.Limits.withDefaults(), traffic: traffic, log: n.log, live: map[*flow]Decision{}}
 	n.forward.filter.Store(&filter{append([]Rule(nil), cfg.Rules...)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
+	log.cut = n.forward.end
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
 	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
 	if n.stack, err = newStack(n.ep); err != nil {
@@ -198,7 +202,7 @@ func New(cfg Config) (*Network, error) {
 		conn.Close()
 		theirs.Close()
 		n.link.tap.close()
-		n.log.lines.close()
+		n.log.close()
 		return nil, err
 	}
 	fwd := tcp.NewForwarder(n.stack, socketBuffer, maxHalfOpen, n.forward.handle)
@@ -405,7 +409,7 @@ func (n *Network) Close() error {
 		n.group.Wait()
 		var flush sync.WaitGroup
 		flush.Go(n.link.tap.close)
-		flush.Go(n.log.lines.close)
+		flush.Go(n.log.close)
 		flush.Wait()
 	})
 	return nil

@@ -56,6 +56,17 @@ func (s *spool[T]) put(value T, size int) bool {
 	return true
 }
 
+// force has a value written for which there may be no room: the caller bounds how many there are.
+func (s *spool[T]) force(value T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.write == nil || s.closed {
+		return
+	}
+	s.waiting = append(s.waiting, spooled[T]{value: value})
+	s.bell.WriteNotify()
+}
+
 func (s *spool[T]) run() {
 	defer close(s.done)
 	for {
