@@ -597,7 +597,12 @@ process.exit(3);`
 			if err := errors.Join(os.WriteFile(outside, []byte("mine"), 0o600), os.Symlink(outside, to+"/plot.svg")); err != nil {
 				t.Fatal(err)
 			}
-			left, err := rt.Runs().CopyArtifacts(res.RunID, res.Artifacts, to, true)
+			folder, err := record.OpenOut(to, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer folder.Close()
+			left, err := rt.Runs().CopyArtifacts(res.RunID, res.Artifacts, folder)
 			if err != nil || len(left) != 0 {
 				t.Errorf("%v %+v", err, left)
 			}

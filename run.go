@@ -126,6 +126,13 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	if err != nil {
 		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(code.secrets)), Reason: err.Error()}
 	}
+	var out *record.OutFolder // as it is before the code runs: a link may take its place
+	if streams.Out != "" {
+		if out, err = record.OpenOut(streams.Out, streams.OutReplace); err != nil {
+			return nil, &policy.FieldError{Field: "out", Value: streams.Out, Reason: err.Error()}
+		}
+		defer out.Close()
+	}
 	var rec *record.Run
 	if s := code.session; s != nil && s.revived != nil {
 		rec, s.revived.taken = s.revived.rec, true
@@ -170,9 +177,9 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		res.Policy.Effective.Kernel = string(image.Linux)
 		err = run()
 	}
-	if streams.Out != "" && len(res.Artifacts) > 0 {
+	if out != nil && len(res.Artifacts) > 0 {
 		var e error
-		if res.ArtifactsLeft, e = rt.runs.CopyArtifacts(rec.ID, res.Artifacts, streams.Out, streams.OutReplace); e != nil && err == nil {
+		if res.ArtifactsLeft, e = rt.runs.CopyArtifacts(rec.ID, res.Artifacts, out); e != nil && err == nil {
 			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, hostError("out", e)
 		}
 	}

@@ -112,7 +112,7 @@ func TestSessionNanosLacks(t *testing.T) {
 		"port":       func() error { _, err := s.Forward(80, 0); return err },
 		"python":     func() error { _, err := s.Run(ctx, unitask.Step{Code: "1", Language: "python"}); return err },
 		"shell":      func() error { _, err := s.Run(ctx, unitask.Step{Code: "1", Language: "shell"}); return err },
-		"download":   func() error { return s.Download(ctx, "d", t.TempDir()+"/d") },
+		"download":   func() error { _, err := s.Download(ctx, "d", t.TempDir()+"/d"); return err },
 		"upload":     func() error { return s.Upload(ctx, t.TempDir(), "e") },
 		"folder":     func() error { return s.Copy(ctx, "d", s, "e") },
 	} {

@@ -53,7 +53,7 @@ func TestSessionFolders(t *testing.T) {
 			if err := s.Upload(t.Context(), from, "new/in"); err == nil || !strings.Contains(err.Error(), "is there already") {
 				t.Errorf("twice: %v", err)
 			}
-			if err := s.Download(t.Context(), "new/in", filepath.Join(out, "back")); err != nil {
+			if _, err := s.Download(t.Context(), "new/in", filepath.Join(out, "back")); err != nil {
 				t.Fatal(err)
 			}
 			text, err := os.ReadFile(filepath.Join(out, "back/down/run"))
@@ -61,15 +61,15 @@ func TestSessionFolders(t *testing.T) {
 			if err != nil || err2 != nil || string(text) != "#!/bin/sh\necho ran\n" || big.Size() != 300_000 {
 				t.Errorf("%q %v %v %v", text, big, err, err2)
 			}
-			if err := s.Download(t.Context(), "nothing", filepath.Join(out, "x")); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := s.Download(t.Context(), "nothing", filepath.Join(out, "x")); !errors.Is(err, fs.ErrNotExist) {
 				t.Error(err)
 			}
-			if err := s.Download(t.Context(), "new/in/größe", filepath.Join(out, "x")); !errors.Is(err, syscall.ENOTDIR) {
+			if _, err := s.Download(t.Context(), "new/in/größe", filepath.Join(out, "x")); !errors.Is(err, syscall.ENOTDIR) {
 				t.Error(err)
 			}
 			for name, code := range map[string]string{"a link out": "ln -s /etc/passwd d/x", "a link upwards": "ln -s ../new d/x", "a pipe": "mkfifo d/x", "no right": "mkdir -m 0 d/x"} {
 				sh("chmod -R u+rwx d 2>/dev/null; rm -rf d; mkdir d; " + code)
-				if err := s.Download(t.Context(), "d", filepath.Join(out, "x")); err == nil || name != "no right" && !errors.As(err, new(*hostfiles.FolderError)) {
+				if _, err := s.Download(t.Context(), "d", filepath.Join(out, "x")); err == nil || name != "no right" && !errors.As(err, new(*hostfiles.FolderError)) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -77,7 +77,7 @@ func TestSessionFolders(t *testing.T) {
 			sh("chmod -R u+rwx d; rm -rf d; mkdir d; truncate -s 100G d/x")
 			short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			if err := s.Download(short, "d", filepath.Join(out, "x")); !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := s.Download(short, "d", filepath.Join(out, "x")); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a file without end: %v", err)
 			}
 			// What is cut on its way is not there.

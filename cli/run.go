@@ -64,7 +64,7 @@ out of memory, 128+n when ended by signal n. --json tells these from the code's 
 	fl := cmd.Flags()
 	fl.StringVar(&f.replay, "replay", "", "rerun what this record was granted (ID, a unique prefix, or last); can't be combined with other flags of the request")
 	fl.StringVar(&f.owner, "owner", "", "with --replay: whose the record is, if not the command line's own")
-	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
+	fl.StringVar(&f.out, "out", "", "copy what the code leaves in /out into this folder; what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 	fl.StringVar(&f.pcap, "pcap", "", "write a capture of the guest's network to this file")
 	fl.BoolVar(&f.retry, "kernel-retry", false, "with --kernel auto: rerun on linux if the code needs what nanos lacks; only before it printed anything, and without network and standard input")

@@ -331,7 +331,7 @@ func stepFlags(fl *pflag.FlagSet, f *runFlags, timeout *string) {
 	fl.StringVar(timeout, "timeout", "", "time limit: a duration, or seconds (default, and the most, the session's)")
 	resultFlag(fl, &f.json)
 	fl.BoolVar(&f.raw, "raw", false, "pass what comes back to a terminal unchanged")
-	fl.StringVar(&f.out, "out", "", "copy what it leaves in /out into this folder; what exists there stays, and names that begin with a dot are not copied")
+	fl.StringVar(&f.out, "out", "", "copy what it leaves in /out into this folder; what exists there stays, as do names that begin with a dot and, unless the folder is empty, files that tools run")
 	fl.BoolVar(&f.outReplace, "out-replace", false, "have --out replace files that exist")
 }
 
@@ -421,6 +421,14 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	if err := f.outFolder(); err != nil {
 		return err
 	}
+	var out *record.OutFolder
+	if f.out != "" {
+		var err error
+		if out, err = record.OpenOut(f.out, f.outReplace); err != nil {
+			return usage(fmt.Errorf("--out: %w", err))
+		}
+		defer out.Close()
+	}
 	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 	streams := holder.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
 	var outs, errs strings.Builder
@@ -441,10 +449,10 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	if res == nil || err != nil {
 		return err
 	}
-	if f.out != "" && len(res.Artifacts) > 0 {
+	if out != nil && len(res.Artifacts) > 0 {
 		var home string
 		if home, err = a.homeFolder(); err == nil {
-			res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, f.out, f.outReplace)
+			res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, out)
 		}
 		if err != nil {
 			err = &unitask.HostError{Op: "out", Err: err}

@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/export"
 )
 
 func (a *app) sessionCopy() *cobra.Command {
@@ -25,8 +26,9 @@ func (a *app) sessionCopy() *cobra.Command {
 		Short: "Copy a file or a folder out of a session's machine, into it, or into another's",
 		Long: `Cp copies a file of 64 MiB at most, with its mode, or with -r a folder of 1 GiB and 100000
 entries at most, under a name that is not taken. A relative PATH begins at /work, - is
-standard input or output. Between sessions a folder needs no -r. What comes out of a machine is code's work: a folder with a
-link that leads out of it, a device or a pipe is refused, and nothing of it is left.`,
+standard input or output. Between sessions a folder needs no -r. What comes out of a machine is code's work: of a folder
+names that begin with a dot or can't be read as they are stay there and are listed, and no file is executable. A
+folder with a link that leads out of it, a device or a pipe is refused, and nothing of it is left.`,
 		Example: `  unitask session cp data.csv build:
   unitask session cp -r build:out ./results
   unitask session cp build:report.json test:in/`,
@@ -95,10 +97,14 @@ func (a *app) copyFolderOut(ctx context.Context, session, source, dir string) er
 		base := path.Base(path.Clean("/work/" + source))
 		dir = filepath.Join(dir, base)
 	}
-	return hostfiles.TakeFolder(dir, func(w io.Writer) error {
+	left, err := hostfiles.TakeFolder(dir, func(w io.Writer) error {
 		_, err := a.asked(ctx, holder.Request{Op: holder.OpPack, Session: session, Path: source}, holder.Streams{Stdout: w})
 		return err
 	})
+	for _, l := range left {
+		a.ui.note("left out: %s: %s", safe(l.Path), safe(l.Reason))
+	}
+	return err
 }
 
 // inSession takes SESSION:PATH apart; what has a slash before the colon, or no colon, is a file here.
@@ -151,5 +157,5 @@ func (a *app) copyOut(ctx context.Context, session, source, name string) error {
 	if _, err := os.Stat(filepath.Dir(name)); err != nil {
 		return usage(err)
 	}
-	return hostfiles.TakeFile(name, fill)
+	return export.TakeFile(name, fill)
 }

@@ -10,6 +10,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/unitask/unitask/internal/export"
 )
 
 // Folders as tar, on their way into machines and out of them. What comes out of one is written by code that
@@ -136,9 +138,15 @@ func packOne(root *os.Root, w *tar.Writer, name string, all *counted) error {
 	return err
 }
 
-// TakeFolder makes a folder of the tar that fill writes. It is there whole, when both have done their part, or not
-// at all; a name that is taken by anything but an empty folder is an error.
-func TakeFolder(dir string, fill func(io.Writer) error) error {
+// TakeFolder makes a folder of the tar that fill writes, by the rule of package export: names that begin with a dot
+// are among what is left out, which it returns, and no file is executable. It is there whole, when both have done
+// their part, or not at all; a name that is taken by anything but an empty folder is an error.
+func TakeFolder(dir string, fill func(io.Writer) error) (left []export.Left, err error) {
+	return takeFolder(dir, false, fill)
+}
+
+// takeFolder is TakeFolder; with all everything comes as it is, for another machine.
+func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export.Left, err error) {
 	dir = filepath.Clean(dir)
 	taken := func() error {
 		if list, err := os.ReadDir(dir); err == nil && len(list) == 0 || errors.Is(err, fs.ErrNotExist) {
@@ -147,23 +155,24 @@ func TakeFolder(dir string, fill func(io.Writer) error) error {
 		return &FolderError{dir, "is there already: give a name that is not taken"}
 	}
 	if err := taken(); err != nil {
-		return err
+		return nil, err
 	}
-	tmp, lock, err := makePartial(filepath.Dir(dir))
+	tmp, lock, err := export.PartialFolder(filepath.Dir(dir))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer lock.Close()
 	defer os.RemoveAll(tmp)
 	root, err := os.OpenRoot(tmp)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer root.Close()
+	u := unpacking{root: root, all: all, dirs: map[string]bool{".": true}, files: map[string]bool{}}
 	r, w := io.Pipe()
 	taking := make(chan error, 1)
 	go func() {
-		err := unpack(root, r)
+		err := u.unpack(r)
 		if err == nil {
 			_, err = io.Copy(io.Discard, r) // what is behind the archive's end
 		}
@@ -176,42 +185,66 @@ func TakeFolder(dir string, fill func(io.Writer) error) error {
 		err = e
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil {
-		return err
+		return nil, err
 	}
 	if err := taken(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Rename(tmp, dir); err != nil {
-		return fmt.Errorf("keep the folder as %s: %w", dir, err)
+		return nil, fmt.Errorf("keep the folder as %s: %w", dir, err)
 	}
-	return nil
+	return u.list(), nil
 }
 
-// PassFolder passes a folder on: the tar that fill writes is taken as TakeFolder does, and use is given what SendFolder
-// makes of it. It is kept in dir meanwhile.
+// PassFolder passes a folder on to another machine: the tar that fill writes is taken as TakeFolder does, but nothing is left
+// out, and use is given what SendFolder makes of it. It is kept in dir meanwhile.
 func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) error) error {
-	tmp, lock, err := makePartial(dir)
+	tmp, lock, err := export.PartialFolder(dir)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
 	defer os.RemoveAll(tmp)
 	folder := filepath.Join(tmp, "folder")
-	if err := TakeFolder(folder, fill); err != nil {
+	if _, err := takeFolder(folder, true, fill); err != nil {
 		return err
 	}
 	return SendFolder(folder, use)
 }
 
-// unpack makes what a tar has below a folder. Nothing in it is believed: what it makes is new, lies in folders that it
+// unpacking makes what a tar has below a folder. Nothing in it is believed: what it makes is new, lies in folders that it
 // made, and a link leads to what is in the folder.
-func unpack(root *os.Root, from io.Reader) error {
+type unpacking struct {
+	root        *os.Root
+	all         bool // nothing is left out
+	count       counted
+	dirs, files map[string]bool // that were made
+	left        []export.Left
+	more        int // that were left out, too
+}
+
+// leave notes what is left out.
+func (u *unpacking) leave(name, reason string) {
+	if len(u.left) == export.MaxLeft {
+		u.more++
+		return
+	}
+	u.left = append(u.left, export.Left{Path: name, Reason: reason})
+}
+
+// list is what was left out.
+func (u *unpacking) list() []export.Left {
+	if u.more > 0 {
+		return append(u.left, export.Left{Path: fmt.Sprintf("%d more", u.more), Reason: "left out, too"})
+	}
+	return u.left
+}
+
+func (u *unpacking) unpack(from io.Reader) error {
 	tr := tar.NewReader(from)
-	var all counted
-	u := unpacking{root, map[string]bool{".": true}, map[string]bool{}}
 	for {
 		h, err := tr.Next()
 		if err == io.EOF {
@@ -228,7 +261,7 @@ func unpack(root *os.Root, from io.Reader) error {
 		if h.Typeflag != tar.TypeReg {
 			size = 0
 		}
-		if err := all.add(name, size); err != nil {
+		if err := u.count.add(name, size); err != nil {
 			return err
 		}
 		if err := u.one(name, h, tr); err != nil {
@@ -237,18 +270,17 @@ func unpack(root *os.Root, from io.Reader) error {
 	}
 }
 
-type unpacking struct {
-	root        *os.Root
-	dirs, files map[string]bool // that were made
-}
-
-// parents makes the folders above a name. One that is there and was not made here, as a link, is an error.
+// parents makes the folders above a name, each of which counts. One that is there and was not made here, as a link, is an
+// error.
 func (u *unpacking) parents(name string) error {
 	dir := path.Dir(name)
 	if u.dirs[dir] {
 		return nil
 	}
 	if err := u.parents(dir); err != nil {
+		return err
+	}
+	if err := u.count.add(dir, 0); err != nil {
 		return err
 	}
 	if err := u.root.Mkdir(dir, 0o755); err != nil {
@@ -262,10 +294,19 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 	if name == "." || u.dirs[name] && h.Typeflag == tar.TypeDir {
 		return nil
 	}
+	mode := fs.FileMode(h.Mode) & 0o777
+	if !u.all {
+		if reason := export.Barred(name); reason != "" {
+			u.leave(name, reason)
+			return nil
+		}
+		if h.Typeflag == tar.TypeReg {
+			mode &^= 0o111
+		}
+	}
 	if err := u.parents(name); err != nil {
 		return err
 	}
-	mode := fs.FileMode(h.Mode) & 0o777
 	var err error
 	switch h.Typeflag {
 	case tar.TypeDir:
@@ -281,6 +322,10 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 		err = u.root.Symlink(h.Linkname, name)
 	case tar.TypeLink:
 		to := path.Clean(strings.TrimPrefix(h.Linkname, "./"))
+		if !u.all && fs.ValidPath(to) && export.Barred(to) != "" {
+			u.leave(name, "it is another name of a file that is left out")
+			return nil
+		}
 		if !u.files[to] {
 			return &FolderError{name, fmt.Sprintf("is another name of %.200q, which is no file of the archive", h.Linkname)}
 		}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 func tarOf(t *testing.T, list ...tar.Header) []byte {
@@ -63,7 +65,7 @@ func take(t *testing.T, text []byte) (got string, err error) {
 		t.Fatal(err)
 	}
 	got = filepath.Join(top, "got")
-	err = TakeFolder(got, func(w io.Writer) error {
+	_, err = TakeFolder(got, func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})
@@ -157,7 +159,7 @@ func TestHostileFolders(t *testing.T) {
 	}
 	// What is on its way and fails leaves nothing, and says why.
 	broken := errors.New("broken")
-	if err := TakeFolder(filepath.Join(t.TempDir(), "got"), func(w io.Writer) error { _, _ = w.Write(whole[:1000]); return broken }); !errors.Is(err, broken) {
+	if _, err := TakeFolder(filepath.Join(t.TempDir(), "got"), func(w io.Writer) error { _, _ = w.Write(whole[:1000]); return broken }); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	taken := t.TempDir()
@@ -165,7 +167,7 @@ func TestHostileFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{taken, filepath.Join(taken, "x"), filepath.Join(taken, "no", "such")} {
-		if err := TakeFolder(name, func(w io.Writer) error { _, err := w.Write(whole); return err }); err == nil {
+		if _, err := TakeFolder(name, func(w io.Writer) error { _, err := w.Write(whole); return err }); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -185,7 +187,8 @@ func TestFolders(t *testing.T) {
 	}
 	to := filepath.Join(t.TempDir(), "to")
 	err := SendFolder(from, func(r io.Reader) error {
-		return TakeFolder(to, func(w io.Writer) error { _, err := io.Copy(w, r); return err })
+		_, err := takeFolder(to, true, func(w io.Writer) error { _, err := io.Copy(w, r); return err })
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -231,10 +234,11 @@ func TestPassFolder(t *testing.T) {
 		}
 	}
 	if err := PassFolder(way, fill(dir("./"), dir("./a"), reg("./a/b", "text"), link("./c", "a/b")), func(r io.Reader) error {
-		return TakeFolder(target, func(w io.Writer) error {
+		_, err := TakeFolder(target, func(w io.Writer) error {
 			_, err := io.Copy(w, r)
 			return err
 		})
+		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -262,4 +266,56 @@ func TestPassFolder(t *testing.T) {
 	if list, err := os.ReadDir(way); err != nil || len(list) != 0 {
 		t.Errorf("left: %v, %v", list, err)
 	}
+}
+
+// A folder of a machine comes by the rule of everything that leaves one.
+func TestAttackFolderOut(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		list []tar.Header
+		at   string
+		want string // what is there
+		left string
+	}{
+		{"a file", []tar.Header{reg("a", "text")}, "a", "text", ""},
+		{"a program", []tar.Header{{Name: "run", Typeflag: tar.TypeReg, Mode: 0o4755, Uname: "text"}}, "run", "text", ""},
+		{"git's configuration", []tar.Header{dir("repo/"), dir("repo/.git/"), reg("repo/.git/config", "fsmonitor"), reg("repo/a", "text")}, "repo/.git", "nothing", "repo/.git/config"},
+		{"a hook", []tar.Header{{Name: ".git/hooks/post-commit", Typeflag: tar.TypeReg, Mode: 0o755}}, ".git", "nothing", ".git/hooks/post-commit"},
+		{"a ceiling", []tar.Header{reg(".unitask.toml", "x")}, ".unitask.toml", "nothing", ".unitask.toml"},
+		{"servers of MCP", []tar.Header{reg("a/.mcp.json", "x")}, "a/.mcp.json", "nothing", "a/.mcp.json"},
+		{"what direnv runs", []tar.Header{reg(".envrc", "x")}, ".envrc", "nothing", ".envrc"},
+		{"another name of a hidden file", []tar.Header{reg(".envrc", "x"), same("plain", ".envrc")}, "plain", "nothing", "plain"},
+		{"a hidden link", []tar.Header{dir("d/"), link(".git", "d")}, ".git", "nothing", ".git"},
+		{"an option", []tar.Header{reg("-rf", "x")}, "-rf", "nothing", "-rf"},
+		{"a name that is read from right to left", []tar.Header{reg("a\u202eb", "x")}, "a\u202eb", "nothing", "a\u202eb"},
+		{"a name with a line's end", []tar.Header{reg("a\nb", "x")}, "a\nb", "nothing", "a\nb"},
+	} {
+		to := filepath.Join(t.TempDir(), "to")
+		left, err := TakeFolder(to, func(w io.Writer) error { _, err := w.Write(tarOf(t, row.list...)); return err })
+		if err != nil {
+			t.Errorf("%s: %v", row.name, err)
+			continue
+		}
+		got := "nothing"
+		if st, err := os.Lstat(filepath.Join(to, row.at)); err == nil {
+			text, _ := os.ReadFile(filepath.Join(to, row.at))
+			if got = string(text); st.Mode().Perm()&0o111 != 0 {
+				got += ", executable"
+			}
+		}
+		said := ""
+		for _, l := range left {
+			said = l.Path // the last
+		}
+		attack.Check(t, "a folder out of a machine: "+row.name, row.want+", left out "+row.left, got+", left out "+said)
+	}
+	// Folders that only names make count, too.
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	u := unpacking{root: root, count: counted{entries: MaxFolderEntries - 20}, dirs: map[string]bool{".": true}, files: map[string]bool{}}
+	err = u.unpack(bytes.NewReader(tarOf(t, reg(strings.Repeat("d/", 40)+"f", ""))))
+	attack.Check(t, "a folder out of a machine: one file that makes 40 folders, where 20 may be", "true", fmt.Sprint(errors.As(err, new(*FolderError))))
 }

@@ -2,14 +2,18 @@ package record
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/export"
 )
 
 // finished is a store with a run that left these artifacts, "code" in each.
@@ -34,6 +38,16 @@ func finished(t testing.TB, names ...string) (s *Store, id string, list []Artifa
 		t.Fatal(err, a.Refused)
 	}
 	return s, r.ID, a.Kept
+}
+
+func outFolder(t testing.TB, dir string, replace bool) *OutFolder {
+	t.Helper()
+	to, err := OpenOut(dir, replace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { to.Close() })
+	return to
 }
 
 // What a file is after the copying: its bytes, with its mode where it can be executed.
@@ -75,8 +89,28 @@ func TestAttackOut(t *testing.T) {
 		{"a new file in a new folder", "a/b/new", false, "", "code", ""},
 		{"a new file in an old folder", "sub/new", false, "", "code", ""},
 		{"an executable", "tool.sh", true, "", "code", ""},
-		{"Makefile", "Makefile", false, "", "mine", "exists; --out-replace"},
-		{"Makefile, to be replaced", "Makefile", true, "", "code", ""},
+		{"a file that is there", "mine", false, "", "mine", "exists; --out-replace"},
+		{"a file that is there, to be replaced", "mine", true, "", "code", ""},
+		{"Makefile", "Makefile", false, "", "mine", "tools run"},
+		{"Makefile, to be replaced", "Makefile", true, "", "mine", "tools run"},
+		{"GNUmakefile beside a Makefile", "GNUmakefile", false, "", "nothing", "tools run"},
+		{"a module that Python imports at its start", "sub/sitecustomize.py", false, "", "nothing", "tools run"},
+		{"what npm runs", "a/package.json", false, "", "nothing", "tools run"},
+		{"what cargo builds with", "build.rs", false, "", "nothing", "tools run"},
+		{"what pytest loads", "sub/conftest.py", true, "", "nothing", "tools run"},
+		{"what agents obey", "CLAUDE.md", false, "", "nothing", "tools run"},
+		{"what agents obey, in another case and with a dot at its end", "agents.MD.", false, "", "nothing", "tools run"},
+		{"a package that Node finds", "node_modules/react/index.js", false, "", "nothing", "tools run"},
+		{"a configuration that is code", "vite.config.ts", false, "", "nothing", "tools run"},
+		{"a path file of Python's", "x.pth", false, "", "nothing", "tools run"},
+		{"an option", "-rf", false, "", "nothing", "begins with -"},
+		{"an option in a folder", "sub/--help", false, "", "nothing", "begins with -"},
+		{"a blank in front", " x", false, "", "nothing", "blank"},
+		{"a blank at the end", "x ", false, "", "nothing", "blank"},
+		{"a name that is read from right to left", "gpj.\u202egpj.exe", false, "", "nothing", "can't be seen"},
+		{"a line's end", "a\nb", false, "", "nothing", "can't be seen"},
+		{"an escape of terminals", "a\x1b[2Jb", false, "", "nothing", "can't be seen"},
+		{"a line separator", "a\u2028b", false, "", "nothing", "can't be seen"},
 		{"an executable over one, to be replaced", "run.sh", true, "", "code", ""},
 		{"the ceiling", ".unitask.toml", false, "", "mine", "begins with a dot"},
 		{"the ceiling, to be replaced", ".unitask.toml", true, "", "mine", "begins with a dot"},
@@ -94,13 +128,14 @@ func TestAttackOut(t *testing.T) {
 		{"a dot of full width, which is none", "\uff0egit/x", false, "", "code", ""},
 		{"the ceiling behind a mark of byte order", "\ufeff.unitask.toml", true, ".unitask.toml", "mine", "begins with a dot"},
 		{"the ceiling, by FAT's rules", "UNITAS~1.TOM", true, "", "nothing", "NAME~1"},
-		{"a git hook, by way of a link", "repo/hooks/post-commit", true, ".git/hooks/post-commit", "nothing", "not a folder"},
+		{"a git hook, by way of a link", "repo/hooks/post-commit", true, ".git/hooks/post-commit", "nothing", "tools run"},
+		{"a file of git's, by way of a link", "repo/info/exclude", true, ".git/info/exclude", "nothing", "not a folder"},
 		{"out of the folder, by way of a link", "outside/x", true, "../x", "nothing", "not a folder"},
 		{"a link that is there", "link", false, "../target", "mine", "exists; --out-replace"},
 		{"a link that is there, to be replaced", "link", true, "../target", "mine", ""},
 		{"a link to nowhere", "dangling", false, "../nowhere", "nothing", "exists; --out-replace"},
 		{"a folder that is there", "sub", true, "", "folder", "exists and is not a file"},
-		{"below a file that is there", "Makefile/x", true, "Makefile", "mine", "not a folder"},
+		{"below a file that is there", "mine/x", true, "mine", "mine", "not a folder"},
 		{"a pipe that is there", "pipe", true, "", "pipe", "exists and is not a file"},
 		{"the name of the copy in progress", "a/.unitask-x", true, "", "nothing", "begins with a dot"},
 		{"a backup's name", "notes.txt~1~", false, "", "code", ""},
@@ -110,7 +145,7 @@ func TestAttackOut(t *testing.T) {
 			s, id, list := finished(t, c.artifact)
 			outer := t.TempDir()
 			dir := filepath.Join(outer, "out")
-			for name, mode := range map[string]os.FileMode{"out/Makefile": 0o644, "out/.unitask.toml": 0o644, "out/run.sh": 0o755, "out/.git/hooks/pre-commit": 0o755, "out/sub/f": 0o644, "target": 0o644} {
+			for name, mode := range map[string]os.FileMode{"out/Makefile": 0o644, "out/mine": 0o644, "out/.unitask.toml": 0o644, "out/run.sh": 0o755, "out/.git/hooks/pre-commit": 0o755, "out/sub/f": 0o644, "target": 0o644} {
 				name = filepath.Join(outer, name)
 				if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("mine"), mode)); err != nil {
 					t.Fatal(err)
@@ -126,7 +161,7 @@ func TestAttackOut(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			left, err := s.CopyArtifacts(id, list, dir, c.replace)
+			left, err := s.CopyArtifacts(id, list, outFolder(t, dir, c.replace))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,7 +186,7 @@ func TestAttackOutTwins(t *testing.T) {
 	for _, replace := range []bool{false, true} {
 		s, id, list := finished(t, "a")
 		dir := t.TempDir()
-		left, err := s.CopyArtifacts(id, append(list, list...), dir, replace)
+		left, err := s.CopyArtifacts(id, append(list, list...), outFolder(t, dir, replace))
 		if err != nil || len(left) != 1 {
 			t.Fatalf("%v %+v", err, left)
 		}
@@ -167,7 +202,7 @@ func TestAttackOutTwins(t *testing.T) {
 		names = names[1:3]
 	}
 	s, id, list := finished(t, names...)
-	if left, err := s.CopyArtifacts(id, list, dir, false); err != nil || len(left) > 0 {
+	if left, err := s.CopyArtifacts(id, list, outFolder(t, dir, false)); err != nil || len(left) > 0 {
 		t.Errorf("%v %+v", err, left)
 	}
 }
@@ -198,9 +233,10 @@ func TestAttackOutRace(t *testing.T) {
 			}
 		}
 	}()
+	to := outFolder(t, dir, true)
 	for range 2000 {
 		// Errors are the race's: a folder may be gone when the file is made in it.
-		_, _ = s.CopyArtifacts(id, list, dir, true)
+		_, _ = s.CopyArtifacts(id, list, to)
 	}
 	close(stop)
 	<-done
@@ -216,3 +252,91 @@ func TestAttackOutRace(t *testing.T) {
 	}
 	attack.Check(t, "out: a folder exchanged for a link", "", got)
 }
+
+// A new folder gets all that tools run: nobody runs a tool in it who did not ask for it.
+func TestOutFresh(t *testing.T) {
+	s, id, list := finished(t, "Makefile", "package.json", "a/CLAUDE.md", "node_modules/x/index.js")
+	dir := t.TempDir()
+	if left, err := s.CopyArtifacts(id, list, outFolder(t, dir, false)); err != nil || len(left) > 0 {
+		t.Errorf("%v %+v", err, left)
+	}
+	left, err := s.CopyArtifacts(id, list, outFolder(t, dir, true))
+	if err != nil || len(left) != len(list) {
+		t.Errorf("a second time: %v %+v", err, left)
+	}
+	dir = t.TempDir()
+	to := outFolder(t, dir, false)
+	if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := s.CopyArtifacts(id, list, to); err != nil || len(left) != len(list) {
+		t.Errorf("a folder that got a file while the code ran: %v %+v", err, left)
+	}
+}
+
+// A link that takes the folder's place while the code runs is not followed.
+func TestAttackOutExchanged(t *testing.T) {
+	s, id, list := finished(t, "x")
+	outer := t.TempDir()
+	dir, victim := filepath.Join(outer, "out"), filepath.Join(outer, "victim")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(victim, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	to := outFolder(t, dir, false)
+	if err := errors.Join(os.Rename(dir, dir+".was"), os.Symlink(victim, dir)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CopyArtifacts(id, list, to); err != nil {
+		t.Fatal(err)
+	}
+	attack.Check(t, "out: a link in the place of the folder", "nothing, and code in the folder",
+		seen(filepath.Join(victim, "x"))+", and "+seen(filepath.Join(dir+".was", "x"))+" in the folder")
+}
+
+// A copy that is killed leaves nothing under the file's name, and the next one removes what it left.
+func TestAttackOutKilled(t *testing.T) {
+	const as = "UNITASK_TEST_OUT_KILLED"
+	if dir := os.Getenv(as); dir != "" {
+		to, err := export.Open(dir, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = to.File("sub/report.csv", endless{})
+		return
+	}
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestAttackOutKilled$")
+	cmd.Env = append(os.Environ(), as+"="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for { // until something of it is written
+		if list, _ := filepath.Glob(filepath.Join(dir, "sub/.unitask-cp-*")); len(list) == 1 {
+			if st, err := os.Stat(list[0]); err == nil && st.Size() > 1<<20 {
+				break
+			}
+		}
+		runtime.Gosched()
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	got := seen(filepath.Join(dir, "sub/report.csv"))
+	left, _ := filepath.Glob(filepath.Join(dir, "sub/.unitask-cp-*"))
+	long := time.Now().Add(-time.Hour)
+	for _, name := range left {
+		if err := os.Chtimes(name, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, id, list := finished(t, "sub/report.csv")
+	if left, err := s.CopyArtifacts(id, list, outFolder(t, dir, false)); err != nil || len(left) > 0 {
+		t.Errorf("the next run: %v %+v", err, left)
+	}
+	strays, _ := filepath.Glob(filepath.Join(dir, "sub/.unitask-cp-*"))
+	attack.Check(t, "out: a copy that is killed, and the next one", "nothing, then code, 0 left", fmt.Sprintf("%s, then %s, %d left", got, seen(filepath.Join(dir, "sub/report.csv")), len(strays)))
+}
+
+// endless is a file without end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -11,9 +11,9 @@ func TestBits(t *testing.T) {
 		guessable bool
 	}{
 		{"", true},
-		{"48151623", true},                                   // a PIN
-		{"4815162342108999", true},                           // a card's number
-		{"hunter2", true},                                    //
+		{"48151623", true},         // a PIN
+		{"4815162342108999", true}, // a card's number
+		{"hunter2", true},          //
 		{"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", true}, //
 		{"postgres://user:hunter2@db.example.com/production", true},
 		{"postgres://user@db.example.com/production", true},

@@ -1,4 +1,4 @@
-package hostfiles
+package export
 
 import (
 	"errors"
@@ -45,6 +45,15 @@ func TestTakeFile(t *testing.T) {
 	}
 }
 
+func rootOf(t *testing.T, dir string) *os.Root {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return root
+}
+
 func names(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	all, err := os.ReadDir(dir)
@@ -84,7 +93,7 @@ func TestSweep(t *testing.T) {
 	for _, name := range []string{partialName + "folder", partialName + "file", "mine"} {
 		old(name)
 	}
-	busy, lock, err := makePartial(dir) // this sweeps
+	busy, lock, err := PartialFolder(dir) // this sweeps
 	must(err)
 	old(filepath.Base(busy))
 	want := []string{filepath.Base(busy), partialName + "link", partialName + "new", "mine"}
@@ -93,7 +102,7 @@ func TestSweep(t *testing.T) {
 		if got := names(t, dir); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
-		sweep(dir)
+		sweep(rootOf(t, dir))
 	}
 	lock.Close() // as by a kill
 	must(TakeFile(filepath.Join(dir, "mine"), func(io.Writer) error { return nil }))
@@ -112,7 +121,7 @@ func TestAttackSweep(t *testing.T) {
 	if dir := os.Getenv(as); dir != "" {
 		var all sync.WaitGroup
 		for range 8 {
-			all.Go(func() { sweep(dir) })
+			all.Go(func() { sweep(rootOf(t, dir)) })
 		}
 		all.Wait()
 		return

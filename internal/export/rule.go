@@ -1,0 +1,118 @@
+// Package export is the one way by which files leave a machine for a folder of the user's: copies of
+// artifacts (--out), files and folders of sessions. Code that nobody trusts chose their names, contents and
+// modes. So one rule says what may come (Barred, RunByTools), and every file is there whole or not at all.
+// It never replaces a file unasked, never follows a link and never sets an executable bit.
+//
+// Packages record, hostfiles and cli call it.
+package export
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"unicode"
+)
+
+// Left is a file that was not exported.
+type Left struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// MaxLeft bounds the list of those; the last of a longer one says how many more there were.
+const MaxLeft = 100
+
+// Barred says why nothing with that path, which has slashes, is exported; "" if it may be. Such a name is
+// read by programs that nobody asked to (.git/hooks, .envrc, .mcp.json), or shown as another one than it is.
+func Barred(name string) string {
+	for part := range strings.SplitSeq(name, "/") {
+		// HFS+ ignores characters without width: U+200C before ".git" is ".git" to it
+		// (git's CVE-2014-9390).
+		seen := strings.TrimLeftFunc(part, invisible)
+		switch {
+		case strings.HasPrefix(seen, "."):
+			return "a name that begins with a dot is not copied"
+		case shortName(strings.TrimRight(seen, ". ")): // GIT~1 is .git, and so is "GIT~1.....": what ends a name there is dropped
+			return "a name of the form NAME~1, which FAT and NTFS give to other files too, is not copied"
+		case strings.ContainsFunc(part, invisible):
+			return fmt.Sprintf("a name with a character that can't be seen or changes how a line is read (%+q) is not copied", part)
+		case strings.HasPrefix(part, "-"):
+			return "a name that begins with - is not copied: programs take it for an option"
+		case strings.TrimSpace(part) != part:
+			return "a name that begins or ends with a blank is not copied"
+		}
+	}
+	return ""
+}
+
+// invisible says that a character has no width, controls, or separates lines.
+func invisible(r rune) bool {
+	return unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+}
+
+// shortName says that a name has the form that FAT and NTFS give to short ones: up to
+// eight characters that end in ~ and a digit, and an extension of up to three.
+func shortName(name string) bool {
+	stem, ext, _ := strings.Cut(name, ".")
+	head, digits, ok := strings.Cut(stem, "~")
+	return ok && head != "" && digits != "" && strings.Trim(digits, "0123456789") == "" && len(stem) <= 8 && len(ext) <= 3
+}
+
+// HeldBack is why a file that tools run stays where it is.
+const HeldBack = "tools run a file of that name because it is there: only a new or empty folder gets it"
+
+// RunByTools says that a tool runs or obeys a file of that path because it is in the folder, as make does with
+// GNUmakefile, Python with sitecustomize.py and coding agents with CLAUDE.md. Beside other files it would be
+// run by who never asked for it.
+func RunByTools(name string) bool {
+	parts := strings.Split(strings.ToLower(name), "/")
+	for i, part := range parts {
+		parts[i] = strings.TrimRight(part, ". ")
+	}
+	for _, dir := range parts[:len(parts)-1] {
+		if runFolders[dir] {
+			return true
+		}
+	}
+	base := parts[len(parts)-1]
+	if runNames[base] || runNames[strings.TrimSuffix(base, path.Ext(base))+".*"] {
+		return true
+	}
+	for _, ending := range runEndings {
+		if strings.HasSuffix(base, ending) && base != ending {
+			return true
+		}
+	}
+	return false
+}
+
+// runFolders are folders of which tools run what lies in them.
+var runFolders = set("node_modules __pycache__ hooks")
+
+// runEndings are those of files that tools run whatever else their names are.
+var runEndings = strings.Fields(`.pth .pyc .gemspec .podspec .cabal .csproj .fsproj .vbproj .vcxproj .sln .slnx .targets .props
+	.mk .mak .desktop .lnk .url .webloc .command .tf .nix .code-workspace
+	.config.js .config.cjs .config.mjs .config.ts .config.mts .config.cts .config.json`)
+
+// runNames are the files, in lower case; .* stands for any ending.
+var runNames = set(`
+	makefile gnumakefile bsdmakefile justfile taskfile.* rakefile gulpfile.* gruntfile.* jakefile.* cakefile earthfile tiltfile snakefile
+	procfile brewfile vagrantfile dockerfile containerfile compose.* docker-compose.* docker-bake.* jenkinsfile pipfile guardfile fastfile dangerfile
+	magefile.go dodo.py fabfile.py tasks.py noxfile.py tox.ini pytest.ini setup.py setup.cfg pyproject.toml conftest.py sitecustomize.py
+	usercustomize.py sconstruct wscript meson.build cmakelists.txt cmakepresets.json configure build build.bazel build.bat workspace
+	workspace.bazel module.bazel buck package.json npm-shrinkwrap.json package-lock.json yarn.lock pnpm-lock.yaml pnpm-workspace.yaml pnpmfile.* lerna.json
+	turbo.json nx.json deno.json deno.jsonc bunfig.toml binding.gyp jsconfig.json tsconfig.json build.rs cargo.toml rust-toolchain rust-toolchain.toml
+	go.mod go.work pom.xml build.xml build.gradle build.gradle.kts settings.gradle settings.gradle.kts gradlew gradlew.bat gradle.properties mvnw
+	mvnw.cmd build.sbt project.clj deps.edn build.zig build.zig.zon mix.exs rebar.config stack.yaml setup.hs package.swift pubspec.yaml gemfile
+	gemfile.lock config.ru composer.json build.pl makefile.pl flake.lock devbox.json mise.toml lefthook.yml lefthook.yaml nuget.config global.json
+	appveyor.yml azure-pipelines.yml bitbucket-pipelines.yml cloudbuild.yaml netlify.toml vercel.json wrangler.toml fly.toml
+	claude.md claude.local.md agents.md agents.override.md agent.md gemini.md qwen.md warp.md codex.md skill.md conventions.md copilot-instructions.md opencode.json
+	opencode.jsonc crush.json mcp.json claude_desktop_config.json autorun.inf desktop.ini unitask.toml`)
+
+func set(words string) map[string]bool {
+	m := map[string]bool{}
+	for _, w := range strings.Fields(words) {
+		m[w] = true
+	}
+	return m
+}
