@@ -240,7 +240,7 @@ func (a *app) withCeiling(file *string, do func(*cobra.Command, []string, *unita
 		if len(args) == 0 {
 			return a.withRuntime(do)(cmd, args)
 		}
-		ceiling, err := findCeiling("", *file)
+		ceiling, err := a.findCeiling(*file)
 		if err != nil {
 			return err
 		}

@@ -62,7 +62,7 @@ func (a *app) attached(cmd *cobra.Command, id string, access vmm.Access, secrets
 // that boots its machine.
 func (a *app) inspected(cmd *cobra.Command, args []string, f runFlags) (rt *unitask.Runtime, req unitask.Request, ceiling *policy.Ceiling, codeOnStdin bool, err error) {
 	if req, codeOnStdin, err = a.request(cmd, args, f); err == nil {
-		ceiling, err = findCeiling("", f.policy)
+		ceiling, err = a.findCeiling(f.policy)
 	}
 	if err == nil {
 		rt, err = a.openWith(unitask.Options{Ceiling: ceiling})

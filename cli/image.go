@@ -100,7 +100,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 		}),
 	}
 	imageVar(cmd, &name)
-	cmd.Flags().StringVar(&held, "policy", "", "with NAME or FILE: the policy file, a ceiling on what the build reaches (default the first .unitask.toml from here upwards)")
+	cmd.Flags().StringVar(&held, "policy", "", "with NAME or FILE: a policy file, a ceiling on what the build reaches beside each .unitask.toml from here upwards")
 	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
 	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
 	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from, and (linux) the one of sessions")

@@ -45,7 +45,7 @@ Every call is held to a ceiling. The built-in one gives files of this folder onl
 packages, no images of containers and no raw TCP. It does give HTTP and TLS to every
 public host that a call names, and nobody is asked: allowNet = [] in the file gives
 none, ask = ["*.example.com"] asks first. Each key of --policy FILE takes the place
-of its own. The first .unitask.toml from here upwards may narrow it; to widen it,
+of its own. Every .unitask.toml from here upwards may narrow it; to widen it,
 the file must be trusted: unitask policy trust.
 
 --http serves streamable HTTP at ADDR/mcp, with /healthz and /metrics beside it. On a
@@ -61,7 +61,7 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVar(&f.dir, "dir", "", "where relative paths begin and the ceiling is looked for (default the working directory)")
-	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run, which this flag trusts (default the first .unitask.toml from there upwards, see unitask policy trust)")
+	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run, which this flag trusts (default every .unitask.toml from there upwards, see unitask policy trust)")
 	fl.StringVar(&f.prompts, "prompts", "", "a folder of snippets (.js, .ts, .py, .sh), offered as prompts")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel of the machines kept ready: linux or nanos (default nanos if its kernel is vendored, else linux)")

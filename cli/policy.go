@@ -20,7 +20,7 @@ func (a *app) policyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Show or begin the ceiling that runs are held to",
 		Long: `Policy is about .unitask.toml, the most that a run gets. It is looked for from
-the working directory upwards, and the first one found holds. A run that asks for
+the working directory upwards: each one found narrows those above it, up to one that is trusted. A run that asks for
 more gets less, and says so. While a file can't be read as it was meant (an unknown
 key, a wrong type, written by others), no code runs.
 
@@ -36,10 +36,11 @@ func (a *app) policyShow() *cobra.Command {
 		Short: "Show the ceiling here, and what a run with these flags would get",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ceiling, err := findCeiling("", f.policy)
+			held, err := a.heldCeiling(f.policy)
 			if err != nil {
 				return err
 			}
+			ceiling := held.Ceiling
 			req, err := f.granted(a, cmd)
 			if err != nil {
 				return err
@@ -67,7 +68,7 @@ func (a *app) policyShow() *cobra.Command {
 			if ceiling == nil {
 				fmt.Fprintf(a.std.Stdout, "%-10s none: no %s here or above\n", "file", policy.CeilingFile)
 			} else {
-				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "file", safe(ceiling.Path))
+				fmt.Fprintf(a.std.Stdout, "%-10s %s\n", "file", safe(held.String()))
 				row("ceiling", ceiling)
 			}
 			if held := a.ignoredForModels(f.policy); held != "" {
@@ -158,7 +159,7 @@ that it names leads elsewhere, it must be trusted again.`,
 			if forget && len(args) == 1 { // also of a file that is gone
 				return forgotten(args[0])
 			}
-			file, err := policy.FindCeiling("")
+			file, err := policy.NearestCeiling("")
 			if len(args) == 1 {
 				file, err = policy.ReadCeiling(args[0])
 			}

@@ -126,18 +126,29 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 			fl.StringArray(p.Flag, nil, p.Usage())
 		}
 	}
-	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on the run (default the first .unitask.toml from here upwards)")
+	fl.StringVar(&f.policy, "policy", "", "a policy file, a ceiling on the run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
 }
 
-// findCeiling reads the file that was named, or the one of a folder, "" for the working
-// directory.
-func findCeiling(dir, named string) (*policy.Ceiling, error) {
-	if named != "" {
-		c, err := policy.ReadCeiling(named)
-		return c, usageOf(err)
+// findCeiling reads the files that hold in the working directory, and the one that was named. Where there are several it
+// says which.
+func (a *app) findCeiling(named string) (*policy.Ceiling, error) {
+	held, err := a.heldCeiling(named)
+	if err != nil {
+		return nil, err
 	}
-	c, err := policy.FindCeiling(dir)
-	return c, usageOf(err)
+	if len(held.Files) > 1 {
+		a.ui.note("policy: %s", safe(held.String()))
+	}
+	return held.Ceiling, nil
+}
+
+func (a *app) heldCeiling(named string) (*policy.ForPeople, error) {
+	home, err := a.homeFolder()
+	if err != nil {
+		return nil, err
+	}
+	held, err := policy.LoadForPeople(home, "", named)
+	return held, usageOf(err)
 }
 
 // usageOf makes an error, if it is one, a usage error.
@@ -225,7 +236,7 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 			return err
 		}
 	}
-	ceiling, err := findCeiling("", f.policy)
+	ceiling, err := a.findCeiling(f.policy)
 	if err != nil {
 		return err
 	}

@@ -159,16 +159,12 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 					}
 				}
 			}
-			ceiling, err := findCeiling("", f.policy)
+			ceiling, err := a.findCeiling(f.policy)
 			if err != nil {
 				return err
 			}
 			asked := &holder.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life), IdleMS: policy.Millis(idle)}
-			if ceiling != nil {
-				if asked.Ceiling, err = filepath.Abs(ceiling.Path); err != nil {
-					return err
-				}
-			}
+			asked.Ceiling, asked.Held = ceiling.Origin(), ceiling
 			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpNew, New: asked}, holder.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)

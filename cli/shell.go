@@ -94,7 +94,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	if err != nil {
 		return err
 	}
-	ceiling, err := findCeiling("", f.policy)
+	ceiling, err := a.findCeiling(f.policy)
 	if err != nil {
 		return err
 	}

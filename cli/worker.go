@@ -61,7 +61,7 @@ runs have, or after --drain: what may be run twice then goes back into the queue
 	fl.StringVar(&f.slots, "slots", "auto", "runs at once; auto is as many as processors, and as the memory holds")
 	f.memory = sizeVar(fl, "memory", 1<<20, "memory for machines, in all (default three quarters of this host's)")
 	fl.StringVar(&f.pool, "pool", "1:2", "machines to keep ready: MIN:MAX, adapted to demand; 0 for none")
-	fl.StringVar(&f.policy, "policy", "", "the policy file, a ceiling on every run (default the first .unitask.toml from here upwards)")
+	fl.StringVar(&f.policy, "policy", "", "a policy file, a ceiling on every run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
 	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
 	fl.StringArrayVar(&f.sessionKeys, "session-key", nil, "FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
@@ -147,7 +147,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return usage(err)
 	}
-	ceiling, err := findCeiling("", f.policy)
+	ceiling, err := a.findCeiling(f.policy)
 	if err != nil {
 		return err
 	}

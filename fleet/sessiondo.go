@@ -58,12 +58,7 @@ func (c *Client) doNew(ctx context.Context, req *holder.New) (a holder.Answer, e
 	if req.Name != "" {
 		return a, &policy.FieldError{Field: "name", Value: req.Name, Reason: "is for sessions on this host: those on a fleet have ids only"}
 	}
-	var caller unitask.Caller
-	if req.Ceiling != "" {
-		if caller.Ceiling, err = policy.ReadCeiling(req.Ceiling); err != nil {
-			return a, err
-		}
-	}
+	caller := unitask.Caller{Ceiling: req.Held}
 	run := req.Request
 	run.Secrets = req.Secrets
 	view, err := c.newSession(ctx, caller, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})

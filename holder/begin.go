@@ -26,9 +26,9 @@ func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
 		return Answer{}, err
 	}
 	var ceiling *policy.Ceiling
-	if req.Ceiling != "" {
+	if req.Ceiling != nil {
 		var err error
-		if ceiling, err = policy.ReadCeiling(req.Ceiling); err != nil {
+		if ceiling, err = req.Ceiling.Ceiling(h.home, ""); err != nil {
 			h.give(req.Name)
 			return Answer{}, err
 		}

@@ -134,7 +134,7 @@ func TestNoSession(t *testing.T) {
 		}
 	}
 	// A ceiling that can't be read is none that allows everything.
-	_, err := Do(t.Context(), home, Request{Op: OpNew, New: &New{Name: "a", Ceiling: filepath.Join(home, "nothing")}}, Streams{}, nil)
+	_, err := Do(t.Context(), home, Request{Op: OpNew, New: &New{Name: "a", Ceiling: &policy.Origin{File: filepath.Join(home, "nothing")}}}, Streams{}, nil)
 	if err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("%v", err)
 	}

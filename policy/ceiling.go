@@ -119,30 +119,6 @@ func (e *CeilingError) Unwrap() error { return e.Err }
 // maxCeiling bounds the file.
 const maxCeiling = 1 << 20
 
-// FindCeiling reads the first CeilingFile in dir or a folder above it; nil where there
-// is none. Anything in it that can't be understood exactly is an error.
-func FindCeiling(dir string) (*Ceiling, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		name := filepath.Join(dir, CeilingFile)
-		_, err := os.Lstat(name)
-		switch {
-		case err == nil:
-			return ReadCeiling(name)
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, &CeilingError{Path: name, Err: err}
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return nil, nil
-		}
-		dir = parent
-	}
-}
-
 // ReadCeiling reads a ceiling file.
 func ReadCeiling(name string) (*Ceiling, error) {
 	text, err := readTrusted(name)

@@ -180,7 +180,10 @@ func TestFindCeiling(t *testing.T) {
 	}
 	find(upper, 256)
 	nearer := put(filepath.Join(root, "a"), "memoryMb = 300", 0o600)
-	find(nearer, 300) // the first one wins, it is not merged
+	find(nearer, 300)
+	if c, err := FindCeiling(deep); err != nil || c.over == nil || c.over.Path != upper { // it narrows the one above
+		t.Errorf("%+v %v", c, err)
+	}
 
 	refuse := func(says string) {
 		t.Helper()

@@ -4,10 +4,10 @@ import "path/filepath"
 
 // Origin is where a ceiling comes from: what another process needs to make it again, of the files as they are by then.
 type Origin struct {
-	File string `json:"file,omitempty"` // that was read; with Models that was named, if one was
+	File string `json:"file,omitempty"` // that was read; with Dir that was named, if one was
 	// Models says that it is on models' runs (LoadForModels), narrowed by the table of their caller (For).
 	Models bool   `json:"models,omitempty"`
-	Dir    string `json:"dir,omitempty"`
+	Dir    string `json:"dir,omitempty"` // whose files hold (LoadForModels, LoadForPeople)
 	Shared bool   `json:"shared,omitempty"`
 }
 
@@ -22,6 +22,13 @@ func (c *Ceiling) Origin() *Origin {
 
 // Ceiling makes the ceiling again: home is who asked's, and caller whom it is for.
 func (o Origin) Ceiling(home, caller string) (*Ceiling, error) {
+	if !o.Models && o.Dir != "" {
+		p, err := LoadForPeople(home, o.Dir, o.File)
+		if err != nil {
+			return nil, err
+		}
+		return p.Ceiling, nil
+	}
 	if !o.Models {
 		return ReadCeiling(o.File)
 	}

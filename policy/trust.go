@@ -31,8 +31,13 @@ const maxTrust = 1 << 20
 // path and a digest of its meaning.
 type Trust struct{ file string }
 
-// OpenTrust returns the list of a home; nothing is read yet.
-func OpenTrust(home string) Trust { return Trust{filepath.Join(home, TrustFile)} }
+// OpenTrust returns the list of a home, "" for none; nothing is read yet.
+func OpenTrust(home string) Trust {
+	if home == "" {
+		return Trust{}
+	}
+	return Trust{filepath.Join(home, TrustFile)}
+}
 
 // Trusted is a file on the list.
 type Trusted struct {
@@ -235,31 +240,21 @@ func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
 
 // findForModels makes the ceiling of the files that lie in a folder and above.
 func findForModels(trust Trust, dir string, builtIn *Ceiling) (*ForModels, error) {
-	file, err := FindCeiling(dir)
-	if err != nil {
-		return nil, err
-	}
-	if file == nil {
-		return &ForModels{Ceiling: builtIn}, nil
-	}
-	m := &ForModels{File: file.Path}
-	switch err := trust.Of(file); {
-	case err == nil:
-		m.Ceiling, m.Trusted = builtIn.With(file), true
-		return m, nil
-	case !errors.Is(err, ErrNotTrusted):
-		return nil, err
-	default:
-		m.Why = err.Error()
-	}
-	in := filepath.Dir(file.Path)
-	if m.Above = (&ForModels{Ceiling: builtIn}); in != filepath.Dir(in) {
-		if m.Above, err = findForModels(trust, filepath.Dir(in), builtIn); err != nil {
-			return nil, err
+	list, err := findCeilings(trust, dir)
+	m := &ForModels{Ceiling: builtIn}
+	for i := len(list) - 1; i >= 0; i-- {
+		file, above := list[i], m
+		m = &ForModels{File: file.Path, Trusted: file.trusted, Why: file.why, Above: above}
+		switch {
+		case !file.trusted:
+			m.Ceiling, m.Ignored = above.Ceiling.NarrowedBy(file.Ceiling), file.Beyond(above.Ceiling)
+		case above.File == "":
+			m.Ceiling, m.Above = builtIn.With(file.Ceiling), nil
+		default: // there are others on another path to the folder
+			m.Ceiling = above.Ceiling.NarrowedBy(builtIn.With(file.Ceiling))
 		}
 	}
-	m.Ceiling, m.Ignored = m.Above.Ceiling.NarrowedBy(file), file.Beyond(m.Above.Ceiling)
-	return m, nil
+	return m, err
 }
 
 // String says in a sentence which ceiling applies.
@@ -267,7 +262,7 @@ func (m *ForModels) String() string {
 	switch {
 	case m.File == "":
 		return builtInRule + ": no " + CeilingFile + " here or above"
-	case m.Trusted:
+	case m.Trusted && m.Above == nil:
 		return m.File
 	}
 	text := m.File + " narrows " + builtInRule

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 )
 
 // An origin that gives back what it was sent, in every way, gives back placeholders.
@@ -116,4 +117,40 @@ func TestEncodedAnswer(t *testing.T) {
 	if res, text := do(t, r.client(true), "GET", "https://"+host+"/", nil, ""); res.StatusCode != 200 || !strings.HasPrefix(text, "no one") {
 		t.Errorf("%d %q", res.StatusCode, text)
 	}
+}
+
+// Messages that a server sends one by one come whole, as programs expect who take each piece for one.
+func TestStreamedAnswer(t *testing.T) {
+	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) {
+		for i := range 20 {
+			fmt.Fprintf(w, "data: {\"n\": %d, \"text\": %q}\n\n", i, strings.Repeat("x", i*i*20))
+			_ = http.NewResponseController(w).Flush()
+			if i%5 == 0 {
+				time.Sleep(2 * quiet)
+			}
+		}
+	})
+	both(t, func(t *testing.T, h2 bool) {
+		r := newRig(t, o, Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}}}})
+		res, err := r.client(h2).Get("https://" + host + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		pieces, messages := 0, 0
+		for p := make([]byte, 64<<10); ; {
+			n, err := res.Body.Read(p)
+			if n > 0 && (!strings.HasPrefix(string(p[:n]), "data: ") || !strings.HasSuffix(string(p[:n]), "\n\n")) {
+				t.Errorf("a piece: %.60q", p[:n])
+			}
+			messages += strings.Count(string(p[:n]), "data: ")
+			pieces++
+			if err != nil {
+				break
+			}
+		}
+		if messages != 20 || pieces < 5 {
+			t.Errorf("%d messages in %d pieces", messages, pieces)
+		}
+	})
 }

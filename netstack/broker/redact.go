@@ -25,8 +25,8 @@ import (
 // maxExposed is how often a value may be in an answer whose request did not carry it.
 const maxExposed = 3
 
-// quiet is how long a server must have said nothing before the end of what it said is passed on: as
-// much as the longest form of a value has is kept back until then.
+// quiet is how long a server must have said nothing before the end of what it said is passed on: the last pieces,
+// which have as much as the longest form of a value, are kept back until then.
 const quiet = 50 * time.Millisecond
 
 // redactorKey says which secrets are looked for (a bit each), and whether every length stays.
@@ -220,6 +220,9 @@ func (r *redactReader) Read(p []byte) (int, error) {
 // room returns the room for a piece. A large one has scratch memory, until all of it was read.
 func (r *redactReader) room(piece int) []byte {
 	large := piece > smallPiece
+	if cap(r.out) > 2*smallPiece && cap(r.out) < 2*bigBuffer { // it was a long end
+		r.out = nil
+	}
 	if isScratch := cap(r.out) >= 2*bigBuffer; isScratch != large {
 		if isScratch {
 			putScratch(r.out)
@@ -233,7 +236,7 @@ func (r *redactReader) room(piece int) []byte {
 
 // redact makes ready what is decided once a piece is read, which ended with err.
 func (r *redactReader) redact(piece []byte, err error) {
-	r.s.held = append(r.s.held, piece...)
+	r.s.feed(piece)
 	var wrong error
 	r.out, wrong = r.s.run(r.room(len(piece)), err == io.EOF || err == errQuiet)
 	if err == io.EOF && wrong == nil {

@@ -161,13 +161,26 @@ type swapping struct {
 	held  []byte            // what was read and not decided
 	hurry int               // an unfinished end that is shorter is passed on all the same
 	told  int               // how much of held was
-	blind bool              // what is held depends on no text: always as much as the longest has
+	blind bool              // what is held depends on no text: always as much as the longest has, and whole pieces
+	ends  []int             // of blind: where in held pieces end, as they came
 	found func(*pair) error // called for each text that is found; nil is not
+}
+
+// maxWhole is how much of blind is held so that it is passed on in the pieces in which it came: some programs
+// take each for a message.
+const maxWhole = 64 << 10
+
+// feed takes a piece. One that has filled its buffer does not end where the other side ended it.
+func (s *swapping) feed(p []byte) {
+	s.held = append(s.held, p...)
+	if s.blind && len(s.held) <= maxWhole && len(p) != smallPiece {
+		s.ends = append(s.ends, len(s.held))
+	}
 }
 
 // write appends to dst what is decided once p is read, and keeps the rest.
 func (s *swapping) write(dst, p []byte) ([]byte, error) {
-	s.held = append(s.held, p...)
+	s.feed(p)
 	return s.run(dst, false)
 }
 
@@ -176,10 +189,20 @@ func (s *swapping) end(dst []byte) ([]byte, error) { return s.run(dst, true) }
 
 // decided is how much of a text is, of which more may come.
 func (s *swapping) decided(b []byte) int {
-	if s.blind {
-		return max(0, len(b)-s.longest+1)
+	if !s.blind {
+		return s.unfinished(b)
 	}
-	return s.unfinished(b)
+	most := max(0, len(b)-s.longest+1)
+	if len(b) > maxWhole {
+		return most
+	}
+	whole := 0
+	for _, end := range s.ends {
+		if end -= len(s.held) - len(b); end <= most {
+			whole = max(whole, end)
+		}
+	}
+	return whole
 }
 
 func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
@@ -208,6 +231,13 @@ func (s *swapping) run(dst []byte, last bool) ([]byte, error) {
 	decided = max(at, decided)
 	dst = append(dst, b[max(at, s.told):max(decided, s.told)]...)
 	s.held, s.told = append(s.held[:0], b[decided:]...), max(0, s.told-decided)
+	left := s.ends[:0]
+	for _, end := range s.ends {
+		if end > decided {
+			left = append(left, end-decided)
+		}
+	}
+	s.ends = left
 	if !last && len(s.held) < s.hurry {
 		dst, s.told = append(dst, s.held[s.told:]...), len(s.held)
 	}

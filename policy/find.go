@@ -1,0 +1,175 @@
+package policy
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Which files hold in a folder: every CeilingFile in it and above it, by the path that was typed and by the real one,
+// since a link must not hide what is above. Each narrows those above it. One that the user trusts stands for all above it
+// on its path.
+
+// found is a file that holds.
+type found struct {
+	*Ceiling
+	trusted bool
+	why     string // it is not
+}
+
+// findCeilings reads the files that hold in a folder, the nearest first.
+func findCeilings(trust Trust, dir string) (list []found, err error) {
+	paths, err := pathsOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{} // by real names: whether it is trusted
+	for _, dir := range paths {
+		for {
+			name := filepath.Join(dir, CeilingFile)
+			file, err := findOne(trust, name)
+			if err != nil {
+				return nil, err
+			}
+			if file != nil {
+				real, err := realName(name)
+				if err != nil {
+					return nil, &CeilingError{Path: name, Err: err}
+				}
+				if _, again := seen[real]; !again {
+					list = append(list, *file)
+				}
+				if seen[real] = file.trusted; file.trusted {
+					break
+				}
+			}
+			parent := filepath.Dir(dir)
+			if parent == dir {
+				break
+			}
+			dir = parent
+		}
+	}
+	return list, nil
+}
+
+// pathsOf are a folder's path as it was typed, and the real one where it is another.
+func pathsOf(dir string) ([]string, error) {
+	typed, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	real, err := filepath.EvalSymlinks(typed)
+	if errors.Is(err, fs.ErrNotExist) || real == typed {
+		return []string{typed}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []string{typed, real}, nil
+}
+
+// findOne reads a file, if it is there.
+func findOne(trust Trust, name string) (*found, error) {
+	if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, &CeilingError{Path: name, Err: err}
+	}
+	c, err := ReadCeiling(name)
+	if err != nil {
+		return nil, err
+	}
+	file := &found{Ceiling: c}
+	switch err := trust.Of(c); {
+	case err == nil:
+		file.trusted = true
+	case errors.Is(err, ErrNotTrusted):
+		file.why = err.Error()
+	default:
+		return nil, err
+	}
+	return file, nil
+}
+
+// NearestCeiling reads the first CeilingFile in a folder or above it; nil where there is none.
+func NearestCeiling(dir string) (*Ceiling, error) {
+	list, err := findCeilings(Trust{}, dir)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	return list[0].Ceiling, nil
+}
+
+// ForPeople is the ceiling on the runs of who types commands.
+type ForPeople struct {
+	Ceiling *Ceiling // nil where no file holds
+	Files   []string // that hold, the nearest first
+}
+
+// LoadForPeople makes the ceiling for commands that are typed in a folder: every file there and above narrows it, up to the
+// first on its path that home's list has. named is a file that was named; it narrows them all the same, unless it is on
+// that list.
+func LoadForPeople(home, dir, named string) (*ForPeople, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	origin := &Origin{Dir: dir}
+	trust := OpenTrust(home)
+	var list []found
+	if named != "" {
+		if origin.File, err = filepath.Abs(named); err != nil {
+			return nil, err
+		}
+		c, err := ReadCeiling(named)
+		if err != nil {
+			return nil, err
+		}
+		err = trust.Of(c)
+		if err != nil && !errors.Is(err, ErrNotTrusted) {
+			return nil, err
+		}
+		list = append(list, found{Ceiling: c, trusted: err == nil})
+	}
+	if named == "" || !list[0].trusted {
+		above, err := findCeilings(trust, dir)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, above...)
+	}
+	p := &ForPeople{}
+	for i := len(list) - 1; i >= 0; i-- {
+		p.Ceiling = p.Ceiling.NarrowedBy(list[i].Ceiling)
+	}
+	for _, f := range list {
+		p.Files = append(p.Files, f.Path)
+	}
+	if p.Ceiling != nil {
+		p.Ceiling = p.Ceiling.from(origin)
+	}
+	return p, nil
+}
+
+// String says which files hold.
+func (p *ForPeople) String() string {
+	if len(p.Files) == 0 {
+		return "no " + CeilingFile + " here or above"
+	}
+	return strings.Join(p.Files, ", which narrows ")
+}
+
+// FindCeiling makes the ceiling of every CeilingFile in dir and above it, each of which narrows those above; nil where
+// there is none. Anything in one that can't be understood exactly is an error. LoadForPeople looks at which files the
+// user trusts, too.
+func FindCeiling(dir string) (*Ceiling, error) {
+	list, err := findCeilings(Trust{}, dir)
+	var c *Ceiling
+	for i := len(list) - 1; i >= 0; i-- {
+		c = c.NarrowedBy(list[i].Ceiling)
+	}
+	return c, err
+}
