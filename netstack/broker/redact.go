@@ -209,6 +209,7 @@ func (r *redactReader) Read(p []byte) (int, error) {
 	}
 	n := copy(p, r.ready)
 	if r.ready = r.ready[n:]; len(r.ready) == 0 {
+		r.ready = nil
 		r.room(0)
 	}
 	if n == 0 {
