@@ -221,6 +221,9 @@ func (s *Store) Build(ctx context.Context, kernel Kernel, arch Arch) (*Image, er
 	return s.load(digest)
 }
 
+// imageMode is the mode of an image's files. The folders above them keep others out.
+const imageMode = 0o444
+
 // describeFiles fills Files with what lies in the image's folder.
 func (im *Image) describeFiles() error {
 	entries, err := os.ReadDir(im.dir)
@@ -228,6 +231,10 @@ func (im *Image) describeFiles() error {
 		return err
 	}
 	for _, e := range entries {
+		// QEMU reads it as another user, whatever the umask was.
+		if err := os.Chmod(filepath.Join(im.dir, e.Name()), imageMode); err != nil {
+			return err
+		}
 		sum, err := sha256File(filepath.Join(im.dir, e.Name()))
 		if err != nil {
 			return err
@@ -299,6 +306,11 @@ func (im *Image) verify() error {
 		}
 		if !st.Mode().IsRegular() || st.Size() != f.Size {
 			return im.damaged(im.Digest, fmt.Sprintf("%s has %d bytes and not %d", f.Name, st.Size(), f.Size))
+		}
+		if st.Mode().Perm()&imageMode != imageMode && os.Chmod(path, imageMode) == nil { // built under a narrow umask
+			if st, err = os.Lstat(path); err != nil {
+				return im.damaged(im.Digest, fmt.Sprintf("%s: %v", f.Name, err))
+			}
 		}
 		if changeStamp(st) == f.Stamp {
 			continue

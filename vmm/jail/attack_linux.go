@@ -189,7 +189,7 @@ func (s script) run(t *targets, on []level, how Spec) ([]byte, *Process, error) 
 	}
 	name := filepath.Join(t.dir, "stand-in")
 	defer os.Remove(name)
-	if err := os.WriteFile(name, image, 0o755); err != nil {
+	if err := errors.Join(os.WriteFile(name, image, 0o755), os.Chmod(name, 0o755)); err != nil { // whatever our umask is
 		return nil, nil, err
 	}
 	ours, theirs, err := socketpair.New("stand-in")

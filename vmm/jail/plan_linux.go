@@ -206,6 +206,7 @@ func newRoot(s Spec, f facts, st *stage, call caller) (open int) {
 	try := func(what string, nr uintptr, args ...uintptr) {
 		st.steps[call(Filesystem, what, nr, args...)].then = abandon
 	}
+	try("make folders that QEMU's user may enter", unix.SYS_UMASK, 0o022) // whatever ours is
 	empty := st.string("")
 	bind := func(from, to string) {
 		try("mount "+from, unix.SYS_MOUNT, st.string(from), st.string(to), empty, unix.MS_BIND)
