@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/internal/publicaddr"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
@@ -148,8 +149,8 @@ func isPublic(ctx context.Context, h packages.Host, proxy func(string, uint16) *
 		return true
 	}
 	if addr, err := netip.ParseAddr(h.Name); err == nil {
-		return netstack.Public(addr)
+		return publicaddr.Public(addr)
 	}
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", h.Name)
-	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !netstack.Public(a) })
+	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !publicaddr.Public(a) })
 }

@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/unitask/unitask/internal/fetch"
 )
 
 // Bounds on a download.
@@ -116,7 +118,10 @@ func get(ctx context.Context, url string) (io.ReadCloser, context.CancelFunc, er
 		cancel()
 		return nil, nil, err
 	}
-	res, err := http.DefaultClient.Do(req)
+	transport := fetch.Transport(nil, req.URL.Host)
+	transport.DisableKeepAlives = true
+	client := &http.Client{Transport: transport}
+	res, err := client.Do(req)
 	if err != nil {
 		cancel()
 		return nil, nil, err

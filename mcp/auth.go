@@ -21,6 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/fetch"
 )
 
 // Auth tells callers by their bearer tokens: by a file of tokens, or as an OAuth 2.1
@@ -127,7 +128,7 @@ func JWTs(opts JWTOptions) (*Auth, error) {
 	if opts.Audience == "" {
 		return nil, errors.New("--jwks needs --audience: a token for another server must not do here")
 	}
-	client := &http.Client{Timeout: 10 * time.Second, Transport: newKeyFetches(http.DefaultTransport), CheckRedirect: func(r *http.Request, via []*http.Request) error {
+	client := &http.Client{Timeout: 10 * time.Second, Transport: newKeyFetches(fetch.Transport(nil, u.Host)), CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if !goodKeysURL(r.URL) || len(via) > maxKeyRedirects {
 			return errors.New("the keys' URL redirects too often, or not to https")
 		}

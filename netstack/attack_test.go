@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/publicaddr"
 )
 
 // decision runs do and returns the TCP decision that comes of it.
@@ -449,9 +450,9 @@ func TestAttackNamesToPrivate(t *testing.T) {
 	try := func(u Upstream, t target, r *Rule) string {
 		conn, dialled, err := u.dial(context.Background(), t, r, nil)
 		switch {
-		case errors.Is(err, errOwn):
+		case errors.Is(err, publicaddr.ErrOwn):
 			return "the host's own"
-		case errors.Is(err, errNotPublic):
+		case errors.Is(err, publicaddr.ErrNotPublic):
 			return "not public"
 		case errors.Is(err, errNoName):
 			return "no name"
@@ -561,9 +562,9 @@ func TestAttackCheckedAtTheSocket(t *testing.T) {
 	defer l.Close()
 	to := netip.MustParseAddrPort(l.Addr().String())
 	var checked []netip.Addr
-	conn, err := Upstream{}.connect(t.Context(), to, func(a netip.Addr) error { checked = append(checked, a); return errOwn })
+	conn, err := Upstream{}.connect(t.Context(), to, func(a netip.Addr) error { checked = append(checked, a); return publicaddr.ErrOwn })
 	got := "connected"
-	if errors.Is(err, errOwn) && conn == nil {
+	if errors.Is(err, publicaddr.ErrOwn) && conn == nil {
 		got = "refused"
 	}
 	attack.Check(t, "an address that became the host's own", "refused", got)
@@ -575,13 +576,13 @@ func TestAttackCheckedAtTheSocket(t *testing.T) {
 	} else {
 		conn.Close()
 	}
-	local, err := localNetworks()
+	local, err := publicaddr.LocalNetworks()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Whatever this machine's addresses are, they are all closed.
 	for _, p := range local {
-		if err := checkAddr(p.Addr(), local); err == nil {
+		if err := publicaddr.Check(p.Addr(), local); err == nil {
 			t.Errorf("%s is open", p)
 		}
 	}

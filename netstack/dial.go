@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/hostname"
+	"github.com/unitask/unitask/internal/publicaddr"
 )
 
 const (
@@ -56,7 +57,7 @@ func (u Upstream) withDefaults() Upstream {
 		}
 	}
 	if u.Local == nil {
-		u.Local = localNetworks
+		u.Local = publicaddr.LocalNetworks
 	}
 	if u.Here == nil {
 		u.Here = routedHere
@@ -87,12 +88,12 @@ func (u Upstream) checker(r *Rule, denied func(netip.Addr) bool) func(netip.Addr
 		if err != nil {
 			return err
 		}
-		if err := checkAddr(addr, local); err != nil {
+		if err := publicaddr.Check(addr, local); err != nil {
 			return err
 		}
-		here, err := u.Here(unwrap(addr))
+		here, err := u.Here(publicaddr.Unwrap(addr))
 		if err == nil && here {
-			err = errOwn
+			err = publicaddr.ErrOwn
 		}
 		return err
 	}

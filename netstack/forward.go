@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/unitask/unitask/internal/publicaddr"
 	"github.com/unitask/unitask/netstack/broker"
 )
 
@@ -105,7 +106,7 @@ func (f *forwarder) denies(fl *flow) string {
 func (f *forwarder) denied(port uint16) func(netip.Addr) bool {
 	return func(addr netip.Addr) bool {
 		now := f.filter.Load()
-		return now.denies(target{addr: addr.Unmap(), port: port}) != nil || now.denies(target{addr: unwrap(addr), port: port}) != nil
+		return now.denies(target{addr: addr.Unmap(), port: port}) != nil || now.denies(target{addr: publicaddr.Unwrap(addr), port: port}) != nil
 	}
 }
 
@@ -334,9 +335,9 @@ func (f *forwarder) decide(to netip.AddrPort) (target, ruling) {
 func dialReason(err error) string {
 	var dns *net.DNSError
 	switch {
-	case errors.Is(err, errNotPublic):
+	case errors.Is(err, publicaddr.ErrNotPublic):
 		return "leads to an address that is not public: --allow-tcp may name it"
-	case errors.Is(err, errOwn):
+	case errors.Is(err, publicaddr.ErrOwn):
 		return "leads to an address of this host or of its network: --allow-tcp may name it"
 	case errors.Is(err, errDenied):
 		return errDenied.Error()

@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // locked are a registry that wants a login, of one kind, with an image tool:1, and how often it saw the right one.
@@ -175,3 +177,61 @@ func TestAttackLoginElsewhere(t *testing.T) {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A registry leads nowhere but to the Internet: not to this host or its network for tokens, manifests or layers, and
+// nothing of what is there comes out in an error.
+func TestAttackRegistryLeads(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	asked := new(atomic.Int32)
+	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.Error(w, `{"token":"internal-token","errors":[{"code":"DENIED","message":"internal page"}]}`, http.StatusForbidden)
+	}))
+	defer inner.Close()
+	_, port, _ := strings.Cut(strings.TrimPrefix(inner.URL, "http://"), ":")
+	for _, way := range []struct {
+		name  string
+		serve func(w http.ResponseWriter, r *http.Request, to string)
+	}{
+		{"the realm of its tokens", func(w http.ResponseWriter, _ *http.Request, to string) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+to+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}},
+		{"a redirect of everything", func(w http.ResponseWriter, r *http.Request, to string) {
+			http.Redirect(w, r, to+r.URL.Path, http.StatusTemporaryRedirect)
+		}},
+		{"a redirect of manifests", func(w http.ResponseWriter, r *http.Request, to string) {
+			if r.URL.Path == "/v2/" {
+				return
+			}
+			http.Redirect(w, r, to+r.URL.Path, http.StatusFound)
+		}},
+	} {
+		for _, to := range []string{"http://localhost:" + port, "http://127.0.0.2:" + port, "http://[::1]:" + port} {
+			asked.Store(0)
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { way.serve(w, r, to) }))
+			_, err := Pull(t.Context(), strings.TrimPrefix(s.URL, "http://")+"/tool:1", "amd64", nil)
+			s.Close()
+			got := "not asked"
+			if n := asked.Load(); n > 0 {
+				got = fmt.Sprintf("asked %d times", n)
+			}
+			if err == nil || strings.Contains(err.Error(), "internal page") || strings.Contains(err.Error(), "internal-token") {
+				got += fmt.Sprintf(", %v", err)
+			}
+			attack.Check(t, "a registry leads to "+strings.ReplaceAll(to, port, "PORT")+" by "+way.name, "not asked", got)
+		}
+	}
+	// Where the user named the other host, its answers are still in no error.
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="http://localhost:`+port+`/token",service="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer s.Close()
+	_, err := Pull(t.Context(), strings.TrimPrefix(s.URL, "http://")+"/tool:1", "amd64", func(context.Context, string) (*Login, error) { return &Login{Also: []string{"localhost"}}, nil })
+	got := "asked, and answered 403"
+	if err == nil || asked.Load() == 0 || !strings.Contains(err.Error(), "403") || strings.Contains(err.Error(), "internal page") {
+		got = fmt.Sprint(asked.Load(), err)
+	}
+	attack.Check(t, "a registry leads to a host that the user named: what its error says", "asked, and answered 403", got)
+}

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -16,11 +17,12 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/unitask/unitask/internal/fetch"
 )
 
 // How long a registry may be silent.
 const (
-	dialTime   = 10 * time.Second
 	answerTime = 30 * time.Second // until an answer begins, and between two pieces of it
 	tries      = 2
 )
@@ -28,7 +30,8 @@ const (
 // Login is what a registry is told of its user: a name and a password, or a token alone.
 type Login struct {
 	User, Password, Token string
-	Plain                 bool // also without TLS; loopback is told in any case
+	Plain                 bool     // also without TLS; loopback is told in any case
+	Also                  []string // other hosts of networks that are not public, to which it may lead
 }
 
 // Logins finds that of a registry, by its HOST or HOST:PORT; nil is none.
@@ -42,27 +45,29 @@ func Pull(ctx context.Context, reference, arch string, logins Logins) (*Image, e
 		return nil, fmt.Errorf("%.200q is no reference of an image: %w", reference, err)
 	}
 	who, sealed := remote.WithAuthFromKeychain(authn.DefaultKeychain), false
+	var also []string
 	if logins != nil {
 		l, err := logins(ctx, ref.Context().RegistryStr())
 		if err != nil {
 			return nil, fmt.Errorf("pull %s: the login of %s: %w", ref, ref.Context().RegistryStr(), err)
 		}
 		if l != nil {
+			also = l.Also
+		}
+		if l != nil && l.User+l.Password+l.Token != "" {
 			sealed = !l.Plain
 			who = remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: l.User, Password: l.Password, RegistryToken: l.Token}))
 		}
 	}
-	im, err := pull(ctx, ref, arch, who, sealed)
+	im, err := pull(ctx, ref, arch, who, sealed, fetch.Transport(nil, ref.Context().RegistryStr(), also...))
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, explain(ref, err))
 	}
 	return im, nil
 }
 
-func pull(ctx context.Context, ref name.Reference, arch string, who remote.Option, sealed bool) (*Image, error) {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DialContext = (&net.Dialer{Timeout: dialTime}).DialContext
-	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = dialTime, answerTime
+func pull(ctx context.Context, ref name.Reference, arch string, who remote.Option, sealed bool, t *http.Transport) (*Image, error) {
+	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = fetch.DialTime, answerTime
 	want := v1.Platform{OS: "linux", Architecture: arch}
 	opts := []remote.Option{
 		remote.WithContext(ctx), remote.WithPlatform(want), who, remote.WithTransport(patient{t, sealed}),
@@ -135,19 +140,42 @@ func checkManifest(m *v1.Manifest) error {
 	return nil
 }
 
-// explain says what a registry's error means.
+// explain says what a registry's error means. What other hosts have answered is not in it: a registry may lead to any.
 func explain(ref name.Reference, err error) error {
+	registry := ref.Context().RegistryStr()
 	var refused *transport.Error
 	if !errors.As(err, &refused) {
-		return fmt.Errorf("the registry %s: %w", ref.Context().RegistryStr(), err)
+		return fmt.Errorf("the registry %s: %w", registry, err)
+	}
+	answered := fmt.Sprintf("it answered %d", refused.StatusCode)
+	if refused.Request != nil && refused.Request.URL.Host != registry {
+		answered = fmt.Sprintf("%s, to which it led, answered %d", refused.Request.URL.Host, refused.StatusCode)
+	} else if codes := codesOf(refused); codes != "" {
+		answered += " " + codes
 	}
 	switch refused.StatusCode {
 	case http.StatusNotFound:
-		return fmt.Errorf("the registry %s has no such image: %w", ref.Context().RegistryStr(), err)
+		return fmt.Errorf("the registry %s has no such image: %s", registry, answered)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s, or registries.%[1]q in the home's configuration): %w", ref.Context().RegistryStr(), err)
+		return fmt.Errorf("the registry %s has no such image, or wants a login (docker login %[1]s, podman login %[1]s, or registries.%[1]q in the home's configuration): %s", registry, answered)
 	}
-	return fmt.Errorf("the registry %s: %w", ref.Context().RegistryStr(), err)
+	return fmt.Errorf("the registry %s: %s", registry, answered)
+}
+
+// knownCodes are those of the distribution specification.
+var knownCodes = []transport.ErrorCode{transport.BlobUnknownErrorCode, transport.DigestInvalidErrorCode, transport.ManifestInvalidErrorCode, transport.ManifestUnknownErrorCode,
+	transport.NameInvalidErrorCode, transport.NameUnknownErrorCode, transport.SizeInvalidErrorCode, transport.UnauthorizedErrorCode, transport.DeniedErrorCode,
+	transport.UnsupportedErrorCode, transport.TooManyRequestsErrorCode}
+
+// codesOf are a registry's own codes, those that the specification knows.
+func codesOf(refused *transport.Error) string {
+	var codes []string
+	for _, e := range refused.Errors {
+		if slices.Contains(knownCodes, e.Code) && !slices.Contains(codes, string(e.Code)) {
+			codes = append(codes, string(e.Code))
+		}
+	}
+	return strings.Join(codes, ", ")
 }
 
 // patient ends an answer that stops coming. What is sealed has a login that is not told in clear: registries of private

@@ -51,6 +51,8 @@ type Login struct {
 	Password string `toml:"password"`
 	Token    string `toml:"token"`
 	Plain    bool   `toml:"plain"` // it is told that without TLS, too
+	// Also are other hosts that the registry may lead to, though they are in a network that is not public.
+	Also []string `toml:"also"`
 }
 
 // Sources are the forms of a source, for messages.
@@ -92,6 +94,7 @@ func (v *Vault) Check() error {
 		switch {
 		case !registry.MatchString(host):
 			errs = append(errs, fmt.Errorf("registries.%.100q: use HOST or HOST:PORT, in lower case", host))
+		case len(l.Also) > 0 && l.User+l.Password+l.Token == "":
 		case (l.User == "") != (l.Password == "") || (l.Token == "") == (l.Password == ""):
 			errs = append(errs, fmt.Errorf("registries.%q must have user and password, or token", host))
 		case strings.ContainsFunc(l.User, unicode.IsControl) || strings.Contains(l.User, ":"):
@@ -120,6 +123,7 @@ func (v *Vault) LoginTo(ctx context.Context, host string) (_ *Login, err error) 
 	switch {
 	case !there:
 		return nil, nil
+	case l.User == "" && l.Password == "" && l.Token == "":
 	case l.Token != "":
 		l.Token, err = v.Read(ctx, l.Token)
 	default:

@@ -3,6 +3,7 @@ package vault
 import (
 	"context"
 	"os"
+	"reflect"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -138,7 +139,7 @@ func TestLoginTo(t *testing.T) {
 		"ghcr.io:443": nil, "x": nil, "evil.ghcr.io": nil, "": nil,
 	} {
 		got, err := v.LoginTo(t.Context(), host)
-		if err != nil || (got == nil) != (want == nil) || got != nil && *got != *want {
+		if err != nil || (got == nil) != (want == nil) || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, %v, expected %+v", host, got, err, want)
 		}
 	}

@@ -1,4 +1,7 @@
-package netstack
+// Package publicaddr says which addresses a name may lead to that somebody else controls: those of the
+// Internet, and none of this host's or of its network. It decides about an address alone, and never looks up or dials
+// anything. Packages netstack, for machines, and fetch, for the host itself, ask it.
+package publicaddr
 
 import (
 	"errors"
@@ -32,14 +35,15 @@ var globalUnicast = netip.MustParsePrefix("2000::/3")
 // Teredo are given up: these are not public, wherever they lead.
 var translated = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("::ffff:0:0:0/96")}
 
+// Why an address must not be dialled.
 var (
-	errNotPublic = errors.New("not a public address")
-	errOwn       = errors.New("an address of this host or of its network")
+	ErrNotPublic = errors.New("not a public address")
+	ErrOwn       = errors.New("an address of this host or of its network")
 )
 
-// unwrap returns the IPv4 address that a mapped or translated one stands for, and
+// Unwrap returns the IPv4 address that a mapped or translated one stands for, and
 // every other address as it is.
-func unwrap(addr netip.Addr) netip.Addr {
+func Unwrap(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap()
 	for _, p := range translated {
 		if p.Contains(addr) {
@@ -60,16 +64,12 @@ func isatap(addr netip.Addr) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte(b[12:])), true
 }
 
-// Public says that an address is one of the Internet's, which a name of somebody else's may lead to.
-func Public(addr netip.Addr) bool { return public(addr) }
-
-// public says whether an address may be dialled for a rule that is not raw, as far
-// as the address itself tells.
-func public(addr netip.Addr) bool {
+// Public says that an address is one of the Internet's, as far as the address itself tells.
+func Public(addr netip.Addr) bool {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return false
 	}
-	addr = unwrap(addr)
+	addr = Unwrap(addr)
 	if addr.Is6() && !globalUnicast.Contains(addr) {
 		return false
 	}
@@ -79,32 +79,31 @@ func public(addr netip.Addr) bool {
 		}
 	}
 	inner, tunnel := isatap(addr)
-	return !tunnel || public(inner)
+	return !tunnel || Public(inner)
 }
 
-// checkAddr says why an address must not be dialled for a rule that is not raw; nil
-// where it may be. local are the addresses of the host's interfaces, each with its
+// Check says why an address must not be dialled; nil where it may be. local are the addresses of the host's interfaces, each with its
 // network: both are closed, however public they are, for what listens there may count
 // on a firewall that we stand behind.
-func checkAddr(addr netip.Addr, local []netip.Prefix) error {
-	if !public(addr) {
-		return errNotPublic
+func Check(addr netip.Addr, local []netip.Prefix) error {
+	if !Public(addr) {
+		return ErrNotPublic
 	}
-	addr = unwrap(addr)
+	addr = Unwrap(addr)
 	inner, _ := isatap(addr)
 	for _, p := range local {
 		own := p.Addr().Unmap()
 		// A network of all addresses (0.0.0.0/0) is the mark of a tunnel, not a link.
 		if own == addr || own == inner || p.Bits() > 0 && (p.Contains(addr) || p.Contains(inner)) {
-			return errOwn
+			return ErrOwn
 		}
 	}
 	return nil
 }
 
-// localNetworks returns the addresses of the host's interfaces, each with its network,
+// LocalNetworks returns the addresses of the host's interfaces, each with its network,
 // as they are now.
-func localNetworks() ([]netip.Prefix, error) {
+func LocalNetworks() ([]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("list the host's addresses: %w", err)
