@@ -171,7 +171,7 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 		return nil, err
 	}
 	defer im.Close()
-	c, err := rt.images.AddContainer(ctx, arch, im, []string{ref})
+	c, err := rt.images.AddContainer(ctx, arch, im, image.Pulled, []string{ref})
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
@@ -180,7 +180,7 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 }
 
 // ImportImage takes a container's image from a file, as docker save and podman save write it, or an OCI
-// layout. name is a reference that leads to it, beside those that it has.
+// layout. Under its names no ceiling's rule for a registry allows it: only its digest does. name is a reference that leads to it, beside those that it has.
 func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch) (*image.Container, error) {
 	arch, err := image.ParseArch(string(arch))
 	if err != nil {
@@ -205,7 +205,7 @@ func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch
 		}
 		names[i] = ref
 	}
-	c, err := rt.images.AddContainer(ctx, arch, im, names)
+	c, err := rt.images.AddContainer(ctx, arch, im, image.Imported, names)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}

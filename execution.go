@@ -116,6 +116,9 @@ func (x *execution) plan(ctx context.Context) error {
 	if x.look.trace != nil && x.look.trace.Syscalls {
 		images = images.Tracing()
 	}
+	if err := x.importedName(); err != nil {
+		return failure{"image", err}
+	}
 	var contained *image.Container
 	var err error
 	if x.code.image.payload.Own != nil {
@@ -193,6 +196,20 @@ func (x *execution) plan(ctx context.Context) error {
 				x.spec.Folders = folders{steady}
 			}
 		}
+	}
+	return nil
+}
+
+// importedName says why an image does not run under a name that somebody gave it who imported it: a ceiling lists
+// images by their registries.
+func (x *execution) importedName() error {
+	name := x.code.image.payload.Name
+	ref, is, _ := policy.Reference(name)
+	if !is || !x.code.living.ceiling.Bounds("images") {
+		return nil
+	}
+	if c, err := x.rt.images.Container(x.code.arch, ref); err == nil && c.ImportedAs(ref) {
+		return &policy.FieldError{Field: "image", Value: name, Reason: "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list " + c.Digest}
 	}
 	return nil
 }

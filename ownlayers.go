@@ -203,7 +203,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 	if err := locks.write(lockFile); err != nil {
 		return nil, err
 	}
-	if err := rt.images.NameContainer(ctx, c, o.Name); err != nil {
+	if err := rt.images.NameContainer(ctx, c, image.Imported, o.Name); err != nil {
 		return nil, err
 	}
 	o.Debian, o.From, o.Container, o.Digest, o.Bytes = now.Debian, ref, c.Digest, c.Digest, c.Size()
@@ -248,7 +248,7 @@ func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Ar
 	if err != nil {
 		return nil, err
 	}
-	c, err := rt.images.AddContainer(ctx, arch, im, nil)
+	c, err := rt.images.AddContainer(ctx, arch, im, image.Imported, nil)
 	if err != nil {
 		return nil, fmt.Errorf("lay %d layers over %s: %w", len(digests), base.Digest[:19], err)
 	}

@@ -38,7 +38,8 @@ type Container struct {
 	// the disk is an archive.
 	Own *BroughtOwn `json:"own,omitempty"`
 
-	Names []string `json:"-"` // references that lead to it
+	Names    []string `json:"-"` // references that lead to it
+	imported []string // of Names, those that somebody gave it who imported it
 	dir   string
 }
 
@@ -62,9 +63,36 @@ func (c *Container) Size() int64 {
 	return allocated(st)
 }
 
+// NamesFrom says who gave an image its names.
+type NamesFrom int
+
+const (
+	Imported NamesFrom = iota // who imported it: they may be anybody's
+	Pulled                    // the registry that is in them
+)
+
+// ImportedAs says that an image has a reference only since somebody imported it under that name. A rule about a
+// registry is not about it.
+func (c *Container) ImportedAs(ref string) bool {
+	name, digest, _ := strings.Cut(ref, "@")
+	if name == "" || strings.HasPrefix(ref, "sha256:") {
+		return false
+	}
+	led := false
+	for _, n := range c.Names {
+		if n != ref && (digest == "" || repository(n) != repository(ref)) {
+			continue
+		}
+		if led = true; !slices.Contains(c.imported, n) {
+			return false
+		}
+	}
+	return led
+}
+
 // AddContainer writes an image's files into the store, unless they are there, and has the names
-// lead to it from now on.
-func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, names []string) (*Container, error) {
+// lead to it from now on. by says who gave them.
+func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, by NamesFrom, names []string) (*Container, error) {
 	c := &Container{Digest: from.Digest, Arch: arch, Config: from.Config}
 	if raw, err := hex.DecodeString(c.key()); err != nil || len(raw) != sha256.Size {
 		return nil, fmt.Errorf("a digest like %.100q: only sha256 is taken", from.Digest)
@@ -75,7 +103,7 @@ func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, na
 	}
 	defer unlock()
 	if have, err := s.readContainer(c.key()); err == nil {
-		return have, s.NameContainer(ctx, have, names...)
+		return have, s.NameContainer(ctx, have, by, names...)
 	} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrDamaged) {
 		return nil, err
 	}
@@ -114,7 +142,7 @@ func (s *Store) AddContainer(ctx context.Context, arch Arch, from *oci.Image, na
 	if err := os.Rename(tmp, c.dir); err != nil {
 		return nil, err
 	}
-	return c, s.NameContainer(ctx, c, names...)
+	return c, s.NameContainer(ctx, c, by, names...)
 }
 
 func (c *Container) write(ctx context.Context, from *oci.Image, dir string) (err error) {
@@ -172,11 +200,18 @@ func (s *Store) containerNames() (map[string]string, error) {
 // architecture.
 func nameKey(arch Arch, name string) string { return string(arch) + " " + name }
 
-// NameContainer has names lead to an image of the store from now on.
-func (s *Store) NameContainer(ctx context.Context, c *Container, names ...string) error {
+// importedKey is where it is kept that a name was given by who imported an image, and not by the registry that is in it.
+func importedKey(arch Arch, name string) string { return "imported " + nameKey(arch, name) }
+
+// NameContainer has names lead to an image of the store from now on. from says who gave them.
+func (s *Store) NameContainer(ctx context.Context, c *Container, from NamesFrom, names ...string) error {
 	return s.changeNames(ctx, func(all map[string]string) {
 		for _, name := range names {
 			all[nameKey(c.Arch, name)] = c.key()
+			delete(all, importedKey(c.Arch, name))
+			if from != Pulled {
+				all[importedKey(c.Arch, name)] = "yes"
+			}
 		}
 		c.named(all)
 	})
@@ -189,6 +224,7 @@ func (s *Store) UnnameContainer(ctx context.Context, arch Arch, name string) err
 	err := s.changeNames(ctx, func(all map[string]string) {
 		key = all[nameKey(arch, name)]
 		delete(all, nameKey(arch, name))
+		delete(all, importedKey(arch, name))
 		for _, other := range all {
 			others = others || other == key
 		}
@@ -231,10 +267,13 @@ func (s *Store) changeNames(ctx context.Context, change func(map[string]string))
 }
 
 func (c *Container) named(all map[string]string) {
-	c.Names = nil
+	c.Names, c.imported = nil, nil
 	for name, key := range all {
 		if ref, ok := strings.CutPrefix(name, string(c.Arch)+" "); ok && key == c.key() {
 			c.Names = append(c.Names, ref)
+			if all[importedKey(c.Arch, ref)] != "" {
+				c.imported = append(c.imported, ref)
+			}
 		}
 	}
 	slices.Sort(c.Names)

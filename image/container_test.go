@@ -31,7 +31,7 @@ func TestContainerNames(t *testing.T) {
 	}
 	defer im.Close()
 	s := &Store{home: t.TempDir(), log: func(string) {}}
-	c, err := s.AddContainer(t.Context(), AMD64, im, []string{"docker.io/evil/tool:1", "localhost:5000/tool:1"})
+	c, err := s.AddContainer(t.Context(), AMD64, im, Pulled, []string{"docker.io/evil/tool:1", "localhost:5000/tool:1"})
 	if err != nil {
 		t.Fatal(err)
 	}

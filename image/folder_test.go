@@ -63,7 +63,7 @@ func TestHalfAContainer(t *testing.T) {
 		im, err := oci.Open(t.Context(), dir, "amd64")
 		must(t, err)
 		defer im.Close()
-		return s.AddContainer(t.Context(), AMD64, im, []string{"docker.io/acme/tool:1"})
+		return s.AddContainer(t.Context(), AMD64, im, Pulled, []string{"docker.io/acme/tool:1"})
 	}
 	c, err := add()
 	must(t, err)

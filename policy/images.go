@@ -73,6 +73,9 @@ func imagePattern(text string) (string, error) {
 		}
 		return text, nil
 	}
+	if hex, ok := strings.CutPrefix(text, "sha256:"); ok && len(hex) != 64 {
+		return "", errors.New("is a part of a digest, with which another image's may begin: give all 64 digits")
+	}
 	ref, is, err := Reference(text)
 	if !is {
 		return "", fmt.Errorf("use %s, the name of an image of your own, or a container image's reference (as alpine:3.20, or ghcr.io/acme/*)", strings.Join(ImageNames, ", "))

@@ -95,6 +95,9 @@ func (c *Ceiling) NarrowedBy(file *Ceiling) *Ceiling {
 	return &both
 }
 
+// Bounds says whether a ceiling, or one that it narrows, has a key.
+func (c *Ceiling) Bounds(key string) bool { return c.bounds(key) }
+
 // bounds says whether a ceiling, or one that it narrows, has a key.
 func (c *Ceiling) bounds(key string) bool {
 	for ; c != nil; c = c.over {
