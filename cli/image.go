@@ -237,8 +237,9 @@ func (a *app) imagePrune() *cobra.Command {
 			removed, err := rt.PruneImages(cmd.Context())
 			packages, packagesErr := rt.RemovePackages(cmd.Context())
 			programs, programsErr := rt.Compiled().Prune()
-			fmt.Fprintf(a.std.Stdout, "%d templates, %d images, %d sets of packages and %d compiled programs removed\n", rt.Templates().Prune(0), removed, packages, programs)
-			return errors.Join(err, packagesErr, programsErr)
+			templates, templatesErr := rt.Templates().Prune(0)
+			fmt.Fprintf(a.std.Stdout, "%d templates, %d images, %d sets of packages and %d compiled programs removed\n", templates, removed, packages, programs)
+			return errors.Join(err, packagesErr, programsErr, templatesErr)
 		}),
 	}
 }

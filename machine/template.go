@@ -294,7 +294,7 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	if err := replace(filepath.Join(s.dir, digestOf(key)), tmp); err != nil {
 		return fmt.Errorf("save template: %w", err)
 	}
-	s.Prune(maxTemplates)
+	_, _ = s.Prune(maxTemplates) // what can't be removed is no failure of this one
 	return nil
 }
 
@@ -306,28 +306,37 @@ func (s *Templates) Drop(key string) bool {
 }
 
 // Prune removes all templates but the keep that were last cloned or made, and what a
-// killed maker left. It returns how many it removed.
-func (s *Templates) Prune(keep int) int {
-	entries, _ := os.ReadDir(s.dir)
+// killed maker left. It returns how many it removed, and why others are still there.
+func (s *Templates) Prune(keep int) (removed int, err error) {
+	entries, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	remove := func(name string) {
+		if e := os.RemoveAll(filepath.Join(s.dir, name)); e != nil {
+			err = errors.Join(err, e)
+			return
+		}
+		removed++
+	}
 	type aged struct {
 		name    string
 		used    time.Time
 		folders bool
 	}
 	var list []aged
-	removed := 0
 	for _, e := range entries {
-		text, err := os.ReadFile(filepath.Join(s.dir, e.Name(), templateName))
+		text, readErr := os.ReadFile(filepath.Join(s.dir, e.Name(), templateName))
 		var info templateInfo
-		if err == nil {
-			err = json.NewDecoder(bytes.NewReader(text)).Decode(&info)
+		if readErr == nil {
+			readErr = json.NewDecoder(bytes.NewReader(text)).Decode(&info)
 		}
 		if st, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), failuresSuffix) && time.Since(st.ModTime()) > giveUpFor {
 			_ = os.Remove(filepath.Join(s.dir, e.Name()))
 		}
 		switch {
 		case !e.IsDir():
-		case err == nil && e.Name()[0] != '.':
+		case readErr == nil && e.Name()[0] != '.':
 			if st, err := os.Stat(filepath.Join(s.dir, e.Name(), usesName)); err == nil && st.ModTime().After(info.Created) {
 				info.Created = st.ModTime()
 			}
@@ -335,8 +344,7 @@ func (s *Templates) Prune(keep int) int {
 		default:
 			st, statErr := e.Info()
 			if statErr == nil && time.Since(st.ModTime()) > time.Hour {
-				_ = os.RemoveAll(filepath.Join(s.dir, e.Name()))
-				removed++
+				remove(e.Name())
 			}
 		}
 	}
@@ -350,8 +358,7 @@ func (s *Templates) Prune(keep int) int {
 			}
 			continue
 		}
-		_ = os.RemoveAll(filepath.Join(s.dir, t.name))
-		removed++
+		remove(t.name)
 	}
-	return removed
+	return removed, err
 }

@@ -1,0 +1,31 @@
+package machine
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask/internal/testlack"
+)
+
+// What can't be removed is not counted as removed, and is an error.
+func TestPruneFails(t *testing.T) {
+	s := OpenTemplates(t.TempDir())
+	stuck := filepath.Join(s.dir, strings.Repeat("a", 64))
+	if err := os.MkdirAll(filepath.Join(stuck, "mounted"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(stuck, templateName), []byte(`{"key":"x"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 { // whom a folder's mode does not keep from removing
+		testlack.Disk(t, filepath.Join(stuck, "mounted"), "size=4k")
+	} else if err := os.Chmod(s.dir, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(s.dir, 0o700) })
+	if n, err := s.Prune(0); n != 0 || err == nil {
+		t.Errorf("%d removed, %v", n, err)
+	}
+}
