@@ -2,6 +2,7 @@ package unitask
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
 
@@ -25,6 +27,7 @@ type audited struct {
 	session bool // not a run that ends with its code
 
 	mu      sync.Mutex
+	failed  error               // the first entry that could not be written
 	used    map[string][]string // hosts that a secret's value went to, by its name
 	exposed map[string]int      // by secrets' names: answers that had their values without reason
 	refused map[string]int      // by protocol
@@ -44,11 +47,28 @@ func (a *audited) entry(kind audit.Kind, detail any) audit.Entry {
 	return e
 }
 
-// write appends. That it failed is no failure of the run.
+// write appends. That it failed is a failure of a run that must have its entries (missing), and told in any case.
 func (a *audited) write(entries ...audit.Entry) {
-	if err := a.log.Append(entries...); err != nil {
-		a.tell(Event{Kind: EventStore, Message: err.Error()})
+	err := a.log.Append(entries...)
+	if err == nil {
+		return
 	}
+	a.tell(Event{Kind: EventStore, Message: err.Error()})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.failed == nil {
+		a.failed = err
+	}
+}
+
+// missing is why entries are missing of a run that must have them.
+func (a *audited) missing(granted policy.Effective) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.failed == nil || !granted.Audit {
+		return nil
+	}
+	return hostError("audit", fmt.Errorf("the policy has audit = \"required\": %w", a.failed))
 }
 
 // started writes what a run is granted and denied.

@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,6 +155,9 @@ func (x *execution) plan(ctx context.Context) error {
 	}
 	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
 		return failure{"boot", err}
+	}
+	if x.granted.RequireHardware && x.spec.Accel == vmm.TCG {
+		return failure{"boot", &policy.FieldError{Field: "requireHardware", Value: "true", Reason: "and this host has no hardware virtualization that works: " + cmp.Or(x.rt.source.WhySlow(x.spec), "the accelerator tcg was chosen")}}
 	}
 	if x.code.session != nil && machine.CanClone {
 		x.spec.Life = machine.Lasting

@@ -135,6 +135,10 @@ type Request struct {
 	// RequireJail are layers and limits of QEMU's jail, by their names in the record and in
 	// `unitask doctor`, without which nothing runs (JailError).
 	RequireJail []string `json:"requireJail,omitempty"`
+	// RequireHardware says that nothing runs without hardware virtualization.
+	RequireHardware bool `json:"requireHardware,omitempty"`
+	// Audit says that nothing runs whose audit entries can't be written.
+	Audit bool `json:"audit,omitempty"`
 
 	own *OwnImage // Image, where that is one of the user's own (withOwn)
 }

@@ -162,6 +162,10 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		res.PolicyChanges = slices.Clone(code.living.taken)
 	}
 	run := func() error {
+		if err := logged.missing(granted.Effective); err != nil {
+			res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
+			return err
+		}
 		x := &execution{rt: rt, code: &code, look: look, granted: res.Policy.Effective, streams: streams, rec: rec, redactor: redactor, audit: logged, res: res}
 		if rt.opts.Fleet != nil {
 			return x.runElsewhere(ctx, req, caller.Name)
@@ -202,6 +206,10 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		err = hostError("record", e)
 	}
 	logged.ended(res)
+	if e := logged.missing(granted.Effective); e != nil && err == nil {
+		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
+		err = e
+	}
 	rt.boundStore(rec.ID, streams.Events)
 	return res, err
 }

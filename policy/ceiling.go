@@ -341,6 +341,12 @@ const Example = `# The most that unitask may give to a run started in this folde
 # Layers of QEMU's jail, as unitask doctor names them, without which nothing runs.
 # requireJail = ["network", "filesystem", "seccomp"]
 
+# true: nothing runs without hardware virtualization (KVM, HVF).
+# requireHardware = true
+
+# Nothing runs whose entries of the audit log can't be written, as on a full disk.
+# audit = "required"
+
 # [secrets.GITHUB_TOKEN]
 # hosts = ["api.github.com"]
 # in = ["header"]             # header, query, path, body, sigv4; left out: header

@@ -406,6 +406,50 @@ func (permission) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, deny de
 
 func (permission) beyond(mine, base any) []string { return anyNet{}.beyond(mine, base) }
 
+// demand is something that must hold where the request or a ceiling says so. A ceiling says it with true, or with
+// a word.
+type demand struct {
+	none
+	word string
+}
+
+func (demand) form() Form { return Switch }
+
+func (demand) resolve(f *Field, r *Request, e *Effective) error {
+	*at[bool](e, f.Key) = *at[bool](r, f.Key)
+	return nil
+}
+
+func (k demand) read(f *Field, value any, dir string) (any, error) {
+	if k.word == "" {
+		return anyNet{}.read(f, value, dir)
+	}
+	if text, ok := value.(string); !ok || text != k.word {
+		return nil, fmt.Errorf("must be %q", k.word)
+	}
+	return true, nil
+}
+
+func (demand) narrow(f *Field, c *Ceiling, _ *Request, e *Effective, _ deny) {
+	on := at[bool](e, f.Key)
+	must, _ := c.most[f.ceiling()].(bool)
+	*on = *on || must
+}
+
+func (demand) beyond(mine, base any) []string {
+	if base.(bool) && !mine.(bool) {
+		return []string{"false"}
+	}
+	return nil
+}
+
+func (k demand) plain(value any) any {
+	if k.word == "" {
+		return value
+	}
+	return k.word
+}
+
 // tomlType names the type of a value of TOML.
 func tomlType(value any) string {
 	switch value.(type) {

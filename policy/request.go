@@ -57,6 +57,10 @@ type Request struct {
 	Debug bool `json:"debug"`
 	// RequireJail are layers and limits of the machine's jail without which nothing runs.
 	RequireJail []string `json:"requireJail"`
+	// RequireHardware says that nothing runs without hardware virtualization.
+	RequireHardware bool `json:"requireHardware"`
+	// Audit says that nothing runs whose audit entries can't be written.
+	Audit bool `json:"audit"`
 }
 
 // Mount is a file or folder of the host that the code may read.
@@ -99,6 +103,9 @@ type Effective struct {
 	MaxArtifacts int64        `json:"maxArtifactBytes"` // -1 is none
 	Debug        bool         `json:"debug"`
 	RequireJail  []string     `json:"requireJail"`
+
+	RequireHardware bool `json:"requireHardware"`
+	Audit           bool `json:"audit"`
 }
 
 // MarshalJSON gives the wire form.
