@@ -215,6 +215,25 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	return granted.MemoryMB
 }
 
+// Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and secrets
+// come with it; nil is that it may run.
+func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
+	if own, err := rt.withOwn(req, ceiling); err == nil {
+		req = own
+	}
+	req.Files, req.Dirs = nil, nil
+	var in hostfiles.Set
+	defer in.Close()
+	asked, granted, denials, err := req.resolve(ceiling, &in)
+	if err == nil && granted.Image == "" {
+		return imageDenied(asked.Image, denials)
+	}
+	if errors.As(err, new(*policy.FieldError)) {
+		return err
+	}
+	return nil // the run tells of others
+}
+
 // notElsewhere says what of a run a fleet can't have: its machine is on another host.
 func notElsewhere(streams IO, look inspection) error {
 	what := ""

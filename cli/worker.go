@@ -45,7 +45,10 @@ and sends back what comes of it. It takes no more than it has room for.
 
 Every run is held to this host's ceiling (--policy), whatever its submitter allows.
 On SIGTERM, and on unitask fleet drain, it takes nothing more on and ends when its
-runs have, or after --drain: what may be run twice then goes back into the queue.`,
+runs have, or after --drain: what may be run twice then goes back into the queue.
+
+The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
+4 MiB a slot, unless GOMEMLIMIT says otherwise); --memory is for machines.`,
 		Example: `  unitask worker --embedded
   unitask worker --embedded --cluster-listen :6222 --cluster-key cluster.key --routes nats://a:6222,nats://b:6222,nats://c:6222
   unitask worker --nats tls://nats.example.com:4222 --nats-creds worker.creds --slots 8
@@ -136,6 +139,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return err
 	}
+	fleet.LimitMemory(slots)
 	key, err := f.readSessionKeys(tenants)
 	if err == nil && key == nil && cluster != nil {
 		key, err = cluster.SessionKey()

@@ -91,31 +91,34 @@ type RunInfo struct {
 
 // Runs are the runs of the client's tenant that the fleet still knows, the newest first; at most
 // most of them.
-func (c *Client) Runs(ctx context.Context, most int) (list []RunInfo, err error) {
-	list = []RunInfo{}
+func (c *Client) Runs(ctx context.Context, most int) (found []RunInfo, err error) {
+	found = []RunInfo{}
 	s, err := openTenant(ctx, c.js, c.config.Tenant)
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return list, nil
+		return found, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	keys, err := s.runs.Keys(ctx)
-	if errors.Is(err, jetstream.ErrNoKeysFound) {
-		return list, nil
-	}
+	var keys []string
+	err = list(ctx, c.js, runsBucket+c.config.Tenant, ofRuns, keysLate, func(id string, _ []byte) {
+		if idForm.MatchString(id) {
+			keys = append(keys, id)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(keys) // records' ids sort by time
+	keys = slices.Compact(keys)
 	slices.Reverse(keys)
 	for _, id := range keys {
-		if len(list) == most {
+		if len(found) == most {
 			break
 		}
 		if e, _, err := s.get(ctx, id); err == nil {
-			list = append(list, RunInfo{id, e.State, e.Class, e.Created, e.Attempt, e.Losses, e.Worker, e.Why})
+			found = append(found, RunInfo{id, e.State, e.Class, e.Created, e.Attempt, e.Losses, e.Worker, e.Why})
 		}
 	}
-	return list, nil
+	return found, nil
 }

@@ -79,9 +79,13 @@ func (s *submission) submit(ctx context.Context) error {
 			return err
 		}
 	}
+	code := t.takeOut()
 	e := entry{State: Queued, Class: string(arch), MemoryMB: max(req.MemoryMB, 1), Created: time.Now().UTC()}
 	err := s.patiently(ctx, func(ctx context.Context) (err error) {
-		if err = s.possible(ctx, e); err == nil {
+		if err = s.possible(ctx, e); err == nil && code != nil {
+			e.Code, err = s.putCode(ctx, code)
+		}
+		if err == nil {
 			e.Task, err = t.put(ctx, s.store)
 		}
 		return err
@@ -108,7 +112,7 @@ func (s *submission) enter(ctx context.Context, e entry) error {
 		if err != nil {
 			return err
 		}
-		if there.Task.SHA256 != e.Task.SHA256 {
+		if there.Task.SHA256 != e.Task.SHA256 || !there.Code.same(e.Code) {
 			return fmt.Errorf("run %s is there and asks for something else: use another id", s.id)
 		}
 		if there.State != Queued {
@@ -149,6 +153,17 @@ func (s *submission) enter(ctx context.Context, e entry) error {
 
 // errMaxMessages is JetStream's code for a stream, or a subject of it, that is full.
 const errMaxMessages = 10077
+
+func (s *submission) putCode(ctx context.Context, code joined) (*blob, error) {
+	if _, err := code.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	b, err := s.store.put(ctx, code, false)
+	if err == nil && b.Size > maxCode {
+		err = fmt.Errorf("the code has %d bytes, and a fleet takes %d", b.Size, maxCode)
+	}
+	return &b, err
+}
 
 func (s *submission) putInputs(ctx context.Context) (*blob, error) {
 	f, err := os.CreateTemp("", "unitask-fleet-")

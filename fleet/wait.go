@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
@@ -17,7 +16,7 @@ import (
 const pollState = time.Second
 
 // wait passes on what the run prints until it is over.
-func (s *submission) wait(ctx context.Context, msgs <-chan *nats.Msg) (*unitask.Result, error) {
+func (s *submission) wait(ctx context.Context, heard *ear) (*unitask.Result, error) {
 	tick := time.NewTicker(min(pollState, s.c.config.Times.Beat))
 	defer tick.Stop()
 	look := true
@@ -27,7 +26,7 @@ func (s *submission) wait(ctx context.Context, msgs <-chan *nats.Msg) (*unitask.
 			e, revision, err := s.store.get(ctx, s.id)
 			switch {
 			case err == nil && (e.State.over() || s.follow(ctx, e, revision)):
-				s.drain(msgs)
+				s.drain(heard)
 				return s.finish(ctx, e)
 			case !errors.Is(err, jetstream.ErrKeyNotFound):
 				missing = time.Time{}
@@ -44,8 +43,10 @@ func (s *submission) wait(ctx context.Context, msgs <-chan *nats.Msg) (*unitask.
 			return s.cancel()
 		case <-tick.C:
 			look = true
-		case msg := <-msgs:
-			look = s.take(msg)
+		case <-heard.ready:
+			for msg := heard.take(); msg != nil && s.broken == nil; msg = heard.take() {
+				look = s.take(msg) || look
+			}
 		}
 		if s.broken != nil { // its reader went away
 			_, _ = s.cancel()
@@ -88,7 +89,7 @@ func (s *submission) follow(ctx context.Context, e entry, revision uint64) (over
 
 // begin notes which attempt the entry is at.
 func (s *submission) begin(e entry) {
-	if e.Attempt <= s.attempt {
+	if e.Attempt <= s.attempt || e.Reading {
 		return
 	}
 	if e.Attempt > 1 { // also for who joins it later
@@ -135,14 +136,9 @@ func (s *submission) cancel() (*unitask.Result, error) {
 }
 
 // drain takes what has come.
-func (s *submission) drain(msgs <-chan *nats.Msg) {
-	for {
-		select {
-		case msg := <-msgs:
-			s.take(msg)
-		default:
-			return
-		}
+func (s *submission) drain(heard *ear) {
+	for msg := heard.last(); msg != nil; msg = heard.last() {
+		s.take(msg)
 	}
 }
 
@@ -176,7 +172,7 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 			return nil, hostError(err)
 		}
 		defer left.Close()
-		if err := unpackLeft(left, s.run, map[string]io.Writer{nameStdout: s.run.Stdout, nameStderr: s.run.Stderr}, s.have); err != nil {
+		if err := unpackLeft(ctx, left, s.run, map[string]io.Writer{nameStdout: s.run.Stdout, nameStderr: s.run.Stderr}, s.have); err != nil {
 			return nil, hostError(err)
 		}
 	}

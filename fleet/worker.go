@@ -55,6 +55,7 @@ type Worker struct {
 	hosting sync.WaitGroup // sessions
 	metrics *metrics
 	scratch *scratch
+	memory  *budget
 
 	mu       sync.Mutex
 	info     WorkerInfo
@@ -100,7 +101,7 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 			}
 		}
 	}
-	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
+	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), memory: newBudget(), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -356,6 +357,15 @@ func (w *Worker) reserve(l *lane, memoryMB int) bool {
 	w.info.UsedMB += memoryMB
 	l.usedMB += memoryMB
 	return true
+}
+
+// reserveMore takes more memory for a machine that has some, or gives some back.
+func (w *Worker) reserveMore(l *lane, memoryMB int) bool {
+	if memoryMB <= 0 {
+		w.release(l, -memoryMB)
+		return true
+	}
+	return w.reserve(l, memoryMB)
 }
 
 func (w *Worker) release(l *lane, memoryMB int) {
