@@ -43,6 +43,16 @@ func (e *ear) put(m *nats.Msg) {
 		e.bytes -= m.Size()
 	}
 	e.mu.Unlock()
+	e.again()
+}
+
+// again says that there is more to take, if there is.
+func (e *ear) again() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.waiting) == 0 {
+		return
+	}
 	select {
 	case e.ready <- struct{}{}:
 	default:

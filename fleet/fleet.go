@@ -73,6 +73,8 @@ const retryAfter = time.Second
 type Times struct {
 	Lease time.Duration // without a sign of life, another worker looks after the run; 15 s
 	Beat  time.Duration // between signs of life; a quarter of the lease
+	// Start is how long a machine may take to start at a worker, which a submitter gives it beside the run's own time limit; 2 min.
+	Start time.Duration
 }
 
 func (t Times) withDefaults() Times {
@@ -81,6 +83,9 @@ func (t Times) withDefaults() Times {
 	}
 	if t.Beat <= 0 {
 		t.Beat = t.Lease / 4
+	}
+	if t.Start <= 0 {
+		t.Start = 2 * time.Minute
 	}
 	return t
 }

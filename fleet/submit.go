@@ -31,7 +31,8 @@ type submission struct {
 	lag     map[string]bool  // some is missing: the rest comes with the report
 	broken  error            // of the submitter's own stream
 	said    bool             // that there is no worker
-	unseen  time.Time        // since when its worker has not been seen
+	clock   clock
+	unseen  time.Time // since when its worker has not been seen
 }
 
 // open opens the tenant; a worker makes it.

@@ -19,11 +19,24 @@ const pollState = time.Second
 func (s *submission) wait(ctx context.Context, heard *ear) (*unitask.Result, error) {
 	tick := time.NewTicker(min(pollState, s.c.config.Times.Beat))
 	defer tick.Stop()
+	s.clock.limit = limit(s.run, s.c.config.Times)
 	look := true
+	var last entry // that was read
+	var revision uint64
 	var missing time.Time // since when there is no entry
 	for {
 		if look {
-			e, revision, err := s.store.get(ctx, s.id)
+			e, at, err := s.get(ctx)
+			if err == nil {
+				last, revision = e, at
+				s.clock.see(e, time.Now())
+			}
+			if late := s.clock.late(time.Now()); late > 0 && !last.State.over() {
+				if lost := s.overrun(ctx, last, revision, late); lost != nil {
+					s.drain(heard)
+					return s.finish(ctx, *lost)
+				}
+			}
 			switch {
 			case err == nil && (e.State.over() || s.follow(ctx, e, revision)):
 				s.drain(heard)
@@ -44,15 +57,25 @@ func (s *submission) wait(ctx context.Context, heard *ear) (*unitask.Result, err
 		case <-tick.C:
 			look = true
 		case <-heard.ready:
-			for msg := heard.take(); msg != nil && s.broken == nil; msg = heard.take() {
-				look = s.take(msg) || look
+			if msg := heard.take(); msg != nil {
+				look = s.take(msg)
 			}
+			heard.again() // behind a look: what follows may be of another attempt
 		}
 		if s.broken != nil { // its reader went away
 			_, _ = s.cancel()
 			return nil, s.broken
 		}
 	}
+}
+
+// getTime bounds how long the entry is waited for, so that the clock is looked at meanwhile.
+const getTime = 5 * time.Second
+
+func (s *submission) get(ctx context.Context) (entry, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, getTime)
+	defer cancel()
+	return s.store.get(ctx, s.id)
 }
 
 // follow looks after a run that is not over, and says whether it is now.
