@@ -197,7 +197,7 @@ func pack(ctx context.Context, to io.Writer, left Left) (stdout, stderr int64, e
 // sink is where a submitter puts what a run left: a *unitask.FleetRun.
 type sink interface {
 	Console(io.Reader) error
-	Decided(line []byte)
+	Decided(line []byte) (more bool)
 	Artifact(name string, perm fs.FileMode, content io.Reader) error
 }
 

@@ -98,7 +98,7 @@ func TestAttackArchives(t *testing.T) {
 type nowhere struct{}
 
 func (nowhere) Console(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err }
-func (nowhere) Decided([]byte)            {}
+func (nowhere) Decided([]byte) bool       { return true }
 func (nowhere) Artifact(_ string, _ fs.FileMode, r io.Reader) error {
 	_, err := io.Copy(io.Discard, r)
 	return err

@@ -148,13 +148,13 @@ func permOf(octal string) (perm fs.FileMode) {
 }
 
 // maxLine bounds a line of a netlog, in bytes.
-const maxLine = 1 << 20
+const maxLine = 64 << 10
 
-func eachLine(r io.Reader, do func([]byte)) error {
+// eachLine hands on lines until do wants no more, and reads the rest.
+func eachLine(r io.Reader, do func([]byte) bool) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		do(lines.Bytes())
+	for lines.Scan() && do(lines.Bytes()) {
 	}
 	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
 		return err

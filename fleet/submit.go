@@ -31,6 +31,7 @@ type submission struct {
 	lag     map[string]bool  // some is missing: the rest comes with the report
 	broken  error            // of the submitter's own stream
 	said    bool             // that there is no worker
+	events  int              // that its worker has told
 	clock   clock
 	unseen  time.Time // since when its worker has not been seen
 }

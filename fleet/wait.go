@@ -178,6 +178,7 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 	if e.Report == nil {
 		return nil, hostError(errors.New("the worker left no report"))
 	}
+	s.run.SaidBy(e.Worker)
 	var r report
 	err := s.patiently(ctx, func(ctx context.Context) (err error) {
 		r, err = readReport(ctx, s.store, *e.Report)
