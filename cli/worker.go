@@ -26,7 +26,7 @@ type workerFlags struct {
 	fleetFlags
 	embedded, logJSON   bool
 	slots, pool, policy string
-	metrics             string
+	metrics, token      string
 	memory              *size
 	tenants             []string
 	replicas            int
@@ -68,7 +68,8 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
 	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
 	fl.StringArrayVar(&f.sessionKeys, "session-key", nil, "FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
-	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT, to whoever can reach it")
+	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT")
+	fl.StringVar(&f.token, "metrics-token", "", "a FILE of the token that /metrics is read with (Authorization: Bearer); an address that is not loopback needs it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.access(cmd)
 	fl.StringArrayVar(&f.tenants, "tenant", nil, "a tenant to work for, NAME, or NAME=CREDS for each of several: a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
@@ -147,6 +148,13 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return usage(err)
 	}
+	token, err := readMetricsToken(f.metrics, f.token)
+	if err == nil && f.token != "" && f.metrics == "" {
+		err = errors.New("--metrics-token goes with --metrics")
+	}
+	if err != nil {
+		return usage(err)
+	}
 	pool, err := unitask.ParsePoolSize(f.pool)
 	if err != nil {
 		return usage(err)
@@ -209,7 +217,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	}
 	defer w.Close()
 	if f.metrics != "" {
-		at, stop, err := serveMetrics(cmd.Context(), f.metrics, metricsHandler(w, rt.Pool))
+		at, stop, err := serveMetrics(cmd.Context(), f.metrics, metricsHandler(w, rt.Pool, token))
 		if err != nil {
 			return err
 		}
@@ -245,8 +253,8 @@ func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err e
 	return all, nil
 }
 
-// readKey reads the file of a key that a flag names.
-func readKey(flag, file string) ([]byte, error) {
+// readSecretFile reads a small file that a flag names, and that only its owner may read.
+func readSecretFile(flag, file string) ([]byte, error) {
 	st, err := os.Stat(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
@@ -254,9 +262,24 @@ func readKey(flag, file string) ([]byte, error) {
 	if st.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("%s %s: others can read it: chmod 600 %s", flag, file, file)
 	}
+	if st.Size() > maxSecretFile {
+		return nil, fmt.Errorf("%s %s: has %d bytes: %d are the most", flag, file, st.Size(), maxSecretFile)
+	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return text, nil
+}
+
+// maxSecretFile bounds such a file, in bytes.
+const maxSecretFile = 4 << 10
+
+// readKey reads the file of a key that a flag names.
+func readKey(flag, file string) ([]byte, error) {
+	text, err := readSecretFile(flag, file)
+	if err != nil {
+		return nil, err
 	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != 32 {

@@ -26,6 +26,7 @@ type lane struct {
 	missed   jetstream.KeyValue
 	sessions sessions
 	listing  sync.Mutex
+	beaten   atomic.Int64  // when JetStream took its last sign of life, in ns since 1970
 	sealing  []byte        // the key of its paused sessions
 	copies   int           // that were asked for; its heart's own once it beats
 	broken   atomic.Bool   // something is not as it was made
@@ -249,6 +250,7 @@ func (l *lane) beat(ctx context.Context) error {
 	if _, err = l.workers.Put(timed, info.ID, text); err != nil {
 		return fmt.Errorf("register the worker: %w", err)
 	}
+	l.beaten.Store(time.Now().UnixNano())
 	return nil
 }
 
