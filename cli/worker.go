@@ -31,6 +31,7 @@ type workerFlags struct {
 	tenants             []string
 	replicas            int
 	sessionKeys         []string
+	key                 string
 	drain               time.Duration
 	cluster             clusterFlags
 }
@@ -68,6 +69,7 @@ The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
 	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
 	fl.StringArrayVar(&f.sessionKeys, "session-key", nil, "FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
+	fl.StringVar(&f.key, "worker-key", "", "a FILE of 64 hex digits (openssl rand -hex 32), the worker's private key: submitters with --worker-keys send secrets to those that they list (default one of its own, until it ends)")
 	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT")
 	fl.StringVar(&f.token, "metrics-token", "", "a FILE of the token that /metrics is read with (Authorization: Bearer); an address that is not loopback needs it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
@@ -148,6 +150,12 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return usage(err)
 	}
+	var own []byte
+	if f.key != "" {
+		if own, err = readKey("--worker-key", f.key); err != nil {
+			return usage(err)
+		}
+	}
 	token, err := readMetricsToken(f.metrics, f.token)
 	if err == nil && f.token != "" && f.metrics == "" {
 		err = errors.New("--metrics-token goes with --metrics")
@@ -211,7 +219,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if policy.ForFleet(ceiling).TakesImages() {
 		info.Images = append(info.Images, policy.BroughtImages)
 	}
-	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: key, Log: log}, fleet.OnHost(rt, ceiling))
+	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: key, Key: own, Log: log}, fleet.OnHost(rt, ceiling))
 	if err != nil {
 		return err
 	}
@@ -223,6 +231,9 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		}
 		defer stop()
 		a.ui.note("metrics at http://%s/metrics", at)
+	}
+	if f.key != "" {
+		a.ui.note("public key %x", w.Info().Key)
 	}
 	if err := announce(); err != nil {
 		return err

@@ -87,13 +87,18 @@ func (s *submission) sendSecrets(ctx context.Context, msg *nats.Msg, q question)
 	}
 	v, err := kv.Get(ctx, q.Worker)
 	var info WorkerInfo
-	if err != nil || len(v.Value()) > ofWorkers.each || decode(v.Value(), maxInfoValues, &info) != nil || len(info.Key) != 32 {
+	if err != nil || len(v.Value()) > ofWorkers.each || decode(v.Value(), maxInfoValues, &info) != nil {
 		refuse(msg, "the worker is not registered")
+		return
+	}
+	key, err := s.c.config.sealTo(info)
+	if err != nil {
+		refuse(msg, err.Error())
 		return
 	}
 	text, err := json.Marshal(sealed{s.id, e.Attempt, s.run.Request.Secrets})
 	if err == nil {
-		text, err = box.SealAnonymous(nil, text, (*[32]byte)(info.Key), nil)
+		text, err = box.SealAnonymous(nil, text, key, nil)
 	}
 	if err != nil {
 		refuse(msg, err.Error())

@@ -73,12 +73,14 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 	for _, w := range workers {
 		ask.Sealed = nil
 		if len(secrets) > 0 {
-			text, e := json.Marshal(secrets)
-			if e == nil && len(w.Key) != 32 {
-				e = errMalformed
+			key, e := c.config.sealTo(w)
+			if e != nil { // another one may have it
+				err = hostError(e)
+				continue
 			}
+			text, e := json.Marshal(secrets)
 			if e == nil {
-				ask.Sealed, e = box.SealAnonymous(nil, text, (*[32]byte)(w.Key), nil)
+				ask.Sealed, e = box.SealAnonymous(nil, text, key, nil)
 			}
 			if e != nil {
 				return r, hostError(e)

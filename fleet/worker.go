@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -29,7 +30,10 @@ type WorkerConfig struct {
 	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it:
 	// workers that have the same go on with each other's. nil is one of its own.
 	SessionKey []byte
-	Log        *slog.Logger // nil is none
+	// Key, 32 bytes, is the worker's private key, to whose public one secrets are sealed (Config.WorkerKeys); nil is one of its own,
+	// for as long as it lives.
+	Key []byte
+	Log *slog.Logger // nil is none
 }
 
 // Tenant is one that a worker works for. Its account is what keeps it apart from the others.
@@ -105,7 +109,7 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
-	if w.public, w.private, err = box.GenerateKey(rand.Reader); err != nil {
+	if w.public, w.private, err = workerKey(config.Key); err != nil {
 		return nil, err
 	}
 	w.info.ID, w.info.Key, w.info.Started = strings.ToLower(rand.Text()[:12]), w.public[:], time.Now().UTC()
@@ -134,6 +138,17 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		}
 	}
 	return w, nil
+}
+
+// workerKey is the pair of keys of a private one, nil being one that is made.
+func workerKey(private []byte) (public, own *[workerKeySize]byte, err error) {
+	if private == nil {
+		return box.GenerateKey(rand.Reader)
+	}
+	if len(private) != workerKeySize {
+		return nil, nil, fmt.Errorf("the worker's key has %d bytes: %d are needed", len(private), workerKeySize)
+	}
+	return box.GenerateKey(bytes.NewReader(private)) // which reads the private key
 }
 
 // apart holds that no two tenants share an account: JetStream answers to any subject that a request
