@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -278,6 +279,9 @@ func (l *lane) others(ctx context.Context) ([]WorkerInfo, error) {
 // largest is the most memory, in MiB, that a worker of this architecture has.
 func (l *lane) largest(ctx context.Context) (memoryMB int) {
 	workers, _ := l.others(ctx)
+	if cut(workers) {
+		return math.MaxInt
+	}
 	for _, w := range workers {
 		if w.Arch == l.w.info.Arch {
 			memoryMB = max(memoryMB, w.MemoryMB)

@@ -231,9 +231,10 @@ func TestAttackWorkerMemory(t *testing.T) {
 		"a session's begin with 78 MiB of {},":      []byte(asJSON(map[string]any{"blob": h.put(t, braces(begins, 78<<20, "}"))})),
 		"a session's begin with a large part":       []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"}, "apart": h.put(t, braces(begins, 78<<20, "}")), "sizes": []int{78 << 20}})),
 		"a session's begin with a part that lies":   []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"}, "apart": map[string]any{"sha256": strings.Repeat("a", 64), "size": 64 << 20}, "sizes": []int{64 << 20}})),
+		"a session's begin with 120 KiB of {},":     braces(`{"text":`+begins, 120<<10, "}}"),
 		"a session's begin with 900 KiB of {},":     braces(`{"text":`+begins, 900<<10, "}}"),
 		"a session's begin with brackets":           bytes.Repeat([]byte("["), 900<<10),
-		"a session's begin with a request of lists": []byte(`{"text":{"op":"new","new":{"request":{"files":[{}` + strings.Repeat(",{}", 80_000) + `]}}}}`),
+		"a session's begin with a request of lists": []byte(`{"text":{"op":"new","new":{"request":{"files":[{}` + strings.Repeat(",{}", 40_000) + `]}}}}`),
 	} {
 		var asked sync.WaitGroup
 		for range 4 {

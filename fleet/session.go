@@ -144,7 +144,7 @@ func (l *lane) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c cal
 	}
 	var e envelope
 	var parts [][]byte
-	if err = holds.take(ctx, decodedTimes*int64(min(len(m.Data), maxEnvelope))); err == nil {
+	if err = holds.take(ctx, decodedTimes*int64(min(len(m.Data), ofCall.envelope))); err == nil {
 		e, err = openEnvelope(m.Data, ofCall)
 	}
 	if err == nil {

@@ -102,7 +102,7 @@ func (c *Client) SessionViews(ctx context.Context) (list []holder.View, err erro
 		return nil, hostError(err)
 	}
 	err = listSessions(ctx, c.js, c.config.Tenant, func(e sessionEntry) {
-		if e.View.State != holder.Paused && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == e.Worker }) {
+		if e.View.State != holder.Paused && !cut(workers) && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == e.Worker }) {
 			e.View.State = holder.Lost
 		}
 		list = append(list, e.View)
@@ -267,8 +267,11 @@ func (c *Client) clock(ask call) time.Duration {
 
 // there says why the worker no longer answers: it is gone, or has not taken the call.
 func (x *exchange) there(ctx context.Context) error {
-	workers, err := x.c.Workers(ctx)
-	if err == nil && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == x.worker }) {
+	kv, err := x.c.workersStore(ctx)
+	if err == nil {
+		_, err = kv.Get(ctx, x.worker)
+	}
+	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrInvalidKey) {
 		return &SessionLostError{ID: x.session, Worker: x.worker}
 	}
 	if !x.taken && time.Since(x.begin) > x.c.config.Times.Lease {

@@ -22,22 +22,22 @@ type envelope struct {
 
 // Bounds of envelopes.
 const (
-	maxInMessage = 256 << 10 // bytes of a text, and of parts, in a message; larger ones go to the object store
-	maxEnvelope  = 1 << 20
-	maxParts     = 4
-	maxReply     = 4 << 20   // bytes of an answer's text
-	maxOutput    = 256 << 20 // bytes of an answer's parts
+	maxParts  = 4
+	maxReply  = 4 << 20   // bytes of an answer's text
+	maxOutput = 256 << 20 // bytes of an answer's parts
 )
 
-// bounds are what a reader takes of the other end.
+// bounds are what a reader takes of the other end. Of a text, and of parts, a message has inline bytes at most; larger ones go to
+// the object store. Calls that wait for room are in a worker's memory meanwhile, so that their messages are short.
 type bounds struct {
-	text, parts int64
-	values      int
+	envelope, inline int
+	text, parts      int64
+	values           int
 }
 
 var (
-	ofCall  = bounds{maxTask, unitask.MaxSessionFile, maxValues}
-	ofReply = bounds{maxReply, maxOutput, maxReportValues}
+	ofCall  = bounds{128 << 10, 32 << 10, maxTask, unitask.MaxSessionFile, maxValues}
+	ofReply = bounds{1 << 20, 256 << 10, maxReply, maxOutput, maxReportValues}
 )
 
 // enclose is an envelope as it is sent.
@@ -50,7 +50,7 @@ func (s tenantStore) enclose(ctx context.Context, v any, most bounds, parts ...[
 		return nil, fmt.Errorf("%d bytes in one call: %d are the most", len(text), most.text)
 	}
 	e := envelope{Text: text}
-	if len(text) > maxInMessage {
+	if len(text) > most.inline {
 		b, err := s.putBytes(ctx, text, false)
 		if err != nil {
 			return nil, err
@@ -66,7 +66,7 @@ func (s tenantStore) enclose(ctx context.Context, v any, most bounds, parts ...[
 	switch {
 	case int64(size) > most.parts:
 		return nil, fmt.Errorf("%d bytes in one call: %d are the most", size, most.parts)
-	case size > maxInMessage:
+	case size > most.inline:
 		b, err := s.put(ctx, all, false)
 		if err != nil {
 			return nil, err
@@ -80,7 +80,7 @@ func (s tenantStore) enclose(ctx context.Context, v any, most bounds, parts ...[
 
 // openEnvelope reads a message as far as it says how large it is.
 func openEnvelope(data []byte, most bounds) (e envelope, err error) {
-	if len(data) > maxEnvelope {
+	if len(data) > most.envelope {
 		return e, fmt.Errorf("%d bytes: %w", len(data), errMalformed)
 	}
 	if err := decode(data, most.values, &e); err != nil {

@@ -192,7 +192,7 @@ func (s *submission) possible(ctx context.Context, e entry) error {
 	if err == nil && !now && unable(workers, e) != nil { // another may have come since
 		workers, err = s.c.Workers(ctx)
 	}
-	if err != nil || len(workers) == 0 { // one may come
+	if err != nil || len(workers) == 0 || cut(workers) { // one may come, or is not listed
 		return err
 	}
 	return unable(workers, e)
