@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -115,7 +116,20 @@ func (l *lane) answer(m *nats.Msg, r reply, err error) {
 // holding is what a call takes of the worker's budget.
 type holding struct {
 	l *lane
-	n int64
+
+	mu sync.Mutex
+	n  int64
+}
+
+// more takes n bytes more, if they are there.
+func (h *holding) more(n int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.l.w.memory.try(h.l.tenant, n) {
+		return false
+	}
+	h.n += n
+	return true
 }
 
 // take gives back what it has and takes n bytes, for which it may wait.
@@ -123,12 +137,16 @@ func (h *holding) take(ctx context.Context, n int64) error {
 	h.give()
 	err := h.l.w.memory.take(ctx, h.l.tenant, n)
 	if err == nil {
-		h.n = n
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.n += n
 	}
 	return err
 }
 
 func (h *holding) give() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.n > 0 {
 		h.l.w.memory.give(h.l.tenant, h.n)
 		h.n = 0

@@ -247,11 +247,12 @@ func (h *hosted) do(ctx context.Context, c call, m *nats.Msg, holds *holding) (r
 		return r, &unitask.BusyError{What: "the session was paused just now", After: time.Second}
 	}
 	out := &outlet{nc: h.l.nc, subject: m.Reply}
+	stdout, stderr := &outStream{o: out, name: nameStdout, holds: holds}, &outStream{o: out, name: nameStderr, holds: holds}
 	switch {
 	case c.Op == holder.OpRun && c.Step != nil:
-		r.Result, err = h.Run(ctx, unitask.Step{Code: c.Step.Code, Language: c.Step.Language, Timeout: time.Duration(c.Step.TimeoutMS), Stdout: out.stream("stdout"), Stderr: out.stream("stderr")})
+		r.Result, err = h.Run(ctx, unitask.Step{Code: c.Step.Code, Language: c.Step.Language, Timeout: time.Duration(c.Step.TimeoutMS), Stdout: stdout, Stderr: stderr})
 	case c.Op == holder.OpExec && c.Command != nil && !c.Command.Input && c.Command.Size == nil && !c.Command.Detach:
-		r.Result, err = h.Exec(ctx, unitask.Command{Args: c.Command.Args, Dir: c.Command.Dir, Env: c.Command.Env, Timeout: time.Duration(c.Command.TimeoutMS), Stdout: out.stream("stdout"), Stderr: out.stream("stderr")})
+		r.Result, err = h.Exec(ctx, unitask.Command{Args: c.Command.Args, Dir: c.Command.Dir, Env: c.Command.Env, Timeout: time.Duration(c.Command.TimeoutMS), Stdout: stdout, Stderr: stderr})
 	case c.Op == holder.OpResume:
 		err = h.Resume(ctx)
 	case c.Op == holder.OpExtend:
