@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -121,18 +122,26 @@ func (f *workerFlags) whom() (list []fleet.Tenant, err error) {
 	return list, nil
 }
 
-func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
+// check says which flags do not go together; it returns the cluster that they name, nil for none.
+func (f *workerFlags) check() (*embedded.Cluster, error) {
 	if f.url == "" && !f.embedded {
-		return hint(usage(errors.New("name the NATS server with --nats, or give --embedded")), "unitask worker --help")
+		return nil, hint(usage(errors.New("name the NATS server with --nats, or give --embedded")), "unitask worker --help")
 	}
 	cluster, err := f.cluster.read(f.embedded)
 	if err != nil {
-		return usage(err)
+		return nil, usage(err)
 	}
 	switch f.replicas {
 	case 1, 3, 5:
-	default:
-		return usage(fmt.Errorf("--replicas %d: use 1, 3 or 5", f.replicas))
+		return cluster, nil
+	}
+	return nil, usage(fmt.Errorf("--replicas %d: use 1, 3 or 5", f.replicas))
+}
+
+func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
+	cluster, err := f.check()
+	if err != nil {
+		return err
 	}
 	tenants, err := f.whom()
 	if err != nil {
@@ -143,23 +152,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		return err
 	}
 	fleet.LimitMemory(slots)
-	key, err := f.readSessionKeys(tenants)
-	if err == nil && key == nil && cluster != nil {
-		key, err = cluster.SessionKey()
-	}
-	if err != nil {
-		return usage(err)
-	}
-	var own []byte
-	if f.key != "" {
-		if own, err = readKey("--worker-key", f.key); err != nil {
-			return usage(err)
-		}
-	}
-	token, err := readMetricsToken(f.metrics, f.token)
-	if err == nil && f.token != "" && f.metrics == "" {
-		err = errors.New("--metrics-token goes with --metrics")
-	}
+	keys, err := f.readKeys(tenants, cluster)
 	if err != nil {
 		return usage(err)
 	}
@@ -175,10 +168,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return err
 	}
-	level := slog.LevelWarn
-	if a.verbose {
-		level = slog.LevelInfo
-	}
+	level := map[bool]slog.Level{false: slog.LevelWarn, true: slog.LevelInfo}[a.verbose]
 	log := slog.New(logHandler(a.std.Stderr, f.logJSON, level))
 	config, announce := fleet.Config{}, func() error { return nil }
 	var replicasNow func() int
@@ -201,31 +191,18 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		return err
 	}
 	defer rt.Close()
-	host, _ := os.Hostname()
-	arch := unitask.HostArch()
-	info := fleet.WorkerInfo{Host: host, Version: version(), Arch: string(arch), Images: unitask.Images(), Embedded: f.embedded, Slots: slots, MemoryMB: memoryMB, Kernels: []string{string(unitask.Linux)}}
-	if rt.Images().Best(arch) == unitask.Nanos {
-		info.Kernels = append(info.Kernels, string(unitask.Nanos))
-	}
-	jail, err := rt.Jail(cmd.Context())
+	info, err := describeWorker(cmd.Context(), rt, ceiling)
 	if err != nil {
 		return err
 	}
-	for _, l := range jail.Layers {
-		if l.Holds {
-			info.Jail = append(info.Jail, l.Name)
-		}
-	}
-	if policy.ForFleet(ceiling).TakesImages() {
-		info.Images = append(info.Images, policy.BroughtImages)
-	}
-	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: key, Key: own, Log: log}, fleet.OnHost(rt, ceiling))
+	info.Embedded, info.Slots, info.MemoryMB = f.embedded, slots, memoryMB
+	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: keys.session, Key: keys.own, Log: log}, fleet.OnHost(rt, ceiling))
 	if err != nil {
 		return err
 	}
 	defer w.Close()
 	if f.metrics != "" {
-		at, stop, err := serveMetrics(cmd.Context(), f.metrics, metricsHandler(w, rt.Pool, token))
+		at, stop, err := serveMetrics(cmd.Context(), f.metrics, metricsHandler(w, rt.Pool, keys.metrics))
 		if err != nil {
 			return err
 		}
@@ -240,6 +217,52 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	}
 	a.ui.note("worker %s at %s: %d runs at once, %d MiB for machines", w.Info().ID, config.URL, slots, memoryMB)
 	return w.Run(cmd.Context())
+}
+
+// workerKeys are what a worker's files of keys hold.
+type workerKeys struct {
+	session, own []byte // nil is one that is made
+	metrics      string // "" is that everybody reads them
+}
+
+// readKeys reads the files that the flags name, and notes session keys of tenants there.
+func (f *workerFlags) readKeys(tenants []fleet.Tenant, cluster *embedded.Cluster) (k workerKeys, err error) {
+	if k.session, err = f.readSessionKeys(tenants); err == nil && k.session == nil && cluster != nil {
+		k.session, err = cluster.SessionKey()
+	}
+	if err == nil && f.key != "" {
+		k.own, err = readKey("--worker-key", f.key)
+	}
+	if err == nil && f.token != "" && f.metrics == "" {
+		err = errors.New("--metrics-token goes with --metrics")
+	}
+	if err == nil && f.metrics != "" {
+		k.metrics, err = readMetricsToken(f.metrics, f.token)
+	}
+	return k, err
+}
+
+// describeWorker is what a worker says of its host.
+func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ceiling) (info fleet.WorkerInfo, err error) {
+	arch := unitask.HostArch()
+	info = fleet.WorkerInfo{Version: version(), Arch: string(arch), Images: unitask.Images(), Kernels: []string{string(unitask.Linux)}}
+	info.Host, _ = os.Hostname()
+	if rt.Images().Best(arch) == unitask.Nanos {
+		info.Kernels = append(info.Kernels, string(unitask.Nanos))
+	}
+	jail, err := rt.Jail(ctx)
+	if err != nil {
+		return info, err
+	}
+	for _, l := range jail.Layers {
+		if l.Holds {
+			info.Jail = append(info.Jail, l.Name)
+		}
+	}
+	if policy.ForFleet(ceiling).TakesImages() {
+		info.Images = append(info.Images, policy.BroughtImages)
+	}
+	return info, nil
 }
 
 // readSessionKeys reads the keys that workers share: one for all tenants, which is nil where none is named, and those of

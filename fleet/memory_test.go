@@ -196,26 +196,7 @@ func TestAttackWorkerMemory(t *testing.T) {
 		t.Logf("%s: %d MiB", name, peak(t, pid))
 	}
 	h := attacker(t, ns.ClientURL(), "mallory")
-	braces := func(before string, size int, after string) []byte {
-		return append(append([]byte(before+`{"request":{"code":"out run","files":[{}`), bytes.Repeat([]byte(",{}"), size/3)...), "]}}"+after...)
-	}
-	within := func(before, text, after string) []byte {
-		return []byte(before + strings.Repeat(text, (1<<20-len(before)-len(after))/len(text)) + after)
-	}
-	keys := bytes.NewBufferString(`{"request":{"env":{"":""`)
-	for i := 0; keys.Len() < 1<<20-100; i++ {
-		fmt.Fprintf(keys, `,"%x":""`, i)
-	}
-	keys.WriteString("}}}")
-	for name, text := range map[string][]byte{
-		"78 MiB of {},":     braces("", 78<<20, ""),
-		"a MiB of {},":      within(`{"request":{"code":"out run","files":[{}`, ",{}", "]}}"),
-		"a MiB of brackets": within(`{"request":{"env":`, "[", ""),
-		"a MiB of keys":     keys.Bytes(),
-		"a MiB of lists":    within(`{"image":{"modules":[[]`, ",[]", "]}}"),
-		"a long string":     []byte(`{"request":{"code":"out run"},"caller":"` + strings.Repeat("x", 78<<20) + `"}`),
-		"a string of NULs":  within(`{"request":{"code":"out run"},"caller":"`, `\u0000`, `"}`),
-	} {
+	for name, text := range hostileTasks() {
 		id := strings.NewReplacer(" ", "-", "{},", "braces").Replace(name)
 		h.submit(t, id, h.put(t, text), nil)
 		state, says := h.ended(t, id)
@@ -224,18 +205,7 @@ func TestAttackWorkerMemory(t *testing.T) {
 		}
 		check(name)
 	}
-	const begins = `{"op":"new","new":`
-	blob := asJSON(map[string]any{"blob": h.put(t, append([]byte(`{"op":"new","new":{"request":{"code":"`), bytes.Repeat([]byte("x"), 120<<20)...))})
-	for name, text := range map[string][]byte{
-		"a session's begin with a blob of 120 MiB":  []byte(blob),
-		"a session's begin with 78 MiB of {},":      []byte(asJSON(map[string]any{"blob": h.put(t, braces(begins, 78<<20, "}"))})),
-		"a session's begin with a large part":       []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"}, "apart": h.put(t, braces(begins, 78<<20, "}")), "sizes": []int{78 << 20}})),
-		"a session's begin with a part that lies":   []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"}, "apart": map[string]any{"sha256": strings.Repeat("a", 64), "size": 64 << 20}, "sizes": []int{64 << 20}})),
-		"a session's begin with 120 KiB of {},":     braces(`{"text":`+begins, 120<<10, "}}"),
-		"a session's begin with 900 KiB of {},":     braces(`{"text":`+begins, 900<<10, "}}"),
-		"a session's begin with brackets":           bytes.Repeat([]byte("["), 900<<10),
-		"a session's begin with a request of lists": []byte(`{"text":{"op":"new","new":{"request":{"files":[{}` + strings.Repeat(",{}", 40_000) + `]}}}}`),
-	} {
+	for name, text := range hostileBegins(t, h) {
 		var asked sync.WaitGroup
 		for range 4 {
 			asked.Go(func() {
@@ -248,15 +218,7 @@ func TestAttackWorkerMemory(t *testing.T) {
 		check(name)
 	}
 	crowd(t, ns.ClientURL(), "mallory")
-	lies := inlined(asJSON(map[string]any{"request": map[string]any{"code": "out run", "memoryMb": 2 << 20}}))
-	for i := range 4 {
-		h.submit(t, fmt.Sprint("crowded-", i), lies, nil)
-	}
-	for i := range 4 {
-		if state, says := h.ended(t, fmt.Sprint("crowded-", i)); state != "ended" || !strings.Contains(says, "no worker has") {
-			t.Errorf("%s %s", state, says)
-		}
-	}
+	h.lookForWorkers(t)
 	check("a list of workers of 300 MiB")
 	// Three tenants at once, each with as much code as a run may have, several times.
 	code := []byte("out run\n" + strings.Repeat("x", 64<<20-8))
@@ -279,6 +241,63 @@ func TestAttackWorkerMemory(t *testing.T) {
 		}
 	}
 	check("behind it")
+}
+
+// lookForWorkers has a worker read the list of workers, several times at once.
+func (h *hostile) lookForWorkers(t *testing.T) {
+	t.Helper()
+	lies := inlined(asJSON(map[string]any{"request": map[string]any{"code": "out run", "memoryMb": 2 << 20}}))
+	for i := range 4 {
+		h.submit(t, fmt.Sprint("crowded-", i), lies, nil)
+	}
+	for i := range 4 {
+		if state, says := h.ended(t, fmt.Sprint("crowded-", i)); state != "ended" || !strings.Contains(says, "no worker has") {
+			t.Errorf("%s %s", state, says)
+		}
+	}
+}
+
+// braces is JSON of about that size, which is a request with a list of empty objects.
+func braces(before string, size int, after string) []byte {
+	list := bytes.Repeat([]byte(",{}"), size/3)
+	return append(append([]byte(before+`{"request":{"code":"out run","files":[{}`), list...), "]}}"+after...)
+}
+
+// hostileTasks are tasks that take much memory, or seem to.
+func hostileTasks() map[string][]byte {
+	within := func(before, text, after string) []byte {
+		return []byte(before + strings.Repeat(text, (1<<20-len(before)-len(after))/len(text)) + after)
+	}
+	keys := bytes.NewBufferString(`{"request":{"env":{"":""`)
+	for i := 0; keys.Len() < 1<<20-100; i++ {
+		fmt.Fprintf(keys, `,"%x":""`, i)
+	}
+	keys.WriteString("}}}")
+	return map[string][]byte{
+		"78 MiB of {},":     braces("", 78<<20, ""),
+		"a MiB of {},":      within(`{"request":{"code":"out run","files":[{}`, ",{}", "]}}"),
+		"a MiB of brackets": within(`{"request":{"env":`, "[", ""),
+		"a MiB of keys":     keys.Bytes(),
+		"a MiB of lists":    within(`{"image":{"modules":[[]`, ",[]", "]}}"),
+		"a long string":     []byte(`{"request":{"code":"out run"},"caller":"` + strings.Repeat("x", 78<<20) + `"}`),
+		"a string of NULs":  within(`{"request":{"code":"out run"},"caller":"`, `\u0000`, `"}`),
+	}
+}
+
+// hostileBegins are calls that begin a session, and take much memory, or seem to.
+func hostileBegins(t *testing.T, h *hostile) map[string][]byte {
+	const begins = `{"op":"new","new":`
+	blob := asJSON(map[string]any{"blob": h.put(t, append([]byte(`{"op":"new","new":{"request":{"code":"`), bytes.Repeat([]byte("x"), 120<<20)...))})
+	return map[string][]byte{
+		"a session's begin with a blob of 120 MiB":  []byte(blob),
+		"a session's begin with 78 MiB of {},":      []byte(asJSON(map[string]any{"blob": h.put(t, braces(begins, 78<<20, "}"))})),
+		"a session's begin with a large part":       []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"}, "apart": h.put(t, braces(begins, 78<<20, "}")), "sizes": []int{78 << 20}})),
+		"a session's begin with a part that lies":   []byte(asJSON(map[string]any{"text": map[string]any{"op": "new"}, "apart": map[string]any{"sha256": strings.Repeat("a", 64), "size": 64 << 20}, "sizes": []int{64 << 20}})),
+		"a session's begin with 120 KiB of {},":     braces(`{"text":`+begins, 120<<10, "}}"),
+		"a session's begin with 900 KiB of {},":     braces(`{"text":`+begins, 900<<10, "}}"),
+		"a session's begin with brackets":           bytes.Repeat([]byte("["), 900<<10),
+		"a session's begin with a request of lists": []byte(`{"text":{"op":"new","new":{"request":{"files":[{}` + strings.Repeat(",{}", 40_000) + `]}}}}`),
+	}
 }
 
 // crowd fills a tenant's list of workers, as who has all rights in its account can.
