@@ -24,7 +24,8 @@ type audited struct {
 	redact *record.Redactor
 	tell   func(Event)
 
-	session bool // not a run that ends with its code
+	session bool   // not a run that ends with its code
+	worker  string // of a fleet, that says what the run did, and how it ended; "" is that this host has seen it
 
 	mu      sync.Mutex
 	failed  error               // the first entry that could not be written
@@ -133,13 +134,13 @@ func (a *audited) network() (list []audit.Entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.used) > 0 {
-		list = append(list, a.entry(audit.SecretUsed, map[string]any{"hosts": a.used}))
+		list = append(list, a.entry(audit.SecretUsed, a.said(map[string]any{"hosts": a.used})))
 	}
 	if n := a.redact.Exposed(); len(a.exposed) > 0 || n > 0 {
 		list = append(list, a.entry(audit.SecretExposed, map[string]any{"answers": a.exposed, "output": n}))
 	}
 	if len(a.refused) > 0 {
-		list = append(list, a.entry(audit.NetRefused, map[string]any{"count": a.refused, "first": a.first}))
+		list = append(list, a.entry(audit.NetRefused, a.said(map[string]any{"count": a.refused, "first": a.first})))
 	}
 	return list
 }
@@ -155,13 +156,21 @@ func (a *audited) left() {
 func (a *audited) ended(res *Result) {
 	list := a.network()
 	if limits := res.limits(); len(limits) > 0 {
-		list = append(list, a.entry(audit.LimitHit, map[string]any{"limits": limits}))
+		list = append(list, a.entry(audit.LimitHit, a.said(map[string]any{"limits": limits})))
 	}
 	kind := audit.RunEnded
 	if a.session {
 		kind = audit.SessionEnded
 	}
-	a.write(append(list, a.entry(kind, map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode, "ms": res.Duration.Total.Milliseconds(), "error": res.Error}))...)
+	a.write(append(list, a.entry(kind, a.said(map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode, "ms": res.Duration.Total.Milliseconds(), "error": res.Error})))...)
+}
+
+// said marks what a worker has said.
+func (a *audited) said(detail map[string]any) map[string]any {
+	if a.worker != "" {
+		detail["saidBy"] = "worker " + a.worker
+	}
+	return detail
 }
 
 // limits are the bounds that a run has reached, by the names of their fields in a request.

@@ -47,12 +47,11 @@ type FleetRun struct {
 	x              *execution
 	stdout, stderr *capped
 	artifacts      *record.Artifacts
-	netlog         int64
+	worker         string          // that says what follows
+	decided        int             // lines of its netlog
+	uses           map[string]bool // pairs of a secret and a host that it named
 	disk           func() (io.ReadCloser, error)
 }
-
-// maxFleetNetlog bounds, in bytes, the netlog that a worker may add to a record.
-const maxFleetNetlog = 64 << 20
 
 // maxFleetConsole bounds, in bytes, the console that a worker may add to a record.
 const maxFleetConsole = 4 << 20
@@ -77,6 +76,7 @@ func (x *execution) runElsewhere(ctx context.Context, req Request, caller string
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
 	if res != nil {
+		boundResult(res)
 		here := x.res.Policy
 		id, redacted, again := x.res.RunID, x.res.Redacted, x.res.Retried
 		*x.res = *res
@@ -133,17 +133,6 @@ func (r *FleetRun) Console(from io.Reader) error {
 	plain := r.x.redactor.Writer(r.x.rec.Console())
 	_, err := io.Copy(plain, io.LimitReader(from, maxFleetConsole))
 	return errors.Join(err, plain.Close())
-}
-
-// Decided puts a line of the worker's netlog into the record, if it is one.
-func (r *FleetRun) Decided(line []byte) {
-	var d Decision
-	if r.netlog += int64(len(line)); r.netlog > maxFleetNetlog || json.Unmarshal(line, &d) != nil {
-		return
-	}
-	text, _ := clean(r.x.redactor, netlogLine{NetlogSchema, r.x.rec.ID, r.x.rec.Owner, d})
-	r.x.rec.Netlog(text)
-	r.x.audit.decided(d)
 }
 
 // Artifact takes a file that the code left in /out: it is held to what was granted here, whatever
@@ -213,6 +202,25 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 		return max(granted.MemoryMB, buildMemory)
 	}
 	return granted.MemoryMB
+}
+
+// Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and secrets
+// come with it; nil is that it may run.
+func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
+	if own, err := rt.withOwn(req, ceiling); err == nil {
+		req = own
+	}
+	req.Files, req.Dirs = nil, nil
+	var in hostfiles.Set
+	defer in.Close()
+	asked, granted, denials, err := req.resolve(ceiling, &in)
+	if err == nil && granted.Image == "" {
+		return imageDenied(asked.Image, denials)
+	}
+	if errors.As(err, new(*policy.FieldError)) {
+		return err
+	}
+	return nil // the run tells of others
 }
 
 // notElsewhere says what of a run a fleet can't have: its machine is on another host.

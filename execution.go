@@ -249,7 +249,7 @@ func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 func (x *execution) configure() error {
 	network, relayed := x.rt.networkConfig(x.granted)
 	network.Log = func(d netstack.Decision) {
-		line, _ := clean(x.redactor, netlogLine{NetlogSchema, x.rec.ID, x.rec.Owner, d})
+		line, _ := clean(x.redactor, netlogLine{NetlogSchema, x.rec.ID, x.rec.Owner, "", d})
 		x.rec.Netlog(line)
 	}
 	network.Tally = x.audit.decided

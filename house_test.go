@@ -31,7 +31,7 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
 	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/export", "internal/vault", ""}, first, ground),
-	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "machine", "policy", "record"},
+	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "internal/nesting", "machine", "policy", "record"},
 	"holder":      {"", "machine", "policy", "record"},
 	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/vault"}, first, ground),
 	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/vault", "netstack/broker"}, first, ground),

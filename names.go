@@ -54,6 +54,7 @@ type netlogLine struct {
 	Schema int    `json:"schema"`
 	Run    string `json:"run"`
 	Caller string `json:"caller,omitempty"`
+	Worker string `json:"worker,omitempty"` // of a fleet, that says so
 	Decision
 }
 

@@ -3,8 +3,10 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,14 +20,15 @@ import (
 
 // fleetFlags say how to reach a fleet.
 type fleetFlags struct {
-	url, tenant, creds, ca, cert, key, runID, priority string
-	plain                                              bool
+	url, tenant, creds, ca, cert, key, runID, priority, workerKeys string
+	plain                                                          bool
 }
 
 // add adds the flags of a command that submits.
 func (f *fleetFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.url, "fleet", "", "run on the workers of this NATS server, nats://HOST:PORT or tls://HOST:PORT; embedded is the one of unitask worker --embedded")
 	cmd.Flags().StringVar(&f.tenant, "tenant", "", "whose part of the fleet it is (default "+fleet.DefaultTenant+")")
+	cmd.Flags().StringVar(&f.workerKeys, "worker-keys", "", "a FILE of the public keys of the workers that secrets are sent to, one a line, 64 hex digits each (default any worker)")
 	f.access(cmd)
 }
 
@@ -53,14 +56,52 @@ func (f *fleetFlags) config(a *app) (c fleet.Config, err error) {
 	if err != nil {
 		return c, err
 	}
-	return embedded.Find(home, fleet.Config{URL: f.url, Tenant: f.tenant, Creds: f.creds, CA: f.ca, Cert: f.cert, Key: f.key, Plain: f.plain})
+	c, err = embedded.Find(home, fleet.Config{URL: f.url, Tenant: f.tenant, Creds: f.creds, CA: f.ca, Cert: f.cert, Key: f.key, Plain: f.plain})
+	if err == nil && f.workerKeys != "" {
+		if c.WorkerKeys, err = readWorkerKeys(f.workerKeys); err != nil {
+			return c, usage(err)
+		}
+	}
+	return c, err
+}
+
+// maxKeyFile bounds the file of workers' keys, in bytes.
+const maxKeyFile = 1 << 20
+
+// readWorkerKeys reads a file of public keys. An empty one would stand for any worker, and is an error.
+func readWorkerKeys(file string) (keys [][]byte, err error) {
+	st, err := os.Stat(file)
+	if err == nil && st.Size() > maxKeyFile {
+		err = fmt.Errorf("has %d bytes: %d are the most", st.Size(), maxKeyFile)
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--worker-keys %s: %w", file, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+			continue
+		}
+		key, err := hex.DecodeString(line)
+		if err != nil || len(key) != 32 {
+			return nil, fmt.Errorf("--worker-keys %s: %.80q is not 64 hex digits: a worker with --worker-key prints its own", file, line)
+		}
+		keys = append(keys, key)
+	}
+	if keys == nil {
+		return nil, fmt.Errorf("--worker-keys %s: has none", file)
+	}
+	return keys, nil
 }
 
 // open connects to the fleet that was named; nil is none.
 func (f *fleetFlags) open(a *app) (*fleet.Client, error) {
 	if f.url == "" {
-		if f.tenant+f.creds+f.ca+f.cert+f.key+f.runID+f.priority != "" || f.plain {
-			return nil, usage(errors.New("--tenant, --run-id, --priority and --nats-… go with --fleet"))
+		if f.tenant+f.creds+f.ca+f.cert+f.key+f.runID+f.priority+f.workerKeys != "" || f.plain {
+			return nil, usage(errors.New("--tenant, --run-id, --priority, --worker-keys and --nats-… go with --fleet"))
 		}
 		return nil, nil
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -26,11 +27,12 @@ type workerFlags struct {
 	fleetFlags
 	embedded, logJSON   bool
 	slots, pool, policy string
-	metrics             string
+	metrics, token      string
 	memory              *size
 	tenants             []string
 	replicas            int
 	sessionKeys         []string
+	key                 string
 	drain               time.Duration
 	cluster             clusterFlags
 }
@@ -45,7 +47,10 @@ and sends back what comes of it. It takes no more than it has room for.
 
 Every run is held to this host's ceiling (--policy), whatever its submitter allows.
 On SIGTERM, and on unitask fleet drain, it takes nothing more on and ends when its
-runs have, or after --drain: what may be run twice then goes back into the queue.`,
+runs have, or after --drain: what may be run twice then goes back into the queue.
+
+The process itself keeps within some 400 MiB, whatever tenants send (384 MiB and
+4 MiB a slot, unless GOMEMLIMIT says otherwise); --memory is for machines.`,
 		Example: `  unitask worker --embedded
   unitask worker --embedded --cluster-listen :6222 --cluster-key cluster.key --routes nats://a:6222,nats://b:6222,nats://c:6222
   unitask worker --nats tls://nats.example.com:4222 --nats-creds worker.creds --slots 8
@@ -65,7 +70,9 @@ runs have, or after --drain: what may be run twice then goes back into the queue
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "how long runs get to end when the worker goes")
 	fl.IntVar(&f.replicas, "replicas", 1, "copies that JetStream keeps of the queue and of what lies in it: 1, 3 or 5; with --routes 3 as soon as there are three servers")
 	fl.StringArrayVar(&f.sessionKeys, "session-key", nil, "FILE of 64 hex digits (openssl rand -hex 32): workers that have the same go on with each other's paused sessions; TENANT=FILE is one tenant's own; repeatable")
-	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT, to whoever can reach it")
+	fl.StringVar(&f.key, "worker-key", "", "a FILE of 64 hex digits (openssl rand -hex 32), the worker's private key: submitters with --worker-keys send secrets to those that they list (default one of its own, until it ends)")
+	fl.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus, and /healthz, at HOST:PORT")
+	fl.StringVar(&f.token, "metrics-token", "", "a FILE of the token that /metrics is read with (Authorization: Bearer); an address that is not loopback needs it")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.access(cmd)
 	fl.StringArrayVar(&f.tenants, "tenant", nil, "a tenant to work for, NAME, or NAME=CREDS for each of several: a file of credentials into the tenant's own account (default "+fleet.DefaultTenant+")")
@@ -115,18 +122,26 @@ func (f *workerFlags) whom() (list []fleet.Tenant, err error) {
 	return list, nil
 }
 
-func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
+// check says which flags do not go together; it returns the cluster that they name, nil for none.
+func (f *workerFlags) check() (*embedded.Cluster, error) {
 	if f.url == "" && !f.embedded {
-		return hint(usage(errors.New("name the NATS server with --nats, or give --embedded")), "unitask worker --help")
+		return nil, hint(usage(errors.New("name the NATS server with --nats, or give --embedded")), "unitask worker --help")
 	}
 	cluster, err := f.cluster.read(f.embedded)
 	if err != nil {
-		return usage(err)
+		return nil, usage(err)
 	}
 	switch f.replicas {
 	case 1, 3, 5:
-	default:
-		return usage(fmt.Errorf("--replicas %d: use 1, 3 or 5", f.replicas))
+		return cluster, nil
+	}
+	return nil, usage(fmt.Errorf("--replicas %d: use 1, 3 or 5", f.replicas))
+}
+
+func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
+	cluster, err := f.check()
+	if err != nil {
+		return err
 	}
 	tenants, err := f.whom()
 	if err != nil {
@@ -136,10 +151,8 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return err
 	}
-	key, err := f.readSessionKeys(tenants)
-	if err == nil && key == nil && cluster != nil {
-		key, err = cluster.SessionKey()
-	}
+	fleet.LimitMemory(slots)
+	keys, err := f.readKeys(tenants, cluster)
 	if err != nil {
 		return usage(err)
 	}
@@ -155,10 +168,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if err != nil {
 		return err
 	}
-	level := slog.LevelWarn
-	if a.verbose {
-		level = slog.LevelInfo
-	}
+	level := map[bool]slog.Level{false: slog.LevelWarn, true: slog.LevelInfo}[a.verbose]
 	log := slog.New(logHandler(a.std.Stderr, f.logJSON, level))
 	config, announce := fleet.Config{}, func() error { return nil }
 	var replicasNow func() int
@@ -181,15 +191,68 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 		return err
 	}
 	defer rt.Close()
-	host, _ := os.Hostname()
+	info, err := describeWorker(cmd.Context(), rt, ceiling)
+	if err != nil {
+		return err
+	}
+	info.Embedded, info.Slots, info.MemoryMB = f.embedded, slots, memoryMB
+	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: keys.session, Key: keys.own, Log: log}, fleet.OnHost(rt, ceiling))
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if f.metrics != "" {
+		at, stop, err := serveMetrics(cmd.Context(), f.metrics, metricsHandler(w, rt.Pool, keys.metrics))
+		if err != nil {
+			return err
+		}
+		defer stop()
+		a.ui.note("metrics at http://%s/metrics", at)
+	}
+	if f.key != "" {
+		a.ui.note("public key %x", w.Info().Key)
+	}
+	if err := announce(); err != nil {
+		return err
+	}
+	a.ui.note("worker %s at %s: %d runs at once, %d MiB for machines", w.Info().ID, config.URL, slots, memoryMB)
+	return w.Run(cmd.Context())
+}
+
+// workerKeys are what a worker's files of keys hold.
+type workerKeys struct {
+	session, own []byte // nil is one that is made
+	metrics      string // "" is that everybody reads them
+}
+
+// readKeys reads the files that the flags name, and notes session keys of tenants there.
+func (f *workerFlags) readKeys(tenants []fleet.Tenant, cluster *embedded.Cluster) (k workerKeys, err error) {
+	if k.session, err = f.readSessionKeys(tenants); err == nil && k.session == nil && cluster != nil {
+		k.session, err = cluster.SessionKey()
+	}
+	if err == nil && f.key != "" {
+		k.own, err = readKey("--worker-key", f.key)
+	}
+	if err == nil && f.token != "" && f.metrics == "" {
+		err = errors.New("--metrics-token goes with --metrics")
+	}
+	if err == nil && f.metrics != "" {
+		k.metrics, err = readMetricsToken(f.metrics, f.token)
+	}
+	return k, err
+}
+
+// describeWorker is what a worker says of its host.
+func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ceiling) (info fleet.WorkerInfo, err error) {
 	arch := unitask.HostArch()
-	info := fleet.WorkerInfo{Host: host, Version: version(), Arch: string(arch), Images: unitask.Images(), Embedded: f.embedded, Slots: slots, MemoryMB: memoryMB, Kernels: []string{string(unitask.Linux)}}
+	info = fleet.WorkerInfo{Version: version(), Arch: string(arch), Images: unitask.Images(), Kernels: []string{string(unitask.Linux)}}
+	info.Host, _ = os.Hostname()
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))
 	}
-	jail, err := rt.Jail(cmd.Context())
+	jail, err := rt.Jail(ctx)
 	if err != nil {
-		return err
+		return info, err
 	}
 	for _, l := range jail.Layers {
 		if l.Holds {
@@ -199,24 +262,7 @@ func (a *app) worker(cmd *cobra.Command, f workerFlags) error {
 	if policy.ForFleet(ceiling).TakesImages() {
 		info.Images = append(info.Images, policy.BroughtImages)
 	}
-	w, err := fleet.NewWorker(cmd.Context(), fleet.WorkerConfig{Config: config, Tenants: tenants, Info: info, Drain: f.drain, Replicas: f.replicas, ReplicasNow: replicasNow, SessionKey: key, Log: log}, fleet.OnHost(rt, ceiling))
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	if f.metrics != "" {
-		at, stop, err := serveMetrics(cmd.Context(), f.metrics, metricsHandler(w, rt.Pool))
-		if err != nil {
-			return err
-		}
-		defer stop()
-		a.ui.note("metrics at http://%s/metrics", at)
-	}
-	if err := announce(); err != nil {
-		return err
-	}
-	a.ui.note("worker %s at %s: %d runs at once, %d MiB for machines", w.Info().ID, config.URL, slots, memoryMB)
-	return w.Run(cmd.Context())
+	return info, nil
 }
 
 // readSessionKeys reads the keys that workers share: one for all tenants, which is nil where none is named, and those of
@@ -241,8 +287,8 @@ func (f *workerFlags) readSessionKeys(tenants []fleet.Tenant) (all []byte, err e
 	return all, nil
 }
 
-// readKey reads the file of a key that a flag names.
-func readKey(flag, file string) ([]byte, error) {
+// readSecretFile reads a small file that a flag names, and that only its owner may read.
+func readSecretFile(flag, file string) ([]byte, error) {
 	st, err := os.Stat(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
@@ -250,9 +296,24 @@ func readKey(flag, file string) ([]byte, error) {
 	if st.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("%s %s: others can read it: chmod 600 %s", flag, file, file)
 	}
+	if st.Size() > maxSecretFile {
+		return nil, fmt.Errorf("%s %s: has %d bytes: %d are the most", flag, file, st.Size(), maxSecretFile)
+	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return text, nil
+}
+
+// maxSecretFile bounds such a file, in bytes.
+const maxSecretFile = 4 << 10
+
+// readKey reads the file of a key that a flag names.
+func readKey(flag, file string) ([]byte, error) {
+	text, err := readSecretFile(flag, file)
+	if err != nil {
+		return nil, err
 	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != 32 {

@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,26 +19,64 @@ import (
 	"github.com/unitask/unitask/fleet"
 )
 
-// Bounds of the metrics' server, which anybody may ask who can reach its address.
+// Bounds of the metrics' server, which anybody may connect to who can reach its address.
 const (
 	metricsTime    = 5 * time.Second // for a request, and for its answer
 	metricsHeaders = 16 << 10        // bytes
 	metricsAtOnce  = 4               // requests; more are told 503
 )
 
-// metricsHandler answers /metrics for Prometheus, and /healthz, which is 200 while the worker is
-// connected for each of its tenants.
-func metricsHandler(w *fleet.Worker, pool func() unitask.PoolStats) http.Handler {
+// leastToken is the least length, in bytes, of a token.
+const leastToken = 16
+
+// readMetricsToken reads what readers of the metrics show, "" for a server on a loopback address that takes everybody. They name
+// all tenants of the worker, so on another address nobody reads them without.
+func readMetricsToken(address, file string) (string, error) {
+	if file == "" {
+		if host, _, err := net.SplitHostPort(address); err == nil && host != "localhost" && !net.ParseIP(host).IsLoopback() {
+			return "", fmt.Errorf("--metrics %s: others can reach it: give --metrics-token FILE, or listen on 127.0.0.1", address)
+		}
+		return "", nil
+	}
+	text, err := readSecretFile("--metrics-token", file)
+	if err != nil {
+		return "", err
+	}
+	if token := strings.TrimSpace(string(text)); len(token) >= leastToken && !strings.ContainsAny(token, " \t\r\n") {
+		return token, nil
+	}
+	return "", fmt.Errorf("--metrics-token %s: has no token of %d characters or more: openssl rand -hex 32 makes one", file, leastToken)
+}
+
+// holding lets only requests with the token through; "" is everybody.
+func holding(token string, next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte("Bearer " + token))
+	return http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
+		headers := req.Header["Authorization"]
+		got := sha256.Sum256([]byte(strings.Join(headers, "\n")))
+		if token != "" && (len(headers) != 1 || subtle.ConstantTimeCompare(got[:], want[:]) == 0) {
+			out.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(out, "give the token of --metrics-token", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(out, req)
+	})
+}
+
+// metricsHandler answers /metrics for Prometheus, to who has the token, and /healthz to everybody, which is 200 while the
+// worker can take runs.
+func metricsHandler(w *fleet.Worker, pool func() unitask.PoolStats, token string) http.Handler {
 	registry := prometheus.NewRegistry()
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "unitask_fleet_clones_ready", Help: "Machines that wait for code on this worker."},
 		func() float64 { return float64(pool().Idle) })
 	registry.MustRegister(w.Metrics(), ready, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: metricsAtOnce, Timeout: metricsTime}))
+	numbers := promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: metricsAtOnce, Timeout: metricsTime})
+	mux.Handle("GET /metrics", holding(token, numbers))
 	mux.HandleFunc("GET /healthz", func(out http.ResponseWriter, _ *http.Request) {
-		if !w.Connected() {
+		if err := w.Healthy(); err != nil {
 			out.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = io.WriteString(out, "not connected to NATS for all tenants\n")
+			_, _ = io.WriteString(out, err.Error()+"\n")
 			return
 		}
 		_, _ = io.WriteString(out, "ok\n")

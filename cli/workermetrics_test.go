@@ -25,7 +25,7 @@ func TestWorkerMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0", metricsHandler(w, func() unitask.PoolStats { return unitask.PoolStats{Idle: 3} }))
+	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0", metricsHandler(w, func() unitask.PoolStats { return unitask.PoolStats{Idle: 3} }, ""))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,18 +55,11 @@ type Depth struct {
 // Queue is what the queue holds. Tenants may not ask for it.
 func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
 	list = []Depth{}
-	stream, err := c.js.Stream(ctx, queueStream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return list, nil
-	}
+	subjects, err := c.queued(ctx)
 	if err != nil {
 		return nil, err
 	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subjectQueue+">"))
-	if err != nil {
-		return nil, err
-	}
-	for subject, n := range info.State.Subjects {
+	for subject, n := range subjects {
 		class, rest, _ := strings.Cut(strings.TrimPrefix(subject, subjectQueue), ".")
 		tenant, priority, _ := strings.Cut(rest, ".")
 		list = append(list, Depth{class, tenant, Priority(priority), n})
@@ -75,6 +68,34 @@ func (c *Client) Queue(ctx context.Context) (list []Depth, err error) {
 		return strings.Compare(a.Class+"."+a.Tenant+"."+string(a.Priority), b.Class+"."+b.Tenant+"."+string(b.Priority))
 	})
 	return list, nil
+}
+
+// queued is how many messages the queue has, by subject: JetStream's first page of them. The client library would read all.
+func (c *Client) queued(ctx context.Context) (map[string]uint64, error) {
+	timed, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	msg, err := c.nc.RequestWithContext(timed, "$JS.API.STREAM.INFO."+queueStream, []byte(`{"subjects_filter":"`+subjectQueue+`>"}`))
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Error *jetstream.APIError `json:"error"`
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}
+	if len(msg.Data) > maxReply {
+		return nil, fmt.Errorf("what the queue holds: %d bytes: %w", len(msg.Data), errMalformed)
+	}
+	switch err := decode(msg.Data, maxReportValues, &answer); {
+	case err != nil:
+		return nil, err
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeStreamNotFound:
+		return nil, nil
+	case answer.Error != nil:
+		return nil, answer.Error
+	}
+	return answer.State.Subjects, nil
 }
 
 // RunInfo is a run of the client's tenant.
@@ -91,31 +112,34 @@ type RunInfo struct {
 
 // Runs are the runs of the client's tenant that the fleet still knows, the newest first; at most
 // most of them.
-func (c *Client) Runs(ctx context.Context, most int) (list []RunInfo, err error) {
-	list = []RunInfo{}
+func (c *Client) Runs(ctx context.Context, most int) (found []RunInfo, err error) {
+	found = []RunInfo{}
 	s, err := openTenant(ctx, c.js, c.config.Tenant)
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return list, nil
+		return found, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	keys, err := s.runs.Keys(ctx)
-	if errors.Is(err, jetstream.ErrNoKeysFound) {
-		return list, nil
-	}
+	var keys []string
+	err = list(ctx, c.js, runsBucket+c.config.Tenant, ofRuns, keysLate, func(id string, _ []byte) {
+		if idForm.MatchString(id) {
+			keys = append(keys, id)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(keys) // records' ids sort by time
+	keys = slices.Compact(keys)
 	slices.Reverse(keys)
 	for _, id := range keys {
-		if len(list) == most {
+		if len(found) == most {
 			break
 		}
 		if e, _, err := s.get(ctx, id); err == nil {
-			list = append(list, RunInfo{id, e.State, e.Class, e.Created, e.Attempt, e.Losses, e.Worker, e.Why})
+			found = append(found, RunInfo{id, e.State, e.Class, e.Created, e.Attempt, e.Losses, e.Worker, e.Why})
 		}
 	}
-	return list, nil
+	return found, nil
 }

@@ -14,8 +14,7 @@ import (
 
 // answer answers the worker's questions until stop.
 func (s *submission) answer(ctx context.Context) (stop func(), err error) {
-	questions := make(chan *nats.Msg, 64)
-	sub, err := s.c.nc.ChanSubscribe(subjectAsk+s.c.config.Tenant+"."+s.id, questions)
+	questions, err := hear(s.c.nc, subjectAsk+s.c.config.Tenant+"."+s.id, askedMessages, askedBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -27,25 +26,32 @@ func (s *submission) answer(ctx context.Context) (stop func(), err error) {
 			select {
 			case <-done:
 				return
-			case msg := <-questions:
-				var q question
-				if !published(msg) || len(msg.Data) > maxTicket || json.Unmarshal(msg.Data, &q) != nil {
-					continue
-				}
-				switch q.What {
-				case "secrets":
-					s.sendSecrets(ctx, msg, q)
-				case "stdin":
-					reading.answer(s.run.Stdin, msg, q.Chunk)
+			case <-questions.ready:
+				for msg := questions.take(); msg != nil; msg = questions.take() {
+					s.reply(ctx, msg, &reading)
 				}
 			}
 		}
 	})
 	return func() {
-		_ = sub.Unsubscribe()
+		questions.close()
 		close(done)
 		answering.Wait()
 	}, nil
+}
+
+// reply answers a question.
+func (s *submission) reply(ctx context.Context, msg *nats.Msg, reading *stdin) {
+	var q question
+	if !published(msg) || len(msg.Data) > maxTicket || json.Unmarshal(msg.Data, &q) != nil {
+		return
+	}
+	switch q.What {
+	case "secrets":
+		s.sendSecrets(ctx, msg, q)
+	case "stdin":
+		reading.answer(s.run.Stdin, msg, q.Chunk)
+	}
 }
 
 // published says that a message was published to the subject that we hear. A consumer of JetStream delivers to any
@@ -81,13 +87,18 @@ func (s *submission) sendSecrets(ctx context.Context, msg *nats.Msg, q question)
 	}
 	v, err := kv.Get(ctx, q.Worker)
 	var info WorkerInfo
-	if err != nil || json.Unmarshal(v.Value(), &info) != nil || len(info.Key) != 32 {
+	if err != nil || len(v.Value()) > ofWorkers.each || decode(v.Value(), maxInfoValues, &info) != nil {
 		refuse(msg, "the worker is not registered")
+		return
+	}
+	key, err := s.c.config.sealTo(info)
+	if err != nil {
+		refuse(msg, err.Error())
 		return
 	}
 	text, err := json.Marshal(sealed{s.id, e.Attempt, s.run.Request.Secrets})
 	if err == nil {
-		text, err = box.SealAnonymous(nil, text, (*[32]byte)(info.Key), nil)
+		text, err = box.SealAnonymous(nil, text, key, nil)
 	}
 	if err != nil {
 		refuse(msg, err.Error())

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/crypto/nacl/box"
+
+	"github.com/unitask/unitask"
 )
 
 // question is what a worker asks of a run's submitter once it has claimed the run.
@@ -140,16 +142,27 @@ func (o *outlet) changed() { o.send("changed", 0, nil) }
 func (o *outlet) stream(name string) io.Writer { return &outStream{o: o, name: name} }
 
 type outStream struct {
-	o    *outlet
-	name string
-	mu   sync.Mutex
-	at   int64
+	o     *outlet
+	name  string
+	holds *holding // that what is written takes room of, since somebody keeps it; nil is that nobody does
+	mu    sync.Mutex
+	at    int64
 }
 
-// Write never fails: the run does not depend on who listens.
+// Output that is kept until a step's end is in a buffer that has grown. The first bytes of each stream are free, so that no
+// tenant's output keeps others from short answers.
+const (
+	outputTimes = 3
+	freeOutput  = 64 << 10
+)
+
+// Write fails only where what is kept finds no room: the run does not depend on who listens.
 func (s *outStream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.holds != nil && s.at+int64(len(p)) > freeOutput && !s.holds.more(outputTimes*int64(len(p))) {
+		return 0, &unitask.BusyError{What: "the worker has no room for more output of your sessions", After: retryAfter}
+	}
 	n := len(p)
 	for len(p) > 0 {
 		part := p[:min(len(p), maxChunk)]

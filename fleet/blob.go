@@ -25,6 +25,11 @@ type blob struct {
 	Inline []byte `json:"inline,omitempty"`
 }
 
+// same says that two contents, nil being none, are the same.
+func (b *blob) same(other *blob) bool {
+	return b == nil && other == nil || b != nil && other != nil && b.SHA256 == other.SHA256
+}
+
 // transferTime bounds how long one content goes to or comes from the object store: who lets it go
 // slowly, or not at all, does not keep a slot.
 const transferTime = 10 * time.Minute
@@ -218,7 +223,7 @@ func (s tenantStore) spooled(ctx context.Context, times Times, b blob, most int6
 			if err := f.Truncate(0); err != nil {
 				return err
 			}
-			_, err = io.Copy(f, from)
+			_, err = io.Copy(f, inTime{ctx, from})
 			return err
 		})
 	}
@@ -230,6 +235,40 @@ func (s tenantStore) spooled(ctx context.Context, times Times, b blob, most int6
 		return nil, err
 	}
 	return f, nil
+}
+
+// inTime is content that is read until ctx ends. Every loop over an archive reads through one.
+type inTime struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r inTime) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.Reader.Read(p)
+}
+
+// joined is several contents one after the other. Seek leads to its beginning only.
+type joined []io.ReadSeeker
+
+func (j joined) Read(p []byte) (int, error) {
+	for _, part := range j { // those at their ends say so again
+		if n, err := part.Read(p); n > 0 || !errors.Is(err, io.EOF) {
+			return n, err
+		}
+	}
+	return 0, io.EOF
+}
+
+func (j joined) Seek(int64, int) (int64, error) {
+	for _, part := range j {
+		if _, err := part.Seek(0, io.SeekStart); err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
 }
 
 // verified is content that is held to its name.

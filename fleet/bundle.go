@@ -21,10 +21,30 @@ import (
 
 // Bounds of an archive that somebody else has written.
 const (
-	maxNames   = 100_000 // entries
+	maxNames   = 100_000 // entries, and folders above them that have none
 	maxNesting = 128     // folders in each other
-	maxRoom    = 2 << 30 // bytes of the files in it, which a sparse one has without holding them
+	maxRoom    = 2 << 30 // bytes on a disk: whole blocks of files, sparse ones too, and a block for each name
+	diskBlock  = 4 << 10
 )
+
+// room is what an archive may still take of a disk.
+type room struct{ names, bytes int64 }
+
+// take counts a file, a folder or a link of so many bytes.
+func (r *room) take(size int64) error {
+	if r.names--; r.names < 0 {
+		return fmt.Errorf("%w: it makes more than %d files and folders", errMalformed, maxNames)
+	}
+	if size < 0 || size > maxRoom {
+		r.bytes = -1
+	} else {
+		r.bytes -= diskBlock + (size+diskBlock-1)/diskBlock*diskBlock
+	}
+	if r.bytes < 0 {
+		return fmt.Errorf("%w: its files have more than %d bytes, in whole blocks", errMalformed, maxRoom)
+	}
+	return nil
+}
 
 // Names in the archive of what a run leaves; what it left in /out is below outPrefix.
 const (
@@ -67,7 +87,7 @@ func (g tarGuest) Put(f guest.File, content io.Reader) error {
 // unpack writes such a tar, of somebody who is not trusted, below a folder, and returns where.
 // Nothing is written outside of it, whatever names and links the archive has; where the links lead
 // is looked at again before a machine gets them (package hostfiles).
-func unpack(from io.Reader, dir string) (string, error) {
+func unpack(ctx context.Context, from io.Reader, dir string, left room) (string, error) {
 	folder := filepath.Join(dir, "files")
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		return "", err
@@ -77,34 +97,15 @@ func unpack(from io.Reader, dir string) (string, error) {
 		return "", err
 	}
 	defer root.Close()
-	r, room := tar.NewReader(from), int64(maxRoom)
-	for n := 0; ; n++ {
+	from = inTime{ctx, from}
+	r := tar.NewReader(from)
+	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			return "", err
-		}
-		name := path.Clean(h.Name)
-		if room -= h.Size; h.Size < 0 || room < 0 {
-			return "", fmt.Errorf("archive: %w: its files have more than %d bytes", errMalformed, maxRoom)
-		}
-		if n == maxNames || !filepath.IsLocal(name) || len(name) > hostfiles.MaxPath || strings.Count(name, "/") > maxNesting {
-			return "", fmt.Errorf("archive: %w: entry %d, %.80q", errMalformed, n, h.Name)
-		}
-		if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
-			return "", err
-		}
-		switch h.Typeflag {
-		case tar.TypeDir:
-			err = root.MkdirAll(name, 0o700)
-		case tar.TypeSymlink:
-			err = root.Symlink(h.Linkname, name)
-		case tar.TypeReg:
-			err = unpackFile(root, name, h, r)
-		default:
-			err = fmt.Errorf("%w: entry %.80q is neither file, folder nor link", errMalformed, h.Name)
+		if err == nil {
+			err = unpackEntry(root, h, r, &left)
 		}
 		if err != nil {
 			return "", fmt.Errorf("archive: %w", err)
@@ -112,6 +113,51 @@ func unpack(from io.Reader, dir string) (string, error) {
 	}
 	_, err = io.Copy(io.Discard, from) // to its end, where it is held to its name
 	return folder, err
+}
+
+func unpackEntry(root *os.Root, h *tar.Header, r io.Reader, left *room) error {
+	name := path.Clean(h.Name)
+	if !filepath.IsLocal(name) || len(name) > hostfiles.MaxPath || strings.Count(name, "/") > maxNesting {
+		return fmt.Errorf("%w: entry %.80q", errMalformed, h.Name)
+	}
+	if err := left.take(h.Size); err != nil {
+		return err
+	}
+	if err := makeFolder(root, path.Dir(name), left); err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if err := root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return nil
+	case tar.TypeSymlink:
+		return root.Symlink(h.Linkname, name)
+	case tar.TypeReg:
+		return unpackFile(root, name, h, r)
+	}
+	return fmt.Errorf("%w: entry %.80q is neither file, folder nor link", errMalformed, h.Name)
+}
+
+// makeFolder makes a folder and those above it, and counts those that were not there.
+func makeFolder(root *os.Root, name string, left *room) error {
+	if name == "." {
+		return nil
+	}
+	err := root.Mkdir(name, 0o700)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = makeFolder(root, path.Dir(name), left); err == nil {
+			err = root.Mkdir(name, 0o700)
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return left.take(0)
 }
 
 func unpackFile(root *os.Root, name string, h *tar.Header, r io.Reader) error {
@@ -130,7 +176,7 @@ func unpackFile(root *os.Root, name string, h *tar.Header, r io.Reader) error {
 type Left func(add func(name string, perm fs.FileMode, size int64, content io.Reader) error) error
 
 // pack writes it into a tar, and says how long the streams are.
-func pack(to io.Writer, left Left) (stdout, stderr int64, err error) {
+func pack(ctx context.Context, to io.Writer, left Left) (stdout, stderr int64, err error) {
 	w := tar.NewWriter(to)
 	err = left(func(name string, perm fs.FileMode, size int64, content io.Reader) error {
 		switch name {
@@ -142,7 +188,7 @@ func pack(to io.Writer, left Left) (stdout, stderr int64, err error) {
 		if err := w.WriteHeader(&tar.Header{Name: name, Mode: int64(perm.Perm()), Size: size, Typeflag: tar.TypeReg, Format: tar.FormatPAX}); err != nil {
 			return err
 		}
-		_, err := io.CopyN(w, content, size)
+		_, err := io.CopyN(w, inTime{ctx, content}, size)
 		return err
 	})
 	return stdout, stderr, errors.Join(err, w.Close())
@@ -151,29 +197,30 @@ func pack(to io.Writer, left Left) (stdout, stderr int64, err error) {
 // sink is where a submitter puts what a run left: a *unitask.FleetRun.
 type sink interface {
 	Console(io.Reader) error
-	Decided(line []byte)
+	Decided(line []byte) (more bool)
 	Artifact(name string, perm fs.FileMode, content io.Reader) error
 }
 
 // unpackLeft passes on what a worker says that the run left; skip bytes of each stream are there
 // already. The worker is not believed: the sink bounds and checks.
-func unpackLeft(from io.Reader, to sink, streams map[string]io.Writer, skip map[string]int64) error {
-	r, room := tar.NewReader(from), int64(maxRoom)
-	for n := 0; ; n++ {
+func unpackLeft(ctx context.Context, from io.Reader, to sink, streams map[string]io.Writer, skip map[string]int64) error {
+	from = inTime{ctx, from}
+	r, left, seen := tar.NewReader(from), room{maxNames, maxRoom}, map[string]bool{}
+	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err == nil {
-			room -= h.Size
-		}
-		if err == nil && (n == maxNames || room < 0 || h.Size < 0 || h.Typeflag != tar.TypeReg) {
-			err = fmt.Errorf("what the run left: %w: entry %d, %.80q", errMalformed, n, h.Name)
+			err = left.take(h.Size)
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("what the run left: %w", err)
 		}
 		out, isOut := strings.CutPrefix(h.Name, outPrefix)
+		if h.Typeflag != tar.TypeReg || !isOut && seen[h.Name] {
+			return fmt.Errorf("what the run left: %w: entry %.80q", errMalformed, h.Name)
+		}
 		switch {
 		case isOut:
 			if err = to.Artifact(out, fs.FileMode(h.Mode).Perm(), r); errors.Is(err, record.ErrEnough) {
@@ -187,9 +234,14 @@ func unpackLeft(from io.Reader, to sink, streams map[string]io.Writer, skip map[
 			err = to.Console(r)
 		case h.Name == nameNetlog:
 			err = eachLine(r, to.Decided)
+		default:
+			continue
 		}
 		if err != nil {
 			return err
+		}
+		if !isOut {
+			seen[h.Name] = true
 		}
 	}
 	_, err := io.Copy(io.Discard, from)

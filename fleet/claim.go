@@ -29,8 +29,20 @@ type claim struct {
 	out      *outlet
 }
 
-// later puts a message back: for another worker, or for when there is room.
-func (w *Worker) later(msg jetstream.Msg) { _ = msg.NakWithDelay(min(pollTime, w.config.Times.Beat)) }
+// later puts a message back: for another worker, or for when there is room. One that has come often comes less often.
+func (w *Worker) later(msg jetstream.Msg) {
+	pause := min(pollTime, w.config.Times.Beat)
+	if deliveries(msg) > oftenDelivered {
+		pause *= rarely
+	}
+	_ = msg.NakWithDelay(pause)
+}
+
+// A message that has come oftenDelivered times comes after rarely times the pause.
+const (
+	oftenDelivered = 60
+	rarely         = 10
+)
 
 // handle decides on a message of the queue: it is acknowledged when nothing more is to be done
 // about its run. Of the entry, which the tenant can write, it takes what only concerns that tenant:
@@ -46,94 +58,18 @@ func (w *Worker) handle(ctx context.Context, l *lane, d delivery) {
 		_ = msg.InProgress() // it is in hand, and came again because the heart beat late
 		return
 	}
-	watched := false
+	c, watched := l.candidate(ctx, d, t.Run)
+	if watched {
+		return
+	}
 	var give func() // for another worker
-	defer func() {
-		if !watched {
-			w.leave(l.tenant, t.Run)
-		}
-		if give != nil {
-			give()
-		}
-	}()
-	s, log := l.tenantStore, w.log.With("run", t.Run, "tenant", l.tenant)
-	e, revision, err := s.get(ctx, t.Run)
-	switch {
-	case errors.Is(err, jetstream.ErrKeyNotFound) && deliveries(msg) < missingDeliveries: // not known yet to who leads
-		w.later(msg)
-		return
-	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, errMalformed):
-		log.Warn("a message about no run was dropped", "error", err)
-		_ = msg.Term()
-		return
-	case err != nil:
-		w.later(msg)
-		return
-	case e.State.over():
-		_ = msg.Ack()
-		return
+	if c != nil {
+		give = c.undertake(ctx)
 	}
-	c := &claim{w: w, lane: l, store: s, run: t.Run, entry: e, revision: revision, msg: msg}
-	if e.State == Claimed && e.Worker != w.info.ID { // its own is no longer in hand: its end could not be written down
-		lives, err := l.lives(ctx, e.Worker)
-		if err == nil && !lives && d.orphan != e.Worker {
-			watched = c.watch(ctx)
-		}
-		if watched {
-			return
-		}
-		if err != nil || lives || d.orphan != e.Worker {
-			w.later(msg)
-			return
-		}
+	w.leave(l.tenant, t.Run)
+	if give != nil {
+		give()
 	}
-	job, malformed := l.readTask(ctx, e.Task)
-	if malformed != nil && !errors.Is(malformed, errMalformed) && !errors.Is(malformed, jetstream.ErrObjectNotFound) {
-		w.later(msg)
-		return
-	}
-	if malformed == nil {
-		malformed = w.suits(job.Request)
-	}
-	memoryMB := 1
-	if malformed == nil {
-		memoryMB = max(1, w.runner.MemoryMB(l.tenant, job.here(l.tenant)))
-		if e.State == Queued {
-			if give = l.passOn(ctx, msg, job.Request, memoryMB); give != nil {
-				return
-			}
-		}
-		if _, most := w.share(); memoryMB > most && memoryMB > l.largest(ctx) {
-			malformed = fmt.Errorf("no worker has %d MiB for a machine", memoryMB)
-			memoryMB = 1
-		}
-	}
-	if !w.reserve(l, memoryMB) {
-		w.later(msg)
-		return
-	}
-	defer w.release(l, memoryMB)
-	if e.State == Claimed {
-		if why := again(job.Request, e); why != "" {
-			w.count(func(i *WorkerInfo) { i.Lost++ })
-			w.metrics.lost.WithLabelValues(w.info.Arch, l.tenant).Inc()
-			c.lose(ctx, why)
-			return
-		}
-		c.entry.Losses++
-		w.count(func(i *WorkerInfo) { i.Retried++ })
-		w.metrics.retried.WithLabelValues(w.info.Arch, l.tenant).Inc()
-		log.Warn("its worker is lost; it is made again", "worker", e.Worker, "attempt", e.Attempt+1)
-	}
-	c.entry.State, c.entry.Worker, c.entry.Attempt = Claimed, w.info.ID, e.Attempt+1
-	if err := c.take(ctx); err != nil {
-		w.later(msg) // somebody else was quicker
-		return
-	}
-	if e.Attempt == 0 {
-		w.metrics.claimed(l, msg)
-	}
-	c.work(ctx, job, malformed)
 }
 
 // missingDeliveries is how often a message comes before there is no entry of its run.
@@ -154,7 +90,7 @@ func (c *claim) take(ctx context.Context) error {
 		revision, err := c.store.replace(ctx, c.run, c.entry, before)
 		if err != nil {
 			is, at, e := c.store.get(ctx, c.run)
-			if e != nil || is.State != Claimed || is.Worker != c.entry.Worker || is.Attempt != c.entry.Attempt {
+			if e != nil || is.State != Claimed || is.Worker != c.entry.Worker || is.Attempt != c.entry.Attempt || is.Reading != c.entry.Reading {
 				return err
 			}
 			revision = at
@@ -212,11 +148,17 @@ func (c *claim) outlet() *outlet {
 
 // again says why a run whose worker is lost is not made again, "" if it is.
 func again(req unitask.Request, e entry) string {
-	switch {
-	case !Repeatable(req):
+	if !Repeatable(req) {
 		return fmt.Sprintf("worker %s was lost while the code ran; it had network or secrets, so it is not run twice", e.Worker)
+	}
+	return exhausted(e)
+}
+
+// exhausted says why a run whose worker is lost has no further attempt, whatever it is.
+func exhausted(e entry) string {
+	switch {
 	case e.Losses+1 >= maxLosses:
-		return fmt.Sprintf("%d workers were lost while it ran", e.Losses+1)
+		return fmt.Sprintf("%d workers were lost while they read or ran it", e.Losses+1)
 	case e.Attempt >= maxClaims:
 		return fmt.Sprintf("%d workers had it, and none ended it", e.Attempt)
 	}
@@ -255,6 +197,13 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 	if t.Stdin {
 		job.Stdin = &remoteStdin{ctx: ctx, ask: c.ask}
 	}
+	if err := c.judge(t); err != nil { // before anything is fetched
+		return c.refused(r, err)
+	}
+	if err := t.putIn(ctx, c.store, c.entry.Code); err != nil {
+		return r, fmt.Errorf("the code: %w", err)
+	}
+	job.Request = t.Request
 	if len(t.Request.Secrets) > 0 {
 		if err := c.secrets(ctx, job.Request.Secrets); err != nil {
 			return r, err
@@ -275,11 +224,7 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 	}
 	done, err := c.w.runner.Run(ctx, job)
 	r.Result, r.Machine = done.Result, done.Machine
-	var field *policy.FieldError
-	if errors.As(err, &field) {
-		r.Field = &fieldError{field.Field, field.Value, field.Reason, field.Would}
-	}
-	if done.Left == nil {
+	if r, err = c.refused(r, err); done.Left == nil {
 		return r, err
 	}
 	left, e := os.CreateTemp(c.w.scratch.dir, "left-")
@@ -289,7 +234,7 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 	defer func() { left.Close(); os.Remove(left.Name()) }()
 	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
 	defer cancel()
-	if r.Stdout, r.Stderr, e = pack(left, done.Left); e == nil {
+	if r.Stdout, r.Stderr, e = pack(storing, left, done.Left); e == nil {
 		e = c.w.config.Times.patiently(storing, func(ctx context.Context) (err error) {
 			if _, err = left.Seek(0, 0); err == nil {
 				r.Left, err = c.store.put(ctx, left, true)
@@ -298,6 +243,23 @@ func (c *claim) perform(ctx context.Context, t task) (r report, err error) {
 		})
 	}
 	return r, errors.Join(err, e)
+}
+
+// judge says what of a run this host refuses whatever comes with it.
+func (c *claim) judge(t task) error {
+	if j, can := c.w.runner.(judgingRunner); can {
+		return j.judge(c.lane.tenant, t)
+	}
+	return nil
+}
+
+// refused puts into the report which field of the request this host refuses.
+func (c *claim) refused(r report, err error) (report, error) {
+	var field *policy.FieldError
+	if errors.As(err, &field) {
+		r.Field = &fieldError{field.Field, field.Value, field.Reason, field.Would}
+	}
+	return r, err
 }
 
 // bring unpacks what the run brings into a folder, and returns where.
@@ -311,7 +273,7 @@ func (c *claim) bring(ctx context.Context, files blob, dir string) (string, erro
 		return "", err
 	}
 	defer content.Close()
-	return unpack(content, dir)
+	return unpack(ctx, content, dir, room{maxNames, maxRoom})
 }
 
 // end says how the run ended, unless somebody else has; it returns that for the metrics.

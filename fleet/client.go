@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -114,12 +113,9 @@ func (c *Client) lately(ctx context.Context) (list []WorkerInfo, now bool, err e
 
 // Workers are those that have said a thing of themselves lately.
 func (c *Client) Workers(ctx context.Context) (list []WorkerInfo, err error) {
-	kv, err := c.workersStore(ctx)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
+	list, err = listWorkers(ctx, c.js)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
-	}
-	if err == nil {
-		list, err = listWorkers(ctx, kv)
 	}
 	if err != nil {
 		return nil, err
@@ -128,38 +124,6 @@ func (c *Client) Workers(ctx context.Context) (list []WorkerInfo, err error) {
 	defer c.mu.Unlock()
 	c.seen, c.seenAt = list, time.Now()
 	return slices.Clone(list), nil
-}
-
-// listTime bounds how long the list of workers may take to come.
-const listTime = 10 * time.Second
-
-// listWorkers has them all sent: one exchange, and not one for each.
-func listWorkers(ctx context.Context, kv jetstream.KeyValue) (list []WorkerInfo, err error) {
-	ctx, cancel := context.WithTimeout(ctx, listTime)
-	defer cancel()
-	all, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = all.Stop() }()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case v, more := <-all.Updates():
-			switch {
-			case !more:
-				return nil, nats.ErrDisconnected
-			case v == nil: // that was all
-				slices.SortFunc(list, func(a, b WorkerInfo) int { return a.Started.Compare(b.Started) })
-				return list, nil
-			}
-			var info WorkerInfo
-			if json.Unmarshal(v.Value(), &info) == nil && info.ID == v.Key() {
-				list = append(list, info)
-			}
-		}
-	}
 }
 
 // Run submits a run and waits for its end. A ctx that ends cancels it.
@@ -175,12 +139,11 @@ func (c *Client) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Resul
 	if s.store, err = s.open(ctx); err != nil {
 		return nil, hostError(err)
 	}
-	msgs := make(chan *nats.Msg, 4096)
-	sub, err := c.nc.ChanSubscribe(subjectOut+c.config.Tenant+"."+s.id, msgs)
+	heard, err := hear(c.nc, subjectOut+c.config.Tenant+"."+s.id, heardMessages, heardBytes)
 	if err != nil {
 		return nil, hostError(err)
 	}
-	defer sub.Unsubscribe()
+	defer heard.close()
 	answers, err := s.answer(ctx)
 	if err != nil {
 		return nil, hostError(err)
@@ -197,7 +160,7 @@ func (c *Client) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Resul
 		}
 		return nil, hostError(err)
 	}
-	return s.wait(ctx, msgs)
+	return s.wait(ctx, heard)
 }
 
 func hostError(err error) error {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +26,10 @@ type Config struct {
 	// Plain allows nats:// to other hosts: who hears the network reads code, files and results, and
 	// can change them.
 	Plain bool
-	Times Times
+	// WorkerKeys are the public keys of the workers that secrets are sent to; none is any worker that has registered, for which
+	// a worker's credentials suffice.
+	WorkerKeys [][]byte
+	Times      Times
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -33,7 +37,26 @@ func (c Config) withDefaults() (Config, error) {
 		c.Tenant = DefaultTenant
 	}
 	c.Times = c.Times.withDefaults()
+	for _, key := range c.WorkerKeys {
+		if len(key) != workerKeySize {
+			return c, fmt.Errorf("a worker's key has %d bytes: %d are needed", len(key), workerKeySize)
+		}
+	}
 	return c, errors.Join(CheckTenant(c.Tenant), c.checkURL())
+}
+
+// workerKeySize is that of a worker's key, in bytes: X25519.
+const workerKeySize = 32
+
+// sealTo is the key that secrets for a worker are sealed to.
+func (c Config) sealTo(w WorkerInfo) (*[workerKeySize]byte, error) {
+	if len(w.Key) != workerKeySize {
+		return nil, fmt.Errorf("worker %.40q has no key: %w", w.ID, errMalformed)
+	}
+	if len(c.WorkerKeys) > 0 && !slices.ContainsFunc(c.WorkerKeys, func(key []byte) bool { return bytes.Equal(key, w.Key) }) {
+		return nil, fmt.Errorf("worker %.40q has a key that is none of those that secrets are sent to: --worker-keys names them", w.ID)
+	}
+	return (*[workerKeySize]byte)(w.Key), nil
 }
 
 // checkURL says what is wrong with the servers' addresses.

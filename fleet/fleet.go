@@ -50,13 +50,15 @@ const (
 	maxTicket       = 1 << 10   // bytes of a message in the queue
 	maxEntry        = 256 << 10 // bytes of a run's entry
 	maxInline       = 64 << 10  // bytes of content that stays in its message
-	maxTask         = 80 << 20  // bytes of a task: its code has 64 MiB at most
+	maxTask         = 1 << 20   // bytes of a task without its code
+	maxCode         = 68 << 20  // bytes of code: 64 MiB at most, and 4 MiB of small files beside it
 	maxFiles        = 1 << 30   // bytes of the files that a run brings
-	maxReport       = 16 << 20  // bytes of a report
+	maxReport       = 4 << 20   // bytes of a report
 	maxLeft         = 2 << 30   // bytes of what a run leaves: streams, artifacts, logs
 	maxChunk        = 64 << 10  // bytes of output in a message
 	maxLosses       = 3         // workers that may be lost with one run
 	maxClaims       = 1_000     // of one run: a worker that goes gives it back
+	maxDeliver      = 20_000    // of a message in the queue: more than come in a day while there is no room
 	runsBytes       = 256 << 20 // of a tenant's entries
 	filesBytes      = 2 << 30   // of a tenant's objects
 	missedBytes     = 1 << 20   // of notes about workers that are missed
@@ -71,6 +73,8 @@ const retryAfter = time.Second
 type Times struct {
 	Lease time.Duration // without a sign of life, another worker looks after the run; 15 s
 	Beat  time.Duration // between signs of life; a quarter of the lease
+	// Start is how long a machine may take to start at a worker, which a submitter gives it beside the run's own time limit; 2 min.
+	Start time.Duration
 }
 
 func (t Times) withDefaults() Times {
@@ -79,6 +83,9 @@ func (t Times) withDefaults() Times {
 	}
 	if t.Beat <= 0 {
 		t.Beat = t.Lease / 4
+	}
+	if t.Start <= 0 {
+		t.Start = 2 * time.Minute
 	}
 	return t
 }
@@ -102,9 +109,11 @@ type entry struct {
 	State    State     `json:"state"`
 	Class    string    `json:"class"`
 	Task     blob      `json:"task"`
-	MemoryMB int       `json:"memoryMb"` // that its machine takes
+	Code     *blob     `json:"code,omitempty"` // of the task, where it is large
+	MemoryMB int       `json:"memoryMb"`       // that its machine takes
 	Created  time.Time `json:"created"`
 	Attempt  int       `json:"attempt,omitempty"` // how often it was claimed
+	Reading  bool      `json:"reading,omitempty"` // its worker was lost, and another one reads whether it may be made again
 	Losses   int       `json:"losses,omitempty"`  // how many of its workers were lost
 	Worker   string    `json:"worker,omitempty"`
 	Report   *blob     `json:"report,omitempty"`
@@ -187,6 +196,7 @@ func Permissions(tenant string, most Priority) (publish, subscribe []string) {
 	for _, stream := range []string{runs, files, workers, "KV_" + sessionsBucket + tenant} {
 		publish = append(publish, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream+".>",
 			"$JS.API.CONSUMER.CREATE."+stream+".>", "$JS.API.CONSUMER.DELETE."+stream+".>", "$JS.API.CONSUMER.INFO."+stream+".>",
+			"$JS.API.CONSUMER.MSG.NEXT."+stream+".>",
 			"$JS.FC."+stream+".>")
 	}
 	return publish, []string{inboxPrefix + tenant + ".>", subjectOut + tenant + ".*", subjectAsk + tenant + ".*"}

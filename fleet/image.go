@@ -63,7 +63,7 @@ func (s *submission) putImage(ctx context.Context) error {
 		defer close(packed)
 		z, err := zstd.NewWriter(&bounded{to: w, most: maxImage, says: "the image has more than %d bytes, compressed: have the workers pull it, whose ceilings then list its reference"}, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
 		if err == nil {
-			_, err = io.Copy(z, disk)
+			_, err = io.Copy(z, inTime{ctx, disk})
 			err = errors.Join(err, z.Close())
 		}
 		w.CloseWithError(err)
@@ -99,17 +99,18 @@ func (s tenantStore) openImage(ctx context.Context, b unitask.BroughtImage) (io.
 		from.Close()
 		return nil, err
 	}
-	return unpacking{z, from}, nil
+	return unpacking{inTime{ctx, z}, z, from}, nil
 }
 
 type unpacking struct {
-	*zstd.Decoder
+	io.Reader
+	z    *zstd.Decoder
 	from io.Closer
 }
 
 func (u unpacking) Close() error {
 	err := u.from.Close()
-	u.Decoder.Close()
+	u.z.Close()
 	return err
 }
 
@@ -117,13 +118,9 @@ func (u unpacking) Close() error {
 // then, and its ceiling. Where it does not, a reference may lead to what this host pulls itself; an own image's name here is
 // somebody else's image.
 func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (string, *policy.Ceiling, error) {
-	key := job.Image.KeyFor(job.Tenant)
-	wide := ceiling.BringingImage(job.Image.Digest(), key)
-	if !wide.Image(key) {
-		if _, reference, _ := policy.Reference(job.Request.Image); !reference || job.Image.Own != nil {
-			return key, ceiling, nil
-		}
-		return job.Request.Image, ceiling, nil
+	key, wide, taken := imageOf(job, ceiling)
+	if !taken {
+		return key, ceiling, nil
 	}
 	for try := 1; ; try++ {
 		err := h.rt.BringImage(ctx, job.Tenant, *job.Image, job.Disk)
@@ -135,6 +132,18 @@ func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (st
 		case <-time.After(5 * time.Second):
 		}
 	}
+}
+
+// imageOf is the image that a job that brings one asks for under a ceiling, which is wider where that image is taken.
+func imageOf(job Job, ceiling *policy.Ceiling) (name string, wide *policy.Ceiling, taken bool) {
+	key := job.Image.KeyFor(job.Tenant)
+	if wide = ceiling.BringingImage(job.Image.Digest(), key); wide.Image(key) {
+		return key, wide, true
+	}
+	if _, reference, _ := policy.Reference(job.Request.Image); reference && job.Image.Own == nil {
+		return job.Request.Image, ceiling, false
+	}
+	return key, ceiling, false
 }
 
 // ofBrought tells who is refused an image how it came along.

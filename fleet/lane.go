@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,9 +26,9 @@ type lane struct {
 	workers  jetstream.KeyValue
 	missed   jetstream.KeyValue
 	sessions sessions
+	listing  sync.Mutex
+	beaten   atomic.Int64  // when JetStream took its last sign of life, in ns since 1970
 	sealing  []byte        // the key of its paused sessions
-	heavy    chan struct{} // calls of sessions, see maxHeavy
-	large    chan struct{} // held by the task that is read, see largeTask
 	copies   int           // that were asked for; its heart's own once it beats
 	broken   atomic.Bool   // something is not as it was made
 	away     time.Time     // until when it is not asked for runs, since it did not answer; take's own
@@ -52,7 +54,7 @@ func (w *Worker) open(t Tenant) (l *lane, err error) {
 			nc.Close()
 		}
 	}()
-	l = &lane{w: w, nc: nc, heavy: make(chan struct{}, maxHeavy), large: make(chan struct{}, 1), orphans: make(chan delivery)}
+	l = &lane{w: w, nc: nc, orphans: make(chan delivery)}
 	if l.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}
@@ -136,7 +138,7 @@ func (l *lane) prepare(ctx context.Context) error {
 	for _, p := range Priorities {
 		queue, err := l.js.CreateOrUpdateConsumer(ctx, queueStream, jetstream.ConsumerConfig{
 			Durable: l.w.info.Arch + "-" + l.tenant + "-" + string(p), FilterSubject: subjectQueue + l.w.info.Arch + "." + l.tenant + "." + string(p), AckPolicy: jetstream.AckExplicitPolicy,
-			AckWait: l.w.config.Times.Lease, MaxDeliver: -1, MaxAckPending: maxQueuedTenant,
+			AckWait: l.w.config.Times.Lease, MaxDeliver: maxDeliver, MaxAckPending: maxQueuedTenant,
 		})
 		if err != nil {
 			return fmt.Errorf("take part in the queue: %w", err)
@@ -249,6 +251,7 @@ func (l *lane) beat(ctx context.Context) error {
 	if _, err = l.workers.Put(timed, info.ID, text); err != nil {
 		return fmt.Errorf("register the worker: %w", err)
 	}
+	l.beaten.Store(time.Now().UnixNano())
 	return nil
 }
 
@@ -266,9 +269,19 @@ func (l *lane) lives(ctx context.Context, worker string) (bool, error) {
 	return false, err
 }
 
+// others are the workers that the tenant's account lists, read by one run at a time.
+func (l *lane) others(ctx context.Context) ([]WorkerInfo, error) {
+	l.listing.Lock()
+	defer l.listing.Unlock()
+	return listWorkers(ctx, l.js)
+}
+
 // largest is the most memory, in MiB, that a worker of this architecture has.
 func (l *lane) largest(ctx context.Context) (memoryMB int) {
-	workers, _ := listWorkers(ctx, l.workers)
+	workers, _ := l.others(ctx)
+	if cut(workers) {
+		return math.MaxInt
+	}
 	for _, w := range workers {
 		if w.Arch == l.w.info.Arch {
 			memoryMB = max(memoryMB, w.MemoryMB)

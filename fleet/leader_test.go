@@ -172,7 +172,7 @@ func TestWaitServerLeaves(t *testing.T) {
 			w := &submission{c: &Client{config: Config{Times: brief}}, run: &unitask.FleetRun{}, id: "run", store: store, have: map[string]int64{}, lag: map[string]bool{}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, err := w.wait(ctx, nil)
+			_, err := w.wait(ctx, &ear{})
 			var lost *unitask.LostError
 			var host *unitask.HostError
 			if row.gone != errors.As(err, &host) || row.gone == errors.As(err, &lost) {

@@ -49,12 +49,25 @@ func workerProcess(url string) int {
 		defer rt.Close()
 		runner, config.SessionKey = fleet.OnHost(rt, nil), sessionKey
 	}
+	if tenants := os.Getenv("FLEET_TEST_TENANTS"); tenants != "" { // each with its name as user and password, and sessions
+		for name := range strings.SplitSeq(tenants, ",") {
+			config.Tenants = append(config.Tenants, fleet.Tenant{Name: name, User: name, Password: name})
+		}
+		rt, err := unitask.Open(unitask.Options{Home: os.Getenv("FLEET_TEST_EMPTY_HOME")})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer rt.Close()
+		runner = fleet.WithSessions(runner, rt)
+	}
+	fleet.LimitMemory(config.Info.Slots)
 	w, err := fleet.NewWorker(context.Background(), config, runner)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(w.Info().ID)
+	fmt.Println(w.Info().ID, os.Getpid())
 	_ = w.Run(context.Background())
 	w.Close()
 	return 0
@@ -76,7 +89,12 @@ func quickly(c fleet.WorkerConfig) fleet.WorkerConfig {
 // a list of commands. It notes each start in a file.
 type script struct{ log string }
 
-func (s script) MemoryMB(_ string, req unitask.Request) int { return max(req.MemoryMB, 512) }
+func (s script) MemoryMB(_ string, req unitask.Request) int {
+	if req.Env["READER"] == "dies" { // as a task whose reading takes all memory
+		os.Exit(1)
+	}
+	return max(req.MemoryMB, 512)
+}
 
 func (s script) Run(ctx context.Context, job fleet.Job) (done fleet.Done, err error) {
 	if s.log != "" {
@@ -202,6 +220,12 @@ func startWorker(t testing.TB, config fleet.WorkerConfig, runner fleet.Runner) *
 // startProcess is a worker in a process of its own; kill ends it without a word.
 func startProcess(t testing.TB, url, log string, env ...string) (id string, kill func()) {
 	t.Helper()
+	id, _, kill = startWorkerProcess(t, url, log, env...)
+	return id, kill
+}
+
+func startWorkerProcess(t testing.TB, url, log string, env ...string) (id string, pid int, kill func()) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -221,10 +245,10 @@ func startProcess(t testing.TB, url, log string, env ...string) (id string, kill
 		_ = cmd.Wait()
 	})
 	t.Cleanup(kill)
-	if _, err := fmt.Fscan(out, &id); err != nil {
+	if _, err := fmt.Fscan(out, &id, &pid); err != nil {
 		t.Fatal(err)
 	}
-	return id, kill
+	return id, pid, kill
 }
 
 // submitter is a runtime whose runs go to a fleet.

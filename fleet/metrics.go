@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -69,6 +70,26 @@ func (w *Worker) Connected() bool {
 		}
 	}
 	return true
+}
+
+// Healthy says why the worker takes no runs now; nil is that it does. For each tenant it must be connected, and JetStream must
+// have taken a sign of life lately. The error names no tenant.
+func (w *Worker) Healthy() error {
+	if w.draining() {
+		return errors.New("the worker is going")
+	}
+	if !w.Connected() {
+		return errors.New("not connected to NATS for all tenants")
+	}
+	for _, l := range w.lanes {
+		if time.Since(time.Unix(0, l.beaten.Load())) > 2*w.config.Times.Lease {
+			return errors.New("JetStream does not answer for all tenants")
+		}
+	}
+	if _, err := os.Stat(w.scratch.dir); err != nil {
+		return errors.New("the folder for what runs bring is gone")
+	}
+	return nil
 }
 
 // Describe and Collect are prometheus.Collector's.

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"io"
+	"regexp"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -66,10 +67,19 @@ func (s *submission) print(stream string, to io.Writer, msg *nats.Msg) {
 	}
 }
 
+// maxEvents bounds the events of a run: as they come they go to a terminal, or to a client.
+const maxEvents = 1000
+
+// eventForm is the form of an event's kind.
+var eventForm = regexp.MustCompile(`^[a-zA-Z.]{1,32}$`)
+
 // tell passes an event on.
 func (s *submission) tell(text []byte) {
+	if s.events++; s.events > maxEvents {
+		return
+	}
 	for i, c := range text {
-		if c == ' ' {
+		if c == ' ' && eventForm.Match(text[:i]) {
 			s.run.Events(unitask.Event{Kind: unitask.EventKind(text[:i]), Message: string(text[i+1 : min(len(text), i+1+maxMessage)])})
 			return
 		}

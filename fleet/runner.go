@@ -62,6 +62,20 @@ func (h onHost) MemoryMB(tenant string, req unitask.Request) int {
 	return h.rt.HostMemoryMB(req, h.ceiling.For(tenant))
 }
 
+// judgingRunner is a Runner that says what it refuses before anything of a run is fetched; OnHost's does.
+type judgingRunner interface {
+	judge(tenant string, t task) error
+}
+
+func (h onHost) judge(tenant string, t task) error {
+	job := Job{Tenant: tenant, Request: t.Request, Image: t.Image}
+	ceiling, req := h.ceiling.For(tenant), t.Request
+	if job.Image != nil {
+		req.Image, ceiling, _ = imageOf(job, ceiling)
+	}
+	return ofBrought(job, h.rt.Refused(req, ceiling))
+}
+
 func (h onHost) Run(ctx context.Context, job Job) (done Done, err error) {
 	owner := job.Tenant
 	if job.Caller != "" {
@@ -134,13 +148,13 @@ func permOf(octal string) (perm fs.FileMode) {
 }
 
 // maxLine bounds a line of a netlog, in bytes.
-const maxLine = 1 << 20
+const maxLine = 64 << 10
 
-func eachLine(r io.Reader, do func([]byte)) error {
+// eachLine hands on lines until do wants no more, and reads the rest.
+func eachLine(r io.Reader, do func([]byte) bool) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		do(lines.Bytes())
+	for lines.Scan() && do(lines.Bytes()) {
 	}
 	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
 		return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -100,9 +101,11 @@ func (l *lane) answer(m *nats.Msg, r reply, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.w.config.Times.Lease)
 	defer cancel()
-	text, err := l.message(ctx, r)
+	value := r.Value
+	r.Value = nil
+	text, err := l.enclose(ctx, r, ofReply, r.Stdout, r.Stderr, r.Content, value)
 	if err != nil {
-		text, _ = json.Marshal(reply{Answer: holder.Answer{Error: holder.WireError(fmt.Errorf("the answer was not taken: %w", err))}})
+		text, _ = l.enclose(ctx, reply{Answer: holder.Answer{Error: holder.WireError(fmt.Errorf("the answer was not taken: %w", err))}}, ofReply)
 	}
 	msg := nats.NewMsg(m.Reply)
 	msg.Header.Set(headAnswer, "1")
@@ -110,20 +113,68 @@ func (l *lane) answer(m *nats.Msg, r reply, err error) {
 	_ = l.nc.PublishMsg(msg)
 }
 
+// holding is what a call takes of the worker's budget.
+type holding struct {
+	l *lane
+
+	mu sync.Mutex
+	n  int64
+}
+
+// more takes n bytes more, if they are there.
+func (h *holding) more(n int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.l.w.memory.try(h.l.tenant, n) {
+		return false
+	}
+	h.n += n
+	return true
+}
+
+// take gives back what it has and takes n bytes, for which it may wait.
+func (h *holding) take(ctx context.Context, n int64) error {
+	h.give()
+	err := h.l.w.memory.take(ctx, h.l.tenant, n)
+	if err == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.n += n
+	}
+	return err
+}
+
+func (h *holding) give() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.n > 0 {
+		h.l.w.memory.give(h.l.tenant, h.n)
+		h.n = 0
+	}
+}
+
 // readCall reads what a tenant has sent, and says that it is there.
-func (l *lane) readCall(ctx context.Context, m *nats.Msg) (c call, secrets map[string]string, err error) {
+func (l *lane) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c call, secrets map[string]string, err error) {
 	taken := nats.NewMsg(m.Reply)
 	taken.Header.Set(headTaken, l.w.info.ID)
 	if err := l.nc.PublishMsg(taken); err != nil {
 		return c, nil, err
 	}
-	text, err := l.whole(ctx, m.Data)
+	var e envelope
+	var parts [][]byte
+	if err = holds.take(ctx, decodedTimes*int64(min(len(m.Data), ofCall.envelope))); err == nil {
+		e, err = openEnvelope(m.Data, ofCall)
+	}
 	if err == nil {
-		err = json.Unmarshal(text, &c)
+		err = holds.take(ctx, e.memory())
+	}
+	if err == nil {
+		parts, err = l.disclose(ctx, e, ofCall, &c)
 	}
 	if err == nil && len(c.Caller) > 256 {
 		err = errMalformed
 	}
+	c.putIn(part(parts, 0))
 	if err != nil {
 		return c, nil, fmt.Errorf("the call: %w", err)
 	}
@@ -138,7 +189,9 @@ func (l *lane) readCall(ctx context.Context, m *nats.Msg) (c call, secrets map[s
 
 // begin starts a session, goes on with one that is paused, or removes one that nobody holds.
 func (l *lane) begin(ctx context.Context, m *nats.Msg) (reply, error) {
-	c, secrets, err := l.readCall(ctx, m)
+	holds := holding{l: l}
+	defer holds.give()
+	c, secrets, err := l.readCall(ctx, m, &holds)
 	if err != nil {
 		return reply{}, err
 	}

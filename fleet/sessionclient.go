@@ -73,12 +73,14 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 	for _, w := range workers {
 		ask.Sealed = nil
 		if len(secrets) > 0 {
-			text, e := json.Marshal(secrets)
-			if e == nil && len(w.Key) != 32 {
-				e = errMalformed
+			key, e := c.config.sealTo(w)
+			if e != nil { // another one may have it
+				err = hostError(e)
+				continue
 			}
+			text, e := json.Marshal(secrets)
 			if e == nil {
-				ask.Sealed, e = box.SealAnonymous(nil, text, (*[32]byte)(w.Key), nil)
+				ask.Sealed, e = box.SealAnonymous(nil, text, key, nil)
 			}
 			if e != nil {
 				return r, hostError(e)
@@ -95,30 +97,21 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 
 // SessionViews are the tenant's sessions: those whose worker is gone are lost.
 func (c *Client) SessionViews(ctx context.Context) (list []holder.View, err error) {
-	s, err := openSessions(ctx, c.js, c.config.Tenant)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, hostError(err)
-	}
-	keys, err := s.kv.Keys(ctx)
-	if err != nil && !errors.Is(err, jetstream.ErrNoKeysFound) {
-		return nil, hostError(err)
-	}
 	workers, err := c.Workers(ctx)
 	if err != nil {
 		return nil, hostError(err)
 	}
-	for _, id := range keys[:min(len(keys), maxSessions)] {
-		e, _, err := s.get(ctx, id)
-		if err != nil {
-			continue // it has ended
-		}
-		if e.View.State != holder.Paused && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == e.Worker }) {
+	err = listSessions(ctx, c.js, c.config.Tenant, func(e sessionEntry) {
+		if e.View.State != holder.Paused && !cut(workers) && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == e.Worker }) {
 			e.View.State = holder.Lost
 		}
 		list = append(list, e.View)
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, hostError(err)
 	}
 	slices.SortFunc(list, func(a, b holder.View) int { return a.Began.Compare(b.Began) })
 	return list, nil
@@ -198,31 +191,45 @@ func (s *Session) told(err error) error {
 	return hostError(err)
 }
 
-// send sends a call and waits for its answer, for as long as the worker is there.
+// exchange is a call that waits for its answer.
+type exchange struct {
+	c       *Client
+	store   tenantStore
+	session string
+	worker  string
+	streams map[string]io.Writer
+	have    map[string]int64 // bytes of each stream that were passed on
+	lag     map[string]bool  // some is missing: the rest comes with the answer
+	begin   time.Time
+	taken   bool // the worker has the call
+}
+
+// send sends a call and waits for its answer, for as long as the worker is there and the call may take.
 func (c *Client) send(ctx context.Context, subject, worker string, ask call, stdout, stderr io.Writer) (r reply, err error) {
+	ctx, timed := context.WithTimeoutCause(ctx, c.clock(ask), hostError(fmt.Errorf("worker %s has the call, and does not answer in its time", worker)))
+	defer timed()
 	store, err := openTenant(ctx, c.js, c.config.Tenant)
 	if err != nil {
 		return r, err
 	}
-	text, err := store.message(ctx, ask)
+	content := ask.takeOut()
+	text, err := store.enclose(ctx, ask, ofCall, content)
 	if err != nil {
 		return r, err
 	}
 	inbox := c.nc.NewInbox()
-	msgs := make(chan *nats.Msg, 4096)
-	sub, err := c.nc.ChanSubscribe(inbox, msgs)
+	heard, err := hear(c.nc, inbox, heardMessages, heardBytes)
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = sub.Unsubscribe() }()
+	defer heard.close()
 	if err := c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: text}); err != nil {
 		return r, err
 	}
-	streams := map[string]io.Writer{"stdout": stdout, "stderr": stderr}
-	have, lag := map[string]int64{}, map[string]bool{}
+	x := &exchange{c: c, store: store, session: ask.Session, worker: worker, streams: map[string]io.Writer{nameStdout: stdout, nameStderr: stderr},
+		have: map[string]int64{}, lag: map[string]bool{}, begin: time.Now()}
 	tick := time.NewTicker(c.config.Times.Beat)
 	defer tick.Stop()
-	begin, taken := time.Now(), false
 	for {
 		select {
 		case <-ctx.Done():
@@ -231,54 +238,104 @@ func (c *Client) send(ctx context.Context, subject, worker string, ask call, std
 			_ = c.nc.PublishMsg(cancel)
 			return r, context.Cause(ctx)
 		case <-tick.C:
-			workers, err := c.Workers(ctx)
-			if err == nil && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == worker }) {
-				return r, &SessionLostError{ID: ask.Session, Worker: worker}
+			if err := x.there(ctx); err != nil {
+				return r, err
 			}
-			if !taken && time.Since(begin) > c.config.Times.Lease {
-				return r, hostError(fmt.Errorf("worker %s does not answer", worker))
-			}
-		case m := <-msgs:
-			name := m.Header.Get(headStream)
-			switch {
-			case m.Header.Get("Status") == "503":
-				workers, err := c.Workers(ctx)
-				if err == nil && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == worker }) {
-					return r, &SessionLostError{ID: ask.Session, Worker: worker}
-				}
-				return r, nats.ErrNoResponders
-			case m.Header.Get(headTaken) != "":
-				taken = true
-			case m.Header.Get(headAnswer) != "":
-				if text, err = store.whole(ctx, m.Data); err == nil {
-					err = json.Unmarshal(text, &r)
-				}
-				if err != nil {
-					return r, fmt.Errorf("the worker's answer: %w", err)
-				}
-				for name, all := range map[string][]byte{"stdout": r.Stdout, "stderr": r.Stderr} {
-					if to := streams[name]; to != nil && int64(len(all)) > have[name] {
-						_, _ = to.Write(all[have[name]:])
-					}
-				}
-				if r.Result != nil {
-					r.Result.Stdout, r.Result.Stderr = r.Stdout, r.Stderr
-				}
-				if r.Error != nil {
-					return r, r.Error
-				}
-				return r, nil
-			case name == "stdout" || name == "stderr":
-				at, err := strconv.ParseInt(m.Header.Get(headOffset), 10, 64)
-				if lag[name] = lag[name] || err != nil || at != have[name]; !lag[name] { // else it comes with the answer
-					have[name] += int64(len(m.Data))
-					if to := streams[name]; to != nil {
-						_, _ = to.Write(m.Data)
-					}
+		case <-heard.ready:
+			for m := heard.take(); m != nil; m = heard.take() {
+				if r, over, err := x.take(ctx, m); over || err != nil {
+					return r, err
 				}
 			}
 		}
 	}
+}
+
+// clock bounds how long a call may take, whatever its worker does.
+func (c *Client) clock(ask call) time.Duration {
+	limit := policy.MaxTimeout // of a step that has the session's own
+	switch {
+	case ask.Step != nil && ask.Step.TimeoutMS > 0:
+		limit = time.Duration(ask.Step.TimeoutMS)
+	case ask.Command != nil && ask.Command.TimeoutMS > 0:
+		limit = time.Duration(ask.Command.TimeoutMS)
+	case ask.Step == nil && ask.Command == nil:
+		limit = beginPatience
+	}
+	return limit + 2*transferTime + c.config.Times.Lease
+}
+
+// there says why the worker no longer answers: it is gone, or has not taken the call.
+func (x *exchange) there(ctx context.Context) error {
+	kv, err := x.c.workersStore(ctx)
+	if err == nil {
+		_, err = kv.Get(ctx, x.worker)
+	}
+	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrInvalidKey) {
+		return &SessionLostError{ID: x.session, Worker: x.worker}
+	}
+	if !x.taken && time.Since(x.begin) > x.c.config.Times.Lease {
+		return hostError(fmt.Errorf("worker %s does not answer", x.worker))
+	}
+	return nil
+}
+
+// take takes a message of the worker's; over says that it is the answer.
+func (x *exchange) take(ctx context.Context, m *nats.Msg) (r reply, over bool, err error) {
+	name := m.Header.Get(headStream)
+	switch {
+	case m.Header.Get("Status") == "503":
+		if err := x.there(ctx); err != nil {
+			return r, true, err
+		}
+		return r, true, nats.ErrNoResponders
+	case m.Header.Get(headTaken) != "":
+		x.taken = true
+	case m.Header.Get(headAnswer) != "":
+		r, err = x.answer(ctx, m)
+		return r, true, err
+	case name == nameStdout || name == nameStderr:
+		at, err := strconv.ParseInt(m.Header.Get(headOffset), 10, 64)
+		lag := x.lag[name] || err != nil || at != x.have[name] || at > maxOutput
+		if x.lag[name] = lag; lag { // it comes with the answer
+			break
+		}
+		x.have[name] += int64(len(m.Data))
+		if to := x.streams[name]; to != nil {
+			_, _ = to.Write(m.Data)
+		}
+	}
+	return r, false, nil
+}
+
+func (x *exchange) answer(ctx context.Context, m *nats.Msg) (reply, error) {
+	r, err := x.store.readReply(ctx, m.Data)
+	if err != nil {
+		return r, fmt.Errorf("the worker's answer: %w", err)
+	}
+	for name, all := range map[string][]byte{nameStdout: r.Stdout, nameStderr: r.Stderr} {
+		if to := x.streams[name]; to != nil && int64(len(all)) > x.have[name] {
+			_, _ = to.Write(all[x.have[name]:])
+		}
+	}
+	if r.Result != nil {
+		r.Result.Stdout, r.Result.Stderr = r.Stdout, r.Stderr
+	}
+	if r.Error != nil {
+		return r, r.Error
+	}
+	return r, nil
+}
+
+// readReply reads a worker's answer.
+func (s tenantStore) readReply(ctx context.Context, data []byte) (r reply, err error) {
+	e, err := openEnvelope(data, ofReply)
+	if err != nil {
+		return r, err
+	}
+	parts, err := s.disclose(ctx, e, ofReply, &r)
+	r.Stdout, r.Stderr, r.Content, r.Value = part(parts, 0), part(parts, 1), part(parts, 2), part(parts, 3)
+	return r, err
 }
 
 // Run runs a step, as unitask.Session.Run does.

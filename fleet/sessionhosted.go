@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -220,25 +219,19 @@ func (h *hosted) take(m *nats.Msg) {
 		if err != nil || !is {
 			return // who holds it answers
 		}
-		if heavy(m.Data) {
-			select {
-			case h.l.heavy <- struct{}{}:
-				defer func() { <-h.l.heavy }()
-			case <-ctx.Done():
-				return
-			}
-		}
-		c, _, err := h.l.readCall(ctx, m)
+		holds := holding{l: h.l}
+		defer holds.give()
+		c, _, err := h.l.readCall(ctx, m, &holds)
 		var r reply
 		if err == nil {
-			r, err = h.do(ctx, c, m)
+			r, err = h.do(ctx, c, m, &holds)
 		}
 		h.l.answer(m, r, err)
 	}()
 }
 
 // do does what a call asks for.
-func (h *hosted) do(ctx context.Context, c call, m *nats.Msg) (r reply, err error) {
+func (h *hosted) do(ctx context.Context, c call, m *nats.Msg, holds *holding) (r reply, err error) {
 	switch c.Op {
 	case holder.OpPause:
 		return r, h.pause(ctx)
@@ -254,11 +247,12 @@ func (h *hosted) do(ctx context.Context, c call, m *nats.Msg) (r reply, err erro
 		return r, &unitask.BusyError{What: "the session was paused just now", After: time.Second}
 	}
 	out := &outlet{nc: h.l.nc, subject: m.Reply}
+	stdout, stderr := &outStream{o: out, name: nameStdout, holds: holds}, &outStream{o: out, name: nameStderr, holds: holds}
 	switch {
 	case c.Op == holder.OpRun && c.Step != nil:
-		r.Result, err = h.Run(ctx, unitask.Step{Code: c.Step.Code, Language: c.Step.Language, Timeout: time.Duration(c.Step.TimeoutMS), Stdout: out.stream("stdout"), Stderr: out.stream("stderr")})
+		r.Result, err = h.Run(ctx, unitask.Step{Code: c.Step.Code, Language: c.Step.Language, Timeout: time.Duration(c.Step.TimeoutMS), Stdout: stdout, Stderr: stderr})
 	case c.Op == holder.OpExec && c.Command != nil && !c.Command.Input && c.Command.Size == nil && !c.Command.Detach:
-		r.Result, err = h.Exec(ctx, unitask.Command{Args: c.Command.Args, Dir: c.Command.Dir, Env: c.Command.Env, Timeout: time.Duration(c.Command.TimeoutMS), Stdout: out.stream("stdout"), Stderr: out.stream("stderr")})
+		r.Result, err = h.Exec(ctx, unitask.Command{Args: c.Command.Args, Dir: c.Command.Dir, Env: c.Command.Env, Timeout: time.Duration(c.Command.TimeoutMS), Stdout: stdout, Stderr: stderr})
 	case c.Op == holder.OpResume:
 		err = h.Resume(ctx)
 	case c.Op == holder.OpExtend:
@@ -269,7 +263,7 @@ func (h *hosted) do(ctx context.Context, c call, m *nats.Msg) (r reply, err erro
 	case c.Op == holder.OpFork:
 		return h.fork(ctx, c)
 	case c.Op == holder.OpRead:
-		r.Content, err = h.ReadFile(ctx, c.Path, 0, 0)
+		r.Content, err = h.read(ctx, c.Path, holds)
 	case c.Op == holder.OpWrite:
 		err = h.WriteFile(ctx, c.Path, c.Content, fs.FileMode(c.Mode).Perm())
 	case c.Op == opFiles:
@@ -314,14 +308,17 @@ func (h *hosted) fork(ctx context.Context, c call) (r reply, err error) {
 	return r, err
 }
 
-// maxHeavy bounds a tenant's calls that hold much in memory at once.
-const maxHeavy = 4
+// smallFile is the size, in bytes, up to which a file is read without a look at the worker's budget.
+const smallFile = 64 << 10
 
-// heavy says that a call, or its answer, may be as large as a file.
-func heavy(data []byte) bool {
-	var c struct {
-		Op   string `json:"op"`
-		Blob *blob  `json:"blob"`
+// read reads a file whole. A large one is read again, once there is room for the largest.
+func (h *hosted) read(ctx context.Context, name string, holds *holding) ([]byte, error) {
+	text, err := h.ReadFile(ctx, name, 0, smallFile)
+	if err != nil || len(text) < smallFile {
+		return text, err
 	}
-	return json.Unmarshal(data, &c) != nil || c.Blob != nil || c.Op == holder.OpRead
+	if err := holds.take(ctx, heldTimes*unitask.MaxSessionFile); err != nil {
+		return nil, err
+	}
+	return h.ReadFile(ctx, name, 0, 0)
 }

@@ -128,7 +128,7 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, folder, 
 	}
 	from, to := io.Pipe()
 	go func() { to.CloseWithError(packState(to, folder)) }()
-	err = seal.seal(&bounded{to: f, most: maxSealedState, says: "the session's machine has more than %d bytes, compressed: a fleet keeps no more"}, from)
+	err = seal.seal(&bounded{to: f, most: maxSealedState, says: "the session's machine has more than %d bytes, compressed: a fleet keeps no more"}, inTime{ctx, from})
 	from.CloseWithError(io.ErrClosedPipe)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
@@ -196,7 +196,7 @@ func (s tenantStore) getState(ctx context.Context, times Times, key []byte, sess
 	defer os.RemoveAll(made)
 	from, to := io.Pipe()
 	go func() { to.CloseWithError(seal.unseal(to, sealed)) }()
-	err = unpackState(from, made, int64(memoryMB)<<20)
+	err = unpackState(inTime{ctx, from}, made, int64(memoryMB)<<20)
 	from.CloseWithError(io.ErrClosedPipe)
 	if err != nil {
 		return err

@@ -30,8 +30,6 @@ const (
 	headAnswer = "Answer"
 	headTaken  = "Taken" // the worker has the call
 
-	maxInMessage    = 256 << 10 // bytes of a call or an answer in a message; larger ones go to the object store
-	maxCall         = 128 << 20 // bytes of those: a file has 64 MiB, in base64
 	maxSessionEntry = 64 << 10
 	maxSessions     = 4096 // that a client lists
 	sessionsBytes   = 64 << 20
@@ -67,51 +65,48 @@ func (e *SessionLostError) Error() string {
 type call struct {
 	holder.Request
 	Caller  string `json:"caller,omitempty"`
-	Sealed  []byte `json:"sealed,omitempty"`  // secrets, of a begin: to the worker's key
-	Content []byte `json:"content,omitempty"` // of a write
+	Sealed  []byte `json:"sealed,omitempty"` // secrets, of a begin: to the worker's key
+	Content []byte `json:"-"`                // of a write; it is sent apart, as the code of a step and a value are
+}
+
+// takeOut takes what may be large out of a call.
+func (c *call) takeOut() []byte {
+	content := c.Content
+	switch {
+	case c.Op == holder.OpRun && c.Step != nil:
+		step := *c.Step
+		content, step.Code = []byte(step.Code), ""
+		c.Step = &step
+	case c.Op == holder.OpPut:
+		content, c.Value = c.Value, nil
+	}
+	return content
+}
+
+// putIn puts it back.
+func (c *call) putIn(content []byte) {
+	switch {
+	case c.Op == holder.OpRun && c.Step != nil:
+		c.Step.Code = string(content)
+	case c.Op == holder.OpPut:
+		c.Value = content
+	default:
+		c.Content = content
+	}
 }
 
 // reply is a worker's answer.
 type reply struct {
 	holder.Answer
-	Stdout  []byte   `json:"stdout,omitempty"` // all of the result's
-	Stderr  []byte   `json:"stderr,omitempty"`
-	Content []byte   `json:"content,omitempty"` // of a read
+	Stdout  []byte   `json:"-"` // all of the result's; these are sent apart, and so is a value
+	Stderr  []byte   `json:"-"`
+	Content []byte   `json:"-"` // of a read
 	Files   []listed `json:"files,omitempty"`
 	Other   bool     `json:"other,omitempty"` // another worker may be able to
 }
 
 // listed is a file of a list.
 type listed = unitask.SessionFile
-
-// message is a call or a reply as it is sent: itself, or where it lies.
-func (s tenantStore) message(ctx context.Context, v any) ([]byte, error) {
-	text, err := json.Marshal(v)
-	if err != nil || len(text) <= maxInMessage {
-		return text, err
-	}
-	if len(text) > maxCall {
-		return nil, fmt.Errorf("%d bytes in one call: %d are the most", len(text), maxCall)
-	}
-	b, err := s.putBytes(ctx, text, false)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(struct {
-		Blob *blob `json:"blob"`
-	}{&b})
-}
-
-// whole is a message with what lies elsewhere in its place.
-func (s tenantStore) whole(ctx context.Context, data []byte) ([]byte, error) {
-	var at struct {
-		Blob *blob `json:"blob"`
-	}
-	if err := json.Unmarshal(data, &at); err != nil || at.Blob == nil {
-		return data, err
-	}
-	return s.read(ctx, *at.Blob, maxCall)
-}
 
 // sessions is the tenant's bucket of them.
 type sessions struct {
@@ -150,16 +145,33 @@ func (s sessions) get(ctx context.Context, id string) (e sessionEntry, revision 
 	if err != nil {
 		return e, 0, err
 	}
-	if err := json.Unmarshal(v.Value(), &e); err != nil || e.View.ID != id || e.MemoryMB < 1 {
-		return e, 0, fmt.Errorf("session %s: %w entry", id, errMalformed)
+	if e, err = readSession(id, v.Value()); errors.Is(err, errMalformed) {
+		return e, 0, err
+	}
+	return e, v.Revision(), err
+}
+
+// readSession reads a session's entry; a *unitask.SessionError says that it is over.
+func readSession(id string, value []byte) (e sessionEntry, err error) {
+	if len(value) > maxSessionEntry || decode(value, maxValues, &e) != nil || e.View.ID != id || e.MemoryMB < 1 {
+		return e, fmt.Errorf("session %s: %w entry", id, errMalformed)
 	}
 	if e.Why != "" {
-		return e, v.Revision(), &unitask.SessionError{ID: id, Why: e.Why}
+		return e, &unitask.SessionError{ID: id, Why: e.Why}
 	}
 	if e.View.State == holder.Paused && !time.Now().Before(e.View.ExpiresAt) {
-		return e, v.Revision(), &unitask.SessionError{ID: id, Why: "its life was over"}
+		return e, &unitask.SessionError{ID: id, Why: "its life was over"}
 	}
-	return e, v.Revision(), nil
+	return e, nil
+}
+
+// listSessions hands on the entries of a tenant's sessions that are not over.
+func listSessions(ctx context.Context, js jetstream.JetStream, tenant string, each func(sessionEntry)) error {
+	return list(ctx, js, sessionsBucket+tenant, ofSessions, false, func(id string, value []byte) {
+		if e, err := readSession(id, value); idForm.MatchString(id) && err == nil {
+			each(e)
+		}
+	})
 }
 
 // replace writes an entry in the place of that revision, 0 being none; errFenced says that it has another one.

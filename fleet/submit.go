@@ -31,7 +31,9 @@ type submission struct {
 	lag     map[string]bool  // some is missing: the rest comes with the report
 	broken  error            // of the submitter's own stream
 	said    bool             // that there is no worker
-	unseen  time.Time        // since when its worker has not been seen
+	events  int              // that its worker has told
+	clock   clock
+	unseen  time.Time // since when its worker has not been seen
 }
 
 // open opens the tenant; a worker makes it.
@@ -79,9 +81,13 @@ func (s *submission) submit(ctx context.Context) error {
 			return err
 		}
 	}
+	code := t.takeOut()
 	e := entry{State: Queued, Class: string(arch), MemoryMB: max(req.MemoryMB, 1), Created: time.Now().UTC()}
 	err := s.patiently(ctx, func(ctx context.Context) (err error) {
-		if err = s.possible(ctx, e); err == nil {
+		if err = s.possible(ctx, e); err == nil && code != nil {
+			e.Code, err = s.putCode(ctx, code)
+		}
+		if err == nil {
 			e.Task, err = t.put(ctx, s.store)
 		}
 		return err
@@ -108,7 +114,7 @@ func (s *submission) enter(ctx context.Context, e entry) error {
 		if err != nil {
 			return err
 		}
-		if there.Task.SHA256 != e.Task.SHA256 {
+		if there.Task.SHA256 != e.Task.SHA256 || !there.Code.same(e.Code) {
 			return fmt.Errorf("run %s is there and asks for something else: use another id", s.id)
 		}
 		if there.State != Queued {
@@ -150,6 +156,17 @@ func (s *submission) enter(ctx context.Context, e entry) error {
 // errMaxMessages is JetStream's code for a stream, or a subject of it, that is full.
 const errMaxMessages = 10077
 
+func (s *submission) putCode(ctx context.Context, code joined) (*blob, error) {
+	if _, err := code.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	b, err := s.store.put(ctx, code, false)
+	if err == nil && b.Size > maxCode {
+		err = fmt.Errorf("the code has %d bytes, and a fleet takes %d", b.Size, maxCode)
+	}
+	return &b, err
+}
+
 func (s *submission) putInputs(ctx context.Context) (*blob, error) {
 	f, err := os.CreateTemp("", "unitask-fleet-")
 	if err != nil {
@@ -175,7 +192,7 @@ func (s *submission) possible(ctx context.Context, e entry) error {
 	if err == nil && !now && unable(workers, e) != nil { // another may have come since
 		workers, err = s.c.Workers(ctx)
 	}
-	if err != nil || len(workers) == 0 { // one may come
+	if err != nil || len(workers) == 0 || cut(workers) { // one may come, or is not listed
 		return err
 	}
 	return unable(workers, e)

@@ -29,7 +29,7 @@ func (l *lane) passOn(ctx context.Context, msg jetstream.Msg, req unitask.Reques
 	if !lacks(self, req, memoryMB) {
 		return nil
 	}
-	workers, err := listWorkers(ctx, l.workers)
+	workers, err := l.others(ctx)
 	workers = slices.DeleteFunc(workers, func(w WorkerInfo) bool {
 		return w.ID == self.ID || w.Draining || w.Arch != self.Arch || lacks(w, req, memoryMB)
 	})

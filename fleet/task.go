@@ -1,20 +1,25 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
+	"strings"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/exact"
+	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
 )
 
-// task is what is to run: a request whose secrets have names only, and what comes with it.
+// task is what is to run: a request whose secrets have names only, and what comes with it. Where its code is large, the
+// code lies elsewhere (entry.Code).
 type task struct {
 	Request unitask.Request `json:"request"`
+	Code    []int64         `json:"code,omitempty"`   // bytes of the code and of each neighbour in entry.Code
 	Caller  string          `json:"caller,omitempty"` // of the submitter, for the worker's record
 	Colors  string          `json:"colors,omitempty"`
 	Stdin   bool            `json:"stdin,omitempty"` // the submitter has a standard input for it
@@ -40,13 +45,38 @@ type fieldError struct {
 	Would                map[string]int64 `json:",omitempty"`
 }
 
-// readTask reads what a tenant has written.
+// Bounds of JSON that others have written, which is held against them before anything decodes it: a few bytes of it may
+// become hundreds in memory.
+const (
+	maxNested       = 16     // brackets in one another
+	maxValues       = 20_000 // of a task or a call
+	maxReportValues = 100_000
+)
+
+// decode decodes JSON of another's into v.
+func decode(text []byte, values int, v any) error {
+	if err := nesting.Check(text, maxNested, values); err != nil {
+		return fmt.Errorf("%w: it %w", errMalformed, err)
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return nil
+}
+
+// readTask reads what a tenant has written, but for the code.
 func readTask(ctx context.Context, s tenantStore, b blob) (t task, err error) {
 	text, err := s.read(ctx, b, maxTask)
 	if err != nil {
 		return t, err
 	}
-	if err := errors.Join(exact.Members(text, &t), json.Unmarshal(text, &t)); err != nil {
+	if err = nesting.Check(text, maxNested, maxValues); err == nil {
+		err = exact.Members(text, &t)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &t)
+	}
+	if err != nil {
 		return t, fmt.Errorf("task: %w: %w", errMalformed, err)
 	}
 	if len(t.Caller) > 256 || len(t.Colors) > 8 {
@@ -55,21 +85,64 @@ func readTask(ctx context.Context, s tenantStore, b blob) (t task, err error) {
 	return t, nil
 }
 
-// largeTask is the size, in bytes, above which a tenant's tasks are read one after the other: it takes several times as much
-// memory of the worker as the task has, before there is room for a run. Other tenants' tasks do not wait for them: what comes may come slowly.
-const largeTask = 1 << 20
+// takeOut takes the code and its neighbours out of a task if they are large; nil is that they stay.
+func (t *task) takeOut() (code joined) {
+	list, size := codeOf(&t.Request), 0
+	for _, text := range list {
+		size += len(*text)
+	}
+	if size <= maxInline {
+		return nil
+	}
+	t.Request.Neighbours = slices.Clone(t.Request.Neighbours) // the caller's stay as they are
+	list = codeOf(&t.Request)
+	t.Code = nil
+	for _, text := range list {
+		t.Code = append(t.Code, int64(len(*text)))
+		code = append(code, strings.NewReader(*text))
+		*text = ""
+	}
+	return code
+}
 
-// readTask reads a task in its turn.
-func (l *lane) readTask(ctx context.Context, b blob) (task, error) {
-	if b.Size > largeTask {
-		select {
-		case l.large <- struct{}{}:
-			defer func() { <-l.large }()
-		case <-ctx.Done():
-			return task{}, context.Cause(ctx)
+// putIn reads the code back into the task. Each text is made in one piece.
+func (t *task) putIn(ctx context.Context, s tenantStore, b *blob) error {
+	if b == nil {
+		return nil
+	}
+	list, left := codeOf(&t.Request), b.Size
+	if len(list) != len(t.Code) {
+		return fmt.Errorf("task: %w: it has %d texts, and %d sizes", errMalformed, len(list), len(t.Code))
+	}
+	for _, n := range t.Code {
+		if left -= n; n < 0 || left < 0 {
+			return fmt.Errorf("task: %w: the sizes of its texts", errMalformed)
 		}
 	}
-	return readTask(ctx, l.tenantStore, b)
+	from, err := s.open(ctx, *b, maxCode)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	for i, text := range list {
+		var into strings.Builder
+		into.Grow(int(t.Code[i]))
+		if _, err := io.CopyN(&into, inTime{ctx, from}, t.Code[i]); err != nil {
+			return err
+		}
+		*text = into.String()
+	}
+	_, err = io.Copy(io.Discard, inTime{ctx, from}) // to its end, where it is held to its name
+	return err
+}
+
+// codeOf are the texts of a request that may be large.
+func codeOf(req *unitask.Request) (list []*string) {
+	list = append(list, &req.Code)
+	for i := range req.Neighbours {
+		list = append(list, &req.Neighbours[i].Content)
+	}
+	return list
 }
 
 // here is the request as a worker runs it: an image that comes along is not the one that has its name here.
@@ -83,6 +156,13 @@ func (t task) here(tenant string) unitask.Request {
 
 func (t task) put(ctx context.Context, s tenantStore) (blob, error) {
 	text, err := json.Marshal(t)
+	if err == nil && len(text) > maxTask {
+		err = fmt.Errorf("the request has %d bytes beside its code, and a fleet takes %d: bring large ones as files",
+			len(text), maxTask)
+	}
+	if err == nil {
+		err = nesting.Check(text, maxNested, maxValues)
+	}
 	if err != nil {
 		return blob{}, err
 	}
@@ -92,7 +172,7 @@ func (t task) put(ctx context.Context, s tenantStore) (blob, error) {
 func readReport(ctx context.Context, s tenantStore, b blob) (r report, err error) {
 	text, err := s.read(ctx, b, maxReport)
 	if err == nil {
-		err = json.NewDecoder(bytes.NewReader(text)).Decode(&r)
+		err = decode(text, maxReportValues, &r)
 	}
 	return r, err
 }

@@ -4,79 +4,83 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-
-	"github.com/nats-io/nats.go/jetstream"
+	"testing/synctest"
+	"time"
 
 	"github.com/unitask/unitask"
 )
 
-// counting counts the objects that are read at once.
-type counting struct {
-	jetstream.ObjectStore
-	now, most *atomic.Int32
-}
-
-func (c counting) Get(ctx context.Context, name string, opts ...jetstream.GetObjectOpt) (jetstream.ObjectResult, error) {
-	r, err := c.ObjectStore.Get(ctx, name, opts...)
-	if err != nil {
-		return nil, err
-	}
-	for now := c.now.Add(1); ; {
-		was := c.most.Load()
-		if now <= was || c.most.CompareAndSwap(was, now) {
-			return counted{r, c.now}, nil
+// A tenant takes no more than its part of the memory for what tenants send, all of them take no more than there is, and who
+// waits for some gets it when it is given back.
+func TestBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget()
+		if b.try("a", maxHeldTenant+1) || !b.try("a", maxHeldTenant) || b.try("a", 1) || !b.try("b", maxHeld-maxHeldTenant) || b.try("b", 1) || b.try("c", 1) {
+			t.Fatalf("%+v", b)
 		}
-	}
+		got := make(chan error, 1)
+		go func() { got <- b.take(t.Context(), "c", 5) }()
+		synctest.Wait()
+		b.give("b", 4)
+		synctest.Wait()
+		if len(got) != 0 {
+			t.Error("it has more than there is")
+		}
+		b.give("b", 1)
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		timed, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.take(timed, "c", 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		b.give("a", maxHeldTenant)
+		b.give("b", maxHeld-maxHeldTenant-5)
+		b.give("c", 5)
+		if b.free != maxHeld || len(b.taken) != 0 {
+			t.Errorf("%+v", b)
+		}
+	})
 }
 
-type counted struct {
-	jetstream.ObjectResult
-	now *atomic.Int32
-}
-
-func (c counted) Close() error {
-	c.now.Add(-1)
-	return c.ObjectResult.Close()
-}
-
-// However many large tasks a tenant has in the queue, a worker has one of them after the other in its memory, until there is
-// room for their runs. Small ones wait for none of them.
-func TestAttackLargeTasks(t *testing.T) {
+// Code that is large, and the files beside it, travel apart from the task, and are there again behind it. Sizes that lie are
+// found, and nothing is made of them.
+func TestCodeApart(t *testing.T) {
 	t.Parallel()
 	s, _ := served(t)
-	files := counting{s.files, new(atomic.Int32), new(atomic.Int32)}
-	s.files = files
-	l := &lane{tenantStore: s, large: make(chan struct{}, 1)}
-	put := func(size int) blob {
-		b, err := task{Request: unitask.Request{Code: strings.Repeat("x", size)}}.put(t.Context(), s)
-		if err != nil || b.Inline != nil {
-			t.Fatal(err)
+	req := unitask.Request{Code: strings.Repeat("x", 1<<20), Neighbours: []unitask.Neighbour{{Name: "a", Content: "aa"}, {Name: "b"}, {Name: "c", Content: "ccc"}}}
+	sent := task{Request: req}
+	content := sent.takeOut()
+	b, err := s.put(t.Context(), content, false)
+	if err != nil || sent.Request.Code != "" || req.Neighbours[0].Content != "aa" {
+		t.Fatal(err, req.Neighbours)
+	}
+	at, err := sent.put(t.Context(), s)
+	if err != nil || at.Size > 1<<10 {
+		t.Fatal(err, at.Size)
+	}
+	got, err := readTask(t.Context(), s, at)
+	if err == nil {
+		err = got.putIn(t.Context(), s, &b)
+	}
+	if err != nil || got.Request.Code != req.Code || got.Request.Neighbours[0].Content != "aa" || got.Request.Neighbours[1].Content != "" || got.Request.Neighbours[2].Content != "ccc" {
+		t.Fatal(err, got.Request.Neighbours)
+	}
+	for name, sizes := range map[string][]int64{"none": nil, "too many": {1 << 20, 2, 0, 3, 0}, "negative": {1 << 20, -2, 0, 3}, "more than there is": {1 << 20, 2, 0, 4}, "past an int": {1<<63 - 1, 1<<63 - 1, 0, 0}} {
+		lies := got
+		lies.Code = sizes
+		if err := lies.putIn(t.Context(), s, &b); !errors.Is(err, errMalformed) {
+			t.Errorf("%s: %v", name, err)
 		}
-		return b
-	}
-	large, small := put(4<<20), put(largeTask/2)
-	var reading sync.WaitGroup
-	for range 8 {
-		reading.Go(func() {
-			if got, err := l.readTask(t.Context(), large); err != nil || len(got.Request.Code) != 4<<20 {
-				t.Errorf("%v, %d bytes", err, len(got.Request.Code))
-			}
-		})
-	}
-	reading.Wait()
-	if most := files.most.Load(); most != 1 {
-		t.Errorf("%d large tasks were read at once", most)
-	}
-	l.large <- struct{}{} // while one is read
-	if _, err := l.readTask(t.Context(), small); err != nil {
-		t.Error(err)
 	}
 	over, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := l.readTask(over, large); !errors.Is(err, context.Canceled) {
+	if err := got.putIn(over, s, &b); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+	if small := (task{Request: unitask.Request{Code: "x"}}); small.takeOut() != nil || small.Request.Code != "x" {
+		t.Error("a small code is sent apart")
 	}
 }

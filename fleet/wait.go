@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
@@ -17,17 +16,30 @@ import (
 const pollState = time.Second
 
 // wait passes on what the run prints until it is over.
-func (s *submission) wait(ctx context.Context, msgs <-chan *nats.Msg) (*unitask.Result, error) {
+func (s *submission) wait(ctx context.Context, heard *ear) (*unitask.Result, error) {
 	tick := time.NewTicker(min(pollState, s.c.config.Times.Beat))
 	defer tick.Stop()
+	s.clock.limit = limit(s.run, s.c.config.Times)
 	look := true
+	var last entry // that was read
+	var revision uint64
 	var missing time.Time // since when there is no entry
 	for {
 		if look {
-			e, revision, err := s.store.get(ctx, s.id)
+			e, at, err := s.get(ctx)
+			if err == nil {
+				last, revision = e, at
+				s.clock.see(e, time.Now())
+			}
+			if late := s.clock.late(time.Now()); late > 0 && !last.State.over() {
+				if lost := s.overrun(ctx, last, revision, late); lost != nil {
+					s.drain(heard)
+					return s.finish(ctx, *lost)
+				}
+			}
 			switch {
 			case err == nil && (e.State.over() || s.follow(ctx, e, revision)):
-				s.drain(msgs)
+				s.drain(heard)
 				return s.finish(ctx, e)
 			case !errors.Is(err, jetstream.ErrKeyNotFound):
 				missing = time.Time{}
@@ -44,14 +56,26 @@ func (s *submission) wait(ctx context.Context, msgs <-chan *nats.Msg) (*unitask.
 			return s.cancel()
 		case <-tick.C:
 			look = true
-		case msg := <-msgs:
-			look = s.take(msg)
+		case <-heard.ready:
+			if msg := heard.take(); msg != nil {
+				look = s.take(msg)
+			}
+			heard.again() // behind a look: what follows may be of another attempt
 		}
 		if s.broken != nil { // its reader went away
 			_, _ = s.cancel()
 			return nil, s.broken
 		}
 	}
+}
+
+// getTime bounds how long the entry is waited for, so that the clock is looked at meanwhile.
+const getTime = 5 * time.Second
+
+func (s *submission) get(ctx context.Context) (entry, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, getTime)
+	defer cancel()
+	return s.store.get(ctx, s.id)
 }
 
 // follow looks after a run that is not over, and says whether it is now.
@@ -88,7 +112,7 @@ func (s *submission) follow(ctx context.Context, e entry, revision uint64) (over
 
 // begin notes which attempt the entry is at.
 func (s *submission) begin(e entry) {
-	if e.Attempt <= s.attempt {
+	if e.Attempt <= s.attempt || e.Reading {
 		return
 	}
 	if e.Attempt > 1 { // also for who joins it later
@@ -135,14 +159,9 @@ func (s *submission) cancel() (*unitask.Result, error) {
 }
 
 // drain takes what has come.
-func (s *submission) drain(msgs <-chan *nats.Msg) {
-	for {
-		select {
-		case msg := <-msgs:
-			s.take(msg)
-		default:
-			return
-		}
+func (s *submission) drain(heard *ear) {
+	for msg := heard.last(); msg != nil; msg = heard.last() {
+		s.take(msg)
 	}
 }
 
@@ -159,6 +178,7 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 	if e.Report == nil {
 		return nil, hostError(errors.New("the worker left no report"))
 	}
+	s.run.SaidBy(e.Worker)
 	var r report
 	err := s.patiently(ctx, func(ctx context.Context) (err error) {
 		r, err = readReport(ctx, s.store, *e.Report)
@@ -176,7 +196,7 @@ func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, erro
 			return nil, hostError(err)
 		}
 		defer left.Close()
-		if err := unpackLeft(left, s.run, map[string]io.Writer{nameStdout: s.run.Stdout, nameStderr: s.run.Stderr}, s.have); err != nil {
+		if err := unpackLeft(ctx, left, s.run, map[string]io.Writer{nameStdout: s.run.Stdout, nameStderr: s.run.Stderr}, s.have); err != nil {
 			return nil, hostError(err)
 		}
 	}

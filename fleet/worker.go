@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -29,7 +30,10 @@ type WorkerConfig struct {
 	// SessionKey, 32 bytes, seals sessions that are paused, each tenant's with a key that is derived from it:
 	// workers that have the same go on with each other's. nil is one of its own.
 	SessionKey []byte
-	Log        *slog.Logger // nil is none
+	// Key, 32 bytes, is the worker's private key, to whose public one secrets are sealed (Config.WorkerKeys); nil is one of its own,
+	// for as long as it lives.
+	Key []byte
+	Log *slog.Logger // nil is none
 }
 
 // Tenant is one that a worker works for. Its account is what keeps it apart from the others.
@@ -55,6 +59,7 @@ type Worker struct {
 	hosting sync.WaitGroup // sessions
 	metrics *metrics
 	scratch *scratch
+	memory  *budget
 
 	mu       sync.Mutex
 	info     WorkerInfo
@@ -100,11 +105,11 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 			}
 		}
 	}
-	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
+	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), memory: newBudget(), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
-	if w.public, w.private, err = box.GenerateKey(rand.Reader); err != nil {
+	if w.public, w.private, err = workerKey(config.Key); err != nil {
 		return nil, err
 	}
 	w.info.ID, w.info.Key, w.info.Started = strings.ToLower(rand.Text()[:12]), w.public[:], time.Now().UTC()
@@ -133,6 +138,17 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 		}
 	}
 	return w, nil
+}
+
+// workerKey is the pair of keys of a private one, nil being one that is made.
+func workerKey(private []byte) (public, own *[workerKeySize]byte, err error) {
+	if private == nil {
+		return box.GenerateKey(rand.Reader)
+	}
+	if len(private) != workerKeySize {
+		return nil, nil, fmt.Errorf("the worker's key has %d bytes: %d are needed", len(private), workerKeySize)
+	}
+	return box.GenerateKey(bytes.NewReader(private)) // which reads the private key
 }
 
 // apart holds that no two tenants share an account: JetStream answers to any subject that a request
@@ -356,6 +372,15 @@ func (w *Worker) reserve(l *lane, memoryMB int) bool {
 	w.info.UsedMB += memoryMB
 	l.usedMB += memoryMB
 	return true
+}
+
+// reserveMore takes more memory for a machine that has some, or gives some back.
+func (w *Worker) reserveMore(l *lane, memoryMB int) bool {
+	if memoryMB <= 0 {
+		w.release(l, -memoryMB)
+		return true
+	}
+	return w.reserve(l, memoryMB)
 }
 
 func (w *Worker) release(l *lane, memoryMB int) {

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/fleet/embedded"
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// A worker's numbers name its tenants: who has no token does not read them, and its health says nothing but that it is so.
+func TestAttackWorkerMetrics(t *testing.T) {
+	server, err := embedded.Start(t.Context(), t.TempDir(), embedded.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	w, err := fleet.NewWorker(t.Context(), fleet.WorkerConfig{Config: server.Config(), Info: fleet.WorkerInfo{Slots: 2, MemoryMB: 1024, Arch: "amd64"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	const token = "the-token-of-prometheus"
+	handler := metricsHandler(w, func() unitask.PoolStats { return unitask.PoolStats{} }, token)
+	ask := func(path string, headers ...string) string {
+		req := httptest.NewRequest("GET", path, nil)
+		req.Header["Authorization"] = headers
+		out := httptest.NewRecorder()
+		handler.ServeHTTP(out, req)
+		return fmt.Sprint(out.Code, " ", strings.Contains(out.Body.String(), fleet.DefaultTenant))
+	}
+	for name, row := range map[string]struct {
+		headers []string
+		want    string
+	}{
+		"no token":         {nil, "401 false"},
+		"an empty one":     {[]string{"Bearer "}, "401 false"},
+		"another one":      {[]string{"Bearer the-token-of-prometheuS"}, "401 false"},
+		"a part of it":     {[]string{"Bearer the-token"}, "401 false"},
+		"two headers":      {[]string{"Bearer " + token, "Bearer " + token}, "401 false"},
+		"another scheme":   {[]string{"Basic " + token}, "401 false"},
+		"the token itself": {[]string{"Bearer " + token}, "200 true"},
+	} {
+		attack.Check(t, "a worker's metrics are read with "+name, row.want, ask("/metrics", row.headers...))
+	}
+	attack.Check(t, "a worker's health is asked for without a token", "200 false", ask("/healthz"))
+	w.Drain()
+	attack.Check(t, "the health of a worker that is going", "503 false", ask("/healthz"))
+	dir := t.TempDir()
+	file := func(name, text string, mode os.FileMode) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for name, row := range map[string]struct{ address, file, want string }{
+		"every address":        {":9464", "", "others can reach it"},
+		"another address":      {"192.0.2.1:9464", "", "others can reach it"},
+		"a name":               {"worker.example:9464", "", "others can reach it"},
+		"a token others read":  {":9464", file("open", token, 0o644), "others can read it"},
+		"a token that is none": {":9464", file("short", "x", 0o600), "has no token"},
+		"two tokens":           {":9464", file("two", token+" "+token, 0o600), "has no token"},
+		"loopback":             {"127.0.0.1:9464", "", ""},
+		"a name of loopback":   {"localhost:9464", "", ""},
+		"loopback of IPv6":     {"[::1]:9464", "", ""},
+		"a token":              {":9464", file("token", token+"\n", 0o600), ""},
+	} {
+		got := ""
+		if _, err := readMetricsToken(row.address, row.file); err != nil {
+			if got = err.Error(); strings.Contains(got, row.want) && row.want != "" {
+				got = row.want
+			}
+		}
+		attack.Check(t, "a worker's metrics are served at "+name, row.want, got)
+	}
+}

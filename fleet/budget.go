@@ -1,0 +1,88 @@
+package fleet
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+	"sync"
+)
+
+// Bounds of what a worker's own process holds in memory of what tenants have sent, over all runs and sessions. Machines
+// have memory of their own (WorkerInfo.MemoryMB).
+const (
+	maxHeld       = 256 << 20 // bytes
+	maxHeldTenant = 136 << 20 // of one tenant: the largest code twice, and some calls
+	heldTimes     = 2         // content is there as it came, and as a machine gets it
+	decodedTimes  = 8         // JSON of at most maxValues is that much larger once it is decoded
+)
+
+// Memory limit of a worker's process: maxHeld, what it is itself, and for each slot a decoded task.
+const (
+	workerBytes = 384 << 20
+	slotBytes   = 4 << 20
+)
+
+// LimitMemory sets the memory limit of this process to that of a worker with so many slots, and returns it in bytes.
+// A limit in GOMEMLIMIT stays. The worker's own budget keeps the data of tenants below it.
+func LimitMemory(slots int) int64 {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(workerBytes + int64(slots)*slotBytes)
+	}
+	return debug.SetMemoryLimit(-1)
+}
+
+// budget is how many bytes of tenants' data may be in memory at once: of all tenants, and of each.
+type budget struct {
+	mu      sync.Mutex
+	free    int64
+	taken   map[string]int64 // by tenant
+	changed chan struct{}    // closed when some was given back
+}
+
+func newBudget() *budget {
+	return &budget{free: maxHeld, taken: map[string]int64{}, changed: make(chan struct{})}
+}
+
+// try takes n bytes if they are there. Whoever has taken some gives them back before it waits for more.
+func (b *budget) try(tenant string, n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tryLocked(tenant, n)
+}
+
+func (b *budget) tryLocked(tenant string, n int64) bool {
+	if n > b.free || b.taken[tenant]+n > maxHeldTenant {
+		return false
+	}
+	b.free -= n
+	b.taken[tenant] += n
+	return true
+}
+
+// take waits until n bytes are there.
+func (b *budget) take(ctx context.Context, tenant string, n int64) error {
+	for {
+		b.mu.Lock()
+		ok, changed := b.tryLocked(tenant, n), b.changed
+		b.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (b *budget) give(tenant string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free += n
+	if b.taken[tenant] -= n; b.taken[tenant] == 0 {
+		delete(b.taken, tenant)
+	}
+	close(b.changed)
+	b.changed = make(chan struct{})
+}

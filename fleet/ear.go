@@ -1,0 +1,89 @@
+package fleet
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+)
+
+// ear hears a subject. What comes faster than it is taken, or is larger than it may be, is dropped.
+type ear struct {
+	sub   *nats.Subscription
+	ready chan struct{} // there is something to take
+
+	mu       sync.Mutex
+	waiting  []*nats.Msg
+	messages int // that may wait
+	bytes    int // that may come in the waiting ones
+}
+
+// Bounds of what is heard and was not taken yet.
+const (
+	heardMessages = 4096 // of what a run, or a session's call, prints
+	heardBytes    = 32 << 20
+	askedMessages = 64 // of a worker's questions
+	askedBytes    = 1 << 20
+)
+
+func hear(nc *nats.Conn, subject string, messages, bytes int) (*ear, error) {
+	e := &ear{ready: make(chan struct{}, 1), messages: messages, bytes: bytes}
+	sub, err := nc.Subscribe(subject, e.put)
+	if err != nil {
+		return nil, err
+	}
+	e.sub = sub
+	return e, sub.SetPendingLimits(messages, bytes)
+}
+
+func (e *ear) put(m *nats.Msg) {
+	e.mu.Lock()
+	if len(e.waiting) < e.messages && m.Size() <= e.bytes {
+		e.waiting = append(e.waiting, m)
+		e.bytes -= m.Size()
+	}
+	e.mu.Unlock()
+	e.again()
+}
+
+// again says that there is more to take, if there is.
+func (e *ear) again() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.waiting) == 0 {
+		return
+	}
+	select {
+	case e.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take is the next message, nil where there is none now.
+func (e *ear) take() *nats.Msg {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.waiting) == 0 {
+		e.waiting = nil
+		return nil
+	}
+	m := e.waiting[0]
+	e.waiting = e.waiting[1:]
+	e.bytes += m.Size()
+	return m
+}
+
+// last is as take, and waits for what has come and was not put yet.
+func (e *ear) last() *nats.Msg {
+	for {
+		if m := e.take(); m != nil {
+			return m
+		}
+		if n, _, err := e.sub.Pending(); err != nil || n <= 0 {
+			return e.take()
+		}
+		runtime.Gosched()
+	}
+}
+
+func (e *ear) close() { _ = e.sub.Unsubscribe() }
