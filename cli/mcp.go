@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -182,6 +184,9 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	defer server.Close()
 	if f.http == "" {
 		return server.ServeStdio(cmd.Context(), a.std.Stdin, a.std.Stdout)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" { // near it, memory that nobody uses is looked for more often
+		debug.SetMemoryLimit(mcp.UsualMemory)
 	}
 	return server.ServeHTTP(cmd.Context(), httpOpts, func(at net.Addr) {
 		scheme := "http"

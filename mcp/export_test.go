@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -80,6 +82,7 @@ const (
 	MaxCallerBodies   = maxCallerBodies
 	BodyBytes         = bodyBytes
 	DoctorFresh       = doctorFresh
+	LivePeriod        = livePeriod
 )
 
 // Line is a queue for tests: enter waits for a slot and returns how it is left.
@@ -154,3 +157,23 @@ func Names(ctx context.Context, a *Auth, token string) ([]string, error) {
 	}
 	return callerNames(&sdk.RequestExtra{TokenInfo: info}), nil
 }
+
+// Budget is memory that callers share.
+type Budget struct{ b *budget }
+
+func NewBudget(most int64) Budget { return Budget{newBudget(most)} }
+
+func (b Budget) Draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
+	return b.b.draw(ctx, caller, bytes, patience)
+}
+
+func (b Budget) Add(caller string, bytes int64) { b.b.add(caller, bytes) }
+
+// Steady is a connection whose writes go on as long as the client takes some of them.
+func Steady(c net.Conn, stall time.Duration) net.Conn { return &steadyConn{c, stall} }
+
+// JSONSize is about what a value takes as JSON, and Members are those of an object.
+var (
+	JSONSize = jsonSize
+	Members  = members
+)

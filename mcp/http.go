@@ -1,13 +1,10 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -102,7 +99,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	return mux, nil
+	return steadily(mux), nil
 }
 
 // several says that there may be several callers.
@@ -243,37 +240,18 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 			s.sessions.end(session, callerOf(r))
 		}
 		if r.Method != http.MethodPost {
+			r.Header.Del(leaseHeader)
 			sessions.ServeHTTP(w, r)
 			return
 		}
-		announced := r.ContentLength
-		if announced < 0 || announced > bodyBytes {
-			announced = bodyBytes
-		}
-		resize, err := s.visitors.hold(callerOf(r), announced)
-		if err != nil {
-			s.tooMany(w, err)
+		l, over := s.openLease(r)
+		defer over()
+		body := s.readBody(w, r, l)
+		if body == nil {
 			return
 		}
-		defer resize(0)
-		control := http.NewResponseController(w)
-		_ = control.SetReadDeadline(time.Now().Add(bodyTime))
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytes))
-		if errors.As(err, new(*http.MaxBytesError)) {
-			http.Error(w, fmt.Sprintf("a request may have at most %d bytes", bodyBytes), http.StatusRequestEntityTooLarge)
-			return
-		}
-		if err != nil {
-			http.Error(w, "the request did not come in time", http.StatusRequestTimeout)
-			return
-		}
-		_ = control.SetReadDeadline(time.Time{})
-		resize(int64(len(body)))
-		if !json.Valid(body) { // one value, nested no deeper than can be read
-			http.Error(w, "the body is not one JSON value", http.StatusBadRequest)
-			return
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		itself := newer(body) // it says its revision itself
+		r.Body = &onceReader{body}
 		version := r.Header.Get("Mcp-Protocol-Version")
 		switch {
 		case r.Header.Get("Mcp-Session-Id") != "", version != "" && version < stateless && slices.Contains(sdk.SupportedProtocolVersions(), version):
@@ -283,14 +261,7 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 			stateless2026.ServeHTTP(w, r)
 			return
 		}
-		var call struct {
-			Method string `json:"method"`
-			Params struct {
-				Meta map[string]json.RawMessage `json:"_meta"`
-			} `json:"params"`
-		}
-		_ = json.Unmarshal(body, &call) // both refuse what is not a message
-		if _, newer := call.Params.Meta[sdk.MetaKeyProtocolVersion]; newer {
+		if itself {
 			stateless2026.ServeHTTP(w, r)
 			return
 		}
@@ -319,6 +290,7 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 			return err
 		}
 	}
+	l = steadyListener{l}
 	if opts.TLS != nil {
 		l = tls.NewListener(l, opts.TLS)
 	}

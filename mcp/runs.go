@@ -24,18 +24,25 @@ type listResult struct {
 	Runs []unitask.Summary `json:"runs"`
 }
 
-func (s *Server) inspectRun(_ context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *unitask.Inspection, error) {
+func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *unitask.Inspection, error) {
 	caller := s.caller(req.Extra)
 	id, err := s.find(caller, in.RunID)
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := s.inspection(caller, id)
+	found, err := s.inspection(ctx, caller, id)
 	return nil, found, err
 }
 
-// inspection is a run's record as a caller may see it.
-func (s *Server) inspection(caller unitask.Caller, id string) (*unitask.Inspection, error) {
+// inspection is a run's record as a caller may see it. What it costs is drawn before it is read.
+func (s *Server) inspection(ctx context.Context, caller unitask.Caller, id string) (*unitask.Inspection, error) {
+	bytes, err := s.rt.Runs().Size(id, partBytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := leaseOf(ctx).draw(ctx, bytes*escapedByte, budgetPatience); err != nil {
+		return nil, err
+	}
 	found, err := s.rt.Inspect(id, partBytes)
 	if err == nil && remote(caller) {
 		s.hider.inspection(found)

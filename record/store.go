@@ -379,6 +379,28 @@ func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more
 	return text, more, err
 }
 
+// Size is the bytes of a run's record, and at most most bytes of each file beside it.
+func (s *Store) Size(id string, most int64) (bytes int64, err error) {
+	if !validID(id) {
+		return 0, fmt.Errorf("%w: %q", ErrNotFound, id)
+	}
+	entries, err := os.ReadDir(filepath.Join(s.dir, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		switch {
+		case err != nil || !info.Mode().IsRegular():
+		case e.Name() == recordFile:
+			bytes += info.Size()
+		default:
+			bytes += min(info.Size(), most)
+		}
+	}
+	return bytes, err
+}
+
 // Path is a file of a run.
 func (s *Store) Path(id, name string) string { return filepath.Join(s.dir, id, name) }
 
