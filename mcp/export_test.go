@@ -177,3 +177,8 @@ var (
 	JSONSize = jsonSize
 	Members  = members
 )
+
+// Look begins a listing of a caller's.
+func Look(ctx context.Context, s *Server, caller string) (leave func(), err error) {
+	return s.look(ctx, unitask.Caller{Name: caller, Via: unitask.ViaHTTP})
+}

@@ -144,7 +144,7 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 		case q.perCaller > 0 && load.running+load.waiting >= q.perCaller:
 			err = &LimitError{Limit: "caller-concurrent", Most: q.perCaller, Text: fmt.Sprintf("you have %d runs under way, which is your bound: wait for one", load.running+load.waiting)}
 		case !q.inRate(load):
-			err = q.tooOften(load)
+			err = q.tooOften(load, runLooks)
 		default:
 			t, before = &ticket{load, make(chan struct{})}, len(q.waiting)
 			q.waiting = append(q.waiting, t)
@@ -159,19 +159,34 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 func (q *queue) count(caller string) (err error) {
 	q.change(func() {
 		if load := q.load(caller); !q.inRate(load) {
-			err = q.tooOften(load)
+			err = q.tooOften(load, runLooks)
 		}
 	})
 	return err
 }
 
-func (q *queue) inRate(load *callerLoad) bool { return q.perMinute == 0 || load.rate.Allow() }
+// runLooks is how many listings and readings of records count as a run against a caller's rate.
+const runLooks = 10
 
-func (q *queue) tooOften(load *callerLoad) error {
-	next := load.rate.Reserve()
+// look counts a listing or a reading of records against its caller's rate.
+func (q *queue) look(caller string) (err error) {
+	q.change(func() {
+		if load := q.load(caller); q.perMinute > 0 && !load.rate.Allow() {
+			err = q.tooOften(load, 1)
+		}
+	})
+	return err
+}
+
+func (q *queue) inRate(load *callerLoad) bool {
+	return q.perMinute == 0 || load.rate.AllowN(time.Now(), runLooks)
+}
+
+func (q *queue) tooOften(load *callerLoad, weight int) error {
+	next := load.rate.ReserveN(time.Now(), weight)
 	after := (next.Delay() + time.Millisecond).Truncate(time.Millisecond)
 	next.Cancel()
-	return &LimitError{Limit: "caller-per-minute", Most: q.perMinute, Text: fmt.Sprintf("%d runs a minute is your bound: try again in %d s", q.perMinute, int(math.Ceil(after.Seconds()))), After: after}
+	return &LimitError{Limit: "caller-per-minute", Most: q.perMinute, Text: fmt.Sprintf("%d runs a minute is your bound, or ten times as many listings and readings: try again in %d s", q.perMinute, int(math.Ceil(after.Seconds()))), After: after}
 }
 
 // load is what a caller has under way.
@@ -186,7 +201,7 @@ func (q *queue) load(caller string) *callerLoad {
 				delete(q.callers, name)
 			}
 		}
-		load = &callerLoad{rate: rate.NewLimiter(rate.Limit(float64(q.perMinute)/60), q.perMinute)}
+		load = &callerLoad{rate: rate.NewLimiter(rate.Limit(float64(q.perMinute*runLooks)/60), q.perMinute*runLooks)}
 		q.callers[caller] = load
 	}
 	return load

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -113,6 +114,9 @@ type extraKey struct{}
 
 func (s *Server) read(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	uri, caller := req.Params.URI, s.caller(req.Extra)
+	if err := s.admitted(caller, s.queue.look(caller.Name)); err != nil {
+		return nil, err
+	}
 	contents, err := s.resource(ctx, caller, uri)
 	if errors.Is(err, record.ErrNotFound) {
 		return nil, sdk.ResourceNotFoundError(uri)
@@ -282,13 +286,19 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 			list.Resources = nil
 		}
 		caller := s.caller(req.GetExtra())
-		page, err := s.rt.Summaries(unitask.Filter{Whose: sees(caller), Before: after, Limit: pageSize + 1})
+		leave, err := s.look(ctx, caller)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		of := own(caller)
+		of.Before, of.Limit = after, pageSize
+		page, more, err := s.rt.SummariesFrom(of)
 		if err != nil {
 			return nil, s.tell(caller, err)
 		}
-		if len(page) > pageSize {
-			page = page[:pageSize]
-			list.NextCursor = runsURI + page[pageSize-1].ID
+		if more != "" {
+			list.NextCursor = runsURI + more
 		}
 		for _, run := range page {
 			list.Resources = append(list.Resources, &sdk.Resource{URI: runsURI + run.ID, Name: run.ID, Title: run.State() + ": " + visible(run.Code), MIMEType: "application/json"})
@@ -298,32 +308,42 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 }
 
 // complete completes ids and parts of resources.
-func (s *Server) complete(_ context.Context, req *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
-	var values []string
+func (s *Server) complete(ctx context.Context, req *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
+	const most = 100 // the protocol's
+	out := &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Values: []string{}}}
+	add := func(value string) {
+		if out.Completion.Total++; len(out.Completion.Values) < most {
+			out.Completion.Values = append(out.Completion.Values, value)
+		}
+	}
 	ref, arg := req.Params.Ref, req.Params.Argument
 	if ref != nil && strings.HasPrefix(ref.URI, runsURI) {
 		switch arg.Name {
 		case "id":
 			caller := s.caller(req.Extra)
-			all, err := s.rt.Summaries(unitask.Filter{Whose: sees(caller)})
+			leave, err := s.look(ctx, caller)
 			if err != nil {
-				return nil, s.tell(caller, err)
+				return nil, err
 			}
-			for _, run := range all {
-				values = append(values, run.ID)
+			defer leave()
+			for id, err := range s.rt.Runs().Own(caller.Name, throughMCP, "", arg.Value) {
+				if err != nil {
+					return nil, s.tell(caller, err)
+				}
+				if add(id); out.Completion.Total > most { // how many there are is not counted
+					out.Completion.Total = 0
+					out.Completion.HasMore = true
+					return out, nil
+				}
 			}
 		case "part":
-			for name := range parts {
-				values = append(values, name)
+			for _, name := range slices.Sorted(maps.Keys(parts)) {
+				if strings.HasPrefix(name, arg.Value) {
+					add(name)
+				}
 			}
-			slices.Sort(values)
 		}
 	}
-	values = slices.DeleteFunc(values, func(v string) bool { return !strings.HasPrefix(v, arg.Value) })
-	const most = 100 // the protocol's
-	out := &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Total: len(values), HasMore: len(values) > most, Values: values[:min(len(values), most)]}}
-	if out.Completion.Values == nil {
-		out.Completion.Values = []string{}
-	}
+	out.Completion.HasMore = out.Completion.Total > len(out.Completion.Values)
 	return out, nil
 }

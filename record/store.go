@@ -92,13 +92,20 @@ func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFi
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create record: %w", err)
 	}
+	if err := s.mark(owner, via, id); err != nil {
+		return nil, fmt.Errorf("create record: %w", err)
+	}
 	if err := os.Mkdir(r.dir, 0o700); err != nil {
+		if !errors.Is(err, fs.ErrExist) {
+			s.unmark(owner, via, id)
+		}
 		return nil, fmt.Errorf("create record: %w", err)
 	}
 	defer func() {
 		if err != nil {
 			r.closeFiles()
 			_ = os.RemoveAll(r.dir)
+			s.unmark(owner, via, id)
 			err = fmt.Errorf("create record: %w", err)
 		}
 	}()
@@ -338,11 +345,15 @@ func (s *Store) Remove(id string) error {
 	if s.held(id) {
 		return fmt.Errorf("%w: %s", ErrRunning, id)
 	}
+	rec, known := s.brief(id)
 	gone := filepath.Join(s.dir, removedPrefix+id)
 	if err := os.Rename(filepath.Join(s.dir, id), gone); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %s", ErrNotFound, id)
 	} else if err != nil {
 		return fmt.Errorf("remove record: %w", err)
+	}
+	if known {
+		s.unmark(rec.Owner, rec.Via, id)
 	}
 	if err := os.RemoveAll(gone); err != nil {
 		return fmt.Errorf("remove record: %w", err)
