@@ -182,3 +182,10 @@ var (
 func Look(ctx context.Context, s *Server, caller string) (leave func(), err error) {
 	return s.look(ctx, unitask.Caller{Name: caller, Via: unitask.ViaHTTP})
 }
+
+// NewEvents keeps events of streams, and EventBytes is how many bytes these are.
+func NewEvents(most, own int64, whose func(context.Context) string) sdk.EventStore {
+	return newEvents(most, own, whose)
+}
+
+func EventBytes(e sdk.EventStore) int64 { return e.(*events).bytes }

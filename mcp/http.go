@@ -47,7 +47,6 @@ type HTTPOptions struct {
 // Bounds of the HTTP side.
 const (
 	sessionIdle  = 30 * time.Minute // a session of an older revision
-	eventBytes   = 64 << 20         // kept of streams that may be resumed
 	headerTime   = 10 * time.Second
 	bodyTime     = time.Minute
 	headerBytes  = 64 << 10
@@ -68,9 +67,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	one := &sdk.StreamableHTTPOptions{Stateless: true, Logger: s.opts.Log, MaxRequestBodyBytes: bodyBytes, PropagateRequestCancellation: true, DisableLocalhostProtection: true} // ours is stricter
 	many := *one
 	if !opts.Stateless {
-		events := sdk.NewMemoryEventStore(nil)
-		events.SetMaxBytes(eventBytes)
-		many.Stateless, many.EventStore, many.SessionTimeout = false, events, sessionIdle
+		many.Stateless, many.EventStore, many.SessionTimeout = false, newEvents(eventBytes, callerEventBytes, callerIn), sessionIdle
 	}
 	if opts.several() {
 		s.queue.share()

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"sync"
@@ -42,8 +43,11 @@ func (s *Server) bounded(next http.Handler) http.Handler {
 }
 
 // callerOf is the name of a request's caller.
-func callerOf(r *http.Request) string {
-	if token := auth.TokenInfoFromContext(r.Context()); token != nil {
+func callerOf(r *http.Request) string { return callerIn(r.Context()) }
+
+// callerIn is the name of the caller of a request with that context.
+func callerIn(ctx context.Context) string {
+	if token := auth.TokenInfoFromContext(ctx); token != nil {
 		return token.UserID
 	}
 	return ""
