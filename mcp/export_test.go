@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -189,3 +190,29 @@ func NewEvents(most, own int64, whose func(context.Context) string) sdk.EventSto
 }
 
 func EventBytes(e sdk.EventStore) int64 { return e.(*events).bytes }
+
+// Doors are connections.
+type Doors struct{ d *doors }
+
+func NewDoors(most, strange, ofAddr, ofCaller int, patience time.Duration) Doors {
+	d := newDoors()
+	d.most, d.strange, d.ofAddr, d.ofCaller, d.patience = most, strange, ofAddr, ofCaller, patience
+	return Doors{d}
+}
+
+func OpenDoor(d Doors, c net.Conn) net.Conn {
+	if one := d.d.open(c); one != nil {
+		return one
+	}
+	return nil
+}
+
+func Introduce(d Doors, c net.Conn, caller string) error {
+	return d.d.introduce(c.(*door), caller)
+}
+
+func DoorsAre(d Doors) string {
+	d.d.mu.Lock()
+	defer d.d.mu.Unlock()
+	return fmt.Sprintf("%d open, %d strange", d.d.all, d.d.waiting)
+}

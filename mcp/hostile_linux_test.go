@@ -163,14 +163,18 @@ func TestAttackSharedServer(t *testing.T) {
 	attack.Check(t, "the server beside 200 hostile clients", "200", strconv.Itoa(code))
 }
 
-// startServer starts the real program over HTTP.
+// startServer starts the real program over HTTP. With -n it has so many descriptors.
 func startServer(t *testing.T, home string, args ...string) (addr string, pid int) {
 	t.Helper()
 	name, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(name, append([]string{"mcp", "--http", "127.0.0.1:0"}, args...)...)
+	files := "$(ulimit -n)"
+	if n := len(args); n > 1 && args[n-2] == "-n" {
+		args, files = args[:n-2], args[n-1]
+	}
+	cmd := exec.Command("sh", append([]string{"-c", "ulimit -n " + files + `; exec "$0" mcp --http 127.0.0.1:0 "$@"`, name}, args...)...)
 	cmd.Env, cmd.Dir = append(os.Environ(), "UNITASK_HOME="+home), t.TempDir()
 	out, err := cmd.StderrPipe()
 	if err != nil {

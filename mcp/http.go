@@ -48,6 +48,7 @@ type HTTPOptions struct {
 const (
 	sessionIdle  = 30 * time.Minute // a session of an older revision
 	headerTime   = 10 * time.Second
+	idleTime     = 2 * time.Minute // of a caller's connection; a stranger's has strangerTime
 	bodyTime     = time.Minute
 	headerBytes  = 64 << 10
 	bodyBytes    = 16 << 20
@@ -58,7 +59,8 @@ const (
 const endpoint = "/mcp"
 
 // Handler serves MCP at /mcp, and /healthz, /metrics and the protected-resource
-// metadata (RFC 9728) beside it.
+// metadata (RFC 9728) beside it. Who serves it by another server than ServeHTTP bounds its
+// connections.
 func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
@@ -83,9 +85,9 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 			mux.Handle("/.well-known/oauth-protected-resource"+endpoint, auth.ProtectedResourceMetadataHandler(m.doc))
 		}
 		bearer := auth.RequireBearerToken(opts.Auth.verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, AllowMissingExpiration: opts.Auth.tokens != nil})
-		protect = func(h http.Handler) http.Handler { return opts.guard(oneToken(bearer(h))) }
+		protect = func(h http.Handler) http.Handler { return opts.guard(oneToken(bearer(s.introduced(h)))) }
 	} else {
-		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, h)) }
+		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, s.introduced(h))) }
 	}
 	mux.Handle(endpoint, protect(mcp))
 	mux.Handle("/metrics", protect(s.metrics.handler()))
@@ -287,11 +289,12 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 			return err
 		}
 	}
-	l = steadyListener{l}
+	l = listener{l, newDoors()}
 	if opts.TLS != nil {
 		l = tls.NewListener(l, opts.TLS)
 	}
-	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: 2 * time.Minute, ConnContext: withPeer}
+	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return withDoor(withPeer(ctx, c), c) }}
 	listening(l.Addr())
 	failed := make(chan error, 1)
 	go func() { failed <- hs.Serve(l) }()

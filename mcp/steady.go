@@ -41,19 +41,27 @@ func (c *steadyConn) SetWriteDeadline(time.Time) error { return nil }
 // SetDeadline bounds reads.
 func (c *steadyConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
-// steadyListener accepts such connections.
-type steadyListener struct{ net.Listener }
+// listener accepts such connections, as doors.
+type listener struct {
+	net.Listener
+	doors *doors
+}
 
-func (l steadyListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+func (l listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if tcp, ok := c.(*net.TCPConn); ok {
+			_ = tcp.SetReadBuffer(connBuffer)
+			_ = tcp.SetWriteBuffer(connBuffer)
+		}
+		if one := l.doors.open(&steadyConn{c, stallTime}); one != nil {
+			return one, nil
+		}
+		c.Close()
 	}
-	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetReadBuffer(connBuffer)
-		_ = tcp.SetWriteBuffer(connBuffer)
-	}
-	return &steadyConn{c, stallTime}, nil
 }
 
 // steadily has each write of a handler be cut where the client takes nothing of it. Streams of HTTP/2 share a
