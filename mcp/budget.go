@@ -31,6 +31,8 @@ const (
 	answerCost = 4       // bytes of memory for a byte of an answer, as JSON
 	freeBytes  = 4 << 10 // of a request, and of an answer, that nobody waits for: a small call gets through
 
+	firstBytes = 1 << 20 // of memory that a caller who holds none waits for in no case
+
 	largeBytes = 256 << 10       // of a request that waits for its turn to be decoded, which takes a processor a while
 	decodeTime = 2 * time.Second // that it may have until the next one begins
 )
@@ -41,7 +43,7 @@ func newDecoding() *filing { return newFiling(max(runtime.GOMAXPROCS(0)/2, 1)) }
 // budget is memory that callers share. Who waits and holds the least is next, so a caller who holds much is in
 // nobody's way.
 type budget struct {
-	most int64
+	most, first int64
 
 	mu      sync.Mutex
 	held    int64
@@ -56,7 +58,10 @@ type claim struct {
 	in     chan struct{} // closed when it is granted
 }
 
-func newBudget(most int64) *budget { return &budget{most: most, own: map[string]int64{}} }
+// newBudget has so much memory, and beyond it a first part for each caller.
+func newBudget(most, first int64) *budget {
+	return &budget{most: most, first: first, own: map[string]int64{}}
+}
 
 // draw waits for a caller's part. The error is a *LimitError where it does not come in time, or never can.
 func (b *budget) draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
@@ -65,6 +70,11 @@ func (b *budget) draw(ctx context.Context, caller string, bytes int64, patience 
 		return &LimitError{Limit: "memory", Most: int(b.most / 4 * 3), Text: text}
 	}
 	b.mu.Lock()
+	if b.own[caller] == 0 && bytes <= b.first {
+		b.take(caller, bytes)
+		b.mu.Unlock()
+		return nil
+	}
 	c := &claim{caller, bytes, make(chan struct{})}
 	b.waiting = append(b.waiting, c)
 	b.grant()

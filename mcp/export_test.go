@@ -162,7 +162,7 @@ func Names(ctx context.Context, a *Auth, token string) ([]string, error) {
 // Budget is memory that callers share.
 type Budget struct{ b *budget }
 
-func NewBudget(most int64) Budget { return Budget{newBudget(most)} }
+func NewBudget(most, first int64) Budget { return Budget{newBudget(most, first)} }
 
 func (b Budget) Draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
 	return b.b.draw(ctx, caller, bytes, patience)

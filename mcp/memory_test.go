@@ -89,7 +89,7 @@ func TestAttackLargeArtifact(t *testing.T) {
 // One caller's memory is not another's.
 func TestAttackBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := mcp.NewBudget(100)
+		b := mcp.NewBudget(100, 5)
 		draw := func(caller string, n int64) string {
 			begin := time.Now()
 			err := b.Draw(t.Context(), caller, n, 10*time.Second)
@@ -104,6 +104,12 @@ func TestAttackBudget(t *testing.T) {
 		}
 		attack.Check(t, "more of a caller that holds a quarter", "memory", draw("mallory", 1))
 		attack.Check(t, "another caller's beside it", "after 0s", draw("alice", 50))
+		attack.Check(t, "a caller's first small part, where there is hardly any", "after 0s", draw("erin", 5))
+		attack.Check(t, "and another one's, beyond all", "after 0s", draw("frank", 5))
+		attack.Check(t, "and another one's, beyond all that", "after 0s", draw("grace", 5))
+		for _, name := range []string{"erin", "frank", "grace"} {
+			b.Add(name, -5)
+		}
 		got := make(chan string, 2)
 		go func() { got <- "large " + draw("bob", 40) }() // waits, and nobody of those that hold more overtakes it
 		synctest.Wait()

@@ -116,7 +116,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{filing: newFiling(maxFileCalls), budget: newBudget(budgetBytes), decoding: newDecoding(), listing: newFiling(maxListing), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor}, hider: newHider(opts.Dir, rt.Images().Home())}
+	s := &Server{filing: newFiling(maxFileCalls), budget: newBudget(budgetBytes, firstBytes), decoding: newDecoding(), listing: newFiling(maxListing), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor}, hider: newHider(opts.Dir, rt.Images().Home())}
 	s.queue = newQueue(opts.MaxConcurrent, opts.MaxQueue, opts.CallerConcurrent, opts.CallerPerMinute, s.metrics.waiting)
 	if s.snippets, err = readSnippets(opts.Prompts); err != nil {
 		return nil, err
