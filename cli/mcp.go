@@ -83,7 +83,7 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.BoolVar(&f.stateless, "stateless", false, "with --http: no sessions for older clients either, for load balancers without affinity")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "with --http: on SIGTERM, how long current runs get to finish")
 	fl.IntVar(&f.callerConcurrent, "caller-concurrent", 0, "with --http: concurrent runs per caller (default no limit)")
-	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs per minute per caller; ten listings or readings of records count as a run (default no limit)")
+	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs per minute per caller, and ten times as many listings and readings of records (default no limit)")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.fleet.add(cmd)
 	cmd.AddCommand(a.mcpConfig())
