@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path"
 	"slices"
@@ -28,6 +29,8 @@ type Summary struct {
 	Denials  int           `json:"denials"`
 	Code     string        `json:"code"` // its first line
 	Error    string        `json:"error,omitempty"`
+
+	gone bool // there is no record any more
 }
 
 // State is the outcome if there is one, else the record's status.
@@ -53,39 +56,68 @@ var ErrState = errors.New("use one of " + strings.Join(states, ", "))
 
 // Filter selects runs; the zero value selects all.
 type Filter struct {
-	Status string                                  // an outcome or a record's status
-	Within time.Duration                           // created since
-	Limit  int                                     // at most this many; 0 is all
-	Before string                                  // with ids before this one: older
-	Whose  func(owner string, via record.Via) bool // nil is everybody's
+	Status string        // an outcome or a record's status
+	Within time.Duration // created since
+	Limit  int           // at most this many; 0 is all
+	Before string        // with ids before this one: older
+	Owner  string        // of this owner, made through one of Via; "" is everybody's
+	Via    []record.Via
+	Looked int // at most this many records are looked at; 0 is all
 }
 
 // Summaries lists recorded runs, the newest first. The error is ErrState where the filter's status is unknown.
 func (rt *Runtime) Summaries(f Filter) ([]Summary, error) {
+	list, _, err := rt.SummariesFrom(f)
+	return list, err
+}
+
+// SummariesFrom is Summaries that says how to go on: next is the Before of what may follow, "" where nothing does.
+func (rt *Runtime) SummariesFrom(f Filter) (list []Summary, next string, err error) {
 	if f.Status != "" && !slices.Contains(states, f.Status) {
-		return nil, fmt.Errorf("status %.80q: %w", f.Status, ErrState)
+		return nil, "", fmt.Errorf("status %.80q: %w", f.Status, ErrState)
 	}
-	ids, err := rt.runs.IDs()
-	if err != nil {
-		return nil, err
-	}
-	found := []Summary{}
-	for _, id := range slices.Backward(ids) {
-		if f.Limit > 0 && len(found) == f.Limit {
-			break
+	list = []Summary{}
+	looked, last := 0, ""
+	for id, err := range rt.ids(f) {
+		if err != nil {
+			return nil, "", err
 		}
-		if f.Before != "" && id >= f.Before {
+		if f.Limit > 0 && len(list) == f.Limit || f.Looked > 0 && looked == f.Looked {
+			return list, last, nil
+		}
+		looked, last = looked+1, id
+		s := rt.summary(id)
+		if f.Owner != "" && s.gone {
+			rt.runs.Gone(f.Owner, f.Via, id)
 			continue
 		}
-		s := rt.summary(id)
-		if f.Within > 0 && time.Since(s.Created) > f.Within || f.Whose != nil && !f.Whose(s.Owner, s.Via) {
+		if f.Within > 0 && time.Since(s.Created) > f.Within || f.Owner != "" && !(s.Owner == f.Owner && slices.Contains(f.Via, s.Via)) {
 			continue
 		}
 		if f.Status == "" || f.Status == s.State() || f.Status == string(s.Status) {
-			found = append(found, s)
+			list = append(list, s)
 		}
 	}
-	return found, nil
+	return list, "", nil
+}
+
+// ids are those that a filter is about, the newest first.
+func (rt *Runtime) ids(f Filter) iter.Seq2[string, error] {
+	if f.Owner != "" {
+		return rt.runs.Own(f.Owner, f.Via, f.Before, "")
+	}
+	return func(yield func(string, error) bool) {
+		ids, err := rt.runs.IDs()
+		if err != nil {
+			yield("", err)
+			return
+		}
+		for _, id := range slices.Backward(ids) {
+			if (f.Before == "" || id < f.Before) && !yield(id, nil) {
+				return
+			}
+		}
+	}
 }
 
 // summary reads a run's record. One that can't be read is listed as such, at the time that its id says.
@@ -93,7 +125,7 @@ func (rt *Runtime) summary(id string) Summary {
 	s := Summary{ID: id}
 	rec, err := rt.runs.Get(id)
 	if err != nil {
-		s.Status, s.Error = Unreadable, err.Error()
+		s.Status, s.Error, s.gone = Unreadable, err.Error(), errors.Is(err, record.ErrNotFound)
 		s.Created, _ = record.CreatedAt(id)
 		return s
 	}

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -81,7 +83,7 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.BoolVar(&f.stateless, "stateless", false, "with --http: no sessions for older clients either, for load balancers without affinity")
 	fl.DurationVar(&f.drain, "drain", 30*time.Second, "with --http: on SIGTERM, how long current runs get to finish")
 	fl.IntVar(&f.callerConcurrent, "caller-concurrent", 0, "with --http: concurrent runs per caller (default no limit)")
-	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs per minute per caller (default no limit)")
+	fl.IntVar(&f.callerPerMinute, "caller-per-minute", 0, "with --http: runs per minute per caller, and ten times as many listings and readings of records (default no limit)")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log as JSON")
 	f.fleet.add(cmd)
 	cmd.AddCommand(a.mcpConfig())
@@ -182,6 +184,9 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 	defer server.Close()
 	if f.http == "" {
 		return server.ServeStdio(cmd.Context(), a.std.Stdin, a.std.Stdout)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" { // near it, memory that nobody uses is looked for more often
+		debug.SetMemoryLimit(mcp.UsualMemory)
 	}
 	return server.ServeHTTP(cmd.Context(), httpOpts, func(at net.Addr) {
 		scheme := "http"

@@ -34,8 +34,17 @@ func approver(call context.Context, caller unitask.Caller, req *sdk.CallToolRequ
 		asked, cancel := context.WithCancel(call) // which says to what call the question belongs
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
-		res, err := req.Session.Elicit(asked, elicitation(q))
-		return verdict(res, err)
+		said := make(chan unitask.Verdict, 1)
+		go func() { // a client that reads nothing keeps it, and not the run
+			res, err := req.Session.Elicit(asked, elicitation(q))
+			said <- verdict(res, err)
+		}()
+		select {
+		case v := <-said:
+			return v
+		case <-asked.Done():
+			return ""
+		}
 	}
 }
 

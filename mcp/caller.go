@@ -3,6 +3,7 @@ package mcp
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -100,6 +101,9 @@ func tokenOf(extra *sdk.RequestExtra) *auth.TokenInfo {
 // caller.
 func sees(caller unitask.Caller) func(owner string, via record.Via) bool {
 	return func(owner string, via record.Via) bool {
-		return (via == unitask.ViaMCP || via == unitask.ViaHTTP) && owner == caller.Name
+		return slices.Contains(throughMCP, via) && owner == caller.Name
 	}
 }
+
+// throughMCP are the ways that runs are made through MCP.
+var throughMCP = []record.Via{unitask.ViaMCP, unitask.ViaHTTP}

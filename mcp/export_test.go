@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -80,6 +83,7 @@ const (
 	MaxCallerBodies   = maxCallerBodies
 	BodyBytes         = bodyBytes
 	DoctorFresh       = doctorFresh
+	LivePeriod        = livePeriod
 )
 
 // Line is a queue for tests: enter waits for a slot and returns how it is left.
@@ -153,4 +157,62 @@ func Names(ctx context.Context, a *Auth, token string) ([]string, error) {
 		return nil, err
 	}
 	return callerNames(&sdk.RequestExtra{TokenInfo: info}), nil
+}
+
+// Budget is memory that callers share.
+type Budget struct{ b *budget }
+
+func NewBudget(most, first int64) Budget { return Budget{newBudget(most, first)} }
+
+func (b Budget) Draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
+	return b.b.draw(ctx, caller, bytes, patience)
+}
+
+func (b Budget) Add(caller string, bytes int64) { b.b.add(caller, bytes) }
+
+// Steady is a connection whose writes go on as long as the client takes some of them.
+func Steady(c net.Conn, stall time.Duration) net.Conn { return &steadyConn{c, stall} }
+
+// JSONSize is about what a value takes as JSON, and Members are those of an object.
+var (
+	JSONSize = jsonSize
+	Members  = members
+)
+
+// Look begins a listing of a caller's.
+func Look(ctx context.Context, s *Server, caller string) (leave func(), err error) {
+	return s.look(ctx, unitask.Caller{Name: caller, Via: unitask.ViaHTTP})
+}
+
+// NewEvents keeps events of streams, and EventBytes is how many bytes these are.
+func NewEvents(most, own int64, whose func(context.Context) string) sdk.EventStore {
+	return newEvents(most, own, whose)
+}
+
+func EventBytes(e sdk.EventStore) int64 { return e.(*events).bytes }
+
+// Doors are connections.
+type Doors struct{ d *doors }
+
+func NewDoors(most, strange, ofAddr, ofCaller int, patience time.Duration) Doors {
+	d := newDoors()
+	d.most, d.strange, d.ofAddr, d.ofCaller, d.patience = most, strange, ofAddr, ofCaller, patience
+	return Doors{d}
+}
+
+func OpenDoor(d Doors, c net.Conn) net.Conn {
+	if one := d.d.open(c); one != nil {
+		return one
+	}
+	return nil
+}
+
+func Introduce(d Doors, c net.Conn, caller string) error {
+	return d.d.introduce(c.(*door), caller)
+}
+
+func DoorsAre(d Doors) string {
+	d.d.mu.Lock()
+	defer d.d.mu.Unlock()
+	return fmt.Sprintf("%d open, %d strange", d.d.all, d.d.waiting)
 }

@@ -1,13 +1,10 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -50,8 +47,8 @@ type HTTPOptions struct {
 // Bounds of the HTTP side.
 const (
 	sessionIdle  = 30 * time.Minute // a session of an older revision
-	eventBytes   = 64 << 20         // kept of streams that may be resumed
 	headerTime   = 10 * time.Second
+	idleTime     = 2 * time.Minute // of a caller's connection; a stranger's has strangerTime
 	bodyTime     = time.Minute
 	headerBytes  = 64 << 10
 	bodyBytes    = 16 << 20
@@ -62,7 +59,8 @@ const (
 const endpoint = "/mcp"
 
 // Handler serves MCP at /mcp, and /healthz, /metrics and the protected-resource
-// metadata (RFC 9728) beside it.
+// metadata (RFC 9728) beside it. Who serves it by another server than ServeHTTP bounds its
+// connections.
 func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
@@ -71,9 +69,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 	one := &sdk.StreamableHTTPOptions{Stateless: true, Logger: s.opts.Log, MaxRequestBodyBytes: bodyBytes, PropagateRequestCancellation: true, DisableLocalhostProtection: true} // ours is stricter
 	many := *one
 	if !opts.Stateless {
-		events := sdk.NewMemoryEventStore(nil)
-		events.SetMaxBytes(eventBytes)
-		many.Stateless, many.EventStore, many.SessionTimeout = false, events, sessionIdle
+		many.Stateless, many.EventStore, many.SessionTimeout = false, newEvents(eventBytes, callerEventBytes, callerIn), sessionIdle
 	}
 	if opts.several() {
 		s.queue.share()
@@ -89,9 +85,9 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 			mux.Handle("/.well-known/oauth-protected-resource"+endpoint, auth.ProtectedResourceMetadataHandler(m.doc))
 		}
 		bearer := auth.RequireBearerToken(opts.Auth.verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, AllowMissingExpiration: opts.Auth.tokens != nil})
-		protect = func(h http.Handler) http.Handler { return opts.guard(oneToken(bearer(h))) }
+		protect = func(h http.Handler) http.Handler { return opts.guard(oneToken(bearer(s.introduced(h)))) }
 	} else {
-		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, h)) }
+		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, s.introduced(h))) }
 	}
 	mux.Handle(endpoint, protect(mcp))
 	mux.Handle("/metrics", protect(s.metrics.handler()))
@@ -102,7 +98,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	return mux, nil
+	return steadily(mux), nil
 }
 
 // several says that there may be several callers.
@@ -243,37 +239,18 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 			s.sessions.end(session, callerOf(r))
 		}
 		if r.Method != http.MethodPost {
+			r.Header.Del(leaseHeader)
 			sessions.ServeHTTP(w, r)
 			return
 		}
-		announced := r.ContentLength
-		if announced < 0 || announced > bodyBytes {
-			announced = bodyBytes
-		}
-		resize, err := s.visitors.hold(callerOf(r), announced)
-		if err != nil {
-			s.tooMany(w, err)
+		l, over := s.openLease(r)
+		defer over()
+		body := s.readBody(w, r, l)
+		if body == nil {
 			return
 		}
-		defer resize(0)
-		control := http.NewResponseController(w)
-		_ = control.SetReadDeadline(time.Now().Add(bodyTime))
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytes))
-		if errors.As(err, new(*http.MaxBytesError)) {
-			http.Error(w, fmt.Sprintf("a request may have at most %d bytes", bodyBytes), http.StatusRequestEntityTooLarge)
-			return
-		}
-		if err != nil {
-			http.Error(w, "the request did not come in time", http.StatusRequestTimeout)
-			return
-		}
-		_ = control.SetReadDeadline(time.Time{})
-		resize(int64(len(body)))
-		if !json.Valid(body) { // one value, nested no deeper than can be read
-			http.Error(w, "the body is not one JSON value", http.StatusBadRequest)
-			return
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		itself := newer(body) // it says its revision itself
+		r.Body = &onceReader{body}
 		version := r.Header.Get("Mcp-Protocol-Version")
 		switch {
 		case r.Header.Get("Mcp-Session-Id") != "", version != "" && version < stateless && slices.Contains(sdk.SupportedProtocolVersions(), version):
@@ -283,14 +260,7 @@ func (s *Server) byRevision(stateless2026, sessions http.Handler) http.Handler {
 			stateless2026.ServeHTTP(w, r)
 			return
 		}
-		var call struct {
-			Method string `json:"method"`
-			Params struct {
-				Meta map[string]json.RawMessage `json:"_meta"`
-			} `json:"params"`
-		}
-		_ = json.Unmarshal(body, &call) // both refuse what is not a message
-		if _, newer := call.Params.Meta[sdk.MetaKeyProtocolVersion]; newer {
+		if itself {
 			stateless2026.ServeHTTP(w, r)
 			return
 		}
@@ -319,10 +289,12 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 			return err
 		}
 	}
+	l = listener{l, newDoors()}
 	if opts.TLS != nil {
 		l = tls.NewListener(l, opts.TLS)
 	}
-	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: 2 * time.Minute, ConnContext: withPeer}
+	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return withDoor(withPeer(ctx, c), c) }}
 	listening(l.Addr())
 	failed := make(chan error, 1)
 	go func() { failed <- hs.Serve(l) }()

@@ -12,7 +12,8 @@ import (
 
 // live tells a client what the code prints while it runs: as progress notifications
 // where the call has a progress token; else, to clients of revisions before 2026-07-28,
-// as log messages, if they have asked for some.
+// as log messages, if they have asked for some. Nobody waits for the client: what it does not take in time is left
+// out, and the result has it.
 type live struct {
 	ctx   context.Context
 	once  sync.Once
@@ -23,16 +24,19 @@ type live struct {
 	mu      sync.Mutex
 	pending []byte
 	dropped int
+	said    []string // that are to be told before it
 	sent    float64
 	wake    chan struct{}
 	done    chan struct{}
-	group   sync.WaitGroup
+	ended   chan struct{} // closed when everything was sent; nil where nothing is
 }
 
 // Bounds of progress notifications.
 const (
 	livePeriod  = 100 * time.Millisecond // between two notifications; the first comes at once
 	liveMessage = 8 << 10                // bytes of one notification; what comes faster is left out
+	liveSaid    = 4                      // messages of ours that wait
+	liveLast    = time.Second            // how long a result waits for what was printed before it
 )
 
 // stateless is the first revision without sessions and with deprecated logging.
@@ -42,7 +46,8 @@ func newLive(ctx context.Context, req *sdk.CallToolRequest) *live {
 	l := &live{ctx: ctx, req: req, token: req.Params.GetProgressToken(), wake: make(chan struct{}, 1), done: make(chan struct{})}
 	l.log = l.token == nil && req.ProtocolVersion() < stateless
 	if l.token != nil || l.log {
-		l.group.Go(l.tell)
+		l.ended = make(chan struct{})
+		go l.tell()
 	}
 	return l
 }
@@ -56,6 +61,10 @@ func (l *live) add(p []byte) {
 	room := max(0, liveMessage-len(l.pending))
 	l.pending = append(l.pending, p[:min(len(p), room)]...)
 	l.dropped += max(0, len(p)-room)
+	l.woken()
+}
+
+func (l *live) woken() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -64,13 +73,20 @@ func (l *live) add(p []byte) {
 
 // say tells one thing at once.
 func (l *live) say(text string) {
-	if l.token != nil {
-		l.send(text, 1)
+	if l.token == nil {
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.said) < liveSaid {
+		l.said = append(l.said, text)
+	}
+	l.woken()
 }
 
 // tell sends what has come, at once and then once in a period.
 func (l *live) tell() {
+	defer close(l.ended)
 	defer l.flush(true)
 	for {
 		select {
@@ -89,6 +105,8 @@ func (l *live) tell() {
 
 func (l *live) flush(all bool) {
 	l.mu.Lock()
+	said := l.said
+	l.said = nil
 	text, n := l.pending, len(l.pending)+l.dropped
 	if !all { // a character that is not whole yet waits
 		for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
@@ -106,10 +124,12 @@ func (l *live) flush(all bool) {
 	}
 	l.pending, l.dropped = append([]byte(nil), l.pending[len(text):]...), 0
 	l.mu.Unlock()
-	if message == "" {
-		return
+	for _, text := range said {
+		l.send(text, 1)
 	}
-	l.send(message, n)
+	if message != "" {
+		l.send(message, n)
+	}
 }
 
 func (l *live) send(message string, n int) {
@@ -125,8 +145,17 @@ func (l *live) send(message string, n int) {
 	_ = l.req.Session.NotifyProgress(l.ctx, &sdk.ProgressNotificationParams{ProgressToken: l.token, Progress: progress, Message: message})
 }
 
-// close sends the rest.
+// close sends the rest, if the client takes it at once.
 func (l *live) close() {
 	l.once.Do(func() { close(l.done) })
-	l.group.Wait()
+	if l.ended == nil {
+		return
+	}
+	late := time.NewTimer(liveLast)
+	defer late.Stop()
+	select {
+	case <-l.ended:
+	case <-late.C:
+	case <-l.ctx.Done():
+	}
 }

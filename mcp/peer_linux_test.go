@@ -29,6 +29,9 @@ const runCode = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":
 // status and body.
 func callAsStranger(what string) int {
 	how, rest, _ := strings.Cut(what, " ")
+	if how == hostile {
+		return attackTogether(rest)
+	}
 	method, url, _ := strings.Cut(rest, " ")
 	addr, path, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "/")
 	at := netip.MustParseAddrPort(addr)

@@ -34,8 +34,8 @@ type queue struct {
 // callerLoad is what one caller has under way.
 type callerLoad struct {
 	running, waiting int
-	served           uint64 // when it was let in last
-	rate             *rate.Limiter
+	served           uint64        // when it was let in last
+	rate, looks      *rate.Limiter // of runs, and of listings and readings of records
 }
 
 // ticket is a call that waits.
@@ -144,7 +144,7 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 		case q.perCaller > 0 && load.running+load.waiting >= q.perCaller:
 			err = &LimitError{Limit: "caller-concurrent", Most: q.perCaller, Text: fmt.Sprintf("you have %d runs under way, which is your bound: wait for one", load.running+load.waiting)}
 		case !q.inRate(load):
-			err = q.tooOften(load)
+			err = tooOften(load.rate, q.perMinute, "runs")
 		default:
 			t, before = &ticket{load, make(chan struct{})}, len(q.waiting)
 			q.waiting = append(q.waiting, t)
@@ -159,7 +159,20 @@ func (q *queue) admit(caller string) (t *ticket, before int, err error) {
 func (q *queue) count(caller string) (err error) {
 	q.change(func() {
 		if load := q.load(caller); !q.inRate(load) {
-			err = q.tooOften(load)
+			err = tooOften(load.rate, q.perMinute, "runs")
+		}
+	})
+	return err
+}
+
+// runLooks is how many listings and readings of records a caller may make for each run that its rate allows.
+const runLooks = 10
+
+// look counts a listing or a reading of records against its caller's rate.
+func (q *queue) look(caller string) (err error) {
+	q.change(func() {
+		if load := q.load(caller); q.perMinute > 0 && !load.looks.Allow() {
+			err = tooOften(load.looks, q.perMinute*runLooks, "listings and readings")
 		}
 	})
 	return err
@@ -167,12 +180,15 @@ func (q *queue) count(caller string) (err error) {
 
 func (q *queue) inRate(load *callerLoad) bool { return q.perMinute == 0 || load.rate.Allow() }
 
-func (q *queue) tooOften(load *callerLoad) error {
-	next := load.rate.Reserve()
+func tooOften(limit *rate.Limiter, most int, what string) error {
+	next := limit.Reserve()
 	after := (next.Delay() + time.Millisecond).Truncate(time.Millisecond)
 	next.Cancel()
-	return &LimitError{Limit: "caller-per-minute", Most: q.perMinute, Text: fmt.Sprintf("%d runs a minute is your bound: try again in %d s", q.perMinute, int(math.Ceil(after.Seconds()))), After: after}
+	text := fmt.Sprintf("%d %s a minute is your bound: try again in %d s", most, what, int(math.Ceil(after.Seconds())))
+	return &LimitError{Limit: "caller-per-minute", Most: most, Text: text, After: after}
 }
+
+func perMinute(most int) *rate.Limiter { return rate.NewLimiter(rate.Limit(float64(most)/60), most) }
 
 // load is what a caller has under way.
 func (q *queue) load(caller string) *callerLoad {
@@ -186,7 +202,7 @@ func (q *queue) load(caller string) *callerLoad {
 				delete(q.callers, name)
 			}
 		}
-		load = &callerLoad{rate: rate.NewLimiter(rate.Limit(float64(q.perMinute)/60), q.perMinute)}
+		load = &callerLoad{rate: perMinute(q.perMinute), looks: perMinute(q.perMinute * runLooks)}
 		q.callers[caller] = load
 	}
 	return load

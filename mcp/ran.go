@@ -58,6 +58,9 @@ func (s *streams) show(res *unitask.Result) {
 	res.Stdout, res.Stderr = s.stdout.shown(), s.stderr.shown()
 }
 
+// forget keeps nothing of what was printed: a result then says where it is.
+func (s *streams) forget() { s.stdout.kept, s.stderr.kept = nil, nil }
+
 // cut are the streams of a run that are not shown whole.
 func (s *streams) cut(id string) (list []cut) {
 	for _, one := range []struct {

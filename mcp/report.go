@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"fmt"
 	"mime"
 	"path"
@@ -71,23 +72,49 @@ func visible(text string) string {
 	return b.String()
 }
 
-// artifacts are links to what the code left in /out, and small pictures themselves.
-func (s *Server) artifacts(res *unitask.Result) (out []sdk.Content) {
-	images := 0
+// pictures are the artifacts of a run that its result shows.
+func pictures(res *unitask.Result) (shown map[string]bool, bytes int64) {
+	shown = map[string]bool{}
+	for _, a := range res.Artifacts {
+		switch mimeType(a.Path) {
+		case "image/png", "image/jpeg", "image/gif", "image/webp":
+			if a.Size <= imageBytes && len(shown) < maxImages {
+				shown[a.Path] = true
+				bytes += a.Size
+			}
+		}
+	}
+	return shown, bytes
+}
+
+// artifacts are links to what the code left in /out, and these pictures themselves.
+func (s *Server) artifacts(res *unitask.Result, shown map[string]bool) (out []sdk.Content) {
 	for _, a := range res.Artifacts {
 		size, kind := a.Size, mimeType(a.Path)
-		switch kind {
-		case "image/png", "image/jpeg", "image/gif", "image/webp":
-			if size <= imageBytes && images < maxImages {
-				if data, err := s.readArtifact(res.RunID, a.Path); err == nil {
-					out = append(out, &sdk.ImageContent{Data: data, MIMEType: kind})
-					images++
-				}
+		if shown[a.Path] {
+			if data, err := s.readPicture(res.RunID, a.Path); err == nil {
+				out = append(out, &sdk.ImageContent{Data: data, MIMEType: kind})
 			}
 		}
 		out = append(out, &sdk.ResourceLink{URI: artifactURI(res.RunID, a.Path), Name: visible(a.Path), MIMEType: kind, Size: &size})
 	}
 	return out
+}
+
+// result is what clients get of a run that has ended. What it costs is drawn before it is built; where there is no room
+// for long, it comes without its output and pictures, which are resources.
+func (s *Server) result(ctx context.Context, caller unitask.Caller, res *unitask.Result, printed *streams) *sdk.CallToolResult {
+	shown, bytes := pictures(res)
+	cost := bytes/3*4 + 2*(textSize(string(res.Stdout))+textSize(string(res.Stderr))+textSize(res.Value)) + jsonSize(res.Artifacts)*2
+	if err := leaseOf(ctx).draw(ctx, cost, answerPatience); err != nil {
+		shown = nil
+		printed.forget()
+		printed.show(res)
+	}
+	if remote(caller) {
+		s.hider.result(res)
+	}
+	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0, Content: append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res, shown)...)}
 }
 
 // mimeType is a file's by its extension.

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,13 +41,17 @@ func (s *Server) listImages(ctx context.Context, req *sdk.ReadResourceRequest) (
 var parts = map[string]string{"code": "", "stdout": record.StdoutFile, "stderr": record.StderrFile, "netlog": record.NetlogFile, "console": record.ConsoleFile, "neighbours": record.NeighboursFile}
 
 const (
-	// resourceBytes bounds an artifact that is read.
-	resourceBytes = 16 << 20
+	// artifactBytes bounds what is read at once of an artifact.
+	artifactBytes = 1 << 20
 	// pageBytes bounds what is read at once of a part of a record: with each byte escaped in JSON it is below the 16 MiB
 	// that clients take of a message.
 	pageBytes = 2 << 20
 	// nextKey is where a page has the URI of the next one, under _meta.
 	nextKey = "unitask/next"
+	// totalKey is where it has how many bytes there are.
+	totalKey = "unitask/total"
+	// escapedByte is what a byte takes in JSON at most.
+	escapedByte = 6
 )
 
 func artifactURI(id, name string) string {
@@ -55,8 +61,8 @@ func artifactURI(id, name string) string {
 func (s *Server) addResources() {
 	for _, t := range []*sdk.ResourceTemplate{
 		{URITemplate: runsURI + "{id}", Name: "run", Title: "A run's record", MIMEType: "application/json", Description: "What a run was asked, what it was granted, how it ended and what it printed."},
-		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: fmt.Sprintf("A run's code, stdout, stderr, netlog (a JSON object a line), console, or neighbours (the files beside the code, as JSON). Of one that is longer it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones.", pageBytes, nextKey)},
-		{URITemplate: runsURI + "{id}/artifacts/{+path}", Name: "artifact", Title: "An artifact", Description: "A file that a run left in /out."},
+		{URITemplate: runsURI + "{id}/{part}{?offset}", Name: "part", Title: "A part of a record", MIMEType: "text/plain", Description: fmt.Sprintf("A run's code, stdout, stderr, netlog (a JSON object a line), console, or neighbours (the files beside the code, as JSON). Of one that is longer it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", pageBytes, nextKey, totalKey)},
+		{URITemplate: runsURI + "{id}/artifacts/{+path}{?offset}", Name: "artifact", Title: "An artifact", Description: fmt.Sprintf("A file that a run left in /out. Of a longer one it is the first %d bytes, or those from offset on; _meta[%q] is the URI of the next ones, and _meta[%q] the size of all.", artifactBytes, nextKey, totalKey)},
 	} {
 		s.sdk.AddResourceTemplate(t, s.read)
 	}
@@ -106,9 +112,12 @@ func onlyURIs(next sdk.MethodHandler) sdk.MethodHandler {
 // subscription of subscriptions/listen on without that.
 type extraKey struct{}
 
-func (s *Server) read(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+func (s *Server) read(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	uri, caller := req.Params.URI, s.caller(req.Extra)
-	contents, err := s.resource(caller, uri)
+	if err := s.admitted(caller, s.queue.look(caller.Name)); err != nil {
+		return nil, err
+	}
+	contents, err := s.resource(ctx, caller, uri)
 	if errors.Is(err, record.ErrNotFound) {
 		return nil, sdk.ResourceNotFoundError(uri)
 	}
@@ -119,7 +128,7 @@ func (s *Server) read(_ context.Context, req *sdk.ReadResourceRequest) (*sdk.Rea
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{contents}}, nil
 }
 
-func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceContents, error) {
+func (s *Server) resource(ctx context.Context, caller unitask.Caller, uri string) (*sdk.ResourceContents, error) {
 	id, rest, below := strings.Cut(strings.TrimPrefix(uri, runsURI), "/")
 	if below && rest == "" {
 		return nil, record.ErrNotFound
@@ -131,59 +140,84 @@ func (s *Server) resource(caller unitask.Caller, uri string) (*sdk.ResourceConte
 	if !sees(caller)(rec.Owner, rec.Via) {
 		return nil, record.ErrNotFound
 	}
-	if name, ok := strings.CutPrefix(rest, "artifacts/"); ok {
-		if name, err = url.PathUnescape(name); err != nil {
-			return nil, record.ErrNotFound
-		}
-		data, err := s.readArtifact(id, name)
-		if err != nil {
-			return nil, err
-		}
-		return contentsOf(data, mimeType(name)), nil
-	}
 	if rest == "" {
-		in, err := s.inspection(caller, id)
+		in, err := s.inspection(ctx, caller, id)
 		if err != nil {
 			return nil, err
 		}
 		text, err := json.MarshalIndent(in, "", "  ")
 		return &sdk.ResourceContents{MIMEType: "application/json", Text: string(text)}, err
 	}
-	part, query, asks := strings.Cut(rest, "?")
-	file, ok := parts[part]
-	if part == "code" {
-		file = rec.CodeFile
+	rest, from, ok := cutOffset(rest)
+	if !ok {
+		return nil, record.ErrNotFound
 	}
-	from := int64(0)
-	if asks {
-		text, _ := strings.CutPrefix(query, offsetQuery)
-		n, err := strconv.ParseUint(text, 10, 40) // no record has a TiB
-		ok, from = ok && strings.HasPrefix(query, offsetQuery) && err == nil, int64(n)
+	if name, ok := strings.CutPrefix(rest, "artifacts/"); ok {
+		if name, err = url.PathUnescape(name); err != nil {
+			return nil, record.ErrNotFound
+		}
+		f, err := s.rt.Runs().OpenArtifact(id, name)
+		if err != nil {
+			return nil, err
+		}
+		return page(ctx, f, artifactURI(id, name), mimeType(name), from, artifactBytes)
+	}
+	file, ok := parts[rest]
+	if rest == "code" {
+		file = rec.CodeFile
 	}
 	if !ok {
 		return nil, record.ErrNotFound
 	}
-	return s.page(id, part, file, from)
-}
-
-// offsetQuery begins the query of a part that is read from an offset on.
-const offsetQuery = "offset="
-
-// page is a part of a record from an offset on, up to the end of a character.
-func (s *Server) page(id, part, file string, from int64) (*sdk.ResourceContents, error) {
-	data, more, err := s.rt.Runs().ReadFrom(id, file, from, pageBytes)
+	f, err := os.Open(s.rt.Runs().Path(id, file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, record.ErrNotFound
 	}
 	if err != nil {
 		return nil, err
 	}
+	return page(ctx, f, partURI(id, rest), "text/plain", from, pageBytes)
+}
+
+// cutOffset takes the query off what is read from an offset on.
+func cutOffset(text string) (rest string, from int64, ok bool) {
+	rest, query, asks := strings.Cut(text, "?")
+	if !asks {
+		return rest, 0, true
+	}
+	number, ok := strings.CutPrefix(query, offsetQuery)
+	n, err := strconv.ParseUint(number, 10, 40) // no record has a TiB
+	return rest, int64(n), ok && err == nil
+}
+
+// offsetQuery begins the query of a part that is read from an offset on.
+const offsetQuery = "offset="
+
+// page is what a file has from an offset on, most bytes of it, up to the end of a character. It closes the file. What
+// the page costs is drawn before it is read.
+func page(ctx context.Context, f *os.File, uri, kind string, from, most int64) (*sdk.ResourceContents, error) {
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	most = min(most, max(st.Size()-from, 0))
+	if err := leaseOf(ctx).draw(ctx, most*escapedByte, budgetPatience); err != nil {
+		return nil, err
+	}
+	data := make([]byte, most)
+	n, err := f.ReadAt(data, from)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	data = data[:n]
+	more := from+int64(n) < st.Size()
 	if more {
 		data = data[:whole(data)]
 	}
-	contents := contentsOf(data, "text/plain")
+	contents := contentsOf(data, kind)
 	if more {
-		contents.Meta = sdk.Meta{nextKey: fmt.Sprintf("%s?%s%d", partURI(id, part), offsetQuery, from+int64(len(data)))}
+		contents.Meta = sdk.Meta{nextKey: fmt.Sprintf("%s?%s%d", uri, offsetQuery, from+int64(len(data))), totalKey: st.Size()}
 	}
 	return contents, nil
 }
@@ -211,15 +245,16 @@ func contentsOf(data []byte, kind string) *sdk.ResourceContents {
 	return &sdk.ResourceContents{MIMEType: kind, Blob: data}
 }
 
-func (s *Server) readArtifact(id, name string) ([]byte, error) {
+// readPicture reads an artifact that is shown.
+func (s *Server) readPicture(id, name string) ([]byte, error) {
 	f, err := s.rt.Runs().OpenArtifact(id, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, resourceBytes+1))
-	if err == nil && len(data) > resourceBytes {
-		err = fmt.Errorf("artifact %s has more than %d bytes", name, resourceBytes)
+	data, err := io.ReadAll(io.LimitReader(f, imageBytes+1))
+	if err == nil && len(data) > imageBytes {
+		err = fmt.Errorf("artifact %s has more than %d bytes", name, imageBytes)
 	}
 	return data, err
 }
@@ -251,13 +286,19 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 			list.Resources = nil
 		}
 		caller := s.caller(req.GetExtra())
-		page, err := s.rt.Summaries(unitask.Filter{Whose: sees(caller), Before: after, Limit: pageSize + 1})
+		leave, err := s.look(ctx, caller)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		of := own(caller)
+		of.Before, of.Limit = after, pageSize
+		page, more, err := s.rt.SummariesFrom(of)
 		if err != nil {
 			return nil, s.tell(caller, err)
 		}
-		if len(page) > pageSize {
-			page = page[:pageSize]
-			list.NextCursor = runsURI + page[pageSize-1].ID
+		if more != "" {
+			list.NextCursor = runsURI + more
 		}
 		for _, run := range page {
 			list.Resources = append(list.Resources, &sdk.Resource{URI: runsURI + run.ID, Name: run.ID, Title: run.State() + ": " + visible(run.Code), MIMEType: "application/json"})
@@ -267,32 +308,42 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 }
 
 // complete completes ids and parts of resources.
-func (s *Server) complete(_ context.Context, req *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
-	var values []string
+func (s *Server) complete(ctx context.Context, req *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
+	const most = 100 // the protocol's
+	out := &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Values: []string{}}}
+	add := func(value string) {
+		if out.Completion.Total++; len(out.Completion.Values) < most {
+			out.Completion.Values = append(out.Completion.Values, value)
+		}
+	}
 	ref, arg := req.Params.Ref, req.Params.Argument
 	if ref != nil && strings.HasPrefix(ref.URI, runsURI) {
 		switch arg.Name {
 		case "id":
 			caller := s.caller(req.Extra)
-			all, err := s.rt.Summaries(unitask.Filter{Whose: sees(caller)})
+			leave, err := s.look(ctx, caller)
 			if err != nil {
-				return nil, s.tell(caller, err)
+				return nil, err
 			}
-			for _, run := range all {
-				values = append(values, run.ID)
+			defer leave()
+			for id, err := range s.rt.Runs().Own(caller.Name, throughMCP, "", arg.Value) {
+				if err != nil {
+					return nil, s.tell(caller, err)
+				}
+				if add(id); out.Completion.Total > most { // how many there are is not counted
+					out.Completion.Total = 0
+					out.Completion.HasMore = true
+					return out, nil
+				}
 			}
 		case "part":
-			for name := range parts {
-				values = append(values, name)
+			for _, name := range slices.Sorted(maps.Keys(parts)) {
+				if strings.HasPrefix(name, arg.Value) {
+					add(name)
+				}
 			}
-			slices.Sort(values)
 		}
 	}
-	values = slices.DeleteFunc(values, func(v string) bool { return !strings.HasPrefix(v, arg.Value) })
-	const most = 100 // the protocol's
-	out := &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Total: len(values), HasMore: len(values) > most, Values: values[:min(len(values), most)]}}
-	if out.Completion.Values == nil {
-		out.Completion.Values = []string{}
-	}
+	out.Completion.HasMore = out.Completion.Total > len(out.Completion.Values)
 	return out, nil
 }

@@ -73,7 +73,7 @@ func (s *Server) runCode(ctx context.Context, req *sdk.CallToolRequest, in runAr
 }
 
 // runNow runs the code, or a session's step. live is told how that goes, approve is asked what the ceiling has
-// asked about.
+// asked about. What the run holds is released as soon as it has ended, before anything is written to the client.
 func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, req *sdk.CallToolRequest, in runArgs, run unitask.Request, approve asker) (*sdk.CallToolResult, *ran, error) {
 	defer live.close()
 	done, err := s.begin()
@@ -107,8 +107,9 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	} else {
 		res, err = s.rt.RunFor(ctx, caller, run, unitask.IO{Stdin: strings.NewReader(in.Stdin), Stdout: &printed.stdout, Stderr: &printed.stderr, Approve: approve})
 	}
-	live.close()
 	leave()
+	done()
+	live.close()
 	if res == nil {
 		if field := new(policy.FieldError); errors.As(err, &field) && field.Field == "neighbours" {
 			field.Field = "files" // as run_code has it
@@ -118,14 +119,10 @@ func (s *Server) runNow(ctx context.Context, live *live, caller unitask.Caller, 
 	}
 	printed.show(res)
 	res.Error, res.Hint = flagNames.Replace(res.Error), flagNames.Replace(res.Hint)
-	_ = s.sdk.ResourceUpdated(context.WithoutCancel(ctx), &sdk.ResourceUpdatedNotificationParams{URI: runsURI + res.RunID})
+	s.updated(caller, res.RunID)
 	s.metrics.ran(res, waited, printed)
 	s.opts.Log.Info("run", "id", res.RunID, "caller", caller.Name, "outcome", res.Outcome, "exit", res.ExitCode, "ms", res.Duration.Total.Milliseconds(), "waited", waited.Milliseconds(), "denials", len(res.Policy.Denials))
-	if remote(caller) {
-		s.hider.result(res)
-	}
-	out := &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0}
-	out.Content = append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res)...)
+	out := s.result(ctx, caller, res, printed)
 	return out, answer(out, res, err, printed, of), nil
 }
 

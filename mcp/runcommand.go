@@ -52,11 +52,13 @@ func (s *Server) commandNow(ctx context.Context, live *live, caller unitask.Call
 	command.Timeout, command.Stdin, command.Stdout, command.Stderr, command.ResultBytes = of.limit(command.Timeout), strings.NewReader(in.Stdin), &printed.stdout, &printed.stderr, shownBytes
 	command.Approve = approve
 	res, err := of.Exec(ctx, command)
+	leave()
+	done()
 	live.close()
 	if res == nil {
 		return nil, nil, err
 	}
 	printed.show(res)
-	out := s.stepResult(caller, res)
+	out := s.result(ctx, caller, res, printed)
 	return out, answer(out, res, err, printed, of), nil
 }

@@ -1,9 +1,9 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -18,24 +18,53 @@ type inspectArgs struct {
 type listArgs struct {
 	Status string `json:"status,omitempty" jsonschema:"only runs with this outcome or status"`
 	Limit  int    `json:"limit,omitempty" jsonschema:"at most this many, the newest first; 20 if not given"`
+	Before string `json:"before,omitempty" jsonschema:"only runs that are older than this id: next of the last answer"`
 }
 
 type listResult struct {
 	Runs []unitask.Summary `json:"runs"`
+	Next string            `json:"next,omitempty" jsonschema:"there may be older ones: before of the next call"`
 }
 
-func (s *Server) inspectRun(_ context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *unitask.Inspection, error) {
+// Bounds of a listing.
+const (
+	maxLooked  = 500 // records that it reads, which takes some tens of milliseconds
+	maxListing = 4   // listings at once; one caller has half of them
+)
+
+// look begins a listing of a caller's records. It counts against the caller's rate, and waits for its turn: reading
+// records takes processors from runs.
+func (s *Server) look(ctx context.Context, caller unitask.Caller) (leave func(), err error) {
+	if err := s.admitted(caller, s.queue.look(caller.Name)); err != nil {
+		return nil, err
+	}
+	return s.listing.enter(ctx, caller.Name)
+}
+
+// own selects a caller's runs.
+func own(caller unitask.Caller) unitask.Filter {
+	return unitask.Filter{Owner: caller.Name, Via: throughMCP, Looked: maxLooked}
+}
+
+func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *unitask.Inspection, error) {
 	caller := s.caller(req.Extra)
-	id, err := s.find(caller, in.RunID)
+	id, err := s.find(ctx, caller, in.RunID)
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := s.inspection(caller, id)
+	found, err := s.inspection(ctx, caller, id)
 	return nil, found, err
 }
 
-// inspection is a run's record as a caller may see it.
-func (s *Server) inspection(caller unitask.Caller, id string) (*unitask.Inspection, error) {
+// inspection is a run's record as a caller may see it. What it costs is drawn before it is read.
+func (s *Server) inspection(ctx context.Context, caller unitask.Caller, id string) (*unitask.Inspection, error) {
+	bytes, err := s.rt.Runs().Size(id, partBytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := leaseOf(ctx).draw(ctx, bytes*escapedByte, budgetPatience); err != nil {
+		return nil, err
+	}
 	found, err := s.rt.Inspect(id, partBytes)
 	if err == nil && remote(caller) {
 		s.hider.inspection(found)
@@ -45,18 +74,34 @@ func (s *Server) inspection(caller unitask.Caller, id string) (*unitask.Inspecti
 
 // find returns the id that a caller means, of a run that it may see. Another's run is
 // like none.
-func (s *Server) find(caller unitask.Caller, prefix string) (string, error) {
-	own, err := s.rt.Summaries(unitask.Filter{Whose: sees(caller)})
+func (s *Server) find(ctx context.Context, caller unitask.Caller, prefix string) (string, error) {
+	leave, err := s.look(ctx, caller)
 	if err != nil {
 		return "", err
 	}
+	defer leave()
+	if rec, err := s.rt.Runs().Get(prefix); err == nil && sees(caller)(rec.Owner, rec.Via) {
+		return rec.ID, nil
+	}
 	var found []string
-	for _, run := range own {
-		if run.ID == prefix || prefix == "last" {
-			return run.ID, nil
+	if prefix == "last" {
+		of := own(caller)
+		of.Limit = 1
+		last, err := s.rt.Summaries(of)
+		if err != nil {
+			return "", err
 		}
-		if prefix != "" && strings.HasPrefix(run.ID, prefix) {
+		for _, run := range last {
 			found = append(found, run.ID)
+		}
+	} else if prefix != "" {
+		for id, err := range s.rt.Runs().Own(caller.Name, throughMCP, "", prefix) {
+			if err != nil {
+				return "", err
+			}
+			if found = append(found, id); len(found) == maxLooked {
+				break
+			}
 		}
 	}
 	switch len(found) {
@@ -68,18 +113,22 @@ func (s *Server) find(caller unitask.Caller, prefix string) (string, error) {
 	return "", fmt.Errorf("runId %q: %d runs begin with it: give more of the id", prefix, len(found))
 }
 
-func (s *Server) listRuns(_ context.Context, req *sdk.CallToolRequest, in listArgs) (*sdk.CallToolResult, listResult, error) {
-	if in.Limit == 0 {
-		in.Limit = 20
-	}
+func (s *Server) listRuns(ctx context.Context, req *sdk.CallToolRequest, in listArgs) (*sdk.CallToolResult, listResult, error) {
 	caller := s.caller(req.Extra)
-	list, err := s.rt.Summaries(unitask.Filter{Status: in.Status, Limit: in.Limit, Whose: sees(caller)})
+	leave, err := s.look(ctx, caller)
+	if err != nil {
+		return nil, listResult{}, err
+	}
+	defer leave()
+	of := own(caller)
+	of.Status, of.Limit, of.Before = in.Status, cmp.Or(in.Limit, 20), in.Before
+	list, next, err := s.rt.SummariesFrom(of)
 	for i := range list {
 		if remote(caller) {
 			list[i].Error = s.hider.all(list[i].Error)
 		}
 	}
-	return nil, listResult{list}, err
+	return nil, listResult{list, next}, err
 }
 
 func (s *Server) doctor(ctx context.Context, req *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *unitask.Report, error) {

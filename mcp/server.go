@@ -68,6 +68,11 @@ type Server struct {
 	rounds   rounds  // runs that ask by the end of a call
 	filing   *filing // of calls of files and session, which hold what they read
 	visitors visitors
+	budget   *budget // of memory, for calls over HTTP
+	leases   leases  // parts of it
+	decoding *filing // large requests
+	updates  updates
+	listing  *filing // listings of records
 	checkups checkups
 	hider    hider    // of the host's paths, from remote callers
 	require  []string // layers and limits of QEMU's jail that every run needs
@@ -111,7 +116,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{filing: newFiling(maxFileCalls), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor}, hider: newHider(opts.Dir, rt.Images().Home())}
+	s := &Server{filing: newFiling(maxFileCalls), budget: newBudget(budgetBytes, firstBytes), decoding: newDecoding(), listing: newFiling(maxListing), rt: rt, opts: opts, metrics: newMetrics(), checkups: checkups{check: rt.Doctor}, hider: newHider(opts.Dir, rt.Images().Home())}
 	s.queue = newQueue(opts.MaxConcurrent, opts.MaxQueue, opts.CallerConcurrent, opts.CallerPerMinute, s.metrics.waiting)
 	if s.snippets, err = readSnippets(opts.Prompts); err != nil {
 		return nil, err
@@ -129,7 +134,7 @@ func New(rt *unitask.Runtime, opts Options) (*Server, error) {
 			Prompts: &sdk.PromptCapabilities{ListChanged: true},
 		},
 	})
-	s.sdk.AddReceivingMiddleware(s.recovered)
+	s.sdk.AddReceivingMiddleware(s.recovered, s.countAnswers)
 	s.addTools()
 	s.addResources()
 	s.addPrompts()
@@ -225,5 +230,5 @@ func (s *Server) begin() (done func(), err error) {
 		return nil, errClosing
 	}
 	s.runs.Add(1)
-	return s.runs.Done, nil
+	return sync.OnceFunc(s.runs.Done), nil
 }

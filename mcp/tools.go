@@ -65,12 +65,21 @@ func (s *Server) addTools() {
 	s.sdk.AddReceivingMiddleware(explainArguments(takes), typeErrors)
 }
 
-// told has a tool's errors told to its caller as the caller may know them.
+// told has a tool's errors told to its caller as the caller may know them, and draws what the answer costs before it
+// becomes JSON.
 func told[In, Out any](s *Server, tool sdk.ToolHandlerFor[In, Out]) sdk.ToolHandlerFor[In, Out] {
 	return func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {
-		ctx, end := traced(ctx, req)
+		l := s.lease(req.Extra)
+		l.decoded()
+		ctx, end := traced(withLease(ctx, l), req)
 		res, out, err := tool(ctx, req, in)
+		if err == nil {
+			err = l.draw(ctx, callSize(res, out), budgetPatience)
+		}
 		end(res, err)
-		return res, out, s.tell(s.caller(req.Extra), err)
+		if err != nil {
+			return nil, *new(Out), s.tell(s.caller(req.Extra), err)
+		}
+		return res, out, nil
 	}
 }

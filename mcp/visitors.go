@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"sync"
@@ -12,7 +13,8 @@ import (
 const (
 	maxCallerSessions = 100           // of older revisions; a client has one, and forgets some that it should have ended
 	maxSessions       = 10_000        // of all callers
-	maxCallerBodies   = 8 * bodyBytes // bytes of requests, which are in memory until they are answered
+	maxCallerBodies   = 8 * bodyBytes // bytes of requests that are being read
+	maxBodies         = 160 << 20     // of all callers
 	maxCallerStreams  = 128           // requests under way, event streams among them, beyond the calls that may run and wait
 )
 
@@ -20,7 +22,8 @@ const (
 type visitors struct {
 	mu       sync.Mutex
 	requests map[string]int    // under way, by caller
-	bodies   map[string]int64  // their bytes, by caller
+	bodies   map[string]int64  // bytes of those that are being read, by caller
+	reading  int64             // of all callers
 	sessions map[string]string // the caller of each session
 	begins   map[string]int    // sessions that are being made, by caller
 	all      int               // of these
@@ -40,8 +43,11 @@ func (s *Server) bounded(next http.Handler) http.Handler {
 }
 
 // callerOf is the name of a request's caller.
-func callerOf(r *http.Request) string {
-	if token := auth.TokenInfoFromContext(r.Context()); token != nil {
+func callerOf(r *http.Request) string { return callerIn(r.Context()) }
+
+// callerIn is the name of the caller of a request with that context.
+func callerIn(ctx context.Context) string {
+	if token := auth.TokenInfoFromContext(ctx); token != nil {
 		return token.UserID
 	}
 	return ""
@@ -76,7 +82,7 @@ func (v *visitors) leave(caller string) {
 }
 
 // hold makes room for the bytes of a caller's request. resize is called with how many they are in
-// the end, and 0 when the request is over.
+// the end, and 0 when the request has been read.
 func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -86,10 +92,15 @@ func (v *visitors) hold(caller string, bytes int64) (resize func(bytes int64), e
 	if v.bodies[caller]+bytes > maxCallerBodies {
 		return nil, &LimitError{Limit: "caller-bodies", Most: maxCallerBodies, Text: fmt.Sprintf("your requests under way have %d bytes, and %d is the bound: wait for one", v.bodies[caller], maxCallerBodies)}
 	}
+	if v.reading+bytes > maxBodies {
+		return nil, &LimitError{Limit: "bodies", Most: maxBodies, Text: fmt.Sprintf("requests that are being read have %d bytes, and %d is the bound: try again in a moment", v.reading, maxBodies)}
+	}
 	v.bodies[caller] += bytes
+	v.reading += bytes
 	return func(now int64) {
 		v.mu.Lock()
 		defer v.mu.Unlock()
+		v.reading += now - bytes
 		if v.bodies[caller] += now - bytes; v.bodies[caller] == 0 {
 			delete(v.bodies, caller)
 		}

@@ -156,14 +156,6 @@ func (s *Server) addSessionTools() {
 	}, told(s, s.session))
 }
 
-// stepResult is a step's result as a model reads it.
-func (s *Server) stepResult(caller unitask.Caller, res *unitask.Result) *sdk.CallToolResult {
-	if remote(caller) {
-		s.hider.result(res)
-	}
-	return &sdk.CallToolResult{IsError: res.Outcome != unitask.OutcomeExited || res.ExitCode != 0, Content: append([]sdk.Content{&sdk.TextContent{Text: report(res)}}, s.artifacts(res)...)}
-}
-
 const (
 	// maxShownFile bounds what view shows, in bytes.
 	maxShownFile = shownBytes

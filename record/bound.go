@@ -1,7 +1,6 @@
 package record
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -190,12 +189,8 @@ func (s *Store) free(id string, whole bool) error {
 
 // owner is a run's owner, "" where its record can't be read; stays says that it goes on some day.
 func (s *Store) owner(id string) (owner string, stays bool) {
-	var rec struct {
-		Owner  string
-		Status Status
-	}
-	text, err := os.ReadFile(s.Path(id, recordFile))
-	if err != nil || json.Unmarshal(text, &rec) != nil {
+	rec, ok := s.brief(id)
+	if !ok {
 		return "", false
 	}
 	return rec.Owner, rec.Status == Paused

@@ -92,13 +92,20 @@ func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFi
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create record: %w", err)
 	}
+	if err := s.mark(owner, via, id); err != nil {
+		return nil, fmt.Errorf("create record: %w", err)
+	}
 	if err := os.Mkdir(r.dir, 0o700); err != nil {
+		if !errors.Is(err, fs.ErrExist) {
+			s.unmark(owner, via, id)
+		}
 		return nil, fmt.Errorf("create record: %w", err)
 	}
 	defer func() {
 		if err != nil {
 			r.closeFiles()
 			_ = os.RemoveAll(r.dir)
+			s.unmark(owner, via, id)
 			err = fmt.Errorf("create record: %w", err)
 		}
 	}()
@@ -338,11 +345,15 @@ func (s *Store) Remove(id string) error {
 	if s.held(id) {
 		return fmt.Errorf("%w: %s", ErrRunning, id)
 	}
+	rec, known := s.brief(id)
 	gone := filepath.Join(s.dir, removedPrefix+id)
 	if err := os.Rename(filepath.Join(s.dir, id), gone); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %s", ErrNotFound, id)
 	} else if err != nil {
 		return fmt.Errorf("remove record: %w", err)
+	}
+	if known {
+		s.unmark(rec.Owner, rec.Via, id)
 	}
 	if err := os.RemoveAll(gone); err != nil {
 		return fmt.Errorf("remove record: %w", err)
@@ -377,6 +388,28 @@ func (s *Store) ReadFrom(id, name string, offset, most int64) (text []byte, more
 		text, more = text[:most], true
 	}
 	return text, more, err
+}
+
+// Size is the bytes of a run's record, and at most most bytes of each file beside it.
+func (s *Store) Size(id string, most int64) (bytes int64, err error) {
+	if !validID(id) {
+		return 0, fmt.Errorf("%w: %q", ErrNotFound, id)
+	}
+	entries, err := os.ReadDir(filepath.Join(s.dir, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		switch {
+		case err != nil || !info.Mode().IsRegular():
+		case e.Name() == recordFile:
+			bytes += info.Size()
+		default:
+			bytes += min(info.Size(), most)
+		}
+	}
+	return bytes, err
 }
 
 // Path is a file of a run.

@@ -1,0 +1,160 @@
+package mcp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// readBody reads the body of a request, and draws what it costs to decode it. It is one JSON value within the bounds
+// of requests; nil is that the request has been answered.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request, l *lease) []byte {
+	announced := r.ContentLength
+	if announced < 0 || announced > bodyBytes {
+		announced = bodyBytes
+	}
+	resize, err := s.visitors.hold(callerOf(r), announced)
+	if err != nil {
+		s.tooMany(w, err)
+		return nil
+	}
+	defer resize(0)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTime))
+	var tokens tokenCounter
+	body, err := readAll(http.MaxBytesReader(w, r.Body, bodyBytes), announced, tokens.count)
+	switch {
+	case errors.Is(err, errTooMuch):
+		w.Header().Set("Connection", "close") // the rest is not read
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return nil
+	case errors.As(err, new(*http.MaxBytesError)):
+		http.Error(w, fmt.Sprintf("a request may have at most %d bytes", bodyBytes), http.StatusRequestEntityTooLarge)
+		return nil
+	case err != nil:
+		http.Error(w, "the request did not come in time", http.StatusRequestTimeout)
+		return nil
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	if err := l.enter(r.Context(), s.decoding, len(body)); err != nil {
+		s.tooMany(w, err)
+		return nil
+	}
+	if !json.Valid(body) { // one value, nested no deeper than can be read
+		http.Error(w, "the body is not one JSON value", http.StatusBadRequest)
+		return nil
+	}
+	if err := checkIDs(body); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return nil
+	}
+	if err := l.decode(r.Context(), len(body), tokens.tokens); err != nil {
+		s.tooMany(w, err)
+		return nil
+	}
+	return body
+}
+
+// readAll is io.ReadAll for a body of about that many bytes, each piece of which check is shown. What has not come takes
+// no memory.
+func readAll(r io.Reader, about int64, check func([]byte) error) (body []byte, err error) {
+	const first = 64 << 10
+	body = make([]byte, 0, min(about, first)+1)
+	for {
+		n, err := r.Read(body[len(body):cap(body)])
+		if err := check(body[len(body) : len(body)+n]); err != nil {
+			return nil, err
+		}
+		body = body[:len(body)+n]
+		if err == io.EOF {
+			return body, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(body) == cap(body) {
+			more := int64(len(body)) // twice as much
+			if left := about + 1 - more; left > 0 {
+				more = min(more, left)
+			}
+			body = slices.Grow(body, int(more))
+		}
+	}
+}
+
+// onceReader gives a body away: who has read it has the only one.
+type onceReader struct{ body []byte }
+
+func (o *onceReader) Read(p []byte) (int, error) {
+	if len(o.body) == 0 {
+		o.body = nil
+		return 0, io.EOF
+	}
+	n := copy(p, o.body)
+	o.body = o.body[n:]
+	return n, nil
+}
+
+func (o *onceReader) Close() error { return nil }
+
+// maxMessageBytes bounds a message that is no call, in bytes: answers to what we ask, which a person gives, and
+// notifications. Nothing waits for these, so they are decoded when their request is over.
+const maxMessageBytes = 64 << 10
+
+// checkIDs says which id or progress token of a body's messages is too long: both stand in what is sent about a call, a
+// token in each notification.
+func checkIDs(body []byte) (err error) {
+	message := func(text []byte) {
+		call, method := false, false
+		members(text, func(name string, value []byte) {
+			switch name {
+			case "id":
+				call = true
+				if len(value) > maxIDBytes {
+					err = fmt.Errorf("the id has more than %d bytes", maxIDBytes)
+				}
+			case "method":
+				method = true
+			case "params":
+				members(value, func(name string, value []byte) {
+					if name != "_meta" {
+						return
+					}
+					members(value, func(name string, value []byte) {
+						if name == "progressToken" && len(value) > maxIDBytes {
+							err = fmt.Errorf("the progress token has more than %d bytes", maxIDBytes)
+						}
+					})
+				})
+			}
+		})
+		if (!call || !method) && len(text) > maxMessageBytes {
+			err = fmt.Errorf("a message that is no call may have at most %d bytes", maxMessageBytes)
+		}
+	}
+	elements(body, message)
+	if i := skipSpace(body, 0); i < len(body) && body[i] != '[' {
+		message(body)
+	}
+	return err
+}
+
+// newer says that a call names a revision of its own, as those without sessions do.
+func newer(body []byte) (found bool) {
+	members(body, func(name string, value []byte) {
+		if name == "params" {
+			members(value, func(name string, value []byte) {
+				if name == "_meta" {
+					members(value, func(name string, _ []byte) { found = found || name == sdk.MetaKeyProtocolVersion })
+				}
+			})
+		}
+	})
+	return found
+}

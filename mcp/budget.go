@@ -1,0 +1,322 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// The memory of calls over HTTP is counted before it is used: what a request costs to decode, and what an answer
+// costs to build and to hold until its client has read it.
+
+// UsualMemory is the most that a server over HTTP uses when callers do their worst. It is below 1 GiB, and no bound for
+// work that needs more.
+const UsualMemory = 768 << 20
+
+// Bounds of that memory.
+const (
+	budgetBytes    = 256 << 20        // of all calls; with the rest of a server it stays below 1 GiB
+	budgetPatience = 10 * time.Second // how long a request waits for its part
+	answerPatience = 30 * time.Second // how long the result of a run does, before it comes without its output
+
+	decodeCost = 6       // bytes of memory for a byte of a request that is decoded
+	keptCost   = 3       // and while the call is under way
+	tokenCost  = 128     // bytes of memory for a token of a request beyond its text
+	answerCost = 4       // bytes of memory for a byte of an answer, as JSON
+	freeBytes  = 4 << 10 // of a request, and of an answer, that nobody waits for: a small call gets through
+
+	firstBytes = 1 << 20 // of memory that a caller who holds none waits for in no case
+
+	largeBytes = 256 << 10       // of a request that waits for its turn to be decoded, which takes a processor a while
+	decodeTime = 2 * time.Second // that it may have until the next one begins
+)
+
+// newDecoding bounds the large requests that are decoded at once: half of the processors stay for everything else.
+func newDecoding() *filing { return newFiling(max(runtime.GOMAXPROCS(0)/2, 1)) }
+
+// budget is memory that callers share. Who waits and holds the least is next, so a caller who holds much is in
+// nobody's way.
+type budget struct {
+	most, first int64
+
+	mu      sync.Mutex
+	held    int64
+	own     map[string]int64 // held, by caller
+	waiting []*claim         // the oldest first
+}
+
+// claim is a part that is waited for.
+type claim struct {
+	caller string
+	bytes  int64
+	in     chan struct{} // closed when it is granted
+}
+
+// newBudget has so much memory, and beyond it a first part for each caller.
+func newBudget(most, first int64) *budget {
+	return &budget{most: most, first: first, own: map[string]int64{}}
+}
+
+// draw waits for a caller's part. The error is a *LimitError where it does not come in time, or never can.
+func (b *budget) draw(ctx context.Context, caller string, bytes int64, patience time.Duration) error {
+	if bytes > b.most/4*3 {
+		text := fmt.Sprintf("the call would take %d MiB of memory, and %d is the bound: send or ask for less", bytes>>20, b.most/4*3>>20)
+		return &LimitError{Limit: "memory", Most: int(b.most / 4 * 3), Text: text}
+	}
+	b.mu.Lock()
+	if b.own[caller] == 0 && bytes <= b.first {
+		b.take(caller, bytes)
+		b.mu.Unlock()
+		return nil
+	}
+	c := &claim{caller, bytes, make(chan struct{})}
+	b.waiting = append(b.waiting, c)
+	b.grant()
+	b.mu.Unlock()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-c.in:
+		return nil
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, other := range b.waiting {
+		if other == c {
+			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
+			b.grant() // those behind it may fit
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return errNoMemory
+		}
+	}
+	return nil // it came meanwhile
+}
+
+// add changes what a caller holds, without waiting.
+func (b *budget) add(caller string, bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.take(caller, bytes)
+	b.grant()
+}
+
+func (b *budget) take(caller string, bytes int64) {
+	b.held += bytes
+	if b.own[caller] += bytes; b.own[caller] == 0 {
+		delete(b.own, caller)
+	}
+}
+
+// errNoMemory says that a part did not come in time.
+var errNoMemory = &LimitError{Limit: "memory", Most: budgetBytes, Text: "calls, and answers that nobody has read, take all the memory: read them, or try again in a moment"}
+
+// grant gives those that wait what there is. A caller that holds more than a quarter waits for itself. Nobody
+// overtakes the next one, who could wait for ever otherwise.
+func (b *budget) grant() {
+	for {
+		next := -1
+		for i, c := range b.waiting {
+			if b.own[c.caller] <= b.most/4 && (next < 0 || b.own[c.caller] < b.own[b.waiting[next].caller]) {
+				next = i
+			}
+		}
+		if next < 0 || b.held+b.waiting[next].bytes > b.most {
+			return
+		}
+		c := b.waiting[next]
+		b.waiting = append(b.waiting[:next], b.waiting[next+1:]...)
+		b.take(c.caller, c.bytes)
+		close(c.in)
+	}
+}
+
+// lease is what one request over HTTP holds until its answer is written. A nil one, of a call that did not come by
+// HTTP, is free.
+type lease struct {
+	budget *budget
+	caller string
+
+	mu      sync.Mutex
+	request int64  // held for what was asked
+	answer  int64  // held for what is answered
+	kept    int64  // what the request is to hold once it is decoded
+	turn    func() // gives back the turn to decode
+	over    bool
+}
+
+// enter waits for a large request's turn to be decoded.
+func (l *lease) enter(ctx context.Context, decoding *filing, body int) error {
+	if body <= largeBytes {
+		return nil
+	}
+	busy := &LimitError{Limit: "decoding", Most: cap(decoding.all), Text: "other large requests are being decoded: try again in a moment"}
+	timed, cancel := context.WithTimeoutCause(ctx, budgetPatience, busy)
+	defer cancel()
+	leave, err := decoding.enter(timed, l.caller)
+	if err != nil {
+		return err
+	}
+	leave = sync.OnceFunc(leave)
+	time.AfterFunc(decodeTime, leave)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn = leave
+	return nil
+}
+
+// decode draws what it costs to decode a request.
+func (l *lease) decode(ctx context.Context, body, tokens int) error {
+	if body <= freeBytes {
+		return nil
+	}
+	cost := int64(body)*decodeCost + int64(tokens)*tokenCost
+	if err := l.budget.draw(ctx, l.caller, cost, budgetPatience); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.request, l.kept = cost, int64(body)*keptCost
+	return nil
+}
+
+// decoded gives back what decoding took.
+func (l *lease) decoded() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endTurn()
+	if l.request > l.kept {
+		l.budget.add(l.caller, l.kept-l.request)
+		l.request = l.kept
+	}
+}
+
+func (l *lease) endTurn() {
+	if l.turn != nil {
+		l.turn()
+	}
+}
+
+// draw makes room for an answer of so many bytes of JSON. Who has room already waits no more: the estimate was near.
+func (l *lease) draw(ctx context.Context, bytes int64, patience time.Duration) error {
+	if l == nil || bytes <= freeBytes {
+		return nil
+	}
+	cost := bytes * answerCost
+	l.mu.Lock()
+	first := l.answer == 0
+	if !first && l.answer != cost {
+		l.budget.add(l.caller, cost-l.answer)
+		l.answer = cost
+	}
+	l.mu.Unlock()
+	if !first {
+		return nil
+	}
+	if err := l.budget.draw(ctx, l.caller, cost, patience); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answer += cost
+	if l.over { // its client has gone, and a resumable stream takes the answer; it is built within moments
+		time.AfterFunc(answerPatience, l.close)
+	}
+	return nil
+}
+
+// close gives everything back.
+func (l *lease) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+	l.endTurn()
+	if n := l.request + l.answer; n > 0 {
+		l.budget.add(l.caller, -n)
+	}
+	l.request, l.kept, l.answer = 0, 0, 0
+}
+
+// leaseHeader is how a handler knows the lease of its request: the SDK hands on a request's header, and not its context.
+const leaseHeader = "Unitask-Lease"
+
+// leases are those of the requests under way.
+type leases struct {
+	mu   sync.Mutex
+	last int64
+	all  map[string]*lease
+}
+
+// open notes a request's lease until it is over.
+func (s *Server) openLease(r *http.Request) (l *lease, over func()) {
+	l = &lease{budget: s.budget, caller: callerOf(r)}
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	if s.leases.all == nil {
+		s.leases.all = map[string]*lease{}
+	}
+	s.leases.last++
+	id := strconv.FormatInt(s.leases.last, 10)
+	s.leases.all[id] = l
+	r.Header.Set(leaseHeader, id)
+	return l, func() {
+		s.leases.mu.Lock()
+		delete(s.leases.all, id)
+		s.leases.mu.Unlock()
+		l.close()
+	}
+}
+
+// lease is that of a request, nil where it did not come by HTTP or is over.
+func (s *Server) lease(extra *sdk.RequestExtra) *lease {
+	if extra == nil || extra.Header == nil {
+		return nil
+	}
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	return s.leases.all[extra.Header.Get(leaseHeader)]
+}
+
+// leaseKey is where the context of a tool's call has its lease.
+type leaseKey struct{}
+
+func withLease(ctx context.Context, l *lease) context.Context {
+	return context.WithValue(ctx, leaseKey{}, l)
+}
+
+// leaseOf is the lease of a tool's call: that of its request, even when that is over.
+func leaseOf(ctx context.Context) *lease {
+	l, _ := ctx.Value(leaseKey{}).(*lease)
+	return l
+}
+
+// countAnswers draws what an answer costs before it becomes JSON. Tools do so themselves (told).
+func (s *Server) countAnswers(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		l := s.lease(req.GetExtra())
+		if method == "tools/call" || l == nil {
+			return next(ctx, method, req)
+		}
+		l.decoded()
+		res, err := next(withLease(ctx, l), method, req)
+		if err != nil {
+			return nil, err
+		}
+		if err := l.draw(ctx, jsonSize(res), budgetPatience); err != nil {
+			return nil, err
+		}
+		return res, nil
+	}
+}

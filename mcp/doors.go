@@ -1,0 +1,211 @@
+package mcp
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Whoever connects is a stranger until a request of its connection has shown who it is. Strangers have few connections,
+// for a short time, and give them up to each other: they take none from callers.
+
+// Bounds of connections.
+const (
+	strangerTime     = 10 * time.Second // how long a connection may be a stranger's
+	maxStrangers     = 512              // connections of strangers
+	maxAddrStrangers = 128              // of one address, or of one /64 of IPv6
+	maxCallerConns   = 256              // of one caller: it may have as many requests under way, and some that are idle
+	maxConns         = 4096             // of everybody, and half of the descriptors that this process may have
+)
+
+// doors are the connections that there are.
+type doors struct {
+	most, strange, ofAddr, ofCaller int
+	patience                        time.Duration
+
+	mu        sync.Mutex
+	all       int
+	strangers map[netip.Addr]map[*door]bool
+	waiting   int            // all strangers
+	callers   map[string]int // connections of each caller
+}
+
+func newDoors() *doors {
+	d := &doors{most: maxConns, strange: maxStrangers, ofAddr: maxAddrStrangers, ofCaller: maxCallerConns, patience: strangerTime,
+		strangers: map[netip.Addr]map[*door]bool{}, callers: map[string]int{}}
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Cur/2 < maxConns {
+		d.most = int(files.Cur / 2)
+		d.strange = min(d.strange, d.most/2)
+		d.ofAddr = min(d.ofAddr, d.most/4)
+		d.ofCaller = min(d.ofCaller, d.most/2)
+	}
+	return d
+}
+
+// door is one connection.
+type door struct {
+	net.Conn
+	of    *doors
+	addr  netip.Addr
+	timer *time.Timer
+
+	known  bool
+	caller string // who was known last
+	shut   bool
+}
+
+// open lets a connection in, as a stranger's. nil is that there is no room.
+func (d *doors) open(c net.Conn) *door {
+	at, _ := netip.ParseAddrPort(c.RemoteAddr().String())
+	addr := at.Addr().Unmap().WithZone("")
+	if addr.Is6() { // a network has as many addresses as it likes
+		if prefix, err := addr.Prefix(64); err == nil {
+			addr = prefix.Addr()
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.strangers[addr]) >= d.ofAddr {
+		d.turnOut(addr)
+	}
+	if d.waiting >= d.strange || d.all >= d.most {
+		d.turnOut(d.crowd())
+	}
+	if d.all >= d.most {
+		return nil
+	}
+	one := &door{Conn: c, of: d, addr: addr}
+	if d.strangers[addr] == nil {
+		d.strangers[addr] = map[*door]bool{}
+	}
+	d.strangers[addr][one] = true
+	d.all++
+	d.waiting++
+	one.timer = time.AfterFunc(d.patience, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !one.known {
+			d.shut(one)
+		}
+	})
+	return one
+}
+
+// crowd is the address with the most strangers.
+func (d *doors) crowd() (addr netip.Addr) {
+	for a, of := range d.strangers {
+		if len(of) > len(d.strangers[addr]) {
+			addr = a
+		}
+	}
+	return addr
+}
+
+// turnOut closes a connection of an address's strangers. It is any of them: who has just come, and is about to say who
+// it is, stays most probably, however many come.
+func (d *doors) turnOut(addr netip.Addr) {
+	for one := range d.strangers[addr] {
+		d.shut(one)
+		return
+	}
+}
+
+// shut closes a connection; d.mu is held.
+func (d *doors) shut(one *door) {
+	if d.empty(one) {
+		_ = one.Conn.Close()
+	}
+}
+
+// empty gives a connection's place to another one; false is that it was given before.
+func (d *doors) empty(one *door) bool {
+	if one.shut {
+		return false
+	}
+	one.shut = true
+	one.timer.Stop()
+	d.all--
+	if one.known {
+		d.leave(one)
+	} else {
+		d.forget(one)
+	}
+	return true
+}
+
+func (d *doors) forget(one *door) {
+	d.waiting--
+	if delete(d.strangers[one.addr], one); len(d.strangers[one.addr]) == 0 {
+		delete(d.strangers, one.addr)
+	}
+}
+
+func (d *doors) leave(one *door) {
+	if d.callers[one.caller]--; d.callers[one.caller] == 0 {
+		delete(d.callers, one.caller)
+	}
+}
+
+// introduce says whose a connection is.
+func (d *doors) introduce(one *door, caller string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if one.shut || one.known && one.caller == caller {
+		return nil
+	}
+	if d.callers[caller] >= d.ofCaller {
+		return &LimitError{Limit: "caller-connections", Most: d.ofCaller, Text: fmt.Sprintf("you have %d connections, which is the bound: close one", d.ofCaller)}
+	}
+	if one.known {
+		d.leave(one)
+	} else {
+		d.forget(one)
+	}
+	one.known, one.caller = true, caller
+	one.timer.Stop()
+	d.callers[caller]++
+	return nil
+}
+
+// Close gives the connection's place to another one.
+func (one *door) Close() error {
+	one.of.mu.Lock()
+	one.of.empty(one)
+	one.of.mu.Unlock()
+	return one.Conn.Close()
+}
+
+// doorKey is where a connection's context has its door.
+type doorKey struct{}
+
+func withDoor(ctx context.Context, c net.Conn) context.Context {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
+	if one, ok := c.(*door); ok {
+		return context.WithValue(ctx, doorKey{}, one)
+	}
+	return ctx
+}
+
+// introduced notes whose connection a request came by, whose caller is known by now.
+func (s *Server) introduced(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if one, ok := r.Context().Value(doorKey{}).(*door); ok {
+			if err := one.of.introduce(one, callerOf(r)); err != nil {
+				w.Header().Set("Connection", "close")
+				s.tooMany(w, err)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}

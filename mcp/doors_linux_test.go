@@ -1,0 +1,140 @@
+package mcp_test
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/mcp"
+)
+
+// Strangers, who have no token, keep no caller from a server with few descriptors.
+func TestAttackStrangers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("quiet quiet-token-0123456789\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, send, answer string }{
+		{"say nothing", "", ""},
+		{"begin a request", "POST /mcp HTTP/1.1\r\nHost: x\r\n", ""},
+		{"were refused and stay", "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 401"},
+		{"have asked for the health and stay", "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "HTTP/1.1 200"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			addr, _ := startServer(t, t.TempDir(), "--token-file", file, "--pool", "0", "-n", "256")
+			for range 400 {
+				conn, err := net.DialTimeout("tcp", addr, time.Second)
+				if err != nil {
+					continue // it is full
+				}
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(time.Second))
+				if _, err := fmt.Fprint(conn, c.send); err == nil && c.answer != "" {
+					_, _ = bufio.NewReader(conn).ReadString('\n')
+				}
+			}
+			got := "refused"
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer quiet-token-0123456789\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s",
+				addr, revision, named, len(listTools), listTools)
+			if line, err := bufio.NewReader(conn).ReadString('\n'); err == nil {
+				got = line[:min(len(line), 12)]
+			} else {
+				got = err.Error()
+			}
+			attack.Check(t, "a caller's request beside 400 strangers that "+c.name, "HTTP/1.1 200", got)
+		})
+	}
+}
+
+// pipeFrom is a connection from an address.
+type pipeFrom struct {
+	net.Conn
+	addr string
+}
+
+func (p pipeFrom) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(p.addr))
+}
+
+// Strangers give up their connections to each other, and those of one address first.
+func TestDoors(t *testing.T) {
+	d := mcp.NewDoors(20, 10, 4, 3, 50*time.Millisecond)
+	var open []net.Conn
+	enter := func(addr, caller string) error {
+		here, there := net.Pipe()
+		t.Cleanup(func() { there.Close() })
+		c := mcp.OpenDoor(d, pipeFrom{here, addr})
+		if c == nil {
+			return fmt.Errorf("full")
+		}
+		open = append(open, c)
+		if caller == "" {
+			return nil
+		}
+		return mcp.Introduce(d, c, caller)
+	}
+	is := func(what, want string) {
+		t.Helper()
+		if got := mcp.DoorsAre(d); got != want {
+			t.Errorf("%s: %s, not %s", what, got, want)
+		}
+	}
+	for n := range 3 {
+		if err := enter("10.0.0.9:1", "alice"); err != nil {
+			t.Error(n, err)
+		}
+	}
+	attack.Check(t, "a fourth connection of a caller that may have three", "caller-connections", limitOf(enter("10.0.0.9:1", "alice")))
+	is("alice's, and a stranger's", "4 open, 1 strange")
+	for n := range 50 {
+		_ = enter(fmt.Sprintf("10.0.0.1:%d", n+1), "")
+	}
+	is("50 of one address", "8 open, 5 strange")
+	for n := range 50 {
+		_ = enter(fmt.Sprintf("[2001:db8::%d]:1", n+1), "")
+	}
+	is("50 of one network", "12 open, 9 strange")
+	for n := range 50 {
+		_ = enter(fmt.Sprintf("10.0.1.%d:1", n+1), "")
+	}
+	is("50 of many addresses", "13 open, 10 strange")
+	for n := range 7 {
+		if err := enter("10.0.0.1:1", fmt.Sprint("caller", n)); err != nil {
+			t.Error(n, err)
+		}
+	}
+	is("callers beside them", "19 open, 9 strange")
+	for n := range 10 {
+		if err := enter("10.0.0.1:1", fmt.Sprint("more", n)); err != nil {
+			t.Error(n, err)
+		}
+	}
+	attack.Check(t, "callers in the place of strangers", "20 open, 0 strange", mcp.DoorsAre(d))
+	if err := enter("10.0.0.1:1", "last"); err == nil {
+		t.Error("it is not full")
+	}
+	for _, c := range open {
+		c.Close()
+		c.Close()
+	}
+	is("everybody has gone", "0 open, 0 strange")
+	_ = enter("10.0.0.1:1", "")
+	c := open[len(open)-1]
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_, err := c.Read(make([]byte, 1))
+	attack.Check(t, "a stranger that stays one", "io: read/write on closed pipe", fmt.Sprint(err))
+	is("its time is over", "0 open, 0 strange")
+}

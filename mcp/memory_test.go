@@ -1,0 +1,207 @@
+package mcp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/mcp"
+	"github.com/unitask/unitask/record"
+)
+
+// What is small on the wire and large in memory, and what is said again with each notification.
+func TestAttackDecoding(t *testing.T) {
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{})
+	params := func(member string) string { return strings.Replace(listTools, `"_meta"`, member+`,"_meta"`, 1) }
+	meta := func(member string) string { return strings.Replace(listTools, `"_meta":{`, `"_meta":{`+member+`,`, 1) }
+	long := strings.Repeat("9", 257)
+	for _, c := range []struct{ name, body, want string }{
+		{"5 Mi objects", params(`"x":[` + strings.Repeat("{},", 5<<20) + `{}]`), "400"},
+		{"5 Mi lists", params(`"x":[` + strings.Repeat("[],", 5<<20) + `[]]`), "400"},
+		{"7 Mi numbers", params(`"x":[` + strings.Repeat("1,", 7<<20) + `1]`), "400"},
+		{"2 Mi names", params(`"x":{` + strings.Repeat(`"":1,`, 2<<20) + `"":1}`), "400"},
+		{"2 Mi names of one object, with blanks", params(`"x":{` + strings.Repeat("\"\" :\t1 ,", 1<<20) + `"":1}`), "400"},
+		{"a batch of 5 Mi", "[" + strings.Repeat("{},", 5<<20) + "{}]", "400"},
+		{"100 000 numbers", params(`"x":[` + strings.Repeat("1,", 100_000) + `1]`), "200"},
+		{"text that looks like 5 Mi objects", params(`"x":"` + strings.Repeat("{},", 1<<20) + `\"{},"`), "200"},
+		{"an id of 257 bytes", strings.Replace(listTools, `"id":1`, `"id":"`+long+`"`, 1), "400"},
+		{"an id that is a number of 257 digits", strings.Replace(listTools, `"id":1`, `"id":`+long, 1), "400"},
+		{"an id of 14 MiB", strings.Replace(listTools, `"id":1`, `"id":"`+strings.Repeat("x", 14<<20)+`"`, 1), "400"},
+		{"a long id before a short one", strings.Replace(listTools, `"id":1`, `"id":"`+long+`","id":1`, 1), "400"},
+		{"a long id by an escaped name", strings.Replace(listTools, `"id":1`, `"\u0069d":"`+long+`"`, 1), "400"},
+		{"a token of 14 MiB", meta(`"progressToken":"` + strings.Repeat("x", 14<<20) + `"`), "400"},
+		{"a token of 257 bytes", meta(`"progressToken":"` + long + `"`), "400"},
+		{"a token that is a list", meta(`"progressToken":["` + long + `"]`), "400"},
+		{"a token by an escaped name", meta(`"\u0070rogressToken":"` + long + `"`), "400"},
+		{"a token of 200 bytes", meta(`"progressToken":"` + long[:200] + `"`), "200"},
+		{"a notification of 1 MiB", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"reason":"` + strings.Repeat("x", 1<<20) + `"}}`, "400"},
+		{"an answer of 1 MiB to nothing", `{"jsonrpc":"2.0","id":7,"result":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`, "400"},
+	} {
+		code, _, _ := send(t, "POST", url+"/mcp", c.body, revision, named)
+		attack.Check(t, c.name, c.want, fmt.Sprint(code))
+	}
+}
+
+// Long artifacts come in pages, whatever is in them.
+func TestAttackLargeArtifact(t *testing.T) {
+	rt := bare(t)
+	id := recorded(t, rt, unitask.LocalOwner(os.Geteuid()), record.ViaMCP)
+	cs := inMemory(t, newServer(t, rt, mcp.Options{Ceiling: noMachine()}), nil)
+	for name, data := range map[string][]byte{"escapes": bytes.Repeat([]byte{1}, 5<<20), "bytes": bytes.Repeat([]byte{0xff, 0x00}, 3<<20), "a b?.txt": []byte(strings.Repeat("üx\n", 1<<20)), "small": []byte("x")} {
+		if err := os.WriteFile(filepath.Join(rt.Runs().Dir(), id, record.ArtifactsDir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var got []byte
+		pages, most := 0, 0
+		for uri := "unitask://runs/" + id + "/artifacts/" + strings.NewReplacer(" ", "%20", "?", "%3F").Replace(name); uri != ""; pages++ {
+			res, err := cs.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
+			if err != nil {
+				t.Fatal(uri, err)
+			}
+			c := res.Contents[0]
+			got, most = append(append(got, c.Text...), c.Blob...), max(most, len(c.Text)+len(c.Blob))
+			uri, _ = c.Meta["unitask/next"].(string)
+			if total, ok := c.Meta["unitask/total"].(float64); uri != "" && (!ok || int(total) != len(data)) {
+				t.Errorf("%s: total %v", name, c.Meta)
+			}
+		}
+		if !bytes.Equal(got, data) || pages < len(data)>>20 {
+			t.Errorf("%s: %d bytes of %d on %d pages", name, len(got), len(data), pages)
+		}
+		attack.Check(t, "the artifact "+name+" at once", "1 MiB at most", map[bool]string{true: "1 MiB at most"}[most <= 1<<20])
+	}
+}
+
+// One caller's memory is not another's.
+func TestAttackBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := mcp.NewBudget(100, 5)
+		draw := func(caller string, n int64) string {
+			begin := time.Now()
+			err := b.Draw(t.Context(), caller, n, 10*time.Second)
+			if err != nil {
+				return limitOf(err)
+			}
+			return fmt.Sprintf("after %v", time.Since(begin))
+		}
+		attack.Check(t, "more memory than a caller may have", "memory", draw("mallory", 76))
+		for range 3 {
+			attack.Check(t, "a caller's memory", "after 0s", draw("mallory", 12))
+		}
+		attack.Check(t, "more of a caller that holds a quarter", "memory", draw("mallory", 1))
+		attack.Check(t, "another caller's beside it", "after 0s", draw("alice", 50))
+		attack.Check(t, "a caller's first small part, where there is hardly any", "after 0s", draw("erin", 5))
+		attack.Check(t, "and another one's, beyond all", "after 0s", draw("frank", 5))
+		attack.Check(t, "and another one's, beyond all that", "after 0s", draw("grace", 5))
+		for _, name := range []string{"erin", "frank", "grace"} {
+			b.Add(name, -5)
+		}
+		got := make(chan string, 2)
+		go func() { got <- "large " + draw("bob", 40) }() // waits, and nobody of those that hold more overtakes it
+		synctest.Wait()
+		time.AfterFunc(3*time.Second, func() { b.Add("alice", -50) })
+		attack.Check(t, "a large part, when another caller has given up its own", "large after 3s", <-got)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.Draw(ctx, "carol", 70, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		b.Add("mallory", -36)
+		b.Add("bob", -40)
+		attack.Check(t, "everything was given back", "after 0s", draw("dave", 75))
+	})
+}
+
+// A client that takes nothing is cut; one that takes little, but does, is not.
+func TestAttackStalledReader(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const size = 8 << 20
+	write := func(read func(net.Conn)) (n int, err error) {
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		go read(client)
+		return mcp.Steady(c, 300*time.Millisecond).Write(make([]byte, size))
+	}
+	n, err := write(func(net.Conn) {})
+	attack.Check(t, "a client that reads nothing", "cut", map[bool]string{true: "cut"}[errors.Is(err, os.ErrDeadlineExceeded) && n < size])
+	n, err = write(func(c net.Conn) {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if _, err := io.CopyN(io.Discard, c, size/10); err != nil {
+				return
+			}
+			<-tick.C
+		}
+	})
+	attack.Check(t, "a client that reads in more time than that, but does", fmt.Sprint(size, " <nil>"), fmt.Sprint(n, " ", err))
+}
+
+// The estimate of an answer is none too low.
+func FuzzJSONSize(f *testing.F) {
+	for _, s := range []string{"", "plain", "\x00\x01\"\\\n", "<&>", "\xff\xfe", "\u2028ü\U0001f600", "\ufffd"} {
+		f.Add(s, []byte(s))
+	}
+	f.Fuzz(func(t *testing.T, s string, p []byte) {
+		v := map[string]any{s: []any{s, p, map[string]int{s: 1}, &struct {
+			A string `json:"a,omitempty"`
+			B []string
+		}{s, []string{s}}, time.Now(), 1.5, true, nil, json.RawMessage(`{}`)}}
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Skip(err)
+		}
+		if n := mcp.JSONSize(v); n < int64(len(text)) {
+			t.Errorf("%d for %d bytes: %.100q", n, len(text), text)
+		}
+	})
+}
+
+// What is found in a JSON text without decoding it is what decoding finds.
+func FuzzMembers(f *testing.F) {
+	for _, s := range []string{`{"a":1}`, `{"a":{"b":[1,"}"]},"c":"\"","\u0061":null}`, ` { "a" : [ ] , "b" : { } } `, `[]`, `1`, `{}`, `{"a":-1.5e3,"b":true}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if !json.Valid(text) {
+			t.Skip()
+		}
+		want, got := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+		_ = json.Unmarshal(text, &want)
+		mcp.Members(text, func(name string, value []byte) { got[name] = value })
+		if len(want) != len(got) {
+			t.Fatalf("%q: %d members, not %d", text, len(got), len(want))
+		}
+		for name, value := range want {
+			if !bytes.Equal(bytes.TrimSpace(got[name]), bytes.TrimSpace(value)) {
+				t.Errorf("%q: %q is %q, not %q", text, name, got[name], value)
+			}
+		}
+	})
+}
