@@ -29,6 +29,9 @@ type language struct {
 	name       string            // as Request.Language has it
 	others     map[string]string // names that people may use as well, and the extension that each means
 	extensions []string          // of main files; without their dots they are names too. The first is code's without a file.
+	// stem is the name of code's file without one, before its extension; "" is code. Imports find the file, so it must be no
+	// module's.
+	stem string
 	// byExtension says that only a file with one of them is its code, whose kind they say.
 	byExtension bool
 	about       string     // its name and version, for models and people
@@ -94,7 +97,7 @@ var languages = []*language{
 		packages: &installer{system: policy.Npm, tool: image.NpmTool, program: node.Install, place: node.Installed},
 	},
 	{
-		name: "python", others: map[string]string{"python3": ".py"}, extensions: python.Extensions,
+		name: "python", others: map[string]string{"python3": ".py"}, extensions: python.Extensions, stem: "script",
 		about: "Python",
 		images: []imageRow{
 			{

@@ -42,7 +42,10 @@ func TestLanguages(t *testing.T) {
 		{"python: a path and no buffers", unitask.Request{Language: "python", Code: "import sys; print(sys.path[1], sys.stdout.write_through)", Env: map[string]string{"PYTHONPATH": "/work/lib", "PYTHONUNBUFFERED": "1"}}, `/work/lib True\n`, 0},
 		{"python: a locale", unitask.Request{Language: "python", Code: "import sys, os; print(sys.flags.utf8_mode, sys.stdout.encoding, os.environ['LC_ALL'], 'LC_CTYPE' in os.environ)", Env: map[string]string{"LC_ALL": "C.UTF-8"}}, `0 utf-8 C.UTF-8 False\n`, 0},
 		{"python: a time zone", unitask.Request{Language: "python", Code: "import time; print(time.tzname, time.localtime(0).tm_hour)", Env: map[string]string{"TZ": "Asia/Tokyo"}}, `\('JST', 'JST'\) 9\n`, 0},
-		{"python: a process of its own", unitask.Request{Language: "python", Code: "import sys; print(sys.argv[1:], __file__)", Args: []string{"ü", ""}, FreshProcess: true}, `\['ü', ''\] /work/code.py\n`, 0},
+		{"python: a process of its own", unitask.Request{Language: "python", Code: "import sys; print(sys.argv[1:], __file__)", Args: []string{"ü", ""}, FreshProcess: true}, `\['ü', ''\] /work/script.py\n`, 0},
+		// Code without a file hides no module of the standard library from imports.
+		{"python: modules that import code", unitask.Request{Language: "python", Code: "import pdb, doctest, code, codeop; print('once', code.__file__.startswith('/usr/lib/'), hasattr(pdb, 'Pdb'))"}, `once True True\n`, 0},
+		{"python: the name of code's file", unitask.Request{Language: "python", Code: "import sys, os; print([n for n in sys.stdlib_module_names if n == os.path.splitext(os.path.basename(__file__))[0]], os.listdir('.'))"}, `\[\] \['script.py'\]\n`, 0},
 		// What of the image may not be changed says so as on any machine, and not that it can't be written.
 		{"python: its own library", unitask.Request{Kernel: image.Linux, Language: "python", Code: `
 import errno, os

@@ -102,7 +102,7 @@ func checkCode(req Request) (program, error) {
 		p.dir = defaultDir
 	}
 	if p.path == "" {
-		p.path = "code" + ext
+		p.path = cmp.Or(l.stem, "code") + ext
 	}
 	if !path.IsAbs(p.dir) {
 		return bad("dir", fmt.Sprintf("%q", p.dir), "must be absolute")

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -237,12 +238,13 @@ func (s *Server) subscribe(ctx context.Context, req *sdk.SubscribeRequest) error
 	return nil
 }
 
-// contentsOf is text where it is text, else the bytes.
+// contentsOf is text where it is text, else the bytes. One of both is always there, also of nothing: clients refuse contents
+// that have neither, and the SDK leaves empty text out.
 func contentsOf(data []byte, kind string) *sdk.ResourceContents {
-	if utf8.Valid(data) && !strings.HasPrefix(kind, "image/") {
+	if len(data) > 0 && utf8.Valid(data) && !bytes.Contains(data, []byte{0}) && !strings.HasPrefix(kind, "image/") {
 		return &sdk.ResourceContents{MIMEType: kind, Text: string(data)}
 	}
-	return &sdk.ResourceContents{MIMEType: kind, Blob: data}
+	return &sdk.ResourceContents{MIMEType: kind, Blob: append([]byte{}, data...)}
 }
 
 // readPicture reads an artifact that is shown.
