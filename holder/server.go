@@ -218,9 +218,10 @@ func (h *Holder) serve(ctx context.Context, w *wire) {
 	reading.Wait()
 }
 
-// client is who asks.
+// client is who asks. It is a reader of what is typed, and has nothing of its connection's own: whoever ends such a read
+// must not end the connection.
 type client struct {
-	*wire
+	wire    *wire
 	input   chan []byte
 	rest    []byte
 	taken   bool // rest is of a piece that the client is yet to be told of
@@ -237,7 +238,7 @@ var errLeft = errors.New("the command line has gone away")
 // noticed.
 func (c *client) read() {
 	for {
-		kind, text, err := c.receive(string([]rune{kindInput, kindResize}))
+		kind, text, err := c.wire.receive(string([]rune{kindInput, kindResize}))
 		var size unitask.TerminalSize
 		switch {
 		case err != nil:
@@ -272,7 +273,7 @@ func (c *client) Read(p []byte) (int, error) {
 		}
 		if c.taken {
 			c.taken = false
-			if err := c.send(kindTaken, nil); err != nil {
+			if err := c.wire.send(kindTaken, nil); err != nil {
 				return 0, err
 			}
 		}

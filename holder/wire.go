@@ -103,14 +103,14 @@ func (w *wire) receive(kinds string) (kind byte, text []byte, err error) {
 
 // stream sends what is written in frames of a kind.
 type stream struct {
-	*wire
+	wire *wire
 	kind byte
 	fail func(error)
 }
 
 func (s stream) Write(p []byte) (int, error) {
 	for from := 0; from < len(p); from += maxPiece {
-		if err := s.send(s.kind, p[from:min(len(p), from+maxPiece)]); err != nil {
+		if err := s.wire.send(s.kind, p[from:min(len(p), from+maxPiece)]); err != nil {
 			s.fail(fmt.Errorf("what was printed was not taken: %w", err))
 			return from, err
 		}
