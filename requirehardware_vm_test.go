@@ -1,0 +1,33 @@
+package unitask_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/vmm"
+)
+
+// Where hardware is required, nothing runs in emulation, and the error names the key.
+func TestRequireHardware(t *testing.T) {
+	needVM(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Accel: vmm.TCG})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	ceiling, err := policy.ParseCeiling(policy.CeilingFile, []byte("requireHardware = true"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		caller unitask.Caller
+		req    unitask.Request
+	}{"by the ceiling": {unitask.Caller{Ceiling: ceiling}, unitask.Request{Code: "1"}}, "by the request": {unitask.Caller{}, unitask.Request{Code: "1", RequireHardware: true}}} {
+		_, err := rt.RunFor(t.Context(), c.caller, c.req, unitask.IO{})
+		if field := (*policy.FieldError)(nil); !errors.As(err, &field) || field.Field != "requireHardware" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
