@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -52,16 +51,26 @@ func newLive(ctx context.Context, req *sdk.CallToolRequest) *live {
 	return l
 }
 
-func (l *live) add(p []byte) {
+// add takes what a stream has printed, and the beginning of a character that it had not printed whole. It returns what of
+// that is not whole yet: what another stream prints must not come in between.
+func (l *live) add(rest, p []byte) []byte {
 	if l.token == nil && !l.log {
-		return
+		return nil
 	}
+	p = append(rest, p...)
+	n := whole(p)
+	rest = append([]byte(nil), p[n:]...)
+	p = p[:n]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	room := max(0, liveMessage-len(l.pending))
+	if len(p) > room {
+		room = whole(p[:room])
+	}
 	l.pending = append(l.pending, p[:min(len(p), room)]...)
 	l.dropped += max(0, len(p)-room)
 	l.woken()
+	return rest
 }
 
 func (l *live) woken() {
@@ -87,14 +96,14 @@ func (l *live) say(text string) {
 // tell sends what has come, at once and then once in a period.
 func (l *live) tell() {
 	defer close(l.ended)
-	defer l.flush(true)
+	defer l.flush()
 	for {
 		select {
 		case <-l.done:
 			return
 		case <-l.wake:
 		}
-		l.flush(false)
+		l.flush()
 		select {
 		case <-l.done:
 			return
@@ -103,26 +112,16 @@ func (l *live) tell() {
 	}
 }
 
-func (l *live) flush(all bool) {
+func (l *live) flush() {
 	l.mu.Lock()
 	said := l.said
 	l.said = nil
-	text, n := l.pending, len(l.pending)+l.dropped
-	if !all { // a character that is not whole yet waits
-		for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
-			if b := text[len(text)-i]; utf8.RuneStart(b) {
-				if !utf8.FullRune(text[len(text)-i:]) {
-					text = text[:len(text)-i]
-				}
-				break
-			}
-		}
-	}
-	message := strings.ToValidUTF8(string(text), "\ufffd")
+	n := len(l.pending) + l.dropped
+	message := strings.ToValidUTF8(string(l.pending), "\ufffd")
 	if l.dropped > 0 {
 		message += "…"
 	}
-	l.pending, l.dropped = append([]byte(nil), l.pending[len(text):]...), 0
+	l.pending, l.dropped = nil, 0
 	l.mu.Unlock()
 	for _, text := range said {
 		l.send(text, 1)

@@ -29,12 +29,13 @@ type cut struct {
 // all of it.
 type stream struct {
 	live  *live
+	rest  []byte // of a character that is not whole yet
 	kept  []byte
 	total int64
 }
 
 func (s *stream) Write(p []byte) (int, error) {
-	s.live.add(p)
+	s.rest = s.live.add(s.rest, p)
 	s.total += int64(len(p))
 	s.kept = append(s.kept, p[:min(len(p), shownBytes-len(s.kept))]...)
 	return len(p), nil
