@@ -290,3 +290,12 @@ func openRuntime(t *testing.T, opts unitask.Options) *unitask.Runtime {
 	t.Cleanup(func() { rt.Close() })
 	return rt
 }
+
+// A first step that fails has no interpreter before it to speak of.
+func TestSessionFirstStepFails(t *testing.T) {
+	needVM(t)
+	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Language: "python", Kernel: image.Linux}})
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "1/0"}); err != nil || res.ExitCode == 0 || res.Hint != "" {
+		t.Errorf("%+v %v", res, err)
+	}
+}

@@ -110,7 +110,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
 		} else if got.Gone {
 			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"
-		} else if again || fresh && x.res.ExitCode != 0 {
+		} else if again {
 			x.res.Hint = "this is a new interpreter: what an earlier one had defined is not there"
 		}
 		return err
