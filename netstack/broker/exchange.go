@@ -59,6 +59,7 @@ type exchange struct {
 	refused  error           // why it was not sent, or not to its end
 	used     map[string]bool // by secrets' names: whose values went out
 	streamed map[string]bool // whose values the body may yet bring
+	signed   *pair           // its signature that was made with a value, nil for none
 	redacted int
 	exposed  []string // whose values the answer had and the request did not carry
 }

@@ -262,7 +262,7 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 // clean is an error of the server's side: net/http's quote what the server says, which
 // may be a value.
 func (p *proxy) clean(before string, err error) error {
-	text, _ := p.broker.redactor(p.to.Host, false).all([]byte(before+err.Error()), nil)
+	text, _ := p.broker.redactor(p.to.Host, false, nil).all([]byte(before+err.Error()), nil)
 	return errors.New(string(text))
 }
 
@@ -345,7 +345,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	if plain, err := url.PathUnescape(string(path)); err == nil {
 		out.URL.Path, out.URL.RawPath = plain, string(path)
 	}
-	if p.broker.redactor(p.to.Host, false) != nil {
+	if p.broker.searches(p.to.Host) {
 		readable(out.Header)
 	}
 	body := p.place(InBody, "", bodyEncoding(r.In.Header))
