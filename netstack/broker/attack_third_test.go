@@ -217,3 +217,25 @@ func TestAttackSignatureOwn(t *testing.T) {
 		attack.Check(t, fmt.Sprintf("answers with their requests' signatures by a key %s, %d at once", name, waiting), "0 with the real one", fmt.Sprintf("%d with the real one", n))
 	}
 }
+
+// A request that the guest gives up was sent all the same, and is no refusal.
+func TestAttackGivenUp(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		came := make(chan struct{}, 1)
+		o := newOrigin(t, originConfig{}, func(_ http.ResponseWriter, r *http.Request) { came <- struct{}{}; <-r.Context().Done() })
+		r := newRig(t, o, Config{Rules: []Rule{{Name: "all", Host: host}}})
+		ctx, cancel := context.WithCancel(t.Context())
+		req, _ := http.NewRequestWithContext(ctx, "POST", "https://"+host+"/given-up", nil)
+		go func() { <-came; cancel() }()
+		if res, err := r.client(h2).Do(req); err == nil {
+			res.Body.Close()
+		}
+		x := r.logged(1)
+		attack.Check(t, fmt.Sprintf("a request that is given up once it was sent, HTTP/2 %t", h2), "sent true", fmt.Sprintf("sent %t", x.Sent))
+		refused := newRig(t, o, Config{Rules: []Rule{{Name: "some", Host: host, Methods: []string{"GET"}}}})
+		do(t, refused.client(h2), "POST", "https://"+host+"/", nil, "")
+		if x := refused.logged(1); x.Sent || x.Allowed {
+			t.Errorf("%+v", x)
+		}
+	})
+}

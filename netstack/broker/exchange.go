@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,6 +55,7 @@ func (s *Secret) bound() string {
 type exchange struct {
 	Exchange
 	up, down atomic.Int64
+	sent     atomic.Bool // it has a connection to the server
 
 	mu       sync.Mutex
 	refused  error           // why it was not sent, or not to its end
@@ -143,5 +145,6 @@ type readCloser struct {
 }
 
 func contextWith(r *http.Request, x *exchange) context.Context {
-	return context.WithValue(r.Context(), exchangeKey{}, x)
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) }})
+	return context.WithValue(ctx, exchangeKey{}, x)
 }

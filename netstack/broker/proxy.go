@@ -107,7 +107,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.Secrets, x.Redacted, x.BytesUp, x.BytesDown = slices.Sorted(maps.Keys(x.used)), x.redacted, x.up.Load(), x.down.Load()
-		x.Exposed = x.exposed
+		x.Exposed, x.Sent = x.exposed, x.sent.Load()
 		x.DurationMs = p.broker.cfg.Now().Sub(x.Time).Milliseconds()
 		if x.refused != nil {
 			x.Allowed, x.Reason = false, x.refused.Error()
