@@ -212,7 +212,7 @@ func TestAttackOutBareRepository(t *testing.T) {
 		to := outFolder(t, dir, false)
 		to.Begin()
 		for file, text := range map[string]string{"HEAD": "ref: refs/heads/main\n", "objects/x": "x", "refs/x": "x",
-			"config": fmt.Sprintf("[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch %s; false\"\n", mark)} {
+			"config": fmt.Sprintf("[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch %s; false\"\n", mark)} {
 			if _, err := to.File(name+file, strings.NewReader(text)); err != nil {
 				t.Fatal(err)
 			}
