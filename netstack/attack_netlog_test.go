@@ -69,6 +69,22 @@ func TestAttackNetlogFlood(t *testing.T) {
 	}
 }
 
+// Requests that the guest gives up when they were sent are no refusals: each has its line, with its path.
+func TestAttackNetlogGivenUp(t *testing.T) {
+	g := &gathered{}
+	l := g.netlog(new(atomic.Int64))
+	const n = 10 * maxAlike
+	for i := range n {
+		l.decide(Decision{Proto: "http", Name: "api.example", Method: "POST", Path: fmt.Sprint("/", i), Reason: "given up: context canceled", sent: true})
+	}
+	l.close()
+	paths := map[string]bool{}
+	for _, d := range g.lines {
+		paths[d.Path] = true
+	}
+	attack.Check(t, "requests that are sent and given up, each another path", fmt.Sprint(n, " paths"), fmt.Sprint(len(paths), " paths"))
+}
+
 // Where there is no room for the lines of what was allowed, nothing more is allowed, and the log says so. Of a
 // session the networks share the room.
 func TestAttackNetlogFull(t *testing.T) {

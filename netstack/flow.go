@@ -295,7 +295,7 @@ func (fl *flow) ask(method, path string) (why string, err error) {
 func (fl *flow) asked(e broker.Exchange) {
 	d := Decision{Proto: "http", Name: e.Host, Addr: fl.line.Addr, Port: fl.target.port, Rule: cmp.Or(e.Rule, fl.line.Rule), Reason: printable(e.Reason), BytesUp: e.BytesUp, BytesDown: e.BytesDown,
 		DurationMs: e.DurationMs, Method: printable(e.Method), Path: printable(e.Path), ALPN: e.ALPN, Status: e.Status, Secrets: e.Secrets, Redacted: e.Redacted, Exposed: e.Exposed}
-	d.Dialled = fl.leads()
+	d.Dialled, d.sent = fl.leads(), e.Sent
 	if e.Allowed {
 		d.Verdict = Allowed
 	}

@@ -60,6 +60,9 @@ type Decision struct {
 	Redacted int      `json:"redacted,omitempty"` // how often a value came back
 	Exposed  []string `json:"exposed,omitempty"`  // whose values came back to a request that did not carry them
 
+	// sent says that the server has got of it, also if it was then given up: it is no refusal.
+	sent bool
+
 	// Count, if not 0, says that the line stands for so many further ones like it, of which this is the last.
 	Count int `json:"count,omitempty"`
 }
@@ -91,7 +94,7 @@ const (
 )
 
 // What a guest is refused must not take the room of what it did. So lines are of two classes. Those of
-// connections and requests that were allowed are all there: when their room is used up, the network is
+// connections and requests that were allowed, or sent and then given up, are all there: when their room is used up, the network is
 // cut. Of the others (what was refused, and names that were asked for) those that are alike become one line
 // with a count.
 const (
@@ -178,7 +181,7 @@ func (l *netlog) decide(d Decision) {
 	l.tally(d)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if d.Verdict == Allowed && d.Proto != "dns" || len(d.Secrets)+len(d.Exposed) > 0 {
+	if d.Verdict == Allowed && d.Proto != "dns" || d.sent || len(d.Secrets)+len(d.Exposed) > 0 {
 		l.use(d)
 	} else {
 		l.refusal(d)

@@ -106,3 +106,37 @@ func TestAttackHiddenCeiling(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Neither a $PWD with .. behind a link hides what is above, nor a folder that does not exist behind one.
+func TestAttackHiddenByPWD(t *testing.T) {
+	home, top := t.TempDir(), t.TempDir()
+	project := filepath.Join(top, "above/project")
+	for _, err := range []error{os.MkdirAll(filepath.Join(project, "sub"), 0o755), os.MkdirAll(filepath.Join(project, "other"), 0o755), os.Mkdir(filepath.Join(top, "elsewhere"), 0o755),
+		os.Symlink(filepath.Join(project, "other"), filepath.Join(top, "elsewhere/link")), os.WriteFile(filepath.Join(top, "above", CeilingFile), []byte("memoryMb = 512"), 0o644)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(filepath.Join(project, "sub"))
+	for _, row := range []struct{ name, pwd, dir string }{
+		{"$PWD with .. behind a link", filepath.Join(top, "elsewhere") + "/link/../sub", ""},
+		{"$PWD with .. behind a link, that is there without it", filepath.Join(top, "elsewhere") + "/link/../sub", "."},
+		{"a path with .. behind a link", "", filepath.Join(top, "elsewhere") + "/link/../sub"},
+		{"a folder that does not exist, behind a link", "", filepath.Join(top, "elsewhere/link/new/er")},
+	} {
+		t.Setenv("PWD", row.pwd)
+		people, err := LoadForPeople(home, row.dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "a ceiling that is hidden from people: by "+row.name, fmt.Sprint([]string{filepath.Join(top, "above", CeilingFile)}), fmt.Sprint(people.Files))
+		models, err := LoadForModels(home, row.dir, "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "a ceiling that is hidden from models: by "+row.name, filepath.Join(top, "above", CeilingFile), models.File)
+		if err := os.MkdirAll(filepath.Join(top, "elsewhere/sub"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

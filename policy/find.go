@@ -57,18 +57,52 @@ func findCeilings(trust Trust, dir string) (list []found, err error) {
 
 // pathsOf are a folder's path as it was typed, and the real one where it is another.
 func pathsOf(dir string) ([]string, error) {
-	typed, err := filepath.Abs(dir)
+	typed, err := absolute(dir)
 	if err != nil {
 		return nil, err
 	}
-	real, err := filepath.EvalSymlinks(typed)
-	if errors.Is(err, fs.ErrNotExist) || real == typed {
+	real, err := realFolder(typed)
+	if err != nil {
+		return nil, err
+	}
+	if real == typed {
 		return []string{typed}, nil
 	}
-	if err != nil {
-		return nil, err
-	}
 	return []string{typed, real}, nil
+}
+
+// absolute is a folder's path from the root. What is typed may have .. behind a link, and so may $PWD: that leads to where
+// the link does, and is no part of the path.
+func absolute(dir string) (string, error) {
+	if !filepath.IsAbs(dir) {
+		wd, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		dir = wd + "/" + dir
+	}
+	clean := filepath.Clean(dir)
+	there, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return clean, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if seen, err := os.Stat(clean); err == nil && os.SameFile(there, seen) {
+		return clean, nil
+	}
+	return filepath.EvalSymlinks(dir)
+}
+
+// realFolder is a folder's path without links. Of what does not exist they are those above it.
+func realFolder(typed string) (string, error) {
+	real, err := filepath.EvalSymlinks(typed)
+	if !errors.Is(err, fs.ErrNotExist) || typed == "/" {
+		return real, err
+	}
+	above, err := realFolder(filepath.Dir(typed))
+	return filepath.Join(above, filepath.Base(typed)), err
 }
 
 // findOne reads a file, if it is there.
@@ -113,7 +147,7 @@ type ForPeople struct {
 // first on its path that home's list has. named is a file that was named; it narrows them all the same, unless it is on
 // that list.
 func LoadForPeople(home, dir, named string) (*ForPeople, error) {
-	dir, err := filepath.Abs(dir)
+	dir, err := absolute(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -212,7 +212,7 @@ type ForModels struct {
 // without it. shared says that callers may be other users than the one whose files these are:
 // the built-in ceiling then allows none of them.
 func LoadForModels(home, dir, named string, shared bool) (*ForModels, error) {
-	dir, err := filepath.Abs(dir)
+	dir, err := absolute(dir)
 	if err != nil {
 		return nil, err
 	}

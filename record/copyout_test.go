@@ -102,6 +102,23 @@ func TestAttackOut(t *testing.T) {
 		{"what agents obey, in another case and with a dot at its end", "agents.MD.", false, "", "nothing", "tools run"},
 		{"a package that Node finds", "node_modules/react/index.js", false, "", "nothing", "tools run"},
 		{"a configuration that is code", "vite.config.ts", false, "", "nothing", "tools run"},
+		{"what compose puts over its file", "docker-compose.override.yml", false, "", "nothing", "tools run"},
+		{"a module in the place of Python's own", "sub/random.py", false, "", "nothing", "tools run"},
+		{"a compiled module in the place of Python's own", "json.cpython-311-x86_64-linux-gnu.so", false, "", "nothing", "tools run"},
+		{"a test that pytest finds", "sub/test_x.py", false, "", "nothing", "tools run"},
+		{"a test that go finds", "x_test.go", false, "", "nothing", "tools run"},
+		{"what ansible obeys", "ansible.cfg", false, "", "nothing", "tools run"},
+		{"what gradle builds first", "buildSrc/src/main/java/A.java", false, "", "nothing", "tools run"},
+		{"what MATLAB runs at its start", "startup.m", false, "", "nothing", "tools run"},
+		{"what jupyter runs at its start", "jupyter_notebook_config.py", false, "", "nothing", "tools run"},
+		{"what pylint runs", "pylintrc", false, "", "nothing", "tools run"},
+		{"a stream of NTFS's", "GNUmakefile::$DATA", false, "", "nothing", "tools run"},
+		{"a long s, which is one in another case", "con\u017ftest.py/\u017fetup.py", false, "", "nothing", "tools run"},
+		{"a ligature, which is two letters in another case", "GNUmake\ufb01le", false, "", "nothing", "tools run"},
+		{"the sign of Kelvin, which is a k", "GNUma\u212aefile", false, "", "nothing", "tools run"},
+		{"a folder that is a repository to git", "sub/bare/HEAD", false, "", "nothing", "HEAD"},
+		{"a folder that is a repository to git, in another case", "sub/bare/Head", false, "", "nothing", "HEAD"},
+		{"a git hook, by NTFS's rules, with a stream", "GIT~1::$INDEX_ALLOCATION/hooks/post-commit", true, "", "nothing", "NAME~1"},
 		{"a path file of Python's", "x.pth", false, "", "nothing", "tools run"},
 		{"an option", "-rf", false, "", "nothing", "begins with -"},
 		{"an option in a folder", "sub/--help", false, "", "nothing", "begins with -"},
@@ -177,6 +194,34 @@ func TestAttackOut(t *testing.T) {
 				t.Errorf("there is %v", stray)
 			}
 		})
+	}
+}
+
+// Git takes a folder for a repository that has no name with a dot, also a new one: what comes out of a machine is none.
+func TestAttackOutBareRepository(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("there is no git")
+	}
+	for _, name := range []string{"", "x/"} {
+		outer := t.TempDir()
+		dir, mark := filepath.Join(outer, "out"), filepath.Join(outer, "mark")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		to := outFolder(t, dir, false)
+		to.Begin()
+		for file, text := range map[string]string{"HEAD": "ref: refs/heads/main\n", "objects/x": "x", "refs/x": "x",
+			"config": fmt.Sprintf("[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch %s; false\"\n", mark)} {
+			if _, err := to.File(name+file, strings.NewReader(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command(git, "status")
+		cmd.Dir = filepath.Join(dir, name)
+		cmd.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+outer)
+		_ = cmd.Run() // there is no repository
+		attack.Check(t, "out: a new folder that is a repository to git, in "+cmd.Dir[len(outer):], "nothing", seen(mark))
 	}
 }
 

@@ -32,8 +32,10 @@ func Barred(name string) string {
 		switch {
 		case strings.HasPrefix(seen, "."):
 			return "a name that begins with a dot is not copied"
-		case shortName(strings.TrimRight(seen, ". ")): // GIT~1 is .git, and so is "GIT~1.....": what ends a name there is dropped
+		case shortName(strings.TrimRight(strings.SplitN(seen, ":", 2)[0], ". ")): // GIT~1 is .git, and so is "GIT~1.....": what ends a name there is dropped
 			return "a name of the form NAME~1, which FAT and NTFS give to other files too, is not copied"
+		case fold(seen) == "head":
+			return "the name HEAD is not copied: git takes a folder with it for a repository, and runs what its configuration says"
 		case strings.ContainsFunc(part, invisible):
 			return fmt.Sprintf("a name with a character that can't be seen or changes how a line is read (%+q) is not copied", part)
 		case strings.HasPrefix(part, "-"):
@@ -65,9 +67,9 @@ const HeldBack = "tools run a file of that name because it is there: only a new 
 // GNUmakefile, Python with sitecustomize.py and coding agents with CLAUDE.md. Beside other files it would be
 // run by who never asked for it.
 func RunByTools(name string) bool {
-	parts := strings.Split(strings.ToLower(name), "/")
+	parts := strings.Split(name, "/")
 	for i, part := range parts {
-		parts[i] = strings.TrimRight(part, ". ")
+		parts[i] = fold(part)
 	}
 	for _, dir := range parts[:len(parts)-1] {
 		if runFolders[dir] {
@@ -75,24 +77,24 @@ func RunByTools(name string) bool {
 		}
 	}
 	base := parts[len(parts)-1]
-	if runNames[base] || runNames[strings.TrimSuffix(base, path.Ext(base))+".*"] {
+	stem, _, _ := strings.Cut(base, ".")
+	if runNames[base] || runNames[stem+".*"] || runNames[strings.TrimSuffix(base, path.Ext(base))+".*"] {
 		return true
 	}
-	for _, ending := range runEndings {
-		if strings.HasSuffix(base, ending) && base != ending {
-			return true
-		}
+	if strings.HasPrefix(base, "test_") && strings.HasSuffix(base, ".py") || shadows(base) {
+		return true
 	}
-	return false
+	return hasEnding(base, runEndings) || hasEnding(base, runTests)
 }
 
 // runFolders are folders of which tools run what lies in them.
-var runFolders = set("node_modules __pycache__ hooks")
+var runFolders = set("node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins")
 
 // runEndings are those of files that tools run whatever else their names are.
 var runEndings = strings.Fields(`.pth .pyc .gemspec .podspec .cabal .csproj .fsproj .vbproj .vcxproj .sln .slnx .targets .props
 	.mk .mak .desktop .lnk .url .webloc .command .tf .nix .code-workspace
-	.config.js .config.cjs .config.mjs .config.ts .config.mts .config.cts .config.json`)
+	.tf.json .tofu .tfvars .tfvars.json .gradle .gradle.kts .gradle.dcl .sbt .cmake .bzl .rake .rsp .syso .nims .nimble .iml .ipr
+	.conf.js .conf.cjs .conf.mjs .conf.ts .config.js .config.cjs .config.mjs .config.ts .config.mts .config.cts .config.json`)
 
 // runNames are the files, in lower case; .* stands for any ending.
 var runNames = set(`
@@ -107,7 +109,7 @@ var runNames = set(`
 	gemfile.lock config.ru composer.json build.pl makefile.pl flake.lock devbox.json mise.toml lefthook.yml lefthook.yaml nuget.config global.json
 	appveyor.yml azure-pipelines.yml bitbucket-pipelines.yml cloudbuild.yaml netlify.toml vercel.json wrangler.toml fly.toml
 	claude.md claude.local.md agents.md agents.override.md agent.md gemini.md qwen.md warp.md codex.md skill.md conventions.md copilot-instructions.md opencode.json
-	opencode.jsonc crush.json mcp.json claude_desktop_config.json autorun.inf desktop.ini unitask.toml`)
+	opencode.jsonc crush.json mcp.json claude_desktop_config.json autorun.inf desktop.ini unitask.toml` + moreNames)
 
 func set(words string) map[string]bool {
 	m := map[string]bool{}

@@ -5,13 +5,14 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,8 +39,8 @@ func (e *AddressError) Error() string {
 func (e *AddressError) Unwrap() error { return e.Err }
 
 // Transport returns a copy of base (nil is http.DefaultTransport) for requests that begin at a server that the user
-// named, as HOST or HOST:PORT. If that server is in a network that is not public, it is asked there; if not, it may not
-// lead there later. also are other hosts that the user named.
+// named, as HOST or HOST:PORT. If that server is in a network that is not public, it is asked there alone; if not, it may
+// not lead there later. also are other hosts that the user named.
 func Transport(base *http.Transport, named string, also ...string) *http.Transport {
 	usual, ok := http.DefaultTransport.(*http.Transport)
 	switch {
@@ -50,17 +51,14 @@ func Transport(base *http.Transport, named string, also ...string) *http.Transpo
 		base = &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: DialTime}
 	}
 	t := base.Clone()
-	g := &guard{named: map[string]bool{}, exempt: map[string]bool{}}
+	g := &guard{named: map[string]bool{}, proxies: proxies(), lookup: net.DefaultResolver.LookupNetIP, inner: map[string]kinds{}}
 	for _, name := range append([]string{named}, also...) {
 		g.named[hostOf(name)] = true
-	}
-	for _, proxy := range proxies() { // it looks up names by itself
-		g.exempt[proxy] = true
 	}
 	t.DialContext = g.dial
 	proxy := t.Proxy
 	t.Proxy = func(r *http.Request) (*url.URL, error) {
-		if err := g.literal(r.Context(), r.URL.Hostname()); err != nil {
+		if err := g.asked(r.Context(), r.URL); err != nil {
 			return nil, err
 		}
 		if proxy == nil {
@@ -73,80 +71,120 @@ func Transport(base *http.Transport, named string, also ...string) *http.Transpo
 
 // guard dials servers.
 type guard struct {
-	named map[string]bool // hosts, in lower case
+	named   map[string]bool // hosts, in lower case
+	proxies map[string]bool // HOST:PORT of those that the environment names
+	lookup  func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
-	mu     sync.Mutex
-	exempt map[string]bool // those that may be anywhere, once that is known
+	mu    sync.Mutex
+	inner map[string]kinds // of those named that were looked up
 }
 
-// exempted says that a host may be anywhere: it was named, and was in a network that is not public when it was first
-// looked up.
-func (g *guard) exempted(ctx context.Context, host string) bool {
+// kinds are those of the addresses, none of them public, that a host had when it was first looked up.
+type kinds map[kind]bool
+
+type kind int
+
+const (
+	ordinary kind = iota
+	loopback
+	link // of one link, as the metadata services of clouds
+)
+
+func kindOf(addr netip.Addr) kind {
+	switch addr = publicaddr.Unwrap(addr); {
+	case addr.IsLoopback() || addr.IsUnspecified():
+		return loopback
+	case addr.IsLinkLocalUnicast():
+		return link
+	}
+	return ordinary
+}
+
+// innerOf says which addresses a host may have that are not public: those of the kinds that it had, if it was named,
+// when it was first looked up.
+func (g *guard) innerOf(ctx context.Context, host string) kinds {
+	if !g.named[host] {
+		return nil
+	}
 	g.mu.Lock()
-	known, ok := g.exempt[host]
+	known, ok := g.inner[host]
 	g.mu.Unlock()
-	if ok || !g.named[host] {
+	if ok {
 		return known
 	}
-	inside, err := inside(ctx, host)
+	found, err := g.find(ctx, host)
 	if err != nil {
-		return false
+		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if _, ok := g.exempt[host]; !ok {
-		g.exempt[host] = inside
+	if _, ok := g.inner[host]; !ok {
+		g.inner[host] = found
 	}
-	return g.exempt[host]
+	return g.inner[host]
 }
 
-// inside says that a host is in a network that is not public.
-func inside(ctx context.Context, host string) (bool, error) {
-	local, err := publicaddr.LocalNetworks()
-	if err != nil {
-		return false, err
-	}
+func (g *guard) find(ctx context.Context, host string) (kinds, error) {
 	addrs := make([]netip.Addr, 1)
+	var err error
 	if addrs[0], err = netip.ParseAddr(host); err != nil {
-		if addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil {
-			return false, err
+		if addrs, err = g.lookup(ctx, "ip", host); err != nil {
+			return nil, err
 		}
 	}
-	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return publicaddr.Check(a, local) != nil }), nil
+	found := kinds{}
+	for _, addr := range addrs {
+		if g.check(host, addr, nil) != nil {
+			found[kindOf(addr)] = true
+		}
+	}
+	return found, nil
 }
 
-// literal checks a host that is an address: a proxy would be asked for it.
-func (g *guard) literal(ctx context.Context, host string) error {
-	host = strings.ToLower(host)
+// asked checks what a request is to: an address, which a proxy would be asked for, or a proxy, which is no server.
+func (g *guard) asked(ctx context.Context, to *url.URL) error {
+	host := strings.ToLower(to.Hostname())
+	inner := g.innerOf(ctx, host)
+	if g.proxies[addressOf(to)] && len(inner) == 0 {
+		return &AddressError{host, errors.New("it is a proxy's")}
+	}
 	addr, err := netip.ParseAddr(host)
-	if err != nil || g.exempted(ctx, host) {
+	if err != nil {
 		return nil
 	}
-	return g.check(host, addr)
+	return g.check(host, addr, inner)
 }
 
-func (g *guard) check(host string, addr netip.Addr) error {
+// check says why a host is not asked at an address. One that was in a network that is not public is asked there alone:
+// else whoever has its name could answer for it from elsewhere, and then lead to what is inside.
+func (g *guard) check(host string, addr netip.Addr, inner kinds) error {
 	local, err := publicaddr.LocalNetworks()
 	if err == nil {
 		err = publicaddr.Check(addr, local)
 	}
-	if err != nil {
-		return &AddressError{host, err}
+	switch {
+	case len(inner) == 0 && err != nil:
+	case len(inner) > 0 && err == nil:
+		err = errors.New("a public address, and it had another one")
+	case len(inner) > 0 && !inner[kindOf(addr)]:
+	default:
+		return nil
 	}
-	return nil
+	return &AddressError{host, err}
 }
 
 // dial connects to an address of a host, which is checked when it is known.
 func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	host := hostOf(address)
 	d := &net.Dialer{Timeout: DialTime}
-	if !g.exempted(ctx, host) {
+	if !g.proxies[strings.ToLower(address)] {
+		host := hostOf(address)
+		inner := g.innerOf(ctx, host)
 		d.ControlContext = func(_ context.Context, _, at string, _ syscall.RawConn) error {
 			addr, err := netip.ParseAddrPort(at)
 			if err != nil {
 				return err
 			}
-			return g.check(host, addr.Addr())
+			return g.check(host, addr.Addr(), inner)
 		}
 	}
 	return d.DialContext(ctx, network, address)
@@ -161,15 +199,24 @@ func hostOf(address string) string {
 	return strings.ToLower(host)
 }
 
-// proxies are the hosts of those that the environment names.
-func proxies() (hosts []string) {
-	env := httpproxy.FromEnvironment()
+// addressOf is a URL's HOST:PORT, in lower case.
+func addressOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
+	}
+	return net.JoinHostPort(strings.ToLower(u.Hostname()), cmp.Or(port, "80"))
+}
+
+// proxies are those that the environment names, which look up names by themselves.
+func proxies() map[string]bool {
+	env, list := httpproxy.FromEnvironment(), map[string]bool{}
 	for _, text := range []string{env.HTTPProxy, env.HTTPSProxy} {
 		if u, err := url.Parse(text); err == nil && u.Host != "" {
-			hosts = append(hosts, strings.ToLower(u.Hostname()))
+			list[addressOf(u)] = true
 		} else if u, err := url.Parse("http://" + text); err == nil && text != "" {
-			hosts = append(hosts, strings.ToLower(u.Hostname()))
+			list[addressOf(u)] = true
 		}
 	}
-	return hosts
+	return list
 }

@@ -1,15 +1,19 @@
 package fetch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
+
+	"golang.org/x/net/http/httpproxy"
 
 	"github.com/unitask/unitask/internal/attack"
 )
@@ -54,4 +58,64 @@ func TestAttackFetch(t *testing.T) {
 	attack.Check(t, "a fetch of the host's from a server that nobody named", "refused", get(Transport(nil, "registry.example"), outer.URL))
 	proxied := Transport(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return url.Parse(outer.URL) }}, "registry.example")
 	attack.Check(t, "a fetch of the host's of a literal address, by a proxy", "refused", get(proxied, "http://169.254.169.254/"))
+}
+
+// A proxy that is on this host, as most on loopback are, has registries lead nowhere else on it, nor to itself.
+func TestAttackFetchProxy(t *testing.T) {
+	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "internal") }))
+	defer inner.Close()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "proxied ", r.RequestURI) }))
+	defer proxy.Close()
+	_, port, _ := net.SplitHostPort(inner.Listener.Addr().String())
+	_, proxyPort, _ := net.SplitHostPort(proxy.Listener.Addr().String())
+	for _, row := range []struct{ host, to, want string }{
+		{"127.0.0.1", "http://127.0.0.1:" + port, "refused"},
+		{"localhost", "http://localhost:" + port, "refused"},
+		{"127.0.0.1", "http://127.0.0.1:" + proxyPort, "refused"},
+		{"localhost", "http://localhost:" + proxyPort, "refused"},
+		{"127.0.0.1", "http://registry.example/v2/", "proxied http://registry.example/v2/"},
+	} {
+		at := "http://" + row.host + ":" + proxyPort
+		t.Setenv("HTTP_PROXY", at)
+		env := httpproxy.FromEnvironment().ProxyFunc() // net/http reads the environment once
+		tr := Transport(&http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return env(r.URL) }}, "registry.example")
+		got := "refused"
+		if res, err := (&http.Client{Transport: tr}).Get(row.to); err == nil {
+			text, _ := io.ReadAll(res.Body)
+			res.Body.Close()
+			got = string(text)
+		} else if !errors.As(err, new(*AddressError)) {
+			got = err.Error()
+		}
+		tr.CloseIdleConnections()
+		attack.Check(t, fmt.Sprintf("a fetch of the host's with a proxy on %s, led to %s", row.host, strings.NewReplacer(proxyPort, "ITS PORT", port, "PORT").Replace(row.to)), row.want, got)
+	}
+}
+
+// Whoever has the name of a server that the user named can't lead the host inside by what the name leads to from one
+// moment to the next.
+func TestAttackFetchRebound(t *testing.T) {
+	for _, row := range []struct{ first, then, want string }{
+		{"127.0.0.1", "93.184.216.34", "refused"}, // it would answer, and then lead to 127.0.0.1
+		{"127.0.0.1 93.184.216.34", "93.184.216.34", "refused"},
+		{"93.184.216.34", "127.0.0.1", "refused"},
+		{"10.1.2.3", "127.0.0.1", "refused"},
+		{"10.1.2.3", "169.254.169.254", "refused"},
+		{"10.1.2.3", "::1", "refused"},
+		{"10.1.2.3", "10.1.2.4", "asked"},
+		{"127.0.0.1", "127.0.0.1", "asked"},
+		{"93.184.216.34", "93.184.216.35", "asked"},
+	} {
+		g := &guard{named: map[string]bool{"r.example": true}, inner: map[string]kinds{}, lookup: func(context.Context, string, string) (list []netip.Addr, err error) {
+			for _, a := range strings.Fields(row.first) {
+				list = append(list, netip.MustParseAddr(a))
+			}
+			return list, nil
+		}}
+		got := "asked"
+		if err := g.check("r.example", netip.MustParseAddr(row.then), g.innerOf(t.Context(), "r.example")); err != nil {
+			got = "refused"
+		}
+		attack.Check(t, fmt.Sprintf("a server that was named, at %s when it is looked up, and then at %s", row.first, row.then), row.want, got)
+	}
 }

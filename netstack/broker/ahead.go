@@ -25,13 +25,15 @@ var (
 )
 
 // readAhead is a body of which the next pieces are read while one is used. next and Close are for one
-// goroutine.
+// goroutine; stop may be called from another one, and ends a next that waits.
 type readAhead struct {
 	from io.ReadCloser
 	at   *atomic.Int64 // how many of the run have large pieces
 
 	pieces chan aheadOf // nil until it begins
 	closed chan struct{}
+	once   sync.Once
+	failed error // of closing from
 	over   sync.WaitGroup
 	piece  aheadOf // in use
 	timer  *time.Timer
@@ -77,6 +79,8 @@ func (r *readAhead) next(wait time.Duration) ([]byte, error) {
 		return (*r.piece.buffer)[:r.piece.n], r.piece.err
 	case <-quiet:
 		return nil, errQuiet
+	case <-r.closed:
+		return nil, io.ErrClosedPipe
 	}
 }
 
@@ -129,15 +133,18 @@ func (p *aheadOf) release() {
 // drop gives the piece in use back.
 func (r *readAhead) drop() { r.piece.release() }
 
-// Close ends a read that is under way.
+// stop ends a read that is under way, and every later one.
+func (r *readAhead) stop() error {
+	r.once.Do(func() {
+		close(r.closed)
+		r.failed = r.from.Close()
+	})
+	return r.failed
+}
+
+// Close gives back what was read.
 func (r *readAhead) Close() error {
-	select {
-	case <-r.closed:
-		return nil
-	default:
-	}
-	close(r.closed)
-	err := r.from.Close()
+	err := r.stop()
 	r.over.Wait()
 	r.drop()
 	for {

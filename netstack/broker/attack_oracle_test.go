@@ -122,7 +122,7 @@ func FuzzOracle(f *testing.F) {
 	redactors := make([]*swapper, 2)
 	for i, value := range []string{kinds[0].value, kinds[0].other} {
 		b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
-		redactors[i] = b.redactor(host, false)
+		redactors[i] = b.redactor(host, false, nil)
 	}
 	f.Fuzz(func(t *testing.T, text, lengths []byte) {
 		found = false
@@ -148,7 +148,7 @@ func TestOracleRandom(t *testing.T) {
 		var redactors [2]*swapper
 		for i, value := range []string{kind.value, kind.other} {
 			b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
-			redactors[i] = b.redactor(host, random.IntN(2) == 0)
+			redactors[i] = b.redactor(host, random.IntN(2) == 0, nil)
 		}
 		if redactors[0] == nil || redactors[1] == nil { // of a guessable one
 			if redactors[0] != redactors[1] {

@@ -110,7 +110,7 @@ func BenchmarkRedact(b *testing.B) {
 	text := bytes.Repeat([]byte(`{"id": 12345, "name": "words and ghp numbers 0123456789", "hex": "67686f7f5e3a"}`+"\n"), 10_000)
 	for name, value := range map[string]string{"a token": plain, "with special characters": key} {
 		broker := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("x", len(value))}}}, redactors: map[redactorKey]*swapper{}}
-		s := redaction{swapper: broker.redactor(host, false)}
+		s := redaction{swapper: broker.redactor(host, false, nil)}
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {

@@ -94,6 +94,7 @@ type Exchange struct {
 	Secrets    []string  `json:"secrets,omitempty"`    // whose values went out
 	Redacted   int       `json:"redacted,omitempty"`   // how often a value came back
 	Exposed    []string  `json:"exposed,omitempty"`    // whose values came back to a request without them
+	Sent       bool      `json:"-"`                    // the server has got of it, whatever became of it then
 }
 
 // Broker serves the connections of one run. Its methods may be called from any

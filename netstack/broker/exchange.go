@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,11 +55,13 @@ func (s *Secret) bound() string {
 type exchange struct {
 	Exchange
 	up, down atomic.Int64
+	sent     atomic.Bool // it has a connection to the server
 
 	mu       sync.Mutex
 	refused  error           // why it was not sent, or not to its end
 	used     map[string]bool // by secrets' names: whose values went out
 	streamed map[string]bool // whose values the body may yet bring
+	signed   *pair           // its signature that was made with a value, nil for none
 	redacted int
 	exposed  []string // whose values the answer had and the request did not carry
 }
@@ -142,5 +145,6 @@ type readCloser struct {
 }
 
 func contextWith(r *http.Request, x *exchange) context.Context {
-	return context.WithValue(r.Context(), exchangeKey{}, x)
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) }})
+	return context.WithValue(ctx, exchangeKey{}, x)
 }

@@ -107,7 +107,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.Secrets, x.Redacted, x.BytesUp, x.BytesDown = slices.Sorted(maps.Keys(x.used)), x.redacted, x.up.Load(), x.down.Load()
-		x.Exposed = x.exposed
+		x.Exposed, x.Sent = x.exposed, x.sent.Load()
 		x.DurationMs = p.broker.cfg.Now().Sub(x.Time).Milliseconds()
 		if x.refused != nil {
 			x.Allowed, x.Reason = false, x.refused.Error()
@@ -262,7 +262,7 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 // clean is an error of the server's side: net/http's quote what the server says, which
 // may be a value.
 func (p *proxy) clean(before string, err error) error {
-	text, _ := p.broker.redactor(p.to.Host, false).all([]byte(before+err.Error()), nil)
+	text, _ := p.broker.redactor(p.to.Host, false, nil).all([]byte(before+err.Error()), nil)
 	return errors.New(string(text))
 }
 
@@ -345,7 +345,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	if plain, err := url.PathUnescape(string(path)); err == nil {
 		out.URL.Path, out.URL.RawPath = plain, string(path)
 	}
-	if p.broker.redactor(p.to.Host, false) != nil {
+	if p.broker.searches(p.to.Host) {
 		readable(out.Header)
 	}
 	body := p.place(InBody, "", bodyEncoding(r.In.Header))

@@ -1,12 +1,14 @@
 package broker
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/unitask/unitask/internal/entropy"
@@ -32,23 +34,45 @@ const quiet = 50 * time.Millisecond
 // redactorKey says which secrets are looked for (a bit each), and whether every length stays.
 type redactorKey struct {
 	secrets uint64
+	signed  bool // signatures are
 	fit     bool
 }
 
-// redactor returns what finds the values that an answer of this host may hold; nil for none. With fit
-// every length stays as it is.
-func (b *Broker) redactor(host string, fit bool) *swapper {
+// redactorKey is about an answer of a host, which has signatures of a key that can be guessed, too: the key can be
+// computed from one.
+func (b *Broker) redactorKey(host string, fit bool) redactorKey {
 	key := redactorKey{fit: fit}
 	for i := range b.cfg.Secrets {
-		if s := &b.cfg.Secrets[i]; s.boundTo(host) && !entropy.Guessable(s.Value) {
+		s := &b.cfg.Secrets[i]
+		if !s.boundTo(host) {
+			continue
+		}
+		key.signed = key.signed || s.in(InSigV4)
+		if !entropy.Guessable(s.Value) {
 			key.secrets |= 1 << i
 		}
 	}
-	if key.secrets == 0 {
+	return key
+}
+
+// searches says that answers of a host are searched.
+func (b *Broker) searches(host string) bool {
+	key := b.redactorKey(host, false)
+	return key.secrets != 0 || key.signed
+}
+
+// redactor returns what finds the values that an answer of this host may hold; nil for none. With fit
+// every length stays as it is. own is the signature of the answer's request, nil for none.
+func (b *Broker) redactor(host string, fit bool, own *pair) *swapper {
+	key := b.redactorKey(host, fit)
+	if key.secrets == 0 && !key.signed {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if own != nil && !slices.ContainsFunc(b.signatures, func(p pair) bool { return bytes.Equal(p.find, own.find) }) { // it is no more among the last ones
+		return newSwapper(slices.Concat([]pair{*own}, b.signatures, b.forms(key)))
+	}
 	s, ok := b.redactors[key]
 	if !ok {
 		s = newSwapper(slices.Concat(b.signatures, b.forms(key)))
@@ -81,11 +105,15 @@ func (b *Broker) forms(key redactorKey) (list []pair) {
 const maxSignatures = 64
 
 // signed notes a signature that was made with a value, in the place of one with the placeholder.
-func (b *Broker) signed(secret *Secret, was, now string) {
+func (b *Broker) signed(x *exchange, secret *Secret, was, now string) {
+	own := pair{find: []byte(now), put: []byte(was), secret: secret, derived: true}
+	x.mu.Lock()
+	x.signed = &own
+	x.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.redactors)
-	b.signatures = append(slices.Clone(b.signatures), pair{find: []byte(now), put: []byte(was), secret: secret, derived: true})
+	b.signatures = append(slices.Clone(b.signatures), own)
 	b.signatures = b.signatures[max(0, len(b.signatures)-maxSignatures):]
 }
 
@@ -132,7 +160,7 @@ func (b *Broker) withdrawn(secret string) error {
 func (x *exchange) answered(b *Broker, p *pair) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if p.derived || x.used[p.secret.Name] || x.streamed[p.secret.Name] {
+	if p.derived || x.carries(b, p.secret) {
 		x.redacted++
 		return nil
 	}
@@ -144,6 +172,15 @@ func (x *exchange) answered(b *Broker, p *pair) error {
 	return err
 }
 
+// carries says that a request carries a secret's value, or may yet: also by another name, or as a part of another
+// value. Case makes no difference, as it makes none to what is found.
+func (x *exchange) carries(b *Broker, secret *Secret) bool {
+	value := strings.ToLower(secret.Value)
+	return slices.ContainsFunc(b.cfg.Secrets, func(s Secret) bool {
+		return (x.used[s.Name] || x.streamed[s.Name]) && strings.Contains(strings.ToLower(s.Value), value)
+	})
+}
+
 // redaction looks for values in one answer. Its zero value finds nothing.
 type redaction struct {
 	*swapper
@@ -152,7 +189,10 @@ type redaction struct {
 
 // redaction returns that of an answer to x.
 func (p *proxy) redaction(x *exchange, fit bool) redaction {
-	return redaction{p.broker.redactor(p.to.Host, fit), func(f *pair) error { return x.answered(p.broker, f) }}
+	x.mu.Lock()
+	own := x.signed
+	x.mu.Unlock()
+	return redaction{p.broker.redactor(p.to.Host, fit, own), func(f *pair) error { return x.answered(p.broker, f) }}
 }
 
 // header puts placeholders in place of values. A field whose name is one, in whatever case, is left
@@ -186,9 +226,10 @@ func (r redaction) body(from *readAhead, atEOF func() error) io.ReadCloser {
 	return &redactReader{from: from, s: swapping{swapper: r.swapper, found: r.found, blind: true}, atEOF: atEOF}
 }
 
-// redactReader replaces in what it reads.
+// redactReader replaces in what it reads. Close may be called while a Read waits, and ends it: that of a tunnel is.
 type redactReader struct {
 	from  *readAhead
+	mu    sync.Mutex // held by Read
 	s     swapping
 	ready []byte // a part of out
 	out   []byte // the room for what is ready; for a large piece scratch memory
@@ -200,6 +241,8 @@ func (r *redactReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for len(r.ready) == 0 && r.err == nil {
 		wait := quiet
 		if len(r.s.held) == 0 {
@@ -254,4 +297,9 @@ func (r *redactReader) redact(piece []byte, err error) {
 	}
 }
 
-func (r *redactReader) Close() error { return r.from.Close() }
+func (r *redactReader) Close() error {
+	_ = r.from.stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.from.Close()
+}

@@ -55,7 +55,8 @@ func (u *unsigned) Error() string { return "the request's AWS signature " + u.wh
 func unsignedf(format string, args ...any) error { return &unsigned{fmt.Sprintf(format, args...)} }
 
 // signatureOf reads a request's signature; nil if it has none.
-func signatureOf(h http.Header, query url.Values) (*signature, error) {
+func signatureOf(h http.Header, raw string) (*signature, error) {
+	query, _ := url.ParseQuery(raw)
 	s := &signature{}
 	parts := map[string]string{}
 	text := h.Get("Authorization")
@@ -70,6 +71,9 @@ func signatureOf(h http.Header, query url.Values) (*signature, error) {
 		}
 		if s.date = h.Get("X-Amz-Date"); s.date == "" {
 			return nil, unsignedf("has no X-Amz-Date")
+		}
+		if len(pairsOf(raw, "X-Amz-Algorithm")) > 0 { // it would sign the link
+			return nil, unsignedf("is in a field and in the query")
 		}
 	case query.Get("X-Amz-Algorithm") == sigV4:
 		for _, name := range []string{"Credential", "SignedHeaders", "Signature"} {
@@ -184,7 +188,7 @@ func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 	if len(signers) == 0 {
 		return nil
 	}
-	s, err := signatureOf(in.Header, in.URL.Query())
+	s, err := signatureOf(in.Header, in.URL.RawQuery)
 	if err != nil {
 		return x.refuse(err)
 	}
@@ -236,7 +240,7 @@ func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 				text := strings.Replace(out.Header.Get("Authorization"), before, after, 1)
 				out.Header.Set("Authorization", strings.Replace(text, was, now, 1))
 			}
-			p.broker.signed(secret, was, now)
+			p.broker.signed(x, secret, was, now)
 			return p.use(x, secret)
 		}
 	}
@@ -266,22 +270,42 @@ func (p *proxy) boundExpiry(out *http.Request) error {
 	if most == 0 {
 		return nil
 	}
-	values := out.URL.Query()[expiresKey]
-	if len(values) != 1 {
-		return unsignedf("has %d of %s: one is needed", len(values), expiresKey)
+	found := pairsOf(out.URL.RawQuery, expiresKey)
+	if len(found) != 1 {
+		return unsignedf("has %d of %s: one is needed", len(found), expiresKey)
 	}
-	seconds, err := strconv.ParseInt(values[0], 10, 64)
+	text, ok := strings.CutPrefix(found[0], expiresKey+"=")
+	if !ok {
+		return unsignedf("has %s in an odd form", expiresKey)
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || seconds < 1 {
-		return unsignedf("has %s %.40q", expiresKey, values[0])
+		return unsignedf("has %s %.40q", expiresKey, text)
 	}
 	if limit := int64(max(1, most.Seconds())); seconds > limit {
-		was := expiresKey + "=" + values[0]
-		if !strings.Contains(out.URL.RawQuery, was) {
+		pairs := strings.Split(out.URL.RawQuery, "&")
+		at := slices.Index(pairs, found[0])
+		if at < 0 {
 			return unsignedf("has %s in an odd form", expiresKey)
 		}
-		out.URL.RawQuery = strings.Replace(out.URL.RawQuery, was, expiresKey+"="+strconv.FormatInt(limit, 10), 1)
+		pairs[at] = expiresKey + "=" + strconv.FormatInt(limit, 10)
+		out.URL.RawQuery = strings.Join(pairs, "&")
 	}
 	return nil
+}
+
+// pairsOf are those of a query whose key is a name to some server: whatever its case, and also if they are malformed.
+func pairsOf(raw, name string) (list []string) {
+	for pair := range strings.FieldsFuncSeq(raw, func(c rune) bool { return c == '&' || c == ';' }) {
+		key, _, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(key); err == nil {
+			key = plain
+		}
+		if folded(strings.TrimSpace(key)) == folded(name) {
+			list = append(list, pair)
+		}
+	}
+	return list
 }
 
 // hashBody reads a body whole, and leaves it to be sent.
