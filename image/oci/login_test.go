@@ -1,11 +1,13 @@
 package oci
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -234,4 +236,41 @@ func TestAttackRegistryLeads(t *testing.T) {
 		got = fmt.Sprint(asked.Load(), err)
 	}
 	attack.Check(t, "a registry leads to a host that the user named: what its error says", "asked, and answered 403", got)
+	// Nor what is no answer of a registry's, of another port of its own host.
+	for name, answer := range map[string]string{
+		"JSON without a token": "HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n{\"note\": \"internal page\"}",
+		"no HTTP":              "SSH-2.0 internal page\r\n",
+		"a bad field":          "HTTP/1.1 200 OK\r\ninternal page\r\n\r\n",
+		"a bad length":         "HTTP/1.1 200 OK\r\nContent-Length: internal page\r\n\r\n",
+		"another status":       "HTTP/1.1 internal page\r\n\r\n",
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = http.ReadRequest(bufio.NewReader(conn))
+				_, _ = io.WriteString(conn, answer)
+				conn.Close()
+			}
+		}()
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="http://localhost:`+port+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}))
+		_, err = Pull(t.Context(), strings.Replace(s.URL, "http://127.0.0.1", "localhost", 1)+"/tool:1", "amd64", nil)
+		s.Close()
+		l.Close()
+		got := "an error without it"
+		if err == nil || strings.Contains(err.Error(), "internal page") {
+			got = fmt.Sprint(err)
+		}
+		attack.Check(t, "a registry leads to another port of its host, which answers "+name, "an error without it", got)
+	}
 }

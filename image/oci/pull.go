@@ -145,6 +145,9 @@ func explain(ref name.Reference, err error) error {
 	registry := ref.Context().RegistryStr()
 	var refused *transport.Error
 	if !errors.As(err, &refused) {
+		if first, _, more := strings.Cut(err.Error(), "\n"); more { // an answer is behind it
+			return fmt.Errorf("the registry %s: %s", registry, strings.TrimSuffix(first, ":"))
+		}
 		return fmt.Errorf("the registry %s: %w", registry, err)
 	}
 	answered := fmt.Sprintf("it answered %d", refused.StatusCode)
@@ -186,6 +189,9 @@ type patient struct {
 	sealed bool
 }
 
+// brokenHTTP is in net/http's errors about what is no HTTP, which quote it.
+const brokenHTTP = "transport connection broken"
+
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p.sealed && r.URL.Scheme != "https" && !onLoopback(r.URL.Hostname()) {
 		return nil, fmt.Errorf("%s is not asked without TLS, since its registry has a login: plain = true beside that in the home's configuration allows it", r.URL.Host)
@@ -194,6 +200,9 @@ func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := p.RoundTripper.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		cancel(nil)
+		if strings.Contains(err.Error(), brokenHTTP) {
+			err = fmt.Errorf("%s does not answer as HTTP has it", r.URL.Host)
+		}
 		return nil, err
 	}
 	silent := fmt.Errorf("%s sent nothing for %g s", r.URL.Host, answerTime.Seconds())

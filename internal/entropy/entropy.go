@@ -5,9 +5,13 @@
 package entropy
 
 import (
+	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"math"
-	"net/url"
+	"regexp"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -16,38 +20,115 @@ import (
 const Least = 60
 
 // Bits estimates the bits that somebody must guess who knows what the secret looks like: of a URL
-// only the password counts, of JSON only its longest string or number. A text of few different
-// characters counts for less. The estimate knows no words: a sentence counts for more than it is worth.
-func Bits(secret string) float64 {
-	if u, err := url.Parse(secret); err == nil && u.User != nil {
-		password, _ := u.User.Password()
-		return bits(password)
-	}
-	var v any
-	if json.Unmarshal([]byte(secret), &v) == nil {
-		return most(v)
-	}
-	return bits(secret)
-}
+// only the password counts, of JSON only its longest string or number, of a list of names and values only the
+// longest value, of base64 of a text only the text. A text of few different characters counts for less. The
+// estimate knows no words: a sentence counts for more than it is worth.
+func Bits(secret string) float64 { return inside(secret, maxDepth) }
 
 // Guessable says that a secret has too few bits to be looked for.
 func Guessable(secret string) bool { return Bits(secret) < Least }
 
+// maxDepth bounds texts in texts.
+const maxDepth = 8
+
+// schemes are those of HTTP's field Authorization, in lower case: no secrets.
+var schemes = []string{"basic ", "bearer ", "token "}
+
+// inside is the bits of what a text packs.
+func inside(text string, depth int) float64 {
+	text = strings.TrimSpace(text)
+	if depth--; depth < 0 {
+		return bits(text)
+	}
+	for _, scheme := range schemes {
+		if len(text) > len(scheme) && strings.EqualFold(text[:len(scheme)], scheme) {
+			return inside(text[len(scheme):], depth)
+		}
+	}
+	if password, ok := passwordOf(text); ok {
+		return bits(password)
+	}
+	var v any
+	if json.Unmarshal([]byte(text), &v) == nil {
+		return most(v, depth)
+	}
+	if values := valuesOf(text); values != nil {
+		return most(values, depth)
+	}
+	if plain, ok := decoded(text); ok {
+		if _, password, ok := strings.Cut(plain, ":"); ok && !strings.HasPrefix(plain, "{") && !strings.Contains(plain, "://") { // NAME:PASSWORD, of Basic
+			plain = password
+		}
+		return min(bits(text), inside(plain, depth))
+	}
+	return bits(text)
+}
+
+// passwordOf is a URL's, also of one whose characters would have to be escaped.
+func passwordOf(text string) (string, bool) {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok || strings.ContainsFunc(scheme, func(c rune) bool { return c == ' ' || c == '{' || c == '"' }) {
+		return "", false
+	}
+	authority, _, _ := strings.Cut(rest, "/")
+	if !strings.Contains(authority, "@") {
+		authority = rest
+	}
+	at := strings.LastIndexByte(authority, '@')
+	if at < 0 {
+		return "", false
+	}
+	_, password, _ := strings.Cut(authority[:at], ":")
+	return password, true
+}
+
+// pair is a name and a value of a list: a cookie, a form, what a database is connected to with.
+var pair = regexp.MustCompile(`^\s*[A-Za-z_][A-Za-z0-9_. -]{0,60}=(.*)$`)
+
+// valuesOf are the values of a list of several names and values; nil where a text is none.
+func valuesOf(text string) []any {
+	for _, between := range []string{";", "&", " ", "\n"} {
+		var values []any
+		pieces := strings.Split(strings.Trim(text, between), between)
+		for _, piece := range pieces {
+			if m := pair.FindStringSubmatch(piece); m != nil {
+				values = append(values, m[1])
+			}
+		}
+		if len(values) > 1 && len(values) == len(pieces) {
+			return values
+		}
+	}
+	return nil
+}
+
+// decoded is the text of which another one is the base64.
+func decoded(text string) (string, bool) {
+	text = strings.TrimRight(text, "=")
+	for _, code := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		plain, err := code.DecodeString(text)
+		if err == nil && len(plain) > 0 && utf8.Valid(plain) && !bytes.ContainsFunc(plain, func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) }) {
+			return string(plain), true
+		}
+	}
+	return "", false
+}
+
 // most is the bits of the value in JSON that has the most.
-func most(v any) (all float64) {
+func most(v any, depth int) (all float64) {
 	switch v := v.(type) {
 	case string:
-		return bits(v)
+		return inside(v, depth)
 	case float64:
 		text, _ := json.Marshal(v)
 		return bits(string(text))
 	case []any:
 		for _, e := range v {
-			all = max(all, most(e))
+			all = max(all, most(e, depth))
 		}
 	case map[string]any:
 		for _, e := range v {
-			all = max(all, most(e))
+			all = max(all, most(e, depth))
 		}
 	}
 	return all

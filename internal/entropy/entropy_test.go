@@ -18,10 +18,27 @@ func TestBits(t *testing.T) {
 		{"postgres://user:hunter2@db.example.com/production", true},
 		{"postgres://user@db.example.com/production", true},
 		{`{"user":"production","pin":48151623}`, true},
+		{"postgres://user:hunt%er2@db.example.com/production?sslmode=require", true}, // not escaped
+		{"postgres://user:hu#t/er2@db.example.com/production?sslmode=require", true},
+		{"mongodb://user:hunter2@one.example.com:27017,two.example.com:27017/production", true},
+		{`{"dsn":"postgres://user:hunter2@db.example.com/production"}`, true},
+		{"Basic cHJvZHVjdGlvbi1hZG1pbmlzdHJhdG9yOmh1bnRlcjI=", true}, // production-administrator:hunter2
+		{"cHJvZHVjdGlvbi1hZG1pbmlzdHJhdG9yOmh1bnRlcjI=", true},
+		{"eyJ1c2VyIjoicHJvZHVjdGlvbiIsInBpbiI6NDgxNTE2MjN9", true}, // {"user":"production","pin":48151623}
+		{"Bearer hunter2", true},
+		{"user=production; pin=48151623; theme=dark", true},
+		{"Server=tcp:db;Database=production;User=admin;Password=hunter2", true},
 		{"9f86d081884c7d659a2feaa0c55ad015", false}, // hexadecimal
 		{"xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy", false},
 		{"ghp_0123456789abcdefghijklmnopqrstuvwx", false},
 		{"Zk3vQ8sXw1Lr7Tn5", false},
+		{"Bearer Zk3vQ8sXw1Lr7Tn5", false},
+		{"Basic YWRtaW46WmszdlE4c1h3MUxyN1RuNQ==", false}, // admin:Zk3vQ8sXw1Lr7Tn5
+		{"session=Zk3vQ8sXw1Lr7Tn5; theme=dark", false},
+		{"wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", false},
+		{"550e8400-e29b-41d4-a716-446655440000", false},
+		{"https://hooks.example.com/services/T00000000/B00000000/Zk3vQ8sXw1Lr7Tn5", false},
+		{"xK#9$vLq@2!mPz&w=;", false},
 		{"postgres://user:Zk3vQ8sXw1Lr7Tn5@db.example.com/production", false},
 		{`{"user":"x","key":"Zk3vQ8sXw1Lr7Tn5"}`, false},
 		{"\xff\xfe binary that is no text, \x00\x01", false},

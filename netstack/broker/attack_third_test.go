@@ -239,3 +239,23 @@ func TestAttackGivenUp(t *testing.T) {
 		}
 	})
 }
+
+// A signature makes no more work than a text to look for: the forms of the values are not made again.
+func TestAttackSignatureCost(t *testing.T) {
+	r := newRig(t, &origin{}, Config{Secrets: []Secret{{Name: "KEY", Value: awsKey, Hosts: []Host{host}, In: []Place{InSigV4}},
+		{Name: "LONG", Value: strings.Repeat("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEX&<", maxSecret/40), Hosts: []Host{host}}}})
+	r.redactor(host, false, nil)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const n = 100
+	for i := range n {
+		r.signed(&exchange{}, &r.cfg.Secrets[0], fmt.Sprintf("%064d", i), fmt.Sprintf("%064x", -i))
+		r.redactor(host, false, nil)
+	}
+	runtime.ReadMemStats(&after)
+	got := "256 KiB at most"
+	if each := (after.TotalAlloc - before.TotalAlloc) / n; each > 256<<10 {
+		got = fmt.Sprint(each>>10, " KiB")
+	}
+	attack.Check(t, "memory that one more signature takes, beside a secret of 8 KiB", "256 KiB at most", got)
+}

@@ -112,6 +112,7 @@ type Broker struct {
 	swappers   map[swapperKey]*swapper
 	redactors  map[redactorKey]*swapper
 	signatures []pair         // the last ones that were made with a value, and those with its placeholder
+	made       int            // signatures, in all
 	exposed    map[string]int // by secrets' names: answers with a value that their requests did not carry
 }
 

@@ -36,6 +36,7 @@ type redactorKey struct {
 	secrets uint64
 	signed  bool // signatures are
 	fit     bool
+	made    int // signatures, until then: the last ones are looked for
 }
 
 // redactorKey is about an answer of a host, which has signatures of a key that can be guessed, too: the key can be
@@ -70,12 +71,21 @@ func (b *Broker) redactor(host string, fit bool, own *pair) *swapper {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if own != nil && !slices.ContainsFunc(b.signatures, func(p pair) bool { return bytes.Equal(p.find, own.find) }) { // it is no more among the last ones
-		return newSwapper(slices.Concat([]pair{*own}, b.signatures, b.forms(key)))
+	values, ok := b.redactors[key]
+	if !ok {
+		values = newSwapper(b.forms(key))
+		b.redactors[key] = values
 	}
+	if own != nil && !slices.ContainsFunc(b.signatures, func(p pair) bool { return bytes.Equal(p.find, own.find) }) { // it is no more among the last ones
+		return values.with(append(slices.Clip(b.signatures), *own))
+	}
+	if b.made == 0 {
+		return values
+	}
+	key.made = b.made
 	s, ok := b.redactors[key]
 	if !ok {
-		s = newSwapper(slices.Concat(b.signatures, b.forms(key)))
+		s = values.with(b.signatures)
 		b.redactors[key] = s
 	}
 	return s
@@ -112,7 +122,8 @@ func (b *Broker) signed(x *exchange, secret *Secret, was, now string) {
 	x.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	clear(b.redactors)
+	b.made++
+	maps.DeleteFunc(b.redactors, func(key redactorKey, _ *swapper) bool { return key.made > 0 })
 	b.signatures = append(slices.Clone(b.signatures), own)
 	b.signatures = b.signatures[max(0, len(b.signatures)-maxSignatures):]
 }

@@ -43,8 +43,16 @@ type swapper struct {
 const hashFactor = 0x9e3779b97f4a7c15
 
 // newSwapper returns nil where there is nothing to replace. Empty texts are left out.
-func newSwapper(pairs []pair) *swapper {
-	s := &swapper{texts: map[uint64][]int32{}}
+func newSwapper(pairs []pair) *swapper { return (*swapper)(nil).with(pairs) }
+
+// with returns one that replaces more. That of nil, which replaces nothing, is newSwapper.
+func (s *swapper) with(pairs []pair) *swapper {
+	base := s
+	s = &swapper{texts: map[uint64][]int32{}}
+	if base != nil {
+		s.pairs, s.failures = slices.Clip(base.pairs), slices.Clip(base.failures)
+		s.shortest, s.longest, s.resizes = base.shortest, base.longest, base.resizes
+	}
 	for _, p := range pairs {
 		if len(p.find) == 0 {
 			continue
@@ -59,6 +67,12 @@ func newSwapper(pairs []pair) *swapper {
 	if len(s.pairs) == 0 {
 		return nil
 	}
+	s.index()
+	return s
+}
+
+// index makes what find needs.
+func (s *swapper) index() {
 	leaving := uint64(1)
 	for range s.shortest {
 		leaving *= hashFactor
@@ -78,7 +92,6 @@ func newSwapper(pairs []pair) *swapper {
 		s.texts[h] = append(s.texts[h], int32(k))
 		s.maybe[h>>s.shift/64] |= 1 << (h >> s.shift % 64)
 	}
-	return s
 }
 
 // found is a text that was found, and where.
