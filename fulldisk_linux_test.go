@@ -1,14 +1,20 @@
 package unitask_test
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testlack"
 )
 
@@ -49,5 +55,75 @@ func TestSessionOutOnFullDisk(t *testing.T) {
 	testlack.Grow(t, runs, "size=30m")
 	if res, err = s.Run(t.Context(), unitask.Step{Code: "true"}); err != nil || cameBack(t, rt, res) != "much=4000000 bytes" {
 		t.Errorf("%v, %q", err, cameBack(t, rt, res))
+	}
+}
+
+// smallStore is a home whose records and audit log share a small disk.
+func smallStore(t *testing.T, size string) (home string) {
+	t.Helper()
+	home = newHome(t)
+	runs := filepath.Join(home, "runs")
+	if err := os.Mkdir(runs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	testlack.Disk(t, runs, size)
+	there := filepath.Join(runs, ".audit")
+	if err := errors.Join(os.Mkdir(there, 0o700), os.Symlink(there, filepath.Join(home, "audit"))); err != nil {
+		t.Fatal(err)
+	}
+	return home
+}
+
+// auditKinds are those of a run's entries.
+func auditKinds(t *testing.T, rt *unitask.Runtime, run string) (kinds []audit.Kind) {
+	t.Helper()
+	if err := rt.Audit().Read(func(_ int64, line []byte) error {
+		var e audit.Entry
+		err := json.Unmarshal(line, &e)
+		if e.Run == run {
+			kinds = append(kinds, e.Kind)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return kinds
+}
+
+// Code that fills the disk of its record: the record has an end that says so, and the audit log has, too.
+func TestAttackFullDisk(t *testing.T) {
+	needVM(t)
+	const fill = "yes 0123456789012345678901234567890123456789 | head -c 6000000"
+	for name, codes := range map[string][]string{
+		"stdout": {fill}, "stderr": {fill + " >&2"}, "artifacts": {fill + " > /out/much"}, "two at once": {fill, fill + " >&2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt := openRuntime(t, unitask.Options{Home: smallStore(t, "size=2m")})
+			var all sync.WaitGroup
+			got := make([]string, len(codes))
+			for i, code := range codes {
+				all.Go(func() {
+					res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code}, unitask.IO{})
+					if res == nil {
+						got[i] = fmt.Sprint(err)
+						return
+					}
+					rec, e := rt.Runs().Get(res.RunID)
+					if e != nil {
+						got[i] = e.Error()
+						return
+					}
+					full := errors.Is(err, syscall.ENOSPC) && strings.Contains(rec.Error, "no space left") && !strings.Contains(rec.Error, "QEMU")
+					got[i] = fmt.Sprint("record ", rec.Status, ", says that the disk is full: ", full, ", in the log: ", slices.Contains(auditKinds(t, rt, res.RunID), audit.RunEnded))
+					if _, e := os.Lstat(rt.Runs().Path(res.RunID, "reserve")); !errors.Is(e, os.ErrNotExist) {
+						t.Errorf("the reserve is still there: %v", e)
+					}
+				})
+			}
+			all.Wait()
+			for i, is := range got {
+				attack.Check(t, fmt.Sprintf("a run fills the disk of its record: %s, %d", name, i), "record failed, says that the disk is full: true, in the log: true", is)
+			}
+		})
 	}
 }
