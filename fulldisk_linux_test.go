@@ -1,6 +1,7 @@
 package unitask_test
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testlack"
+	"github.com/unitask/unitask/policy"
 )
 
 // A disk that is full in the middle of an image leaves nothing of it.
@@ -123,6 +125,65 @@ func TestAttackFullDisk(t *testing.T) {
 			all.Wait()
 			for i, is := range got {
 				attack.Check(t, fmt.Sprintf("a run fills the disk of its record: %s, %d", name, i), "record failed, says that the disk is full: true, in the log: true", is)
+			}
+		})
+	}
+}
+
+// A ceiling with audit = "required" runs nothing whose entries can't be written. Without it the run goes on, and says so.
+func TestAttackAuditRequired(t *testing.T) {
+	needVM(t)
+	for name, lack := range map[string]func(t *testing.T, dir string){
+		"its disk is full": func(t *testing.T, dir string) {
+			testlack.Disk(t, dir, "size=16k")
+			if err := os.WriteFile(filepath.Join(dir, "much"), make([]byte, 16<<10), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"it has reached its bound": func(t *testing.T, dir string) {
+			const bound = 2 << 30
+			log := filepath.Join(dir, "log.jsonl")
+			err := errors.Join(os.WriteFile(log, nil, 0o600), os.Truncate(log, bound),
+				os.WriteFile(filepath.Join(dir, "index"), binary.BigEndian.AppendUint64(nil, bound), 0o600),
+				os.WriteFile(filepath.Join(dir, "hashes"), make([]byte, 32), 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		"its folder is a file": func(t *testing.T, dir string) {
+			if err := errors.Join(os.Remove(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := newHome(t)
+			dir := filepath.Join(home, "audit")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			lack(t, dir)
+			for _, required := range []bool{true, false} {
+				text := ""
+				if required {
+					text = `audit = "required"`
+				}
+				ceiling, err := policy.ParseCeiling(policy.CeilingFile, []byte(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				told := false
+				rt := openRuntime(t, unitask.Options{Home: home, Events: func(e unitask.Event) { told = told || e.Kind == unitask.EventStore }})
+				var out strings.Builder
+				res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.Request{Language: "shell", Code: "echo ran"}, unitask.IO{Stdout: &out})
+				var host *unitask.HostError
+				refused := errors.As(err, &host) && host.Op == "audit" && res != nil && res.ExitCode == unitask.ExitHost
+				want := "refused false, told true, it printed ran\n"
+				if required {
+					want = "refused true, told true, it printed "
+				}
+				attack.Check(t, fmt.Sprintf("a run whose audit log can't be written: %s, required %v", name, required), want,
+					fmt.Sprintf("refused %v, told %v, it printed %s", refused, told, out.String()))
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -171,6 +172,7 @@ func ForgetSession(home, id string) error {
 	if rec != nil {
 		rec.Status = record.Done
 		err = errors.Join(err, rec.Finish(time.Now()))
+		err = errors.Join(err, audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.SessionEnded, Run: id, Caller: rec.Owner, Via: string(rec.Via), Detail: map[string]any{"outcome": "removed"}}))
 	}
 	if err != nil {
 		return hostError("session", err)

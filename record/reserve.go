@@ -20,7 +20,10 @@ func (r *Run) reserve() error {
 		return err
 	}
 	_, err = f.Write(make([]byte, reserveBytes+len(r.Request)))
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(r.reserved())
+	}
+	return err
 }
 
 func (r *Run) reserved() string { return filepath.Join(r.dir, reserveFile) }
