@@ -124,7 +124,10 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.Ceiling.Origin()}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
-		if k.Broker, err = x.code.broker.Keep(); err != nil {
+		if k.Broker, err = x.code.broker.Keep(); err == nil {
+			k.Broker.Authority, err = sealAuthority(x.rt.opts.Home, s.ID, k.Broker.Authority)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -282,7 +285,13 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	if eff.RequireJail, err = policy.Jail(eff.RequireJail, rt.opts.RequireJail); err != nil {
 		return p, err
 	}
-	code.kept = r.kept.Broker
+	if kept := r.kept.Broker; kept != nil {
+		own := *kept
+		if own.Authority, err = openAuthority(rt.opts.Home, r.kept.ID, kept.Authority); err != nil {
+			return p, err
+		}
+		code.kept = &own
+	}
 	if err := code.give(eff, r.values); err != nil {
 		return p, err
 	}
