@@ -38,6 +38,8 @@ type PausedSession struct {
 	// program that made it can make it again.
 	Ceiling string
 	Origin  *policy.Origin
+
+	digest string // of the ceiling
 }
 
 // ReadCeiling makes the ceiling that the session of a home began under again, of the files as they are now; nil if there was none.
@@ -116,7 +118,7 @@ func FindPausedSession(home, id string) (PausedSession, error) {
 }
 
 func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
-	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: begunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin}
+	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: begunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin, digest: k.Policy.Digest}
 	if text, err := os.ReadFile(filepath.Join(s.folder(k.ID), resumedName)); err == nil {
 		v.Since, _ = time.Parse(time.RFC3339Nano, string(text))
 	}
