@@ -1,15 +1,23 @@
 package unitask_test
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testlack"
+	"github.com/unitask/unitask/policy"
 )
 
 // A disk that is full in the middle of an image leaves nothing of it.
@@ -49,5 +57,134 @@ func TestSessionOutOnFullDisk(t *testing.T) {
 	testlack.Grow(t, runs, "size=30m")
 	if res, err = s.Run(t.Context(), unitask.Step{Code: "true"}); err != nil || cameBack(t, rt, res) != "much=4000000 bytes" {
 		t.Errorf("%v, %q", err, cameBack(t, rt, res))
+	}
+}
+
+// smallStore is a home whose records and audit log share a small disk.
+func smallStore(t *testing.T, size string) (home string) {
+	t.Helper()
+	home = newHome(t)
+	runs := filepath.Join(home, "runs")
+	if err := os.Mkdir(runs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	testlack.Disk(t, runs, size)
+	there := filepath.Join(runs, ".audit")
+	if err := errors.Join(os.Mkdir(there, 0o700), os.Symlink(there, filepath.Join(home, "audit"))); err != nil {
+		t.Fatal(err)
+	}
+	return home
+}
+
+// auditKinds are those of a run's entries.
+func auditKinds(t *testing.T, rt *unitask.Runtime, run string) (kinds []audit.Kind) {
+	t.Helper()
+	if err := rt.Audit().Read(func(_ int64, line []byte) error {
+		var e audit.Entry
+		err := json.Unmarshal(line, &e)
+		if e.Run == run {
+			kinds = append(kinds, e.Kind)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return kinds
+}
+
+// Code that fills the disk of its record: the record has an end that says so, and the audit log has, too.
+func TestAttackFullDisk(t *testing.T) {
+	needVM(t)
+	const fill = "yes 0123456789012345678901234567890123456789 | head -c 6000000"
+	for name, codes := range map[string][]string{
+		"stdout": {fill}, "stderr": {fill + " >&2"}, "artifacts": {fill + " > /out/much"}, "two at once": {fill, fill + " >&2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt := openRuntime(t, unitask.Options{Home: smallStore(t, "size=2m")})
+			var all sync.WaitGroup
+			got := make([]string, len(codes))
+			for i, code := range codes {
+				all.Go(func() {
+					res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code}, unitask.IO{})
+					if res == nil {
+						got[i] = fmt.Sprint(err)
+						return
+					}
+					rec, e := rt.Runs().Get(res.RunID)
+					if e != nil {
+						got[i] = e.Error()
+						return
+					}
+					full := errors.Is(err, syscall.ENOSPC) && strings.Contains(rec.Error, "no space left") && !strings.Contains(rec.Error, "QEMU")
+					got[i] = fmt.Sprint("record ", rec.Status, ", says that the disk is full: ", full, ", in the log: ", slices.Contains(auditKinds(t, rt, res.RunID), audit.RunEnded))
+					if _, e := os.Lstat(rt.Runs().Path(res.RunID, "reserve")); !errors.Is(e, os.ErrNotExist) {
+						t.Errorf("the reserve is still there: %v", e)
+					}
+				})
+			}
+			all.Wait()
+			for i, is := range got {
+				attack.Check(t, fmt.Sprintf("a run fills the disk of its record: %s, %d", name, i), "record failed, says that the disk is full: true, in the log: true", is)
+			}
+		})
+	}
+}
+
+// A ceiling with audit = "required" runs nothing whose entries can't be written. Without it the run goes on, and says so.
+func TestAttackAuditRequired(t *testing.T) {
+	needVM(t)
+	for name, lack := range map[string]func(t *testing.T, dir string){
+		"its disk is full": func(t *testing.T, dir string) {
+			testlack.Disk(t, dir, "size=16k")
+			if err := os.WriteFile(filepath.Join(dir, "much"), make([]byte, 16<<10), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"it has reached its bound": func(t *testing.T, dir string) {
+			const bound = 2 << 30
+			log := filepath.Join(dir, "log.jsonl")
+			err := errors.Join(os.WriteFile(log, nil, 0o600), os.Truncate(log, bound),
+				os.WriteFile(filepath.Join(dir, "index"), binary.BigEndian.AppendUint64(nil, bound), 0o600),
+				os.WriteFile(filepath.Join(dir, "hashes"), make([]byte, 32), 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		"its folder is a file": func(t *testing.T, dir string) {
+			if err := errors.Join(os.Remove(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := newHome(t)
+			dir := filepath.Join(home, "audit")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			lack(t, dir)
+			for _, required := range []bool{true, false} {
+				text := ""
+				if required {
+					text = `audit = "required"`
+				}
+				ceiling, err := policy.ParseCeiling(policy.CeilingFile, []byte(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				told := false
+				rt := openRuntime(t, unitask.Options{Home: home, Events: func(e unitask.Event) { told = told || e.Kind == unitask.EventStore }})
+				var out strings.Builder
+				res, err := rt.RunFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.Request{Language: "shell", Code: "echo ran"}, unitask.IO{Stdout: &out})
+				var host *unitask.HostError
+				refused := errors.As(err, &host) && host.Op == "audit" && res != nil && res.ExitCode == unitask.ExitHost
+				want := "refused false, told true, it printed ran\n"
+				if required {
+					want = "refused true, told true, it printed "
+				}
+				attack.Check(t, fmt.Sprintf("a run whose audit log can't be written: %s, required %v", name, required), want,
+					fmt.Sprintf("refused %v, told %v, it printed %s", refused, told, out.String()))
+			}
+		})
 	}
 }

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/record"
@@ -80,5 +83,26 @@ func (x *execution) classify(ctx context.Context, err error) error {
 	if errors.As(err, new(*guest.ContentError)) {
 		op = "files"
 	}
+	if x.diskIsFull() && !errors.Is(err, syscall.ENOSPC) {
+		return hostError("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.rt.opts.Home, err))
+	}
 	return hostError(op, err)
+}
+
+// minRoom is what a disk has at least that is not full, in bytes: a machine's files are larger.
+const minRoom = 64 << 10
+
+// diskIsFull says whether the disk of the home, or of its records, has no room. Whatever of the host failed then failed for
+// it: QEMU is killed where a page of its memory file finds no block.
+func (x *execution) diskIsFull() bool {
+	if errors.Is(x.rec.Err(), syscall.ENOSPC) {
+		return true
+	}
+	for _, dir := range []string{x.rt.opts.Home, x.rec.Dir()} {
+		var st unix.Statfs_t
+		if unix.Statfs(dir, &st) == nil && (int64(st.Bavail)*int64(st.Bsize) < minRoom || st.Files > 0 && st.Ffree == 0) {
+			return true
+		}
+	}
+	return false
 }

@@ -198,8 +198,13 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	res.Error = redactor.String(res.Error)
 	if s := code.session; s != nil && (s.left || s.revived != nil && s.ID == "") { // it does not go on here
 		rec.Status = record.Paused
+		unsettled := rec.Settle() // before the audit log, which needs the room that this gives back
 		logged.left()
-		return res, errors.Join(err, rec.Update(), rec.Leave())
+		return res, errors.Join(err, unsettled, rec.Leave())
+	}
+	if e := rec.Err(); e != nil && err == nil { // as its record is to say
+		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
+		err = hostError("record", e)
 	}
 	if _, e := phase(ctx, rt.meters, "record", func(context.Context) (*Result, error) { return res, finish(rec, redactor, res) }); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()

@@ -56,18 +56,20 @@ type Session struct {
 	Image    string
 	Language string
 
-	rt       *Runtime
-	caller   Caller
-	limits   policy.SessionLimits
-	denials  []policy.Denial // of its limits
-	redactor *record.Redactor
-	client   *session.Client
-	dir      string
-	env      []string
-	ca       string
-	accel    Accel
-	cloned   bool
-	exposed  int // secrets that its machine holds
+	rt     *Runtime
+	caller Caller
+	// beganUnder is the digest of the ceiling that it began under.
+	beganUnder string
+	limits     policy.SessionLimits
+	denials    []policy.Denial // of its limits
+	redactor   *record.Redactor
+	client     *session.Client
+	dir        string
+	env        []string
+	ca         string
+	accel      Accel
+	cloned     bool
+	exposed    int // secrets that its machine holds
 
 	tell    func(Event)
 	request Request  // what it was asked for as
@@ -185,7 +187,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 
 func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Session {
 	return &Session{
-		rt: rt, caller: caller, limits: limits,
+		rt: rt, caller: caller, beganUnder: caller.Ceiling.Digest(), limits: limits,
 		changing: make(chan struct{}, 1), pauses: make(chan chan error), resumes: make(chan chan error), forks: make(chan chan error),
 		ready: make(chan struct{}), done: make(chan struct{}),
 		turn: make(chan struct{}, 1), waiting: make(chan struct{}, MaxWaitingSteps+1), carried: make(chan struct{}, MaxForwarded), running: map[string]*session.Interpreter{}, dropped: map[string]string{},

@@ -54,6 +54,7 @@ func TestSessionRevive(t *testing.T) {
 	if err := rt.Close(); err != nil {
 		t.Fatal(err)
 	}
+	checkNoAuthorityKey(t, home, s.ID)
 	rt, other := open(), open()
 	if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
 		t.Errorf("%+v %v", rec, err)

@@ -55,7 +55,7 @@ func (s *Session) lives(ctx context.Context, begin time.Time) (timed context.Con
 
 // Extend has the session live for that long from now on, which may be shorter than it would have. From its
 // beginning to its end it lives no longer than a new one might: the ceiling's sessionLifeSeconds, a day where there is none.
-// A session that is paused is resumed for it.
+// A session that is paused is resumed for it. The ceiling's files are read again.
 func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	bad := func(reason string) error {
 		return &policy.FieldError{Field: "life", Value: life.String(), Reason: reason}
@@ -63,13 +63,16 @@ func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	if life < time.Second {
 		return bad("must be 1s at least")
 	}
+	if err := s.renewCeiling(); err != nil {
+		return err
+	}
 	done, err := s.use(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
 	until := time.Now().Add(life)
-	most, _, err := s.caller.Ceiling.Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory()))
+	most, _, err := s.ceiling().Sessions(policy.SessionLimits{}, usualSessions(machine.HostMemory()))
 	if err != nil {
 		return err
 	}

@@ -90,6 +90,9 @@ func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	if !machine.CanClone {
 		return nil, errors.New("sessions are forked on Linux only")
 	}
+	if err := s.renewCeiling(); err != nil {
+		return nil, err
+	}
 	if err := s.family.take(n); err != nil {
 		return nil, err
 	}
@@ -171,7 +174,10 @@ func (s *Session) copied(ctx context.Context, x *execution) error {
 
 // fork starts one of the forks. Its place in the family is given back when it has ended.
 func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error) {
-	c := newSession(s.rt, s.caller, s.limits)
+	caller := s.caller
+	caller.Ceiling = s.ceiling()
+	c := newSession(s.rt, caller, s.limits)
+	c.beganUnder = s.beganUnder
 	c.began, c.expires = s.age()
 	c.request = s.request
 	c.Parent, c.Image, c.Language, c.family, c.from = s.ID, s.Image, s.Language, s.family, f

@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"sync"
 	"syscall"
@@ -62,6 +62,7 @@ type keptPolicy struct {
 	Denials   []policy.Denial `json:"denials"`
 	Ceiling   string          `json:"ceiling,omitempty"` // its name
 	Origin    *policy.Origin  `json:"origin,omitempty"`
+	Digest    string          `json:"ceilingDigest,omitempty"` // of the ceiling that it began under
 }
 
 // resumedName is the file in a pause's folder that says since when the machine has gone on.
@@ -111,8 +112,8 @@ var errLeft = errors.New("it is left paused, and goes on where it is asked for a
 
 // note is what another process needs to go on with the session; its program holds its output, and its policy stays as it is.
 func (s *Session) note(x *execution) (json.RawMessage, error) {
-	caller := s.caller.withDefaults()
 	s.mu.Lock()
+	caller := s.caller.withDefaults()
 	running := slices.Collect(maps.Values(s.running))
 	s.mu.Unlock()
 	began, expires := s.age()
@@ -121,10 +122,13 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		return nil, err
 	}
 	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.Ceiling.Origin()}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
+		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.Ceiling.Origin(), s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
-		if k.Broker, err = x.code.broker.Keep(); err != nil {
+		if k.Broker, err = x.code.broker.Keep(); err == nil {
+			k.Broker.Authority, err = sealAuthority(x.rt.opts.Home, s.ID, k.Broker.Authority)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -202,7 +206,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 		return nil, errors.Join(&BusyError{"another process held session " + id, time.Second}, rec.Leave())
 	}
 	s := newSession(rt, caller, limits)
-	s.denials = denials
+	s.denials, s.beganUnder = denials, cmp.Or(k.Policy.Digest, s.beganUnder)
 	s.Parent, s.Image, s.Language, s.family, s.request = k.Parent, k.Image, k.Language, &family{}, k.Request
 	s.began, s.expires = k.Began, k.Expires
 	if last := k.Began.Add(most.Life); s.expires.After(last) { // the ceiling is narrower now
@@ -276,13 +280,19 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	}
 	code.attachable = s.caller.Ceiling.Debug()
 	eff := r.kept.granted
-	if err := stillGranted(req, s.caller.Ceiling, eff); err != nil {
+	if err := stillGranted(req, s.caller.Ceiling, eff, same); err != nil {
 		return p, err
 	}
 	if eff.RequireJail, err = policy.Jail(eff.RequireJail, rt.opts.RequireJail); err != nil {
 		return p, err
 	}
-	code.kept = r.kept.Broker
+	if kept := r.kept.Broker; kept != nil {
+		own := *kept
+		if own.Authority, err = openAuthority(rt.opts.Home, r.kept.ID, kept.Authority); err != nil {
+			return p, err
+		}
+		code.kept = &own
+	}
 	if err := code.give(eff, r.values); err != nil {
 		return p, err
 	}
@@ -291,8 +301,8 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	return p, nil
 }
 
-// stillGranted says whether a ceiling grants a request all that it was granted once.
-func stillGranted(req Request, ceiling *policy.Ceiling, once policy.Effective) error {
+// stillGranted says whether a ceiling grants a request what it was granted once: holds compares each field.
+func stillGranted(req Request, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
 	_, now, _, err := req.resolve(ceiling, &none)
 	if err != nil {
@@ -309,7 +319,7 @@ func stillGranted(req Request, ceiling *policy.Ceiling, once policy.Effective) e
 	var here, there map[string]any
 	_, _ = json.Unmarshal(a, &here), json.Unmarshal(b, &there)
 	for _, key := range slices.Sorted(maps.Keys(there)) {
-		if !reflect.DeepEqual(here[key], there[key]) {
+		if !holds(key, here[key], there[key]) {
 			return &policy.FieldError{Field: key, Value: fmt.Sprintf("%.200v", there[key]), Reason: fmt.Sprintf("was granted when the session began, and is %.200v under this ceiling: start another session", here[key])}
 		}
 	}

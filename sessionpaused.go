@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -37,6 +38,8 @@ type PausedSession struct {
 	// program that made it can make it again.
 	Ceiling string
 	Origin  *policy.Origin
+
+	digest string // of the ceiling
 }
 
 // ReadCeiling makes the ceiling that the session of a home began under again, of the files as they are now; nil if there was none.
@@ -115,7 +118,7 @@ func FindPausedSession(home, id string) (PausedSession, error) {
 }
 
 func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
-	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: begunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin}
+	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: begunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin, digest: k.Policy.Digest}
 	if text, err := os.ReadFile(filepath.Join(s.folder(k.ID), resumedName)); err == nil {
 		v.Since, _ = time.Parse(time.RFC3339Nano, string(text))
 	}
@@ -171,6 +174,7 @@ func ForgetSession(home, id string) error {
 	if rec != nil {
 		rec.Status = record.Done
 		err = errors.Join(err, rec.Finish(time.Now()))
+		err = errors.Join(err, audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.SessionEnded, Run: id, Caller: rec.Owner, Via: string(rec.Via), Detail: map[string]any{"outcome": "removed"}}))
 	}
 	if err != nil {
 		return hostError("session", err)

@@ -240,6 +240,9 @@ func (s *Session) change(ctx context.Context) error {
 // wake resumes a session that is paused.
 func (s *Session) wake(ctx context.Context) error {
 	if s.state == sessionPaused {
+		if err := s.renewCeiling(); err != nil {
+			return fmt.Errorf("resume the session: %w", err)
+		}
 		if err := s.ask(context.WithoutCancel(ctx), s.resumes); err != nil {
 			return fmt.Errorf("resume the session: %w", err)
 		}

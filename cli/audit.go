@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/audit"
 )
 
@@ -85,10 +86,12 @@ func (a *app) auditVerify() *cobra.Command {
 	var head, key string
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Check that no line was changed since it was written",
+		Short: "Check that no line was changed since it was written, and that none is missing",
 		Long: `Verify makes the hashes of all lines again and compares them with those that were
 written with the lines. Who can write the home could write both anew: a head that was kept
-elsewhere shows that, too.`,
+elsewhere shows that, too. Then it looks for the start and the end of each run whose
+record is younger than the log and has ended: a line is missing where it could not be
+written, as on a full disk.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			log, err := a.auditLog()
@@ -115,7 +118,16 @@ elsewhere shows that, too.`,
 				return err
 			}
 			fmt.Fprintf(a.std.Stdout, "%d lines as they were written\n", n)
-			return nil
+			home, err := a.homeFolder()
+			if err != nil {
+				return err
+			}
+			lacks, err := unitask.FindAuditLacks(home, time.Now())
+			if err == nil && lacks.String() != "" {
+				a.code = 1
+				return fmt.Errorf("the audit log has no line of %s", safe(lacks.String()))
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&head, "head", "", "a file with a head that was kept elsewhere")

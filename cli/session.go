@@ -210,6 +210,9 @@ func (a *app) sessionList() *cobra.Command {
 			}
 			var rows [][]string
 			for _, s := range answer.Sessions {
+				if s.CeilingChanged {
+					s.State += ", ceiling changed"
+				}
 				rows = append(rows, []string{s.ID, s.Name, s.State, s.Image, s.ExpiresAt.Local().Format(time.DateTime), s.Parent})
 			}
 			a.ui.table("SESSION|NAME|STATE|IMAGE|ENDS|PARENT", rows)

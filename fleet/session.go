@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -321,11 +320,11 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 		w.dismiss(l, e.MemoryMB)
 		return reply{}, err
 	}
-	folder := filepath.Join(host.home(), "sessions", c.Session)
+	folder := sessionFolder(host.home(), c.Session)
 	var s *unitask.Session
 	if _, err = os.Lstat(folder); err == nil {
 		err = fmt.Errorf("session %s is on this worker's disk already", c.Session)
-	} else if err = l.getState(ctx, w.config.Times, l.sealing, c.Session, *e.Pause, e.MemoryMB, folder, w.scratch.dir); err == nil {
+	} else if err = l.getState(ctx, w.config.Times, l.sealing, c.Session, *e.Pause, e.MemoryMB, host.home(), w.scratch.dir); err == nil {
 		var p machine.Pause
 		if p, err = machine.ReadPause(folder); err == nil && p.Shape.MemoryMB > e.MemoryMB {
 			err = fmt.Errorf("session %s: %w: its machine has %d MiB, and its entry says %d", c.Session, errMalformed, p.Shape.MemoryMB, e.MemoryMB)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -131,7 +130,7 @@ func (h *hosted) pause(ctx context.Context) error {
 		return err
 	}
 	home := h.w.runner.(sessionRunner).home()
-	b, err := h.l.putState(ctx, h.l.sealing, h.ID, filepath.Join(home, "sessions", h.ID), h.w.scratch.dir)
+	b, err := h.l.putState(ctx, h.l.sealing, h.ID, home, h.w.scratch.dir)
 	if err != nil {
 		return fmt.Errorf("the session is paused on its worker only: %w", err)
 	}

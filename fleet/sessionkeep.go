@@ -19,6 +19,9 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/machine"
 )
 
 // A paused machine on its way from one worker to another: the files of its folder as tar, compressed, sealed
@@ -112,8 +115,8 @@ func (s *sealer) unseal(to io.Writer, from io.Reader) error {
 	}
 }
 
-// putState stores the paused machine of a folder.
-func (s tenantStore) putState(ctx context.Context, key []byte, session, folder, scratch string) (b blob, err error) {
+// putState stores the paused machine of a session that a home has.
+func (s tenantStore) putState(ctx context.Context, key []byte, session, home, scratch string) (b blob, err error) {
 	seal, err := newSealer(key, s.tenant, session)
 	if err != nil {
 		return b, err
@@ -127,7 +130,7 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, folder, 
 		return b, err
 	}
 	from, to := io.Pipe()
-	go func() { to.CloseWithError(packState(to, folder)) }()
+	go func() { to.CloseWithError(packState(to, home, session)) }()
 	err = seal.seal(&bounded{to: f, most: maxSealedState, says: "the session's machine has more than %d bytes, compressed: a fleet keeps no more"}, inTime{ctx, from})
 	from.CloseWithError(io.ErrClosedPipe)
 	if err == nil {
@@ -154,7 +157,11 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.to.Write(p)
 }
 
-func packState(to io.Writer, folder string) error {
+// sessionFolder is where a home has a session's paused machine.
+func sessionFolder(home, session string) string { return filepath.Join(home, "sessions", session) }
+
+func packState(to io.Writer, home, session string) error {
+	folder := sessionFolder(home, session)
 	z, err := zstd.NewWriter(to, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return err
@@ -162,7 +169,11 @@ func packState(to io.Writer, folder string) error {
 	w := tar.NewWriter(z)
 	entries, err := os.ReadDir(folder)
 	for _, e := range entries {
-		if err == nil && e.Type().IsRegular() {
+		switch {
+		case err != nil || !e.Type().IsRegular():
+		case e.Name() == machine.PauseFile:
+			err = packPause(w, home, filepath.Join(folder, e.Name()))
+		default:
 			err = addFile(func(name string, _ os.FileMode, size int64, content io.Reader) error {
 				if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, Typeflag: tar.TypeReg, Format: tar.FormatPAX}); err != nil {
 					return err
@@ -175,8 +186,29 @@ func packState(to io.Writer, folder string) error {
 	return errors.Join(err, w.Close(), z.Close())
 }
 
-// getState makes the folder of a paused machine, whole or not at all.
-func (s tenantStore) getState(ctx context.Context, times Times, key []byte, session string, b blob, memoryMB int, folder, scratch string) error {
+// packPause packs a description as another home can take it.
+func packPause(w *tar.Writer, home, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, machine.MaxPauseText))
+	if err == nil {
+		text, err = unitask.OpenPaused(home, text)
+	}
+	if err == nil {
+		err = w.WriteHeader(&tar.Header{Name: machine.PauseFile, Mode: 0o600, Size: int64(len(text)), Typeflag: tar.TypeReg, Format: tar.FormatPAX})
+	}
+	if err == nil {
+		_, err = w.Write(text)
+	}
+	return err
+}
+
+// getState makes the folder of a session's paused machine in a home, whole or not at all.
+func (s tenantStore) getState(ctx context.Context, times Times, key []byte, session string, b blob, memoryMB int, home, scratch string) error {
+	folder := sessionFolder(home, session)
 	seal, err := newSealer(key, s.tenant, session)
 	if err != nil {
 		return err
@@ -196,7 +228,7 @@ func (s tenantStore) getState(ctx context.Context, times Times, key []byte, sess
 	defer os.RemoveAll(made)
 	from, to := io.Pipe()
 	go func() { to.CloseWithError(seal.unseal(to, sealed)) }()
-	err = unpackState(inTime{ctx, from}, made, int64(memoryMB)<<20)
+	err = unpackState(inTime{ctx, from}, home, made, int64(memoryMB)<<20)
 	from.CloseWithError(io.ErrClosedPipe)
 	if err != nil {
 		return err
@@ -204,7 +236,7 @@ func (s tenantStore) getState(ctx context.Context, times Times, key []byte, sess
 	return os.Rename(made, folder)
 }
 
-func unpackState(from io.Reader, dir string, most int64) error {
+func unpackState(from io.Reader, home, dir string, most int64) error {
 	z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(64<<20))
 	if err != nil {
 		return err
@@ -223,10 +255,35 @@ func unpackState(from io.Reader, dir string, most int64) error {
 		if room -= h.Size; n == maxStateFiles || h.Typeflag != tar.TypeReg || h.Name != filepath.Base(h.Name) || h.Name[0] == '.' || h.Size < 0 || room < 0 {
 			return fmt.Errorf("the paused session: %w: file %.80q of %d bytes", errMalformed, h.Name, h.Size)
 		}
-		if err := unpackSparse(filepath.Join(dir, h.Name), h.Size, r); err != nil {
+		if h.Name == machine.PauseFile {
+			err = unpackPause(home, filepath.Join(dir, h.Name), r)
+		} else {
+			err = unpackSparse(filepath.Join(dir, h.Name), h.Size, r)
+		}
+		if err != nil {
 			return err
 		}
 	}
+}
+
+// unpackPause writes a description as this home keeps it.
+func unpackPause(home, name string, from io.Reader) error {
+	text, err := io.ReadAll(io.LimitReader(from, machine.MaxPauseText+1))
+	if err == nil && len(text) > machine.MaxPauseText {
+		err = fmt.Errorf("the paused session: %w: its description has more than %d bytes", errMalformed, machine.MaxPauseText)
+	}
+	if err == nil {
+		text, err = unitask.SealPaused(home, text)
+	}
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }
 
 // unpackSparse writes a file, and nothing where it is zero.

@@ -84,10 +84,20 @@ func (v View) lostError() error {
 // list are the sessions that live, and those that are away.
 func (h *Holder) list() []View {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	list := slices.Clone(h.away)
-	for _, s := range h.sessions {
-		v := s.view
+	list, live := slices.Clone(h.away), slices.Collect(maps.Values(h.sessions))
+	views := make([]View, len(live))
+	for i, s := range live {
+		views[i] = s.view
+	}
+	h.mu.Unlock()
+	for i, v := range list {
+		if p, err := unitask.FindPausedSession(h.home, v.ID); err == nil {
+			list[i].CeilingChanged = p.CeilingChanged(h.home)
+		}
+	}
+	for i, s := range live {
+		v := views[i]
+		v.CeilingChanged = s.CeilingChanged()
 		if s.Paused() {
 			v.State = Paused
 		}

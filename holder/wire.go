@@ -225,6 +225,8 @@ type View struct {
 	Began     time.Time       `json:"began"`
 	ExpiresAt time.Time       `json:"expiresAt"`
 	Denials   []policy.Denial `json:"denials,omitempty"`
+	// CeilingChanged says that the files of the ceiling are others than those that it began under.
+	CeilingChanged bool `json:"ceilingChanged,omitempty"`
 }
 
 // States of sessions.

@@ -19,6 +19,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -403,7 +404,7 @@ const explainWait = 100 * time.Millisecond
 // Explain adds what the machine and its console have to say to an error of the
 // conversation with it.
 func (m *Machine) Explain(err error) error {
-	if errors.As(err, new(*guest.ContentError)) {
+	if errors.As(err, new(*guest.ContentError)) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // the host's, whatever became of QEMU
 		return err
 	}
 	var proto *guest.ProtocolError

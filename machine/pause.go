@@ -38,9 +38,15 @@ func (e *OtherHostError) Error() string {
 }
 
 const (
-	pauseName    = "pause.json"
+	pauseName    = PauseFile
 	pauseVersion = 1
-	maxPauseText = 8 << 20
+	maxPauseText = MaxPauseText
+)
+
+// PauseFile is the file of a paused machine's folder with its description, of MaxPauseText bytes at most.
+const (
+	PauseFile    = "pause.json"
+	MaxPauseText = 8 << 20
 )
 
 // Pause describes a paused machine.

@@ -63,3 +63,11 @@ func (o *Origin) tabled(names []string) *Origin {
 	}
 	return o
 }
+
+// Digest is over what the ceiling means, "" for none: it is another one where the ceiling has changed.
+func (c *Ceiling) Digest() string {
+	if c == nil {
+		return ""
+	}
+	return c.digest()
+}

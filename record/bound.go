@@ -97,7 +97,11 @@ func (s *Store) sweep(ended string, most int64) (freed Freed, total int64, err e
 	for _, id := range ids {
 		r := &kept{id: id, artifacts: folderSize(s.Path(id, ArtifactsDir)), bytes: folderSize(filepath.Join(s.dir, id))}
 		r.owner, r.stays = s.owner(id)
-		r.stays = r.stays || id == ended || s.held(id)
+		held := s.held(id)
+		r.stays = r.stays || id == ended || held
+		if !held { // of a process that was killed
+			_ = os.Remove(s.Path(id, reserveFile))
+		}
 		runs = append(runs, r)
 		owners[r.owner] += r.bytes
 		total += r.bytes
@@ -196,10 +200,10 @@ func (s *Store) owner(id string) (owner string, stays bool) {
 	return rec.Owner, rec.Status == Paused
 }
 
-// folderSize is the bytes of what is in a folder; what can't be read has none.
+// folderSize is the bytes of what is in a folder, without a run's reserve; what can't be read has none.
 func folderSize(dir string) (bytes int64) {
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
+	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == filepath.Join(dir, reserveFile) && filepath.Base(dir) != ArtifactsDir {
 			return nil
 		}
 		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {

@@ -120,6 +120,9 @@ func (s *Store) CreateAs(id string, now time.Time, owner string, via Via, codeFi
 			return nil, err
 		}
 	}
+	if err := r.reserve(); err != nil {
+		return nil, err
+	}
 	return r, r.write(false)
 }
 
@@ -170,11 +173,13 @@ func (s *Store) Reopen(id string) (_ *Run, err error) {
 		}
 	}
 	r.Status, r.Finished, r.Error, r.Result = Running, nil, "", nil
+	_ = r.reserve() // without it, too: a session is ended to make room
 	return r, nil
 }
 
 // Leave releases the record as it is, for Reopen.
 func (r *Run) Leave() error {
+	_ = os.Remove(r.reserved())
 	r.closeFiles()
 	return r.Err()
 }
@@ -221,14 +226,17 @@ func (r *Run) Err() error {
 	return r.err
 }
 
-// stream is a file whose first failure is remembered and which never fails the
-// writer.
+// stream is a file that never fails the writer. After the record's first failure nothing more is written: on a full
+// disk there may be room again for the ends of other runs, which is theirs.
 type stream struct {
 	run  *Run
 	file *os.File
 }
 
 func (s stream) Write(p []byte) (int, error) {
+	if s.run.Err() != nil {
+		return len(p), nil
+	}
 	if _, err := s.file.Write(p); err != nil {
 		s.run.failed(err)
 	}
@@ -275,14 +283,12 @@ func (r *Run) Netlog(decision any) {
 	}
 }
 
-// Finish writes the record for the last time, syncs it to disk, and releases it. It returns the
-// first error of the whole record.
+// Finish writes the record for the last time, as Settle does, and releases it. It returns the first error of the whole
+// record.
 func (r *Run) Finish(now time.Time) error {
 	finished := now.UTC()
 	r.Finished = &finished
-	if err := r.write(true); err != nil {
-		r.failed(err)
-	}
+	_ = r.Settle() // Err has its error
 	r.closeFiles()
 	return r.Err()
 }
@@ -402,7 +408,7 @@ func (s *Store) Size(id string, most int64) (bytes int64, err error) {
 	for _, e := range entries {
 		info, err := e.Info()
 		switch {
-		case err != nil || !info.Mode().IsRegular():
+		case err != nil || !info.Mode().IsRegular() || e.Name() == reserveFile:
 		case e.Name() == recordFile:
 			bytes += info.Size()
 		default:

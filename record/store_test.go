@@ -179,6 +179,41 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// The room of a record's end is reserved while the run is under way, and nobody counts it.
+func TestReserve(t *testing.T) {
+	s := Open(t.TempDir())
+	reserve := func(r *Run) int64 {
+		st, err := os.Stat(s.Path(r.ID, reserveFile))
+		if err != nil {
+			return 0
+		}
+		return st.Size()
+	}
+	r := create(t, s, time.Now())
+	size, err := s.Size(r.ID, 1<<20)
+	if n := reserve(r); n < reserveBytes || err != nil || size > 4<<10 || folderSize(r.Dir()) > 4<<10 {
+		t.Errorf("%d reserved, %d and %d counted, %v", n, size, folderSize(r.Dir()), err)
+	}
+	if err := r.Leave(); err != nil || reserve(r) > 0 {
+		t.Errorf("after Leave: %d, %v", reserve(r), err)
+	}
+	if r, err = s.Reopen(r.ID); err != nil || reserve(r) < reserveBytes {
+		t.Fatalf("after Reopen: %d, %v", reserve(r), err)
+	}
+	r.Status, r.Error = Failed, strings.Repeat("long ", reserveBytes) // longer than what is reserved
+	if err := r.Finish(time.Now()); err != nil || reserve(r) > 0 {
+		t.Errorf("after Finish: %d, %v", reserve(r), err)
+	}
+	if rec, err := s.Get(r.ID); err != nil || rec.Status != Failed || rec.Error != r.Error {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	killed := create(t, s, time.Now())
+	killed.closeFiles()
+	if _, _, err := s.sweep("", 1<<20); err != nil || reserve(killed) > 0 {
+		t.Errorf("of a process that was killed: %d, %v", reserve(killed), err)
+	}
+}
+
 // A folder that can't be made leaves nothing.
 func TestCreateFails(t *testing.T) {
 	dir := t.TempDir()

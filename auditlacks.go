@@ -1,0 +1,141 @@
+package unitask
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/record"
+)
+
+// AuditLacks are the entries that the audit log of a home lacks of runs that have ended.
+type AuditLacks struct {
+	Starts, Ends int      // runs without an entry of it
+	FirstStarts  []string // their ids, some of them
+	FirstEnds    []string
+}
+
+// String is "" where nothing is missing.
+func (l AuditLacks) String() string {
+	var parts []string
+	for _, part := range []struct {
+		what  string
+		n     int
+		first []string
+	}{{"start", l.Starts, l.FirstStarts}, {"end", l.Ends, l.FirstEnds}} {
+		if part.n > 0 {
+			parts = append(parts, fmt.Sprintf("the %s of %d runs (%s)", part.what, part.n, strings.Join(part.first, ", ")))
+		}
+	}
+	return strings.Join(parts, " and ")
+}
+
+const (
+	// maxLacking bounds the ids that are named.
+	maxLacking = 5
+	// lacksAtOnce bounds the runs that are looked for at once: for more the log is read again.
+	lacksAtOnce = 200_000
+	// lacksAfter is how long after its record's end a run's last entry may be written.
+	lacksAfter = 10 * time.Second
+)
+
+// logged is which entries of a run are in the log.
+type logged uint8
+
+const (
+	startLogged logged = 1 << iota
+	endLogged
+)
+
+// FindAuditLacks holds the records of a home that have ended against its audit log. A record that is older than the log
+// need not be in it. That of a step is its session's.
+func FindAuditLacks(home string, now time.Time) (lacks AuditLacks, err error) {
+	log, runs := audit.In(home), shelfOf(home).runs
+	since, err := firstEntry(log)
+	if err != nil || since.IsZero() {
+		return lacks, err
+	}
+	ids, err := runs.IDs()
+	if err != nil {
+		return lacks, err
+	}
+	for some := range slices.Chunk(ids, lacksAtOnce) {
+		found := map[string]logged{}
+		for _, id := range some {
+			rec, err := runs.Get(id)
+			if err != nil || rec.Status != record.Done && rec.Status != record.Failed || rec.Finished == nil || rec.Session != "" && rec.Session != rec.ID {
+				continue
+			}
+			if rec.Created.After(since) && rec.Finished.Before(now.Add(-lacksAfter)) {
+				found[id] = 0
+			}
+		}
+		if len(found) == 0 {
+			continue
+		}
+		if err := markLogged(log, found); err != nil {
+			return lacks, err
+		}
+		for _, id := range slices.Sorted(maps.Keys(found)) {
+			lacks.add(id, found[id])
+		}
+	}
+	return lacks, nil
+}
+
+func (l *AuditLacks) add(id string, is logged) {
+	if is&startLogged == 0 {
+		if l.Starts++; l.Starts <= maxLacking {
+			l.FirstStarts = append(l.FirstStarts, id)
+		}
+	}
+	if is&endLogged == 0 {
+		if l.Ends++; l.Ends <= maxLacking {
+			l.FirstEnds = append(l.FirstEnds, id)
+		}
+	}
+}
+
+// firstEntry is the time of the log's first line, zero if it has none.
+func firstEntry(log audit.Log) (at time.Time, err error) {
+	enough := errors.New("enough")
+	err = log.Read(func(_ int64, line []byte) error {
+		var e struct{ Time time.Time }
+		if err := json.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		at = e.Time
+		return enough
+	})
+	if errors.Is(err, enough) {
+		err = nil
+	}
+	return at, err
+}
+
+// markLogged notes which entries of runs are in the log.
+func markLogged(log audit.Log, found map[string]logged) error {
+	return log.Read(func(_ int64, line []byte) error {
+		var e struct {
+			Kind audit.Kind
+			Run  string
+		}
+		if json.Unmarshal(line, &e) != nil {
+			return nil // Verify tells
+		}
+		is, ours := found[e.Run]
+		switch {
+		case !ours:
+		case e.Kind == audit.RunStarted || e.Kind == audit.SessionStarted:
+			found[e.Run] = is | startLogged
+		case e.Kind == audit.RunEnded || e.Kind == audit.SessionEnded:
+			found[e.Run] = is | endLogged
+		}
+		return nil
+	})
+}

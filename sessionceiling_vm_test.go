@@ -1,0 +1,107 @@
+package unitask_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/policy"
+)
+
+// A session whose ceiling's file is narrower by now is not forked, extended or resumed; one that is wider does no harm.
+func TestAttackSessionCeilingChanges(t *testing.T) {
+	needClones(t)
+	home, dir := newHome(t), t.TempDir()
+	file := filepath.Join(dir, policy.CeilingFile)
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const began = "allowNet = [\"a.example\", \"b.example\"]\nsessionLifeSeconds = 3600\n"
+	write(began)
+	ceiling, err := policy.ReadCeiling(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := openRuntime(t, unitask.Options{Home: home})
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example", "c.example"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	uses := []struct {
+		name string
+		use  func() error
+	}{
+		{"fork", func() error {
+			forks, err := s.Fork(t.Context(), 1)
+			for _, f := range forks {
+				f.Close()
+			}
+			return err
+		}},
+		{"extend", func() error { return s.Extend(t.Context(), time.Minute) }},
+		{"resume", func() error {
+			if err := s.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_, err := s.Run(t.Context(), unitask.Step{Code: "true"})
+			return err
+		}},
+	}
+	for _, c := range []struct{ name, text, want string }{
+		{"as it was", began, "done, changed false"},
+		{"another host", "allowNet = [\"b.example\"]\n", "allowNet, changed true"},
+		{"hardware is required", began + "requireHardware = true\n", "requireHardware, changed true"},
+		{"less memory", began + "memoryMb = 128\n", "memoryMb, changed true"},
+		{"a bound on what is sent", began + "maxUploadBytes = 1000\n", "maxUploadBytes, changed true"},
+		{"the audit log is required", began + "audit = \"required\"\n", "audit, changed true"},
+		{"no file", "", "no file, changed true"},
+		{"wider", "allowNet = [\"a.example\", \"b.example\", \"c.example\"]\n", "done, changed true"},
+	} {
+		write(c.text)
+		if c.text == "" {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, u := range uses {
+			got := "done"
+			if err := u.use(); err != nil {
+				got = fmt.Sprintf("%.300s", err)
+				for _, short := range []string{"allowNet", "requireHardware", "memoryMb", "maxUploadBytes", "audit"} {
+					if strings.Contains(got, short+" ") && strings.Contains(got, "start another session") {
+						got = short
+						break
+					}
+				}
+				if strings.Contains(got, "no such file") {
+					got = "no file"
+				}
+			}
+			attack.Check(t, u.name+" of a session whose ceiling is another one by now: "+c.name, c.want, fmt.Sprintf("%s, changed %v", got, s.CeilingChanged()))
+			write(began) // and it goes on
+			if res, err := s.Run(t.Context(), unitask.Step{Code: "echo on"}); err != nil || string(res.Stdout) != "on\n" {
+				t.Fatalf("%s, %s: %+v %v", c.name, u.name, res, err)
+			}
+			write(c.text)
+			if c.text == "" {
+				_ = os.Remove(file)
+			}
+		}
+	}
+	write("allowNet = [\"a.example\"]\nsessionLifeSeconds = 60\n")
+	if err := s.Extend(t.Context(), 2*time.Minute); err == nil || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("longer than it may by now: %v", err)
+	}
+	if left := time.Until(s.Expires()); left > time.Minute {
+		t.Errorf("it lives for %s more, and a minute in all is the most by now", left)
+	}
+}
