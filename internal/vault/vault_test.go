@@ -3,8 +3,8 @@ package vault
 import (
 	"context"
 	"os"
-	"reflect"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
