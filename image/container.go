@@ -40,7 +40,7 @@ type Container struct {
 
 	Names    []string `json:"-"` // references that lead to it
 	imported []string // of Names, those that somebody gave it who imported it
-	dir   string
+	dir      string
 }
 
 const (

@@ -20,7 +20,8 @@ import (
 //   - An answer is searched only for secrets that are bound to its host, and only for values that
 //     can't be guessed (package entropy).
 //   - A value is found whole, or not at all.
-//   - What is kept back of a stream, and how long a search takes, depend on no text.
+//   - What is kept back of a stream depends on no text, and how long a search takes on no text but one that
+//     begins with as many bytes of a value as the shortest text has.
 //   - A value that the request did not carry is no echo. The answer ends there. After
 //     maxExposed of these the secret is put into no request any more.
 

@@ -183,9 +183,15 @@ type swapping struct {
 // take each for a message.
 const maxWhole = 64 << 10
 
+// maxEnds bounds the pieces that are told apart.
+const maxEnds = 64
+
 // feed takes a piece. One that has filled its buffer does not end where the other side ended it.
 func (s *swapping) feed(p []byte) {
 	s.held = append(s.held, p...)
+	if len(s.ends) == maxEnds { // of many small ones the first are passed on together
+		s.ends = append(s.ends[:0], s.ends[maxEnds/2:]...)
+	}
 	if s.blind && len(s.held) <= maxWhole && len(p) != smallPiece {
 		s.ends = append(s.ends, len(s.held))
 	}
