@@ -33,7 +33,13 @@ type config struct {
 	Registries    map[string]vault.Login       `toml:"registries"`
 }
 
+// readConfig reads it, of a home that nobody else could change: see checkHome.
 func readConfig(home string) (c config, err error) {
+	if _, err := os.Stat(home); err == nil {
+		if err := checkHome(home); err != nil {
+			return c, err
+		}
+	}
 	name := filepath.Join(home, ConfigFile)
 	meta, err := toml.DecodeFile(name, &c)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,9 @@ import (
 // registry is the one that the host's own tool is configured for; tool is asked for where that has none but its own.
 func (i *installer) registry(tool func() (string, error)) (*packages.Registry, error) {
 	home, _ := os.UserHomeDir()
+	if !filepath.IsAbs(home) { // a relative one leads into the working folder, which may be a project's
+		home = ""
+	}
 	if i.system == policy.Pip {
 		return packages.PipRegistry(os.LookupEnv, home, tool)
 	}

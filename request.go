@@ -3,6 +3,7 @@ package unitask
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -224,6 +225,13 @@ func (req Request) policy() policy.Request {
 func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
 	var in hostfiles.Set
 	defer in.Close()
+	ref, err := req.container()
+	if err == nil && req.Image != "" && ref == "" && req.own == nil && !policy.IsImageName(req.Image) {
+		err = &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", req.Image), Reason: "is no name of an image, which has small letters, digits, _ and -"}
+	}
+	if err != nil { // no run has it
+		return policy.Effective{}, nil, err
+	}
 	_, eff, denials, err := req.resolve(ceiling, &in)
 	return eff, denials, err
 }

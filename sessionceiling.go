@@ -13,12 +13,14 @@ import (
 // The files of a ceiling may change while a session lives. They are read again where the session is forked, extended or
 // resumed: what it was granted must be within them still.
 
-// ceiling is the one that held when it was last read.
-func (s *Session) ceiling() *policy.Ceiling {
+// callerNow is whom the session is for, under the ceiling that held when it was last read.
+func (s *Session) callerNow() Caller {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.caller.Ceiling
+	return s.caller
 }
+
+func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
 
 // readCeiling makes the ceiling again, of the files as they are now. One that a program made stays as it is.
 func (s *Session) readCeiling() (*policy.Ceiling, error) {
@@ -27,7 +29,7 @@ func (s *Session) readCeiling() (*policy.Ceiling, error) {
 	if origin == nil {
 		return c, nil
 	}
-	now, err := origin.Ceiling(s.rt.opts.Home, s.caller.withDefaults().Name)
+	now, err := origin.Ceiling(s.rt.opts.Home, s.callerNow().withDefaults().Name)
 	if err != nil {
 		return nil, fmt.Errorf("read the session's ceiling again: %w", err)
 	}

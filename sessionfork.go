@@ -174,9 +174,7 @@ func (s *Session) copied(ctx context.Context, x *execution) error {
 
 // fork starts one of the forks. Its place in the family is given back when it has ended.
 func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error) {
-	caller := s.caller
-	caller.Ceiling = s.ceiling()
-	c := newSession(s.rt, caller, s.limits)
+	c := newSession(s.rt, s.callerNow(), s.limits)
 	c.beganUnder = s.beganUnder
 	c.began, c.expires = s.age()
 	c.request = s.request

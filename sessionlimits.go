@@ -32,7 +32,7 @@ func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 	if rt.closed {
 		return nil, ErrClosed
 	}
-	own, owner := 0, s.caller.withDefaults().Name
+	own, owner := 0, Caller{Name: s.caller.Name}.withDefaults().Name
 	for other := range rt.sessions {
 		if other.caller.withDefaults().Name == owner {
 			own++

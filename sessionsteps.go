@@ -350,7 +350,7 @@ func (s *Session) newStep(req Request, name string, limit time.Duration, stdout,
 	eff.Timeout = limit
 	granted := Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
 	began := time.Now()
-	rec, err := s.rt.newRecord(began, s.caller.withDefaults(), name, req, req, granted, s.redactor)
+	rec, err := s.rt.newRecord(began, s.callerNow().withDefaults(), name, req, req, granted, s.redactor)
 	if err != nil {
 		return nil, err
 	}

@@ -186,6 +186,9 @@ func DefaultHome() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the home folder: %w: set UNITASK_HOME", err)
 	}
+	if !filepath.IsAbs(home) { // it would be another one in each working folder, and could come with a project
+		return "", fmt.Errorf("find the home folder: HOME is %q, which is relative: give its whole path, or set UNITASK_HOME", home)
+	}
 	return filepath.Join(home, ".unitask"), nil
 }
 

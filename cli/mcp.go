@@ -25,12 +25,12 @@ type mcpFlags struct {
 	dir, policy, prompts, pool, kernel string
 	concurrent, queue                  int
 
-	http, tokenFile, jwks, audience, issuer, url, cert, key string
-	hosts, origins                                          []string
-	stateless, anyone, logJSON                              bool
-	drain                                                   time.Duration
-	callerConcurrent, callerPerMinute                       int
-	fleet                                                   fleetFlags
+	http, tokenFile, jwks, audience, issuer, url, cert, key, metricsToken string
+	hosts, origins                                                        []string
+	stateless, anyone, logJSON                                            bool
+	drain                                                                 time.Duration
+	callerConcurrent, callerPerMinute                                     int
+	fleet                                                                 fleetFlags
 }
 
 func (a *app) mcpCommand() *cobra.Command {
@@ -72,6 +72,7 @@ of this machine. Elsewhere callers need a token: --token-file, or --jwks with --
 	fl.StringVar(&f.http, "http", "", "serve streamable HTTP on HOST:PORT instead of stdin and stdout")
 	fl.BoolVar(&f.anyone, "loopback-anyone", false, "with --http on a loopback address: serve every user of this machine")
 	fl.StringVar(&f.tokenFile, "token-file", "", "with --http: a file of callers, one NAME TOKEN per line")
+	fl.StringVar(&f.metricsToken, "metrics-token", "", "with --http: a file with the token that reads /metrics (default only processes of your own read it, on a loopback address)")
 	fl.StringVar(&f.jwks, "jwks", "", "with --http: accept JSON Web Tokens signed by a key of this URL")
 	fl.StringVar(&f.audience, "audience", "", "with --jwks: the aud that tokens must have")
 	fl.StringVar(&f.issuer, "issuer", "", "with --jwks: the iss that tokens must have")
@@ -96,7 +97,7 @@ func (a *app) mcp(cmd *cobra.Command, f mcpFlags) error {
 		return usage(err)
 	}
 	if f.http == "" {
-		for _, name := range []string{"loopback-anyone", "token-file", "jwks", "tls-cert", "tls-key", "allow-host", "allow-origin", "stateless", "drain"} {
+		for _, name := range []string{"loopback-anyone", "token-file", "metrics-token", "jwks", "tls-cert", "tls-key", "allow-host", "allow-origin", "stateless", "drain"} {
 			if cmd.Flags().Changed(name) {
 				return usage(fmt.Errorf("--%s needs --http", name))
 			}
@@ -240,6 +241,11 @@ func (f *mcpFlags) httpOptions() (opts mcp.HTTPOptions, err error) {
 	}
 	if err != nil {
 		return opts, err
+	}
+	if f.metricsToken != "" {
+		if opts.MetricsToken, err = readMetricsToken("", f.metricsToken); err != nil {
+			return opts, err
+		}
 	}
 	if (f.cert == "") != (f.key == "") {
 		return opts, errors.New("--tls-cert and --tls-key go together")

@@ -2,6 +2,8 @@ package mcp
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -40,6 +42,9 @@ type HTTPOptions struct {
 	// Stateless keeps no sessions for clients of older revisions either, so that any
 	// server behind a load balancer can answer any request. Streams can't be resumed.
 	Stateless bool
+	// MetricsToken is what readers of /metrics show. Without it they are processes of the server's own user, on a loopback
+	// address: the numbers are about all callers, and no caller's token reads them.
+	MetricsToken string
 	// Drain is how long runs under way may take when the server goes down; 0 is 30 s.
 	Drain time.Duration
 }
@@ -90,15 +95,39 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		protect = func(h http.Handler) http.Handler { return opts.guard(peers(opts.Anyone, s.introduced(h))) }
 	}
 	mux.Handle(endpoint, protect(mcp))
-	mux.Handle("/metrics", protect(s.metrics.handler()))
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("/metrics", opts.guard(oneToken(opts.metricsReader(s.metrics.handler()))))
+	mux.Handle("/healthz", opts.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !s.accepts() {
 			http.Error(w, "going down", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
-	})
+	})))
 	return steadily(mux), nil
+}
+
+// metricsReader lets only those through who may read the metrics.
+func (o *HTTPOptions) metricsReader(next http.Handler) http.Handler {
+	host, _, _ := net.SplitHostPort(o.Addr)
+	want := sha256.Sum256([]byte("Bearer " + o.MetricsToken))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		switch {
+		case o.MetricsToken != "" && subtle.ConstantTimeCompare(got[:], want[:]) == 0:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "give the token of --metrics-token", http.StatusUnauthorized)
+			return
+		case o.MetricsToken == "" && !isLoopback(host):
+			http.Error(w, "nobody reads the metrics here: --metrics-token has a token for them", http.StatusForbidden)
+			return
+		case o.MetricsToken == "":
+			if _, err := peerName(r, false); err != nil {
+				http.Error(w, "only the server's own user reads the metrics, or who has the token of --metrics-token: "+err.Error(), http.StatusForbidden)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // several says that there may be several callers.

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +31,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
@@ -110,7 +112,8 @@ func TestTokenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newServer(t, rt, mcp.Options{Ceiling: ceiling, CallerPerMinute: 3})
-	url := serve(t, s, mcp.HTTPOptions{Auth: auth})
+	const reader = "reader-token-0123456789"
+	url := serve(t, s, mcp.HTTPOptions{Auth: auth, MetricsToken: reader})
 	for token, want := range map[string]int{"": 401, "Bearer": 401, "Bearer wrong-token-0123456789": 401, "Basic alice-token-0123456789": 401, "Bearer alice-token-0123456789x": 401, "Bearer alice": 401,
 		"Bearer alice-token-0123456789": 200, "bearer bob-token-0123456789": 200} {
 		headers := []string{revision, named}
@@ -120,9 +123,8 @@ func TestTokenFile(t *testing.T) {
 		if code, _, body := send(t, "POST", url+"/mcp", listTools, headers...); code != want {
 			t.Errorf("%q: %d %s", token, code, body)
 		}
-		if code, _, _ := send(t, "GET", url+"/metrics", "", headers...); code != want {
-			t.Errorf("metrics with %q: %d", token, code)
-		}
+		code, _, _ := send(t, "GET", url+"/metrics", "", headers...)
+		attack.Check(t, "the metrics of all callers, read with "+strconv.Quote(token), "401", strconv.Itoa(code))
 	}
 	alice, bob := connect(t, url, "alice-token-0123456789"), connect(t, url, "bob-token-0123456789")
 	_, out, _ := call(t, alice, "run_code", object{"code": "console.log('mine')", "memoryMb": 300})
@@ -169,7 +171,7 @@ func TestTokenFile(t *testing.T) {
 	if res, _, text := call(t, alice, "run_code", object{"code": "1"}); res.IsError {
 		t.Errorf("%s", text)
 	}
-	_, _, metrics := send(t, "GET", url+"/metrics", "", "Authorization: Bearer alice-token-0123456789")
+	_, _, metrics := send(t, "GET", url+"/metrics", "", "Authorization: Bearer "+reader)
 	for _, want := range []string{fmt.Sprintf(`unitask_runs_total{outcome="exited"} %d`, 2+runs), `unitask_denials_total{field="memoryMb"} 1`, "unitask_refused_busy_total 1", `unitask_run_start_seconds_count`, `unitask_output_bytes_total{stream="stdout"} 5`, "unitask_running 0"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s in\n%s", want, metrics)
@@ -177,6 +179,58 @@ func TestTokenFile(t *testing.T) {
 	}
 	if code, _, body := send(t, "GET", url+"/healthz", ""); code != 200 || body != "ok\n" {
 		t.Errorf("%d %q", code, body)
+	}
+}
+
+// Who reads the metrics, and asks for the health: without a token of their own only the server's user, and no web page by a name
+// that leads here.
+func TestAttackMetrics(t *testing.T) {
+	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("alice alice-token-0123456789\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := mcp.TokenFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const reader, alice = "Bearer reader-token-0123456789", "Bearer alice-token-0123456789"
+	for _, c := range []struct {
+		name    string
+		opts    mcp.HTTPOptions
+		path    string
+		host    string
+		headers []string
+		want    int
+	}{
+		{"a caller's token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics", "10.1.2.3", []string{alice}, 403},
+		{"no token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics", "10.1.2.3", nil, 403},
+		{"an empty token, on an address of others", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens}, "/metrics", "10.1.2.3", []string{"Bearer "}, 403},
+		{"a caller's token, in the place of the readers'", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "10.1.2.3", []string{alice}, 401},
+		{"the readers' token", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "10.1.2.3", []string{reader}, 200},
+		{"the readers' token, twice", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "10.1.2.3", []string{reader, reader}, 400},
+		{"the readers' token at the tools", mcp.HTTPOptions{Addr: "10.1.2.3:80", Auth: tokens, MetricsToken: reader[7:]}, "/mcp", "10.1.2.3", []string{reader}, 401},
+		{"a request that came by no connection of this user's, on loopback", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens}, "/metrics", "127.0.0.1", []string{alice}, 403},
+		{"the metrics, by a name that is not ours", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens, MetricsToken: reader[7:]}, "/metrics", "evil.example", []string{reader}, 403},
+		{"the health, by a name that is not ours", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens}, "/healthz", "evil.example", nil, 403},
+		{"the health", mcp.HTTPOptions{Addr: "127.0.0.1:80", Auth: tokens}, "/healthz", "localhost:80", nil, 200},
+	} {
+		handler, err := newServer(t, rt, mcp.Options{}).Handler(c.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest("GET", c.path, nil)
+		r.Host = c.host
+		for _, h := range c.headers {
+			r.Header.Add("Authorization", h)
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		attack.Check(t, "metrics and health: "+c.name, strconv.Itoa(c.want), strconv.Itoa(w.Code))
 	}
 }
 

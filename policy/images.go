@@ -60,6 +60,9 @@ var (
 	referenceForm = regexp.MustCompile(`^((?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 )
 
+// IsImageName says that a text can be the name of an image that comes along, or of one of the user's own.
+func IsImageName(text string) bool { return imageName.MatchString(text) }
+
 // imagePattern is an entry of a ceiling's list in one form: a name, which may be one of the user's own, a
 // reference, or one that ends in *.
 func imagePattern(text string) (string, error) {

@@ -26,6 +26,9 @@ func BuiltIn(dir, home string) *Ceiling {
 		err = fs.ErrNotExist
 	}
 	user, _ := os.UserHomeDir()
+	if user != "" && !filepath.IsAbs(user) { // which folder holds it can't be told
+		err = fs.ErrInvalid
+	}
 	if err == nil && filepath.IsAbs(real) && real != "/" && !holds(real, user) && !holds(real, home) {
 		under = []string{real}
 	}

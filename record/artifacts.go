@@ -27,6 +27,8 @@ const (
 	maxNesting   = 32
 	maxName      = 255
 	maxNames     = 1024 // bytes of a path
+	// maxFolders bounds the folders that the paths of all files make: each path may make 31.
+	maxFolders = 4000
 )
 
 // Artifact is a file from /out that was stored.
@@ -54,6 +56,8 @@ type Artifacts struct {
 
 	root     *os.Root
 	dir      string
+	folders  map[string]bool // that were made
+	making   int             // folders that were made, or begun
 	left     int64
 	most     int64
 	redactor *Redactor
@@ -141,13 +145,36 @@ func (a *Artifacts) open(name string) (err error) {
 			return plainError(err)
 		}
 	}
-	if dir := path.Dir(name); dir != "." {
-		if err := a.root.MkdirAll(dir, 0o700); err != nil {
-			return plainError(err)
-		}
+	if err := a.makeFolders(path.Dir(name)); err != nil {
+		return err
 	}
 	a.file, err = a.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	return plainError(err)
+}
+
+// makeFolders makes the folders of a path, if there is room for all of them.
+func (a *Artifacts) makeFolders(dir string) error {
+	var made []string
+	for at := dir; at != "." && !a.folders[at]; at = path.Dir(at) {
+		made = append(made, at)
+	}
+	if a.making+len(made) > maxFolders {
+		return fmt.Errorf("is beyond %d folders in all", maxFolders)
+	}
+	if len(made) == 0 {
+		return nil
+	}
+	a.making += len(made) // some are there even where one can't be
+	if err := a.root.MkdirAll(dir, 0o700); err != nil {
+		return plainError(err)
+	}
+	if a.folders == nil {
+		a.folders = map[string]bool{}
+	}
+	for _, at := range made {
+		a.folders[at] = true
+	}
+	return nil
 }
 
 func plainError(err error) error {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask/internal/attack"
 )
@@ -144,5 +145,44 @@ func TestAttackArtifactFloods(t *testing.T) {
 		}
 		held(t, r.Dir(), c.kept)
 		r.closeFiles()
+	}
+}
+
+// Paths that share no folder make 31 folders each: how many there are in all is bounded, and files that need none more are kept.
+func TestAttackArtifactFolders(t *testing.T) {
+	for name, deep := range map[string]int{"31 deep": 31, "one deep": 1} {
+		r := create(t, Open(t.TempDir()), time.Now())
+		a := r.Artifacts(1<<20, nil)
+		for i := range 900 {
+			if err := a.Begin(0, 0o600, strings.Repeat(fmt.Sprint(i, "/"), deep)+"f"); errors.Is(err, ErrEnough) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.Close(true); err != nil {
+			t.Fatal(err)
+		}
+		folders := 0
+		if err := filepath.WalkDir(filepath.Join(r.Dir(), ArtifactsDir), func(_ string, d fs.DirEntry, err error) error {
+			if d.IsDir() {
+				folders++
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want, refused := "within the bound, 129 kept, refused: is beyond 4000 folders in all", ""
+		if deep == 1 {
+			want = "within the bound, 900 kept, refused: "
+		}
+		if len(a.Refused) > 0 {
+			refused = a.Refused[0].Reason
+		}
+		within := "within the bound"
+		if folders > maxFolders+1 {
+			within = fmt.Sprint(folders, " folders")
+		}
+		attack.Check(t, "folders that the paths of artifacts make, "+name, want, fmt.Sprintf("%s, %d kept, refused: %s", within, len(a.Kept), refused))
 	}
 }
