@@ -12,6 +12,7 @@ import (
 const (
 	maxHeld       = 256 << 20 // bytes
 	maxHeldTenant = 136 << 20 // of one tenant: the largest code twice, and some calls
+	maxFirst      = 2 << 20   // kept for each tenant, whatever the others hold: its small calls wait for nobody
 	heldTimes     = 2         // content is there as it came, and as a machine gets it
 	decodedTimes  = 8         // JSON of at most maxValues is that much larger once it is decoded
 )
@@ -33,14 +34,19 @@ func LimitMemory(slots int) int64 {
 
 // budget is how many bytes of tenants' data may be in memory at once: of all tenants, and of each.
 type budget struct {
+	tenants int   // that there may be
+	first   int64 // kept for each of them
+
 	mu      sync.Mutex
 	free    int64
 	taken   map[string]int64 // by tenant
 	changed chan struct{}    // closed when some was given back
 }
 
-func newBudget() *budget {
-	return &budget{free: maxHeld, taken: map[string]int64{}, changed: make(chan struct{})}
+// newBudget is that of so many tenants. What is kept for them leaves room for the most that one may have.
+func newBudget(tenants int) *budget {
+	first := min(maxFirst, (maxHeld-maxHeldTenant)/int64(max(tenants, 1)))
+	return &budget{tenants: tenants, first: first, free: maxHeld, taken: map[string]int64{}, changed: make(chan struct{})}
 }
 
 // try takes n bytes if they are there. Whoever has taken some gives them back before it waits for more.
@@ -51,7 +57,13 @@ func (b *budget) try(tenant string, n int64) bool {
 }
 
 func (b *budget) tryLocked(tenant string, n int64) bool {
-	if n > b.free || b.taken[tenant]+n > maxHeldTenant {
+	kept := b.first * int64(max(b.tenants-1, 0)) // for the others
+	for other, held := range b.taken {
+		if other != tenant {
+			kept -= min(held, b.first)
+		}
+	}
+	if n > b.free-max(kept, 0) || b.taken[tenant]+n > maxHeldTenant {
 		return false
 	}
 	b.free -= n

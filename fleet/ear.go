@@ -86,4 +86,15 @@ func (e *ear) last() *nats.Msg {
 	}
 }
 
+// drain takes what has come until now. As much again may come meanwhile, and no more: who sends does not keep it here.
+func (e *ear) drain(take func(*nats.Msg)) {
+	for range 2 * e.messages { // that wait, and that were not put yet
+		m := e.last()
+		if m == nil {
+			return
+		}
+		take(m)
+	}
+}
+
 func (e *ear) close() { _ = e.sub.Unsubscribe() }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -94,4 +95,27 @@ func TestAttackEar(t *testing.T) {
 		e.close()
 		attack.Check(t, "a worker sends its submitter "+row.name, fmt.Sprint(row.want), fmt.Sprint(min(kept, row.want+1)))
 	}
+}
+
+// A worker that goes on sending does not keep its submitter at what had come.
+func TestAttackEndlessOutput(t *testing.T) {
+	t.Parallel()
+	_, js := served(t)
+	nc := js.Conn()
+	e, err := hear(nc, "endless", 10, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	taken := 0
+	more := func(*nats.Msg) {
+		if taken++; taken < 100 {
+			if err := errors.Join(nc.Publish("endless", []byte("x")), nc.Flush()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	more(nil)
+	e.drain(more)
+	attack.Check(t, "a worker sends without end, of 10 messages that may wait", "20 at most", map[bool]string{true: "20 at most"}[taken <= 21])
 }

@@ -3,19 +3,22 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // A tenant takes no more than its part of the memory for what tenants send, all of them take no more than there is, and who
 // waits for some gets it when it is given back.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget()
+		b := newBudget(1)
 		if b.try("a", maxHeldTenant+1) || !b.try("a", maxHeldTenant) || b.try("a", 1) || !b.try("b", maxHeld-maxHeldTenant) || b.try("b", 1) || b.try("c", 1) {
 			t.Fatalf("%+v", b)
 		}
@@ -43,6 +46,23 @@ func TestBudget(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 	})
+}
+
+// Two tenants that hold all they can, for as long as they like, leave each other one its first part.
+func TestAttackBudgetHeld(t *testing.T) {
+	for _, tenants := range []int{3, 60, 1000} {
+		b := newBudget(tenants)
+		largest := b.try("a", maxHeldTenant)
+		for b.try("b", 4<<10) {
+		}
+		free := 0
+		for i := range tenants - 2 {
+			if b.try(strconv.Itoa(i), b.first) && b.free >= 0 {
+				free++
+			}
+		}
+		attack.Check(t, fmt.Sprintf("the first part of %d tenants' memory, beside two that hold all", tenants-2), fmt.Sprint(true, tenants-2), fmt.Sprint(largest, free))
+	}
 }
 
 // Code that is large, and the files beside it, travel apart from the task, and are there again behind it. Sizes that lie are

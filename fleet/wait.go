@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
@@ -159,11 +160,7 @@ func (s *submission) cancel() (*unitask.Result, error) {
 }
 
 // drain takes what has come.
-func (s *submission) drain(heard *ear) {
-	for msg := heard.last(); msg != nil; msg = heard.last() {
-		s.take(msg)
-	}
-}
+func (s *submission) drain(heard *ear) { heard.drain(func(m *nats.Msg) { s.take(m) }) }
 
 // finish takes the report.
 func (s *submission) finish(ctx context.Context, e entry) (*unitask.Result, error) {

@@ -105,7 +105,7 @@ func NewWorker(ctx context.Context, config WorkerConfig, runner Runner) (_ *Work
 			}
 		}
 	}
-	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), memory: newBudget(), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
+	w := &Worker{config: config, runner: runner, log: config.Log, info: config.Info, wake: make(chan struct{}, 1), drain: make(chan struct{}), memory: newBudget(len(config.Tenants)), runs: map[string]context.CancelCauseFunc{}, hands: map[string]bool{}}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}

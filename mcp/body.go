@@ -107,6 +107,9 @@ func (o *onceReader) Close() error { return nil }
 // notifications. Nothing waits for these, so they are decoded when their request is over.
 const maxMessageBytes = 64 << 10
 
+// maxBatch bounds the messages of one request of older revisions: the bounds of requests under way count it once.
+const maxBatch = 50
+
 // checkIDs says which id or progress token of a body's messages is too long: both stand in what is sent about a call, a
 // token in each notification.
 func checkIDs(body []byte) (err error) {
@@ -138,7 +141,15 @@ func checkIDs(body []byte) (err error) {
 			err = fmt.Errorf("a message that is no call may have at most %d bytes", maxMessageBytes)
 		}
 	}
-	elements(body, message)
+	calls := 0
+	elements(body, func(text []byte) {
+		if calls++; calls <= maxBatch {
+			message(text)
+		}
+	})
+	if calls > maxBatch {
+		return fmt.Errorf("a batch may have at most %d messages", maxBatch)
+	}
 	if i := skipSpace(body, 0); i < len(body) && body[i] != '[' {
 		message(body)
 	}

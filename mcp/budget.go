@@ -152,6 +152,20 @@ type lease struct {
 	kept    int64  // what the request is to hold once it is decoded
 	turn    func() // gives back the turn to decode
 	over    bool
+	parts   []*lease // of the calls of a batch, for their answers
+}
+
+// part is what one call of the request holds for its answer: a batch has several calls, and one answer takes no room of
+// another's.
+func (l *lease) part() *lease {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := &lease{budget: l.budget, caller: l.caller, over: l.over}
+	l.parts = append(l.parts, p)
+	return p
 }
 
 // enter waits for a large request's turn to be decoded.
@@ -243,6 +257,10 @@ func (l *lease) close() {
 	defer l.mu.Unlock()
 	l.over = true
 	l.endTurn()
+	for _, p := range l.parts {
+		p.close()
+	}
+	l.parts = nil
 	if n := l.request + l.answer; n > 0 {
 		l.budget.add(l.caller, -n)
 	}
@@ -310,6 +328,7 @@ func (s *Server) countAnswers(next sdk.MethodHandler) sdk.MethodHandler {
 			return next(ctx, method, req)
 		}
 		l.decoded()
+		l = l.part()
 		res, err := next(withLease(ctx, l), method, req)
 		if err != nil {
 			return nil, err

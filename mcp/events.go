@@ -32,9 +32,10 @@ type events struct {
 }
 
 type callerEvents struct {
-	name    string
-	bytes   int64
-	streams *list.List // of *eventStream, the one that was used the longest ago first
+	name     string
+	bytes    int64
+	sessions int        // that have it
+	streams  *list.List // of *eventStream, the one that was used the longest ago first
 }
 
 type sessionEvents struct {
@@ -69,6 +70,7 @@ func (e *events) Open(ctx context.Context, session, stream string) error {
 		}
 		of = &sessionEvents{caller: caller, streams: map[string]*eventStream{}}
 		e.sessions[session] = of
+		caller.sessions++
 	}
 	if of.streams[stream] != nil {
 		return nil
@@ -140,7 +142,7 @@ func (e *events) SessionClosed(_ context.Context, session string) error {
 		e.drop(s)
 	}
 	delete(e.sessions, session)
-	if of.caller.streams.Len() == 0 {
+	if of.caller.sessions--; of.caller.sessions == 0 {
 		delete(e.callers, of.caller.name)
 	}
 	return nil

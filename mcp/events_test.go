@@ -114,7 +114,21 @@ func TestEvents(t *testing.T) {
 	check("a stream of 20 000", "purged", after("b", "0", -1))
 	add("b", "0", 1)
 	check("it stays away", "purged", after("b", "0", 0))
-	for _, session := range []string{"a", "b", "none"} {
+	open("alice", "c", "")
+	for n := range 20_000 {
+		open("alice", "d", fmt.Sprint(n))
+	}
+	if err := e.SessionClosed(t.Context(), "d"); err != nil { // no session of hers has a stream now
+		t.Error(err)
+	}
+	for _, session := range []string{"c", "e"} {
+		open("alice", session, "1")
+		for range 5 {
+			add(session, "1", 700)
+		}
+	}
+	check("a caller's bound over sessions that had lost their streams", "purged", after("c", "1", -1))
+	for _, session := range []string{"a", "b", "c", "e", "none"} {
 		if err := e.SessionClosed(t.Context(), session); err != nil {
 			t.Error(err)
 		}

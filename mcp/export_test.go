@@ -168,6 +168,17 @@ func (b Budget) Draw(ctx context.Context, caller string, bytes int64, patience t
 	return b.b.draw(ctx, caller, bytes, patience)
 }
 
+// Answer draws room for the answers of the calls of one request, one after another; over gives it back.
+func (b Budget) Answer(ctx context.Context, caller string, bytes ...int64) (over func(), errs []error) {
+	l := &lease{budget: b.b, caller: caller}
+	for _, n := range bytes {
+		errs = append(errs, l.part().draw(ctx, n, 10*time.Second))
+	}
+	return l.close, errs
+}
+
+func (b Budget) Held() int64 { return b.b.held }
+
 func (b Budget) Add(caller string, bytes int64) { b.b.add(caller, bytes) }
 
 // Steady is a connection whose writes go on as long as the client takes some of them.

@@ -86,6 +86,36 @@ func TestAttackLargeArtifact(t *testing.T) {
 	}
 }
 
+// The calls of a batch are bounded, and each of their answers takes room of its own.
+func TestAttackBatch(t *testing.T) {
+	url := serve(t, newServer(t, bare(t), mcp.Options{Ceiling: noMachine()}), mcp.HTTPOptions{})
+	const old = "2025-03-26"
+	_, header, _ := send(t, "POST", url+"/mcp", strings.Replace(initialize, "2025-11-25", old, 1))
+	session, version := "Mcp-Session-Id: "+header.Get("Mcp-Session-Id"), "Mcp-Protocol-Version: "+old
+	send(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session, version)
+	for n, want := range map[int]string{2: "200 2", 50: "200 50", 51: "400 0", 10_000: "400 0"} {
+		var calls []string
+		for i := range n {
+			calls = append(calls, fmt.Sprintf(`{"jsonrpc":"2.0","id":"%d-%d","method":"ping"}`, n, i))
+		}
+		code, _, answer := send(t, "POST", url+"/mcp", " ["+strings.Join(calls, ",")+"]", session, version)
+		attack.Check(t, fmt.Sprintf("a batch of %d calls", n), want, fmt.Sprint(code, " ", strings.Count(answer, `"result"`)))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := mcp.NewBudget(256<<20, 0)
+		over, errs := b.Answer(t.Context(), "mallory", 6<<20, 6<<20, 6<<20, 6<<20, 6<<20)
+		said := ""
+		for _, err := range errs {
+			if said += " yes"; err != nil {
+				said = strings.TrimSuffix(said, "yes") + limitOf(err)
+			}
+		}
+		attack.Check(t, "five large answers of a batch, within a quarter", " yes yes yes memory memory", said)
+		over()
+		attack.Check(t, "what they held, once the request is over", "0", fmt.Sprint(b.Held()))
+	})
+}
+
 // One caller's memory is not another's.
 func TestAttackBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

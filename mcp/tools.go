@@ -71,6 +71,7 @@ func told[In, Out any](s *Server, tool sdk.ToolHandlerFor[In, Out]) sdk.ToolHand
 	return func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {
 		l := s.lease(req.Extra)
 		l.decoded()
+		l = l.part()
 		ctx, end := traced(withLease(ctx, l), req)
 		res, out, err := tool(ctx, req, in)
 		if err == nil {
