@@ -156,8 +156,8 @@ func (x *execution) plan(ctx context.Context) error {
 	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
 		return failure{"boot", err}
 	}
-	if x.granted.RequireHardware && x.spec.Accel == vmm.TCG {
-		return failure{"boot", &policy.FieldError{Field: "requireHardware", Value: "true", Reason: "and this host has no hardware virtualization that works: " + cmp.Or(x.rt.source.WhySlow(x.spec), "the accelerator tcg was chosen")}}
+	if err := x.hardware(); err != nil {
+		return failure{"boot", err}
 	}
 	if x.code.session != nil && machine.CanClone {
 		x.spec.Life = machine.Lasting
@@ -202,6 +202,15 @@ func (x *execution) plan(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// hardware says why nothing runs where hardware virtualization is required, nil where it may.
+func (x *execution) hardware() error {
+	if !x.granted.RequireHardware || x.spec.Accel != vmm.TCG {
+		return nil
+	}
+	why := cmp.Or(x.rt.source.WhySlow(x.spec), "the accelerator tcg was chosen")
+	return &policy.FieldError{Field: "requireHardware", Value: "true", Reason: "and this host has no hardware virtualization that works: " + why}
 }
 
 // importedName says why an image does not run under a name that somebody gave it who imported it: a ceiling lists

@@ -150,9 +150,6 @@ func (f *forwarder) close() {
 	f.flows.Wait()
 }
 
-// end resets every flow, and lets no further one begin. It does not wait.
-func (f *forwarder) end() { f.cut() }
-
 // handle is called in a goroutine of its own for each connection that the guest
 // opens, before its handshake is answered: policy, resolve, check, dial; only then
 // is it completed. A refusal is a reset in place of a handshake.

@@ -194,7 +194,7 @@ func New(cfg Config) (*Network, error) {
 		limits: cfg.Limits.withDefaults(), traffic: traffic, log: n.log, live: map[*flow]Decision{}}
 	n.forward.filter.Store(&filter{append([]Rule(nil), cfg.Rules...)})
 	n.forward.ctx, n.forward.cut = context.WithCancel(ctx)
-	log.cut = n.forward.end
+	log.cut = n.forward.cut // which enter looks at
 	n.forward.rate = rate.NewLimiter(rate.Limit(n.forward.limits.NewPerSecond), n.forward.limits.NewPerSecond)
 	n.queries = rate.NewLimiter(rate.Limit(n.forward.limits.DNSPerSecond), n.forward.limits.DNSPerSecond)
 	if n.stack, err = newStack(n.ep); err != nil {

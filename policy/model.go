@@ -80,7 +80,7 @@ func (c *Ceiling) With(file *Ceiling) *Ceiling {
 		key := f.ceiling()
 		if value, ok := file.most[key]; ok {
 			both.most[key], both.inherited[key] = value, file.rule(key)
-		} else if value, ok := c.most[key]; ok && !file.over.bounds(key) {
+		} else if value, ok := c.most[key]; ok && !file.over.Bounds(key) {
 			both.most[key], both.inherited[key] = value, c.rule(key)
 		}
 	}
@@ -99,10 +99,7 @@ func (c *Ceiling) NarrowedBy(file *Ceiling) *Ceiling {
 }
 
 // Bounds says whether a ceiling, or one that it narrows, has a key.
-func (c *Ceiling) Bounds(key string) bool { return c.bounds(key) }
-
-// bounds says whether a ceiling, or one that it narrows, has a key.
-func (c *Ceiling) bounds(key string) bool {
+func (c *Ceiling) Bounds(key string) bool {
 	for ; c != nil; c = c.over {
 		if _, ok := c.most[key]; ok {
 			return true
