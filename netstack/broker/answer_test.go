@@ -89,7 +89,7 @@ func TestEcho(t *testing.T) {
 				if r.logged(i+1).Redacted == 0 {
 					t.Errorf("%s: nothing was found in %q", path, all)
 				}
-				middle := v[3 : len(v)-3] // base64 keeps what it shares with its neighbours
+				middle := v[3 : len(v)-3]
 				for form, text := range map[string]string{"as it is": v, "hex": hex.EncodeToString([]byte(v)), "HEX": fmt.Sprintf("%X", v), "query": url.QueryEscape(v), "path": url.PathEscape(v), "JSON": string(jsonText(v)),
 					"base64 0": base64.RawStdEncoding.EncodeToString([]byte(middle))[:8], "base64 1": base64.RawStdEncoding.EncodeToString([]byte(v[4:]))[:8], "base64 2": base64.RawStdEncoding.EncodeToString([]byte(v[5:]))[:8]} {
 					if strings.Contains(all, text) {

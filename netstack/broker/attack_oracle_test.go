@@ -3,11 +3,13 @@ package broker
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -109,6 +111,47 @@ func TestAttackOracleMany(t *testing.T) {
 		r := newRig(t, o, Config{Secrets: []Secret{{Name: "PIN", Value: "48151623", Hosts: []Host{bound}}}, Rules: []Rule{{Name: "all", Host: host}}})
 		_, text := do(t, r.client(true), "POST", "https://"+host+"/", nil, body.String())
 		attack.Check(t, fmt.Sprintf("100 000 guesses in one answer, among them the PIN that is bound to %s", bound), "true", fmt.Sprint(text == body.String()))
+	}
+}
+
+// An echo in base64 has no bit of the value, wherever in it the value stands and whatever is beside it: the answer is
+// the same for two values of a shape. What is beside it stays.
+func TestAttackEchoEdges(t *testing.T) {
+	for _, kind := range kinds {
+		for _, fit := range []bool{false, true} {
+			put := strings.Repeat("p", len(kind.value))
+			var redactors [2]*swapper
+			for i, value := range []string{kind.value, kind.other} {
+				b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: put}}}, redactors: map[redactorKey]*swapper{}}
+				redactors[i] = b.redactor(host, fit, nil)
+			}
+			if redactors[0] == nil { // it is guessable
+				continue
+			}
+			for name, encode := range map[string]func([]byte) string{"base64": base64.StdEncoding.EncodeToString, "base64 without padding": base64.RawStdEncoding.EncodeToString,
+				"base64url": base64.RawURLEncoding.EncodeToString, "base64 in a query": func(b []byte) string { return url.QueryEscape(base64.StdEncoding.EncodeToString(b)) },
+				"base64 in PHP's JSON": func(b []byte) string { return strings.ReplaceAll(base64.StdEncoding.EncodeToString(b), "/", `\/`) }} {
+				got := ""
+				for n := range 3 * 3 * 64 {
+					before, after := bytes.Repeat([]byte{byte(n / 9 * 37)}, n%3), bytes.Repeat([]byte{byte(n / 9 * 91)}, n/3%3)
+					var echo [2]string
+					for i, value := range []string{kind.value, kind.other} {
+						all, err := redactors[i].all([]byte(encode(slices.Concat(before, []byte(value), after))), func(*pair) error { return nil })
+						if err != nil {
+							t.Fatal(err)
+						}
+						echo[i] = string(all)
+					}
+					if echo[0] != echo[1] {
+						got = fmt.Sprintf("%q between %x and %x, %q", echo[0], before, after, echo[1])
+					}
+					if want := encode(slices.Concat(before, []byte(put), after)); !strings.Contains(name, " in ") && echo[0] != want {
+						t.Fatalf("%s of %s: %q, want %q", name, kind.name, echo[0], want)
+					}
+				}
+				attack.Check(t, fmt.Sprintf("the edges of %s, echoed in %s, with its length %t", kind.name, name, fit), "", got)
+			}
+		}
 	}
 }
 

@@ -24,25 +24,48 @@ func jsonText(text string) []byte {
 }
 
 // hidden are forms of a text in which it could pass unnoticed, and the same forms of
-// what stands in its place. base64 has three, by where in a group of three bytes the
-// text begins; what it shares with its neighbours is left out.
+// what stands in its place.
 func hidden(text, put string) []pair {
 	forms := []pair{{find: []byte(hex.EncodeToString([]byte(text))), put: []byte(hex.EncodeToString([]byte(put)))}}
 	forms = append(forms, pair{find: bytes.ToUpper(forms[0].find), put: bytes.ToUpper(forms[0].put)})
 	for _, code := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for before := range 3 {
-			part := func(s string) []byte {
-				all := code.EncodeToString(append(make([]byte, before), s...))
-				return []byte(all[(8*before+5)/6 : 8*(before+len(s))/6])
-			}
-			forms = append(forms, pair{find: part(text), put: part(put)})
+		for _, p := range inBase64(code, text, put) {
+			forms = append(forms, p)
 			if code == base64.RawStdEncoding { // in JSON, in a query
 				for _, write := range []func(string) string{jsonStyle{slash: true}.write, jsonStyle{extra: "+", upper: true}.write, url.QueryEscape} {
-					find := []byte(write(string(part(text))))
-					forms = append(forms, pair{find: find, put: fitted(part(put), len(find))})
+					find := []byte(write(string(p.find)))
+					forms = append(forms, pair{find: find, put: []byte(write(string(p.put)))})
 				}
 			}
 		}
+	}
+	return forms
+}
+
+// inBase64 are the forms of a text inside a longer one, by where in a group of three bytes it begins. A character
+// at its edges has bits of its neighbour, too: there is a form for each value of these bits, which stay. One form
+// is without such characters, for an encoding that is cut there.
+func inBase64(code *base64.Encoding, text, put string) (forms []pair) {
+	for before := range 3 {
+		part := func(s string, first, last byte) []byte {
+			all := append(make([]byte, before), s...)
+			if before > 0 {
+				all[before-1] = first
+			}
+			return []byte(code.EncodeToString(append(all, last))[8*before/6 : (8*(before+len(s))+5)/6])
+		}
+		for first := range 1 << (8 * before % 6) {
+			free := (6 - 8*(before+len(text))%6) % 6
+			for last := range 1 << free {
+				next := byte(last << (8 - free))
+				forms = append(forms, pair{find: part(text, byte(first), next), put: part(put, byte(first), next)})
+			}
+		}
+		core := func(s string) []byte {
+			all := code.EncodeToString(append(make([]byte, before), s...))
+			return []byte(all[(8*before+5)/6 : 8*(before+len(s))/6])
+		}
+		forms = append(forms, pair{find: core(text), put: core(put)})
 	}
 	return forms
 }
@@ -62,7 +85,7 @@ func spelled(text, put string) []pair {
 			return b.String()
 		}
 		find := []byte(write(text))
-		forms = append(forms, pair{find: find, put: fitted([]byte(write(put)), len(find))})
+		forms = append(forms, pair{find: find, put: []byte(write(put))})
 	}
 	for _, digits := range []string{"%02x", "%02X"} {
 		for _, between := range []string{" ", ":", "-"} { // of a dump, of a fingerprint
@@ -133,11 +156,11 @@ func escaped(text, put string) []pair {
 		}
 	}
 	for _, all := range []string{percent(text, ""), lowerPercent(percent(text, ""))} {
-		forms = append(forms, pair{find: []byte(all), put: fitted([]byte(put), len(all))})
+		add(all)
 	}
 	for _, style := range []string{"&#x%X;", "&#x%x;", "&#%d;"} {
 		all := others(text, "", func(c rune) string { return fmt.Sprintf(style, c) })
-		forms = append(forms, pair{find: []byte(all), put: fitted([]byte(put), len(all))}) // rare, but of a - too
+		add(all) // rare, but of a - too
 		add(others(text, " !#$%()*+,-./:;=?@[]^_{|}~", func(c rune) string { return fmt.Sprintf(style, c) }))
 	}
 	return slices.DeleteFunc(forms, func(p pair) bool { return string(p.find) == text })
