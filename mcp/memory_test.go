@@ -193,6 +193,54 @@ func TestAttackStalledReader(t *testing.T) {
 	attack.Check(t, "a client that reads in more time than that, but does", fmt.Sprint(size, " <nil>"), fmt.Sprint(n, " ", err))
 }
 
+// A client that takes a byte now and then, so that it never stalls, is cut all the same; one on a slow line is not.
+func TestAttackSlowReader(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		first   int           // bytes that it takes at once, before
+		take    int           // bytes
+		every   time.Duration // so often
+		answers []int         // bytes of each
+		pause   time.Duration // between them
+		most    time.Duration // until the writer is done
+		want    string
+	}{
+		{"a byte every 29 s", 0, 1, 29 * time.Second, []int{1 << 20}, 0, 31 * time.Second, "cut"},
+		{"4 KiB a second", 0, 4 << 10, time.Second, []int{1 << 20}, 0, 45 * time.Second, "cut"},
+		{"its first answers at once, then a byte every 29 s", 4 << 20, 1, 29 * time.Second, []int{2 << 20, 2 << 20, 1 << 20}, 0, 31 * time.Second, "cut"},
+		{"small answers, a byte every 29 s", 0, 1, 29 * time.Second, []int{2, 2, 2, 2}, 0, 31 * time.Second, "cut"},
+		{"20 KiB a second", 0, 20 << 10, time.Second, []int{8 << 20}, 0, time.Hour, "whole"},
+		{"nothing for 25 s, then all", 0, 1 << 20, 25 * time.Second, []int{1 << 20}, 0, time.Hour, "whole"},
+		{"each event after 15 s", 0, 1 << 10, 15 * time.Second, []int{1 << 10, 1 << 10, 1 << 10, 1 << 10}, 20 * time.Second, time.Hour, "whole"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			gone := make(chan struct{})
+			defer func() { here.Close(); <-gone }()
+			go func() {
+				defer close(gone)
+				_, err := io.CopyN(io.Discard, there, int64(c.first))
+				for err == nil {
+					<-time.After(c.every)
+					_, err = io.CopyN(io.Discard, there, int64(c.take))
+				}
+			}()
+			steady, got, begin := mcp.Steady(here, 30*time.Second), "whole", time.Now()
+			for _, size := range c.answers {
+				if _, err := steady.Write(make([]byte, size)); err != nil {
+					got = "cut"
+					break
+				}
+				<-time.After(c.pause)
+			}
+			attack.Check(t, "a client that takes "+c.name, c.want, got)
+			if took := time.Since(begin); took > c.most {
+				t.Errorf("%s: it held its answers for %v", c.name, took)
+			}
+		})
+	}
+}
+
 // The estimate of an answer is none too low.
 func FuzzJSONSize(f *testing.F) {
 	for _, s := range []string{"", "plain", "\x00\x01\"\\\n", "<&>", "\xff\xfe", "\u2028ü\U0001f600", "\ufffd"} {

@@ -1,38 +1,68 @@
 package mcp
 
 import (
-	"errors"
 	"net"
 	"net/http"
-	"os"
+	"sync"
 	"time"
 )
 
-// stallTime is how long a client may take nothing of what is written to it. One that reads slowly, but does, is not
-// cut.
+// stallTime is how long a client may take nothing of what is written to it.
 const stallTime = 30 * time.Second
+
+// leastRate is how many bytes a client takes in a second at least, once its stallTime is used up. Until then an
+// answer stays in memory, and others wait for its room.
+const leastRate = 16 << 10
+
+// steadyChunk is how much of a write has a deadline of its own.
+const steadyChunk = 32 << 10
+
+// patience is how long a writer waits for one client: at first as long as it may stall. A second more comes
+// with each leastRate bytes that it takes, and with each second in which nothing is written.
+type patience struct {
+	most, used time.Duration
+	since      time.Time // of the last write's end
+}
+
+// write writes in chunks, each with a deadline, until p is written or the patience ends.
+func (w *patience) write(p []byte, deadline func(time.Time), write func([]byte) (int, error)) (written int, err error) {
+	now := time.Now()
+	if !w.since.IsZero() {
+		w.used -= now.Sub(w.since)
+	}
+	for first := true; first || written < len(p) && err == nil; first = false {
+		w.used = max(0, w.used)
+		deadline(now.Add(w.most - w.used))
+		var n int
+		n, err = write(p[written:min(len(p), written+steadyChunk)])
+		written += n
+		end := time.Now()
+		w.used += end.Sub(now) - time.Duration(n)*time.Second/leastRate
+		now = end
+	}
+	w.since = now
+	return written, err
+}
 
 // connBuffer bounds a connection's buffers in the kernel, which are the server's memory, too. What is beyond waits for
 // the client.
 const connBuffer = 128 << 10
 
-// steadyConn is a connection whose writes go on as long as the client takes some of them.
+// steadyConn is a connection whose writes go on as long as the client takes them, but not slower than leastRate.
 type steadyConn struct {
 	net.Conn
-	stall time.Duration
+	mu       sync.Mutex // held by Write
+	patience patience
 }
 
-func (c *steadyConn) Write(p []byte) (written int, err error) {
-	for {
-		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
-			return written, err
-		}
-		n, err := c.Conn.Write(p[written:])
-		written += n
-		if err == nil || n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return written, err
-		}
-	}
+func newSteadyConn(c net.Conn, stall time.Duration) *steadyConn {
+	return &steadyConn{Conn: c, patience: patience{most: stall}}
+}
+
+func (c *steadyConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.patience.write(p, func(at time.Time) { _ = c.Conn.SetWriteDeadline(at) }, c.Conn.Write)
 }
 
 // SetWriteDeadline does nothing: each write has its own.
@@ -57,51 +87,40 @@ func (l listener) Accept() (net.Conn, error) {
 			_ = tcp.SetReadBuffer(connBuffer)
 			_ = tcp.SetWriteBuffer(connBuffer)
 		}
-		if one := l.doors.open(&steadyConn{c, stallTime}); one != nil {
+		if one := l.doors.open(newSteadyConn(c, stallTime)); one != nil {
 			return one, nil
 		}
 		c.Close()
 	}
 }
 
-// steadily has each write of a handler be cut where the client takes nothing of it. Streams of HTTP/2 share a
+// steadily has each write of a handler be cut where the client takes too little of it. Streams of HTTP/2 share a
 // connection, and stall by themselves.
 func steadily(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s := &steadyWriter{w, http.NewResponseController(w)}
-		s.extend()
+		s := &steadyWriter{ResponseWriter: w, control: http.NewResponseController(w), patience: patience{most: stallTime}}
+		s.extend(time.Now().Add(stallTime))
 		next.ServeHTTP(s, r)
-		s.extend() // for what is in buffers yet
+		s.extend(time.Now().Add(stallTime)) // for what is in buffers yet
 	})
 }
 
-// steadyChunk is how much of a write has a deadline of its own.
-const steadyChunk = 32 << 10
-
 type steadyWriter struct {
 	http.ResponseWriter
-	control *http.ResponseController
+	control  *http.ResponseController
+	patience patience
 }
 
-func (s *steadyWriter) extend() { _ = s.control.SetWriteDeadline(time.Now().Add(stallTime)) }
+func (s *steadyWriter) extend(at time.Time) { _ = s.control.SetWriteDeadline(at) }
 
-func (s *steadyWriter) Write(p []byte) (written int, err error) {
-	for first := true; first || len(p) > 0; first = false {
-		s.extend()
-		n, err := s.ResponseWriter.Write(p[:min(len(p), steadyChunk)])
-		written += n
-		if err != nil {
-			return written, err
-		}
-		p = p[n:]
-	}
-	return written, nil
+func (s *steadyWriter) Write(p []byte) (int, error) {
+	return s.patience.write(p, s.extend, s.ResponseWriter.Write)
 }
 
 // FlushError is what a ResponseController calls.
 func (s *steadyWriter) FlushError() error {
-	s.extend()
-	return s.control.Flush()
+	_, err := s.patience.write(nil, s.extend, func([]byte) (int, error) { return 0, s.control.Flush() })
+	return err
 }
 
 // Unwrap gives a ResponseController the rest.
