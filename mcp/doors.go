@@ -14,7 +14,8 @@ import (
 )
 
 // Whoever connects is a stranger until a request of its connection has shown who it is. Strangers have few connections,
-// for a short time, and give them up to each other: they take none from callers.
+// for a short time, and give them up to each other. When there is room for no more, a connection that has no request
+// gives way, of the caller that has the most of these.
 
 // Bounds of connections.
 const (
@@ -33,19 +34,20 @@ type doors struct {
 	mu        sync.Mutex
 	all       int
 	strangers map[netip.Addr]map[*door]bool
-	waiting   int            // all strangers
-	callers   map[string]int // connections of each caller
+	waiting   int                       // all strangers
+	callers   map[string]int            // connections of each caller
+	idle      map[string]map[*door]bool // those of each caller that have no request
 }
 
 func newDoors() *doors {
 	d := &doors{most: maxConns, strange: maxStrangers, ofAddr: maxAddrStrangers, ofCaller: maxCallerConns, patience: strangerTime,
-		strangers: map[netip.Addr]map[*door]bool{}, callers: map[string]int{}}
+		strangers: map[netip.Addr]map[*door]bool{}, callers: map[string]int{}, idle: map[string]map[*door]bool{}}
 	var files unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Cur/2 < maxConns {
 		d.most = int(files.Cur / 2)
 		d.strange = min(d.strange, d.most/2)
 		d.ofAddr = min(d.ofAddr, d.most/4)
-		d.ofCaller = min(d.ofCaller, d.most/2)
+		d.ofCaller = min(d.ofCaller, d.most/8)
 	}
 	return d
 }
@@ -76,8 +78,11 @@ func (d *doors) open(c net.Conn) *door {
 	if len(d.strangers[addr]) >= d.ofAddr {
 		d.turnOut(addr)
 	}
-	if d.waiting >= d.strange || d.all >= d.most {
+	if d.waiting >= d.strange || d.all >= d.most && d.waiting > 0 {
 		d.turnOut(d.crowd())
+	}
+	if d.all >= d.most {
+		d.turnOutIdle()
 	}
 	if d.all >= d.most {
 		return nil
@@ -118,6 +123,43 @@ func (d *doors) turnOut(addr netip.Addr) {
 	}
 }
 
+// turnOutIdle closes an idle connection of the caller that has the most of them.
+func (d *doors) turnOutIdle() {
+	most := ""
+	for caller, idle := range d.idle {
+		if len(idle) > len(d.idle[most]) {
+			most = caller
+		}
+	}
+	for one := range d.idle[most] {
+		d.shut(one)
+		return
+	}
+}
+
+// state is called when a request of a connection begins, and when there is none any more.
+func (d *doors) state(one *door, idle bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if one.shut || !one.known {
+		return
+	}
+	d.busy(one)
+	if idle {
+		if d.idle[one.caller] == nil {
+			d.idle[one.caller] = map[*door]bool{}
+		}
+		d.idle[one.caller][one] = true
+	}
+}
+
+// busy notes that a connection is not idle.
+func (d *doors) busy(one *door) {
+	if delete(d.idle[one.caller], one); len(d.idle[one.caller]) == 0 {
+		delete(d.idle, one.caller)
+	}
+}
+
 // shut closes a connection; d.mu is held.
 func (d *doors) shut(one *door) {
 	if d.empty(one) {
@@ -149,6 +191,7 @@ func (d *doors) forget(one *door) {
 }
 
 func (d *doors) leave(one *door) {
+	d.busy(one)
 	if d.callers[one.caller]--; d.callers[one.caller] == 0 {
 		delete(d.callers, one.caller)
 	}
@@ -187,13 +230,26 @@ func (one *door) Close() error {
 type doorKey struct{}
 
 func withDoor(ctx context.Context, c net.Conn) context.Context {
-	if secure, ok := c.(*tls.Conn); ok {
-		c = secure.NetConn()
-	}
-	if one, ok := c.(*door); ok {
+	if one := doorOf(c); one != nil {
 		return context.WithValue(ctx, doorKey{}, one)
 	}
 	return ctx
+}
+
+// doorOf is that of a server's connection, nil for none.
+func doorOf(c net.Conn) *door {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
+	one, _ := c.(*door)
+	return one
+}
+
+// noteState is a server's ConnState.
+func noteState(c net.Conn, state http.ConnState) {
+	if one := doorOf(c); one != nil && (state == http.StateIdle || state == http.StateActive) {
+		one.of.state(one, state == http.StateIdle)
+	}
 }
 
 // introduced notes whose connection a request came by, whose caller is known by now.

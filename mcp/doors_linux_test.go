@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,26 +18,33 @@ import (
 // Strangers, who have no token, keep no caller from a server with few descriptors.
 func TestAttackStrangers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("quiet quiet-token-0123456789\n"), 0o600); err != nil {
+	tokens := "quiet quiet-token-0123456789\n"
+	for n := range 10 {
+		tokens += fmt.Sprintf("hostile%d hostile-token-012345678%d\n", n, n)
+	}
+	if err := os.WriteFile(file, []byte(tokens), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	ask := fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer TOKEN\r\nContent-Type: application/json\r\n"+
+		"Accept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s", revision, named, len(listTools), listTools)
 	for _, c := range []struct{ name, send, answer string }{
 		{"say nothing", "", ""},
 		{"begin a request", "POST /mcp HTTP/1.1\r\nHost: x\r\n", ""},
 		{"were refused and stay", "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 401"},
 		{"have asked for the health and stay", "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "HTTP/1.1 200"},
+		{"are callers, had their answers and stay", ask, "HTTP/1.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			addr, _ := startServer(t, t.TempDir(), "--token-file", file, "--pool", "0", "-n", "256")
-			for range 400 {
+			for n := range 400 {
 				conn, err := net.DialTimeout("tcp", addr, time.Second)
 				if err != nil {
 					continue // it is full
 				}
 				defer conn.Close()
 				_ = conn.SetDeadline(time.Now().Add(time.Second))
-				if _, err := fmt.Fprint(conn, c.send); err == nil && c.answer != "" {
+				if _, err := fmt.Fprint(conn, strings.Replace(c.send, "TOKEN", fmt.Sprintf("hostile-token-012345678%d", n%10), 1)); err == nil && c.answer != "" {
 					_, _ = bufio.NewReader(conn).ReadString('\n')
 				}
 			}
@@ -47,14 +55,13 @@ func TestAttackStrangers(t *testing.T) {
 			}
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer quiet-token-0123456789\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s",
-				addr, revision, named, len(listTools), listTools)
+			fmt.Fprint(conn, strings.Replace(ask, "TOKEN", "quiet-token-0123456789", 1))
 			if line, err := bufio.NewReader(conn).ReadString('\n'); err == nil {
 				got = line[:min(len(line), 12)]
 			} else {
 				got = err.Error()
 			}
-			attack.Check(t, "a caller's request beside 400 strangers that "+c.name, "HTTP/1.1 200", got)
+			attack.Check(t, "a caller's request beside 400 connections that "+c.name, "HTTP/1.1 200", got)
 		})
 	}
 }
@@ -125,6 +132,16 @@ func TestDoors(t *testing.T) {
 	attack.Check(t, "callers in the place of strangers", "20 open, 0 strange", mcp.DoorsAre(d))
 	if err := enter("10.0.0.1:1", "last"); err == nil {
 		t.Error("it is not full")
+	}
+	mcp.SetIdle(d, open[2], true) // alice's
+	for n := range 2 {
+		if err := enter("10.0.0.1:1", fmt.Sprint("last", n)); (err == nil) != (n == 0) {
+			t.Error(n, err)
+		}
+	}
+	attack.Check(t, "a caller in the place of an idle connection", "20 open, 0 strange", mcp.DoorsAre(d))
+	if err := mcp.Introduce(d, open[0], "alice"); err != nil {
+		t.Error(err)
 	}
 	for _, c := range open {
 		c.Close()

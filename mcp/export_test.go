@@ -222,6 +222,8 @@ func Introduce(d Doors, c net.Conn, caller string) error {
 	return d.d.introduce(c.(*door), caller)
 }
 
+func SetIdle(d Doors, c net.Conn, idle bool) { d.d.state(c.(*door), idle) }
+
 func DoorsAre(d Doors) string {
 	d.d.mu.Lock()
 	defer d.d.mu.Unlock()

@@ -322,7 +322,7 @@ func (s *Server) ServeHTTP(ctx context.Context, opts HTTPOptions, listening func
 	if opts.TLS != nil {
 		l = tls.NewListener(l, opts.TLS)
 	}
-	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime,
+	hs := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime, ConnState: noteState,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return withDoor(withPeer(ctx, c), c) }}
 	listening(l.Addr())
 	failed := make(chan error, 1)
