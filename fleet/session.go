@@ -152,8 +152,11 @@ func (h *holding) give() {
 	}
 }
 
-// readCall reads what a tenant has sent, and says that it is there.
+// readCall reads what a tenant has sent, and says that it is there. It waits for room and for content no longer than
+// readTime.
 func (l *lane) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c call, secrets map[string]string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, readTime, &unitask.BusyError{What: fmt.Sprintf("the call was not read within %v", readTime), After: retryAfter})
+	defer cancel()
 	taken := nats.NewMsg(m.Reply)
 	taken.Header.Set(headTaken, l.w.info.ID)
 	if err := l.nc.PublishMsg(taken); err != nil {

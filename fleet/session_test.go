@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -150,6 +152,24 @@ func TestFleetSession(t *testing.T) {
 	if msg, err := written.NextMsg(time.Second); err == nil {
 		t.Errorf("a worker answers to a bucket of its own: %s", msg.Data)
 	}
+	both, err := her.SubscribeSync("_INBOX_alice.twice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sleep := []byte(`{"text":{"op":"exec","command":{"args":["sleep","3"]}}}`)
+	for range 2 {
+		if err := her.PublishRequest("unitask.session.alice."+hers.ID, both.Subject, sleep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := ""
+	for range 3 { // that the first is taken, then the second's answer
+		if m, err := both.NextMsg(10 * time.Second); err == nil {
+			said += string(m.Data)
+		}
+	}
+	refused := fmt.Sprint(strings.Contains(said, "another call with this inbox is under way"))
+	attack.Check(t, "two calls of a session that want their answers in one inbox", "true", refused)
 	if err := bob.Session(hers.ID).Close(t.Context()); !errors.As(err, &gone) {
 		t.Errorf("another tenant ends it: %v", err)
 	}

@@ -202,8 +202,17 @@ func (h *hosted) take(m *nats.Msg) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	h.mu.Lock()
-	h.cancels[m.Reply] = cancel
+	_, twice := h.cancels[m.Reply]
+	if !twice {
+		h.cancels[m.Reply] = cancel
+	}
 	h.mu.Unlock()
+	if twice {
+		cancel()
+		<-h.calls
+		h.l.answer(m, reply{}, &holder.Error{Code: holder.CodeUsage, Message: "another call with this inbox is under way"})
+		return
+	}
 	go func() {
 		defer func() {
 			cancel()
