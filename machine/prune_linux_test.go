@@ -3,7 +3,6 @@ package machine
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/internal/testlack"
@@ -12,7 +11,7 @@ import (
 // What can't be removed is not counted as removed, and is an error.
 func TestPruneFails(t *testing.T) {
 	s := OpenTemplates(t.TempDir())
-	stuck := filepath.Join(s.dir, strings.Repeat("a", 64))
+	stuck := filepath.Join(s.dir, digestOf("x"))
 	if err := os.MkdirAll(filepath.Join(stuck, "mounted"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -27,5 +26,8 @@ func TestPruneFails(t *testing.T) {
 	t.Cleanup(func() { _ = os.Chmod(s.dir, 0o700) })
 	if n, err := s.Prune(0); n != 0 || err == nil {
 		t.Errorf("%d removed, %v", n, err)
+	}
+	if _, err := s.Drop("x"); err == nil {
+		t.Error("what can't be dropped is dropped")
 	}
 }

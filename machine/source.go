@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -268,8 +269,12 @@ func (s *Source) templateFailed(spec Spec, err error) {
 	if killed(err) {
 		return
 	}
-	if s.templates.Drop(spec.Key()) && !errors.Is(err, ErrTemplate) {
+	had, stays := s.templates.Drop(spec.Key())
+	if had && !errors.Is(err, ErrTemplate) {
 		s.templates.Failed(spec.Key(), err)
+	}
+	if stays != nil {
+		err = fmt.Errorf("%w; %w", err, stays)
 	}
 	s.cache.Put(templateFailure, time.Now().UTC().Format(time.RFC3339)+" "+err.Error())
 }

@@ -298,11 +298,13 @@ func (s *Templates) Save(key string, memory *os.File, state []byte) error {
 	return nil
 }
 
-// Drop removes the template of a key, and returns whether there was one.
-func (s *Templates) Drop(key string) bool {
-	_, err := os.Lstat(s.path(key, templateName))
-	_ = os.RemoveAll(filepath.Join(s.dir, digestOf(key)))
-	return err == nil
+// Drop removes the template of a key, and returns whether there was one, and why it is still there.
+func (s *Templates) Drop(key string) (had bool, err error) {
+	_, missing := os.Lstat(s.path(key, templateName))
+	if err = os.RemoveAll(filepath.Join(s.dir, digestOf(key))); err != nil {
+		err = fmt.Errorf("remove template: %w", err)
+	}
+	return missing == nil, err
 }
 
 // Prune removes all templates but the keep that were last cloned or made, and what a
