@@ -62,12 +62,13 @@ var errTimeout = errors.New("time limit reached")
 // Exit codes of a run, as `unitask run` returns them. They are timeout(1)'s and
 // the shell's.
 const (
-	ExitUsage     = 2
-	ExitTimeout   = 124
-	ExitHost      = 125 // unitask, the host or the machine failed
-	ExitCancelled = 130
-	ExitOOM       = 137
-	exitSignal    = 128 // plus the signal's number
+	ExitUsage       = 2
+	ExitUndelivered = 123 // the code ended with 0, but not all of /out was delivered
+	ExitTimeout     = 124
+	ExitHost        = 125 // unitask, the host or the machine failed
+	ExitCancelled   = 130
+	ExitOOM         = 137
+	exitSignal      = 128 // plus the signal's number
 )
 
 // ExitCode returns the exit code for what Run returned.

@@ -45,7 +45,7 @@ func (s Summary) State() string {
 const Unreadable record.Status = "unreadable"
 
 // states are what State can be, and the statuses of records behind outcomes.
-var states = []string{string(OutcomeExited), string(OutcomeSignaled), string(OutcomeTimeout), string(OutcomeOOM), string(OutcomeCancelled), string(OutcomeCrashed), string(OutcomeFailed), string(OutcomeBusy), string(OutcomeLost),
+var states = []string{string(OutcomeExited), string(OutcomeSignaled), string(OutcomeTimeout), string(OutcomeOOM), string(OutcomeUndelivered), string(OutcomeCancelled), string(OutcomeCrashed), string(OutcomeFailed), string(OutcomeBusy), string(OutcomeLost),
 	string(record.Running), string(record.Paused), string(record.Interrupted), string(record.Done), string(Unreadable)}
 
 // States are what a Filter's Status may be: outcomes, and the statuses of records that have none.

@@ -25,20 +25,39 @@ const collectGrace = 15 * time.Second
 func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *record.Artifacts, res *Result) error {
 	timed, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	err := conn.Collect(timed, to)
+	err := conn.Collect(timed, to, to.Left())
 	if e := to.Close(err == nil); e != nil && err == nil {
 		err = e
 	}
 	slices.SortFunc(to.Kept, func(a, b record.Artifact) int { return strings.Compare(a.Path, b.Path) })
 	res.Artifacts, res.ArtifactsRefused = to.Kept, to.Refused
 	if ctx.Err() == nil && (errors.Is(err, guest.ErrGone) || timed.Err() != nil) {
-		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + err.Error()})
+		res.ArtifactsRefused = append(res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + err.Error(), Missed: true})
 		return nil
 	}
 	if errors.Is(err, record.ErrEnough) {
 		return nil
 	}
 	return err
+}
+
+// NoteUndelivered makes the outcome OutcomeUndelivered where the code ended with 0 and a file of /out that was to come did not,
+// or was not copied.
+func (r *Result) NoteUndelivered() {
+	var missed []record.Refusal
+	for _, one := range slices.Concat(r.ArtifactsRefused, r.ArtifactsLeft) {
+		if one.Missed {
+			missed = append(missed, one)
+		}
+	}
+	if len(missed) == 0 || r.Outcome != OutcomeExited || r.ExitCode != 0 {
+		return
+	}
+	r.Outcome, r.ExitCode = OutcomeUndelivered, ExitUndelivered
+	r.Error = fmt.Sprintf("the code ended with 0, but not all that it left in /out was delivered: %s: %s", missed[0].Path, missed[0].Reason)
+	if more := len(missed) - 1; more > 0 {
+		r.Error += fmt.Sprintf(", and %d more", more)
+	}
 }
 
 // ended fills in how the code ended by itself.

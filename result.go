@@ -14,15 +14,18 @@ import (
 type Outcome string
 
 const (
-	OutcomeExited    Outcome = "exited"    // by itself; ExitCode is its own
-	OutcomeSignaled  Outcome = "signaled"  // by a signal; ExitCode is 128 plus its number
-	OutcomeTimeout   Outcome = "timeout"   // ExitCode 124
-	OutcomeOOM       Outcome = "oom"       // ExitCode 137
-	OutcomeCancelled Outcome = "cancelled" // the caller stopped it; ExitCode 130
-	OutcomeCrashed   Outcome = "crashed"   // the machine died or broke the protocol; ExitCode 125
-	OutcomeFailed    Outcome = "failed"    // unitask or the host failed; ExitCode 125
-	OutcomeBusy      Outcome = "busy"      // a fleet's queue is full, and nothing ran (BusyError); ExitCode 125
-	OutcomeLost      Outcome = "lost"      // its worker was lost, and it may not be run twice (LostError); ExitCode 125
+	OutcomeExited   Outcome = "exited"   // by itself; ExitCode is its own
+	OutcomeSignaled Outcome = "signaled" // by a signal; ExitCode is 128 plus its number
+	OutcomeTimeout  Outcome = "timeout"  // ExitCode 124
+	OutcomeOOM      Outcome = "oom"      // ExitCode 137
+	// OutcomeUndelivered is that the code ended with 0, but a file of /out did not come back, for a limit, or was not
+	// copied, for a file of its name; ExitCode 123.
+	OutcomeUndelivered Outcome = "undelivered"
+	OutcomeCancelled   Outcome = "cancelled" // the caller stopped it; ExitCode 130
+	OutcomeCrashed     Outcome = "crashed"   // the machine died or broke the protocol; ExitCode 125
+	OutcomeFailed      Outcome = "failed"    // unitask or the host failed; ExitCode 125
+	OutcomeBusy        Outcome = "busy"      // a fleet's queue is full, and nothing ran (BusyError); ExitCode 125
+	OutcomeLost        Outcome = "lost"      // its worker was lost, and it may not be run twice (LostError); ExitCode 125
 )
 
 // Result is the outcome of a run. Its JSON form is what `unitask run --json` prints, and what
@@ -59,8 +62,8 @@ type Result struct {
 	Compiled string
 
 	// Artifacts are the files that the code left in /out; they are in the record
-	// (record.Store.OpenArtifact). ArtifactsRefused is what did not come back, at
-	// most a hundred. ArtifactsLeft are those that were not copied to IO.Out.
+	// (record.Store.OpenArtifact). ArtifactsRefused is what did not come back: a
+	// hundred by name, and how many more. ArtifactsLeft are those that were not copied to IO.Out.
 	Artifacts        []record.Artifact
 	ArtifactsRefused []record.Refusal
 	ArtifactsLeft    []record.Refusal

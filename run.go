@@ -187,6 +187,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, hostError("out", e)
 		}
 	}
+	res.NoteUndelivered()
 	res.Duration.Total = time.Since(begin)
 	var gone *GuestError
 	if errors.As(err, &gone) && redactor != nil { // it quotes the guest

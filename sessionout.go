@@ -70,7 +70,7 @@ func (x *stepping) collect(ctx context.Context) error {
 	}
 	x.res.Artifacts, x.res.ArtifactsRefused = to.Kept, to.Refused
 	if left != nil && ctx.Err() == nil {
-		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + left.Error()})
+		x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + left.Error(), Missed: true})
 	}
 	if errors.Is(err, record.ErrEnough) {
 		return nil
@@ -136,7 +136,7 @@ func (o *outBox) take(ctx context.Context, from *session.Client, to *record.Arti
 // fetch hands over one file. done says that it is not to come again as it is; why and failed are as take's.
 func fetch(ctx context.Context, from *session.Client, to *record.Artifacts, e session.Entry, name string, most int64) (done bool, why, failed error) {
 	if e.Mode.IsRegular() && e.Size > to.Left() {
-		return e.Size > most, nil, to.Refuse(name, fmt.Sprintf("is beyond %d bytes in all", most))
+		return e.Size > most, nil, to.Large(name)
 	}
 	if err := to.Begin(e.Mode.Type(), e.Mode.Perm(), name); err != nil || !e.Mode.IsRegular() {
 		return err == nil, nil, err

@@ -333,7 +333,7 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 		if e := x.collect(ctx); err == nil {
 			err = e
 		} else if e != nil { // it has ended otherwise
-			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + e.Error()})
+			x.res.ArtifactsRefused = append(x.res.ArtifactsRefused, record.Refusal{Path: outDir, Reason: "not all of it came: " + e.Error(), Missed: true})
 		}
 	}
 	err = x.finish(ctx, err)
@@ -390,6 +390,8 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	}
 	if err != nil {
 		res.Error = s.redactor.String(err.Error())
+	} else {
+		res.NoteUndelivered()
 	}
 	if e := finish(x.rec, s.redactor, res); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()

@@ -457,6 +457,7 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 			err = &unitask.HostError{Op: "out", Err: err}
 		}
 	}
+	res.NoteUndelivered()
 	a.code = unitask.ExitCode(res, err)
 	if f.json {
 		res.Stdout, res.Stderr = []byte(outs.String()), []byte(errs.String())

@@ -202,7 +202,7 @@ func (r report) outcome() (*unitask.Result, error) {
 	}
 	res := r.Result
 	switch res.Outcome {
-	case unitask.OutcomeExited, unitask.OutcomeSignaled, unitask.OutcomeTimeout, unitask.OutcomeOOM:
+	case unitask.OutcomeExited, unitask.OutcomeSignaled, unitask.OutcomeTimeout, unitask.OutcomeOOM, unitask.OutcomeUndelivered:
 		return res, nil
 	case unitask.OutcomeCrashed:
 		return res, &unitask.GuestError{Reason: res.Error}

@@ -183,12 +183,13 @@ func converse(ctx context.Context, w *wire, enter func(stage string)) (stage str
 		return "run", err
 	}
 	enter("collect")
-	return "collect", c.Collect(ctx, discard{})
+	return "collect", c.Collect(ctx, discard{}, 1<<20)
 }
 
 type discard struct{}
 
 func (discard) Begin(_, _ os.FileMode, _ string) error { return nil }
+func (discard) Large(string) error                     { return nil }
 func (discard) Data([]byte) error                      { return nil }
 
 func verdict(err error) string {

@@ -340,6 +340,11 @@ func (s *taken) Begin(kind, perm fs.FileMode, path string) error {
 	return nil
 }
 
+func (s *taken) Large(path string) error {
+	s.log = append(s.log, fmt.Sprintf("too large %q", path))
+	return nil
+}
+
 func (s *taken) Data(p []byte) error {
 	s.log = append(s.log, string(p))
 	return nil
@@ -361,6 +366,12 @@ func TestCollect(t *testing.T) {
 			sendFrame(c, 'a', entry('?', "\x00\x00\x00\x00", "\x00"))
 			sendFrame(c, 'z', "")
 		}, `[---------- 0755 "x/y" one two L--------- 0777 "../z" ?--------- 0000 "\x00"]`, false},
+		"a large one": {func(c net.Conn) {
+			sendFrame(c, 'a', entry('b', "\x00\x00\x01\xed", "x/y"))
+			sendFrame(c, 'a', entry('f', "\x00\x00\x01\xed", "z"))
+			sendFrame(c, 'z', "")
+		}, `[too large "x/y" ---------- 0755 "z"]`, false},
+		"data for a large one": {func(c net.Conn) { sendFrame(c, 'a', entry('b', "\x00\x00\x00\x00", "x")); sendFrame(c, 'd', "one") }, "", true},
 		"data without a file":  {func(c net.Conn) { sendFrame(c, 'd', "one") }, "", true},
 		"data for a link":      {func(c net.Conn) { sendFrame(c, 'a', entry('l', "\x00\x00\x00\x00", "x")); sendFrame(c, 'd', "one") }, "", true},
 		"an entry without one": {func(c net.Conn) { sendFrame(c, 'a', "f\x00\x00") }, "", true},
@@ -370,7 +381,7 @@ func TestCollect(t *testing.T) {
 	} {
 		w := withGuest(t, func(end net.Conn) {
 			sendFrame(end, 'h', goodHello)
-			_, _ = io.ReadFull(end, make([]byte, 5)) // the collect
+			_, _ = io.ReadFull(end, make([]byte, 5+8)) // the collect
 			c.send(end)
 			_, _ = io.Copy(io.Discard, end)
 		})
@@ -379,7 +390,7 @@ func TestCollect(t *testing.T) {
 			t.Fatal(err)
 		}
 		var s taken
-		err = conn.Collect(t.Context(), &s)
+		err = conn.Collect(t.Context(), &s, 1<<20)
 		if c.bad != errors.As(err, new(*ProtocolError)) || (!c.bad && (err != nil || fmt.Sprint(s.log) != c.want)) {
 			t.Errorf("%s: %v %v", name, s.log, err)
 		}
@@ -392,7 +403,7 @@ func TestCollect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.Collect(ctx, &taken{}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := conn.Collect(ctx, &taken{}, 1<<20); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 	})
@@ -401,7 +412,7 @@ func TestCollect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.Collect(t.Context(), &taken{}); !errors.Is(err, ErrGone) {
+		if err := conn.Collect(t.Context(), &taken{}, 1<<20); !errors.Is(err, ErrGone) {
 			t.Error(err)
 		}
 	})

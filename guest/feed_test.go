@@ -140,7 +140,7 @@ func TestCollectWhileStdinIsSent(t *testing.T) {
 		}
 		var s taken
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		err = c.Collect(ctx, &s)
+		err = c.Collect(ctx, &s, 1<<20)
 		cancel()
 		if err != nil || fmt.Sprint(s.log) != `[---------- 0000 "a.txt" x]` {
 			t.Fatalf("round %d: %v %v; the guest: %v", round, s.log, err, <-broken)
@@ -160,7 +160,7 @@ func drainUntilCollect(c net.Conn) error {
 		switch {
 		case err != nil:
 			return err
-		case kind == contract.FrameCollect && len(payload) == 0:
+		case kind == contract.FrameCollect && len(payload) == 8:
 			sendFrame(c, 'a', "f\x00\x00\x00\x00a.txt")
 			sendFrame(c, 'd', "x")
 			sendFrame(c, 'z', "")
@@ -187,7 +187,7 @@ func TestCollectFromADeafGuest(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := c.Collect(ctx, &taken{}); !errors.Is(err, context.DeadlineExceeded) {
+	if err := c.Collect(ctx, &taken{}, 1<<20); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("collect: %v", err)
 	}
 	c.Close()
@@ -211,7 +211,7 @@ func TestStreamWithSilentStdin(t *testing.T) {
 	if err != nil || end.Code != 3 {
 		t.Fatalf("%+v %v", end, err)
 	}
-	if err := c.Collect(t.Context(), &taken{}); err != nil {
+	if err := c.Collect(t.Context(), &taken{}, 1<<20); err != nil {
 		t.Error(err)
 	}
 	if err := c.Close(); err != nil {

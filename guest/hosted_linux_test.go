@@ -294,6 +294,10 @@ func TestHostedConversation(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(h.out, "large"), large, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	beyond := filepath.Join(h.out, "beyond")
+	if err := errors.Join(os.WriteFile(beyond, nil, 0o644), os.Truncate(beyond, 1<<40)); err != nil {
+		t.Fatal(err)
+	}
 	mtime := time.Unix(1700000000, 5)
 	for _, f := range []File{
 		{Path: dir + "/a/b/text", Mode: 0o640, Size: 11, ModTime: mtime, User: true},
@@ -332,11 +336,11 @@ func TestHostedConversation(t *testing.T) {
 		t.Errorf("%+v %v, %d bytes, %q", end, err, stdout.Len(), stderr.String())
 	}
 	var s taken
-	if err := c.Collect(t.Context(), &s); err != nil {
+	if err := c.Collect(t.Context(), &s, 1<<20); err != nil {
 		t.Fatal(err)
 	}
 	all := strings.Join(s.log, " ")
-	for _, want := range []string{`---------- 0600 "left" behind`, `L--------- 0777 "link"`, `"large" 0123456789`, `?--------- 0755 "` + strings.Repeat("d/", 64) + `d"`} {
+	for _, want := range []string{`---------- 0600 "left" behind`, `L--------- 0777 "link"`, `"large" 0123456789`, `too large "beyond"`, `?--------- 0755 "` + strings.Repeat("d/", 64) + `d"`} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %s among the artifacts", want)
 		}

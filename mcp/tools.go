@@ -30,7 +30,7 @@ func (s *Server) addTools() {
 			p["memoryMb"].Minimum, p["memoryMb"].Maximum = &least, &most
 		}),
 		OutputSchema: outputSchema[ran](map[string]string{
-			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}", "outcome": "how it ended: exited (by itself), signaled, timeout, oom, cancelled, crashed, failed, busy (nothing ran: there was no room), lost (its worker was lost, and it may have had effects)",
+			"runId": "names the record: inspect_run, and the resource unitask://runs/{runId}", "outcome": "how it ended: exited (by itself), signaled, timeout, oom, undelivered (it ended with 0, but a file of /out did not come back), cancelled, crashed, failed, busy (nothing ran: there was no room), lost (its worker was lost, and it may have had effects)",
 			"exitCode": "the code's own when outcome is exited", "stdout": "what it printed", "truncated": "more was printed than is shown: cut says of which stream, and what has all of it",
 			"policy": "what was granted (effective), and what was asked for and not given (denials)", "artifacts": "files that it left in /out: the resource unitask://runs/{runId}/artifacts/{path}",
 		}),

@@ -23,7 +23,8 @@ const ArtifactsDir = "out"
 // Bounds of artifacts, bytes aside.
 const (
 	maxArtifacts = 1000
-	maxRefusals  = 100
+	maxRefusals  = 100 // that are named; the last of a longer list says how many more there were
+	maxOffered   = 20_000
 	maxNesting   = 32
 	maxName      = 255
 	maxNames     = 1024 // bytes of a path
@@ -39,14 +40,18 @@ type Artifact struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Refusal is something in /out that was not stored.
+// Refusal is something in /out that was not stored, or not exported.
 type Refusal struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
+	Missed bool   `json:"missed,omitempty"` // by its kind and name it was to come
 }
 
-// ErrEnough says that a bound on artifacts was reached.
+// ErrEnough says that a guest offers more than is worth looking at: nothing more is taken.
 var ErrEnough = errors.New("no more artifacts are taken")
+
+// outDir is what a refusal of no single file names.
+const outDir = "/out"
 
 // Artifacts stores what comes back from an untrusted guest: names are checked and stay below
 // the folder, only regular files are stored, and none replaces another.
@@ -60,6 +65,11 @@ type Artifacts struct {
 	making   int             // folders that were made, or begun
 	left     int64
 	most     int64
+	wasted   int64 // bytes that came of files that are not stored
+	offered  int   // files, links and so on
+	unnamed  int   // refusals that are beyond maxRefusals
+	missed   bool  // one of them was to come
+	cut      string
 	redactor *Redactor
 
 	at     Artifact
@@ -67,6 +77,7 @@ type Artifacts struct {
 	plain  io.WriteCloser // redacts, into file
 	digest hash.Hash
 	size   int64
+	got    int64 // bytes that came of it, before redaction
 	skip   bool
 }
 
@@ -76,58 +87,69 @@ func (r *Run) Artifacts(most int64, redactor *Redactor) *Artifacts {
 	return &Artifacts{dir: filepath.Join(r.dir, ArtifactsDir), left: most, most: most, redactor: redactor}
 }
 
-// refuse notes what did not come back; the list is bounded.
-func (a *Artifacts) refuse(name, reason string) {
+// refuse notes what did not come back; the list is bounded. missed says that it was to come.
+func (a *Artifacts) refuse(name, reason string, missed bool) {
 	a.skip = true
-	if len(a.Refused) < maxRefusals {
-		a.Refused = append(a.Refused, Refusal{strings.ToValidUTF8(a.redactor.String(name), "\ufffd"), reason})
+	if len(a.Refused) == maxRefusals {
+		a.unnamed++
+		a.missed = a.missed || missed
+		return
 	}
+	a.Refused = append(a.Refused, Refusal{strings.ToValidUTF8(a.redactor.String(name), "\ufffd"), reason, missed})
 }
 
 // Left is how many bytes are still taken.
 func (a *Artifacts) Left() int64 { return max(a.left, 0) }
 
-// Refuse notes what does not come back, in the place of Begin.
-func (a *Artifacts) Refuse(name, reason string) error {
+// Large notes a file that has too many bytes, in the place of Begin.
+func (a *Artifacts) Large(name string) error {
+	if err := a.next(); err != nil {
+		return err
+	}
+	a.refuse(name, a.tooLarge(), true)
+	return nil
+}
+
+func (a *Artifacts) tooLarge() string { return fmt.Sprintf("is beyond %d bytes in all", a.most) }
+
+// next ends the file that was begun, before the next entry.
+func (a *Artifacts) next() error {
 	if err := a.end(); err != nil {
 		return err
 	}
-	if len(a.Refused) == maxRefusals {
+	if a.offered++; a.offered > maxOffered {
+		a.cut = fmt.Sprintf("it has more than %d files", maxOffered)
 		return ErrEnough
 	}
-	a.refuse(name, reason)
 	return nil
 }
 
 // Begin receives the next entry; see guest.Sink.
 func (a *Artifacts) Begin(kind, perm fs.FileMode, name string) error {
-	if err := a.end(); err != nil {
+	if err := a.next(); err != nil {
 		return err
 	}
-	a.skip = false
-	if len(a.Refused) == maxRefusals {
-		return ErrEnough
-	}
+	a.skip, a.got = false, 0
 	if why := BadName(name); why != "" {
-		a.refuse(name, why)
+		a.refuse(name, why, false)
 		return nil
 	}
 	switch kind {
 	case 0:
 	case fs.ModeSymlink:
-		a.refuse(name, "is a link")
+		a.refuse(name, "is a link", false)
 		return nil
 	default:
-		a.refuse(name, "is not a regular file")
+		a.refuse(name, "is not a regular file", false)
 		return nil
 	}
 	if len(a.Kept) == maxArtifacts {
-		a.refuse(name, fmt.Sprintf("is beyond %d files", maxArtifacts))
-		return ErrEnough
+		a.refuse(name, fmt.Sprintf("is beyond %d files", maxArtifacts), true)
+		return nil
 	}
 	name = a.redactor.String(name)
 	if err := a.open(name); err != nil {
-		a.refuse(name, err.Error())
+		a.refuse(name, err.Error(), true)
 		return nil
 	}
 	a.at = Artifact{Path: name, Mode: fmt.Sprintf("%04o", perm.Perm())}
@@ -196,19 +218,26 @@ func (a *Artifacts) store(p []byte) (int, error) {
 	return a.file.Write(p)
 }
 
-// Data receives the next bytes of the file that was begun last.
+// Data receives the next bytes of the file that was begun last. The bytes of one that is not stored have a bound of
+// their own: its guest was told how much is taken.
 func (a *Artifacts) Data(p []byte) error {
-	if a.left -= int64(len(p)); a.left < 0 {
-		if !a.skip {
-			name := a.at.Path
-			a.drop()
-			a.refuse(name, fmt.Sprintf("is beyond %d bytes in all", a.most))
-		}
-		return ErrEnough
+	n := int64(len(p))
+	if !a.skip && n > a.left {
+		name := a.at.Path
+		a.drop()
+		a.left += a.got
+		a.wasted += a.got
+		a.refuse(name, a.tooLarge(), true)
 	}
 	if a.skip {
+		if a.wasted += n; a.wasted > a.most {
+			a.cut = fmt.Sprintf("the files that are not taken are beyond %d bytes, too", a.most)
+			return ErrEnough
+		}
 		return nil
 	}
+	a.left -= n
+	a.got += n
 	if _, err := a.plain.Write(p); err != nil {
 		a.drop()
 		return fmt.Errorf("store an artifact: %w", err)
@@ -249,7 +278,7 @@ func (a *Artifacts) Cut() {
 	}
 	name := a.at.Path
 	a.drop()
-	a.refuse(name, "did not come through whole")
+	a.refuse(name, "did not come through whole", true)
 }
 
 // Close ends the collecting. complete says whether the last file arrived whole; if not, it is
@@ -261,6 +290,12 @@ func (a *Artifacts) Close(complete bool) error {
 	err := a.end()
 	if a.root != nil {
 		a.root.Close()
+	}
+	if a.unnamed > 0 {
+		a.Refused = append(a.Refused, Refusal{outDir, fmt.Sprintf("%d more did not come back either", a.unnamed), a.missed})
+	}
+	if a.cut != "" {
+		a.Refused = append(a.Refused, Refusal{outDir, "not all of it came: " + a.cut, true})
 	}
 	return err
 }

@@ -140,7 +140,7 @@ func TestAttackArtifactFloods(t *testing.T) {
 			got = "ended"
 		}
 		attack.Check(t, "artifacts: "+c.name, "ended", got)
-		if err := a.Close(false); err != nil || len(a.Kept) != c.kept || len(a.Refused) == 0 || len(a.Refused) > maxRefusals+1 || a.Refused[len(a.Refused)-1].Reason != c.says {
+		if err := a.Close(false); err != nil || len(a.Kept) != c.kept || len(a.Refused) == 0 || len(a.Refused) > maxRefusals+2 || a.Refused[0].Reason != c.says || !strings.HasPrefix(a.Refused[len(a.Refused)-1].Reason, "not all of it came") {
 			t.Errorf("%s: %v, %d kept, %d refused: %+v", c.name, err, len(a.Kept), len(a.Refused), a.Refused[max(len(a.Refused)-1, 0):])
 		}
 		held(t, r.Dir(), c.kept)

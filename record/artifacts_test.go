@@ -2,9 +2,11 @@ package record
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,13 +97,35 @@ func TestArtifactBounds(t *testing.T) {
 	if err := a.Data([]byte("123")); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Data([]byte("456")); !errors.Is(err, ErrEnough) {
+	if err := a.Data([]byte("456")); err != nil { // with b they are 11
 		t.Fatal(err)
 	}
-	if err := a.Close(false); err != nil || len(a.Kept) != 1 || a.Kept[0].Size != 5 || len(a.Refused) != 1 || a.Refused[0].Path != "b" {
+	if err := a.Large("c"); err != nil {
+		t.Fatal(err)
+	}
+	begin("d")
+	if err := a.Data([]byte("12345")); err != nil {
+		t.Fatal(err)
+	}
+	begin("e")
+	want := []Refusal{{"b", "is beyond 10 bytes in all", true}, {"c", "is beyond 10 bytes in all", true}}
+	if err := a.Close(true); err != nil || len(a.Kept) != 3 || a.Kept[1].Path != "d" || a.Kept[1].Size != 5 || !slices.Equal(a.Refused, want) {
 		t.Errorf("%v %+v %+v", err, a.Kept, a.Refused)
 	}
-	held(t, r.Dir(), 1)
+	held(t, r.Dir(), 3)
+
+	many := newRun(t)
+	a = many.Artifacts(10, nil)
+	for i := range maxArtifacts + maxRefusals + 7 {
+		begin(fmt.Sprint(i))
+	}
+	last := Refusal{"/out", "7 more did not come back either", true}
+	if err := a.Close(true); err != nil || len(a.Kept) != maxArtifacts || len(a.Refused) != maxRefusals+1 || a.Refused[maxRefusals] != last {
+		t.Errorf("%v %d %d %+v", err, len(a.Kept), len(a.Refused), a.Refused[len(a.Refused)-1])
+	}
+	if err := os.RemoveAll(many.Dir()); err != nil {
+		t.Fatal(err)
+	}
 
 	cut := newRun(t)
 	a = cut.Artifacts(100, nil)

@@ -26,7 +26,7 @@ func (s *Store) CopyArtifacts(id string, list []Artifact, to *OutFolder) (left [
 			return left, fmt.Errorf("copy %q: %w", a.Path, err)
 		}
 		if reason != "" {
-			left = append(left, Refusal{a.Path, reason})
+			left = append(left, Refusal{a.Path, reason, reason != export.HeldBack && reason != export.Barred(a.Path)})
 		}
 	}
 	return left, nil

@@ -500,8 +500,10 @@ static int listen_socket(struct agent *a, int type)
 
 // Artifacts -----------------------------------------------------------------
 
+static uint64_t out_left;  // bytes of files that the host still takes
+
 // send_tree sends what is in a folder, whose descriptor it closes: for each thing u8
-// kind (f, l, p, s, or x for the rest), u32 mode, path; for a file its bytes too. The
+// kind (f, l, p, s, b, or x for the rest), u32 mode, path; for a file its bytes too. The
 // path of the folder below /out is path[..len). -1 when the host is gone.
 static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 {
@@ -528,9 +530,11 @@ static int send_tree(int conn, int dir, char *path, size_t len, int depth)
 			r = send_tree(conn, fd, path, end + 1, depth + 1);
 			continue;
 		}
-		if (S_ISREG(st.st_mode))
-			fd = openat(dir, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		path[0] = fd >= 0 ? KIND_FILE : S_ISLNK(st.st_mode) ? KIND_LINK : S_ISFIFO(st.st_mode) ? KIND_PIPE : S_ISSOCK(st.st_mode) ? KIND_SOCKET : KIND_OTHER;
+		int large = S_ISREG(st.st_mode) && (uint64_t)st.st_size > out_left;
+		if (S_ISREG(st.st_mode) && !large &&
+		    (fd = openat(dir, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)) >= 0)
+			out_left -= (uint64_t)st.st_size;
+		path[0] = fd >= 0 ? KIND_FILE : large ? KIND_LARGE : S_ISLNK(st.st_mode) ? KIND_LINK : S_ISFIFO(st.st_mode) ? KIND_PIPE : S_ISSOCK(st.st_mode) ? KIND_SOCKET : KIND_OTHER;
 		put32((uint8_t *)path + 1, st.st_mode & 07777);
 		out_frame(FRAME_ARTIFACT, path, ARTIFACT_HEAD + end);
 		r = out_flush(conn);
@@ -595,6 +599,7 @@ static void finish(struct agent *a, int conn, const struct agent_end *end)
 			if (in_buf[4] == FRAME_COLLECT) {
 				if (a->freeze)
 					a->freeze();
+				out_left = want == HEADER_SIZE + 8 ? get64(in_buf + HEADER_SIZE) : UINT64_MAX;
 				if ((layered ? send_layer(a, conn) : send_artifacts(conn)) < 0)
 					return;
 			}

@@ -140,6 +140,7 @@ const (
 	KindPipe   = 'p'
 	KindSocket = 's'
 	KindOther  = 'x'
+	KindLarge  = 'b' // a regular file of more bytes than may still come: its bytes are not sent
 )
 
 // Letters that Node's main thread writes to the agent.

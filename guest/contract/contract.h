@@ -88,6 +88,7 @@
 #define KIND_PIPE 'p'
 #define KIND_SOCKET 's'
 #define KIND_OTHER 'x'
+#define KIND_LARGE 'b'
 #define CONTROL_READY 'R'
 #define CONTROL_STARTED 'S'
 #define CONTROL_REHEARSED 'W'
