@@ -213,6 +213,16 @@ func TestSessionCommands(t *testing.T) {
 	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"no-such-thing"}}); err != nil || res.ExitCode != 127 || !strings.Contains(string(res.Stderr), "no-such-thing") {
 		t.Errorf("%+v %v", res, err)
 	}
+	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"/tmp"}}); err != nil || res.ExitCode != 126 {
+		t.Errorf("a folder as a program: %+v %v", res, err)
+	}
+	// A command that is too long ends with all of its process group.
+	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "sleep 271 & sleep 272"}, Timeout: time.Second}); err != nil || res.ExitCode != unitask.ExitTimeout {
+		t.Errorf("%+v %v", res, err)
+	}
+	if res, err := s.Exec(t.Context(), unitask.Command{Args: []string{"sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 27[1]'"}}); err != nil || string(res.Stdout) != "0\n" {
+		t.Errorf("it left %+v %v", res, err)
+	}
 	// A step that is too long is interrupted, and the session lives.
 	if res, err := s.Run(t.Context(), unitask.Step{Code: "x=1; sleep 100", Timeout: time.Second}); err != nil || !res.TimedOut || res.ExitCode != unitask.ExitTimeout {
 		t.Errorf("%+v %v", res, err)

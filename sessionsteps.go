@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/unitask/unitask/guest"
@@ -288,6 +289,9 @@ func (x *stepping) wait(ctx context.Context, cmd *session.Command) error {
 	if errors.As(err, &failed) { // as a shell has it
 		fmt.Fprintf(x.stderr, "%s\n", failed)
 		end, err = guest.End{Code: 127}, nil
+		if errors.Is(failed, syscall.EACCES) || errors.Is(failed, syscall.ENOEXEC) {
+			end.Code = 126
+		}
 	}
 	x.ended(end.Code, end.Signal)
 	return err

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,7 +203,8 @@ static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n)
 		feed(c, IN);
 		break;
 	case STEP_SIGNAL:
-		if (n == 1)
+		c->last = n == 2 && p[1];
+		if (n > 0)
 			host->signal(c, p[0]);
 		break;
 	case STEP_RESIZE:
@@ -298,6 +300,8 @@ void session_ended(pid_t pid, uint32_t how)
 	tell_out(c);
 	say_number(STEP_END, c->id, how);
 	c->over = 1;
+	if (c->last)
+		host->signal(c, SIGKILL);
 	shut(c, IN);
 	shut(c, CTL);
 	drop_pending(c, IN);

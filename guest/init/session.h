@@ -21,6 +21,7 @@ struct session {
 	// start starts a command: flags:1 columns:2 rows:2 arguments:2 variables:2, its folder, its
 	// arguments, its environment; there is a NUL behind all. It returns an errno.
 	int (*start)(struct command *c, uint32_t id, uint8_t *p, size_t n);
+	// signal sends a signal to a command's group; of one that is over, to those that are left in it.
 	void (*signal)(struct command *c, int sig);
 	// ended reads event, and calls session_ended for each command that has.
 	void (*ended)(void);

@@ -32,6 +32,7 @@ struct command {
 	int terminal;
 	int why;  // where it says why it could not start; -1 when it has
 	int over;  // it has ended and the host knows; what it left running may go on printing
+	int last;  // what is left of its group when it ends is killed
 	struct pending to[2];  // IN, CTL
 };
 

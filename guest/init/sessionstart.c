@@ -161,7 +161,7 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 
 static void signal_command(struct command *c, int sig)
 {
-	if (kill(-c->pid, sig) < 0)
+	if (kill(-c->pid, sig) < 0 && !c->over)
 		kill(c->pid, sig);  // it has no group yet
 }
 

@@ -145,6 +145,8 @@ static int start(struct command *c, uint32_t id, uint8_t *p, size_t n)
 // its step to end.
 static void signal_command(struct command *c, int sig)
 {
+	if (c->over)
+		return;
 	if (c->pid == INTERPRETER) {
 		if (interrupt)
 			interrupt(sig != SIGINT);

@@ -11,7 +11,8 @@
 //	I input      for standard input; no more before it was taken
 //	Z end of input
 //	C control    for descriptor 3; no more before it was taken
-//	K signal     number:1, to the command's process group
+//	K signal     number:1, to the command's process group; with last:1 what is left of the group when the
+//	             command ends is killed
 //	T resize     columns:2 rows:2
 //	H hold       say that you do (h), and nothing more until G; of command 0
 //	G go on      of command 0
@@ -392,6 +393,11 @@ func (cmd *Command) Signal(s syscall.Signal) error {
 	return cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{byte(s)})
 }
 
+// stop sends a signal that is to end the command: what is left of its group then is killed. It does not wait.
+func (cmd *Command) stop(s syscall.Signal) {
+	go func() { _ = cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{byte(s), 1}) }()
+}
+
 // signal is Signal for those who must not wait until the guest takes it: what reads from the guest, and
 // time limits. Each command is sent a few.
 // What it returns says that it was.
@@ -418,7 +424,7 @@ func (cmd *Command) Done() <-chan struct{} { return cmd.done }
 const KillPatience = 2 * time.Second
 
 // Wait waits until it has ended, and reads no more of its standard input then. When ctx ends it is interrupted as by
-// Ctrl-C, and killed when that does not end it; the error is then the context's cause, beside how it ended. That of one that
+// Ctrl-C, and killed when that does not end it, and so is what is left of its process group; the error is then the context's cause, beside how it ended. That of one that
 // ends with 0 is why its standard input could not be read to its end, as os/exec has it, but for a terminal, which may hang up.
 func (cmd *Command) Wait(ctx context.Context) (guest.End, error) {
 	end, err := cmd.wait(ctx)
@@ -439,7 +445,7 @@ func (cmd *Command) wait(ctx context.Context) (guest.End, error) {
 	case <-ctx.Done():
 	}
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
-		cmd.signal(s)
+		cmd.stop(s)
 		select {
 		case <-cmd.done:
 			return cmd.end, context.Cause(ctx)

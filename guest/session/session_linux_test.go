@@ -252,6 +252,46 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// What a command that is ended has started ends with it, but for what has a group of its own.
+func TestLimitOfGroup(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	for _, row := range []struct {
+		name, script string
+		stays        bool
+	}{
+		{"in the background", "sleep 271 & echo $!; sleep 272", false},
+		{"that ignores signals", "(trap '' INT TERM HUP; echo $BASHPID; sleep 271) & sleep 272", false},
+		{"in a session of its own", "setsid sh -c 'echo $$; exec sleep 30' & sleep 272", true},
+	} {
+		out := newLines()
+		cmd, err := c.Start(t.Context(), Exec{Args: []string{"bash", "-c", row.script}, Env: environment, Dir: "/", Stdout: out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.await(t, "\n")
+		out.mu.Lock()
+		pid := strings.TrimSpace(out.text.String())
+		out.mu.Unlock()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := cmd.Wait(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", row.name, err)
+		}
+		lives := func() bool {
+			stat, err := os.ReadFile("/proc/" + pid + "/stat")
+			return err == nil && !strings.Contains(string(stat), ") Z ")
+		}
+		for late := time.After(5 * time.Second); lives() != row.stays; {
+			select {
+			case <-late:
+				t.Fatalf("a process %s: lives is %t", row.name, lives())
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+}
+
 // A command that is stopped before it becomes its program holds up no other.
 func TestStopped(t *testing.T) {
 	t.Parallel()
