@@ -105,6 +105,12 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 			return err
 		}
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
+		if errors.As(err, new(*session.StartError)) { // nothing of it was there, nor will be
+			s.mu.Lock()
+			delete(s.running, lang.name)
+			s.mu.Unlock()
+			return &policy.FieldError{Field: "language", Value: lang.name, Reason: fmt.Sprintf("can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)}
+		}
 		x.ended(got.Code, got.End.Signal)
 		x.res.Value = s.redactor.String(got.Value)
 		if why := s.toldDropped(lang.name); fresh && why != "" {
@@ -387,6 +393,8 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 		err = &BusyError{full.Error(), time.Second}
 	case errors.Is(err, errStopped):
 		res.Outcome, res.ExitCode, res.Error, err = OutcomeCancelled, ExitCancelled, errStopped.Error(), nil
+	case errors.As(err, new(*policy.FieldError)):
+		res.Outcome, res.ExitCode = OutcomeFailed, ExitUsage
 	case ctx.Err() != nil:
 		res.Outcome, res.ExitCode, err = OutcomeCancelled, ExitCancelled, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	case err != nil:
