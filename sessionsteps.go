@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/session"
@@ -74,6 +75,9 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	}
 	if len(step.Code) > maxStep {
 		return nil, &policy.FieldError{Field: "code", Value: fmt.Sprintf("of %d bytes", len(step.Code)), Reason: fmt.Sprintf("must be at most %d bytes in a session: write a file", maxStep)}
+	}
+	if !utf8.ValidString(step.Code) {
+		return nil, &policy.FieldError{Field: "code", Value: fmt.Sprintf("of %d bytes", len(step.Code)), Reason: "is not UTF-8 text, which steps of a session are: write a file, and run that"}
 	}
 	if strings.ContainsRune(step.Code, 0) {
 		return nil, &policy.FieldError{Field: "code", Value: "with a NUL byte", Reason: "must hold none in a session"}

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -138,9 +137,6 @@ func readCode(name string, r io.Reader) (string, error) {
 	}
 	if len(text) > unitask.MaxCode {
 		return "", usage(fmt.Errorf("%s holds more than %d MiB of code", name, unitask.MaxCode>>20))
-	}
-	if !utf8.Valid(text) {
-		return "", usage(fmt.Errorf("%s is not UTF-8 text", name))
 	}
 	return string(text), nil
 }
