@@ -222,7 +222,41 @@ func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 			return Effective{}, nil, err
 		}
 	}
+	if err := e.checkBound(); err != nil {
+		return Effective{}, nil, err
+	}
 	return e, c.narrow(&e, &r), nil
+}
+
+// checkBound refuses a secret whose host is open to raw TCP alone: no request to it is read there, so that the
+// placeholder would go out in the value's place.
+func (e *Effective) checkBound() error {
+	if e.AllowNetAny {
+		return nil
+	}
+	for _, s := range e.Secrets {
+		for _, b := range s.Bindings() {
+			for _, raw := range e.AllowTCP {
+				host := NetRule{Host: raw.Host}
+				if _, covers := b.Host.intersect(host); !covers || raw.Host == "" || e.readsRequests(host) {
+					continue
+				}
+				return &FieldError{Field: "secrets", Value: s.String(), Reason: fmt.Sprintf("is bound to %s, which is open to raw TCP alone (%s): no request is read there, and the placeholder would go out as it is. Allow the host by allowNet", raw.Host, raw)}
+			}
+		}
+	}
+	return nil
+}
+
+// readsRequests says that a rule opens a host, on whatever port, for requests that are read.
+func (e *Effective) readsRequests(host NetRule) bool {
+	opens := func(r NetRule) bool {
+		r.Port = 0
+		_, ok := r.intersect(host)
+		return ok
+	}
+	return slices.ContainsFunc(e.AllowNet, opens) || slices.ContainsFunc(e.Ask, opens) ||
+		slices.ContainsFunc(e.AllowHTTP, func(r HTTPRule) bool { return !r.Audit && opens(r.Host) })
 }
 
 // narrow cuts what was granted to what a ceiling allows. It never adds.

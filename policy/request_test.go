@@ -103,3 +103,27 @@ func TestRequireJail(t *testing.T) {
 		t.Errorf("%v", beyond)
 	}
 }
+
+// A secret must not be bound to a host that only raw TCP reaches: its placeholder would go out.
+func TestBoundByRawTCP(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		r       Request
+		refused bool
+	}{
+		{"raw TCP alone", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}}, true},
+		{"raw TCP, below a domain", Request{Secrets: []string{"KEY@other.example,*.example.com"}, AllowTCP: []string{"api.example.com:443"}, AllowNet: []string{"other.example"}}, true},
+		{"raw TCP on another port beside", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:5432"}, AllowNet: []string{"api.example.com"}}, false},
+		{"a domain beside", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}, AllowNet: []string{"*.example.com:8443"}}, false},
+		{"a question beside", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}, Ask: []string{"api.example.com"}}, false},
+		{"a rule by path", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}, AllowHTTP: []string{"GET api.example.com/v1/*"}}, false},
+		{"every host", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"api.example.com:443"}, AllowNetAny: true}, false},
+		{"another host", Request{Secrets: []string{"KEY@api.example.com"}, AllowTCP: []string{"db.example.com:5432"}}, false},
+		{"in the machine", Request{Secrets: []string{"KEY"}, AllowTCP: []string{"api.example.com:443"}}, false},
+	} {
+		_, _, err := Resolve(c.r, nil)
+		if refused := err != nil; refused != c.refused {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
