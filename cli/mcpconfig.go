@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask/internal/userhome"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -35,7 +36,7 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			if len(args) > 1 && cmd.ArgsLenAtDash() != 1 {
 				return usage(fmt.Errorf("unexpected argument %q: flags for unitask mcp follow --", args[1]))
 			}
-			home, err := os.UserHomeDir()
+			home, err := userhome.Dir()
 			if err != nil {
 				return err
 			}

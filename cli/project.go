@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+
+	"github.com/unitask/unitask/internal/userhome"
 )
 
 // codesProject is --project without a folder.
@@ -33,7 +35,7 @@ func projectRoot(named, file, home string) (string, error) {
 		}
 	}
 	homes := []string{home}
-	if user, err := os.UserHomeDir(); err == nil {
+	if user, err := userhome.Dir(); err == nil {
 		homes = append(homes, user)
 	}
 	for _, home := range append(homes, "/") {

@@ -104,7 +104,7 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	}
 	dir, err := os.Getwd()
 	if err != nil {
-		return req, false, err
+		return req, false, usage(fmt.Errorf("find the working folder: %w: change to one that exists", err))
 	}
 	req.Dir = unitask.GuestDir(dir)
 	switch {

@@ -3,13 +3,13 @@ package mcp
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/userhome"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -32,7 +32,7 @@ type hider struct{ known *strings.Replacer }
 // newHider knows the folders that messages are most likely about, which may have blanks
 // in them. The server's own folder is where relative paths begin.
 func newHider(dir, home string) hider {
-	user, _ := os.UserHomeDir()
+	user, _ := userhome.Dir()
 	var pairs []string
 	for _, at := range []struct{ path, shown string }{{dir, "."}, {home, hiddenPath}, {user, hiddenPath}} {
 		for _, path := range []string{at.path, resolved(at.path)} {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -77,7 +78,7 @@ func absolute(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		wd, err := os.Getwd()
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("find the working folder: %w: change to one that exists", err)
 		}
 		dir = wd + "/" + dir
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/unitask/unitask/internal/realpath"
+	"github.com/unitask/unitask/internal/userhome"
 )
 
 // A model is not its user: where a user's own command line may ask for anything that no
@@ -25,7 +26,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	if dir == "" {
 		err = fs.ErrNotExist
 	}
-	user, _ := os.UserHomeDir()
+	user, _ := userhome.Dir()
 	if user != "" && !filepath.IsAbs(user) { // which folder holds it can't be told
 		err = fs.ErrInvalid
 	}
