@@ -199,6 +199,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	if s := code.session; s != nil && (s.left || s.revived != nil && s.ID == "") { // it does not go on here
 		rec.Status = record.Paused
 		unsettled := rec.Settle() // before the audit log, which needs the room that this gives back
+		logged.shorten(unsettled)
 		logged.left()
 		return res, errors.Join(err, unsettled, rec.Leave())
 	}
@@ -210,6 +211,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
 	}
+	logged.shorten(rec.Err())
 	logged.ended(res)
 	if e := logged.missing(granted.Effective); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
