@@ -36,6 +36,16 @@ type Caller struct {
 	Via record.Via
 	// Ceiling limits what the caller gets; nil is no limit.
 	Ceiling *policy.Ceiling
+	// Origin is where a ceiling would come from if Ceiling is nil for want of a file: there a session looks again.
+	Origin *policy.Origin
+}
+
+// origin is where the ceiling comes from; nil where only the program that made it can make it again.
+func (c Caller) origin() *policy.Origin {
+	if c.Ceiling == nil {
+		return c.Origin
+	}
+	return c.Ceiling.Origin()
 }
 
 // How a run was requested.
