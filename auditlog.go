@@ -2,10 +2,12 @@ package unitask
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/unitask/unitask/audit"
@@ -28,6 +30,7 @@ type audited struct {
 	worker  string // of a fleet, that says what the run did, and how it ended; "" is that this host has seen it
 
 	mu      sync.Mutex
+	short   bool                // the disk is full: entries are short enough for the room that a record's end reserves
 	failed  error               // the first entry that could not be written
 	used    map[string][]string // hosts that a secret's value went to, by its name
 	exposed map[string]int      // by secrets' names: answers that had their values without reason
@@ -93,6 +96,8 @@ func (a *audited) started(p Policy) {
 const (
 	// maxAudited bounds what one entry lists.
 	maxAudited = 64
+	// maxShort is the same where the disk is full.
+	maxShort = 2
 	// moreAudited is the last of a list that has more than that.
 	moreAudited = "and more"
 )
@@ -134,7 +139,7 @@ func (a *audited) network() (list []audit.Entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.used) > 0 {
-		list = append(list, a.entry(audit.SecretUsed, a.said(map[string]any{"hosts": a.used})))
+		list = append(list, a.entry(audit.SecretUsed, a.said(map[string]any{"hosts": a.usedBy()})))
 	}
 	if n := a.redact.Exposed(); len(a.exposed) > 0 || n > 0 {
 		list = append(list, a.entry(audit.SecretExposed, map[string]any{"answers": a.exposed, "output": n}))
@@ -143,6 +148,27 @@ func (a *audited) network() (list []audit.Entry) {
 		list = append(list, a.entry(audit.NetRefused, a.said(map[string]any{"count": a.refused, "first": a.first})))
 	}
 	return list
+}
+
+// usedBy is the hosts that each secret's value went to, some of them in a short entry; a.mu is held.
+func (a *audited) usedBy() map[string][]string {
+	if !a.short {
+		return a.used
+	}
+	some := map[string][]string{}
+	for name, hosts := range a.used {
+		if some[name] = hosts; len(hosts) > maxShort {
+			some[name] = append(slices.Clone(hosts[:maxShort]), moreAudited)
+		}
+	}
+	return some
+}
+
+// shorten has entries be short where a record could not be written for want of room.
+func (a *audited) shorten(recorded error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.short = errors.Is(recorded, syscall.ENOSPC) || errors.Is(recorded, syscall.EDQUOT)
 }
 
 // left writes what a session has done that does not go on here, and has not ended.
@@ -162,7 +188,7 @@ func (a *audited) ended(res *Result) {
 	if a.session {
 		kind = audit.SessionEnded
 	}
-	a.write(append(list, a.entry(kind, a.said(map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode, "ms": res.Duration.Total.Milliseconds(), "error": res.Error})))...)
+	a.write(append(list, a.entry(kind, a.said(map[string]any{"outcome": res.Outcome, "exitCode": res.ExitCode, "ms": res.Duration.Total.Milliseconds(), "error": shortened(res.Error)})))...)
 }
 
 // said marks what a worker has said.

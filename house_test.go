@@ -74,7 +74,7 @@ var mayImport = map[string][]string{
 	"internal/entropy":     {},
 	"internal/exact":       {},
 	"internal/export":      {},
-	"internal/fetch":       {"internal/publicaddr"},
+	"internal/fetch":       {"internal/hostname", "internal/publicaddr"},
 	"internal/filelock":    {},
 	"internal/gotest":      {},
 	"internal/hostname":    {},

@@ -36,6 +36,16 @@ type Caller struct {
 	Via record.Via
 	// Ceiling limits what the caller gets; nil is no limit.
 	Ceiling *policy.Ceiling
+	// Origin is where a ceiling would come from if Ceiling is nil for want of a file: there a session looks again.
+	Origin *policy.Origin
+}
+
+// origin is where the ceiling comes from; nil where only the program that made it can make it again.
+func (c Caller) origin() *policy.Origin {
+	if c.Ceiling == nil {
+		return c.Origin
+	}
+	return c.Ceiling.Origin()
 }
 
 // How a run was requested.
@@ -200,6 +210,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	if s := code.session; s != nil && (s.left || s.revived != nil && s.ID == "") { // it does not go on here
 		rec.Status = record.Paused
 		unsettled := rec.Settle() // before the audit log, which needs the room that this gives back
+		logged.shorten(unsettled)
 		logged.left()
 		return res, errors.Join(err, unsettled, rec.Leave())
 	}
@@ -211,6 +222,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = hostError("record", e)
 	}
+	logged.shorten(rec.Err())
 	logged.ended(res)
 	if e := logged.missing(granted.Effective); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()

@@ -24,12 +24,12 @@ func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
 
 // readCeiling makes the ceiling again, of the files as they are now. One that a program made stays as it is.
 func (s *Session) readCeiling() (*policy.Ceiling, error) {
-	c := s.ceiling()
-	origin := c.Origin()
+	c := s.callerNow()
+	origin := c.origin()
 	if origin == nil {
-		return c, nil
+		return c.Ceiling, nil
 	}
-	now, err := origin.Ceiling(s.rt.opts.Home, s.callerNow().withDefaults().Name)
+	now, err := origin.Ceiling(s.rt.opts.Home, c.withDefaults().Name)
 	if err != nil {
 		return nil, fmt.Errorf("read the session's ceiling again: %w", err)
 	}
@@ -68,6 +68,7 @@ func (s *Session) renewCeiling() error {
 		return err
 	}
 	s.mu.Lock()
+	s.caller.Origin = s.caller.origin() // also where there is no file by now, and one may come again
 	s.caller.Ceiling = now
 	last := s.began.Add(most.Life)
 	late := s.expires.After(last)
@@ -121,7 +122,7 @@ func same(_ string, now, before any) bool { return reflect.DeepEqual(now, before
 // CeilingChanged says whether the files of the ceiling are others than those that the session of a home began under, or can't
 // be read.
 func (p PausedSession) CeilingChanged(home string) bool {
-	if p.Origin == nil || p.digest == "" {
+	if p.Origin == nil || p.digest == "" && p.Ceiling != "" { // of an older version
 		return false
 	}
 	now, err := p.ReadCeiling(home)

@@ -13,6 +13,130 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
+// ceilingUse is a use of a session where its ceiling is read again.
+type ceilingUse struct {
+	name string
+	use  func() error
+}
+
+func ceilingUses(t *testing.T, s *unitask.Session) []ceilingUse {
+	return []ceilingUse{
+		{"fork", func() error {
+			forks, err := s.Fork(t.Context(), 1)
+			for _, f := range forks {
+				f.Close()
+			}
+			return err
+		}},
+		{"extend", func() error { return s.Extend(t.Context(), time.Minute) }},
+		{"resume", func() error {
+			if err := s.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_, err := s.Run(t.Context(), unitask.Step{Code: "true"})
+			return err
+		}},
+	}
+}
+
+// A file that appears where there was none, or above the one that the session began under, holds as well.
+func TestAttackSessionCeilingAppears(t *testing.T) {
+	needClones(t)
+	for _, c := range []struct{ name, began, at, text, want string }{
+		{"there was no file, and it grants less", "", policy.CeilingFile, "allowNet = []\n", "allowNet, changed true"},
+		{"there was no file, and one above grants less", "", "../" + policy.CeilingFile, "memoryMb = 128\n", "memoryMb, changed true"},
+		{"there was no file, and it grants all", "", policy.CeilingFile, "allowNet = [\"a.example\"]\n", "done, changed true"},
+		{"there was one, and one above it grants less", "sessionLifeSeconds = 3600\n", "../" + policy.CeilingFile, "allowNet = []\n", "allowNet, changed true"},
+	} {
+		home, dir := newHome(t), filepath.Join(t.TempDir(), "project")
+		mustDo(t, os.Mkdir(dir, 0o700))
+		if c.began != "" {
+			mustDo(t, os.WriteFile(filepath.Join(dir, policy.CeilingFile), []byte(c.began), 0o600))
+		}
+		held, err := policy.LoadForPeople(home, dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rt := openRuntime(t, unitask.Options{Home: home})
+		s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin}, unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.CeilingChanged() {
+			t.Errorf("%s: changed from the start", c.name)
+		}
+		file := filepath.Join(dir, c.at)
+		for _, u := range ceilingUses(t, s) {
+			mustDo(t, os.WriteFile(file, []byte(c.text), 0o600))
+			got := "done"
+			if err := u.use(); err != nil {
+				got = fmt.Sprintf("%.300s", err)
+				for _, short := range []string{"allowNet", "memoryMb"} {
+					if strings.Contains(got, short+" ") && strings.Contains(got, "start another session") {
+						got = short
+						break
+					}
+				}
+			}
+			attack.Check(t, u.name+" of a session: "+c.name, c.want, fmt.Sprintf("%s, changed %v", got, s.CeilingChanged()))
+			mustDo(t, os.Remove(file)) // and it goes on
+			if res, err := s.Run(t.Context(), unitask.Step{Code: "echo on"}); err != nil || string(res.Stdout) != "on\n" || s.CeilingChanged() {
+				t.Fatalf("%s, %s: %+v %v, changed %v", c.name, u.name, res, err, s.CeilingChanged())
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A paused session that began without a ceiling goes on under one that has appeared.
+func TestAttackPausedCeilingAppears(t *testing.T) {
+	needClones(t)
+	home, dir := newHome(t), t.TempDir()
+	held, err := policy.LoadForPeople(home, dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := openRuntime(t, unitask.Options{Home: home})
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin}, unitask.SessionRequest{Request: unitask.Request{Language: "shell", AllowNet: []string{"a.example"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustDo(t, s.Pause(t.Context()))
+	mustDo(t, rt.Close())
+	rt = openRuntime(t, unitask.Options{Home: home})
+	goOn := func() string {
+		p, err := unitask.FindPausedSession(home, s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := p.CeilingChanged(home)
+		ceiling, err := p.ReadCeiling(home)
+		if err != nil {
+			t.Fatal(err)
+		}
+		on, err := rt.Revive(t.Context(), unitask.Caller{Ceiling: ceiling, Origin: p.Origin}, s.ID, nil)
+		if err != nil {
+			return fmt.Sprintf("refused %v, changed %v", strings.Contains(err.Error(), "start another session"), changed)
+		}
+		mustDo(t, on.Close())
+		return fmt.Sprintf("done, changed %v", changed)
+	}
+	file := filepath.Join(dir, policy.CeilingFile)
+	mustDo(t, os.WriteFile(file, []byte("allowNet = []\n"), 0o600))
+	attack.Check(t, "a paused session that began without a ceiling: a file grants less by now", "refused true, changed true", goOn())
+	mustDo(t, os.Remove(file))
+	attack.Check(t, "a paused session that began without a ceiling: there is none still", "done, changed false", goOn())
+}
+
+func mustDo(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A session whose ceiling's file is narrower by now is not forked, extended or resumed; one that is wider does no harm.
 func TestAttackSessionCeilingChanges(t *testing.T) {
 	needClones(t)
@@ -36,26 +160,7 @@ func TestAttackSessionCeilingChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	uses := []struct {
-		name string
-		use  func() error
-	}{
-		{"fork", func() error {
-			forks, err := s.Fork(t.Context(), 1)
-			for _, f := range forks {
-				f.Close()
-			}
-			return err
-		}},
-		{"extend", func() error { return s.Extend(t.Context(), time.Minute) }},
-		{"resume", func() error {
-			if err := s.Pause(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			_, err := s.Run(t.Context(), unitask.Step{Code: "true"})
-			return err
-		}},
-	}
+	uses := ceilingUses(t, s)
 	for _, c := range []struct{ name, text, want string }{
 		{"as it was", began, "done, changed false"},
 		{"another host", "allowNet = [\"b.example\"]\n", "allowNet, changed true"},

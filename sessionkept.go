@@ -1,7 +1,6 @@
 package unitask
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -122,7 +121,7 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		return nil, err
 	}
 	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.Ceiling.Origin(), s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
+		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.origin(), s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
 		if k.Broker, err = x.code.broker.Keep(); err == nil {
@@ -206,7 +205,10 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 		return nil, errors.Join(&BusyError{"another process held session " + id, time.Second}, rec.Leave())
 	}
 	s := newSession(rt, caller, limits)
-	s.denials, s.beganUnder = denials, cmp.Or(k.Policy.Digest, s.beganUnder)
+	s.denials = denials
+	if k.Policy.Digest != "" || k.Policy.Ceiling == "" {
+		s.beganUnder = k.Policy.Digest
+	}
 	s.Parent, s.Image, s.Language, s.family, s.request = k.Parent, k.Image, k.Language, &family{}, k.Request
 	s.began, s.expires = k.Began, k.Expires
 	if last := k.Began.Add(most.Life); s.expires.After(last) { // the ceiling is narrower now

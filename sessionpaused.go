@@ -34,8 +34,8 @@ type PausedSession struct {
 	At, Since time.Time
 	// Secrets are those that Revive needs the values of.
 	Secrets []string
-	// Ceiling names the ceiling that it began under, "" if there was none. Origin is where that comes from, nil if only the
-	// program that made it can make it again.
+	// Ceiling names the ceiling that it began under, "" if there was none. Origin is where that comes from, or would if there
+	// was a file, nil if only the program that made it can make it again.
 	Ceiling string
 	Origin  *policy.Origin
 

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -57,7 +58,12 @@ func makePauseKey(home, name string) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Link(f.Name(), name); !errors.Is(err, fs.ErrExist) {
+	root, err := os.OpenRoot(home)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := atomicfile.Place(root, filepath.Base(f.Name()), filepath.Base(name)); !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return nil

@@ -132,14 +132,20 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 // findCeiling reads the files that hold in the working directory, and the one that was named. Where there are several it
 // says which.
 func (a *app) findCeiling(named string) (*policy.Ceiling, error) {
-	held, err := a.heldCeiling(named)
+	held, err := a.foundCeiling(named)
 	if err != nil {
 		return nil, err
 	}
-	if len(held.Files) > 1 {
+	return held.Ceiling, nil
+}
+
+// foundCeiling is findCeiling with where the ceiling comes from, also if there is none yet.
+func (a *app) foundCeiling(named string) (*policy.ForPeople, error) {
+	held, err := a.heldCeiling(named)
+	if err == nil && len(held.Files) > 1 {
 		a.ui.note("policy: %s", safe(held.String()))
 	}
-	return held.Ceiling, nil
+	return held, err
 }
 
 func (a *app) heldCeiling(named string) (*policy.ForPeople, error) {

@@ -159,12 +159,12 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 					}
 				}
 			}
-			ceiling, err := a.findCeiling(f.policy)
+			held, err := a.foundCeiling(f.policy)
 			if err != nil {
 				return err
 			}
 			asked := &holder.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life), IdleMS: policy.Millis(idle)}
-			asked.Ceiling, asked.Held = ceiling.Origin(), ceiling
+			asked.Ceiling, asked.Held = held.Origin, held.Ceiling
 			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpNew, New: asked}, holder.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)

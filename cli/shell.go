@@ -94,18 +94,18 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 	if err != nil {
 		return err
 	}
-	ceiling, err := a.findCeiling(f.policy)
+	held, err := a.foundCeiling(f.policy)
 	if err != nil {
 		return err
 	}
 	var rt *unitask.Runtime
-	if rt, err = a.openWith(unitask.Options{Ceiling: ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })}); err != nil {
+	if rt, err = a.openWith(unitask.Options{Ceiling: held.Ceiling, Machines: unitask.PoolDaemon(func(sh unitask.Shape) { a.warmLater(rt.Images().Home(), sh) })}); err != nil {
 		return err
 	}
 	defer rt.Close()
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
-	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: req, Life: life})
+	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: held.Ceiling, Origin: held.Origin}, unitask.SessionRequest{Request: req, Life: life})
 	if err != nil {
 		return asFlags(cmd, err)
 	}

@@ -2,11 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
@@ -80,4 +83,52 @@ func TestAttackWorkerMetrics(t *testing.T) {
 		}
 		attack.Check(t, "a worker's metrics are served at "+name, row.want, got)
 	}
+}
+
+// A page of a browser on the host whose name leads to loopback from some moment on reads no metrics.
+func TestAttackMetricsRebound(t *testing.T) {
+	served := holding("", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for host, want := range map[string]int{"127.0.0.1:9464": 200, "localhost:9464": 200, "[::1]:9464": 200, "127.0.0.1": 200,
+		"evil.example:9464": 403, "evil.example": 403, "127.0.0.1.evil.example:9464": 403, "localhost.evil.example": 403, "": 403, "192.0.2.1:9464": 403} {
+		req := httptest.NewRequest("GET", "/metrics", nil)
+		req.Host = host
+		out := httptest.NewRecorder()
+		served.ServeHTTP(out, req)
+		attack.Check(t, "a worker's metrics on loopback are asked for by the name "+host, fmt.Sprint(want), fmt.Sprint(out.Code))
+	}
+}
+
+// Strangers hold few of a worker's descriptors, and its health is told all the same.
+func TestAttackMetricsConnections(t *testing.T) {
+	at, stop, err := serveMetrics(t.Context(), "127.0.0.1:0", http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { fmt.Fprint(out, "ok") }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	const many = 3 * metricsConns
+	ended := make(chan bool, many)
+	for range many {
+		c, err := net.Dial("tcp", at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		go func() {
+			_, _ = c.Read(make([]byte, 1))
+			ended <- true
+		}()
+	}
+	for range many - metricsConns { // each of them has been taken
+		select {
+		case <-ended:
+		case <-time.After(metricsTime / 2):
+			t.Fatal("connections of strangers stay")
+		}
+	}
+	res, err := http.Get("http://" + at.String() + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	attack.Check(t, "a worker's health, beside strangers with many connections", "200", fmt.Sprint(res.StatusCode))
 }

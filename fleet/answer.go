@@ -96,7 +96,7 @@ func (s *submission) sendSecrets(ctx context.Context, msg *nats.Msg, q question)
 		refuse(msg, err.Error())
 		return
 	}
-	text, err := json.Marshal(sealed{s.id, e.Attempt, s.run.Request.Secrets})
+	text, err := json.Marshal(sealed{s.work, s.id, e.Attempt, s.run.Request.Secrets})
 	if err == nil {
 		text, err = box.SealAnonymous(nil, text, key, nil)
 	}

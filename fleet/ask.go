@@ -34,8 +34,9 @@ const (
 	headDrain   = "Drain" // who asks wants the worker drained
 )
 
-// sealed is what secrets are sent as, to one worker and for one run.
+// sealed is what secrets are sent as, to one worker and for one run of what was submitted.
 type sealed struct {
+	work
 	Run     string            `json:"run"`
 	Attempt int               `json:"attempt"`
 	Secrets map[string]string `json:"secrets"`
@@ -70,6 +71,9 @@ func (c *claim) unseal(data []byte, into map[string]string) error {
 	var s sealed
 	if !ok || len(data) > maxSealed || json.Unmarshal(plain, &s) != nil || s.Run != c.run || s.Attempt != c.entry.Attempt {
 		return fmt.Errorf("the run's secrets: %w: they are not sealed for this worker and run", errMalformed)
+	}
+	if s.Task != "" && s.work != workOf(c.entry) { // an older submitter does not say
+		return fmt.Errorf("the run's secrets: %w: the run was changed after it was submitted", errMalformed)
 	}
 	for name := range into {
 		value, there := s.Secrets[name]

@@ -2,8 +2,12 @@ package fleet_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/unitask/unitask"
@@ -48,5 +52,72 @@ func TestAttackWorkerKeys(t *testing.T) {
 	}
 	if _, err := fleet.Connect(fleet.Config{URL: ns.ClientURL(), WorkerKeys: [][]byte{[]byte("short")}}); err == nil {
 		t.Error("a short key is listed")
+	}
+}
+
+// Who has a worker's credentials, and not its key, changes a run that waits: the worker that has the key gives its secrets to
+// no other code.
+func TestAttackWorkerKeysOtherCode(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, nil)
+	config := workerConfig(ns.ClientURL(), 1)
+	config.Key = bytes.Repeat([]byte{7}, 32)
+	public := startWorker(t, config, script{}).Info().Key
+	rt, _ := submitter(t, fleet.Config{URL: ns.ClientURL(), WorkerKeys: [][]byte{public}})
+	_, js := dial(t, ns.ClientURL())
+	kv, err := js.KeyValue(t.Context(), "unitask-runs-default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inState := func(state string) (id string, entry map[string]any) {
+		keys, _ := kv.Keys(t.Context()) // none is an error
+		for _, id := range keys {
+			v, err := kv.Get(t.Context(), id)
+			if err == nil && json.Unmarshal(v.Value(), &entry) == nil && entry["state"] == state {
+				return id, entry
+			}
+		}
+		return "", nil
+	}
+	for _, row := range []struct{ what, task, want string }{
+		{"as it was", "", "21 bytes\n"},
+		{"other code", `{"request":{"code":"secret TOKEN","secrets":["TOKEN"],"allowNetAny":true}}`, "refused"},
+	} {
+		gate := filepath.Join(t.TempDir(), "gate")
+		var before sync.WaitGroup
+		before.Go(func() {
+			if _, err := rt.Run(t.Context(), unitask.Request{Code: "wait " + gate}, unitask.IO{}); err != nil {
+				t.Error(err)
+			}
+		})
+		waitFor(t, func() bool { // it has the worker's one slot
+			id, _ := inState("claimed")
+			return id != ""
+		})
+		over := make(chan string, 1)
+		go func() {
+			res, err := rt.Run(t.Context(), unitask.Request{Code: "secret TOKEN", Secrets: map[string]string{"TOKEN": "correct-horse-battery"}}, unitask.IO{})
+			switch {
+			case err == nil:
+				over <- string(res.Stdout)
+			case strings.Contains(err.Error(), "was changed after"):
+				over <- "refused"
+			default:
+				over <- err.Error()
+			}
+		}()
+		id, entry := "", map[string]any(nil)
+		waitFor(t, func() bool { id, entry = inState("queued"); return id != "" })
+		if row.task != "" {
+			entry["task"] = inlined(row.task)
+			if _, err := kv.Put(t.Context(), id, []byte(asJSON(entry))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(gate, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "a run with secrets is changed while it waits: "+row.what, row.want, <-over)
+		before.Wait()
 	}
 }

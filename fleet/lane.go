@@ -39,6 +39,8 @@ type lane struct {
 	running, usedMB int
 	served          time.Time
 	depth           depth
+
+	unsealed once // calls with secrets
 }
 
 // open connects a worker to a tenant's account.

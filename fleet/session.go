@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/crypto/nacl/box"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
@@ -181,9 +179,8 @@ func (l *lane) readCall(ctx context.Context, m *nats.Msg, holds *holding) (c cal
 		return c, nil, fmt.Errorf("the call: %w", err)
 	}
 	if len(c.Sealed) > 0 {
-		plain, ok := box.OpenAnonymous(nil, c.Sealed, l.w.public, l.w.private)
-		if !ok || len(plain) > maxSealed || json.Unmarshal(plain, &secrets) != nil {
-			return c, nil, fmt.Errorf("the secrets: %w: they are not sealed for this worker", errMalformed)
+		if secrets, err = l.unseal(c, time.Now()); err != nil {
+			return c, nil, err
 		}
 	}
 	return c, secrets, nil

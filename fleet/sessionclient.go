@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/crypto/nacl/box"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
@@ -78,11 +76,7 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 				err = hostError(e)
 				continue
 			}
-			text, e := json.Marshal(secrets)
-			if e == nil {
-				ask.Sealed, e = box.SealAnonymous(nil, text, key, nil)
-			}
-			if e != nil {
+			if e := ask.seal(secrets, key); e != nil {
 				return r, hostError(e)
 			}
 		}

@@ -24,6 +24,7 @@ type submission struct {
 	id    string
 	store tenantStore
 	first bool // this client has made the entry, and has its standard input
+	work  work // that its secrets are for
 
 	attempt int // that is known, and the losses before it
 	losses  int
@@ -95,6 +96,7 @@ func (s *submission) submit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.work = workOf(e)
 	return s.patiently(ctx, func(ctx context.Context) error { return s.enter(ctx, e) })
 }
 

@@ -35,7 +35,7 @@ func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
 	}
 	run := req.Request
 	run.Secrets = req.Secrets
-	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
+	s, err := h.rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling, Origin: req.Ceiling}, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
 	if err != nil {
 		h.give(req.Name)
 		return Answer{}, err
@@ -110,7 +110,7 @@ func (h *Holder) revive(ctx context.Context, v View, secrets map[string]string) 
 	}
 	switch {
 	case err == nil:
-		s, err = h.rt.Revive(ctx, unitask.Caller{Via: paused.Via, Ceiling: ceiling}, v.ID, secrets)
+		s, err = h.rt.Revive(ctx, unitask.Caller{Via: paused.Via, Ceiling: ceiling, Origin: paused.Origin}, v.ID, secrets)
 	case h.rt.Runs().Held(v.ID):
 		err = &unitask.BusyError{What: "another process holds session " + v.ID, After: time.Second}
 	}

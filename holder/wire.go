@@ -175,7 +175,7 @@ const (
 // New is a session that is asked for.
 type New struct {
 	Name    string            `json:"name,omitempty"`
-	Ceiling *policy.Origin    `json:"ceiling,omitempty"` // that a holder makes it from; nil for none
+	Ceiling *policy.Origin    `json:"ceiling,omitempty"` // that a holder makes it from, if there is a file; nil for none
 	Held    *policy.Ceiling   `json:"-"`                 // the same, for who asks a fleet: it stays in this process
 	Request unitask.Request   `json:"request"`
 	Secrets map[string]string `json:"secrets,omitempty"` // with their values, which a Request's JSON lacks

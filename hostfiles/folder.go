@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/unitask/unitask/internal/export"
@@ -163,7 +164,11 @@ func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export
 	}
 	defer lock.Close()
 	defer os.RemoveAll(tmp)
-	root, err := os.OpenRoot(tmp)
+	whole := filepath.Join(tmp, "whole")
+	if err := os.Mkdir(whole, 0o755); err != nil { // less what the user's umask takes away
+		return nil, err
+	}
+	root, err := os.OpenRoot(whole)
 	if err != nil {
 		return nil, err
 	}
@@ -187,13 +192,10 @@ func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return nil, err
-	}
 	if err := taken(); err != nil {
 		return nil, err
 	}
-	if err := os.Rename(tmp, dir); err != nil {
+	if err := os.Rename(whole, dir); err != nil {
 		return nil, fmt.Errorf("keep the folder as %s: %w", dir, err)
 	}
 	return u.list(), nil
@@ -319,6 +321,10 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 		if !inside(name, h.Linkname) {
 			return &FolderError{name, fmt.Sprintf("is a link to %.200q, out of the folder: leave it out", h.Linkname)}
 		}
+		if !u.all && barredLink(h.Linkname) {
+			u.leave(name, "it is a link to what is left out")
+			return nil
+		}
 		err = u.root.Symlink(h.Linkname, name)
 	case tar.TypeLink:
 		to := path.Clean(strings.TrimPrefix(h.Linkname, "./"))
@@ -337,6 +343,11 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 		return &FolderError{name, "is in the archive twice"}
 	}
 	return err
+}
+
+// barredLink says that what a link leads to is not exported.
+func barredLink(target string) bool {
+	return slices.ContainsFunc(strings.Split(target, "/"), func(part string) bool { return part != "." && part != ".." && export.Barred(part) != "" })
 }
 
 func (u *unpacking) file(name string, mode fs.FileMode, size int64, content io.Reader) error {

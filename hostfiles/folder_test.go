@@ -286,6 +286,9 @@ func TestAttackFolderOut(t *testing.T) {
 		{"what direnv runs", []tar.Header{reg(".envrc", "x")}, ".envrc", "nothing", ".envrc"},
 		{"another name of a hidden file", []tar.Header{reg(".envrc", "x"), same("plain", ".envrc")}, "plain", "nothing", "plain"},
 		{"a hidden link", []tar.Header{dir("d/"), link(".git", "d")}, ".git", "nothing", ".git"},
+		{"a link to git's configuration", []tar.Header{link("plain", "./.git/config")}, "plain", "nothing", "plain"},
+		{"a link whose target is read from right to left", []tar.Header{link("plain", "a\u202eb")}, "plain", "nothing", "plain"},
+		{"a link upwards", []tar.Header{reg("a", "text"), dir("d/"), link("d/plain", ".././a")}, "d/plain", "text, executable", ""}, // as all links are
 		{"an option", []tar.Header{reg("-rf", "x")}, "-rf", "nothing", "-rf"},
 		{"a name that is read from right to left", []tar.Header{reg("a\u202eb", "x")}, "a\u202eb", "nothing", "a\u202eb"},
 		{"a name with a line's end", []tar.Header{reg("a\nb", "x")}, "a\nb", "nothing", "a\nb"},
@@ -308,6 +311,25 @@ func TestAttackFolderOut(t *testing.T) {
 			said = l.Path // the last
 		}
 		attack.Check(t, "a folder out of a machine: "+row.name, row.want+", left out "+row.left, got+", left out "+said)
+	}
+	// Nobody else reads a folder of a user whose umask keeps others out.
+	old := syscall.Umask(0o077)
+	to := filepath.Join(t.TempDir(), "to")
+	_, err := TakeFolder(to, func(w io.Writer) error {
+		_, err := w.Write(tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o777}, tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o666}))
+		return err
+	})
+	syscall.Umask(old)
+	modes := ""
+	for _, name := range []string{"", "d", "f"} {
+		st, e := os.Lstat(filepath.Join(to, name))
+		if err = errors.Join(err, e); err == nil {
+			modes += st.Mode().String() + " "
+		}
+	}
+	attack.Check(t, "a folder out of a machine, under umask 077", "drwx------ drwx------ -rw------- ", fmt.Sprint(modes))
+	if err != nil {
+		t.Fatal(err)
 	}
 	// Folders that only names make count, too.
 	root, err := os.OpenRoot(t.TempDir())

@@ -142,6 +142,7 @@ func NearestCeiling(dir string) (*Ceiling, error) {
 type ForPeople struct {
 	Ceiling *Ceiling // nil where no file holds
 	Files   []string // that hold, the nearest first
+	Origin  *Origin  // where the ceiling comes from, or would if there was a file
 }
 
 // LoadForPeople makes the ceiling for commands that are typed in a folder: every file there and above narrows it, up to the
@@ -176,7 +177,7 @@ func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 		}
 		list = append(list, above...)
 	}
-	p := &ForPeople{}
+	p := &ForPeople{Origin: origin}
 	for i := len(list) - 1; i >= 0; i-- {
 		p.Ceiling = p.Ceiling.NarrowedBy(list[i].Ceiling)
 	}

@@ -1,6 +1,10 @@
 package policy
 
-import "path/filepath"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+)
 
 // Origin is where a ceiling comes from: what another process needs to make it again, of the files as they are by then.
 type Origin struct {
@@ -64,10 +68,15 @@ func (o *Origin) tabled(names []string) *Origin {
 	return o
 }
 
-// Digest is over what the ceiling means, "" for none: it is another one where the ceiling has changed.
+// Digest is over what the ceiling means, with all that it narrows, "" for none: it is another one where one of the files
+// has changed.
 func (c *Ceiling) Digest() string {
 	if c == nil {
 		return ""
 	}
-	return c.digest()
+	if c.over == nil {
+		return c.digest()
+	}
+	sum := sha256.Sum256([]byte(c.digest() + c.over.Digest()))
+	return "sha256:" + hex.EncodeToString(sum[:])
 }

@@ -117,3 +117,56 @@ func TestOrigin(t *testing.T) {
 		}
 	}
 }
+
+// What a ceiling narrows is a part of it: a change of a file above, or of a caller's table, is one of the ceiling.
+func TestDigestOfAll(t *testing.T) {
+	top := t.TempDir()
+	dir := filepath.Join(top, "a")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(name, CeilingFile), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	digests := map[string]func() string{
+		"people": func() string {
+			p, err := LoadForPeople(t.TempDir(), dir, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p.Ceiling.Digest()
+		},
+		"models": func() string {
+			m, err := LoadForModels(t.TempDir(), dir, "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.Ceiling.For("alice").Digest()
+		},
+	}
+	put(dir, "memoryMb = 512\n[principals.alice]\nmemoryMb = 256\n")
+	put(top, "memoryMb = 1024\n")
+	before := map[string]string{}
+	for who, digest := range digests {
+		if before[who] = digest(); before[who] != digest() {
+			t.Error("it is another one each time", who)
+		}
+	}
+	for what, change := range map[string]func(){
+		"the file above": func() { put(top, "memoryMb = 900\n") },
+		"the nearest":    func() { put(dir, "memoryMb = 300\n[principals.alice]\nmemoryMb = 256\n") },
+		"a table":        func() { put(dir, "memoryMb = 512\n[principals.alice]\nmemoryMb = 200\n") },
+	} {
+		change()
+		for who, digest := range digests {
+			if digest() == before[who] {
+				t.Errorf("%s: %s has changed, and the digest has not", who, what)
+			}
+		}
+		put(dir, "memoryMb = 512\n[principals.alice]\nmemoryMb = 256\n")
+		put(top, "memoryMb = 1024\n")
+	}
+}

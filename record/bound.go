@@ -13,7 +13,7 @@ import (
 )
 
 // DefaultStoreBytes bounds a store whose owner sets no bound: 160 runs with the most artifacts
-// they may leave, or years of runs that print a few lines.
+// they may leave, or some 250 000 that print a few lines.
 const DefaultStoreBytes = 10 << 30
 
 // roomFor is what of the bound is left free once it was reached, as a fraction: the next
@@ -200,15 +200,22 @@ func (s *Store) owner(id string) (owner string, stays bool) {
 	return rec.Owner, rec.Status == Paused
 }
 
-// folderSize is the bytes of what is in a folder, without a run's reserve; what can't be read has none.
+// blockBytes is what file systems give out at once. A name without bytes takes about as much: a folder, a place among
+// the inodes.
+const blockBytes = 4 << 10
+
+// folderSize is the bytes of the disk that a folder takes, with what is in it, and without a run's reserve; what can't be
+// read takes none. Bytes of files alone would not do: code may leave thousands of files and folders that are empty.
 func folderSize(dir string) (bytes int64) {
 	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == filepath.Join(dir, reserveFile) && filepath.Base(dir) != ArtifactsDir {
 			return nil
 		}
+		blocks := int64(1)
 		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
-			bytes += info.Size()
+			blocks = max(blocks, (info.Size()+blockBytes-1)/blockBytes)
 		}
+		bytes += blocks * blockBytes
 		return nil
 	})
 	return bytes

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,10 +15,10 @@ import (
 
 // A store does not grow for ever, and nobody makes room by another's loss.
 func TestAttackStoreSize(t *testing.T) {
-	const kib = 1 << 10
+	const unit = 64 << 10
 	type run struct {
 		owner             string
-		stdout, artifacts int // KiB
+		stdout, artifacts int // units
 		running           bool
 	}
 	many := func(n int, r run) (list []run) {
@@ -28,7 +29,7 @@ func TestAttackStoreSize(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		most int64 // KiB
+		most int64 // units
 		runs []run
 		want string // of each run: all of it, its record only (r), nothing (-)
 	}{
@@ -49,12 +50,12 @@ func TestAttackStoreSize(t *testing.T) {
 				t.Fatal(err)
 			}
 			ids = append(ids, w.ID)
-			if _, err := w.Stdout().Write(make([]byte, r.stdout*kib)); err != nil {
+			if _, err := w.Stdout().Write(make([]byte, r.stdout*unit)); err != nil {
 				t.Fatal(err)
 			}
 			if r.artifacts > 0 {
 				out := filepath.Join(w.Dir(), ArtifactsDir)
-				if err := errors.Join(os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "a"), make([]byte, r.artifacts*kib), 0o600)); err != nil {
+				if err := errors.Join(os.Mkdir(out, 0o700), os.WriteFile(filepath.Join(out, "a"), make([]byte, r.artifacts*unit), 0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -66,7 +67,7 @@ func TestAttackStoreSize(t *testing.T) {
 			if err := w.Finish(at); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Bound(w.ID, c.most*kib); err != nil {
+			if _, err := s.Bound(w.ID, c.most*unit); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -85,27 +86,58 @@ func TestAttackStoreSize(t *testing.T) {
 				got += "r"
 			}
 		}
-		attack.Check(t, "a store of "+fmt.Sprint(c.most)+" KiB: "+c.name, c.want, got)
+		attack.Check(t, "a store of "+fmt.Sprint(c.most)+" units: "+c.name, c.want, got)
+	}
+}
+
+// Names count, too: a store whose runs leave folders and files without bytes does not grow for ever.
+func TestAttackStoreNames(t *testing.T) {
+	for what, leave := range map[string]func(i int) string{
+		"folders":            func(i int) string { return fmt.Sprintf("%d/a/b/c/f", i) },
+		"files with no byte": func(i int) string { return fmt.Sprint(i) },
+	} {
+		s := Open(filepath.Join(t.TempDir(), "runs"))
+		for i := range 8 {
+			w, err := s.Create(time.Now().Add(time.Duration(i)*time.Second), "alice", ViaMCP, "code.js", nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := w.Artifacts(1<<20, nil)
+			for n := range 200 {
+				if err := out.Begin(0, 0o600, leave(n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(out.Close(true), w.Finish(time.Now())); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Bound(w.ID, 2<<20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		names := 0
+		_ = filepath.WalkDir(s.Dir(), func(string, fs.DirEntry, error) error { names++; return nil })
+		attack.Check(t, "a store whose runs leave "+what, "within its bound", map[bool]string{true: "within its bound", false: fmt.Sprint(names, " names")}[names < 1100])
 	}
 }
 
 // The number that is kept says when to look; one that is wrong is found out.
 func TestStoreSizeIsCounted(t *testing.T) {
 	s := Open(filepath.Join(t.TempDir(), "runs"))
-	put := func(kib int) Freed {
+	put := func(units int) Freed {
 		t.Helper()
 		w, err := s.Create(time.Now(), "alice", ViaCLI, "code.js", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.Copy(w.Stdout(), io.LimitReader(zeros{}, int64(kib)<<10)); err != nil {
+		if _, err := io.Copy(w.Stdout(), io.LimitReader(zeros{}, int64(units)<<16)); err != nil {
 			t.Fatal(err)
 		}
 		w.Status = Done
 		if err := w.Finish(time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		freed, err := s.Bound(w.ID, 100<<10)
+		freed, err := s.Bound(w.ID, 100<<16)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,18 +151,30 @@ func TestStoreSizeIsCounted(t *testing.T) {
 		}
 		return string(text)
 	}
+	counted := func() string {
+		t.Helper()
+		ids, err := s.IDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := int64(0)
+		for _, id := range ids {
+			sum += folderSize(s.Path(id, ""))
+		}
+		return fmt.Sprint(sum)
+	}
 	put(10)
-	if got, want := size(), fmt.Sprint(folderSize(s.Dir())-int64(len(size()))); got != want {
+	if got, want := size(), counted(); got != want {
 		t.Errorf("%s, not %s", got, want)
 	}
-	for _, wrong := range []string{"", "x", "-5", "99999999999999999999", "1000000"} { // no number, or one that is too large: looked at
+	for _, wrong := range []string{"", "x", "-5", "99999999999999999999", "100000000"} { // no number, or one that is too large: looked at
 		if err := os.WriteFile(filepath.Join(s.Dir(), sizeFile), []byte(wrong), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if freed := put(1); freed != (Freed{}) {
 			t.Errorf("%q: %+v", wrong, freed)
 		}
-		if got, want := size(), fmt.Sprint(folderSize(s.Dir())-int64(len(size()))); got != want {
+		if got, want := size(), counted(); got != want {
 			t.Errorf("after %q %s, not %s", wrong, got, want)
 		}
 	}

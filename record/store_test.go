@@ -191,7 +191,7 @@ func TestReserve(t *testing.T) {
 	}
 	r := create(t, s, time.Now())
 	size, err := s.Size(r.ID, 1<<20)
-	if n := reserve(r); n < reserveBytes || err != nil || size > 4<<10 || folderSize(r.Dir()) > 4<<10 {
+	if n := reserve(r); n < reserveBytes || err != nil || size > 4<<10 || folderSize(r.Dir()) > 12*blockBytes {
 		t.Errorf("%d reserved, %d and %d counted, %v", n, size, folderSize(r.Dir()), err)
 	}
 	if err := r.Leave(); err != nil || reserve(r) > 0 {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path"
 	"strings"
+
+	"github.com/unitask/unitask/internal/atomicfile"
 )
 
 // Folder is a folder of the user's that files are exported into. It stays the same one whatever takes its
@@ -130,14 +132,7 @@ func (f *Folder) name(dir *os.Root, tmp, base string) error {
 	if f.replace {
 		return dir.Rename(tmp, base)
 	}
-	err := dir.Link(tmp, base)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	if _, there := dir.Lstat(base); !errors.Is(there, fs.ErrNotExist) { // a file system without hard links
-		return fs.ErrExist
-	}
-	return dir.Rename(tmp, base)
+	return atomicfile.Place(dir, tmp, base)
 }
 
 // taken says why a name is not free, "" if it is.

@@ -81,19 +81,20 @@ func RunByTools(name string) bool {
 	if runNames[base] || runNames[stem+".*"] || runNames[strings.TrimSuffix(base, path.Ext(base))+".*"] {
 		return true
 	}
-	if strings.HasPrefix(base, "test_") && strings.HasSuffix(base, ".py") || shadows(base) {
+	if strings.HasPrefix(base, "test_") && hasEnding(base, testedEndings) || shadows(base) {
 		return true
 	}
 	return hasEnding(base, runEndings) || hasEnding(base, runTests)
 }
 
 // runFolders are folders of which tools run what lies in them.
-var runFolders = set("node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins")
+var runFolders = set("node_modules __pycache__ hooks buildsrc magefiles rakelib vendor __mocks__ __tests__ _darcs cvs callback_plugins filter_plugins initializers _plugins")
 
 // runEndings are those of files that tools run whatever else their names are.
 var runEndings = strings.Fields(`.pth .pyc .gemspec .podspec .cabal .csproj .fsproj .vbproj .vcxproj .sln .slnx .targets .props
 	.mk .mak .desktop .lnk .url .webloc .command .tf .nix .code-workspace
 	.tf.json .tofu .tfvars .tfvars.json .gradle .gradle.kts .gradle.dcl .sbt .cmake .bzl .rake .rsp .syso .nims .nimble .iml .ipr
+	.gn .gni .gyp .gypi .do .tup .pro .pri .proj .user
 	.conf.js .conf.cjs .conf.mjs .conf.ts .config.js .config.cjs .config.mjs .config.ts .config.mts .config.cts .config.json`)
 
 // runNames are the files, in lower case; .* stands for any ending.

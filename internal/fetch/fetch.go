@@ -1,7 +1,8 @@
 // Package fetch makes the requests that the host makes for itself: to registries, for keys and for parts. Who
 // answers such a request chooses where the next ones go, by redirects and by the addresses that it names. So only the
 // server that the user named may be in a network that is not public; every other address is checked at the socket,
-// behind the name's lookup. It keeps nothing between requests. Packages image, image/oci and mcp call it.
+// behind the name's lookup. Where the host has a proxy, that looks names up, and they are checked here as far as they can
+// be. It keeps nothing between requests. Packages image, image/oci and mcp call it.
 package fetch
 
 import (
@@ -19,7 +20,10 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
+	"golang.org/x/net/idna"
+	"golang.org/x/net/publicsuffix"
 
+	"github.com/unitask/unitask/internal/hostname"
 	"github.com/unitask/unitask/internal/publicaddr"
 )
 
@@ -42,6 +46,19 @@ func (e *AddressError) Unwrap() error { return e.Err }
 // named, as HOST or HOST:PORT. If that server is in a network that is not public, it is asked there alone; if not, it may
 // not lead there later. also are other hosts that the user named.
 func Transport(base *http.Transport, named string, also ...string) *http.Transport {
+	return newGuard(append([]string{named}, also...)).over(base)
+}
+
+func newGuard(named []string) *guard {
+	g := &guard{named: map[string]bool{}, proxies: proxies(), lookup: net.DefaultResolver.LookupNetIP, inner: map[string]kinds{}}
+	for _, name := range named {
+		g.named[hostOf(name)] = true
+	}
+	return g
+}
+
+// over returns a copy of base that asks the guard.
+func (g *guard) over(base *http.Transport) *http.Transport {
 	usual, ok := http.DefaultTransport.(*http.Transport)
 	switch {
 	case base != nil:
@@ -51,20 +68,17 @@ func Transport(base *http.Transport, named string, also ...string) *http.Transpo
 		base = &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: DialTime}
 	}
 	t := base.Clone()
-	g := &guard{named: map[string]bool{}, proxies: proxies(), lookup: net.DefaultResolver.LookupNetIP, inner: map[string]kinds{}}
-	for _, name := range append([]string{named}, also...) {
-		g.named[hostOf(name)] = true
-	}
 	t.DialContext = g.dial
 	proxy := t.Proxy
 	t.Proxy = func(r *http.Request) (*url.URL, error) {
-		if err := g.asked(r.Context(), r.URL); err != nil {
+		if err := g.asked(r.Context(), r.URL); err != nil || proxy == nil {
 			return nil, err
 		}
-		if proxy == nil {
-			return nil, nil
+		by, err := proxy(r)
+		if err == nil && by != nil {
+			err = g.askedByProxy(r.Context(), r.URL)
 		}
-		return proxy(r)
+		return by, err
 	}
 	return t
 }
@@ -143,7 +157,7 @@ func (g *guard) find(ctx context.Context, host string) (kinds, error) {
 
 // asked checks what a request is to: an address, which a proxy would be asked for, or a proxy, which is no server.
 func (g *guard) asked(ctx context.Context, to *url.URL) error {
-	host := strings.ToLower(to.Hostname())
+	host := asciiOf(to.Hostname())
 	inner := g.innerOf(ctx, host)
 	if g.proxies[addressOf(to)] && len(inner) == 0 {
 		return &AddressError{host, errors.New("it is a proxy's")}
@@ -153,6 +167,52 @@ func (g *guard) asked(ctx context.Context, to *url.URL) error {
 		return nil
 	}
 	return g.check(host, addr, inner)
+}
+
+// askedByProxy checks a request that a proxy is asked for, which looks up the name itself. So what nobody named must be a
+// name of the Internet's, and by TLS, so that no other server answers for it. A name that this host knows must lead to
+// public addresses. Where the proxy finds it elsewhere, only the proxy can refuse it.
+func (g *guard) askedByProxy(ctx context.Context, to *url.URL) error {
+	host := asciiOf(to.Hostname())
+	if g.named[host] {
+		return nil
+	}
+	if _, err := netip.ParseAddr(host); err == nil { // asked has checked it
+		return nil
+	}
+	name := strings.TrimSuffix(host, ".")
+	domain, managed := publicsuffix.PublicSuffix(name)
+	switch {
+	case hostname.Numeric(name):
+		return &AddressError{host, errors.New("what ends in a number is no name")}
+	case !managed && !strings.Contains(domain, ".") || domain == "arpa" || strings.HasSuffix(domain, ".arpa"):
+		return &AddressError{host, errors.New("it is no name of the Internet's, and a proxy would look it up")}
+	case to.Scheme != "https":
+		return &AddressError{host, errors.New("without TLS a proxy could find any server by its name")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	addrs, err := g.lookup(ctx, "ip", host)
+	if err != nil { // most hosts behind a proxy know no names of the Internet's
+		return nil
+	}
+	for _, addr := range addrs {
+		if err := g.check(host, addr, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookupTime bounds the lookup of a name that a proxy looks up again.
+const lookupTime = 2 * time.Second
+
+// asciiOf is the name of a host as net/http dials it, in lower case: letters and digits of full width are plain ones there.
+func asciiOf(host string) string {
+	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
+		host = ascii
+	}
+	return strings.ToLower(host)
 }
 
 // check says why a host is not asked at an address. One that was in a network that is not public is asked there alone:
@@ -196,7 +256,7 @@ func hostOf(address string) string {
 	if err != nil {
 		host = strings.Trim(address, "[]")
 	}
-	return strings.ToLower(host)
+	return asciiOf(host)
 }
 
 // addressOf is a URL's HOST:PORT, in lower case.
@@ -205,7 +265,7 @@ func addressOf(u *url.URL) string {
 	if port == "" {
 		port = map[string]string{"https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
 	}
-	return net.JoinHostPort(strings.ToLower(u.Hostname()), cmp.Or(port, "80"))
+	return net.JoinHostPort(asciiOf(u.Hostname()), cmp.Or(port, "80"))
 }
 
 // proxies are those that the environment names, which look up names by themselves.

@@ -119,3 +119,59 @@ func TestAttackFetchRebound(t *testing.T) {
 		attack.Check(t, fmt.Sprintf("a server that was named, at %s when it is looked up, and then at %s", row.first, row.then), row.want, got)
 	}
 }
+
+// A proxy looks names up itself: a registry leads it to no name inside, nor to an address in other letters.
+func TestAttackFetchProxyNames(t *testing.T) {
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "proxied ", r.Host) }))
+	defer proxy.Close()
+	at, _ := url.Parse(proxy.URL)
+	t.Setenv("HTTP_PROXY", proxy.URL)
+	known := map[string]string{"vault.corp.example.com": "10.0.0.9", "mixed.example.com": "93.184.216.34 169.254.169.254", "blobs.example.com": "93.184.216.34"}
+	for _, row := range []struct{ to, want string }{
+		{"http://registry.example/v2/", "proxied registry.example"}, // the one that was named
+		{"http://metadata/", "refused"},
+		{"http://metadata.google.internal/", "refused"},
+		{"https://metadata.google.internal/", "refused"},
+		{"https://vault/", "refused"},
+		{"https://vault.corp/", "refused"},
+		{"https://printer.local/", "refused"},
+		{"https://router.home.arpa/", "refused"},
+		{"https://x.svc.cluster.local/", "refused"},
+		{"https://vault.corp.example.com/", "refused"}, // this host knows it
+		{"https://VAULT.corp.example.com./", "refused"},
+		{"https://mixed.example.com/", "refused"},
+		{"http://blobs.example.com/", "refused"}, // by no TLS
+		{"http://127.1/", "refused"},
+		{"https://0x7f000001/", "refused"},
+		{"http://2130706433/", "refused"},
+		{"http://\uff11\uff12\uff17.0.0.1/", "refused"},
+		{"http://169\u3002254\u3002169\u3002254/", "refused"},
+		{"http://[::ffff:7f00:1]/", "refused"},
+		{"https://blobs.example.com/", "asked"},
+		{"https://unknown.example.com/", "asked"}, // this host knows none of the Internet's names
+	} {
+		g := newGuard([]string{"registry.example"})
+		g.lookup = func(_ context.Context, _, host string) (list []netip.Addr, err error) {
+			for _, a := range strings.Fields(known[strings.TrimSuffix(host, ".")]) {
+				list = append(list, netip.MustParseAddr(a))
+			}
+			if list == nil {
+				err = &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+			}
+			return list, err
+		}
+		tr := g.over(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return at, nil }})
+		got := "asked" // the proxy, which does no CONNECT
+		res, err := (&http.Client{Transport: tr}).Get(row.to)
+		switch {
+		case errors.As(err, new(*AddressError)):
+			got = "refused"
+		case err == nil:
+			text, _ := io.ReadAll(res.Body)
+			res.Body.Close()
+			got = string(text)
+		}
+		tr.CloseIdleConnections()
+		attack.Check(t, "a fetch of the host's by a proxy that looks names up, led to "+row.to, row.want, got)
+	}
+}

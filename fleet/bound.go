@@ -1,0 +1,119 @@
+package fleet
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/nacl/box"
+
+	"github.com/unitask/unitask/holder"
+)
+
+// Secrets are bound to what they are for. Who has a worker's credentials, and no worker's key, may write a run's entry or send
+// again what a submitter has sent: the worker that has the key must not give the values to other code.
+
+// work is what a run's submitter has asked for: the digests of its task, with all that it names, and of its code.
+type work struct {
+	Task string `json:"task,omitempty"`
+	Code string `json:"code,omitempty"`
+}
+
+func workOf(e entry) (w work) {
+	w.Task = e.Task.SHA256
+	if e.Code != nil {
+		w.Code = e.Code.SHA256
+	}
+	return w
+}
+
+// sealedCall is what secrets for a session are sent as: to one worker, for one call, once.
+type sealedCall struct {
+	Call    string            `json:"call"`
+	At      time.Time         `json:"at"`
+	Secrets map[string]string `json:"secrets"`
+}
+
+// sealedFor is how long such a call is good, by clocks of hosts that may differ.
+const sealedFor = 15 * time.Minute
+
+// digest is over what a call that begins a session, or goes on with one, asks for.
+func (c call) digest() (string, error) {
+	text, err := json.Marshal(struct {
+		Op, Session, Caller string
+		New                 *holder.New
+	}{c.Op, c.Session, c.Caller, c.New})
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), err
+}
+
+// seal puts secrets into a call, for the worker with a public key.
+func (c *call) seal(secrets map[string]string, to *[32]byte) error {
+	digest, err := c.digest()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(sealedCall{digest, time.Now().UTC(), secrets})
+	if err == nil {
+		c.Sealed, err = box.SealAnonymous(nil, text, to, nil)
+	}
+	return err
+}
+
+// unseal returns the secrets of a call.
+func (l *lane) unseal(c call, now time.Time) (map[string]string, error) {
+	plain, ok := box.OpenAnonymous(nil, c.Sealed, l.w.public, l.w.private)
+	var s sealedCall
+	if !ok || len(plain) > maxSealed || json.Unmarshal(plain, &s) != nil || s.Call == "" {
+		return nil, fmt.Errorf("the secrets: %w: they are not sealed for this worker", errMalformed)
+	}
+	digest, err := c.digest()
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Call != digest:
+		return nil, fmt.Errorf("the secrets: %w: they are sealed for another call, or by another version of unitask", errMalformed)
+	case now.Sub(s.At).Abs() > sealedFor:
+		return nil, fmt.Errorf("the secrets were sealed at %s, and it is %s here: set the clocks", s.At.Format(time.DateTime), now.UTC().Format(time.DateTime))
+	case !l.unsealed.first(sha256.Sum256(c.Sealed), now):
+		return nil, errors.New("the secrets were used by a call before: they are sealed for one")
+	}
+	return s.Secrets, nil
+}
+
+// maxOnce bounds what once remembers: more calls within sealedFor are refused.
+const maxOnce = 100_000
+
+// once remembers what was there.
+type once struct {
+	mu   sync.Mutex
+	seen map[[32]byte]time.Time
+}
+
+// first says that something comes for the first time since it was good.
+func (o *once) first(what [32]byte, now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, again := o.seen[what]; again {
+		return false
+	}
+	if len(o.seen) >= maxOnce {
+		for old, at := range o.seen {
+			if now.Sub(at) > 2*sealedFor {
+				delete(o.seen, old)
+			}
+		}
+	}
+	if o.seen == nil {
+		o.seen = map[[32]byte]time.Time{}
+	}
+	if len(o.seen) >= maxOnce {
+		return false
+	}
+	o.seen[what] = now
+	return true
+}

@@ -1,0 +1,12 @@
+package atomicfile
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// renameFree renames a file to a name that is free, in one step.
+func renameFree(dir *os.Root, tmp, name string) error {
+	return inFolder(dir, func(fd int) error { return unix.Renameat2(fd, tmp, fd, name, unix.RENAME_NOREPLACE) })
+}
