@@ -157,6 +157,12 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	case ref != "":
 		return bad("image", ref, "has no sessions yet: use "+strings.Join(SessionImages(), ", "))
 	}
+	if req.Files, err = inWork(req.Files); err == nil {
+		req.Dirs, err = inWork(req.Dirs)
+	}
+	if err != nil {
+		return nil, err
+	}
 	asked := req.Request
 	if req.Request, err = rt.withOwn(req.Request, caller.Ceiling); err != nil {
 		return nil, err
@@ -298,7 +304,7 @@ func (s *Session) planned() bool {
 
 // files are those that a session's machine is given beside the inputs.
 func (s *Session) files(p *program) []file {
-	files := []file{{guest.File{Path: p.dir, Mode: fs.ModeDir | 0o755, User: !p.inputs.Under(p.dir)}, ""}}
+	files := []file{{guest.File{Path: p.dir, Mode: fs.ModeDir | 0o755, User: true}, ""}} // also where a folder of the host comes there
 	files = append(files, p.beside()...)
 	if p.inOneProcess() {
 		l := s.driver()

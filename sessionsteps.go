@@ -28,6 +28,11 @@ type Step struct {
 	Code     string
 	Language string        // js, python or shell; "" is the session's
 	Timeout  time.Duration // 0 is the session's
+	// Files and Dirs come into the machine before it runs, as far as the session's ceiling allows them, and stay. They
+	// belong to the code's user, and replace what is there. A relative path, and its place, is as SessionRequest has it.
+	// Neighbours come into /work.
+	Files, Dirs []Mount
+	Neighbours  []Neighbour
 	// Stdout and Stderr receive what it prints while it runs, beside the Result.
 	Stdout, Stderr io.Writer
 	// ResultBytes bounds what the Result has of each stream, the beginning; 0 is all. The record has all of it.
@@ -94,14 +99,22 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	if at < 0 {
 		return nil, &policy.FieldError{Field: "language", Value: name, Reason: "has no steps in a session: a run has it"}
 	}
+	brought, err := s.brings(step)
+	if err != nil {
+		return nil, err
+	}
+	defer brought.set.Close()
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	defer s.answers(step.Approve)()
-	kind := Request{Code: step.Code, Language: lang.name}
+	kind := Request{Code: step.Code, Language: lang.name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, Neighbours: step.Neighbours}
 	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
+		if err := s.bring(ctx, x, brought); err != nil {
+			return err
+		}
 		timed, cancel := s.clocks.start(ctx, x.limit)
 		defer cancel()
 		in, fresh, again, err := s.interpreter(timed, session.Languages[at])

@@ -152,12 +152,8 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 				return err
 			}
 			req.Language = lang
-			for _, mounts := range [][]unitask.Mount{req.Files, req.Dirs} { // the holder stands elsewhere
-				for i := range mounts {
-					if mounts[i].Host, err = filepath.Abs(mounts[i].Host); err != nil {
-						return err
-					}
-				}
+			if err := mountsHere(&req); err != nil { // the holder stands elsewhere
+				return err
 			}
 			held, err := a.foundCeiling(f.policy)
 			if err != nil {
@@ -500,4 +496,18 @@ func must(text []byte, err error) []byte {
 		panic(err) // of our own types
 	}
 	return text
+}
+
+// mountsHere has the mounts of a session's request be those of this working folder.
+func mountsHere(req *unitask.Request) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return usage(fmt.Errorf("find the working folder: %w: change to one that exists", err))
+	}
+	for _, mounts := range [][]unitask.Mount{req.Files, req.Dirs} {
+		for i := range mounts {
+			mounts[i] = unitask.SessionMount(mounts[i], dir)
+		}
+	}
+	return nil
 }

@@ -91,6 +91,9 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 		return a.execIn(cmd.Context(), session, holder.Command{Args: command, Endless: true}, f)
 	}
 	req, err := f.machine(a, cmd, "shell")
+	if err == nil {
+		err = mountsHere(&req)
+	}
 	if err != nil {
 		return err
 	}

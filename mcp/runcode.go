@@ -35,8 +35,8 @@ type runArgs struct {
 	AllowNet       []string          `json:"allowNet,omitempty" jsonschema:"hosts the code may speak HTTP and TLS to: example.com, *.example.com, example.com:8443. Without any there is no network"`
 	AllowHTTP      []string          `json:"allowHttp,omitempty" jsonschema:"requests the code may send, and no others to these hosts, which it need not name in allowNet: 'GET api.example.com/repos/acme/*'; * is every method, /** at a path's end all below"`
 	AllowTCP       []string          `json:"allowTcp,omitempty" jsonschema:"HOST:PORT pairs the code may open TCP connections to, 127.0.0.1:5432 of the host among them"`
-	Files          []fileArg         `json:"files,omitempty" jsonschema:"additional files: {name, content} of a small text file beside the code, which can import it; or, as a string, a file of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
-	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, at the same path inside: PATH, or PATH:/GUESTPATH"`
+	Files          []fileArg         `json:"files,omitempty" jsonschema:"additional files: {name, content} of a small text file beside the code, which can import it; or, as a string, a file of the host that the code may read, at the same path inside (in a session, below /work if it is relative): PATH, or PATH:/GUESTPATH"`
+	Dirs           []string          `json:"dirs,omitempty" jsonschema:"folders of the host that the code may read, as files has them: PATH, or PATH:/GUESTPATH"`
 	Secrets        []string          `json:"secrets,omitempty" jsonschema:"names of environment variables of the server to set in the code's environment; their values are redacted from everything. NAME@HOST or NAME@HOST,HOST puts a placeholder there, which becomes the value in the headers of HTTPS requests to these hosts; NAME@HOST:query+body in other places: header, header.FIELD, query, path, body, sigv4 (AWS signatures are made with it); with pass among them the placeholder may stand elsewhere"`
 	Session        string            `json:"session,omitempty" jsonschema:"new starts a session, a machine that keeps variables and files for the calls that name its id here (the result has it); a last expression's value comes back. Without it the machine is destroyed after the call"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"time limit of this code in seconds; 60 if not given"`
@@ -159,11 +159,11 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 		if f.beside != nil {
 			req.Neighbours = append(req.Neighbours, *f.beside)
 		} else {
-			req.Files = append(req.Files, s.mount(caller, f.host))
+			req.Files = append(req.Files, s.mount(caller, f.host, in.Session != ""))
 		}
 	}
 	for _, m := range in.Dirs {
-		req.Dirs = append(req.Dirs, s.mount(caller, m))
+		req.Dirs = append(req.Dirs, s.mount(caller, m, in.Session != ""))
 	}
 	if err := askSecrets(&req, in.Secrets); err != nil {
 		return req, err
@@ -175,9 +175,12 @@ func (s *Server) request(caller unitask.Caller, in runArgs) (unitask.Request, er
 const remoteDir = contract.WorkDir
 
 // mount takes relative paths from the server's folder. They are at the same path inside,
-// or for remote callers below remoteDir.
-func (s *Server) mount(caller unitask.Caller, text string) unitask.Mount {
+// or for remote callers below remoteDir, as they are in a session.
+func (s *Server) mount(caller unitask.Caller, text string, session bool) unitask.Mount {
 	m := unitask.ParseMount(text)
+	if session && !remote(caller) {
+		return unitask.SessionMount(m, s.opts.Dir)
+	}
 	if m.Host != "" && !path.IsAbs(m.Host) {
 		if m.Guest == "" && remote(caller) {
 			m.Guest = path.Join(remoteDir, m.Host)

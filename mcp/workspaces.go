@@ -31,7 +31,7 @@ func (s *Server) fork(ctx context.Context, caller unitask.Caller, of *heldSessio
 // runStep runs a call's code in a session, which it may start. The session is nil where none lives afterwards.
 func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []string, in runArgs, run unitask.Request, printed *streams, approve asker) (*unitask.Result, *heldSession, error) {
 	if in.Session != newSession && !in.onlyStep() {
-		return nil, nil, errors.New("a session has had its machine, network, files and secrets since it began: with session send code, language and timeoutSeconds only")
+		return nil, nil, errors.New("a session has had its machine, network, packages and secrets since it began: with session send code, language, files, dirs and timeoutSeconds only")
 	}
 	if in.Session == newSession && (len(in.Args) > 0 || in.Stdin != "" || in.Check) {
 		return nil, nil, errors.New("args, stdin and check do not go with session")
@@ -47,6 +47,9 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 		return nil, nil, err
 	}
 	step := unitask.Step{Code: run.Code, Language: in.Language, Timeout: of.limit(run.Timeout), Stdout: &printed.stdout, Stderr: &printed.stderr, ResultBytes: shownBytes, Approve: approve}
+	if in.Session != newSession {
+		step.Files, step.Dirs, step.Neighbours = run.Files, run.Dirs, run.Neighbours
+	}
 	if in.Session == newSession {
 		step.Timeout = min(step.Timeout, of.LongestStep()) // what it asks for beyond that is denied
 	}
@@ -71,7 +74,7 @@ const newSession = "new"
 // onlyStep says that a call asks for nothing that a session has from its beginning.
 func (in runArgs) onlyStep() bool {
 	return in.Image == "" && len(in.Packages) == 0 && !in.Check && len(in.Args) == 0 && in.Stdin == "" && len(in.Env) == 0 && len(in.AllowNet) == 0 && len(in.AllowHTTP) == 0 && len(in.AllowTCP) == 0 &&
-		len(in.Files) == 0 && len(in.Dirs) == 0 && len(in.Secrets) == 0 && in.MemoryMB == 0
+		len(in.Secrets) == 0 && in.MemoryMB == 0
 }
 
 // commandArgs are run_command's arguments.

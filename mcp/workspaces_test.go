@@ -27,6 +27,10 @@ import (
 func TestSessionTools(t *testing.T) {
 	testhome.Ready(t, base, image.Linux)
 	home, dir := testhome.New(t, base), t.TempDir()
+	outside := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o644), os.WriteFile(filepath.Join(dir, "late.csv"), []byte("1,2"), 0o644), os.Mkdir(filepath.Join(dir, "late"), 0o755), os.WriteFile(filepath.Join(dir, "late/f"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	cs := stdio(t, home, dir, nil)
 	call := func(tool string, args map[string]any) (text string, structured map[string]any, failed bool) {
 		t.Helper()
@@ -96,6 +100,8 @@ func TestSessionTools(t *testing.T) {
 		{"run_code", map[string]any{"session": id, "code": "x + 2", "timeoutSeconds": 30}, "--- value\n42", false},
 		{"run_command", map[string]any{"session": id, "command": "true", "timeoutSeconds": 3600}, "exit code 0", false},
 		{"run_code", map[string]any{"session": id, "code": "1/0"}, "ZeroDivisionError", true},
+		{"run_code", map[string]any{"session": id, "code": "import helper, os; print(helper.x, open('late.csv').read(), os.listdir('late'))", "files": []any{"late.csv", map[string]any{"name": "helper.py", "content": "x = 7"}}, "dirs": []string{"late"}}, "7 1,2 ['f']", false},
+		{"run_code", map[string]any{"session": id, "code": "1", "files": []any{filepath.Join(outside, "f")}}, "not given: files", false},
 		{"run_code", map[string]any{"session": id, "code": "1", "allowNet": []string{"example.com"}}, "since it began", true},
 		{"run_code", map[string]any{"session": "new", "code": "1", "stdin": "x"}, "do not go with session", true},
 		{"run_code", map[string]any{"session": "20261122-000000000-aaaaaa", "code": "1"}, "there is no such session", true},
