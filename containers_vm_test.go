@@ -91,7 +91,7 @@ func TestContainers(t *testing.T) {
 	}
 	t.Cleanup(func() { rt.Close() })
 	for name, config := range map[string]map[string]any{
-		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"}},
+		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"}, "Volumes": map[string]any{"/data/deep": map[string]any{}, "/etc": map[string]any{}}},
 		"test/app:1": {"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Cmd": []string{"of", "its own"}, "Env": []string{"PATH=/bin"}},
 	} {
 		if _, err := rt.ImportImage(t.Context(), boxImage(t, name, config), "", ""); err != nil {
@@ -119,13 +119,14 @@ func TestContainers(t *testing.T) {
 		stdout, stderr string // stderr: a part of it
 		exit           int
 	}{
-		{"its own command", unitask.Request{Image: "test/box:1", Exec: true}, "", "uid=0(root) gid=0\n/\n", "", 0},
-		{"booted", unitask.Request{Image: "test/box:1", Exec: true, Cold: true}, "", "uid=0(root) gid=0\n/\n", "", 0},
-		{"a process of its own", unitask.Request{Image: "test/box:1", Exec: true, FreshProcess: true}, "", "uid=0(root) gid=0\n/\n", "", 0},
+		{"its own command", unitask.Request{Image: "test/box:1", Exec: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
+		{"booted", unitask.Request{Image: "test/box:1", Exec: true, Cold: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
+		{"a process of its own", unitask.Request{Image: "test/box:1", Exec: true, FreshProcess: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
 		{"entry point and command", unitask.Request{Image: "docker.io/test/app:1", Exec: true}, "", "entry of its own\n", "", 0},
 		{"entry point and arguments", unitask.Request{Image: "test/app:1", Exec: true, Args: []string{"a  b", ""}}, "", "entry a  b \n", "", 0},
 		{"user, groups, folder", unitask.Request{Image: "test/app:1", Language: "shell", Code: "id; touch /etc/x; cat /secret; echo $HOME $A"}, "",
-			"uid=1234(app) gid=1235(app) groups=77(more)\n/home/app\n", "Permission denied", 0},
+			"uid=1234(app) gid=1235(app) groups=77(more),1235(app)\n/home/app\n", "Permission denied", 0},
+		{"volumes", sh("stat -c '%A %u %g %n' /data /data/deep; ls -A /data/deep; cat /etc/group | wc -l"), "", "drwxr-xr-x 0 0 /data\ndrwxr-xr-x 0 0 /data/deep\n2\n", "", 0},
 		{"variables", with(sh("echo $A $B $HOME $PATH"), func(r *unitask.Request) { r.Env = map[string]string{"B": "c", "HOME": "/h"} }), "", "b c c /h /bin\n", "", 0},
 		{"standard input", sh("cat; exit 7"), "in\n", "in\n", "", 7},
 		{"shell code", unitask.Request{Image: "test/box:1", Language: "shell", Code: "echo $0 $1", Args: []string{"x"}}, "", "/work/code.sh x\n", "", 0},
