@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race attack fidelity fidelity-python fidelity-data fidelity-packages cover soak check build vendor image setup bench dist clean
+.PHONY: agent all demo test long matrix race attack fidelity fidelity-python fidelity-data fidelity-packages packages cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -78,6 +78,11 @@ fidelity-data: image
 # both kernels.
 fidelity-packages: image
 	$(GO) run ./hack/fidelity -packages $(FIDELITYFLAGS)
+
+# Packages of PyPI and npm, installed and imported in machines; what has been tried is kept in packages.jsonl.
+# PACKAGESFLAGS="-at-most 20m -only 'pip:'" does a part.
+packages: image
+	$(GO) run ./hack/packages $(PACKAGESFLAGS)
 
 # What a reviewer would do by hand.
 check: $(STATICCHECK)

@@ -98,6 +98,7 @@ var mayImport = map[string][]string{
 	"hack/dist":         {"cli"},
 	"hack/escapes":      {"internal/offspring"},
 	"hack/fidelity":     {"", "guest/python", "image"},
+	"hack/packages":     {""},
 	"hack/report":       {"internal/attack", "internal/gotest"},
 	"hack/seccomp":      {"vmm/jail"},
 	"hack/fleet":        {"", "fleet", "internal/offspring", "policy"},
