@@ -135,6 +135,8 @@ func TestContainers(t *testing.T) {
 		{"no program", unitask.Request{Image: "test/box:1", Exec: true, Args: []string{"/etc/passwd"}}, "", "", "Permission denied", 126},
 		{"a file of the host", with(sh("cat "+note+"; cat /etc/resolv.conf | head -1; ls -l /init"), func(r *unitask.Request) { r.Files = []unitask.Mount{{Host: note}} }), "",
 			"a note\nnameserver 10.0.2.2\n", "/init: No such file", 1},
+		{"a folder of the host is the user's", unitask.Request{Image: "test/app:1", Language: "shell", Code: "stat -c '%u %n' /given /given/note; touch /given/more && echo on",
+			Dirs: []unitask.Mount{{Host: filepath.Dir(note), Guest: "/given"}}}, "", "1234 /given\n1234 /given/note\non\n", "", 0},
 		{"the image stays as it was", sh("rm -rf /etc /home; echo > /bin/entry; ls /bin/entry"), "", "/bin/entry\n", "", 0},
 		{"what a container has", sh("ls /dev; ls -d /proc/1 /sys/class /dev/shm; echo x > /dev/shm/x; cat /dev/shm/x; stat -c %a /tmp"), "",
 			"fd\nfull\nnull\nptmx\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n/dev/shm\n/proc/1\n/sys/class\nx\n1777\n", "", 0},

@@ -773,6 +773,7 @@ int main(void)
 		.lazy = strstr(cmdline, BOOT_LAZY) != NULL,
 		.log = STDOUT_FILENO,
 		.owner = owner,
+		.gives_all = container,  // whose user may be any, and can change everything
 		.seed = seed,
 		.spawn = spawn,
 		.process = process,
