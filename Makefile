@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race attack fidelity fidelity-python fidelity-data fidelity-packages cover soak check build vendor image setup bench dist clean
+.PHONY: agent all demo test long matrix race attack fidelity fidelity-python fidelity-data fidelity-packages packages cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -31,7 +31,7 @@ test: image
 # installed in a machine, steps of images, folders by another tar, code that is hostile to its session, questions of one, an agent's steps, a template's successor, all of a packed disk,
 # servers of a fleet that find each other by routes, and what a release is made of.
 long: image
-	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk)$$' . ./mcp ./machine ./fleet ./fleet/embedded
+	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk)$$' . ./mcp ./machine ./fleet ./fleet/embedded
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
 # runs that use each goroutine of a run once: streams, network, clones, a pool, a server.
@@ -78,6 +78,11 @@ fidelity-data: image
 # both kernels.
 fidelity-packages: image
 	$(GO) run ./hack/fidelity -packages $(FIDELITYFLAGS)
+
+# Packages of PyPI and npm, installed and imported in machines; what has been tried is kept in packages.jsonl.
+# PACKAGESFLAGS="-at-most 20m -only 'pip:'" does a part.
+packages: image
+	$(GO) run ./hack/packages $(PACKAGESFLAGS)
 
 # What a reviewer would do by hand.
 check: $(STATICCHECK)

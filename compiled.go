@@ -64,7 +64,7 @@ func (p *program) alone() bool {
 	case len(p.neighbours) > 0, len(p.nodeArgs) > 0, p.ownProcess != "", len(p.inputs.Paths()) > 0:
 		return false
 	}
-	all := map[string]string{"PATH": contract.SearchPath, "HOME": contract.HomeDir}
+	all := map[string]string{"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale}
 	for name, value := range p.env {
 		if given, known := all[name]; name != "FORCE_COLOR" && (!known || given != value) {
 			return false

@@ -91,7 +91,7 @@ func TestContainers(t *testing.T) {
 	}
 	t.Cleanup(func() { rt.Close() })
 	for name, config := range map[string]map[string]any{
-		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"}},
+		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"}, "Volumes": map[string]any{"/data/deep": map[string]any{}, "/etc": map[string]any{}}},
 		"test/app:1": {"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Cmd": []string{"of", "its own"}, "Env": []string{"PATH=/bin"}},
 	} {
 		if _, err := rt.ImportImage(t.Context(), boxImage(t, name, config), "", ""); err != nil {
@@ -119,13 +119,14 @@ func TestContainers(t *testing.T) {
 		stdout, stderr string // stderr: a part of it
 		exit           int
 	}{
-		{"its own command", unitask.Request{Image: "test/box:1", Exec: true}, "", "uid=0(root) gid=0\n/\n", "", 0},
-		{"booted", unitask.Request{Image: "test/box:1", Exec: true, Cold: true}, "", "uid=0(root) gid=0\n/\n", "", 0},
-		{"a process of its own", unitask.Request{Image: "test/box:1", Exec: true, FreshProcess: true}, "", "uid=0(root) gid=0\n/\n", "", 0},
+		{"its own command", unitask.Request{Image: "test/box:1", Exec: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
+		{"booted", unitask.Request{Image: "test/box:1", Exec: true, Cold: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
+		{"a process of its own", unitask.Request{Image: "test/box:1", Exec: true, FreshProcess: true}, "", "uid=0(root) gid=0 groups=0\n/\n", "", 0},
 		{"entry point and command", unitask.Request{Image: "docker.io/test/app:1", Exec: true}, "", "entry of its own\n", "", 0},
 		{"entry point and arguments", unitask.Request{Image: "test/app:1", Exec: true, Args: []string{"a  b", ""}}, "", "entry a  b \n", "", 0},
 		{"user, groups, folder", unitask.Request{Image: "test/app:1", Language: "shell", Code: "id; touch /etc/x; cat /secret; echo $HOME $A"}, "",
-			"uid=1234(app) gid=1235(app) groups=77(more)\n/home/app\n", "Permission denied", 0},
+			"uid=1234(app) gid=1235(app) groups=77(more),1235(app)\n/home/app\n", "Permission denied", 0},
+		{"volumes", sh("stat -c '%A %u %g %n' /data /data/deep; ls -A /data/deep; cat /etc/group | wc -l"), "", "drwxr-xr-x 0 0 /data\ndrwxr-xr-x 0 0 /data/deep\n2\n", "", 0},
 		{"variables", with(sh("echo $A $B $HOME $PATH"), func(r *unitask.Request) { r.Env = map[string]string{"B": "c", "HOME": "/h"} }), "", "b c c /h /bin\n", "", 0},
 		{"standard input", sh("cat; exit 7"), "in\n", "in\n", "", 7},
 		{"shell code", unitask.Request{Image: "test/box:1", Language: "shell", Code: "echo $0 $1", Args: []string{"x"}}, "", "/work/code.sh x\n", "", 0},
@@ -134,6 +135,8 @@ func TestContainers(t *testing.T) {
 		{"no program", unitask.Request{Image: "test/box:1", Exec: true, Args: []string{"/etc/passwd"}}, "", "", "Permission denied", 126},
 		{"a file of the host", with(sh("cat "+note+"; cat /etc/resolv.conf | head -1; ls -l /init"), func(r *unitask.Request) { r.Files = []unitask.Mount{{Host: note}} }), "",
 			"a note\nnameserver 10.0.2.2\n", "/init: No such file", 1},
+		{"a folder of the host is the user's", unitask.Request{Image: "test/app:1", Language: "shell", Code: "stat -c '%u %n' /given /given/note; touch /given/more && echo on",
+			Dirs: []unitask.Mount{{Host: filepath.Dir(note), Guest: "/given"}}}, "", "1234 /given\n1234 /given/note\non\n", "", 0},
 		{"the image stays as it was", sh("rm -rf /etc /home; echo > /bin/entry; ls /bin/entry"), "", "/bin/entry\n", "", 0},
 		{"what a container has", sh("ls /dev; ls -d /proc/1 /sys/class /dev/shm; echo x > /dev/shm/x; cat /dev/shm/x; stat -c %a /tmp"), "",
 			"fd\nfull\nnull\nptmx\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n/dev/shm\n/proc/1\n/sys/class\nx\n1777\n", "", 0},

@@ -144,7 +144,7 @@ func ranOnHost(t *testing.T, program, called, home, name, text string, before, e
 	cmd := exec.CommandContext(ctx, program, slices.Concat(before, []string{path}, args)...)
 	cmd.Args[0] = called
 	cmd.Dir = filepath.Dir(path)
-	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home}, env...)
+	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "LANG=C.UTF-8"}, env...)
 	cmd.Stdin = io.MultiReader(strings.NewReader(stdin)) // a pipe, as in the guest
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/guest/shell"
+	"github.com/unitask/unitask/guest/system"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/edit"
 	"github.com/unitask/unitask/machine"
@@ -85,8 +86,8 @@ var languages = []*language{
 		about: "JavaScript and TypeScript",
 		images: []imageRow{{
 			payload: image.Payload{
-				Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
-				Library: node.Library, LibrarySources: append(node.LibrarySources, guest.Nanos...), Files: node.Files(),
+				Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Only: system.Only, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
+				Library: node.Library, LibrarySources: append(node.LibrarySources, guest.Nanos...), Files: node.Files(), Folders: system.Folders,
 			},
 			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
 			about:   "Node 24 with its own modules: JavaScript, and TypeScript whose types are removed. No packages of npm but those that a run brings.",
@@ -124,7 +125,7 @@ var languages = []*language{
 		about: "shell",
 		images: []imageRow{{
 			payload: image.Payload{
-				Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
+				Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Only: system.Only, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
 				Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
 			},
 			program: machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},

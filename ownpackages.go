@@ -129,7 +129,8 @@ func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Con
 	if err != nil {
 		return err
 	}
-	p := plan{Place: l.packages.place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "", Specs: got.Asked, Plain: way.plain}
+	p := plan{Place: l.packages.place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
+		Authorities: authorities, Specs: got.Asked, Plain: way.plain}
 	if before != nil {
 		p.Lock, p.Npm = before.Packages, before.Npm
 	}

@@ -59,7 +59,6 @@ const (
 	buildOutput  = 1 << 20
 	answerTime   = 10 * time.Second // of a registry, to its first byte
 	maxInstalled = 100              // packages that a run asks for
-	maxToolError = 700              // bytes of what a tool said
 )
 
 // checkPackages says what is wrong with what a request asks for.
@@ -278,17 +277,22 @@ func (x *execution) bring(store *packages.Store, lock *packages.Lock) (err error
 
 // plan is what the program in the machine is told.
 type plan struct {
-	Tool   string             `json:"tool"`
-	Place  string             `json:"place"`
-	URL    string             `json:"url"`
-	More   []string           `json:"more,omitempty"`
-	Scopes map[string]string  `json:"scopes,omitempty"`
-	Plain  []string           `json:"plain,omitempty"`
-	CA     bool               `json:"ca,omitempty"`
-	Specs  []string           `json:"specs"`
-	Lock   []packages.Package `json:"lock,omitempty"`
-	Npm    json.RawMessage    `json:"npm,omitempty"`
+	Tool   string            `json:"tool"`
+	Place  string            `json:"place"`
+	URL    string            `json:"url"`
+	More   []string          `json:"more,omitempty"`
+	Scopes map[string]string `json:"scopes,omitempty"`
+	Plain  []string          `json:"plain,omitempty"`
+	CA     bool              `json:"ca,omitempty"`
+	// Authorities are the variables that name a file of certificates, of what may be started while a package is built.
+	Authorities []string           `json:"authorities"`
+	Specs       []string           `json:"specs"`
+	Lock        []packages.Package `json:"lock,omitempty"`
+	Npm         json.RawMessage    `json:"npm,omitempty"`
 }
+
+// authorities are the variables by which pip, requests, OpenSSL, curl, git, cargo, Node and npm take certificates.
+var authorities = []string{"PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"}
 
 // build installs packages in a machine, and keeps them.
 func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, want, before *packages.Lock, registry *packages.Registry, tool string) error {
@@ -297,7 +301,8 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	if err != nil {
 		return failure{"packages", err}
 	}
-	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.packages.place, b.runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "", Specs: want.Asked, Plain: way.plain}
+	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.packages.place, b.runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
+		Authorities: authorities, Specs: want.Asked, Plain: way.plain}
 	if before != nil {
 		p.Lock, p.Npm = before.Packages, before.Npm
 	}
@@ -325,6 +330,9 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	}
 	if err := rt.keep(store, want, res); err != nil {
 		return failure{"packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", strings.Join(want.Asked, " "), err, res.RunID)}
+	}
+	if n := want.LeftOutMany; n > 0 {
+		b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("left out %d links that lead out of the packages: %s", n, strings.Join(want.LeftOut, ", "))})
 	}
 	b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("installed %d packages, %d files of %d MiB, after %.0f s", len(want.Packages), want.Files, want.Bytes>>20, time.Since(start).Seconds())})
 	return rt.runs.Remove(res.RunID) // which has the files a second time
@@ -387,29 +395,4 @@ var lockedName = regexp.MustCompile(`^[A-Za-z0-9@/._+!~-]{1,214}$`)
 // buildError says why packages could not be installed, by what their tool said.
 func (rt *Runtime) buildError(l *language, want *packages.Lock, res *Result) error {
 	return &policy.FieldError{Field: "packages", Value: strings.Join(want.Asked, " "), Reason: fmt.Sprintf("can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, rt.toolSaid(l.packages.system, res), res.RunID)}
-}
-
-// toolSaid is why pip or npm failed, by their own words.
-func (rt *Runtime) toolSaid(system string, res *Result) string {
-	var said []string
-	for line := range strings.Lines(string(res.Stderr)) {
-		line = strings.TrimSpace(line)
-		for _, mark := range []string{"ERROR:", "npm error", "npm ERR!"} {
-			if rest, ok := strings.CutPrefix(line, mark); ok && !strings.Contains(rest, "A complete log of this run") && strings.TrimSpace(rest) != "" {
-				said = append(said, strings.TrimSpace(rest))
-			}
-		}
-	}
-	reason := strings.Join(said, "; ")
-	if len(reason) > maxToolError {
-		reason = reason[:maxToolError] + "…"
-	}
-	if reason == "" {
-		reason = res.Error
-	}
-	reason += rt.refusedWays(res.RunID)
-	if reason == "" {
-		reason = fmt.Sprintf("%s ended with %d", system, res.ExitCode)
-	}
-	return reason
 }

@@ -10,6 +10,7 @@ import (
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -30,19 +31,36 @@ import (
 type registry struct {
 	*httptest.Server
 	mu    sync.Mutex
-	files map[string][]byte // by their names
+	files map[string][]byte            // by their names
+	bins  map[string]map[string]string // of packages of npm, by the package's name
 	asked int
 }
 
 func newRegistry(t *testing.T) *registry {
 	t.Helper()
-	r := &registry{files: map[string][]byte{}}
-	r.Server = httptest.NewServer(http.HandlerFunc(r.serve))
+	return startRegistry(t, httptest.NewServer, "")
+}
+
+// newSecureRegistry has a certificate of its own.
+func newSecureRegistry(t *testing.T) *registry {
+	t.Helper()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	r := startRegistry(t, httptest.NewTLSServer, ca)
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func startRegistry(t *testing.T, start func(http.Handler) *httptest.Server, ca string) *registry {
+	t.Helper()
+	r := &registry{files: map[string][]byte{}, bins: map[string]map[string]string{}}
+	r.Server = start(http.HandlerFunc(r.serve))
 	t.Cleanup(r.Close)
 	none := t.TempDir() // npm wants two, which need not be there
 	for name, value := range map[string]string{
-		"PIP_INDEX_URL": r.URL + "/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": "",
-		"npm_config_registry": r.URL + "/npm/", "npm_config_userconfig": filepath.Join(none, "user"), "npm_config_globalconfig": filepath.Join(none, "global"),
+		"PIP_INDEX_URL": r.URL + "/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.DevNull, "PIP_CERT": ca,
+		"npm_config_registry": r.URL + "/npm/", "npm_config_userconfig": filepath.Join(none, "user"), "npm_config_globalconfig": filepath.Join(none, "global"), "npm_config_cafile": ca,
 	} {
 		t.Setenv(name, value)
 	}
@@ -72,7 +90,7 @@ func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
 		for name, content := range r.files {
 			if version, ok := strings.CutSuffix(strings.TrimPrefix(name, rest+"-"), ".tgz"); ok && strings.HasPrefix(name, rest+"-") {
 				sum := sha512.Sum512(content)
-				versions[version] = map[string]any{"name": rest, "version": version, "hasInstallScript": true,
+				versions[version] = map[string]any{"name": rest, "version": version, "hasInstallScript": true, "bin": r.bins[rest],
 					"dist": map[string]any{"tarball": r.URL + "/files/" + name, "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])}}
 			}
 		}
@@ -211,6 +229,49 @@ func TestPackages(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Join(home, "packages")); len(left) != 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// What is started while packages are built has what it needs: the registry's certificate, and commands of other packages. A
+// file with two names is there under both.
+func TestPackagesBuilt(t *testing.T) {
+	needVM(t)
+	if !long() {
+		t.Skip("pip and npm take a minute in machines that are emulated: make long")
+	}
+	fetchTools(t)
+	r := newSecureRegistry(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	r.put("helper-1.0-py3-none-any.whl", wheel(t, "helper", "1.0", "NAME = 'helper'\n"))
+	backend := "import helper, os, zipfile\n" + `
+def build_wheel(folder, settings=None, metadata=None):
+    name = 'built-1.0-py3-none-any.whl'
+    with zipfile.ZipFile(os.path.join(folder, name), 'w') as z:
+        z.writestr('built.py', 'WITH = %r\n' % helper.NAME)
+        z.writestr('built-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\nName: built\nVersion: 1.0\n')
+        z.writestr('built-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        z.writestr('built-1.0.dist-info/RECORD', '')
+    return name
+`
+	r.put("built-1.0.tar.gz", tgz(t, [2]string{"built-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: built\nVersion: 1.0\n"}, [2]string{"built-1.0/backend.py", backend},
+		[2]string{"built-1.0/pyproject.toml", "[build-system]\nrequires = [\"helper\"]\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"}))
+	res, err := rt.Run(t.Context(), unitask.Request{Language: "python", Packages: []string{"pip:built"}, Code: "import built; print(built.WITH)"}, unitask.IO{})
+	if err != nil || string(res.Stdout) != "helper\n" {
+		t.Errorf("pip: %v %+v", err, res)
+	}
+
+	r.bins["tool"] = map[string]string{"make-it": "run.js"}
+	r.put("tool-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"tool","version":"1.0.0","bin":{"make-it":"run.js"}}`},
+		[2]string{"package/run.js", "#!/usr/bin/env node\nrequire('node:fs').linkSync('main.js', 'other.js')\n"}))
+	r.put("made-1.0.0.tgz", tgz(t, [2]string{"package/package.json", `{"name":"made","version":"1.0.0","main":"other.js","scripts":{"install":"make-it"}}`}, [2]string{"package/main.js", "exports.name = 'made'\n"}))
+	code := "console.log(require('made').name, require('node:fs').readlinkSync('/node_modules/.bin/make-it'))"
+	res, err = rt.Run(t.Context(), unitask.Request{Language: "js", Packages: []string{"npm:tool", "npm:made"}, Code: code, Kernel: "linux"}, unitask.IO{})
+	if err != nil || string(res.Stdout) != "made ../tool/run.js\n" {
+		t.Errorf("npm: %v %+v", err, res)
 	}
 }
 

@@ -80,7 +80,7 @@ func checkCode(req Request) (program, error) {
 		return program{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
 	}
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, neighbours: req.Neighbours, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
-		"PATH": contract.SearchPath, "HOME": contract.HomeDir,
+		"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale,
 	}}
 	l, im, ext, err := req.language()
 	if err != nil {

@@ -421,7 +421,7 @@ func debianParts(part string, arch Arch) []wanted {
 	switch part {
 	case libcPart:
 		return inRoot(arch.loader(), lib+"ld-linux-*", lib+"libc.so.6", lib+"libm.so.6", lib+"libdl.so.2", lib+"libpthread.so.0",
-			lib+"librt.so.1", lib+"libresolv.so.2")
+			lib+"librt.so.1", lib+"libresolv.so.2", lib+"libutil.so.1", lib+"libnsl.so.1", lib+"libanl.so.1")
 	case "libstdc++":
 		return inRoot("usr/"+lib+"libstdc++.so.6", "usr/"+lib+"libstdc++.so.6.*")
 	case "libmvec": // of libc's package, where an architecture has it
@@ -457,6 +457,9 @@ func debianFiles(part string, arch Arch) selector {
 			dst, ok := wholePackage(name)
 			if strings.HasPrefix(dst, "include/") && !strings.HasSuffix(part, "-dev") {
 				return "", false // numpy's, a link
+			}
+			if part == "util-linux" && (strings.HasPrefix(dst, "root/usr/sbin/") || dst == "root/usr/bin/su") {
+				return "", false // root's, or for other users, which a guest has not
 			}
 			return dst, ok
 		}

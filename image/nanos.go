@@ -62,6 +62,7 @@ func (s *Store) nanosTree(arch Arch) (tree, []Part, error) {
 	for _, dir := range []string{"/tmp", contract.OutDir, contract.WorkDir, contract.HomeDir, "/dev/shm"} {
 		t.dir(dir, 0o777)
 	}
+	t.link("/var/tmp", "../tmp") // which the kernel lets the code write to
 	for name, text := range nanosTexts {
 		t.text(name, text)
 	}

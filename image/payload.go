@@ -240,12 +240,17 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 	for name, target := range s.payload.Links {
 		t.link(strings.ReplaceAll(name, "TRIPLET", arch.triplet()), target)
 	}
+	for _, dir := range usualFolders {
+		t.dir(dir, 0o755)
+	}
 	if len(s.payload.Folders) > 0 {
 		t.text(contract.FoldersFile, strings.Join(s.payload.Folders, "\n")+"\n")
 	}
 	t.text(contract.ExecFile, s.payload.execText())
 	t.text("/etc/passwd", fmt.Sprintf("root:x:0:0:root:/:/bin/sh\nuser:x:%d:%[1]d:user:%s:/bin/sh\n", contract.UserID, contract.HomeDir))
 	t.text("/etc/group", fmt.Sprintf("root:x:0:\nuser:x:%d:\n", contract.UserID))
+	// Files that a run brings are root's, so that the code can't write to them: git would take them for a stranger's.
+	t.text("/etc/gitconfig", "[safe]\n\tdirectory = *\n")
 	t.text("/etc/hosts", "127.0.0.1 localhost "+contract.Hostname+"\n::1 localhost\n")
 	t.text("/etc/hostname", contract.Hostname+"\n")
 	t.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
@@ -253,6 +258,9 @@ func (s *Store) payloadTree(kernel Kernel, arch Arch) (tree, []Part, error) {
 	t.text("/etc/resolv.conf", "nameserver "+contract.GatewayIP+"\noptions timeout:2 attempts:1\n")
 	return t, parts, nil
 }
+
+// usualFolders are empty, and programs expect them; PID 1 of linux makes them itself.
+var usualFolders = []string{"/mnt", "/opt", "/srv", "/var"}
 
 // releases are the distributions' own, by the version of their libc.
 var releases = []struct{ libc, id, name, number, code string }{

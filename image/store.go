@@ -21,7 +21,7 @@ import (
 
 // builderVersion goes into every image's digest: raise it when the same parts
 // give another image.
-const builderVersion = 2
+const builderVersion = 3
 
 const imageFile = "image.json"
 

@@ -137,23 +137,28 @@ func TestAddAttacked(t *testing.T) {
 		stream []byte
 		says   string
 	}{
-		"many folders":       {archive(deep...), "folders"},
-		"a path outside":     {archive(&tar.Header{Name: "a/../../x", Size: 1}), "whose name can't be"},
-		"an absolute path":   {archive(&tar.Header{Name: "/etc/x", Size: 1}), "whose name can't be"},
-		"no text":            {archive(&tar.Header{Name: "a\xff", Size: 1}), "whose name can't be"},
-		"too deep":           {archive(&tar.Header{Name: strings.Repeat("a/", maxDepth+2) + "x", Size: 1}), "whose name can't be"},
-		"a long name":        {archive(&tar.Header{Name: strings.Repeat("a", maxPath+1), Size: 1}), "whose name can't be"},
-		"a device":           {archive(&tar.Header{Name: "d", Typeflag: tar.TypeBlock}), "neither a file"},
-		"a pipe":             {archive(&tar.Header{Name: "d", Typeflag: tar.TypeFifo}), "neither a file"},
-		"more than may be":   {archive(&tar.Header{Name: "a", Size: MaxBytes + 1}), "has more than"},
-		"more than counts":   {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Size: math.MaxInt64}), "has more than"},
-		"many":               {archive(many...), "has more than"},
-		"twice":              {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a", Size: 1}), "exists"},
-		"a file as a folder": {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a/b", Size: 1}), "a"},
-		"cut off":            {archive(&tar.Header{Name: "a", Size: 1000})[:700], "EOF"},
-		"nothing":            {archive(), "nothing was installed"},
-		"links only":         {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}, &tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}), "nothing was installed"},
-		"no archive":         {bytes.Repeat([]byte("x"), 2000), "read what was built"},
+		"many folders":             {archive(deep...), "folders"},
+		"a path outside":           {archive(&tar.Header{Name: "a/../../x", Size: 1}), "whose name can't be"},
+		"an absolute path":         {archive(&tar.Header{Name: "/etc/x", Size: 1}), "whose name can't be"},
+		"no text":                  {archive(&tar.Header{Name: "a\xff", Size: 1}), "whose name can't be"},
+		"too deep":                 {archive(&tar.Header{Name: strings.Repeat("a/", maxDepth+2) + "x", Size: 1}), "whose name can't be"},
+		"a long name":              {archive(&tar.Header{Name: strings.Repeat("a", maxPath+1), Size: 1}), "whose name can't be"},
+		"a device":                 {archive(&tar.Header{Name: "d", Typeflag: tar.TypeBlock}), "neither a file"},
+		"a pipe":                   {archive(&tar.Header{Name: "d", Typeflag: tar.TypeFifo}), "neither a file"},
+		"more than may be":         {archive(&tar.Header{Name: "a", Size: MaxBytes + 1}), "has more than"},
+		"more than counts":         {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Size: math.MaxInt64}), "has more than"},
+		"many":                     {archive(many...), "has more than"},
+		"twice":                    {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a", Size: 1}), "exists"},
+		"a file as a folder":       {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "a/b", Size: 1}), "a"},
+		"cut off":                  {archive(&tar.Header{Name: "a", Size: 1000})[:700], "EOF"},
+		"nothing":                  {archive(), "nothing was installed"},
+		"links only":               {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}), "nothing was installed"},
+		"a name of a file outside": {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}), "no file that came before"},
+		"a name of one above":      {archive(&tar.Header{Name: "a", Size: 1}, &tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "../lock.json"}), "no file that came before"},
+		"a name of a link":         {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "c"}, &tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "a"}), "no file that came before"},
+		"a name of itself":         {archive(&tar.Header{Name: "a", Typeflag: tar.TypeLink, Linkname: "a"}), "no file that came before"},
+		"a file by way of a link":  {archive(&tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "."}, &tar.Header{Name: "b", Typeflag: tar.TypeSymlink, Linkname: "../x"}, &tar.Header{Name: "b/../../x", Size: 1}), "whose name can't be"},
+		"no archive":               {bytes.Repeat([]byte("x"), 2000), "read what was built"},
 	} {
 		s := &Store{Dir: filepath.Join(t.TempDir(), "packages")}
 		err := s.Add(&Lock{Key: "k"}, bytes.NewReader(c.stream))
@@ -252,5 +257,41 @@ func TestStore(t *testing.T) {
 	}
 	if keys, err := s.Keys(); err != nil || len(keys) != 1 {
 		t.Error(keys, err)
+	}
+}
+
+// A file's other names are copies, which count; links that stay inside are links, and others are named.
+func TestAddLinks(t *testing.T) {
+	s := &Store{Dir: filepath.Join(t.TempDir(), "packages")}
+	link := func(name, target string) *tar.Header {
+		return &tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: target}
+	}
+	stream := archive(&tar.Header{Name: "esbuild/bin/esbuild", Size: 5, Mode: 0o755}, &tar.Header{Name: "./@esbuild/linux/bin/esbuild", Typeflag: tar.TypeLink, Linkname: "./esbuild/bin/esbuild"},
+		link(".bin/esbuild", "../esbuild/bin/esbuild"), link("a/absolute", "/etc/passwd"), link("a/out", "../../x"), link("a/round", "../esbuild/../../x"), link("here", "a"))
+	lock := &Lock{Key: "k"}
+	if err := s.Add(lock, bytes.NewReader(stream)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Get("k")
+	if err != nil || got.Files != 4 || got.Bytes != 10 || got.LeftOutMany != 3 || !slices.Equal(got.LeftOut, []string{"a/absolute", "a/out", "a/round"}) {
+		t.Fatalf("%+v %v", got, err)
+	}
+	for _, name := range []string{"@esbuild/linux/bin/esbuild", ".bin/esbuild"} {
+		if st, err := os.Stat(filepath.Join(got.Folder(), name)); err != nil || st.Mode() != 0o755 || st.Size() != 5 {
+			t.Errorf("%s: %v %v", name, st, err)
+		}
+	}
+	if target, err := os.Readlink(filepath.Join(got.Folder(), ".bin/esbuild")); err != nil || target != "../esbuild/bin/esbuild" {
+		t.Errorf("%q %v", target, err)
+	}
+	if err := s.Verify(got); err != nil {
+		t.Error(err)
+	}
+	many := []*tar.Header{{Name: "a", Size: 1}}
+	for i := range 1000 {
+		many = append(many, link(fmt.Sprint("l", i), "/x"))
+	}
+	if err := s.Add(lock, bytes.NewReader(archive(many...))); err != nil || lock.LeftOutMany != 1000 || len(lock.LeftOut) != maxLeftOut {
+		t.Errorf("%v: %d links, %d of them named", err, lock.LeftOutMany, len(lock.LeftOut))
 	}
 }

@@ -1,7 +1,6 @@
 package packages
 
 import (
-	"archive/tar"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,12 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/unitask/unitask/internal/atomicfile"
 )
@@ -34,12 +31,15 @@ type Lock struct {
 	// Npm is npm's own package-lock.json.
 	Npm json.RawMessage `json:"npm,omitempty"`
 
-	Digest string    `json:"digest"` // of all files: their paths, modes and contents
-	Files  int       `json:"files"`
-	Links  bool      `json:"links,omitempty"` // links are kept, too, as they are
-	Bytes  int64     `json:"bytes"`
-	Built  time.Time `json:"built"`
-	Room   int64     `json:"room,omitempty"` // bytes on the disk, at most
+	Digest string `json:"digest"` // of all files: their paths, modes and contents
+	Files  int    `json:"files"`
+	Links  bool   `json:"links,omitempty"` // links out of the folder are kept, too, as they are
+	// LeftOut names links that were not kept, maxLeftOut at most; LeftOutMany counts all.
+	LeftOut     []string  `json:"leftOut,omitempty"`
+	LeftOutMany int       `json:"leftOutMany,omitempty"`
+	Bytes       int64     `json:"bytes"`
+	Built       time.Time `json:"built"`
+	Room        int64     `json:"room,omitempty"` // bytes on the disk, at most
 	// Stamp tells, without reading them, that the files are those of Digest.
 	Stamp string `json:"stamp,omitempty"`
 
@@ -64,6 +64,8 @@ const (
 	maxLock  = 16 << 20 // bytes of its text
 	maxDepth = 100
 	maxPath  = 1000
+
+	maxLeftOut = 20 // names of what was left out: more would tell nobody more
 )
 
 // Folder is the folder of what was installed.
@@ -159,7 +161,7 @@ func (s *Store) Verify(l *Lock) error {
 		if err != nil {
 			return err
 		}
-		if l.Links && info.Mode().Type() == fs.ModeSymlink {
+		if info.Mode().Type() == fs.ModeSymlink {
 			target, err := os.Readlink(name)
 			all.addLink(filepath.ToSlash(rel), target)
 			return err
@@ -208,8 +210,9 @@ func (c contents) digest() string {
 	return "sha256-" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Add keeps the files of a tar stream, which a machine may have written that ran foreign code: nothing but
-// regular files and folders is taken, and links where the lock says so, and nothing stays where it ends early.
+// Add keeps the files of a tar stream, which a machine may have written that ran foreign code: regular files, folders,
+// and links that stay inside (any, where the lock says so). A file's other name becomes a copy, which counts as any file.
+// What is left out is named in the lock. Nothing stays where the stream ends early.
 // Without a key they are kept under their digest.
 func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	if err := CheckNpm(l.Npm); err != nil {
@@ -227,85 +230,9 @@ func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	if err := os.Mkdir(l.Folder(), 0o755); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(l.Folder())
-	if err != nil {
+	if err := l.unpack(stream); err != nil {
 		return err
 	}
-	defer root.Close()
-	all := contents{}
-	folders := map[string]bool{".": true}
-	l.Bytes = 0
-	for r, n := tar.NewReader(stream), 0; ; n++ {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("read what was built: %w", err)
-		}
-		name := path.Clean(strings.TrimPrefix(h.Name, "./"))
-		switch {
-		case n >= MaxFiles:
-			return fmt.Errorf("has more than %d files", MaxFiles)
-		case name == ".":
-			continue
-		case !filepath.IsLocal(name) || !utf8.ValidString(name) || strings.ContainsRune(name, 0) || len(name) > maxPath || strings.Count(name, "/") > maxDepth:
-			return fmt.Errorf("has a file %.80q, whose name can't be", h.Name)
-		}
-		for dir := path.Dir(name); !folders[dir]; dir = path.Dir(dir) {
-			if folders[dir] = true; len(folders) > MaxFiles { // each file may be in many of its own
-				return fmt.Errorf("has more than %d folders", MaxFiles)
-			}
-		}
-		switch {
-		case h.Typeflag == tar.TypeSymlink && l.Links:
-			if h.Linkname == "" || len(h.Linkname) > maxPath || !utf8.ValidString(h.Linkname) || strings.ContainsRune(h.Linkname, 0) {
-				return fmt.Errorf("has a link %.80q, which can't be", name)
-			}
-			if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-				return err
-			}
-			if err := root.Symlink(h.Linkname, name); err != nil {
-				return err
-			}
-			all.addLink(name, h.Linkname)
-			continue
-		case h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink || path.Base(name) == ".unitaskignore":
-			continue
-		case h.Typeflag != tar.TypeReg:
-			return fmt.Errorf("has %.80q, which is neither a file nor a folder", h.Name)
-		}
-		if l.Bytes += h.Size; h.Size > MaxBytes || l.Bytes > MaxBytes { // one with a hole has more than the archive, and may say that it has any number
-			return fmt.Errorf("has more than %d MiB", MaxBytes>>20)
-		}
-		mode := fs.FileMode(0o644)
-		if h.Mode&0o100 != 0 {
-			mode = 0o755
-		}
-		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-			return err
-		}
-		f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-		if err != nil {
-			return err
-		}
-		sum := sha256.New()
-		_, err = io.Copy(io.MultiWriter(f, sum), r)
-		if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
-			return err
-		}
-		if !h.ModTime.IsZero() {
-			if err := root.Chtimes(name, h.ModTime, h.ModTime); err != nil {
-				return err
-			}
-		}
-		all.add(name, mode, sum.Sum(nil))
-	}
-	if len(all) == 0 {
-		return errors.New("nothing was installed")
-	}
-	l.Digest, l.Files, l.Built = all.digest(), len(all), time.Now().UTC().Truncate(time.Second)
-	l.Room = l.Bytes + int64(len(all)+len(folders))*diskBlock
 	if l.Key == "" {
 		l.Key = strings.TrimPrefix(l.Digest, "sha256-")
 		if have, err := s.Get(l.Key); err == nil && s.Verify(have) == nil { // and somebody may be reading it

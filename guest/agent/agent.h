@@ -35,6 +35,7 @@ struct agent {
 	                       // one; 0 for one that does not
 	int log;               // where the agent reports what goes wrong: the console
 	uint32_t owner;        // uid and gid of files that belong to the user
+	int gives_all;         // all files that come belong to the user
 
 	// seed mixes fresh entropy into the kernel's generator and sets the clock
 	// (nanoseconds since 1970). Called before any TCP segment is answered.

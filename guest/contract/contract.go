@@ -46,6 +46,7 @@ const (
 	Warm          = "/unitask/lib/warm.py" // what Python imports before a snapshot, where an image has it
 	Terminal      = "/dev/pts/0"           // of code that has one
 	SearchPath    = "/usr/local/bin:/usr/bin:/bin"
+	Locale        = "C.UTF-8" // of the code, where it asks for none
 
 	// Reserved are the folders that hold the guest's own files, a colon between two.
 	Reserved = "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"

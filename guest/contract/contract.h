@@ -27,6 +27,7 @@
 #define WARM "/unitask/lib/warm.py"
 #define TERMINAL "/dev/pts/0"
 #define SEARCH_PATH "/usr/local/bin:/usr/bin:/bin"
+#define LOCALE "C.UTF-8"
 #define RESERVED "/dev:/proc:/sys:/usr:/lib:/lib64:/etc:/bin:/unitask:/image:/modules:/init"
 #define LAYER_WITHOUT "/dev:/proc:/sys:/tmp:/run:/out:/unitask:/etc/resolv.conf:/etc/hosts:/etc/hostname"
 #define LAYER_END "unitask/end"

@@ -33,7 +33,7 @@ var Links = map[string]string{"/usr/local/bin/go": "../go/bin/go", "/usr/local/b
 var Args = []string{"start"}
 
 // Env is the environment that it is started in; the code sees its own.
-var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir}
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale}
 
 // Files are the texts of an image, by their path in the guest. go.env is in the place of the toolchain's: there
 // is this toolchain and no other, and no module proxy unless the code's environment names one.

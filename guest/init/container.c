@@ -28,7 +28,7 @@ uid_t container_owner;
 
 enum { HIGH_FD = 32 };  // above those that a process is started with
 
-static gid_t group, groups[MAX_GROUPS];
+static gid_t group, groups[MAX_GROUPS + 1];  // the first of groups is group: programs look for it there, too
 static size_t group_count;
 static int stage = -1, program = -1;  // the folder above the image's root; what is started in it
 
@@ -43,8 +43,10 @@ void container_read(void)
 	container = 1;
 	container_owner = uid;
 	group = gid;
-	while (group_count < MAX_GROUPS && fscanf(f, "%u", &more) == 1)
-		groups[group_count++] = more;
+	groups[group_count++] = gid;
+	while (group_count <= MAX_GROUPS && fscanf(f, "%u", &more) == 1)
+		if (more != gid)
+			groups[group_count++] = more;
 	fclose(f);
 }
 

@@ -292,7 +292,11 @@ static void filesystems(void)
 	mkdir("/dev/shm", 01777);
 	must_mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
 	must_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
-	mkdir("/home", 0755);
+	static const char *usual[] = {"/home", "/mnt", "/opt", "/srv", "/run", "/var", "/var/cache", "/var/lib", "/var/log"};
+	for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+		mkdir(usual[i], 0755);
+	mkdir("/var/tmp", 01777);
+	chmod("/var/tmp", 01777);  // whatever the umask is
 	mkdir(HOME_DIR, 0755);
 	mkdir(OUT_DIR, 0755);
 	put(TRUSTED, "");
@@ -769,6 +773,7 @@ int main(void)
 		.lazy = strstr(cmdline, BOOT_LAZY) != NULL,
 		.log = STDOUT_FILENO,
 		.owner = owner,
+		.gives_all = container,  // whose user may be any, and can change everything
 		.seed = seed,
 		.spawn = spawn,
 		.process = process,

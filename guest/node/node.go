@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/system"
 )
 
 // Where Node lies in the guest, and what starts it.
@@ -29,7 +30,7 @@ const (
 
 // Parts are the vendored parts that Node is made of. The first one holds Program,
 // and the headers that Library is compiled with; the others, what it needs to run.
-var Parts = []string{"node", "libc", "libstdc++", "libgcc"}
+var Parts = slices.Concat([]string{"node"}, system.Libraries, system.Commands)
 
 // Args is Node's command line, its own name included. The baseline compiler is off
 // and feedback is collected at once: both save translation under TCG.
@@ -40,7 +41,7 @@ var Args = []string{"node", "--no-sparkplug", "--no-lazy-feedback-allocation", "
 var NanosArgs = []string{"--disable-wasm-trap-handler"}
 
 // Env is the environment that Node is started in; the code sees its own.
-var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LD_PRELOAD=" + Library, "NODE_EXTRA_CA_CERTS=" + Trusted}
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale, "LD_PRELOAD=" + Library, "NODE_EXTRA_CA_CERTS=" + Trusted}
 
 // Files are the JavaScript files of an image, by their path in the guest.
 func Files() map[string]string {

@@ -23,12 +23,15 @@ if (!plan.tool && fs.existsSync(plan.place)) {
 }
 
 const config = [`registry=${plan.url}`, 'fetch-retries=1', 'fetch-retry-mintimeout=500', 'fetch-retry-maxtimeout=2000', 'fetch-timeout=15000',
-  'audit=false', 'fund=false', 'update-notifier=false', 'loglevel=error', 'progress=false', 'bin-links=false', 'omit-lockfile-registry-resolved=true', 'cache=/tmp/cache', 'logs-max=0']
+  'audit=false', 'fund=false', 'update-notifier=false', 'loglevel=error', 'progress=false', 'omit-lockfile-registry-resolved=true', 'cache=/tmp/cache', 'logs-max=0']
 for (const [scope, url] of Object.entries(plan.scopes ?? {})) config.push(`${scope}:registry=${url}`)
-if (plan.ca) config.push(`cafile=${path.join(__dirname, 'ca.pem')}`)
+const ca = path.join(__dirname, 'ca.pem')
+if (plan.ca) config.push(`cafile=${ca}`)
 fs.writeFileSync('/tmp/npmrc', config.join('\n') + '\n')
 fs.writeFileSync('/tmp/globalrc', '')
 const env = { ...process.env, npm_config_userconfig: '/tmp/npmrc', npm_config_globalconfig: '/tmp/globalrc', PATH: `${path.dirname(process.execPath)}:${process.env.PATH}` }
+// What install scripts start reads its own variables, and not npm's settings.
+if (plan.ca) for (const name of plan.authorities) env[name] = ca
 
 const manifest = { name: 'unitask', version: '1.0.0', private: true }
 const args = ['install', ...plan.specs]

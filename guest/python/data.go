@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/system"
 )
 
 // What the image data has beside Python's own: numpy, pandas, matplotlib and what reads and
@@ -16,16 +17,18 @@ import (
 
 // DataParts are the vendored parts of that.
 var DataParts = slices.Concat(Parts, []string{
-	"python3-numpy", "python3-pandas", "python3-pandas-lib", "python3-matplotlib", "python-matplotlib-data", "python3-openpyxl", "python3-et-xmlfile", "python3-lxml", "python3-pil",
-	"python3-scipy", "python3-decorator", "python3-dateutil", "python3-tz", "python3-six", "python3-pyparsing", "python3-contourpy", "python3-cycler", "python3-fonttools", "python3-kiwisolver",
-	"python3-packaging", "libmvec", "libblas3", "liblapack3", "liblbfgsb0", "libstdc++", "libgfortran5", "libquadmath0", "libgomp1", "libfreetype6", "libpng16-16", "libqhull-r8.0", "libbrotli1",
-	"libxml2", "libxslt1.1", "libicu72", "libgcrypt20", "libgpg-error0", "libimagequant0", "libjpeg62-turbo", "liblcms2-2", "libopenjp2-7", "libraqm0", "libharfbuzz0b", "libfribidi0",
-	"libglib2.0-0", "libpcre2-8-0", "libgraphite2-3", "libtiff6", "libdeflate0", "libjbig0", "liblerc4", "libzstd1", "libwebp7", "libwebpdemux2", "libwebpmux3",
-	"libxcb1", "libxau6", "libxdmcp6", "libbsd0", "libmd0", "fonts-dejavu-core", "fonts-lyx",
+	"python3-numpy", "python3-pandas", "python3-pandas-lib", "python3-matplotlib", "python-matplotlib-data",
+	"python3-openpyxl", "python3-et-xmlfile", "python3-lxml", "python3-pil", "python3-scipy", "python3-decorator",
+	"python3-dateutil", "python3-tz", "python3-six", "python3-pyparsing", "python3-contourpy", "python3-cycler",
+	"python3-fonttools", "python3-kiwisolver", "python3-packaging", "libblas3", "liblapack3", "liblbfgsb0",
+	"libgfortran5", "libquadmath0", "libfreetype6", "libpng16-16", "libqhull-r8.0", "libbrotli1", "libxml2",
+	"libxslt1.1", "libicu72", "libimagequant0", "libjpeg62-turbo", "liblcms2-2", "libopenjp2-7", "libraqm0",
+	"libharfbuzz0b", "libfribidi0", "libgraphite2-3", "libtiff6", "libdeflate0", "libjbig0", "liblerc4", "libwebp7",
+	"libwebpdemux2", "libwebpmux3", "fonts-dejavu-core", "fonts-lyx",
 })
 
 // Only are those of the parts that one architecture alone has.
-var Only = map[string]string{"libquadmath0": "amd64", "libmvec": "amd64"}
+var Only = map[string]string{"libquadmath0": "amd64", "libmvec": system.Only["libmvec"]}
 
 // DataModules are the names of what people install by itself.
 var DataModules = []string{"numpy", "pandas", "matplotlib", "scipy", "openpyxl", "lxml", "PIL", "dateutil", "pytz", "six", "fontTools", "packaging", "pyparsing"}

@@ -47,13 +47,12 @@ else:
     where = []
 
 command = [sys.executable, '-m', 'pip', 'install'] + where + ['--report', report, '--prefer-binary', '--no-input', '--no-cache-dir',
-           '--disable-pip-version-check', '--no-warn-script-location', '--progress-bar', 'off', '--quiet', '--retries', '1', '--timeout', '15', '--index-url', plan['url']]
-for url in plan.get('more') or []:
-    command += ['--extra-index-url', url]
-for host in plan.get('plain') or []:
-    command += ['--trusted-host', host]
+           '--disable-pip-version-check', '--no-warn-script-location', '--progress-bar', 'off', '--quiet']
+# By environment: pip starts another pip for what a package is built with, and builds start others, which take no arguments of ours.
+env.update(PIP_INDEX_URL=plan['url'], PIP_EXTRA_INDEX_URL=' '.join(plan.get('more') or []), PIP_TRUSTED_HOST=' '.join(plan.get('plain') or []),
+           PIP_RETRIES='1', PIP_TIMEOUT='15', PIP_NO_INPUT='1', PIP_DISABLE_PIP_VERSION_CHECK='1')
 if plan.get('ca'):
-    command += ['--cert', os.path.join(here, 'ca.pem')]
+    env.update(dict.fromkeys(plan['authorities'], os.path.join(here, 'ca.pem')))
 if plan.get('lock'):
     with open('/tmp/requirements.txt', 'w') as f:
         for p in plan['lock']:

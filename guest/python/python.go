@@ -6,8 +6,10 @@ package python
 import (
 	_ "embed"
 	"regexp"
+	"slices"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/system"
 )
 
 // Program is where Python lies in the guest: Debian's, with which its library is found. In it, and in the folders,
@@ -15,9 +17,8 @@ import (
 const Program = "/usr/bin/pythonVERSION"
 
 // Parts are the vendored parts that Python is made of. The first one holds Program.
-var Parts = []string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "python3-minimal", "python3-distutils", "python3-lib2to3",
-	"libc", "libc-bin", "ncurses-base", "libgcc", "dash", "zlib1g", "libexpat1", "libffi8", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libncursesw6", "libtinfo6",
-	"libreadline8", "libuuid1", "libcrypt1", "libdb5.3", "media-types", "tzdata"}
+var Parts = slices.Concat([]string{"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "python3-minimal", "python3-distutils", "python3-lib2to3",
+	"libbz2-1.0", "libssl3", "libsqlite3-0", "libreadline8", "libdb5.3", "media-types", "tzdata"}, system.Libraries, system.Commands)
 
 // BuildParts hold Python's headers.
 var BuildParts = []string{"libpython3.11-dev"}
@@ -35,7 +36,7 @@ var LibrarySources = []string{"python/program/python.c", "python/program/warm.c"
 const Modules = "/usr/lib/pythonVERSION"
 
 // Folders are those with many files.
-var Folders = []string{Modules, "/usr/share/zoneinfo"}
+var Folders = slices.Concat([]string{Modules, "/usr/share/zoneinfo"}, system.Folders)
 
 // compile is `python3 -m compileall` whose processes are forked: since 3.12 it starts them anew, by the program's path,
 // with the host's libraries.
@@ -58,7 +59,7 @@ var CompileEnv = []string{"PYTHONHOME=ROOT/usr", "PYTHONHASHSEED=0", "LC_ALL=C.U
 var Args = []string{"python3", contract.MainLink}
 
 // Env is the environment that Python is started in; the code sees its own.
-var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LD_PRELOAD=" + Library}
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale, "LD_PRELOAD=" + Library}
 
 // Files are the texts of an image, by their path in the guest.
 func Files() map[string]string { return map[string]string{contract.Trusted: "", Installed + "/": ""} }

@@ -25,6 +25,9 @@ func NeedsProcess(_ []string, env map[string]string) string {
 	var names []string
 	for name, value := range env {
 		begins := func(s string) bool { return strings.HasPrefix(name, s) }
+		if value == contract.Locale && (name == "LANG" || name == "LC_ALL" || name == "LC_CTYPE") {
+			continue // as it was started
+		}
 		if value != "" && !slices.Contains(anyTime, name) && slices.ContainsFunc(atStart, begins) || name == "HOME" && value != contract.HomeDir {
 			names = append(names, name)
 		}

@@ -5,8 +5,10 @@ package shell
 import (
 	_ "embed"
 	"errors"
+	"slices"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/guest/system"
 )
 
 // Program is what waits in a machine for the code, and becomes Bash then.
@@ -16,15 +18,15 @@ const Program = "/unitask/lib/start"
 var ProgramSources = []string{"shell/program/shell.c", "start/start.c"}
 
 // Parts are the vendored parts of the image.
-var Parts = []string{
-	"bash", "coreutils", "grep", "sed", "gawk", "findutils", "diffutils", "jq", "bc", "tree", "file", "curl", "git", "sqlite3", "zip", "unzip",
-	"tar", "gzip", "xz-utils", "bzip2", "less", "patch", "libjq1", "libonig5", "libmagic1", "libmagic-mgc", "libacl1", "libattr1", "libselinux1",
-	"libpcre2-8-0", "libgmp10", "libmpfr6", "libsigsegv2", "libcurl4", "libcurl3-gnutls", "libbrotli1", "libgssapi-krb5-2", "libk5crypto3", "libkrb5-3",
-	"libkrb5support0", "libcom-err2", "libkeyutils1", "libidn2-0", "libldap-2.5-0", "libsasl2-2", "libnghttp2-14", "libpsl5", "librtmp1", "libssh2-1",
-	"libgcrypt20", "libgpg-error0", "libzstd1", "libgnutls30", "libhogweed6", "libnettle8", "libp11-kit0", "libtasn1-6", "libunistring2", "dash",
-	"libc", "libc-bin", "ncurses-base", "libgcc", "libstdc++", "libtinfo6", "libreadline8", "zlib1g", "libbz2-1.0", "liblzma5", "libssl3", "libsqlite3-0", "libexpat1", "libffi8",
-	"libcrypt1", "libuuid1", "tzdata",
-}
+var Parts = slices.Concat([]string{
+	"bash", "grep", "sed", "gawk", "diffutils", "jq", "bc", "file", "curl", "git", "sqlite3",
+	"zip", "unzip", "tar", "gzip", "bzip2", "patch", "libjq1", "libonig5", "libmagic1", "libmagic-mgc", "libacl1",
+	"libmpfr6", "libsigsegv2", "libcurl4", "libcurl3-gnutls", "libbrotli1", "libgssapi-krb5-2",
+	"libk5crypto3", "libkrb5-3", "libkrb5support0", "libcom-err2", "libkeyutils1", "libidn2-0", "libldap-2.5-0",
+	"libsasl2-2", "libnghttp2-14", "libpsl5", "librtmp1", "libssh2-1", "libgnutls30", "libhogweed6", "libnettle8",
+	"libp11-kit0", "libtasn1-6", "libunistring2", "libreadline8", "libbz2-1.0", "libssl3", "libsqlite3-0",
+	"tzdata",
+}, system.Libraries, system.Commands)
 
 // Folders are those with many files.
 var Folders = []string{"/usr/bin", "/usr/share"}
@@ -36,7 +38,7 @@ var Links = map[string]string{"/usr/bin/awk": "gawk", "/usr/bin/pager": "less"}
 var Args = []string{"start"}
 
 // Env is the environment that it is started in; the code sees its own.
-var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir}
+var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "LANG=" + contract.Locale}
 
 // Files are the texts of an image, by their path in the guest.
 func Files() map[string]string { return map[string]string{contract.Trusted: ""} }

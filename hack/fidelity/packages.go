@@ -269,7 +269,7 @@ func (p pack) compare(ctx context.Context, o options, npm, dir string) ([]string
 	defer cancel()
 	cmd := exec.CommandContext(timed, o.node, main)
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "PORT=" + env["PORT"]}
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "LANG=C.UTF-8", "PORT=" + env["PORT"]}
 	var want, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &want, &errs
 	if err := cmd.Run(); err != nil || want.Len() == 0 {

@@ -238,7 +238,7 @@ func (s *pythonSuite) onHost(ctx context.Context, name string) result {
 	}
 	cmd := exec.CommandContext(timed, program, append([]string{runner}, s.args(name)...)...)
 	cmd.Dir = s.tests
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir}
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "LANG=C.UTF-8", "TMPDIR=" + dir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if os.Geteuid() == 0 {

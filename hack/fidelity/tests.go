@@ -257,7 +257,7 @@ func (s *suite) onHost(ctx context.Context, name string) result {
 	defer cancel()
 	cmd := exec.CommandContext(timed, s.node, filepath.Join("test", name))
 	cmd.Dir = filepath.Dir(s.tests)
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "LANG=C.UTF-8"}
 	for k, v := range environment(dir) {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}

@@ -110,6 +110,15 @@ func (im *Image) Write(ctx context.Context, f Disk, limits Limits) (Stats, error
 	} else if _, err := x.folder(dir, makeMissing); err != nil { // containers have one that the image lacks, too
 		return Stats{}, fmt.Errorf("the image's working directory %.200q: %w", im.Config.Dir, err)
 	}
+	for _, volume := range im.Config.Volumes {
+		dir, err := words(volume)
+		if err == nil {
+			_, err = x.folder(dir, makeMissing)
+		}
+		if err != nil {
+			return Stats{}, fmt.Errorf("the image's volume %.200q: %w", volume, err)
+		}
+	}
 	size, err := x.disk.finish(x.root)
 	if err == nil {
 		im.passwd, err = x.file(f, "etc", "passwd")

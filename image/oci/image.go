@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +42,7 @@ type Config struct {
 	Env        []string `json:"env,omitempty"`
 	Dir        string   `json:"dir,omitempty"`
 	User       string   `json:"user,omitempty"`
+	Volumes    []string `json:"volumes,omitempty"` // folders that are there, whether a layer has them or not
 }
 
 // Close frees what the image is read from.
@@ -160,7 +162,8 @@ func (im *Image) configure(text []byte) error {
 		return fmt.Errorf("the image is for %.40s, and the machine runs linux", c.OS)
 	}
 	im.Arch = c.Architecture
-	im.Config = Config{Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd, Env: c.Config.Env, Dir: c.Config.WorkingDir, User: c.Config.User}
+	im.Config = Config{Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd, Env: c.Config.Env, Dir: c.Config.WorkingDir, User: c.Config.User,
+		Volumes: slices.Sorted(maps.Keys(c.Config.Volumes))}
 	if err := im.Config.check(); err != nil {
 		return err
 	}
@@ -180,10 +183,16 @@ func (im *Image) configure(text []byte) error {
 // four times as many, with those of the run.
 const maxWords = 256 << 10
 
+// maxVolumes bounds an image's volumes, each of which is a folder to make.
+const maxVolumes = 1000
+
 // check says why no program can be started so.
 func (c Config) check() error {
+	if len(c.Volumes) > maxVolumes {
+		return fmt.Errorf("the image's configuration has %d volumes; %d is the most", len(c.Volumes), maxVolumes)
+	}
 	size := 0
-	for _, w := range slices.Concat(c.Entrypoint, c.Cmd, c.Env, []string{c.User}) {
+	for _, w := range slices.Concat(c.Entrypoint, c.Cmd, c.Env, c.Volumes, []string{c.User}) {
 		if strings.ContainsRune(w, 0) {
 			return fmt.Errorf("the image's configuration has a NUL byte in %.80q", w)
 		}

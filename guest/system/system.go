@@ -1,0 +1,27 @@
+// Package system is what the images of Node, Python and Bash have of a usual Debian system, beside their language:
+// the libraries that compiled packages expect, a locale, and the commands that scripts call. It knows no language.
+package system
+
+// Libraries are the vendored parts with what a wheel may expect of the system: the list that the manylinux policies
+// share (PEP 600), as auditwheel has it, and what these libraries need themselves. libgomp is not on that list, and wheels use it.
+var Libraries = []string{
+	"libc", "libmvec", "libgcc", "libstdc++", "libatomic1", "libgomp1", "zlib1g", "libexpat1",
+	"libglib2.0-0", "libpcre2-8-0", "libffi8", "libmount1", "libblkid1", "libselinux1",
+	"libx11-6", "libxext6", "libxrender1", "libice6", "libsm6", "libxcb1", "libxau6", "libxdmcp6", "libbsd0", "libmd0", "libuuid1",
+	"libgl1", "libglvnd0", "libglx0",
+}
+
+// Commands are the vendored parts with what scripts call, and with the locale C.UTF-8 (libc-bin). Busybox has the rest. Its own
+// sh, env, xargs and find start its own ps in place of the one that is there: so these are here, too.
+var Commands = []string{
+	"libc-bin", "coreutils", "findutils", "procps", "util-linux", "bsdutils", "bsdextrautils", "dash", "less", "tree", "xz-utils", "ncurses-bin", "ncurses-base",
+	"libproc2-0", "libsystemd0", "libcap2", "liblz4-1", "libgcrypt20", "libgpg-error0", "libzstd1", "liblzma5",
+	"libsmartcols1", "libcap-ng0", "libudev1", "libncursesw6", "libtinfo6", "libcrypt1",
+	"libacl1", "libattr1", "libgmp10",
+}
+
+// Folders are those with many files.
+var Folders = []string{"/usr/bin"}
+
+// Only are those of the parts that one architecture alone has.
+var Only = map[string]string{"libmvec": "amd64"}

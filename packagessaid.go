@@ -1,0 +1,67 @@
+package unitask
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Why packages could not be installed, of all that pip, npm and what these start have said.
+
+const (
+	maxToolError = 700 // bytes of what a tool said
+	maxToolCause = 300 // and of the first cause
+)
+
+// noCompiler are the words of those that want a compiler and find none: setuptools, CMake, Meson, cargo's callers, node-gyp.
+var noCompiler = regexp.MustCompile(`(?m)command '[^'\n]{0,80}(?:gcc|g\+\+|cc|c\+\+|clang)' failed: No such file|unable to execute '[^'\n]{0,80}(?:gcc|cc|g\+\+)'|CMAKE_C(?:XX)?_COMPILER not set|` +
+	`Unknown compiler\(s\)|can't find Rust compiler|Cargo, the Rust package manager, is not installed|gyp ERR! find Python|not found: make\b|Could not find any Python installation|sh: (?:\d+: )?(?:make|gcc|g\+\+|cc|cmake|python3?): (?:command )?not found`)
+
+// connection is how pip says that it could not reach an index; what another pip says that it has started is indented.
+var connection = regexp.MustCompile(`(?m)^[\s│]*WARNING: Retrying .*? after connection broken by '(.+)': `)
+
+const wantsCompiler = "it has no prebuilt binary for this machine, and to compile it there is no compiler (gcc, make and the like): " +
+	"ask for a version that has one, or install it over a container image that has a compiler (docs/images.md)"
+
+// toolSaid is why pip or npm failed, by their own words.
+func (rt *Runtime) toolSaid(system string, res *Result) string {
+	reason := toolWords(string(res.Stderr))
+	if reason == "" {
+		reason = res.Error
+	}
+	reason += rt.refusedWays(res.RunID)
+	if reason == "" {
+		reason = fmt.Sprintf("%s ended with %d", system, res.ExitCode)
+	}
+	return reason
+}
+
+// toolWords are the errors among what a tool has said, the first cause before what came of it.
+func toolWords(stderr string) string {
+	var said []string
+	add := func(text string) {
+		if text = strings.TrimSpace(text); text != "" && !slices.Contains(said, text) {
+			said = append(said, text)
+		}
+	}
+	if noCompiler.MatchString(stderr) {
+		add(wantsCompiler)
+	}
+	if m := connection.FindStringSubmatch(stderr); m != nil {
+		add("no connection: " + m[1][:min(len(m[1]), maxToolCause)])
+	}
+	for line := range strings.Lines(stderr) {
+		line = strings.TrimLeft(line, " \t│")
+		for _, mark := range []string{"ERROR:", "npm error", "npm ERR!"} {
+			if rest, ok := strings.CutPrefix(line, mark); ok && !strings.Contains(rest, "A complete log of this run") {
+				add(rest)
+			}
+		}
+	}
+	reason := strings.ToValidUTF8(strings.Join(said, "; "), "")
+	if len(reason) > maxToolError {
+		reason = strings.ToValidUTF8(reason[:maxToolError], "") + "…"
+	}
+	return reason
+}

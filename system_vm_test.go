@@ -1,0 +1,116 @@
+package unitask_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/image"
+)
+
+// usual says what the machine lacks of a usual system: libraries of the manylinux policies (PEP 600), with all that these need,
+// commands that run, folders, and a locale in which a letter is one.
+const usual = `
+ld=$(ls /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 2>/dev/null)
+for so in libgcc_s.so.1 libstdc++.so.6 libm.so.6 libdl.so.2 librt.so.1 libc.so.6 libnsl.so.1 libutil.so.1 libpthread.so.0 libresolv.so.2 \
+	libX11.so.6 libXext.so.6 libXrender.so.1 libICE.so.6 libSM.so.6 libGL.so.1 libgobject-2.0.so.0 libgthread-2.0.so.0 libglib-2.0.so.0 \
+	libatomic.so.1 libz.so.1 libexpat.so.1 libanl.so.1 libgomp.so.1; do
+	file=$(ls /usr/lib/*-linux-gnu/$so /lib/*-linux-gnu/$so 2>/dev/null | head -n 1)
+	"$ld" --list "${file:-none}" >/tmp/list 2>&1 || echo "lacks $so: $(cat /tmp/list)"
+done
+for c in ps top pgrep pkill free watch vmstat setsid lsblk findmnt script lscpu column hexdump less tree xz tput clear nohup more flock; do
+	file=$(command -v $c) || { echo "lacks $c"; continue; }
+	case "$(readlink -f "$file")" in */busybox) [ $c = nohup ] && continue; echo "$c is busybox's"; continue ;; esac
+	"$ld" --list "$file" >/tmp/list 2>&1 || grep -q "not a dynamic" /tmp/list || head -c 2 "$file" | grep -q '#!' || echo "$c: $(cat /tmp/list)"
+done
+for d in /var/tmp /opt /srv /mnt /var/log /run; do [ -d $d ] || echo "lacks $d"; done
+touch /var/tmp/x || echo "/var/tmp can't be written"
+[ "$(ps aux | awk '$2 == 1 { print $1 }')" = root ] || echo "ps aux has other columns"
+[ "$LANG" = C.UTF-8 ] && [ -d /usr/lib/locale/C.utf8 ] || echo "the locale is $LANG"
+echo done
+`
+
+func TestUsualSystem(t *testing.T) {
+	needClones(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	letters := "s=é日本; echo ${#s} $(printf %s \"$s\" | wc -m)\n"
+	inShell := func(language string) string {
+		switch language {
+		case "js":
+			return fmt.Sprintf("process.stdout.write(require('child_process').execFileSync('sh', ['-c', %q]))", usual)
+		case "python":
+			return fmt.Sprintf("import subprocess, sys\nsys.stdout.write(subprocess.run(['sh', '-c', %q], stdout=-1, text=True).stdout)", usual)
+		}
+		return letters + usual
+	}
+	for name, language := range map[string]string{"node": "js", "python": "python", "data": "python", "shell": "shell"} {
+		t.Run(name, func(t *testing.T) {
+			slot(t)
+			res, err := rt.Run(t.Context(), unitask.Request{Language: language, Image: name, Kernel: image.Linux, Code: inShell(language)}, unitask.IO{})
+			want := "done\n"
+			if language == "shell" {
+				want = "3 3\n" + want
+			}
+			if err != nil || string(res.Stdout) != want {
+				t.Errorf("%v\n%s%s", err, res.Stdout, res.Stderr)
+			}
+		})
+	}
+}
+
+// Git takes a folder that a run brings for the user's own.
+func TestGitInFolder(t *testing.T) {
+	needClones(t)
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("git is not here")
+	}
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	dir := t.TempDir()
+	script := "git init -q . && echo one > file && git add file && git -c user.name=a -c user.email=a@b commit -q -m first && echo two >> file"
+	cmd := exec.Command("sh", "-c", script)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "HOME="+dir, "GIT_CONFIG_NOSYSTEM=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v %s", git, err, out)
+	}
+	slot(t)
+	code := "cd /repo && git log --format=%s && git status --short && git diff --stat | tail -n 1 && cp -r /repo /tmp/own && cd /tmp/own && git -c user.name=a -c user.email=a@b commit -qam second && git log --oneline | wc -l"
+	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code, Dirs: []unitask.Mount{{Host: dir, Guest: "/repo"}}}, unitask.IO{})
+	want := "first\n M file\n 1 file changed, 1 insertion(+)\n2\n"
+	if err != nil || string(res.Stdout) != want {
+		t.Errorf("%v\n%s%s", err, res.Stdout, res.Stderr)
+	}
+}
+
+// An image's disk has all parts of a usual system, and both architectures have them locked.
+func TestUsualParts(t *testing.T) {
+	for _, arch := range []image.Arch{image.AMD64, image.ARM64} {
+		locked, err := image.Lock(arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		for _, p := range locked {
+			if names[p.Name] {
+				t.Errorf("%s: %s is there twice", arch, p.Name)
+			}
+			names[p.Name] = true
+		}
+		for _, part := range strings.Fields("procps util-linux bsdextrautils libx11-6 libgl1 libglib2.0-0 libatomic1 libgomp1 libstdc++ libc-bin") {
+			if !names[part] {
+				t.Errorf("%s: vendor.lock lacks %s", arch, part)
+			}
+		}
+	}
+}
