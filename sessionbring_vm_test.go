@@ -33,6 +33,9 @@ func TestSessionBrings(t *testing.T) {
 			}
 		}
 		step(unitask.Step{Code: "cat data/x.csv data/deep/y one.txt data/link; echo mine > mine; cat mine"}, "1,2yone1,2mine\n")
+		if whole { // what it has from its beginning can't be written to
+			continue
+		}
 		step(unitask.Step{Code: "cat other/z beside; echo again >> other/z", Dirs: []unitask.Mount{{Host: "other"}}, Neighbours: []unitask.Neighbour{{Name: "beside", Content: "b"}}}, "zb")
 		step(unitask.Step{Code: "cat other/z /tmp/w", Files: []unitask.Mount{{Host: "other/z"}, {Host: filepath.Join(dir, "one.txt"), Guest: "/tmp/w"}}}, "zone")
 		if res, err := s.Run(t.Context(), unitask.Step{Code: "true", Files: []unitask.Mount{{Host: "nowhere"}}}); err == nil {
