@@ -188,3 +188,36 @@ func TestAttackAuditRequired(t *testing.T) {
 		})
 	}
 }
+
+// A session whose end can't be written to the audit log ends with an error where the ceiling requires the log.
+func TestAttackAuditRequiredSession(t *testing.T) {
+	needVM(t)
+	for _, required := range []bool{true, false} {
+		home := newHome(t)
+		dir := filepath.Join(home, "audit")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		testlack.Disk(t, dir, "size=64k")
+		text := ""
+		if required {
+			text = `audit = "required"`
+		}
+		ceiling, err := policy.ParseCeiling(policy.CeilingFile, []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rt := openRuntime(t, unitask.Options{Home: home})
+		s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "much"), make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+		var host *unitask.HostError
+		err = s.Close()
+		attack.Check(t, fmt.Sprintf("the end of a session that can't be logged, required %v", required), fmt.Sprintf("told %v", required),
+			fmt.Sprintf("told %v", errors.As(err, &host) && host.Op == "audit"))
+	}
+}
