@@ -201,7 +201,7 @@ func TestAttackAuditRequiredSession(t *testing.T) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		testlack.Disk(t, dir, "size=64k")
+		testlack.Disk(t, dir, "size=200k")
 		text := ""
 		if required {
 			text = `audit = "required"`
@@ -215,11 +215,19 @@ func TestAttackAuditRequiredSession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "much"), make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		if err := os.WriteFile(filepath.Join(dir, "much"), make([]byte, 200<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
 			t.Fatal(err)
 		}
 		var host *unitask.HostError
-		err = s.Close()
+		res, err := s.Run(t.Context(), unitask.Step{Code: "echo ran"})
+		got := "ran"
+		if errors.As(err, &host) && host.Op == "audit" && res == nil {
+			got = "refused"
+		} else if err != nil {
+			got = err.Error()
+		}
+		attack.Check(t, fmt.Sprintf("a step of a session whose use can't be logged, required %v", required), map[bool]string{true: "refused", false: "ran"}[required], got)
+		host, err = nil, s.Close()
 		attack.Check(t, fmt.Sprintf("the end of a session that can't be logged, required %v", required), fmt.Sprintf("told %v", required),
 			fmt.Sprintf("told %v", errors.As(err, &host) && host.Op == "audit"))
 	}
