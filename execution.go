@@ -261,6 +261,7 @@ func (x *execution) configure() error {
 		line, _ := clean(x.redactor, netlogLine{NetlogSchema, x.rec.ID, x.rec.Owner, "", d})
 		x.rec.Netlog(line)
 	}
+	network.LogLost = x.rec.Err
 	network.Tally = x.audit.decided
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.code.broker

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -187,4 +190,85 @@ func TestAttackAuditRequired(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A session whose end can't be written to the audit log ends with an error where the ceiling requires the log.
+func TestAttackAuditRequiredSession(t *testing.T) {
+	needVM(t)
+	for _, required := range []bool{true, false} {
+		home := newHome(t)
+		dir := filepath.Join(home, "audit")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		testlack.Disk(t, dir, "size=200k")
+		text := ""
+		if required {
+			text = `audit = "required"`
+		}
+		ceiling, err := policy.ParseCeiling(policy.CeilingFile, []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rt := openRuntime(t, unitask.Options{Home: home})
+		s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: ceiling}, unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "much"), make([]byte, 200<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+		var host *unitask.HostError
+		res, err := s.Run(t.Context(), unitask.Step{Code: "echo ran"})
+		got := "ran"
+		if errors.As(err, &host) && host.Op == "audit" && res == nil {
+			got = "refused"
+		} else if err != nil {
+			got = err.Error()
+		}
+		attack.Check(t, fmt.Sprintf("a step of a session whose use can't be logged, required %v", required), map[bool]string{true: "refused", false: "ran"}[required], got)
+		host, err = nil, s.Close()
+		attack.Check(t, fmt.Sprintf("the end of a session that can't be logged, required %v", required), fmt.Sprintf("told %v", required),
+			fmt.Sprintf("told %v", errors.As(err, &host) && host.Op == "audit"))
+	}
+}
+
+// Code that has filled the disk of its netlog reaches nothing any more: no line would tell of it.
+func TestAttackFullDiskNetwork(t *testing.T) {
+	needVM(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var reached atomic.Int32
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			reached.Add(1)
+			_, _ = io.WriteString(c, "there\n")
+			c.Close()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	rt := openRuntime(t, unitask.Options{Home: smallStore(t, "size=2m")})
+	const times = 20
+	code := fmt.Sprintf("connect() { read -r x 2>/dev/null < /dev/tcp/127.0.0.1/%s; }; connect; yes 0123456789 | head -c 6000000; for i in {1..%d}; do connect; done", port, times)
+	res, err := rt.Run(t.Context(), unitask.Request{Language: "shell", Code: code, AllowTCP: []string{l.Addr().String()}}, unitask.IO{})
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	cut := false
+	if err := rt.Audit().Read(func(_ int64, line []byte) error {
+		cut = cut || strings.Contains(string(line), "the log can't be written: the network is cut") && strings.Contains(string(line), res.RunID)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n := reached.Load()
+	attack.Check(t, "code fills the disk of its netlog, and goes on with its network", "it is cut, and that is logged: true",
+		map[bool]string{true: "it is cut, and that is logged: ", false: fmt.Sprintf("it reached the host %d times, logged: ", n)}[n >= 1 && n < times]+fmt.Sprint(cut))
 }

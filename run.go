@@ -212,7 +212,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		unsettled := rec.Settle() // before the audit log, which needs the room that this gives back
 		logged.shorten(unsettled)
 		logged.left()
-		return res, errors.Join(err, unsettled, rec.Leave())
+		return res, errors.Join(err, unsettled, logged.missing(granted.Effective), rec.Leave())
 	}
 	if e := rec.Err(); e != nil && err == nil { // as its record is to say
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
@@ -224,7 +224,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	}
 	logged.shorten(rec.Err())
 	logged.ended(res)
-	if e := logged.missing(granted.Effective); e != nil && err == nil {
+	if e := logged.missing(granted.Effective); e != nil && (err == nil || errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)) {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = e
 	}

@@ -24,12 +24,15 @@ func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
 
 // readCeiling makes the ceiling again, of the files as they are now. One that a program made stays as it is.
 func (s *Session) readCeiling() (*policy.Ceiling, error) {
-	c := s.callerNow()
+	return s.callerNow().readCeiling(s.rt.opts.Home)
+}
+
+func (c Caller) readCeiling(home string) (*policy.Ceiling, error) {
 	origin := c.origin()
 	if origin == nil {
 		return c.Ceiling, nil
 	}
-	now, err := origin.Ceiling(s.rt.opts.Home, c.withDefaults().Name)
+	now, err := origin.Ceiling(home, c.withDefaults().Name)
 	if err != nil {
 		return nil, fmt.Errorf("read the session's ceiling again: %w", err)
 	}

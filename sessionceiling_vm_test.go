@@ -126,6 +126,9 @@ func TestAttackPausedCeilingAppears(t *testing.T) {
 	file := filepath.Join(dir, policy.CeilingFile)
 	mustDo(t, os.WriteFile(file, []byte("allowNet = []\n"), 0o600))
 	attack.Check(t, "a paused session that began without a ceiling: a file grants less by now", "refused true, changed true", goOn())
+	stale := unitask.Caller{Origin: held.Origin} // of a server that has read the files at its start
+	_, err = rt.Revive(t.Context(), stale, s.ID, nil)
+	attack.Check(t, "a paused session goes on for who has read the ceiling before it changed", "refused true", fmt.Sprintf("refused %v", err != nil && strings.Contains(err.Error(), "start another session")))
 	mustDo(t, os.Remove(file))
 	attack.Check(t, "a paused session that began without a ceiling: there is none still", "done, changed false", goOn())
 }

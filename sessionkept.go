@@ -168,6 +168,10 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
+	if err == nil { // the caller may have had it for long
+		caller.Origin = caller.origin()
+		caller.Ceiling, err = caller.readCeiling(rt.opts.Home)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -213,6 +213,11 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 		return nil, s.gone()
 	default:
 	}
+	if s.Policy.Effective.Audit { // what is done now has its entries later
+		if err := s.rt.Audit().Room(); err != nil {
+			return nil, hostError("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
+		}
+	}
 	if err := s.wake(ctx); err != nil {
 		return nil, err
 	}

@@ -142,6 +142,26 @@ func (l Log) Append(entries ...Entry) error {
 	return nil
 }
 
+// Room says why an entry could not be written now: the disk is full, or the log. It writes none.
+func (l Log) Room() error {
+	f, done, err := l.open()
+	if err == nil {
+		defer done()
+		err = f.check()
+	}
+	if err == nil && f.end+maxLine > maxLog {
+		return ErrFull
+	}
+	if err == nil { // what has no checksum is no append
+		_, err = f.pending.WriteAt(make([]byte, maxLine), 0)
+		err = errors.Join(err, f.pending.Truncate(0))
+	}
+	if err != nil {
+		return fmt.Errorf("write the audit log: %w", err)
+	}
+	return nil
+}
+
 // line is the entry as it is written. Of a detail that is too long the longest members are left
 // out: who asks for much of one thing can't hide what else was asked for.
 func (e Entry) line() ([]byte, error) {

@@ -480,3 +480,25 @@ func TestKinds(t *testing.T) {
 		t.Errorf("%d kinds are declared, Kinds has %d", len(found), len(Kinds))
 	}
 }
+
+// Whether there is room is asked without a trace in the log.
+func TestRoom(t *testing.T) {
+	l := In(t.TempDir())
+	for i := range 3 {
+		if err := l.Room(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := l.Len(); n != int64(i) || err != nil {
+			t.Fatalf("%d lines, %v", n, err)
+		}
+		if err := l.Append(Entry{Time: time.Now(), Kind: RunStarted}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(l.name(pendingFile), make([]byte, maxLine), 0o600); err != nil { // who asked was killed
+		t.Fatal(err)
+	}
+	if n, err := l.Len(); n != 3 || err != nil {
+		t.Errorf("%d lines, %v", n, err)
+	}
+}

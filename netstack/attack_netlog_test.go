@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -17,10 +18,11 @@ type gathered struct {
 	lines   []Decision
 	tallied int
 	cut     bool
+	lost    func() error
 }
 
 func (g *gathered) netlog(uses *atomic.Int64) *netlog {
-	l := newNetlog(func(d Decision) { g.lines = append(g.lines, d) }, func(d Decision) { g.mu.Lock(); defer g.mu.Unlock(); g.tallied++ }, uses, time.Now)
+	l := newNetlog(func(d Decision) { g.lines = append(g.lines, d) }, func(d Decision) { g.mu.Lock(); defer g.mu.Unlock(); g.tallied++ }, g.lost, uses, time.Now)
 	l.cut = func() { g.cut = true }
 	return l
 }
@@ -67,6 +69,24 @@ func TestAttackNetlogFlood(t *testing.T) {
 		}
 		attack.Check(t, "the use of a secret behind a flood of refusals: "+flood.name, "1 use, every refusal is counted", got)
 	}
+}
+
+// Where the disk takes no line any more, the network is cut, and that is tallied.
+func TestAttackNetlogLost(t *testing.T) {
+	written := 0
+	g := &gathered{}
+	g.lost = func() error {
+		if written++; written > 10 {
+			return errors.New("no space left on device")
+		}
+		return nil
+	}
+	l := g.netlog(new(atomic.Int64))
+	for i := range 20 {
+		l.decide(Decision{Proto: "tcp", Name: fmt.Sprint(i, ".example"), Verdict: Allowed, Secrets: []string{"KEY"}})
+	}
+	l.close()
+	attack.Check(t, "a guest that fills the disk of its netlog", "cut true, told 1 times", fmt.Sprintf("cut %v, told %d times", g.cut, g.tallied-20))
 }
 
 // Requests that the guest gives up when they were sent are no refusals: each has its line, with its path.

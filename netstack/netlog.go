@@ -130,14 +130,14 @@ func printable(s string) string {
 type netlog struct {
 	now   func() time.Time
 	tally func(Decision) // gets every decision, whether or not there is room for a line; nil discards
-	cut   func()         // cuts the network; set once, before decide is called
+	cut   func()         // cuts the network, and does not block; set once, before decide is called
 	lines *spool[Decision]
 
 	mu       sync.Mutex
 	uses     *atomic.Int64 // lines of what was allowed
 	refusals int           // other lines
 	kinds    map[lineKind]*alike
-	full     bool // there is no room for what was allowed
+	full     bool // there is no room for what was allowed, or no line can be written
 	drops    map[Drop]uint64
 }
 
@@ -156,11 +156,39 @@ type alike struct {
 	last       Decision
 }
 
-func newNetlog(sink, tally func(Decision), uses *atomic.Int64, now func() time.Time) *netlog {
+func newNetlog(sink, tally func(Decision), lost func() error, uses *atomic.Int64, now func() time.Time) *netlog {
 	if tally == nil {
 		tally = func(Decision) {}
 	}
-	return &netlog{now: now, tally: tally, cut: func() {}, uses: uses, lines: newSpool(maxWaiting, sink), kinds: map[lineKind]*alike{}, drops: map[Drop]uint64{}}
+	l := &netlog{now: now, tally: tally, cut: func() {}, uses: uses, kinds: map[lineKind]*alike{}, drops: map[Drop]uint64{}}
+	write := sink
+	if sink != nil && lost != nil {
+		write = func(d Decision) {
+			if sink(d); lost() != nil {
+				l.end("the log can't be written: the network is cut")
+			}
+		}
+	}
+	l.lines = newSpool(maxWaiting, write)
+	return l
+}
+
+// end cuts the network, and says why.
+func (l *netlog) end(why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endLocked(why)
+}
+
+func (l *netlog) endLocked(why string) {
+	if l.full {
+		return
+	}
+	l.full = true
+	last := Decision{Time: l.now().UTC(), Proto: ProtoNetlog, Verdict: Denied, Reason: why}
+	l.lines.force(last)
+	l.cut()
+	l.tally(last)
 }
 
 func (l *netlog) drop(d Drop) {
@@ -197,12 +225,8 @@ func (l *netlog) use(d Decision) {
 	case l.uses.Add(1) <= maxUses && l.lines.put(d, 1):
 		return
 	}
-	l.full = true
 	l.drops[DropLog]++
-	last := Decision{Time: d.Time, Proto: ProtoNetlog, Verdict: Denied, Reason: "there is no room for more lines of the log: the network is cut"}
-	l.lines.force(last)
-	l.cut()
-	l.tally(last)
+	l.endLocked("there is no room for more lines of the log: the network is cut")
 }
 
 // refusal writes any other line, or counts it.

@@ -129,6 +129,8 @@ type Config struct {
 	// a bound (maxRefusals), then counts. It is called from one goroutine, may block, and has had
 	// everything when Close returns, unless it blocks for flushTime. nil discards.
 	Log func(Decision)
+	// LogLost says why what Log receives is lost; the network is cut then. It is asked after each. nil is that nothing is.
+	LogLost func() error
 	// Tally receives every Decision, before any bound applies, from several goroutines. It must not
 	// block. nil discards.
 	Tally func(Decision)
@@ -181,7 +183,7 @@ func New(cfg Config) (*Network, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	traffic := cmp.Or(cfg.Traffic, &Traffic{})
-	log := newNetlog(cfg.Log, cfg.Tally, &traffic.lines, cfg.Now)
+	log := newNetlog(cfg.Log, cfg.Tally, cfg.LogLost, &traffic.lines, cfg.Now)
 	n := &Network{
 		link:    newLink(conn, newTap(cfg.Capture, log)),
 		ep:      channel.New(outQueue, mtu, tcpip.LinkAddress(gatewayMAC)),

@@ -272,8 +272,11 @@ func (r *Run) Trace() (to io.Writer, close func(), err error) {
 	return stream{r, f}, func() { f.Close() }, nil
 }
 
-// Netlog appends one line.
+// Netlog appends one line, unless the record has failed, as the streams do.
 func (r *Run) Netlog(decision any) {
+	if r.Err() != nil {
+		return
+	}
 	text, err := json.Marshal(decision)
 	if err == nil {
 		_, err = r.netlog.Write(append(text, '\n'))

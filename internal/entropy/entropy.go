@@ -7,8 +7,11 @@ package entropy
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math"
+	"net/url"
 	"regexp"
 	"strings"
 	"unicode"
@@ -20,8 +23,9 @@ import (
 const Least = 60
 
 // Bits estimates the bits that somebody must guess who knows what the secret looks like: of a URL
-// only the password counts, of JSON only its longest string or number, of a list of names and values only the
-// longest value, of base64 of a text only the text. A text of few different characters counts for less. The
+// only the password counts, or without one the longest part of its path and query, of JSON and of names with values only
+// the longest value, of NAME:PASSWORD the password, of base64 or hexadecimal of a text only the text. Values whose names
+// say that they are secret count alone. A text of few different characters counts for less. The
 // estimate knows no words: a sentence counts for more than it is worth.
 func Bits(secret string) float64 { return inside(secret, maxDepth) }
 
@@ -48,6 +52,9 @@ func inside(text string, depth int) float64 {
 	if password, ok := passwordOf(text); ok {
 		return bits(password)
 	}
+	if parts := partsOf(text); parts != nil {
+		return most(parts, depth)
+	}
 	var v any
 	if json.Unmarshal([]byte(text), &v) == nil {
 		return most(v, depth)
@@ -56,12 +63,37 @@ func inside(text string, depth int) float64 {
 		return most(values, depth)
 	}
 	if plain, ok := decoded(text); ok {
-		if _, password, ok := strings.Cut(plain, ":"); ok && !strings.HasPrefix(plain, "{") && !strings.Contains(plain, "://") { // NAME:PASSWORD, of Basic
-			plain = password
-		}
 		return min(bits(text), inside(plain, depth))
 	}
+	if m := login.FindStringSubmatch(text); m != nil && !random(m[1]) {
+		return min(bits(text), inside(m[2], depth))
+	}
 	return bits(text)
+}
+
+// login is a name and a password: of Basic, and with a place behind it, as drivers of databases take it.
+var login = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_. -]{0,60}):\s*(\S.*?)(?:@(?:[a-z0-9]+\(.*\)|[A-Za-z0-9.-]+:[0-9]+)(?:/\S*)?)?$`)
+
+// random says that what might be a name looks like a part of a value that was drawn.
+func random(name string) bool {
+	return bits(name) >= Least && strings.ContainsFunc(name, unicode.IsDigit) && strings.ContainsFunc(name, unicode.IsUpper) && strings.ContainsFunc(name, unicode.IsLower)
+}
+
+// partsOf are those of a URL's path and query; nil where a text is none.
+func partsOf(text string) (parts []any) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme == "" || u.Host == "" {
+		return nil
+	}
+	parts = []any{u.Fragment}
+	for part := range strings.SplitSeq(u.Path, "/") {
+		parts = append(parts, part)
+	}
+	for part := range strings.SplitSeq(u.RawQuery, "&") {
+		_, value, _ := strings.Cut(part, "=")
+		parts = append(parts, value)
+	}
+	return parts
 }
 
 // passwordOf is a URL's, also of one whose characters would have to be escaped.
@@ -83,16 +115,19 @@ func passwordOf(text string) (string, bool) {
 }
 
 // pair is a name and a value of a list: a cookie, a form, what a database is connected to with.
-var pair = regexp.MustCompile(`^\s*[A-Za-z_][A-Za-z0-9_. -]{0,60}=(.*)$`)
+var pair = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_. -]{0,60})=(.*)$`)
 
-// valuesOf are the values of a list of several names and values; nil where a text is none.
-func valuesOf(text string) []any {
+// valuesOf are the values of a list of names and values; nil where a text is none.
+func valuesOf(text string) map[string]any {
+	if m := pair.FindStringSubmatch(text); m != nil && !strings.ContainsAny(m[2], "; &\n") && strings.Trim(m[2], "=") != "" && !random(m[1]) {
+		return map[string]any{m[1]: m[2]}
+	}
 	for _, between := range []string{";", "&", " ", "\n"} {
-		var values []any
+		values := map[string]any{}
 		pieces := strings.Split(strings.Trim(text, between), between)
 		for _, piece := range pieces {
 			if m := pair.FindStringSubmatch(piece); m != nil {
-				values = append(values, m[1])
+				values[m[1]+fmt.Sprint(len(values))] = m[2] // a name may be there twice
 			}
 		}
 		if len(values) > 1 && len(values) == len(pieces) {
@@ -102,17 +137,27 @@ func valuesOf(text string) []any {
 	return nil
 }
 
-// decoded is the text of which another one is the base64.
+func isText(plain []byte) bool {
+	return len(plain) > 0 && utf8.Valid(plain) && !bytes.ContainsFunc(plain, func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) })
+}
+
+// decoded is the text of which another one is the base64, or has the digits in hexadecimal.
 func decoded(text string) (string, bool) {
+	if plain, err := hex.DecodeString(text); err == nil && isText(plain) {
+		return string(plain), true
+	}
 	text = strings.TrimRight(text, "=")
 	for _, code := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 		plain, err := code.DecodeString(text)
-		if err == nil && len(plain) > 0 && utf8.Valid(plain) && !bytes.ContainsFunc(plain, func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) }) {
+		if err == nil && isText(plain) {
 			return string(plain), true
 		}
 	}
 	return "", false
 }
+
+// secretName is a name that says that its value is secret.
+var secretName = regexp.MustCompile(`(?i)pass|pwd|\bpin\b|\bpin[0-9]*$|secret|token|key|credential|signature`)
 
 // most is the bits of the value in JSON that has the most.
 func most(v any, depth int) (all float64) {
@@ -127,8 +172,16 @@ func most(v any, depth int) (all float64) {
 			all = max(all, most(e, depth))
 		}
 	case map[string]any:
-		for _, e := range v {
-			all = max(all, most(e, depth))
+		alone := false
+		for name := range v {
+			alone = alone || secretName.MatchString(name)
+		}
+		for name, e := range v {
+			_, text := e.(string)
+			_, number := e.(float64)
+			if !alone || secretName.MatchString(name) || !text && !number {
+				all = max(all, most(e, depth))
+			}
 		}
 	}
 	return all
