@@ -1,6 +1,6 @@
 // Checks the syntax of a program, its first argument, and runs nothing of it: by `node --check`,
-// which knows JavaScript only. Of TypeScript the types are removed first, as Node does when it
-// runs that; they leave blanks, so positions stay.
+// which knows JavaScript only. Of TypeScript the types are removed first, as when it is run;
+// they leave blanks, so positions stay. What is more than types becomes JavaScript.
 const { spawnSync } = require('child_process');
 const fs = require('fs');
 const modules = require('module');
@@ -33,7 +33,13 @@ function check(of) {
 function stripped() {
   process.removeAllListeners('warning'); // that the function below is new
   try {
-    return modules.stripTypeScriptTypes(fs.readFileSync(file, 'utf8'), { mode: 'strip', sourceUrl: file });
+    const text = fs.readFileSync(file, 'utf8');
+    try {
+      return modules.stripTypeScriptTypes(text, { mode: 'strip', sourceUrl: file });
+    } catch (e) {
+      if (e.code !== 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') throw e;
+      return modules.stripTypeScriptTypes(text, { mode: 'transform', sourceUrl: file });
+    }
   } catch (e) {
     // As Node prints it, without the frames, which are of this program.
     console.error(`${util.inspect(e).split('\n    at ')[0].replace(`file://${file}`, file)}\n\nNode.js ${process.version}`);

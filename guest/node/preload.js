@@ -84,6 +84,60 @@ function take(start, fs, native) {
   begin(start, native);
   if (!fresh) adopt(start.flags ?? []);
   trust(fs, start.ca);
+  if (TYPED.test(start.argv[0])) transform(fs);
+}
+
+// transform has Node run TypeScript that is more than JavaScript with types: enums, namespaces, parameter properties.
+// Node removes types only, which leaves blanks; what it can't remove becomes JavaScript with a source map.
+function transform(fs) {
+  const Module = require('node:module');
+  const plain = { typescript: undefined, 'commonjs-typescript': 'commonjs', 'module-typescript': 'module' };
+  Module.registerHooks({
+    load(url, context, next) {
+      if (!TYPED.test(url)) return next(url, context);
+      let loaded;
+      try {
+        loaded = next(url, context);
+      } catch (e) { // import looks into the file to tell its kind
+        if (e.code !== UNSUPPORTED) throw e;
+        loaded = { format: 'typescript' };
+      }
+      if (!Object.hasOwn(plain, loaded.format)) return loaded;
+      const { fileURLToPath } = require('node:url');
+      const file = fileURLToPath(url);
+      const source = javaScript(Module, String(loaded.source ?? fs.readFileSync(file)), file);
+      if (source === undefined) return loaded;
+      return { ...loaded, source, format: loaded.source ? plain[loaded.format] : kindOf(source), shortCircuit: true };
+    },
+  });
+}
+
+const TYPED = /\.[cm]?ts$/;
+const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
+
+// javaScript is what a text becomes, undefined for one that Node is to say is wrong.
+function javaScript(Module, text, file) {
+  const { emitWarning } = process;
+  process.emitWarning = () => {}; // that the function below is new
+  try {
+    return Module.stripTypeScriptTypes(text, { mode: 'strip' });
+  } catch (e) {
+    if (e.code !== UNSUPPORTED) return undefined;
+    Module.setSourceMapsSupport(true, { nodeModules: false, generatedCode: false });
+    return Module.stripTypeScriptTypes(text, { mode: 'transform', sourceMap: true, sourceUrl: file });
+  } finally {
+    process.emitWarning = emitWarning;
+  }
+}
+
+// kindOf is the kind of a module whose name and package.json don't tell.
+function kindOf(source) {
+  try {
+    require('node:vm').compileFunction(source, ['exports', 'require', 'module', '__filename', '__dirname']);
+    return 'commonjs';
+  } catch {
+    return 'module';
+  }
 }
 
 // adopt does now what Node does at its start for a few arguments and variables; which,
