@@ -35,6 +35,8 @@ type language struct {
 	stem string
 	// byExtension says that only a file with one of them is its code, whose kind they say.
 	byExtension bool
+	// withoutToo says that a file without an extension may be, too, where the language is named.
+	withoutToo bool
 	about       string     // its name and version, for models and people
 	images      []imageRow // that it runs in; the first one is that of a request that names none
 
@@ -82,7 +84,7 @@ type imageRow struct {
 // languages are those that there are; the first one is that of a request that names none.
 var languages = []*language{
 	{
-		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions, byExtension: true,
+		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions, byExtension: true, withoutToo: true,
 		about: "JavaScript and TypeScript",
 		images: []imageRow{{
 			payload: image.Payload{
@@ -297,7 +299,7 @@ func (l *language) checkTexts(req Request) error {
 // takes says why a file can't hold the language's code, by its name. What is called by the
 // language's name may be called anything, unless the language goes by the extension.
 func (l *language) takes(file string, asked bool) error {
-	if slices.Contains(l.extensions, path.Ext(file)) || asked && !l.byExtension {
+	if slices.Contains(l.extensions, path.Ext(file)) || asked && (!l.byExtension || l.withoutToo && path.Ext(file) == "") {
 		return nil
 	}
 	if asked || l != languages[0] {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -164,7 +165,35 @@ func fileCode(req *unitask.Request, name string) error {
 		return err
 	}
 	req.Path, req.PackageType = abs, packageType(filepath.Dir(abs))
+	if req.Language == "" && req.Image == "" && filepath.Ext(abs) == "" {
+		req.Language = interpreter(req.Code)
+	}
 	return nil
+}
+
+// interpreters are the programs of #! lines, and their languages.
+var interpreters = map[string]string{"python": "python", "python3": "python", "sh": "shell", "bash": "shell", "node": "js"}
+
+// interpreter is the language that the #! line of a program names, "" for none of ours.
+func interpreter(code string) string {
+	line, _, _ := strings.Cut(code, "\n")
+	line, is := strings.CutPrefix(strings.TrimSuffix(line, "\r"), "#!")
+	words := strings.Fields(line)
+	if !is || len(words) == 0 {
+		return ""
+	}
+	name := filepath.Base(words[0])
+	if name == "env" {
+		rest := slices.DeleteFunc(words[1:], func(w string) bool { return strings.HasPrefix(w, "-") || strings.Contains(w, "=") })
+		if len(rest) == 0 {
+			return ""
+		}
+		name = filepath.Base(rest[0])
+	}
+	if version := strings.TrimLeft(strings.TrimPrefix(name, "python3"), ".0123456789"); strings.HasPrefix(name, "python3") && version == "" {
+		name = "python3"
+	}
+	return interpreters[name]
 }
 
 // packageType is the type field of the nearest package.json, as Node looks it
