@@ -21,7 +21,7 @@ var noCompiler = regexp.MustCompile(`(?m)command '[^'\n]{0,80}(?:gcc|g\+\+|cc|c\
 // connection is how pip says that it could not reach an index; what another pip says that it has started is indented.
 var connection = regexp.MustCompile(`(?m)^[\s│]*WARNING: Retrying .*? after connection broken by '(.+)': `)
 
-const wantsCompiler = "it has no prebuilt binary for this machine, and to compile it there is no compiler (gcc, make and the like): " +
+const wantsCompiler = "it has no wheel or prebuilt binary in the registry that fits here, and to compile it there is no compiler (gcc, make and the like): " +
 	"ask for a version that has one, or install it over a container image that has a compiler (docs/images.md)"
 
 // toolSaid is why pip or npm failed, by their own words.

@@ -279,6 +279,9 @@ func cell(reason string) string {
 		reason = after
 	}
 	reason, _, _ = strings.Cut(reason, " (`unitask inspect")
+	if strings.Contains(reason, "it was refused the way to ") {
+		reason = "its install script fetches the binary from another host than the registry"
+	}
 	reason = strings.Join(strings.Fields(strings.NewReplacer("|", "/", "`", "'", "<", "(", ">", ")").Replace(reason)), " ")
 	if r := []rune(reason); len(r) > 200 {
 		reason = string(r[:200]) + "…"
