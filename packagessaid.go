@@ -14,14 +14,25 @@ const (
 	maxToolCause = 300 // and of the first cause
 )
 
-// noCompiler are the words of those that want a compiler and find none: setuptools, CMake, Meson, cargo's callers, node-gyp.
-var noCompiler = regexp.MustCompile(`(?m)command '[^'\n]{0,80}(?:gcc|g\+\+|cc|c\+\+|clang)' failed: No such file|unable to execute '[^'\n]{0,80}(?:gcc|cc|g\+\+)'|CMAKE_C(?:XX)?_COMPILER not set|` +
-	`Unknown compiler\(s\)|can't find Rust compiler|Cargo, the Rust package manager, is not installed|gyp ERR! find Python|not found: make\b|Could not find any Python installation|sh: (?:\d+: )?(?:make|gcc|g\+\+|cc|cmake|python3?): (?:command )?not found`)
+// noCompiler are the words of those that want a compiler and find none: setuptools, CMake, Meson, Rust's callers, node-gyp.
+var noCompiler = regexp.MustCompile(`(?m)` + strings.Join([]string{
+	`command '[^'\n]{0,80}(?:gcc|g\+\+|cc|c\+\+|clang)' failed: No such file`,
+	`unable to execute '[^'\n]{0,80}(?:gcc|cc|g\+\+)'`,
+	`CMAKE_C(?:XX)?_COMPILER not set`,
+	`Unknown compiler\(s\)`,
+	`can't find Rust compiler`,
+	`Cargo, the Rust package manager, is not installed`,
+	`gyp ERR! find Python`,
+	`Could not find any Python installation`,
+	`not found: make\b`,
+	`sh: (?:\d+: )?(?:make|gcc|g\+\+|cc|cmake|python3?): (?:command )?not found`,
+}, "|"))
 
-// connection is how pip says that it could not reach an index; what another pip says that it has started is indented.
+// connection is how pip says that it could not reach an index; what a pip says that pip has started is indented.
 var connection = regexp.MustCompile(`(?m)^[\s│]*WARNING: Retrying .*? after connection broken by '(.+)': `)
 
-const wantsCompiler = "it has no prebuilt binary for this machine, and to compile it there is no compiler (gcc, make and the like): " +
+const wantsCompiler = "it has no wheel or prebuilt binary in the registry that fits here, " +
+	"and to compile it there is no compiler (gcc, make and the like): " +
 	"ask for a version that has one, or install it over a container image that has a compiler (docs/images.md)"
 
 // toolSaid is why pip or npm failed, by their own words.

@@ -1,9 +1,12 @@
 package unitask_test
 
 import (
+	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,6 +113,44 @@ func TestUsualParts(t *testing.T) {
 		for _, part := range strings.Fields("procps util-linux bsdextrautils libx11-6 libgl1 libglib2.0-0 libatomic1 libgomp1 libstdc++ libc-bin") {
 			if !names[part] {
 				t.Errorf("%s: vendor.lock lacks %s", arch, part)
+			}
+		}
+	}
+}
+
+// The libraries that are preloaded into Node and Python export what stands before libc's functions, and nothing that a module
+// of the code's may have, too: its own calls would lead to ours.
+func TestLibrariesHide(t *testing.T) {
+	needVM(t)
+	vendor := filepath.Join(baseHome, "vendor", string(image.HostArch()))
+	names := func(file string) (list []string) {
+		found, _ := filepath.Glob(file)
+		if len(found) == 0 {
+			t.Fatalf("no %s", file)
+		}
+		f, err := elf.Open(found[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		symbols, err := f.DynamicSymbols()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range symbols {
+			if s.Section != elf.SHN_UNDEF {
+				list = append(list, s.Name)
+			}
+		}
+		return list
+	}
+	allowed := append(names(filepath.Join(vendor, "libc/root/lib/*/libc.so.6")), "node_register_module_v137")
+	for _, name := range []string{"node", "python"} {
+		imageOf(t, name) // whose programs are compiled now, if they were not
+		guest := map[string]string{"node": "guest/shim.node", "python": "guest-python/*.node"}[name]
+		for _, symbol := range names(filepath.Join(vendor, guest)) {
+			if !slices.Contains(allowed, symbol) {
+				t.Errorf("%s exports %s", name, symbol)
 			}
 		}
 	}

@@ -94,7 +94,8 @@ func plainText(s string) bool {
 
 // file puts a file of so many bytes into the folder.
 func (u *unpacking) file(name string, mode fs.FileMode, size int64, made time.Time, content io.Reader) error {
-	if u.lock.Bytes += size; size > MaxBytes || u.lock.Bytes > MaxBytes { // one with a hole has more than the archive, and may say that it has any number
+	// One with a hole has more than the archive, and may say that it has any number.
+	if u.lock.Bytes += size; size > MaxBytes || u.lock.Bytes > MaxBytes {
 		return fmt.Errorf("has more than %d MiB", MaxBytes>>20)
 	}
 	if err := u.root.MkdirAll(path.Dir(name), 0o755); err != nil {
@@ -138,7 +139,7 @@ func (u *unpacking) copy(name string, h *tar.Header) error {
 	return u.file(name, mode, st.Size(), st.ModTime(), f)
 }
 
-// link puts a link into the folder, or notes that it is left out: it leads to what a run may have otherwise or not at all.
+// link puts a link into the folder, or notes that it is left out, where it leads to what a run may have otherwise.
 func (u *unpacking) link(name, target string) error {
 	if !plainText(target) {
 		return fmt.Errorf("has a link %.80q, which can't be", name)

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#pragma GCC visibility push(hidden)  // a module of the code's may have functions of these names
+
 // How the program ended.
 struct agent_end {
 	int code;    // exit code, when signal is 0
@@ -89,5 +91,7 @@ void relay_run(uint32_t gateway);
 // keep_only closes all descriptors above the standard ones but these: a process that never becomes another
 // program would hold the code's streams open.
 void keep_only(const int *fds, size_t n);
+
+#pragma GCC visibility pop
 
 #endif

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#pragma GCC visibility push(hidden)  // a module of the code's may have functions of these names
+
 struct command;
 
 // session is what the frames' program needs of its kernel.
@@ -56,5 +58,7 @@ int session_file(struct file_command *f);
 
 // session_connect carries a connection to a port of the machine (sessionforward.c).
 int session_connect(const char *port);
+
+#pragma GCC visibility pop
 
 #endif

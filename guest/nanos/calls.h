@@ -11,6 +11,8 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#pragma GCC visibility push(hidden)  // a module of the code's may have functions of these names
+
 // on_nanos is false until the library's constructor has run, and on linux: every
 // function then passes the call on.
 extern bool on_nanos;
@@ -94,5 +96,7 @@ int file_mask(void);       // the umask
 struct statx;
 long files_statx(int dir, const char *path, int flags, unsigned mask, struct statx *to); // a negative errno
 long memory_in_use(void);  // of the machine, in KiB: there is one process
+
+#pragma GCC visibility pop
 
 #endif

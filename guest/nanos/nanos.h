@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#pragma GCC visibility push(hidden)  // a module of the code's may have functions of these names
+
 int is_nanos(void);
 
 // nanos_attach makes the program's standard streams, starts the agent, and returns
@@ -55,5 +57,7 @@ void nanos_reset(void);
 
 // nanos_relayed says that connections to this port of the loopback go to the gateway.
 int nanos_relayed(uint16_t port);
+
+#pragma GCC visibility pop
 
 #endif

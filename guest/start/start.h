@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#pragma GCC visibility push(hidden)  // a module of the code's may have functions of these names
+
 extern int start_ctl;  // the control channel: 3, where init puts it, unless the program sets another one
 
 struct start {
@@ -43,5 +45,7 @@ void start_trust(struct start *s);
 void start_exec(const char *path, char **argv, char **env);
 // start_join is a string and two lists behind it, as one list.
 char **start_join(const char *first, char **a, char **b);
+
+#pragma GCC visibility pop
 
 #endif

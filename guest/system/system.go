@@ -3,7 +3,8 @@
 package system
 
 // Libraries are the vendored parts with what a wheel may expect of the system: the list that the manylinux policies
-// share (PEP 600), as auditwheel has it, and what these libraries need themselves. libgomp is not on that list, and wheels use it.
+// share (PEP 600), as auditwheel has it, and what these libraries need themselves. libgomp is not on that list, and
+// wheels use it.
 var Libraries = []string{
 	"libc", "libmvec", "libgcc", "libstdc++", "libatomic1", "libgomp1", "zlib1g", "libexpat1",
 	"libglib2.0-0", "libpcre2-8-0", "libffi8", "libmount1", "libblkid1", "libselinux1",
@@ -11,10 +12,11 @@ var Libraries = []string{
 	"libgl1", "libglvnd0", "libglx0",
 }
 
-// Commands are the vendored parts with what scripts call, and with the locale C.UTF-8 (libc-bin). Busybox has the rest. Its own
-// sh, env, xargs and find start its own ps in place of the one that is there: so these are here, too.
+// Commands are the vendored parts with what scripts call, and with the locale C.UTF-8 (libc-bin). Busybox has the rest.
+// Its own sh, env, xargs and find start its own ps in place of the one that is there: so these are here, too.
 var Commands = []string{
-	"libc-bin", "coreutils", "findutils", "procps", "util-linux", "bsdutils", "bsdextrautils", "dash", "less", "tree", "xz-utils", "ncurses-bin", "ncurses-base",
+	"libc-bin", "coreutils", "findutils", "procps", "util-linux", "bsdutils", "bsdextrautils", "dash", "less", "tree",
+	"xz-utils", "ncurses-bin", "ncurses-base",
 	"libproc2-0", "libsystemd0", "libcap2", "liblz4-1", "libgcrypt20", "libgpg-error0", "libzstd1", "liblzma5",
 	"libsmartcols1", "libcap-ng0", "libudev1", "libncursesw6", "libtinfo6", "libcrypt1",
 	"libacl1", "libattr1", "libgmp10",

@@ -1,5 +1,5 @@
-// Command packages installs and imports packages of PyPI and npm, one by one, in real machines, and says which fail, by name and
-// reason. What has been tried is kept, so that a run goes on where an earlier one was stopped.
+// Command packages installs and imports packages of PyPI and npm, one by one, in real machines, and says which fail, by
+// name and reason. What has been tried is kept, so that a run goes on where an earlier one was stopped.
 //
 //	go run ./hack/packages                       all of list.txt, and the table of docs/fidelity.md
 //	go run ./hack/packages -only 'pip:(numpy|pandas)$' -again
@@ -71,7 +71,8 @@ func (i item) request() unitask.Request {
 	req.Language, req.Kernel = "mjs", "linux"
 	req.Code = fmt.Sprintf("await import(%q)", i.use)
 	if command, ok := strings.CutPrefix(i.use, "$"); ok {
-		req.Code = fmt.Sprintf("import { execSync } from 'node:child_process'; execSync(%q, { stdio: ['ignore', 'ignore', 'inherit'] })", "/node_modules/.bin/"+command)
+		const start = "import { execSync } from 'node:child_process'; execSync(%q, { stdio: ['ignore', 'ignore', 'inherit'] })"
+		req.Code = fmt.Sprintf(start, "/node_modules/.bin/"+command)
 	}
 	return req
 }
@@ -279,6 +280,9 @@ func cell(reason string) string {
 		reason = after
 	}
 	reason, _, _ = strings.Cut(reason, " (`unitask inspect")
+	if strings.Contains(reason, "it was refused the way to ") {
+		reason = "its install script fetches the binary from another host than the registry"
+	}
 	reason = strings.Join(strings.Fields(strings.NewReplacer("|", "/", "`", "'", "<", "(", ">", ")").Replace(reason)), " ")
 	if r := []rune(reason); len(r) > 200 {
 		reason = string(r[:200]) + "…"

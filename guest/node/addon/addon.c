@@ -353,7 +353,7 @@ static napi_value protect(napi_env env, napi_callback_info info)
 	return NULL;
 }
 
-NAPI_MODULE_INIT()
+static napi_value set_up(napi_env env, napi_value exports)
 {
 	static const struct {
 		const char *name;
@@ -371,4 +371,15 @@ NAPI_MODULE_INIT()
 	napi_get_boolean(env, is_nanos(), &v);
 	napi_set_named_property(env, exports, "nanos", v);
 	return exports;
+}
+
+// register_by_symbol is Node's own: with what it calls napi_register_module_v1 in a module.
+extern void register_by_symbol(void *exports, void *module, void *context, napi_addon_register_func set_up, int32_t version)
+	__asm__("_Z30napi_module_register_by_symbolN2v85LocalINS_6ObjectEEENS0_INS_5ValueEEENS0_INS_7ContextEEEPFP12napi_value__P10napi_env__S8_Ei");
+
+// Node looks for this one first. It has the number of Node's ABI (process.versions.modules). The usual name is no choice:
+// the library is preloaded, and a module that calls its own function of that name would call ours.
+__attribute__((visibility("default"))) void node_register_module_v137(void *exports, void *module, void *context)
+{
+	register_by_symbol(exports, module, context, set_up, NAPI_VERSION);
 }

@@ -5,6 +5,8 @@
 #include <node_api.h>
 #include <stdbool.h>
 
+#pragma GCC visibility push(hidden)  // a module of the code's may have functions of these names
+
 // v8::Isolate::GetCurrent().
 extern void *v8_isolate(void) __asm__("_ZN2v87Isolate10GetCurrentEv");
 
@@ -15,5 +17,7 @@ bool bool_argument(napi_env env, napi_callback_info info);
 napi_value session_begin(napi_env env, napi_callback_info info);
 napi_value session_stepping(napi_env env, napi_callback_info info);
 napi_value session_terminate(napi_env env, napi_callback_info info);
+
+#pragma GCC visibility pop
 
 #endif
