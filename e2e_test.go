@@ -47,7 +47,7 @@ func TestRuns(t *testing.T) {
 		{"heap exhausted", unitask.Request{Code: `const a=[]; for(;;) a.push(new Array(1000).fill(1.5))`, MemoryMB: 192}, unitask.OutcomeOOM, 137, ``, `.*heap out of memory.*`, `out of memory.*192 MiB.*--memory.*`},
 		{"memory exhausted outside the heap", unitask.Request{Code: `const a=[]; for(;;) a.push(Buffer.alloc(5e6, 1))`, MemoryMB: 192}, unitask.OutcomeOOM, 137, ``, `.*`, `out of memory.*192 MiB.*`},
 		{"writes to the descriptors", unitask.Request{Code: `const fs=require("fs"); fs.writeSync(1,"one\n"); fs.writeSync(2,"two\n"); fs.writeSync(process.stdout.fd,"three\n")`}, unitask.OutcomeExited, 0, `one\nthree\n`, `two\n`, ``},
-		{"environment is only what was given", unitask.Request{Code: `console.log(JSON.stringify(process.env))`, Env: map[string]string{"A": "1"}}, unitask.OutcomeExited, 0, `\{("(A|PATH|HOME)":"[^"]*",?){3}\}\n`, ``, ``},
+		{"environment is only what was given", unitask.Request{Code: `console.log(JSON.stringify(process.env))`, Env: map[string]string{"A": "1"}}, unitask.OutcomeExited, 0, `\{("(A|LANG|PATH|HOME)":"[^"]*",?){4}\}\n`, ``, ``},
 		{"arguments and paths", unitask.Request{Code: `console.log(process.argv.slice(1), process.cwd(), __filename)`, Args: []string{"x", "--y"}, Dir: "/a/b", Path: "c/d.js"}, unitask.OutcomeExited, 0, `\[ '/a/b/c/d.js', 'x', '--y' \] /a/b /a/b/c/d.js\n`, ``, ``},
 		{"in root's home", unitask.Request{Code: `require("fs").writeFileSync("x", "1"); console.log(process.cwd(), __filename)`, Dir: "/root/deep"}, unitask.OutcomeExited, 0, `/root/deep /root/deep/code.js\n`, ``, ``},
 		{"package type", unitask.Request{Code: `console.log(typeof require, import.meta.filename)`, PackageType: "module"}, unitask.OutcomeExited, 0, `undefined /work/code.js\n`, ``, ``},

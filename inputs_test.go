@@ -624,8 +624,8 @@ process.exit(3);`
 				t.Errorf("%+v %+v", res.Artifacts, res.ArtifactsRefused)
 			}
 			res = run(unitask.Request{Code: `const fs = require("fs"); for (let i = 0; i < 1100; i++) fs.writeFileSync("/out/" + i, "x")`})
-			if len(res.Artifacts) != 1000 || len(res.ArtifactsRefused) != 1 {
-				t.Errorf("%d %+v", len(res.Artifacts), res.ArtifactsRefused)
+			if len(res.Artifacts) != 1000 || len(res.ArtifactsRefused) != 100 || res.Outcome != unitask.OutcomeUndelivered || res.ExitCode != unitask.ExitUndelivered {
+				t.Errorf("%d %s %+v", len(res.Artifacts), res.Outcome, res.ArtifactsRefused)
 			}
 			res = run(unitask.Request{Code: `const fs = require("fs"); let d = "/out"; for (let i = 0; i < 80; i++) fs.mkdirSync(d += "/d"); fs.writeFileSync(d + "/f", "x")`})
 			if len(res.Artifacts) != 0 || len(res.ArtifactsRefused) == 0 {

@@ -175,7 +175,7 @@ func TestSessionBackgroundPause(t *testing.T) {
 	if _, err := forks[0].Wait(t.Context(), run, 0, 0); !errors.As(err, new(*policy.FieldError)) {
 		t.Errorf("in the fork: %v", err)
 	}
-	if got := value(t, forks[0], "", "ps | grep -c '[!] -e go'"); got == "0" {
+	if got := value(t, forks[0], "", "ps ax | grep -c '[!] -e go'"); got == "0" {
 		t.Error("the fork has lost the command")
 	}
 	if err := s.Pause(t.Context()); err != nil {
