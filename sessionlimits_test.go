@@ -120,7 +120,7 @@ func TestUsualSessions(t *testing.T) {
 
 // A session that has ended for its age says so to whoever asks it for something, at once.
 func TestAfterItsAge(t *testing.T) {
-	s := newSession(nil, Caller{}, policy.SessionLimits{BackgroundCommands: 1})
+	s := newSession(&Runtime{}, Caller{}, policy.SessionLimits{BackgroundCommands: 1})
 	s.began = time.Now().Add(-time.Minute)
 	s.expires, s.result, s.over = s.began.Add(time.Minute), &Result{TimedOut: true}, true
 	s.life = time.NewTimer(time.Hour)

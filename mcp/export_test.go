@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
 	"time"
@@ -182,6 +183,8 @@ func (b Budget) Held() int64 { return b.b.held }
 func (b Budget) Add(caller string, bytes int64) { b.b.add(caller, bytes) }
 
 // Steady is a connection whose writes go on as long as the client takes some of them.
+func Steadily(next http.Handler, stall time.Duration) http.Handler { return steadily(next, stall) }
+
 func Steady(c net.Conn, stall time.Duration) net.Conn { return newSteadyConn(c, stall) }
 
 // JSONSize is about what a value takes as JSON, and Members are those of an object.

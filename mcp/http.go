@@ -103,7 +103,7 @@ func (s *Server) Handler(opts HTTPOptions) (http.Handler, error) {
 		}
 		fmt.Fprintln(w, "ok")
 	})))
-	return steadily(mux), nil
+	return steadily(mux, stallTime), nil
 }
 
 // metricsReader lets only those through who may read the metrics.

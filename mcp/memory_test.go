@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -239,6 +241,40 @@ func TestAttackSlowReader(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A stream of HTTP/2 whose handler takes longer than a client may stall has its answer; one that nobody reads is cut.
+func TestSteadyStreams(t *testing.T) {
+	const stall = 200 * time.Millisecond
+	cut := make(chan error, 1)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/late", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "soon ")
+		_ = http.NewResponseController(w).Flush()
+		<-time.After(4 * stall)
+		fmt.Fprint(w, "late")
+	})
+	mux.HandleFunc("/unread", func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write(make([]byte, 64<<20))
+		cut <- err
+	})
+	s := httptest.NewUnstartedServer(mcp.Steadily(mux, stall))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	res, err := s.Client().Get(s.URL + "/late")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if text, err := io.ReadAll(res.Body); string(text) != "soon late" || err != nil || res.ProtoMajor != 2 {
+		t.Errorf("%s: %q %v", res.Proto, text, err)
+	}
+	if res, err = s.Client().Get(s.URL + "/unread"); err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	attack.Check(t, "a stream of HTTP/2 that nobody reads", "cut", map[bool]string{true: "cut"}[<-cut != nil])
 }
 
 // The estimate of an answer is none too low.

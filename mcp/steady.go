@@ -41,6 +41,7 @@ func (w *patience) write(p []byte, deadline func(time.Time), write func([]byte) 
 		now = end
 	}
 	w.since = now
+	deadline(time.Time{}) // HTTP/2 ends a stream at its deadline, though nothing is being written
 	return written, err
 }
 
@@ -96,12 +97,11 @@ func (l listener) Accept() (net.Conn, error) {
 
 // steadily has each write of a handler be cut where the client takes too little of it. Streams of HTTP/2 share a
 // connection, and stall by themselves.
-func steadily(next http.Handler) http.Handler {
+func steadily(next http.Handler, stall time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s := &steadyWriter{ResponseWriter: w, control: http.NewResponseController(w), patience: patience{most: stallTime}}
-		s.extend(time.Now().Add(stallTime))
+		s := &steadyWriter{ResponseWriter: w, control: http.NewResponseController(w), patience: patience{most: stall}}
 		next.ServeHTTP(s, r)
-		s.extend(time.Now().Add(stallTime)) // for what is in buffers yet
+		s.extend(time.Now().Add(stall)) // for what is in buffers yet
 	})
 }
 
