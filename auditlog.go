@@ -88,9 +88,14 @@ func (a *audited) started(p Policy) {
 		list = append(list, a.entry(audit.SecretGranted, map[string]any{"secret": s.Name, "hosts": s.Bound()}))
 	}
 	if len(p.Denials) > 0 {
-		list = append(list, a.entry(audit.PolicyDenied, map[string]any{"count": len(p.Denials), "denials": p.Denials[:min(len(p.Denials), maxAudited)]}))
+		list = append(list, a.denied(p.Denials))
 	}
 	a.write(list...)
+}
+
+// denied is an entry of what was asked for and not given.
+func (a *audited) denied(list []policy.Denial) audit.Entry {
+	return a.entry(audit.PolicyDenied, map[string]any{"count": len(list), "denials": list[:min(len(list), maxAudited)]})
 }
 
 const (

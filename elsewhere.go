@@ -76,7 +76,7 @@ func (x *execution) runElsewhere(ctx context.Context, req Request, caller string
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
 	if res != nil {
-		boundResult(res)
+		boundResult(res, x.redactor)
 		here := x.res.Policy
 		id, redacted, again := x.res.RunID, x.res.Redacted, x.res.Retried
 		*x.res = *res

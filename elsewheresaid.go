@@ -9,6 +9,7 @@ import (
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 )
 
 // What a worker says of a run that it had. Nobody here has seen it: it is bounded as what runs here say, and marked as said by
@@ -84,11 +85,25 @@ func (r *FleetRun) counted(d netstack.Decision) netstack.Decision {
 	return d
 }
 
-// boundResult cuts what a worker says of a run's end.
-func boundResult(res *Result) {
+// boundResult cuts what a worker says of a run's end, takes secrets out, and has the exit code be that of its outcome.
+func boundResult(res *Result, redactor *record.Redactor) {
+	if code := map[Outcome]int{OutcomeTimeout: ExitTimeout, OutcomeOOM: ExitOOM, OutcomeUndelivered: ExitUndelivered}[res.Outcome]; code != 0 {
+		res.ExitCode = code
+	}
 	res.Error = plainText(res.Error, maxSaidError)
 	res.Policy.Denials = res.Policy.Denials[:min(len(res.Policy.Denials), maxSaidList)]
 	res.ArtifactsRefused = res.ArtifactsRefused[:min(len(res.ArtifactsRefused), maxSaidList)]
+	for i := range res.ArtifactsRefused {
+		r := &res.ArtifactsRefused[i]
+		r.Path, r.Reason = plainText(redactor.String(r.Path), maxSaidText), plainText(redactor.String(r.Reason), maxSaidText)
+	}
+	for _, text := range []*string{&res.Hint, &res.Value, &res.WhySlow, &res.Retried, &res.Compiled} {
+		*text = redactor.String(*text)
+	}
+	for i := range res.Policy.Denials {
+		d := &res.Policy.Denials[i]
+		d.Requested, d.Reason = redactor.String(d.Requested), redactor.String(d.Reason)
+	}
 	d := &res.Duration
 	d.Total, d.Boot, d.Connect, d.Run = max(d.Total, 0), max(d.Boot, 0), max(d.Connect, 0), max(d.Run, 0)
 }

@@ -126,3 +126,27 @@ func TestAttackWorkerSays(t *testing.T) {
 	attack.Check(t, "a worker's result has endless lists", fmt.Sprint(maxSaidError, " ", maxSaidList, " ", maxSaidList),
 		fmt.Sprint(len(got.Error), " ", len(got.Policy.Denials), " ", len(got.ArtifactsRefused)))
 }
+
+// A worker's list of what did not come back makes no success of a run that has none, and has no secret, no line of its own
+// and no end.
+func TestAttackWorkerUndelivered(t *testing.T) {
+	said := func(outcome Outcome, path string) *Result {
+		return tell(t, func(*FleetRun) *Result {
+			return &Result{Outcome: outcome, ArtifactsRefused: []record.Refusal{{Path: path, Reason: "is beyond", Missed: true}}}
+		}).result
+	}
+	for _, c := range []struct {
+		outcome Outcome
+		want    int
+	}{{OutcomeExited, ExitUndelivered}, {OutcomeUndelivered, ExitUndelivered}, {OutcomeTimeout, ExitTimeout}, {OutcomeOOM, ExitOOM}} {
+		attack.Check(t, fmt.Sprintf("a worker that says %s, with 0 for its exit code, of a run whose files did not come", c.outcome), fmt.Sprint(c.want), fmt.Sprint(said(c.outcome, "x").ExitCode))
+	}
+	text := func(res *Result) string { return res.Error + res.ArtifactsRefused[0].Path }
+	attack.Check(t, "a worker that names a secret among the files that did not come", "told false", fmt.Sprintf("told %v", strings.Contains(text(said(OutcomeExited, "a value-of-the-key")), "value-of-the-key")))
+	hint := tell(t, func(*FleetRun) *Result {
+		return &Result{Outcome: OutcomeExited, Hint: "value-of-the-key", Value: "value-of-the-key", Policy: Policy{Denials: []policy.Denial{{Reason: "value-of-the-key"}}}}
+	}).result
+	attack.Check(t, "a worker that puts a secret into a hint, a value and a denial", "told false", fmt.Sprintf("told %v", strings.Contains(fmt.Sprint(hint), "value-of-the-key")))
+	attack.Check(t, "a worker that forges a line with a file that did not come", "forged false", fmt.Sprintf("forged %v", strings.ContainsAny(text(said(OutcomeExited, "x\n\x1b[2J")), "\n\x1b")))
+	attack.Check(t, "a worker that names a file of a megabyte", "cut true", fmt.Sprintf("cut %v", len(text(said(OutcomeExited, strings.Repeat("x", 1<<20)))) < 4000))
+}

@@ -54,7 +54,7 @@ func (r *Result) NoteUndelivered() {
 		return
 	}
 	r.Outcome, r.ExitCode = OutcomeUndelivered, ExitUndelivered
-	r.Error = fmt.Sprintf("the code ended with 0, but not all that it left in /out was delivered: %s: %s", missed[0].Path, missed[0].Reason)
+	r.Error = fmt.Sprintf("the code ended with 0, but not all that it left in /out was delivered: %s: %s", plainText(missed[0].Path, maxSaidName), plainText(missed[0].Reason, maxSaidText))
 	if more := len(missed) - 1; more > 0 {
 		r.Error += fmt.Sprintf(", and %d more", more)
 	}

@@ -3,6 +3,7 @@ package unitask
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
@@ -59,57 +61,119 @@ type bringing struct {
 	neighbours []Neighbour
 	granted    policy.Effective
 	denials    []policy.Denial
+	done       func() // lets the session be paused
 }
 
-// brings holds what a step brings against the session's ceiling. Close its set.
-func (s *Session) brings(step Step) (b *bringing, err error) {
-	b = &bringing{neighbours: step.Neighbours, denials: []policy.Denial{}}
+func (b *bringing) close() {
+	b.set.Close()
+	b.done()
+}
+
+// brings holds what a step brings against the session's ceiling, which is read again where the session is paused: it goes
+// on first. Only the step that has its turn opens files. Close it.
+func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error) {
+	b = &bringing{neighbours: step.Neighbours, denials: []policy.Denial{}, done: func() {}}
 	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {
 		return b, nil
 	}
 	if err := checkNeighbours(step.Neighbours, contract.WorkDir+"/."); err != nil {
-		return b, err
+		return nil, err
 	}
 	if err := s.hasCommands("files of the host for a step, which takes commands,"); err != nil {
-		return b, err
+		return nil, err
 	}
 	req := Request{Kernel: s.Kernel, MemoryMB: s.Policy.Effective.MemoryMB}
 	if req.Files, err = inWork(step.Files); err == nil {
 		req.Dirs, err = inWork(step.Dirs)
 	}
+	if err == nil {
+		b.done, err = s.use(ctx)
+	}
 	if err != nil {
-		return b, err
+		return nil, err
 	}
 	if _, b.granted, b.denials, err = req.resolve(s.ceiling(), &b.set); err != nil {
-		b.set.Close()
+		b.close()
+		return nil, err
 	}
-	return b, err
+	return b, nil
 }
+
+// bringTime is how long a step's files may take on their way beside their Patience.
+const bringTime = time.Minute
 
 // bring puts what a step brings into the machine, as the code's user, in place of what is there.
 func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	x.res.Policy.Denials = b.denials
+	if len(b.granted.Files)+len(b.granted.Dirs) > 0 {
+		x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = b.granted.Files, b.granted.Dirs
+		x.rec.Effective, _ = clean(s.redactor, x.res.Policy.Effective)
+	}
+	x.rec.Denials, _ = clean(s.redactor, b.denials)
+	if err := s.auditBrought(x, b); err != nil {
+		return err
+	}
 	if b.set.Count()+len(b.neighbours) == 0 {
 		return nil
 	}
-	x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = b.granted.Files, b.granted.Dirs
-	x.rec.Effective, _ = clean(s.redactor, x.res.Policy.Effective)
+	limit := min(folderTimeout, bringTime+b.set.Patience())
+	timed, cancel := s.clocks.start(ctx, limit)
+	defer cancel()
+	err := b.send(timed, func(from io.Reader) error {
+		return s.folderCommand(timed, "what the step brings", session.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from})
+	})
+	if errors.Is(err, errTimeout) { // not the step's
+		err = fmt.Errorf("copy what the step brings: the machine did not take it within %v", limit)
+	}
+	return err
+}
+
+// auditBrought writes what a step was given of the host, and what it was denied.
+func (s *Session) auditBrought(x *stepping, b *bringing) error {
+	a := s.rt.audited(x.rec, x.rec.Via, s.redactor, s.rt.opts.Events)
+	var list []audit.Entry
+	if files, dirs := len(b.granted.Files), len(b.granted.Dirs); files+dirs > 0 {
+		list = append(list, a.entry(audit.PolicyChanged, map[string]any{"session": s.ID, "files": files, "dirs": dirs}))
+	}
+	if len(b.denials) > 0 {
+		list = append(list, a.denied(b.denials))
+	}
+	if len(list) > 0 {
+		a.write(list...)
+	}
+	return a.missing(s.Policy.Effective)
+}
+
+// send has use read the tar of what is brought. When it returns nothing of the set is read any more.
+func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 	from, to := io.Pipe()
+	packed := make(chan error, 1)
 	go func() {
-		w := tar.NewWriter(to)
-		err := b.set.Put(ctx, tarGuest{w}, hostfiles.All, func(hostfiles.Sent) {})
-		for _, n := range b.neighbours {
-			if err == nil {
-				err = tarGuest{w}.Put(guest.File{Path: path.Join(contract.WorkDir, n.Name), Mode: 0o644, Size: int64(len(n.Content))}, strings.NewReader(n.Content))
-			}
-		}
-		if err == nil {
-			err = w.Close()
-		}
+		err := b.pack(ctx, to)
 		to.CloseWithError(err)
+		packed <- err
 	}()
-	defer from.Close()
-	return s.folderCommand(ctx, "what the step brings", session.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from})
+	err := use(from)
+	from.Close()
+	var content *guest.ContentError
+	if e := <-packed; errors.As(e, &content) && !errors.As(err, new(*SessionError)) { // tar says that the rest is missing
+		return fmt.Errorf("copy what the step brings: %w", content)
+	}
+	return err
+}
+
+func (b *bringing) pack(ctx context.Context, to io.Writer) error {
+	w := tar.NewWriter(to)
+	err := b.set.Put(ctx, tarGuest{w}, hostfiles.All, func(hostfiles.Sent) {})
+	for _, n := range b.neighbours {
+		if err == nil {
+			err = tarGuest{w}.Put(guest.File{Path: path.Join(contract.WorkDir, n.Name), Mode: 0o644, Size: int64(len(n.Content))}, strings.NewReader(n.Content))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return w.Close()
 }
 
 // tarGuest writes files as an archive of paths below the root.

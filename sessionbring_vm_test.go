@@ -1,12 +1,15 @@
 package unitask_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -51,5 +54,45 @@ func TestSessionBrings(t *testing.T) {
 	res, err := s.Run(t.Context(), unitask.Step{Code: "cat other/z; cat one.txt; ls data", Files: []unitask.Mount{{Host: "one.txt"}}, Dirs: []unitask.Mount{{Host: "data"}, {Host: "other"}}})
 	if err != nil || string(res.Stdout) != "z" || len(res.Policy.Denials) != 2 || !strings.Contains(res.Policy.Denials[0].String(), "one.txt") {
 		t.Errorf("%+v %v", res, err)
+	}
+}
+
+// What a step brings is held against the ceiling as it is when a paused session goes on; the record and the audit log say
+// what was denied.
+func TestAttackBringCeiling(t *testing.T) {
+	needClones(t)
+	home, dir := newHome(t), t.TempDir()
+	file := filepath.Join(dir, policy.CeilingFile)
+	mustDo(t, os.WriteFile(filepath.Join(dir, "late"), []byte("late"), 0o600))
+	mustDo(t, os.WriteFile(file, []byte("filesUnder = [\".\"]\n"), 0o600))
+	held, err := policy.LoadForPeople(home, dir, "")
+	mustDo(t, err)
+	rt := openRuntime(t, unitask.Options{Home: home})
+	s, err := rt.NewSessionFor(t.Context(), unitask.Caller{Ceiling: held.Ceiling, Origin: held.Origin}, unitask.SessionRequest{Request: unitask.Request{Language: "shell"}})
+	mustDo(t, err)
+	defer s.Close()
+	for _, c := range []struct{ name, ceiling, want string }{
+		{"that allows it", "filesUnder = [\".\"]\n", "late, denied 0 0, logged 0"},
+		{"that allows it no longer", "filesUnder = []\n", ", denied 1 1, logged 1"},
+	} {
+		mustDo(t, s.Pause(t.Context()))
+		mustDo(t, os.WriteFile(file, []byte(c.ceiling), 0o600))
+		res, err := s.Run(t.Context(), unitask.Step{Code: "cat /work/late; true", Files: []unitask.Mount{{Host: filepath.Join(dir, "late"), Guest: "/work/late"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := rt.Inspect(res.RunID, 0)
+		mustDo(t, err)
+		logged := 0
+		mustDo(t, rt.Audit().Read(func(_ int64, line []byte) error {
+			if strings.Contains(string(line), string(audit.PolicyDenied)) && strings.Contains(string(line), res.RunID) {
+				logged++
+			}
+			return nil
+		}))
+		attack.Check(t, "a step that brings a file into a session that was paused under a ceiling "+c.name, c.want, fmt.Sprintf("%s, denied %d %d, logged %d", res.Stdout, len(res.Policy.Denials), len(in.Denied), logged))
+		if res, err = s.Run(t.Context(), unitask.Step{Code: "rm -f /work/late"}); err != nil || res.ExitCode != 0 {
+			t.Fatalf("%+v %v", res, err)
+		}
 	}
 }

@@ -99,16 +99,16 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	if at < 0 {
 		return nil, &policy.FieldError{Field: "language", Value: name, Reason: "has no steps in a session: a run has it"}
 	}
-	brought, err := s.brings(step)
-	if err != nil {
-		return nil, err
-	}
-	defer brought.set.Close()
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
+	brought, err := s.brings(ctx, step)
+	if err != nil {
+		return nil, err
+	}
+	defer brought.close()
 	defer s.answers(step.Approve)()
 	kind := Request{Code: step.Code, Language: lang.name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, Neighbours: step.Neighbours}
 	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {

@@ -55,7 +55,9 @@ func (s *Server) runStep(ctx context.Context, caller unitask.Caller, names []str
 	}
 	res, err := of.Run(ctx, step)
 	if err != nil && in.Session == newSession { // the caller learns of no id
-		return res, nil, errors.Join(err, of.Close())
+		err = errors.Join(err, of.Close())
+		s.held.drop(of.ID)
+		return res, nil, err
 	}
 	if res != nil && in.Session == newSession {
 		res.Policy.Denials = of.Policy.Denials

@@ -225,7 +225,11 @@ func Resolve(r Request, c *Ceiling) (Effective, []Denial, error) {
 	if err := e.checkBound(); err != nil {
 		return Effective{}, nil, err
 	}
-	return e, c.narrow(&e, &r), nil
+	denials := c.narrow(&e, &r)
+	if err := e.checkBound(); err != nil { // the ceiling took the rule by which requests were read
+		return Effective{}, nil, err
+	}
+	return e, denials, nil
 }
 
 // checkBound refuses a secret whose host is open to raw TCP alone: no request to it is read there, so that the

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 func TestResolve(t *testing.T) {
@@ -124,6 +126,40 @@ func TestBoundByRawTCP(t *testing.T) {
 		_, _, err := Resolve(c.r, nil)
 		if refused := err != nil; refused != c.refused {
 			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// A ceiling that takes the host away which requests are read of leaves no secret with raw TCP alone.
+func TestAttackBoundByRawTCP(t *testing.T) {
+	for _, c := range []struct {
+		name, ceiling string
+		r             Request
+		want          string
+	}{
+		{"allowNet", `allowNet = ["other.example"]`, Request{AllowNet: []string{"api.example.com"}}, "refused"},
+		{"allowNetAny", `allowNetAny = false`, Request{AllowNetAny: true}, "refused"},
+		{"ask", `ask = ["other.example"]`, Request{Ask: []string{"api.example.com"}}, "refused"},
+		{"allowNet, and asks for it", "allowNet = [\"other.example\"]\nask = [\"api.example.com\"]", Request{AllowNet: []string{"api.example.com"}}, "granted"},
+		{"another host", `allowNet = ["api.example.com"]`, Request{AllowNet: []string{"api.example.com", "other.example"}}, "granted"},
+		{"allowTcp, too", "allowNet = [\"other.example\"]\nallowTcp = []", Request{AllowNet: []string{"api.example.com"}}, "granted"},
+		{"the secret, too", "allowNet = [\"other.example\"]\nsecrets = []", Request{AllowNet: []string{"api.example.com"}}, "granted"},
+	} {
+		ceiling, err := ParseCeiling("test", []byte(c.ceiling))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.r.Secrets, c.r.AllowTCP = []string{"KEY@api.example.com"}, []string{"api.example.com:443"}
+		got := "granted"
+		e, _, err := Resolve(c.r, ceiling)
+		if field := new(FieldError); errors.As(err, &field) && field.Field == "secrets" {
+			got = "refused"
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		attack.Check(t, "a secret beside raw TCP, under a ceiling that takes "+c.name, c.want, got)
+		if got == "granted" && e.checkBound() != nil {
+			t.Errorf("%s: %+v", c.name, e)
 		}
 	}
 }

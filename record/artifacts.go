@@ -106,6 +106,10 @@ func (a *Artifacts) Large(name string) error {
 	if err := a.next(); err != nil {
 		return err
 	}
+	if why := BadName(name); why != "" {
+		a.refuse(name, why, false)
+		return nil
+	}
 	a.refuse(name, a.tooLarge(), true)
 	return nil
 }

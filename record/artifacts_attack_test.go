@@ -186,3 +186,33 @@ func TestAttackArtifactFolders(t *testing.T) {
 		attack.Check(t, "folders that the paths of artifacts make, "+name, want, fmt.Sprintf("%s, %d kept, refused: %s", within, len(a.Kept), refused))
 	}
 }
+
+// A guest that names a file too large, which it does not send, gets no further with names than by one that it sends.
+func TestAttackArtifactsLarge(t *testing.T) {
+	redactor, err := NewRedactor(Secrets{Given: map[string]string{"A": "top-secret-value"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newRun(t).Artifacts(10, redactor)
+	for _, c := range []struct{ name, path, want string }{
+		{"a plain name", "a", "a is beyond 10 bytes in all, missed true"},
+		{"the parent", "../run.json", "../run.json has a path that can't be, missed false"},
+		{"a name of no text", "\xff", "\ufffd has a name that is no text, missed false"},
+		{"33 folders deep", strings.Repeat("d/", 32) + "f", strings.Repeat("d/", 32) + "f lies more than 32 folders deep, missed false"},
+		{"a secret for a name", "top-secret-value", Redacted + " is beyond 10 bytes in all, missed true"},
+	} {
+		if err := a.Large(c.path); err != nil {
+			t.Fatal(err)
+		}
+		last := a.Refused[len(a.Refused)-1]
+		attack.Check(t, "a file that is too large, with "+c.name, c.want, fmt.Sprintf("%s %s, missed %v", last.Path, last.Reason, last.Missed))
+	}
+	n := 0
+	for err = nil; err == nil && n < 1<<20; n++ {
+		err = a.Large("a")
+	}
+	attack.Check(t, "a guest that names files without end that are too large", fmt.Sprint(maxOffered-5+1, " ", ErrEnough, " ", maxRefusals), fmt.Sprint(n, " ", err, " ", len(a.Refused)))
+	if err := a.Close(true); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -203,8 +203,9 @@ static void on_frame(uint8_t type, uint32_t id, uint8_t *p, size_t n)
 		feed(c, IN);
 		break;
 	case STEP_SIGNAL:
-		c->last = n == 2 && p[1];
-		if (n > 0)
+		if (n == 2 && p[1])
+			c->last = 1;
+		if (n > 0 && p[0] > 0)
 			host->signal(c, p[0]);
 		break;
 	case STEP_RESIZE:

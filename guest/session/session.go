@@ -11,8 +11,8 @@
 //	I input      for standard input; no more before it was taken
 //	Z end of input
 //	C control    for descriptor 3; no more before it was taken
-//	K signal     number:1, to the command's process group; with last:1 what is left of the group when the
-//	             command ends is killed
+//	K signal     number:1, to the command's process group, 0 to none; with last:1 what is left of the group when
+//	             the command ends is killed, whatever signals come later
 //	T resize     columns:2 rows:2
 //	H hold       say that you do (h), and nothing more until G; of command 0
 //	G go on      of command 0
@@ -393,9 +393,17 @@ func (cmd *Command) Signal(s syscall.Signal) error {
 	return cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{byte(s)})
 }
 
-// stop sends a signal that is to end the command: what is left of its group then is killed. It does not wait.
-func (cmd *Command) stop(s syscall.Signal) {
-	go func() { _ = cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{byte(s), 1}) }()
+// stop sends a signal that is to end the command: what is left of its group then is killed. It does not wait; what it returns
+// is closed when it was sent. The signal has a frame of its own, since a machine of an older version takes no other.
+func (cmd *Command) stop(s syscall.Signal) <-chan struct{} {
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		if cmd.c.send(nil, contract.StepSignal, cmd.id, []byte{0, 1}) == nil {
+			_ = cmd.Signal(s)
+		}
+	}()
+	return sent
 }
 
 // signal is Signal for those who must not wait until the guest takes it: what reads from the guest, and

@@ -18,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // The session's own program on this host, compiled with sanitizers, with Client as its host.
@@ -290,6 +291,41 @@ func TestLimitOfGroup(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A signal that comes when a time limit is reached, as by who waits for the command, spares nothing of its group.
+func TestAttackLimitSpared(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	out := newLines()
+	script := "trap 'exit 0' TERM; (trap '' INT TERM HUP; echo $BASHPID; exec sleep 271) & while :; do sleep 0.01; done"
+	cmd, err := c.Start(t.Context(), Exec{Args: []string{"bash", "-c", script}, Env: environment, Dir: "/", Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "\n")
+	out.mu.Lock()
+	pid := strings.TrimSpace(out.text.String())
+	out.mu.Unlock()
+	<-cmd.stop(syscall.SIGCONT)
+	if err := cmd.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	got := "ended"
+	for late := time.After(5 * time.Second); ; {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			break
+		}
+		select {
+		case <-late:
+			got = "lives"
+		case <-time.After(10 * time.Millisecond):
+			continue
+		}
+		break
+	}
+	attack.Check(t, "what a command has started that reached its time limit, and was sent a signal then", "ended", got)
 }
 
 // A command that is stopped before it becomes its program holds up no other.
