@@ -115,7 +115,7 @@ func TestAttackOracleMany(t *testing.T) {
 }
 
 // An echo in base64 has no bit of the value, wherever in it the value stands and whatever is beside it: the answer is
-// the same for two values of a shape. What is beside it stays.
+// the same for two values of a shape.
 func TestAttackEchoEdges(t *testing.T) {
 	for _, kind := range kinds {
 		for _, fit := range []bool{false, true} {
@@ -132,11 +132,15 @@ func TestAttackEchoEdges(t *testing.T) {
 				"base64url": base64.RawURLEncoding.EncodeToString, "base64 in a query": func(b []byte) string { return url.QueryEscape(base64.StdEncoding.EncodeToString(b)) },
 				"base64 in PHP's JSON": func(b []byte) string { return strings.ReplaceAll(base64.StdEncoding.EncodeToString(b), "/", `\/`) }} {
 				got := ""
-				for n := range 3 * 3 * 64 {
+				for n := range 2 * 3 * 3 * 64 {
 					before, after := bytes.Repeat([]byte{byte(n / 9 * 37)}, n%3), bytes.Repeat([]byte{byte(n / 9 * 91)}, n/3%3)
+					again := []byte{}
 					var echo [2]string
 					for i, value := range []string{kind.value, kind.other} {
-						all, err := redactors[i].all([]byte(encode(slices.Concat(before, []byte(value), after))), func(*pair) error { return nil })
+						if n >= 9*64 { // the value twice in a row
+							again = []byte(value)
+						}
+						all, err := redactors[i].all([]byte(encode(slices.Concat(before, []byte(value), again, after))), func(*pair) error { return nil })
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -145,8 +149,8 @@ func TestAttackEchoEdges(t *testing.T) {
 					if echo[0] != echo[1] {
 						got = fmt.Sprintf("%q between %x and %x, %q", echo[0], before, after, echo[1])
 					}
-					if want := encode(slices.Concat(before, []byte(put), after)); !strings.Contains(name, " in ") && echo[0] != want {
-						t.Fatalf("%s of %s: %q, want %q", name, kind.name, echo[0], want)
+					if len(before)+len(after)+len(again) == 0 && echo[0] != encode([]byte(put)) {
+						t.Fatalf("%s of %s: %q, want %q", name, kind.name, echo[0], encode([]byte(put)))
 					}
 				}
 				attack.Check(t, fmt.Sprintf("the edges of %s, echoed in %s, with its length %t", kind.name, name, fit), "", got)

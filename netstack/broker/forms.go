@@ -42,30 +42,41 @@ func hidden(text, put string) []pair {
 	return forms
 }
 
-// inBase64 are the forms of a text inside a longer one, by where in a group of three bytes it begins. A character
-// at its edges has bits of its neighbour, too: there is a form for each value of these bits, which stay. One form
-// is without such characters, for an encoding that is cut there.
+// maxEdged is up to how many bytes a value's edges in base64 are looked for: each form has a value's whole text.
+const maxEdged = 256
+
+// inBase64 are the forms of a text inside a longer one, by where in a group of three bytes it begins. A character at
+// its edges has bits of its neighbour, too: there is a form for each value of these bits, and none of them stays: the
+// neighbour may be the value again. At each edge there is a form without that character, too, for an encoding that is
+// cut there. A long text has only the form without both, which shows ten bits of it at most.
 func inBase64(code *base64.Encoding, text, put string) (forms []pair) {
 	for before := range 3 {
-		part := func(s string, first, last byte) []byte {
+		// part is a text without the characters of its edges where first or last is no byte.
+		part := func(s string, first, last int) []byte {
 			all := append(make([]byte, before), s...)
-			if before > 0 {
-				all[before-1] = first
+			from, to := (8*before+5)/6, 8*(before+len(s))/6
+			if first >= 0 && before > 0 {
+				all[before-1], from = byte(first), 8*before/6
 			}
-			return []byte(code.EncodeToString(append(all, last))[8*before/6 : (8*(before+len(s))+5)/6])
+			if last >= 0 {
+				to = (8*(before+len(s)) + 5) / 6
+			}
+			return []byte(code.EncodeToString(append(all, byte(max(last, 0))))[from:to])
 		}
-		for first := range 1 << (8 * before % 6) {
-			free := (6 - 8*(before+len(text))%6) % 6
-			for last := range 1 << free {
-				next := byte(last << (8 - free))
-				forms = append(forms, pair{find: part(text, byte(first), next), put: part(put, byte(first), next)})
+		fronts, free := 1<<(8*before%6), (6-8*(before+len(text))%6)%6
+		if len(text) > maxEdged {
+			forms = append(forms, pair{find: part(text, -1, -1), put: part(put, -1, -1)})
+			continue
+		}
+		for first := -1; first < fronts; first++ {
+			for last := -1; last < 1<<free; last++ {
+				next := last
+				if last > 0 {
+					next = last << (8 - free)
+				}
+				forms = append(forms, pair{find: part(text, first, next), put: part(put, min(first, 0), min(last, 0))})
 			}
 		}
-		core := func(s string) []byte {
-			all := code.EncodeToString(append(make([]byte, before), s...))
-			return []byte(all[(8*before+5)/6 : 8*(before+len(s))/6])
-		}
-		forms = append(forms, pair{find: core(text), put: core(put)})
 	}
 	return forms
 }
