@@ -37,8 +37,8 @@ type language struct {
 	byExtension bool
 	// withoutToo says that a file without an extension may be, too, where the language is named.
 	withoutToo bool
-	about       string     // its name and version, for models and people
-	images      []imageRow // that it runs in; the first one is that of a request that names none
+	about      string     // its name and version, for models and people
+	images     []imageRow // that it runs in; the first one is that of a request that names none
 
 	// checkArg says what is wrong with one of the language's own arguments.
 	checkArg func(arg string) error
