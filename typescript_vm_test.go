@@ -27,6 +27,7 @@ func TestTypeScript(t *testing.T) {
 			{"a const enum", "code.ts", "const enum E { A = 1 << 3 }\nconsole.log(E.A)", "8\n", ""},
 			{"a namespace", "code.ts", "namespace N.M { export const x = 5; export function f(): number { return x } }\nconsole.log(N.M.f())", "5\n", ""},
 			{"a parameter property", "code.ts", "class P { constructor(private readonly a: number, public b = 2) {} sum() { return this.a + this.b } }\nconsole.log(new P(40).sum())", "42\n", ""},
+			{"an assertion in angle brackets", "code.ts", "console.log(<any>undefined, (<string>'x').length)", "undefined 1\n", ""},
 			{"import of a module that has an enum", "code.ts", "import { K } from './k.ts'\nenum C { A, B }\nconsole.log(K.Z, C.B, typeof require, import.meta.filename.slice(-8))", "1 1 undefined /code.ts\n", ""},
 			{"import of CommonJS", "code.mts", "import old from './old.cts'\nconsole.log(old.a, old.f, await Promise.resolve(7))", "3 function 7\n", ""},
 			{"require of one", "code.cts", "const { K } = require('./k.ts')\nconsole.log(K.Y)", "0\n", ""},
