@@ -1,1 +1,3 @@
-enum Colour { Red } console.log(Colour.Red);
+const d = (t: any): any => t;
+@d class Colour { red = 1 }
+console.log(Colour);
