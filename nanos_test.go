@@ -38,7 +38,7 @@ func TestNanos(t *testing.T) {
 		"memory":        {`console.log(process.memoryUsage().rss > 1e6, require("v8").getHeapStatistics().heap_size_limit >> 20)`, "true 344"},
 		"interfaces":    {`console.log(Object.keys(require("os").networkInterfaces()))`, "[ 'en1', 'lo0' ]"},
 		"parent":        {`console.log(process.ppid)`, "1"},
-		"environment":   {`console.log(Object.keys(process.env).sort())`, "[ 'HOME', 'PATH' ]"},
+		"environment":   {`console.log(Object.keys(process.env).sort())`, "[ 'HOME', 'LANG', 'PATH' ]"},
 		"name":          {`const os = require("os"); console.log(os.type(), os.hostname(), os.userInfo().username)`, "Nanos unitask root"},
 		"child, sync":   {`console.log(require("child_process").spawnSync("ls").error.code)`, "ENOSYS"},
 		"child, async":  {`try { require("child_process").spawn("ls") } catch (e) { console.log(e.code) }`, "ENOSYS"},

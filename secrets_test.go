@@ -47,7 +47,7 @@ fetch("http://" + b.toString("hex").slice(0, 46) + ".example/").catch((e) => { c
 				t.Fatalf("%v %+v", err, res)
 			}
 			out, errs := string(res.Stdout), string(res.Stderr)
-			if !strings.Contains(out, "length 23 12 API_TOKEN,HOME,OTHER,PATH\n"+record.Redacted+"| "+record.Redacted) || !strings.Contains(errs, "Error: with "+record.Redacted) || !strings.Contains(out, "ENOTFOUND "+record.Redacted) {
+			if !strings.Contains(out, "length 23 12 API_TOKEN,HOME,LANG,OTHER,PATH\n"+record.Redacted+"| "+record.Redacted) || !strings.Contains(errs, "Error: with "+record.Redacted) || !strings.Contains(out, "ENOTFOUND "+record.Redacted) {
 				t.Errorf("%s%s", out, errs)
 			}
 			text, _ := res.MarshalJSON()
@@ -181,7 +181,7 @@ func TestSecretsUnderCeiling(t *testing.T) {
 	}
 	res, err := unitask.Run(t.Context(), unitask.Request{Secrets: map[string]string{"GOOD": "good-secret", "BAD": "bad-secret"}, Code: `console.log(Object.keys(process.env).sort().join(), "bad-secret good-secret")`},
 		unitask.Options{Home: newHome(t), Ceiling: ceiling})
-	if err != nil || string(res.Stdout) != "GOOD,HOME,PATH bad-secret "+record.Redacted+"\n" || len(res.Policy.Denials) != 1 || res.Policy.Denials[0].Requested != "BAD" || res.Policy.Ceiling != "test.toml" {
+	if err != nil || string(res.Stdout) != "GOOD,HOME,LANG,PATH bad-secret "+record.Redacted+"\n" || len(res.Policy.Denials) != 1 || res.Policy.Denials[0].Requested != "BAD" || res.Policy.Ceiling != "test.toml" {
 		t.Errorf("%v %s %+v", err, res.Stdout, res.Policy)
 	}
 }

@@ -20,6 +20,8 @@ const CONTROL_STARTED = 'S';
 const CONTROL_REHEARSED = 'W';
 // End of what is from there.
 
+const TYPED = /\.[cm]?ts$/;
+const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
 const MORE_MEMORY = 200 * 2 ** 20; // bytes: what a machine has that can rehearse all
 
 let beginTime; // clockOf; a fresh process's time is its own
@@ -111,9 +113,6 @@ function transform(fs) {
     },
   });
 }
-
-const TYPED = /\.[cm]?ts$/;
-const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
 
 // javaScript is what a text becomes, undefined for one that Node is to say is wrong.
 function javaScript(Module, text, file) {
