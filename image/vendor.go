@@ -195,7 +195,7 @@ func (s *Store) Vendor(ctx context.Context, arch Arch) error {
 		}
 		return s.ensureGuest(ctx, arch)
 	}
-	what := fmt.Sprintf("%d parts of the %s image for %s (%s), %s", len(names), s.Name(), arch, strings.Join(names, ", "), mebibytes(total))
+	what := fmt.Sprintf("%d parts of the %s image for %s (%s), %s", len(names), s.Name(), arch, some(names), mebibytes(total))
 	if len(missing) > 0 {
 		if err := s.mayFetch(what, "`unitask image vendor --offline=false --image "+s.Name()+" --arch "+string(arch)+"`"); err != nil {
 			return err
@@ -480,3 +480,12 @@ func (f skipPartFile) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(
 
 // removeTree removes a tree that may hold folders without write permission.
 func removeTree(dir string) { _ = os.RemoveAll(dir) }
+
+// some are the first names of a list, and how many more there are.
+func some(names []string) string {
+	const shown = 7
+	if len(names) <= shown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+}
