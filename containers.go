@@ -36,7 +36,7 @@ var containerProgram = machine.Program{Rehearsal: guest.Rehearsal{Text: containe
 // containerPath is where programs are looked for in an image that does not say.
 const containerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// interpreters are the programs of a container's image that run a language's code, the first that it has.
+// interpreters are the programs that run a language's code: in a container's image the first that it has, and by a #! line.
 var interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"python3", "python"}, "shell": {"bash", "sh"}}
 
 // container is the image's reference in one form, or the name of one of the user's own that is a container's; "" where

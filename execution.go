@@ -113,6 +113,37 @@ func (x *execution) later(undo func()) { x.undo = append(x.undo, undo) }
 
 // plan gets the image and decides how the run comes by its machine.
 func (x *execution) plan(ctx context.Context) error {
+	if err := x.resolveImage(ctx); err != nil {
+		return err
+	}
+	if err := x.install(ctx); err != nil {
+		return err
+	}
+	x.res.Kernel = x.image.Kernel
+	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
+	if cpus := x.granted.CPUs; cpus != math.Trunc(cpus) {
+		if err := vmm.CanShareProcessor(); err != nil {
+			return failure{"cpus", &policy.FieldError{Field: "cpus", Value: strconv.FormatFloat(cpus, 'f', -1, 64), Reason: err.Error()}}
+		}
+	}
+	var err error
+	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
+		return failure{"boot", err}
+	}
+	if err := x.hardware(); err != nil {
+		return failure{"boot", err}
+	}
+	if x.code.session != nil && machine.CanClone {
+		x.spec.Life = machine.Lasting
+	}
+	if err := x.configure(); err != nil {
+		return err
+	}
+	return x.chooseMachine(ctx)
+}
+
+// resolveImage finds the image, and builds it where it must be.
+func (x *execution) resolveImage(ctx context.Context) error {
 	images := x.rt.images
 	if x.look.trace != nil && x.look.trace.Syscalls {
 		images = images.Tracing()
@@ -143,28 +174,11 @@ func (x *execution) plan(ctx context.Context) error {
 			return failure{"image", err}
 		}
 	}
-	if err := x.install(ctx); err != nil {
-		return err
-	}
-	x.res.Kernel = x.image.Kernel
-	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
-	if cpus := x.granted.CPUs; cpus != math.Trunc(cpus) {
-		if err := vmm.CanShareProcessor(); err != nil {
-			return failure{"cpus", &policy.FieldError{Field: "cpus", Value: strconv.FormatFloat(cpus, 'f', -1, 64), Reason: err.Error()}}
-		}
-	}
-	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
-		return failure{"boot", err}
-	}
-	if err := x.hardware(); err != nil {
-		return failure{"boot", err}
-	}
-	if x.code.session != nil && machine.CanClone {
-		x.spec.Life = machine.Lasting
-	}
-	if err := x.configure(); err != nil {
-		return err
-	}
+	return nil
+}
+
+// chooseMachine says how the machine is had: cloned, booted, or one that is there.
+func (x *execution) chooseMachine(ctx context.Context) error {
 	x.kept.keep, x.kept.tell = x.streams.Keep, x.streams.Events
 	x.get, x.limit = x.rt.source.Get, x.granted.Timeout
 	switch debug := x.look.debug; {
@@ -177,6 +191,7 @@ func (x *execution) plan(ctx context.Context) error {
 			return failure{"jail", &JailError{vmm.Jail{}.Lacks(x.granted.RequireJail)}}
 		}
 		x.config.Debug = &machine.Debug{GDB: debug.GDB, NoJail: debug.NoJail, Started: debug.Started}
+		var err error
 		if x.spec, err = x.rt.source.Probe(ctx, x.spec); err != nil {
 			return failure{"boot", err}
 		}

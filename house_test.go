@@ -30,16 +30,16 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
-	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/export", "internal/userhome", "internal/vault", ""}, first, ground),
+	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/export", "internal/userdir", "internal/vault", ""}, first, ground),
 	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "internal/nesting", "machine", "policy", "record"},
 	"holder":      {"", "machine", "policy", "record"},
-	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/userhome", "internal/vault"}, first, ground),
-	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/userhome", "internal/vault", "netstack/broker"}, first, ground),
+	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/userdir", "internal/vault"}, first, ground),
+	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
 
 	"machine":       and([]string{"internal/socketpair"}, ground),
 	"debug":         {"vmm"},
 	"hostfiles":     {"guest", "internal/export", "internal/realpath"},
-	"policy":        {"internal/exact", "internal/hostname", "internal/httppath", "internal/realpath", "internal/userhome"},
+	"policy":        {"internal/exact", "internal/hostname", "internal/httppath", "internal/realpath", "internal/userdir"},
 	"record":        {"internal/entropy", "internal/export"},
 	"audit":         {},
 	"audit/webhook": {"audit"},
@@ -89,7 +89,7 @@ var mayImport = map[string][]string{
 	"internal/testcert":    {},
 	"internal/testlack":    {},
 	"internal/testsignals": {},
-	"internal/userhome":    {},
+	"internal/userdir":     {},
 	"internal/vault":       {},
 
 	"hack/attack":       {"internal/attack", "internal/gotest"},

@@ -35,10 +35,10 @@ type language struct {
 	stem string
 	// byExtension says that only a file with one of them is its code, whose kind they say.
 	byExtension bool
-	// withoutToo says that a file without an extension may be, too, where the language is named.
-	withoutToo bool
-	about      string     // its name and version, for models and people
-	images     []imageRow // that it runs in; the first one is that of a request that names none
+	// extensionless says that a file without one may be, too, where the language is named.
+	extensionless bool
+	about         string     // its name and version, for models and people
+	images        []imageRow // that it runs in; the first one is that of a request that names none
 
 	// checkArg says what is wrong with one of the language's own arguments.
 	checkArg func(arg string) error
@@ -84,7 +84,7 @@ type imageRow struct {
 // languages are those that there are; the first one is that of a request that names none.
 var languages = []*language{
 	{
-		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions, byExtension: true, withoutToo: true,
+		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions, byExtension: true, extensionless: true,
 		about: "JavaScript and TypeScript",
 		images: []imageRow{{
 			payload: image.Payload{
@@ -299,7 +299,7 @@ func (l *language) checkTexts(req Request) error {
 // takes says why a file can't hold the language's code, by its name. What is called by the
 // language's name may be called anything, unless the language goes by the extension.
 func (l *language) takes(file string, asked bool) error {
-	if slices.Contains(l.extensions, path.Ext(file)) || asked && (!l.byExtension || l.withoutToo && path.Ext(file) == "") {
+	if slices.Contains(l.extensions, path.Ext(file)) || asked && (!l.byExtension || l.extensionless && path.Ext(file) == "") {
 		return nil
 	}
 	if asked || l != languages[0] {
@@ -419,3 +419,25 @@ func programs() map[string]machine.Program {
 
 // mainLink is what every language runs; its target is the code.
 const mainLink = contract.MainLink
+
+// LanguageOfScript is the name of the language whose interpreter the #! line of a program names, "" for none of ours.
+func LanguageOfScript(code string) string {
+	line, _, _ := strings.Cut(code, "\n")
+	line, is := strings.CutPrefix(strings.TrimSuffix(line, "\r"), "#!")
+	words := strings.Fields(line)
+	if is && len(words) > 0 && path.Base(words[0]) == "env" {
+		words = slices.DeleteFunc(words[1:], func(w string) bool { return strings.HasPrefix(w, "-") || strings.Contains(w, "=") })
+	}
+	if !is || len(words) == 0 {
+		return ""
+	}
+	name := path.Base(words[0])
+	for language, programs := range interpreters {
+		for _, program := range programs {
+			if version, ok := strings.CutPrefix(name, program); ok && (version == "" || version[0] == '.' && strings.Trim(version, ".0123456789") == "") {
+				return language
+			}
+		}
+	}
+	return ""
+}

@@ -19,7 +19,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/internal/publicaddr"
-	"github.com/unitask/unitask/internal/userhome"
+	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
@@ -30,7 +30,7 @@ import (
 
 // registry is the one that the host's own tool is configured for; tool is asked for where that has none but its own.
 func (i *installer) registry(tool func() (string, error)) (*packages.Registry, error) {
-	home, _ := userhome.Dir()
+	home, _ := userdir.Home()
 	if !filepath.IsAbs(home) { // a relative one leads into the working folder, which may be a project's
 		home = ""
 	}

@@ -1,13 +1,10 @@
 package unitask
 
 import (
-	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -18,6 +15,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -44,9 +42,9 @@ func inWork(mounts []Mount) ([]Mount, error) {
 	var list []Mount
 	for _, m := range mounts {
 		if !filepath.IsAbs(m.Host) {
-			dir, err := os.Getwd()
+			dir, err := userdir.Working()
 			if err != nil {
-				return nil, fmt.Errorf("find the working folder: %w: change to one that exists", err)
+				return nil, err
 			}
 			m = SessionMount(m, dir)
 		}
@@ -163,38 +161,16 @@ func (b *bringing) send(ctx context.Context, use func(io.Reader) error) error {
 }
 
 func (b *bringing) pack(ctx context.Context, to io.Writer) error {
-	w := tar.NewWriter(to)
-	err := b.set.Put(ctx, tarGuest{w}, hostfiles.All, func(hostfiles.Sent) {})
+	w := hostfiles.NewArchive(to)
+	err := b.set.Put(ctx, w, hostfiles.All, func(hostfiles.Sent) {})
 	for _, n := range b.neighbours {
 		if err == nil {
-			err = tarGuest{w}.Put(guest.File{Path: path.Join(contract.WorkDir, n.Name), Mode: 0o644, Size: int64(len(n.Content))}, strings.NewReader(n.Content))
+			f := guest.File{Path: path.Join(contract.WorkDir, n.Name), Mode: 0o644, Size: int64(len(n.Content))}
+			err = w.Put(f, strings.NewReader(n.Content))
 		}
 	}
 	if err != nil {
 		return err
 	}
 	return w.Close()
-}
-
-// tarGuest writes files as an archive of paths below the root.
-type tarGuest struct{ *tar.Writer }
-
-func (t tarGuest) Put(f guest.File, content io.Reader) error {
-	h := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: int64(f.Mode.Perm()), ModTime: f.ModTime}
-	if f.ModTime.IsZero() {
-		h.ModTime = time.Now()
-	}
-	switch f.Mode.Type() {
-	case fs.ModeDir:
-		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
-	case fs.ModeSymlink:
-		h.Typeflag, h.Linkname = tar.TypeSymlink, f.Target
-	default:
-		h.Typeflag, h.Size = tar.TypeReg, f.Size
-	}
-	if err := t.WriteHeader(h); err != nil || content == nil {
-		return err
-	}
-	_, err := io.Copy(t, content)
-	return err
 }

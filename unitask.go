@@ -37,7 +37,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/userhome"
+	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -183,7 +183,7 @@ func DefaultHome() (string, error) {
 	if home := os.Getenv("UNITASK_HOME"); home != "" {
 		return filepath.Abs(home)
 	}
-	home, err := userhome.Dir()
+	home, err := userdir.Home()
 	if err != nil {
 		return "", fmt.Errorf("find the home folder: %w: set UNITASK_HOME", err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unitask/unitask/internal/userhome"
+	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -36,11 +36,11 @@ Clients: ` + strings.Join(mcp.Clients(), ", ") + ".",
 			if len(args) > 1 && cmd.ArgsLenAtDash() != 1 {
 				return usage(fmt.Errorf("unexpected argument %q: flags for unitask mcp follow --", args[1]))
 			}
-			home, err := userhome.Dir()
+			home, err := userdir.Home()
 			if err != nil {
 				return err
 			}
-			dir, err := os.Getwd()
+			dir, err := userdir.Working()
 			if err != nil {
 				return err
 			}

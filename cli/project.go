@@ -8,7 +8,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/unitask/unitask/internal/userhome"
+	"github.com/unitask/unitask/internal/userdir"
 )
 
 // codesProject is --project without a folder.
@@ -35,7 +35,7 @@ func projectRoot(named, file, home string) (string, error) {
 		}
 	}
 	homes := []string{home}
-	if user, err := userhome.Dir(); err == nil {
+	if user, err := userdir.Home(); err == nil {
 		homes = append(homes, user)
 	}
 	for _, home := range append(homes, "/") {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/userdir"
 )
 
 // recorded is the request of a record, with its secrets' values from the environment
@@ -103,9 +103,9 @@ func (a *app) request(cmd *cobra.Command, args []string, f runFlags) (req unitas
 	if req.Env, err = parseEnv(f.env); err != nil {
 		return req, false, usage(err)
 	}
-	dir, err := os.Getwd()
+	dir, err := userdir.Working()
 	if err != nil {
-		return req, false, usage(fmt.Errorf("find the working folder: %w: change to one that exists", err))
+		return req, false, usage(err)
 	}
 	req.Dir = unitask.GuestDir(dir)
 	switch {
@@ -166,34 +166,9 @@ func fileCode(req *unitask.Request, name string) error {
 	}
 	req.Path, req.PackageType = abs, packageType(filepath.Dir(abs))
 	if req.Language == "" && req.Image == "" && filepath.Ext(abs) == "" {
-		req.Language = interpreter(req.Code)
+		req.Language = unitask.LanguageOfScript(req.Code)
 	}
 	return nil
-}
-
-// interpreters are the programs of #! lines, and their languages.
-var interpreters = map[string]string{"python": "python", "python3": "python", "sh": "shell", "bash": "shell", "node": "js"}
-
-// interpreter is the language that the #! line of a program names, "" for none of ours.
-func interpreter(code string) string {
-	line, _, _ := strings.Cut(code, "\n")
-	line, is := strings.CutPrefix(strings.TrimSuffix(line, "\r"), "#!")
-	words := strings.Fields(line)
-	if !is || len(words) == 0 {
-		return ""
-	}
-	name := filepath.Base(words[0])
-	if name == "env" {
-		rest := slices.DeleteFunc(words[1:], func(w string) bool { return strings.HasPrefix(w, "-") || strings.Contains(w, "=") })
-		if len(rest) == 0 {
-			return ""
-		}
-		name = filepath.Base(rest[0])
-	}
-	if version := strings.TrimLeft(strings.TrimPrefix(name, "python3"), ".0123456789"); strings.HasPrefix(name, "python3") && version == "" {
-		name = "python3"
-	}
-	return interpreters[name]
 }
 
 // packageType is the type field of the nearest package.json, as Node looks it

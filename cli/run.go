@@ -269,22 +269,9 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 			return err
 		}
 	}
-	var streams unitask.IO
-	ended := func() error { return nil }
-	if err := a.readsFolder(); err != nil {
+	streams, ended, err := a.runStreams(f, codeOnStdin)
+	if err != nil {
 		return err
-	}
-	if !codeOnStdin && isGiven(a.std.Stdin) && !(f.retry && isEmpty(a.std.Stdin)) {
-		streams.Stdin = a.std.Stdin
-	}
-	if !f.json {
-		stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
-		ended = func() error { return errors.Join(stdout.Close(), stderr.Close()) }
-		streams.Stdout, streams.Stderr = stdout, stderr
-		streams.Colors = colors(a.std.Stdout, os.Getenv)
-	}
-	if f.json && (f.tty || f.input) || codeOnStdin && f.input {
-		return usage(errors.New("-t and -i go neither with --json nor with code on standard input"))
 	}
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
@@ -293,16 +280,6 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		}
 		defer file.Close()
 		streams.Capture = file
-	}
-	if err := f.outFolder(); err != nil {
-		return err
-	}
-	streams.Out, streams.OutReplace = f.out, f.outReplace
-	if f.withSecrets && !f.keep {
-		return usage(errors.New("--with-secrets says what --keep-on-crash may do: give both"))
-	}
-	if f.keep {
-		streams.Keep = &unitask.Keep{WithSecrets: f.withSecrets}
 	}
 	ctx, stop := context.WithCancelCause(telemetry.FromEnvironment(cmd.Context()))
 	defer stop(nil)
@@ -330,6 +307,36 @@ func (a *app) run(cmd *cobra.Command, args []string, f runFlags) error {
 		return hint(err, "unitask inspect "+res.RunID)
 	}
 	return err
+}
+
+// runStreams are those of a run by its flags, but for a capture; ended, which is called behind it, closes them.
+func (a *app) runStreams(f runFlags, codeOnStdin bool) (streams unitask.IO, ended func() error, err error) {
+	ended = func() error { return nil }
+	switch {
+	case f.json && (f.tty || f.input) || codeOnStdin && f.input:
+		return streams, ended, usage(errors.New("-t and -i go neither with --json nor with code on standard input"))
+	case f.withSecrets && !f.keep:
+		return streams, ended, usage(errors.New("--with-secrets says what --keep-on-crash may do: give both"))
+	case f.keep:
+		streams.Keep = &unitask.Keep{WithSecrets: f.withSecrets}
+	}
+	if err := a.readsFolder(); err != nil {
+		return streams, ended, err
+	}
+	if err := f.outFolder(); err != nil {
+		return streams, ended, err
+	}
+	streams.Out, streams.OutReplace = f.out, f.outReplace
+	if !codeOnStdin && isGiven(a.std.Stdin) && !(f.retry && isEmpty(a.std.Stdin)) {
+		streams.Stdin = a.std.Stdin
+	}
+	if !f.json {
+		stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
+		ended = func() error { return errors.Join(stdout.Close(), stderr.Close()) }
+		streams.Stdout, streams.Stderr = stdout, stderr
+		streams.Colors = colors(a.std.Stdout, os.Getenv)
+	}
+	return streams, ended, nil
 }
 
 // deniedThen says what a replay does not ask for again.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -500,9 +501,9 @@ func must(text []byte, err error) []byte {
 
 // mountsHere has the mounts of a session's request be those of this working folder.
 func mountsHere(req *unitask.Request) error {
-	dir, err := os.Getwd()
+	dir, err := userdir.Working()
 	if err != nil {
-		return usage(fmt.Errorf("find the working folder: %w: change to one that exists", err))
+		return usage(err)
 	}
 	for _, mounts := range [][]unitask.Mount{req.Files, req.Dirs} {
 		for i := range mounts {

@@ -152,24 +152,7 @@ func TestFleetSession(t *testing.T) {
 	if msg, err := written.NextMsg(time.Second); err == nil {
 		t.Errorf("a worker answers to a bucket of its own: %s", msg.Data)
 	}
-	both, err := her.SubscribeSync("_INBOX_alice.twice")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sleep := []byte(`{"text":{"op":"exec","command":{"args":["sleep","3"]}}}`)
-	for range 2 {
-		if err := her.PublishRequest("unitask.session.alice."+hers.ID, both.Subject, sleep); err != nil {
-			t.Fatal(err)
-		}
-	}
-	said := ""
-	for range 3 { // that the first is taken, then the second's answer
-		if m, err := both.NextMsg(10 * time.Second); err == nil {
-			said += string(m.Data)
-		}
-	}
-	refused := fmt.Sprint(strings.Contains(said, "another call with this inbox is under way"))
-	attack.Check(t, "two calls of a session that want their answers in one inbox", "true", refused)
+	callTwice(t, her, hers.ID)
 	if err := bob.Session(hers.ID).Close(t.Context()); !errors.As(err, &gone) {
 		t.Errorf("another tenant ends it: %v", err)
 	}
@@ -237,4 +220,27 @@ func TestSessionLost(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// callTwice calls a session of alice's twice with one inbox: the second call is refused.
+func callTwice(t *testing.T, nc *nats.Conn, id string) {
+	t.Helper()
+	both, err := nc.SubscribeSync("_INBOX_alice.twice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sleep := []byte(`{"text":{"op":"exec","command":{"args":["sleep","3"]}}}`)
+	for range 2 {
+		if err := nc.PublishRequest("unitask.session.alice."+id, both.Subject, sleep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := ""
+	for range 3 { // that the first is taken, then the second's answer
+		if m, err := both.NextMsg(10 * time.Second); err == nil {
+			said += string(m.Data)
+		}
+	}
+	refused := fmt.Sprint(strings.Contains(said, "another call with this inbox is under way"))
+	attack.Check(t, "two calls of a session that want their answers in one inbox", "true", refused)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/internal/userhome"
+	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -32,7 +32,7 @@ type hider struct{ known *strings.Replacer }
 // newHider knows the folders that messages are most likely about, which may have blanks
 // in them. The server's own folder is where relative paths begin.
 func newHider(dir, home string) hider {
-	user, _ := userhome.Dir()
+	user, _ := userdir.Home()
 	var pairs []string
 	for _, at := range []struct{ path, shown string }{{dir, "."}, {home, hiddenPath}, {user, hiddenPath}} {
 		for _, path := range []string{at.path, resolved(at.path)} {

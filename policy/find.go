@@ -2,11 +2,12 @@ package policy
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/unitask/unitask/internal/userdir"
 )
 
 // Which files hold in a folder: every CeilingFile in it and above it, by the path that was typed and by the real one,
@@ -76,9 +77,9 @@ func pathsOf(dir string) ([]string, error) {
 // the link does, and is no part of the path.
 func absolute(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
-		wd, err := os.Getwd()
+		wd, err := userdir.Working()
 		if err != nil {
-			return "", fmt.Errorf("find the working folder: %w: change to one that exists", err)
+			return "", err
 		}
 		dir = wd + "/" + dir
 	}

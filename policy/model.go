@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/unitask/unitask/internal/realpath"
-	"github.com/unitask/unitask/internal/userhome"
+	"github.com/unitask/unitask/internal/userdir"
 )
 
 // A model is not its user: where a user's own command line may ask for anything that no
@@ -26,7 +26,7 @@ func BuiltIn(dir, home string) *Ceiling {
 	if dir == "" {
 		err = fs.ErrNotExist
 	}
-	user, _ := userhome.Dir()
+	user, _ := userdir.Home()
 	if user != "" && !filepath.IsAbs(user) { // which folder holds it can't be told
 		err = fs.ErrInvalid
 	}

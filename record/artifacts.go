@@ -15,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/guest/contract"
 )
 
 // ArtifactsDir is the folder, in a run's folder, for what its code left in /out.
@@ -49,9 +51,6 @@ type Refusal struct {
 
 // ErrEnough says that a guest offers more than is worth looking at: nothing more is taken.
 var ErrEnough = errors.New("no more artifacts are taken")
-
-// outDir is what a refusal of no single file names.
-const outDir = "/out"
 
 // Artifacts stores what comes back from an untrusted guest: names are checked and stay below
 // the folder, only regular files are stored, and none replaces another.
@@ -296,10 +295,10 @@ func (a *Artifacts) Close(complete bool) error {
 		a.root.Close()
 	}
 	if a.unnamed > 0 {
-		a.Refused = append(a.Refused, Refusal{outDir, fmt.Sprintf("%d more did not come back either", a.unnamed), a.missed})
+		a.Refused = append(a.Refused, Refusal{contract.OutDir, fmt.Sprintf("%d more did not come back either", a.unnamed), a.missed})
 	}
 	if a.cut != "" {
-		a.Refused = append(a.Refused, Refusal{outDir, "not all of it came: " + a.cut, true})
+		a.Refused = append(a.Refused, Refusal{contract.OutDir, "not all of it came: " + a.cut, true})
 	}
 	return err
 }
