@@ -20,7 +20,7 @@ type BroughtImage = image.Brought
 
 // bringImage finds the image of a run's request, if it is the user's own, or a container's and in the store. Where it is not,
 // the other host gets the reference, and may pull it.
-func (x *execution) bringImage(run *FleetRun, req Request) error {
+func (x *execution) bringImage(run *FleetRun, req imageRequest) error {
 	if o := req.own; o != nil && o.Container == "" {
 		b, err := o.bringOwn()
 		if err != nil {

@@ -41,7 +41,7 @@ var interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"pyt
 
 // container is the image's reference in one form, or the name of one of the user's own that is a container's; "" where
 // the request has one that comes along.
-func (req Request) container() (string, error) {
+func (req imageRequest) container() (string, error) {
 	if req.own != nil && req.own.Container != "" {
 		return req.own.Name, nil
 	}
@@ -76,7 +76,7 @@ func inContainer(ref string, l *language, command bool) *language {
 }
 
 // containerLanguage is the language of a request whose image is a container's.
-func (req Request) containerLanguage(ref string) (*language, *imageRow, string, error) {
+func (req imageRequest) containerLanguage(ref string) (*language, *imageRow, string, error) {
 	if req.Check {
 		return nil, nil, "", &policy.FieldError{Field: "check", Value: "with " + ref, Reason: "is for the images that come along"}
 	}

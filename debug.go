@@ -39,7 +39,7 @@ type DebugOptions struct {
 // long. The record says that it was debugged.
 func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
 	req.Debug = true
-	return rt.runFor(ctx, caller, req, streams, inspection{debug: &opts})
+	return rt.runFor(ctx, caller, imageRequest{Request: req}, streams, inspection{debug: &opts})
 }
 
 // check says why a run can't be debugged.

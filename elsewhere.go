@@ -57,7 +57,7 @@ type FleetRun struct {
 const maxFleetConsole = 4 << 20
 
 // runElsewhere has the fleet run it. It does for a run there what execution.run does for one here.
-func (x *execution) runElsewhere(ctx context.Context, req Request, caller string) error {
+func (x *execution) runElsewhere(ctx context.Context, req imageRequest, caller string) error {
 	begin := time.Now()
 	request, err := req.grantedOnly(x.granted)
 	if err != nil {
@@ -190,11 +190,12 @@ func (req Request) grantedOnly(granted policy.Effective) (out Request, err error
 // HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is
 // none): its own, or before it that in which its packages are installed. What is not granted takes none.
 func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
-	if own, err := rt.withOwn(req, ceiling); err == nil { // which may have more than is usual
-		req = own
+	asked := imageRequest{Request: req}
+	if custom, err := rt.withOwn(asked, ceiling); err == nil { // which may have more than is usual
+		asked = custom
 	}
-	req.Files, req.Dirs = nil, nil
-	granted, _, err := req.Resolve(ceiling)
+	asked.Files, asked.Dirs = nil, nil
+	granted, _, err := asked.granted(ceiling)
 	switch {
 	case err != nil:
 		return 0
@@ -207,13 +208,14 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 // Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and secrets
 // come with it; nil is that it may run.
 func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
-	if own, err := rt.withOwn(req, ceiling); err == nil {
-		req = own
+	known := imageRequest{Request: req}
+	if custom, err := rt.withOwn(known, ceiling); err == nil {
+		known = custom
 	}
-	req.Files, req.Dirs = nil, nil
+	known.Files, known.Dirs = nil, nil
 	var in hostfiles.Set
 	defer in.Close()
-	asked, granted, denials, err := req.resolve(ceiling, &in)
+	asked, granted, denials, err := known.resolve(ceiling, &in)
 	if err == nil && granted.Image == "" {
 		return imageDenied(asked.Image, denials)
 	}

@@ -17,7 +17,7 @@ import (
 func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[string]string, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
-	_, _, denials, err := req.resolve(ceiling, &brought)
+	_, _, denials, err := imageRequest{Request: req}.resolve(ceiling, &brought)
 	if err != nil {
 		return nil, denials, err
 	}
@@ -32,7 +32,7 @@ func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[strin
 func ResolveRequest(req Request, ceiling *policy.Ceiling) (policy.Request, policy.Effective, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
-	return req.resolve(ceiling, &brought)
+	return imageRequest{Request: req}.resolve(ceiling, &brought)
 }
 
 // contents is a guest that keeps what is put into it.
@@ -72,7 +72,7 @@ func Settle(ctx context.Context, rt *Runtime) { rt.source.Settle(ctx) }
 
 // Alone says that what a request's code is compiled to may be kept for other runs.
 func Alone(rt *Runtime, req Request, streams IO) (bool, error) {
-	made, err := rt.prepare(Caller{}, req, streams, inspection{})
+	made, err := rt.prepare(Caller{}, imageRequest{Request: req}, streams, inspection{})
 	if err != nil {
 		return false, err
 	}

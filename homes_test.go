@@ -74,14 +74,14 @@ func TestAttackImageForms(t *testing.T) {
 	for _, name := range []string{"Foo/Bar", "sha256:abc", "NODE", "a b", "*", "docker.io/*", "docker.io/library/*", "node\n", "-node", "docker.io/library/alpine:"} {
 		for what, c := range map[string]*policy.Ceiling{"no ceiling": nil, "a ceiling": ceiling} {
 			got := "refused"
-			if eff, _, err := (unitask.Request{Image: name}).Resolve(c); err == nil {
+			if eff, _, err := unitask.Resolve(unitask.Request{Image: name}, c); err == nil {
 				got = "granted " + eff.Image
 			}
 			attack.Check(t, "an image that is none, under "+what+": "+name, "refused", got)
 		}
 	}
 	for _, name := range []string{"", "node", "own_image-1", "alpine:3.20", "sha256:0123456789ab"} {
-		if _, _, err := (unitask.Request{Image: name}).Resolve(nil); err != nil {
+		if _, _, err := unitask.Resolve(unitask.Request{Image: name}, nil); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

@@ -49,7 +49,7 @@ func (a asked) bad(reason string) error {
 }
 
 // findMounts finds what a request names, and opens nothing.
-func (req Request) findMounts() (list []asked, err error) {
+func (req imageRequest) findMounts() (list []asked, err error) {
 	for _, part := range []struct {
 		field  string
 		mounts []Mount
@@ -118,7 +118,7 @@ func roundUp(n int64) int64 {
 
 // resolve cuts what is asked for to the ceiling, and adds to brought the files and
 // folders that are granted.
-func (req Request) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
+func (req imageRequest) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
 	want = req.policy()
 	if req.DirMax < 0 {
 		return want, eff, nil, &policy.FieldError{Field: "dirMax", Value: strconv.FormatInt(req.DirMax, 10), Reason: "must be 0, which is the default, or more"}

@@ -215,10 +215,10 @@ func TestAttackHostPaths(t *testing.T) {
 		t.Errorf("%v\n%v\n%v", err, found, want)
 	}
 	twice := []unitask.Mount{{Host: work + "/a.txt"}, {Host: work + "/sub/b.txt", Guest: work + "/a.txt"}}
-	if _, _, err := (unitask.Request{Files: twice}).Resolve(nil); err == nil || !strings.Contains(err.Error(), "not the only one") {
+	if _, _, err := unitask.Resolve(unitask.Request{Files: twice}, nil); err == nil || !strings.Contains(err.Error(), "not the only one") {
 		t.Error(err)
 	}
-	if _, _, err := (unitask.Request{DirMax: -1}).Resolve(nil); err == nil {
+	if _, _, err := unitask.Resolve(unitask.Request{DirMax: -1}, nil); err == nil {
 		t.Error("a negative bound")
 	}
 }
@@ -267,7 +267,7 @@ func TestAttackManyInputs(t *testing.T) {
 			}
 		}
 		begin := time.Now()
-		_, _, err := req.Resolve(nil)
+		_, _, err := unitask.Resolve(req, nil)
 		got := fmt.Sprint(err)
 		if len(got) > len(field)+18 {
 			got = got[:len(field)+18]

@@ -207,7 +207,7 @@ func named(name string) (*language, string, error) {
 
 // language is that of a request: the one that it, or its image, names, else that of its
 // file; and the image that it runs in.
-func (req Request) language() (l *language, im *imageRow, ext string, err error) {
+func (req imageRequest) language() (l *language, im *imageRow, ext string, err error) {
 	l, ext = languages[0], languages[0].extensions[0]
 	if ref, err := req.container(); err != nil {
 		return nil, nil, "", err

@@ -53,7 +53,7 @@ func TestLanguageOfARequest(t *testing.T) {
 		{Request{Language: "shell", Env: map[string]string{"NAME": "\xff"}}, "", "env \"NAME\": is not UTF-8"},
 		{Request{Language: "shell", Secrets: map[string]string{"TOKEN": "123456\xff"}}, "", "secrets \"TOKEN\": is not UTF-8"},
 	} {
-		p, err := checkCode(c.req)
+		p, err := checkCode(imageRequest{Request: c.req})
 		if c.language == "" {
 			var field *policy.FieldError
 			if !errors.As(err, &field) || !strings.Contains(err.Error(), c.path) {
@@ -69,7 +69,7 @@ func TestLanguageOfARequest(t *testing.T) {
 
 // What only Node knows does not reach the others.
 func TestNodesOwn(t *testing.T) {
-	p, err := checkCode(Request{Path: "x.py", PackageType: "module"})
+	p, err := checkCode(imageRequest{Request: Request{Path: "x.py", PackageType: "module"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestLanguagesKernel(t *testing.T) {
 		{Request{Language: "go"}, "", image.Linux, true},
 		{Request{Language: "go"}, image.Nanos, "", false},
 	} {
-		p, err := checkCode(c.req)
+		p, err := checkCode(imageRequest{Request: c.req})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,11 +114,11 @@ func TestImagesCeiling(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eff, denials, err := Request{Language: "python"}.Resolve(ceiling)
+	eff, denials, err := Resolve(Request{Language: "python"}, ceiling)
 	if err != nil || eff.Image != "" || len(denials) != 1 || denials[0].Key != "images" {
 		t.Errorf("%q %v %v", eff.Image, denials, err)
 	}
-	if eff, denials, err := (Request{Language: "shell"}).Resolve(ceiling); err != nil || eff.Image != "shell" || len(denials) != 0 {
+	if eff, denials, err := Resolve(Request{Language: "shell"}, ceiling); err != nil || eff.Image != "shell" || len(denials) != 0 {
 		t.Errorf("%q %v %v", eff.Image, denials, err)
 	}
 	res, err := Run(t.Context(), Request{Language: "python"}, Options{Home: t.TempDir(), Ceiling: ceiling})

@@ -129,7 +129,7 @@ func TestManySmallFiles(t *testing.T) {
 			}
 			req := unitask.Request{Kernel: kernel, MemoryMB: c.memory - 1, Dirs: []unitask.Mount{{Host: dir, Guest: "/many"}},
 				Code: `const fs = require("fs"); let n = 0; for (const d of fs.readdirSync("/many")) for (const f of fs.readdirSync("/many/" + d)) n += fs.readFileSync("/many/" + d + "/" + f).length; console.log(n)`}
-			if _, _, err := req.Resolve(nil); err == nil || err.Error() != c.want {
+			if _, _, err := unitask.Resolve(req, nil); err == nil || err.Error() != c.want {
 				t.Errorf("%v, want %s", err, c.want)
 			}
 			req.MemoryMB, req.Timeout = c.memory, 5*time.Minute // what is tight is the memory; a busy host may be slow

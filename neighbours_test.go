@@ -36,7 +36,7 @@ func TestNeighbours(t *testing.T) {
 		{[]Neighbour{{"a", strings.Repeat("x", maxNeighbourBytes)}, {"b", "x"}}, "must have at most 4194304 together"},
 		{many, "must be at most 100"},
 	} {
-		p, err := checkCode(Request{Path: "/w/main.py", Neighbours: c.list})
+		p, err := checkCode(imageRequest{Request: Request{Path: "/w/main.py", Neighbours: c.list}})
 		if err != nil {
 			if field := new(policy.FieldError); !errors.As(err, &field) || field.Field != "neighbours" || c.want == "" || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v does not say %s", err, c.want)
@@ -51,11 +51,11 @@ func TestNeighbours(t *testing.T) {
 			t.Errorf("%q, want %s", got, c.want)
 		}
 	}
-	if _, err := checkCode(Request{Path: "/x.py", Neighbours: []Neighbour{{"etc/passwd", "x"}}}); err == nil {
+	if _, err := checkCode(imageRequest{Request: Request{Path: "/x.py", Neighbours: []Neighbour{{"etc/passwd", "x"}}}}); err == nil {
 		t.Error("a file of the guest's own")
 	}
 	// The caller's package.json is the one that counts.
-	p, err := checkCode(Request{Path: "/w/main.js", PackageType: "module", Neighbours: []Neighbour{{"package.json", "{}"}}})
+	p, err := checkCode(imageRequest{Request: Request{Path: "/w/main.js", PackageType: "module", Neighbours: []Neighbour{{"package.json", "{}"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -155,9 +155,15 @@ func (rt *Runtime) ownImages() (list []*OwnImage, err error) {
 	return list, err
 }
 
+// imageRequest is a request with the custom image that it names, where it names one and that was looked up.
+type imageRequest struct {
+	Request
+	own *OwnImage
+}
+
 // withOwn finds the user's own image of a request, if that is what it names; one comes before the image of the
 // same name that comes along. One that came along from another host is there for who may have it.
-func (rt *Runtime) withOwn(req Request, ceiling *policy.Ceiling) (Request, error) {
+func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequest, error) {
 	if req.own != nil { // it is being built, or was found for a session
 		return req, nil
 	}

@@ -406,7 +406,7 @@ func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
 // tryImports finds out, in a machine, whether what is to be imported ahead can be.
 func (rt *Runtime) tryImports(ctx context.Context, o *OwnImage, l *language) error {
 	code := "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
-	req := Request{Code: code, Language: l.name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: rt.opts.RequireJail, own: o}
+	req := imageRequest{own: o, Request: Request{Code: code, Language: l.name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: rt.opts.RequireJail}}
 	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{})
 	if err != nil {
 		return err

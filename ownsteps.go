@@ -74,7 +74,7 @@ func (rt *Runtime) change(ctx context.Context, o *OwnImage, base *image.Containe
 	req.Image, req.RequireJail = under.Digest, rt.opts.RequireJail
 	rt.opts.Events(Event{Kind: EventImage, Message: c.tell})
 	start := time.Now()
-	res, err := rt.runFor(ctx, Caller{Ceiling: c.ceiling}, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: c.proxy, layer: true}})
+	res, err := rt.runFor(ctx, Caller{Ceiling: c.ceiling}, imageRequest{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: c.proxy, layer: true}})
 	if err != nil {
 		return "", fmt.Errorf("run %s of %s: %w", c.what, o.File, err)
 	}

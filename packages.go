@@ -321,7 +321,7 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	}
 	b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("installing %s from %s, once, in a machine of its own", strings.Join(want.Asked, " "), want.Registry)})
 	start := time.Now()
-	res, err := rt.runFor(ctx, b.caller, req, IO{Events: func(Event) {}}, inspection{build: &build{proxy: way.proxy}})
+	res, err := rt.runFor(ctx, b.caller, imageRequest{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: way.proxy}})
 	if err != nil {
 		return failure{"packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err)}
 	}

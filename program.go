@@ -75,7 +75,7 @@ const (
 )
 
 // checkCode checks what of a request is no policy.
-func checkCode(req Request) (program, error) {
+func checkCode(req imageRequest) (program, error) {
 	bad := func(field, value, reason string) (program, error) {
 		return program{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
 	}
@@ -140,7 +140,7 @@ func checkCode(req Request) (program, error) {
 	if err := l.checkPackages(req.Packages); err != nil {
 		return program{}, err
 	}
-	if err := l.checkTexts(req); err != nil {
+	if err := l.checkTexts(req.Request); err != nil {
 		return program{}, err
 	}
 	for name := range req.Env {
@@ -148,7 +148,7 @@ func checkCode(req Request) (program, error) {
 			return bad("env", fmt.Sprintf("%.80q", name), "a name must not be empty or hold = or a NUL byte")
 		}
 	}
-	if n := sizeOf(req); n > contract.MaxFrame { // it would be on record, and found out by a machine
+	if n := sizeOf(req.Request); n > contract.MaxFrame { // it would be on record, and found out by a machine
 		return bad("args", fmt.Sprintf("of %d bytes, with env", n), fmt.Sprintf("must have at most %d: standard input takes more", contract.MaxFrame))
 	}
 	if req.own != nil {

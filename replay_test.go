@@ -48,7 +48,7 @@ func TestAttackReplay(t *testing.T) {
 		}
 		return c
 	}
-	granted, denials, err := asked.Resolve(parse(narrow))
+	granted, denials, err := unitask.Resolve(asked, parse(narrow))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestAttackReplay(t *testing.T) {
 			got = "another owner's"
 		}
 		if err == nil {
-			e, _, err := req.Resolve(ceiling)
+			e, _, err := unitask.Resolve(req, ceiling)
 			var field *policy.FieldError
 			if errors.As(err, &field) {
 				got = field.Field

@@ -140,8 +140,6 @@ type Request struct {
 	RequireHardware bool `json:"requireHardware,omitempty"`
 	// Audit says that nothing runs whose audit entries can't be written.
 	Audit bool `json:"audit,omitempty"`
-
-	own *OwnImage // Image, where that is one of the user's own (withOwn)
 }
 
 // checkOnly is what of a request its check needs: no more than that is asked for.
@@ -210,8 +208,8 @@ func (req Request) exposed() int {
 }
 
 // policy is what of a request the policy decides on.
-func (req Request) policy() policy.Request {
-	asked := policy.Asked(req)
+func (req imageRequest) policy() policy.Request {
+	asked := policy.Asked(req.Request)
 	if _, im, _, err := req.language(); err == nil {
 		asked.Image = im.payload.Name
 	}
@@ -222,7 +220,11 @@ func (req Request) policy() policy.Request {
 
 // Resolve returns what a request would be granted under a ceiling (nil is none), and what
 // denied. It looks at the files and folders that the request names.
-func (req Request) Resolve(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
+func Resolve(req Request, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
+	return imageRequest{Request: req}.granted(ceiling)
+}
+
+func (req imageRequest) granted(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
 	var in hostfiles.Set
 	defer in.Close()
 	ref, err := req.container()

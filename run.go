@@ -58,7 +58,7 @@ const (
 
 // RunFor runs a request for a caller, under the caller's Ceiling in place of the runtime's.
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
-	return rt.runFor(ctx, caller, req, streams, inspection{})
+	return rt.runFor(ctx, caller, imageRequest{Request: req}, streams, inspection{})
 }
 
 // inspection is how a developer looks into a run's machine, which is booted for it. The zero
@@ -71,7 +71,7 @@ type inspection struct {
 }
 
 // check says why a run can't be inspected, or its machine kept, as it is asked.
-func (i inspection) check(caller Caller, req Request, streams IO) error {
+func (i inspection) check(caller Caller, req imageRequest, streams IO) error {
 	if streams.Keep != nil && i.trace != nil {
 		return errors.New("a run that is traced is not kept")
 	}
@@ -95,7 +95,7 @@ func (i inspection) check(caller Caller, req Request, streams IO) error {
 }
 
 // runFor runs a request, and lets a developer look into its machine.
-func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, streams IO, look inspection) (*Result, error) {
+func (rt *Runtime) runFor(ctx context.Context, caller Caller, req imageRequest, streams IO, look inspection) (*Result, error) {
 	begin := time.Now()
 	caller = caller.withDefaults()
 	leave, err := rt.enter()
@@ -113,9 +113,9 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req Request, strea
 }
 
 // made is a run made; without a result it was refused before it had a record.
-func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req Request, streams IO, look inspection) (*Result, error) {
+func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req imageRequest, streams IO, look inspection) (*Result, error) {
 	if req.Check {
-		req = req.checkOnly()
+		req.Request = req.checkOnly()
 		streams.Stdin = nil
 	}
 	var err error
@@ -146,7 +146,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	var rec *record.Run
 	if s := code.session; s != nil && s.revived != nil {
 		rec, s.revived.taken = s.revived.rec, true
-	} else if rec, err = rt.newRecord(begin, caller, code.recordName(), req, wanted, granted, redactor); err != nil {
+	} else if rec, err = rt.newRecord(begin, caller, code.recordName(), req.Request, wanted, granted, redactor); err != nil {
 		return nil, err
 	}
 	tell := streams.Events
@@ -240,7 +240,7 @@ type prepared struct {
 }
 
 // prepare checks a request and holds it against the ceiling. A fork is what its session was.
-func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspection) (p prepared, err error) {
+func (rt *Runtime) prepare(caller Caller, req imageRequest, streams IO, look inspection) (p prepared, err error) {
 	if s := look.session; s != nil && s.from != nil {
 		s.made = s.from.run(s)
 		return s.made, nil
@@ -278,7 +278,7 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 	if look.session != nil {
 		granted.Denials = append(granted.Denials, look.session.denials...)
 	}
-	p.granted, p.wanted = granted, req
+	p.granted, p.wanted = granted, req.Request
 	p.wanted.Code, p.wanted.Files, p.wanted.Dirs = "", asked.Files, asked.Dirs
 	if !code.command { // whose folder is the image's
 		p.wanted.Path, p.wanted.Dir = code.path, code.dir
@@ -292,7 +292,7 @@ func (rt *Runtime) prepare(caller Caller, req Request, streams IO, look inspecti
 
 // grant resolves what a request asks for against the caller's ceiling, and gives the code
 // its secrets.
-func (rt *Runtime) grant(caller Caller, req Request, code *program) (asked policy.Request, granted Policy, err error) {
+func (rt *Runtime) grant(caller Caller, req imageRequest, code *program) (asked policy.Request, granted Policy, err error) {
 	asked, eff, denials, err := req.resolve(caller.Ceiling, &code.inputs)
 	if err != nil {
 		return asked, granted, err

@@ -148,7 +148,8 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	ref, err := req.container()
+	asked := imageRequest{Request: req.Request}
+	ref, err := asked.container()
 	switch {
 	case req.Code != "" || req.Check || req.Exec || len(req.Args) > 0:
 		return bad("code", "of a session", "is given step by step: leave code, args, check and exec away")
@@ -163,11 +164,10 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	asked := req.Request
-	if req.Request, err = rt.withOwn(req.Request, caller.Ceiling); err != nil {
+	if asked, err = rt.withOwn(imageRequest{Request: req.Request}, caller.Ceiling); err != nil {
 		return nil, err
 	}
-	l, im, _, err := req.language()
+	l, im, _, err := asked.language()
 	if err != nil {
 		return nil, err
 	}
@@ -175,9 +175,9 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 		return bad("image", im.payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(SessionImages(), ", "))
 	}
 	s := newSession(rt, caller, limits)
-	s.denials, s.request = denials, asked
+	s.denials, s.request = denials, req.Request
 	s.Image, s.Language, s.client, s.family = im.payload.Name, l.name, session.New(nil), &family{}
-	if err := s.begin(ctx, req.Request, req.Events, func() {}); err != nil {
+	if err := s.begin(ctx, asked, req.Events, func() {}); err != nil {
 		return nil, err
 	}
 	err = s.trust(ctx)
@@ -203,7 +203,7 @@ func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Sessio
 
 // begin starts its machine and returns when that waits for steps. over is called when it has ended, or
 // did not begin.
-func (s *Session) begin(ctx context.Context, req Request, tell func(Event), over func()) error {
+func (s *Session) begin(ctx context.Context, req imageRequest, tell func(Event), over func()) error {
 	live, cancel := context.WithCancelCause(trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)))
 	s.cancel, s.tell = cancel, tell
 	leave, err := s.rt.hold(s)

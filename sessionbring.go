@@ -80,7 +80,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	if err := s.hasCommands("files of the host for a step, which takes commands,"); err != nil {
 		return nil, err
 	}
-	req := Request{Kernel: s.Kernel, MemoryMB: s.Policy.Effective.MemoryMB}
+	req := imageRequest{Request: Request{Kernel: s.Kernel, MemoryMB: s.Policy.Effective.MemoryMB}}
 	if req.Files, err = inWork(step.Files); err == nil {
 		req.Dirs, err = inWork(step.Dirs)
 	}

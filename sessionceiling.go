@@ -55,7 +55,7 @@ func (s *Session) renewCeiling() error {
 	if err := s.rt.checkCeiling(now); err != nil {
 		return err
 	}
-	req := s.request
+	req := imageRequest{Request: s.request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
 	if req, err = s.rt.withOwn(req, now); err != nil {
 		return err

@@ -184,7 +184,7 @@ func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error
 	for _, in := range f.copies[at].running {
 		c.running[in.Language] = in
 	}
-	if err := c.begin(ctx, Request{}, s.tell, func() { s.family.give(1) }); err != nil {
+	if err := c.begin(ctx, imageRequest{}, s.tell, func() { s.family.give(1) }); err != nil {
 		return nil, err
 	}
 	if err := c.renew(ctx, f.copies[at].running); err != nil {

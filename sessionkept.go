@@ -229,7 +229,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if since := s.revived.since; !since.IsZero() {
 		s.lost = fmt.Sprintf("the process that held this session was killed: it goes on from its pause at %s, and what it did after %s is lost", p.At.Local().Format(time.DateTime), since.Local().Format(time.DateTime))
 	}
-	if err := s.begin(ctx, k.Request, func(Event) {}, func() {}); err != nil {
+	if err := s.begin(ctx, imageRequest{Request: k.Request}, func(Event) {}, func() {}); err != nil {
 		return nil, err
 	}
 	if err := s.renew(ctx, running); err != nil {
@@ -267,7 +267,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	if err = rt.checkCeiling(s.caller.Ceiling); err != nil {
 		return p, err
 	}
-	req := r.kept.Request
+	req := imageRequest{Request: r.kept.Request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
 	if req, err = rt.withOwn(req, s.caller.Ceiling); err != nil {
 		return p, err
@@ -303,12 +303,12 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 		return p, err
 	}
 	p.granted = Policy{Effective: eff, Denials: append(slices.Clone(r.kept.Policy.Denials), s.denials...), Ceiling: s.caller.ceilingPath()}
-	p.wanted = req
+	p.wanted = req.Request
 	return p, nil
 }
 
 // stillGranted says whether a ceiling grants a request what it was granted once: holds compares each field.
-func stillGranted(req Request, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
+func stillGranted(req imageRequest, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
 	_, now, _, err := req.resolve(ceiling, &none)
 	if err != nil {

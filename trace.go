@@ -130,7 +130,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 
 // Trace is RunFor, with a trace in the record, the file of which is returned.
 func (rt *Runtime) Trace(ctx context.Context, caller Caller, req Request, streams IO, what Trace) (res *Result, file string, err error) {
-	res, err = rt.runFor(ctx, caller, req, streams, inspection{trace: &what})
+	res, err = rt.runFor(ctx, caller, imageRequest{Request: req}, streams, inspection{trace: &what})
 	if res != nil {
 		file = rt.runs.Path(res.RunID, record.TraceFile)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/policy"
 )
@@ -45,7 +46,7 @@ func (a *app) policyShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			effective, denials, err := req.Resolve(ceiling)
+			effective, denials, err := unitask.Resolve(req, ceiling)
 			if err != nil {
 				return asFlags(cmd, err)
 			}

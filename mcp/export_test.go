@@ -66,7 +66,7 @@ func Granted(s *Server, principal, args string) (policy.Effective, []policy.Deni
 	if err != nil {
 		return policy.Effective{}, nil, err
 	}
-	return req.Resolve(caller.Ceiling)
+	return unitask.Resolve(req, caller.Ceiling)
 }
 
 // SetDoctor puts another doctor in.
