@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -119,7 +120,7 @@ func (q *openQuestion) answer(said Verdict, by string) bool {
 // approvals has the network ask where the policy says so, and others of the user reach the run.
 func (x *execution) approvals(network *netstack.Config) error {
 	x.asked = &approvals{x: x, wait: x.rt.approvalTime, talk: approvalTalk}
-	l, err := listenIn(x.rec.Dir(), controlSocket)
+	l, err := localsocket.Listen(x.rec.Dir(), controlSocket)
 	if err != nil {
 		return err
 	}
@@ -201,7 +202,7 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 		return m.Stand(ctx)
 	}()
 	if err == nil {
-		clock.stand()
+		clock.Stop()
 		done.Verdict, done.By = a.put(ctx, Question{RunID: a.x.rec.ID, Host: done.Host, Request: done.Request, Rule: about.Rule, Until: begin.Add(a.wait)})
 		if done.Verdict == "" {
 			done.Verdict, done.Why = Deny, fmt.Sprintf("nobody answered within %g s", a.wait.Seconds())
@@ -209,7 +210,7 @@ func (a *approvals) ask(ctx context.Context, about netstack.Question) netstack.A
 				done.Why = "the run has ended"
 			}
 		}
-		clock.goOn()
+		clock.Resume()
 		if err = goOn(); err != nil {
 			done.Verdict = Deny
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -114,7 +115,7 @@ func asking(t *testing.T, id string) (rt *Runtime, dir string, a *approvals) {
 		t.Fatal(err)
 	}
 	a = &approvals{talk: time.Hour, open: &openQuestion{Question: Question{RunID: id, Host: "a.example:443"}, answered: make(chan struct{})}}
-	l, err := listenIn(dir, controlSocket)
+	l, err := localsocket.Listen(dir, controlSocket)
 	if err != nil {
 		t.Fatal(err)
 	}

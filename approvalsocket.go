@@ -10,8 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unitask/unitask/internal/accepting"
-	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/internal/localsocket"
 )
 
 // controlSocket is, in a run's folder, where processes of its user see its question and answer it, and change its policy.
@@ -39,31 +38,13 @@ type approvalTold struct {
 }
 
 func (a *approvals) listen(l *net.UnixListener, group *sync.WaitGroup) {
-	slots := make(chan struct{}, maxApprovers)
-	for {
-		conn, err := accepting.Next(l.AcceptUnix)
-		if err != nil {
-			return
+	localsocket.Serve(l, maxApprovers, group, func(conn *net.UnixConn) {
+		_ = conn.SetDeadline(time.Now().Add(a.talk))
+		var asked approvalAsked
+		if json.NewDecoder(io.LimitReader(conn, approvalBytes)).Decode(&asked) == nil {
+			_ = json.NewEncoder(conn).Encode(a.hear(asked))
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			conn.Close()
-			continue
-		}
-		group.Go(func() {
-			defer func() { <-slots }()
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(a.talk))
-			if machine.SameUser(conn) != nil {
-				return
-			}
-			var asked approvalAsked
-			if json.NewDecoder(io.LimitReader(conn, approvalBytes)).Decode(&asked) == nil {
-				_ = json.NewEncoder(conn).Encode(a.hear(asked))
-			}
-		})
-	}
+	})
 }
 
 // hear answers the question that is open, if it is about the host that is named.
@@ -143,18 +124,15 @@ func (rt *Runtime) Approve(ctx context.Context, id, host, request string, v Verd
 
 // talk says one thing to a run's socket.
 func (rt *Runtime) talk(ctx context.Context, dir string, say approvalAsked) (told approvalTold, err error) {
-	path, done, err := short(dir, controlSocket)
-	if err != nil {
-		return told, err
-	}
-	defer done()
-	conn, err := (&net.Dialer{Timeout: approvalTalk}).DialContext(ctx, "unix", path)
+	timed, cancel := context.WithTimeout(ctx, approvalTalk)
+	defer cancel()
+	conn, err := localsocket.Dial(timed, dir, controlSocket)
 	if err != nil {
 		return told, err
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(approvalTalk))
-	if err := machine.SameUser(conn.(*net.UnixConn)); err != nil {
+	if err := localsocket.SameUser(conn); err != nil {
 		return told, err
 	}
 	if err := json.NewEncoder(conn).Encode(say); err != nil {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
-	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
 )
@@ -28,7 +28,7 @@ func TestAttackAttachNames(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(home, "runs"), 0o700), os.Mkdir(outside, 0o700)); err != nil && !errors.Is(err, os.ErrExist) {
 		t.Fatal(err)
 	}
-	l, err := listenIn(outside, debugSocket)
+	l, err := localsocket.Listen(outside, debugSocket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestAttackAttachStranger(t *testing.T) {
 		t.Skip("wants root, to become somebody else, and perl")
 	}
 	dir := t.TempDir()
-	l, err := listenIn(dir, debugSocket)
+	l, err := localsocket.Listen(dir, debugSocket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestAttackAttachStranger(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		if machine.SameUser(conn) != nil {
+		if localsocket.SameUser(conn) != nil {
 			done <- "refused"
 			return
 		}

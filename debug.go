@@ -12,7 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unitask/unitask/internal/accepting"
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -73,7 +74,7 @@ const maxAttached = 8
 // no socket can be had for runs all the same. release ends one that is kept.
 func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool, redactor *record.Redactor, release func() error) (detach func()) {
 	none := func() {}
-	l, err := listenIn(rec.Dir(), debugSocket)
+	l, err := localsocket.Listen(rec.Dir(), debugSocket)
 	if err != nil {
 		return none
 	}
@@ -93,28 +94,10 @@ func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool,
 		return nil
 	}}
 	var group sync.WaitGroup
-	slots := make(chan struct{}, maxAttached)
 	group.Go(func() {
-		for {
-			conn, err := accepting.Next(l.AcceptUnix)
-			if err != nil {
-				return
-			}
-			select {
-			case slots <- struct{}{}:
-			default:
-				conn.Close()
-				continue
-			}
-			group.Go(func() {
-				defer func() { <-slots }()
-				if machine.SameUser(conn) != nil {
-					conn.Close()
-					return
-				}
-				_ = relay.Serve(ctx, conn) // what goes wrong is the client's to know
-			})
-		}
+		localsocket.Serve(l, maxAttached, &group, func(conn *net.UnixConn) {
+			_ = relay.Serve(ctx, conn) // what goes wrong is the client's to know
+		})
 	})
 	return func() {
 		cancel()
@@ -122,40 +105,6 @@ func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool,
 		group.Wait()
 		_ = os.Remove(filepath.Join(rec.Dir(), debugSocket))
 	}
-}
-
-// short names a file in a folder in a way that fits into a socket's address, which has
-// about a hundred bytes. done frees the name.
-func short(dir, name string) (path string, done func(), err error) {
-	path = filepath.Join(dir, name)
-	if len(path) < 100 {
-		return path, func() {}, nil
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	path = fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), name)
-	return path, func() { f.Close() }, nil
-}
-
-// listenIn listens on a Unix socket of mode 0600 in a folder that is its user's only.
-func listenIn(dir, name string) (*net.UnixListener, error) {
-	path, done, err := short(dir, name)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(filepath.Join(dir, name), 0o600); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
 }
 
 // attachPatience bounds how long joining a machine takes.
@@ -179,19 +128,14 @@ func (rt *Runtime) Attach(ctx context.Context, id string, access vmm.Access, wit
 	if rec.Status != record.Running {
 		return nil, nil, fmt.Errorf("attach to %s: it is no longer running (%s); `unitask runs ls --status running` lists the runs that are", id, rec.Status)
 	}
-	path, done, err := short(filepath.Join(rt.runs.Dir(), id), debugSocket)
-	if err != nil {
-		return nil, nil, fmt.Errorf("attach to %s: %w", id, err)
-	}
-	defer done()
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	conn, err := localsocket.Dial(ctx, filepath.Join(rt.runs.Dir(), id), debugSocket)
 	if err != nil {
 		return nil, nil, fmt.Errorf("attach to %s: its machine can't be joined (not started yet, already gone, or its ceiling has debug = false): %w", id, err)
 	}
 	monitor := vmm.NewMonitor(conn)
 	timed, cancel := context.WithTimeout(ctx, attachPatience)
 	defer cancel()
-	err = machine.SameUser(conn)
+	err = localsocket.SameUser(conn)
 	if err == nil {
 		err = monitor.ConnectContext(timed)
 	}
@@ -278,7 +222,7 @@ func Dump(ctx context.Context, monitor *vmm.Monitor, memoryMB int, to *os.File) 
 	done := make(chan copied, 1)
 	limit := int64(memoryMB)<<20 + maxDump
 	go func() {
-		n, err := to.ReadFrom(&limited{r, limit})
+		n, err := to.ReadFrom(&bounded.Reader{From: r, Left: limit, Err: errors.New("more than the machine's memory")})
 		done <- copied{n, err}
 	}()
 	if err := monitor.Do(ctx, "dump-guest-memory", map[string]any{"paging": false, "protocol": "fd:dump"}, nil); err != nil {
@@ -288,18 +232,4 @@ func Dump(ctx context.Context, monitor *vmm.Monitor, memoryMB int, to *os.File) 
 	}
 	c := <-done
 	return c.n, c.err
-}
-
-// limited is a reader that fails beyond a limit.
-type limited struct {
-	r    *os.File
-	left int64
-}
-
-func (l *limited) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	if l.left -= int64(n); l.left < 0 {
-		return n, errors.New("more than the machine's memory")
-	}
-	return n, err
 }

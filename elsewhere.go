@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -45,7 +46,7 @@ type FleetRun struct {
 	Events         func(Event)
 
 	x              *execution
-	stdout, stderr *capped
+	stdout, stderr *bounded.Stream
 	artifacts      *record.Artifacts
 	worker         string          // that says what follows
 	decided        int             // lines of its netlog
@@ -64,8 +65,8 @@ func (x *execution) runElsewhere(ctx context.Context, req imageRequest, caller s
 		x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
 		return hostError("fleet", err)
 	}
-	stdout := newCapped(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
-	stderr := newCapped(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
+	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
+	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
 	plainOut, plainErr := x.redactor.Writer(stdout), x.redactor.Writer(stderr)
 	run := &FleetRun{ID: x.rec.ID, Caller: caller, Request: request, Inputs: &x.code.inputs, Colors: x.streams.Colors, Stdin: x.streams.Stdin, Stdout: plainOut, Stderr: plainErr,
 		Events: x.streams.Events, x: x, stdout: stdout, stderr: stderr}
@@ -97,8 +98,8 @@ func (x *execution) runElsewhere(ctx context.Context, req imageRequest, caller s
 	} else {
 		x.res.Artifacts = nil // what did not come is not there
 	}
-	x.res.Stdout, x.res.Stderr = stdout.bytes(), stderr.bytes()
-	x.res.Truncated = x.res.Truncated || stdout.truncated || stderr.truncated
+	x.res.Stdout, x.res.Stderr = stdout.Bytes(), stderr.Bytes()
+	x.res.Truncated = x.res.Truncated || stdout.Truncated || stderr.Truncated
 	if x.res.Duration.Run == 0 {
 		x.res.Duration.Run = time.Since(begin)
 	}
@@ -113,8 +114,8 @@ func (x *execution) runElsewhere(ctx context.Context, req imageRequest, caller s
 // printed goes out of the record and the result. What went to IO.Stdout can't be taken back.
 func (r *FleetRun) Again(why string) {
 	r.x.rec.Restart()
-	for _, c := range []*capped{r.stdout, r.stderr} {
-		c.restart(r.x.granted.OutputBytes)
+	for _, c := range []*bounded.Stream{r.stdout, r.stderr} {
+		c.Restart(r.x.granted.OutputBytes)
 	}
 	r.x.res.Retried = why
 	r.Events(Event{Kind: EventRetry, Message: why})

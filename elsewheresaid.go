@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -29,7 +29,7 @@ const (
 
 // SaidBy names the worker that says what follows of the run.
 func (r *FleetRun) SaidBy(worker string) {
-	r.worker = plainText(worker, 64)
+	r.worker = bounded.Text(worker, 64)
 	r.x.audit.worker = r.worker
 }
 
@@ -54,9 +54,9 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 
 // bound makes a worker's line one that a run here could have: in its texts, its numbers, and the secrets that it names.
 func (r *FleetRun) bound(d *Decision) {
-	d.Name = plainText(d.Name, maxSaidName)
+	d.Name = bounded.Text(d.Name, maxSaidName)
 	for _, text := range []*string{&d.Addr, &d.Rule, &d.Reason, &d.Dialled, &d.Method, &d.Path, &d.ALPN} {
-		*text = plainText(*text, maxSaidText)
+		*text = bounded.Text(*text, maxSaidText)
 	}
 	if !slices.Contains([]string{"dns", "tcp", "http"}, d.Proto) {
 		d.Proto = "other"
@@ -90,12 +90,12 @@ func boundResult(res *Result, redactor *record.Redactor) {
 	if code := map[Outcome]int{OutcomeTimeout: ExitTimeout, OutcomeOOM: ExitOOM, OutcomeUndelivered: ExitUndelivered}[res.Outcome]; code != 0 {
 		res.ExitCode = code
 	}
-	res.Error = plainText(res.Error, maxSaidError)
+	res.Error = bounded.Text(res.Error, maxSaidError)
 	res.Policy.Denials = res.Policy.Denials[:min(len(res.Policy.Denials), maxSaidList)]
 	res.ArtifactsRefused = res.ArtifactsRefused[:min(len(res.ArtifactsRefused), maxSaidList)]
 	for i := range res.ArtifactsRefused {
 		r := &res.ArtifactsRefused[i]
-		r.Path, r.Reason = plainText(redactor.String(r.Path), maxSaidText), plainText(redactor.String(r.Reason), maxSaidText)
+		r.Path, r.Reason = bounded.Text(redactor.String(r.Path), maxSaidText), bounded.Text(redactor.String(r.Reason), maxSaidText)
 	}
 	for _, text := range []*string{&res.Hint, &res.Value, &res.WhySlow, &res.Retried, &res.Compiled} {
 		*text = redactor.String(*text)
@@ -106,17 +106,4 @@ func boundResult(res *Result, redactor *record.Redactor) {
 	}
 	d := &res.Duration
 	d.Total, d.Boot, d.Connect, d.Run = max(d.Total, 0), max(d.Boot, 0), max(d.Connect, 0), max(d.Run, 0)
-}
-
-// plainText is a text of at most most bytes, without control characters.
-func plainText(text string, most int) string {
-	if len(text) > most {
-		text = text[:most]
-	}
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c >= 0x7f && c < 0xa0 || c == '\u2028' || c == '\u2029' {
-			return '?'
-		}
-		return c
-	}, strings.ToValidUTF8(text, "?"))
 }

@@ -56,9 +56,6 @@ func (e *JailError) Error() string {
 	return "QEMU's jail lacks what is required of it: " + strings.Join(parts, ", ") + "; `unitask doctor` says what would mend it"
 }
 
-// errTimeout is the cause of a run's context when its time is up.
-var errTimeout = errors.New("time limit reached")
-
 // Exit codes of a run, as `unitask run` returns them. They are timeout(1)'s and
 // the shell's.
 const (

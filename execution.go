@@ -17,6 +17,8 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -46,7 +48,7 @@ type execution struct {
 	limit   time.Duration // of the code
 	warm    bool          // the next ones like it are cloned
 	kept    holding
-	clock   *runClock // of the code's time
+	clock   *stopclock.Clock // of the code's time
 	asked   *approvals
 	machine *machine.Machine
 	undo    []func()
@@ -63,7 +65,7 @@ func (f failure) Unwrap() error { return f.error }
 // run fills in the result. A run that reached its time limit has no error.
 func (x *execution) run(ctx context.Context) error {
 	defer x.close()
-	x.clock = new(runClock)
+	x.clock = new(stopclock.Clock)
 	x.start = time.Now()
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
 	_, err := phase(ctx, x.rt.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
@@ -387,10 +389,10 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	if s := x.code.session; s != nil {
 		return s.serve(ctx, x, conn)
 	}
-	stdout := newCapped(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
-	stderr := newCapped(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
+	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
+	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
 	end, err := phase(ctx, x.rt.meters, "code", func(ctx context.Context) (guest.End, error) { return x.stream(ctx, conn, stdout, stderr) })
-	x.res.Duration.Run = time.Since(started) - x.clock.stood()
+	x.res.Duration.Run = time.Since(started) - x.clock.Stopped()
 	if errors.Is(err, errRetry) {
 		m.Close()
 		x.res.Retried = fmt.Sprintf("on the %s kernel the code asked for %s, which it does not have", x.image.Kernel, m.Lacks())
@@ -402,7 +404,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	if crashed && x.kept.wants(ctx, m) {
 		if err == nil { // the kernel has said how
-			x.res.ended(x.code.language, end, stderr.tail.String())
+			setEnd(x.res, x.code.language, end, stderr.Tail.String())
 			x.hold(ctx, m, x.res.Error)
 		} else {
 			x.hold(ctx, m, m.Explain(err).Error())
@@ -410,12 +412,12 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	if err == nil && end.Out && x.granted.MaxArtifacts > 0 {
 		_, err = phase(ctx, x.rt.meters, "collect", func(ctx context.Context) (*Result, error) {
-			return x.res, collect(ctx, started.Add(x.limit+x.clock.stood()+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
+			return x.res, collect(ctx, started.Add(x.limit+x.clock.Stopped()+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
 		})
 	}
 	m.Close() // the machine is gone before anything is said of its end
-	x.res.Stdout, x.res.Stderr = stdout.bytes(), stderr.bytes()
-	x.res.Truncated = stdout.truncated || stderr.truncated
+	x.res.Stdout, x.res.Stderr = stdout.Bytes(), stderr.Bytes()
+	x.res.Truncated = stdout.Truncated || stderr.Truncated
 	x.rec.Drops, _ = json.Marshal(m.Drops())
 	if err := x.config.Network.Capture.Err(); err != nil {
 		x.streams.Events(Event{Kind: EventCapture, Message: err.Error()})
@@ -426,8 +428,8 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	if err != nil {
 		return failure{"run", m.Explain(err)}
 	}
-	x.res.ended(x.code.language, end, stderr.tail.String())
-	x.hint(stderr.tail.String())
+	setEnd(x.res, x.code.language, end, stderr.Tail.String())
+	x.hint(stderr.Tail.String())
 	if err := conn.StdinErr(); err != nil && x.res.ExitCode == 0 { // it may have done half of its work
 		return failure{"run", err}
 	}
@@ -438,7 +440,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 // where the run is to be made again.
 func (x *execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr io.Writer) (guest.End, error) {
 	first := x.mayRetry()
-	timed, cancel := x.clock.start(ctx, x.limit)
+	timed, cancel := x.clock.Start(ctx, x.limit)
 	defer cancel()
 	if first != nil {
 		watched, retry := context.WithCancelCause(timed)

@@ -24,7 +24,7 @@ var ground = []string{"vmm", "image", "guest", "netstack", "packages", "environm
 var first = []string{"machine", "hostfiles", "policy", "record", "audit", "debug"}
 
 // tools are what any room may use: they do one small thing each, and know no room.
-var tools = []string{"internal/accepting", "internal/atomicfile", "internal/edit", "internal/filelock", "internal/tail"}
+var tools = []string{"internal/accepting", "internal/atomicfile", "internal/bounded", "internal/edit", "internal/filelock", "internal/localsocket", "internal/tail"}
 
 func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "internal/nesting", "machine", "policy", "record"},
 	"holder":      {"", "machine", "policy", "record"},
 	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/userdir", "internal/vault"}, first, ground),
-	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
+	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/stopclock", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
 
 	"machine":       and([]string{"internal/socketpair"}, ground),
 	"debug":         {"vmm"},
@@ -70,6 +70,7 @@ var mayImport = map[string][]string{
 	"internal/accepting":   {},
 	"internal/atomicfile":  {},
 	"internal/attack":      {},
+	"internal/bounded":     {},
 	"internal/collector":   {},
 	"internal/edit":        {},
 	"internal/entropy":     {},
@@ -80,11 +81,13 @@ var mayImport = map[string][]string{
 	"internal/gotest":      {},
 	"internal/hostname":    {},
 	"internal/httppath":    {},
+	"internal/localsocket": {},
 	"internal/nesting":     {},
 	"internal/offspring":   {},
 	"internal/publicaddr":  {},
 	"internal/realpath":    {},
 	"internal/socketpair":  {},
+	"internal/stopclock":   {},
 	"internal/tail":        {},
 	"internal/testcert":    {},
 	"internal/testlack":    {},

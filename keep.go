@@ -28,8 +28,8 @@ type Keep struct {
 	WithSecrets bool
 }
 
-// check says why a run can't have its machine kept.
-func (k *Keep) check(c *policy.Ceiling, secrets int) error {
+// checkKeep says why a run can't have its machine kept.
+func checkKeep(k *Keep, c *policy.Ceiling, secrets int) error {
 	if secrets > 0 && !k.WithSecrets {
 		return secretsUnderDebug(secrets)
 	}

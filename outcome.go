@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/record"
 )
 
@@ -54,14 +56,14 @@ func (r *Result) NoteUndelivered() {
 		return
 	}
 	r.Outcome, r.ExitCode = OutcomeUndelivered, ExitUndelivered
-	r.Error = fmt.Sprintf("the code ended with 0, but not all that it left in /out was delivered: %s: %s", plainText(missed[0].Path, maxSaidName), plainText(missed[0].Reason, maxSaidText))
+	r.Error = fmt.Sprintf("the code ended with 0, but not all that it left in /out was delivered: %s: %s", bounded.Text(missed[0].Path, maxSaidName), bounded.Text(missed[0].Reason, maxSaidText))
 	if more := len(missed) - 1; more > 0 {
 		r.Error += fmt.Sprintf(", and %d more", more)
 	}
 }
 
-// ended fills in how the code ended by itself.
-func (r *Result) ended(l *language, end guest.End, stderrTail string) {
+// setEnd writes into the result how the code ended by itself.
+func setEnd(r *Result, l *language, end guest.End, stderrTail string) {
 	switch {
 	case end.OOM || l.outOfMemory(end.Signal, stderrTail):
 		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, outOfMemory(r.MemoryMB)
@@ -87,7 +89,7 @@ func (x *execution) classify(ctx context.Context, err error) error {
 	}
 	var gone *GuestError
 	switch {
-	case errors.Is(err, errTimeout):
+	case errors.Is(err, stopclock.ErrTimeout):
 		res.Outcome, res.ExitCode, res.TimedOut = OutcomeTimeout, ExitTimeout, true
 		res.Error = fmt.Sprintf("time limit of %g s reached; --timeout gives more", res.Policy.Effective.Timeout.Seconds())
 		return nil

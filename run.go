@@ -80,7 +80,7 @@ func (i inspection) check(caller Caller, req imageRequest, streams IO) error {
 	}
 	var err error
 	if streams.Keep != nil {
-		err = streams.Keep.check(caller.Ceiling, req.exposed())
+		err = checkKeep(streams.Keep, caller.Ceiling, req.exposed())
 	}
 	if ref, e := req.container(); err == nil && e == nil && ref != "" && i.trace != nil && i.trace.Syscalls {
 		err = &policy.FieldError{Field: "trace", Value: "of system calls with " + ref, Reason: "is for the images that come along: strace in the image does it"}

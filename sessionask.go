@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/unitask/unitask/internal/stopclock"
 )
 
 // A session whose code connects to what somebody is asked about stands still as a whole: the limits
@@ -13,28 +15,28 @@ import (
 
 // questionClock does not count the time for which a machine stands still.
 type questionClock interface {
-	stand()
-	goOn()
+	Stop()
+	Resume()
 }
 
 // stepClocks are the clocks of what runs in a session.
 type stepClocks struct {
 	mu     sync.Mutex
-	open   map[*runClock]bool
+	open   map[*stopclock.Clock]bool
 	stands bool
 }
 
-// start is runClock's, for a step.
+// start is Clock.Start, for a step.
 func (c *stepClocks) start(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clock := new(runClock)
+	clock := new(stopclock.Clock)
 	if c.stands {
-		clock.stand()
+		clock.Stop()
 	}
-	timed, stop := clock.start(ctx, limit)
+	timed, stop := clock.Start(ctx, limit)
 	if c.open == nil {
-		c.open = map[*runClock]bool{}
+		c.open = map[*stopclock.Clock]bool{}
 	}
 	c.open[clock] = true
 	return timed, func() {
@@ -45,10 +47,10 @@ func (c *stepClocks) start(ctx context.Context, limit time.Duration) (context.Co
 	}
 }
 
-func (c *stepClocks) stand() { c.all(true, (*runClock).stand) }
-func (c *stepClocks) goOn()  { c.all(false, (*runClock).goOn) }
+func (c *stepClocks) Stop()   { c.all(true, (*stopclock.Clock).Stop) }
+func (c *stepClocks) Resume() { c.all(false, (*stopclock.Clock).Resume) }
 
-func (c *stepClocks) all(stands bool, do func(*runClock)) {
+func (c *stepClocks) all(stands bool, do func(*stopclock.Clock)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stands = stands

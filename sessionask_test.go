@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -19,19 +20,19 @@ func TestStepClocks(t *testing.T) {
 		first, stop := c.start(t.Context(), 10*time.Second)
 		defer stop()
 		time.Sleep(4 * time.Second)
-		c.stand()
+		c.Stop()
 		second, stop2 := c.start(t.Context(), 2*time.Second)
 		defer stop2()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		attack.Check(t, "limits while somebody is asked", "<nil> <nil> true", fmt.Sprint(first.Err(), " ", second.Err(), " ", c.still()))
-		c.goOn()
+		c.Resume()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		attack.Check(t, "limits behind it", "<nil> true false", fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), errTimeout), " ", c.still()))
+		attack.Check(t, "limits behind it", "<nil> true false", fmt.Sprint(first.Err(), " ", errors.Is(context.Cause(second), stopclock.ErrTimeout), " ", c.still()))
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
-		if !errors.Is(context.Cause(first), errTimeout) {
+		if !errors.Is(context.Cause(first), stopclock.ErrTimeout) {
 			t.Error("it never ends")
 		}
 		_, stop3 := c.start(t.Context(), time.Second)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -289,7 +290,7 @@ func (s *Session) limit(ctx context.Context, left time.Duration, stop context.Ca
 			left -= step
 		}
 	}
-	stop(errTimeout)
+	stop(stopclock.ErrTimeout)
 }
 
 // Wait returns what a command in the background has printed beyond the first after bytes, as soon as there is

@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -120,7 +121,7 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	err := b.send(timed, func(from io.Reader) error {
 		return s.folderCommand(timed, "what the step brings", session.Exec{Args: []string{"/bin/tar", "-x", "-f", "-", "-C", "/"}, Stdin: from})
 	})
-	if errors.Is(err, errTimeout) { // not the step's
+	if errors.Is(err, stopclock.ErrTimeout) { // not the step's
 		err = fmt.Errorf("copy what the step brings: the machine did not take it within %v", limit)
 	}
 	return err

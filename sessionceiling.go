@@ -24,10 +24,10 @@ func (s *Session) ceiling() *policy.Ceiling { return s.callerNow().Ceiling }
 
 // readCeiling makes the ceiling again, of the files as they are now. One that a program made stays as it is.
 func (s *Session) readCeiling() (*policy.Ceiling, error) {
-	return s.callerNow().readCeiling(s.rt.opts.Home)
+	return readCeiling(s.callerNow(), s.rt.opts.Home)
 }
 
-func (c Caller) readCeiling(home string) (*policy.Ceiling, error) {
+func readCeiling(c Caller, home string) (*policy.Ceiling, error) {
 	origin := c.origin()
 	if origin == nil {
 		return c.Ceiling, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -46,7 +47,7 @@ func (s *Session) lives(ctx context.Context, begin time.Time) (timed context.Con
 	if s.expires.IsZero() { // else it goes on from another one
 		s.began, s.expires = begin, begin.Add(s.limits.Life)
 	}
-	s.life = time.AfterFunc(time.Until(s.expires), func() { end(errTimeout) })
+	s.life = time.AfterFunc(time.Until(s.expires), func() { end(stopclock.ErrTimeout) })
 	return timed, func() {
 		s.life.Stop()
 		end(nil)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/export"
 )
 
@@ -121,7 +122,7 @@ func (s *Session) folderCommand(ctx context.Context, name string, e session.Exec
 	ctx, cancel := s.clocks.start(ctx, folderTimeout)
 	defer cancel()
 	var said bytes.Buffer
-	e.Env, e.Dir, e.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &first{&said, 1000}
+	e.Env, e.Dir, e.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &bounded.Head{To: &said, Left: 1000}
 	cmd, err := s.client.Start(ctx, e)
 	if err != nil {
 		return err
@@ -148,17 +149,4 @@ func (w *atMost) Write(p []byte) (int, error) {
 		return 0, &hostfiles.FolderError{Name: "the folder", Reason: fmt.Sprintf("has more than %d bytes: copy parts of it", int64(hostfiles.MaxFolderBytes))}
 	}
 	return w.to.Write(p)
-}
-
-// first keeps the first bytes and drops the rest.
-type first struct {
-	to   *bytes.Buffer
-	left int
-}
-
-func (w *first) Write(p []byte) (int, error) {
-	n := min(len(p), w.left)
-	w.left -= n
-	w.to.Write(p[:n])
-	return len(p), nil
 }

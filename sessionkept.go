@@ -170,7 +170,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	}
 	if err == nil { // the caller may have had it for long
 		caller.Origin = caller.origin()
-		caller.Ceiling, err = caller.readCeiling(rt.opts.Home)
+		caller.Ceiling, err = readCeiling(caller, rt.opts.Home)
 	}
 	if err != nil {
 		return nil, err

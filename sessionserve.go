@@ -62,7 +62,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 		go func() {
 			end, err := conn.Stream(carried, input, s.client, serial)
 			if err == nil {
-				x.res.ended(x.code.language, end, "")
+				setEnd(x.res, x.code.language, end, "")
 			}
 			input.CloseWithError(io.ErrClosedPipe) // nobody reads it any more
 			over <- err

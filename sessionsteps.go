@@ -18,6 +18,8 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -294,7 +296,7 @@ type stepping struct {
 	began                time.Time
 	limit                time.Duration
 	stdout, stderr       io.WriteCloser
-	cappedOut, cappedErr *capped
+	cappedOut, cappedErr *bounded.Stream
 	background           bool
 }
 
@@ -352,7 +354,7 @@ func (s *Session) step(ctx context.Context, req Request, name string, limit time
 	}
 	var outs, errs bytes.Buffer
 	shown = cmp.Or(shown, math.MaxInt)
-	x, err := s.newStep(req, name, limit, also(&first{&outs, shown}, stdout), also(&first{&errs, shown}, stderr))
+	x, err := s.newStep(req, name, limit, also(&bounded.Head{To: &outs, Left: int64(shown)}, stdout), also(&bounded.Head{To: &errs, Left: int64(shown)}, stderr))
 	if err != nil {
 		return nil, err
 	}
@@ -383,7 +385,7 @@ func (s *Session) newStep(req Request, name string, limit time.Duration, stdout,
 	}
 	rec.Session = s.ID
 	res := &Result{RunID: rec.ID, Session: s.ID, Kernel: s.Kernel, Accelerator: s.accel, Cloned: s.cloned, MemoryMB: eff.MemoryMB, Redacted: rec.Redacted, Policy: granted, Outcome: OutcomeFailed, ExitCode: ExitHost}
-	x := &stepping{s: s, rec: rec, res: res, began: began, limit: limit, cappedOut: newCapped(eff.OutputBytes, rec.Stdout(), stdout), cappedErr: newCapped(eff.OutputBytes, rec.Stderr(), stderr)}
+	x := &stepping{s: s, rec: rec, res: res, began: began, limit: limit, cappedOut: bounded.NewStream(eff.OutputBytes, rec.Stdout(), stdout), cappedErr: bounded.NewStream(eff.OutputBytes, rec.Stderr(), stderr)}
 	x.stdout, x.stderr = s.redactor.Writer(x.cappedOut), s.redactor.Writer(x.cappedErr)
 	return x, nil
 }
@@ -392,13 +394,13 @@ func (s *Session) newStep(req Request, name string, limit time.Duration, stdout,
 func (x *stepping) finish(ctx context.Context, err error) error {
 	s, res := x.s, x.res
 	err = errors.Join(err, x.stdout.Close(), x.stderr.Close())
-	res.Truncated = x.cappedOut.truncated || x.cappedErr.truncated
+	res.Truncated = x.cappedOut.Truncated || x.cappedErr.Truncated
 	res.Duration.Run = time.Since(x.began)
 	res.Duration.Total = res.Duration.Run
 	var over *SessionError
 	var full *session.BusyError
 	switch {
-	case errors.Is(err, errTimeout):
+	case errors.Is(err, stopclock.ErrTimeout):
 		res.Outcome, res.ExitCode, res.TimedOut, err = OutcomeTimeout, ExitTimeout, true, nil
 		res.Error = fmt.Sprintf("time limit of %g s reached; the session lives", x.limit.Seconds())
 	case errors.As(err, &over) && x.background && s.planned():

@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/unitask/unitask/internal/stopclock"
 )
 
 // scope is whose spans and metrics these are, to who collects them.
@@ -105,7 +107,7 @@ func phase[T any](ctx context.Context, m *meters, name string, do func(context.C
 		var failed failure
 		kind := attribute.String("error.type", "failed")
 		switch {
-		case errors.Is(err, errTimeout):
+		case errors.Is(err, stopclock.ErrTimeout):
 			kind = attribute.String("error.type", "timeout")
 		case errors.Is(err, errRetry):
 			kind = attribute.String("error.type", "retry")

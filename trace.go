@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -80,7 +81,7 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 	if err != nil {
 		return nil, err
 	}
-	tr := &tracing{sink: traceSink{kept: bounded{to: file, left: limit}}}
+	tr := &tracing{sink: traceSink{kept: bounded.Head{To: file, Left: limit, More: "\n(the trace is longer than it may be)\n"}}}
 	clean := redactor.Writer(&tr.sink.kept)
 	tr.sink.to = clean
 	if t.Syscalls {
@@ -99,31 +100,14 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 type traceSink struct {
 	mu   sync.Mutex
 	to   io.Writer // redacts, and writes to kept: a bound before it could cut a secret in two
-	kept bounded
+	kept bounded.Head
 }
 
 func (s *traceSink) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.kept.left > 0 {
+	if s.kept.Left > 0 {
 		_, _ = s.to.Write(p)
-	}
-	return len(p), nil
-}
-
-// bounded passes on the first bytes, and says that there were more.
-type bounded struct {
-	to   io.Writer
-	left int64
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if keep := p[:min(int64(len(p)), b.left)]; len(keep) > 0 {
-		b.left -= int64(len(keep))
-		_, _ = b.to.Write(keep)
-		if b.left == 0 {
-			_, _ = io.WriteString(b.to, "\n(the trace is longer than it may be)\n")
-		}
 	}
 	return len(p), nil
 }

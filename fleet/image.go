@@ -11,6 +11,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -61,7 +62,7 @@ func (s *submission) putImage(ctx context.Context) error {
 	packed := make(chan struct{})
 	go func() {
 		defer close(packed)
-		z, err := zstd.NewWriter(&bounded{to: w, most: maxImage, says: "the image has more than %d bytes, compressed: have the workers pull it, whose ceilings then list its reference"}, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
+		z, err := zstd.NewWriter(&bounded.Writer{To: w, Left: maxImage, Err: fmt.Errorf("the image has more than %d bytes, compressed: have the workers pull it, whose ceilings then list its reference", int64(maxImage))}, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
 		if err == nil {
 			_, err = io.Copy(z, inTime{ctx, disk})
 			err = errors.Join(err, z.Close())

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -131,7 +132,7 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, home, sc
 	}
 	from, to := io.Pipe()
 	go func() { to.CloseWithError(packState(to, home, session)) }()
-	err = seal.seal(&bounded{to: f, most: maxSealedState, says: "the session's machine has more than %d bytes, compressed: a fleet keeps no more"}, inTime{ctx, from})
+	err = seal.seal(&bounded.Writer{To: f, Left: maxSealedState, Err: fmt.Errorf("the session's machine has more than %d bytes, compressed: a fleet keeps no more", int64(maxSealedState))}, inTime{ctx, from})
 	from.CloseWithError(io.ErrClosedPipe)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
@@ -140,21 +141,6 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, home, sc
 		return b, err
 	}
 	return s.put(ctx, f, false)
-}
-
-// bounded is a writer that takes so many bytes.
-type bounded struct {
-	to    io.Writer
-	most  int64
-	says  string // where there are more
-	taken int64
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.taken += int64(len(p)); b.taken > b.most {
-		return 0, fmt.Errorf(b.says, b.most)
-	}
-	return b.to.Write(p)
 }
 
 // sessionFolder is where a home has a session's paused machine.

@@ -10,13 +10,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -46,37 +46,9 @@ func folder(home string) (string, error) {
 	return dir, nil
 }
 
-// short is a name of the socket that an address has room for: a home may be deep. It is good until
-// done is called.
-func short(dir string) (name string, done func(), err error) {
-	name = filepath.Join(dir, socketName)
-	if len(name) < 100 || runtime.GOOS != "linux" {
-		return name, func() {}, nil
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), socketName), func() { f.Close() }, nil
-}
-
 func listen(dir string) (*net.UnixListener, error) {
 	_ = os.Remove(filepath.Join(dir, socketName)) // of one that was killed: we have the lock
-	name, done, err := short(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(filepath.Join(dir, socketName), 0o600); err != nil { // the folder is ours alone
-		l.Close()
-		return nil, err
-	}
-	return l, nil
+	return localsocket.Listen(dir, socketName)
 }
 
 // connect reaches the home's holder, which must be our own user's. The error is ErrNone where none
@@ -86,16 +58,11 @@ func connect(home string) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, done, err := short(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+	conn, err := localsocket.Dial(context.Background(), dir, socketName)
 	if err != nil {
 		return nil, ErrNone
 	}
-	if err := machine.SameUser(conn); err != nil {
+	if err := localsocket.SameUser(conn); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("who holds sessions at %s is another user's: %w", dir, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/accepting"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -157,7 +158,7 @@ func (h *Holder) accept(ctx context.Context, next func() (*net.UnixConn, error))
 			h.busy++
 		}
 		h.mu.Unlock()
-		if full || machine.SameUser(conn) != nil {
+		if full || localsocket.SameUser(conn) != nil {
 			conn.Close()
 			if !full {
 				h.done()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -66,28 +67,13 @@ func lockFile(name string) (unlock func(), err error) {
 	return lock.Unlock, nil
 }
 
-// inDir returns a short name for a file in a folder: a socket's address has room for
-// 107 bytes, and a home may be deep. It is good until done is called.
-func inDir(dir, name string) (short string, done func(), err error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), name), func() { f.Close() }, nil
-}
-
 // dialPool connects to the home's daemon, which must be our own user's.
 func dialPool(home string) (*net.UnixConn, error) {
-	name, done, err := inDir(home, poolSocket)
+	conn, err := localsocket.Dial(context.Background(), home, poolSocket)
 	if err != nil {
 		return nil, ErrNoPool
 	}
-	defer done()
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return nil, ErrNoPool
-	}
-	if SameUser(conn) != nil {
+	if localsocket.SameUser(conn) != nil {
 		conn.Close()
 		return nil, fmt.Errorf("the pool daemon at %s is another user's", filepath.Join(home, poolSocket))
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/internal/accepting"
+	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -49,19 +50,7 @@ func (s *Source) Serve(ctx context.Context, idle time.Duration, about Shape) err
 
 func listenPool(home string) (*net.UnixListener, error) {
 	_ = os.Remove(filepath.Join(home, poolSocket)) // of one that was killed: we have the lock
-	name, done, err := inDir(home, poolSocket)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	before := unix.Umask(0o177)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	unix.Umask(before)
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // by a name that is no longer good
-	return l, nil
+	return localsocket.Listen(home, poolSocket)
 }
 
 // loan is a running machine that the server hands out.
@@ -211,7 +200,7 @@ func (s *leaseServer) sleep(ctx context.Context, idle time.Duration) {
 }
 
 func (s *leaseServer) serve(conn *net.UnixConn) {
-	if SameUser(conn) != nil {
+	if localsocket.SameUser(conn) != nil {
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(poolPatience))

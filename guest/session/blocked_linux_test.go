@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // A program that takes nothing any more holds up neither a time limit nor whoever reads what it says.
@@ -34,7 +35,7 @@ func TestTakesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prints, err := c.Start(t.Context(), Exec{Args: []string{"x"}, Stdout: &limited{most: 1}})
+	prints, err := c.Start(t.Context(), Exec{Args: []string{"x"}, Stdout: &bounded.Writer{To: io.Discard, Left: 1, Err: errTooMuch}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,31 +13,18 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/bounded"
 )
 
 // errTooMuch ends a command that gives more than was asked for.
 var errTooMuch = errors.New("it gives more than was asked for")
 
-// limited collects a bounded output.
-type limited struct {
-	bytes.Buffer
-	most int
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > l.most {
-		l.Buffer.Write(p[:l.most-l.Len()])
-		return 0, errTooMuch
-	}
-	return l.Buffer.Write(p)
-}
-
 // File runs one of the session's own commands about files (../init/sessionfiles.c): a verb, a path
 // and what the verb takes. What it prints comes back up to a number of bytes. Errors of the files are
 // syscall.Errno.
 func (c *Client) File(ctx context.Context, content io.Reader, most int, args ...string) ([]byte, error) {
-	out := &limited{most: most}
-	if err := c.FileTo(ctx, content, out, args...); err != nil && !errors.Is(err, errTooMuch) {
+	var out bytes.Buffer
+	if err := c.FileTo(ctx, content, &bounded.Writer{To: &out, Left: int64(most), Err: errTooMuch}, args...); err != nil && !errors.Is(err, errTooMuch) {
 		return nil, err
 	}
 	return out.Bytes(), nil

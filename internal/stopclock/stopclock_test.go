@@ -1,4 +1,4 @@
-package unitask
+package stopclock
 
 import (
 	"context"
@@ -11,37 +11,37 @@ import (
 func TestRunClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10 * time.Second
-		c := new(runClock)
+		c := new(Clock)
 		begin := time.Now()
-		ctx, cancel := c.start(t.Context(), limit)
+		ctx, cancel := c.Start(t.Context(), limit)
 		defer cancel()
 		time.Sleep(limit / 2)
-		c.stand()
+		c.Stop()
 		time.Sleep(10 * limit)
 		if ctx.Err() != nil {
 			t.Fatal("it ran while it stood")
 		}
-		c.goOn()
-		if stood := c.stood(); stood != 10*limit {
+		c.Resume()
+		if stood := c.Stopped(); stood != 10*limit {
 			t.Error(stood)
 		}
 		<-ctx.Done()
-		if took := time.Since(begin); context.Cause(ctx) != errTimeout || took != 11*limit {
+		if took := time.Since(begin); context.Cause(ctx) != ErrTimeout || took != 11*limit {
 			t.Error(context.Cause(ctx), took)
 		}
-		c.stand() // behind its end
-		c.goOn()
-		early := new(runClock) // and before its start
-		early.stand()
-		ctx, cancel = early.start(t.Context(), limit)
+		c.Stop() // behind its end
+		c.Resume()
+		early := new(Clock) // and before its start
+		early.Stop()
+		ctx, cancel = early.Start(t.Context(), limit)
 		time.Sleep(2 * limit)
 		if ctx.Err() != nil {
 			t.Error("it ran though it stands")
 		}
-		early.goOn()
+		early.Resume()
 		<-ctx.Done()
 		cancel()
-		early.stand()
-		early.goOn()
+		early.Stop()
+		early.Resume()
 	})
 }

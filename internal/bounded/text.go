@@ -1,0 +1,18 @@
+// Package bounded cuts what others send to a limit: streams, readers, writers and texts. Everything that reads
+// a guest, a worker or a registry uses it.
+package bounded
+
+import "strings"
+
+// Text returns the first limit bytes of a text, with ? in place of control characters and of what is not UTF-8.
+func Text(text string, limit int) string {
+	if len(text) > limit {
+		text = text[:limit]
+	}
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c >= 0x7f && c < 0xa0 || c == '\u2028' || c == '\u2029' {
+			return '?'
+		}
+		return c
+	}, strings.ToValidUTF8(text, "?"))
+}

@@ -1,0 +1,92 @@
+// Package localsocket has Unix sockets that processes of one user speak over: session daemons, the pool
+// daemon, consoles and answers of runs. Each lies in a folder that is its user's alone, and both ends
+// check who the other one is.
+package localsocket
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/unitask/unitask/internal/accepting"
+)
+
+// maxAddress is the bytes of a name that fit into a socket's address on every system.
+const maxAddress = 100
+
+// address names a file in a folder in a way that fits into a socket's address. done frees the name.
+func address(dir, name string) (addr *net.UnixAddr, done func(), err error) {
+	path := filepath.Join(dir, name)
+	if len(path) < maxAddress || runtime.GOOS != "linux" {
+		return &net.UnixAddr{Name: path, Net: "unix"}, func() {}, nil
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	path = fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), name)
+	return &net.UnixAddr{Name: path, Net: "unix"}, func() { f.Close() }, nil
+}
+
+// Listen listens on a socket of mode 0600 in a folder that is its user's only. Its file stays when the
+// listener is closed.
+func Listen(dir, name string) (*net.UnixListener, error) {
+	addr, done, err := address(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", addr)
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // by a name that is no longer good
+	if err := os.Chmod(filepath.Join(dir, name), 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Dial connects to a socket in a folder. The caller checks SameUser.
+func Dial(ctx context.Context, dir, name string) (*net.UnixConn, error) {
+	addr, done, err := address(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	conn, err := new(net.Dialer).DialContext(ctx, addr.Net, addr.Name)
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UnixConn), nil
+}
+
+// Serve hands each connection of the same user to serve, in a goroutine of group, until l is closed. It
+// closes connections beyond limit at once, those of other users, and each when serve returns.
+func Serve(l *net.UnixListener, limit int, group *sync.WaitGroup, serve func(*net.UnixConn)) {
+	slots := make(chan struct{}, limit)
+	for {
+		conn, err := accepting.Next(l.AcceptUnix)
+		if err != nil {
+			return
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		group.Go(func() {
+			defer func() { <-slots }()
+			defer conn.Close()
+			if SameUser(conn) == nil {
+				serve(conn)
+			}
+		})
+	}
+}
