@@ -70,7 +70,7 @@ func (a *approvals) hear(asked approvalAsked) approvalTold {
 		return approvalTold{Error: fmt.Sprintf("it asks about %s, not about %.300q", a.open.Host, asked.Host)}
 	case asked.Verdict == AllowOnce && a.open.Request != asked.Request: // another may have come since it was read
 		return approvalTold{Error: fmt.Sprintf("it asks about %q, not about %.300q: once is for that request alone, so name it", a.open.Request, asked.Request)}
-	case !asked.Verdict.valid():
+	case !asked.Verdict.Valid():
 		return approvalTold{Error: fmt.Sprintf("%.20q: use %s, %s or %s", asked.Verdict, Deny, AllowOnce, AllowRun)}
 	}
 	if !a.open.answer(asked.Verdict, byCommand) {

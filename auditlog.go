@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // Audit returns the log of what matters across runs.
@@ -72,7 +73,7 @@ func (a *audited) missing(granted policy.Effective) error {
 	if a.failed == nil || !granted.Audit {
 		return nil
 	}
-	return hostError("audit", fmt.Errorf("the policy has audit = \"required\": %w", a.failed))
+	return run.AsHostError("audit", fmt.Errorf("the policy has audit = \"required\": %w", a.failed))
 }
 
 // started writes what a run is granted and denied.
@@ -186,7 +187,7 @@ func (a *audited) left() {
 // ended writes how a run ended, and what it did with the network.
 func (a *audited) ended(res *Result) {
 	list := a.network()
-	if limits := res.limits(); len(limits) > 0 {
+	if limits := res.Limits(); len(limits) > 0 {
 		list = append(list, a.entry(audit.LimitHit, a.said(map[string]any{"limits": limits})))
 	}
 	kind := audit.RunEnded
@@ -204,19 +205,6 @@ func (a *audited) said(detail map[string]any) map[string]any {
 	return detail
 }
 
-// limits are the bounds that a run has reached, by the names of their fields in a request.
-func (r *Result) limits() (list []string) {
-	for _, bound := range []struct {
-		reached bool
-		name    string
-	}{{r.TimedOut, "timeoutMs"}, {r.OOM, "memoryMb"}, {r.Truncated, "outputBytes"}, {len(r.ArtifactsRefused) > 0, "maxArtifactBytes"}} {
-		if bound.reached {
-			list = append(list, bound.name)
-		}
-	}
-	return list
-}
-
 // AuditChange writes down what became of the home: images, packages.
 func (rt *Runtime) AuditChange(kind audit.Kind, detail map[string]any) {
 	if err := rt.Audit().Append(audit.Entry{Time: time.Now(), Kind: kind, Detail: detail}); err != nil {
@@ -228,7 +216,7 @@ func (rt *Runtime) AuditChange(kind audit.Kind, detail map[string]any) {
 // first of each kind of a caller, then one in auditPeriod, with how many were left out. secrets are
 // values that must not be in it.
 func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, secrets map[string]string) {
-	caller = caller.withDefaults()
+	caller = caller.WithDefaults()
 	leftOut, now := rt.refusals.count(string(kind)+" "+caller.Name, time.Now())
 	if !now {
 		return

@@ -10,6 +10,7 @@ import (
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // Images that come along from another host, which has them, containers' and the user's own: at the host of the run
@@ -20,13 +21,13 @@ type BroughtImage = image.Brought
 
 // bringImage finds the image of a run's request, if it is the user's own, or a container's and in the store. Where it is not,
 // the other host gets the reference, and may pull it.
-func (x *execution) bringImage(run *FleetRun, req imageRequest) error {
+func (x *execution) bringImage(remote *FleetRun, req imageRequest) error {
 	if o := req.own; o != nil && o.Container == "" {
 		b, err := o.bringOwn()
 		if err != nil {
-			return hostError("image", err)
+			return run.AsHostError("image", err)
 		}
-		run.Image, run.disk = &b, func() (io.ReadCloser, error) { return o.archive(), nil }
+		remote.Image, remote.disk = &b, func() (io.ReadCloser, error) { return o.archive(), nil }
 		return nil
 	}
 	ref, err := req.container()
@@ -41,13 +42,13 @@ func (x *execution) bringImage(run *FleetRun, req imageRequest) error {
 		return nil
 	}
 	if err != nil {
-		return hostError("image", err)
+		return run.AsHostError("image", err)
 	}
 	b, err := x.rt.images.Bring(c)
 	if err != nil {
-		return hostError("image", err)
+		return run.AsHostError("image", err)
 	}
-	run.Image, run.disk = &b, func() (io.ReadCloser, error) { return c.Disk() }
+	remote.Image, remote.disk = &b, func() (io.ReadCloser, error) { return c.Disk() }
 	return nil
 }
 

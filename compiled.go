@@ -14,12 +14,6 @@ import (
 	"github.com/unitask/unitask/machine"
 )
 
-// What of a run says that its program was compiled before, or is kept for the next one (Result.Compiled).
-const (
-	CompiledCached = "cached"
-	CompiledKept   = "kept"
-)
-
 // compilation is what a run has of the store of compiled programs.
 type compilation struct {
 	store   *compiled.Store

@@ -12,6 +12,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -105,7 +106,7 @@ func (rt *Runtime) Jail(ctx context.Context) (vmm.Jail, error) {
 	}
 	jail, err := vmm.TryJail(qemu, rt.opts.Accel)
 	if err != nil {
-		return jail, hostError("jail", err)
+		return jail, run.AsHostError("jail", err)
 	}
 	return jail, nil
 }
@@ -129,7 +130,7 @@ func (rt *Runtime) Accelerator(ctx context.Context) (accel Accel, whySlow string
 		spec, err = rt.source.Probe(ctx, spec)
 	}
 	if err != nil {
-		return "", "", hostError("boot", err)
+		return "", "", run.AsHostError("boot", err)
 	}
 	return spec.Accel, rt.source.WhySlow(spec), nil
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // Fleet runs on other hosts what was granted on this one; package fleet has it. Everything else
@@ -60,10 +60,10 @@ const maxFleetConsole = 4 << 20
 // runElsewhere has the fleet run it. It does for a run there what execution.run does for one here.
 func (x *execution) runElsewhere(ctx context.Context, req imageRequest, caller string) error {
 	begin := time.Now()
-	request, err := req.grantedOnly(x.granted)
+	request, err := req.GrantedOnly(x.granted)
 	if err != nil {
 		x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
-		return hostError("fleet", err)
+		return run.AsHostError("fleet", err)
 	}
 	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
@@ -162,30 +162,6 @@ func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) er
 			return err
 		}
 	}
-}
-
-// grantedOnly is the request, with what was granted in place of what was asked for.
-func (req Request) grantedOnly(granted policy.Effective) (out Request, err error) {
-	asked, given := map[string]json.RawMessage{}, map[string]json.RawMessage{}
-	wire, err := json.Marshal(req)
-	effective, e := json.Marshal(granted)
-	if err = errors.Join(err, e); err != nil {
-		return out, err
-	}
-	if err := errors.Join(json.Unmarshal(wire, &asked), json.Unmarshal(effective, &given)); err != nil {
-		return out, err
-	}
-	for _, f := range policy.Fields {
-		asked[f.Key] = given[f.Key]
-	}
-	if wire, err = json.Marshal(asked); err == nil {
-		err = json.Unmarshal(wire, &out)
-	}
-	for name := range out.Secrets {
-		out.Secrets[name] = req.Secrets[name]
-	}
-	out.Env = maps.Clone(req.Env)
-	return out, err
 }
 
 // HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is

@@ -23,6 +23,7 @@ import (
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -53,14 +54,6 @@ type execution struct {
 	machine *machine.Machine
 	undo    []func()
 }
-
-// failure is an error of the host while it did something: op.
-type failure struct {
-	op string
-	error
-}
-
-func (f failure) Unwrap() error { return f.error }
 
 // run fills in the result. A run that reached its time limit has no error.
 func (x *execution) run(ctx context.Context) error {
@@ -125,15 +118,15 @@ func (x *execution) plan(ctx context.Context) error {
 	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
 	if cpus := x.granted.CPUs; cpus != math.Trunc(cpus) {
 		if err := vmm.CanShareProcessor(); err != nil {
-			return failure{"cpus", &policy.FieldError{Field: "cpus", Value: strconv.FormatFloat(cpus, 'f', -1, 64), Reason: err.Error()}}
+			return run.Fail("cpus", &policy.FieldError{Field: "cpus", Value: strconv.FormatFloat(cpus, 'f', -1, 64), Reason: err.Error()})
 		}
 	}
 	var err error
 	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
-		return failure{"boot", err}
+		return run.Fail("boot", err)
 	}
 	if err := x.hardware(); err != nil {
-		return failure{"boot", err}
+		return run.Fail("boot", err)
 	}
 	if x.code.session != nil && machine.CanClone {
 		x.spec.Life = machine.Lasting
@@ -151,7 +144,7 @@ func (x *execution) resolveImage(ctx context.Context) error {
 		images = images.Tracing()
 	}
 	if err := x.importedName(); err != nil {
-		return failure{"image", err}
+		return run.Fail("image", err)
 	}
 	var contained *image.Container
 	var err error
@@ -161,7 +154,7 @@ func (x *execution) resolveImage(ctx context.Context) error {
 		x.image, contained, err = x.rt.ensureImage(ctx, images, x.code.image.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch)
 	}
 	if err != nil {
-		return failure{"image", err}
+		return run.Fail("image", err)
 	}
 	if s := x.code.session; s != nil && s.revived != nil { // on the image of then, if it is still there
 		if then, err := images.ByDigest(s.revived.digest); err == nil && then.Kernel == x.image.Kernel && then.Arch == x.image.Arch {
@@ -169,11 +162,11 @@ func (x *execution) resolveImage(ctx context.Context) error {
 		}
 	}
 	if contained != nil && contained.Own != nil {
-		return failure{"image", &policy.FieldError{Field: "image", Value: x.code.image.payload.Name, Reason: "is no container's image: it is an own one that came along from another host, and is named by its whole digest"}}
+		return run.Fail("image", &policy.FieldError{Field: "image", Value: x.code.image.payload.Name, Reason: "is no container's image: it is an own one that came along from another host, and is named by its whole digest"})
 	}
 	if contained != nil {
 		if err := x.code.adopt(contained); err != nil {
-			return failure{"image", err}
+			return run.Fail("image", err)
 		}
 	}
 	return nil
@@ -190,12 +183,12 @@ func (x *execution) chooseMachine(ctx context.Context) error {
 		x.get = x.code.session.revived.goOn(x.rt.source)
 	case debug != nil:
 		if debug.NoJail && len(x.granted.RequireJail) > 0 {
-			return failure{"jail", &JailError{vmm.Jail{}.Lacks(x.granted.RequireJail)}}
+			return run.Fail("jail", &JailError{Lacks: vmm.Jail{}.Lacks(x.granted.RequireJail)})
 		}
 		x.config.Debug = &machine.Debug{GDB: debug.GDB, NoJail: debug.NoJail, Started: debug.Started}
 		var err error
 		if x.spec, err = x.rt.source.Probe(ctx, x.spec); err != nil {
-			return failure{"boot", err}
+			return run.Fail("boot", err)
 		}
 		x.get, x.limit = x.rt.source.BootOnce, debugTime
 	case x.look.trace != nil:
@@ -290,7 +283,7 @@ func (x *execution) configure() error {
 		network.Upstream.Proxy = b.proxy
 	}
 	if err := x.approvals(&network); err != nil {
-		return failure{"network", err}
+		return run.Fail("network", err)
 	}
 	x.code.relayed = relayed
 	serial := x.redactor.Writer(x.rec.Console())
@@ -304,7 +297,7 @@ func (x *execution) configure() error {
 	if trace := x.look.trace; trace != nil {
 		tr, err := trace.begin(x.rec, x.redactor)
 		if err != nil {
-			return failure{"trace", err}
+			return run.Fail("trace", err)
 		}
 		x.later(tr.end)
 		x.config.Trace = &tr.Trace
@@ -341,7 +334,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 	for {
 		m, err := phase(ctx, x.rt.meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.spec, x.network()) })
 		if err != nil {
-			return nil, failure{"boot", err}
+			return nil, run.Fail("boot", err)
 		}
 		x.machine = m
 		x.asked.over(m)
@@ -351,11 +344,11 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		}
 		leave, err := x.introduce(m)
 		if err != nil {
-			return nil, failure{"record", err}
+			return nil, run.Fail("record", err)
 		}
 		x.later(leave)
 		if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
-			return nil, failure{"jail", &JailError{lacks}}
+			return nil, run.Fail("jail", &JailError{Lacks: lacks})
 		}
 		booted := time.Now()
 		x.res.Duration.Boot = booted.Sub(x.start)
@@ -372,7 +365,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 			if !refused && x.kept.wants(ctx, m) {
 				x.hold(ctx, m, m.Explain(err).Error())
 			}
-			return nil, failure{"connect", m.Explain(err)}
+			return nil, run.Fail("connect", m.Explain(err))
 		}
 		err = m.Explain(err)
 		m.Close()
@@ -426,12 +419,12 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 		x.streams.Events(Event{Kind: EventNetwork, Message: why})
 	}
 	if err != nil {
-		return failure{"run", m.Explain(err)}
+		return run.Fail("run", m.Explain(err))
 	}
 	setEnd(x.res, x.code.language, end, stderr.Tail.String())
 	x.hint(stderr.Tail.String())
 	if err := conn.StdinErr(); err != nil && x.res.ExitCode == 0 { // it may have done half of its work
-		return failure{"run", err}
+		return run.Fail("run", err)
 	}
 	return nil
 }

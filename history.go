@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // Summary is a recorded run in brief.
@@ -214,7 +215,7 @@ var ErrPaused = errors.New("the session is paused")
 func (rt *Runtime) RemoveRun(id string) error {
 	paused, err := shelfOf(rt.opts.Home).ids()
 	if err != nil {
-		return hostError("record", err)
+		return run.AsHostError("record", err)
 	}
 	if slices.Contains(paused, id) && !rt.runs.Held(id) {
 		return fmt.Errorf("%w: %s: end it first (unitask session rm)", ErrPaused, id)

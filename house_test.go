@@ -34,7 +34,9 @@ var mayImport = map[string][]string{
 	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "internal/nesting", "machine", "policy", "record"},
 	"holder":      {"", "machine", "policy", "record"},
 	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/userdir", "internal/vault"}, first, ground),
-	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/stopclock", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
+	"":            and([]string{"run", "audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/stopclock", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
+
+	"run": {"guest", "hostfiles", "image", "internal/exact", "machine", "policy", "record", "vmm"},
 
 	"machine":       and([]string{"internal/socketpair"}, ground),
 	"debug":         {"vmm"},

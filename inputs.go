@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/unitask/unitask/guest/contract"
@@ -15,22 +14,6 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 )
-
-// Mount is a file or folder of the host that the code may read. In a request a relative
-// Host is taken from the working directory, Guest "" is the same path as Host's, and a
-// Real that is not "" is what Host must lead to.
-type Mount = policy.Mount
-
-// ParseMount takes PATH, or PATH:/GUESTPATH.
-func ParseMount(s string) Mount {
-	if i := strings.LastIndex(s, ":/"); i > 0 {
-		return Mount{Host: s[:i], Guest: s[i+1:]}
-	}
-	return Mount{Host: s}
-}
-
-// DefaultDirMax is the default of Request.DirMax, in bytes.
-const DefaultDirMax = hostfiles.DefaultDirMax
 
 // outDir is where the code leaves what is to come back.
 const outDir = contract.OutDir

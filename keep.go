@@ -11,30 +11,16 @@ import (
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
-
-// keepTime is the most that a machine is kept after a crash: it holds its memory, and
-// whoever waits for the run.
-const keepTime = 10 * time.Minute
-
-// Keep has a run boot its machine and keep it when its guest crashes: a kernel that gives up,
-// an agent that is lost, a fault that QEMU reports. The machine is stopped, has lost its
-// network, and waits for consoles to join it (Runtime.Attach). It ends when its time is up,
-// when a console releases it, or with the context.
-type Keep struct {
-	// Time is how long; 0 is ten minutes, which is the most.
-	Time time.Duration
-	// WithSecrets lets the run have secrets: whoever joins the machine can read them.
-	WithSecrets bool
-}
 
 // checkKeep says why a run can't have its machine kept.
 func checkKeep(k *Keep, c *policy.Ceiling, secrets int) error {
 	if secrets > 0 && !k.WithSecrets {
 		return secretsUnderDebug(secrets)
 	}
-	if k.Time < 0 || k.Time > keepTime {
-		return &policy.FieldError{Field: "keep", Value: k.Time.String(), Reason: fmt.Sprintf("a machine is kept for %s at most", keepTime)}
+	if k.Time < 0 || k.Time > run.KeepTime {
+		return &policy.FieldError{Field: "keep", Value: k.Time.String(), Reason: fmt.Sprintf("a machine is kept for %s at most", run.KeepTime)}
 	}
 	return mayDebug(c)
 }
@@ -63,7 +49,7 @@ func (h *holding) wants(ctx context.Context, m *machine.Machine) bool {
 func (h *holding) hold(ctx context.Context, m *machine.Machine, rec *record.Run, why string) {
 	limit := h.keep.Time
 	if limit == 0 {
-		limit = keepTime
+		limit = run.KeepTime
 	}
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -16,17 +16,6 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// PolicyChange narrows and widens the network of a run or session that is under way. What it denies
-// is so whatever else allows it, until an equal AllowNet takes that back.
-type PolicyChange struct {
-	// AllowNet are hosts as Request.AllowNet has them, within the ceiling that the run began under.
-	AllowNet []string `json:"allowNet,omitempty"`
-	// DenyNet are hosts in the same form; one without a port is denied on every port.
-	DenyNet []string `json:"denyNet,omitempty"`
-	// At is when it took effect.
-	At time.Time `json:"at,omitzero"`
-}
-
 // maxPolicyChanges bounds the changes of one run.
 const maxPolicyChanges = 64
 
@@ -165,7 +154,7 @@ func (a *approvals) change(c PolicyChange) error {
 // id is another owner's, has ended, or never was.
 func (rt *Runtime) SetPolicy(ctx context.Context, owner, id string, c PolicyChange) error {
 	none := fmt.Errorf("no run or session %.80q of yours is under way", id)
-	owner = Caller{Name: owner}.withDefaults().Name
+	owner = Caller{Name: owner}.WithDefaults().Name
 	found, err := rt.runs.Find(id)
 	if err != nil || strings.TrimSpace(id) == "" {
 		return none

@@ -13,21 +13,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-)
-
-// Neighbour is a small file that a request brings beside its code, which may import it. What is
-// large, or no text, comes by Request.Files and Dirs.
-type Neighbour struct {
-	// Name is its path below the folder of the code, with slashes.
-	Name string `json:"name"`
-	// Content is its text. A record keeps it in a file of its own.
-	Content string `json:"content,omitempty"`
-}
-
-// Bounds of a request's neighbours.
-const (
-	maxNeighbours     = 100
-	maxNeighbourBytes = 4 << 20 // of all of them
+	"github.com/unitask/unitask/run"
 )
 
 // checkNeighbours says what is wrong with a request's neighbours, whose code is at main.
@@ -35,8 +21,8 @@ func checkNeighbours(list []Neighbour, main string) error {
 	bad := func(value, reason string) error {
 		return &policy.FieldError{Field: "neighbours", Value: value, Reason: reason}
 	}
-	if len(list) > maxNeighbours {
-		return bad(fmt.Sprintf("of %d files", len(list)), fmt.Sprintf("must be at most %d: bring a folder of them", maxNeighbours))
+	if len(list) > run.MaxNeighbours {
+		return bad(fmt.Sprintf("of %d files", len(list)), fmt.Sprintf("must be at most %d: bring a folder of them", run.MaxNeighbours))
 	}
 	total := 0
 	taken := map[string]bool{path.Base(main): true} // and whether it is a file
@@ -63,8 +49,8 @@ func checkNeighbours(list []Neighbour, main string) error {
 		}
 		total += len(n.Content)
 	}
-	if total > maxNeighbourBytes {
-		return bad(fmt.Sprintf("of %d bytes", total), fmt.Sprintf("must have at most %d together: bring them as files of the host", maxNeighbourBytes))
+	if total > run.MaxNeighbourBytes {
+		return bad(fmt.Sprintf("of %d bytes", total), fmt.Sprintf("must have at most %d together: bring them as files of the host", run.MaxNeighbourBytes))
 	}
 	return nil
 }
@@ -117,7 +103,7 @@ func (rt *Runtime) recordedNeighbours(id string, req *Request) error {
 	if len(req.Neighbours) == 0 {
 		return nil
 	}
-	text, more, err := rt.runs.Read(id, record.NeighboursFile, 16*maxNeighbourBytes) // escaped at the worst
+	text, more, err := rt.runs.Read(id, record.NeighboursFile, 16*run.MaxNeighbourBytes) // escaped at the worst
 	if err != nil {
 		return err
 	}

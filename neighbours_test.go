@@ -8,11 +8,12 @@ import (
 
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 func TestNeighbours(t *testing.T) {
 	var many []Neighbour
-	for i := range maxNeighbours + 1 {
+	for i := range run.MaxNeighbours + 1 {
 		many = append(many, Neighbour{Name: fmt.Sprintf("n%d", i)})
 	}
 	for _, c := range []struct {
@@ -20,20 +21,20 @@ func TestNeighbours(t *testing.T) {
 		want string // what goes in, or what the error says
 	}{
 		{nil, ""},
-		{[]Neighbour{{"helper.py", "x"}, {"a/b/c.py", "y"}, {"a/d", ""}}, "/w/helper.py /w/a/ /w/a/b/ /w/a/b/c.py /w/a/d"},
-		{[]Neighbour{{"", "x"}}, `neighbours "": has a path of no or more than 1024 bytes`},
-		{[]Neighbour{{"../x", "x"}}, `neighbours "../x": has a path that can't be`},
-		{[]Neighbour{{"/etc/x", "x"}}, "can't be"},
-		{[]Neighbour{{"a//x", "x"}}, "can't be"},
-		{[]Neighbour{{"a\x00", "x"}}, "is no text"},
-		{[]Neighbour{{strings.Repeat("a/", 40) + "x", "x"}}, "more than 32 folders deep"},
-		{[]Neighbour{{"main.py", "x"}}, `"main.py": is there already`},
-		{[]Neighbour{{"main.py/x", "x"}}, `lies below "main.py", which is a file`},
-		{[]Neighbour{{"a", ""}, {"a", ""}}, "is there already"},
-		{[]Neighbour{{"a/b", ""}, {"a", ""}}, "is a folder of another one"},
-		{[]Neighbour{{"a", ""}, {"a/b", ""}}, `lies below "a", which is a file`},
-		{[]Neighbour{{"a", "\xff"}}, "is not UTF-8 text"},
-		{[]Neighbour{{"a", strings.Repeat("x", maxNeighbourBytes)}, {"b", "x"}}, "must have at most 4194304 together"},
+		{[]Neighbour{{Name: "helper.py", Content: "x"}, {Name: "a/b/c.py", Content: "y"}, {Name: "a/d", Content: ""}}, "/w/helper.py /w/a/ /w/a/b/ /w/a/b/c.py /w/a/d"},
+		{[]Neighbour{{Name: "", Content: "x"}}, `neighbours "": has a path of no or more than 1024 bytes`},
+		{[]Neighbour{{Name: "../x", Content: "x"}}, `neighbours "../x": has a path that can't be`},
+		{[]Neighbour{{Name: "/etc/x", Content: "x"}}, "can't be"},
+		{[]Neighbour{{Name: "a//x", Content: "x"}}, "can't be"},
+		{[]Neighbour{{Name: "a\x00", Content: "x"}}, "is no text"},
+		{[]Neighbour{{Name: strings.Repeat("a/", 40) + "x", Content: "x"}}, "more than 32 folders deep"},
+		{[]Neighbour{{Name: "main.py", Content: "x"}}, `"main.py": is there already`},
+		{[]Neighbour{{Name: "main.py/x", Content: "x"}}, `lies below "main.py", which is a file`},
+		{[]Neighbour{{Name: "a", Content: ""}, {Name: "a", Content: ""}}, "is there already"},
+		{[]Neighbour{{Name: "a/b", Content: ""}, {Name: "a", Content: ""}}, "is a folder of another one"},
+		{[]Neighbour{{Name: "a", Content: ""}, {Name: "a/b", Content: ""}}, `lies below "a", which is a file`},
+		{[]Neighbour{{Name: "a", Content: "\xff"}}, "is not UTF-8 text"},
+		{[]Neighbour{{Name: "a", Content: strings.Repeat("x", run.MaxNeighbourBytes)}, {Name: "b", Content: "x"}}, "must have at most 4194304 together"},
 		{many, "must be at most 100"},
 	} {
 		p, err := checkCode(imageRequest{Request: Request{Path: "/w/main.py", Neighbours: c.list}})
@@ -51,11 +52,11 @@ func TestNeighbours(t *testing.T) {
 			t.Errorf("%q, want %s", got, c.want)
 		}
 	}
-	if _, err := checkCode(imageRequest{Request: Request{Path: "/x.py", Neighbours: []Neighbour{{"etc/passwd", "x"}}}}); err == nil {
+	if _, err := checkCode(imageRequest{Request: Request{Path: "/x.py", Neighbours: []Neighbour{{Name: "etc/passwd", Content: "x"}}}}); err == nil {
 		t.Error("a file of the guest's own")
 	}
 	// The caller's package.json is the one that counts.
-	p, err := checkCode(imageRequest{Request: Request{Path: "/w/main.js", PackageType: "module", Neighbours: []Neighbour{{"package.json", "{}"}}}})
+	p, err := checkCode(imageRequest{Request: Request{Path: "/w/main.js", PackageType: "module", Neighbours: []Neighbour{{Name: "package.json", Content: "{}"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestNeighboursOnRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	req := Request{Path: "/w/main.js", Kernel: "nanos", Neighbours: []Neighbour{{"helper.js", "x = '<ü>\\n'\n"}, {"a/empty", ""}}, Secrets: map[string]string{"KEY": "swordfish"}}
+	req := Request{Path: "/w/main.js", Kernel: "nanos", Neighbours: []Neighbour{{Name: "helper.js", Content: "x = '<ü>\\n'\n"}, {Name: "a/empty", Content: ""}}, Secrets: map[string]string{"KEY": "swordfish"}}
 	run := func() string {
 		t.Helper()
 		res, err := rt.Run(t.Context(), req, IO{}) // which is not vendored

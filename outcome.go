@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // collectGrace is how much longer than its time limit a run may last while its
@@ -43,32 +43,13 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 	return err
 }
 
-// NoteUndelivered makes the outcome OutcomeUndelivered where the code ended with 0 and a file of /out that was to come did not,
-// or was not copied.
-func (r *Result) NoteUndelivered() {
-	var missed []record.Refusal
-	for _, one := range slices.Concat(r.ArtifactsRefused, r.ArtifactsLeft) {
-		if one.Missed {
-			missed = append(missed, one)
-		}
-	}
-	if len(missed) == 0 || r.Outcome != OutcomeExited || r.ExitCode != 0 {
-		return
-	}
-	r.Outcome, r.ExitCode = OutcomeUndelivered, ExitUndelivered
-	r.Error = fmt.Sprintf("the code ended with 0, but not all that it left in /out was delivered: %s: %s", bounded.Text(missed[0].Path, maxSaidName), bounded.Text(missed[0].Reason, maxSaidText))
-	if more := len(missed) - 1; more > 0 {
-		r.Error += fmt.Sprintf(", and %d more", more)
-	}
-}
-
 // setEnd writes into the result how the code ended by itself.
 func setEnd(r *Result, l *language, end guest.End, stderrTail string) {
 	switch {
 	case end.OOM || l.outOfMemory(end.Signal, stderrTail):
-		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, outOfMemory(r.MemoryMB)
+		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, run.OutOfMemory(r.MemoryMB)
 	case end.Signal != 0:
-		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, exitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
+		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, run.ExitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
 	default:
 		r.Outcome, r.ExitCode = OutcomeExited, end.Code
 	}
@@ -82,10 +63,10 @@ func (x *execution) classify(ctx context.Context, err error) error {
 		return err
 	}
 	defer x.hintKernel()
-	var failed failure
+	var failed run.Failure
 	op := "run"
 	if errors.As(err, &failed) {
-		op, err = failed.op, failed.error
+		op, err = failed.Op, failed.Err
 	}
 	var gone *GuestError
 	switch {
@@ -105,9 +86,9 @@ func (x *execution) classify(ctx context.Context, err error) error {
 		op = "files"
 	}
 	if x.diskIsFull() && !errors.Is(err, syscall.ENOSPC) {
-		return hostError("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.rt.opts.Home, err))
+		return run.AsHostError("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.rt.opts.Home, err))
 	}
-	return hostError(op, err)
+	return run.AsHostError(op, err)
 }
 
 // minRoom is what a disk has at least that is not full, in bytes: a machine's files are larger.

@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // Images of the user's own. What one adds to the image that it begins with lies in the home's own/KEY/files,
@@ -192,7 +193,7 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 		return req, nil
 	}
 	if err != nil {
-		return req, hostError("image", err)
+		return req, run.AsHostError("image", err)
 	}
 	req.own = o
 	if req.MemoryMB == 0 {

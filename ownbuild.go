@@ -26,6 +26,7 @@ import (
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // The build of an image of the user's own: its packages and files, what the lock file beside its description says of them, and the disk.
@@ -180,7 +181,7 @@ func (rt *Runtime) buildFailed(ctx context.Context, err error) error {
 	if errors.As(err, &field) {
 		return err
 	}
-	return hostError("image", err)
+	return run.AsHostError("image", err)
 }
 
 // check holds what a description says against the image that it begins with, and returns its packages.
@@ -305,7 +306,7 @@ func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *environme
 		o.Runtime = im.Runtime
 		o.Folders[slices.Index(o.Folders, l.packages.place)] = place
 	}
-	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{Ceiling: rt.opts.Ceiling.Reaching()}.withDefaults(), tell: rt.opts.Events}
+	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{Ceiling: rt.opts.Ceiling.Reaching()}.WithDefaults(), tell: rt.opts.Events}
 	return rt.obtain(ctx, b, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
 		held, err := store.Hold(kept)
 		if err != nil {

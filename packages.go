@@ -22,6 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // Packages for a run: fetched and built once, by the language's own tool, in a machine that reaches the
@@ -136,20 +137,13 @@ func (x *execution) install(ctx context.Context) error {
 		return err
 	}
 	for _, p := range lock.Packages {
-		x.res.Packages = append(x.res.Packages, InstalledPackage{lock.System + ":" + p.Name, p.Version, p.Digest})
+		x.res.Packages = append(x.res.Packages, InstalledPackage{Name: lock.System + ":" + p.Name, Version: p.Version, Digest: p.Digest})
 	}
 	x.code.installed = true
 	if no := roomFor(&x.code.inputs, x.image.Kernel, x.granted.MemoryMB); no != nil {
 		return no
 	}
 	return nil
-}
-
-// InstalledPackage is one that a run had by Request.Packages, those that these need among them.
-type InstalledPackage struct {
-	Name    string `json:"name"` // pip:requests
-	Version string `json:"version"`
-	Digest  string `json:"digest,omitempty"` // of its archive
 }
 
 // installed is what is granted, built if it is not there, among the inputs.
@@ -180,11 +174,11 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 	slices.Sort(specs)
 	tool, version, err := rt.images.Tool(ctx, b.arch, l.packages.tool)
 	if err != nil {
-		return failure{"packages", err}
+		return run.Fail("packages", err)
 	}
 	registry, err := l.packages.registry(func() (string, error) { return tool, nil })
 	if err != nil {
-		return failure{"packages", err}
+		return run.Fail("packages", err)
 	}
 	what := fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.packages.system, version, b.arch, b.runtime, specs, registry.URL, registry.More, fmt.Sprint(registry.Scopes))
 	sum := sha256.Sum256(what)
@@ -207,7 +201,7 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 		b.tell(Event{Kind: EventImage, Message: "waiting for another unitask that builds these packages"})
 	})
 	if err != nil {
-		return failure{"packages", err}
+		return run.Fail("packages", err)
 	}
 	defer held.Unlock()
 	before, err := store.Get(want.Key)
@@ -226,10 +220,10 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 		before = locked
 	}
 	if rt.images.Offline != "" {
-		return failure{"packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that", image.ErrOffline, rt.images.Offline, strings.Join(specs, " "))}
+		return run.Fail("packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that", image.ErrOffline, rt.images.Offline, strings.Join(specs, " ")))
 	}
 	if err := store.Remove(""); err != nil {
-		return failure{"packages", err}
+		return run.Fail("packages", err)
 	}
 	if err := rt.build(ctx, b, store, want, before, registry, tool); err != nil {
 		return err
@@ -254,7 +248,7 @@ func (x *execution) bring(store *packages.Store, lock *packages.Lock) (err error
 	for _, to := range []*hostfiles.Set{&one, &x.code.inputs} {
 		found, err := hostfiles.Find(lock.Folder(), true)
 		if err != nil {
-			return failure{"packages", err}
+			return run.Fail("packages", err)
 		}
 		err = to.Add(found, place, packages.MaxBytes)
 		found.Close()
@@ -299,7 +293,7 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	l := b.language
 	way, err := rt.reach(ctx, registry)
 	if err != nil {
-		return failure{"packages", err}
+		return run.Fail("packages", err)
 	}
 	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.packages.place, b.runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
 		Authorities: authorities, Specs: want.Asked, Plain: way.plain}
@@ -323,13 +317,13 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	start := time.Now()
 	res, err := rt.runFor(ctx, b.caller, imageRequest{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: way.proxy}})
 	if err != nil {
-		return failure{"packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err)}
+		return run.Fail("packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err))
 	}
 	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
 		return rt.buildError(l, want, res)
 	}
 	if err := rt.keep(store, want, res); err != nil {
-		return failure{"packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", strings.Join(want.Asked, " "), err, res.RunID)}
+		return run.Fail("packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", strings.Join(want.Asked, " "), err, res.RunID))
 	}
 	if n := want.LeftOutMany; n > 0 {
 		b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("left out %d links that lead out of the packages: %s", n, strings.Join(want.LeftOut, ", "))})

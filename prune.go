@@ -11,6 +11,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // PruneImages removes the containers' images that no name leads to any more, and the images that runs would build anew,
@@ -32,7 +33,7 @@ func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
 	}
 	built, err := rt.ownImages()
 	if err != nil { // what it has would be taken for nobody's
-		return 0, hostError("images", err)
+		return 0, run.AsHostError("images", err)
 	}
 	own := map[string]string{}
 	for _, o := range built {
@@ -102,7 +103,7 @@ func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]boo
 			continue
 		}
 		if err != nil {
-			return nil, nil, hostError("images", err)
+			return nil, nil, run.AsHostError("images", err)
 		}
 		if rec.Machine != nil {
 			images[rec.Machine.ImageDigest] = true
@@ -110,7 +111,7 @@ func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]boo
 	}
 	paused := shelfOf(rt.opts.Home)
 	if ids, err = paused.ids(); err != nil {
-		return nil, nil, hostError("sessions", err)
+		return nil, nil, run.AsHostError("sessions", err)
 	}
 	for _, id := range ids {
 		p, err := machine.ReadPause(paused.folder(id))
@@ -118,7 +119,7 @@ func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]boo
 			continue
 		}
 		if err != nil {
-			return nil, nil, hostError("sessions", fmt.Errorf("which image the paused session %s has can't be read: %w (`unitask session rm %[1]s` ends it)", id, err))
+			return nil, nil, run.AsHostError("sessions", fmt.Errorf("which image the paused session %s has can't be read: %w (`unitask session rm %[1]s` ends it)", id, err))
 		}
 		images[p.ImageDigest] = true
 	}

@@ -13,48 +13,14 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
-
-// MaxCode is the most source text a request may have, in bytes; Node itself
-// refuses strings of 512 MiB.
-const MaxCode = 64 << 20
 
 // Run runs one request, in this order: resolve the policy, begin the record, get the image,
 // open the network, get a machine, connect to the guest, run the code, finish the record.
 func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, error) {
 	return rt.RunFor(ctx, Caller{Ceiling: rt.opts.Ceiling}, req, streams)
 }
-
-// Caller identifies whom a run is for, where one runtime serves several callers. The same name
-// is used everywhere: a ceiling's [principals.NAME] table narrows its policy, records have it
-// as their owner, and logs as the caller.
-type Caller struct {
-	// Name goes into the record as its owner; "" is the user of this process
-	// (LocalOwner).
-	Name string
-	// Via goes into the record: how the run was requested; "" is ViaAPI.
-	Via record.Via
-	// Ceiling limits what the caller gets; nil is no limit.
-	Ceiling *policy.Ceiling
-	// Origin is where a ceiling would come from if Ceiling is nil for want of a file: there a session looks again.
-	Origin *policy.Origin
-}
-
-// origin is where the ceiling comes from; nil where only the program that made it can make it again.
-func (c Caller) origin() *policy.Origin {
-	if c.Ceiling == nil {
-		return c.Origin
-	}
-	return c.Ceiling.Origin()
-}
-
-// How a run was requested.
-const (
-	ViaCLI  = record.ViaCLI
-	ViaMCP  = record.ViaMCP
-	ViaHTTP = record.ViaHTTP
-	ViaAPI  = record.ViaAPI
-)
 
 // RunFor runs a request for a caller, under the caller's Ceiling in place of the runtime's.
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
@@ -75,21 +41,21 @@ func (i inspection) check(caller Caller, req imageRequest, streams IO) error {
 	if streams.Keep != nil && i.trace != nil {
 		return errors.New("a run that is traced is not kept")
 	}
-	if req.exposed() > 0 && streams.Capture != nil {
+	if req.Exposed() > 0 && streams.Capture != nil {
 		return &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
 	}
 	var err error
 	if streams.Keep != nil {
-		err = checkKeep(streams.Keep, caller.Ceiling, req.exposed())
+		err = checkKeep(streams.Keep, caller.Ceiling, req.Exposed())
 	}
 	if ref, e := req.container(); err == nil && e == nil && ref != "" && i.trace != nil && i.trace.Syscalls {
 		err = &policy.FieldError{Field: "trace", Value: "of system calls with " + ref, Reason: "is for the images that come along: strace in the image does it"}
 	}
 	if err == nil && i.trace != nil {
-		err = i.trace.check(caller.Ceiling, req.exposed())
+		err = i.trace.check(caller.Ceiling, req.Exposed())
 	}
 	if err == nil && i.debug != nil {
-		err = i.debug.check(caller.Ceiling, req.exposed())
+		err = i.debug.check(caller.Ceiling, req.Exposed())
 	}
 	return err
 }
@@ -97,15 +63,15 @@ func (i inspection) check(caller Caller, req imageRequest, streams IO) error {
 // runFor runs a request, and lets a developer look into its machine.
 func (rt *Runtime) runFor(ctx context.Context, caller Caller, req imageRequest, streams IO, look inspection) (*Result, error) {
 	begin := time.Now()
-	caller = caller.withDefaults()
+	caller = caller.WithDefaults()
 	leave, err := rt.enter()
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	ctx, run := rt.meters.run(ctx, begin, string(caller.Via), look)
+	ctx, meter := rt.meters.run(ctx, begin, string(caller.Via), look)
 	res, err := rt.made(ctx, begin, caller, req, streams, look)
-	run.end(ctx, res)
+	meter.end(ctx, res)
 	if res == nil && err != nil {
 		rt.AuditRefusal(audit.RunRefused, caller, err, req.Secrets)
 	}
@@ -115,7 +81,7 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req imageRequest, 
 // made is a run made; without a result it was refused before it had a record.
 func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req imageRequest, streams IO, look inspection) (*Result, error) {
 	if req.Check {
-		req.Request = req.checkOnly()
+		req.Request = req.CheckOnly()
 		streams.Stdin = nil
 	}
 	var err error
@@ -171,7 +137,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	if code.session != nil && code.session.revived != nil {
 		res.PolicyChanges = slices.Clone(code.living.taken)
 	}
-	run := func() error {
+	once := func() error {
 		if err := logged.missing(granted.Effective); err != nil {
 			res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
 			return err
@@ -183,18 +149,18 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		return x.run(ctx)
 	}
 	before := *res
-	err = run()
+	err = once()
 	if errors.Is(err, errRetry) {
 		before.Retried = res.Retried
 		*res = before
 		streams.Events(Event{Kind: EventRetry, Message: res.Retried + "; running it again on linux"})
 		res.Policy.Effective.Kernel = string(image.Linux)
-		err = run()
+		err = once()
 	}
 	if out != nil && len(res.Artifacts) > 0 {
 		var e error
 		if res.ArtifactsLeft, e = rt.runs.CopyArtifacts(rec.ID, res.Artifacts, out); e != nil && err == nil {
-			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, hostError("out", e)
+			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, run.AsHostError("out", e)
 		}
 	}
 	res.NoteUndelivered()
@@ -216,11 +182,11 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	}
 	if e := rec.Err(); e != nil && err == nil { // as its record is to say
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
-		err = hostError("record", e)
+		err = run.AsHostError("record", e)
 	}
 	if _, e := phase(ctx, rt.meters, "record", func(context.Context) (*Result, error) { return res, finish(rec, redactor, res) }); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
-		err = hostError("record", e)
+		err = run.AsHostError("record", e)
 	}
 	logged.shorten(rec.Err())
 	logged.ended(res)
@@ -314,7 +280,7 @@ func (rt *Runtime) grant(caller Caller, req imageRequest, code *program) (asked 
 	if err := code.give(eff, req.Secrets); err != nil {
 		return asked, granted, err
 	}
-	return asked, Policy{Effective: eff, Denials: denials, Ceiling: caller.ceilingPath()}, nil
+	return asked, Policy{Effective: eff, Denials: denials, Ceiling: caller.CeilingPath()}, nil
 }
 
 // imageDenied says why nothing runs with an image.
@@ -336,11 +302,11 @@ func (rt *Runtime) newRecord(at time.Time, caller Caller, name string, req, want
 	}
 	rec, err := rt.runs.Create(at, caller.Name, caller.Via, name, []byte(text), request)
 	if err != nil {
-		return nil, hostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
+		return nil, run.AsHostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
 	}
 	secret, err := keepNeighbours(rec, req.Neighbours, redactor)
 	if err != nil {
-		return nil, errors.Join(hostError("record", err), rec.Finish(time.Now()))
+		return nil, errors.Join(run.AsHostError("record", err), rec.Finish(time.Now()))
 	}
 	if secret && !slices.Contains(redacted, "neighbours") {
 		redacted = append(redacted, "neighbours")
@@ -351,7 +317,7 @@ func (rt *Runtime) newRecord(at time.Time, caller Caller, name string, req, want
 	rec.Effective, _ = clean(redactor, granted.Effective) // what a replay asks for, however this run ends
 	rec.Denials, _ = clean(redactor, granted.Denials)
 	if err := rec.Update(); err != nil {
-		return nil, errors.Join(hostError("record", err), rec.Finish(time.Now()))
+		return nil, errors.Join(run.AsHostError("record", err), rec.Finish(time.Now()))
 	}
 	return rec, nil
 }
@@ -369,14 +335,6 @@ func (rt *Runtime) boundStore(ended string, tell func(Event)) {
 	case freed != record.Freed{}:
 		tell(Event{Kind: EventStore, Message: freed.String()})
 	}
-}
-
-// ceilingPath names the ceiling's file, "" where there is none.
-func (c Caller) ceilingPath() string {
-	if c.Ceiling == nil {
-		return ""
-	}
-	return c.Ceiling.Path
 }
 
 // clean is a value as the record may hold it, and where secrets stood in it.

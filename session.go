@@ -21,6 +21,7 @@ import (
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // SessionRequest is a machine that stays for several steps, under one policy.
@@ -119,16 +120,6 @@ var errSessionClosed = errors.New("the session was closed")
 // errEnds is the cause of the end of what runs where its process ends: a session that is paused is left.
 var errEnds = errors.New("the process that holds the session ends")
 
-// SessionError says that a session has ended, and why.
-type SessionError struct {
-	ID  string
-	Why string
-}
-
-func (e *SessionError) Error() string {
-	return fmt.Sprintf("session %s has ended: %s", e.ID, e.Why)
-}
-
 // NewSession starts a session and returns when its machine waits for steps. When ctx ends before
 // that, there is none; afterwards ctx means nothing to it. With Options.Fleet it is a *FieldError: a fleet's
 // sessions are its client's (fleet.Client.NewSession).
@@ -186,7 +177,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	}
 	if err != nil {
 		s.Close()
-		return nil, hostError("session", err)
+		return nil, run.AsHostError("session", err)
 	}
 	return s, nil
 }
@@ -294,7 +285,7 @@ func (s *Session) gone() error {
 	case s.result != nil && s.result.Outcome == OutcomeExited:
 		why = "its machine stopped"
 	}
-	return &SessionError{s.ID, why}
+	return &SessionError{ID: s.ID, Why: why}
 }
 
 // planned says that it has ended as was meant: by Close, or for its age.

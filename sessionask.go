@@ -66,9 +66,6 @@ func (c *stepClocks) still() bool {
 	return c.stands
 }
 
-// Approver answers a question, or has no answer: "". It must return soon after its context has ended.
-type Approver = func(context.Context, Question) Verdict
-
 // answers has a step's caller asked until done is called.
 func (s *Session) answers(approve Approver) (done func()) {
 	if approve == nil {

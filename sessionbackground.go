@@ -229,7 +229,7 @@ func (s *Session) placeBehind() (leave func(), err error) {
 	case most < 0:
 		return nil, &policy.FieldError{Field: "backgroundCommands", Value: "1", Reason: "the ceiling allows none"}
 	case s.under >= most:
-		return nil, &BusyError{fmt.Sprintf("%d commands of this session run in the background, which is the most: end one", s.under), afterSession}
+		return nil, &BusyError{What: fmt.Sprintf("%d commands of this session run in the background, which is the most: end one", s.under), After: afterSession}
 	}
 	s.under++
 	s.watched.Add(1)

@@ -28,11 +28,11 @@ func (s *Session) readCeiling() (*policy.Ceiling, error) {
 }
 
 func readCeiling(c Caller, home string) (*policy.Ceiling, error) {
-	origin := c.origin()
+	origin := c.CeilingOrigin()
 	if origin == nil {
 		return c.Ceiling, nil
 	}
-	now, err := origin.Ceiling(home, c.withDefaults().Name)
+	now, err := origin.Ceiling(home, c.WithDefaults().Name)
 	if err != nil {
 		return nil, fmt.Errorf("read the session's ceiling again: %w", err)
 	}
@@ -71,7 +71,7 @@ func (s *Session) renewCeiling() error {
 		return err
 	}
 	s.mu.Lock()
-	s.caller.Origin = s.caller.origin() // also where there is no file by now, and one may come again
+	s.caller.Origin = s.caller.CeilingOrigin() // also where there is no file by now, and one may come again
 	s.caller.Ceiling = now
 	last := s.began.Add(most.Life)
 	late := s.expires.After(last)

@@ -4,6 +4,7 @@ import (
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // Elsewhere is a session's request as a ceiling (nil is none) grants it, for another host that has a ceiling of
@@ -26,8 +27,8 @@ func (req SessionRequest) Elsewhere(ceiling *policy.Ceiling) (out SessionRequest
 	}
 	out = req
 	out.Life, out.Idle, out.Events = limits.Life, limits.Idle, nil
-	if out.Request, err = req.grantedOnly(granted); err != nil {
-		return out, nil, hostError("fleet", err)
+	if out.Request, err = req.GrantedOnly(granted); err != nil {
+		return out, nil, run.AsHostError("fleet", err)
 	}
 	return out, append(denials, cut...), nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/export"
+	"github.com/unitask/unitask/run"
 )
 
 // LeftOut is something that was not copied to the host, and why.
@@ -69,7 +70,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 func (rt *Runtime) way() (string, error) {
 	dir := filepath.Join(rt.opts.Home, "sessions")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", hostError("session", err)
+		return "", run.AsHostError("session", err)
 	}
 	return dir, nil
 }
@@ -82,7 +83,7 @@ func (rt *Runtime) nameless() (*os.File, error) {
 	}
 	f, err := os.CreateTemp(dir, ".way-*")
 	if err != nil {
-		return nil, hostError("session", err)
+		return nil, run.AsHostError("session", err)
 	}
 	_ = os.Remove(f.Name())
 	return f, nil

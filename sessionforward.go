@@ -87,7 +87,7 @@ func (s *Session) forwards() (leave func(), err error) {
 	case most < 0:
 		return nil, &policy.FieldError{Field: "forwardedPorts", Value: "1", Reason: "the ceiling allows none"}
 	case s.ports >= most:
-		return nil, &BusyError{fmt.Sprintf("%d ports of this session are forwarded, which is the most: end one", s.ports), afterSession}
+		return nil, &BusyError{What: fmt.Sprintf("%d ports of this session are forwarded, which is the most: end one", s.ports), After: afterSession}
 	}
 	s.ports++
 	return func() {

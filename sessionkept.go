@@ -22,6 +22,7 @@ import (
 	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // A paused session outlives the process that held it: beside its machine's memory lies what another
@@ -112,7 +113,7 @@ var errLeft = errors.New("it is left paused, and goes on where it is asked for a
 // note is what another process needs to go on with the session; its program holds its output, and its policy stays as it is.
 func (s *Session) note(x *execution) (json.RawMessage, error) {
 	s.mu.Lock()
-	caller := s.caller.withDefaults()
+	caller := s.caller.WithDefaults()
 	running := slices.Collect(maps.Values(s.running))
 	s.mu.Unlock()
 	began, expires := s.age()
@@ -121,7 +122,7 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 		return nil, err
 	}
 	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.origin(), s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
+		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.CeilingOrigin(), s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
 		if k.Broker, err = x.code.broker.Keep(); err == nil {
@@ -158,18 +159,18 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	}
 	shelf := shelfOf(rt.opts.Home)
 	p, k, err := shelf.read(id)
-	if err == nil && k.Owner != caller.withDefaults().Name {
-		err = &SessionError{id, "or never was"} // as one that never was
+	if err == nil && k.Owner != caller.WithDefaults().Name {
+		err = &SessionError{ID: id, Why: "or never was"} // as one that never was
 	}
 	if err == nil && !time.Now().Before(k.Expires) {
 		_ = ForgetSession(rt.opts.Home, id)
-		err = &SessionError{id, fmt.Sprintf("it had lived for %s", k.Expires.Sub(k.Began).Round(time.Second))}
+		err = &SessionError{ID: id, Why: fmt.Sprintf("it had lived for %s", k.Expires.Sub(k.Began).Round(time.Second))}
 	}
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	if err == nil { // the caller may have had it for long
-		caller.Origin = caller.origin()
+		caller.Origin = caller.CeilingOrigin()
 		caller.Ceiling, err = readCeiling(caller, rt.opts.Home)
 	}
 	if err != nil {
@@ -200,13 +201,13 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 		rec, err = rt.runs.CreateAs(id, time.Now(), k.Owner, k.Via, "code", nil, k.Request)
 	}
 	if errors.Is(err, record.ErrRunning) {
-		return nil, &BusyError{"another process holds session " + id, time.Second}
+		return nil, &BusyError{What: "another process holds session " + id, After: time.Second}
 	}
 	if err != nil {
-		return nil, hostError("session", err)
+		return nil, run.AsHostError("session", err)
 	}
 	if now, _, err := shelf.read(id); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
-		return nil, errors.Join(&BusyError{"another process held session " + id, time.Second}, rec.Leave())
+		return nil, errors.Join(&BusyError{What: "another process held session " + id, After: time.Second}, rec.Leave())
 	}
 	s := newSession(rt, caller, limits)
 	s.denials = denials
@@ -256,7 +257,7 @@ func (s *Session) renew(ctx context.Context, running []*session.Interpreter) err
 		return context.Cause(ctx)
 	}
 	if len(s.dropped) > 0 && s.Kernel == oneProcess {
-		return &SessionError{s.ID, errOneInterpreter.Error()}
+		return &SessionError{ID: s.ID, Why: errOneInterpreter.Error()}
 	}
 	return nil
 }
@@ -302,7 +303,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 	if err := code.give(eff, r.values); err != nil {
 		return p, err
 	}
-	p.granted = Policy{Effective: eff, Denials: append(slices.Clone(r.kept.Policy.Denials), s.denials...), Ceiling: s.caller.ceilingPath()}
+	p.granted = Policy{Effective: eff, Denials: append(slices.Clone(r.kept.Policy.Denials), s.denials...), Ceiling: s.caller.CeilingPath()}
 	p.wanted = req.Request
 	return p, nil
 }

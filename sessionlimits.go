@@ -32,9 +32,9 @@ func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 	if rt.closed {
 		return nil, ErrClosed
 	}
-	own, owner := 0, Caller{Name: s.caller.Name}.withDefaults().Name
+	own, owner := 0, Caller{Name: s.caller.Name}.WithDefaults().Name
 	for other := range rt.sessions {
-		if other.caller.withDefaults().Name == owner {
+		if other.caller.WithDefaults().Name == owner {
 			own++
 		}
 	}
@@ -42,9 +42,9 @@ func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 	case s.limits.Sessions < 0 || s.limits.CallerSessions < 0:
 		return nil, &policy.FieldError{Field: "sessions", Value: "1", Reason: "the ceiling allows none"}
 	case own >= s.limits.CallerSessions:
-		return nil, &BusyError{fmt.Sprintf("you have %d sessions, which is the most: end one", own), afterSession}
+		return nil, &BusyError{What: fmt.Sprintf("you have %d sessions, which is the most: end one", own), After: afterSession}
 	case len(rt.sessions) >= s.limits.Sessions:
-		return nil, &BusyError{fmt.Sprintf("%d sessions live here, which is the most", len(rt.sessions)), afterSession}
+		return nil, &BusyError{What: fmt.Sprintf("%d sessions live here, which is the most", len(rt.sessions)), After: afterSession}
 	}
 	if rt.sessions == nil {
 		rt.sessions = map[*Session]int64{}
@@ -73,7 +73,7 @@ func (rt *Runtime) pausedRoom(s *Session) (give func(), err error) {
 	case most < size:
 		return nil, &policy.FieldError{Field: "pausedBytes", Value: fmt.Sprint(size), Reason: fmt.Sprintf("at most %d are allowed: the session goes on", max(most, 0))}
 	case all > most-size:
-		return nil, &BusyError{fmt.Sprintf("paused sessions hold %d bytes, and %d are allowed: end one", all, most), afterSession}
+		return nil, &BusyError{What: fmt.Sprintf("paused sessions hold %d bytes, and %d are allowed: end one", all, most), After: afterSession}
 	}
 	if _, lives := rt.sessions[s]; lives {
 		rt.sessions[s] = size

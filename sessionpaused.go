@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // Paused sessions, as a home has them on its disk.
@@ -90,7 +91,7 @@ func PausedSessions(home string) (list []PausedSession, err error) {
 	s := shelfOf(home)
 	ids, err := s.ids()
 	if err != nil {
-		return nil, hostError("sessions", err)
+		return nil, run.AsHostError("sessions", err)
 	}
 	for _, id := range ids {
 		if p, err := FindPausedSession(home, id); err == nil {
@@ -109,10 +110,10 @@ func FindPausedSession(home, id string) (PausedSession, error) {
 	case err != nil:
 		return PausedSession{}, err
 	case s.runs.Held(id):
-		return PausedSession{}, &SessionError{id, "or lives"}
+		return PausedSession{}, &SessionError{ID: id, Why: "or lives"}
 	case !time.Now().Before(k.Expires):
 		_ = ForgetSession(home, id)
-		return PausedSession{}, &SessionError{id, "or never was"}
+		return PausedSession{}, &SessionError{ID: id, Why: "or never was"}
 	}
 	return s.view(p, k), nil
 }
@@ -133,7 +134,7 @@ const maxSessionID = 255
 
 // read reads what is kept of a session. The error is a SessionError where there is none.
 func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
-	gone := &SessionError{id, "or never was"}
+	gone := &SessionError{ID: id, Why: "or never was"}
 	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID || strings.ContainsRune(id, 0) { // no folder's
 		return p, k, gone
 	}
@@ -154,7 +155,7 @@ func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
 		err = s.readChanges(id, &k.Changes)
 	}
 	if err != nil {
-		return p, k, hostError("session", fmt.Errorf("session %s can't be read: %w", id, err))
+		return p, k, run.AsHostError("session", fmt.Errorf("session %s can't be read: %w", id, err))
 	}
 	return p, k, nil
 }
@@ -168,7 +169,7 @@ func ForgetSession(home, id string) error {
 	}
 	rec, err := s.runs.Reopen(id)
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
-		return hostError("session", err)
+		return run.AsHostError("session", err)
 	}
 	err = machine.RemovePause(s.folder(id))
 	if rec != nil {
@@ -177,7 +178,7 @@ func ForgetSession(home, id string) error {
 		err = errors.Join(err, audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.SessionEnded, Run: id, Caller: rec.Owner, Via: string(rec.Via), Detail: map[string]any{"outcome": "removed"}}))
 	}
 	if err != nil {
-		return hostError("session", err)
+		return run.AsHostError("session", err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/run"
 )
 
 // A machine can only go on where QEMU and the image are as they were. So the files of a session's folder are kept
@@ -86,7 +87,7 @@ func PausedFiles(home, id string) (*os.File, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, hostError("session", err)
+		return nil, run.AsHostError("session", err)
 	}
 	return f, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // A session's machine runs, or lies in a folder of the home, its memory and the state of its devices,
@@ -55,7 +56,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 		input, to := io.Pipe()
 		if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
 			conn.Close()
-			return failure{"session", x.machine.Explain(err)}
+			return run.Fail("session", x.machine.Explain(err))
 		}
 		carried, stop := context.WithCancelCause(timed)
 		over := make(chan error, 1)
@@ -96,7 +97,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 					err = x.machine.Explain(err)
 				}
 				if err != nil {
-					return failure{"session", err}
+					return run.Fail("session", err)
 				}
 				return nil
 			case ask := <-s.pauses:
@@ -126,7 +127,7 @@ func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*gue
 		case ask = <-s.resumes:
 		case <-ctx.Done():
 			s.left = errors.Is(context.Cause(ctx), errEnds)
-			return nil, failure{"session", context.Cause(ctx)}
+			return nil, run.Fail("session", context.Cause(ctx))
 		}
 		conn, whole, err := s.awake(ctx, x, folder)
 		if err == nil {
@@ -137,7 +138,7 @@ func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*gue
 		case err == nil:
 			return conn, nil
 		case !whole:
-			return nil, failure{"resume", err}
+			return nil, run.Fail("resume", err)
 		}
 	}
 }
@@ -189,7 +190,7 @@ func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn 
 	x.asked.over(m)
 	x.later(func() { m.Close() })
 	if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
-		err = &JailError{lacks}
+		err = &JailError{Lacks: lacks}
 	} else {
 		conn, err = m.Rejoin(ctx)
 	}
@@ -215,7 +216,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 	}
 	if s.Policy.Effective.Audit { // what is done now has its entries later
 		if err := s.rt.Audit().Room(); err != nil {
-			return nil, hostError("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
+			return nil, run.AsHostError("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
 		}
 	}
 	if err := s.wake(ctx); err != nil {
@@ -258,7 +259,7 @@ func (s *Session) wake(ctx context.Context) error {
 }
 
 // errStepping says that a step keeps a session from being paused or forked.
-var errStepping = &BusyError{"a step of this session is under way", time.Second}
+var errStepping = &BusyError{What: "a step of this session is under way", After: time.Second}
 
 // ask has serve do something.
 func (s *Session) ask(ctx context.Context, of chan chan error) error {

@@ -22,6 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // Step is code for the session's interpreter of a language: what it defines is there in the next
@@ -59,16 +60,6 @@ type Command struct {
 	// Terminal gives it a terminal in the place of its streams, which all goes to Stdout and not
 	// into the Result or the record. It is Endless.
 	Terminal *Terminal
-}
-
-// BusyError says that there is no room now.
-type BusyError struct {
-	What  string
-	After time.Duration // when to ask again
-}
-
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("busy: %s; try again in %d ms", e.What, e.After.Milliseconds())
 }
 
 // Run runs a step and returns how it ended. A step that reaches its time limit is interrupted as by
@@ -241,7 +232,7 @@ func (s *Session) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case s.waiting <- struct{}{}:
 	default:
-		return nil, &BusyError{fmt.Sprintf("%d steps of this session wait", MaxWaitingSteps), time.Second}
+		return nil, &BusyError{What: fmt.Sprintf("%d steps of this session wait", MaxWaitingSteps), After: time.Second}
 	}
 	select {
 	case s.turn <- struct{}{}:
@@ -266,7 +257,7 @@ func (s *Session) interpreter(ctx context.Context, l session.Language) (in *sess
 	}
 	if again && s.Kernel == oneProcess {
 		s.cancel(errOneInterpreter)
-		return nil, false, true, &SessionError{s.ID, errOneInterpreter.Error()}
+		return nil, false, true, &SessionError{ID: s.ID, Why: errOneInterpreter.Error()}
 	}
 	if in, err = s.client.Interpret(ctx, l, s.env, s.dir); err == nil {
 		s.mu.Lock()
@@ -303,7 +294,7 @@ type stepping struct {
 func (x *stepping) ended(code, signal int) {
 	x.res.Outcome, x.res.ExitCode = OutcomeExited, code
 	if signal != 0 {
-		x.res.Outcome, x.res.ExitCode, x.res.Error = OutcomeSignaled, exitSignal+signal, fmt.Sprintf("the code was ended by signal %d", signal)
+		x.res.Outcome, x.res.ExitCode, x.res.Error = OutcomeSignaled, run.ExitSignal+signal, fmt.Sprintf("the code was ended by signal %d", signal)
 	}
 }
 
@@ -379,7 +370,7 @@ func (s *Session) newStep(req Request, name string, limit time.Duration, stdout,
 	eff.Timeout = limit
 	granted := Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
 	began := time.Now()
-	rec, err := s.rt.newRecord(began, s.callerNow().withDefaults(), name, req, req, granted, s.redactor)
+	rec, err := s.rt.newRecord(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
 	if err != nil {
 		return nil, err
 	}
@@ -409,7 +400,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	case errors.As(err, &over):
 		res.Outcome, res.ExitCode = OutcomeCrashed, ExitHost
 	case errors.As(err, &full):
-		err = &BusyError{full.Error(), time.Second}
+		err = &BusyError{What: full.Error(), After: time.Second}
 	case errors.Is(err, errStopped):
 		res.Outcome, res.ExitCode, res.Error, err = OutcomeCancelled, ExitCancelled, errStopped.Error(), nil
 	case errors.As(err, new(*policy.FieldError)):
@@ -417,7 +408,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		res.Outcome, res.ExitCode, err = OutcomeCancelled, ExitCancelled, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	case err != nil:
-		res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, hostError("session", err)
+		res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, run.AsHostError("session", err)
 	}
 	if err != nil {
 		res.Error = s.redactor.String(err.Error())
@@ -426,7 +417,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	}
 	if e := finish(x.rec, s.redactor, res); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
-		err = hostError("record", e)
+		err = run.AsHostError("record", e)
 	}
 	s.rt.boundStore(x.rec.ID, s.rt.opts.Events)
 	return err

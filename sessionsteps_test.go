@@ -58,7 +58,7 @@ func TestStepLanguage(t *testing.T) {
 
 // A step whose machine is gone has no exit code of its own, and none that says that all went well.
 func TestCodeOfNoEnd(t *testing.T) {
-	for why, want := range map[error]Outcome{&SessionError{"s", "its machine crashed"}: OutcomeCrashed, errors.New("its stream broke"): OutcomeFailed} {
+	for why, want := range map[error]Outcome{&SessionError{ID: "s", Why: "its machine crashed"}: OutcomeCrashed, errors.New("its stream broke"): OutcomeFailed} {
 		for name, step := range map[string]func(*Session) (*Result, error){
 			"a command": func(s *Session) (*Result, error) {
 				return s.Exec(t.Context(), Command{Args: []string{"sleep", "9"}})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // Values are JSON texts by name. The code of a session sees them as files, NAME.json in ValuesDir, whatever
@@ -142,7 +143,7 @@ func (s *Session) copyFile(ctx context.Context, name string, to *Session, target
 		_, err = kept.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return hostError("session", err)
+		return run.AsHostError("session", err)
 	}
 	args = []string{"write", to.at(target), fmt.Sprintf("%o", mode)}
 	return to.fileUse(ctx, args, func(ctx context.Context) error { return to.client.FileTo(ctx, kept, io.Discard, args...) })

@@ -12,6 +12,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // Shape is what a run asks of its machine. Runs of one shape are cloned from one
@@ -75,11 +76,11 @@ func freshKernel(k image.Kernel, fresh bool, cpus float64) (image.Kernel, error)
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 	im, _, err := rt.ensureImage(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
-		return machine.Spec{}, hostError("image", err)
+		return machine.Spec{}, run.AsHostError("image", err)
 	}
 	spec, err := rt.source.Spec(ctx, im, sh)
 	if err != nil {
-		return spec, hostError("boot", err)
+		return spec, run.AsHostError("boot", err)
 	}
 	return spec, nil
 }
@@ -123,7 +124,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	}
 	made, err := rt.source.MakeTemplate(ctx, spec)
 	if err != nil {
-		return false, hostError("template", err)
+		return false, run.AsHostError("template", err)
 	}
 	return made, nil
 }
@@ -199,7 +200,7 @@ func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
 	}
 	defer leave()
 	if err := rt.source.Serve(ctx, idle, rt.opts.Machines.shape); err != nil {
-		return hostError("pool", err)
+		return run.AsHostError("pool", err)
 	}
 	return nil
 }

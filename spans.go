@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/unitask/unitask/internal/stopclock"
+	"github.com/unitask/unitask/run"
 )
 
 // scope is whose spans and metrics these are, to who collects them.
@@ -104,7 +105,7 @@ func phase[T any](ctx context.Context, m *meters, name string, do func(context.C
 	res, err := do(ctx)
 	about := []attribute.KeyValue{attribute.String("unitask.phase", name)}
 	if err != nil {
-		var failed failure
+		var failed run.Failure
 		kind := attribute.String("error.type", "failed")
 		switch {
 		case errors.Is(err, stopclock.ErrTimeout):
@@ -112,7 +113,7 @@ func phase[T any](ctx context.Context, m *meters, name string, do func(context.C
 		case errors.Is(err, errRetry):
 			kind = attribute.String("error.type", "retry")
 		case errors.As(err, &failed):
-			kind = attribute.String("error.type", cmp.Or(failed.op, "failed"))
+			kind = attribute.String("error.type", cmp.Or(failed.Op, "failed"))
 		}
 		span.SetStatus(codes.Error, kind.Value.AsString())
 		span.SetAttributes(kind)

@@ -11,7 +11,7 @@ import (
 
 // Each outcome that there is may be asked for.
 func TestStatesAreAll(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "result.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "run/outcome.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@
 // most in which its artifacts are taken; each has a bound of its own.
 //
 // A program that fails is a Result, not an error: errors are for what kept the code from
-// running or its result from coming back (see errors.go).
+// running or its result from coming back (HostError and the errors beside it).
 //
 // A program that embeds unitask imports this package, and policy and record for what is
 // in a ceiling and in a record. These three are stable: what they export changes with a
@@ -28,67 +28,24 @@ package unitask
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 	"github.com/unitask/unitask/vmm"
 )
 
-// IO holds a run's streams and callbacks.
-type IO struct {
-	// Stdin is the code's standard input; nil is empty. An error of its Read is an end for the code; where
-	// that ends with 0, it is Run's error, as os/exec has it. What the code leaves of a file or a connection
-	// can be read by somebody else when Run has returned, without a read deadline.
-	Stdin io.Reader
-	// Stdout and Stderr receive the streams while the code runs. Where one is
-	// nil, the stream is collected in the Result instead.
-	Stdout, Stderr io.Writer
-	// Terminal, if not nil, is a terminal that the code gets in the place of its streams:
-	// Stdin is what is typed on it, all that it shows goes to Stdout. It takes the linux
-	// kernel and a fresh process, and does not come back with a replay.
-	Terminal *Terminal
-	// Colors is FORCE_COLOR for code whose Env does not mention colours; "" is none.
-	Colors string
-	// Capture, if not nil, receives a pcap of the guest's network.
-	Capture io.Writer
-	// Out, if not "", is a folder of the host, which exists, that artifacts are copied
-	// into. Result.ArtifactsLeft says which were not (record.Store.CopyArtifacts).
-	Out string
-	// OutReplace lets copies replace files that exist in Out.
-	OutReplace bool
-	// Keep, if not nil, has the machine stopped and kept for a debugger when its guest
-	// crashes; Run returns when it is gone.
-	Keep *Keep
-	// Approve, if not nil, asks somebody about a connection (Request.Ask), one at a time, while
-	// the machine stands still. It returns "" for no answer, and soon after its context has
-	// ended: the time for an answer is over, or it came by Runtime.Approve.
-	Approve func(context.Context, Question) Verdict
-	// Events, if not nil, receives this run's events instead of Options.Events. It is called
-	// from the goroutine that called Run, before Run returns; if it blocks, so does the run.
-	Events func(Event)
-}
-
-// Terminal describes the code's terminal.
-type Terminal struct {
-	// Name is TERM's value, if the Env has none; "" is xterm-256color.
-	Name string
-	Size TerminalSize
-	// Resized, if not nil, has each later size.
-	Resized <-chan TerminalSize
-}
-
-// TerminalSize is in characters.
-type TerminalSize = guest.Size
+// ErrClosed is returned by a runtime after Close.
+var ErrClosed = errors.New("the runtime is closed")
 
 // Options configure a Runtime; the zero value is ready to use.
 type Options struct {
@@ -219,7 +176,7 @@ func Open(opts Options) (*Runtime, error) {
 	if opts.Upstream.Proxy == nil {
 		opts.Upstream.Proxy = environmentProxy()
 	}
-	opts.Events = oneAtATime(opts.Events)
+	opts.Events = run.OneAtATime(opts.Events)
 	images, err := image.Open(opts.Home, payloads(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}

@@ -1,4 +1,4 @@
-package unitask_test
+package run_test
 
 import (
 	"encoding/json"
@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/run"
 )
 
 // TestResultWire: what a Result is made of comes back from its JSON: a fleet's and a session's results go by it.
 func TestResultWire(t *testing.T) {
-	var sent unitask.Result
+	var sent run.Result
 	v := reflect.ValueOf(&sent).Elem()
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Kind() {
@@ -35,7 +35,7 @@ func TestResultWire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got unitask.Result
+	var got run.Result
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}

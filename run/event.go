@@ -1,4 +1,4 @@
-package unitask
+package run
 
 import (
 	"sync"
@@ -33,8 +33,8 @@ type Event struct {
 	RunID string
 }
 
-// oneAtATime is a sink that is called by one goroutine at a time.
-func oneAtATime(to func(Event)) func(Event) {
+// OneAtATime is a sink that is called by one goroutine at a time.
+func OneAtATime(to func(Event)) func(Event) {
 	if to == nil {
 		return func(Event) {}
 	}

@@ -1,29 +1,16 @@
-package unitask
+package run
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
-
-// The errors of a run, for errors.As and errors.Is:
-//
-//	*policy.FieldError   a field of the request is invalid
-//	*JailError           this host can't hold QEMU as it must be held for this run
-//	*HostError           unitask or the host failed
-//	*GuestError          the machine or its kernel died, or the guest broke the protocol
-//	*BusyError           a fleet's queue, or a session's, is full: nothing ran
-//	*LostError           the worker that ran it was lost, and it may not be run twice
-//	ErrClosed            the runtime was closed before
-//	context.Cause(ctx)   the caller stopped it
-
-// ErrClosed is returned by a runtime after Close.
-var ErrClosed = errors.New("the runtime is closed")
 
 // HostError is a failure of unitask or of the host, not of the code.
 type HostError struct {
@@ -32,6 +19,7 @@ type HostError struct {
 }
 
 func (e *HostError) Error() string { return e.Op + ": " + e.Err.Error() }
+
 func (e *HostError) Unwrap() error { return e.Err }
 
 // GuestError says that the machine ended without saying how the code did: the
@@ -65,7 +53,7 @@ const (
 	ExitHost        = 125 // unitask, the host or the machine failed
 	ExitCancelled   = 130
 	ExitOOM         = 137
-	exitSignal      = 128 // plus the signal's number
+	ExitSignal      = 128 // plus the signal's number
 )
 
 // ExitCode returns the exit code for what Run returned.
@@ -82,7 +70,8 @@ func ExitCode(res *Result, err error) int {
 	return ExitHost
 }
 
-func hostError(op string, err error) error {
+// AsHostError returns a HostError, or err if it wraps one.
+func AsHostError(op string, err error) error {
 	var host *HostError
 	if errors.As(err, &host) {
 		return err
@@ -90,6 +79,39 @@ func hostError(op string, err error) error {
 	return &HostError{Op: op, Err: err}
 }
 
-func outOfMemory(memoryMB int) string {
+// OutOfMemory is the Result.Error of code that needed more memory than it had.
+func OutOfMemory(memoryMB int) string {
 	return fmt.Sprintf("out of memory: the code needed more than its %d MiB; --memory gives more", memoryMB)
+}
+
+// Failure is an error of the host, with what it did.
+type Failure struct {
+	Op  string
+	Err error
+}
+
+func (f Failure) Error() string { return f.Err.Error() }
+func (f Failure) Unwrap() error { return f.Err }
+
+// Fail returns a Failure.
+func Fail(op string, err error) error { return Failure{op, err} }
+
+// SessionError says that a session has ended, and why.
+type SessionError struct {
+	ID  string
+	Why string
+}
+
+func (e *SessionError) Error() string {
+	return fmt.Sprintf("session %s has ended: %s", e.ID, e.Why)
+}
+
+// BusyError says that there is no room now.
+type BusyError struct {
+	What  string
+	After time.Duration // when to ask again
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("busy: %s; try again in %d ms", e.What, e.After.Milliseconds())
 }

@@ -1,4 +1,4 @@
-package unitask_test
+package run_test
 
 import (
 	"encoding/json"
@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
 )
 
 // fill sets every field of a struct to a value that is not zero.
@@ -52,14 +52,14 @@ func fill(t *testing.T, v reflect.Value) {
 
 // A request goes to JSON and back, whatever its fields; a secret's value does not.
 func TestRequestJSON(t *testing.T) {
-	var req unitask.Request
+	var req run.Request
 	fill(t, reflect.ValueOf(&req).Elem())
 	text, err := json.Marshal(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fields := -1 // the hosts are in the secrets
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[unitask.Request]()) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[run.Request]()) {
 		if f.IsExported() {
 			fields++
 		}
@@ -74,7 +74,7 @@ func TestRequestJSON(t *testing.T) {
 	if want := time.Duration(req.Timeout / time.Millisecond); string(members["timeoutMs"]) != strings.TrimSuffix(want.String(), "ns") {
 		t.Errorf("%s of %s", members["timeoutMs"], req.Timeout)
 	}
-	var again unitask.Request
+	var again run.Request
 	if err := json.Unmarshal(text, &again); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestRequestJSON(t *testing.T) {
 	if !reflect.DeepEqual(again, req) {
 		t.Errorf("%+v\nis not\n%+v", again, req)
 	}
-	if text, err := json.Marshal(unitask.Request{}); err != nil || string(text) != "{}" {
+	if text, err := json.Marshal(run.Request{}); err != nil || string(text) != "{}" {
 		t.Errorf("%s %v", text, err)
 	}
 	for _, bad := range []string{`{"ALLOWNET":["a.com"]}`, `{"allowNet":[],"allownet":["a.com"]}`, `{"memory":1}`, `{"timeoutMs":1.5}`, `{"Timeout":5}`, `[]`, `{"timeoutMs":"1"}`} {
@@ -103,7 +103,7 @@ func TestPolicyFields(t *testing.T) {
 		}
 		return found
 	}
-	request, asked, granted := keys(reflect.TypeFor[unitask.Request]()), keys(reflect.TypeFor[policy.Request]()), keys(reflect.TypeFor[policy.Effective]())
+	request, asked, granted := keys(reflect.TypeFor[run.Request]()), keys(reflect.TypeFor[policy.Request]()), keys(reflect.TypeFor[policy.Effective]())
 	for _, f := range policy.Fields {
 		if !request[f.Key] || !asked[f.Key] || !granted[f.Key] {
 			t.Errorf("%s: in Request %v, policy.Request %v, Effective %v", f.Key, request[f.Key], asked[f.Key], granted[f.Key])

@@ -1,0 +1,165 @@
+package unitask
+
+import (
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/run"
+)
+
+// What a request, a result and the callbacks of a run consist of: see package run. They have names here, too, so that
+// a program imports this package, and policy and record for what is in a ceiling and a record.
+type (
+	Request          = run.Request          // the code, and what it asks for
+	Mount            = run.Mount            // a file or folder of the host
+	Neighbour        = run.Neighbour        // a small file beside the code
+	Kernel           = run.Kernel           // a guest kernel: Linux or Nanos
+	Arch             = run.Arch             // an architecture: AMD64 or ARM64
+	Accel            = run.Accel            // an accelerator: Auto, KVM, HVF or TCG
+	Caller           = run.Caller           // whom a run is for
+	IO               = run.IO               // a run's streams and callbacks
+	Terminal         = run.Terminal         // the code's terminal
+	TerminalSize     = run.TerminalSize     // in characters
+	Keep             = run.Keep             // keeps a crashed machine for a debugger
+	Event            = run.Event            // what a run, or the runtime, is doing
+	EventKind        = run.EventKind        // what an Event is about
+	Question         = run.Question         // what somebody is asked: may the code connect?
+	Verdict          = run.Verdict          // the answer
+	Approver         = run.Approver         // answers questions
+	Approval         = run.Approval         // a question that was asked, and the answer
+	PolicyChange     = run.PolicyChange     // changes the network of what is under way
+	Result           = run.Result           // the outcome of a run
+	ResultJSON       = run.ResultJSON       // its wire form
+	Outcome          = run.Outcome          // how a run ended
+	Durations        = run.Durations        // the times of a run's phases
+	DurationsJSON    = run.DurationsJSON    // their wire form
+	Policy           = run.Policy           // what a run was granted and denied
+	InstalledPackage = run.InstalledPackage // a package that a run had
+)
+
+// The errors of a run, for errors.As and errors.Is:
+//
+//	*policy.FieldError   a field of the request is invalid
+//	*JailError           this host can't hold QEMU as it must be held for this run
+//	*HostError           unitask or the host failed
+//	*GuestError          the machine or its kernel died, or the guest broke the protocol
+//	*BusyError           a fleet's queue, or a session's, is full: nothing ran
+//	*LostError           the worker that ran it was lost, and it may not be run twice
+//	*SessionError        the session has ended
+//	ErrClosed            the runtime was closed before
+//	context.Cause(ctx)   the caller stopped it
+type (
+	HostError    = run.HostError
+	GuestError   = run.GuestError
+	LostError    = run.LostError
+	JailError    = run.JailError
+	BusyError    = run.BusyError
+	SessionError = run.SessionError
+)
+
+// Limits and defaults of a request.
+const (
+	MaxCode       = run.MaxCode       // bytes of code
+	DefaultDirMax = run.DefaultDirMax // bytes of a folder
+)
+
+// Kernels, architectures and accelerators.
+const (
+	Linux = run.Linux
+	Nanos = run.Nanos
+
+	AMD64 = run.AMD64
+	ARM64 = run.ARM64
+
+	Auto = run.Auto
+	KVM  = run.KVM
+	HVF  = run.HVF
+	TCG  = run.TCG
+)
+
+// How a run was requested.
+const (
+	ViaCLI  = run.ViaCLI
+	ViaMCP  = run.ViaMCP
+	ViaHTTP = run.ViaHTTP
+	ViaAPI  = run.ViaAPI
+)
+
+// LocalOwnerPrefix is the prefix of owners that are local users.
+const LocalOwnerPrefix = run.LocalOwnerPrefix
+
+// What an Event is about.
+const (
+	EventImage    = run.EventImage
+	EventAccel    = run.EventAccel
+	EventFallback = run.EventFallback
+	EventRetry    = run.EventRetry
+	EventRecord   = run.EventRecord
+	EventFiles    = run.EventFiles
+	EventStarted  = run.EventStarted
+	EventStore    = run.EventStore
+	EventJail     = run.EventJail
+	EventKept     = run.EventKept
+	EventCapture  = run.EventCapture
+	EventNetwork  = run.EventNetwork
+)
+
+// Verdicts of questions.
+const (
+	Deny        = run.Deny
+	AllowOnce   = run.AllowOnce
+	AllowRun    = run.AllowRun
+	AllowAlways = run.AllowAlways
+)
+
+// How a run ended.
+const (
+	OutcomeExited      = run.OutcomeExited
+	OutcomeSignaled    = run.OutcomeSignaled
+	OutcomeTimeout     = run.OutcomeTimeout
+	OutcomeOOM         = run.OutcomeOOM
+	OutcomeUndelivered = run.OutcomeUndelivered
+	OutcomeCancelled   = run.OutcomeCancelled
+	OutcomeCrashed     = run.OutcomeCrashed
+	OutcomeFailed      = run.OutcomeFailed
+	OutcomeBusy        = run.OutcomeBusy
+	OutcomeLost        = run.OutcomeLost
+)
+
+// Exit codes of a run, as `unitask run` returns them.
+const (
+	ExitUsage       = run.ExitUsage
+	ExitUndelivered = run.ExitUndelivered
+	ExitTimeout     = run.ExitTimeout
+	ExitHost        = run.ExitHost
+	ExitCancelled   = run.ExitCancelled
+	ExitOOM         = run.ExitOOM
+)
+
+// Values of Result.Compiled.
+const (
+	CompiledCached = run.CompiledCached
+	CompiledKept   = run.CompiledKept
+)
+
+// HostArch is the architecture of this machine.
+func HostArch() Arch { return run.HostArch() }
+
+// ParseMount takes PATH, or PATH:/GUESTPATH.
+func ParseMount(s string) Mount { return run.ParseMount(s) }
+
+// ExitCode returns the exit code for what Run returned.
+func ExitCode(res *Result, err error) int { return run.ExitCode(res, err) }
+
+// LocalOwner returns the owner of a local user's runs: "local:" and the user's name, or the uid if it has no name.
+func LocalOwner(uid int) string { return run.LocalOwner(uid) }
+
+// Upstream resolves and dials the hosts that the policy allows.
+type Upstream = netstack.Upstream
+
+// Decision is a line of a run's netlog: what the code asked of the network, and the verdict.
+type Decision = netstack.Decision
+
+// Verdicts of decisions.
+const (
+	Denied  = netstack.Denied
+	Allowed = netstack.Allowed
+)

@@ -1,0 +1,164 @@
+package run
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"time"
+	"unicode/utf8"
+
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+)
+
+// Result is the outcome of a run. Its JSON form is what `unitask run --json` prints, and what
+// the record and MCP hold.
+type Result struct {
+	RunID     string  `json:"runId"`
+	Outcome   Outcome `json:"outcome"`
+	ExitCode  int     `json:"exitCode"`
+	Stdout    []byte  `json:"-"` // empty when IO.Stdout was given
+	Stderr    []byte  `json:"-"`
+	Truncated bool    `json:"truncated"` // more was printed than OutputBytes
+	TimedOut  bool    `json:"timedOut"`
+	OOM       bool    `json:"oom"`
+	Error     string  `json:"error,omitempty"` // one sentence for every outcome but exited
+	// Hint says, where the code did not end with 0, what it seems to have lacked (a module,
+	// something that its kernel does not have) and what gives it.
+	Hint string `json:"hint,omitempty"`
+	// Value is the last expression's, of a session's step, and Session its id.
+	Value   string `json:"value,omitempty"`
+	Session string `json:"session,omitempty"`
+	// Retried says why the run was made again on linux (Request.KernelRetry), "" if it was not.
+	Retried  string    `json:"retried,omitempty"`
+	Duration Durations `json:"-"`
+
+	Kernel      Kernel `json:"kernel,omitempty"`
+	Accelerator Accel  `json:"accelerator,omitempty"`
+	// WhySlow says, where Accelerator is TCG and the choice was unitask's, why it is not hardware.
+	WhySlow  string `json:"whySlow,omitempty"`
+	Cloned   bool   `json:"cloned"` // the machine was cloned from a template; else booted
+	Pooled   bool   `json:"pooled"` // and the clone stood ready
+	MemoryMB int    `json:"memoryMb,omitempty"`
+	Policy   Policy `json:"policy"`
+	// Compiled says, of a language whose code is compiled, that the program came from the store of those that were compiled
+	// before (CompiledCached), or was put there (CompiledKept); else it is "".
+	Compiled string `json:"compiled,omitempty"`
+
+	// Artifacts are the files that the code left in /out; they are in the record
+	// (record.Store.OpenArtifact). ArtifactsRefused is what did not come back: a
+	// hundred by name, and how many more. ArtifactsLeft are those that were not copied to IO.Out.
+	Artifacts        []record.Artifact `json:"artifacts,omitempty"`
+	ArtifactsRefused []record.Refusal  `json:"artifactsRefused,omitempty"`
+	ArtifactsLeft    []record.Refusal  `json:"artifactsLeft,omitempty"`
+
+	// Packages are those that Request.Packages brought, with all that these need.
+	Packages []InstalledPackage `json:"packages,omitempty"`
+	// RetryAfter says, where the outcome is busy, when to try again.
+	RetryAfter time.Duration `json:"-"`
+	// Redacted are the fields of the request that hold a secret ("args[0]", "env.NAME",
+	// "code"): the record has a mark in its place, and can't be run again.
+	Redacted []string `json:"redacted,omitempty"`
+	// Approvals are the questions that were asked (Request.Ask), and what became of them.
+	Approvals []Approval `json:"approvals,omitempty"`
+	// PolicyChanges are those that its owner made while it was under way.
+	PolicyChanges []PolicyChange `json:"policyChanges,omitempty"`
+}
+
+// Durations are the times of a run's phases; in JSON, milliseconds.
+type Durations struct {
+	Total   time.Duration // from the request to the end
+	Boot    time.Duration // until the guest waited for its code
+	Connect time.Duration // until the code was in and started
+	Run     time.Duration // the code itself
+}
+
+// DurationsJSON is the wire form of Durations, in milliseconds.
+type DurationsJSON struct {
+	Total   int64 `json:"total"`
+	Boot    int64 `json:"boot"`
+	Connect int64 `json:"connect"`
+	Run     int64 `json:"run"`
+}
+
+func (d Durations) wire() DurationsJSON {
+	return DurationsJSON{d.Total.Milliseconds(), d.Boot.Milliseconds(), d.Connect.Milliseconds(), d.Run.Milliseconds()}
+}
+
+func (j DurationsJSON) durations() Durations {
+	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	return Durations{ms(j.Total), ms(j.Boot), ms(j.Connect), ms(j.Run)}
+}
+
+// Policy is what a run was granted and what it was denied.
+type Policy struct {
+	Effective policy.Effective `json:"effective"`
+	Denials   []policy.Denial  `json:"denials"`
+	Ceiling   string           `json:"ceiling,omitempty"` // the file that it was cut to
+}
+
+// InstalledPackage is one that a run had by Request.Packages, those that these need among them.
+type InstalledPackage struct {
+	Name    string `json:"name"` // pip:requests
+	Version string `json:"version"`
+	Digest  string `json:"digest,omitempty"` // of its archive
+}
+
+// plainResult is a Result without methods.
+type plainResult Result
+
+// ResultJSON is the wire form of a Result. Streams that are not UTF-8 come as base64, too.
+type ResultJSON struct {
+	plainResult
+	Stdout       string        `json:"stdout"`
+	Stderr       string        `json:"stderr"`
+	StdoutBase64 string        `json:"stdoutBase64,omitempty"`
+	StderrBase64 string        `json:"stderrBase64,omitempty"`
+	Duration     DurationsJSON `json:"durationMs"`
+	RetryAfter   policy.Millis `json:"retryAfterMs,omitempty"`
+}
+
+// MarshalJSON gives the wire form.
+func (r Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.JSON()) }
+
+// JSON is the wire form.
+func (r Result) JSON() ResultJSON {
+	j := ResultJSON{plainResult: plainResult(r), Duration: r.Duration.wire(), RetryAfter: policy.Millis(r.RetryAfter)}
+	j.Stdout, j.StdoutBase64 = text(r.Stdout)
+	j.Stderr, j.StderrBase64 = text(r.Stderr)
+	if j.Policy.Denials == nil {
+		j.Policy.Denials = []policy.Denial{}
+	}
+	return j
+}
+
+// text is a stream as JSON can hold it, and exactly where that loses something.
+func text(b []byte) (plain, exact string) {
+	if utf8.Valid(b) {
+		return string(b), ""
+	}
+	return string(b), base64.StdEncoding.EncodeToString(b)
+}
+
+// UnmarshalJSON reads the wire form.
+func (r *Result) UnmarshalJSON(data []byte) error {
+	var j ResultJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	*r = Result(j.plainResult)
+	r.Duration, r.RetryAfter = j.Duration.durations(), time.Duration(j.RetryAfter)
+	for _, stream := range []struct {
+		to          *[]byte
+		text, exact string
+	}{{&r.Stdout, j.Stdout, j.StdoutBase64}, {&r.Stderr, j.Stderr, j.StderrBase64}} {
+		*stream.to = []byte(stream.text)
+		if stream.exact != "" {
+			b, err := base64.StdEncoding.DecodeString(stream.exact)
+			if err != nil {
+				return err
+			}
+			*stream.to = b
+		}
+	}
+	return nil
+}
