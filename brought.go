@@ -59,11 +59,11 @@ func (r *FleetRun) Disk() (io.ReadCloser, error) { return r.disk() }
 // disk, which is held to what was said of it. What nobody has used for a day is removed.
 func (rt *Runtime) BringImage(ctx context.Context, who string, b BroughtImage, disk func(context.Context) (io.ReadCloser, error)) error {
 	if arch := image.HostArch(); b.Arch != arch {
-		return &policy.FieldError{Field: "image", Value: b.Digest(), Reason: fmt.Sprintf("came along, and is for %.20q: this host has %s", b.Arch, arch)}
+		return policy.Bad("image", b.Digest(), "came along, and is for %.20q: this host has %s", b.Arch, arch)
 	}
 	if b.Own != nil {
 		if err := checkOwn(b.Own); err != nil {
-			return &policy.FieldError{Field: "image", Value: b.Digest(), Reason: "came along, and " + err.Error()}
+			return policy.Bad("image", b.Digest(), "%s", "came along, and "+err.Error())
 		}
 	}
 	leave, err := rt.enter()

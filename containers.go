@@ -53,7 +53,7 @@ func (req imageRequest) container() (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", req.Image), Reason: err.Error()}
+		return "", policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "%v", err)
 	}
 	return ref, nil
 }
@@ -78,14 +78,14 @@ func inContainer(ref string, l *language, command bool) *language {
 // containerLanguage is the language of a request whose image is a container's.
 func (req imageRequest) containerLanguage(ref string) (*language, *imageRow, string, error) {
 	if req.Check {
-		return nil, nil, "", &policy.FieldError{Field: "check", Value: "with " + ref, Reason: "is for the images that come along"}
+		return nil, nil, "", policy.Bad("check", "with "+ref, "is for the images that come along")
 	}
 	if req.Exec {
 		switch {
 		case req.Code != "" || req.Language != "" || req.Path != "" || len(req.Neighbours) > 0:
-			return nil, nil, "", &policy.FieldError{Field: "exec", Value: "with code", Reason: "runs a command, which stands in args: leave out code, path, language and what lies beside"}
+			return nil, nil, "", policy.Bad("exec", "with code", "runs a command, which stands in args: leave out code, path, language and what lies beside")
 		case len(req.Args) > 0 && req.Args[0] == "":
-			return nil, nil, "", &policy.FieldError{Field: "args", Value: `""`, Reason: "is no command"}
+			return nil, nil, "", policy.Bad("args", `""`, "is no command")
 		}
 		l := inContainer(ref, nil, true)
 		return l, &l.images[0], ".txt", nil
@@ -121,7 +121,7 @@ func (p *program) adopt(c *image.Container) error {
 		p.inImage = append(p.inImage, c.Config.Cmd...)
 	}
 	if len(p.inImage) == 0 {
-		return &policy.FieldError{Field: "args", Value: "none", Reason: "and the image has no command of its own: give one after --"}
+		return policy.Bad("args", "none", "and the image has no command of its own: give one after --")
 	}
 	if !p.ownDir {
 		p.dir = path.Join("/", c.Config.Dir)
@@ -153,7 +153,7 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 		ref, _, err = policy.Reference(reference + ":latest")
 	}
 	if err != nil {
-		return nil, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", reference), Reason: err.Error()}
+		return nil, policy.Bad("image", fmt.Sprintf("%.80q", reference), "%v", err)
 	}
 	if why := rt.images.Offline; why != "" {
 		return nil, fmt.Errorf("%w (%s): %s would have to be pulled: `unitask image pull --offline=false %[3]s` does that", image.ErrOffline, why, ref)
@@ -201,7 +201,7 @@ func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch
 			ref, _, err = policy.Reference(n + ":latest")
 		}
 		if err != nil {
-			return nil, &policy.FieldError{Field: "name", Value: fmt.Sprintf("%.80q", n), Reason: err.Error()}
+			return nil, policy.Bad("name", fmt.Sprintf("%.80q", n), "%v", err)
 		}
 		names[i] = ref
 	}

@@ -52,7 +52,7 @@ func (o *DebugOptions) check(c *policy.Ceiling, secrets int) error {
 }
 
 func secretsUnderDebug(n int) error {
-	return &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", n), Reason: "a debugger can read them: --with-secrets allows it"}
+	return policy.Bad("secrets", fmt.Sprintf("of %d names", n), "a debugger can read them: --with-secrets allows it")
 }
 
 // mayDebug is an error where a ceiling forbids it.
@@ -60,7 +60,7 @@ func mayDebug(c *policy.Ceiling) error {
 	if c.Debug() {
 		return nil
 	}
-	return &policy.FieldError{Field: "debug", Value: "true", Reason: "the ceiling " + c.Path + " has debug = false"}
+	return policy.Bad("debug", "true", "%s", "the ceiling "+c.Path+" has debug = false")
 }
 
 // debugSocket is, in a run's folder, where others of its user join its machine.

@@ -219,7 +219,7 @@ func notElsewhere(streams IO, look inspection) error {
 	default:
 		return nil
 	}
-	return &policy.FieldError{Field: "fleet", Value: "with " + what, Reason: "does not go to another host: run it on this one"}
+	return policy.Bad("fleet", "with "+what, "does not go to another host: run it on this one")
 }
 
 // hasSessions says why a runtime whose runs go to a fleet starts no sessions, and goes on with none: a fleet's are not of
@@ -228,7 +228,7 @@ func (rt *Runtime) hasSessions() error {
 	if rt.opts.Fleet == nil {
 		return nil
 	}
-	return &policy.FieldError{Field: "fleet", Value: "with a session", Reason: "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none"}
+	return policy.Bad("fleet", "with a session", "has sessions of its own: NewSession of the fleet.Client in Go, and `unitask session new --fleet`, start them there; a Runtime without Options.Fleet has those of this host, and runs by MCP on a fleet have none")
 }
 
 // HasSessions says that NewSession starts sessions here: a runtime whose runs go to a fleet has none.
@@ -240,5 +240,5 @@ func notAsked(granted policy.Effective) error {
 	if len(granted.Ask) == 0 {
 		return nil
 	}
-	return &policy.FieldError{Field: "ask", Value: granted.Ask[0].String(), Reason: "can't be asked about from another host: allow it (allowNet), or run this here, without a fleet"}
+	return policy.Bad("ask", granted.Ask[0].String(), "can't be asked about from another host: allow it (allowNet), or run this here, without a fleet")
 }

@@ -118,7 +118,7 @@ func (x *execution) plan(ctx context.Context) error {
 	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
 	if cpus := x.granted.CPUs; cpus != math.Trunc(cpus) {
 		if err := vmm.CanShareProcessor(); err != nil {
-			return run.Fail("cpus", &policy.FieldError{Field: "cpus", Value: strconv.FormatFloat(cpus, 'f', -1, 64), Reason: err.Error()})
+			return run.Fail("cpus", policy.Bad("cpus", strconv.FormatFloat(cpus, 'f', -1, 64), "%v", err))
 		}
 	}
 	var err error
@@ -162,7 +162,7 @@ func (x *execution) resolveImage(ctx context.Context) error {
 		}
 	}
 	if contained != nil && contained.Own != nil {
-		return run.Fail("image", &policy.FieldError{Field: "image", Value: x.code.image.payload.Name, Reason: "is no container's image: it is an own one that came along from another host, and is named by its whole digest"})
+		return run.Fail("image", policy.Bad("image", x.code.image.payload.Name, "is no container's image: it is an own one that came along from another host, and is named by its whole digest"))
 	}
 	if contained != nil {
 		if err := x.code.adopt(contained); err != nil {
@@ -220,7 +220,7 @@ func (x *execution) hardware() error {
 		return nil
 	}
 	why := cmp.Or(x.rt.source.WhySlow(x.spec), "the accelerator tcg was chosen")
-	return &policy.FieldError{Field: "requireHardware", Value: "true", Reason: "and this host has no hardware virtualization that works: " + why}
+	return policy.Bad("requireHardware", "true", "%s", "and this host has no hardware virtualization that works: "+why)
 }
 
 // importedName says why an image does not run under a name that somebody gave it who imported it: a ceiling lists
@@ -232,7 +232,7 @@ func (x *execution) importedName() error {
 		return nil
 	}
 	if c, err := x.rt.images.Container(x.code.arch, ref); err == nil && c.ImportedAs(ref) {
-		return &policy.FieldError{Field: "image", Value: name, Reason: "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list " + c.Digest}
+		return policy.Bad("image", name, "%s", "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list "+c.Digest)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ type asked struct {
 }
 
 func (a asked) bad(reason string) error {
-	return &policy.FieldError{Field: a.field, Value: fmt.Sprintf("%.200q", a.text), Reason: reason}
+	return policy.Bad(a.field, fmt.Sprintf("%.200q", a.text), "%s", reason)
 }
 
 // findMounts finds what a request names, and opens nothing.
@@ -104,7 +104,7 @@ func roundUp(n int64) int64 {
 func (req imageRequest) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
 	want = req.policy()
 	if req.DirMax < 0 {
-		return want, eff, nil, &policy.FieldError{Field: "dirMax", Value: strconv.FormatInt(req.DirMax, 10), Reason: "must be 0, which is the default, or more"}
+		return want, eff, nil, policy.Bad("dirMax", strconv.FormatInt(req.DirMax, 10), "must be 0, which is the default, or more")
 	}
 	want.Files, want.Dirs = req.Files, req.Dirs // counted before the first is looked for: each takes a descriptor
 	if eff, _, err = policy.Resolve(want, nil); err != nil {
@@ -181,7 +181,7 @@ func kernelFor(k image.Kernel, brought *hostfiles.Set) (image.Kernel, error) {
 	case odd == "" || k == image.Linux:
 		return k, nil
 	case k != "":
-		return k, &policy.FieldError{Field: "dirs", Value: fmt.Sprintf("%.200q", odd), Reason: "has a name that is not UTF-8 text, which the " + string(k) + " kernel can't hold: use linux, or leave it out with " + hostfiles.IgnoreFile}
+		return k, policy.Bad("dirs", fmt.Sprintf("%.200q", odd), "%s", "has a name that is not UTF-8 text, which the "+string(k)+" kernel can't hold: use linux, or leave it out with "+hostfiles.IgnoreFile)
 	}
 	return image.Linux, nil
 }

@@ -20,7 +20,7 @@ func checkKeep(k *Keep, c *policy.Ceiling, secrets int) error {
 		return secretsUnderDebug(secrets)
 	}
 	if k.Time < 0 || k.Time > run.KeepTime {
-		return &policy.FieldError{Field: "keep", Value: k.Time.String(), Reason: fmt.Sprintf("a machine is kept for %s at most", run.KeepTime)}
+		return policy.Bad("keep", k.Time.String(), "a machine is kept for %s at most", run.KeepTime)
 	}
 	return mayDebug(c)
 }

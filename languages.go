@@ -224,10 +224,10 @@ func (req imageRequest) language() (l *language, im *imageRow, ext string, err e
 	}
 	switch {
 	case req.Exec && (req.Image == "" || imageLanguage(req.Image) != nil):
-		return nil, nil, "", &policy.FieldError{Field: "exec", Value: cmp.Or(req.Image, "without an image"), Reason: "runs a command of a container image: name one, as alpine:3.20, by image"}
+		return nil, nil, "", policy.Bad("exec", cmp.Or(req.Image, "without an image"), "runs a command of a container image: name one, as alpine:3.20, by image")
 	case req.Language != "":
 		if l, ext, err = named(req.Language); err != nil {
-			return nil, nil, "", &policy.FieldError{Field: "language", Value: fmt.Sprintf("%.40q", req.Language), Reason: err.Error()}
+			return nil, nil, "", policy.Bad("language", fmt.Sprintf("%.40q", req.Language), "%v", err)
 		}
 	case req.Image != "":
 		if l = imageLanguage(req.Image); l == nil {
@@ -251,12 +251,12 @@ func (req imageRequest) language() (l *language, im *imageRow, ext string, err e
 	for _, im := range l.images {
 		in = append(in, im.payload.Name)
 	}
-	return nil, nil, "", &policy.FieldError{Field: "image", Value: req.Image, Reason: "has no " + l.name + ", which is in " + strings.Join(in, ", ")}
+	return nil, nil, "", policy.Bad("image", req.Image, "%s", "has no "+l.name+", which is in "+strings.Join(in, ", "))
 }
 
 // unknownImage says that there is no image of a name.
 func unknownImage(name string) error {
-	return &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.40q", name), Reason: "use " + strings.Join(Images(), ", ") + ", or a container image's reference with its tag, as alpine:3.20" + nearest(name, Images())}
+	return policy.Bad("image", fmt.Sprintf("%.40q", name), "%s", "use "+strings.Join(Images(), ", ")+", or a container image's reference with its tag, as alpine:3.20"+nearest(name, Images()))
 }
 
 // kernel is the kernel that the language has where k is granted, "" for any.
@@ -265,9 +265,9 @@ func (l *language) kernel(k image.Kernel) (image.Kernel, error) {
 	case l.images[0].payload.Nanos && (k != "" || !l.images[0].payload.LinuxFirst):
 		return k, nil
 	case l.images[0].payload.Container && k != "" && k != image.Linux:
-		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run container images, whose programs are Linux's and start others: use linux"}
+		return k, policy.Bad("kernel", string(k), "does not run container images, whose programs are Linux's and start others: use linux")
 	case k != "" && k != image.Linux:
-		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run " + l.name + ": use linux"}
+		return k, policy.Bad("kernel", string(k), "%s", "does not run "+l.name+": use linux")
 	}
 	return image.Linux, nil
 }
@@ -279,7 +279,7 @@ func (l *language) checkTexts(req Request) error {
 		return nil
 	}
 	bad := func(field, name string) error {
-		return &policy.FieldError{Field: field, Value: fmt.Sprintf("%.80q", name), Reason: "is not UTF-8 text, and would not reach the code as it is: encode it, or give it on standard input"}
+		return policy.Bad(field, fmt.Sprintf("%.80q", name), "is not UTF-8 text, and would not reach the code as it is: encode it, or give it on standard input")
 	}
 	for _, a := range req.Args {
 		if !utf8.ValidString(a) {

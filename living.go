@@ -50,7 +50,7 @@ func (l *living) rules(rt *Runtime, granted policy.Effective) []netstack.Rule {
 // take takes a change, as a whole or not at all; l.mu is held.
 func (l *living) take(c PolicyChange) error {
 	bad := func(field, value, reason string) error {
-		return &policy.FieldError{Field: field, Value: fmt.Sprintf("%.100q", value), Reason: reason}
+		return policy.Bad(field, fmt.Sprintf("%.100q", value), "%s", reason)
 	}
 	if len(c.AllowNet)+len(c.DenyNet) == 0 {
 		return bad("allowNet", "", "is empty, and so is denyNet: nothing would change")

@@ -19,7 +19,7 @@ import (
 // checkNeighbours says what is wrong with a request's neighbours, whose code is at main.
 func checkNeighbours(list []Neighbour, main string) error {
 	bad := func(value, reason string) error {
-		return &policy.FieldError{Field: "neighbours", Value: value, Reason: reason}
+		return policy.Bad("neighbours", value, "%s", reason)
 	}
 	if len(list) > run.MaxNeighbours {
 		return bad(fmt.Sprintf("of %d files", len(list)), fmt.Sprintf("must be at most %d: bring a folder of them", run.MaxNeighbours))

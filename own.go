@@ -188,7 +188,7 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 			return req, nil
 		}
 		if _, err := os.Stat(file); err == nil {
-			return req, &policy.FieldError{Field: "image", Value: name, Reason: fmt.Sprintf("is described by %s and not built: `unitask image build %s` does that", file, name)}
+			return req, policy.Bad("image", name, "is described by %s and not built: `unitask image build %s` does that", file, name)
 		}
 		return req, nil
 	}
@@ -201,7 +201,7 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 	}
 	arch, err := image.ParseArch(string(req.Arch))
 	if err == nil && arch != o.Arch {
-		return req, &policy.FieldError{Field: "arch", Value: string(arch), Reason: fmt.Sprintf("is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one", name, o.Arch, arch, o.File)}
+		return req, policy.Bad("arch", string(arch), "is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one", name, o.Arch, arch, o.File)
 	}
 	return req, nil
 }

@@ -125,7 +125,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	}
 	defer leave()
 	bad := func(err error) (*OwnImage, *image.Image, error) {
-		return nil, nil, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.200q", from), Reason: err.Error()}
+		return nil, nil, policy.Bad("image", fmt.Sprintf("%.200q", from), "%v", err)
 	}
 	if arch, err = image.ParseArch(string(arch)); err != nil {
 		return bad(err)
@@ -415,7 +415,7 @@ func (rt *Runtime) tryImports(ctx context.Context, o *OwnImage, l *language) err
 	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
 		last := strings.TrimSpace(string(res.Stderr))
 		last = last[strings.LastIndexByte(last, '\n')+1:]
-		return &policy.FieldError{Field: "image", Value: o.File, Reason: fmt.Sprintf("warm: %s can't be imported: %.300q %s(`unitask inspect %s` has the rest)", strings.Join(o.Warm, ", "), last, res.Error, res.RunID)}
+		return policy.Bad("image", o.File, "warm: %s can't be imported: %.300q %s(`unitask inspect %s` has the rest)", strings.Join(o.Warm, ", "), last, res.Error, res.RunID)
 	}
 	return rt.runs.Remove(res.RunID)
 }

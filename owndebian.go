@@ -82,7 +82,7 @@ func debianFailed(ctx context.Context, o *OwnImage, specs []string, err error) e
 	if ctx.Err() != nil {
 		return err
 	}
-	return &policy.FieldError{Field: "image", Value: o.File, Reason: fmt.Sprintf("debian: %.200s can't be had: %v", strings.Join(specs, " "), err)}
+	return policy.Bad("image", o.File, "debian: %.200s can't be had: %v", strings.Join(specs, " "), err)
 }
 
 // foundDebs says which package that was asked for is neither among those that apt has found nor in the image.
@@ -146,7 +146,7 @@ func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *environm
 	status, has, err := image.ContainerStatus(disk)
 	disk.Close()
 	if err != nil {
-		return &policy.FieldError{Field: "image", Value: o.File, Reason: fmt.Sprintf("debian: %s %v", o.From, err)}
+		return policy.Bad("image", o.File, "debian: %s %v", o.From, err)
 	}
 	if err := os.MkdirAll(rt.layersDir(), 0o700); err != nil {
 		return err

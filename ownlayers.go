@@ -123,7 +123,7 @@ func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (
 func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments.Environment) (*OwnImage, *image.Image, error) {
 	ref, reached, err := o.checkOver(env, rt.opts.Ceiling)
 	if err != nil {
-		return nil, nil, &policy.FieldError{Field: "image", Value: env.File, Reason: err.Error()}
+		return nil, nil, policy.Bad("image", env.File, "%v", err)
 	}
 	held, err := rt.lockOwn(ctx)
 	if err != nil {
@@ -153,7 +153,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.E
 		return nil, err
 	}
 	if base.Brought != "" { // this host reads the disk of what it begins with, and nobody's whom it does not trust
-		return nil, &policy.FieldError{Field: "image", Value: o.File, Reason: fmt.Sprintf("from: %s came along from another host, as the tenant %s's: only its own machine reads it; begin with an image that was pulled or imported here", o.From, base.Brought)}
+		return nil, policy.Bad("image", o.File, "from: %s came along from another host, as the tenant %s's: only its own machine reads it; begin with an image that was pulled or imported here", o.From, base.Brought)
 	}
 	now := ownLayer{From: ref, Image: base.Digest, Steps: env.Run, Network: env.Network}
 	if len(env.Files) > 0 {

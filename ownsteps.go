@@ -79,7 +79,7 @@ func (rt *Runtime) change(ctx context.Context, o *OwnImage, base *image.Containe
 		return "", fmt.Errorf("run %s of %s: %w", c.what, o.File, err)
 	}
 	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
-		return "", &policy.FieldError{Field: "image", Value: o.File, Reason: c.failed(res)}
+		return "", policy.Bad("image", o.File, "%s", c.failed(res))
 	}
 	if c.printed != nil {
 		if err := c.printed(res.Stdout); err != nil {

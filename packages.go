@@ -65,7 +65,7 @@ const (
 // checkPackages says what is wrong with what a request asks for.
 func (l *language) checkPackages(asked []string) error {
 	bad := func(value, reason string) error {
-		return &policy.FieldError{Field: "packages", Value: fmt.Sprintf("%.100q", value), Reason: reason}
+		return policy.Bad("packages", fmt.Sprintf("%.100q", value), "%s", reason)
 	}
 	if len(asked) > maxInstalled {
 		return bad(fmt.Sprintf("of %d entries", len(asked)), fmt.Sprintf("must have at most %d", maxInstalled))
@@ -127,10 +127,10 @@ func (x *execution) install(ctx context.Context) error {
 	l := x.code.language
 	place := image.At(l.packages.place, x.image.Runtime)
 	if own := x.code.image.payload.Own; own != nil && slices.Contains(x.code.image.payload.Folders, place) {
-		return &policy.FieldError{Field: "packages", Value: "with the image " + x.code.image.payload.Name, Reason: "which has packages of its own: add these to its file, and build it"}
+		return policy.Bad("packages", "with the image "+x.code.image.payload.Name, "which has packages of its own: add these to its file, and build it")
 	}
 	if x.code.inputs.At(place) {
-		return &policy.FieldError{Field: "packages", Value: "with a folder at " + place, Reason: "would lie there: give the folder another path inside"}
+		return policy.Bad("packages", "with a folder at "+place, "would lie there: give the folder another path inside")
 	}
 	lock, err := x.rt.installed(ctx, x)
 	if err != nil {
@@ -388,5 +388,5 @@ var lockedName = regexp.MustCompile(`^[A-Za-z0-9@/._+!~-]{1,214}$`)
 
 // buildError says why packages could not be installed, by what their tool said.
 func (rt *Runtime) buildError(l *language, want *packages.Lock, res *Result) error {
-	return &policy.FieldError{Field: "packages", Value: strings.Join(want.Asked, " "), Reason: fmt.Sprintf("can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, rt.toolSaid(l.packages.system, res), res.RunID)}
+	return policy.Bad("packages", strings.Join(want.Asked, " "), "can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, rt.toolSaid(l.packages.system, res), res.RunID)
 }

@@ -77,7 +77,7 @@ const (
 // checkCode checks what of a request is no policy.
 func checkCode(req imageRequest) (program, error) {
 	bad := func(field, value, reason string) (program, error) {
-		return program{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
+		return program{}, policy.Bad(field, value, "%s", reason)
 	}
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, neighbours: req.Neighbours, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale,
@@ -227,7 +227,7 @@ func checkGuestPath(field, p string) error {
 	default:
 		return nil
 	}
-	return &policy.FieldError{Field: field, Value: fmt.Sprintf("%.80q", p), Reason: reason}
+	return policy.Bad(field, fmt.Sprintf("%.80q", p), "%s", reason)
 }
 
 // reserved says that a path lies where the guest's own files are.
@@ -374,7 +374,7 @@ func (p *program) processError(reason string) error {
 	if strings.HasPrefix(p.ownProcess, "-") {
 		field = "nodeArgs"
 	}
-	return &policy.FieldError{Field: field, Value: p.ownProcess, Reason: reason}
+	return policy.Bad(field, p.ownProcess, "%s", reason)
 }
 
 // on gives the code what only its streams ask for: a terminal, colours.
@@ -402,7 +402,7 @@ func (p *program) on(streams IO) {
 func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 	if p.image.payload.Own != nil {
 		if k != "" && k != image.Linux {
-			return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "does not run images of one's own: use linux"}
+			return k, policy.Bad("kernel", string(k), "does not run images of one's own: use linux")
 		}
 		k = image.Linux
 	}
@@ -411,13 +411,13 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 		return k, err
 	}
 	if p.check && k != "" && k != image.Linux {
-		return k, &policy.FieldError{Field: "check", Value: "with kernel " + string(k), Reason: "starts a process, which needs the linux kernel"}
+		return k, policy.Bad("check", "with kernel "+string(k), "starts a process, which needs the linux kernel")
 	}
 	if p.check {
 		k = image.Linux
 	}
 	if p.session != nil && k == image.Nanos && p.language != languages[0] {
-		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has sessions of JavaScript only: use linux"}
+		return k, policy.Bad("kernel", string(k), "has sessions of JavaScript only: use linux")
 	}
 	if p.session != nil { // whose commands are processes, where it has some
 		p.fresh = p.fresh || k != image.Nanos
@@ -426,7 +426,7 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 		return k, p.processError("is read when the language starts, which in a machine with the " + string(k) + " kernel it has: needs the linux kernel")
 	}
 	if p.terminal != nil && k != "" && k != image.Linux {
-		return k, &policy.FieldError{Field: "kernel", Value: string(k), Reason: "has no terminals: use linux"}
+		return k, policy.Bad("kernel", string(k), "has no terminals: use linux")
 	}
 	return freshKernel(k, p.fresh, p.cpus)
 }

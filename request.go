@@ -29,7 +29,7 @@ func (req imageRequest) granted(ceiling *policy.Ceiling) (policy.Effective, []po
 	defer in.Close()
 	ref, err := req.container()
 	if err == nil && req.Image != "" && ref == "" && req.own == nil && !policy.IsImageName(req.Image) {
-		err = &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", req.Image), Reason: "is no name of an image, which has small letters, digits, _ and -"}
+		err = policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "is no name of an image, which has small letters, digits, _ and -")
 	}
 	if err != nil { // no run has it
 		return policy.Effective{}, nil, err

@@ -42,14 +42,14 @@ func (i inspection) check(caller Caller, req imageRequest, streams IO) error {
 		return errors.New("a run that is traced is not kept")
 	}
 	if req.Exposed() > 0 && streams.Capture != nil {
-		return &policy.FieldError{Field: "secrets", Value: "with a capture", Reason: "the capture would hold them"}
+		return policy.Bad("secrets", "with a capture", "the capture would hold them")
 	}
 	var err error
 	if streams.Keep != nil {
 		err = checkKeep(streams.Keep, caller.Ceiling, req.Exposed())
 	}
 	if ref, e := req.container(); err == nil && e == nil && ref != "" && i.trace != nil && i.trace.Syscalls {
-		err = &policy.FieldError{Field: "trace", Value: "of system calls with " + ref, Reason: "is for the images that come along: strace in the image does it"}
+		err = policy.Bad("trace", "of system calls with "+ref, "is for the images that come along: strace in the image does it")
 	}
 	if err == nil && i.trace != nil {
 		err = i.trace.check(caller.Ceiling, req.Exposed())
@@ -100,12 +100,12 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	// find out by guesses what they are.
 	redactor, err := record.NewRedactor(code.redacted())
 	if err != nil {
-		return nil, &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d names", len(code.secrets)), Reason: err.Error()}
+		return nil, policy.Bad("secrets", fmt.Sprintf("of %d names", len(code.secrets)), "%v", err)
 	}
 	var out *record.OutFolder // as it is before the code runs: a link may take its place
 	if streams.Out != "" {
 		if out, err = record.OpenOut(streams.Out, streams.OutReplace); err != nil {
-			return nil, &policy.FieldError{Field: "out", Value: streams.Out, Reason: err.Error()}
+			return nil, policy.Bad("out", streams.Out, "%v", err)
 		}
 		defer out.Close()
 	}
@@ -287,10 +287,10 @@ func (rt *Runtime) grant(caller Caller, req imageRequest, code *program) (asked 
 func imageDenied(name string, denials []policy.Denial) error {
 	for _, d := range denials {
 		if d.Field == "image" {
-			return &policy.FieldError{Field: "image", Value: name, Reason: fmt.Sprintf("%s by %s (key %s)", d.Reason, d.Rule, d.Key)}
+			return policy.Bad("image", name, "%s by %s (key %s)", d.Reason, d.Rule, d.Key)
 		}
 	}
-	return &policy.FieldError{Field: "image", Value: name, Reason: "is not granted"}
+	return policy.Bad("image", name, "is not granted")
 }
 
 // newRecord makes a run's record, which has what was asked and granted before anything runs.

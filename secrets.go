@@ -34,7 +34,7 @@ func (p *program) give(granted policy.Effective, values map[string]string) error
 	roots.AppendCertsFromPEM([]byte(p.ca)) // a server is verified as the code would have
 	p.broker, err = broker.New(broker.Config{Secrets: bound, Rules: rules, Roots: roots, Kept: p.kept, MaxSigned: granted.Timeout})
 	if err != nil {
-		return &policy.FieldError{Field: "secrets", Value: fmt.Sprintf("of %d bound names", len(bound)), Reason: err.Error()}
+		return policy.Bad("secrets", fmt.Sprintf("of %d bound names", len(bound)), "%v", err)
 	}
 	return nil
 }

@@ -130,7 +130,7 @@ func (rt *Runtime) NewSession(ctx context.Context, req SessionRequest) (*Session
 // NewSessionFor starts a session for a caller, under the caller's Ceiling.
 func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req SessionRequest) (*Session, error) {
 	bad := func(field, value, reason string) (*Session, error) {
-		return nil, &policy.FieldError{Field: field, Value: value, Reason: reason}
+		return nil, policy.Bad(field, value, "%s", reason)
 	}
 	if err := rt.hasSessions(); err != nil {
 		return nil, err
@@ -338,7 +338,7 @@ func (s *Session) hasCommands(what string) error {
 	if s.Kernel != oneProcess {
 		return nil
 	}
-	return &policy.FieldError{Field: "kernel", Value: string(s.Kernel), Reason: "has no " + what + " in a session: its machines have one process, the interpreter; start the session with kernel linux"}
+	return policy.Bad("kernel", string(s.Kernel), "%s", "has no "+what+" in a session: its machines have one process, the interpreter; start the session with kernel linux")
 }
 
 // started takes what the program would have been started with.

@@ -150,14 +150,14 @@ func (b *background) since(after int64) (is Background, change <-chan struct{}) 
 // bounds how many there are at once. The time limit counts while its machine runs.
 func (s *Session) Start(ctx context.Context, c Command) (run string, err error) {
 	if c.Stdin != nil || c.Terminal != nil || c.Stdout != nil || c.Stderr != nil {
-		return "", &policy.FieldError{Field: "background", Value: "true", Reason: "has no standard input and no terminal, and Wait has what it prints"}
+		return "", policy.Bad("background", "true", "has no standard input and no terminal, and Wait has what it prints")
 	}
 	e, err := s.start(c)
 	if err != nil {
 		return "", err
 	}
 	if c.Timeout > s.limits.Life {
-		return "", &policy.FieldError{Field: "timeoutMs", Value: c.Timeout.String(), Reason: fmt.Sprintf("must be at most the session's life, %s", s.limits.Life)}
+		return "", policy.Bad("timeoutMs", c.Timeout.String(), "must be at most the session's life, %s", s.limits.Life)
 	}
 	done, err := s.use(ctx)
 	if err != nil {
@@ -227,7 +227,7 @@ func (s *Session) placeBehind() (leave func(), err error) {
 	case s.over:
 		return nil, nil
 	case most < 0:
-		return nil, &policy.FieldError{Field: "backgroundCommands", Value: "1", Reason: "the ceiling allows none"}
+		return nil, policy.Bad("backgroundCommands", "1", "the ceiling allows none")
 	case s.under >= most:
 		return nil, &BusyError{What: fmt.Sprintf("%d commands of this session run in the background, which is the most: end one", s.under), After: afterSession}
 	}
@@ -274,7 +274,7 @@ func (s *Session) find(run string) (*background, error) {
 			return b, nil
 		}
 	}
-	return nil, &policy.FieldError{Field: "run", Value: fmt.Sprintf("%.80q", run), Reason: "is no command in the background of this session, or ended long ago: its record has what it printed"}
+	return nil, policy.Bad("run", fmt.Sprintf("%.80q", run), "is no command in the background of this session, or ended long ago: its record has what it printed")
 }
 
 // limit ends a command when the session has run for so long.
@@ -303,7 +303,7 @@ func (s *Session) Wait(ctx context.Context, run string, after int64, most time.D
 	}
 	is, change := b.since(after)
 	if after < 0 || after > is.Seq {
-		return Background{}, &policy.FieldError{Field: "afterSeq", Value: fmt.Sprint(after), Reason: fmt.Sprintf("must be from 0 to %d, what it has printed in bytes", is.Seq)}
+		return Background{}, policy.Bad("afterSeq", fmt.Sprint(after), "must be from 0 to %d, what it has printed in bytes", is.Seq)
 	}
 	if most <= 0 || is.Seq > after || is.Result != nil {
 		return is, nil

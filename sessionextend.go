@@ -59,7 +59,7 @@ func (s *Session) lives(ctx context.Context, begin time.Time) (timed context.Con
 // A session that is paused is resumed for it. The ceiling's files are read again.
 func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	bad := func(reason string) error {
-		return &policy.FieldError{Field: "life", Value: life.String(), Reason: reason}
+		return policy.Bad("life", life.String(), "%s", reason)
 	}
 	if life < time.Second {
 		return bad("must be 1s at least")

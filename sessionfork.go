@@ -85,7 +85,7 @@ func (f *forking) get(source *machine.Source) func(context.Context, machine.Spec
 // resumed for it. Where one can't be started none is.
 func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	if n < 1 || n > MaxForks {
-		return nil, &policy.FieldError{Field: "count", Value: fmt.Sprint(n), Reason: fmt.Sprintf("must be from 1 to %d", MaxForks)}
+		return nil, policy.Bad("count", fmt.Sprint(n), "must be from 1 to %d", MaxForks)
 	}
 	if !machine.CanClone {
 		return nil, errors.New("sessions are forked on Linux only")

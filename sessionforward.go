@@ -42,7 +42,7 @@ func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 		least int
 	}{{"port", port, 1}, {"hostPort", hostPort, 0}} {
 		if p.is < p.least || p.is > 65535 {
-			return nil, &policy.FieldError{Field: p.field, Value: fmt.Sprint(p.is), Reason: fmt.Sprintf("must be from %d to 65535", p.least)}
+			return nil, policy.Bad(p.field, fmt.Sprint(p.is), "must be from %d to 65535", p.least)
 		}
 	}
 	if err := s.hasCommands("forwarded ports"); err != nil {
@@ -56,7 +56,7 @@ func (s *Session) Forward(port, hostPort int) (*Forward, error) {
 	if err != nil {
 		leave()
 		if errors.Is(err, syscall.EADDRINUSE) {
-			err = &policy.FieldError{Field: "hostPort", Value: fmt.Sprint(hostPort), Reason: "is taken on this host: name another one, or none for any that is free"}
+			err = policy.Bad("hostPort", fmt.Sprint(hostPort), "is taken on this host: name another one, or none for any that is free")
 		}
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Session) forwards() (leave func(), err error) {
 	defer s.mu.Unlock()
 	switch most := s.limits.ForwardedPorts; {
 	case most < 0:
-		return nil, &policy.FieldError{Field: "forwardedPorts", Value: "1", Reason: "the ceiling allows none"}
+		return nil, policy.Bad("forwardedPorts", "1", "the ceiling allows none")
 	case s.ports >= most:
 		return nil, &BusyError{What: fmt.Sprintf("%d ports of this session are forwarded, which is the most: end one", s.ports), After: afterSession}
 	}

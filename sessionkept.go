@@ -182,7 +182,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	}
 	for _, secret := range k.granted.Secrets {
 		if _, there := secrets[secret.Name]; !there {
-			return nil, &policy.FieldError{Field: "secrets", Value: secret.Name, Reason: "is needed again, since its value is not kept on the disk: give it as when the session began"}
+			return nil, policy.Bad("secrets", secret.Name, "is needed again, since its value is not kept on the disk: give it as when the session began")
 		}
 	}
 	for name := range k.Request.Secrets {
@@ -327,7 +327,7 @@ func stillGranted(req imageRequest, ceiling *policy.Ceiling, once policy.Effecti
 	_, _ = json.Unmarshal(a, &here), json.Unmarshal(b, &there)
 	for _, key := range slices.Sorted(maps.Keys(there)) {
 		if !holds(key, here[key], there[key]) {
-			return &policy.FieldError{Field: key, Value: fmt.Sprintf("%.200v", there[key]), Reason: fmt.Sprintf("was granted when the session began, and is %.200v under this ceiling: start another session", here[key])}
+			return policy.Bad(key, fmt.Sprintf("%.200v", there[key]), "was granted when the session began, and is %.200v under this ceiling: start another session", here[key])
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func (rt *Runtime) hold(s *Session) (leave func(), err error) {
 	}
 	switch {
 	case s.limits.Sessions < 0 || s.limits.CallerSessions < 0:
-		return nil, &policy.FieldError{Field: "sessions", Value: "1", Reason: "the ceiling allows none"}
+		return nil, policy.Bad("sessions", "1", "the ceiling allows none")
 	case own >= s.limits.CallerSessions:
 		return nil, &BusyError{What: fmt.Sprintf("you have %d sessions, which is the most: end one", own), After: afterSession}
 	case len(rt.sessions) >= s.limits.Sessions:
@@ -71,7 +71,7 @@ func (rt *Runtime) pausedRoom(s *Session) (give func(), err error) {
 	all += rt.elsewhere()
 	switch most := s.limits.PausedBytes; {
 	case most < size:
-		return nil, &policy.FieldError{Field: "pausedBytes", Value: fmt.Sprint(size), Reason: fmt.Sprintf("at most %d are allowed: the session goes on", max(most, 0))}
+		return nil, policy.Bad("pausedBytes", fmt.Sprint(size), "at most %d are allowed: the session goes on", max(most, 0))
 	case all > most-size:
 		return nil, &BusyError{What: fmt.Sprintf("paused sessions hold %d bytes, and %d are allowed: end one", all, most), After: afterSession}
 	}

@@ -49,7 +49,7 @@ func (p PausedSession) ReadCeiling(home string) (*policy.Ceiling, error) {
 	case p.Origin != nil:
 		return p.Origin.Ceiling(home, p.Owner)
 	case p.Ceiling != "":
-		return nil, &policy.FieldError{Field: "ceiling", Value: p.Ceiling, Reason: "was made by the program that session " + p.ID + " is of, and only there can it go on; unitask session rm ends it"}
+		return nil, policy.Bad("ceiling", p.Ceiling, "%s", "was made by the program that session "+p.ID+" is of, and only there can it go on; unitask session rm ends it")
 	}
 	return nil, nil
 }

@@ -69,19 +69,19 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	name := cmp.Or(step.Language, s.Language)
 	lang, _, err := named(name)
 	if err != nil {
-		return nil, &policy.FieldError{Field: "language", Value: fmt.Sprintf("%.40q", name), Reason: err.Error()}
+		return nil, policy.Bad("language", fmt.Sprintf("%.40q", name), "%v", err)
 	}
 	if len(step.Code) > maxStep {
-		return nil, &policy.FieldError{Field: "code", Value: fmt.Sprintf("of %d bytes", len(step.Code)), Reason: fmt.Sprintf("must be at most %d bytes in a session: write a file", maxStep)}
+		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)), "must be at most %d bytes in a session: write a file", maxStep)
 	}
 	if !utf8.ValidString(step.Code) {
-		return nil, &policy.FieldError{Field: "code", Value: fmt.Sprintf("of %d bytes", len(step.Code)), Reason: "is not UTF-8 text, which steps of a session are: write a file, and run that"}
+		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)), "is not UTF-8 text, which steps of a session are: write a file, and run that")
 	}
 	if strings.ContainsRune(step.Code, 0) {
-		return nil, &policy.FieldError{Field: "code", Value: "with a NUL byte", Reason: "must hold none in a session"}
+		return nil, policy.Bad("code", "with a NUL byte", "must hold none in a session")
 	}
 	if step.Timeout < 0 {
-		return nil, &policy.FieldError{Field: "timeoutMs", Value: step.Timeout.String(), Reason: "must be positive"}
+		return nil, policy.Bad("timeoutMs", step.Timeout.String(), "must be positive")
 	}
 	if lang.name != s.Language {
 		if err := s.hasCommands("interpreter of " + lang.name + " beside that of " + s.Language); err != nil {
@@ -90,7 +90,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	}
 	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.name })
 	if at < 0 {
-		return nil, &policy.FieldError{Field: "language", Value: name, Reason: "has no steps in a session: a run has it"}
+		return nil, policy.Bad("language", name, "has no steps in a session: a run has it")
 	}
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 			s.mu.Lock()
 			delete(s.running, lang.name)
 			s.mu.Unlock()
-			return &policy.FieldError{Field: "language", Value: lang.name, Reason: fmt.Sprintf("can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)}
+			return policy.Bad("language", lang.name, "can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)
 		}
 		x.ended(got.Code, got.End.Signal)
 		x.res.Value = s.redactor.String(got.Value)
@@ -140,7 +140,7 @@ const maxStep = 1 << 20
 // start is a command as it is started, if it can be.
 func (s *Session) start(c Command) (session.Exec, error) {
 	bad := func(field, value, reason string) (session.Exec, error) {
-		return session.Exec{}, &policy.FieldError{Field: field, Value: value, Reason: reason}
+		return session.Exec{}, policy.Bad(field, value, "%s", reason)
 	}
 	if err := s.hasCommands("commands"); err != nil {
 		return session.Exec{}, err
@@ -325,7 +325,7 @@ func stepLimit(asked, granted, life time.Duration) (time.Duration, error) {
 	case asked == 0:
 		return longest, nil
 	case asked < 0 || asked > longest:
-		return 0, &policy.FieldError{Field: "timeoutMs", Value: asked.String(), Reason: fmt.Sprintf("must be at most the session's, %s: one that is started with a longer limit has that, as far as its ceiling and its life go, and a command in the background needs none", longest)}
+		return 0, policy.Bad("timeoutMs", asked.String(), "must be at most the session's, %s: one that is started with a longer limit has that, as far as its ceiling and its life go, and a command in the background needs none", longest)
 	}
 	return asked, nil
 }

@@ -34,7 +34,7 @@ var valueName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
 
 func valueFile(name string) (string, error) {
 	if !valueName.MatchString(name) {
-		return "", &policy.FieldError{Field: "name", Value: fmt.Sprintf("%.80q", name), Reason: "must be a letter or _, and then letters, digits, _ and -, 64 in all at most"}
+		return "", policy.Bad("name", fmt.Sprintf("%.80q", name), "must be a letter or _, and then letters, digits, _ and -, 64 in all at most")
 	}
 	return path.Join(ValuesDir, name+valueSuffix), nil
 }
@@ -51,10 +51,10 @@ func (s *Session) Put(ctx context.Context, name string, value any) error {
 	err = encoder.Encode(value)
 	text := out.Bytes()
 	if err != nil {
-		return &policy.FieldError{Field: "value", Value: "of " + name, Reason: "is not JSON: " + err.Error()}
+		return policy.Bad("value", "of "+name, "%s", "is not JSON: "+err.Error())
 	}
 	if len(text) > MaxSessionValue {
-		return &policy.FieldError{Field: "value", Value: fmt.Sprintf("of %d bytes", len(text)), Reason: fmt.Sprintf("must be at most %d: write a file", MaxSessionValue)}
+		return policy.Bad("value", fmt.Sprintf("of %d bytes", len(text)), "must be at most %d: write a file", MaxSessionValue)
 	}
 	return s.WriteFile(ctx, file, text, 0o644)
 }

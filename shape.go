@@ -25,7 +25,7 @@ func withDefaults(home string, sh Shape) (Shape, error) {
 	l := languages[0]
 	if ref, is, err := policy.Reference(sh.Image); is {
 		if err != nil {
-			return sh, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", sh.Image), Reason: err.Error()}
+			return sh, policy.Bad("image", fmt.Sprintf("%.80q", sh.Image), "%v", err)
 		}
 		l, sh.Image = inContainer(ref, nil, true), ref
 	} else if o, err := readOwn(home, cmp.Or(sh.Image, l.images[0].payload.Name)); err == nil && o.Container != "" {
@@ -44,7 +44,7 @@ func withDefaults(home string, sh Shape) (Shape, error) {
 	}
 	arch, err := image.ParseArch(string(sh.Arch))
 	if err != nil {
-		return sh, &policy.FieldError{Field: "arch", Value: fmt.Sprintf("%q", sh.Arch), Reason: "use amd64 or arm64"}
+		return sh, policy.Bad("arch", fmt.Sprintf("%q", sh.Arch), "use amd64 or arm64")
 	}
 	kernel, err := freshKernel(sh.Kernel, sh.FreshProcess, sh.CPUs)
 	if err == nil {
@@ -63,9 +63,9 @@ func freshKernel(k image.Kernel, fresh bool, cpus float64) (image.Kernel, error)
 	other := k != "" && k != image.Linux
 	switch {
 	case fresh && other:
-		return k, &policy.FieldError{Field: "freshProcess", Value: "with kernel " + string(k), Reason: "needs the linux kernel, which can start a process"}
+		return k, policy.Bad("freshProcess", "with kernel "+string(k), "needs the linux kernel, which can start a process")
 	case cpus > 1 && other:
-		return k, &policy.FieldError{Field: "cpus", Value: fmt.Sprintf("%g with kernel %s", cpus, k), Reason: "more than one processor needs the linux kernel"}
+		return k, policy.Bad("cpus", fmt.Sprintf("%g with kernel %s", cpus, k), "more than one processor needs the linux kernel")
 	case fresh || cpus > 1:
 		return image.Linux, nil
 	}
@@ -118,7 +118,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	if sh.Folders != "" {
 		steady := &hostfiles.Steady{}
 		if err := json.Unmarshal([]byte(sh.Folders), steady); err != nil {
-			return false, &policy.FieldError{Field: "folders", Value: fmt.Sprintf("%.80q", sh.Folders), Reason: "is not what a run has given: " + err.Error()}
+			return false, policy.Bad("folders", fmt.Sprintf("%.80q", sh.Folders), "%s", "is not what a run has given: "+err.Error())
 		}
 		spec.Folders = folders{steady}
 	}
@@ -164,7 +164,7 @@ func Booted() Machines { return Machines{booted: true} }
 // check says what is wrong, and gives the shape its defaults.
 func (m Machines) check(home string) (machine.Options, Shape, error) {
 	if err := m.from.Pool.Check(); err != nil {
-		return m.from, m.shape, &policy.FieldError{Field: "pool", Value: fmt.Sprintf("%d:%d", m.from.Pool.Min, m.from.Pool.Max), Reason: err.Error()}
+		return m.from, m.shape, policy.Bad("pool", fmt.Sprintf("%d:%d", m.from.Pool.Min, m.from.Pool.Max), "%v", err)
 	}
 	shape, err := withDefaults(home, m.shape)
 	return m.from, shape, err

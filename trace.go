@@ -42,7 +42,7 @@ var traceItem = regexp.MustCompile(`^(trace:)?[a-z0-9_][a-z0-9_*-]{0,99}$`)
 // check says why a run can't be traced.
 func (t *Trace) check(c *policy.Ceiling, secrets int) error {
 	wrong := func(value any, reason string) error {
-		return &policy.FieldError{Field: "trace", Value: fmt.Sprint(value), Reason: reason}
+		return policy.Bad("trace", fmt.Sprint(value), "%s", reason)
 	}
 	if secrets > 0 && !t.WithSecrets {
 		return secretsUnderDebug(secrets)

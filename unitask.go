@@ -163,7 +163,7 @@ func Open(opts Options) (*Runtime, error) {
 	}
 	accel, err := vmm.ParseAccel(string(opts.Accel))
 	if err != nil {
-		return nil, &policy.FieldError{Field: "accel", Value: fmt.Sprintf("%q", opts.Accel), Reason: "use auto, kvm, hvf or tcg"}
+		return nil, policy.Bad("accel", fmt.Sprintf("%q", opts.Accel), "use auto, kvm, hvf or tcg")
 	}
 	opts.Accel = accel
 	config, err := readConfig(opts.Home)
@@ -171,7 +171,7 @@ func Open(opts Options) (*Runtime, error) {
 		return nil, &HostError{Op: "open", Err: err}
 	}
 	if opts.RequireJail, err = policy.Jail(config.RequireJail, opts.RequireJail); err != nil {
-		return nil, &policy.FieldError{Field: "requireJail", Reason: err.Error()}
+		return nil, policy.Bad("requireJail", "", "%v", err)
 	}
 	if opts.Upstream.Proxy == nil {
 		opts.Upstream.Proxy = environmentProxy()

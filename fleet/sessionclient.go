@@ -32,7 +32,7 @@ func (c *Client) NewSession(ctx context.Context, caller unitask.Caller, req unit
 
 func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (view holder.View, err error) {
 	if have := unitask.SessionImages(); req.Image != "" && !slices.Contains(have, req.Image) {
-		return view, &policy.FieldError{Field: "image", Value: fmt.Sprintf("%.80q", req.Image), Reason: "has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use " + strings.Join(have, ", ")}
+		return view, policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "%s", "has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use "+strings.Join(have, ", "))
 	}
 	req, denials, err := req.Elsewhere(caller.Ceiling)
 	if err != nil {
@@ -341,7 +341,7 @@ func (s *Session) Run(ctx context.Context, step unitask.Step) (*unitask.Result, 
 // Exec runs a command, which has no standard input and no terminal, and a time limit.
 func (s *Session) Exec(ctx context.Context, c unitask.Command) (*unitask.Result, error) {
 	if c.Stdin != nil || c.Terminal != nil || c.Approve != nil || c.Endless {
-		return nil, &policy.FieldError{Field: "command", Value: "with standard input, a terminal, questions or no time limit", Reason: "has none of these in a session on a fleet"}
+		return nil, policy.Bad("command", "with standard input, a terminal, questions or no time limit", "has none of these in a session on a fleet")
 	}
 	r, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpExec, Command: &holder.Command{Args: c.Args, Dir: c.Dir, Env: c.Env, TimeoutMS: policy.Millis(c.Timeout)}}}, c.Stdout, c.Stderr)
 	return r.Result, err

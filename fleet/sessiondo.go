@@ -49,14 +49,14 @@ func (c *Client) Do(ctx context.Context, req holder.Request, streams holder.Stre
 		r, err = s.ask(ctx, call{Request: req}, nil, nil)
 		a = r.Answer
 	default:
-		err = &policy.FieldError{Field: "session", Value: req.Op, Reason: "is not there for sessions on a fleet, in this form: no folders, background commands, ports, standard input and terminals"}
+		err = policy.Bad("session", req.Op, "is not there for sessions on a fleet, in this form: no folders, background commands, ports, standard input and terminals")
 	}
 	return a, err
 }
 
 func (c *Client) doNew(ctx context.Context, req *holder.New) (a holder.Answer, err error) {
 	if req.Name != "" {
-		return a, &policy.FieldError{Field: "name", Value: req.Name, Reason: "is for sessions on this host: those on a fleet have ids only"}
+		return a, policy.Bad("name", req.Name, "is for sessions on this host: those on a fleet have ids only")
 	}
 	caller := unitask.Caller{Ceiling: req.Held}
 	run := req.Request

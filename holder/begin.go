@@ -20,7 +20,7 @@ func (h *Holder) begin(ctx context.Context, req *New) (Answer, error) {
 		return Answer{}, &Error{Code: CodeUsage, Message: "a new session of what?"}
 	}
 	if req.Name != "" && !named.MatchString(req.Name) {
-		return Answer{}, &policy.FieldError{Field: "name", Value: fmt.Sprintf("%.80q", req.Name), Reason: "must be lower-case letters, digits and dashes, 32 at most, and begin with a letter"}
+		return Answer{}, policy.Bad("name", fmt.Sprintf("%.80q", req.Name), "must be lower-case letters, digits and dashes, 32 at most, and begin with a letter")
 	}
 	if err := h.take(req.Name); err != nil {
 		return Answer{}, err
@@ -143,7 +143,7 @@ func (h *Holder) take(name string) error {
 		return nil
 	}
 	if h.names[name] {
-		return &policy.FieldError{Field: "name", Value: name, Reason: "is another session's"}
+		return policy.Bad("name", name, "is another session's")
 	}
 	h.names[name] = true
 	return nil

@@ -142,5 +142,5 @@ func (f *Field) ceiling() string {
 }
 
 func (f *Field) wrong(value any, reason string) error {
-	return &FieldError{Field: f.name(), Value: fmt.Sprint(value), Reason: reason}
+	return Bad(f.name(), fmt.Sprint(value), "%s", reason)
 }

@@ -116,7 +116,7 @@ func (c *Ceiling) MistypedImage(known []string, mistyped func(name string) bool)
 
 // WrongImage is an error about an image that a ceiling lists.
 func (c *Ceiling) WrongImage(name, reason string) error {
-	err := &FieldError{Field: "images", Value: fmt.Sprintf("%.80q", name), Reason: reason}
+	err := Bad("images", fmt.Sprintf("%.80q", name), "%s", reason)
 	if from := c.inherited["images"]; from != "" && from != c.Path {
 		return &CeilingError{from, 0, err}
 	}

@@ -178,6 +178,11 @@ type FieldError struct {
 	Would map[string]int64
 }
 
+// Bad returns the error of a field whose value is invalid. The reason is format and what goes into it.
+func Bad(field, value, format string, args ...any) *FieldError {
+	return &FieldError{Field: field, Value: value, Reason: fmt.Sprintf(format, args...)}
+}
+
 func (e *FieldError) Error() string {
 	text := fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Reason)
 	var would []string
@@ -245,7 +250,7 @@ func (e *Effective) checkBound() error {
 				if _, covers := b.Host.intersect(host); !covers || raw.Host == "" || e.readsRequests(host) {
 					continue
 				}
-				return &FieldError{Field: "secrets", Value: s.String(), Reason: fmt.Sprintf("is bound to %s, which is open to raw TCP alone (%s): no request is read there, and the placeholder would go out as it is. Allow the host by allowNet", raw.Host, raw)}
+				return Bad("secrets", s.String(), "is bound to %s, which is open to raw TCP alone (%s): no request is read there, and the placeholder would go out as it is. Allow the host by allowNet", raw.Host, raw)
 			}
 		}
 	}

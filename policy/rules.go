@@ -161,7 +161,7 @@ func (demands) list(names []string) ([]string, error) {
 func (k demands) resolve(f *Field, r *Request, e *Effective) error {
 	names, err := k.list(*at[[]string](r, f.Key))
 	if err != nil {
-		return &FieldError{Field: f.name(), Reason: err.Error()}
+		return Bad(f.name(), "", "%v", err)
 	}
 	*at[[]string](e, f.Key) = names
 	return nil
