@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"io/fs"
 	"path"
-	"path/filepath"
 	"time"
 
 	"github.com/unitask/unitask/compiled"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -69,7 +69,7 @@ func (p *program) alone() bool {
 
 // Compiled is the store of the programs that code was compiled to.
 func (rt *Runtime) Compiled() *compiled.Store {
-	return &compiled.Store{Dir: filepath.Join(rt.opts.Home, "compiled")}
+	return &compiled.Store{Dir: home.Dir(rt.opts.Home).Compiled()}
 }
 
 // put sends the program that the code was compiled to, or asks for it, and is what a start says of that.

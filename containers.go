@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask/guest/container"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/internal/home/config"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
@@ -159,7 +160,7 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 		return nil, fmt.Errorf("%w (%s): %s would have to be pulled: `unitask image pull --offline=false %[3]s` does that", image.ErrOffline, why, ref)
 	}
 	rt.opts.Events(Event{Kind: EventImage, Message: "pulling " + ref + " for " + string(arch)})
-	secrets, err := Vault(rt.opts.Home)
+	secrets, err := config.Vault(rt.opts.Home)
 	if err != nil {
 		return nil, err
 	}

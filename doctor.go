@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
@@ -332,6 +332,6 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) 
 		if err == nil {
 			err = errors.New("no accelerator boots the image")
 		}
-		r.add("boot", err, "", "see the reasons above; --accel tcg works wherever QEMU does, "+filepath.Join(rt.opts.Home, "runs")+" has consoles")
+		r.add("boot", err, "", "see the reasons above; --accel tcg works wherever QEMU does, "+home.Dir(rt.opts.Home).Runs()+" has consoles")
 	}
 }

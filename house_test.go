@@ -24,7 +24,7 @@ var ground = []string{"vmm", "image", "guest", "netstack", "packages", "environm
 var first = []string{"machine", "hostfiles", "policy", "record", "audit", "debug"}
 
 // tools are what any room may use: they do one small thing each, and know no room.
-var tools = []string{"internal/accepting", "internal/atomicfile", "internal/bounded", "internal/edit", "internal/filelock", "internal/localsocket", "internal/tail"}
+var tools = []string{"internal/accepting", "internal/atomicfile", "internal/bounded", "internal/edit", "internal/filelock", "internal/home", "internal/localsocket", "internal/tail"}
 
 func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "internal/nesting", "machine", "policy", "record"},
 	"holder":      {"", "machine", "policy", "record"},
 	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/userdir", "internal/vault"}, first, ground),
-	"":            and([]string{"run", "audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/stopclock", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
+	"":            and([]string{"run", "internal/home/config", "audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/stopclock", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
 
 	"run": {"guest", "hostfiles", "image", "internal/exact", "machine", "policy", "record", "vmm"},
 
@@ -81,6 +81,8 @@ var mayImport = map[string][]string{
 	"internal/fetch":       {"internal/hostname", "internal/publicaddr"},
 	"internal/filelock":    {},
 	"internal/gotest":      {},
+	"internal/home":        {"internal/userdir"},
+	"internal/home/config": {"audit/webhook", "internal/vault", "record"},
 	"internal/hostname":    {},
 	"internal/httppath":    {},
 	"internal/localsocket": {},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -50,7 +51,7 @@ func (rt *Runtime) checkCeiling(ceiling *policy.Ceiling) error {
 	}
 	known := append(Images(), policy.BroughtImages)
 	described, _ := filepath.Glob(filepath.Join(rt.environments(), "*"+environments.Extension))
-	built, _ := filepath.Glob(filepath.Join(rt.opts.Home, "own", "*.json"))
+	built, _ := filepath.Glob(home.Dir(rt.opts.Home).CustomFile("*"))
 	for _, file := range append(described, built...) {
 		known = append(known, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)))
 	}

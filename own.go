@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
@@ -65,14 +66,14 @@ const (
 // ownTop is what a folder at the guest's root may be called.
 var ownTop = regexp.MustCompile(`^[A-Za-z0-9._-]{1,40}$`)
 
-func ownStore(home string) *packages.Store { return &packages.Store{Dir: filepath.Join(home, "own")} }
+func ownStore(dir string) *packages.Store { return &packages.Store{Dir: home.Dir(dir).Custom()} }
 
 // readOwn is the image of that name, if the user has built one; the error wraps fs.ErrNotExist where not.
-func readOwn(home, name string) (*OwnImage, error) {
+func readOwn(dir, name string) (*OwnImage, error) {
 	if environments.CheckName(name) != nil {
 		return nil, fs.ErrNotExist
 	}
-	file := filepath.Join(home, "own", name+".json")
+	file := home.Dir(dir).CustomFile(name)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -81,11 +82,11 @@ func readOwn(home, name string) (*OwnImage, error) {
 	if err := json.Unmarshal(text, o); err != nil || o.Name != name || o.Schema != ownSchema || imageLanguage(o.From) == nil && o.Container == "" {
 		return nil, fmt.Errorf("%s can't be read: `unitask image build` makes the image %s again, and `unitask image rm %[2]s` removes it", file, name)
 	}
-	return o, o.arrange(home)
+	return o, o.arrange(dir)
 }
 
 // arrange makes the row that the image would have if it came along.
-func (o *OwnImage) arrange(home string) error {
+func (o *OwnImage) arrange(dir string) error {
 	if o.Container != "" {
 		o.row = imageRow{about: o.Description, payload: image.Payload{Name: o.Name, Container: true}}
 		return nil
@@ -95,7 +96,7 @@ func (o *OwnImage) arrange(home string) error {
 	if o.Key == "" {
 		return nil
 	}
-	store := ownStore(home)
+	store := ownStore(dir)
 	lock, err := store.Get(o.Key)
 	if err == nil {
 		p.Own.Folder = lock.Folder()
@@ -136,7 +137,7 @@ func (rt *Runtime) OwnImages() []*OwnImage {
 
 // ownImages are those that can be read, and why others can't.
 func (rt *Runtime) ownImages() (list []*OwnImage, err error) {
-	files, err := os.ReadDir(filepath.Join(rt.opts.Home, "own"))
+	files, err := os.ReadDir(home.Dir(rt.opts.Home).Custom())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -207,7 +208,7 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 }
 
 // environments is the folder of the home with files of images.
-func (rt *Runtime) environments() string { return filepath.Join(rt.opts.Home, "environments") }
+func (rt *Runtime) environments() string { return home.Dir(rt.opts.Home).ImageFiles() }
 
 // pruneOwn removes what no image of the user's own has, and what builds left behind: files and layers. Where one can't be
 // read it removes nothing. It is called where no build can be.
@@ -262,7 +263,7 @@ func (rt *Runtime) RemoveOwnImage(ctx context.Context, name string) (bool, error
 	}
 	defer held.Unlock()
 	o, _ := readOwn(rt.opts.Home, name)
-	err = os.Remove(filepath.Join(rt.opts.Home, "own", name+".json"))
+	err = os.Remove(home.Dir(rt.opts.Home).CustomFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

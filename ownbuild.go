@@ -23,6 +23,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
@@ -168,7 +169,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 
 // lockOwn has one build at a time: another's files, to which no name leads yet, would be taken for left behind.
 func (rt *Runtime) lockOwn(ctx context.Context) (*filelock.Lock, error) {
-	return filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "own"), func() {
+	return filelock.Wait(ctx, home.Dir(rt.opts.Home).Lock("own"), func() {
 		rt.opts.Events(Event{Kind: EventImage, Message: "waiting for another unitask that builds an image"})
 	})
 }
@@ -392,10 +393,10 @@ func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(rt.opts.Home, "own"), 0o700); err != nil {
+	if err := os.MkdirAll(home.Dir(rt.opts.Home).Custom(), 0o700); err != nil {
 		return err
 	}
-	if err := atomicfile.Write(filepath.Join(rt.opts.Home, "own", o.Name+".json"), append(text, '\n'), 0o600); err != nil {
+	if err := atomicfile.Write(home.Dir(rt.opts.Home).CustomFile(o.Name), append(text, '\n'), 0o600); err != nil {
 		return err
 	}
 	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages) + len(o.Debian), "built": true})

@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -255,7 +256,7 @@ func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Ar
 	return c, nil
 }
 
-func (rt *Runtime) layersDir() string { return filepath.Join(rt.opts.Home, "layers") }
+func (rt *Runtime) layersDir() string { return home.Dir(rt.opts.Home).Layers() }
 
 func (rt *Runtime) layerFile(digest string) string {
 	return filepath.Join(rt.layersDir(), strings.TrimPrefix(digest, "sha256:")+".tar.zst")

@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
@@ -89,7 +90,7 @@ func (l *language) checkPackages(asked []string) error {
 // Packages is the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store {
 	return &packages.Store{
-		Dir: filepath.Join(rt.opts.Home, "packages"), MaxBytes: packages.RunsBytes, MaxMany: packages.RunsMany,
+		Dir: home.Dir(rt.opts.Home).Packages(), MaxBytes: packages.RunsBytes, MaxMany: packages.RunsMany,
 		Removed: func(key string) { rt.AuditChange(audit.PackagesRemoved, map[string]any{"key": key}) },
 	}
 }
@@ -103,7 +104,7 @@ func (rt *Runtime) RemovePackages(ctx context.Context) (removed int, err error) 
 		return 0, err
 	}
 	for _, key := range keys {
-		held, err := filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "packages-"+key), func() {})
+		held, err := filelock.Wait(ctx, home.Dir(rt.opts.Home).Lock("packages-"+key), func() {})
 		if err != nil {
 			return removed, err
 		}
@@ -197,7 +198,7 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packages.ErrDamaged) { // it may have gone meanwhile, to make room
 		return err
 	}
-	held, err := filelock.Wait(ctx, filepath.Join(rt.opts.Home, "locks", "packages-"+want.Key), func() {
+	held, err := filelock.Wait(ctx, home.Dir(rt.opts.Home).Lock("packages-"+want.Key), func() {
 		b.tell(Event{Kind: EventImage, Message: "waiting for another unitask that builds these packages"})
 	})
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/export"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/run"
 )
 
@@ -68,7 +68,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 
 // way is the folder that has what is on its way from one machine to another.
 func (rt *Runtime) way() (string, error) {
-	dir := filepath.Join(rt.opts.Home, "sessions")
+	dir := home.Dir(rt.opts.Home).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", run.AsHostError("session", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -60,8 +61,8 @@ type shelf struct {
 	runs *record.Store
 }
 
-func shelfOf(home string) shelf {
-	return shelf{filepath.Join(home, "sessions"), record.Open(filepath.Join(home, "runs"))}
+func shelfOf(dir string) shelf {
+	return shelf{home.Dir(dir).Sessions(), record.Open(home.Dir(dir).Runs())}
 }
 
 func (s shelf) folder(id string) string { return filepath.Join(s.dir, id) }

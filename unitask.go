@@ -31,12 +31,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/internal/userdir"
+	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/home/config"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -135,30 +135,15 @@ func (rt *Runtime) enter() (leave func(), err error) {
 	return rt.uses.Done, nil
 }
 
-// DefaultHome is $UNITASK_HOME, or ~/.unitask.
-func DefaultHome() (string, error) {
-	if home := os.Getenv("UNITASK_HOME"); home != "" {
-		return filepath.Abs(home)
-	}
-	home, err := userdir.Home()
-	if err != nil {
-		return "", fmt.Errorf("find the home folder: %w: set UNITASK_HOME", err)
-	}
-	if !filepath.IsAbs(home) { // it would be another one in each working folder, and could come with a project
-		return "", fmt.Errorf("find the home folder: HOME is %q, which is relative: give its whole path, or set UNITASK_HOME", home)
-	}
-	return filepath.Join(home, ".unitask"), nil
-}
-
 // Open checks the options and returns a runtime. Close frees it.
 func Open(opts Options) (*Runtime, error) {
 	var err error
 	if opts.Home == "" {
-		if opts.Home, err = DefaultHome(); err != nil {
+		if opts.Home, err = home.Default(); err != nil {
 			return nil, &HostError{Op: "open", Err: err}
 		}
 	}
-	if err := checkHome(opts.Home); err != nil {
+	if err := home.Check(opts.Home); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
 	accel, err := vmm.ParseAccel(string(opts.Accel))
@@ -166,11 +151,11 @@ func Open(opts Options) (*Runtime, error) {
 		return nil, policy.Bad("accel", fmt.Sprintf("%q", opts.Accel), "use auto, kvm, hvf or tcg")
 	}
 	opts.Accel = accel
-	config, err := readConfig(opts.Home)
+	conf, err := config.Read(opts.Home)
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
-	if opts.RequireJail, err = policy.Jail(config.RequireJail, opts.RequireJail); err != nil {
+	if opts.RequireJail, err = policy.Jail(conf.RequireJail, opts.RequireJail); err != nil {
 		return nil, policy.Bad("requireJail", "", "%v", err)
 	}
 	if opts.Upstream.Proxy == nil {
@@ -196,7 +181,7 @@ func Open(opts Options) (*Runtime, error) {
 		return o.row.payload, nil
 	}
 	images.PartsURL = os.Getenv("UNITASK_PARTS_URL")
-	if images.Offline, err = offline(opts, config); err != nil {
+	if images.Offline, err = config.OfflineBy(opts.Offline, opts.Home, conf); err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
 	from, shape, err := opts.Machines.check(opts.Home)
@@ -209,7 +194,7 @@ func Open(opts Options) (*Runtime, error) {
 	rt := &Runtime{
 		opts:         opts,
 		images:       images,
-		runs:         record.Open(filepath.Join(opts.Home, "runs")),
+		runs:         record.Open(home.Dir(opts.Home).Runs()),
 		source:       machine.Open(from),
 		grace:        collectGrace,
 		approvalTime: approvalTime,

@@ -27,6 +27,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/home"
 )
 
 // Kind says what an entry is about.
@@ -92,7 +93,7 @@ var ErrFull = fmt.Errorf("the audit log has %d bytes: export it, then move its f
 type Log struct{ dir string }
 
 // In returns the log of a home, which need not be there yet.
-func In(home string) Log { return Log{filepath.Join(home, "audit")} }
+func In(dir string) Log { return Log{home.Dir(dir).Audit()} }
 
 func (l Log) name(file string) string { return filepath.Join(l.dir, file) }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
+	layout "github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -78,7 +79,7 @@ func (a *app) do(ctx context.Context, req holder.Request, streams holder.Streams
 
 // startHolder starts `session serve` as a process of its own, which outlives us.
 func (a *app) startHolder(home string) (<-chan struct{}, error) {
-	name := filepath.Join(home, "sessions", "holder.log")
+	name := filepath.Join(layout.Dir(home).Sessions(), "holder.log")
 	log, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -448,7 +449,7 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 	if out != nil && len(res.Artifacts) > 0 {
 		var home string
 		if home, err = a.homeFolder(); err == nil {
-			res.ArtifactsLeft, err = record.Open(filepath.Join(home, "runs")).CopyArtifacts(res.RunID, res.Artifacts, out)
+			res.ArtifactsLeft, err = record.Open(layout.Dir(home).Runs()).CopyArtifacts(res.RunID, res.Artifacts, out)
 		}
 		if err != nil {
 			err = &unitask.HostError{Op: "out", Err: err}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -144,7 +145,7 @@ func (s tenantStore) putState(ctx context.Context, key []byte, session, home, sc
 }
 
 // sessionFolder is where a home has a session's paused machine.
-func sessionFolder(home, session string) string { return filepath.Join(home, "sessions", session) }
+func sessionFolder(of, session string) string { return filepath.Join(home.Dir(of).Sessions(), session) }
 
 func packState(to io.Writer, home, session string) error {
 	folder := sessionFolder(home, session)

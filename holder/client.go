@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/machine"
 )
@@ -31,8 +32,8 @@ const (
 var ErrNone = errors.New("no session lives")
 
 // folder is the home's folder of sessions, which must be its user's alone.
-func folder(home string) (string, error) {
-	dir := filepath.Join(home, "sessions")
+func folder(of string) (string, error) {
+	dir := home.Dir(of).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}

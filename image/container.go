@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image/oci"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/home"
 )
 
 // Container is a container's image in the store: a disk with its files, and how it is started. What
@@ -49,7 +50,7 @@ const (
 	namesFile     = "names.json" // references, and the digests that they lead to
 )
 
-func (s *Store) containersDir() string { return filepath.Join(s.home, "containers") }
+func (s *Store) containersDir() string { return home.Dir(s.home).Containers() }
 
 // key is the name of a container's folder.
 func (c *Container) key() string { return strings.TrimPrefix(c.Digest, "sha256:") }

@@ -15,6 +15,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/unitask/unitask/internal/home"
 )
 
 // debian fetches packages with apt's own client, from the sources the host is
@@ -38,7 +40,7 @@ type debian struct {
 
 // apt is the client of an architecture's packages.
 func (s *Store) apt(arch Arch, locked []LockedPart) *debian {
-	return &debian{arch: arch, state: filepath.Join(s.home, "cache", "apt-"+string(arch)), locked: locked, logf: s.logf, together: func(part, other string) bool { return s.together(arch, part, other) }}
+	return &debian{arch: arch, state: filepath.Join(home.Dir(s.home).Cache(), "apt-"+string(arch)), locked: locked, logf: s.logf, together: func(part, other string) bool { return s.together(arch, part, other) }}
 }
 
 // together says that every image that has one part has the other, too.

@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/unitask/unitask/internal/home"
 )
 
 // Debian's packages for images of a user's own: apt's resolver and client, with lists of our own, and with a
@@ -113,7 +115,7 @@ func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, specs []stri
 		return nil, err
 	}
 	defer unlock()
-	a := &debApt{debian: debian{arch: arch, state: filepath.Join(s.home, "cache", "debs-"+string(arch))}}
+	a := &debApt{debian: debian{arch: arch, state: filepath.Join(home.Dir(s.home).Cache(), "debs-"+string(arch))}}
 	if err := a.prepare(ctx, status); err != nil {
 		return nil, err
 	}

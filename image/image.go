@@ -21,6 +21,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/unitask/unitask/internal/home"
 )
 
 // Kernel names a guest kernel.
@@ -242,5 +244,5 @@ func (s *Store) Home() string { return s.home }
 
 func (s *Store) logf(format string, args ...any) { s.log(fmt.Sprintf(format, args...)) }
 
-func (s *Store) vendorDir(arch Arch) string { return filepath.Join(s.home, "vendor", string(arch)) }
-func (s *Store) imagesDir() string          { return filepath.Join(s.home, "images") }
+func (s *Store) vendorDir(arch Arch) string { return home.Dir(s.home).Vendor(string(arch)) }
+func (s *Store) imagesDir() string          { return home.Dir(s.home).Images() }

@@ -2,15 +2,15 @@ package image
 
 import (
 	"context"
-	"path/filepath"
 
 	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/home"
 )
 
 // lock takes the store's lock of that name, which other processes respect, and
 // waits for it until ctx ends. The kernel drops it when the process dies.
 func (s *Store) lock(ctx context.Context, name string) (unlock func(), err error) {
-	lock, err := filelock.Wait(ctx, filepath.Join(s.home, "locks", name), func() {
+	lock, err := filelock.Wait(ctx, home.Dir(s.home).Lock(name), func() {
 		s.logf("waiting for another unitask that holds %s", name)
 	})
 	if err != nil {

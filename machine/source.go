@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/vmm"
 )
@@ -105,8 +106,8 @@ func Open(opts Options) *Source {
 	s := &Source{
 		opts:      opts,
 		host:      vmm.ThisHost,
-		cache:     OpenCache(filepath.Join(opts.Home, "cache", "memo.json")),
-		templates: OpenTemplates(filepath.Join(opts.Home, "templates")),
+		cache:     OpenCache(filepath.Join(home.Dir(opts.Home).Cache(), "memo.json")),
+		templates: OpenTemplates(home.Dir(opts.Home).Templates()),
 		loaded:    loadedTemplates{kept: map[string]*Snapshot{}},
 	}
 	s.background, s.stop = context.WithCancel(context.Background())

@@ -1,4 +1,5 @@
-package unitask
+// Package config reads a home's configuration file.
+package config
 
 import (
 	"cmp"
@@ -6,23 +7,24 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"syscall"
 
 	"github.com/BurntSushi/toml"
 
 	"github.com/unitask/unitask/audit/webhook"
+	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/vault"
 	"github.com/unitask/unitask/record"
 )
 
-// ConfigFile is a home's configuration file, in TOML; it may be missing. Its keys are offline
+// File is a home's configuration file, in TOML; it may be missing. Its keys are offline
 // (Options.Offline), requireJail (Options.RequireJail), tables of webhook (Webhooks), and where secrets
 // are: secrets, callerSecrets, secretHelpers and registries (Vault).
-const ConfigFile = "config.toml"
+const File = "config.toml"
 
-type config struct {
+// Config is what the file has.
+type Config struct {
 	Offline     bool           `toml:"offline"`
 	RequireJail []string       `toml:"requireJail"`
 	Webhook     []webhook.Hook `toml:"webhook"`
@@ -33,14 +35,14 @@ type config struct {
 	Registries    map[string]vault.Login       `toml:"registries"`
 }
 
-// readConfig reads it, of a home that nobody else could change: see checkHome.
-func readConfig(home string) (c config, err error) {
-	if _, err := os.Stat(home); err == nil {
-		if err := checkHome(home); err != nil {
+// Read reads the file of a home that nobody else could change. The zero Config is that of a home without one.
+func Read(dir string) (c Config, err error) {
+	if _, err := os.Stat(dir); err == nil {
+		if err := home.Check(dir); err != nil {
 			return c, err
 		}
 	}
-	name := filepath.Join(home, ConfigFile)
+	name := home.Dir(dir).Config()
 	meta, err := toml.DecodeFile(name, &c)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
@@ -56,12 +58,12 @@ func readConfig(home string) (c config, err error) {
 
 // Webhooks are those that a home's configuration names, checked. Their secrets are in that file, so it
 // must be its user's alone.
-func Webhooks(home string) ([]webhook.Hook, error) {
-	c, err := readConfig(home)
+func Webhooks(dir string) ([]webhook.Hook, error) {
+	c, err := Read(dir)
 	if err != nil || len(c.Webhook) == 0 {
 		return nil, err
 	}
-	name := filepath.Join(home, ConfigFile)
+	name := home.Dir(dir).Config()
 	if st, err := os.Stat(name); err != nil || st.Mode().Perm()&0o077 != 0 {
 		return nil, cmp.Or(err, fmt.Errorf("read %s: it has the secrets of webhooks, and others can read it: chmod 600", name))
 	}
@@ -74,14 +76,14 @@ func Webhooks(home string) ([]webhook.Hook, error) {
 // Vault is what a home's configuration says of where secrets are, checked: secrets, a source by each
 // name; callerSecrets, the same for each caller of a shared server; secretHelpers, the programs that
 // may be asked for one; registries, the logins of registries of container images. Who can write that file decides what runs here, so it must be its user's alone to write.
-func Vault(home string) (*vault.Vault, error) {
+func Vault(dir string) (*vault.Vault, error) {
 	v := &vault.Vault{Most: record.MaxSecrets}
-	c, err := readConfig(home)
+	c, err := Read(dir)
 	if err != nil || len(c.Secrets)+len(c.CallerSecrets)+len(c.SecretHelpers)+len(c.Registries) == 0 {
 		return v, err
 	}
 	v.Secrets, v.Callers, v.Helpers, v.Registries = c.Secrets, c.CallerSecrets, c.SecretHelpers, c.Registries
-	name := filepath.Join(home, ConfigFile)
+	name := home.Dir(dir).Config()
 	st, err := os.Stat(name)
 	switch {
 	case err != nil:
@@ -97,22 +99,22 @@ func Vault(home string) (*vault.Vault, error) {
 	return v, nil
 }
 
-// offline says who wants that no parts are fetched, "" if they may be.
-func offline(opts Options, c config) (string, error) {
+// OfflineBy says who wants that no parts are fetched, "" if they may be.
+func OfflineBy(asked *bool, dir string, c Config) (string, error) {
 	const variable = "UNITASK_OFFLINE"
 	text := os.Getenv(variable)
 	said, err := strconv.ParseBool(text)
 	switch {
-	case opts.Offline != nil && *opts.Offline:
+	case asked != nil && *asked:
 		return "--offline", nil
-	case opts.Offline != nil:
+	case asked != nil:
 		return "", nil
 	case text != "" && err != nil:
 		return "", fmt.Errorf("%s is %.40q: use 1 or 0", variable, text)
 	case text != "" && said:
 		return variable, nil
 	case text == "" && c.Offline:
-		return filepath.Join(opts.Home, ConfigFile), nil
+		return home.Dir(dir).Config(), nil
 	}
 	return "", nil
 }

@@ -1,0 +1,82 @@
+// Package home has the layout of a home: the folder with parts, images, records and sessions. It says where
+// everything lies, and refuses a home that others could change.
+package home
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/unitask/unitask/internal/userdir"
+)
+
+// Check refuses a home that somebody else could change: whoever can write there can
+// exchange the kernel and the Node that runs are given, and read their records. A home
+// that does not exist yet is made with mode 0700. Links are followed: what counts is the
+// folder itself.
+func Check(home string) error {
+	st, err := os.Stat(home)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Made at once, and by us: in a folder like /tmp others could make it later, as theirs.
+		// Where that is not possible, whoever first needs it says so.
+		made := errors.Join(os.MkdirAll(filepath.Dir(home), 0o755), os.Mkdir(home, 0o700))
+		if made != nil && !errors.Is(made, fs.ErrExist) {
+			return nil
+		}
+		st, err = os.Stat(home)
+	}
+	switch {
+	case err != nil:
+		return err
+	case !st.IsDir():
+		return fmt.Errorf("home %s is not a folder: set UNITASK_HOME to one", home)
+	case st.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("home %s may be written by other users (mode %04o): chmod go-w %s", home, st.Mode().Perm(), home)
+	}
+	if owner, self := int(st.Sys().(*syscall.Stat_t).Uid), os.Geteuid(); owner != self {
+		return fmt.Errorf("home %s belongs to another user (uid %d, this is uid %d): set UNITASK_HOME to a folder of your own", home, owner, self)
+	}
+	return nil
+}
+
+// Default is $UNITASK_HOME, or ~/.unitask.
+func Default() (string, error) {
+	if dir := os.Getenv("UNITASK_HOME"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	user, err := userdir.Home()
+	if err != nil {
+		return "", fmt.Errorf("find the home folder: %w: set UNITASK_HOME", err)
+	}
+	if !filepath.IsAbs(user) { // it would be another one in each working folder, and could come with a project
+		return "", fmt.Errorf("find the home folder: HOME is %q, which is relative: give its whole path, or set UNITASK_HOME", user)
+	}
+	return filepath.Join(user, ".unitask"), nil
+}
+
+// Dir is a home's path. Its methods name what lies in it.
+type Dir string
+
+func (d Dir) in(name ...string) string {
+	return filepath.Join(append([]string{string(d)}, name...)...)
+}
+
+func (d Dir) Audit() string              { return d.in("audit") }          // the log across runs
+func (d Dir) Cache() string              { return d.in("cache") }          // may be removed at any time
+func (d Dir) Compiled() string           { return d.in("compiled") }       // programs that code was compiled to
+func (d Dir) Config() string             { return d.in("config.toml") }    // the configuration
+func (d Dir) Containers() string         { return d.in("containers") }     // images of containers, by digest
+func (d Dir) Custom() string             { return d.in("own") }            // custom images that were built
+func (d Dir) CustomFile(n string) string { return d.in("own", n+".json") } // what a custom image is made of
+func (d Dir) ImageFiles() string         { return d.in("environments") }   // files that describe custom images
+func (d Dir) Images() string             { return d.in("images") }         // disks that machines boot from
+func (d Dir) Layers() string             { return d.in("layers") }         // layers of custom images
+func (d Dir) Lock(n string) string       { return d.in("locks", n) }       // a file that is locked
+func (d Dir) Packages() string           { return d.in("packages") }       // packages of pip and npm, installed
+func (d Dir) Runs() string               { return d.in("runs") }           // records
+func (d Dir) Sessions() string           { return d.in("sessions") }       // paused machines, and the session daemon's socket
+func (d Dir) Templates() string          { return d.in("templates") }      // snapshots to clone
+func (d Dir) Vendor(arch string) string  { return d.in("vendor", arch) }   // parts of images
