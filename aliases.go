@@ -1,6 +1,9 @@
 package unitask
 
 import (
+	"os"
+
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/run"
 )
@@ -163,3 +166,22 @@ const (
 	Denied  = netstack.Denied
 	Allowed = netstack.Allowed
 )
+
+// PausedSession is a session that no process holds, its machine being on the disk.
+type PausedSession = paused.Session
+
+// PausedSessions returns the sessions of a home that no process holds, in the order of their ids. Those whose
+// life is over are removed.
+func PausedSessions(home string) ([]PausedSession, error) { return paused.List(home) }
+
+// FindPausedSession returns the session of an id. The error is a SessionError where there is none, its life is over, or
+// a process holds it.
+func FindPausedSession(home, id string) (PausedSession, error) { return paused.Find(home, id) }
+
+// ForgetSession ends a session of a home that no process holds. The error is record.ErrRunning where a process
+// holds it, and a SessionError where there is none.
+func ForgetSession(home, id string) error { return paused.Forget(home, id) }
+
+// PausedFiles opens the tar of the files that a session's folder had when it was paused. Nobody has judged them.
+// The error is a SessionError where no such session is paused, and fs.ErrNotExist where there are none.
+func PausedFiles(home, id string) (*os.File, error) { return paused.Files(home, id) }

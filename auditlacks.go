@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/record"
 )
 
@@ -55,7 +56,7 @@ const (
 // FindAuditLacks holds the records of a home that have ended against its audit log. A record that is older than the log
 // need not be in it. That of a step is its session's.
 func FindAuditLacks(home string, now time.Time) (lacks AuditLacks, err error) {
-	log, runs := audit.In(home), shelfOf(home).runs
+	log, runs := audit.In(home), paused.Open(home).Records
 	since, err := firstEntry(log)
 	if err != nil || since.IsZero() {
 		return lacks, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/record"
 )
 
@@ -39,7 +40,7 @@ func TestAttackAuditLacks(t *testing.T) {
 		if err := log.Append(audit.Entry{Time: ago(2 * time.Hour), Kind: audit.ImageAdded}); err != nil {
 			t.Fatal(err)
 		}
-		rec, err := shelfOf(home).runs.Create(ago(c.created), "", ViaCLI, "code", nil, nil)
+		rec, err := paused.Open(home).Records.Create(ago(c.created), "", ViaCLI, "code", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

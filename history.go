@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -213,7 +214,7 @@ var ErrPaused = errors.New("the session is paused")
 // RemoveRun removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the record of a
 // session that is paused, which goes on with it.
 func (rt *Runtime) RemoveRun(id string) error {
-	paused, err := shelfOf(rt.opts.Home).ids()
+	paused, err := paused.Open(rt.opts.Home).IDs()
 	if err != nil {
 		return run.AsHostError("record", err)
 	}

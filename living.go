@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -143,7 +144,7 @@ func (a *approvals) change(c PolicyChange) error {
 	if a.x.code.session == nil {
 		return nil
 	}
-	if err := shelfOf(a.x.rt.opts.Home).keepChanges(a.x.rec.ID, l.taken); err != nil {
+	if err := paused.Open(a.x.rt.opts.Home).WriteChanges(a.x.rec.ID, l.taken); err != nil {
 		return fmt.Errorf("it holds now, and would be forgotten with the process that has the session: %w", err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -109,12 +110,12 @@ func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]boo
 			images[rec.Machine.ImageDigest] = true
 		}
 	}
-	paused := shelfOf(rt.opts.Home)
-	if ids, err = paused.ids(); err != nil {
+	paused := paused.Open(rt.opts.Home)
+	if ids, err = paused.IDs(); err != nil {
 		return nil, nil, run.AsHostError("sessions", err)
 	}
 	for _, id := range ids {
-		p, err := machine.ReadPause(paused.folder(id))
+		p, err := machine.ReadPause(paused.Folder(id))
 		if errors.Is(err, fs.ErrNotExist) { // it has not been paused yet, or is going
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -59,7 +60,7 @@ func TestSessionRevive(t *testing.T) {
 	if rec, err := rt.Runs().Get(s.ID); err != nil || rec.Status != record.Paused {
 		t.Errorf("%+v %v", rec, err)
 	}
-	list, err := unitask.PausedSessions(home)
+	list, err := paused.List(home)
 	if err != nil || len(list) != 1 || list[0].ID != s.ID || list[0].Owner != "ada" || !list[0].Since.IsZero() || len(list[0].Secrets) != 1 {
 		t.Fatalf("%+v %v", list, err)
 	}
@@ -112,7 +113,7 @@ func TestSessionRevive(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := unitask.FindPausedSession(home, s.ID); err != nil {
+		if _, err := paused.Find(home, s.ID); err != nil {
 			t.Fatalf("left after %s: %v", after, err)
 		}
 	}

@@ -121,13 +121,3 @@ func covers(key string, now, before any) bool {
 
 // same says that nothing of a field has changed.
 func same(_ string, now, before any) bool { return reflect.DeepEqual(now, before) }
-
-// CeilingChanged says whether the files of the ceiling are others than those that the session of a home began under, or can't
-// be read.
-func (p PausedSession) CeilingChanged(home string) bool {
-	if p.Origin == nil || p.digest == "" && p.Ceiling != "" { // of an older version
-		return false
-	}
-	now, err := p.ReadCeiling(home)
-	return err != nil || now.Digest() != p.digest
-}

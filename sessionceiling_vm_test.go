@@ -10,6 +10,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -107,7 +108,7 @@ func TestAttackPausedCeilingAppears(t *testing.T) {
 	mustDo(t, rt.Close())
 	rt = openRuntime(t, unitask.Options{Home: home})
 	goOn := func() string {
-		p, err := unitask.FindPausedSession(home, s.ID)
+		p, err := paused.Find(home, s.ID)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,37 +6,41 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/unitask/unitask/internal/paused"
 )
 
 // The changes of a session's policy are read as they were kept; a file of them that is not theirs is an error, and none is none.
 func TestChangesOfPolicyKept(t *testing.T) {
-	shelf := shelfOf(t.TempDir())
+	shelf := paused.Open(t.TempDir())
 	const id = "20261124-000000000-aaaaaa"
-	name := filepath.Join(shelf.folder(id), changesName)
+	name := filepath.Join(shelf.Folder(id), paused.ChangesName)
 	kept := []PolicyChange{{AllowNet: []string{"a.example"}}, {DenyNet: []string{"b.example"}}}
-	if err := shelf.keepChanges(id, kept); err != nil {
+	if err := shelf.WriteChanges(id, kept); err != nil {
 		t.Errorf("of a session that was never paused: %v", err)
 	}
-	if err := os.MkdirAll(shelf.folder(id), 0o700); err != nil {
+	if err := os.MkdirAll(shelf.Folder(id), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	var read []PolicyChange
-	if err := shelf.readChanges(id, &read); err != nil || len(read) != 0 {
+	if err := shelf.ReadChanges(id, &read); err != nil || len(read) != 0 {
 		t.Errorf("none: %v %v", read, err)
 	}
-	if err := shelf.keepChanges(id, kept); err != nil {
+	if err := shelf.WriteChanges(id, kept); err != nil {
 		t.Fatal(err)
 	}
-	if err := shelf.readChanges(id, &read); err != nil || len(read) != 2 || read[1].DenyNet[0] != "b.example" {
+	if err := shelf.ReadChanges(id, &read); err != nil || len(read) != 2 || read[1].DenyNet[0] != "b.example" {
 		t.Errorf("%v %v", read, err)
 	}
 	for what, c := range map[string]struct {
 		put  func() error
 		says string
 	}{
-		"too much": {func() error { return os.WriteFile(name, []byte("["+strings.Repeat(" ", maxChangesText)+"]"), 0o600) }, "more than"},
-		"cut":      {func() error { return os.WriteFile(name, []byte(`[{"denyNet":["b`), 0o600) }, "JSON"},
-		"a pipe":   {func() error { return syscall.Mkfifo(name, 0o600) }, "JSON"},
+		"too much": {func() error {
+			return os.WriteFile(name, []byte("["+strings.Repeat(" ", paused.MaxChangesText)+"]"), 0o600)
+		}, "more than"},
+		"cut":    {func() error { return os.WriteFile(name, []byte(`[{"denyNet":["b`), 0o600) }, "JSON"},
+		"a pipe": {func() error { return syscall.Mkfifo(name, 0o600) }, "JSON"},
 	} {
 		if err := os.Remove(name); err != nil {
 			t.Fatal(err)
@@ -44,7 +48,7 @@ func TestChangesOfPolicyKept(t *testing.T) {
 		if err := c.put(); err != nil {
 			t.Fatal(err)
 		}
-		if err := shelf.readChanges(id, &read); err == nil || !strings.Contains(err.Error(), c.says) {
+		if err := shelf.ReadChanges(id, &read); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/record"
 )
 
 // Expires is when the session ends, by its Life or as Extend has it.
@@ -21,15 +21,7 @@ func (s *Session) Expires() time.Time {
 // Began is when it was made, which is when its machine began; of a fork, when it was forked.
 func (s *Session) Began() time.Time {
 	began, _ := s.age()
-	return begunAt(s.ID, began)
-}
-
-// begunAt is when a session of an id was made, which its id says. A fork's life counts from since, when what it is of was.
-func begunAt(id string, since time.Time) time.Time {
-	if at, ok := record.CreatedAt(id); ok {
-		return at
-	}
-	return since
+	return paused.BegunAt(s.ID, began)
 }
 
 // age is when it began, and when it ends.

@@ -5,21 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
-	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -27,85 +25,6 @@ import (
 
 // A paused session outlives the process that held it: beside its machine's memory lies what another
 // process needs to go on with it. Values of secrets are not among that: they are asked for again.
-
-// keptSession is the note (machine.Pause.Note) of a session's pause.
-type keptSession struct {
-	ID       string               `json:"id"`
-	Parent   string               `json:"parent,omitempty"`
-	Owner    string               `json:"owner"`
-	Via      record.Via           `json:"via"`
-	Image    string               `json:"image"`
-	Language string               `json:"language"`
-	Began    time.Time            `json:"began"`
-	Expires  time.Time            `json:"expires"`
-	Limits   policy.SessionLimits `json:"limits"`
-	Request  Request              `json:"request"`
-	Policy   keptPolicy           `json:"policy"`
-	Kernel   Kernel               `json:"kernel"`
-	Cloned   bool                 `json:"cloned"`
-	Dir      string               `json:"dir"`
-	Env      []string             `json:"env"`
-	CA       string               `json:"ca,omitempty"`
-	Client   session.State        `json:"client"`
-	Out      []byte               `json:"out,omitempty"` // what of /out has come back
-	Broker   *broker.Kept         `json:"broker,omitempty"`
-	Changes  []PolicyChange       `json:"changes,omitempty"` // of its policy; later ones are in changesName
-
-	BytesUp   int64 `json:"bytesUp,omitempty"` // of its network so far, which the ceiling may bound
-	BytesDown int64 `json:"bytesDown,omitempty"`
-
-	granted policy.Effective // Policy's
-}
-
-type keptPolicy struct {
-	Effective json.RawMessage `json:"effective"`
-	Denials   []policy.Denial `json:"denials"`
-	Ceiling   string          `json:"ceiling,omitempty"` // its name
-	Origin    *policy.Origin  `json:"origin,omitempty"`
-	Digest    string          `json:"ceilingDigest,omitempty"` // of the ceiling that it began under
-}
-
-// resumedName is the file in a pause's folder that says since when the machine has gone on.
-const resumedName = "resumed"
-
-// changesName is the file in a pause's folder with all changes of the session's policy, if there was one since the pause.
-const changesName = "changes"
-
-// keepChanges writes down the changes of a session's policy, where it was paused: they hold where another process goes on
-// from that.
-func (s shelf) keepChanges(id string, taken []PolicyChange) error {
-	if _, err := os.Lstat(s.folder(id)); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	text, err := json.Marshal(taken)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(filepath.Join(s.folder(id), changesName), text, 0o600)
-}
-
-// maxChangesText bounds what is read of that file, in bytes. It may come from another host.
-const maxChangesText = 16 << 20
-
-// readChanges reads what keepChanges wrote, if it did.
-func (s shelf) readChanges(id string, into *[]PolicyChange) error {
-	f, err := os.OpenFile(filepath.Join(s.folder(id), changesName), os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxChangesText+1))
-	if err == nil && len(text) > maxChangesText {
-		err = fmt.Errorf("%s has more than %d bytes", changesName, maxChangesText)
-	}
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(text, into)
-}
 
 // errLeft is the cause of the end of a session's stay in a process which leaves it paused.
 var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
@@ -121,8 +40,8 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := keptSession{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
-		Policy: keptPolicy{eff, s.Policy.Denials, s.Policy.Ceiling, caller.CeilingOrigin(), s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
+	k := paused.Note{ID: s.ID, Parent: s.Parent, Owner: caller.Name, Via: caller.Via, Image: s.Image, Language: s.Language, Began: began, Expires: expires, Limits: s.limits, Request: s.request,
+		Policy: paused.NotePolicy{Effective: eff, Denials: s.Policy.Denials, Ceiling: s.Policy.Ceiling, Origin: caller.CeilingOrigin(), Digest: s.beganUnder}, Kernel: s.Kernel, Cloned: s.cloned, Dir: s.dir, Env: s.env, CA: s.ca, Client: s.client.State(running), Out: s.out.kept(), Changes: x.code.living.taken}
 	k.BytesUp, k.BytesDown = x.config.Network.Traffic.Bytes()
 	if x.code.broker != nil {
 		if k.Broker, err = x.code.broker.Keep(); err == nil {
@@ -137,7 +56,7 @@ func (s *Session) note(x *execution) (json.RawMessage, error) {
 
 // reviving is how a session goes on that another process has paused.
 type reviving struct {
-	kept   keptSession
+	kept   paused.Note
 	at     time.Time
 	digest string    // of its image
 	since  time.Time // see PausedSession
@@ -157,13 +76,13 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if err := rt.hasSessions(); err != nil {
 		return nil, err
 	}
-	shelf := shelfOf(rt.opts.Home)
-	p, k, err := shelf.read(id)
+	shelf := paused.Open(rt.opts.Home)
+	p, k, err := shelf.Read(id)
 	if err == nil && k.Owner != caller.WithDefaults().Name {
 		err = &SessionError{ID: id, Why: "or never was"} // as one that never was
 	}
 	if err == nil && !time.Now().Before(k.Expires) {
-		_ = ForgetSession(rt.opts.Home, id)
+		_ = paused.Forget(rt.opts.Home, id)
 		err = &SessionError{ID: id, Why: fmt.Sprintf("it had lived for %s", k.Expires.Sub(k.Began).Round(time.Second))}
 	}
 	if err == nil && ctx.Err() != nil {
@@ -180,7 +99,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if caller.Via == "" {
 		caller.Via = k.Via
 	}
-	for _, secret := range k.granted.Secrets {
+	for _, secret := range k.Granted.Secrets {
 		if _, there := secrets[secret.Name]; !there {
 			return nil, policy.Bad("secrets", secret.Name, "is needed again, since its value is not kept on the disk: give it as when the session began")
 		}
@@ -206,7 +125,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if err != nil {
 		return nil, run.AsHostError("session", err)
 	}
-	if now, _, err := shelf.read(id); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
+	if now, _, err := shelf.Read(id); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
 		return nil, errors.Join(&BusyError{What: "another process held session " + id, After: time.Second}, rec.Leave())
 	}
 	s := newSession(rt, caller, limits)
@@ -221,7 +140,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	}
 	s.dir, s.env, s.ca = k.Dir, k.Env, k.CA
 	s.out.restore(k.Out)
-	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.view(p, k).Since, folder: shelf.folder(id), values: secrets, rec: rec}
+	s.revived = &reviving{kept: k, at: p.At, digest: p.ImageDigest, since: shelf.View(p, k).Since, folder: shelf.Folder(id), values: secrets, rec: rec}
 	var running []*session.Interpreter
 	s.client, running = session.Restore(k.Client)
 	for _, in := range running {
@@ -286,7 +205,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 		}
 	}
 	code.attachable = s.caller.Ceiling.Debug()
-	eff := r.kept.granted
+	eff := r.kept.Granted
 	if err := stillGranted(req, s.caller.Ceiling, eff, same); err != nil {
 		return p, err
 	}
@@ -353,13 +272,13 @@ func (rt *Runtime) elsewhere() (bytes int64) {
 		default: // it has not paused yet
 		}
 	}
-	shelf := shelfOf(rt.opts.Home)
-	ids, _ := shelf.ids()
+	shelf := paused.Open(rt.opts.Home)
+	ids, _ := shelf.IDs()
 	for _, id := range ids {
 		if ours[id] {
 			continue
 		}
-		if p, err := machine.ReadPause(shelf.folder(id)); err == nil {
+		if p, err := machine.ReadPause(shelf.Folder(id)); err == nil {
 			bytes += int64(p.Shape.MemoryMB) << 20
 		}
 	}
@@ -376,7 +295,7 @@ func (r *reviving) goOn(source *machine.Source) func(context.Context, machine.Sp
 // resume has the machine in a pause's folder go on, and notes there that it does: before, so that none does that is not noted.
 // After an error the folder is as it was.
 func resume(ctx context.Context, source *machine.Source, folder string, spec machine.Spec, cfg machine.Config) (*machine.Machine, error) {
-	name := filepath.Join(folder, resumedName)
+	name := filepath.Join(folder, paused.ResumedName)
 	before, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil

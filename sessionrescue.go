@@ -2,16 +2,14 @@ package unitask
 
 import (
 	"context"
-	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/atomicfile"
-	"github.com/unitask/unitask/run"
+	"github.com/unitask/unitask/internal/paused"
 )
 
 // A machine can only go on where QEMU and the image are as they were. So the files of a session's folder are kept
@@ -21,7 +19,6 @@ const (
 	// MaxKeptFiles bounds the files of a session that are kept beside its pause, in bytes of their tar.
 	MaxKeptFiles = 64 << 20
 
-	filesName    = "work.tar"
 	keepPatience = 3 * time.Second
 )
 
@@ -64,7 +61,7 @@ func (s *Session) keepFiles(files *packedFiles, calls uint64) {
 	if files == nil || files.calls != calls {
 		return
 	}
-	name := filepath.Join(shelfOf(s.rt.opts.Home).folder(s.ID), filesName)
+	name := filepath.Join(paused.Open(s.rt.opts.Home).Folder(s.ID), paused.FilesName)
 	_ = atomicfile.Fill(name, 0o600, func(f *os.File) error {
 		if _, err := files.Seek(0, io.SeekStart); err != nil {
 			return err
@@ -72,22 +69,4 @@ func (s *Session) keepFiles(files *packedFiles, calls uint64) {
 		_, err := io.Copy(f, files)
 		return err
 	})
-}
-
-// PausedFiles opens the tar of the files that a session's folder had when it was paused: nobody has judged it, and
-// hostfiles.TakeFolder takes it. The error is a SessionError where no such session is paused, and
-// fs.ErrNotExist where its folder was empty, had more than MaxKeptFiles, or might have been changed by a call until the pause.
-func PausedFiles(home, id string) (*os.File, error) {
-	s := shelfOf(home)
-	if _, _, err := s.read(id); errors.As(err, new(*SessionError)) {
-		return nil, err
-	}
-	f, err := os.Open(filepath.Join(s.folder(id), filesName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if err != nil {
-		return nil, run.AsHostError("session", err)
-	}
-	return f, nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/paused"
 )
 
 // answering is a session whose program answers each command with what it prints, and then ends it with 0.
@@ -63,7 +64,7 @@ func TestKeptFilesAreOfThePause(t *testing.T) {
 			return "the tar"
 		})
 		s.dir = "/w"
-		folder := shelfOf(s.rt.opts.Home).folder(s.ID)
+		folder := paused.Open(s.rt.opts.Home).Folder(s.ID)
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +77,7 @@ func TestKeptFilesAreOfThePause(t *testing.T) {
 		}
 		s.keepFiles(files, s.calls)
 		files.Close()
-		text, err := os.ReadFile(filepath.Join(folder, filesName))
+		text, err := os.ReadFile(filepath.Join(folder, paused.FilesName))
 		if row.kept && string(text) != "the tar" || !row.kept && !os.IsNotExist(err) {
 			t.Errorf("%s: %q, %v", name, text, err)
 		}

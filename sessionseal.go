@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -149,7 +150,7 @@ func SealPaused(home string, text []byte) ([]byte, error) {
 // out what is wrong.
 func changeAuthority(text []byte, change func(session string, kept []byte) ([]byte, error)) ([]byte, error) {
 	var p machine.Pause
-	var k keptSession
+	var k paused.Note
 	if json.Unmarshal(text, &p) != nil || json.Unmarshal(p.Note, &k) != nil || k.Broker == nil {
 		return text, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack/broker"
 )
@@ -87,7 +88,7 @@ func TestSealedAuthorityMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	note, err := json.Marshal(keptSession{ID: "one", Owner: "ada", Dir: "/w", Policy: keptPolicy{Effective: json.RawMessage(`{}`)}, Broker: &broker.Kept{Authority: sealed}})
+	note, err := json.Marshal(paused.Note{ID: "one", Owner: "ada", Dir: "/w", Policy: paused.NotePolicy{Effective: json.RawMessage(`{}`)}, Broker: &broker.Kept{Authority: sealed}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestSealedAuthorityMoves(t *testing.T) {
 		t.Fatal(err, e)
 	}
 	var p machine.Pause
-	var k keptSession
+	var k paused.Note
 	if err := errors.Join(json.Unmarshal(landed, &p), json.Unmarshal(p.Note, &k)); err != nil || p.QEMU != "10" || k.Owner != "ada" || k.Dir != "/w" {
 		t.Errorf("%s %v", landed, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -38,7 +39,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 	defer cancel()
 	serial := x.redactor.Writer(x.rec.Stderr())
 	defer serial.Close()
-	folder := shelfOf(x.rt.opts.Home).folder(x.rec.ID)
+	folder := paused.Open(x.rt.opts.Home).Folder(x.rec.ID)
 	defer func() {
 		if !s.left {
 			_ = machine.RemovePause(folder)

@@ -5,17 +5,19 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/unitask/unitask/internal/paused"
 )
 
 // A session whose folder was moved aside when a pause was killed is there, once.
 func TestShelfAside(t *testing.T) {
-	s := shelfOf(t.TempDir())
+	s := paused.Open(t.TempDir())
 	for _, name := range []string{"b", ".a.before", ".b.before", ".c.pausing-1", ".before"} {
-		if err := os.MkdirAll(filepath.Join(s.dir, name), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(s.Dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if ids, err := s.ids(); err != nil || !slices.Equal(ids, []string{"a", "b"}) {
+	if ids, err := s.IDs(); err != nil || !slices.Equal(ids, []string{"a", "b"}) {
 		t.Errorf("%q %v", ids, err)
 	}
 }

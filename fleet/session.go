@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
 )
@@ -332,7 +333,7 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 		if err != nil {
 			_ = os.RemoveAll(folder)
 		} else if s, err = host.revive(ctx, l.tenant, e.Owner, c.Session, secrets); err != nil {
-			_ = unitask.ForgetSession(host.home(), c.Session)
+			_ = paused.Forget(host.home(), c.Session)
 		}
 	}
 	var r reply

@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/paused"
 )
 
 // hosted is a session that this worker holds.
@@ -117,7 +118,7 @@ func (h *hosted) leave() {
 	h.left = true
 	h.mu.Unlock()
 	_ = h.Close()
-	_ = unitask.ForgetSession(h.w.runner.(sessionRunner).home(), h.ID)
+	_ = paused.Forget(h.w.runner.(sessionRunner).home(), h.ID)
 }
 
 // pause has the object store keep the session, and ends it here.
@@ -154,7 +155,7 @@ func (h *hosted) pause(ctx context.Context) error {
 	if err == nil && old.Pause != nil && old.Pause.SHA256 != b.SHA256 {
 		h.l.dropPause(ctx, old)
 	}
-	return errors.Join(err, h.Leave(), unitask.ForgetSession(home, h.ID))
+	return errors.Join(err, h.Leave(), paused.Forget(home, h.ID))
 }
 
 // parkSessions pauses what can be when the worker goes, and ends the rest.

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/paused"
 )
 
 // Sessions that live here, and those that an earlier holder has left.
@@ -91,7 +92,7 @@ func (h *Holder) list() []View {
 	}
 	h.mu.Unlock()
 	for i, v := range list {
-		if p, err := unitask.FindPausedSession(h.home, v.ID); err == nil {
+		if p, err := paused.Find(h.home, v.ID); err == nil {
 			list[i].CeilingChanged = p.CeilingChanged(h.home)
 		}
 	}
@@ -129,7 +130,7 @@ func (h *Holder) end(name string) error {
 
 // forget removes what is left of a session that nobody holds.
 func forget(home string, v View) error {
-	err := unitask.ForgetSession(home, v.ID)
+	err := paused.Forget(home, v.ID)
 	if errors.As(err, new(*unitask.SessionError)) { // it is lost, or another process has ended it
 		return nil
 	}
@@ -138,11 +139,11 @@ func forget(home string, v View) error {
 
 // forgetUnlisted removes what is on the disk of this user's session that no list has: one that can't be read is on none.
 func forgetUnlisted(home, id string) error {
-	p, err := unitask.FindPausedSession(home, id)
+	p, err := paused.Find(home, id)
 	if errors.As(err, new(*unitask.SessionError)) || err == nil && p.Owner != unitask.LocalOwner(os.Geteuid()) {
 		return errGone(id)
 	}
-	return unitask.ForgetSession(home, id)
+	return paused.Forget(home, id)
 }
 
 // drop has a session be away no more; h.mu is held.
@@ -165,7 +166,7 @@ func (h *Holder) rescue(c *client, req Request, why error) error {
 	if v == nil {
 		return why
 	}
-	files, err := unitask.PausedFiles(h.home, v.ID)
+	files, err := paused.Files(h.home, v.ID)
 	if err != nil {
 		return why
 	}

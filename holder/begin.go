@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -104,7 +105,7 @@ func (h *Holder) extended(s *held) View {
 func (h *Holder) revive(ctx context.Context, v View, secrets map[string]string) (*held, error) {
 	var s *unitask.Session
 	var ceiling *policy.Ceiling
-	paused, err := unitask.FindPausedSession(h.home, v.ID)
+	paused, err := paused.Find(h.home, v.ID)
 	if err == nil {
 		ceiling, err = paused.ReadCeiling(h.home)
 	}

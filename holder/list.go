@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
 )
@@ -61,7 +62,7 @@ func readList(dir string) (list []View) {
 // have left paused.
 func left(home, dir string) []View {
 	list := slices.DeleteFunc(readList(dir), View.over)
-	paused, _ := unitask.PausedSessions(home)
+	paused, _ := paused.List(home)
 	for _, p := range paused {
 		known := slices.ContainsFunc(list, func(v View) bool { return v.ID == p.ID })
 		if !known && p.Owner == unitask.LocalOwner(os.Geteuid()) {

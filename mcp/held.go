@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -129,7 +130,7 @@ func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []strin
 		return of, nil
 	}
 	none := fmt.Errorf("session %.80q: %w", id, errNoSession)
-	left, err := unitask.FindPausedSession(s.rt.Images().Home(), id)
+	left, err := paused.Find(s.rt.Images().Home(), id)
 	if err != nil || !leftFor(caller, left) {
 		return s.held.find(id, caller.Name) // which may go on meanwhile
 	}
@@ -156,16 +157,16 @@ func (s *Server) reach(ctx context.Context, caller unitask.Caller, names []strin
 }
 
 // left are a caller's sessions that no process holds.
-func (s *Server) left(caller unitask.Caller) []unitask.PausedSession {
-	all, err := unitask.PausedSessions(s.rt.Images().Home())
+func (s *Server) left(caller unitask.Caller) []paused.Session {
+	all, err := paused.List(s.rt.Images().Home())
 	if err != nil {
 		s.opts.Log.Warn("sessions", "error", err)
 	}
-	return slices.DeleteFunc(all, func(p unitask.PausedSession) bool { return !leftFor(caller, p) })
+	return slices.DeleteFunc(all, func(p paused.Session) bool { return !leftFor(caller, p) })
 }
 
 // leftFor says that a session which was left is a caller's: made by it, and through MCP, as with runs (sees).
-func leftFor(caller unitask.Caller, p unitask.PausedSession) bool {
+func leftFor(caller unitask.Caller, p paused.Session) bool {
 	caller.Name = owner(caller)
 	return sees(caller)(p.Owner, p.Via)
 }

@@ -16,6 +16,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -358,8 +359,8 @@ func (s *Server) endSession(caller unitask.Caller, id string) (*sdk.CallToolResu
 		err = of.Close()
 		s.held.drop(of.ID)
 	default:
-		if left, e := unitask.FindPausedSession(s.rt.Images().Home(), id); e == nil && leftFor(caller, left) {
-			err = unitask.ForgetSession(s.rt.Images().Home(), id)
+		if left, e := paused.Find(s.rt.Images().Home(), id); e == nil && leftFor(caller, left) {
+			err = paused.Forget(s.rt.Images().Home(), id)
 		}
 	}
 	if err != nil {

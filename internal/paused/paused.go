@@ -1,4 +1,6 @@
-package unitask
+// Package paused has the sessions that no process holds: machines on a home's disk, each with a note that says what it
+// takes to resume it. Session daemons, the fleet and MCP list them; package unitask writes and resumes them.
+package paused
 
 import (
 	"encoding/json"
@@ -19,10 +21,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Paused sessions, as a home has them on its disk.
-
-// PausedSession is a session that no process holds, its machine being on the disk.
-type PausedSession struct {
+// Session is a session that no process holds, its machine being on the disk.
+type Session struct {
 	ID       string
 	Parent   string
 	Owner    string     // the caller's name
@@ -41,11 +41,11 @@ type PausedSession struct {
 	Ceiling string
 	Origin  *policy.Origin
 
-	digest string // of the ceiling
+	Digest string // of the ceiling
 }
 
 // ReadCeiling makes the ceiling that the session of a home began under again, of the files as they are now; nil if there was none.
-func (p PausedSession) ReadCeiling(home string) (*policy.Ceiling, error) {
+func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	switch {
 	case p.Origin != nil:
 		return p.Origin.Ceiling(home, p.Owner)
@@ -55,21 +55,33 @@ func (p PausedSession) ReadCeiling(home string) (*policy.Ceiling, error) {
 	return nil, nil
 }
 
-// shelf is where a home keeps its paused sessions: a folder for each, and the records.
-type shelf struct {
-	dir  string
-	runs *record.Store
+// CeilingChanged says whether the files of the ceiling are others than those that the session of a home began under, or can't
+// be read.
+func (p Session) CeilingChanged(home string) bool {
+	if p.Origin == nil || p.Digest == "" && p.Ceiling != "" { // of an older version
+		return false
+	}
+	now, err := p.ReadCeiling(home)
+	return err != nil || now.Digest() != p.Digest
 }
 
-func shelfOf(dir string) shelf {
-	return shelf{home.Dir(dir).Sessions(), record.Open(home.Dir(dir).Runs())}
+// Store is where a home keeps its paused sessions: a folder for each, and the records.
+type Store struct {
+	Dir     string
+	Records *record.Store
 }
 
-func (s shelf) folder(id string) string { return filepath.Join(s.dir, id) }
+// Open returns the store of a home.
+func Open(dir string) Store {
+	return Store{home.Dir(dir).Sessions(), record.Open(home.Dir(dir).Runs())}
+}
 
-// ids are those of the folders, of sessions that live among them.
-func (s shelf) ids() (list []string, err error) {
-	folders, err := os.ReadDir(s.dir)
+// Folder is that of a session.
+func (s Store) Folder(id string) string { return filepath.Join(s.Dir, id) }
+
+// IDs are those of the folders, of sessions that live among them.
+func (s Store) IDs() (list []string, err error) {
+	folders, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -86,45 +98,46 @@ func (s shelf) ids() (list []string, err error) {
 	return list, err
 }
 
-// PausedSessions returns the sessions of a home that no process holds, in the order of their ids. Those whose
+// List returns the sessions of a home that no process holds, in the order of their ids. Those whose
 // life is over are removed.
-func PausedSessions(home string) (list []PausedSession, err error) {
-	s := shelfOf(home)
-	ids, err := s.ids()
+func List(home string) (list []Session, err error) {
+	s := Open(home)
+	ids, err := s.IDs()
 	if err != nil {
 		return nil, run.AsHostError("sessions", err)
 	}
 	for _, id := range ids {
-		if p, err := FindPausedSession(home, id); err == nil {
+		if p, err := Find(home, id); err == nil {
 			list = append(list, p)
 		}
 	}
 	return list, nil
 }
 
-// FindPausedSession returns the session of an id. The error is a SessionError where there is none, its life is over, or
+// Find returns the session of an id. The error is a SessionError where there is none, its life is over, or
 // a process holds it.
-func FindPausedSession(home, id string) (PausedSession, error) {
-	s := shelfOf(home)
-	p, k, err := s.read(id)
+func Find(home, id string) (Session, error) {
+	s := Open(home)
+	p, k, err := s.Read(id)
 	switch {
 	case err != nil:
-		return PausedSession{}, err
-	case s.runs.Held(id):
-		return PausedSession{}, &SessionError{ID: id, Why: "or lives"}
+		return Session{}, err
+	case s.Records.Held(id):
+		return Session{}, &run.SessionError{ID: id, Why: "or lives"}
 	case !time.Now().Before(k.Expires):
-		_ = ForgetSession(home, id)
-		return PausedSession{}, &SessionError{ID: id, Why: "or never was"}
+		_ = Forget(home, id)
+		return Session{}, &run.SessionError{ID: id, Why: "or never was"}
 	}
-	return s.view(p, k), nil
+	return s.View(p, k), nil
 }
 
-func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
-	v := PausedSession{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: begunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin, digest: k.Policy.Digest}
-	if text, err := os.ReadFile(filepath.Join(s.folder(k.ID), resumedName)); err == nil {
+// View is what others see of a session.
+func (s Store) View(p machine.Pause, k Note) Session {
+	v := Session{ID: k.ID, Parent: k.Parent, Owner: k.Owner, Via: k.Via, Image: k.Image, Language: k.Language, Began: BegunAt(k.ID, k.Began), Expires: k.Expires, At: p.At, Ceiling: k.Policy.Ceiling, Origin: k.Policy.Origin, Digest: k.Policy.Digest}
+	if text, err := os.ReadFile(filepath.Join(s.Folder(k.ID), ResumedName)); err == nil {
 		v.Since, _ = time.Parse(time.RFC3339Nano, string(text))
 	}
-	for _, secret := range k.granted.Secrets {
+	for _, secret := range k.Granted.Secrets {
 		v.Secrets = append(v.Secrets, secret.Name)
 	}
 	return v
@@ -133,13 +146,13 @@ func (s shelf) view(p machine.Pause, k keptSession) PausedSession {
 // maxSessionID bounds an id that is looked for, in bytes: a folder has no longer name.
 const maxSessionID = 255
 
-// read reads what is kept of a session. The error is a SessionError where there is none.
-func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
-	gone := &SessionError{ID: id, Why: "or never was"}
+// Read reads what is kept of a session. The error is a SessionError where there is none.
+func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
+	gone := &run.SessionError{ID: id, Why: "or never was"}
 	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || len(id) > maxSessionID || strings.ContainsRune(id, 0) { // no folder's
 		return p, k, gone
 	}
-	p, err = machine.ReadPause(s.folder(id))
+	p, err = machine.ReadPause(s.Folder(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return p, k, gone
 	}
@@ -147,13 +160,13 @@ func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
 		err = json.Unmarshal(p.Note, &k)
 	}
 	if err == nil {
-		err = json.Unmarshal(k.Policy.Effective, &k.granted)
+		err = json.Unmarshal(k.Policy.Effective, &k.Granted)
 	}
 	if err == nil && k.ID != id {
 		err = fmt.Errorf("it is session %.80q", k.ID)
 	}
 	if err == nil {
-		err = s.readChanges(id, &k.Changes)
+		err = s.ReadChanges(id, &k.Changes)
 	}
 	if err != nil {
 		return p, k, run.AsHostError("session", fmt.Errorf("session %s can't be read: %w", id, err))
@@ -161,18 +174,18 @@ func (s shelf) read(id string) (p machine.Pause, k keptSession, err error) {
 	return p, k, nil
 }
 
-// ForgetSession ends a session of a home that no process holds: its machine is removed from the disk. The error is
+// Forget ends a session of a home that no process holds: its machine is removed from the disk. The error is
 // record.ErrRunning where a process holds it, and a SessionError where there is none.
-func ForgetSession(home, id string) error {
-	s := shelfOf(home)
-	if _, _, err := s.read(id); errors.As(err, new(*SessionError)) {
+func Forget(home, id string) error {
+	s := Open(home)
+	if _, _, err := s.Read(id); errors.As(err, new(*run.SessionError)) {
 		return err
 	}
-	rec, err := s.runs.Reopen(id)
+	rec, err := s.Records.Reopen(id)
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
 		return run.AsHostError("session", err)
 	}
-	err = machine.RemovePause(s.folder(id))
+	err = machine.RemovePause(s.Folder(id))
 	if rec != nil {
 		rec.Status = record.Done
 		err = errors.Join(err, rec.Finish(time.Now()))

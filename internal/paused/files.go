@@ -1,0 +1,31 @@
+package paused
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/unitask/unitask/run"
+)
+
+// FilesName is the file in a pause's folder with the session's files.
+const FilesName = "work.tar"
+
+// Files opens the tar of the files that a session's folder had when it was paused: nobody has judged it, and
+// hostfiles.TakeFolder takes it. The error is a SessionError where no such session is paused, and
+// fs.ErrNotExist where its folder was empty, had more than MaxKeptFiles, or might have been changed by a call until the pause.
+func Files(home, id string) (*os.File, error) {
+	s := Open(home)
+	if _, _, err := s.Read(id); errors.As(err, new(*run.SessionError)) {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(s.Folder(id), FilesName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, run.AsHostError("session", err)
+	}
+	return f, nil
+}
