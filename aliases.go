@@ -3,6 +3,7 @@ package unitask
 import (
 	"os"
 
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/run"
@@ -185,3 +186,22 @@ func ForgetSession(home, id string) error { return paused.Forget(home, id) }
 // PausedFiles opens the tar of the files that a session's folder had when it was paused. Nobody has judged them.
 // The error is a SessionError where no such session is paused, and fs.ErrNotExist where there are none.
 func PausedFiles(home, id string) (*os.File, error) { return paused.Files(home, id) }
+
+// What History returns and takes: see there.
+type (
+	Summary      = history.Summary
+	Filter       = history.Filter
+	Inspection   = history.Inspection
+	RecordedStep = history.RecordedStep
+)
+
+// Errors of History.
+var (
+	ErrState    = history.ErrState    // a Filter's status is none that there is
+	ErrPaused   = history.ErrPaused   // the record is that of a session that is paused
+	ErrOwner    = history.ErrOwner    // the record belongs to another owner
+	ErrRedacted = history.ErrRedacted // parts of the record's request were redacted
+)
+
+// NetlogSchema is the version of a netlog's lines.
+const NetlogSchema = history.NetlogSchema

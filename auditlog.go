@@ -48,7 +48,7 @@ func (rt *Runtime) audited(rec *record.Run, via record.Via, redactor *record.Red
 func (a *audited) entry(kind audit.Kind, detail any) audit.Entry {
 	e := a.about
 	e.Time, e.Kind = time.Now(), kind
-	e.Detail, _ = clean(a.redact, detail)
+	e.Detail, _ = a.redact.Marshal(detail)
 	return e
 }
 

@@ -118,7 +118,7 @@ func TestAttackBoundSecret(t *testing.T) {
 			text, _ := res.MarshalJSON()
 			noSecret(t, "the result", string(text)+fmt.Sprint(out.has), value)
 			everyFile(t, rt.Runs().Dir(), func(name, content string) { noSecret(t, name, content, value) })
-			all, err := rt.Inspect(id, 0)
+			all, err := rt.History().Inspect(id, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

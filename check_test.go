@@ -51,7 +51,7 @@ func TestCheck(t *testing.T) {
 			if len(res.Artifacts) > 0 || res.Hint != "" || res.Kernel != "linux" {
 				t.Errorf("%+v", res)
 			}
-			req, err := rt.Recorded(res.RunID, "")
+			req, err := rt.History().Request(res.RunID, "")
 			if err != nil || !req.Check || req.Args != nil || req.Env != nil {
 				t.Errorf("%+v %v", req, err)
 			}

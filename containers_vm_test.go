@@ -168,7 +168,7 @@ func TestContainers(t *testing.T) {
 			if c.name != "entry point and arguments" {
 				return
 			}
-			again, err := rt.Recorded(res.RunID, "")
+			again, err := rt.History().Request(res.RunID, "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -80,7 +80,7 @@ func (rt *Runtime) attachable(rec *record.Run, m *machine.Machine, secrets bool,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	connections := func() json.RawMessage {
-		list, _ := clean(redactor, m.Connections())
+		list, _ := redactor.Marshal(m.Connections())
 		return list
 	}
 	relay := vmm.Relay{Monitor: m.Monitor, Release: release, Connections: connections, Grant: func(want vmm.Access, args json.RawMessage) error {
@@ -174,7 +174,7 @@ const viewedDecisions = 20
 // NetworkView is the view of a run that runs now, with the connections that its machine
 // has (machine.Machine.Connections, or Connections where it was joined).
 func (rt *Runtime) NetworkView(id string, connections []netstack.Decision) (*NetworkView, error) {
-	all, err := rt.Inspect(id, 0)
+	all, err := rt.History().Inspect(id, 0)
 	if err != nil {
 		return nil, err
 	}

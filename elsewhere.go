@@ -88,8 +88,8 @@ func (x *execution) runElsewhere(ctx context.Context, req imageRequest, caller s
 		x.res.Policy.Denials = append(slices.Clone(here.Denials), res.Policy.Denials...)
 		x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = here.Effective.Files, here.Effective.Dirs
 		x.res.Policy.Effective.Image = here.Effective.Image // what came along has another name there
-		x.rec.Effective, _ = clean(x.redactor, x.res.Policy.Effective)
-		x.rec.Denials, _ = clean(x.redactor, x.res.Policy.Denials)
+		x.rec.Effective, _ = x.redactor.Marshal(x.res.Policy.Effective)
+		x.rec.Denials, _ = x.redactor.Marshal(x.res.Policy.Denials)
 	}
 	if run.artifacts != nil {
 		err = errors.Join(err, run.artifacts.Close(true))

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
@@ -46,7 +47,7 @@ func (r *FleetRun) Decided(line []byte) (more bool) {
 		return true
 	}
 	r.bound(&d)
-	text, _ := clean(r.x.redactor, netlogLine{NetlogSchema, r.x.rec.ID, r.x.rec.Owner, r.worker, d})
+	text, _ := r.x.redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: r.x.rec.ID, Caller: r.x.rec.Owner, Worker: r.worker, Decision: d})
 	r.x.rec.Netlog(text)
 	r.x.audit.decided(r.counted(d))
 	return true

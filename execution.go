@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
@@ -268,7 +269,7 @@ func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 func (x *execution) configure() error {
 	network, relayed := x.rt.networkConfig(x.granted)
 	network.Log = func(d netstack.Decision) {
-		line, _ := clean(x.redactor, netlogLine{NetlogSchema, x.rec.ID, x.rec.Owner, "", d})
+		line, _ := x.redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: x.rec.ID, Caller: x.rec.Owner, Worker: "", Decision: d})
 		x.rec.Netlog(line)
 	}
 	network.LogLost = x.rec.Err
@@ -311,8 +312,8 @@ func (x *execution) introduce(m *machine.Machine) (leave func(), err error) {
 	x.rec.Machine = describe(m)
 	x.res.WhySlow = x.rt.source.WhySlow(m.Spec)
 	x.rec.Machine.WhySlow = x.res.WhySlow
-	x.rec.Effective, _ = clean(x.redactor, x.res.Policy.Effective)
-	x.rec.Denials, _ = clean(x.redactor, x.res.Policy.Denials)
+	x.rec.Effective, _ = x.redactor.Marshal(x.res.Policy.Effective)
+	x.rec.Denials, _ = x.redactor.Marshal(x.res.Policy.Denials)
 	x.rec.Machine.Debugged = x.look.debug != nil
 	if err := x.rec.Update(); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/record"
 )
 
@@ -52,7 +53,7 @@ func TestPruneKeeps(t *testing.T) {
 		{0, 24 * time.Hour, []string{"old", "old, of a newer schema"}},
 		{0, 0, []string{"new", "new, of a newer schema", "unknown"}},
 	} {
-		n, err := rt.Prune(row.keep, row.age)
+		n, err := rt.History().Prune(row.keep, row.age)
 		if err != nil || n != len(row.gone) {
 			t.Errorf("older than %s: %d removed, %v", row.age, n, err)
 		}
@@ -69,17 +70,17 @@ func TestPruneKeeps(t *testing.T) {
 		}
 	}
 	paused := ids["old, paused"]
-	if err := rt.RemoveRun(paused); !errors.Is(err, unitask.ErrPaused) {
+	if err := rt.History().Remove(paused); !errors.Is(err, history.ErrPaused) {
 		t.Error(err)
 	}
 	if err := os.Remove(folder); err != nil { // which ended with its session
 		t.Fatal(err)
 	}
-	if err := rt.RemoveRun(paused); err != nil {
+	if err := rt.History().Remove(paused); err != nil {
 		t.Error(err)
 	}
 	for _, id := range []string{paused, "", "..", "../sessions"} {
-		if err := rt.RemoveRun(id); !errors.Is(err, record.ErrNotFound) {
+		if err := rt.History().Remove(id); !errors.Is(err, record.ErrNotFound) {
 			t.Errorf("%q: %v", id, err)
 		}
 	}

@@ -30,11 +30,11 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
-	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/export", "internal/userdir", "internal/vault", ""}, first, ground),
+	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/export", "internal/history", "internal/userdir", "internal/vault", ""}, first, ground),
 	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "internal/nesting", "internal/paused", "machine", "policy", "record"},
 	"holder":      {"", "internal/paused", "machine", "policy", "record"},
-	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/paused", "internal/userdir", "internal/vault"}, first, ground),
-	"":            and([]string{"run", "internal/home/config", "internal/paused", "audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/stopclock", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
+	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/history", "internal/hostname", "internal/paused", "internal/userdir", "internal/vault"}, first, ground),
+	"":            and([]string{"run", "internal/history", "internal/home/config", "internal/paused", "audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/stopclock", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
 
 	"run": {"guest", "hostfiles", "image", "internal/exact", "machine", "policy", "record", "vmm"},
 
@@ -81,6 +81,7 @@ var mayImport = map[string][]string{
 	"internal/fetch":       {"internal/hostname", "internal/publicaddr"},
 	"internal/filelock":    {},
 	"internal/gotest":      {},
+	"internal/history":     {"internal/paused", "netstack", "policy", "record", "run"},
 	"internal/home":        {"internal/userdir"},
 	"internal/home/config": {"audit/webhook", "internal/vault", "record"},
 	"internal/hostname":    {},

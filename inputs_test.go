@@ -451,7 +451,7 @@ require a module
 				if string(res.Stdout) != want || len(res.Stderr) > 0 {
 					t.Errorf("%s%s", res.Stdout, res.Stderr)
 				}
-				again, err := rt.Recorded(res.RunID, "")
+				again, err := rt.History().Request(res.RunID, "")
 				if err != nil || len(again.Dirs) != 1 || again.Dirs[0].Host != dir+"/proj" || again.Files[0].Guest != "/elsewhere/file" {
 					t.Errorf("%+v %v", again, err)
 				}

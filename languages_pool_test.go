@@ -39,11 +39,11 @@ func TestLanguagesPoolAndReplay(t *testing.T) {
 		t.Errorf("%v %+v", err, res)
 	}
 	for _, was := range []*unitask.Result{python, shell} {
-		in, err := rt.Inspect(was.RunID, 0)
+		in, err := rt.History().Inspect(was.RunID, 0)
 		if err != nil || in.Machine == nil || in.Machine.Image != was.Policy.Effective.Image || in.Machine.Runtime == "" || in.Machine.Image == "node" {
 			t.Errorf("%v %+v", err, in.Machine)
 		}
-		req, err := rt.Recorded(was.RunID, "")
+		req, err := rt.History().Request(was.RunID, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,11 +1,8 @@
 package unitask
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"unicode/utf8"
@@ -79,43 +76,4 @@ func (p *program) beside() (files []file) {
 // hasNeighbour says that a neighbour of that name comes along.
 func (p *program) hasNeighbour(name string) bool {
 	return slices.ContainsFunc(p.neighbours, func(n Neighbour) bool { return n.Name == name })
-}
-
-// namesOnly are neighbours as a record's request has them: it lists runs by reading that.
-func namesOnly(list []Neighbour) (names []Neighbour) {
-	for _, n := range list {
-		names = append(names, Neighbour{Name: n.Name})
-	}
-	return names
-}
-
-// keepNeighbours writes them into a record, and returns whether a secret was in them.
-func keepNeighbours(rec *record.Run, list []Neighbour, redactor *record.Redactor) (redacted bool, err error) {
-	if len(list) == 0 {
-		return false, nil
-	}
-	text, found := clean(redactor, list)
-	return len(found) > 0, os.WriteFile(path.Join(rec.Dir(), record.NeighboursFile), text, 0o600)
-}
-
-// recordedNeighbours gives a recorded request the contents of its neighbours again.
-func (rt *Runtime) recordedNeighbours(id string, req *Request) error {
-	if len(req.Neighbours) == 0 {
-		return nil
-	}
-	text, more, err := rt.runs.Read(id, record.NeighboursFile, 16*run.MaxNeighbourBytes) // escaped at the worst
-	if err != nil {
-		return err
-	}
-	named := req.Neighbours
-	req.Neighbours = nil
-	if more || json.Unmarshal(text, &req.Neighbours) != nil || len(req.Neighbours) != len(named) {
-		return errors.New("the files beside its code, in " + record.NeighboursFile + ", are not as they were")
-	}
-	for i, n := range named {
-		if req.Neighbours[i].Name != n.Name {
-			return fmt.Errorf("the files beside its code are not as they were: %.200q is missing", n.Name)
-		}
-	}
-	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -85,7 +86,7 @@ func TestNeighboursOnRecord(t *testing.T) {
 		return res.RunID
 	}
 	id := run()
-	got, err := rt.Recorded(id, "")
+	got, err := rt.History().Request(id, "")
 	if err != nil || fmt.Sprint(got.Neighbours) != fmt.Sprint(req.Neighbours) {
 		t.Errorf("%q %v", got.Neighbours, err)
 	}
@@ -99,7 +100,7 @@ func TestNeighboursOnRecord(t *testing.T) {
 	if err != nil || strings.Contains(string(text), "swordfish") || !strings.Contains(string(text), record.Redacted) {
 		t.Errorf("%s %v", text, err)
 	}
-	if _, err := rt.Recorded(id, ""); !errors.Is(err, ErrRedacted) || !strings.Contains(err.Error(), "neighbours") {
+	if _, err := rt.History().Request(id, ""); !errors.Is(err, history.ErrRedacted) || !strings.Contains(err.Error(), "neighbours") {
 		t.Errorf("%v", err)
 	}
 }

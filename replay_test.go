@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -96,8 +97,8 @@ func TestAttackReplay(t *testing.T) {
 			ceiling = parse(row.ceiling)
 		}
 		got := "refused"
-		req, err := rt.Recorded(row.id, row.owner)
-		if errors.Is(err, unitask.ErrOwner) {
+		req, err := rt.History().Request(row.id, row.owner)
+		if errors.Is(err, history.ErrOwner) {
 			got = "another owner's"
 		}
 		if err == nil {
@@ -129,7 +130,7 @@ func TestGrantedIsRecordedFirst(t *testing.T) {
 	if err == nil || res == nil {
 		t.Fatalf("%+v %v", res, err)
 	}
-	if req, err := rt.Recorded(res.RunID, ""); err != nil || req.MemoryMB != 256 {
+	if req, err := rt.History().Request(res.RunID, ""); err != nil || req.MemoryMB != 256 {
 		t.Errorf("%+v %v", req, err)
 	}
 }

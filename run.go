@@ -1,9 +1,7 @@
 package unitask
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -112,7 +111,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	var rec *record.Run
 	if s := code.session; s != nil && s.revived != nil {
 		rec, s.revived.taken = s.revived.rec, true
-	} else if rec, err = rt.newRecord(begin, caller, code.recordName(), req.Request, wanted, granted, redactor); err != nil {
+	} else if rec, err = rt.history.Begin(begin, caller, code.recordName(), req.Request, wanted, granted, redactor); err != nil {
 		return nil, err
 	}
 	tell := streams.Events
@@ -184,7 +183,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = run.AsHostError("record", e)
 	}
-	if _, e := phase(ctx, rt.meters, "record", func(context.Context) (*Result, error) { return res, finish(rec, redactor, res) }); e != nil && err == nil {
+	if _, e := phase(ctx, rt.meters, "record", func(context.Context) (*Result, error) { return res, history.Finish(rec, redactor, res) }); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = run.AsHostError("record", e)
 	}
@@ -194,7 +193,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = e
 	}
-	rt.boundStore(rec.ID, streams.Events)
+	rt.history.Bound(rec.ID, streams.Events)
 	return res, err
 }
 
@@ -249,7 +248,7 @@ func (rt *Runtime) prepare(caller Caller, req imageRequest, streams IO, look ins
 	if !code.command { // whose folder is the image's
 		p.wanted.Path, p.wanted.Dir = code.path, code.dir
 	}
-	p.wanted.Neighbours = namesOnly(req.Neighbours)
+	p.wanted.Neighbours = history.NamesOnly(req.Neighbours)
 	if look.session != nil {
 		look.session.made = p
 	}
@@ -291,70 +290,4 @@ func imageDenied(name string, denials []policy.Denial) error {
 		}
 	}
 	return policy.Bad("image", name, "is not granted")
-}
-
-// newRecord makes a run's record, which has what was asked and granted before anything runs.
-func (rt *Runtime) newRecord(at time.Time, caller Caller, name string, req, wanted Request, granted Policy, redactor *record.Redactor) (*record.Run, error) {
-	request, redacted := clean(redactor, wanted)
-	text := redactor.String(req.Code)
-	if text != req.Code {
-		redacted = append(redacted, "code")
-	}
-	rec, err := rt.runs.Create(at, caller.Name, caller.Via, name, []byte(text), request)
-	if err != nil {
-		return nil, run.AsHostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, rt.opts.Home))
-	}
-	secret, err := keepNeighbours(rec, req.Neighbours, redactor)
-	if err != nil {
-		return nil, errors.Join(run.AsHostError("record", err), rec.Finish(time.Now()))
-	}
-	if secret && !slices.Contains(redacted, "neighbours") {
-		redacted = append(redacted, "neighbours")
-	}
-	if rec.Redacted = redacted; len(redacted) > 0 {
-		redactor.Known()
-	}
-	rec.Effective, _ = clean(redactor, granted.Effective) // what a replay asks for, however this run ends
-	rec.Denials, _ = clean(redactor, granted.Denials)
-	if err := rec.Update(); err != nil {
-		return nil, errors.Join(run.AsHostError("record", err), rec.Finish(time.Now()))
-	}
-	return rec, nil
-}
-
-// boundStore keeps the store of runs within its bound. A failure to do so is not a failure of
-// the run that has just ended.
-func (rt *Runtime) boundStore(ended string, tell func(Event)) {
-	if rt.opts.StoreBytes < 0 {
-		return
-	}
-	freed, err := rt.runs.Bound(ended, cmp.Or(rt.opts.StoreBytes, record.DefaultStoreBytes))
-	switch {
-	case err != nil:
-		tell(Event{Kind: EventStore, Message: err.Error()})
-	case freed != record.Freed{}:
-		tell(Event{Kind: EventStore, Message: freed.String()})
-	}
-}
-
-// clean is a value as the record may hold it, and where secrets stood in it.
-func clean(redactor *record.Redactor, v any) (json.RawMessage, []string) {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return nil, nil
-	}
-	return redactor.JSON(text)
-}
-
-// finish completes the record.
-func finish(rec *record.Run, redactor *record.Redactor, res *Result) error {
-	rec.Status = record.Done
-	if res.Outcome == OutcomeFailed {
-		rec.Status = record.Failed
-	}
-	rec.Error = res.Error
-	brief := *res
-	brief.Stdout, brief.Stderr = nil, nil // in files of their own
-	rec.Result, _ = clean(redactor, brief)
-	return rec.Finish(time.Now())
 }

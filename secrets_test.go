@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -100,12 +101,12 @@ func TestRedactedRequest(t *testing.T) {
 			if err != nil || !slices.Equal(rec.Redacted, c.fields) {
 				t.Errorf("%v %+v", err, rec)
 			}
-			_, err = rt.Recorded(res.RunID, "")
+			_, err = rt.History().Request(res.RunID, "")
 			if c.fields == nil {
 				if err != nil {
 					t.Error(err)
 				}
-			} else if !errors.Is(err, unitask.ErrRedacted) || !strings.Contains(err.Error(), c.fields[0]) {
+			} else if !errors.Is(err, history.ErrRedacted) || !strings.Contains(err.Error(), c.fields[0]) {
 				t.Error(err)
 			}
 		})

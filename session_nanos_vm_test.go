@@ -323,11 +323,11 @@ func TestSessionNanosReplay(t *testing.T) {
 	if err := then.Close(); err != nil {
 		t.Fatal(err)
 	}
-	req, steps, err := rt.RecordedSession(then.ID, "")
+	req, steps, err := rt.History().Session(then.ID, "")
 	if err != nil || len(steps) != 2 {
 		t.Fatalf("%+v %v", steps, err)
 	}
-	now := openSession(t, rt, req)
+	now := openSession(t, rt, unitask.SessionRequest{Request: req})
 	for i, want := range []string{"40", "42"} {
 		res, err := now.Replay(t.Context(), steps[i], nil, nil)
 		if err != nil || res.Value != want || res.Kernel != unitask.Nanos {

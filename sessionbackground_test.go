@@ -69,7 +69,7 @@ func recorded(t *testing.T, s *Session) *Result {
 	if err != nil || len(ids) != 1 {
 		t.Fatalf("%q %v", ids, err)
 	}
-	in, err := s.rt.Inspect(ids[0], 0)
+	in, err := s.rt.History().Inspect(ids[0], 0)
 	if err != nil || in.Ended == nil {
 		t.Fatalf("%+v %v", in, err)
 	}

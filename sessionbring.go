@@ -106,9 +106,9 @@ func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {
 	x.res.Policy.Denials = b.denials
 	if len(b.granted.Files)+len(b.granted.Dirs) > 0 {
 		x.res.Policy.Effective.Files, x.res.Policy.Effective.Dirs = b.granted.Files, b.granted.Dirs
-		x.rec.Effective, _ = clean(s.redactor, x.res.Policy.Effective)
+		x.rec.Effective, _ = s.redactor.Marshal(x.res.Policy.Effective)
 	}
-	x.rec.Denials, _ = clean(s.redactor, b.denials)
+	x.rec.Denials, _ = s.redactor.Marshal(b.denials)
 	if err := s.auditBrought(x, b); err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func TestAttackBringCeiling(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in, err := rt.Inspect(res.RunID, 0)
+		in, err := rt.History().Inspect(res.RunID, 0)
 		mustDo(t, err)
 		logged := 0
 		mustDo(t, rt.Audit().Read(func(_ int64, line []byte) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -370,7 +371,7 @@ func (s *Session) newStep(req Request, name string, limit time.Duration, stdout,
 	eff.Timeout = limit
 	granted := Policy{Effective: eff, Denials: []policy.Denial{}, Ceiling: s.Policy.Ceiling}
 	began := time.Now()
-	rec, err := s.rt.newRecord(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
+	rec, err := s.rt.history.Begin(began, s.callerNow().WithDefaults(), name, req, req, granted, s.redactor)
 	if err != nil {
 		return nil, err
 	}
@@ -415,11 +416,11 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	} else {
 		res.NoteUndelivered()
 	}
-	if e := finish(x.rec, s.redactor, res); e != nil && err == nil {
+	if e := history.Finish(x.rec, s.redactor, res); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
 		err = run.AsHostError("record", e)
 	}
-	s.rt.boundStore(x.rec.ID, s.rt.opts.Events)
+	s.rt.history.Bound(x.rec.ID, s.rt.opts.Events)
 	return err
 }
 

@@ -34,7 +34,7 @@ func TestStdinThatBreaks(t *testing.T) {
 		if res == nil || !errors.Is(err, fails) || (err == nil) != (fails == nil) || res.Outcome != want || res.ExitCode != code || string(res.Stdout) != "half" {
 			t.Fatalf("%s: %+v, %v", name, res, err)
 		}
-		in, err := rt.Inspect(res.RunID, 0)
+		in, err := rt.History().Inspect(res.RunID, 0)
 		if err != nil || in.Ended == nil || in.Ended.Outcome != want || in.Ended.ExitCode != code {
 			t.Errorf("%s: the record has %+v, %v", name, in, err)
 		}
@@ -104,7 +104,7 @@ func TestCommandOfKilledQEMU(t *testing.T) {
 	if !errors.As(err, new(*unitask.SessionError)) || res == nil || res.Outcome != unitask.OutcomeCrashed || res.ExitCode != unitask.ExitHost {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	in, err := rt.Inspect(res.RunID, 0)
+	in, err := rt.History().Inspect(res.RunID, 0)
 	if err != nil || in.Ended == nil || in.Ended.Outcome != unitask.OutcomeCrashed || in.Ended.ExitCode != unitask.ExitHost {
 		t.Errorf("the record has %+v, %v", in, err)
 	}

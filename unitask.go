@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
 	"github.com/unitask/unitask/machine"
@@ -110,6 +111,7 @@ type Runtime struct {
 	opts         Options
 	images       *image.Store
 	runs         *record.Store
+	history      *history.Store
 	source       *machine.Source
 	grace        time.Duration // collectGrace; tests shorten it
 	approvalTime time.Duration // approvalTime; tests shorten it
@@ -200,6 +202,7 @@ func Open(opts Options) (*Runtime, error) {
 		approvalTime: approvalTime,
 		meters:       newMeters(),
 	}
+	rt.history = &history.Store{Records: rt.runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
@@ -211,6 +214,9 @@ func (rt *Runtime) Images() *image.Store { return rt.images }
 
 // Templates is the store of snapshots that runs are cloned from.
 func (rt *Runtime) Templates() *machine.Templates { return rt.source.Templates() }
+
+// History is what was recorded: lists, records, and requests to run again.
+func (rt *Runtime) History() *history.Store { return rt.history }
 
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }

@@ -114,12 +114,12 @@ func (a *app) lineReader(c *debug.Console) (read func() (string, error), leave f
 	if err != nil {
 		return nil, nil, err
 	}
-	history := openHistory(filepath.Join(home, "debug_history"))
+	typed := openHistory(filepath.Join(home, "debug_history"))
 	editor := term.NewTerminal(struct {
 		io.Reader
 		io.Writer
 	}{in, a.std.Stdout}, prompt)
-	editor.History = history
+	editor.History = typed
 	if width, height, err := term.GetSize(int(in.Fd())); err == nil && width > 0 {
 		_ = editor.SetSize(width, height)
 	}
@@ -141,7 +141,7 @@ func (a *app) lineReader(c *debug.Console) (read func() (string, error), leave f
 		a.editor = nil
 		a.showing.Unlock()
 		_ = term.Restore(int(in.Fd()), old)
-		history.close()
+		typed.close()
 	}, nil
 }
 
@@ -167,8 +167,8 @@ func complete(c *debug.Console, line string) (string, []string) {
 	return begin + common, candidates
 }
 
-// history keeps a console's lines in a file.
-type history struct {
+// lineHistory keeps a console's lines in a file.
+type lineHistory struct {
 	lines []string // the oldest first
 	file  *os.File
 }
@@ -176,8 +176,8 @@ type history struct {
 // maxHistory bounds what is kept.
 const maxHistory = 1000
 
-func openHistory(name string) *history {
-	h := &history{}
+func openHistory(name string) *lineHistory {
+	h := &lineHistory{}
 	if text, err := os.ReadFile(name); err == nil && len(text) < 1<<20 {
 		for line := range strings.Lines(string(text)) {
 			h.lines = append(h.lines, strings.TrimRight(line, "\n"))
@@ -193,14 +193,14 @@ func openHistory(name string) *history {
 	return h
 }
 
-func (h *history) write(line string) {
+func (h *lineHistory) write(line string) {
 	if h.file != nil {
 		fmt.Fprintln(h.file, line)
 	}
 }
 
 // Add, Len and At are term.History's.
-func (h *history) Add(line string) {
+func (h *lineHistory) Add(line string) {
 	if strings.TrimSpace(line) == "" {
 		return
 	}
@@ -208,11 +208,11 @@ func (h *history) Add(line string) {
 	h.write(line)
 }
 
-func (h *history) Len() int { return len(h.lines) }
+func (h *lineHistory) Len() int { return len(h.lines) }
 
-func (h *history) At(i int) string { return h.lines[len(h.lines)-1-i] }
+func (h *lineHistory) At(i int) string { return h.lines[len(h.lines)-1-i] }
 
-func (h *history) close() {
+func (h *lineHistory) close() {
 	if h.file != nil {
 		h.file.Close()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
 )
@@ -34,7 +35,7 @@ func (a *app) inspectCommand() *cobra.Command {
 				}
 				return err
 			}
-			in, err := rt.Inspect(id, 0)
+			in, err := rt.History().Inspect(id, 0)
 			if err != nil {
 				return err
 			}
@@ -49,7 +50,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) inspect(rec *unitask.Inspection, path string) {
+func (a *app) inspect(rec *history.Inspection, path string) {
 	w := a.std.Stdout
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s %s\n", name, visible(fmt.Sprintf(format, args...)))
@@ -141,7 +142,7 @@ func oneLine(raw json.RawMessage) string {
 const maxNetRows = 100
 
 // networkTable is the netlog: totals in one line, and a row for each decision.
-func networkTable(rec *unitask.Inspection) (summary string, rows [][]string) {
+func networkTable(rec *history.Inspection) (summary string, rows [][]string) {
 	var allowed, denied int
 	var up, down int64
 	for _, d := range rec.Decisions {

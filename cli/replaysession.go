@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/telemetry"
 )
@@ -42,8 +43,8 @@ func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runti
 	if other != nil {
 		return usage(other)
 	}
-	req, steps, err := rt.RecordedSession(id, f.owner)
-	if errors.Is(err, unitask.ErrOwner) {
+	req, steps, err := rt.History().Session(id, f.owner)
+	if errors.Is(err, history.ErrOwner) {
 		return hint(usage(err), "--owner NAME says that you mean it")
 	}
 	if err != nil {
@@ -54,7 +55,7 @@ func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runti
 		return usage(err)
 	}
 	ctx := telemetry.FromEnvironment(cmd.Context())
-	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, req)
+	s, err := rt.NewSessionFor(ctx, unitask.Caller{Via: unitask.ViaCLI, Ceiling: ceiling}, unitask.SessionRequest{Request: req})
 	if err != nil {
 		return asFlags(cmd, err)
 	}
@@ -62,7 +63,7 @@ func (a *app) replaySession(cmd *cobra.Command, args []string, rt *unitask.Runti
 }
 
 // play runs steps one after the other, and says which end otherwise than then.
-func (a *app) play(ctx context.Context, s *unitask.Session, steps []unitask.RecordedStep, f runFlags) error {
+func (a *app) play(ctx context.Context, s *unitask.Session, steps []history.RecordedStep, f runFlags) error {
 	for i, step := range steps {
 		stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
 		res, err := s.Replay(ctx, step, stdout, stderr)

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/userdir"
 )
 
@@ -40,8 +41,8 @@ func (a *app) recorded(cmd *cobra.Command, args []string, rt *unitask.Runtime, f
 	if err != nil {
 		return unitask.Request{}, usage(err)
 	}
-	req, err := rt.Recorded(id, f.owner)
-	if errors.Is(err, unitask.ErrOwner) {
+	req, err := rt.History().Request(id, f.owner)
+	if errors.Is(err, history.ErrOwner) {
 		return req, hint(usage(err), "--owner NAME says that you mean it")
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/record"
 )
 
@@ -39,8 +40,8 @@ func (a *app) runsList() *cobra.Command {
 			if limit < 0 {
 				return usage(fmt.Errorf("--limit %d: must be 0 or more", limit))
 			}
-			found, err := rt.Summaries(unitask.Filter{Status: status, Within: age, Limit: limit})
-			if errors.Is(err, unitask.ErrState) {
+			found, err := rt.History().List(history.Filter{Status: status, Within: age, Limit: limit})
+			if errors.Is(err, history.ErrState) {
 				return usage(fmt.Errorf("--%w", err))
 			}
 			if err != nil {
@@ -53,7 +54,7 @@ func (a *app) runsList() *cobra.Command {
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&status, "status", "", "only with this outcome or status: "+strings.Join(unitask.States(), ", "))
+	cmd.Flags().StringVar(&status, "status", "", "only with this outcome or status: "+strings.Join(history.States(), ", "))
 	cmd.Flags().StringVar(&since, "since", "", "only runs created within this time: 90m, 12h, 7d")
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many; 0 for all")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
@@ -61,7 +62,7 @@ func (a *app) runsList() *cobra.Command {
 }
 
 // runsTable prints runs, the code cut to what the terminal has left.
-func (a *app) runsTable(runs []unitask.Summary) {
+func (a *app) runsTable(runs []history.Summary) {
 	const others = 23 + 2 + 19 + 2 + 11 + 2 + 4 + 2 + 9 + 2 + 6 + 2
 	width := 120
 	if f, ok := a.std.Stdout.(*os.File); ok {
@@ -97,9 +98,9 @@ func (a *app) runsRemove() *cobra.Command {
 			for _, arg := range args {
 				id, err := rt.Runs().Find(arg)
 				if err == nil {
-					err = rt.RemoveRun(id)
+					err = rt.History().Remove(id)
 				}
-				if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrRunning) || errors.Is(err, unitask.ErrPaused) {
+				if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrRunning) || errors.Is(err, history.ErrPaused) {
 					return usage(err)
 				}
 				if err != nil {
@@ -131,7 +132,7 @@ func (a *app) runsPrune() *cobra.Command {
 			if err != nil {
 				return usage(fmt.Errorf("--older-than %q: %w", older, err))
 			}
-			removed, err := rt.Prune(keep, age)
+			removed, err := rt.History().Prune(keep, age)
 			if err != nil {
 				return err
 			}

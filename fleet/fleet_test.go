@@ -39,7 +39,7 @@ func TestRun(t *testing.T) {
 	if res.ExitCode != 3 || string(res.Stderr) != "two\n" || live.String() != want {
 		t.Errorf("exit code %d, stderr %q, %d bytes of stdout, want %d", res.ExitCode, res.Stderr, live.Len(), len(want))
 	}
-	in, err := rt.Inspect(res.RunID, 0)
+	in, err := rt.History().Inspect(res.RunID, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func TestMachines(t *testing.T) {
 		if out := string(res.Stdout); strings.Contains(out, secret) || !strings.Contains(out, "false brought") || res.ExitCode != 7 {
 			t.Errorf("%q %s", out, asJSON(res))
 		}
-		in, err := rt.Inspect(res.RunID, 0)
+		in, err := rt.History().Inspect(res.RunID, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

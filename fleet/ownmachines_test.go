@@ -389,7 +389,7 @@ func TestFleetPackagesDenied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in, err := rt.Inspect(res.RunID, 0)
+		in, err := rt.History().Inspect(res.RunID, 0)
 		var kept []policy.Denial
 		if err == nil {
 			err = json.Unmarshal(in.Denials, &kept)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -139,7 +140,7 @@ func TestListUnknownStatus(t *testing.T) {
 	s := newServer(t)
 	for status, known := range map[string]bool{"": true, "exited": true, "paused": true, "exitd": false, "EXITED": false} {
 		_, _, err := s.listRuns(t.Context(), &sdk.CallToolRequest{Extra: &sdk.RequestExtra{}}, listArgs{Status: status})
-		if errors.Is(err, unitask.ErrState) == known {
+		if errors.Is(err, history.ErrState) == known {
 			t.Errorf("%q: %v", status, err)
 		}
 	}

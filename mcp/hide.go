@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -115,7 +116,7 @@ func (h hider) result(res *unitask.Result) {
 }
 
 // inspection hides in place.
-func (h hider) inspection(in *unitask.Inspection) {
+func (h hider) inspection(in *history.Inspection) {
 	rec := *in.Record
 	in.Record = &rec
 	rec.Error = h.all(rec.Error)

@@ -295,7 +295,7 @@ func (s *Server) listResources(next sdk.MethodHandler) sdk.MethodHandler {
 		defer leave()
 		of := own(caller)
 		of.Before, of.Limit = after, pageSize
-		page, more, err := s.rt.SummariesFrom(of)
+		page, more, err := s.rt.History().Page(of)
 		if err != nil {
 			return nil, s.tell(caller, err)
 		}

@@ -8,6 +8,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/record"
 )
 
@@ -22,7 +23,7 @@ type listArgs struct {
 }
 
 type listResult struct {
-	Runs []unitask.Summary `json:"runs"`
+	Runs []history.Summary `json:"runs"`
 	Next string            `json:"next,omitempty" jsonschema:"there may be older ones: before of the next call"`
 }
 
@@ -42,11 +43,11 @@ func (s *Server) look(ctx context.Context, caller unitask.Caller) (leave func(),
 }
 
 // own selects a caller's runs.
-func own(caller unitask.Caller) unitask.Filter {
-	return unitask.Filter{Owner: caller.Name, Via: throughMCP, Looked: maxLooked}
+func own(caller unitask.Caller) history.Filter {
+	return history.Filter{Owner: caller.Name, Via: throughMCP, Looked: maxLooked}
 }
 
-func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *unitask.Inspection, error) {
+func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in inspectArgs) (*sdk.CallToolResult, *history.Inspection, error) {
 	caller := s.caller(req.Extra)
 	id, err := s.find(ctx, caller, in.RunID)
 	if err != nil {
@@ -57,7 +58,7 @@ func (s *Server) inspectRun(ctx context.Context, req *sdk.CallToolRequest, in in
 }
 
 // inspection is a run's record as a caller may see it. What it costs is drawn before it is read.
-func (s *Server) inspection(ctx context.Context, caller unitask.Caller, id string) (*unitask.Inspection, error) {
+func (s *Server) inspection(ctx context.Context, caller unitask.Caller, id string) (*history.Inspection, error) {
 	bytes, err := s.rt.Runs().Size(id, partBytes)
 	if err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func (s *Server) inspection(ctx context.Context, caller unitask.Caller, id strin
 	if err := leaseOf(ctx).draw(ctx, bytes*escapedByte, budgetPatience); err != nil {
 		return nil, err
 	}
-	found, err := s.rt.Inspect(id, partBytes)
+	found, err := s.rt.History().Inspect(id, partBytes)
 	if err == nil && remote(caller) {
 		s.hider.inspection(found)
 	}
@@ -87,7 +88,7 @@ func (s *Server) find(ctx context.Context, caller unitask.Caller, prefix string)
 	if prefix == "last" {
 		of := own(caller)
 		of.Limit = 1
-		last, err := s.rt.Summaries(of)
+		last, err := s.rt.History().List(of)
 		if err != nil {
 			return "", err
 		}
@@ -122,7 +123,7 @@ func (s *Server) listRuns(ctx context.Context, req *sdk.CallToolRequest, in list
 	defer leave()
 	of := own(caller)
 	of.Status, of.Limit, of.Before = in.Status, cmp.Or(in.Limit, 20), in.Before
-	list, next, err := s.rt.SummariesFrom(of)
+	list, next, err := s.rt.History().Page(of)
 	for i := range list {
 		if remote(caller) {
 			list[i].Error = s.hider.all(list[i].Error)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -46,7 +46,7 @@ func (s *Server) addTools() {
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "list_runs", Title: "List runs", Description: "List earlier runs, the newest first.",
 		InputSchema: inputSchema[listArgs](func(p map[string]*jsonschema.Schema) {
-			p["status"].Description += ": " + strings.Join(unitask.States(), ", ")
+			p["status"].Description += ": " + strings.Join(history.States(), ", ")
 			p["limit"].Minimum, p["limit"].Maximum = float(1), float(maxListed)
 		}),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no},

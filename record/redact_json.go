@@ -63,3 +63,12 @@ func (r *Redactor) value(v any, path string, fields *[]string) any {
 	}
 	return v
 }
+
+// Marshal is a value as a record may hold it, in JSON, and the fields in which secrets stood. A value that has no JSON is null.
+func (r *Redactor) Marshal(v any) (json.RawMessage, []string) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, nil
+	}
+	return r.JSON(text)
+}

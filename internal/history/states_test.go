@@ -1,4 +1,4 @@
-package unitask
+package history
 
 import (
 	"go/ast"
@@ -11,7 +11,7 @@ import (
 
 // Each outcome that there is may be asked for.
 func TestStatesAreAll(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "run/outcome.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../run/outcome.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,69 @@
+package history
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// Inspection is a record and the files beside it, each cut to the number of bytes asked for.
+type Inspection struct {
+	*record.Record
+	Code    string            `json:"code"`
+	Stdout  string            `json:"stdout"`
+	Stderr  string            `json:"stderr"`
+	Netlog  []json.RawMessage `json:"netlog"`
+	Console string            `json:"console"`
+	Cut     []string          `json:"cut,omitempty"` // what is longer
+
+	// What the record and the netlog hold, decoded; their JSON has it as it was recorded.
+	Ended     *run.Result         `json:"-"` // nil as long as the run has no result
+	Denied    []policy.Denial     `json:"-"`
+	Decisions []netstack.Decision `json:"-"`
+	Dropped   map[string]uint64   `json:"-"` // by kind, of what the guest sent
+}
+
+// Inspect reads a run's record and what lies beside it, at most that many bytes of each file; 0
+// is all.
+func (h *Store) Inspect(id string, most int64) (*Inspection, error) {
+	rec, err := h.Records.Get(id)
+	if err != nil {
+		return nil, err
+	}
+	in := &Inspection{Record: rec, Netlog: []json.RawMessage{}}
+	var netlog string
+	for _, part := range []struct {
+		name string
+		to   *string
+	}{{rec.CodeFile, &in.Code}, {record.StdoutFile, &in.Stdout}, {record.StderrFile, &in.Stderr}, {record.NetlogFile, &netlog}, {record.ConsoleFile, &in.Console}} {
+		text, more, err := h.Records.Read(id, part.name, most)
+		if err != nil {
+			return nil, err
+		}
+		if more {
+			in.Cut = append(in.Cut, part.name)
+		}
+		*part.to = string(text)
+	}
+	for line := range strings.Lines(netlog) {
+		var d netstack.Decision
+		if json.Unmarshal([]byte(line), &d) == nil { // the last one of an interrupted run may be cut
+			in.Netlog, in.Decisions = append(in.Netlog, json.RawMessage(line)), append(in.Decisions, d)
+		}
+	}
+	var res run.Result
+	if rec.Result != nil && json.Unmarshal(rec.Result, &res) == nil {
+		in.Ended = &res
+	}
+	if rec.Denials != nil {
+		_ = json.Unmarshal(rec.Denials, &in.Denied) // what another version wrote is in the JSON
+	}
+	if rec.Drops != nil {
+		_ = json.Unmarshal(rec.Drops, &in.Dropped)
+	}
+	return in, nil
+}

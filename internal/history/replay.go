@@ -1,0 +1,203 @@
+package history
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// ErrOwner says that a record belongs to another owner than the one named.
+var ErrOwner = errors.New("is another owner's")
+
+// ErrRedacted says that parts of a record's request were redacted.
+var ErrRedacted = errors.New("the record can't be run again")
+
+// Request returns a request for what a recorded run of an owner was granted. What the run was
+// denied is not asked for again, whatever the ceiling is now, and each file or folder must lead
+// where it led then. An owner of "" is the user of this process (LocalOwner). Secrets have
+// their names only: values are never recorded.
+func (h *Store) Request(id, owner string) (run.Request, error) {
+	rec, err := h.recordOf(id, owner)
+	if err == nil && rec.Session != "" {
+		err = fmt.Errorf("it is of the session %s: run that again, whose steps are then played in order", rec.Session)
+	}
+	var req run.Request
+	if err == nil {
+		req, err = h.asked(rec)
+	}
+	if err != nil {
+		return run.Request{}, fmt.Errorf("read the request of %s: %w", id, err)
+	}
+	return req, nil
+}
+
+// recordOf reads an owner's record.
+func (h *Store) recordOf(id, owner string) (*record.Record, error) {
+	rec, err := h.Records.Get(id)
+	if err != nil {
+		return nil, err
+	}
+	self := run.LocalOwner(os.Geteuid())
+	if owner == "" {
+		owner = self
+	}
+	if rec.Owner != owner && !(rec.Owner == "" && owner == self) { // none in records of an older unitask
+		return nil, fmt.Errorf("it %w: %q", ErrOwner, rec.Owner)
+	}
+	return rec, nil
+}
+
+// asked is the request of a record, for what was granted then.
+func (h *Store) asked(rec *record.Record) (run.Request, error) {
+	fail := func(err error) (run.Request, error) { return run.Request{}, err }
+	id := rec.ID
+	if len(rec.Redacted) > 0 {
+		return fail(fmt.Errorf("%w: it has %s in place of a secret in %s; give the request again", ErrRedacted, record.Redacted, strings.Join(rec.Redacted, ", ")))
+	}
+	var asked, granted map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(rec.Request, &asked), json.Unmarshal(orNull(rec.Effective), &granted)); err != nil {
+		return fail(err)
+	}
+	for _, f := range policy.Fields { // one form: what was granted takes the place of what was asked
+		value, ok := granted[f.Key]
+		if !ok {
+			return fail(fmt.Errorf("the record does not say what was granted of %s: it is of an older version, or was cut short", f.Key))
+		}
+		asked[f.Key] = value
+	}
+	text, err := json.Marshal(asked)
+	if err != nil {
+		return fail(err)
+	}
+	var req run.Request
+	if err := json.Unmarshal(text, &req); err != nil {
+		return fail(err)
+	}
+	if rec.CodeFile != "code"+path.Ext(rec.CodeFile) {
+		return fail(fmt.Errorf("its code's file can't be %q", rec.CodeFile))
+	}
+	code, err := os.ReadFile(h.Records.Path(id, rec.CodeFile))
+	if err != nil {
+		return fail(err)
+	}
+	req.Code = string(code)
+	if err := h.recordedNeighbours(id, &req); err != nil {
+		return fail(err)
+	}
+	return req, nil
+}
+
+// orNull is a part of a record, null where there is none.
+func orNull(part json.RawMessage) json.RawMessage {
+	if part == nil {
+		return json.RawMessage("null")
+	}
+	return part
+}
+
+// recordedNeighbours gives a recorded request the contents of its neighbours again.
+func (h *Store) recordedNeighbours(id string, req *run.Request) error {
+	if len(req.Neighbours) == 0 {
+		return nil
+	}
+	text, more, err := h.Records.Read(id, record.NeighboursFile, 16*run.MaxNeighbourBytes) // escaped at the worst
+	if err != nil {
+		return err
+	}
+	named := req.Neighbours
+	req.Neighbours = nil
+	if more || json.Unmarshal(text, &req.Neighbours) != nil || len(req.Neighbours) != len(named) {
+		return errors.New("the files beside its code, in " + record.NeighboursFile + ", are not as they were")
+	}
+	for i, n := range named {
+		if req.Neighbours[i].Name != n.Name {
+			return fmt.Errorf("the files beside its code are not as they were: %.200q is missing", n.Name)
+		}
+	}
+	return nil
+}
+
+// RecordedStep is a step or a command of a recorded session.
+type RecordedStep struct {
+	ID         string
+	Code       string // of a step
+	Language   string
+	Args       []string // of a command
+	Dir        string
+	Env        map[string]string
+	Background bool
+	Timeout    time.Duration
+	// Ended is how it ended then, nil if its process did not live to see that.
+	Ended *run.Result
+}
+
+// Session returns a request for what a recorded session of an owner was granted, and its steps in the order of their
+// beginnings; both as Request has them. Files that were copied in, and values, are not on record.
+func (h *Store) Session(id, owner string) (run.Request, []RecordedStep, error) {
+	rec, err := h.recordOf(id, owner)
+	if err == nil && rec.Session != id {
+		err = errors.New("it is no session's own record")
+	}
+	if err == nil && rec.Parent != "" {
+		err = fmt.Errorf("it is a fork of %s: what it went on from can't be made again", rec.Parent)
+	}
+	fail := func(err error) (run.Request, []RecordedStep, error) {
+		return run.Request{}, nil, fmt.Errorf("read the session %s: %w", id, err)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	req, err := h.asked(rec)
+	if err != nil {
+		return fail(err)
+	}
+	req.Path, req.Dir = "", ""   // a session has its own
+	if req.Kernel != run.Nanos { // which is asked for by name
+		req.Kernel = ""
+	}
+	ids, err := h.Records.IDs()
+	if err != nil {
+		return fail(err)
+	}
+	var steps []RecordedStep
+	for _, at := range ids {
+		if at <= id {
+			continue
+		}
+		one, err := h.Records.Get(at)
+		if err != nil || one.Session != id { // of others
+			continue
+		}
+		step, err := h.recordedStep(one)
+		if err != nil {
+			return fail(fmt.Errorf("step %s: %w", at, err))
+		}
+		steps = append(steps, step)
+	}
+	return req, steps, nil
+}
+
+func (h *Store) recordedStep(rec *record.Record) (RecordedStep, error) {
+	if len(rec.Redacted) > 0 {
+		return RecordedStep{}, fmt.Errorf("%w: it has %s in place of a secret in %s", ErrRedacted, record.Redacted, strings.Join(rec.Redacted, ", "))
+	}
+	var req run.Request
+	var eff policy.Effective
+	if err := errors.Join(json.Unmarshal(rec.Request, &req), json.Unmarshal(orNull(rec.Effective), &eff)); err != nil {
+		return RecordedStep{}, err
+	}
+	s := RecordedStep{ID: rec.ID, Code: req.Code, Language: req.Language, Args: req.Args, Dir: req.Dir, Env: req.Env, Background: rec.Background, Timeout: eff.Timeout}
+	var ended run.Result
+	if rec.Result != nil && json.Unmarshal(rec.Result, &ended) == nil {
+		s.Ended = &ended
+	}
+	return s, nil
+}

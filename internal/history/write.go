@@ -1,0 +1,103 @@
+package history
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// NamesOnly are neighbours as a record's request has them: it lists runs by reading that.
+func NamesOnly(list []run.Neighbour) (names []run.Neighbour) {
+	for _, n := range list {
+		names = append(names, run.Neighbour{Name: n.Name})
+	}
+	return names
+}
+
+// keepNeighbours writes them into a record, and returns whether a secret was in them.
+func keepNeighbours(rec *record.Run, list []run.Neighbour, redactor *record.Redactor) (redacted bool, err error) {
+	if len(list) == 0 {
+		return false, nil
+	}
+	text, found := redactor.Marshal(list)
+	return len(found) > 0, os.WriteFile(path.Join(rec.Dir(), record.NeighboursFile), text, 0o600)
+}
+
+// NetlogSchema is the version of a netlog's lines, which grows when a member changes its
+// meaning or goes; new members do not change it.
+const NetlogSchema = 1
+
+// NetlogLine is a line of the netlog as the record has it: it says whose it is, so that lines
+// of many runs can lie in one place.
+type NetlogLine struct {
+	Schema int    `json:"schema"`
+	Run    string `json:"run"`
+	Caller string `json:"caller,omitempty"`
+	Worker string `json:"worker,omitempty"` // of a fleet, that says so
+	netstack.Decision
+}
+
+// Begin makes a run's record, which has what was asked and granted before anything runs.
+func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted run.Request, granted run.Policy, redactor *record.Redactor) (*record.Run, error) {
+	request, redacted := redactor.Marshal(wanted)
+	text := redactor.String(req.Code)
+	if text != req.Code {
+		redacted = append(redacted, "code")
+	}
+	rec, err := h.Records.Create(at, caller.Name, caller.Via, name, []byte(text), request)
+	if err != nil {
+		return nil, run.AsHostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, h.Home))
+	}
+	secret, err := keepNeighbours(rec, req.Neighbours, redactor)
+	if err != nil {
+		return nil, errors.Join(run.AsHostError("record", err), rec.Finish(time.Now()))
+	}
+	if secret && !slices.Contains(redacted, "neighbours") {
+		redacted = append(redacted, "neighbours")
+	}
+	if rec.Redacted = redacted; len(redacted) > 0 {
+		redactor.Known()
+	}
+	rec.Effective, _ = redactor.Marshal(granted.Effective) // what a replay asks for, however this run ends
+	rec.Denials, _ = redactor.Marshal(granted.Denials)
+	if err := rec.Update(); err != nil {
+		return nil, errors.Join(run.AsHostError("record", err), rec.Finish(time.Now()))
+	}
+	return rec, nil
+}
+
+// Bound keeps the store of runs within its bound. A failure to do so is not a failure of
+// the run that has just ended.
+func (h *Store) Bound(ended string, tell func(run.Event)) {
+	if h.MaxBytes < 0 {
+		return
+	}
+	freed, err := h.Records.Bound(ended, cmp.Or(h.MaxBytes, record.DefaultStoreBytes))
+	switch {
+	case err != nil:
+		tell(run.Event{Kind: run.EventStore, Message: err.Error()})
+	case freed != record.Freed{}:
+		tell(run.Event{Kind: run.EventStore, Message: freed.String()})
+	}
+}
+
+// Finish completes the record.
+func Finish(rec *record.Run, redactor *record.Redactor, res *run.Result) error {
+	rec.Status = record.Done
+	if res.Outcome == run.OutcomeFailed {
+		rec.Status = record.Failed
+	}
+	rec.Error = res.Error
+	brief := *res
+	brief.Stdout, brief.Stderr = nil, nil // in files of their own
+	rec.Result, _ = redactor.Marshal(brief)
+	return rec.Finish(time.Now())
+}
