@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 )
 
 // approvalCode tells what becomes of its requests, and how long its own clock says the first took.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/record"
 )

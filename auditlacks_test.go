@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/record"
 )

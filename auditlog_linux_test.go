@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/netstack"
 )

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"

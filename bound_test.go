@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"

@@ -16,9 +16,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -160,7 +160,7 @@ func checkOwn(own *image.BroughtOwn) error {
 	if l == nil {
 		return fmt.Errorf("begins with %.40q, which this host has not: there are %s", own.Base, strings.Join(Images(), ", "))
 	}
-	if err := environments.CheckAdded(own.Env, own.Warm); err != nil {
+	if err := imagefile.CheckAdded(own.Env, own.Warm); err != nil {
 		return err
 	}
 	all := slices.Concat(l.image(own.Base).payload.Folders, own.Folders)

@@ -6,11 +6,11 @@ import (
 	"path"
 	"time"
 
-	"github.com/unitask/unitask/compiled"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/compiled"
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
 )
 

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/container"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/home/config"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"

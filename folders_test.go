@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/hostfiles"
 )
 
 // seenTree prints all that code can see of a folder, but for times of folders.

@@ -17,8 +17,8 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/policy"
 )

@@ -1,7 +1,7 @@
 package unitask
 
 import (
-	"github.com/unitask/unitask/audit/webhook"
+	"github.com/unitask/unitask/internal/audit/webhook"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
 	"github.com/unitask/unitask/internal/vault"

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -50,7 +50,7 @@ func (rt *Runtime) checkCeiling(ceiling *policy.Ceiling) error {
 		return nil // and nothing had to be read
 	}
 	known := append(Images(), policy.BroughtImages)
-	described, _ := filepath.Glob(filepath.Join(rt.environments(), "*"+environments.Extension))
+	described, _ := filepath.Glob(filepath.Join(rt.environments(), "*"+imagefile.Extension))
 	built, _ := filepath.Glob(home.Dir(rt.opts.Home).CustomFile("*"))
 	for _, file := range append(described, built...) {
 		known = append(known, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)))
@@ -60,7 +60,7 @@ func (rt *Runtime) checkCeiling(ceiling *policy.Ceiling) error {
 		return nil
 	}
 	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+nearest(name, known)+
-		" (one of your own is described by "+filepath.Join(rt.environments(), name+environments.Extension)+", or built by `unitask image build FILE`)")
+		" (one of your own is described by "+filepath.Join(rt.environments(), name+imagefile.Extension)+", or built by `unitask image build FILE`)")
 }
 
 // maxNamed is how many images an error names.

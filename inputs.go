@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/unitask/unitask/guest/contract"
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/policy"
 )
 

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"

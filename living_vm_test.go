@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/audit"
 )
 
 // A session's owner narrows and widens its network while it lives; connections that are open are cut, a pause keeps what

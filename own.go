@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/audit"
-	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/home"
-	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -70,7 +70,7 @@ func ownStore(dir string) *packages.Store { return &packages.Store{Dir: home.Dir
 
 // readOwn is the image of that name, if the user has built one; the error wraps fs.ErrNotExist where not.
 func readOwn(dir, name string) (*OwnImage, error) {
-	if environments.CheckName(name) != nil {
+	if imagefile.CheckName(name) != nil {
 		return nil, fs.ErrNotExist
 	}
 	file := home.Dir(dir).CustomFile(name)
@@ -184,8 +184,8 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 	}
 	o, err := readOwn(rt.opts.Home, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		file := environments.Find(name, rt.environments())
-		if environments.CheckName(name) != nil || imageLanguage(name) != nil {
+		file := imagefile.Find(name, rt.environments())
+		if imagefile.CheckName(name) != nil || imageLanguage(name) != nil {
 			return req, nil
 		}
 		if _, err := os.Stat(file); err == nil {
@@ -254,7 +254,7 @@ func (rt *Runtime) tidyOwn() {
 
 // RemoveOwnImage removes an image of the user's own, and says whether there was one. Its file stays.
 func (rt *Runtime) RemoveOwnImage(ctx context.Context, name string) (bool, error) {
-	if environments.CheckName(name) != nil {
+	if imagefile.CheckName(name) != nil {
 		return false, nil
 	}
 	held, err := rt.lockOwn(ctx)

@@ -16,16 +16,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/audit"
-	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/python"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/nesting"
-	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -131,7 +131,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	if arch, err = image.ParseArch(string(arch)); err != nil {
 		return bad(err)
 	}
-	env, err := environments.Read(environments.Find(from, rt.environments()), rt.environments(), Images())
+	env, err := imagefile.Read(imagefile.Find(from, rt.environments()), rt.environments(), Images())
 	if err != nil {
 		return bad(err)
 	}
@@ -139,7 +139,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 		return bad(fmt.Errorf("%s is a name that images can't have: in a ceiling it stands for those that come along from other hosts", env.Name))
 	}
 	o := &OwnImage{Schema: ownSchema, Name: env.Name, From: env.From, File: env.File, Arch: arch, Description: env.Description, Env: env.Env, Warm: env.Warm, MemoryMB: env.MemoryMB}
-	if environments.Contained(env.From) {
+	if imagefile.Contained(env.From) {
 		return rt.buildOver(ctx, o, env)
 	}
 	l := imageLanguage(env.From)
@@ -186,7 +186,7 @@ func (rt *Runtime) buildFailed(ctx context.Context, err error) error {
 }
 
 // check holds what a description says against the image that it begins with, and returns its packages.
-func (o *OwnImage) check(env *environments.Environment, l *language) (specs []string, err error) {
+func (o *OwnImage) check(env *imagefile.Environment, l *language) (specs []string, err error) {
 	if o.Name == containerName {
 		return nil, fmt.Errorf("%s is a name that images can't have", o.Name)
 	}
@@ -242,7 +242,7 @@ func (o *OwnImage) check(env *environments.Environment, l *language) (specs []st
 }
 
 // fill installs the packages, and puts all that the image brings into the store; nil if that is nothing.
-func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Environment, l *language, specs []string) (*packages.Lock, error) {
+func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language, specs []string) (*packages.Lock, error) {
 	all := &packages.Lock{System: o.System, Asked: specs, Arch: string(o.Arch), Runtime: l.name, Links: len(env.Debian) > 0}
 	if len(specs)+len(env.Debian)+len(env.Files) == 0 {
 		return nil, nil
@@ -250,7 +250,7 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Envi
 	if len(specs)+len(env.Debian) == 0 {
 		return all, rt.keepOwn(all, env, "", "", "")
 	}
-	lockFile := strings.TrimSuffix(env.File, environments.Extension) + ownLockEnds
+	lockFile := strings.TrimSuffix(env.File, imagefile.Extension) + ownLockEnds
 	locks, err := readOwnLock(lockFile)
 	if err != nil {
 		return nil, err
@@ -293,7 +293,7 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *environments.Envi
 }
 
 // fillPackages installs what pip or npm is asked for, as it is locked, and uses it at its place in the guest.
-func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *environments.Environment, l *language, was, now *ownBuild, use func(kept *packages.Lock, place string) error) error {
+func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language, was, now *ownBuild, use func(kept *packages.Lock, place string) error) error {
 	var locked *packages.Lock
 	if was != nil && was.System == o.System && slices.Equal(was.Asked, now.Asked) {
 		locked = &packages.Lock{Packages: was.Packages, Npm: was.Npm}
@@ -338,16 +338,16 @@ func (l ownLock) write(file string) error {
 
 // keepOwn puts the packages of a folder, what of the guest's root another one has, and an environment's files, into the
 // store of own images.
-func (rt *Runtime) keepOwn(all *packages.Lock, env *environments.Environment, folder, place, root string) error {
+func (rt *Runtime) keepOwn(all *packages.Lock, env *imagefile.Environment, folder, place, root string) error {
 	r, w := io.Pipe()
 	go func() {
 		to := tar.NewWriter(w)
 		err := env.WriteTo(to)
 		if err == nil && folder != "" {
-			err = environments.WriteFolder(to, folder, place)
+			err = imagefile.WriteFolder(to, folder, place)
 		}
 		if err == nil && root != "" {
-			err = environments.WriteRoot(to, root)
+			err = imagefile.WriteRoot(to, root)
 		}
 		if err == nil {
 			err = to.Close()

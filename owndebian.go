@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -18,7 +18,7 @@ import (
 
 // unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
 // removed; "" where there are none.
-func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *environments.Environment, l *language, was, now *ownBuild) (folder string, err error) {
+func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language, was, now *ownBuild) (folder string, err error) {
 	if len(env.Debian) == 0 {
 		return "", nil
 	}
@@ -127,7 +127,7 @@ rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*
 `
 
 // installDebian installs an image's packages of Debian over a container's image, or takes the layer that came of them.
-func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *environments.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
+func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *imagefile.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
 	now.Wanted = slices.Sorted(slices.Values(env.Debian))
 	var locked []image.Deb
 	if now.sameWanted(was) {

@@ -16,10 +16,10 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/oci"
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -76,7 +76,7 @@ func (l ownLayer) same(other ownLayer) bool {
 }
 
 // checkOver holds what a description says against a container's image as its beginning.
-func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (ref string, reached stepNetwork, err error) {
+func (o *OwnImage) checkOver(env *imagefile.Environment, c *policy.Ceiling) (ref string, reached stepNetwork, err error) {
 	bad := func(format string, args ...any) (string, stepNetwork, error) {
 		return "", reached, fmt.Errorf(format, args...)
 	}
@@ -121,7 +121,7 @@ func (o *OwnImage) checkOver(env *environments.Environment, c *policy.Ceiling) (
 }
 
 // buildOver builds an image of the user's own that begins with a container's.
-func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments.Environment) (*OwnImage, *image.Image, error) {
+func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *imagefile.Environment) (*OwnImage, *image.Image, error) {
 	ref, reached, err := o.checkOver(env, rt.opts.Ceiling)
 	if err != nil {
 		return nil, nil, policy.Bad("image", env.File, "%v", err)
@@ -139,8 +139,8 @@ func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *environments
 	return o, im, nil
 }
 
-func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *environments.Environment, ref string, reached stepNetwork) (*image.Image, error) {
-	lockFile := strings.TrimSuffix(env.File, environments.Extension) + ownLockEnds
+func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *imagefile.Environment, ref string, reached stepNetwork) (*image.Image, error) {
+	lockFile := strings.TrimSuffix(env.File, imagefile.Extension) + ownLockEnds
 	locks, err := readOwnLock(lockFile)
 	if err != nil {
 		return nil, err
@@ -313,7 +313,7 @@ func (rt *Runtime) keepLayer(make func(io.Writer) (string, error)) (digest strin
 }
 
 // keepFiles keeps a description's files as a layer.
-func (rt *Runtime) keepFiles(env *environments.Environment) (string, error) {
+func (rt *Runtime) keepFiles(env *imagefile.Environment) (string, error) {
 	return rt.keepLayer(func(to io.Writer) (string, error) {
 		r, w := io.Pipe()
 		go func() {

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 )
 

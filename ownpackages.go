@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -82,7 +82,7 @@ var overScripts = map[string]string{
 }
 
 // installOver installs an image's packages of pip and npm, or takes the layers that came of them.
-func (rt *Runtime) installOver(ctx context.Context, o *OwnImage, env *environments.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
+func (rt *Runtime) installOver(ctx context.Context, o *OwnImage, env *imagefile.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
 	same := now.sameBase(was) && now.Installed == was.Installed
 	for _, of := range []struct {
 		system string

@@ -16,12 +16,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/audit"
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
-	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/image"
-	"github.com/unitask/unitask/packages"
+	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/hostfiles"
 )
 
 // Half a second is not worth a word; then there are two a second, with what is left.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/unitask/unitask/audit"
-	"github.com/unitask/unitask/environments"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
@@ -44,7 +44,7 @@ func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
 		}
 	}
 	leads := func(arch Arch, name, digest string) bool {
-		return environments.CheckName(name) != nil || own[string(arch)+" "+name] == digest
+		return imagefile.CheckName(name) != nil || own[string(arch)+" "+name] == digest
 	}
 	gone, err := rt.images.PruneContainers(ctx, leads, containers)
 	for _, digest := range gone {

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
-	built "github.com/unitask/unitask/packages"
+	built "github.com/unitask/unitask/internal/packages"
 )
 
 // Where something can't be read that would say what is in use, nothing is removed.

@@ -18,10 +18,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/internal/publicaddr"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/netstack"
-	"github.com/unitask/unitask/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )

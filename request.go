@@ -3,7 +3,7 @@ package unitask
 import (
 	"fmt"
 
-	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/policy"
 )
 

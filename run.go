@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
-	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/session"
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/export"
 	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/run"
 )
 

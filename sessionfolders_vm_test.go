@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/hostfiles"
 )
 
 // Folders go into a machine and come back, by either tar; what can't be taken leaves nothing on either side.

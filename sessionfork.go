@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/session"
-	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )

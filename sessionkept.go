@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/session"
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"

@@ -12,7 +12,7 @@ import (
 	"testing/iotest"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/audit"
 )
 
 // A standard input that breaks is no end of it: code that takes the half for the whole has not done well.

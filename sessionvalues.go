@@ -14,7 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )

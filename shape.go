@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"

@@ -81,7 +81,7 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 	if err != nil {
 		return nil, err
 	}
-	tr := &tracing{sink: traceSink{kept: bounded.Head{To: file, Left: limit, More: "\n(the trace is longer than it may be)\n"}}}
+	tr := &tracing{sink: traceSink{kept: bounded.Head{To: file, Left: limit, More: traceCut}}}
 	clean := redactor.Writer(&tr.sink.kept)
 	tr.sink.to = clean
 	if t.Syscalls {
@@ -94,6 +94,9 @@ func (t *Trace) begin(rec *record.Run, redactor *record.Redactor) (*tracing, err
 	}
 	return tr, nil
 }
+
+// traceCut ends a trace that has reached its bound.
+const traceCut = "\n(the trace is longer than it may be)\n"
 
 // traceSink keeps the beginning of a trace and drops the rest, so that neither QEMU nor the
 // guest waits.

@@ -54,7 +54,7 @@ func TestAttackTrace(t *testing.T) {
 // A trace has a bound.
 func TestAttackTraceFlood(t *testing.T) {
 	var kept bytes.Buffer
-	sink := &traceSink{kept: bounded.Head{To: &kept, Left: 1000}}
+	sink := &traceSink{kept: bounded.Head{To: &kept, Left: 1000, More: traceCut}}
 	sink.to = &sink.kept
 	for range 100_000 {
 		_, _ = sink.Write([]byte("sys_read(fd: 0)\n"))
@@ -75,7 +75,7 @@ func TestAttackTraceCut(t *testing.T) {
 	}
 	for _, before := range []int{0, 5, 12, 20, 27} {
 		var kept bytes.Buffer
-		sink := &traceSink{kept: bounded.Head{To: &kept, Left: 100}}
+		sink := &traceSink{kept: bounded.Head{To: &kept, Left: 100, More: traceCut}}
 		clean := redactor.Writer(&sink.kept)
 		sink.to = clean
 		_, _ = sink.Write([]byte(strings.Repeat("x", 100-before) + secret + strings.Repeat("y", 100)))

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/policy"
 )
 

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/telemetry"
+	"github.com/unitask/unitask/internal/telemetry"
 )
 
 // Streams are what a command reads and writes. Stdin is passed to the code when

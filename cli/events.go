@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
-	"github.com/unitask/unitask/audit/webhook"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/audit/webhook"
 )
 
 // eventsPeriod is how often the log is looked at for new lines.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/audit"
 )
 
 // Events that come later are printed as they come, and the end is no error.

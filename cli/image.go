@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/policy"
 )
 

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 func (a *app) policySet() *cobra.Command {
@@ -39,7 +39,7 @@ that back. The run's record and the audit log have each change.`,
 
 // sessionID is the id of the user's session of that name, or else the text itself.
 func (a *app) sessionID(ctx context.Context, name string) string {
-	answer, err := a.asked(ctx, holder.Request{Op: holder.OpList}, holder.Streams{})
+	answer, err := a.asked(ctx, sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
 	if err != nil {
 		return name
 	}

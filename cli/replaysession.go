@@ -11,8 +11,8 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/telemetry"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/telemetry"
 )
 
 // replaysSession says that what is to be run again is a session.

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/telemetry"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/telemetry"
 )
 
 type runFlags struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
 	layout "github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -42,13 +42,13 @@ SESSION is the id that session new prints, or the name that it was given.`,
 }
 
 // asked sends a request to the holder, which is started if it is needed.
-func (a *app) asked(ctx context.Context, req holder.Request, streams holder.Streams) (holder.Answer, error) {
+func (a *app) asked(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (sessiond.Answer, error) {
 	answer, err := a.do(ctx, req, streams)
-	var told *holder.Error
+	var told *sessiond.Error
 	switch {
-	case errors.Is(err, context.Canceled) || errors.As(err, &told) && told.Code == holder.CodeCancelled:
+	case errors.Is(err, context.Canceled) || errors.As(err, &told) && told.Code == sessiond.CodeCancelled:
 		a.code = unitask.ExitCancelled
-	case errors.As(err, &told) && told.Code == holder.CodeGone:
+	case errors.As(err, &told) && told.Code == sessiond.CodeGone:
 		err = hint(err, "unitask session ls lists those that live")
 	case errors.As(err, &told) && told.RetryAfterMS > 0:
 		err = hint(err, fmt.Sprintf("try again in %s, or end a session: unitask session rm", time.Duration(told.RetryAfterMS)*time.Millisecond))
@@ -57,24 +57,24 @@ func (a *app) asked(ctx context.Context, req holder.Request, streams holder.Stre
 }
 
 // do has the fleet that --fleet names do it, or this host's holder.
-func (a *app) do(ctx context.Context, req holder.Request, streams holder.Streams) (holder.Answer, error) {
+func (a *app) do(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (sessiond.Answer, error) {
 	client, err := a.sessionFleet.open(a)
 	if err != nil {
-		return holder.Answer{}, err
+		return sessiond.Answer{}, err
 	}
 	if client != nil {
 		defer client.Close()
 		answer, err := client.Do(ctx, req, streams)
 		if err != nil {
-			err = holder.WireError(err)
+			err = sessiond.WireError(err)
 		}
 		return answer, err
 	}
 	home, err := a.homeFolder()
 	if err != nil {
-		return holder.Answer{}, err
+		return sessiond.Answer{}, err
 	}
-	return holder.Do(ctx, home, req, streams, func() (<-chan struct{}, error) { return a.startHolder(home) })
+	return sessiond.Do(ctx, home, req, streams, func() (<-chan struct{}, error) { return a.startHolder(home) })
 }
 
 // startHolder starts `session serve` as a process of its own, which outlives us.
@@ -116,7 +116,7 @@ func (a *app) sessionServe() *cobra.Command {
 				return err
 			}
 			defer rt.Close()
-			return holder.Serve(cmd.Context(), rt.Images().Home(), rt, idle)
+			return sessiond.Serve(cmd.Context(), rt.Images().Home(), rt, idle)
 		},
 	}
 	cmd.Flags().DurationVar(&idle, "idle", 10*time.Second, "end when there has been no session for so long")
@@ -161,9 +161,9 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 			if err != nil {
 				return err
 			}
-			asked := &holder.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life), IdleMS: policy.Millis(idle)}
+			asked := &sessiond.New{Name: name, Request: req, Secrets: req.Secrets, LifeMS: policy.Millis(life), IdleMS: policy.Millis(idle)}
 			asked.Ceiling, asked.Held = held.Origin, held.Ceiling
-			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpNew, New: asked}, holder.Streams{})
+			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpNew, New: asked}, sessiond.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)
 			}
@@ -195,14 +195,14 @@ func (a *app) sessionList() *cobra.Command {
 		Short: "List your sessions",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpList}, holder.Streams{})
-			if err != nil && !errors.Is(err, holder.ErrNone) {
+			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
+			if err != nil && !errors.Is(err, sessiond.ErrNone) {
 				return err
 			}
 			if asJSON {
 				list := answer.Sessions
 				if list == nil {
-					list = []holder.View{}
+					list = []sessiond.View{}
 				}
 				return a.ui.json(list)
 			}
@@ -225,7 +225,7 @@ func (a *app) sessionPause() *cobra.Command {
 	return &cobra.Command{
 		Use: "pause SESSION", Short: "Keep a session's machine on the disk, and free its memory", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpPause, Session: args[0]}, holder.Streams{})
+			_, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpPause, Session: args[0]}, sessiond.Streams{})
 			return err
 		},
 	}
@@ -243,7 +243,7 @@ needs the values of its secrets again, which are not kept on the disk.`,
 			if err != nil {
 				return usage(err)
 			}
-			_, err = a.asked(cmd.Context(), holder.Request{Op: holder.OpResume, Session: args[0], Secrets: values}, holder.Streams{})
+			_, err = a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpResume, Session: args[0], Secrets: values}, sessiond.Streams{})
 			return err
 		},
 	}
@@ -261,8 +261,8 @@ func (a *app) sessionRemove() *cobra.Command {
 				return usage(errors.New("name sessions, or give --all"))
 			}
 			if all {
-				answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpList}, holder.Streams{})
-				if err != nil && !errors.Is(err, holder.ErrNone) {
+				answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpList}, sessiond.Streams{})
+				if err != nil && !errors.Is(err, sessiond.ErrNone) {
 					return err
 				}
 				for _, s := range answer.Sessions {
@@ -271,7 +271,7 @@ func (a *app) sessionRemove() *cobra.Command {
 			}
 			var errs []error
 			for _, name := range args {
-				_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpEnd, Session: name}, holder.Streams{})
+				_, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpEnd, Session: name}, sessiond.Streams{})
 				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
@@ -292,7 +292,7 @@ in the next one. The value of a last expression is printed behind what the code 
 The exit code is as run's.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			step := &holder.Step{Code: f.code, Language: f.lang}
+			step := &sessiond.Step{Code: f.code, Language: f.lang}
 			var err error
 			switch given := cmd.Flags().Changed("code"); {
 			case given == (len(args) == 2):
@@ -314,7 +314,7 @@ The exit code is as run's.`,
 				}
 				step.TimeoutMS = policy.Millis(d)
 			}
-			return a.step(cmd, holder.Request{Op: holder.OpRun, Session: args[0], Step: step}, f)
+			return a.step(cmd, sessiond.Request{Op: sessiond.OpRun, Session: args[0], Step: step}, f)
 		},
 	}
 	fl := cmd.Flags()
@@ -358,7 +358,7 @@ id of its run and leaves it in the background, until it or its session ends.`,
 			if err != nil {
 				return usage(err)
 			}
-			command := holder.Command{Args: args, Dir: dir, Env: env, Detach: detach}
+			command := sessiond.Command{Args: args, Dir: dir, Env: env, Detach: detach}
 			if timeout != "" {
 				d, err := parseDuration("--timeout", timeout)
 				if err != nil {
@@ -392,7 +392,7 @@ id of its run and leaves it in the background, until it or its session ends.`,
 }
 
 // execIn runs a command in a session that lives.
-func (a *app) execIn(ctx context.Context, session string, command holder.Command, f runFlags) error {
+func (a *app) execIn(ctx context.Context, session string, command sessiond.Command, f runFlags) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var streams unitask.IO
@@ -402,16 +402,16 @@ func (a *app) execIn(ctx context.Context, session string, command holder.Command
 	}
 	defer restore()
 	command.Input = streams.Stdin != nil
-	req := holder.Request{Op: holder.OpExec, Session: session, Command: &command}
+	req := sessiond.Request{Op: sessiond.OpExec, Session: session, Command: &command}
 	return a.stepWith(ctx, req, f, streams)
 }
 
-func (a *app) step(cmd *cobra.Command, req holder.Request, f runFlags) error {
+func (a *app) step(cmd *cobra.Command, req sessiond.Request, f runFlags) error {
 	return asFlags(cmd, a.stepWith(cmd.Context(), req, f, unitask.IO{}))
 }
 
 // stepWith runs a step or a command and prints what comes of it.
-func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with unitask.IO) error {
+func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, with unitask.IO) error {
 	if f.out != "" && a.sessionFleet.url != "" {
 		return usage(errors.New("--out does not go with --fleet: have the files written below /work, and fetch them with session cp"))
 	}
@@ -427,7 +427,7 @@ func (a *app) stepWith(ctx context.Context, req holder.Request, f runFlags, with
 		defer out.Close()
 	}
 	stdout, stderr := output(a.std.Stdout, f), output(a.std.Stderr, f)
-	streams := holder.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
+	streams := sessiond.Streams{Stdin: with.Stdin, Stdout: stdout, Stderr: stderr}
 	var outs, errs strings.Builder
 	if f.json {
 		streams.Stdout, streams.Stderr = &outs, &errs

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -21,7 +21,7 @@ when. From its beginning on it lives no longer than a new one might.`,
 			if err != nil {
 				return usage(err)
 			}
-			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpExtend, Session: args[0], LifeMS: policy.Millis(life)}, holder.Streams{})
+			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpExtend, Session: args[0], LifeMS: policy.Millis(life)}, sessiond.Streams{})
 			for _, s := range answer.Sessions {
 				fmt.Fprintln(a.std.Stdout, s.ExpiresAt.Format(time.RFC3339))
 			}

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 func (a *app) sessionFork() *cobra.Command {
@@ -22,7 +22,7 @@ at the same time as they. A fork has no name; session ls shows its parent.`,
   for id in $(unitask session fork -n 3 build); do unitask session exec $id -- ls; done`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			answer, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpFork, Session: args[0], Count: count}, holder.Streams{})
+			answer, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpFork, Session: args[0], Count: count}, sessiond.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)
 			}

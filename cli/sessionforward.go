@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 func (a *app) sessionForward() *cobra.Command {
@@ -21,7 +21,7 @@ reached, and the machine's port. Anything on this host may connect to it.`,
   unitask session forward build 8080:80 0:5432`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := holder.Request{Op: holder.OpForward, Session: args[0]}
+			req := sessiond.Request{Op: sessiond.OpForward, Session: args[0]}
 			for _, text := range args[1:] {
 				p, err := parsePorts(text)
 				if err != nil {
@@ -29,14 +29,14 @@ reached, and the machine's port. Anything on this host may connect to it.`,
 				}
 				req.Ports = append(req.Ports, p)
 			}
-			_, err := a.asked(cmd.Context(), req, holder.Streams{Stdout: a.std.Stdout})
+			_, err := a.asked(cmd.Context(), req, sessiond.Streams{Stdout: a.std.Stdout})
 			return asFlags(cmd, err)
 		},
 	}
 }
 
 // parsePorts reads [HOSTPORT:]PORT.
-func parsePorts(text string) (p holder.Port, err error) {
+func parsePorts(text string) (p sessiond.Port, err error) {
 	host, guest, both := strings.Cut(text, ":")
 	if !both {
 		host, guest = "0", host
@@ -46,5 +46,5 @@ func parsePorts(text string) (p holder.Port, err error) {
 	if err1 != nil || err2 != nil || g == 0 {
 		return p, fmt.Errorf("%.40q is not a port, or HOSTPORT:PORT, of 1 to 65535", text)
 	}
-	return holder.Port{Host: int(h), Guest: int(g)}, nil
+	return sessiond.Port{Host: int(h), Guest: int(g)}, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 func (a *app) sessionPut() *cobra.Command {
@@ -37,7 +37,7 @@ of every language finds it as the file %s/NAME.json in the machine.`, unitask.Va
 			if err := json.Unmarshal(text, new(any)); err != nil {
 				return usage(fmt.Errorf("the value is not JSON, in which a text has quotes: %w", err))
 			}
-			_, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpPut, Session: args[0], Name: args[1], Value: text}, holder.Streams{})
+			_, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpPut, Session: args[0], Name: args[1], Value: text}, sessiond.Streams{})
 			return asFlags(cmd, err)
 		},
 	}
@@ -52,13 +52,13 @@ the machine, which must hold JSON of 1 MiB at most. Without a NAME it prints all
 		Example: `  unitask session get build limits`,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := holder.Request{Op: holder.OpGet, Session: args[0]}
+			req := sessiond.Request{Op: sessiond.OpGet, Session: args[0]}
 			if len(args) == 2 {
 				if req.Name = args[1]; req.Name == "" {
 					return usage(errors.New("the name is empty"))
 				}
 			}
-			answer, err := a.asked(cmd.Context(), req, holder.Streams{})
+			answer, err := a.asked(cmd.Context(), req, sessiond.Streams{})
 			if err != nil {
 				return asFlags(cmd, err)
 			}

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 func (a *app) sessionWait() *cobra.Command {
@@ -19,11 +19,11 @@ command goes on. --stop interrupts the command, and kills it after two seconds.`
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if stop {
-				if _, err := a.asked(cmd.Context(), holder.Request{Op: holder.OpStop, Run: args[0]}, holder.Streams{}); err != nil {
+				if _, err := a.asked(cmd.Context(), sessiond.Request{Op: sessiond.OpStop, Run: args[0]}, sessiond.Streams{}); err != nil {
 					return asFlags(cmd, err)
 				}
 			}
-			return asFlags(cmd, a.stepWith(cmd.Context(), holder.Request{Op: holder.OpWait, Run: args[0]}, f, unitask.IO{}))
+			return asFlags(cmd, a.stepWith(cmd.Context(), sessiond.Request{Op: sessiond.OpWait, Run: args[0]}, f, unitask.IO{}))
 		},
 	}
 	cmd.Flags().BoolVar(&stop, "stop", false, "end it")

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 // anyShell becomes the better shell of an image.
@@ -88,7 +88,7 @@ func (a *app) shell(cmd *cobra.Command, args []string, f runFlags, life time.Dur
 		if other := f.given(cmd); other != "" {
 			return usage(fmt.Errorf("--%s does not go with --session: its machine has been as it is since it began", other))
 		}
-		return a.execIn(cmd.Context(), session, holder.Command{Args: command, Endless: true}, f)
+		return a.execIn(cmd.Context(), session, sessiond.Command{Args: command, Endless: true}, f)
 	}
 	req, err := f.machine(a, cmd, "shell")
 	if err == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/collector"
+	"github.com/unitask/unitask/internal/telemetry"
 	"github.com/unitask/unitask/internal/testhome"
-	"github.com/unitask/unitask/telemetry"
 )
 
 // ran is the program with more in its environment; it returns what it printed.

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,42 +19,45 @@ import (
 func TestTextsNameCommands(t *testing.T) {
 	named, checked := regexp.MustCompile(`\bunitask ([a-z]+)(?: ([a-z]+)\b)?`), 0
 	root, sentences := Command(), []string{"runs code", "mcp follow", "session key"}
-	for _, dir := range []string{".", "..", "../holder", "../mcp", "../fleet", "../policy", "../image", "../machine", "../vmm"} {
-		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "hack"):
+			return filepath.SkipDir
+		case !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") {
-				continue
+		ast.Inspect(file, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || lit.Kind != token.STRING {
+				return true
 			}
-			set := token.NewFileSet()
-			file, err := parser.ParseFile(set, name, nil, 0)
+			text, err := strconv.Unquote(lit.Value)
 			if err != nil {
 				t.Fatal(err)
 			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				lit, ok := n.(*ast.BasicLit)
-				if !ok || lit.Kind != token.STRING {
-					return true
+			for _, m := range named.FindAllStringSubmatch(text, -1) {
+				at := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == m[1] })
+				if at < 0 {
+					continue // a sentence about unitask
 				}
-				text, err := strconv.Unquote(lit.Value)
-				if err != nil {
-					t.Fatal(err)
+				checked++
+				if sub := root.Commands()[at].Commands(); m[2] != "" && len(sub) > 0 && !slices.Contains(sentences, m[1]+" "+m[2]) && !slices.ContainsFunc(sub, func(c *cobra.Command) bool { return c.Name() == m[2] }) {
+					t.Errorf("%s: %q is no command", set.Position(lit.Pos()), m[0])
 				}
-				for _, m := range named.FindAllStringSubmatch(text, -1) {
-					at := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == m[1] })
-					if at < 0 {
-						continue // a sentence about unitask
-					}
-					checked++
-					if sub := root.Commands()[at].Commands(); m[2] != "" && len(sub) > 0 && !slices.Contains(sentences, m[1]+" "+m[2]) && !slices.ContainsFunc(sub, func(c *cobra.Command) bool { return c.Name() == m[2] }) {
-						t.Errorf("%s: %q is no command", set.Position(lit.Pos()), m[0])
-					}
-				}
-				return true
-			})
-		}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	if checked < 30 {
 		t.Errorf("%d commands are named", checked)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/crypto/nacl/box"
 
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 // Secrets are bound to what they are for. Who has a worker's credentials, and no worker's key, may write a run's entry or send
@@ -45,7 +45,7 @@ const sealedFor = 15 * time.Minute
 func (c call) digest() (string, error) {
 	text, err := json.Marshal(struct {
 		Op, Session, Caller string
-		New                 *holder.New
+		New                 *sessiond.New
 	}{c.Op, c.Session, c.Caller, c.New})
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err

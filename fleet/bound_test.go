@@ -11,8 +11,8 @@ import (
 	"golang.org/x/crypto/nacl/box"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 // What a submitter has sealed for a call gives its secrets to that call, once, and to no other.
@@ -22,7 +22,7 @@ func TestAttackSealedCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := func() call {
-		return call{Request: holder.Request{Op: holder.OpNew, New: &holder.New{LifeMS: 60_000, IdleMS: 1000, Request: unitask.Request{Language: "shell", AllowNet: []string{"api.example"},
+		return call{Request: sessiond.Request{Op: sessiond.OpNew, New: &sessiond.New{LifeMS: 60_000, IdleMS: 1000, Request: unitask.Request{Language: "shell", AllowNet: []string{"api.example"},
 			Secrets: map[string]string{"KEY": "v", "OTHER": "w"}, SecretHosts: map[string][]string{"KEY": {"api.example"}},
 			Env: map[string]string{"A": "<&>\u2028"}, Args: []string{}, Files: []unitask.Mount{}, Timeout: time.Minute, MemoryMB: 512, Ask: []string{"*"}, Packages: []string{"pip:x==1"}}}}, Caller: "alice"}
 	}
@@ -39,7 +39,7 @@ func TestAttackSealedCall(t *testing.T) {
 		{"it goes to another host", func(c *call) { c.New.Request.SecretHosts = map[string][]string{"KEY": {"evil.example"}} }, 0, false, "refused"},
 		{"the network is wider", func(c *call) { c.New.Request.AllowNetAny = true }, 0, false, "refused"},
 		{"another caller", func(c *call) { c.Caller = "mallory" }, 0, false, "refused"},
-		{"to go on with another session", func(c *call) { c.Op, c.Session = holder.OpResume, "20260101-000000000-aaaaaa" }, 0, false, "refused"},
+		{"to go on with another session", func(c *call) { c.Op, c.Session = sessiond.OpResume, "20260101-000000000-aaaaaa" }, 0, false, "refused"},
 		{"a second time", func(*call) {}, 0, true, "refused"},
 		{"a day later", func(*call) {}, 24 * time.Hour, false, "refused"},
 		{"by a worker that was a day late", func(*call) {}, -24 * time.Hour, false, "refused"},

@@ -15,7 +15,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/hostfiles"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/record"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/internal/paused"
+	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
 )
@@ -87,7 +87,7 @@ func (l *lane) inbox(subject string) bool {
 // answer answers a call.
 func (l *lane) answer(m *nats.Msg, r reply, err error) {
 	if err != nil {
-		r.Error = holder.WireError(err)
+		r.Error = sessiond.WireError(err)
 		r.Other = errors.As(err, new(*machine.OtherHostError)) || errors.As(err, new(*unitask.BusyError))
 	}
 	if res := r.Result; res != nil {
@@ -103,7 +103,7 @@ func (l *lane) answer(m *nats.Msg, r reply, err error) {
 	r.Value = nil
 	text, err := l.enclose(ctx, r, ofReply, r.Stdout, r.Stderr, r.Content, value)
 	if err != nil {
-		text, _ = l.enclose(ctx, reply{Answer: holder.Answer{Error: holder.WireError(fmt.Errorf("the answer was not taken: %w", err))}}, ofReply)
+		text, _ = l.enclose(ctx, reply{Answer: sessiond.Answer{Error: sessiond.WireError(fmt.Errorf("the answer was not taken: %w", err))}}, ofReply)
 	}
 	msg := nats.NewMsg(m.Reply)
 	msg.Header.Set(headAnswer, "1")
@@ -195,15 +195,15 @@ func (l *lane) begin(ctx context.Context, m *nats.Msg) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if l.w.draining() && c.Op != holder.OpEnd {
+	if l.w.draining() && c.Op != sessiond.OpEnd {
 		return reply{}, &unitask.BusyError{What: "the worker is going", After: retryAfter}
 	}
 	switch {
-	case c.Op == holder.OpNew && c.New != nil:
+	case c.Op == sessiond.OpNew && c.New != nil:
 		return l.beginNew(ctx, c, secrets)
-	case c.Op == holder.OpResume:
+	case c.Op == sessiond.OpResume:
 		return l.goOn(ctx, c, secrets)
-	case c.Op == holder.OpEnd:
+	case c.Op == sessiond.OpEnd:
 		return reply{}, l.forget(ctx, c.Session)
 	}
 	return reply{}, fmt.Errorf("a worker is not asked for %.40q: %w", c.Op, errMalformed)
@@ -252,7 +252,7 @@ func (l *lane) host(ctx context.Context, s *unitask.Session, caller string, memo
 	if began.IsZero() {
 		began = time.Now().UTC()
 	}
-	h.entry.View = holder.View{ID: s.ID, Parent: s.Parent, State: holder.Running, Language: s.Language, Image: s.Image, Began: began, ExpiresAt: s.Expires(), Denials: s.Policy.Denials}
+	h.entry.View = sessiond.View{ID: s.ID, Parent: s.Parent, State: sessiond.Running, Language: s.Language, Image: s.Image, Began: began, ExpiresAt: s.Expires(), Denials: s.Policy.Denials}
 	view := h.entry.View
 	next, err := l.sessions.replace(ctx, h.entry, revision)
 	if err == nil {
@@ -263,7 +263,7 @@ func (l *lane) host(ctx context.Context, s *unitask.Session, caller string, memo
 		_ = h.sub.Unsubscribe()
 		before.View, before.Worker, before.Why = view, w.info.ID, "its worker went while it began"
 		if before.Pause != nil {
-			before.View.State, before.Why, before.Owner, before.MemoryMB, before.Key = holder.Paused, "", caller, memoryMB, h.entry.Key
+			before.View.State, before.Why, before.Owner, before.MemoryMB, before.Key = sessiond.Paused, "", caller, memoryMB, h.entry.Key
 		}
 		_, _ = l.sessions.replace(ctx, before, next)
 		err = &unitask.BusyError{What: "the worker is going", After: retryAfter}
@@ -273,7 +273,7 @@ func (l *lane) host(ctx context.Context, s *unitask.Session, caller string, memo
 		w.dismiss(l, memoryMB)
 		return reply{}, err
 	}
-	return reply{Answer: holder.Answer{Sessions: []holder.View{view}}}, nil
+	return reply{Answer: sessiond.Answer{Sessions: []sessiond.View{view}}}, nil
 }
 
 // keepSession notes a session that is held, unless the worker goes.
@@ -295,13 +295,13 @@ func (w *Worker) keepSession(h *hosted) bool {
 func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (reply, error) {
 	w := l.w
 	if h := w.held(l, c.Session); h != nil {
-		return reply{Answer: holder.Answer{Sessions: []holder.View{h.now().View}}}, h.Resume(ctx)
+		return reply{Answer: sessiond.Answer{Sessions: []sessiond.View{h.now().View}}}, h.Resume(ctx)
 	}
 	e, revision, err := l.sessions.get(ctx, c.Session)
 	if err != nil {
 		return reply{}, err
 	}
-	if e.View.State != holder.Paused {
+	if e.View.State != sessiond.Paused {
 		if lives, err := l.lives(ctx, e.Worker); err != nil || lives && e.Worker != w.info.ID {
 			return reply{}, errors.Join(err, &unitask.BusyError{What: "another worker holds the session", After: retryAfter})
 		}
@@ -316,7 +316,7 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 		return reply{}, err
 	}
 	was, host := e, w.runner.(sessionRunner)
-	e.View.State, e.Worker = holder.Running, w.info.ID
+	e.View.State, e.Worker = sessiond.Running, w.info.ID
 	if revision, err = l.sessions.replace(ctx, e, revision); err != nil { // from here on it is ours
 		w.dismiss(l, e.MemoryMB)
 		return reply{}, err
@@ -343,7 +343,7 @@ func (l *lane) goOn(ctx context.Context, c call, secrets map[string]string) (rep
 		r, err = l.host(ctx, s, e.Owner, e.MemoryMB, revision, e)
 	}
 	if err != nil {
-		was.View.State = holder.Paused
+		was.View.State = sessiond.Paused
 		if _, undone := l.sessions.replace(context.WithoutCancel(ctx), was, revision); undone != nil {
 			err = errors.Join(err, undone)
 		}
@@ -370,7 +370,7 @@ func (l *lane) forget(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if e.View.State != holder.Paused && e.Why == "" {
+	if e.View.State != sessiond.Paused && e.Why == "" {
 		if lives, err := l.lives(ctx, e.Worker); err != nil || lives && e.Worker != l.w.info.ID {
 			return errors.Join(err, &unitask.BusyError{What: "another worker holds the session", After: retryAfter})
 		}

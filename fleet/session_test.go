@@ -16,9 +16,9 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
-	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -159,7 +159,7 @@ func TestFleetSession(t *testing.T) {
 
 	// Its worker goes, which pauses it.
 	end()
-	if list, err := alice.SessionViews(t.Context()); err != nil || len(list) != 1 || list[0].State != holder.Paused || list[0].ID != hers.ID {
+	if list, err := alice.SessionViews(t.Context()); err != nil || len(list) != 1 || list[0].State != sessiond.Paused || list[0].ID != hers.ID {
 		t.Fatalf("%v %v", list, err)
 	}
 	if _, err := os.Lstat(filepath.Join(homes[0], "sessions", hers.ID)); !errors.Is(err, fs.ErrNotExist) {

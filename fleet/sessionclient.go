@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -30,7 +30,7 @@ func (c *Client) NewSession(ctx context.Context, caller unitask.Caller, req unit
 	return &Session{ID: view.ID, View: view, c: c}, nil
 }
 
-func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (view holder.View, err error) {
+func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (view sessiond.View, err error) {
 	if have := unitask.SessionImages(); req.Image != "" && !slices.Contains(have, req.Image) {
 		return view, policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "%s", "has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use "+strings.Join(have, ", "))
 	}
@@ -42,7 +42,7 @@ func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unit
 	if req.Arch != "" {
 		arch = req.Arch
 	}
-	ask := call{Request: holder.Request{Op: holder.OpNew, New: &holder.New{Request: req.Request, LifeMS: policy.Millis(req.Life), IdleMS: policy.Millis(req.Idle)}}, Caller: caller.Name}
+	ask := call{Request: sessiond.Request{Op: sessiond.OpNew, New: &sessiond.New{Request: req.Request, LifeMS: policy.Millis(req.Life), IdleMS: policy.Millis(req.Idle)}}, Caller: caller.Name}
 	suits := func(w WorkerInfo) bool {
 		return w.Arch == string(arch) && w.MemoryMB >= req.MemoryMB && (len(w.Kernels) == 0 || slices.Contains(w.Kernels, string(unitask.Linux))) &&
 			(req.Image == "" || len(w.Images) == 0 || slices.Contains(w.Images, req.Image))
@@ -90,14 +90,14 @@ func (c *Client) begin(ctx context.Context, ask call, secrets map[string]string,
 }
 
 // SessionViews are the tenant's sessions: those whose worker is gone are lost.
-func (c *Client) SessionViews(ctx context.Context) (list []holder.View, err error) {
+func (c *Client) SessionViews(ctx context.Context) (list []sessiond.View, err error) {
 	workers, err := c.Workers(ctx)
 	if err != nil {
 		return nil, hostError(err)
 	}
 	err = listSessions(ctx, c.js, c.config.Tenant, func(e sessionEntry) {
-		if e.View.State != holder.Paused && !cut(workers) && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == e.Worker }) {
-			e.View.State = holder.Lost
+		if e.View.State != sessiond.Paused && !cut(workers) && !slices.ContainsFunc(workers, func(w WorkerInfo) bool { return w.ID == e.Worker }) {
+			e.View.State = sessiond.Lost
 		}
 		list = append(list, e.View)
 	})
@@ -107,7 +107,7 @@ func (c *Client) SessionViews(ctx context.Context) (list []holder.View, err erro
 	if err != nil {
 		return nil, hostError(err)
 	}
-	slices.SortFunc(list, func(a, b holder.View) int { return a.Began.Compare(b.Began) })
+	slices.SortFunc(list, func(a, b sessiond.View) int { return a.Began.Compare(b.Began) })
 	return list, nil
 }
 
@@ -116,7 +116,7 @@ func (c *Client) SessionViews(ctx context.Context) (list []holder.View, err erro
 // *unitask.BusyError where there is no room. A session that is paused goes on by the next call.
 type Session struct {
 	ID   string
-	View holder.View // as it began
+	View sessiond.View // as it began
 
 	c *Client
 }
@@ -140,11 +140,11 @@ func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (
 		if e, _, err = bucket.get(ctx, s.ID); err != nil {
 			break
 		}
-		if e.View.State == holder.Paused {
-			if ask.Op == holder.OpPause {
+		if e.View.State == sessiond.Paused {
+			if ask.Op == sessiond.OpPause {
 				return r, nil
 			}
-			if ask.Op == holder.OpEnd {
+			if ask.Op == sessiond.OpEnd {
 				return c.begin(ctx, ask, nil, func(WorkerInfo) bool { return true })
 			}
 			if err := s.Resume(ctx, nil); err != nil {
@@ -156,7 +156,7 @@ func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (
 		var lost *SessionLostError
 		if errors.As(err, &lost) {
 			lost.ID, lost.PausedAt = s.ID, e.PausedAt
-			if ask.Op == holder.OpEnd {
+			if ask.Op == sessiond.OpEnd {
 				return c.begin(ctx, ask, nil, func(w WorkerInfo) bool { return true })
 			}
 		}
@@ -175,8 +175,8 @@ func (s *Session) ask(ctx context.Context, ask call, stdout, stderr io.Writer) (
 
 // told is an error as callers branch on it.
 func (s *Session) told(err error) error {
-	var e *holder.Error
-	if errors.As(err, &e) && e.Code == holder.CodeGone {
+	var e *sessiond.Error
+	if errors.As(err, &e) && e.Code == sessiond.CodeGone {
 		return &unitask.SessionError{ID: s.ID, Why: strings.TrimPrefix(e.Message, "session "+s.ID+" has ended: ")}
 	}
 	if err == nil || errors.As(err, &e) || errors.As(err, new(*SessionLostError)) || errors.As(err, new(*unitask.SessionError)) || errors.Is(err, context.Canceled) {
@@ -334,7 +334,7 @@ func (s tenantStore) readReply(ctx context.Context, data []byte) (r reply, err e
 
 // Run runs a step, as unitask.Session.Run does.
 func (s *Session) Run(ctx context.Context, step unitask.Step) (*unitask.Result, error) {
-	r, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpRun, Step: &holder.Step{Code: step.Code, Language: step.Language, TimeoutMS: policy.Millis(step.Timeout)}}}, step.Stdout, step.Stderr)
+	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpRun, Step: &sessiond.Step{Code: step.Code, Language: step.Language, TimeoutMS: policy.Millis(step.Timeout)}}}, step.Stdout, step.Stderr)
 	return r.Result, err
 }
 
@@ -343,31 +343,31 @@ func (s *Session) Exec(ctx context.Context, c unitask.Command) (*unitask.Result,
 	if c.Stdin != nil || c.Terminal != nil || c.Approve != nil || c.Endless {
 		return nil, policy.Bad("command", "with standard input, a terminal, questions or no time limit", "has none of these in a session on a fleet")
 	}
-	r, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpExec, Command: &holder.Command{Args: c.Args, Dir: c.Dir, Env: c.Env, TimeoutMS: policy.Millis(c.Timeout)}}}, c.Stdout, c.Stderr)
+	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpExec, Command: &sessiond.Command{Args: c.Args, Dir: c.Dir, Env: c.Env, TimeoutMS: policy.Millis(c.Timeout)}}}, c.Stdout, c.Stderr)
 	return r.Result, err
 }
 
 // ReadFile returns a file of at most unitask.MaxSessionFile bytes.
 func (s *Session) ReadFile(ctx context.Context, name string) ([]byte, error) {
-	r, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpRead, Path: name}}, nil, nil)
+	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpRead, Path: name}}, nil, nil)
 	return r.Content, err
 }
 
 // WriteFile makes or replaces a file of at most unitask.MaxSessionFile bytes.
 func (s *Session) WriteFile(ctx context.Context, name string, content []byte, mode fs.FileMode) error {
-	_, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpWrite, Path: name, Mode: uint32(mode.Perm())}, Content: content}, nil, nil)
+	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpWrite, Path: name, Mode: uint32(mode.Perm())}, Content: content}, nil, nil)
 	return err
 }
 
 // List is as unitask.Session.List.
 func (s *Session) List(ctx context.Context, name string, depth int) (list []unitask.SessionFile, more bool, err error) {
-	r, err := s.ask(ctx, call{Request: holder.Request{Op: opFiles, Path: name, Count: depth}}, nil, nil)
+	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: opFiles, Path: name, Count: depth}}, nil, nil)
 	return r.Files, r.More, err
 }
 
 // Fork starts n sessions on the same worker that go on from where this one is.
 func (s *Session) Fork(ctx context.Context, n int) (forks []*Session, err error) {
-	r, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpFork, Count: n}}, nil, nil)
+	r, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpFork, Count: n}}, nil, nil)
 	for _, v := range r.Sessions {
 		forks = append(forks, &Session{ID: v.ID, View: v, c: s.c})
 	}
@@ -377,25 +377,25 @@ func (s *Session) Fork(ctx context.Context, n int) (forks []*Session, err error)
 // Pause has the object store keep the session, for a day or until its life is over: any worker of the same kind that has the
 // same session key goes on with it. It is refused where the machine holds secrets, as unitask.Session.Pause.
 func (s *Session) Pause(ctx context.Context) error {
-	_, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpPause}}, nil, nil)
+	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpPause}}, nil, nil)
 	return err
 }
 
 // Resume goes on with a session that is paused, or from the last pause of one that is lost; what it did since then is
 // lost. Secrets have the values of those that it was given.
 func (s *Session) Resume(ctx context.Context, secrets map[string]string) error {
-	_, err := s.c.begin(ctx, call{Request: holder.Request{Op: holder.OpResume, Session: s.ID}}, secrets, func(WorkerInfo) bool { return true })
+	_, err := s.c.begin(ctx, call{Request: sessiond.Request{Op: sessiond.OpResume, Session: s.ID}}, secrets, func(WorkerInfo) bool { return true })
 	return s.told(err)
 }
 
 // Extend is as unitask.Session.Extend.
 func (s *Session) Extend(ctx context.Context, life time.Duration) error {
-	_, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpExtend, LifeMS: policy.Millis(life)}}, nil, nil)
+	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpExtend, LifeMS: policy.Millis(life)}}, nil, nil)
 	return err
 }
 
 // Close ends it, wherever it is, and forgets one that is paused or lost.
 func (s *Session) Close(ctx context.Context) error {
-	_, err := s.ask(ctx, call{Request: holder.Request{Op: holder.OpEnd}}, nil, nil)
+	_, err := s.ask(ctx, call{Request: sessiond.Request{Op: sessiond.OpEnd}}, nil, nil)
 	return err
 }

@@ -9,32 +9,32 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/policy"
 )
 
 // Do does what a command line asks of a holder with the fleet's sessions. What they have not is a *policy.FieldError.
-func (c *Client) Do(ctx context.Context, req holder.Request, streams holder.Streams) (a holder.Answer, err error) {
+func (c *Client) Do(ctx context.Context, req sessiond.Request, streams sessiond.Streams) (a sessiond.Answer, err error) {
 	switch {
-	case req.Op == holder.OpNew && req.New != nil:
+	case req.Op == sessiond.OpNew && req.New != nil:
 		return c.doNew(ctx, req.New)
-	case req.Op == holder.OpList:
+	case req.Op == sessiond.OpList:
 		a.Sessions, err = c.SessionViews(ctx)
 		return a, err
 	}
 	s := c.Session(req.Session)
 	switch {
-	case req.Op == holder.OpRun && req.Step != nil:
+	case req.Op == sessiond.OpRun && req.Step != nil:
 		a.Result, err = s.Run(ctx, unitask.Step{Code: req.Step.Code, Language: req.Step.Language, Timeout: time.Duration(req.Step.TimeoutMS), Stdout: streams.Stdout, Stderr: streams.Stderr})
-	case req.Op == holder.OpExec && req.Command != nil && !req.Command.Detach && !req.Command.Input && req.Command.Size == nil:
+	case req.Op == sessiond.OpExec && req.Command != nil && !req.Command.Detach && !req.Command.Input && req.Command.Size == nil:
 		r := req.Command
 		a.Result, err = s.Exec(ctx, unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Endless: r.Endless, Stdout: streams.Stdout, Stderr: streams.Stderr})
-	case req.Op == holder.OpRead:
+	case req.Op == sessiond.OpRead:
 		var content []byte
 		if content, err = s.ReadFile(ctx, req.Path); err == nil {
 			_, err = streams.Stdout.Write(content)
 		}
-	case req.Op == holder.OpWrite:
+	case req.Op == sessiond.OpWrite:
 		var content bytes.Buffer
 		if _, err = io.Copy(&content, io.LimitReader(streams.Stdin, unitask.MaxSessionFile+1)); err == nil && content.Len() > unitask.MaxSessionFile {
 			err = fmt.Errorf("write %s: more than %d bytes, which are the most", req.Path, unitask.MaxSessionFile)
@@ -42,9 +42,9 @@ func (c *Client) Do(ctx context.Context, req holder.Request, streams holder.Stre
 		if err == nil {
 			err = s.WriteFile(ctx, req.Path, content.Bytes(), fs.FileMode(req.Mode))
 		}
-	case req.Op == holder.OpResume:
+	case req.Op == sessiond.OpResume:
 		err = s.Resume(ctx, req.Secrets)
-	case req.Op == holder.OpPause, req.Op == holder.OpEnd, req.Op == holder.OpExtend, req.Op == holder.OpFork, req.Op == holder.OpPut, req.Op == holder.OpGet:
+	case req.Op == sessiond.OpPause, req.Op == sessiond.OpEnd, req.Op == sessiond.OpExtend, req.Op == sessiond.OpFork, req.Op == sessiond.OpPut, req.Op == sessiond.OpGet:
 		var r reply
 		r, err = s.ask(ctx, call{Request: req}, nil, nil)
 		a = r.Answer
@@ -54,7 +54,7 @@ func (c *Client) Do(ctx context.Context, req holder.Request, streams holder.Stre
 	return a, err
 }
 
-func (c *Client) doNew(ctx context.Context, req *holder.New) (a holder.Answer, err error) {
+func (c *Client) doNew(ctx context.Context, req *sessiond.New) (a sessiond.Answer, err error) {
 	if req.Name != "" {
 		return a, policy.Bad("name", req.Name, "is for sessions on this host: those on a fleet have ids only")
 	}
@@ -63,7 +63,7 @@ func (c *Client) doNew(ctx context.Context, req *holder.New) (a holder.Answer, e
 	run.Secrets = req.Secrets
 	view, err := c.newSession(ctx, caller, unitask.SessionRequest{Request: run, Life: time.Duration(req.LifeMS), Idle: time.Duration(req.IdleMS)})
 	if err == nil {
-		a.Sessions = []holder.View{view}
+		a.Sessions = []sessiond.View{view}
 	}
 	return a, err
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/internal/paused"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 // hosted is a session that this worker holds.
@@ -144,7 +144,7 @@ func (h *hosted) pause(ctx context.Context) error {
 	h.left = true // whoever reads what follows may go on with it
 	h.mu.Unlock()
 	err = h.write(ctx, func(e *sessionEntry) {
-		e.View.State, e.View.ExpiresAt, e.Pause, e.PausedAt, e.Secrets = holder.Paused, h.Expires(), &b, time.Now().UTC(), secrets
+		e.View.State, e.View.ExpiresAt, e.Pause, e.PausedAt, e.Secrets = sessiond.Paused, h.Expires(), &b, time.Now().UTC(), secrets
 	})
 	if err != nil && !errors.Is(err, errFenced) { // if it was written after all, the next beat finds it so
 		h.mu.Lock()
@@ -211,7 +211,7 @@ func (h *hosted) take(m *nats.Msg) {
 	if twice {
 		cancel()
 		<-h.calls
-		h.l.answer(m, reply{}, &holder.Error{Code: holder.CodeUsage, Message: "another call with this inbox is under way"})
+		h.l.answer(m, reply{}, &sessiond.Error{Code: sessiond.CodeUsage, Message: "another call with this inbox is under way"})
 		return
 	}
 	go func() {
@@ -242,9 +242,9 @@ func (h *hosted) take(m *nats.Msg) {
 // do does what a call asks for.
 func (h *hosted) do(ctx context.Context, c call, m *nats.Msg, holds *holding) (r reply, err error) {
 	switch c.Op {
-	case holder.OpPause:
+	case sessiond.OpPause:
 		return r, h.pause(ctx)
-	case holder.OpEnd:
+	case sessiond.OpEnd:
 		return r, h.Close()
 	}
 	h.using.RLock()
@@ -258,33 +258,33 @@ func (h *hosted) do(ctx context.Context, c call, m *nats.Msg, holds *holding) (r
 	out := &outlet{nc: h.l.nc, subject: m.Reply}
 	stdout, stderr := &outStream{o: out, name: nameStdout, holds: holds}, &outStream{o: out, name: nameStderr, holds: holds}
 	switch {
-	case c.Op == holder.OpRun && c.Step != nil:
+	case c.Op == sessiond.OpRun && c.Step != nil:
 		r.Result, err = h.Run(ctx, unitask.Step{Code: c.Step.Code, Language: c.Step.Language, Timeout: time.Duration(c.Step.TimeoutMS), Stdout: stdout, Stderr: stderr})
-	case c.Op == holder.OpExec && c.Command != nil && !c.Command.Input && c.Command.Size == nil && !c.Command.Detach:
+	case c.Op == sessiond.OpExec && c.Command != nil && !c.Command.Input && c.Command.Size == nil && !c.Command.Detach:
 		r.Result, err = h.Exec(ctx, unitask.Command{Args: c.Command.Args, Dir: c.Command.Dir, Env: c.Command.Env, Timeout: time.Duration(c.Command.TimeoutMS), Stdout: stdout, Stderr: stderr})
-	case c.Op == holder.OpResume:
+	case c.Op == sessiond.OpResume:
 		err = h.Resume(ctx)
-	case c.Op == holder.OpExtend:
+	case c.Op == sessiond.OpExtend:
 		if err = h.Extend(ctx, time.Duration(c.LifeMS)); err == nil {
 			err = h.write(ctx, func(e *sessionEntry) { e.View.ExpiresAt = h.Expires() })
 		}
-		r.Sessions = []holder.View{h.now().View}
-	case c.Op == holder.OpFork:
+		r.Sessions = []sessiond.View{h.now().View}
+	case c.Op == sessiond.OpFork:
 		return h.fork(ctx, c)
-	case c.Op == holder.OpRead:
+	case c.Op == sessiond.OpRead:
 		r.Content, err = h.read(ctx, c.Path, holds)
-	case c.Op == holder.OpWrite:
+	case c.Op == sessiond.OpWrite:
 		err = h.WriteFile(ctx, c.Path, c.Content, fs.FileMode(c.Mode).Perm())
 	case c.Op == opFiles:
 		r.Files, r.More, err = h.List(ctx, c.Path, c.Count)
-	case c.Op == holder.OpPut:
+	case c.Op == sessiond.OpPut:
 		err = h.Put(ctx, c.Name, c.Value)
-	case c.Op == holder.OpGet && c.Name == "":
+	case c.Op == sessiond.OpGet && c.Name == "":
 		r.Names, r.More, err = h.Values(ctx)
-	case c.Op == holder.OpGet:
+	case c.Op == sessiond.OpGet:
 		r.Value, err = h.Get(ctx, c.Name)
 	default:
-		err = &holder.Error{Code: holder.CodeUsage, Message: fmt.Sprintf("a session on a fleet has no %.40q like this", c.Op)}
+		err = &sessiond.Error{Code: sessiond.CodeUsage, Message: fmt.Sprintf("a session on a fleet has no %.40q like this", c.Op)}
 	}
 	return r, err
 }

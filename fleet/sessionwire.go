@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/holder"
+	"github.com/unitask/unitask/internal/sessiond"
 )
 
 // Sessions. A session's entry is in a bucket that workers alone write; its revision is the fence: who may answer
@@ -37,15 +37,15 @@ const (
 
 // sessionEntry is a session's state.
 type sessionEntry struct {
-	View     holder.View `json:"view"` // State is holder's: running, paused
-	Worker   string      `json:"worker"`
-	Owner    string      `json:"owner,omitempty"` // the submitter's caller
-	MemoryMB int         `json:"memoryMb"`
-	Key      string      `json:"key"` // its pause is sealed to: keyName
-	Pause    *blob       `json:"pause,omitempty"`
-	PausedAt time.Time   `json:"pausedAt,omitzero"`
-	Secrets  []string    `json:"secrets,omitempty"` // that going on takes the values of
-	Why      string      `json:"why,omitempty"`     // it has ended
+	View     sessiond.View `json:"view"` // State is holder's: running, paused
+	Worker   string        `json:"worker"`
+	Owner    string        `json:"owner,omitempty"` // the submitter's caller
+	MemoryMB int           `json:"memoryMb"`
+	Key      string        `json:"key"` // its pause is sealed to: keyName
+	Pause    *blob         `json:"pause,omitempty"`
+	PausedAt time.Time     `json:"pausedAt,omitzero"`
+	Secrets  []string      `json:"secrets,omitempty"` // that going on takes the values of
+	Why      string        `json:"why,omitempty"`     // it has ended
 }
 
 // SessionLostError says that a session's worker is gone, and the session with it.
@@ -63,7 +63,7 @@ func (e *SessionLostError) Error() string {
 
 // call is what is asked of a worker.
 type call struct {
-	holder.Request
+	sessiond.Request
 	Caller  string `json:"caller,omitempty"`
 	Sealed  []byte `json:"sealed,omitempty"` // secrets, of a begin: to the worker's key
 	Content []byte `json:"-"`                // of a write; it is sent apart, as the code of a step and a value are
@@ -73,11 +73,11 @@ type call struct {
 func (c *call) takeOut() []byte {
 	content := c.Content
 	switch {
-	case c.Op == holder.OpRun && c.Step != nil:
+	case c.Op == sessiond.OpRun && c.Step != nil:
 		step := *c.Step
 		content, step.Code = []byte(step.Code), ""
 		c.Step = &step
-	case c.Op == holder.OpPut:
+	case c.Op == sessiond.OpPut:
 		content, c.Value = c.Value, nil
 	}
 	return content
@@ -86,9 +86,9 @@ func (c *call) takeOut() []byte {
 // putIn puts it back.
 func (c *call) putIn(content []byte) {
 	switch {
-	case c.Op == holder.OpRun && c.Step != nil:
+	case c.Op == sessiond.OpRun && c.Step != nil:
 		c.Step.Code = string(content)
-	case c.Op == holder.OpPut:
+	case c.Op == sessiond.OpPut:
 		c.Value = content
 	default:
 		c.Content = content
@@ -97,7 +97,7 @@ func (c *call) putIn(content []byte) {
 
 // reply is a worker's answer.
 type reply struct {
-	holder.Answer
+	sessiond.Answer
 	Stdout  []byte   `json:"-"` // all of the result's; these are sent apart, and so is a value
 	Stderr  []byte   `json:"-"`
 	Content []byte   `json:"-"` // of a read
@@ -159,7 +159,7 @@ func readSession(id string, value []byte) (e sessionEntry, err error) {
 	if e.Why != "" {
 		return e, &unitask.SessionError{ID: id, Why: e.Why}
 	}
-	if e.View.State == holder.Paused && !time.Now().Before(e.View.ExpiresAt) {
+	if e.View.State == sessiond.Paused && !time.Now().Before(e.View.ExpiresAt) {
 		return e, &unitask.SessionError{ID: id, Why: "its life was over"}
 	}
 	return e, nil

@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/unitask/unitask"
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/guest/contract"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/policy"
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/collector"
+	"github.com/unitask/unitask/internal/telemetry"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
-	"github.com/unitask/unitask/telemetry"
 )
 
 // withHeader adds a header to every request.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/internal/exact"
+	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/policy"
 )
 

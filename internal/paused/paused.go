@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"

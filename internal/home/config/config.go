@@ -12,7 +12,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"github.com/unitask/unitask/audit/webhook"
+	"github.com/unitask/unitask/internal/audit/webhook"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/vault"
 	"github.com/unitask/unitask/record"

@@ -23,7 +23,7 @@ import (
 
 	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/unitask/unitask/audit"
+	"github.com/unitask/unitask/internal/audit"
 )
 
 // Hook is a receiver, as the home's configuration has it: a table [[webhook]].

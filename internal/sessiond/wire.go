@@ -1,11 +1,11 @@
-// Package holder keeps sessions between command lines, in a background process of their user's: it
+// Package sessiond keeps sessions between command lines, in a background process of their user's: it
 // is started by the first session and ends behind the last one. A command line asks it over a
 // socket in a folder that is its user's alone; both look who is at the other end.
 //
 // A connection carries one request, in frames: a kind, a length, and so many bytes. The holder
 // greets; the client sends its request, and, a piece at a time, what is typed; the holder sends
 // what is printed, then its answer. A client that goes away ends what it asked for, and no session.
-package holder
+package sessiond
 
 import (
 	"bytes"

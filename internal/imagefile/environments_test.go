@@ -1,4 +1,4 @@
-package environments
+package imagefile
 
 import (
 	"archive/tar"

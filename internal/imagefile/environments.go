@@ -1,6 +1,6 @@
-// Package environments reads what users say of images of their own: TOML files, each of which begins with
+// Package imagefile reads what users say of images of their own: TOML files, each of which begins with
 // another image. What comes of one is plain data. It builds nothing and starts nothing.
-package environments
+package imagefile
 
 import (
 	"bytes"

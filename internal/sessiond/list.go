@@ -1,4 +1,4 @@
-package holder
+package sessiond
 
 import (
 	"encoding/json"

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/filelock"
 )
 
