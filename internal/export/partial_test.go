@@ -174,5 +174,5 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, text, 0o755)
+	return errors.Join(os.WriteFile(to, text, 0o755), os.Chmod(to, 0o755))
 }
