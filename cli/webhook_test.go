@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -87,7 +88,8 @@ func TestDeliverConfig(t *testing.T) {
 		"with --follow":      {"", 0o600, "--follow", "leave --follow and --after away"},
 	} {
 		home := t.TempDir()
-		if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(row.config), row.mode); err != nil {
+		file := filepath.Join(home, "config.toml")
+		if err := errors.Join(os.WriteFile(file, []byte(row.config), row.mode), os.Chmod(file, row.mode)); err != nil {
 			t.Fatal(err)
 		}
 		_, stderr, code := ran(t, home, nil, append([]string{"events", "--deliver"}, strings.Fields(row.args)...)...)
