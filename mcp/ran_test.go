@@ -263,3 +263,18 @@ func TestSessionEndsUnderACall(t *testing.T) {
 		}
 	}
 }
+
+// A session whose first step can't begin is over when the answer comes: no list has it.
+func TestFirstStepFails(t *testing.T) {
+	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
+	for n := range 6 { // more than a caller may have
+		res, _, text := call(t, cs, "run_code", object{"session": "new", "language": "shell", "code": strings.Repeat("#", 1<<20) + "#"})
+		if !res.IsError || !strings.Contains(text, "in a session") {
+			t.Fatalf("%d: %s", n, text)
+		}
+		_, list, text := call(t, cs, "session", object{"op": "list"})
+		if sessions, is := list["sessions"].([]any); !is || len(sessions) > 0 {
+			t.Errorf("%d: %s", n, text)
+		}
+	}
+}
