@@ -230,6 +230,7 @@ func TestAttackOneAnswer(t *testing.T) {
 	if err := errors.Join(syscall.Mkfifo(root+"/secret/pipe", 0o600), os.Chmod(root+"/secret/closed", 0), os.WriteFile(root+"/secret/empty", nil, 0)); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = os.Chmod(root+"/secret/closed", 0o700) }) // else only root removes it
 	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"), []byte("filesUnder = [\"work\"]\ndirsUnder = [\"work\"]"))
 	if err != nil {
 		t.Fatal(err)
