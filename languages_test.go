@@ -2,13 +2,16 @@ package unitask
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -230,5 +233,27 @@ func TestLanguageOfScript(t *testing.T) {
 		if got := LanguageOfScript(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
+	}
+}
+
+// A first line of any length costs nothing but its search.
+func TestAttackLanguageOfScript(t *testing.T) {
+	const size = 16 << 20
+	for name, code := range map[string]string{
+		"of many words": "#!" + strings.Repeat(" a", size/2), "of many words of env": "#!/usr/bin/env" + strings.Repeat(" -a", size/3),
+		"of blanks": "#!" + strings.Repeat(" ", size) + "/bin/sh", "of one word": "#!/" + strings.Repeat("a/", size/2) + "sh", "of digits": "#!/bin/python3." + strings.Repeat("1", size),
+		"of no end": "#!/bin/sh -" + strings.Repeat("e", size),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		language := LanguageOfScript(code)
+		runtime.ReadMemStats(&after)
+		got := "none"
+		if language != "" {
+			got = language
+		} else if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20 {
+			got = fmt.Sprintf("none, after %d MiB", took>>20)
+		}
+		attack.Check(t, fmt.Sprintf("a #! line of %d MiB, %s", size>>20, name), "none", got)
 	}
 }

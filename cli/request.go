@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -142,6 +144,31 @@ func readCode(name string, r io.Reader) (string, error) {
 	return string(text), nil
 }
 
+var errNotRegular = errors.New("is not a regular file")
+
+// openRegular opens a file, and nothing that would wait for somebody, never end, or do something when it is opened.
+func openRegular(name string) (*os.File, fs.FileInfo, error) {
+	st, err := os.Stat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, nil, errNotRegular
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() { // it was exchanged in between
+		err = errNotRegular
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, st, nil
+}
+
 // fileCode fills in the code, its path and what Node would learn from the
 // nearest package.json.
 func fileCode(req *unitask.Request, name string) error {
@@ -149,7 +176,10 @@ func fileCode(req *unitask.Request, name string) error {
 	if err != nil {
 		return usage(err)
 	}
-	f, err := os.Open(abs)
+	f, _, err := openRegular(abs)
+	if errors.Is(err, errNotRegular) {
+		return usage(fmt.Errorf("%s is not a regular file", name))
+	}
 	if err != nil {
 		err = usage(fmt.Errorf("the code's file: %w", err))
 		if strings.ContainsAny(name, " ()'\"") {
@@ -158,9 +188,6 @@ func fileCode(req *unitask.Request, name string) error {
 		return err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return usage(fmt.Errorf("%s is not a regular file", name))
-	}
 	if req.Code, err = readCode(name, f); err != nil {
 		return err
 	}
@@ -176,14 +203,9 @@ func fileCode(req *unitask.Request, name string) error {
 // node_modules folder.
 func packageType(dir string) string {
 	for {
-		text, err := os.ReadFile(filepath.Join(dir, "package.json"))
-		if err == nil {
-			var pkg map[string]any // a struct would take Type and TYPE too, which Node does not
-			_ = json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg)
-			if kind := pkg["type"]; kind == "module" || kind == "commonjs" {
-				return kind.(string)
-			}
-			return ""
+		if f, _, err := openRegular(filepath.Join(dir, "package.json")); err == nil {
+			defer f.Close()
+			return typeField(f)
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir || filepath.Base(dir) == "node_modules" {
@@ -191,6 +213,26 @@ func packageType(dir string) string {
 		}
 		dir = parent
 	}
+}
+
+// maxPackage bounds a package.json: nobody has asked for it to be read.
+const maxPackage = 1 << 20
+
+// typeField is the type in a package.json, "" where it has none that Node knows, or too much beside it.
+func typeField(from io.Reader) string {
+	text, err := io.ReadAll(io.LimitReader(from, maxPackage+1))
+	if err != nil || len(text) > maxPackage {
+		return ""
+	}
+	var pkg map[string]json.RawMessage // a struct would take Type and TYPE too, which Node does not
+	var kind string
+	if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg) != nil || json.Unmarshal(pkg["type"], &kind) != nil {
+		return ""
+	}
+	if kind != "module" && kind != "commonjs" {
+		return ""
+	}
+	return kind
 }
 
 // parseDuration takes a duration, or a plain number of seconds; what is what it was given as.

@@ -117,18 +117,15 @@ func (a *app) copyIn(ctx context.Context, name, session, target string) error {
 	var from io.Reader = a.std.Stdin
 	mode := fs.FileMode(0o644)
 	if name != "-" {
-		f, err := os.Open(name)
+		f, st, err := openRegular(name)
+		if errors.Is(err, errNotRegular) {
+			return hint(usage(fmt.Errorf("%s is not a regular file", name)), "unitask session cp -r copies folders")
+		}
 		if err != nil {
 			return usage(err)
 		}
 		defer f.Close()
-		st, err := f.Stat()
-		switch {
-		case err != nil:
-			return err
-		case !st.Mode().IsRegular():
-			return hint(usage(fmt.Errorf("%s is not a regular file", name)), "unitask session cp -r copies folders")
-		case st.Size() > unitask.MaxSessionFile:
+		if st.Size() > unitask.MaxSessionFile {
 			return usage(fmt.Errorf("%s has %d bytes: %d is the most", name, st.Size(), unitask.MaxSessionFile))
 		}
 		from, mode = f, st.Mode().Perm()
