@@ -30,10 +30,10 @@ func and(rooms ...[]string) []string { return slices.Concat(rooms...) }
 
 var mayImport = map[string][]string{
 	"cli/unitask": {"cli"},
-	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/export", "internal/userdir", "internal/vault", ""}, first, ground),
+	"cli":         and([]string{"fleet", "fleet/embedded", "holder", "mcp", "telemetry", "audit/webhook", "internal/export", "internal/regular", "internal/userdir", "internal/vault", ""}, first, ground),
 	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "internal/nesting", "machine", "policy", "record"},
 	"holder":      {"", "machine", "policy", "record"},
-	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/userdir", "internal/vault"}, first, ground),
+	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/regular", "internal/userdir", "internal/vault"}, first, ground),
 	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
 
 	"machine":       and([]string{"internal/socketpair"}, ground),
@@ -48,7 +48,7 @@ var mayImport = map[string][]string{
 	"vmm":             {"internal/socketpair"},
 	"vmm/jail":        {"internal/socketpair"},
 	"image":           {"internal/fetch"},
-	"packages":        {"internal/nesting"},
+	"packages":        {"internal/nesting", "internal/regular"},
 	"compiled":        {},
 	"environments":    {},
 	"image/erofs":     {},
@@ -86,6 +86,7 @@ var mayImport = map[string][]string{
 	"internal/realpath":    {},
 	"internal/socketpair":  {},
 	"internal/tail":        {},
+	"internal/regular":     {},
 	"internal/testcert":    {},
 	"internal/testlack":    {},
 	"internal/testsignals": {},

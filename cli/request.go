@@ -11,13 +11,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/internal/userdir"
 )
 
@@ -144,31 +144,6 @@ func readCode(name string, r io.Reader) (string, error) {
 	return string(text), nil
 }
 
-var errNotRegular = errors.New("is not a regular file")
-
-// openRegular opens a file, and nothing that would wait for somebody, never end, or do something when it is opened.
-func openRegular(name string) (*os.File, fs.FileInfo, error) {
-	st, err := os.Stat(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, nil, errNotRegular
-	}
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() { // it was exchanged in between
-		err = errNotRegular
-	}
-	if err != nil {
-		f.Close()
-		return nil, nil, err
-	}
-	return f, st, nil
-}
-
 // fileCode fills in the code, its path and what Node would learn from the
 // nearest package.json.
 func fileCode(req *unitask.Request, name string) error {
@@ -176,8 +151,8 @@ func fileCode(req *unitask.Request, name string) error {
 	if err != nil {
 		return usage(err)
 	}
-	f, _, err := openRegular(abs)
-	if errors.Is(err, errNotRegular) {
+	f, _, err := regular.Open(abs)
+	if errors.Is(err, regular.ErrNot) {
 		return usage(fmt.Errorf("%s is not a regular file", name))
 	}
 	if err != nil {
@@ -203,9 +178,9 @@ func fileCode(req *unitask.Request, name string) error {
 // node_modules folder.
 func packageType(dir string) string {
 	for {
-		if f, _, err := openRegular(filepath.Join(dir, "package.json")); err == nil {
-			defer f.Close()
-			return typeField(f)
+		text, err := regular.Read(filepath.Join(dir, "package.json"), maxPackage)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return typeField(text)
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir || filepath.Base(dir) == "node_modules" {
@@ -218,12 +193,8 @@ func packageType(dir string) string {
 // maxPackage bounds a package.json: nobody has asked for it to be read.
 const maxPackage = 1 << 20
 
-// typeField is the type in a package.json, "" where it has none that Node knows, or too much beside it.
-func typeField(from io.Reader) string {
-	text, err := io.ReadAll(io.LimitReader(from, maxPackage+1))
-	if err != nil || len(text) > maxPackage {
-		return ""
-	}
+// typeField is the type in a package.json, "" where it has none that Node knows.
+func typeField(text []byte) string {
 	var pkg map[string]json.RawMessage // a struct would take Type and TYPE too, which Node does not
 	var kind string
 	if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg) != nil || json.Unmarshal(pkg["type"], &kind) != nil {

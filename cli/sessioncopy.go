@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask/holder"
 	"github.com/unitask/unitask/hostfiles"
 	"github.com/unitask/unitask/internal/export"
+	"github.com/unitask/unitask/internal/regular"
 )
 
 func (a *app) sessionCopy() *cobra.Command {
@@ -117,8 +118,8 @@ func (a *app) copyIn(ctx context.Context, name, session, target string) error {
 	var from io.Reader = a.std.Stdin
 	mode := fs.FileMode(0o644)
 	if name != "-" {
-		f, st, err := openRegular(name)
-		if errors.Is(err, errNotRegular) {
+		f, st, err := regular.Open(name)
+		if errors.Is(err, regular.ErrNot) {
 			return hint(usage(fmt.Errorf("%s is not a regular file", name)), "unitask session cp -r copies folders")
 		}
 		if err != nil {
