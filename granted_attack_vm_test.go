@@ -3,6 +3,11 @@ package unitask_test
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,4 +73,47 @@ console.log(crypto.randomUUID(), Math.random(), true); console.log(found.join(",
 		same = "the same"
 	}
 	attack.Check(t, "random numbers of two machines of one template", "others", same)
+}
+
+// The value of a secret that the code has is in no other process of the host, and nowhere in the home.
+func TestAttackSecretTraces(t *testing.T) {
+	needVM(t)
+	home := newHome(t)
+	rt := openRuntime(t, unitask.Options{Home: home})
+	const value = "trace-me-4f81c0d2aa93"
+	found := map[string]bool{}
+	look := func(name string, whole bool) {
+		if text, err := os.ReadFile(name); err == nil && bytes.Contains(text, []byte(value)) {
+			if !whole {
+				name = filepath.Base(name)
+			}
+			found[name] = true
+		}
+	}
+	began := false
+	streams := unitask.IO{Stdout: writerFunc(func(p []byte) (int, error) {
+		began = true
+		for _, kind := range []string{"cmdline", "environ"} {
+			all, _ := filepath.Glob("/proc/[0-9]*/" + kind)
+			for _, name := range all {
+				look(name, false)
+			}
+		}
+		return len(p), nil
+	})}
+	code := `console.log("up", process.env.KEY.length); require("fs").writeFileSync("/out/" + process.env.KEY, "x" + process.env.KEY); console.error(process.env.KEY); throw new Error(process.env.KEY)`
+	res, err := rt.Run(t.Context(), unitask.Request{Code: code, Secrets: map[string]string{"KEY": value}}, streams)
+	if err != nil || !began {
+		t.Fatalf("%+v %v", res, err)
+	}
+	mustDo(t, filepath.WalkDir(home, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			look(name, true)
+		}
+		if strings.Contains(name, value) {
+			found[name] = true
+		}
+		return err
+	}))
+	attack.Check(t, "traces of a secret's value: processes of the host, and the home", "[]", fmt.Sprint(slices.Sorted(maps.Keys(found))))
 }
