@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"fleet":       {"", "guest", "holder", "hostfiles", "internal/exact", "internal/nesting", "machine", "policy", "record"},
 	"holder":      {"", "machine", "policy", "record"},
 	"mcp":         and([]string{"", "internal/exact", "internal/fetch", "internal/hostname", "internal/regular", "internal/userdir", "internal/vault"}, first, ground),
-	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
+	"":            and([]string{"audit/webhook", "guest/container", "guest/node", "guest/python", "guest/session", "guest/shell", "guest/system", "guest/golang", "image/oci", "internal/exact", "internal/export", "internal/nesting", "internal/publicaddr", "internal/regular", "internal/userdir", "internal/vault", "netstack/broker"}, first, ground),
 
 	"machine":       and([]string{"internal/socketpair"}, ground),
 	"debug":         {"vmm"},
