@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
@@ -18,7 +19,7 @@ import (
 
 // A name of a run is no path: nothing outside of the store's folder is joined.
 func TestAttackAttachNames(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	rt, err := Open(Options{Home: home})
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/record"
 )
 
@@ -34,7 +35,7 @@ func TestAttackAuditLacks(t *testing.T) {
 		{"under way", []audit.Kind{audit.RunStarted}, false, false, time.Hour, 0, "0 0"},
 		{"it has just ended", []audit.Kind{audit.RunStarted}, false, false, time.Hour, time.Second, "0 0"},
 	} {
-		home := t.TempDir()
+		home := testdir.Private(t)
 		log := audit.In(home)
 		if err := log.Append(audit.Entry{Time: ago(2 * time.Hour), Kind: audit.ImageAdded}); err != nil {
 			t.Fatal(err)

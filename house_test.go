@@ -88,6 +88,7 @@ var mayImport = map[string][]string{
 	"internal/tail":        {},
 	"internal/regular":     {},
 	"internal/testcert":    {},
+	"internal/testdir":     {},
 	"internal/testlack":    {},
 	"internal/testsignals": {},
 	"internal/userdir":     {},
@@ -105,7 +106,7 @@ var mayImport = map[string][]string{
 	"hack/seccomp":      {"vmm/jail"},
 	"hack/fleet":        {"", "fleet", "internal/offspring", "policy"},
 	"hack/soak":         {"internal/offspring"},
-	"internal/testhome": {"", "image", "machine"},
+	"internal/testhome": {"", "image", "internal/testdir", "machine"},
 }
 
 type goPackage struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -124,7 +125,7 @@ func TestImagesCeiling(t *testing.T) {
 	if eff, denials, err := (Request{Language: "shell"}).Resolve(ceiling); err != nil || eff.Image != "shell" || len(denials) != 0 {
 		t.Errorf("%q %v %v", eff.Image, denials, err)
 	}
-	res, err := Run(t.Context(), Request{Language: "python"}, Options{Home: t.TempDir(), Ceiling: ceiling})
+	res, err := Run(t.Context(), Request{Language: "python"}, Options{Home: testdir.Private(t), Ceiling: ceiling})
 	var field *policy.FieldError
 	if res != nil || !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), "only node, shell is allowed by /x/.unitask.toml (key images)") {
 		t.Errorf("%v", err)
@@ -167,7 +168,7 @@ func TestLanguagesTable(t *testing.T) {
 // A name in a ceiling that means no image is told with the one that it is like, whatever a run asks for; names of images that
 // may yet be built are not.
 func TestCeilingMistyped(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	if err := os.MkdirAll(filepath.Join(home, "environments"), 0o700); err != nil {
 		t.Fatal(err)
 	}

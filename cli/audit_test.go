@@ -11,12 +11,13 @@ import (
 	"github.com/unitask/unitask/audit"
 	"github.com/unitask/unitask/cli"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/record"
 )
 
 // What `audit verify` says of runs without lines, as where the disk was full.
 func TestAttackAuditVerifyLacks(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	t.Setenv("UNITASK_HOME", home)
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	log := audit.In(home)

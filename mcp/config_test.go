@@ -15,6 +15,7 @@ import (
 	"github.com/tailscale/hujson"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -58,7 +59,7 @@ func read(t *testing.T, file string) (entry map[string]any, servers int) {
 func TestClientConfig(t *testing.T) {
 	for _, client := range mcp.Clients() {
 		t.Run(client, func(t *testing.T) {
-			home := t.TempDir()
+			home := testdir.Private(t)
 			cfg := config(t, client, home)
 			check := func(servers int) {
 				t.Helper()
@@ -118,7 +119,7 @@ func TestClientConfig(t *testing.T) {
 		t.Errorf("%+v %v", cfg, err)
 	}
 	t.Run("a link stays one", func(t *testing.T) {
-		home, dotfiles := t.TempDir(), t.TempDir()
+		home, dotfiles := testdir.Private(t), t.TempDir()
 		cfg := config(t, "cursor", home)
 		real := filepath.Join(dotfiles, "mcp.json")
 		if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
@@ -187,7 +188,7 @@ func TestAttackClientConfig(t *testing.T) {
 				return errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 1<<30))
 			}, "has more than, kept is mine"},
 		} {
-			home, outside := t.TempDir(), t.TempDir()
+			home, outside := testdir.Private(t), t.TempDir()
 			cfg := config(t, client, home)
 			if err := errors.Join(os.MkdirAll(filepath.Dir(cfg.File), 0o700), os.WriteFile(outside+"/kept", []byte("mine"), 0o600), os.WriteFile(outside+"/json", []byte("{}"), 0o600),
 				c.make(cfg.File, outside)); err != nil {

@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -29,7 +30,7 @@ func (f fleetFunc) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Res
 // onFleet is a client of a server whose runs are what run does.
 func onFleet(t *testing.T, opts mcp.Options, run fleetFunc) *sdk.ClientSession {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: run})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: run})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -37,18 +38,8 @@ func Borrow(base, home string) error {
 // New returns a home that has borrowed, for one test.
 func New(t testing.TB, base string) string {
 	t.Helper()
-	home := Empty(t)
+	home := testdir.Private(t)
 	if err := Borrow(base, home); err != nil {
-		t.Fatal(err)
-	}
-	return home
-}
-
-// Empty returns a home of nothing for one test, which no umask opens to others.
-func Empty(t testing.TB) string {
-	t.Helper()
-	home := t.TempDir()
-	if err := os.Chmod(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return home
