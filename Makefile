@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: agent all demo test long matrix race attack fidelity fidelity-python fidelity-data fidelity-packages packages cover soak check build vendor image setup bench dist clean
+.PHONY: agent all demo test long matrix race umask attack fidelity fidelity-python fidelity-data fidelity-packages packages cover soak check build vendor image setup bench dist clean
 
 export CGO_ENABLED = 0
 GO ?= go
@@ -34,11 +34,17 @@ long: image
 	UNITASK_TEST_LONG=1 $(GOTEST) -p 1 -count=1 -timeout 30m -run '^(TestDifferential|TestDifferentialLanguages|TestClonesDiffer|TestPackages|TestPackagesAttacked|TestPackagesBuilt|TestOwnImagePackages|TestOwnImageNpm|TestOwnLayers|TestOwnDebianContainer|TestOwnPackagesContainer|TestGoAttacked|TestGoCompiledBefore|TestDataScriptsNanos|TestSessionFolders|TestSessionHostile|TestAttackSessionAsk|TestSessionAgent|TestBundle|TestCloneMemory|TestFleetSession|TestFleetPackages|TestSessionLost|TestRoutes|TestTemplateSuccession|TestPackedDisk)$$' . ./mcp ./machine ./fleet ./fleet/embedded
 
 # The race detector, which needs a C compiler: the short tests of all packages, and real
-# runs that use each goroutine of a run once: streams, network, clones, a pool, a server.
+# runs that use each goroutine of a run once: streams, network, clones, a pool, a server. The
+# short tests run under a umask that keeps others out: what another user reads must be made so.
 RACE_RUNS = ^(TestCloseWaits|TestCancel|TestWarm|TestPoolUnderLoad|TestEgress)$$/^linux$$/^clone$$
 race: image
-	CGO_ENABLED=1 $(GOTEST) -race -short -timeout 15m ./...
+	umask 077 && CGO_ENABLED=1 $(GOTEST) -race -short -timeout 15m ./...
 	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 15m -run '$(RACE_RUNS)' .
+
+# The short tests and real runs under other umasks, as whoever calls it: root, and a user.
+UMASK_RUNS = ^(TestRuns|TestSession|TestSessionPause|TestSessionFork|TestSessionFolders|TestSessionBrings|TestOwnImage|TestContainers|TestLanguages|TestPool|TestJail|TestAttackOut)$$
+umask: image
+	for mask in 000 027 077; do (umask $$mask && $(GOTEST) -short -count=1 ./... && $(GOTEST) -count=1 -run '$(UMASK_RUNS)' .) || exit 1; done
 
 # Other releases of Debian than this machine's, and a host without apt, in chroots.
 matrix: setup

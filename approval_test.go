@@ -19,6 +19,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/localsocket"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -104,7 +105,7 @@ func TestAttackAnswers(t *testing.T) {
 // asking is a run's folder in a home of its own, with a question that is open.
 func asking(t *testing.T, id string) (rt *Runtime, dir string, a *approvals) {
 	t.Helper()
-	rt, err := Open(Options{Home: t.TempDir()})
+	rt, err := Open(Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +275,7 @@ func TestAttackApprovalStranger(t *testing.T) {
 // What was allowed for good is so for the same user's runs under the same ceiling, and for no other; where it can't be
 // written it is allowed for the run, and said.
 func TestAttackAlways(t *testing.T) {
-	rt, err := Open(Options{Home: t.TempDir()})
+	rt, err := Open(Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

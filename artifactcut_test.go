@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // fleetFunc is a fleet that is only a function.
@@ -23,7 +24,7 @@ func (f fleetFunc) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Res
 // A file that was cut on its way from a worker is no artifact.
 func TestArtifactThatIsCut(t *testing.T) {
 	broken := errors.New("the connection is gone")
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: fleetFunc(func(_ context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: fleetFunc(func(_ context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
 		res := &unitask.Result{Outcome: unitask.OutcomeExited}
 		if err := run.Artifact("whole", 0o644, strings.NewReader("text")); err != nil {
 			return res, err

@@ -12,13 +12,14 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/localsocket"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
 )
 
 // A name of a run is no path: nothing outside of the store's folder is joined.
 func TestAttackAttachNames(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	rt, err := Open(Options{Home: home})
 	if err != nil {
 		t.Fatal(err)

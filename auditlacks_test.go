@@ -8,6 +8,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/paused"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/record"
 )
 
@@ -35,7 +36,7 @@ func TestAttackAuditLacks(t *testing.T) {
 		{"under way", []audit.Kind{audit.RunStarted}, false, false, time.Hour, 0, "0 0"},
 		{"it has just ended", []audit.Kind{audit.RunStarted}, false, false, time.Hour, time.Second, "0 0"},
 	} {
-		home := t.TempDir()
+		home := testdir.Private(t)
 		log := audit.In(home)
 		if err := log.Append(audit.Entry{Time: ago(2 * time.Hour), Kind: audit.ImageAdded}); err != nil {
 			t.Fatal(err)

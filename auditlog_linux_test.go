@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/netstack"
 )
@@ -18,7 +19,7 @@ import (
 // Code that fills the disk, and had secrets go to many hosts with long names before: the room that the record's end gives
 // back is enough for the entries of that.
 func TestAttackAuditShort(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	testlack.Disk(t, home, "size=1m")
 	told := ""
 	a := &audited{log: audit.In(home), tell: func(e Event) { told = e.Message }, used: map[string][]string{}, refused: map[string]int{}, first: map[string]string{}}

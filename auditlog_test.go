@@ -9,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -84,7 +85,7 @@ func TestAuditOfLeft(t *testing.T) {
 // What a caller was refused is written down: without values of secrets, bounded, and not each time
 // of a caller that does nothing else.
 func TestAttackAuditRefusals(t *testing.T) {
-	rt, err := Open(Options{Home: t.TempDir(), Events: func(e Event) { t.Errorf("%+v", e) }})
+	rt, err := Open(Options{Home: testdir.Private(t), Events: func(e Event) { t.Errorf("%+v", e) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // A closed runtime starts nothing, and says so.
 func TestClosed(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {
 		t.Fatal(err)

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // Of what more than the text, its name and its folder may go into, nothing is kept for other runs.
 func TestCompiledAlone(t *testing.T) {
-	rt := openRuntime(t, unitask.Options{Home: t.TempDir()})
+	rt := openRuntime(t, unitask.Options{Home: testdir.Private(t)})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "data")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

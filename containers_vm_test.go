@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -211,7 +212,7 @@ func TestContainersOfLinks(t *testing.T) {
 // What is refused before anything runs.
 func TestContainerRequests(t *testing.T) {
 	offline := true
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Offline: &offline})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Offline: &offline})
 	if err != nil {
 		t.Fatal(err)
 	}

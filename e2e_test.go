@@ -18,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -369,7 +370,7 @@ func TestResultJSON(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	for field, req := range map[string]unitask.Request{
 		"memoryMb":       {MemoryMB: 64},
 		"timeoutSeconds": {Timeout: -time.Second},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -34,7 +35,7 @@ type told struct {
 // tell has a worker say something of a run that has a secret, bound to good.example.
 func tell(t *testing.T, say lying) (got told) {
 	t.Helper()
-	rt, err := Open(Options{Home: t.TempDir(), Fleet: say})
+	rt, err := Open(Options{Home: testdir.Private(t), Fleet: say})
 	if err != nil {
 		t.Fatal(err)
 	}

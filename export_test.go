@@ -28,6 +28,13 @@ func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[strin
 	return found, denials, brought.Put(context.Background(), found, hostfiles.All, func(hostfiles.Sent) {})
 }
 
+// SetBringTime changes how long what a step brings may take.
+func SetBringTime(d time.Duration) (back func()) {
+	was := bringTime
+	bringTime = d
+	return func() { bringTime = was }
+}
+
 // ResolveRequest is what a request asks for, as it is recorded, and what comes of it.
 func ResolveRequest(req Request, ceiling *policy.Ceiling) (policy.Request, policy.Effective, []policy.Denial, error) {
 	var brought hostfiles.Set

@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -94,7 +95,7 @@ for (const f of ["/etc/passwd", "/etc/new", "/usr/bin/new", "/lib/new", "/unitas
 
 // Arguments that can't be heeded are refused, never ignored.
 func TestNodeArgsRefused(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

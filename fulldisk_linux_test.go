@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/policy"
 )
@@ -26,7 +27,7 @@ import (
 // A disk that is full in the middle of an image leaves nothing of it.
 func TestImportOnFullDisk(t *testing.T) {
 	needVM(t) // whose parts the image is made of
-	home := t.TempDir()
+	home := testdir.Private(t)
 	testlack.Disk(t, home, "size=1m")
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {

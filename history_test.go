@@ -9,12 +9,13 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/record"
 )
 
 // What can't be read is as old as its id says, and a paused session keeps its record.
 func TestPruneKeeps(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {
 		t.Fatal(err)

@@ -8,13 +8,14 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
 // Where secrets are is not read of a home that somebody else could change.
 func TestAttackHomeOfSecrets(t *testing.T) {
 	for mode, want := range map[os.FileMode]string{0o700: "read", 0o755: "read", 0o770: "refused", 0o707: "refused", 0o777: "refused"} {
-		home := t.TempDir()
+		home := testdir.Private(t)
 		if err := os.WriteFile(filepath.Join(home, unitask.ConfigFile), []byte("[secrets]\nKEY = \"env:OTHER\"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -22,8 +22,8 @@ var floors = [][]string{
 	{
 		"guest/contract", "internal/accepting", "internal/atomicfile", "internal/attack", "internal/collector", "internal/edit",
 		"internal/entropy", "internal/exact", "internal/filelock", "internal/gotest", "internal/hostname",
-		"internal/httppath", "internal/nesting", "internal/offspring", "internal/publicaddr", "internal/realpath",
-		"internal/socketpair", "internal/stopclock", "internal/tail", "internal/testcert", "internal/testlack",
+		"internal/httppath", "internal/nesting", "internal/offspring", "internal/publicaddr", "internal/realpath", "internal/regular",
+		"internal/socketpair", "internal/stopclock", "internal/tail", "internal/testcert", "internal/testdir", "internal/testlack",
 		"internal/testsignals", "internal/userdir", "guest/system",
 	},
 	{"internal/bounded", "internal/export", "internal/fetch", "internal/home", "internal/localsocket", "internal/vault"},

@@ -17,6 +17,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -230,6 +231,7 @@ func TestAttackOneAnswer(t *testing.T) {
 	if err := errors.Join(syscall.Mkfifo(root+"/secret/pipe", 0o600), os.Chmod(root+"/secret/closed", 0), os.WriteFile(root+"/secret/empty", nil, 0)); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = os.Chmod(root+"/secret/closed", 0o700) }) // else only root removes it
 	ceiling, err := policy.ParseCeiling(filepath.Join(root, "c.toml"), []byte("filesUnder = [\"work\"]\ndirsUnder = [\"work\"]"))
 	if err != nil {
 		t.Fatal(err)
@@ -281,7 +283,7 @@ func TestAttackManyInputs(t *testing.T) {
 
 // A request that no machine takes leaves no record of itself.
 func TestAttackLargeRequests(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

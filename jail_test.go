@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -67,7 +68,7 @@ func TestJail(t *testing.T) {
 // What a home requires holds for every run there, and one that can't be read as it was
 // meant is no home to run in.
 func TestRequireJailOfHome(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	open := func() error {
 		rt, err := unitask.Open(unitask.Options{Home: home})
 		if err == nil {
@@ -87,7 +88,7 @@ func TestRequireJailOfHome(t *testing.T) {
 			t.Errorf("%s: %v, expected %q", text, err, want)
 		}
 	}
-	_, err := unitask.Open(unitask.Options{Home: t.TempDir(), RequireJail: []string{"moat"}})
+	_, err := unitask.Open(unitask.Options{Home: testdir.Private(t), RequireJail: []string{"moat"}})
 	if field := (*policy.FieldError)(nil); !errors.As(err, &field) || field.Field != "requireJail" {
 		t.Errorf("%v", err)
 	}

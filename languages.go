@@ -420,9 +420,15 @@ func programs() map[string]machine.Program {
 // mainLink is what every language runs; its target is the code.
 const mainLink = contract.MainLink
 
+// maxInterpreterLine bounds a #! line; Linux takes 256 bytes.
+const maxInterpreterLine = 4 << 10
+
 // LanguageOfScript is the name of the language whose interpreter the #! line of a program names, "" for none of ours.
 func LanguageOfScript(code string) string {
-	line, _, _ := strings.Cut(code, "\n")
+	line, _, _ := strings.Cut(code[:min(len(code), maxInterpreterLine+1)], "\n")
+	if len(line) > maxInterpreterLine {
+		return ""
+	}
 	line, is := strings.CutPrefix(strings.TrimSuffix(line, "\r"), "#!")
 	words := strings.Fields(line)
 	if is && len(words) > 0 && path.Base(words[0]) == "env" {

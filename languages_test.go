@@ -2,13 +2,17 @@ package unitask
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -121,7 +125,7 @@ func TestImagesCeiling(t *testing.T) {
 	if eff, denials, err := Resolve(Request{Language: "shell"}, ceiling); err != nil || eff.Image != "shell" || len(denials) != 0 {
 		t.Errorf("%q %v %v", eff.Image, denials, err)
 	}
-	res, err := Run(t.Context(), Request{Language: "python"}, Options{Home: t.TempDir(), Ceiling: ceiling})
+	res, err := Run(t.Context(), Request{Language: "python"}, Options{Home: testdir.Private(t), Ceiling: ceiling})
 	var field *policy.FieldError
 	if res != nil || !errors.As(err, &field) || field.Field != "image" || !strings.Contains(err.Error(), "only node, shell is allowed by /x/.unitask.toml (key images)") {
 		t.Errorf("%v", err)
@@ -164,7 +168,7 @@ func TestLanguagesTable(t *testing.T) {
 // A name in a ceiling that means no image is told with the one that it is like, whatever a run asks for; names of images that
 // may yet be built are not.
 func TestCeilingMistyped(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	if err := os.MkdirAll(filepath.Join(home, "environments"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -230,5 +234,27 @@ func TestLanguageOfScript(t *testing.T) {
 		if got := LanguageOfScript(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
+	}
+}
+
+// A first line of any length costs nothing but its search.
+func TestAttackLanguageOfScript(t *testing.T) {
+	const size = 16 << 20
+	for name, code := range map[string]string{
+		"of many words": "#!" + strings.Repeat(" a", size/2), "of many words of env": "#!/usr/bin/env" + strings.Repeat(" -a", size/3),
+		"of blanks": "#!" + strings.Repeat(" ", size) + "/bin/sh", "of one word": "#!/" + strings.Repeat("a/", size/2) + "sh", "of digits": "#!/bin/python3." + strings.Repeat("1", size),
+		"of no end": "#!/bin/sh -" + strings.Repeat("e", size),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		language := LanguageOfScript(code)
+		runtime.ReadMemStats(&after)
+		got := "none"
+		if language != "" {
+			got = language
+		} else if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20 {
+			got = fmt.Sprintf("none, after %d MiB", took>>20)
+		}
+		attack.Check(t, fmt.Sprintf("a #! line of %d MiB, %s", size>>20, name), "none", got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -71,7 +72,7 @@ func TestNeighbours(t *testing.T) {
 // A record keeps neighbours beside it, and a replay has them; one with a secret in it can't be run
 // again.
 func TestNeighboursOnRecord(t *testing.T) {
-	rt, err := Open(Options{Home: t.TempDir()})
+	rt, err := Open(Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -174,7 +175,7 @@ func TestOwnImage(t *testing.T) {
 
 // What a file says that can't be had, before anything is built.
 func TestOwnImageRefused(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	rt, err := unitask.Open(unitask.Options{Home: home})
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ import (
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
 )
@@ -51,17 +52,9 @@ type ownBuild struct {
 }
 
 func readOwnLock(file string) (l ownLock, err error) {
-	f, err := os.Open(file)
+	text, err := regular.Read(file, maxOwnText)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
-	}
-	if err != nil {
-		return l, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxOwnText+1))
-	if err == nil && len(text) > maxOwnText {
-		err = fmt.Errorf("has more than %d bytes", maxOwnText)
 	}
 	if err == nil {
 		err = nesting.Check(text, maxOwnNesting, maxOwnValues)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -282,7 +283,7 @@ func TestOwnDebian(t *testing.T) {
 // What a file says of Debian's packages that can't be.
 func TestOwnDebianRefused(t *testing.T) {
 	offline := true
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Offline: &offline})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Offline: &offline})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,12 +7,14 @@ import (
 	"io"
 	"os"
 	"testing"
+
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // A layer that is kept is taken for what it was if it is that. Another one stays until it is built again: it is there, and
 // may be read, for other images.
 func TestHasLayer(t *testing.T) {
-	rt, err := Open(Options{Home: t.TempDir()})
+	rt, err := Open(Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,16 @@
 package unitask
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // A lock file that a repository brings, and what a machine prints that has run foreign code, are not written out as many
@@ -41,6 +47,32 @@ func TestAttackOwnLock(t *testing.T) {
 		if err == nil && (len(locks.Builds) != 1 || locks.write(file) != nil) {
 			t.Errorf("%.100s: %d builds", text, len(locks.Builds))
 		}
+	}
+	for name, put := range map[string]func(file string) error{
+		"a pipe": func(file string) error { return syscall.Mkfifo(file, 0o600) },
+		"a link to a pipe": func(file string) error {
+			return errors.Join(syscall.Mkfifo(file+"x", 0o600), os.Symlink(file+"x", file))
+		},
+		"the endless": func(file string) error { return os.Symlink("/dev/random", file) },
+	} {
+		file := filepath.Join(t.TempDir(), "x"+ownLockEnds)
+		if err := put(file); err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan error, 1)
+		go func() {
+			_, err := readOwnLock(file)
+			read <- err
+		}()
+		got := "it waits"
+		select {
+		case err := <-read:
+			if got = fmt.Sprint(err); strings.Contains(got, "is not a regular file") {
+				got = "refused"
+			}
+		case <-time.After(5 * time.Second):
+		}
+		attack.Check(t, "a repository's lock file is "+name, "refused", got)
 	}
 	for line, says := range map[string]string{
 		`{"packages":[],"npm":` + deep + `}`: "brackets",

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // lockedLayer writes a lock file that says what an image over a container's was made of.
@@ -56,7 +57,7 @@ func tinyImage(t *testing.T, rt *unitask.Runtime, name string, files ...*tar.Hea
 // A lock file has a build begin with an image of the description's name, or with one that has lost that, and with no other.
 func TestOwnLockBegins(t *testing.T) {
 	offline := true
-	rt := openRuntime(t, unitask.Options{Home: t.TempDir(), Offline: &offline})
+	rt := openRuntime(t, unitask.Options{Home: testdir.Private(t), Offline: &offline})
 	_, secret := tinyImage(t, rt, "test/secret:1", debFile("a", "secret"))
 	ref, first := tinyImage(t, rt, "test/box:1", debFile("a", "first"))
 	_, second := tinyImage(t, rt, "test/box:1", debFile("a", "second"))
@@ -81,7 +82,7 @@ func TestOwnLockDebian(t *testing.T) {
 	if _, no := exec.LookPath("dpkg"); no != nil || err != nil {
 		t.Skip("this host is not one of Debian's")
 	}
-	rt := openRuntime(t, unitask.Options{Home: t.TempDir()})
+	rt := openRuntime(t, unitask.Options{Home: testdir.Private(t)})
 	status := "Package: base\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n"
 	ref, digest := tinyImage(t, rt, "test/debian:1", debFile("var/lib/dpkg/status", status), debFile("usr/bin/dpkg", ""), debFile("usr/lib/os-release", string(release)))
 	dir := t.TempDir()

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -124,7 +125,7 @@ wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
 
 // What a file over a container's image says that can't be had, before anything is fetched.
 func TestOwnLayersRefused(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	offline := true
 	rt, err := unitask.Open(unitask.Options{Home: home, Offline: &offline})
 	if err != nil {
@@ -165,7 +166,7 @@ func TestOwnCeiling(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home := t.TempDir()
+	home := testdir.Private(t)
 	rt, err := unitask.Open(unitask.Options{Home: home, Ceiling: c})
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -277,7 +278,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 // What a request may ask for, before anything is built.
 func TestPackagesRefused(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -129,7 +130,7 @@ func TestPoolUnderLoad(t *testing.T) {
 
 // A pool that can't be is refused.
 func TestPoolSizeIsChecked(t *testing.T) {
-	_, err := unitask.Open(unitask.Options{Home: t.TempDir(), Machines: unitask.Pool(unitask.PoolSize{Min: 3, Max: 1}, unitask.Shape{})})
+	_, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Machines: unitask.Pool(unitask.PoolSize{Min: 3, Max: 1}, unitask.Shape{})})
 	if field := new(policy.FieldError); !errors.As(err, &field) || field.Field != "pool" {
 		t.Errorf("3:1: %v", err)
 	}

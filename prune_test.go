@@ -13,11 +13,12 @@ import (
 
 	"github.com/unitask/unitask"
 	built "github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // Where something can't be read that would say what is in use, nothing is removed.
 func TestPruneUnread(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	rt := openRuntime(t, unitask.Options{Home: home})
 	put := func(name, text string) {
 		t.Helper()
@@ -117,7 +118,7 @@ func TestPruneUnread(t *testing.T) {
 
 // Packages that a run is sending to its machine stay.
 func TestRemovePackagesHeld(t *testing.T) {
-	rt := openRuntime(t, unitask.Options{Home: t.TempDir()})
+	rt := openRuntime(t, unitask.Options{Home: testdir.Private(t)})
 	store, kept := rt.Packages(), &built.Lock{Key: "k"}
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)

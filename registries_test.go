@@ -24,6 +24,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // The login of a registry comes from where the home's configuration says, and stays out of all that is kept.
@@ -74,7 +75,7 @@ func TestRegistryLogins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home, at := t.TempDir(), strings.TrimPrefix(shut.URL, "http://")
+	home, at := testdir.Private(t), strings.TrimPrefix(shut.URL, "http://")
 	secret := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -15,12 +15,13 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
 // A replay asks for what was granted, under the ceiling of now.
 func TestAttackReplay(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestAttackReplay(t *testing.T) {
 
 // What was granted is in the record before there is a machine.
 func TestGrantedIsRecordedFirst(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -84,7 +85,7 @@ func TestRedactedRequest(t *testing.T) {
 		{"hosts", unitask.Request{Code: "1", AllowNet: []string{secret + ".example.com"}, AllowTCP: []string{secret + ".example.com:25"}}, []string{"allowNet[0]", "allowTcp[0]"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Ceiling: ceiling})
+			rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Ceiling: ceiling})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,7 +144,7 @@ func noSecret(t *testing.T, where, text string, secrets ...string) {
 }
 
 func TestSecretsRefused(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

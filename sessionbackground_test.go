@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -48,7 +49,7 @@ func TestKeptOutput(t *testing.T) {
 
 // without is a session of a home of its own, whose program is not there: what it is told goes to to.
 func without(t *testing.T, to io.Writer) *Session {
-	rt, err := Open(Options{Home: t.TempDir()})
+	rt, err := Open(Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

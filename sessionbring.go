@@ -98,8 +98,8 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	return b, nil
 }
 
-// bringTime is how long a step's files may take on their way beside their Patience.
-const bringTime = time.Minute
+// bringTime is how long a step's files may take on their way beside their Patience. A test changes it.
+var bringTime = time.Minute
 
 // bring puts what a step brings into the machine, as the code's user, in place of what is there.
 func (s *Session) bring(ctx context.Context, x *stepping, b *bringing) error {

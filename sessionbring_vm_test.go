@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
@@ -94,5 +95,40 @@ func TestAttackBringCeiling(t *testing.T) {
 		if res, err = s.Run(t.Context(), unitask.Step{Code: "rm -f /work/late"}); err != nil || res.ExitCode != 0 {
 			t.Fatalf("%+v %v", res, err)
 		}
+	}
+}
+
+// Code that stops the tar which takes what a step brings ends that step by its own clock, and not the session.
+func TestAttackBringTime(t *testing.T) {
+	needVM(t)
+	defer unitask.SetBringTime(2 * time.Second)()
+	s := openSession(t, sessionRuntime(t), unitask.SessionRequest{Request: unitask.Request{Image: "shell"}})
+	stop := `(while :; do for p in /proc/[0-9]*; do read -r name < $p/comm && [ "$name" = tar ] && kill -STOP ${p#/proc/}; done; done) >/dev/null 2>&1 & echo $!`
+	res, err := s.Run(t.Context(), unitask.Step{Code: stop})
+	if err != nil || res.ExitCode != 0 {
+		t.Fatalf("%+v %v", res, err)
+	}
+	for n := range 2 { // and the next one, too
+		begun := time.Now()
+		bring := unitask.Step{Code: "echo ran", Timeout: time.Second, Neighbours: []unitask.Neighbour{{Name: "n", Content: strings.Repeat("x", 300_000)}}}
+		got, err := s.Run(t.Context(), bring)
+		said := fmt.Sprint(err)
+		if err == nil {
+			said = fmt.Sprintf("%+v", got)
+		}
+		if strings.Contains(said, "the machine did not take it within 2s") {
+			said = "its time is over"
+		}
+		attack.Check(t, fmt.Sprintf("code that stops the tar of step %d", n+2), "its time is over", said)
+		if took := time.Since(begun); took > 20*time.Second {
+			t.Errorf("after %v", took)
+		}
+	}
+	if res, err := s.Run(t.Context(), unitask.Step{Code: "kill -9 " + strings.TrimSpace(string(res.Stdout)) + "; pgrep -x tar; echo on"}); err != nil || string(res.Stdout) != "on\n" {
+		t.Errorf("%+v %v", res, err)
+	}
+	bring := unitask.Step{Code: "cat n", Neighbours: []unitask.Neighbour{{Name: "n", Content: "x"}}}
+	if res, err := s.Run(t.Context(), bring); err != nil || string(res.Stdout) != "x" {
+		t.Errorf("%+v %v", res, err)
 	}
 }

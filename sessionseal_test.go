@@ -12,13 +12,14 @@ import (
 
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/paused"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack/broker"
 )
 
 // What is sealed opens with the home's key, for its session, and is bound to both.
 func TestAttackSealedAuthority(t *testing.T) {
-	home, plain := t.TempDir(), []byte("-----BEGIN CERTIFICATE of a session, and its key")
+	home, plain := testdir.Private(t), []byte("-----BEGIN CERTIFICATE of a session, and its key")
 	var all sync.WaitGroup
 	sealed := make([][]byte, 8)
 	for i := range sealed { // processes that make the key at once make one

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // Runs keep the store within its bound, and say what they removed.
 func TestStoreIsBounded(t *testing.T) {
 	for bound, grows := range map[int64]bool{300 << 10: false, -1: true} {
 		told := ""
-		rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), StoreBytes: bound, Events: func(e unitask.Event) {
+		rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), StoreBytes: bound, Events: func(e unitask.Event) {
 			if e.Kind == unitask.EventStore {
 				told = e.Message
 			}

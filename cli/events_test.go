@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // Events that come later are printed as they come, and the end is no error.
 func TestEventsFollow(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	log := audit.In(home)
 	add := func(n int) {
 		t.Helper()

@@ -22,7 +22,8 @@ func (a *app) mcpConfig() *cobra.Command {
 		Short: "Print what goes into a client's configuration, or put it there",
 		Long: `Config prints the configuration of an MCP client that starts unitask mcp, and the
 file that it goes in; --write puts it there, keeps what is in the file, and the file
-as it was beside it as .bak. Flags for unitask mcp follow --.
+as it was beside it as .bak. In a project it follows no link that leads out of it.
+Flags for unitask mcp follow --.
 
 A client that is started from a desktop has not your shell's environment: what unitask
 needs of it (UNITASK_HOME and its like, folders of PATH that QEMU, npm or gcc are in) is

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/internal/userdir"
 )
 
@@ -150,7 +152,10 @@ func fileCode(req *unitask.Request, name string) error {
 	if err != nil {
 		return usage(err)
 	}
-	f, err := os.Open(abs)
+	f, _, err := regular.Open(abs)
+	if errors.Is(err, regular.ErrNot) {
+		return usage(fmt.Errorf("%s is not a regular file", name))
+	}
 	if err != nil {
 		err = usage(fmt.Errorf("the code's file: %w", err))
 		if strings.ContainsAny(name, " ()'\"") {
@@ -159,9 +164,6 @@ func fileCode(req *unitask.Request, name string) error {
 		return err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return usage(fmt.Errorf("%s is not a regular file", name))
-	}
 	if req.Code, err = readCode(name, f); err != nil {
 		return err
 	}
@@ -177,14 +179,9 @@ func fileCode(req *unitask.Request, name string) error {
 // node_modules folder.
 func packageType(dir string) string {
 	for {
-		text, err := os.ReadFile(filepath.Join(dir, "package.json"))
-		if err == nil {
-			var pkg map[string]any // a struct would take Type and TYPE too, which Node does not
-			_ = json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg)
-			if kind := pkg["type"]; kind == "module" || kind == "commonjs" {
-				return kind.(string)
-			}
-			return ""
+		text, err := regular.Read(filepath.Join(dir, "package.json"), maxPackage)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return typeField(text)
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir || filepath.Base(dir) == "node_modules" {
@@ -192,6 +189,22 @@ func packageType(dir string) string {
 		}
 		dir = parent
 	}
+}
+
+// maxPackage bounds a package.json: nobody has asked for it to be read.
+const maxPackage = 1 << 20
+
+// typeField is the type in a package.json, "" where it has none that Node knows.
+func typeField(text []byte) string {
+	var pkg map[string]json.RawMessage // a struct would take Type and TYPE too, which Node does not
+	var kind string
+	if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &pkg) != nil || json.Unmarshal(pkg["type"], &kind) != nil {
+		return ""
+	}
+	if kind != "module" && kind != "commonjs" {
+		return ""
+	}
+	return kind
 }
 
 // parseDuration takes a duration, or a plain number of seconds; what is what it was given as.

@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/export"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/internal/sessiond"
 )
 
@@ -117,18 +118,15 @@ func (a *app) copyIn(ctx context.Context, name, session, target string) error {
 	var from io.Reader = a.std.Stdin
 	mode := fs.FileMode(0o644)
 	if name != "-" {
-		f, err := os.Open(name)
+		f, st, err := regular.Open(name)
+		if errors.Is(err, regular.ErrNot) {
+			return hint(usage(fmt.Errorf("%s is not a regular file", name)), "unitask session cp -r copies folders")
+		}
 		if err != nil {
 			return usage(err)
 		}
 		defer f.Close()
-		st, err := f.Stat()
-		switch {
-		case err != nil:
-			return err
-		case !st.Mode().IsRegular():
-			return hint(usage(fmt.Errorf("%s is not a regular file", name)), "unitask session cp -r copies folders")
-		case st.Size() > unitask.MaxSessionFile:
+		if st.Size() > unitask.MaxSessionFile {
 			return usage(fmt.Errorf("%s has %d bytes: %d is the most", name, st.Size(), unitask.MaxSessionFile))
 		}
 		from, mode = f, st.Mode().Perm()

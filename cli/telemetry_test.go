@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/collector"
 	"github.com/unitask/unitask/internal/telemetry"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 )
 
@@ -105,7 +106,7 @@ func TestAttackTelemetryHangs(t *testing.T) {
 	}))
 	defer hs.Close()
 	args := []string{"run", "--code", "1", "--memory", "7M"}
-	home := t.TempDir()
+	home := testdir.Private(t)
 	_, stderr, code := ran(t, home, nil, args...)
 	begin := time.Now()
 	_, late, again := ran(t, home, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + hs.URL}, args...)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/record"
 )
@@ -60,7 +61,7 @@ func TestAttackTerminalRun(t *testing.T) {
 
 // A record whose every text is hostile sends nothing but text to a terminal.
 func TestAttackTerminalInspect(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	r, err := record.Open(home+"/runs").Create(time.Now(), "", "", "code.js", []byte("// "+hostile+"\n"), map[string]any{"args": []string{hostile, "\u009b2J\x7f"}})
 	if err != nil {
 		t.Fatal(err)

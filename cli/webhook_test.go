@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 const webhookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -38,7 +40,7 @@ func TestDeliver(t *testing.T) {
 		got <- event
 	}))
 	defer hs.Close()
-	home := t.TempDir()
+	home := testdir.Private(t)
 	config := "[[webhook]]\nurl = \"" + hs.URL + "\"\nsecret = \"" + webhookSecret + "\"\nkinds = [\"run.refused\"]\n"
 	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -86,8 +88,9 @@ func TestDeliverConfig(t *testing.T) {
 		"a key that is none": {"[[webhook]]\nurl = \"https://h.example/\"\nsecrets = \"x\"\n", 0o600, "", "unknown key webhook.secrets"},
 		"with --follow":      {"", 0o600, "--follow", "leave --follow and --after away"},
 	} {
-		home := t.TempDir()
-		if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(row.config), row.mode); err != nil {
+		home := testdir.Private(t)
+		file := filepath.Join(home, "config.toml")
+		if err := errors.Join(os.WriteFile(file, []byte(row.config), row.mode), os.Chmod(file, row.mode)); err != nil {
 			t.Fatal(err)
 		}
 		_, stderr, code := ran(t, home, nil, append([]string{"events", "--deliver"}, strings.Fields(row.args)...)...)

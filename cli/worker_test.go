@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ func TestWorkerSessionKeys(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		if err := errors.Join(os.WriteFile(path, []byte(text), mode), os.Chmod(path, mode)); err != nil {
 			t.Fatal(err)
 		}
 		return path
@@ -71,7 +72,7 @@ func TestWorkerCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := filepath.Join(dir, "seen")
-	if err := os.WriteFile(seen, []byte(strings.Repeat("01", 32)+"\n"), 0o640); err != nil {
+	if err := errors.Join(os.WriteFile(seen, []byte(strings.Repeat("01", 32)+"\n"), 0o640), os.Chmod(seen, 0o640)); err != nil {
 		t.Fatal(err)
 	}
 	whole := clusterFlags{listen: ":6222", routes: "nats://a:6222,nats://b:6222", key: key}

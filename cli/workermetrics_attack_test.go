@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -58,7 +59,7 @@ func TestAttackWorkerMetrics(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string, mode os.FileMode) string {
 		name = filepath.Join(dir, name)
-		if err := os.WriteFile(name, []byte(text), mode); err != nil {
+		if err := errors.Join(os.WriteFile(name, []byte(text), mode), os.Chmod(name, mode)); err != nil {
 			t.Fatal(err)
 		}
 		return name

@@ -12,6 +12,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 )
 
@@ -52,7 +53,7 @@ func watched(t testing.TB, ns *server.Server) (*unitask.Runtime, *stopwatch) {
 	}
 	t.Cleanup(client.Close)
 	watch := &stopwatch{Client: client}
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: watch})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: watch})
 	if err != nil {
 		t.Fatal(err)
 	}

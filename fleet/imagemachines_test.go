@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/policy"
 )
@@ -91,7 +92,7 @@ func TestBroughtImage(t *testing.T) {
 		startWorker(t, config, fleet.OnHost(rt, c))
 		return rt
 	}
-	home := t.TempDir()
+	home := testdir.Private(t)
 	submit := func(tenant string, req unitask.Request) (*unitask.Result, error) {
 		t.Helper()
 		client, err := fleet.Connect(fleet.Config{URL: ns.ClientURL(), Tenant: tenant})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 func newKey(t *testing.T, make func() (nkeys.KeyPair, error)) (key nkeys.KeyPair, public string) {
@@ -123,7 +124,7 @@ func TestDecentralized(t *testing.T) {
 		other, err := fleet.Connect(config(row[0]))
 		if err == nil {
 			var mine *unitask.Runtime
-			if mine, err = unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: other}); err != nil {
+			if mine, err = unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: other}); err != nil {
 				t.Fatal(err)
 			}
 			_, err = mine.Run(t.Context(), unitask.Request{Code: "out x"}, unitask.IO{})

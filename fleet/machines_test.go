@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/policy"
 )
@@ -46,7 +47,7 @@ func TestMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: client}) // which has no images
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: client}) // which has no images
 	if err != nil {
 		t.Fatal(err)
 	}

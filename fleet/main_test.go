@@ -19,6 +19,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // quick is for the tests that lose workers on purpose. The others have the defaults: a busy host
@@ -259,7 +260,7 @@ func submitter(t testing.TB, config fleet.Config) (*unitask.Runtime, *fleet.Clie
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: client})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: client})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // hostile is a tenant that writes its entries, its content and its calls by hand, with a user's permissions.
@@ -337,7 +338,7 @@ func startMeasured(t *testing.T, url string, tenants []string) (id string, pid i
 func TestAttackRefusedFirst(t *testing.T) {
 	t.Parallel()
 	ns := startNATS(t, nil)
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -365,7 +366,7 @@ var wantsGreeting = unitask.Request{Language: "python", Packages: []string{"pip:
 // Packages that one of the two ceilings does not allow are not there, and the record says which one it was.
 func TestFleetPackagesDenied(t *testing.T) {
 	f := startOwnFleet(t)
-	home := t.TempDir()
+	home := testdir.Private(t)
 	narrow, err := policy.ParseCeiling("of-the-submitter.toml", []byte(`packages = ["pip:other"]`))
 	if err != nil {
 		t.Fatal(err)

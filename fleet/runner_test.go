@@ -8,13 +8,14 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
 
 // A run takes the memory that its machine will have: also where that is what an image of this host's user's own says,
 // which may have the name of one that comes along.
 func TestMemoryOfOwnImages(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	own := filepath.Join(home, "own")
 	if err := os.Mkdir(own, 0o700); err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 // secured is a NATS server as docs/fleet.md has it configured: TLS, an account for each tenant, nkeys.
@@ -147,7 +148,7 @@ func TestSecured(t *testing.T) {
 			row.change(&c)
 			client, err := fleet.Connect(c)
 			if err == nil {
-				rt, e := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: client})
+				rt, e := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: client})
 				if e != nil {
 					t.Fatal(e)
 				}

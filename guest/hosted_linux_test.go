@@ -282,10 +282,11 @@ func TestHostedConversation(t *testing.T) {
 		t.Fatal(err)
 	}
 	deep := h.out
+	refused := strings.Repeat("d/", 64) + "d"
 	for range 70 {
 		deep = filepath.Join(deep, "d")
 	}
-	for name, err := range map[string]error{"deep": os.MkdirAll(deep, 0o755), "link": os.Symlink("/etc/passwd", filepath.Join(h.out, "link"))} {
+	for name, err := range map[string]error{"deep": errors.Join(os.MkdirAll(deep, 0o755), os.Chmod(filepath.Join(h.out, refused), 0o755)), "link": os.Symlink("/etc/passwd", filepath.Join(h.out, "link"))} {
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -340,7 +341,7 @@ func TestHostedConversation(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := strings.Join(s.log, " ")
-	for _, want := range []string{`---------- 0600 "left" behind`, `L--------- 0777 "link"`, `"large" 0123456789`, `too large "beyond"`, `?--------- 0755 "` + strings.Repeat("d/", 64) + `d"`} {
+	for _, want := range []string{`---------- 0600 "left" behind`, `L--------- 0777 "link"`, `"large" 0123456789`, `too large "beyond"`, `?--------- 0755 "` + refused + `"`} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %s among the artifacts", want)
 		}

@@ -202,7 +202,9 @@ func (s *Store) containerNames() (map[string]string, error) {
 func nameKey(arch Arch, name string) string { return string(arch) + " " + name }
 
 // importedKey is where it is kept that a name was given by who imported an image, and not by the registry that is in it.
-func importedKey(arch Arch, name string) string { return "imported " + nameKey(arch, name) }
+func importedKey(arch Arch, name string) string { return importedMark + nameKey(arch, name) }
+
+const importedMark = "imported "
 
 // NameContainer has names lead to an image of the store from now on. from says who gave them.
 func (s *Store) NameContainer(ctx context.Context, c *Container, from NamesFrom, names ...string) error {
@@ -260,6 +262,10 @@ func (s *Store) changeNames(ctx context.Context, change func(map[string]string))
 		return err
 	}
 	change(all)
+	maps.DeleteFunc(all, func(key, _ string) bool { // of a name that is gone
+		name, is := strings.CutPrefix(key, importedMark)
+		return is && all[name] == ""
+	})
 	text, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return err

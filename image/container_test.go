@@ -11,26 +11,12 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // A name with a digest leads to the image of that digest only if it is one of that name.
 func TestContainerNames(t *testing.T) {
-	layer := make([]byte, 1024) // an archive of nothing
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"manifest.json": `[{"Config":"c","Layers":["l"]}]`, "l": string(layer),
-		"c": fmt.Sprintf(`{"os":"linux","rootfs":{"diff_ids":["sha256:%x"]}}`, sha256.Sum256(layer)),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	im, err := oci.Open(t.Context(), dir, "amd64")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer im.Close()
-	s := &Store{home: t.TempDir(), log: func(string) {}}
+	s, im := emptyContainer(t)
 	c, err := s.AddContainer(t.Context(), AMD64, im, Pulled, []string{"docker.io/evil/tool:1", "localhost:5000/tool:1"})
 	if err != nil {
 		t.Fatal(err)
@@ -46,5 +32,58 @@ func TestContainerNames(t *testing.T) {
 	}
 	if _, err := s.Container(ARM64, "docker.io/evil/tool:1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("for another architecture: %v", err)
+	}
+}
+
+// emptyContainer is a store without images, and a container's image of no files that it can be given.
+func emptyContainer(t *testing.T) (*Store, *oci.Image) {
+	t.Helper()
+	layer := make([]byte, 1024) // an archive of nothing
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"manifest.json": `[{"Config":"c","Layers":["l"]}]`, "l": string(layer),
+		"c": fmt.Sprintf(`{"os":"linux","rootfs":{"diff_ids":["sha256:%x"]}}`, sha256.Sum256(layer)),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	im, err := oci.Open(t.Context(), dir, "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { im.Close() })
+	return &Store{home: t.TempDir(), log: func(string) {}}, im
+}
+
+// Whoever gave an image its names is known as long as they are there, whatever is pruned meanwhile, and no longer.
+func TestAttackImportedNamePruned(t *testing.T) {
+	s, im := emptyContainer(t)
+	const imported, pulled, forgotten = "ghcr.io/acme/tool:1", "docker.io/acme/tool:1", "tool"
+	c, err := s.AddContainer(t.Context(), AMD64, im, Imported, []string{imported, forgotten})
+	must(t, err)
+	must(t, s.NameContainer(t.Context(), c, Pulled, pulled))
+	leads := func(_ Arch, name, _ string) bool { return name != forgotten }
+	for range 2 {
+		_, err := s.PruneContainers(t.Context(), leads, nil)
+		must(t, err)
+		again := &Store{home: s.home, log: s.log}
+		for _, name := range []string{imported, pulled} {
+			c, err := again.Container(AMD64, name)
+			must(t, err)
+			attack.Check(t, "an image is imported as "+name+", behind image prune", fmt.Sprint(name == imported), fmt.Sprint(c.ImportedAs(name)))
+		}
+	}
+	left := func() string {
+		text, err := os.ReadFile(filepath.Join(s.containersDir(), namesFile))
+		must(t, err)
+		return string(text)
+	}
+	if text := left(); strings.Contains(text, " "+forgotten+`"`) {
+		t.Errorf("what is known of a name that is gone: %s", text)
+	}
+	must(t, s.RemoveContainer(t.Context(), c))
+	if text := left(); strings.TrimSpace(text) != "{}" {
+		t.Errorf("what is known of names that are gone: %s", text)
 	}
 }

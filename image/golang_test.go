@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/mod/sumdb/dirhash"
@@ -38,7 +39,9 @@ func goZip(t *testing.T, files map[string]string) (LockedPart, string) {
 	return p, file
 }
 
-func TestUnpackGo(t *testing.T) {
+func TestUnpackGo(t *testing.T) { // the umask is the whole process's: this test is not parallel
+	before := syscall.Umask(0o022)
+	defer syscall.Umask(before)
 	s := fakeStore(t)
 	p, file := goZip(t, map[string]string{
 		goModule + "bin/go": "go", goModule + "pkg/tool/linux_amd64/compile": "compile", goModule + "pkg/include/x.h": "h", goModule + "src/fmt/print.go": "fmt",

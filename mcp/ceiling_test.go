@@ -11,13 +11,14 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
 
 // Ceilings' files that would have models get what no key gives them.
 func TestAttackModelCeilings(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

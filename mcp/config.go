@@ -16,6 +16,7 @@ import (
 	"github.com/tailscale/hujson"
 
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/regular"
 )
 
 // client is where an MCP client keeps its servers.
@@ -62,6 +63,7 @@ func Clients() []string { return slices.Sorted(maps.Keys(clients)) }
 type Config struct {
 	File    string // where it goes
 	Snippet string // what goes there, as a file of its own
+	project string // whose file it is, with what a repository has brought; "" is the home's
 	client  client
 	entry   map[string]any
 }
@@ -81,6 +83,9 @@ func ClientConfig(name, home, project, command string, args []string, env map[st
 		entry["env"] = env
 	}
 	cfg := &Config{File: c.file(home, project), client: c, entry: entry}
+	if c.file(home, "") != cfg.File {
+		cfg.project = project
+	}
 	whole := map[string]any{c.key: map[string]any{serverName: cfg.entry}}
 	if c.toml {
 		var b strings.Builder
@@ -100,7 +105,11 @@ func ClientConfig(name, home, project, command string, args []string, env map[st
 // Write puts the server into the client's file, and leaves everything else in it as it
 // is, comments too. What was there before is kept in backup, "" if nothing was.
 func (c *Config) Write() (backup string, err error) {
-	old, err := os.ReadFile(c.File)
+	real, err := c.real()
+	if err != nil {
+		return "", err
+	}
+	old, err := regular.Read(real, maxClientFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
@@ -120,15 +129,38 @@ func (c *Config) Write() (backup string, err error) {
 	}
 	if old != nil {
 		backup = c.File + ".bak"
-		if err := os.WriteFile(backup, old, mode); err != nil {
+		if err := atomicfile.Write(backup, old, mode); err != nil { // no link is followed
 			return "", err
 		}
 	}
-	real := c.File // a link (of a dotfiles folder, say) stays one
+	return backup, atomicfile.Write(real, merged, mode)
+}
+
+// maxClientFile bounds a client's file.
+const maxClientFile = 16 << 20
+
+// real is where the file is: a link (of a dotfiles folder, say) stays one. In a project, whose links may be a
+// stranger's, it is in that folder.
+func (c *Config) real() (string, error) {
+	real := c.File
 	if to, err := filepath.EvalSymlinks(c.File); err == nil {
 		real = to
+	} else if dir, err := filepath.EvalSymlinks(filepath.Dir(c.File)); err == nil {
+		real = filepath.Join(dir, filepath.Base(c.File))
+	} else {
+		return real, nil // its folder is made
 	}
-	return backup, atomicfile.Write(real, merged, mode)
+	if c.project == "" {
+		return real, nil
+	}
+	top, err := filepath.EvalSymlinks(c.project)
+	if err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(top, real); err != nil || !filepath.IsLocal(rel) {
+		return "", fmt.Errorf("%s leads out of the project, to %s: remove the link", c.File, real)
+	}
+	return real, nil
 }
 
 func (c *Config) merge(old []byte) ([]byte, error) {

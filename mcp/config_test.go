@@ -7,11 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/BurntSushi/toml"
 	"github.com/tailscale/hujson"
 
+	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -55,7 +59,7 @@ func read(t *testing.T, file string) (entry map[string]any, servers int) {
 func TestClientConfig(t *testing.T) {
 	for _, client := range mcp.Clients() {
 		t.Run(client, func(t *testing.T) {
-			home := t.TempDir()
+			home := testdir.Private(t)
 			cfg := config(t, client, home)
 			check := func(servers int) {
 				t.Helper()
@@ -115,7 +119,7 @@ func TestClientConfig(t *testing.T) {
 		t.Errorf("%+v %v", cfg, err)
 	}
 	t.Run("a link stays one", func(t *testing.T) {
-		home, dotfiles := t.TempDir(), t.TempDir()
+		home, dotfiles := testdir.Private(t), t.TempDir()
 		cfg := config(t, "cursor", home)
 		real := filepath.Join(dotfiles, "mcp.json")
 		if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
@@ -146,4 +150,77 @@ func key(text []byte) string {
 		}
 	}
 	return ""
+}
+
+// What a repository has in the place of a client's file leads to nothing outside of it, is not waited for, and does not fill
+// the memory. Its text may be a program, too: comments are taken.
+func TestAttackClientConfig(t *testing.T) {
+	const hostile = "/*\ntouch attacked\n*/ {}"
+	for _, client := range []string{"claude-code", "vscode-copilot"} {
+		for _, c := range []struct {
+			name string
+			make func(file, outside string) error
+			want string
+		}{
+			{"a backup that is a link to a file", func(file, outside string) error {
+				return errors.Join(os.WriteFile(file, []byte(hostile), 0o600), os.Symlink(outside+"/kept", file+".bak"))
+			}, "written, kept is mine"},
+			{"a backup that is a link to what is not there", func(file, outside string) error {
+				return errors.Join(os.WriteFile(file, []byte(hostile), 0o600), os.Symlink(outside+"/made", file+".bak"))
+			}, "written, kept is mine"},
+			{"a link to a file", func(file, outside string) error { return os.Symlink(outside+"/json", file) }, "leads out of the project, kept is mine"},
+			{"a link by a link", func(file, outside string) error {
+				return errors.Join(os.Symlink(outside, file+".d"), os.Symlink(filepath.Base(file)+".d/json", file))
+			}, "leads out of the project, kept is mine"},
+			{"a link to what is not there", func(file, outside string) error { return os.Symlink(outside+"/made", file) }, "written, kept is mine"},
+			{"a folder that is a link", func(file, outside string) error {
+				if filepath.Base(filepath.Dir(file)) == "project" {
+					return os.Symlink(outside+"/json", file)
+				}
+				return errors.Join(os.Remove(filepath.Dir(file)), os.Symlink(outside, filepath.Dir(file)))
+			}, "leads out of the project, kept is mine"},
+			{"a link inside", func(file, _ string) error {
+				return errors.Join(os.WriteFile(file+".real", []byte(hostile), 0o600), os.Symlink(filepath.Base(file)+".real", file))
+			}, "written, kept is mine"},
+			{"a pipe", func(file, _ string) error { return syscall.Mkfifo(file, 0o600) }, "is not a regular file, kept is mine"},
+			{"the endless", func(file, _ string) error { return os.Symlink("/dev/random", file) }, "leads out of the project, kept is mine"},
+			{"a gigabyte", func(file, _ string) error {
+				return errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 1<<30))
+			}, "has more than, kept is mine"},
+		} {
+			home, outside := testdir.Private(t), t.TempDir()
+			cfg := config(t, client, home)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(cfg.File), 0o700), os.WriteFile(outside+"/kept", []byte("mine"), 0o600), os.WriteFile(outside+"/json", []byte("{}"), 0o600),
+				c.make(cfg.File, outside)); err != nil {
+				t.Fatal(err)
+			}
+			said := make(chan string, 1)
+			go func() {
+				_, err := cfg.Write()
+				said <- fmt.Sprint(err)
+			}()
+			got := "it waits"
+			select {
+			case got = <-said:
+			case <-time.After(5 * time.Second):
+			}
+			for _, known := range []string{"leads out of the project", "is not a regular file", "has more than"} {
+				if strings.Contains(got, known) {
+					got = known
+				}
+			}
+			if got == "<nil>" {
+				got = "written"
+			}
+			kept, err := os.ReadFile(outside + "/kept")
+			got += ", kept is " + string(kept)
+			if list, _ := os.ReadDir(outside); err != nil || len(list) != 2 {
+				got += fmt.Sprintf(", %d files are outside", len(list))
+			}
+			if text, _ := os.ReadFile(outside + "/json"); string(text) != "{}" {
+				got += ", and one was changed"
+			}
+			attack.Check(t, "a repository brings, as the file of "+client+", "+c.name, c.want, got)
+		}
+	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 )
@@ -395,7 +396,7 @@ const baseline = "testdata/conformance-baseline.yml"
 // TestConformance is the official suite against the real stack with the fixtures, and
 // against the real server alone for the scenarios that need none.
 func TestConformance(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

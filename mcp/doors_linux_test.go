@@ -3,7 +3,9 @@ package mcp_test
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -63,6 +65,50 @@ func TestAttackStrangers(t *testing.T) {
 			}
 			attack.Check(t, "a caller's request beside 400 connections that "+c.name, "HTTP/1.1 200", got)
 		})
+	}
+}
+
+// Where descriptors are few, a caller has an eighth of all connections, and seven others have as many beside it.
+func TestAttackCallerConnections(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	tokens := ""
+	for n := range 8 {
+		tokens += fmt.Sprintf("caller%d caller-token-0123456789%d\n", n, n)
+	}
+	if err := os.WriteFile(file, []byte(tokens), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr, _ := startServer(t, t.TempDir(), "--token-file", file, "--pool", "0", "-n", "256") // 128 connections
+	for n := range 8 {
+		taken, refused, text := 0, 0, ""
+		for range 40 {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer caller-token-0123456789%d\r\nContent-Type: application/json\r\n"+
+				"Accept: application/json, text/event-stream\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s", n, revision, named, len(listTools), listTools)
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch answer.StatusCode {
+			case http.StatusOK:
+				taken++
+			case http.StatusTooManyRequests:
+				body, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
+				text = string(body)
+				refused++
+			default:
+				t.Fatal(answer.Status)
+			}
+		}
+		attack.Check(t, fmt.Sprintf("40 connections of caller %d of a server that has 128", n), "16 taken, 24 refused", fmt.Sprintf("%d taken, %d refused", taken, refused))
+		if !strings.Contains(text, "you have 16 connections") {
+			t.Errorf("%q", text)
+		}
 	}
 }
 

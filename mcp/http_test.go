@@ -32,6 +32,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
@@ -185,7 +186,7 @@ func TestTokenFile(t *testing.T) {
 // Who reads the metrics, and asks for the health: without a token of their own only the server's user, and no web page by a name
 // that leads here.
 func TestAttackMetrics(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +259,7 @@ func TestBadTokenFiles(t *testing.T) {
 
 // An OAuth 2.1 resource server: which tokens are good.
 func TestJWTs(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +347,7 @@ func TestJWTs(t *testing.T) {
 
 // Web pages and names of strangers, addresses that others reach, bodies without end.
 func TestGuards(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,7 +404,7 @@ func TestGuards(t *testing.T) {
 
 // Older revisions have a session, 2026-07-28 none; with Stateless nobody has.
 func TestRevisions(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

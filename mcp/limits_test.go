@@ -20,6 +20,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -396,7 +397,7 @@ func TestAttackHostPaths(t *testing.T) {
 
 // Commands count against the bounds of runs, those in the background against the rate.
 func TestAttackCommandsAreRuns(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/record"
 )
@@ -96,7 +97,7 @@ func TestAttackManyRecords(t *testing.T) {
 
 // Listings have a rate, of ten for each run, and two of one caller go on at once.
 func TestAttackListings(t *testing.T) {
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

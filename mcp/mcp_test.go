@@ -24,6 +24,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
@@ -82,7 +83,7 @@ func openWith(t *testing.T, opts unitask.Options) *unitask.Runtime {
 // bare returns a runtime on an empty home.
 func bare(t *testing.T) *unitask.Runtime {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

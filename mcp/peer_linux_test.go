@@ -78,6 +78,13 @@ func callAsStranger(what string) int {
 // asUser runs callAsStranger as another user of this machine.
 func asUser(t *testing.T, uid uint32, what string) (status, text string) {
 	t.Helper()
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Chmod(self, 0o755) // it was built under a umask
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{stranger + "=" + what, "HOME=/"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}

@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -29,7 +30,7 @@ func (f fleetFunc) Run(ctx context.Context, run *unitask.FleetRun) (*unitask.Res
 // onFleet is a client of a server whose runs are what run does.
 func onFleet(t *testing.T, opts mcp.Options, run fleetFunc) *sdk.ClientSession {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: run})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: run})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,6 +261,21 @@ func TestSessionEndsUnderACall(t *testing.T) {
 		typed, _ := a.res.Meta["unitask/error"].(object)
 		if typed["code"] != "session.gone" || !a.res.IsError || a.out["outcome"] != "crashed" || a.out["expiresAt"] != nil || strings.Contains(a.text, "expires at") || a.out["stdout"] != "up\n" {
 			t.Errorf("%s: %v %v %s", tool, typed, a.out, a.text)
+		}
+	}
+}
+
+// A session whose first step can't begin is over when the answer comes: no list has it.
+func TestFirstStepFails(t *testing.T) {
+	cs := inMemory(t, newServer(t, open(t, unitask.PoolSize{}), mcp.Options{}), nil)
+	for n := range 6 { // more than a caller may have
+		res, _, text := call(t, cs, "run_code", object{"session": "new", "language": "shell", "code": strings.Repeat("#", 1<<20) + "#"})
+		if !res.IsError || !strings.Contains(text, "in a session") {
+			t.Fatalf("%d: %s", n, text)
+		}
+		_, list, text := call(t, cs, "session", object{"op": "list"})
+		if sessions, is := list["sessions"].([]any); !is || len(sessions) > 0 {
+			t.Errorf("%d: %s", n, text)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
 )
@@ -16,7 +17,7 @@ import (
 func TestSecretsOfCallers(t *testing.T) {
 	t.Setenv("TOKEN", "the server's own")
 	t.Setenv("HIDDEN", "the server's own")
-	home := t.TempDir()
+	home := testdir.Private(t)
 	for name, text := range map[string]string{
 		"alice": "alice's", "everybody": "everybody's",
 		unitask.ConfigFile: "[secrets]\nKEY = \"file:" + home + "/everybody\"\nLOST = \"file:" + home + "/lost\"\n[callerSecrets.alice]\nKEY = \"file:" + home + "/alice\"\n",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -30,7 +31,7 @@ func (l narrow) Accept() (net.Conn, error) {
 // printing is a server with one slot, whose runs print what no client's buffers hold, a notification after the other.
 func printing(t *testing.T) *mcp.Server {
 	t.Helper()
-	rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: fleetFunc(func(ctx context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: fleetFunc(func(ctx context.Context, run *unitask.FleetRun) (*unitask.Result, error) {
 		tick := time.NewTicker(mcp.LivePeriod)
 		defer tick.Stop()
 		for range 12 {

@@ -1,6 +1,7 @@
 package vmm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,7 +23,7 @@ func standIn(t *testing.T, q QEMU, cfg Config, script string) Exit {
 		}
 	}
 	q.Path = filepath.Join(dir, "qemu")
-	if err := os.WriteFile(q.Path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+	if err := errors.Join(os.WriteFile(q.Path, []byte("#!/bin/sh\n"+script), 0o755), os.Chmod(q.Path, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	q.Program = jail.Program{Path: q.Path}

@@ -28,7 +28,8 @@ func TestPlace(t *testing.T) {
 				}
 				defer root.Close()
 				at := filepath.Join(dir, "name")
-				err = os.WriteFile(filepath.Join(dir, "tmp"), []byte("new"), 0o644)
+				tmp := filepath.Join(dir, "tmp")
+				err = errors.Join(os.WriteFile(tmp, []byte("new"), 0o644), os.Chmod(tmp, 0o644))
 				switch taken {
 				case "file":
 					err = errors.Join(err, os.WriteFile(at, []byte("mine"), 0o644))

@@ -144,7 +144,7 @@ func TestAttackSweep(t *testing.T) {
 		}
 	}
 	must(os.MkdirAll(filepath.Join(left, "deep/er"), 0o755))
-	must(os.Mkdir(kept, 0o555))
+	must(errors.Join(os.Mkdir(kept, 0o555), os.Chmod(kept, 0o555)))
 	must(os.WriteFile(filepath.Join(left, "deep/er/file"), nil, 0o400))
 	must(os.Symlink(kept, filepath.Join(left, "deep/link")))
 	must(filepath.WalkDir(top, func(name string, _ fs.DirEntry, _ error) error { return os.Lchown(name, uid, -1) }))
@@ -174,5 +174,5 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, text, 0o755)
+	return errors.Join(os.WriteFile(to, text, 0o755), os.Chmod(to, 0o755))
 }

@@ -202,7 +202,7 @@ func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export
 }
 
 // PassFolder passes a folder on to another machine: the tar that fill writes is taken as TakeFolder does, but nothing is left
-// out, and use is given what SendFolder makes of it. It is kept in dir meanwhile.
+// out, modes stay (its owner may read all of it), and use is given what SendFolder makes of it. It is kept in dir meanwhile.
 func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) error) error {
 	tmp, lock, err := export.PartialFolder(dir)
 	if err != nil {
@@ -285,7 +285,7 @@ func (u *unpacking) parents(name string) error {
 	if err := u.count.add(dir, 0); err != nil {
 		return err
 	}
-	if err := u.root.Mkdir(dir, 0o755); err != nil {
+	if err := u.dir(dir, 0o755); err != nil {
 		return &FolderError{name, "lies in what is no folder of the archive"}
 	}
 	u.dirs[dir] = true
@@ -297,7 +297,9 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 		return nil
 	}
 	mode := fs.FileMode(h.Mode) & 0o777
-	if !u.all {
+	if u.all {
+		mode |= 0o400 // it is read again
+	} else {
 		if reason := export.Barred(name); reason != "" {
 			u.leave(name, reason)
 			return nil
@@ -312,7 +314,7 @@ func (u *unpacking) one(name string, h *tar.Header, content io.Reader) error {
 	var err error
 	switch h.Typeflag {
 	case tar.TypeDir:
-		err = u.root.Mkdir(name, mode|0o700)
+		err = u.dir(name, mode|0o700)
 		u.dirs[name] = err == nil
 	case tar.TypeReg:
 		err = u.file(name, mode, h.Size, content)
@@ -350,10 +352,24 @@ func barredLink(target string) bool {
 	return slices.ContainsFunc(strings.Split(target, "/"), func(part string) bool { return part != "." && part != ".." && export.Barred(part) != "" })
 }
 
+// dir makes a folder, whose mode is less what the user's umask takes away unless the archive is taken as it is.
+func (u *unpacking) dir(name string, mode fs.FileMode) error {
+	if err := u.root.Mkdir(name, mode); err != nil || !u.all {
+		return err
+	}
+	return u.root.Chmod(name, mode)
+}
+
+// file makes one, whose mode is as a folder's.
 func (u *unpacking) file(name string, mode fs.FileMode, size int64, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
+	}
+	if u.all {
+		if err := f.Chmod(mode); err != nil {
+			return errors.Join(err, f.Close())
+		}
 	}
 	n, err := io.CopyN(f, content, size)
 	if err == io.EOF && n < size {

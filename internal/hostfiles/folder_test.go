@@ -182,7 +182,7 @@ func TestFolders(t *testing.T) {
 		}
 	}
 	if err := errors.Join(os.WriteFile(filepath.Join(from, "a/b/run"), []byte("#!"), 0o755), os.WriteFile(filepath.Join(from, "größe"), bytes.Repeat([]byte("x"), 100_000), 0o600),
-		os.Symlink("../../größe", filepath.Join(from, "a/b/up")), os.Symlink("a/b", filepath.Join(from, "down"))); err != nil {
+		os.Chmod(filepath.Join(from, "a/b/run"), 0o755), os.Symlink("../../größe", filepath.Join(from, "a/b/up")), os.Symlink("a/b", filepath.Join(from, "down"))); err != nil {
 		t.Fatal(err)
 	}
 	to := filepath.Join(t.TempDir(), "to")
@@ -220,6 +220,38 @@ func TestFolders(t *testing.T) {
 	}
 	if err := SendFolder(filepath.Join(from, "none"), nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// A folder that is passed on has the modes that it had, whatever this process's umask is, and a user passes on what only
+// its owner may not read.
+func TestPassFolderModes(t *testing.T) { // the umask is the whole process's: this test is not parallel
+	for _, mask := range []int{0o077, 0o027, 0} {
+		before := syscall.Umask(mask)
+		way := t.TempDir()
+		got := ""
+		err := PassFolder(way, func(w io.Writer) error {
+			_, err := w.Write(tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o775}, tar.Header{Name: "d/run", Typeflag: tar.TypeReg, Mode: 0o755},
+				tar.Header{Name: "all", Typeflag: tar.TypeReg, Mode: 0o666}, tar.Header{Name: "none", Typeflag: tar.TypeReg, Mode: 0o040}, tar.Header{Name: "implied/file", Typeflag: tar.TypeReg, Mode: 0o444}))
+			return err
+		}, func(r io.Reader) error {
+			for from := tar.NewReader(r); ; {
+				h, err := from.Next()
+				if err == io.EOF {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				if _, rel, ok := strings.Cut(h.Name, "/"); ok && rel != "" {
+					got += fmt.Sprintf("%s %03o\n", rel, h.Mode)
+				}
+			}
+		})
+		syscall.Umask(before)
+		if want := "all 666\nd/ 775\nd/run 755\nimplied/ 755\nimplied/file 444\nnone 440\n"; err != nil || got != want {
+			t.Errorf("under umask %03o: %v\n%s", mask, err, got)
+		}
 	}
 }
 

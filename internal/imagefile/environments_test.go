@@ -34,7 +34,8 @@ func TestChain(t *testing.T) {
 		"python.toml": "from = 'python'\nnpm = []\n", "x/deep/file": "content", "x/run": "#!",
 	})
 	write(t, folder, map[string]string{"mine.toml": "from = 'node'\npip = ['a']\nwarm = ['a.b']\nmemoryMb = 200\n[env]\nA = '1'\nB = '1'\n[files]\n'/opt/x' = 'other'\n'/srv/y' = 'y'\n", "y": "why"})
-	if err := os.Chmod(filepath.Join(dir, "x/run"), 0o755); err != nil {
+	// The modes of a host whose umask keeps others out are not the machine's.
+	if err := errors.Join(os.Chmod(filepath.Join(dir, "x/run"), 0o700), os.Chmod(filepath.Join(dir, "x/deep/file"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	e, err := Read(filepath.Join(dir, "report.toml"), folder, along)

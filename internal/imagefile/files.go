@@ -65,7 +65,11 @@ func copyFile(to *tar.Writer, root *os.Root, name, guest string) error {
 	if !strings.Contains(guest[1:], "/") {
 		return fmt.Errorf("%s would lie at the root as %s: give it a folder", name, guest)
 	}
-	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: guest[1:], Mode: int64(st.Mode().Perm()), Size: st.Size(), ModTime: st.ModTime(), Format: tar.FormatPAX}); err != nil {
+	mode := int64(0o644) // not the host's, which may keep others out (umask)
+	if st.Mode()&0o100 != 0 {
+		mode = 0o755
+	}
+	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: guest[1:], Mode: mode, Size: st.Size(), ModTime: st.ModTime(), Format: tar.FormatPAX}); err != nil {
 		return err
 	}
 	_, err = io.CopyN(to, in, st.Size())

@@ -16,6 +16,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/unitask/unitask/internal/regular"
 )
 
 // Registry is where packages come from, and how that is reached.
@@ -83,14 +85,11 @@ const maxConfig = 4 << 20
 var errTooLarge = errors.New("has more than")
 
 func readBounded(name string, most int64) (string, error) {
-	f, err := os.Open(name)
+	f, _, err := regular.Open(name)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return "", errors.Join(err, fmt.Errorf("%s is not a regular file", name))
-	}
 	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
 		return "", err

@@ -64,9 +64,12 @@ func left(home, dir string) []View {
 	list := slices.DeleteFunc(readList(dir), View.over)
 	paused, _ := paused.List(home)
 	for _, p := range paused {
-		known := slices.ContainsFunc(list, func(v View) bool { return v.ID == p.ID })
-		if !known && p.Owner == unitask.LocalOwner(os.Geteuid()) {
-			list = append(list, View{ID: p.ID, Parent: p.Parent, State: Paused, Language: p.Language, Image: p.Image, Began: p.Began.UTC().Truncate(time.Second), ExpiresAt: p.Expires.UTC().Truncate(time.Second)})
+		changed := p.CeilingChanged(home)
+		if at := slices.IndexFunc(list, func(v View) bool { return v.ID == p.ID }); at >= 0 {
+			list[at].CeilingChanged = changed
+		} else if p.Owner == unitask.LocalOwner(os.Geteuid()) {
+			list = append(list, View{ID: p.ID, Parent: p.Parent, State: Paused, Language: p.Language, Image: p.Image, CeilingChanged: changed,
+				Began: p.Began.UTC().Truncate(time.Second), ExpiresAt: p.Expires.UTC().Truncate(time.Second)})
 		}
 	}
 	return list

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testlack"
 	"github.com/unitask/unitask/policy"
 )
@@ -186,7 +187,7 @@ func TestOneHolder(t *testing.T) {
 // A folder that others may enter is not used.
 func TestFolderOfOthers(t *testing.T) {
 	for _, mode := range []fs.FileMode{0o755, 0o711, 0o770} {
-		home := t.TempDir()
+		home := testdir.Private(t)
 		if err := os.Mkdir(filepath.Join(home, "sessions"), mode); err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +198,7 @@ func TestFolderOfOthers(t *testing.T) {
 			t.Errorf("%s: %v", mode, err)
 		}
 	}
-	home, other := t.TempDir(), t.TempDir()
+	home, other := testdir.Private(t), t.TempDir()
 	if err := os.Symlink(other, filepath.Join(home, "sessions")); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +209,7 @@ func TestFolderOfOthers(t *testing.T) {
 
 // The list that a killed holder leaves: what it held is lost, and nothing else is touched.
 func TestLost(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	dir, err := folder(home)
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +271,7 @@ func TestLost(t *testing.T) {
 
 // What can't be read of a session is on no list, and is ended by its id all the same; others' sessions are not.
 func TestEndUnlisted(t *testing.T) {
-	home := t.TempDir()
+	home := testdir.Private(t)
 	dir, err := folder(home)
 	if err != nil {
 		t.Fatal(err)

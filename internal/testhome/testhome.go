@@ -10,6 +10,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -37,7 +38,7 @@ func Borrow(base, home string) error {
 // New returns a home that has borrowed, for one test.
 func New(t testing.TB, base string) string {
 	t.Helper()
-	home := t.TempDir()
+	home := testdir.Private(t)
 	if err := Borrow(base, home); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/unitask/unitask/internal/attack"
 )
@@ -156,6 +156,46 @@ func TestAttackEchoEdges(t *testing.T) {
 				attack.Check(t, fmt.Sprintf("the edges of %s, echoed in %s, with its length %t", kind.name, name, fit), "", got)
 			}
 		}
+	}
+}
+
+// Nor has an echo in base64 that holds the value several times, with anything between.
+func TestAttackEchoRepeated(t *testing.T) {
+	random := rand.New(rand.NewPCG(38, 2))
+	encodings := []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding}
+	for _, kind := range kinds {
+		var redactors [2]*swapper
+		for i, value := range []string{kind.value, kind.other} {
+			b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: value, Hosts: []Host{host}, placeholder: strings.Repeat("p", len(value))}}}, redactors: map[redactorKey]*swapper{}}
+			redactors[i] = b.redactor(host, false, nil)
+		}
+		if redactors[0] == nil { // it is guessable
+			continue
+		}
+		got := ""
+		for range 2000 {
+			between := make([]string, 2+random.IntN(4))
+			for i := range between {
+				text := make([]byte, random.IntN(4))
+				for k := range text {
+					text[k] = byte(random.Uint32())
+				}
+				between[i] = string(text)
+			}
+			code := encodings[random.IntN(len(encodings))]
+			var echo [2]string
+			for i, value := range []string{kind.value, kind.other} {
+				all, err := redactors[i].all([]byte(code.EncodeToString([]byte(strings.Join(between, value)))), func(*pair) error { return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				echo[i] = string(all)
+			}
+			if echo[0] != echo[1] {
+				got = fmt.Sprintf("%q and %q", echo[0], echo[1])
+			}
+		}
+		attack.Check(t, fmt.Sprintf("%s up to four times in an echo in base64", kind.name), "", got)
 	}
 }
 

@@ -823,6 +823,9 @@ func TestSmallPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(self, 0o755); err != nil { // its user is another one, and it was built under a umask
+		t.Fatal(err)
+	}
 	program, err := Examine(self, nil, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,119 @@
+package unitask_test
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
+)
+
+// Code has no more time than it was granted, whatever it does to its signals, streams, disks and processes.
+func TestAttackTime(t *testing.T) {
+	needVM(t)
+	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	const head = `const fs = require("fs"), { spawn } = require("child_process"); console.log("up");` + "\n"
+	for _, c := range []struct{ name, code string }{
+		{"leaves children that ignore signals", `for (let n = 0; n < 20; n++) spawn("sh", ["-c", "trap '' TERM INT HUP QUIT; while :; do :; done"], { detached: true, stdio: "ignore" }).unref(); for (;;);`},
+		{"forks without end", `const f = () => spawn("sh", ["-c", "f() { f & f & wait; }; f"], { detached: true, stdio: "ignore" }).on("error", () => {}).on("exit", f); f(); f(); setInterval(() => {}, 1)`},
+		{"closes its streams", `for (let n = 0; n < 64; n++) try { fs.closeSync(n) } catch {} for (;;);`},
+		{"fills its disks", `const b = Buffer.alloc(1 << 20); for (const d of ["/tmp", "/out", "/home/user", "/dev/shm"]) try { for (let n = 0; ; n++) fs.appendFileSync(d + "/f", b) } catch {} for (;;);`},
+		{"stops all that it can", `for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGSTOP") } catch {} for (;;);`},
+		{"ends all that it can", `for (;;) for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { process.kill(+p, "SIGKILL") } catch {}`},
+	} {
+		begin := time.Now()
+		res, err := rt.Run(t.Context(), unitask.Request{Code: head + c.code, Kernel: unitask.Linux, Timeout: time.Second, MemoryMB: 256}, unitask.IO{})
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = strings.Replace(string(res.Outcome), "oom", "timeout", 1) // disks are memory
+		}
+		if took := time.Since(begin); took > 30*time.Second {
+			got += fmt.Sprintf(" after %v", took)
+		}
+		if err == nil && !bytes.HasPrefix(res.Stdout, []byte("up")) {
+			got += " before it began"
+		}
+		attack.Check(t, "code with one second that "+c.name, "timeout", got)
+	}
+}
+
+// A machine is used once: nothing that code leaves in it is in the next one, which is of the same template.
+func TestAttackLeftInMachine(t *testing.T) {
+	needVM(t)
+	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	const mark = "left-behind-8d1f"
+	leave := `const fs = require("fs"), { spawn } = require("child_process");
+for (const d of ["/tmp", "/out", "/home/user", "/dev/shm", "/work", process.cwd()]) try { fs.writeFileSync(d + "/MARK", "MARK") } catch {}
+spawn("sh", ["-c", "while :; do sleep 1; done", "MARK"], { detached: true, stdio: "ignore" }).unref();
+globalThis["MARK"] = Buffer.alloc(64 << 20, "MARK"); console.log(crypto.randomUUID(), Math.random(), process.hrtime.bigint() > 0n);`
+	look := `const fs = require("fs"), found = [];
+for (const d of ["/tmp", "/out", "/home/user", "/dev/shm", "/work", process.cwd()]) try { found.push(...fs.readdirSync(d).filter((n) => n.includes("MA" + "RK")).map((n) => d + "/" + n)) } catch {}
+for (const p of fs.readdirSync("/proc")) if (+p && +p !== process.pid) try { if (fs.readFileSync("/proc/" + p + "/cmdline", "utf8").includes("MA" + "RK")) found.push("process " + p) } catch {}
+if (Object.keys(globalThis).some((n) => n.includes("left"))) found.push("a global");
+console.log(crypto.randomUUID(), Math.random(), true); console.log(found.join(", ") || "nothing");`
+	var said []string
+	for _, code := range []string{leave, look} {
+		res, err := rt.Run(t.Context(), unitask.Request{Code: strings.ReplaceAll(strings.ReplaceAll(code, `"MA" + "RK"`, `"left-" + "behind"`), "MARK", mark), Kernel: unitask.Linux}, unitask.IO{})
+		if err != nil || res.ExitCode != 0 {
+			t.Fatalf("%+v %v", res, err)
+		}
+		said = append(said, strings.Split(strings.TrimSpace(string(res.Stdout)), "\n")...)
+	}
+	attack.Check(t, "what code left in its machine, in the next one", "nothing", said[2])
+	same := "others"
+	if first, next := strings.Fields(said[0]), strings.Fields(said[1]); first[0] == next[0] || first[1] == next[1] {
+		same = "the same"
+	}
+	attack.Check(t, "random numbers of two machines of one template", "others", same)
+}
+
+// The value of a secret that the code has is in no other process of the host, and nowhere in the home.
+func TestAttackSecretTraces(t *testing.T) {
+	needVM(t)
+	home := newHome(t)
+	rt := openRuntime(t, unitask.Options{Home: home})
+	const value = "trace-me-4f81c0d2aa93"
+	found := map[string]bool{}
+	look := func(name string, whole bool) {
+		if text, err := os.ReadFile(name); err == nil && bytes.Contains(text, []byte(value)) {
+			if !whole {
+				name = filepath.Base(name)
+			}
+			found[name] = true
+		}
+	}
+	began := false
+	streams := unitask.IO{Stdout: writerFunc(func(p []byte) (int, error) {
+		began = true
+		for _, kind := range []string{"cmdline", "environ"} {
+			all, _ := filepath.Glob("/proc/[0-9]*/" + kind)
+			for _, name := range all {
+				look(name, false)
+			}
+		}
+		return len(p), nil
+	})}
+	code := `console.log("up", process.env.KEY.length); require("fs").writeFileSync("/out/" + process.env.KEY, "x" + process.env.KEY); console.error(process.env.KEY); throw new Error(process.env.KEY)`
+	res, err := rt.Run(t.Context(), unitask.Request{Code: code, Secrets: map[string]string{"KEY": value}}, streams)
+	if err != nil || !began {
+		t.Fatalf("%+v %v", res, err)
+	}
+	mustDo(t, filepath.WalkDir(home, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			look(name, true)
+		}
+		if strings.Contains(name, value) {
+			found[name] = true
+		}
+		return err
+	}))
+	attack.Check(t, "traces of a secret's value: processes of the host, and the home", "[]", fmt.Sprint(slices.Sorted(maps.Keys(found))))
+}
