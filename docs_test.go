@@ -140,6 +140,7 @@ func docsFolder(t *testing.T) string {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"report.ts": `const month: string = process.argv[3]; console.log(month)`,
+		"page.tsx":  `const React = { createElement: (tag: string) => tag }; console.log(<b/>)`,
 		"count.mjs": `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
 		"data.csv":  "a,b\n1,2\n",
 		"words.py":  "import sys\nprint(len(sys.argv[1:]))\n",

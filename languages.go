@@ -92,7 +92,7 @@ var languages = []*language{
 				Library: node.Library, LibrarySources: append(node.LibrarySources, guest.Nanos...), Files: node.Files(), Folders: system.Folders,
 			},
 			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
-			about:   "Node 24 with its own modules: JavaScript and TypeScript, enums and namespaces too. No packages of npm but those that a run brings.",
+			about:   "Node 24 with its own modules: JavaScript, TypeScript and JSX, as tsx runs them. No packages of npm but those that a run brings.",
 			brings:  "what lies beside the code, and node_modules, come with",
 		}},
 		checkArg: node.CheckArg, needsProcess: node.NeedsProcess, process: node.Process, refused: node.Refused,
