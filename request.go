@@ -26,7 +26,7 @@ type Request struct {
 	Code string `json:"code,omitempty"`
 	// Path is the code's file inside the guest; a relative one is taken from
 	// Dir. "" is code and the language's extension. Extensions: .js .cjs .mjs .ts .cts .mts .tsx .jsx,
-	// .py, .sh .bash; where Language is Python or shell any.
+	// .py, .ipynb, .sql, .sh .bash; where Language is Python or shell any.
 	Path string `json:"path,omitempty"`
 	// Neighbours are small files beside the code, in its folder and below, which it may import:
 	// 100 of them, and 4 MiB together, at most.
