@@ -222,7 +222,7 @@ function javaScript(text, file) {
 
 // otherProgram is the program of esbuild where Node's is another one than tsc's, undefined elsewhere. These are the reasons:
 // - decorators and accessors, which V8 doesn't know;
-// - an import of what is a type only, which tsc leaves out because nothing uses it as a value;
+// - an import of what is a type, which tsc leaves out because nothing uses it as a value;
 // - imports and exports in a CommonJS package, or beside require and __dirname, or of what may be a type;
 // - the order of parameter properties and fields, which tsconfig.json may change.
 function otherProgram({ source, transformed }, kind, file, text) {
@@ -231,13 +231,15 @@ function otherProgram({ source, transformed }, kind, file, text) {
   const common = module && (kind === 'commonjs' || (wantsCommonJS(bare) || passesOn(bare)) && packageKind(file) !== 'module');
   const unknown = /(?:^|[\s(,])@[A-Za-z_$]|\baccessor[ \t]+[\w#$[]/m.test(bare);
   const fields = transformed && /\bclass\b/.test(bare) && settingsOf(path.dirname(file));
-  if (!common && !unknown && !fields && !(module && leavesOut(bare))) return undefined;
+  const types = module ? imports(source).filter((one) => isUnused(one, bare) || isType(one, file)) : [];
+  if (!common && !unknown && !fields && types.length === 0) return undefined;
   const format = common || !module && kind !== 'module' ? 'commonjs' : 'module';
   try {
     return { source: esbuild(file, format, text), format };
   } catch (e) {
-    if (unknown && e.code === undefined) fail(file, e);
-    return undefined; // Node tries
+    if (e.code !== undefined) return undefined; // Node is to say what is wrong
+    if (unknown || kind === 'commonjs' && common) fail(file, e);
+    return types.length > 0 ? { source: withoutImports(source, types), format: 'module' } : undefined;
   }
 }
 
@@ -257,26 +259,53 @@ function wantsCommonJS(bare) {
   return given && !/\b(?:const|let|var|function)\s+(?:require|__dirname|__filename|module|exports)\b/.test(bare) || /^\s*import\s+[\w$]+\s*=\s*require|^\s*export\s*=/m.test(bare);
 }
 
-// imported are the names that a program's imports give to what they import.
-function imported(bare) {
-  const names = [];
-  for (const [, clause] of bare.matchAll(/^[ \t]*import\s+([\w$\s,{}*]+?)\s*from\b/gm)) {
+const IMPORT = /^[ \t]*import\s+([\w$\s,{}*]+?)\s*from\s*(['"])([^'"\n]*)\2/gm;
+
+// imports are those of a program: the names that it gives to what it imports, what they are called there, and from where.
+function imports(source) {
+  const all = [];
+  for (const [, clause, , from] of source.matchAll(IMPORT)) {
     for (const part of clause.split(/[{},]/)) {
-      const name = part.trim().split(/\s+as\s+/).pop();
-      if (/^[\w$]+$/.test(name)) names.push(name);
+      const [there, here = there] = part.trim().split(/\s+as\s+/);
+      if (/^[\w$]+$/.test(here)) all.push({ here, there, from });
     }
   }
-  return names;
+  return all;
 }
 
-// leavesOut says that tsc would leave out an import.
-function leavesOut(bare) {
-  return imported(bare).some((name) => bare.match(new RegExp(`(?<![\\w$])${name.replaceAll('$', '\\$')}(?![\\w$])`, 'g')).length === 1);
+// isUnused says that a program names what it imports nowhere else; types are gone from it.
+function isUnused({ here }, bare) {
+  return bare.match(new RegExp(`(?<![\\w$])${here.replaceAll('$', '\\$')}(?![\\w$])`, 'g')).length === 1;
+}
+
+// isType says that another file declares a type by the name that a program imports.
+function isType({ there, from }, file) {
+  const dir = path.dirname(file);
+  const found = (/^\.{1,2}(?:\/|$)/.test(from) ? [path.resolve(dir, from)] : mapped(from, dir)).map(locate).find(Boolean);
+  if (!found || !TYPED.test(found)) return false;
+  const text = fs.readFileSync(found, 'utf8');
+  const declares = (by) => new RegExp(`\\b(?:${by})\\s+${there.replaceAll('$', '\\$')}(?![\\w$])`).test(text);
+  return declares('interface|type') && !declares('class|function\\*?|const|let|var|enum|namespace');
+}
+
+// withoutImports is a program that does not import some names, as tsc would have it; its lines stay.
+function withoutImports(source, names) {
+  const gone = names.map(({ here }) => here);
+  const stays = (part) => part.trim() && !gone.includes(part.trim().split(/\s+as\s+/).pop());
+  return source.replace(IMPORT, (all, clause, quote, from) => {
+    if (!clause.split(/[{},]/).some((part) => part.trim() && !stays(part))) return all;
+    const [, outer, inner] = /^([^{]*)(?:\{([^}]*)\})?/.exec(clause);
+    const parts = outer.split(',').filter(stays);
+    const inside = (inner ?? '').split(',').filter(stays);
+    if (inside.length > 0) parts.push(`{${inside.join(',')}}`);
+    const lines = '\n'.repeat(all.split('\n').length - 1);
+    return parts.length === 0 ? lines : `import ${parts.join(',').replaceAll('\n', ' ')} from ${quote}${from}${quote}${lines}`;
+  });
 }
 
 // passesOn says that a program exports what it imports by its name: it may be a type's.
 function passesOn(bare) {
-  const names = imported(bare);
+  const names = imports(bare).map(({ here }) => here);
   return [...bare.matchAll(/^[ \t]*export\s*\{([^}]*)\}(\s*from\b)?/gm)].some(([, list, from]) => from ||
     list.split(',').some((part) => names.includes(part.trim().split(/\s/)[0])));
 }
@@ -315,7 +344,7 @@ function esbuild(file, format, text) {
     { cwd: path.dirname(file), encoding: 'utf8', env: {}, maxBuffer: MOST, stdio: ['ignore', 'pipe', 'pipe'] });
   if (error) {
     fail(file, new Error(`${file} can only become JavaScript by another program, which does not start here (${error.code ?? error.message}). ` +
-      'JSX and decorators need kernel = "linux".'));
+      'It needs kernel = "linux".'));
   }
   if (status !== 0) fail(file, Object.assign(new SyntaxError(stderr.trim()), { code: 'ERR_INVALID_TYPESCRIPT_SYNTAX' }));
   mapSources();
