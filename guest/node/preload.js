@@ -271,6 +271,7 @@ function rehearse(start, fs, native) {
   if (native.nanos) protection(start);
   fs.closeSync(fs.openSync(start.argv[0])); // as CTL will be
   Module.runMain(start.argv[0]);
+  if (start.argv.includes('more')) typescript.rehearse(start.cwd);
   // What it left to do must not be in the user's first stack. In a loop inside a call Node leaves the ticks to the caller.
   do process._tickCallback(); while (native.turn());
   process._tickCallback();

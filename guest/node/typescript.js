@@ -23,13 +23,13 @@ const PLAIN = { typescript: undefined, 'commonjs-typescript': 'commonjs', 'modul
 const MOST = 64 << 20; // bytes of what is made of one file
 
 const settings = new Map(); // by folder: its tsconfig.json, undefined for none
-let hooked = false;
+let hooks; // registered, or undefined
 let passing = false;
 
 // A process that is given this file by --require is one that it began.
 if (process.execArgv.includes(__filename)) hook();
 
-module.exports = { hook, isTyped };
+module.exports = { hook, isTyped, rehearse };
 
 // isTyped says that a program may load TypeScript: it is some, or has some, or a tsconfig.json, beside it or above.
 function isTyped(program) {
@@ -46,9 +46,19 @@ function isTyped(program) {
 
 // hook has Node ask load and resolve for each module.
 function hook() {
-  if (hooked) return;
-  hooked = true;
-  Module.registerHooks({ resolve, load });
+  hooks ??= Module.registerHooks({ resolve, load });
+}
+
+// rehearse loads programs as a run does, in a folder, and leaves nothing but them.
+function rehearse(dir) {
+  fs.writeFileSync(path.join(dir, 'types.ts'), "import { join } from 'node:path';\ninterface P { x: number; y?: string }\nconst p: P = { x: 1 };\nexport default [join('a', 'b'), p as P];\n");
+  fs.writeFileSync(path.join(dir, 'plain.ts'), "const n: number = 1;\nString(n);\n");
+  isTyped(path.join(dir, 'types.ts'));
+  hook();
+  for (const name of ['plain.ts', 'types.ts']) Module.createRequire(path.join(dir, 'code.js'))('./' + name);
+  hooks.deregister();
+  hooks = undefined;
+  settings.clear();
 }
 
 // passOn has child processes of Node that run TypeScript begin with this file.
