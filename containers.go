@@ -97,6 +97,9 @@ func (req imageRequest) containerLanguage(ref string) (*language, *imageRow, str
 	if err != nil {
 		return nil, nil, "", err
 	}
+	if interpreters[l.name] == nil {
+		return nil, nil, "", &policy.FieldError{Field: "image", Value: ref, Reason: "has no interpreter of " + l.name + ", as it may have of JavaScript, Python and shell: --exec runs any command"}
+	}
 	l = inContainer(ref, l, false)
 	return l, &l.images[0], ext, nil
 }

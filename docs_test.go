@@ -139,13 +139,16 @@ func docsFolder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"report.ts": `const month: string = process.argv[3]; console.log(month)`,
-		"count.mjs": `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
-		"data.csv":  "a,b\n1,2\n",
-		"words.py":  "import sys\nprint(len(sys.argv[1:]))\n",
-		"hello.go":  "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:]) }\n",
-		"count.sh":  "set -eu\necho \"lines of $1: $#\"\n",
-		"sales.csv": "month,sum\n2026-10,7\n", "data/a.json": "{}",
+		"report.ts":   `const month: string = process.argv[3]; console.log(month)`,
+		"page.tsx":    `const React = { createElement: (tag: string) => tag }; console.log(<b/>)`,
+		"chart.ipynb": `{"cells": [{"cell_type": "code", "metadata": {}, "source": "6 * 7"}], "metadata": {}, "nbformat": 4}`,
+		"query.sql":   "create table t (a);\nselect count(*) from t;\n",
+		"count.mjs":   `let n = 0; for await (const c of process.stdin) n += c.length; console.log(n)`,
+		"data.csv":    "a,b\n1,2\n",
+		"words.py":    "import sys\nprint(len(sys.argv[1:]))\n",
+		"hello.go":    "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:]) }\n",
+		"count.sh":    "set -eu\necho \"lines of $1: $#\"\n",
+		"sales.csv":   "month,sum\n2026-10,7\n", "data/a.json": "{}",
 		"app/package.json": `{"type": "module"}`, "app/src/main.ts": `import { name } from "./name.ts"; console.log(name)`, "app/src/name.ts": `export const name = "app"`,
 		"words.toml": "from = \"node\"\nfiles = { \"/opt/words\" = \"data\" }\nenv = { WORDS = \"/opt/words\" }\n",
 		"tokens":     "alice a-token-of-sixteen\n",

@@ -112,6 +112,10 @@ func (rt *Runtime) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 	for _, l := range languages {
 		var in []string
 		for _, im := range rt.rows(l, ceiling) {
+			if l.runner != "" { // it has images of another language
+				phrases = append(phrases, l.about)
+				break
+			}
 			in = append(in, fmt.Sprintf("image %s: %s", im.payload.Name, strings.TrimSuffix(im.about, ".")))
 		}
 		if len(in) > 0 {
@@ -133,7 +137,7 @@ func (rt *Runtime) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 
 // AllowedImages are the images that a ceiling allows, the user's own among them.
 func (rt *Runtime) AllowedImages(ceiling *policy.Ceiling) (names []string) {
-	for _, l := range languages {
+	for _, l := range interpreted {
 		for _, im := range rt.rows(l, ceiling) {
 			names = append(names, im.payload.Name)
 		}

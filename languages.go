@@ -54,6 +54,9 @@ type language struct {
 	outOfMemory func(signal int, stderr string) bool
 	// check is a program that checks the syntax of the one that its first argument names.
 	check string
+	// runner is a program that runs the one that its first argument names, "" where that is one by itself; an extension
+	// says what it is written in.
+	runner, runnerExtension string
 	// packages says how its packages are installed; nil where it has none.
 	packages *installer
 	// compiled says how its programs are kept and run again; nil where it compiles none.
@@ -82,7 +85,19 @@ type imageRow struct {
 }
 
 // languages are those that there are; the first one is that of a request that names none.
-var languages = []*language{
+var languages = append(interpreted,
+	byPython(language{
+		name: "notebook", others: map[string]string{"jupyter": ".ipynb"}, extensions: python.NotebookExtensions,
+		about: "notebooks (ipynb), which go to /out with their outputs", runner: python.Notebook, check: python.CheckNotebook,
+	}, "data"),
+	byPython(language{
+		name: "sql", others: map[string]string{"sqlite": ".sql"}, extensions: python.QueryExtensions,
+		about: "SQL of SQLite", runner: python.Query, check: python.CheckQuery,
+	}, "python"),
+)
+
+// interpreted are the languages that run by themselves.
+var interpreted = []*language{
 	{
 		name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, extensions: node.Extensions, byExtension: true, extensionless: true,
 		about: "JavaScript and TypeScript",
@@ -92,7 +107,7 @@ var languages = []*language{
 				Library: node.Library, LibrarySources: append(node.LibrarySources, guest.Nanos...), Files: node.Files(), Folders: system.Folders,
 			},
 			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
-			about:   "Node 24 with its own modules: JavaScript and TypeScript, enums and namespaces too. No packages of npm but those that a run brings.",
+			about:   "Node 24 with its own modules: JavaScript, TypeScript and JSX, as tsx runs them. No packages of npm but those that a run brings.",
 			brings:  "what lies beside the code, and node_modules, come with",
 		}},
 		checkArg: node.CheckArg, needsProcess: node.NeedsProcess, process: node.Process, refused: node.Refused,
@@ -151,6 +166,16 @@ var languages = []*language{
 		outOfMemory: golang.OutOfMemory, check: golang.Check, missing: golang.MissingModule,
 		compiled: &compiledLanguage{alone: golang.Alone, at: golang.Built},
 	},
+}
+
+// byPython is a language whose files a program in Python runs, with the images of Python, the one of that name first.
+func byPython(l language, first string) *language {
+	of := *interpreted[slices.IndexFunc(interpreted, func(l *language) bool { return l.name == "python" })]
+	l.byExtension, l.runnerExtension = true, of.extensions[0]
+	l.images = append([]imageRow{*of.image(first)}, slices.DeleteFunc(slices.Clone(of.images), func(im imageRow) bool { return im.payload.Name == first })...)
+	l.checkArg, l.needsProcess, l.process, l.refused = of.checkArg, of.needsProcess, of.process, of.refused
+	l.outOfMemory, l.missing, l.packages = of.outOfMemory, of.missing, of.packages
+	return &l
 }
 
 // pythonPayload is an image of Python with those parts.
@@ -232,6 +257,11 @@ func (req imageRequest) language() (l *language, im *imageRow, ext string, err e
 	case req.Image != "":
 		if l = imageLanguage(req.Image); l == nil {
 			return nil, nil, "", unknownImage(req.Image)
+		}
+		for _, of := range languages { // of those that the image has
+			if of.image(req.Image) != nil && slices.Contains(of.extensions, path.Ext(req.Path)) {
+				l = of
+			}
 		}
 		ext = l.extensions[0]
 	default:
@@ -346,11 +376,13 @@ func Images() (names []string) {
 	return names
 }
 
-// allImages are the images of all languages.
+// allImages are the images of all languages, each once.
 func allImages() (list []*imageRow) {
 	for _, l := range languages {
 		for i := range l.images {
-			list = append(list, &l.images[i])
+			if im := &l.images[i]; imageLanguage(im.payload.Name) == l {
+				list = append(list, im)
+			}
 		}
 	}
 	return list

@@ -268,8 +268,8 @@ func (p *program) files() []file {
 	}
 	files = append(files, p.beside()...)
 	files = append(files, textFile(p.path, p.text))
-	if p.check {
-		files = append(files, textFile(p.main(), p.language.check))
+	if text := p.runner(); text != "" {
+		files = append(files, textFile(p.main(), text))
 	}
 	if p.inImage != nil {
 		return files
@@ -280,11 +280,18 @@ func (p *program) files() []file {
 // inOneProcess says that it is a session whose interpreter is the machine's only process (Nanos).
 func (p *program) inOneProcess() bool { return p.session != nil && !p.fresh }
 
-// main is the program that runs: the code, or the one that checks it, which lies where nothing
-// of the request can.
-func (p *program) main() string {
+// runner is the text of a program that checks the code, or runs it, "" where the code is what runs.
+func (p *program) runner() string {
 	if p.check {
-		return contract.UnitaskDir + "/check" + p.language.extensions[0]
+		return p.language.check
+	}
+	return p.language.runner
+}
+
+// main is the program that runs: the code, or its runner, which lies where nothing of the request can.
+func (p *program) main() string {
+	if p.runner() != "" {
+		return contract.UnitaskDir + "/check" + cmp.Or(p.language.runnerExtension, p.language.extensions[0])
 	}
 	return p.path
 }
@@ -298,6 +305,8 @@ func (p *program) argv() []string {
 		return []string{p.session.driver().Path}
 	case p.check:
 		return []string{p.main(), p.path}
+	case p.language.runner != "":
+		return append([]string{p.main(), p.path}, p.args...)
 	}
 	return append([]string{p.path}, p.args...)
 }

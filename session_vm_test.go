@@ -40,7 +40,7 @@ func TestSession(t *testing.T) {
 	needVM(t)
 	rt := sessionRuntime(t)
 	js := [][4]string{{"const x = 41", "", "", ""}, {"console.log('hi'); x + 1", "42", "hi\n", ""}, {"throw new Error('no')", "", "", "Error: no\n    at step-3:1:7\n"},
-		{"import os from 'node:os'\nos.userInfo().uid", "1000", "", ""}, {"let n: number = x as number; n", "41", "", ""}, {"process.cwd()", "'/work'", "", ""},
+		{"import os from 'node:os'\nos.userInfo().uid", "1000", "", ""}, {"let n: number = x as number; n", "41", "", ""}, {"enum Mode { Off, On }\nMode[1]", "'On'", "", ""}, {"Mode.On", "1", "", ""}, {"process.cwd()", "'/work'", "", ""},
 		{"await new Promise((r) => setTimeout(r, 5)); process.argv.length", "1", "", ""}, {"Promise.reject(new TypeError('late'))", "", "", "TypeError: late"},
 		{"import { execSync } from 'node:child_process'\nrequire('fs').writeFileSync('a.txt', 'A'); process.env.MARK", "'m'", "", ""}}
 	nanos := slices.Clone(js)

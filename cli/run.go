@@ -42,7 +42,7 @@ func (a *app) runCommand() *cobra.Command {
 		Long: `Run boots a fresh machine, runs the code in it, and destroys it.
 
 The code is a file, the text that --code gives, or standard input (-): JavaScript or
-TypeScript for Node, Python, shell for Bash, or Go, by the file's extension or --lang.
+TypeScript for Node, Python, shell for Bash, Go, a notebook (.ipynb) or SQL, by the file's extension or --lang.
 Node's own rules say whether it is an ES module, CommonJS or TypeScript. Arguments
 after -- reach the code; standard input, when it is not a terminal and does not hold
 the code, does too. Python, shell and Go run on the linux kernel, whatever the default is (Python on nanos by --kernel nanos);

@@ -13,6 +13,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/unitask/unitask/guest/contract"
+)
+
+// The part that makes JavaScript of TypeScript and JSX, and its program.
+const (
+	esbuildPart = "esbuild"
+	esbuildFile = "root" + contract.Esbuild
 )
 
 // npmDownload gets a package's tarball with npm's own client into dir and
@@ -76,12 +84,14 @@ func unpackTgz(file, dir string, want selector) error {
 	return nil
 }
 
-// npmFiles: Node's binary, and the headers that a library is compiled with.
+// npmFiles: Node's binary, and the headers that a library is compiled with; esbuild's binary.
 func npmFiles(name string) (string, bool) {
 	name = strings.TrimPrefix(name, "package/")
 	switch name {
 	case "bin/node":
 		return "node", true
+	case "bin/esbuild":
+		return esbuildFile, true
 	case "LICENSE", "include/node/node_api.h", "include/node/node_api_types.h",
 		"include/node/js_native_api.h", "include/node/js_native_api_types.h":
 		return filepath.Base(name), true

@@ -97,6 +97,9 @@ func (s *Store) missing(p Part, arch Arch, name string) string {
 	if name == goPart {
 		must = []string{goRoot + "/bin/go"}
 	}
+	if name == esbuildPart {
+		must = []string{esbuildFile}
+	}
 	if tool := toolFiles[name]; tool != "" {
 		must = []string{tool}
 	}

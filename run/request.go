@@ -28,8 +28,8 @@ type Request struct {
 	// package.json's type (PackageType), and the syntax.
 	Code string `json:"code,omitempty"`
 	// Path is the code's file inside the guest; a relative one is taken from
-	// Dir. "" is code and the language's extension. Extensions: .js .cjs .mjs .ts .cts .mts, .py, .sh
-	// .bash; where Language is Python or shell any.
+	// Dir. "" is code and the language's extension. Extensions: .js .cjs .mjs .ts .cts .mts .tsx .jsx,
+	// .py, .ipynb, .sql, .sh .bash; where Language is Python or shell any.
 	Path string `json:"path,omitempty"`
 	// Neighbours are small files beside the code, in its folder and below, which it may import:
 	// 100 of them, and 4 MiB together, at most.

@@ -40,6 +40,8 @@ const (
 	ContainerFile = "/unitask/container"
 	Library       = "/unitask/lib/shim.node"
 	Preload       = "/unitask/lib/preload.js"
+	Typescript    = "/unitask/lib/typescript.js" // what has Node load TypeScript and JSX
+	Esbuild       = "/unitask/lib/esbuild"       // the program that makes JavaScript of what Node can't
 	Rehearsal     = "/unitask/lib/rehearsal.js"
 	MainLink      = "/unitask/main"        // what the language runs; its target is the code
 	Trusted       = "/unitask/ca.pem"      // certificates of a run; empty until it brings some

@@ -21,6 +21,8 @@
 #define CONTAINER_FILE "/unitask/container"
 #define LIBRARY "/unitask/lib/shim.node"
 #define PRELOAD "/unitask/lib/preload.js"
+#define TYPESCRIPT "/unitask/lib/typescript.js"
+#define ESBUILD "/unitask/lib/esbuild"
 #define REHEARSAL "/unitask/lib/rehearsal.js"
 #define MAIN_LINK "/unitask/main"
 #define TRUSTED "/unitask/ca.pem"

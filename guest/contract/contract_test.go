@@ -80,32 +80,39 @@ func header(list []fact) string {
 	return out.String()
 }
 
-// What JavaScript needs of it.
-var inJavaScript = []string{"Library", "Preload", "Trusted", "EnvFresh", "Writable", "HeaderSize", "EntropySize", "ExitUnknown",
-	"ControlReady", "ControlStarted", "ControlRehearsed"}
+// What JavaScript needs of it, by file.
+var inJavaScript = map[string][]string{
+	"../node/preload.js": {"Library", "Preload", "Typescript", "MainLink", "Trusted", "EnvFresh", "Writable", "HeaderSize", "EntropySize", "ExitUnknown",
+		"ControlReady", "ControlStarted", "ControlRehearsed"},
+	"../node/typescript.js": {"Esbuild"},
+}
 
 const (
 	jsBegin = "// From ../contract/contract.go by `go test ./guest/contract -update`.\n"
 	jsEnd   = "// End of what is from there.\n"
 )
 
-func javaScript(t *testing.T, list []fact, text string) string {
+func javaScript(t *testing.T, list []fact, file string) string {
 	t.Helper()
-	before, rest, ok := strings.Cut(text, jsBegin)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), jsBegin)
 	_, after, ok2 := strings.Cut(rest, jsEnd)
 	if !ok || !ok2 {
-		t.Fatal("preload.js does not mark what is from contract.go")
+		t.Fatalf("%s does not mark what is from contract.go", file)
 	}
 	var out strings.Builder
-	for _, name := range inJavaScript {
+	for _, name := range inJavaScript[file] {
 		for _, f := range list {
 			if f.name == name {
 				fmt.Fprintf(&out, "const %s = %s;\n", upper(f.name), strings.ReplaceAll(f.literal("'%c'"), `"`, "'"))
 			}
 		}
 	}
-	if n := strings.Count(out.String(), "\n"); n != len(inJavaScript) {
-		t.Fatalf("%d of %d names are in contract.go", n, len(inJavaScript))
+	if n := strings.Count(out.String(), "\n"); n != len(inJavaScript[file]) {
+		t.Fatalf("%d of %d names are in contract.go", n, len(inJavaScript[file]))
 	}
 	return before + jsBegin + out.String() + jsEnd + after
 }
@@ -116,12 +123,11 @@ func TestDrift(t *testing.T) {
 	if len(list) < 60 {
 		t.Fatalf("only %d constants", len(list))
 	}
-	const js = "../node/preload.js"
-	text, err := os.ReadFile(js)
-	if err != nil {
-		t.Fatal(err)
+	made := map[string]string{"contract.h": header(list)}
+	for file := range inJavaScript {
+		made[file] = javaScript(t, list, file)
 	}
-	for name, want := range map[string]string{"contract.h": header(list), js: javaScript(t, list, string(text))} {
+	for name, want := range made {
 		if *update {
 			if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
 				t.Fatal(err)

@@ -1,6 +1,6 @@
 // Checks the syntax of a program, its first argument, and runs nothing of it: by `node --check`,
 // which knows JavaScript only. Of TypeScript the types are removed first, as when it is run;
-// they leave blanks, so positions stay. What is more than types becomes JavaScript.
+// they leave blanks, so positions stay. What is more than types becomes JavaScript, JSX and decorators by esbuild.
 const { spawnSync } = require('child_process');
 const fs = require('fs');
 const modules = require('module');
@@ -22,9 +22,19 @@ function kind() {
   return { module: '.mjs', commonjs: '.cjs' }[type] ?? '.js';
 }
 
+function start(program, args) {
+  const ended = spawnSync(program, args, { encoding: 'utf8', stdio: ['ignore', 'ignore', 'pipe'], maxBuffer: 64 << 20 });
+  if (ended.error) throw ended.error;
+  return ended;
+}
+
+function esbuild() {
+  return start('/unitask/lib/esbuild', [file, '--log-level=error', '--color=false']);
+}
+
 function check(of) {
-  const { status, signal, stderr, error } = spawnSync(process.execPath, ['--check', of], { encoding: 'utf8', stdio: ['ignore', 'inherit', 'pipe'], maxBuffer: 64 << 20 });
-  if (error) throw error;
+  const { status, signal, stderr } = start(process.execPath, ['--check', of]);
+  if (status && of !== file && esbuild().status === 0) return; // decorators
   process.stderr.write(stderr.replaceAll(of, file));
   if (signal) process.kill(process.pid, signal);
   process.exitCode = status;
@@ -47,7 +57,11 @@ function stripped() {
   }
 }
 
-if (/\.[cm]?ts$/.test(file)) {
+if (/\.[jt]sx$/.test(file)) {
+  const { status, stderr } = esbuild();
+  process.stderr.write(stderr);
+  process.exitCode = status;
+} else if (/\.[cm]?ts$/.test(file)) {
   const text = stripped();
   if (text !== undefined) {
     const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'check-'));

@@ -1,5 +1,5 @@
 // Package node is what the guest has of Node: how it is started, what is preloaded
-// into it (preload.js, addon/), the program of rehearsals, and what of a run only
+// into it (preload.js, typescript.js, addon/), the program of rehearsals, and what of a run only
 // a Node programmer would know. It knows neither images nor machines; unitask hands
 // its values to them. Another language is another package beside it.
 package node
@@ -29,8 +29,9 @@ const (
 )
 
 // Parts are the vendored parts that Node is made of. The first one holds Program,
-// and the headers that Library is compiled with; the others, what it needs to run.
-var Parts = slices.Concat([]string{"node"}, system.Libraries, system.Commands)
+// and the headers that Library is compiled with; the last, what makes JavaScript of TypeScript and JSX; the others, what Node
+// needs to run.
+var Parts = slices.Concat([]string{"node"}, system.Libraries, system.Commands, []string{"esbuild"})
 
 // Args is Node's command line, its own name included. The baseline compiler is off
 // and feedback is collected at once: both save translation under TCG.
@@ -45,11 +46,14 @@ var Env = []string{"PATH=" + contract.SearchPath, "HOME=" + contract.HomeDir, "L
 
 // Files are the JavaScript files of an image, by their path in the guest.
 func Files() map[string]string {
-	return map[string]string{Trusted: "", contract.Preload: preloadText, contract.Rehearsal: Rehearsal}
+	return map[string]string{Trusted: "", contract.Preload: preloadText, contract.Typescript: typeScriptText, contract.Rehearsal: Rehearsal}
 }
 
 //go:embed preload.js
 var preloadText string
+
+//go:embed typescript.js
+var typeScriptText string
 
 // Rehearsal is the throw-away program.
 //
@@ -73,7 +77,7 @@ var Check string
 var LibrarySources = []string{"node/addon/addon.c", "node/addon/session.c"}
 
 // Extensions are those that a main file may have.
-var Extensions = []string{".js", ".cjs", ".mjs", ".ts", ".cts", ".mts"}
+var Extensions = []string{".js", ".cjs", ".mjs", ".ts", ".cts", ".mts", ".tsx", ".jsx"}
 
 // IsSource says that a file's extension is one of a main file.
 func IsSource(ext string) bool { return slices.Contains(Extensions, ext) }

@@ -9,6 +9,8 @@
 // From ../contract/contract.go by `go test ./guest/contract -update`.
 const LIBRARY = '/unitask/lib/shim.node';
 const PRELOAD = '/unitask/lib/preload.js';
+const TYPESCRIPT = '/unitask/lib/typescript.js';
+const MAIN_LINK = '/unitask/main';
 const TRUSTED = '/unitask/ca.pem';
 const ENV_FRESH = 'UNITASK_FRESH';
 const WRITABLE = '/tmp:/out:/home/user:/dev';
@@ -20,8 +22,6 @@ const CONTROL_STARTED = 'S';
 const CONTROL_REHEARSED = 'W';
 // End of what is from there.
 
-const TYPED = /\.[cm]?ts$/;
-const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
 const MORE_MEMORY = 200 * 2 ** 20; // bytes: what a machine has that can rehearse all
 
 let beginTime; // clockOf; a fresh process's time is its own
@@ -38,7 +38,30 @@ const fresh = process.env[ENV_FRESH] !== undefined;
 // it takes a tenth of a second under TCG.
 if (!fresh) delete require.cache[__filename];
 process.execArgv = process.execArgv.slice(process.execArgv.indexOf(PRELOAD) + 1);
+const typescript = takeAlong(TYPESCRIPT);
 if (!process.chdir.disabled) main();
+else inWorker();
+
+// takeAlong loads another file of ours, and leaves no trace of it.
+function takeAlong(name) {
+  try {
+    return require(name);
+  } finally {
+    delete require.cache[name];
+    module.children = [];
+  }
+}
+
+// inWorker has a worker of a program that may load TypeScript load it, too.
+function inWorker() {
+  let program;
+  try {
+    program = require('node:fs').readlinkSync(MAIN_LINK);
+  } catch {
+    return; // a session has none
+  }
+  if (typescript.isTyped(program)) typescript.hook();
+}
 
 function main() {
   const fs = require('node:fs');
@@ -86,57 +109,7 @@ function take(start, fs, native) {
   begin(start, native);
   if (!fresh) adopt(start.flags ?? []);
   trust(fs, start.ca);
-  if (TYPED.test(start.argv[0])) transform(fs);
-}
-
-// transform has Node run TypeScript that is more than JavaScript with types: enums, namespaces, parameter properties.
-// Node removes types only, which leaves blanks; what it can't remove becomes JavaScript with a source map.
-function transform(fs) {
-  const Module = require('node:module');
-  const plain = { typescript: undefined, 'commonjs-typescript': 'commonjs', 'module-typescript': 'module' };
-  Module.registerHooks({
-    load(url, context, next) {
-      if (!TYPED.test(url)) return next(url, context);
-      let loaded;
-      try {
-        loaded = next(url, context);
-      } catch (e) { // import looks into the file to tell its kind
-        if (e.code !== UNSUPPORTED) throw e;
-        loaded = { format: 'typescript' };
-      }
-      if (!Object.hasOwn(plain, loaded.format)) return loaded;
-      const { fileURLToPath } = require('node:url');
-      const file = fileURLToPath(url);
-      const source = javaScript(Module, String(loaded.source ?? fs.readFileSync(file)), file);
-      if (source === undefined) return loaded;
-      return { ...loaded, source, format: loaded.source ? plain[loaded.format] : kindOf(source), shortCircuit: true };
-    },
-  });
-}
-
-// javaScript is what a text becomes, undefined for one that Node is to say is wrong.
-function javaScript(Module, text, file) {
-  const { emitWarning } = process;
-  process.emitWarning = () => {}; // that the function below is new
-  try {
-    return Module.stripTypeScriptTypes(text, { mode: 'strip' });
-  } catch (e) {
-    if (e.code !== UNSUPPORTED) return undefined;
-    Module.setSourceMapsSupport(true, { nodeModules: false, generatedCode: false });
-    return Module.stripTypeScriptTypes(text, { mode: 'transform', sourceMap: true, sourceUrl: file });
-  } finally {
-    process.emitWarning = emitWarning;
-  }
-}
-
-// kindOf is the kind of a module whose name and package.json don't tell.
-function kindOf(source) {
-  try {
-    require('node:vm').compileFunction(source, ['exports', 'require', 'module', '__filename', '__dirname']);
-    return 'commonjs';
-  } catch {
-    return 'module';
-  }
+  if (typescript.isTyped(start.argv[0])) typescript.hook();
 }
 
 // adopt does now what Node does at its start for a few arguments and variables; which,
@@ -298,6 +271,7 @@ function rehearse(start, fs, native) {
   if (native.nanos) protection(start);
   fs.closeSync(fs.openSync(start.argv[0])); // as CTL will be
   Module.runMain(start.argv[0]);
+  if (start.argv.includes('more')) typescript.rehearse(start.cwd);
   // What it left to do must not be in the user's first stack. In a loop inside a call Node leaves the ticks to the caller.
   do process._tickCallback(); while (native.turn());
   process._tickCallback();

@@ -37,10 +37,6 @@ if (process.argv.includes('network')) network().catch((e) => console.error(e));
 function more() {
   for (const name of ['assert', 'child_process', 'crypto', 'events', 'http', 'https', 'os', 'readline', 'stream/promises',
     'timers/promises', 'url', 'zlib']) require('node:' + name);
-  fs.writeFileSync('types.ts', 'interface P { x: number; y?: string }\nconst p: P = { x: 1 };\nexport default p as P;\n');
-  const hooks = require('node:module').registerHooks({ load: (url, context, next) => next(url, context) });
-  require(path.resolve('types.ts'));
-  hooks.deregister();
   fs.writeFileSync('module.mjs', "import fs, { readFileSync } from 'node:fs';\nimport { join } from 'node:path';\nexport default await join('a', 'b');\n");
   import(path.resolve('module.mjs')).then((m) => console.log(m.default));
   require('node:crypto').createHash('sha256').update('rehearsal').digest('hex');

@@ -82,8 +82,24 @@ var Check string
 //go:embed packages.py
 var Install string
 
-// Extensions are those that a main file may have.
-var Extensions = []string{".py"}
+// Programs that run files which are no programs by themselves, and those that check them.
+var (
+	//go:embed notebook.py
+	Notebook string
+	//go:embed checknotebook.py
+	CheckNotebook string
+	//go:embed query.py
+	Query string
+	//go:embed checkquery.py
+	CheckQuery string
+)
+
+// Extensions are those that a main file may have, of each kind of file.
+var (
+	Extensions         = []string{".py"}
+	NotebookExtensions = []string{".ipynb"}
+	QueryExtensions    = []string{".sql"}
+)
 
 // missing is what Python prints when it ends for want of a module.
 var missing = regexp.MustCompile(`(?m)^(?:ModuleNotFoundError|ImportError): No module named '([A-Za-z0-9._]{1,214})'`)

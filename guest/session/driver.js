@@ -63,11 +63,13 @@
       } catch {
         if (/^\s*\{[\s\S]*\}\s*$/.test(code))
           return code;
-        try {  // TypeScript, whose types go
-          const js = Module.stripTypeScriptTypes?.(code);
-          if (js !== undefined && js !== code)
-            return rewritten(js);
-        } catch {}
+        for (const mode of ['strip', 'transform']) {  // TypeScript, whose types go; enums and namespaces become JavaScript
+          try {
+            const js = Module.stripTypeScriptTypes?.(code, { mode });
+            if (js !== undefined && js !== code)
+              return rewritten(js);
+          } catch {}
+        }
         return code;  // V8 says what is wrong
       }
     }

@@ -1,0 +1,379 @@
+// Has Node load TypeScript that is more than JavaScript with types, and JSX, in the process that it is called in.
+// Node removes types by itself, which leaves blanks, and makes JavaScript of enums, namespaces and parameter
+// properties. Where that would be another program than tsc's, or none, esbuild makes it, as a process. A child
+// process of Node that runs TypeScript is started with this file by --require.
+'use strict';
+
+const fs = require('node:fs');
+const path = require('node:path');
+const Module = require('node:module');
+
+// From ../contract/contract.go by `go test ./guest/contract -update`.
+const ESBUILD = '/unitask/lib/esbuild';
+// End of what is from there.
+
+const TYPED = /\.(?:[cm]?ts|[jt]sx)$/;
+const JSX = /\.[jt]sx$/;
+const BUNDLED = /[\\/]node_modules[\\/]/;
+const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
+const NOT_FOUND = ['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND', 'ERR_UNSUPPORTED_DIR_IMPORT'];
+const ENDINGS = ['.ts', '.tsx', '.mts', '.cts', '.js', '.jsx', '.mjs', '.cjs', '.json'];
+const WRITTEN_AS = { '.js': ['.ts', '.tsx'], '.jsx': ['.tsx'], '.mjs': ['.mts'], '.cjs': ['.cts'] }; // imports name what is to be made of them
+const PLAIN = { typescript: undefined, 'commonjs-typescript': 'commonjs', 'module-typescript': 'module' };
+const MOST = 64 << 20; // bytes of what is made of one file
+
+const settings = new Map(); // by folder: its tsconfig.json, undefined for none
+let hooks; // registered, or undefined
+let passing = false;
+
+// A process that is given this file by --require is one that it began.
+if (process.execArgv.includes(__filename)) hook();
+
+module.exports = { hook, isTyped, rehearse };
+
+// isTyped says that a program may load TypeScript: it is some, or has some, or a tsconfig.json, beside it or above.
+function isTyped(program) {
+  if (TYPED.test(program)) return true;
+  for (let dir = path.dirname(program), of; dir !== of; of = dir, dir = path.dirname(dir)) {
+    if (fs.existsSync(path.join(dir, 'tsconfig.json'))) return true;
+  }
+  try {
+    return fs.readdirSync(path.dirname(program)).some((name) => TYPED.test(name) && !/\.d\.[cm]?ts$/.test(name));
+  } catch {
+    return false;
+  }
+}
+
+// hook has Node ask load and resolve for each module.
+function hook() {
+  hooks ??= Module.registerHooks({ resolve, load });
+}
+
+// rehearse loads programs as a run does, in a folder, and leaves nothing but them.
+function rehearse(dir) {
+  fs.writeFileSync(path.join(dir, 'types.ts'), "import { join } from 'node:path';\ninterface P { x: number; y?: string }\nconst p: P = { x: 1 };\nexport default [join('a', 'b'), p as P];\n");
+  fs.writeFileSync(path.join(dir, 'plain.ts'), "const n: number = 1;\nString(n);\n");
+  isTyped(path.join(dir, 'types.ts'));
+  hook();
+  for (const name of ['plain.ts', 'types.ts']) Module.createRequire(path.join(dir, 'code.js'))('./' + name);
+  hooks.deregister();
+  hooks = undefined;
+  settings.clear();
+}
+
+// passOn has child processes of Node that run TypeScript begin with this file.
+function passOn() {
+  if (passing) return;
+  passing = true; // before require asks resolve
+  const { prototype } = require('node:child_process').ChildProcess;
+  const { spawn } = prototype;
+  prototype.spawn = function (options) {
+    const { file, args } = options;
+    if (file === process.execPath && args?.some((arg) => TYPED.test(arg)) && !args.includes(__filename)) {
+      options = { ...options, args: [args[0], '--require', __filename, ...args.slice(1)] };
+    }
+    return Reflect.apply(spawn, this, [options]);
+  };
+}
+
+// resolve finds modules as tsc does, where Node finds none: by their names without an extension, or with that of the
+// JavaScript that they will be, and by the paths of tsconfig.json.
+function resolve(specifier, context, next) {
+  const { parentURL } = context;
+  if (/^(?:node:)?(?:child_process|cluster)$/.test(specifier)) passOn();
+  const relative = /^\.{0,2}\/|^\.\.?$/.test(specifier);
+  const inside = parentURL?.startsWith('file:') && !BUNDLED.test(parentURL);
+  if (!inside || !relative && (/^[a-z]+:/.test(specifier) || Module.isBuiltin(specifier))) return next(specifier, context);
+  const { fileURLToPath, pathToFileURL } = require('node:url');
+  const from = path.dirname(fileURLToPath(parentURL));
+  const at = (file) => ({ url: pathToFileURL(file).href, shortCircuit: true, ...attributes(file, context) });
+  if (!relative) {
+    for (const file of mapped(specifier, from)) {
+      const found = locate(file);
+      if (found) return at(found);
+    }
+  }
+  try {
+    const found = next(specifier, context);
+    return { ...found, ...attributes(found.url, context) };
+  } catch (e) {
+    const meant = relative ? path.resolve(from, specifier) : e.url && fileURLToPath(e.url); // in a package
+    const found = meant && NOT_FOUND.includes(e.code) && locate(meant);
+    if (!found) throw e;
+    return at(found);
+  }
+}
+
+// attributes are those that an import of JSON lacks; tsc asks for none.
+function attributes(name, { conditions, importAttributes, parentURL }) {
+  const lacks = name.endsWith('.json') && TYPED.test(parentURL) && conditions?.includes?.('import') && !importAttributes?.type;
+  return lacks && { importAttributes: { ...importAttributes, type: 'json' } };
+}
+
+// locate is the file that a module's path means, undefined for none.
+function locate(name) {
+  const isFile = (file) => fs.statSync(file, { throwIfNoEntry: false })?.isFile();
+  const ext = path.extname(name);
+  const all = [name, ...(WRITTEN_AS[ext] ?? []).map((as) => name.slice(0, -ext.length) + as)];
+  for (const stem of [name, path.join(name, 'index')]) all.push(...ENDINGS.map((end) => stem + end));
+  return all.find(isFile);
+}
+
+// mapped are the files that the paths and the baseUrl of tsconfig.json have for a name.
+function mapped(specifier, from) {
+  const { paths, base, baseUrl } = settingsOf(from) ?? {};
+  const files = [];
+  let best = -1; // the longest prefix counts
+  for (const [pattern, targets] of Object.entries(paths ?? {})) {
+    const [before, after] = pattern.split('*');
+    const star = after !== undefined;
+    const fits = star ? specifier.length >= before.length + after.length && specifier.startsWith(before) && specifier.endsWith(after) : specifier === pattern;
+    const rank = star ? before.length : Infinity;
+    if (!fits || rank <= best) continue;
+    best = rank;
+    const middle = star ? specifier.slice(before.length, specifier.length - after.length) : '';
+    files.splice(0, files.length, ...targets.map((target) => path.resolve(base, target.replace('*', () => middle))));
+  }
+  if (baseUrl) files.push(path.resolve(baseUrl, specifier));
+  return files;
+}
+
+// settingsOf is the compilerOptions of the nearest tsconfig.json, with the folders that its paths begin at.
+function settingsOf(dir) {
+  if (settings.has(dir)) return settings.get(dir);
+  const up = path.dirname(dir);
+  const found = readSettings(path.join(dir, 'tsconfig.json'), []) ?? (up === dir ? undefined : settingsOf(up));
+  settings.set(dir, found);
+  return found;
+}
+
+// readSettings reads a tsconfig.json and those that it extends; seen are the ones that led to it.
+function readSettings(file, seen) {
+  let text;
+  try {
+    text = fs.readFileSync(file, 'utf8');
+  } catch {
+    return undefined;
+  }
+  let config;
+  try {
+    config = JSON.parse(text.replace(/^\uFEFF/, '').replace(/("(?:[^"\\]|\\.)*")|\/\/.*|\/\*[^]*?\*\/|,(?=(?:\s|\/\/.*|\/\*[^]*?\*\/)*[\]}])/g, '$1'));
+  } catch {
+    return {}; // esbuild says what is wrong
+  }
+  const dir = path.dirname(file);
+  const all = {};
+  for (const of of [config.extends ?? []].flat()) {
+    const base = locateSettings(of, dir);
+    if (base && !seen.includes(base)) Object.assign(all, readSettings(base, [...seen, file]));
+  }
+  const own = config.compilerOptions ?? {};
+  Object.assign(all, own);
+  if (own.baseUrl !== undefined) all.baseUrl = path.resolve(dir, own.baseUrl);
+  if (own.paths) all.base = dir;
+  if (own.paths && all.baseUrl) all.base = all.baseUrl;
+  return all;
+}
+
+// locateSettings is the file that extends names: a path, or one in a package.
+function locateSettings(name, dir) {
+  const { existsSync } = fs;
+  if (/^\.{0,2}\//.test(name)) return [path.resolve(dir, name), path.resolve(dir, name) + '.json'].find(existsSync);
+  for (const of of [name, name + '.json', name + '/tsconfig.json']) {
+    try {
+      const found = Module.createRequire(path.join(dir, 'x.js')).resolve(of);
+      if (found.endsWith('.json')) return found;
+    } catch { /* not that */ }
+  }
+  return undefined;
+}
+
+function load(url, context, next) {
+  const name = url.replace(/[?#].*/s, '');
+  if (!TYPED.test(name) || !name.startsWith('file:')) return next(url, context);
+  const file = require('node:url').fileURLToPath(name);
+  if (JSX.test(name) || BUNDLED.test(name)) { // Node refuses both
+    const text = fs.readFileSync(file, 'utf8');
+    const bare = withoutTexts(text);
+    const format = packageKind(file) ?? (isModule(bare) && !wantsCommonJS(bare) ? 'module' : 'commonjs');
+    return { source: esbuild(file, format, text), format, shortCircuit: true };
+  }
+  let loaded;
+  try {
+    loaded = next(url, context);
+  } catch (e) { // import looks into the file to tell its kind
+    if (e.code !== UNSUPPORTED) throw e;
+    loaded = { format: 'typescript' };
+  }
+  if (!Object.hasOwn(PLAIN, loaded.format)) return loaded;
+  const text = String(loaded.source ?? fs.readFileSync(file));
+  const made = javaScript(text, file);
+  if (!made) return loaded; // Node is to say what is wrong
+  const kind = PLAIN[loaded.format];
+  const other = otherProgram(made, kind, file, text);
+  if (other) return { ...other, shortCircuit: true };
+  return { ...loaded, source: made.source, format: loaded.source ? kind : packageKind(file) ?? kindOf(made.source), shortCircuit: true };
+}
+
+// javaScript is what Node makes of a text, undefined where it makes nothing.
+function javaScript(text, file) {
+  const { emitWarning } = process;
+  process.emitWarning = () => {}; // that the function below is new
+  try {
+    return { source: Module.stripTypeScriptTypes(text, { mode: 'strip' }) };
+  } catch (e) {
+    if (e.code !== UNSUPPORTED) return undefined;
+    mapSources();
+    return { source: Module.stripTypeScriptTypes(text, { mode: 'transform', sourceMap: true, sourceUrl: file }), transformed: true };
+  } finally {
+    process.emitWarning = emitWarning;
+  }
+}
+
+// otherProgram is the program of esbuild where Node's is another one than tsc's, undefined elsewhere. These are the reasons:
+// - decorators and accessors, which V8 doesn't know;
+// - an import of what is a type, which tsc leaves out because nothing uses it as a value;
+// - imports and exports in a CommonJS package, or beside require and __dirname, or of what may be a type;
+// - the order of parameter properties and fields, which tsconfig.json may change.
+function otherProgram({ source, transformed }, kind, file, text) {
+  const bare = withoutTexts(source);
+  const module = isModule(bare);
+  const common = module && (kind === 'commonjs' || (wantsCommonJS(bare) || passesOn(bare)) && packageKind(file) !== 'module');
+  const unknown = /(?:^|[\s(,])@[A-Za-z_$]|\baccessor[ \t]+[\w#$[]/m.test(bare);
+  const fields = transformed && /\bclass\b/.test(bare) && settingsOf(path.dirname(file));
+  const types = module ? imports(source).filter((one) => isUnused(one, bare) || isType(one, file)) : [];
+  if (!common && !unknown && !fields && types.length === 0) return undefined;
+  const format = common || !module && kind !== 'module' ? 'commonjs' : 'module';
+  try {
+    return { source: esbuild(file, format, text), format };
+  } catch (e) {
+    if (e.code !== undefined) return undefined; // Node is to say what is wrong
+    if (unknown || kind === 'commonjs' && common) fail(file, e);
+    return types.length > 0 ? { source: withoutImports(source, types), format: 'module' } : undefined;
+  }
+}
+
+// withoutTexts is a program without its strings and comments.
+function withoutTexts(source) {
+  return source.replace(/'(?:[^'\\\n]|\\[^])*'|"(?:[^"\\\n]|\\[^])*"|\/\/.*|\/\*[^]*?\*\//g, (all) => all[0] === '/' ? '' : '""');
+}
+
+function isModule(bare) {
+  return /^[ \t]*(?:import[\s{*"]|export[\s{*=])|\bimport\.meta\b|;[ \t]*(?:import|export)[\s{*]/m.test(bare);
+}
+
+// wantsCommonJS says that a program uses what only CommonJS has, and nothing that only the other kind has.
+function wantsCommonJS(bare) {
+  if (/\bimport\.meta\b|\bcreateRequire\b|^(?:const|let|var)?[^\n(){]*\bawait\b/m.test(bare)) return false;
+  const given = /(?<![.\w$])(?:require(?=\s*[.(])|__dirname\b|__filename\b|module(?=\.(?:exports|id|parent|paths|children)\b)|exports(?=\.))/.test(bare);
+  return given && !/\b(?:const|let|var|function)\s+(?:require|__dirname|__filename|module|exports)\b/.test(bare) || /^\s*import\s+[\w$]+\s*=\s*require|^\s*export\s*=/m.test(bare);
+}
+
+const IMPORT = /^[ \t]*import\s+([\w$\s,{}*]+?)\s*from\s*(['"])([^'"\n]*)\2/gm;
+
+// imports are those of a program: the names that it gives to what it imports, what they are called there, and from where.
+function imports(source) {
+  const all = [];
+  for (const [, clause, , from] of source.matchAll(IMPORT)) {
+    for (const part of clause.split(/[{},]/)) {
+      const [there, here = there] = part.trim().split(/\s+as\s+/);
+      if (/^[\w$]+$/.test(here)) all.push({ here, there, from });
+    }
+  }
+  return all;
+}
+
+// isUnused says that a program names what it imports nowhere else; types are gone from it.
+function isUnused({ here }, bare) {
+  return bare.match(new RegExp(`(?<![\\w$])${here.replaceAll('$', '\\$')}(?![\\w$])`, 'g')).length === 1;
+}
+
+// isType says that another file declares a type by the name that a program imports.
+function isType({ there, from }, file) {
+  const dir = path.dirname(file);
+  const found = (/^\.{1,2}(?:\/|$)/.test(from) ? [path.resolve(dir, from)] : mapped(from, dir)).map(locate).find(Boolean);
+  if (!found || !TYPED.test(found)) return false;
+  const text = fs.readFileSync(found, 'utf8');
+  const declares = (by) => new RegExp(`\\b(?:${by})\\s+${there.replaceAll('$', '\\$')}(?![\\w$])`).test(text);
+  return declares('interface|type') && !declares('class|function\\*?|const|let|var|enum|namespace');
+}
+
+// withoutImports is a program that does not import some names, as tsc would have it; its lines stay.
+function withoutImports(source, names) {
+  const gone = names.map(({ here }) => here);
+  const stays = (part) => part.trim() && !gone.includes(part.trim().split(/\s+as\s+/).pop());
+  return source.replace(IMPORT, (all, clause, quote, from) => {
+    if (!clause.split(/[{},]/).some((part) => part.trim() && !stays(part))) return all;
+    const [, outer, inner] = /^([^{]*)(?:\{([^}]*)\})?/.exec(clause);
+    const parts = outer.split(',').filter(stays);
+    const inside = (inner ?? '').split(',').filter(stays);
+    if (inside.length > 0) parts.push(`{${inside.join(',')}}`);
+    const lines = '\n'.repeat(all.split('\n').length - 1);
+    return parts.length === 0 ? lines : `import ${parts.join(',').replaceAll('\n', ' ')} from ${quote}${from}${quote}${lines}`;
+  });
+}
+
+// passesOn says that a program exports what it imports by its name: it may be a type's.
+function passesOn(bare) {
+  const names = imports(bare).map(({ here }) => here);
+  return [...bare.matchAll(/^[ \t]*export\s*\{([^}]*)\}(\s*from\b)?/gm)].some(([, list, from]) => from ||
+    list.split(',').some((part) => names.includes(part.trim().split(/\s/)[0])));
+}
+
+// packageKind is the kind of a file's modules by its name or its package.json, undefined where neither tells.
+function packageKind(file) {
+  if (/\.[cm]ts$/.test(file)) return file.endsWith('.mts') ? 'module' : 'commonjs';
+  try {
+    const { type } = JSON.parse(fs.readFileSync(Module.findPackageJSON(require('node:url').pathToFileURL(file)), 'utf8'));
+    return { module: 'module', commonjs: 'commonjs' }[type];
+  } catch {
+    return undefined;
+  }
+}
+
+// kindOf is the kind of a module whose name and package.json don't tell.
+function kindOf(source) {
+  try {
+    require('node:vm').compileFunction(source, ['exports', 'require', 'module', '__filename', '__dirname']);
+    return 'commonjs';
+  } catch {
+    return 'module';
+  }
+}
+
+// mapSources has stack traces show the lines of the source.
+function mapSources() {
+  Module.setSourceMapsSupport(true, { nodeModules: false, generatedCode: false });
+}
+
+// esbuild is what it makes of a file, with the nearest tsconfig.json. Only its own errors have a code.
+function esbuild(file, format, text) {
+  const args = ['./' + path.basename(file), `--format=${format === 'module' ? 'esm' : 'cjs'}`, ...options(file, text), '--platform=node', '--target=node24',
+    '--charset=utf8', '--sourcemap=inline', '--sources-content=false', '--log-level=error', '--color=false'];
+  const { status, stdout, stderr, error } = require('node:child_process').spawnSync(ESBUILD, args,
+    { cwd: path.dirname(file), encoding: 'utf8', env: {}, maxBuffer: MOST, stdio: ['ignore', 'pipe', 'pipe'] });
+  if (error) {
+    fail(file, new Error(`${file} can only become JavaScript by another program, which does not start here (${error.code ?? error.message}). ` +
+      'It needs kernel = "linux".'));
+  }
+  if (status !== 0) fail(file, Object.assign(new SyntaxError(stderr.trim()), { code: 'ERR_INVALID_TYPESCRIPT_SYNTAX' }));
+  mapSources();
+  return stdout;
+}
+
+// options are those of esbuild where no tsconfig.json tells: React's classic form is for programs that name it, and
+// the first form of decorators for those that use it.
+function options(file, text) {
+  const config = settingsOf(path.dirname(file));
+  const list = [];
+  const named = /(?<![.\w$])React\b|@jsx\b/.test(text);
+  if (JSX.test(file) && (config?.jsx ? /^(?:preserve|react-native)$/.test(config.jsx) : !named)) list.push('--jsx=automatic');
+  if (!config && /\bPropertyDescriptor\b|[(,]\s*@[\w$]+\(/.test(text)) list.push('--tsconfig-raw={"compilerOptions":{"experimentalDecorators":true}}');
+  return list;
+}
+
+// fail throws an error where nothing of this file is printed with it.
+function fail(file, error) {
+  error.stack = `${error.name}: ${error.message}\n    at ${file}`;
+  require('node:vm').compileFunction('throw error', ['error'], { filename: file })(error);
+}

@@ -1,0 +1,10 @@
+# Checks that a notebook, the first argument, is one, and runs nothing of it.
+import json
+import sys
+
+with open(sys.argv[1], encoding='utf-8') as f:
+    try:
+        for cell in json.load(f)['cells']:
+            ''.join(cell['source']), cell['cell_type']
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f'{sys.argv[1]} is no notebook of format 4: {type(error).__name__}: {error}')
