@@ -4,6 +4,7 @@ import (
 	"os"
 
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/run"
@@ -205,3 +206,12 @@ var (
 
 // NetlogSchema is the version of a netlog's lines.
 const NetlogSchema = history.NetlogSchema
+
+// Languages are the names of those that code may be in: of each its own one first, then its others.
+func Languages() []string { return language.Names() }
+
+// Images are the names of the images that come along.
+func Images() []string { return language.Images() }
+
+// SessionImages are the images that come along whose language has steps in sessions.
+func SessionImages() []string { return language.SessionImages() }

@@ -13,7 +13,8 @@ import (
 	"github.com/unitask/unitask/internal/localsocket"
 )
 
-// controlSocket is, in a run's folder, where processes of its user see its question and answer it, and change its policy.
+// controlSocket is, in a run's folder, where processes of its user see its question and answer it, and change its
+// policy.
 const controlSocket = "control.sock"
 
 const (
@@ -95,7 +96,8 @@ func (rt *Runtime) Questions(ctx context.Context) ([]Question, error) {
 	return list, nil
 }
 
-// Question is what a run or session of this user asks now, nil if that is nothing. The error is that it has ended, or never was.
+// Question is what a run or session of this user asks now, nil if that is nothing. The error is that it has ended, or
+// never was.
 func (rt *Runtime) Question(ctx context.Context, id string) (*Question, error) {
 	id, err := rt.runs.Find(id)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/unitask/unitask/netstack"
 )
 
-// Code that fills the disk, and had secrets go to many hosts with long names before: the room that the record's end gives
-// back is enough for the entries of that.
+// Code that fills the disk, and had secrets go to many hosts with long names before: the room that the record's end
+// gives back is enough for the entries of that.
 func TestAttackAuditShort(t *testing.T) {
 	home := testdir.Private(t)
 	testlack.Disk(t, home, "size=1m")

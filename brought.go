@@ -19,8 +19,8 @@ import (
 // BroughtImage is a container's image, but for its disk, or an own one, but for the archive of its files.
 type BroughtImage = image.Brought
 
-// bringImage finds the image of a run's request, if it is the user's own, or a container's and in the store. Where it is not,
-// the other host gets the reference, and may pull it.
+// bringImage finds the image of a run's request, if it is the user's own, or a container's and in the store. Where it
+// is not, the other host gets the reference, and may pull it.
 func (x *execution) bringImage(remote *FleetRun, req imageRequest) error {
 	if o := req.own; o != nil && o.Container == "" {
 		b, err := o.bringOwn()

@@ -13,7 +13,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A disk that another host's tenant has brought is read by its own machine only: no image of the user's own begins with it.
+// A disk that another host's tenant has brought is read by its own machine only: no image of the user's own begins
+// with it.
 func TestAttackBroughtBase(t *testing.T) {
 	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t)})
 	if err != nil {

@@ -19,11 +19,12 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
-// The user's own images that go along to another host: what one adds to the image that it begins with is an archive of its
-// files, and the other host has that image itself. One over a container's image goes as any container image.
+// The user's own images that go along to another host: what one adds to the image that it begins with is an archive of
+// its files, and the other host has that image itself. One over a container's image goes as any container image.
 
 // bringOwn describes a request's own image for another host.
 func (o *OwnImage) bringOwn() (b BroughtImage, err error) {
@@ -37,7 +38,7 @@ const archiveFile = "archive.json"
 
 // archiveSum is the archive's SHA-256, and its bytes.
 func (o *OwnImage) archiveSum() (sum string, size int64, err error) {
-	own := o.row.payload.Own
+	own := o.row.Payload.Own
 	known := filepath.Join(filepath.Dir(own.Folder), archiveFile)
 	var f image.File
 	if own.Folder != "" {
@@ -73,11 +74,11 @@ func (o *OwnImage) archive() io.ReadCloser {
 	return r
 }
 
-// writeArchive writes what the image brings as a tar. It has no times, which no disk of an image has either: the same files
-// are the same archive on any host.
+// writeArchive writes what the image brings as a tar. It has no times, which no disk of an image has either: the same
+// files are the same archive on any host.
 func (o *OwnImage) writeArchive(to io.Writer) error {
 	w := tar.NewWriter(to)
-	if folder := o.row.payload.Own.Folder; folder != "" {
+	if folder := o.row.Payload.Own.Folder; folder != "" {
 		root, err := os.OpenRoot(folder)
 		if err != nil {
 			return err
@@ -127,16 +128,17 @@ func archiveEntry(w *tar.Writer, root *os.Root, name string, d fs.DirEntry) erro
 
 // ownAlong is an own image that came along from another host: it has the digest that it is kept by as its name.
 func ownAlong(c *image.Container) (*OwnImage, error) {
-	if imageLanguage(c.Own.Base) == nil {
+	if language.OfImage(c.Own.Base) == nil {
 		return nil, fmt.Errorf("the image %s came along over %.40q, which is no image of this host any more", c.Digest, c.Own.Base)
 	}
 	o := &OwnImage{Name: c.Digest, From: c.Own.Base, Arch: c.Arch, Env: c.Own.Env, Warm: c.Own.Warm, Runtime: c.Own.Runtime, Folders: c.Own.Folders, Digest: c.Digest}
 	o.describe()
-	o.row.payload.Own.Archive, o.row.payload.Own.Container = c.Root(), c.Digest
+	o.row.Payload.Own.Archive, o.row.Payload.Own.Container = c.Root(), c.Digest
 	return o, nil
 }
 
-// along is the own image of a digest that came along from another host, nil where there is none that the ceiling allows.
+// along is the own image of a digest that came along from another host, nil where there is none that the ceiling
+// allows.
 func (rt *Runtime) along(name string, ceiling *policy.Ceiling) *image.Container {
 	if !wholeDigest.MatchString(name) || !ceiling.Image(name) {
 		return nil
@@ -148,7 +150,8 @@ func (rt *Runtime) along(name string, ceiling *policy.Ceiling) *image.Container 
 	return c
 }
 
-// wholeDigest is what digests of images and layers are like. A part of one, or a name, could lead to any image that is here.
+// wholeDigest is what digests of images and layers are like. A part of one, or a name, could lead to any image that is
+// here.
 var wholeDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // runtimeForm is what the versions of programs are like.
@@ -156,14 +159,14 @@ var runtimeForm = regexp.MustCompile(`^[A-Za-z0-9.:+~-]{0,80}$`)
 
 // checkOwn says what is wrong with what somebody says of an own image of his.
 func checkOwn(own *image.BroughtOwn) error {
-	l := imageLanguage(own.Base)
+	l := language.OfImage(own.Base)
 	if l == nil {
-		return fmt.Errorf("begins with %.40q, which this host has not: there are %s", own.Base, strings.Join(Images(), ", "))
+		return fmt.Errorf("begins with %.40q, which this host has not: there are %s", own.Base, strings.Join(language.Images(), ", "))
 	}
 	if err := imagefile.CheckAdded(own.Env, own.Warm); err != nil {
 		return err
 	}
-	all := slices.Concat(l.image(own.Base).payload.Folders, own.Folders)
+	all := slices.Concat(l.Image(own.Base).Payload.Folders, own.Folders)
 	for _, dir := range own.Folders {
 		if !path.IsAbs(dir) || dir == "/" || path.Clean(dir) != dir || strings.ContainsAny(dir, "\n\x00") {
 			return fmt.Errorf("has a folder %.80q", dir)

@@ -226,8 +226,8 @@ func wireValues(pcap []byte) map[string]uint32 {
 	return values
 }
 
-// announcements counts the frames by which a machine that came by migration tells its network where it is: RARP, QEMU's own, and
-// its guest's ARP that asks for itself.
+// announcements counts the frames by which a machine that came by migration tells its network where it is: RARP,
+// QEMU's own, and its guest's ARP that asks for itself.
 func announcements(pcap []byte) (n int) {
 	for rest := pcap[min(24, len(pcap)):]; len(rest) >= 16; {
 		size := int(binary.BigEndian.Uint32(rest[8:]))

@@ -26,20 +26,21 @@ type compilation struct {
 	draft   *compiled.Draft // of what it is compiled to
 }
 
-// compilation is the run's, nil where what its code is compiled to is of more than the code. A program is compiled before any
-// of its code runs, and nothing of the run but the text, its name and its folder is in it; so it may be handed to the next run of
-// the same caller that has the same ones.
+// compilation is the run's, nil where what its code is compiled to is of more than the code. A program is compiled
+// before any of its code runs, and nothing of the run but the text, its name and its folder is in it; so it may be
+// handed to the next run of the same caller that has the same ones.
 func (x *execution) compilation() *compilation {
 	if !x.code.alone() || x.look != (inspection{}) {
 		return nil
 	}
 	return &compilation{
-		store: x.rt.Compiled(), at: x.code.language.compiled.at(x.code.path),
+		store: x.rt.Compiled(), at: x.code.language.Compiled.At(x.code.path),
 		key: compiled.Key(x.image.Digest, string(x.image.Arch), x.rec.Owner, x.code.path, x.code.dir, x.code.text),
 	}
 }
 
-// load is the program that the code was compiled to before, nil where there is none. It is read when it is first asked for, while QEMU starts.
+// load is the program that the code was compiled to before, nil where there is none. It is read when it is first asked
+// for, while QEMU starts.
 func (c *compilation) load() []byte {
 	if !c.looked {
 		c.looked, c.program = true, c.store.Get(c.key)
@@ -51,7 +52,7 @@ func (c *compilation) load() []byte {
 // alone says that nothing goes into what the code is compiled to but its text, its name and its folder.
 func (p *program) alone() bool {
 	switch {
-	case p.language.compiled == nil, p.inImage != nil, p.command, p.check, p.session != nil, p.layer, p.installed:
+	case p.language.Compiled == nil, p.inImage != nil, p.command, p.check, p.session != nil, p.layer, p.installed:
 		return false
 	case p.terminal != nil: // which the compiler has, too: what is typed may end it
 		return false
@@ -64,7 +65,7 @@ func (p *program) alone() bool {
 			return false
 		}
 	}
-	return len(p.secrets) == 0 && p.language.compiled.alone(p.text, p.args)
+	return len(p.secrets) == 0 && p.language.Compiled.Alone(p.text, p.args)
 }
 
 // Compiled is the store of the programs that code was compiled to.

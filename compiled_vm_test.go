@@ -156,8 +156,8 @@ func attackCompiled(t *testing.T, rt *unitask.Runtime, code string, spoken bool)
 	}
 }
 
-// What is kept is of the text, its name, its folder and the caller; what was damaged is compiled anew, and a store that can't
-// be written to keeps nobody from running.
+// What is kept is of the text, its name, its folder and the caller; what was damaged is compiled anew, and a store
+// that can't be written to keeps nobody from running.
 func TestGoCompiledBefore(t *testing.T) {
 	needClones(t)
 	if !long() {
@@ -237,8 +237,8 @@ func main() {
 }
 `
 
-// A clone has a program that was compiled before in its memory from its beginning, the same to the byte; one that finds no room there comes by the
-// network.
+// A clone has a program that was compiled before in its memory from its beginning, the same to the byte; one that
+// finds no room there comes by the network.
 func TestGoPlaced(t *testing.T) {
 	needClones(t)
 	slot(t)

@@ -10,35 +10,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/guest/container"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/oci"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/home/config"
-	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
 // Images of containers: what is known of them before one is there (a reference), and what
 // is made of a run when it is.
-
-// containerName is the name of the payload that all of them have.
-const containerName = "container"
-
-// containerPayload is what their machines have beside them.
-var containerPayload = image.Payload{
-	Name: containerName, Container: true, Sources: guest.Sources,
-	Program: container.Program, ProgramSources: container.ProgramSources, Args: container.Args, Env: container.Env,
-}
-
-var containerProgram = machine.Program{Rehearsal: guest.Rehearsal{Text: container.Rehearsal, File: "command", Comment: "#"}}
-
-// containerPath is where programs are looked for in an image that does not say.
-const containerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-// interpreters are the programs that run a language's code: in a container's image the first that it has, and by a #! line.
-var interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"python3", "python"}, "shell": {"bash", "sh"}}
 
 // container is the image's reference in one form, or the name of one of the user's own that is a container's; "" where
 // the request has one that comes along.
@@ -59,25 +40,8 @@ func (req imageRequest) container() (string, error) {
 	return ref, nil
 }
 
-// inContainer is a language as an image has it; with command it is none, and the arguments are a
-// command.
-func inContainer(ref string, l *language, command bool) *language {
-	of := &language{
-		name: "container images", extensions: []string{".txt"}, images: []imageRow{{payload: image.Payload{Name: ref, Container: true}}},
-		checkArg:     func(string) error { return errors.New("is for the images that come along: --exec runs any command") },
-		needsProcess: func([]string, map[string]string) string { return "" },
-		refused:      func(words string) string { return words },
-		outOfMemory:  func(int, string) bool { return false }, missing: func(string) string { return "" },
-	}
-	if !command {
-		of.extensions, of.interpreters = l.extensions, interpreters[l.name]
-		of.outOfMemory = l.outOfMemory
-	}
-	return of
-}
-
 // containerLanguage is the language of a request whose image is a container's.
-func (req imageRequest) containerLanguage(ref string) (*language, *imageRow, string, error) {
+func (req imageRequest) containerLanguage(ref string) (*language.Language, *language.Image, string, error) {
 	if req.Check {
 		return nil, nil, "", policy.Bad("check", "with "+ref, "is for the images that come along")
 	}
@@ -88,8 +52,8 @@ func (req imageRequest) containerLanguage(ref string) (*language, *imageRow, str
 		case len(req.Args) > 0 && req.Args[0] == "":
 			return nil, nil, "", policy.Bad("args", `""`, "is no command")
 		}
-		l := inContainer(ref, nil, true)
-		return l, &l.images[0], ".txt", nil
+		l := language.InContainer(ref, nil, true)
+		return l, &l.Images[0], ".txt", nil
 	}
 	plain := req
 	plain.Image, plain.own = "", nil
@@ -97,16 +61,16 @@ func (req imageRequest) containerLanguage(ref string) (*language, *imageRow, str
 	if err != nil {
 		return nil, nil, "", err
 	}
-	if interpreters[l.name] == nil {
-		return nil, nil, "", &policy.FieldError{Field: "image", Value: ref, Reason: "has no interpreter of " + l.name + ", as it may have of JavaScript, Python and shell: --exec runs any command"}
+	if language.Interpreters[l.Name] == nil {
+		return nil, nil, "", &policy.FieldError{Field: "image", Value: ref, Reason: "has no interpreter of " + l.Name + ", as it may have of JavaScript, Python and shell: --exec runs any command"}
 	}
-	l = inContainer(ref, l, false)
-	return l, &l.images[0], ext, nil
+	l = language.InContainer(ref, l, false)
+	return l, &l.Images[0], ext, nil
 }
 
 // adopt gives the program what its image says of how it is started.
 func (p *program) adopt(c *image.Container) error {
-	p.env = map[string]string{"PATH": containerPath, "HOME": c.Owner.Home}
+	p.env = map[string]string{"PATH": language.ContainerPath, "HOME": c.Owner.Home}
 	for _, v := range c.Config.Env {
 		if name, value, ok := strings.Cut(v, "="); ok && name != "" {
 			p.env[name] = value
@@ -114,8 +78,8 @@ func (p *program) adopt(c *image.Container) error {
 	}
 	maps.Copy(p.env, p.given)
 	if !p.command {
-		p.inImage = append([]string{p.language.interpreters[0], p.path}, p.args...)
-		p.nodeArgs = p.language.interpreters[1:]
+		p.inImage = append([]string{p.language.Interpreters[0], p.path}, p.args...)
+		p.nodeArgs = p.language.Interpreters[1:]
 		return nil
 	}
 	p.inImage = slices.Clone(c.Config.Entrypoint)
@@ -183,8 +147,9 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 	return c, nil
 }
 
-// ImportImage takes a container's image from a file, as docker save and podman save write it, or an OCI
-// layout. Under its names no ceiling's rule for a registry allows it: only its digest does. name is a reference that leads to it, beside those that it has.
+// ImportImage takes a container's image from a file, as docker save and podman save write it, or an OCI layout. Under
+// its names no ceiling's rule for a registry allows it: only its digest does. name is a reference that leads to it,
+// beside those that it has.
 func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch) (*image.Container, error) {
 	arch, err := image.ParseArch(string(arch))
 	if err != nil {

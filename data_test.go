@@ -154,8 +154,8 @@ func sales(m *http.ServeMux) {
 	m.HandleFunc("GET good.example/nothing", http.NotFound)
 }
 
-// What a program leaves to Python's end is done as by a Python that has imported nothing ahead, and then the same: what has
-// no such end is not taken apart (guest/python/program/warm.c).
+// What a program leaves to Python's end is done as by a Python that has imported nothing ahead, and then the same:
+// what has no such end is not taken apart (guest/python/program/warm.c).
 func TestImportedAheadEnds(t *testing.T) {
 	needClones(t)
 	home := newHome(t)

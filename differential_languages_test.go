@@ -28,7 +28,8 @@ type tongue struct {
 	least     int    // scripts that there are
 	program   string // of the host, by the path that it has in the guest too
 	version   string // what it must say of itself: other ones differ by themselves
-	// prepare, if not nil, says what there is in place of the host's program: that, with arguments and variables of its own.
+	// prepare, if not nil, says what there is in place of the host's program: that, with arguments and variables of
+	// its own.
 	prepare func(t *testing.T) (program string, args, env []string)
 	// random, if not nil, is what a program's stderr has that differs between two runs on one host.
 	random *regexp.Regexp
@@ -63,8 +64,8 @@ var tongues = []tongue{
 	},
 }
 
-// vendoredGo is the toolchain that the image has, on the host: another version's messages are others. It has a copy of the
-// image's build cache, and, as in the machine, no C compiler.
+// vendoredGo is the toolchain that the image has, on the host: another version's messages are others. It has a copy of
+// the image's build cache, and, as in the machine, no C compiler.
 func vendoredGo(t *testing.T) (program string, args, env []string) {
 	root := filepath.Join(baseHome, "vendor", string(image.HostArch()), "go/root/usr/local/go")
 	cache := t.TempDir()

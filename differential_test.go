@@ -134,8 +134,8 @@ func onHost(t *testing.T, name, text string) outcome {
 	return ranOnHost(t, nodeBinary(), "node", "/root", name, text, nil, nil, scriptArgs[name], scriptStdin[name])
 }
 
-// ranOnHost runs a script by a program of the host, in an environment like the guest's; before and env are the program's own arguments
-// and variables.
+// ranOnHost runs a script by a program of the host, in an environment like the guest's; before and env are the
+// program's own arguments and variables.
 func ranOnHost(t *testing.T, program, called, home, name, text string, before, env, args []string, stdin string) outcome {
 	t.Helper()
 	path := place(t, name, text)

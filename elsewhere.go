@@ -121,7 +121,8 @@ func (r *FleetRun) Again(why string) {
 	r.Events(Event{Kind: EventRetry, Message: why})
 }
 
-// Machine puts into the record, which is written indented, what the worker says of the machine; text that is none is left out.
+// Machine puts into the record, which is written indented, what the worker says of the machine; text that is none is
+// left out.
 func (r *FleetRun) Machine(text json.RawMessage) {
 	var m record.Machine
 	if len(text) <= 64<<10 && nesting.Check(text, 16, 10_000) == nil && json.Unmarshal(text, &m) == nil {
@@ -182,8 +183,8 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	return granted.MemoryMB
 }
 
-// Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and secrets
-// come with it; nil is that it may run.
+// Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and
+// secrets come with it; nil is that it may run.
 func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
 	known := imageRequest{Request: req}
 	if custom, err := rt.withOwn(known, ceiling); err == nil {
@@ -222,8 +223,8 @@ func notElsewhere(streams IO, look inspection) error {
 	return policy.Bad("fleet", "with "+what, "does not go to another host: run it on this one")
 }
 
-// hasSessions says why a runtime whose runs go to a fleet starts no sessions, and goes on with none: a fleet's are not of
-// type Session, since any process of the tenant reaches them by their ids.
+// hasSessions says why a runtime whose runs go to a fleet starts no sessions, and goes on with none: a fleet's are not
+// of type Session, since any process of the tenant reaches them by their ids.
 func (rt *Runtime) hasSessions() error {
 	if rt.opts.Fleet == nil {
 		return nil

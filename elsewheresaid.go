@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What a worker says of a run that it had. Nobody here has seen it: it is bounded as what runs here say, and marked as said by
-// the worker.
+// What a worker says of a run that it had. Nobody here has seen it: it is bounded as what runs here say, and marked as
+// said by the worker.
 
 // Bounds of what a worker says.
 const (
@@ -69,8 +69,8 @@ func (r *FleetRun) bound(d *Decision) {
 	})
 }
 
-// counted is a line as the audit log counts it: of many uses of secrets the first are named, so that none of them hides what
-// the others were.
+// counted is a line as the audit log counts it: of many uses of secrets the first are named, so that none of them
+// hides what the others were.
 func (r *FleetRun) counted(d netstack.Decision) netstack.Decision {
 	if r.uses == nil {
 		r.uses = map[string]bool{}

@@ -128,8 +128,8 @@ func TestAttackWorkerSays(t *testing.T) {
 		fmt.Sprint(len(got.Error), " ", len(got.Policy.Denials), " ", len(got.ArtifactsRefused)))
 }
 
-// A worker's list of what did not come back makes no success of a run that has none, and has no secret, no line of its own
-// and no end.
+// A worker's list of what did not come back makes no success of a run that has none, and has no secret, no line of its
+// own and no end.
 func TestAttackWorkerUndelivered(t *testing.T) {
 	said := func(outcome Outcome, path string) *Result {
 		return tell(t, func(*FleetRun) *Result {

@@ -45,9 +45,9 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// forgeries tell the agent that the code has ended, while it goes on: on linux as the
-// addon tells it, on Nanos by the agent's own pipe (the second descriptor that nanos.c moves out of the way), and not by libc's write, which
-// does not reach it.
+// forgeries tell the agent that the code has ended, while it goes on: on linux as the addon tells it, on Nanos by the
+// agent's own pipe (the second descriptor that nanos.c moves out of the way), and not by libc's write, which does not
+// reach it.
 var forgeries = map[image.Kernel]unitask.Request{
 	image.Linux: {Code: `
 const fs = require("fs"), c = require("net").connect(PORT, "127.0.0.1", () => {

@@ -149,10 +149,10 @@ func (x *execution) resolveImage(ctx context.Context) error {
 	}
 	var contained *image.Container
 	var err error
-	if x.code.image.payload.Own != nil {
-		x.image, err = x.rt.obtainImage(ctx, images.With(x.code.image.payload), image.Kernel(x.granted.Kernel), x.code.arch)
+	if x.code.image.Payload.Own != nil {
+		x.image, err = x.rt.obtainImage(ctx, images.With(x.code.image.Payload), image.Kernel(x.granted.Kernel), x.code.arch)
 	} else {
-		x.image, contained, err = x.rt.ensureImage(ctx, images, x.code.image.payload.Name, image.Kernel(x.granted.Kernel), x.code.arch)
+		x.image, contained, err = x.rt.ensureImage(ctx, images, x.code.image.Payload.Name, image.Kernel(x.granted.Kernel), x.code.arch)
 	}
 	if err != nil {
 		return run.Fail("image", err)
@@ -163,7 +163,7 @@ func (x *execution) resolveImage(ctx context.Context) error {
 		}
 	}
 	if contained != nil && contained.Own != nil {
-		return run.Fail("image", policy.Bad("image", x.code.image.payload.Name, "is no container's image: it is an own one that came along from another host, and is named by its whole digest"))
+		return run.Fail("image", policy.Bad("image", x.code.image.Payload.Name, "is no container's image: it is an own one that came along from another host, and is named by its whole digest"))
 	}
 	if contained != nil {
 		if err := x.code.adopt(contained); err != nil {
@@ -227,7 +227,7 @@ func (x *execution) hardware() error {
 // importedName says why an image does not run under a name that somebody gave it who imported it: a ceiling lists
 // images by their registries.
 func (x *execution) importedName() error {
-	name := x.code.image.payload.Name
+	name := x.code.image.Payload.Name
 	ref, is, _ := policy.Reference(name)
 	if !is || !x.code.living.ceiling.Bounds("images") {
 		return nil
@@ -459,9 +459,9 @@ func (x *execution) hint(stderrTail string) {
 	if x.res.ExitCode == 0 || x.code.check {
 		return
 	}
-	if name := x.code.language.missing(stderrTail); name != "" {
-		x.res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.code.image.brings)
-		if other := x.code.language.imageWith(name); other != "" && other != x.code.image.payload.Name {
+	if name := x.code.language.Missing(stderrTail); name != "" {
+		x.res.Hint = fmt.Sprintf("%s is not in the machine: %s --project, or by --dir", name, x.code.image.Brings)
+		if other := x.code.language.ImageWith(name); other != "" && other != x.code.image.Payload.Name {
 			x.res.Hint = fmt.Sprintf("%s is not in the machine: --image %s has it", name, other)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
@@ -60,7 +61,7 @@ func (c contents) Put(f guest.File, content io.Reader) error {
 func PanicOnOOM(rt *Runtime, args string) {
 	_ = rt.source.Close()
 	arg := func(memoryMB int) string { return node.HeapArg(memoryMB) + " sysctl.vm.panic_on_oom=1 " + args }
-	all := programs()
+	all := language.Programs()
 	all["node"] = machine.Program{Arg: arg, Rehearsal: all["node"].Rehearsal}
 	rt.source = machine.Open(machine.Options{Home: rt.opts.Home, Images: rt.images, Accel: rt.opts.Accel, Programs: all})
 }

@@ -43,7 +43,8 @@ func TestImportOnFullDisk(t *testing.T) {
 	}
 }
 
-// What a step has left in /out and the host's disk has no room for is an error, and not forgotten: it comes when there is.
+// What a step has left in /out and the host's disk has no room for is an error, and not forgotten: it comes when there
+// is.
 func TestSessionOutOnFullDisk(t *testing.T) {
 	needVM(t)
 	home := newHome(t)
@@ -134,7 +135,8 @@ func TestAttackFullDisk(t *testing.T) {
 	}
 }
 
-// A ceiling with audit = "required" runs nothing whose entries can't be written. Without it the run goes on, and says so.
+// A ceiling with audit = "required" runs nothing whose entries can't be written. Without it the run goes on, and says
+// so.
 func TestAttackAuditRequired(t *testing.T) {
 	needVM(t)
 	for name, lack := range map[string]func(t *testing.T, dir string){

@@ -36,7 +36,7 @@ var floors = [][]string{
 	{"debug", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
 	{"internal/paused"},
-	{"internal/history"},
+	{"internal/history", "internal/language"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},
@@ -96,12 +96,12 @@ func TestImportsPointDown(t *testing.T) {
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
 	"files of the root":             64,
-	"lines of the root":             12_376,
+	"lines of the root":             11_922,
 	"methods of Runtime":            115,
 	"functions of over 80 lines":    16,
 	"tests of over 80 lines":        99,
 	"files of over 500 lines":       16,
-	"lines of over 120 characters":  5188,
+	"lines of over 120 characters":  5100,
 	"calls of time.Sleep in a test": 96,
 }
 

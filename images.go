@@ -10,6 +10,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -28,10 +29,10 @@ type ImageInfo struct {
 // ListImages are the images that a ceiling allows; nil allows all.
 func (rt *Runtime) ListImages(ctx context.Context, ceiling *policy.Ceiling) []ImageInfo {
 	list := []ImageInfo{}
-	for _, l := range languages {
+	for _, l := range language.All {
 		for _, im := range rt.rows(l, ceiling) {
-			name := im.payload.Name
-			info := ImageInfo{Name: name, Languages: l.names(), About: im.about}
+			name := im.Payload.Name
+			info := ImageInfo{Name: name, Languages: l.AllNames(), About: im.About}
 			if of, err := rt.images.Of(name); err == nil {
 				if built, err := of.Lookup(of.Best(image.HostArch()), image.HostArch()); err == nil {
 					info.Ready, info.SizeMB, info.Template = true, built.Size()>>20, rt.HasTemplate(ctx, built)
@@ -43,23 +44,23 @@ func (rt *Runtime) ListImages(ctx context.Context, ceiling *policy.Ceiling) []Im
 	return list
 }
 
-// checkCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean none: it would
-// allow nothing without a word. Other names may be images that are built later.
+// checkCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean
+// none: it would allow nothing without a word. Other names may be images that are built later.
 func (rt *Runtime) checkCeiling(ceiling *policy.Ceiling) error {
-	if name, _ := ceiling.MistypedImage(append(Images(), policy.BroughtImages), func(string) bool { return true }); name == "" {
+	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.BroughtImages), func(string) bool { return true }); name == "" {
 		return nil // and nothing had to be read
 	}
-	known := append(Images(), policy.BroughtImages)
+	known := append(language.Images(), policy.BroughtImages)
 	described, _ := filepath.Glob(filepath.Join(rt.environments(), "*"+imagefile.Extension))
 	built, _ := filepath.Glob(home.Dir(rt.opts.Home).CustomFile("*"))
 	for _, file := range append(described, built...) {
 		known = append(known, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)))
 	}
-	name, of := ceiling.MistypedImage(known, func(name string) bool { return nearest(name, known) != "" })
+	name, of := ceiling.MistypedImage(known, func(name string) bool { return language.Nearest(name, known) != "" })
 	if name == "" {
 		return nil
 	}
-	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+nearest(name, known)+
+	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+language.Nearest(name, known)+
 		" (one of your own is described by "+filepath.Join(rt.environments(), name+imagefile.Extension)+", or built by `unitask image build FILE`)")
 }
 
@@ -79,47 +80,47 @@ func (rt *Runtime) HasTemplate(ctx context.Context, im *image.Image) bool {
 
 // ImageLanguages are the names of the languages that are in an image.
 func ImageLanguages(name string) []string {
-	if l := imageLanguage(name); l != nil {
-		return l.names()
+	if l := language.OfImage(name); l != nil {
+		return l.AllNames()
 	}
 	return nil
 }
 
 // rows are a language's images under a ceiling; those of the user's own come last, and in the place of one with
 // their name.
-func (rt *Runtime) rows(l *language, ceiling *policy.Ceiling) (list []imageRow) {
+func (rt *Runtime) rows(l *language.Language, ceiling *policy.Ceiling) (list []language.Image) {
 	own := rt.OwnImages()
-	for _, im := range l.images {
-		if !slices.ContainsFunc(own, func(o *OwnImage) bool { return o.Name == im.payload.Name }) {
-			im.about = rt.images.Versions(im.about)
+	for _, im := range l.Images {
+		if !slices.ContainsFunc(own, func(o *OwnImage) bool { return o.Name == im.Payload.Name }) {
+			im.About = rt.images.Versions(im.About)
 			list = append(list, im)
 		}
 	}
 	for _, o := range own {
-		if imageLanguage(o.From) == l {
+		if language.OfImage(o.From) == l {
 			row := o.row
 			if o.Description == "" { // it has that of the image that it begins with
-				row.about = rt.images.Versions(row.about)
+				row.About = rt.images.Versions(row.About)
 			}
 			list = append(list, row)
 		}
 	}
-	return slices.DeleteFunc(list, func(im imageRow) bool { return !ceiling.Image(im.payload.Name) })
+	return slices.DeleteFunc(list, func(im language.Image) bool { return !ceiling.Image(im.Payload.Name) })
 }
 
 // AboutLanguages says in a phrase each what code there can be under a ceiling, and what it finds.
 func (rt *Runtime) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
-	for _, l := range languages {
+	for _, l := range language.All {
 		var in []string
 		for _, im := range rt.rows(l, ceiling) {
-			if l.runner != "" { // it has images of another language
-				phrases = append(phrases, l.about)
+			if l.Runner != "" { // it has images of another language
+				phrases = append(phrases, l.About)
 				break
 			}
-			in = append(in, fmt.Sprintf("image %s: %s", im.payload.Name, strings.TrimSuffix(im.about, ".")))
+			in = append(in, fmt.Sprintf("image %s: %s", im.Payload.Name, strings.TrimSuffix(im.About, ".")))
 		}
 		if len(in) > 0 {
-			phrases = append(phrases, l.about+" ("+strings.Join(in, "; ")+")")
+			phrases = append(phrases, l.About+" ("+strings.Join(in, "; ")+")")
 		}
 	}
 	return phrases
@@ -127,9 +128,9 @@ func (rt *Runtime) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 
 // AllowedLanguages are the Languages that have an image under a ceiling.
 func (rt *Runtime) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
-	for _, l := range languages {
+	for _, l := range language.All {
 		if len(rt.rows(l, ceiling)) > 0 {
-			names = append(names, l.names()...)
+			names = append(names, l.AllNames()...)
 		}
 	}
 	return names
@@ -137,9 +138,9 @@ func (rt *Runtime) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 
 // AllowedImages are the images that a ceiling allows, the user's own among them.
 func (rt *Runtime) AllowedImages(ceiling *policy.Ceiling) (names []string) {
-	for _, l := range interpreted {
+	for _, l := range language.Interpreted {
 		for _, im := range rt.rows(l, ceiling) {
-			names = append(names, im.payload.Name)
+			names = append(names, im.Payload.Name)
 		}
 	}
 	return names

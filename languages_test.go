@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -73,7 +74,7 @@ func TestLanguageOfARequest(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || p.language.name != c.language || p.path != c.path {
+		if err != nil || p.language.Name != c.language || p.path != c.path {
 			t.Errorf("%+v: %v, %+v", c.req, err, p)
 		}
 	}
@@ -142,16 +143,16 @@ func TestImagesCeiling(t *testing.T) {
 
 // Tables that say the same.
 func TestLanguagesTable(t *testing.T) {
-	if !slices.Equal(policy.ImageNames, Images()) {
-		t.Errorf("policy: %q, languages: %q", policy.ImageNames, Images())
+	if !slices.Equal(policy.ImageNames, language.Images()) {
+		t.Errorf("policy: %q, languages: %q", policy.ImageNames, language.Images())
 	}
 	seen := map[string]bool{}
-	for _, name := range Languages() {
+	for _, name := range language.Names() {
 		if seen[name] {
 			t.Errorf("%s is twice a name", name)
 		}
 		seen[name] = true
-		if _, err := LanguageExtension(name); err != nil {
+		if _, err := language.Extension(name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -160,9 +161,9 @@ func TestLanguagesTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, im := range allImages() {
-			for _, part := range slices.Concat(im.payload.Parts, im.payload.BuildParts) {
-				if only := im.payload.Only[part]; only != "" && only != string(arch) {
+		for _, im := range language.AllImages() {
+			for _, part := range slices.Concat(im.Payload.Parts, im.Payload.BuildParts) {
+				if only := im.Payload.Only[part]; only != "" && only != string(arch) {
 					continue
 				}
 				if !slices.ContainsFunc(locked, func(p image.LockedPart) bool { return p.Name == part }) {
@@ -173,8 +174,8 @@ func TestLanguagesTable(t *testing.T) {
 	}
 }
 
-// A name in a ceiling that means no image is told with the one that it is like, whatever a run asks for; names of images that
-// may yet be built are not.
+// A name in a ceiling that means no image is told with the one that it is like, whatever a run asks for; names of
+// images that may yet be built are not.
 func TestCeilingMistyped(t *testing.T) {
 	home := testdir.Private(t)
 	if err := os.MkdirAll(filepath.Join(home, "environments"), 0o700); err != nil {
@@ -239,7 +240,7 @@ func TestLanguageOfScript(t *testing.T) {
 		"#!/usr/bin/env": "", "#!": "", "#!/usr/bin/perl": "", "print(1)": "", "": "", "#!/usr/bin/python2": "",
 		"#!/bin/python3-config": "", "#!/bin/dash.x": "", "#!/usr/bin/node-gyp": "",
 	} {
-		if got := LanguageOfScript(line); got != want {
+		if got := language.OfScript(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	}
@@ -255,7 +256,7 @@ func TestAttackLanguageOfScript(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		language := LanguageOfScript(code)
+		language := language.OfScript(code)
 		runtime.ReadMemStats(&after)
 		got := "none"
 		if language != "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 )
 
-// A session's owner narrows and widens its network while it lives; connections that are open are cut, a pause keeps what
-// was changed, and a fork has it.
+// A session's owner narrows and widens its network while it lives; connections that are open are cut, a pause keeps
+// what was changed, and a fork has it.
 func TestAttackPolicySet(t *testing.T) {
 	t.Parallel()
 	needClones(t)
@@ -120,7 +120,8 @@ r`})
 	}
 }
 
-// What a session may send and get is all that its machines do in turn: a pause begins no new count, nor another process.
+// What a session may send and get is all that its machines do in turn: a pause begins no new count, nor another
+// process.
 func TestAttackTrafficOverPauses(t *testing.T) {
 	t.Parallel()
 	needClones(t)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -44,9 +45,9 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 }
 
 // setEnd writes into the result how the code ended by itself.
-func setEnd(r *Result, l *language, end guest.End, stderrTail string) {
+func setEnd(r *Result, l *language.Language, end guest.End, stderrTail string) {
 	switch {
-	case end.OOM || l.outOfMemory(end.Signal, stderrTail):
+	case end.OOM || l.OutOfMemory(end.Signal, stderrTail):
 		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, run.OutOfMemory(r.MemoryMB)
 	case end.Signal != 0:
 		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, run.ExitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
@@ -94,8 +95,8 @@ func (x *execution) classify(ctx context.Context, err error) error {
 // minRoom is what a disk has at least that is not full, in bytes: a machine's files are larger.
 const minRoom = 64 << 10
 
-// diskIsFull says whether the disk of the home, or of its records, has no room. Whatever of the host failed then failed for
-// it: QEMU is killed where a page of its memory file finds no block.
+// diskIsFull says whether the disk of the home, or of its records, has no room. Whatever of the host failed then
+// failed for it: QEMU is killed where a page of its memory file finds no block.
 func (x *execution) diskIsFull() bool {
 	if errors.Is(x.rec.Err(), syscall.ENOSPC) {
 		return true

@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
@@ -50,7 +51,7 @@ type OwnImage struct {
 	Layers      []string           `json:"layers,omitempty"`    // digests of what was laid over that which it begins with
 	Built       time.Time          `json:"built"`
 
-	row imageRow
+	row language.Image
 }
 
 const (
@@ -79,7 +80,7 @@ func readOwn(dir, name string) (*OwnImage, error) {
 		return nil, err
 	}
 	o := &OwnImage{}
-	if err := json.Unmarshal(text, o); err != nil || o.Name != name || o.Schema != ownSchema || imageLanguage(o.From) == nil && o.Container == "" {
+	if err := json.Unmarshal(text, o); err != nil || o.Name != name || o.Schema != ownSchema || language.OfImage(o.From) == nil && o.Container == "" {
 		return nil, fmt.Errorf("%s can't be read: `unitask image build` makes the image %s again, and `unitask image rm %[2]s` removes it", file, name)
 	}
 	return o, o.arrange(dir)
@@ -88,11 +89,11 @@ func readOwn(dir, name string) (*OwnImage, error) {
 // arrange makes the row that the image would have if it came along.
 func (o *OwnImage) arrange(dir string) error {
 	if o.Container != "" {
-		o.row = imageRow{about: o.Description, payload: image.Payload{Name: o.Name, Container: true}}
+		o.row = language.Image{About: o.Description, Payload: image.Payload{Name: o.Name, Container: true}}
 		return nil
 	}
 	o.describe()
-	p := &o.row.payload
+	p := &o.row.Payload
 	if o.Key == "" {
 		return nil
 	}
@@ -116,16 +117,16 @@ func (o *OwnImage) arrange(dir string) error {
 
 // describe makes the row of an image over one that comes along, but for its files.
 func (o *OwnImage) describe() {
-	o.row = *imageLanguage(o.From).image(o.From)
-	p := &o.row.payload
+	o.row = *language.OfImage(o.From).Image(o.From)
+	p := &o.row.Payload
 	p.Name, p.Nanos = o.Name, false
 	p.Own = &image.Own{Base: o.From, Digest: o.Digest, Runtime: o.Runtime, Files: python.WarmFiles(o.From == "data", o.Warm), Verify: func() error { return nil }}
-	if imageLanguage(o.From).name != "python" {
+	if language.OfImage(o.From).Name != "python" {
 		p.Own.Files = nil
 	}
 	p.Folders = slices.Concat(p.Folders, o.Folders)
 	if o.Description != "" {
-		o.row.about = o.Description
+		o.row.About = o.Description
 	}
 }
 
@@ -180,12 +181,12 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 		if err != nil {
 			return req, nil // which is told later
 		}
-		name = im.payload.Name
+		name = im.Payload.Name
 	}
 	o, err := readOwn(rt.opts.Home, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		file := imagefile.Find(name, rt.environments())
-		if imagefile.CheckName(name) != nil || imageLanguage(name) != nil {
+		if imagefile.CheckName(name) != nil || language.OfImage(name) != nil {
 			return req, nil
 		}
 		if _, err := os.Stat(file); err == nil {
@@ -210,8 +211,8 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 // environments is the folder of the home with files of images.
 func (rt *Runtime) environments() string { return home.Dir(rt.opts.Home).ImageFiles() }
 
-// pruneOwn removes what no image of the user's own has, and what builds left behind: files and layers. Where one can't be
-// read it removes nothing. It is called where no build can be.
+// pruneOwn removes what no image of the user's own has, and what builds left behind: files and layers. Where one can't
+// be read it removes nothing. It is called where no build can be.
 func (rt *Runtime) pruneOwn() error {
 	list, err := rt.ownImages()
 	if err != nil {

@@ -330,8 +330,8 @@ func TestOwnImagePackages(t *testing.T) {
 	clean(0)
 }
 
-// The same of npm, whose packages' install scripts run in the machine: another home builds the same from the lock, and a lock or
-// a registry that says otherwise is refused.
+// The same of npm, whose packages' install scripts run in the machine: another home builds the same from the lock, and
+// a lock or a registry that says otherwise is refused.
 func TestOwnImageNpm(t *testing.T) {
 	needVM(t)
 	if !long() {

@@ -24,6 +24,7 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/internal/regular"
@@ -31,7 +32,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// The build of an image of the user's own: its packages and files, what the lock file beside its description says of them, and the disk.
+// The build of an image of the user's own: its packages and files, what the lock file beside its description says of
+// them, and the disk.
 
 // ownLock is the file beside a description that says what exactly was installed.
 type ownLock struct {
@@ -109,9 +111,10 @@ func (b ownBuild) sameAs(other ownBuild) bool {
 	return slices.Equal(b.Packages, other.Packages) && slices.Equal(b.Debian, other.Debian)
 }
 
-// BuildImage builds an image of the user's own, from a file or from that of its name in the home's
-// environments, with the versions that the lock file beside it says; it writes that file where there is none.
-// Foreign code runs in machines only, and reaches no more than the runtime's ceiling allows. Runs that name the image have this one from the moment that it is whole.
+// BuildImage builds an image of the user's own, from a file or from that of its name in the home's environments, with
+// the versions that the lock file beside it says; it writes that file where there is none. Foreign code runs in
+// machines only, and reaches no more than the runtime's ceiling allows. Runs that name the image have this one from
+// the moment that it is whole.
 func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
 	leave, err := rt.enter()
 	if err != nil {
@@ -124,7 +127,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	if arch, err = image.ParseArch(string(arch)); err != nil {
 		return bad(err)
 	}
-	env, err := imagefile.Read(imagefile.Find(from, rt.environments()), rt.environments(), Images())
+	env, err := imagefile.Read(imagefile.Find(from, rt.environments()), rt.environments(), language.Images())
 	if err != nil {
 		return bad(err)
 	}
@@ -135,7 +138,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	if imagefile.Contained(env.From) {
 		return rt.buildOver(ctx, o, env)
 	}
-	l := imageLanguage(env.From)
+	l := language.OfImage(env.From)
 	specs, err := o.check(env, l)
 	if err == nil {
 		err = stepNetwork{}.allowed(rt.opts.Ceiling, o.System, specs)
@@ -179,8 +182,8 @@ func (rt *Runtime) buildFailed(ctx context.Context, err error) error {
 }
 
 // check holds what a description says against the image that it begins with, and returns its packages.
-func (o *OwnImage) check(env *imagefile.Environment, l *language) (specs []string, err error) {
-	if o.Name == containerName {
+func (o *OwnImage) check(env *imagefile.Environment, l *language.Language) (specs []string, err error) {
+	if o.Name == language.ContainerName {
 		return nil, fmt.Errorf("%s is a name that images can't have", o.Name)
 	}
 	if len(env.Run)+len(env.Network) > 0 {
@@ -188,7 +191,7 @@ func (o *OwnImage) check(env *imagefile.Environment, l *language) (specs []strin
 	}
 	for system, list := range map[string][]string{policy.Pip: env.Pip, policy.Npm: env.Npm} {
 		for _, text := range list {
-			if err := l.checkPackages([]string{system + ":" + text}); err != nil {
+			if err := l.CheckPackages([]string{system + ":" + text}); err != nil {
 				var field *policy.FieldError
 				if errors.As(err, &field) {
 					err = fmt.Errorf("%s: %s %s", system, field.Value, field.Reason)
@@ -200,11 +203,11 @@ func (o *OwnImage) check(env *imagefile.Environment, l *language) (specs []strin
 		}
 	}
 	if len(specs) > 0 {
-		o.Folders = append(o.Folders, l.packages.place)
-		o.System = l.packages.system
+		o.Folders = append(o.Folders, l.Packages.Place)
+		o.System = l.Packages.System
 	}
-	if len(o.Warm) > 0 && l.name != "python" {
-		return nil, fmt.Errorf("warm is for images with Python: %s has %s", env.From, l.name)
+	if len(o.Warm) > 0 && l.Name != "python" {
+		return nil, fmt.Errorf("warm is for images with Python: %s has %s", env.From, l.Name)
 	}
 	if o.MemoryMB > 0 {
 		if _, _, err := policy.Resolve(policy.Request{MemoryMB: o.MemoryMB}, nil); err != nil {
@@ -227,7 +230,7 @@ func (o *OwnImage) check(env *imagefile.Environment, l *language) (specs []strin
 			return nil, fmt.Errorf("debian: %w", err)
 		}
 	}
-	all := slices.Concat(l.image(o.From).payload.Folders, o.Folders)
+	all := slices.Concat(l.Image(o.From).Payload.Folders, o.Folders)
 	if len(o.Folders) > maxOwnTops || len(strings.Join(all, "\n")) > maxFolders {
 		return nil, fmt.Errorf("files: lie in %d folders at the root, which are too many or have too long names: put them into one", len(o.Folders))
 	}
@@ -235,8 +238,8 @@ func (o *OwnImage) check(env *imagefile.Environment, l *language) (specs []strin
 }
 
 // fill installs the packages, and puts all that the image brings into the store; nil if that is nothing.
-func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language, specs []string) (*packages.Lock, error) {
-	all := &packages.Lock{System: o.System, Asked: specs, Arch: string(o.Arch), Runtime: l.name, Links: len(env.Debian) > 0}
+func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language.Language, specs []string) (*packages.Lock, error) {
+	all := &packages.Lock{System: o.System, Asked: specs, Arch: string(o.Arch), Runtime: l.Name, Links: len(env.Debian) > 0}
 	if len(specs)+len(env.Debian)+len(env.Files) == 0 {
 		return nil, nil
 	}
@@ -286,19 +289,19 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *imagefile.Environ
 }
 
 // fillPackages installs what pip or npm is asked for, as it is locked, and uses it at its place in the guest.
-func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language, was, now *ownBuild, use func(kept *packages.Lock, place string) error) error {
+func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language.Language, was, now *ownBuild, use func(kept *packages.Lock, place string) error) error {
 	var locked *packages.Lock
 	if was != nil && was.System == o.System && slices.Equal(was.Asked, now.Asked) {
 		locked = &packages.Lock{Packages: was.Packages, Npm: was.Npm}
 	}
-	im, err := rt.images.With(l.image(o.From).payload).Obtain(ctx, image.Linux, o.Arch)
+	im, err := rt.images.With(l.Image(o.From).Payload).Obtain(ctx, image.Linux, o.Arch)
 	if err != nil {
 		return err
 	}
-	place := image.At(l.packages.place, im.Runtime)
-	if place != l.packages.place {
+	place := image.At(l.Packages.Place, im.Runtime)
+	if place != l.Packages.Place {
 		o.Runtime = im.Runtime
-		o.Folders[slices.Index(o.Folders, l.packages.place)] = place
+		o.Folders[slices.Index(o.Folders, l.Packages.Place)] = place
 	}
 	b := builder{language: l, arch: o.Arch, runtime: im.Runtime, jail: rt.opts.RequireJail, caller: Caller{Ceiling: rt.opts.Ceiling.Reaching()}.WithDefaults(), tell: rt.opts.Events}
 	return rt.obtain(ctx, b, now.Asked, locked, func(store *packages.Store, kept *packages.Lock) error {
@@ -357,14 +360,14 @@ func (rt *Runtime) keepOwn(all *packages.Lock, env *imagefile.Environment, folde
 }
 
 // finishOwn builds the disk, imports ahead what is to be, and has the name lead to the image.
-func (rt *Runtime) finishOwn(ctx context.Context, o *OwnImage, l *language, lock *packages.Lock) (*image.Image, error) {
+func (rt *Runtime) finishOwn(ctx context.Context, o *OwnImage, l *language.Language, lock *packages.Lock) (*image.Image, error) {
 	if lock != nil {
 		o.Key, o.Digest, o.Bytes = lock.Key, lock.Digest, lock.Bytes
 	}
 	if err := o.arrange(rt.opts.Home); err != nil {
 		return nil, err
 	}
-	im, err := rt.images.With(o.row.payload).Obtain(ctx, image.Linux, o.Arch)
+	im, err := rt.images.With(o.row.Payload).Obtain(ctx, image.Linux, o.Arch)
 	if err != nil {
 		return nil, err
 	}
@@ -399,9 +402,9 @@ func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
 }
 
 // tryImports finds out, in a machine, whether what is to be imported ahead can be.
-func (rt *Runtime) tryImports(ctx context.Context, o *OwnImage, l *language) error {
+func (rt *Runtime) tryImports(ctx context.Context, o *OwnImage, l *language.Language) error {
 	code := "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
-	req := imageRequest{own: o, Request: Request{Code: code, Language: l.name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: rt.opts.RequireJail}}
+	req := imageRequest{own: o, Request: Request{Code: code, Language: l.Name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: rt.opts.RequireJail}}
 	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{})
 	if err != nil {
 		return err

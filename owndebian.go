@@ -10,6 +10,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -18,7 +19,7 @@ import (
 
 // unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
 // removed; "" where there are none.
-func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language, was, now *ownBuild) (folder string, err error) {
+func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language.Language, was, now *ownBuild) (folder string, err error) {
 	if len(env.Debian) == 0 {
 		return "", nil
 	}
@@ -27,7 +28,7 @@ func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *imagefile
 	if was != nil && slices.Equal(was.Wanted, now.Wanted) {
 		locked = was.Debian
 	}
-	base := rt.images.With(l.image(o.From).payload)
+	base := rt.images.With(l.Image(o.From).Payload)
 	if _, err := base.Obtain(ctx, image.Linux, o.Arch); err != nil { // whose parts say what is there
 		return "", err
 	}
@@ -102,8 +103,8 @@ func (rt *Runtime) foundDebs(specs []string, debs []image.Deb, has []string) err
 
 // takeFolders has folders with many files stay on the disk as a whole, as far as there is room to say so, and those at
 // the root that the image has not.
-func (o *OwnImage) takeFolders(found image.DebFolder, l *language) {
-	of := l.image(o.From).payload.Folders
+func (o *OwnImage) takeFolders(found image.DebFolder, l *language.Language) {
+	of := l.Image(o.From).Payload.Folders
 	for _, dir := range slices.Concat(found.Tops, found.Crowded) {
 		there := slices.ContainsFunc(slices.Concat(of, o.Folders), func(other string) bool { return dir == other || strings.HasPrefix(dir, other+"/") })
 		if all := slices.Concat(of, o.Folders, []string{dir}); !there && len(strings.Join(all, "\n")) <= maxFolders {
@@ -116,7 +117,8 @@ func (o *OwnImage) takeFolders(found image.DebFolder, l *language) {
 // debsAt is where a machine has the packages that are to be installed; it is not in the layer.
 const debsAt = "/tmp/unitask-debs"
 
-// installScript installs packages as the image's own apt or dpkg does, without a network, and leaves no logs and caches.
+// installScript installs packages as the image's own apt or dpkg does, without a network, and leaves no logs and
+// caches.
 const installScript = `export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true PATH="$PATH:/usr/sbin:/sbin:/usr/bin:/bin"
 if command -v apt-get >/dev/null; then
 	apt-get -q -y --no-install-recommends -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 install ` + debsAt + `/*.deb || exit

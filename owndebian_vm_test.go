@@ -401,7 +401,8 @@ func savedImage(t *testing.T, name, layer string, config map[string]any) string 
 	return file
 }
 
-// Packages of Debian over a container's image: installed by its own dpkg, scripts and all, in a machine without a network.
+// Packages of Debian over a container's image: installed by its own dpkg, scripts and all, in a machine without a
+// network.
 func TestOwnDebianContainer(t *testing.T) {
 	if !long() {
 		t.Skip("makes a Debian and installs in it: make long")

@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/internal/testdir"
 )
 
-// A layer that is kept is taken for what it was if it is that. Another one stays until it is built again: it is there, and
-// may be read, for other images.
+// A layer that is kept is taken for what it was if it is that. Another one stays until it is built again: it is there,
+// and may be read, for other images.
 func TestHasLayer(t *testing.T) {
 	rt, err := Open(Options{Home: testdir.Private(t)})
 	if err != nil {

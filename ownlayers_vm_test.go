@@ -68,7 +68,8 @@ mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 		t.Errorf("%v %d %q %q", err, res.MemoryMB, res.Stdout, res.Stderr)
 	}
 
-	// Its archive has the order of the names, not that in which the files were made: pip and npm make theirs in another each time.
+	// Its archive has the order of the names, not that in which the files were made: pip and npm make theirs in
+	// another each time.
 	if names := layerNames(t, filepath.Join(home, "layers", strings.TrimPrefix(first.Layers[1], "sha256:")+".tar.zst"), "many/"); strings.Join(names, " ") != "many/.c many/B many/a many/b many/m many/y many/z" {
 		t.Errorf("in the archive: %q", names)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A lock file that a repository brings, and what a machine prints that has run foreign code, are not written out as many
-// times their size.
+// A lock file that a repository brings, and what a machine prints that has run foreign code, are not written out as
+// many times their size.
 func TestAttackOwnLock(t *testing.T) {
 	deep := `{"a":` + strings.Repeat("[", 40) + "1" + strings.Repeat("]", 40) + "}"
 	fine := `{"a":` + strings.Repeat("[", 31) + "1" + strings.Repeat("]", 31) + "}"

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 )
@@ -76,9 +77,9 @@ func (n stepNetwork) give(ctx context.Context, rt *Runtime, req *Request) (proxy
 	req.AllowNet, req.Env = n.hosts, map[string]string{}
 	proxies := map[string]func(string, uint16) *url.URL{} // by HOST:PORT
 	for _, system := range n.systems {
-		l := systemLanguage(system)
-		registry, err := l.packages.registry(func() (string, error) {
-			tool, _, err := rt.images.Tool(ctx, req.Arch, l.packages.tool)
+		l := language.OfSystem(system)
+		registry, err := hostRegistry(l.Packages, func() (string, error) {
+			tool, _, err := rt.images.Tool(ctx, req.Arch, l.Packages.Tool)
 			return tool, err
 		})
 		if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Steps of a build reach what their file names, under the ceiling, and nothing else; pip and npm in them are the host's.
+// Steps of a build reach what their file names, under the ceiling, and nothing else; pip and npm in them are the
+// host's.
 func TestOwnNetwork(t *testing.T) {
 	needVM(t)
 	at := newSite(t, func(mux *http.ServeMux) {

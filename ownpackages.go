@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 )
@@ -58,7 +59,7 @@ func (p *ownInstalled) printed(out []byte) error {
 // overSpecs are the packages that a description asks of a system for, in its own terms.
 func overSpecs(system string, list []string) (specs []string, err error) {
 	for _, text := range list {
-		if err := systemLanguage(system).checkPackages([]string{system + ":" + text}); err != nil {
+		if err := language.OfSystem(system).CheckPackages([]string{system + ":" + text}); err != nil {
 			var field *policy.FieldError
 			if errors.As(err, &field) {
 				err = fmt.Errorf("%s: %s %s", system, field.Value, field.Reason)
@@ -117,9 +118,9 @@ func (rt *Runtime) installOver(ctx context.Context, o *OwnImage, env *imagefile.
 
 // installInto has an image's own pip or npm install packages.
 func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Container, before, got *ownInstalled) error {
-	l := systemLanguage(got.System)
-	registry, err := l.packages.registry(func() (string, error) {
-		tool, _, err := rt.images.Tool(ctx, o.Arch, l.packages.tool)
+	l := language.OfSystem(got.System)
+	registry, err := hostRegistry(l.Packages, func() (string, error) {
+		tool, _, err := rt.images.Tool(ctx, o.Arch, l.Packages.Tool)
 		return tool, err
 	})
 	if err != nil {
@@ -129,7 +130,7 @@ func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Con
 	if err != nil {
 		return err
 	}
-	p := plan{Place: l.packages.place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
+	p := plan{Place: l.Packages.Place, URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
 		Authorities: authorities, Specs: got.Asked, Plain: way.plain}
 	if before != nil {
 		p.Lock, p.Npm = before.Packages, before.Npm
@@ -140,7 +141,7 @@ func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Con
 	}
 	c := change{what: "the packages", request: o.changes(overScripts[got.System]), proxy: way.proxy, ceiling: rt.opts.Ceiling.Reaching()}
 	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = way.nets, way.tcps, maxLockText
-	c.request.Neighbours = []Neighbour{{Name: "plan.json", Content: string(text)}, {Name: "install", Content: l.packages.program}}
+	c.request.Neighbours = []Neighbour{{Name: "plan.json", Content: string(text)}, {Name: "install", Content: l.Packages.Program}}
 	if p.CA {
 		c.request.Neighbours = append(c.request.Neighbours, Neighbour{Name: "ca.pem", Content: registry.CA})
 	}

@@ -132,8 +132,8 @@ func toolsImage(t *testing.T, rt *unitask.Runtime, name string) string {
 	return savedImage(t, name, layer, map[string]any{"Env": []string{"PATH=/usr/bin"}})
 }
 
-// Packages over a container's image: installed by its own pip and npm, in machines that reach the host's registries, and the
-// same again from the lock.
+// Packages over a container's image: installed by its own pip and npm, in machines that reach the host's registries,
+// and the same again from the lock.
 func TestOwnPackagesContainer(t *testing.T) {
 	if !long() {
 		t.Skip("pip and npm take a minute in machines that are emulated: make long")
@@ -186,7 +186,8 @@ func TestOwnPackagesContainer(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(home, "layers")); err != nil {
 		t.Fatal(err)
 	}
-	// pip is asked for all packages then, and writes down which were asked for: that is as it was, too. What the steps write has their time.
+	// pip is asked for all packages then, and writes down which were asked for: that is as it was, too. What the steps
+	// write has their time.
 	if again, _, err := rt.BuildImage(t.Context(), file, ""); err != nil || len(again.Layers) != 3 || !slices.Equal(again.Layers[:2], own.Layers[:2]) || !slices.Equal(again.Packages, own.Packages) ||
 		!strings.Contains(strings.Join(told, " "), "installing") || strings.Contains(strings.Join(told, " "), "the packages of") && strings.Contains(strings.Join(told, " "), "are those of the lock file") {
 		t.Errorf("from the lock without the layers: %v, %v and %v, told %q", err, again, own, told)

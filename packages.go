@@ -21,6 +21,7 @@ import (
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
@@ -30,14 +31,6 @@ import (
 // registries that the host is configured for and nothing else, and kept in the home. To a run they
 // are a folder that it brings along.
 
-// installer is how a language's packages are installed.
-type installer struct {
-	system  string // of policy.PackageRule
-	tool    string // of image.Store.Tool
-	program string // runs in the machine; guest/*/packages.*
-	place   string // where code finds them, with the version in it (image.At)
-}
-
 // build is a run that installs packages, or makes a layer of an image.
 type build struct {
 	proxy func(host string, port uint16) *url.URL // nil is the host's
@@ -46,7 +39,7 @@ type build struct {
 
 // builder is for whom and for what packages are installed.
 type builder struct {
-	language *language
+	language *language.Language
 	arch     image.Arch
 	runtime  string // the version of the language's program
 	jail     []string
@@ -56,36 +49,11 @@ type builder struct {
 
 // Bounds of a build.
 const (
-	buildMemory  = 1536 // MiB
-	buildTime    = 15 * time.Minute
-	buildOutput  = 1 << 20
-	answerTime   = 10 * time.Second // of a registry, to its first byte
-	maxInstalled = 100              // packages that a run asks for
+	buildMemory = 1536 // MiB
+	buildTime   = 15 * time.Minute
+	buildOutput = 1 << 20
+	answerTime  = 10 * time.Second // of a registry, to its first byte
 )
-
-// checkPackages says what is wrong with what a request asks for.
-func (l *language) checkPackages(asked []string) error {
-	bad := func(value, reason string) error {
-		return policy.Bad("packages", fmt.Sprintf("%.100q", value), "%s", reason)
-	}
-	if len(asked) > maxInstalled {
-		return bad(fmt.Sprintf("of %d entries", len(asked)), fmt.Sprintf("must have at most %d", maxInstalled))
-	}
-	for _, text := range asked {
-		rule, err := policy.ParsePackage(text)
-		switch {
-		case err != nil:
-			return bad(text, err.Error())
-		case rule.Any():
-			return bad(text, "is no package: * is for ceilings")
-		case l.packages == nil:
-			return bad(text, "is not for "+l.name+": packages are for Python (pip:) and JavaScript (npm:) in the images that come along")
-		case l.packages.system != rule.System():
-			return bad(text, fmt.Sprintf("is not for %s, whose packages are %s:NAME", l.name, l.packages.system))
-		}
-	}
-	return nil
-}
 
 // Packages is the store of what was built for runs.
 func (rt *Runtime) Packages() *packages.Store {
@@ -95,8 +63,8 @@ func (rt *Runtime) Packages() *packages.Store {
 	}
 }
 
-// RemovePackages removes what was built for runs, but for what a run under way has, and says how many sets of packages that
-// were. The next run that asks for some has them built again, from what the registry then has.
+// RemovePackages removes what was built for runs, but for what a run under way has, and says how many sets of packages
+// that were. The next run that asks for some has them built again, from what the registry then has.
 func (rt *Runtime) RemovePackages(ctx context.Context) (removed int, err error) {
 	store := rt.Packages()
 	keys, err := store.Keys()
@@ -126,9 +94,9 @@ func (x *execution) install(ctx context.Context) error {
 		return nil
 	}
 	l := x.code.language
-	place := image.At(l.packages.place, x.image.Runtime)
-	if own := x.code.image.payload.Own; own != nil && slices.Contains(x.code.image.payload.Folders, place) {
-		return policy.Bad("packages", "with the image "+x.code.image.payload.Name, "which has packages of its own: add these to its file, and build it")
+	place := image.At(l.Packages.Place, x.image.Runtime)
+	if own := x.code.image.Payload.Own; own != nil && slices.Contains(x.code.image.Payload.Folders, place) {
+		return policy.Bad("packages", "with the image "+x.code.image.Payload.Name, "which has packages of its own: add these to its file, and build it")
 	}
 	if x.code.inputs.At(place) {
 		return policy.Bad("packages", "with a folder at "+place, "would lie there: give the folder another path inside")
@@ -173,17 +141,17 @@ func (x *execution) builder() builder {
 func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked *packages.Lock, use func(*packages.Store, *packages.Lock) error) error {
 	l, store := b.language, rt.Packages()
 	slices.Sort(specs)
-	tool, version, err := rt.images.Tool(ctx, b.arch, l.packages.tool)
+	tool, version, err := rt.images.Tool(ctx, b.arch, l.Packages.Tool)
 	if err != nil {
 		return run.Fail("packages", err)
 	}
-	registry, err := l.packages.registry(func() (string, error) { return tool, nil })
+	registry, err := hostRegistry(l.Packages, func() (string, error) { return tool, nil })
 	if err != nil {
 		return run.Fail("packages", err)
 	}
-	what := fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.packages.system, version, b.arch, b.runtime, specs, registry.URL, registry.More, fmt.Sprint(registry.Scopes))
+	what := fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.Packages.System, version, b.arch, b.runtime, specs, registry.URL, registry.More, fmt.Sprint(registry.Scopes))
 	sum := sha256.Sum256(what)
-	want := &packages.Lock{Key: hex.EncodeToString(sum[:]), System: l.packages.system, Asked: specs, Runtime: l.name + " " + b.runtime, Arch: string(b.arch), Registry: packages.Shown(registry.URL)}
+	want := &packages.Lock{Key: hex.EncodeToString(sum[:]), System: l.Packages.System, Asked: specs, Runtime: l.Name + " " + b.runtime, Arch: string(b.arch), Registry: packages.Shown(registry.URL)}
 	lock, err := store.Get(want.Key)
 	if locked != nil && (err != nil || !slices.Equal(lock.Packages, locked.Packages)) { // others than a run without a lock gets
 		sum = sha256.Sum256(fmt.Appendf(what, "\nlocked %q %s", locked.Packages, locked.Npm))
@@ -243,7 +211,7 @@ func (x *execution) bring(store *packages.Store, lock *packages.Lock) (err error
 			held.Unlock()
 		}
 	}()
-	place := image.At(x.code.language.packages.place, x.image.Runtime)
+	place := image.At(x.code.language.Packages.Place, x.image.Runtime)
 	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
 	defer one.Close()
 	for _, to := range []*hostfiles.Set{&one, &x.code.inputs} {
@@ -296,13 +264,13 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	if err != nil {
 		return run.Fail("packages", err)
 	}
-	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.packages.place, b.runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
+	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.Packages.Place, b.runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
 		Authorities: authorities, Specs: want.Asked, Plain: way.plain}
 	if before != nil {
 		p.Lock, p.Npm = before.Packages, before.Npm
 	}
 	req := Request{
-		Code: l.packages.program, Image: l.images[0].payload.Name, Kernel: image.Linux, Arch: b.arch, Dir: "/work", Cold: true,
+		Code: l.Packages.Program, Image: l.Images[0].Payload.Name, Kernel: image.Linux, Arch: b.arch, Dir: "/work", Cold: true,
 		Files: []Mount{{Host: tool, Guest: p.Tool}}, MemoryMB: buildMemory, Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: packages.MaxBytes + 64<<20,
 		RequireJail: b.jail, AllowNet: way.nets, AllowTCP: way.tcps,
 	}
@@ -388,6 +356,6 @@ var lockedDigest = regexp.MustCompile(`^(?:sha[0-9]{1,3}-[A-Za-z0-9+/=]+(?: |$))
 var lockedName = regexp.MustCompile(`^[A-Za-z0-9@/._+!~-]{1,214}$`)
 
 // buildError says why packages could not be installed, by what their tool said.
-func (rt *Runtime) buildError(l *language, want *packages.Lock, res *Result) error {
-	return policy.Bad("packages", strings.Join(want.Asked, " "), "can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, rt.toolSaid(l.packages.system, res), res.RunID)
+func (rt *Runtime) buildError(l *language.Language, want *packages.Lock, res *Result) error {
+	return policy.Bad("packages", strings.Join(want.Asked, " "), "can't be installed from %s: %s (`unitask inspect %s` has the rest)", want.Registry, rt.toolSaid(l.Packages.System, res), res.RunID)
 }

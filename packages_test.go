@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -35,7 +36,7 @@ func TestPackagesHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &execution{code: &program{language: systemLanguage(policy.Pip)}, image: &image.Image{Runtime: "3.11"}}
+	x := &execution{code: &program{language: language.OfSystem(policy.Pip)}, image: &image.Image{Runtime: "3.11"}}
 	if err := x.bring(store, lock); err != nil || x.code.inputs.Count() == 0 {
 		t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func TestPackagesReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &execution{code: &program{language: systemLanguage(policy.Pip), living: &living{ceiling: c}}, rec: &record.Run{}, image: &image.Image{Runtime: "3.11"}}
+	x := &execution{code: &program{language: language.OfSystem(policy.Pip), living: &living{ceiling: c}}, rec: &record.Run{}, image: &image.Image{Runtime: "3.11"}}
 	x.rec.Owner, x.rec.Via = "alice", record.ViaFleet
 	b := x.builder()
 	granted, denials, err := policy.Resolve(policy.Request{AllowNet: []string{"pypi.example:443"}, MemoryMB: buildMemory}, b.caller.Ceiling)

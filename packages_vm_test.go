@@ -233,8 +233,8 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// What is started while packages are built has what it needs: the registry's certificate, and commands of other packages. A
-// file with two names is there under both.
+// What is started while packages are built has what it needs: the registry's certificate, and commands of other
+// packages. A file with two names is there under both.
 func TestPackagesBuilt(t *testing.T) {
 	needVM(t)
 	if !long() {

@@ -14,7 +14,8 @@ const (
 	maxToolCause = 300 // and of the first cause
 )
 
-// noCompiler are the words of those that want a compiler and find none: setuptools, CMake, Meson, Rust's callers, node-gyp.
+// noCompiler are the words of those that want a compiler and find none: setuptools, CMake, Meson, Rust's callers,
+// node-gyp.
 var noCompiler = regexp.MustCompile(`(?m)` + strings.Join([]string{
 	`command '[^'\n]{0,80}(?:gcc|g\+\+|cc|c\+\+|clang)' failed: No such file`,
 	`unable to execute '[^'\n]{0,80}(?:gcc|cc|g\+\+)'`,

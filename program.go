@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/netstack/broker"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -25,8 +26,8 @@ import (
 
 // program is a request's code, checked.
 type program struct {
-	language    *language
-	image       *imageRow
+	language    *language.Language
+	image       *language.Image
 	attachable  bool // others of the user may join its machine
 	text        string
 	path        string // absolute, in the guest
@@ -86,7 +87,7 @@ func checkCode(req imageRequest) (program, error) {
 	if err != nil {
 		return program{}, err
 	}
-	if p.language, p.image = l, im; l != languages[0] {
+	if p.language, p.image = l, im; l != language.All[0] {
 		p.packageType = "" // Node's
 	}
 	arch, err := image.ParseArch(string(req.Arch))
@@ -102,7 +103,7 @@ func checkCode(req imageRequest) (program, error) {
 		p.dir = defaultDir
 	}
 	if p.path == "" {
-		p.path = cmp.Or(l.stem, "code") + ext
+		p.path = cmp.Or(l.Stem, "code") + ext
 	}
 	if !path.IsAbs(p.dir) {
 		return bad("dir", fmt.Sprintf("%q", p.dir), "must be absolute")
@@ -112,7 +113,7 @@ func checkCode(req imageRequest) (program, error) {
 		p.path = path.Join(p.dir, p.path)
 	}
 	p.path = path.Clean(p.path)
-	wrongFile := l.takes(p.path, req.Language+req.Image != "")
+	wrongFile := l.Takes(p.path, req.Language+req.Image != "")
 	if p.command {
 		wrongFile = nil
 	}
@@ -137,10 +138,10 @@ func checkCode(req imageRequest) (program, error) {
 			return bad("args", fmt.Sprintf("%.80q", a), "must not hold a NUL byte")
 		}
 	}
-	if err := l.checkPackages(req.Packages); err != nil {
+	if err := l.CheckPackages(req.Packages); err != nil {
 		return program{}, err
 	}
-	if err := l.checkTexts(req.Request); err != nil {
+	if err := l.CheckTexts(req.Request); err != nil {
 		return program{}, err
 	}
 	for name := range req.Env {
@@ -173,23 +174,23 @@ func checkCode(req imageRequest) (program, error) {
 		}
 	}
 	for _, arg := range p.nodeArgs {
-		if err := l.checkArg(arg); err != nil {
+		if err := l.CheckArg(arg); err != nil {
 			return bad("nodeArgs", fmt.Sprintf("%.80q", arg), err.Error())
 		}
 	}
 	all := maps.Clone(p.env)
 	maps.Copy(all, req.Secrets)
-	p.ownProcess = l.needsProcess(p.nodeArgs, all)
+	p.ownProcess = l.NeedsProcess(p.nodeArgs, all)
 	p.fresh = p.fresh || p.ownProcess != ""
 	return p, nil
 }
 
 // recordName is the name of the code's file in a record.
 func (p *program) recordName() string {
-	if ext := path.Ext(p.path); slices.Contains(p.language.extensions, ext) {
+	if ext := path.Ext(p.path); slices.Contains(p.language.Extensions, ext) {
 		return "code" + ext
 	}
-	return "code" + p.language.extensions[0]
+	return "code" + p.language.Extensions[0]
 }
 
 // sizeOf is the bytes of a request's arguments and environment.
@@ -283,15 +284,15 @@ func (p *program) inOneProcess() bool { return p.session != nil && !p.fresh }
 // runner is the text of a program that checks the code, or runs it, "" where the code is what runs.
 func (p *program) runner() string {
 	if p.check {
-		return p.language.check
+		return p.language.Check
 	}
-	return p.language.runner
+	return p.language.Runner
 }
 
 // main is the program that runs: the code, or its runner, which lies where nothing of the request can.
 func (p *program) main() string {
 	if p.runner() != "" {
-		return contract.UnitaskDir + "/check" + cmp.Or(p.language.runnerExtension, p.language.extensions[0])
+		return contract.UnitaskDir + "/check" + cmp.Or(p.language.RunnerExtension, p.language.Extensions[0])
 	}
 	return p.path
 }
@@ -305,7 +306,7 @@ func (p *program) argv() []string {
 		return []string{p.session.driver().Path}
 	case p.check:
 		return []string{p.main(), p.path}
-	case p.language.runner != "":
+	case p.language.Runner != "":
 		return append([]string{p.main(), p.path}, p.args...)
 	}
 	return append([]string{p.path}, p.args...)
@@ -353,7 +354,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 		}
 	}
 	if p.ownProcess != "" {
-		args, variables := p.language.process(p.nodeArgs, env)
+		args, variables := p.language.Process(p.nodeArgs, env)
 		if err := conn.Process(guest.Process{Dir: p.dir, Args: args, Env: variables}); err != nil {
 			return err
 		}
@@ -371,7 +372,7 @@ func (p *program) put(ctx context.Context, conn *guest.Conn, part hostfiles.Part
 	err = conn.Start(ctx, guest.Start{Argv: p.argv(), Compiled: at, Placed: p.compiled.length(), Env: env, Dir: p.dir, Flags: p.nodeArgs, CA: ca, ReadOnly: p.inputs.Paths(), Session: p.inOneProcess()})
 	var refused *guest.RefusedError
 	if errors.As(err, &refused) {
-		return p.processError(p.language.refused(refused.Words))
+		return p.processError(p.language.Refused(refused.Words))
 	}
 	return err
 }
@@ -409,13 +410,13 @@ func (p *program) on(streams IO) {
 
 // kernel is the kernel of the run, where k is granted, "" for any.
 func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
-	if p.image.payload.Own != nil {
+	if p.image.Payload.Own != nil {
 		if k != "" && k != image.Linux {
 			return k, policy.Bad("kernel", string(k), "does not run images of one's own: use linux")
 		}
 		k = image.Linux
 	}
-	k, err := p.language.kernel(k)
+	k, err := p.language.KernelFor(k)
 	if err != nil {
 		return k, err
 	}
@@ -425,7 +426,7 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 	if p.check {
 		k = image.Linux
 	}
-	if p.session != nil && k == image.Nanos && p.language != languages[0] {
+	if p.session != nil && k == image.Nanos && p.language != language.All[0] {
 		return k, policy.Bad("kernel", string(k), "has sessions of JavaScript only: use linux")
 	}
 	if p.session != nil { // whose commands are processes, where it has some
@@ -437,7 +438,7 @@ func (p *program) kernel(k image.Kernel) (image.Kernel, error) {
 	if p.terminal != nil && k != "" && k != image.Linux {
 		return k, policy.Bad("kernel", string(k), "has no terminals: use linux")
 	}
-	return freshKernel(k, p.fresh, p.cpus)
+	return language.FreshKernel(k, p.fresh, p.cpus)
 }
 
 // progress tells how far files have come, if they take long.

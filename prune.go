@@ -87,8 +87,8 @@ func (rt *Runtime) current(im *image.Image) bool {
 	return err == nil && now == im.Digest
 }
 
-// inUse are the digests of the images that runs under way have, of this process or another, and paused sessions, and of the
-// containers' images that these are of.
+// inUse are the digests of the images that runs under way have, of this process or another, and paused sessions, and
+// of the containers' images that these are of.
 func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
 	ids, err := rt.runs.IDs()

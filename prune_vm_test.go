@@ -15,7 +15,8 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// What no name leads to any more goes, an image of one's own that now begins with another among it; what a run has stays.
+// What no name leads to any more goes, an image of one's own that now begins with another among it; what a run has
+// stays.
 func TestPruneImages(t *testing.T) {
 	needVM(t)
 	home := newHome(t)

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/internal/publicaddr"
 	"github.com/unitask/unitask/internal/userdir"
@@ -28,13 +29,14 @@ import (
 
 // The ways of a build to registries: those that the host's own pip and npm are configured for.
 
-// registry is the one that the host's own tool is configured for; tool is asked for where that has none but its own.
-func (i *installer) registry(tool func() (string, error)) (*packages.Registry, error) {
+// hostRegistry is the one that the host's own tool is configured for; tool is asked for where that has none but its
+// own.
+func hostRegistry(i *language.Installer, tool func() (string, error)) (*packages.Registry, error) {
 	home, _ := userdir.Home()
 	if !filepath.IsAbs(home) { // a relative one leads into the working folder, which may be a project's
 		home = ""
 	}
-	if i.system == policy.Pip {
+	if i.System == policy.Pip {
 		return packages.PipRegistry(os.LookupEnv, home, tool)
 	}
 	return packages.NpmRegistry(os.LookupEnv, home, func() (string, error) {

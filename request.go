@@ -11,7 +11,7 @@ import (
 func (req imageRequest) policy() policy.Request {
 	asked := policy.Asked(req.Request)
 	if _, im, _, err := req.language(); err == nil {
-		asked.Image = im.payload.Name
+		asked.Image = im.Payload.Name
 	}
 	asked.Files, asked.Dirs = nil, nil // as they are found
 	asked.Secrets = req.SecretNames()

@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -26,10 +27,10 @@ import (
 
 // SessionRequest is a machine that stays for several steps, under one policy.
 type SessionRequest struct {
-	// Request is what the machine has: image or language, memory, files, network, secrets,
-	// environment. Its Code must be empty. Timeout is the most that a step may name, and that of one
-	// that names none; OutputBytes bounds each step. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the image's
-	// language, and files; it has no commands.
+	// Request is what the machine has: image or language, memory, files, network, secrets, environment. Its Code must
+	// be empty. Timeout is the most that a step may name, and that of one that names none; OutputBytes bounds each
+	// step. It runs on the linux kernel, where Kernel does not ask for Nanos: that has one interpreter, that of the
+	// image's language, and files; it has no commands.
 	Request
 	// Life is how long it lives, 0 is a day.
 	Life time.Duration
@@ -147,7 +148,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	case err != nil:
 		return nil, err
 	case ref != "":
-		return bad("image", ref, "has no sessions yet: use "+strings.Join(SessionImages(), ", "))
+		return bad("image", ref, "has no sessions yet: use "+strings.Join(language.SessionImages(), ", "))
 	}
 	if req.Files, err = inWork(req.Files); err == nil {
 		req.Dirs, err = inWork(req.Dirs)
@@ -162,12 +163,12 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	if !l.steps() {
-		return bad("image", im.payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(SessionImages(), ", "))
+	if !l.HasSteps() {
+		return bad("image", im.Payload.Name, "has no sessions, whose steps go to an interpreter that stays: use "+strings.Join(language.SessionImages(), ", "))
 	}
 	s := newSession(rt, caller, limits)
 	s.denials, s.request = denials, req.Request
-	s.Image, s.Language, s.client, s.family = im.payload.Name, l.name, session.New(nil), &family{}
+	s.Image, s.Language, s.client, s.family = im.Payload.Name, l.Name, session.New(nil), &family{}
 	if err := s.begin(ctx, asked, req.Events, func() {}); err != nil {
 		return nil, err
 	}

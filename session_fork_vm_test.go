@@ -34,8 +34,8 @@ type forkRow struct {
 // clock is the row of a clock, in seconds: the host's in each fork (clockOff).
 const clock = "the clock"
 
-// stood is how long a machine stands still before its forks go on, and late how much later than it was told a machine of a
-// busy host may have set its clock.
+// stood is how long a machine stands still before its forks go on, and late how much later than it was told a machine
+// of a busy host may have set its clock.
 const (
 	stood = 3 * time.Second
 	late  = time.Second

@@ -141,8 +141,8 @@ func TestSessionNanosLacks(t *testing.T) {
 	}
 }
 
-// A session on Nanos goes on behind pauses amid its work, in forks and in another runtime. What it computes it checks, in
-// memory that is made and freed all the time.
+// A session on Nanos goes on behind pauses amid its work, in forks and in another runtime. What it computes it checks,
+// in memory that is made and freed all the time.
 func TestSessionNanosPause(t *testing.T) {
 	needNanos(t, image.HostArch())
 	home := newHome(t)
@@ -231,8 +231,8 @@ require('fs').writeFileSync('file', 'text'); var x = 40`, "")
 	}
 }
 
-// A thread that waits for what a connection brings, while its session is paused, is told that it was cut: an end would be
-// the end of what was sent.
+// A thread that waits for what a connection brings, while its session is paused, is told that it was cut: an end would
+// be the end of what was sent.
 func TestSessionNanosWaits(t *testing.T) {
 	needNanos(t, image.HostArch())
 	server, err := net.Listen("tcp", "127.0.0.1:0")

@@ -290,7 +290,8 @@ func sessionRuntime(t *testing.T) *unitask.Runtime {
 	return openRuntime(t, unitask.Options{Home: newHome(t)})
 }
 
-// openRuntime opens one that is closed at the test's end, if it was not before. Another one of the same home is another process's.
+// openRuntime opens one that is closed at the test's end, if it was not before. Another one of the same home is
+// another process's.
 func openRuntime(t *testing.T, opts unitask.Options) *unitask.Runtime {
 	t.Helper()
 	rt, err := unitask.Open(opts)

@@ -20,11 +20,11 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Files and folders of the host in a session. Its code runs in /work, and relative paths lead there: what lies below the
-// working directory comes below /work.
+// Files and folders of the host in a session. Its code runs in /work, and relative paths lead there: what lies below
+// the working directory comes below /work.
 
-// SessionMount is a mount as a session has it that is asked for from a folder of the host. What lies in that folder, and
-// has no path of its own inside, comes below /work by the same relative path.
+// SessionMount is a mount as a session has it that is asked for from a folder of the host. What lies in that folder,
+// and has no path of its own inside, comes below /work by the same relative path.
 func SessionMount(m Mount, dir string) Mount {
 	if m.Host == "" {
 		return m
@@ -68,8 +68,8 @@ func (b *bringing) close() {
 	b.done()
 }
 
-// brings holds what a step brings against the session's ceiling, which is read again where the session is paused: it goes
-// on first. Only the step that has its turn opens files. Close it.
+// brings holds what a step brings against the session's ceiling, which is read again where the session is paused: it
+// goes on first. Only the step that has its turn opens files. Close it.
 func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error) {
 	b = &bringing{neighbours: step.Neighbours, denials: []policy.Denial{}, done: func() {}}
 	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {

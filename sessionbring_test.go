@@ -11,8 +11,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// A guest that ends its tar while files are packed for it, as by a signal, leaves nobody behind who reads files that are
-// let go of by then.
+// A guest that ends its tar while files are packed for it, as by a signal, leaves nobody behind who reads files that
+// are let go of by then.
 func TestAttackBringCut(t *testing.T) {
 	dir := t.TempDir()
 	for n := range 64 {

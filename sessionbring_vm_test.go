@@ -14,7 +14,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// Files and folders of the host are where relative paths of a session's code lead, from its beginning and in later steps.
+// Files and folders of the host are where relative paths of a session's code lead, from its beginning and in later
+// steps.
 func TestSessionBrings(t *testing.T) {
 	needVM(t)
 	dir := t.TempDir()
@@ -58,8 +59,8 @@ func TestSessionBrings(t *testing.T) {
 	}
 }
 
-// What a step brings is held against the ceiling as it is when a paused session goes on; the record and the audit log say
-// what was denied.
+// What a step brings is held against the ceiling as it is when a paused session goes on; the record and the audit log
+// say what was denied.
 func TestAttackBringCeiling(t *testing.T) {
 	needClones(t)
 	home, dir := newHome(t), t.TempDir()

@@ -39,14 +39,15 @@ func readCeiling(c Caller, home string) (*policy.Ceiling, error) {
 	return now, nil
 }
 
-// CeilingChanged says whether the files of the ceiling are others than those that the session began under, or can't be read.
+// CeilingChanged says whether the files of the ceiling are others than those that the session began under, or can't be
+// read.
 func (s *Session) CeilingChanged() bool {
 	now, err := s.readCeiling()
 	return err != nil || now.Digest() != s.beganUnder
 }
 
-// renewCeiling reads the ceiling again. The error says what of that which the session was granted is beyond it. A life that
-// is too long by now is made shorter.
+// renewCeiling reads the ceiling again. The error says what of that which the session was granted is beyond it. A life
+// that is too long by now is made shorter.
 func (s *Session) renewCeiling() error {
 	now, err := s.readCeiling()
 	if err != nil || now.Digest() == s.ceiling().Digest() {

@@ -10,7 +10,8 @@ import (
 	"github.com/unitask/unitask/internal/paused"
 )
 
-// The changes of a session's policy are read as they were kept; a file of them that is not theirs is an error, and none is none.
+// The changes of a session's policy are read as they were kept; a file of them that is not theirs is an error, and
+// none is none.
 func TestChangesOfPolicyKept(t *testing.T) {
 	shelf := paused.Open(t.TempDir())
 	const id = "20261124-000000000-aaaaaa"

@@ -46,9 +46,9 @@ func (s *Session) lives(ctx context.Context, begin time.Time) (timed context.Con
 	}
 }
 
-// Extend has the session live for that long from now on, which may be shorter than it would have. From its
-// beginning to its end it lives no longer than a new one might: the ceiling's sessionLifeSeconds, a day where there is none.
-// A session that is paused is resumed for it. The ceiling's files are read again.
+// Extend has the session live for that long from now on, which may be shorter than it would have. From its beginning
+// to its end it lives no longer than a new one might: the ceiling's sessionLifeSeconds, a day where there is none. A
+// session that is paused is resumed for it. The ceiling's files are read again.
 func (s *Session) Extend(ctx context.Context, life time.Duration) error {
 	bad := func(reason string) error {
 		return policy.Bad("life", life.String(), "%s", reason)

@@ -27,10 +27,10 @@ type LeftOut = export.Left
 // folderTimeout bounds what a folder's way into a machine or out of it takes.
 const folderTimeout = 10 * time.Minute
 
-// Download copies a folder of the session's machine to the host, which must have nothing of that name: files,
-// folders, and links that lead to what is in it. It is there whole or not at all. A folder has at most
-// hostfiles.MaxFolderBytes and MaxFolderEntries; what it may not have is a *hostfiles.FolderError. No file is executable,
-// and names that begin with a dot or are not what they look like are left out: left lists them.
+// Download copies a folder of the session's machine to the host, which must have nothing of that name: files, folders,
+// and links that lead to what is in it. It is there whole or not at all. A folder has at most hostfiles.MaxFolderBytes
+// and MaxFolderEntries; what it may not have is a *hostfiles.FolderError. No file is executable, and names that begin
+// with a dot or are not what they look like are left out: left lists them.
 func (s *Session) Download(ctx context.Context, name, dir string) (left []LeftOut, err error) {
 	return hostfiles.TakeFolder(dir, func(w io.Writer) error { return s.Pack(ctx, name, w) })
 }

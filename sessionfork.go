@@ -78,11 +78,11 @@ func (f *forking) get(source *machine.Source) func(context.Context, machine.Spec
 	}
 }
 
-// Fork starts n sessions that go on from where this one is: variables, files and processes are there,
-// and what one does from then on no other sees. Each has an id, records and random numbers of its own, and the
-// time that this one has left. Connections that are open stay with this one, and are reset in the forks. It is a BusyError
-// while a step is under way, and where more than MaxForks would live. A session that is paused is
-// resumed for it. Where one can't be started none is.
+// Fork starts n sessions that go on from where this one is: variables, files and processes are there, and what one
+// does from then on no other sees. Each has an id, records and random numbers of its own, and the time that this one
+// has left. Connections that are open stay with this one, and are reset in the forks. It is a BusyError while a step
+// is under way, and where more than MaxForks would live. A session that is paused is resumed for it. Where one can't
+// be started none is.
 func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
 	if n < 1 || n > MaxForks {
 		return nil, policy.Bad("count", fmt.Sprint(n), "must be from 1 to %d", MaxForks)

@@ -29,7 +29,8 @@ import (
 // errLeft is the cause of the end of a session's stay in a process which leaves it paused.
 var errLeft = errors.New("it is left paused, and goes on where it is asked for again")
 
-// note is what another process needs to go on with the session; its program holds its output, and its policy stays as it is.
+// note is what another process needs to go on with the session; its program holds its output, and its policy stays as
+// it is.
 func (s *Session) note(x *execution) (json.RawMessage, error) {
 	s.mu.Lock()
 	caller := s.caller.WithDefaults()
@@ -292,8 +293,8 @@ func (r *reviving) goOn(source *machine.Source) func(context.Context, machine.Sp
 	}
 }
 
-// resume has the machine in a pause's folder go on, and notes there that it does: before, so that none does that is not noted.
-// After an error the folder is as it was.
+// resume has the machine in a pause's folder go on, and notes there that it does: before, so that none does that is
+// not noted. After an error the folder is as it was.
 func resume(ctx context.Context, source *machine.Source, folder string, spec machine.Spec, cfg machine.Config) (*machine.Machine, error) {
 	name := filepath.Join(folder, paused.ResumedName)
 	before, err := os.ReadFile(name)

@@ -13,8 +13,8 @@ import (
 	"github.com/unitask/unitask/record"
 )
 
-// What steps and commands of a session leave in /out comes back with each, as a run's does. It stays there, so only what
-// is new or was changed since is taken.
+// What steps and commands of a session leave in /out comes back with each, as a run's does. It stays there, so only
+// what is new or was changed since is taken.
 
 // outBox is what a session has in /out.
 type outBox struct {
@@ -55,7 +55,8 @@ func (o *outBox) restore(stamps []byte) {
 	}
 }
 
-// collect takes what a step or a command has left in /out. It has ended, so what the guest does then makes no error of it.
+// collect takes what a step or a command has left in /out. It has ended, so what the guest does then makes no error of
+// it.
 func (x *stepping) collect(ctx context.Context) error {
 	s, most := x.s, x.res.Policy.Effective.MaxArtifacts
 	if most <= 0 || ctx.Err() != nil || !s.client.Out() {

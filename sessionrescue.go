@@ -55,8 +55,8 @@ func (s *Session) packFiles(ctx context.Context) *packedFiles {
 	return &packedFiles{kept, calls + packCalls}
 }
 
-// keepFiles puts what packFiles gave beside a pause, which came after so many calls: none is better than one of before the last of
-// them. Without room there it is not kept.
+// keepFiles puts what packFiles gave beside a pause, which came after so many calls: none is better than one of before
+// the last of them. Without room there it is not kept.
 func (s *Session) keepFiles(files *packedFiles, calls uint64) {
 	if files == nil || files.calls != calls {
 		return

@@ -146,8 +146,8 @@ func SealPaused(home string, text []byte) ([]byte, error) {
 	})
 }
 
-// changeAuthority changes what a description has of the authority. Of anything else it is left as it is: who reads it finds
-// out what is wrong.
+// changeAuthority changes what a description has of the authority. Of anything else it is left as it is: who reads it
+// finds out what is wrong.
 func changeAuthority(text []byte, change func(session string, kept []byte) ([]byte, error)) ([]byte, error) {
 	var p machine.Pause
 	var k paused.Note

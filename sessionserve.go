@@ -119,8 +119,8 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 	}
 }
 
-// asleep waits until the session is needed, and resumes its machine. Where the host can't do that now, who asked is told,
-// and the session stays as it is.
+// asleep waits until the session is needed, and resumes its machine. Where the host can't do that now, who asked is
+// told, and the session stays as it is.
 func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*guest.Conn, error) {
 	for {
 		var ask chan error
@@ -177,7 +177,8 @@ func (s *Session) sleep(ctx context.Context, x *execution, folder string) error 
 	return err
 }
 
-// awake resumes it. whole says of an error that the folder still has the pause, so that the session can be resumed again.
+// awake resumes it. whole says of an error that the folder still has the pause, so that the session can be resumed
+// again.
 func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn *guest.Conn, whole bool, err error) {
 	spec := x.spec
 	if spec.QEMU, err = x.rt.source.QEMU(ctx, spec.Image.Arch); err != nil { // it may be another one by now

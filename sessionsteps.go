@@ -20,6 +20,7 @@ import (
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -68,7 +69,7 @@ type Command struct {
 // step has a new one, which Result.Hint says. Result.Value is the last expression's.
 func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	name := cmp.Or(step.Language, s.Language)
-	lang, _, err := named(name)
+	lang, _, err := language.Named(name)
 	if err != nil {
 		return nil, policy.Bad("language", fmt.Sprintf("%.40q", name), "%v", err)
 	}
@@ -84,12 +85,12 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	if step.Timeout < 0 {
 		return nil, policy.Bad("timeoutMs", step.Timeout.String(), "must be positive")
 	}
-	if lang.name != s.Language {
-		if err := s.hasCommands("interpreter of " + lang.name + " beside that of " + s.Language); err != nil {
+	if lang.Name != s.Language {
+		if err := s.hasCommands("interpreter of " + lang.Name + " beside that of " + s.Language); err != nil {
 			return nil, err
 		}
 	}
-	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.name })
+	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.Name })
 	if at < 0 {
 		return nil, policy.Bad("language", name, "has no steps in a session: a run has it")
 	}
@@ -104,8 +105,8 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	}
 	defer brought.close()
 	defer s.answers(step.Approve)()
-	kind := Request{Code: step.Code, Language: lang.name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, Neighbours: step.Neighbours}
-	return s.step(ctx, kind, "code"+lang.extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
+	kind := Request{Code: step.Code, Language: lang.Name, Files: brought.granted.Files, Dirs: brought.granted.Dirs, Neighbours: step.Neighbours}
+	return s.step(ctx, kind, "code"+lang.Extensions[0], step.Timeout, step.ResultBytes, step.Stdout, step.Stderr, func(x *stepping) error {
 		if err := s.bring(ctx, x, brought); err != nil {
 			return err
 		}
@@ -118,13 +119,13 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 		got, err := in.Run(timed, step.Code, x.limit, x.stdout, x.stderr)
 		if errors.As(err, new(*session.StartError)) { // nothing of it was there, nor will be
 			s.mu.Lock()
-			delete(s.running, lang.name)
+			delete(s.running, lang.Name)
 			s.mu.Unlock()
-			return policy.Bad("language", lang.name, "can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)
+			return policy.Bad("language", lang.Name, "can't be run in this session, which has the %s image: %v; its other interpreters go on", s.Image, err)
 		}
 		x.ended(got.Code, got.End.Signal)
 		x.res.Value = s.redactor.String(got.Value)
-		if why := s.toldDropped(lang.name); fresh && why != "" {
+		if why := s.toldDropped(lang.Name); fresh && why != "" {
 			x.res.Hint = "this is a new interpreter: the one of before the fork was ended, since " + why
 		} else if got.Gone {
 			x.res.Hint = "the interpreter ended with this step, and its variables are gone: the next step has a new one"

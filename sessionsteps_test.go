@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -51,7 +52,7 @@ func TestStepLanguage(t *testing.T) {
 	if _, err := s.Run(t.Context(), Step{Code: "package main", Language: "go"}); err == nil || !strings.Contains(err.Error(), "language go: has no steps in a session") {
 		t.Error(err)
 	}
-	if got := SessionImages(); !slices.Equal(got, []string{"node", "python", "data", "shell"}) {
+	if got := language.SessionImages(); !slices.Equal(got, []string{"node", "python", "data", "shell"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -100,8 +100,8 @@ func (s *Session) Values(ctx context.Context) (names []string, more bool, err er
 	return names, more, nil
 }
 
-// Copy copies a file of MaxSessionFile at most, with its mode, to a session's machine, replacing what has
-// that name there; or a folder, with the bounds of Download, under a name that is not taken. The session may be the same.
+// Copy copies a file of MaxSessionFile at most, with its mode, to a session's machine, replacing what has that name
+// there; or a folder, with the bounds of Download, under a name that is not taken. The session may be the same.
 func (s *Session) Copy(ctx context.Context, name string, to *Session, target string) error {
 	list, _, err := s.List(ctx, name, 0)
 	if err != nil {

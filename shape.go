@@ -10,6 +10,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
@@ -22,54 +23,39 @@ type Shape = machine.Shape
 // withDefaults checks a shape and gives it its defaults; a kernel that is not given
 // stays so.
 func withDefaults(home string, sh Shape) (Shape, error) {
-	l := languages[0]
+	l := language.All[0]
 	if ref, is, err := policy.Reference(sh.Image); is {
 		if err != nil {
 			return sh, policy.Bad("image", fmt.Sprintf("%.80q", sh.Image), "%v", err)
 		}
-		l, sh.Image = inContainer(ref, nil, true), ref
-	} else if o, err := readOwn(home, cmp.Or(sh.Image, l.images[0].payload.Name)); err == nil && o.Container != "" {
-		l = inContainer(o.Name, nil, true)
+		l, sh.Image = language.InContainer(ref, nil, true), ref
+	} else if o, err := readOwn(home, cmp.Or(sh.Image, l.Images[0].Payload.Name)); err == nil && o.Container != "" {
+		l = language.InContainer(o.Name, nil, true)
 	} else if err == nil {
-		of := *imageLanguage(o.From)
-		of.images = []imageRow{o.row}
+		of := *language.OfImage(o.From)
+		of.Images = []language.Image{o.row}
 		l, sh.Image = &of, o.Name
 		if sh.Kernel == "" {
 			sh.Kernel = image.Linux
 		}
 	} else if sh.Image != "" {
-		if l = imageLanguage(sh.Image); l == nil {
-			return sh, unknownImage(sh.Image)
+		if l = language.OfImage(sh.Image); l == nil {
+			return sh, language.UnknownImage(sh.Image)
 		}
 	}
 	arch, err := image.ParseArch(string(sh.Arch))
 	if err != nil {
 		return sh, policy.Bad("arch", fmt.Sprintf("%q", sh.Arch), "use amd64 or arm64")
 	}
-	kernel, err := freshKernel(sh.Kernel, sh.FreshProcess, sh.CPUs)
+	kernel, err := language.FreshKernel(sh.Kernel, sh.FreshProcess, sh.CPUs)
 	if err == nil {
-		kernel, err = l.kernel(kernel)
+		kernel, err = l.KernelFor(kernel)
 	}
 	if err != nil {
 		return sh, err
 	}
 	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB, CPUs: sh.CPUs}, nil)
-	return Shape{Image: l.image(sh.Image).payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, CPUs: eff.CPUs, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
-}
-
-// freshKernel is the kernel of a run that may want a fresh process or several processors: Nanos is its
-// process and has no other, and here it has one processor.
-func freshKernel(k image.Kernel, fresh bool, cpus float64) (image.Kernel, error) {
-	other := k != "" && k != image.Linux
-	switch {
-	case fresh && other:
-		return k, policy.Bad("freshProcess", "with kernel "+string(k), "needs the linux kernel, which can start a process")
-	case cpus > 1 && other:
-		return k, policy.Bad("cpus", fmt.Sprintf("%g with kernel %s", cpus, k), "more than one processor needs the linux kernel")
-	case fresh || cpus > 1:
-		return image.Linux, nil
-	}
-	return k, nil
+	return Shape{Image: l.Image(sh.Image).Payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, CPUs: eff.CPUs, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
 }
 
 // spec is a shape with its defaults on this host; it builds the image that is missing.

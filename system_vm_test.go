@@ -14,8 +14,8 @@ import (
 	"github.com/unitask/unitask/image"
 )
 
-// usual says what the machine lacks of a usual system: libraries of the manylinux policies (PEP 600), with all that these need,
-// commands that run, folders, and a locale in which a letter is one.
+// usual says what the machine lacks of a usual system: libraries of the manylinux policies (PEP 600), with all that
+// these need, commands that run, folders, and a locale in which a letter is one.
 const usual = `
 ld=$(ls /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 2>/dev/null)
 for so in libgcc_s.so.1 libstdc++.so.6 libm.so.6 libdl.so.2 librt.so.1 libc.so.6 libnsl.so.1 libutil.so.1 libpthread.so.0 libresolv.so.2 \
@@ -118,8 +118,8 @@ func TestUsualParts(t *testing.T) {
 	}
 }
 
-// The libraries that are preloaded into Node and Python export what stands before libc's functions, and nothing that a module
-// of the code's may have, too: its own calls would lead to ours.
+// The libraries that are preloaded into Node and Python export what stands before libc's functions, and nothing that a
+// module of the code's may have, too: its own calls would lead to ours.
 func TestLibrariesHide(t *testing.T) {
 	needVM(t)
 	vendor := filepath.Join(baseHome, "vendor", string(image.HostArch()))

@@ -60,8 +60,8 @@ func TestTypeScript(t *testing.T) {
 	}
 }
 
-// Programs of several files run as people write them: JSX, decorators, the settings of tsconfig.json, imports as tsc reads
-// them. They need a process beside Node's, which Nanos does not have: there a message says so.
+// Programs of several files run as people write them: JSX, decorators, the settings of tsconfig.json, imports as tsc
+// reads them. They need a process beside Node's, which Nanos does not have: there a message says so.
 func TestTypeScriptMore(t *testing.T) {
 	needVM(t)
 	archive, err := txtar.ParseFile("testdata/typescriptmore.txtar")

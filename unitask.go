@@ -38,6 +38,7 @@ import (
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -164,7 +165,7 @@ func Open(opts Options) (*Runtime, error) {
 		opts.Upstream.Proxy = environmentProxy()
 	}
 	opts.Events = run.OneAtATime(opts.Events)
-	images, err := image.Open(opts.Home, payloads(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
+	images, err := image.Open(opts.Home, language.Payloads(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
@@ -173,14 +174,14 @@ func Open(opts Options) (*Runtime, error) {
 		if err != nil {
 			return image.Payload{}, err
 		}
-		return o.row.payload, nil
+		return o.row.Payload, nil
 	}
 	images.Along = func(c *image.Container) (image.Payload, error) {
 		o, err := ownAlong(c)
 		if err != nil {
 			return image.Payload{}, err
 		}
-		return o.row.payload, nil
+		return o.row.Payload, nil
 	}
 	images.PartsURL = os.Getenv("UNITASK_PARTS_URL")
 	if images.Offline, err = config.OfflineBy(opts.Offline, opts.Home, conf); err != nil {
@@ -191,7 +192,7 @@ func Open(opts Options) (*Runtime, error) {
 		return nil, err
 	}
 	from.Home, from.Images, from.Accel = opts.Home, images, opts.Accel
-	from.Programs = programs()
+	from.Programs = language.Programs()
 	from.Events = func(e machine.Event) { opts.Events(Event{Kind: e.Kind, Message: e.Message}) }
 	rt := &Runtime{
 		opts:         opts,
@@ -224,10 +225,10 @@ func (rt *Runtime) Runs() *record.Store { return rt.runs }
 // Pool returns the figures of the runtime's pool; zero without one.
 func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
 
-// Close ends the sessions, but those that are paused, which Revive goes on with, waits for everything under way, runs above all, and frees what the runtime holds, its
-// pool's machines included. Once it is called the runtime starts nothing more: calls that would
-// fail with ErrClosed. To end runs early, cancel their contexts. Close may be called more than
-// once; each call returns when everything is gone.
+// Close ends the sessions, but those that are paused, which Revive goes on with, waits for everything under way, runs
+// above all, and frees what the runtime holds, its pool's machines included. Once it is called the runtime starts
+// nothing more: calls that would fail with ErrClosed. To end runs early, cancel their contexts. Close may be called
+// more than once; each call returns when everything is gone.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	rt.closed = true

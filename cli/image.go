@@ -13,6 +13,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -85,7 +86,7 @@ boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 			}
 			if warm {
 				processes := []bool{fresh}
-				if !cmd.Flags().Changed("fresh-process") && k == image.Linux && slices.Contains(unitask.SessionImages(), base) {
+				if !cmd.Flags().Changed("fresh-process") && k == image.Linux && slices.Contains(language.SessionImages(), base) {
 					processes = []bool{false, true}
 				}
 				for _, fresh := range processes {
@@ -322,7 +323,7 @@ boot.img and klibs), or the vendor folder of another machine's store.`,
 
 // imageVar is --image.
 func imageVar(cmd *cobra.Command, name *string) {
-	names := unitask.Images()
+	names := language.Images()
 	cmd.Flags().StringVar(name, "image", names[0], "which image: "+strings.Join(names, ", "))
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -41,7 +42,7 @@ func (f *poolFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.size, "size", "2:4", "machines that stand ready: MIN:MAX, between them as demand is")
 	fl.Float64Var(&f.cpus, "cpus", 1, "processors of each machine")
 	f.memory = sizeVar(fl, "memory", 1<<20, policy.FieldOf("memoryMb").Usage())
-	fl.StringVar(&f.image, "image", unitask.Images()[0], "image of the machines that stand ready from the beginning: "+strings.Join(unitask.Images(), ", "))
+	fl.StringVar(&f.image, "image", language.Images()[0], "image of the machines that stand ready from the beginning: "+strings.Join(language.Images(), ", "))
 	fl.StringVar(&f.kernel, "kernel", "", "guest kernel: linux or nanos (default the best there is)")
 	fl.BoolVar(&f.fresh, "fresh-process", false, "machines for runs with --fresh-process")
 	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "go down when no run has come for so long")

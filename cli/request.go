@@ -18,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/internal/userdir"
 )
@@ -169,7 +170,7 @@ func fileCode(req *unitask.Request, name string) error {
 	}
 	req.Path, req.PackageType = abs, packageType(filepath.Dir(abs))
 	if req.Language == "" && req.Image == "" && filepath.Ext(abs) == "" {
-		req.Language = unitask.LanguageOfScript(req.Code)
+		req.Language = language.OfScript(req.Code)
 	}
 	return nil
 }

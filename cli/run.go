@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/telemetry"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -89,7 +90,7 @@ func (f *runFlags) codeFlags(a *app, cmd *cobra.Command) {
 	fl.SortFlags = false
 	fl.StringVar(&f.code, "code", "", "the code itself")
 	fl.StringVar(&f.file, "code-file", "", "the file, like FILE")
-	fl.StringVar(&f.lang, "lang", "", "language of the code: "+strings.Join(unitask.Languages(), ", ")+" (default by the file's extension, js without a file)")
+	fl.StringVar(&f.lang, "lang", "", "language of the code: "+strings.Join(language.Names(), ", ")+" (default by the file's extension, js without a file)")
 	fl.BoolVar(&f.exec, "exec", false, "run the command after -- in the container image that --image names, as its entry point, variables, folder and user have it; without one its own")
 	f.policyFlags(cmd)
 	f.dirMax = sizeVar(fl, "dir-max", 1, fmt.Sprintf("bytes that one --dir may bring (default %d MiB)", unitask.DefaultDirMax>>20))

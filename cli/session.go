@@ -16,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	layout "github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/sessiond"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
@@ -183,7 +184,7 @@ id. The machine has its files, folders, network and secrets from its beginning.`
 	fl := cmd.Flags()
 	fl.DurationVar(&idle, "idle", 0, "pause it when it has done nothing for so long (default 10m, or the ceiling's)")
 	fl.StringVar(&name, "name", "", "a name for it: lower-case letters, digits and dashes")
-	fl.StringVar(&lang, "lang", "", "language of its steps: "+strings.Join(unitask.Languages(), ", ")+" (default the image's)")
+	fl.StringVar(&lang, "lang", "", "language of its steps: "+strings.Join(language.Names(), ", ")+" (default the image's)")
 	fl.BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/fleet/embedded"
+	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
@@ -245,7 +246,7 @@ func (f *workerFlags) readKeys(tenants []fleet.Tenant, cluster *embedded.Cluster
 // describeWorker is what a worker says of its host.
 func describeWorker(ctx context.Context, rt *unitask.Runtime, ceiling *policy.Ceiling) (info fleet.WorkerInfo, err error) {
 	arch := unitask.HostArch()
-	info = fleet.WorkerInfo{Version: version(), Arch: string(arch), Images: unitask.Images(), Kernels: []string{string(unitask.Linux)}}
+	info = fleet.WorkerInfo{Version: version(), Arch: string(arch), Images: language.Images(), Kernels: []string{string(unitask.Linux)}}
 	info.Host, _ = os.Hostname()
 	if rt.Images().Best(arch) == unitask.Nanos {
 		info.Kernels = append(info.Kernels, string(unitask.Nanos))

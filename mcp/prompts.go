@@ -17,8 +17,8 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/exact"
+	"github.com/unitask/unitask/internal/language"
 )
 
 // snippet is code that is kept under a name: a file of the prompts folder. It may begin
@@ -66,7 +66,7 @@ func readSnippets(dir string) (map[string]*snippet, error) {
 	}
 	for _, e := range entries {
 		ext := filepath.Ext(e.Name())
-		if of, err := unitask.LanguageExtension(strings.TrimPrefix(ext, ".")); err != nil || of != ext {
+		if of, err := language.Extension(strings.TrimPrefix(ext, ".")); err != nil || of != ext {
 			continue
 		}
 		s, err := readSnippet(filepath.Join(dir, e.Name()))

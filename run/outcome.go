@@ -26,8 +26,8 @@ const (
 	OutcomeLost        Outcome = "lost"      // its worker was lost, and it may not be run twice (LostError); ExitCode 125
 )
 
-// NoteUndelivered makes the outcome OutcomeUndelivered where the code ended with 0 and a file of /out that was to come did not,
-// or was not copied.
+// NoteUndelivered makes the outcome OutcomeUndelivered where the code ended with 0 and a file of /out that was to come
+// did not, or was not copied.
 func (r *Result) NoteUndelivered() {
 	var missed []record.Refusal
 	for _, one := range slices.Concat(r.ArtifactsRefused, r.ArtifactsLeft) {

@@ -40,8 +40,8 @@ type Result struct {
 	Pooled   bool   `json:"pooled"` // and the clone stood ready
 	MemoryMB int    `json:"memoryMb,omitempty"`
 	Policy   Policy `json:"policy"`
-	// Compiled says, of a language whose code is compiled, that the program came from the store of those that were compiled
-	// before (CompiledCached), or was put there (CompiledKept); else it is "".
+	// Compiled says, of a language whose code is compiled, that the program came from the store of those that were
+	// compiled before (CompiledCached), or was put there (CompiledKept); else it is "".
 	Compiled string `json:"compiled,omitempty"`
 
 	// Artifacts are the files that the code left in /out; they are in the record

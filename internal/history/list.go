@@ -159,8 +159,8 @@ func (h *Store) summary(id string) Summary {
 // ErrPaused says that a record is that of a session whose machine is kept on the disk.
 var ErrPaused = errors.New("the session is paused")
 
-// Remove removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the record of a
-// session that is paused, which goes on with it.
+// Remove removes a run's record. The error is record.ErrRunning for one that is under way, and ErrPaused for the
+// record of a session that is paused, which goes on with it.
 func (h *Store) Remove(id string) error {
 	paused, err := paused.Open(h.Home).IDs()
 	if err != nil {

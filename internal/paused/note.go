@@ -19,7 +19,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// BegunAt is when a session of an id was made, which its id says. A fork's life counts from since, when what it is of was.
+// BegunAt is when a session of an id was made, which its id says. A fork's life counts from since, when what it is of
+// was.
 func BegunAt(id string, since time.Time) time.Time {
 	if at, ok := record.CreatedAt(id); ok {
 		return at
@@ -68,11 +69,12 @@ type NotePolicy struct {
 // ResumedName is the file in a pause's folder that says since when the machine has gone on.
 const ResumedName = "resumed"
 
-// ChangesName is the file in a pause's folder with all changes of the session's policy, if there was one since the pause.
+// ChangesName is the file in a pause's folder with all changes of the session's policy, if there was one since the
+// pause.
 const ChangesName = "changes"
 
-// WriteChanges writes down the changes of a session's policy, where it was paused: they hold where another process goes on
-// from that.
+// WriteChanges writes down the changes of a session's policy, where it was paused: they hold where another process
+// goes on from that.
 func (s Store) WriteChanges(id string, taken []run.PolicyChange) error {
 	if _, err := os.Lstat(s.Folder(id)); errors.Is(err, fs.ErrNotExist) {
 		return nil

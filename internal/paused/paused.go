@@ -36,15 +36,16 @@ type Session struct {
 	At, Since time.Time
 	// Secrets are those that Revive needs the values of.
 	Secrets []string
-	// Ceiling names the ceiling that it began under, "" if there was none. Origin is where that comes from, or would if there
-	// was a file, nil if only the program that made it can make it again.
+	// Ceiling names the ceiling that it began under, "" if there was none. Origin is where that comes from, or would
+	// if there was a file, nil if only the program that made it can make it again.
 	Ceiling string
 	Origin  *policy.Origin
 
 	Digest string // of the ceiling
 }
 
-// ReadCeiling makes the ceiling that the session of a home began under again, of the files as they are now; nil if there was none.
+// ReadCeiling makes the ceiling that the session of a home began under again, of the files as they are now; nil if
+// there was none.
 func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	switch {
 	case p.Origin != nil:
@@ -55,8 +56,8 @@ func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	return nil, nil
 }
 
-// CeilingChanged says whether the files of the ceiling are others than those that the session of a home began under, or can't
-// be read.
+// CeilingChanged says whether the files of the ceiling are others than those that the session of a home began under,
+// or can't be read.
 func (p Session) CeilingChanged(home string) bool {
 	if p.Origin == nil || p.Digest == "" && p.Ceiling != "" { // of an older version
 		return false

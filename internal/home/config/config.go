@@ -73,9 +73,10 @@ func Webhooks(dir string) ([]webhook.Hook, error) {
 	return c.Webhook, nil
 }
 
-// Vault is what a home's configuration says of where secrets are, checked: secrets, a source by each
-// name; callerSecrets, the same for each caller of a shared server; secretHelpers, the programs that
-// may be asked for one; registries, the logins of registries of container images. Who can write that file decides what runs here, so it must be its user's alone to write.
+// Vault is what a home's configuration says of where secrets are, checked: secrets, a source by each name;
+// callerSecrets, the same for each caller of a shared server; secretHelpers, the programs that may be asked for one;
+// registries, the logins of registries of container images. Who can write that file decides what runs here, so it must
+// be its user's alone to write.
 func Vault(dir string) (*vault.Vault, error) {
 	v := &vault.Vault{Most: record.MaxSecrets}
 	c, err := Read(dir)

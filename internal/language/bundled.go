@@ -1,0 +1,160 @@
+package language
+
+import (
+	"slices"
+
+	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/guest/container"
+	"github.com/unitask/unitask/guest/golang"
+	"github.com/unitask/unitask/guest/node"
+	"github.com/unitask/unitask/guest/python"
+	"github.com/unitask/unitask/guest/shell"
+	"github.com/unitask/unitask/guest/system"
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/machine"
+	"github.com/unitask/unitask/policy"
+)
+
+// ContainerName is the name of the payload that all of them have.
+const ContainerName = "container"
+
+// containerPayload is what their machines have beside them.
+var containerPayload = image.Payload{
+	Name: ContainerName, Container: true, Sources: guest.Sources,
+	Program: container.Program, ProgramSources: container.ProgramSources, Args: container.Args, Env: container.Env,
+}
+
+var containerProgram = machine.Program{Rehearsal: guest.Rehearsal{Text: container.Rehearsal, File: "command", Comment: "#"}}
+
+// ContainerPath is where programs are looked for in an image that does not say.
+const ContainerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Interpreters are the programs that run a language's code: in a container's image the first that it has, and by a #!
+// line.
+var Interpreters = map[string][]string{"js": {"node", "nodejs"}, "python": {"python3", "python"}, "shell": {"bash", "sh"}}
+
+// All are those that there are; the first one is that of a request that names none.
+var All = append(Interpreted,
+	byPython(Language{
+		Name: "notebook", others: map[string]string{"jupyter": ".ipynb"}, Extensions: python.NotebookExtensions,
+		About: "notebooks (ipynb), which go to /out with their outputs", Runner: python.Notebook, Check: python.CheckNotebook,
+	}, "data"),
+	byPython(Language{
+		Name: "sql", others: map[string]string{"sqlite": ".sql"}, Extensions: python.QueryExtensions,
+		About: "SQL of SQLite", Runner: python.Query, Check: python.CheckQuery,
+	}, "python"),
+)
+
+// Interpreted are the languages that run by themselves.
+var Interpreted = []*Language{
+	{
+		Name: "js", others: map[string]string{"javascript": ".js", "node": ".js", "typescript": ".ts"}, Extensions: node.Extensions, byExtension: true, extensionless: true,
+		About: "JavaScript and TypeScript",
+		Images: []Image{{
+			Payload: image.Payload{
+				Name: "node", Nanos: true, Sources: guest.Sources, Parts: node.Parts, Only: system.Only, Program: node.Program, Args: node.Args, NanosArgs: node.NanosArgs, Env: node.Env,
+				Library: node.Library, LibrarySources: append(node.LibrarySources, guest.Nanos...), Files: node.Files(), Folders: system.Folders,
+			},
+			program: machine.Program{Arg: node.HeapArg, Rehearsal: guest.Rehearsal{Text: node.Rehearsal, File: "code.js", Comment: "//"}},
+			About:   "Node 24 with its own modules: JavaScript, TypeScript and JSX, as tsx runs them. No packages of npm but those that a run brings.",
+			Brings:  "what lies beside the code, and node_modules, come with",
+		}},
+		CheckArg: node.CheckArg, NeedsProcess: node.NeedsProcess, Process: node.Process, Refused: node.Refused,
+		OutOfMemory: node.OutOfMemory, Check: node.Check, Missing: node.MissingModule,
+		Packages: &Installer{System: policy.Npm, Tool: image.NpmTool, Program: node.Install, Place: node.Installed},
+	},
+	{
+		Name: "python", others: map[string]string{"python3": ".py"}, Extensions: python.Extensions, Stem: "script",
+		About: "Python",
+		Images: []Image{
+			{
+				Payload: pythonPayload("python", python.Parts, nil, python.Folders, python.Files(), python.Modules),
+				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.Rehearsal, File: "code.py", Comment: "#"}},
+				About:   "Debian's CPython {python3.11-minimal} with its whole standard library, tzdata, OpenSSL, SQLite and readline. No packages of pip.",
+				Brings:  "there is the standard library only; what lies beside the code comes with",
+			},
+			{
+				Payload: packed(python.DataPacked, pythonPayload("data", python.DataParts, python.DataLinks, python.DataFolders, python.DataFiles(), python.Modules, python.Packages)),
+				program: machine.Program{Rehearsal: guest.Rehearsal{Text: python.DataRehearsal, File: "code.py", Comment: "#"}, Patience: python.DataPatience},
+				About: "Python with numpy {python3-numpy}, pandas {python3-pandas}, matplotlib {python3-matplotlib}, scipy {python3-scipy}, openpyxl, lxml and Pillow. plt.show(), and figures that are left open, " +
+					"go to /out as figure-1.png, figure-2.png, …",
+				modules: python.DataModules,
+				Brings:  "there are the standard library, numpy, pandas, matplotlib, scipy, openpyxl, lxml and Pillow; what lies beside the code comes with",
+			},
+		},
+		CheckArg: python.CheckArg, NeedsProcess: python.NeedsProcess, Process: python.Process, Refused: python.Refused,
+		OutOfMemory: python.OutOfMemory, Check: python.Check, Missing: python.MissingModule,
+		Packages: &Installer{System: policy.Pip, Tool: image.PipTool, Program: python.Install, Place: python.Installed},
+	},
+	{
+		Name: "shell", others: nil, Extensions: shell.Extensions,
+		About: "shell",
+		Images: []Image{{
+			Payload: image.Payload{
+				Name: "shell", Sources: guest.Sources, Parts: shell.Parts, Only: system.Only, Program: shell.Program, ProgramSources: shell.ProgramSources, Args: shell.Args, Env: shell.Env,
+				Files: shell.Files(), Links: shell.Links, Folders: shell.Folders,
+			},
+			program: machine.Program{Rehearsal: guest.Rehearsal{Text: shell.Rehearsal, File: "code.sh", Comment: "#"}},
+			About:   "Debian's Bash {bash} with coreutils, grep, sed, gawk, find, diff, jq, bc, tree, file, curl, git, sqlite3, zip, tar, gzip, xz, bzip2, less, patch. No package manager.",
+		}},
+		CheckArg: shell.CheckArg, NeedsProcess: shell.NeedsProcess, Process: shell.Process, Refused: shell.Refused,
+		OutOfMemory: shell.OutOfMemory, Check: shell.Check, Missing: shell.MissingModule,
+	},
+	{
+		Name: "go", others: map[string]string{"golang": ".go"}, Extensions: golang.Extensions, byExtension: true,
+		About: "Go",
+		Images: []Image{{
+			Payload: image.Payload{
+				Name: "go", Sources: guest.Sources, Parts: golang.Parts, Program: golang.Program, ProgramSources: golang.ProgramSources, Args: golang.Args, Env: golang.Env,
+				Files: golang.Files(), Links: golang.Links, Folders: golang.Folders,
+			},
+			program: machine.Program{Rehearsal: guest.Rehearsal{Text: golang.Rehearsal, File: "code.go", Comment: "//"}, Patience: golang.Patience},
+			About:   "Go 1.26 with its whole standard library, compiled: one file, as by go run. No modules but those in a vendor folder, no cgo.",
+		}},
+		CheckArg: golang.CheckArg, NeedsProcess: golang.NeedsProcess, Process: golang.Process, Refused: golang.Refused,
+		OutOfMemory: golang.OutOfMemory, Check: golang.Check, Missing: golang.MissingModule,
+		Compiled: &Compiled{Alone: golang.Alone, At: golang.Built},
+	},
+}
+
+// byPython is a language whose files a program in Python runs, with the images of Python, the one of that name first.
+func byPython(l Language, first string) *Language {
+	of := *Interpreted[slices.IndexFunc(Interpreted, func(l *Language) bool { return l.Name == "python" })]
+	l.byExtension, l.RunnerExtension = true, of.Extensions[0]
+	l.Images = append([]Image{*of.Image(first)}, slices.DeleteFunc(slices.Clone(of.Images), func(im Image) bool { return im.Payload.Name == first })...)
+	l.CheckArg, l.NeedsProcess, l.Process, l.Refused = of.CheckArg, of.NeedsProcess, of.Process, of.Refused
+	l.OutOfMemory, l.Missing, l.Packages = of.OutOfMemory, of.Missing, of.Packages
+	return &l
+}
+
+// pythonPayload is an image of Python with those parts.
+func pythonPayload(name string, parts []string, links map[string]string, folders []string, files map[string]string, compiled ...string) image.Payload {
+	return image.Payload{
+		Name: name, Nanos: true, LinuxFirst: true, Sources: guest.Sources, Parts: parts, Only: python.Only, BuildParts: python.BuildParts, Program: python.Program, Args: python.Args, Env: python.Env,
+		Library: python.Library, LibrarySources: python.LibrarySources, NanosSources: guest.NanosPlain, Include: python.Include, Files: files, Links: links, Folders: folders,
+		Compile: &image.Compile{Dirs: compiled, Args: python.CompileArgs(compiled), Env: python.CompileEnv},
+	}
+}
+
+// packed is a payload of whose files some are compressed.
+func packed(files []string, p image.Payload) image.Payload {
+	p.Packed = files
+	return p
+}
+
+// Payloads are those of all images.
+func Payloads() (list []image.Payload) {
+	for _, im := range AllImages() {
+		list = append(list, im.Payload)
+	}
+	return append(list, containerPayload)
+}
+
+// Programs are those of all images, by their names.
+func Programs() map[string]machine.Program {
+	all := map[string]machine.Program{ContainerName: containerProgram}
+	for _, im := range AllImages() {
+		all[im.Payload.Name] = im.program
+	}
+	return all
+}

@@ -1,0 +1,41 @@
+package language
+
+import (
+	"fmt"
+
+	"github.com/unitask/unitask/policy"
+)
+
+// Installer is how a language's packages are installed.
+type Installer struct {
+	System  string // of policy.PackageRule
+	Tool    string // of image.Store.Tool
+	Program string // runs in the machine; guest/*/packages.*
+	Place   string // where code finds them, with the version in it (image.At)
+}
+
+const maxInstalled = 100 // Packages that a run asks for
+
+// CheckPackages says what is wrong with what a request asks for.
+func (l *Language) CheckPackages(asked []string) error {
+	bad := func(value, reason string) error {
+		return policy.Bad("packages", fmt.Sprintf("%.100q", value), "%s", reason)
+	}
+	if len(asked) > maxInstalled {
+		return bad(fmt.Sprintf("of %d entries", len(asked)), fmt.Sprintf("must have at most %d", maxInstalled))
+	}
+	for _, text := range asked {
+		rule, err := policy.ParsePackage(text)
+		switch {
+		case err != nil:
+			return bad(text, err.Error())
+		case rule.Any():
+			return bad(text, "is no package: * is for ceilings")
+		case l.Packages == nil:
+			return bad(text, "is not for "+l.Name+": packages are for Python (pip:) and JavaScript (npm:) in the images that come along")
+		case l.Packages.System != rule.System():
+			return bad(text, fmt.Sprintf("is not for %s, whose packages are %s:NAME", l.Name, l.Packages.System))
+		}
+	}
+	return nil
+}
