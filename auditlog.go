@@ -17,8 +17,8 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// Audit returns the log of what matters across runs.
-func (rt *Runtime) Audit() audit.Log { return audit.In(rt.opts.Home) }
+// Audit is the log of what matters across runs.
+func (rt *Runtime) Audit() *audit.Journal { return rt.journal }
 
 // audited gathers what the audit log says of one run.
 type audited struct {
@@ -40,7 +40,7 @@ type audited struct {
 }
 
 func (rt *Runtime) audited(rec *record.Run, via record.Via, redactor *record.Redactor, tell func(Event)) *audited {
-	return &audited{log: rt.Audit(), about: audit.Entry{Run: rec.ID, Caller: rec.Owner, Via: string(via)}, redact: redactor, tell: tell,
+	return &audited{log: rt.journal.Log, about: audit.Entry{Run: rec.ID, Caller: rec.Owner, Via: string(via)}, redact: redactor, tell: tell,
 		used: map[string][]string{}, exposed: map[string]int{}, refused: map[string]int{}, first: map[string]string{}}
 }
 
@@ -205,13 +205,6 @@ func (a *audited) said(detail map[string]any) map[string]any {
 	return detail
 }
 
-// AuditChange writes down what became of the home: images, packages.
-func (rt *Runtime) AuditChange(kind audit.Kind, detail map[string]any) {
-	if err := rt.Audit().Append(audit.Entry{Time: time.Now(), Kind: kind, Detail: detail}); err != nil {
-		rt.opts.Events(Event{Kind: EventStore, Message: err.Error()})
-	}
-}
-
 // AuditRefusal writes down that a caller was refused something before there was a record of it: the
 // first of each kind of a caller, then one in auditPeriod, with how many were left out. secrets are
 // values that must not be in it.
@@ -225,9 +218,7 @@ func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, se
 	if redactor, err := record.NewRedactor(record.Secrets{Given: secrets}); err == nil {
 		detail["error"] = shortened(redactor.String(reason.Error()))
 	}
-	if err := rt.Audit().Append(audit.Entry{Time: time.Now(), Kind: kind, Caller: caller.Name, Via: string(caller.Via), Detail: detail}); err != nil {
-		rt.opts.Events(Event{Kind: EventStore, Message: err.Error()})
-	}
+	rt.journal.Write(audit.Entry{Time: time.Now(), Kind: kind, Caller: caller.Name, Via: string(caller.Via), Detail: detail})
 }
 
 const (

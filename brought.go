@@ -57,7 +57,7 @@ func (r *FleetRun) Disk() (io.ReadCloser, error) { return r.disk() }
 
 // BringImage keeps an image that somebody brings, unless it is there: as KeyFor(who) runs can name it. disk opens its
 // disk, which is held to what was said of it. What nobody has used for a day is removed.
-func (rt *Runtime) BringImage(ctx context.Context, who string, b BroughtImage, disk func(context.Context) (io.ReadCloser, error)) error {
+func (cat *Catalog) BringImage(ctx context.Context, who string, b BroughtImage, disk func(context.Context) (io.ReadCloser, error)) error {
 	if arch := image.HostArch(); b.Arch != arch {
 		return policy.Bad("image", b.Digest(), "came along, and is for %.20q: this host has %s", b.Arch, arch)
 	}
@@ -66,21 +66,21 @@ func (rt *Runtime) BringImage(ctx context.Context, who string, b BroughtImage, d
 			return policy.Bad("image", b.Digest(), "%s", "came along, and "+err.Error())
 		}
 	}
-	leave, err := rt.enter()
+	leave, err := cat.Enter()
 	if err != nil {
 		return err
 	}
 	defer leave()
 	used := func() (map[string]bool, error) {
-		list, err := rt.images.List()
+		list, err := cat.Images.List()
 		if err != nil {
 			return nil, err
 		}
-		_, containers, err := rt.inUse(list)
+		_, containers, err := cat.inUse(list)
 		return containers, err
 	}
 	came := false
-	c, err := rt.images.AddBrought(ctx, who, b, used, func(ctx context.Context) (io.ReadCloser, error) {
+	c, err := cat.Images.AddBrought(ctx, who, b, used, func(ctx context.Context) (io.ReadCloser, error) {
 		came = true
 		return disk(ctx)
 	})
@@ -88,7 +88,7 @@ func (rt *Runtime) BringImage(ctx context.Context, who string, b BroughtImage, d
 		return fmt.Errorf("image %s came along: %w", b.Digest(), err)
 	}
 	if came {
-		rt.AuditChange(audit.ImageAdded, map[string]any{"image": c.Digest, "brought": b.Digest(), "by": who})
+		cat.Journal.Change(audit.ImageAdded, map[string]any{"image": c.Digest, "brought": b.Digest(), "by": who})
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func TestAttackBroughtBase(t *testing.T) {
 	disk := bytes.Repeat([]byte("no file system"), 512)
 	b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: sha256Hex(disk), Size: int64(len(disk))}
 	b.Owner.Home = "/"
-	err = rt.BringImage(t.Context(), "mallory", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil })
+	err = rt.Catalog().BringImage(t.Context(), "mallory", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,11 +139,11 @@ func ownAlong(c *image.Container) (*OwnImage, error) {
 
 // along is the own image of a digest that came along from another host, nil where there is none that the ceiling
 // allows.
-func (rt *Runtime) along(name string, ceiling *policy.Ceiling) *image.Container {
+func (cat *Catalog) along(name string, ceiling *policy.Ceiling) *image.Container {
 	if !wholeDigest.MatchString(name) || !ceiling.Image(name) {
 		return nil
 	}
-	c, err := rt.images.Container(image.HostArch(), name)
+	c, err := cat.Images.Container(image.HostArch(), name)
 	if err != nil || c.Own == nil {
 		return nil
 	}

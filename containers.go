@@ -98,20 +98,20 @@ func (p *program) adopt(c *image.Container) error {
 }
 
 // container is the image that a reference leads to; what is missing is pulled, if that may be.
-func (rt *Runtime) container(ctx context.Context, ref string, arch image.Arch) (*image.Container, error) {
-	c, err := rt.images.Container(arch, ref)
+func (cat *Catalog) container(ctx context.Context, ref string, arch image.Arch) (*image.Container, error) {
+	c, err := cat.Images.Container(arch, ref)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return c, err
 	}
 	if strings.HasPrefix(ref, "sha256:") {
 		return nil, fmt.Errorf("%w: `unitask image ls` shows what is there, `unitask image pull` and `unitask image import` bring others", err)
 	}
-	return rt.PullImage(ctx, ref, arch)
+	return cat.PullImage(ctx, ref, arch)
 }
 
 // PullImage fetches a container's image from its registry, as it is now, and keeps it by its digest. Runs
 // that name the reference have this one until it is pulled again.
-func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (*image.Container, error) {
+func (cat *Catalog) PullImage(ctx context.Context, reference string, arch Arch) (*image.Container, error) {
 	arch, err := image.ParseArch(string(arch))
 	if err != nil {
 		return nil, err
@@ -123,11 +123,11 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 	if err != nil {
 		return nil, policy.Bad("image", fmt.Sprintf("%.80q", reference), "%v", err)
 	}
-	if why := rt.images.Offline; why != "" {
+	if why := cat.Images.Offline; why != "" {
 		return nil, fmt.Errorf("%w (%s): %s would have to be pulled: `unitask image pull --offline=false %[3]s` does that", image.ErrOffline, why, ref)
 	}
-	rt.opts.Events(Event{Kind: EventImage, Message: "pulling " + ref + " for " + string(arch)})
-	secrets, err := config.Vault(rt.opts.Home)
+	cat.Tell(Event{Kind: EventImage, Message: "pulling " + ref + " for " + string(arch)})
+	secrets, err := config.Vault(cat.Home)
 	if err != nil {
 		return nil, err
 	}
@@ -139,18 +139,18 @@ func (rt *Runtime) PullImage(ctx context.Context, reference string, arch Arch) (
 		return nil, err
 	}
 	defer im.Close()
-	c, err := rt.images.AddContainer(ctx, arch, im, image.Pulled, []string{ref})
+	c, err := cat.Images.AddContainer(ctx, arch, im, image.Pulled, []string{ref})
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
-	rt.AuditChange(audit.ImageAdded, map[string]any{"image": c.Digest, "names": []string{ref}, "pulled": true})
+	cat.Journal.Change(audit.ImageAdded, map[string]any{"image": c.Digest, "names": []string{ref}, "pulled": true})
 	return c, nil
 }
 
 // ImportImage takes a container's image from a file, as docker save and podman save write it, or an OCI layout. Under
 // its names no ceiling's rule for a registry allows it: only its digest does. name is a reference that leads to it,
 // beside those that it has.
-func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch) (*image.Container, error) {
+func (cat *Catalog) ImportImage(ctx context.Context, file, name string, arch Arch) (*image.Container, error) {
 	arch, err := image.ParseArch(string(arch))
 	if err != nil {
 		return nil, err
@@ -174,20 +174,20 @@ func (rt *Runtime) ImportImage(ctx context.Context, file, name string, arch Arch
 		}
 		names[i] = ref
 	}
-	c, err := rt.images.AddContainer(ctx, arch, im, image.Imported, names)
+	c, err := cat.Images.AddContainer(ctx, arch, im, image.Imported, names)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
-	rt.AuditChange(audit.ImageAdded, map[string]any{"image": c.Digest, "names": names[:min(len(names), maxAudited)], "pulled": false})
+	cat.Journal.Change(audit.ImageAdded, map[string]any{"image": c.Digest, "names": names[:min(len(names), maxAudited)], "pulled": false})
 	return c, nil
 }
 
 // imagesOf is the store with images of that name: of those that come along, a reference, or a container's of the
 // user's own.
-func (rt *Runtime) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store, *image.Container, error) {
+func (cat *Catalog) imagesOf(ctx context.Context, images *image.Store, name string, arch image.Arch) (*image.Store, *image.Container, error) {
 	ref, is, err := policy.Reference(name)
 	if !is {
-		if o, err := readOwn(rt.opts.Home, name); err == nil && o.Container != "" {
+		if o, err := readOwn(cat.Home, name); err == nil && o.Container != "" {
 			ref, is = o.Container, true
 		}
 	}
@@ -198,7 +198,7 @@ func (rt *Runtime) imagesOf(ctx context.Context, images *image.Store, name strin
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := rt.container(ctx, ref, arch)
+	c, err := cat.container(ctx, ref, arch)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -169,11 +169,11 @@ func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) er
 // none): its own, or before it that in which its packages are installed. What is not granted takes none.
 func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 	asked := imageRequest{Request: req}
-	if custom, err := rt.withOwn(asked, ceiling); err == nil { // which may have more than is usual
+	if custom, err := rt.catalog.withOwn(asked, ceiling); err == nil { // which may have more than is usual
 		asked = custom
 	}
 	asked.Files, asked.Dirs = nil, nil
-	granted, _, err := asked.granted(ceiling)
+	granted, _, err := grantedOf(asked, ceiling)
 	switch {
 	case err != nil:
 		return 0
@@ -187,13 +187,13 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 // secrets come with it; nil is that it may run.
 func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
 	known := imageRequest{Request: req}
-	if custom, err := rt.withOwn(known, ceiling); err == nil {
+	if custom, err := rt.catalog.withOwn(known, ceiling); err == nil {
 		known = custom
 	}
 	known.Files, known.Dirs = nil, nil
 	var in hostfiles.Set
 	defer in.Close()
-	asked, granted, denials, err := known.resolve(ceiling, &in)
+	asked, granted, denials, err := resolve(known, ceiling, &in)
 	if err == nil && granted.Image == "" {
 		return imageDenied(asked.Image, denials)
 	}

@@ -18,7 +18,7 @@ import (
 func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[string]string, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
-	_, _, denials, err := imageRequest{Request: req}.resolve(ceiling, &brought)
+	_, _, denials, err := resolve(imageRequest{Request: req}, ceiling, &brought)
 	if err != nil {
 		return nil, denials, err
 	}
@@ -40,7 +40,7 @@ func SetBringTime(d time.Duration) (back func()) {
 func ResolveRequest(req Request, ceiling *policy.Ceiling) (policy.Request, policy.Effective, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
-	return imageRequest{Request: req}.resolve(ceiling, &brought)
+	return resolve(imageRequest{Request: req}, ceiling, &brought)
 }
 
 // contents is a guest that keeps what is put into it.

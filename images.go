@@ -27,15 +27,15 @@ type ImageInfo struct {
 }
 
 // ListImages are the images that a ceiling allows; nil allows all.
-func (rt *Runtime) ListImages(ctx context.Context, ceiling *policy.Ceiling) []ImageInfo {
+func (cat *Catalog) ListImages(ctx context.Context, ceiling *policy.Ceiling) []ImageInfo {
 	list := []ImageInfo{}
 	for _, l := range language.All {
-		for _, im := range rt.rows(l, ceiling) {
+		for _, im := range cat.rows(l, ceiling) {
 			name := im.Payload.Name
 			info := ImageInfo{Name: name, Languages: l.AllNames(), About: im.About}
-			if of, err := rt.images.Of(name); err == nil {
+			if of, err := cat.Images.Of(name); err == nil {
 				if built, err := of.Lookup(of.Best(image.HostArch()), image.HostArch()); err == nil {
-					info.Ready, info.SizeMB, info.Template = true, built.Size()>>20, rt.HasTemplate(ctx, built)
+					info.Ready, info.SizeMB, info.Template = true, built.Size()>>20, cat.HasTemplate(ctx, built)
 				}
 			}
 			list = append(list, info)
@@ -46,13 +46,13 @@ func (rt *Runtime) ListImages(ctx context.Context, ceiling *policy.Ceiling) []Im
 
 // checkCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean
 // none: it would allow nothing without a word. Other names may be images that are built later.
-func (rt *Runtime) checkCeiling(ceiling *policy.Ceiling) error {
+func (cat *Catalog) checkCeiling(ceiling *policy.Ceiling) error {
 	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.BroughtImages), func(string) bool { return true }); name == "" {
 		return nil // and nothing had to be read
 	}
 	known := append(language.Images(), policy.BroughtImages)
-	described, _ := filepath.Glob(filepath.Join(rt.environments(), "*"+imagefile.Extension))
-	built, _ := filepath.Glob(home.Dir(rt.opts.Home).CustomFile("*"))
+	described, _ := filepath.Glob(filepath.Join(cat.environments(), "*"+imagefile.Extension))
+	built, _ := filepath.Glob(home.Dir(cat.Home).CustomFile("*"))
 	for _, file := range append(described, built...) {
 		known = append(known, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)))
 	}
@@ -61,21 +61,21 @@ func (rt *Runtime) checkCeiling(ceiling *policy.Ceiling) error {
 		return nil
 	}
 	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+language.Nearest(name, known)+
-		" (one of your own is described by "+filepath.Join(rt.environments(), name+imagefile.Extension)+", or built by `unitask image build FILE`)")
+		" (one of your own is described by "+filepath.Join(cat.environments(), name+imagefile.Extension)+", or built by `unitask image build FILE`)")
 }
 
 // maxNamed is how many images an error names.
 const maxNamed = 20
 
 // HasTemplate says that runs of an image with the usual memory are cloned.
-func (rt *Runtime) HasTemplate(ctx context.Context, im *image.Image) bool {
+func (cat *Catalog) HasTemplate(ctx context.Context, im *image.Image) bool {
 	memory := policy.DefaultMemoryMB
 	if im.Base != "" {
-		if o, err := readOwn(rt.opts.Home, im.Name); err == nil && o.MemoryMB > 0 {
+		if o, err := readOwn(cat.Home, im.Name); err == nil && o.MemoryMB > 0 {
 			memory = o.MemoryMB
 		}
 	}
-	return rt.source.HasTemplate(ctx, im, memory)
+	return cat.Source.HasTemplate(ctx, im, memory)
 }
 
 // ImageLanguages are the names of the languages that are in an image.
@@ -88,11 +88,11 @@ func ImageLanguages(name string) []string {
 
 // rows are a language's images under a ceiling; those of the user's own come last, and in the place of one with
 // their name.
-func (rt *Runtime) rows(l *language.Language, ceiling *policy.Ceiling) (list []language.Image) {
-	own := rt.OwnImages()
+func (cat *Catalog) rows(l *language.Language, ceiling *policy.Ceiling) (list []language.Image) {
+	own := cat.OwnImages()
 	for _, im := range l.Images {
 		if !slices.ContainsFunc(own, func(o *OwnImage) bool { return o.Name == im.Payload.Name }) {
-			im.About = rt.images.Versions(im.About)
+			im.About = cat.Images.Versions(im.About)
 			list = append(list, im)
 		}
 	}
@@ -100,7 +100,7 @@ func (rt *Runtime) rows(l *language.Language, ceiling *policy.Ceiling) (list []l
 		if language.OfImage(o.From) == l {
 			row := o.row
 			if o.Description == "" { // it has that of the image that it begins with
-				row.About = rt.images.Versions(row.About)
+				row.About = cat.Images.Versions(row.About)
 			}
 			list = append(list, row)
 		}
@@ -109,10 +109,10 @@ func (rt *Runtime) rows(l *language.Language, ceiling *policy.Ceiling) (list []l
 }
 
 // AboutLanguages says in a phrase each what code there can be under a ceiling, and what it finds.
-func (rt *Runtime) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
+func (cat *Catalog) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 	for _, l := range language.All {
 		var in []string
-		for _, im := range rt.rows(l, ceiling) {
+		for _, im := range cat.rows(l, ceiling) {
 			if l.Runner != "" { // it has images of another language
 				phrases = append(phrases, l.About)
 				break
@@ -127,9 +127,9 @@ func (rt *Runtime) AboutLanguages(ceiling *policy.Ceiling) (phrases []string) {
 }
 
 // AllowedLanguages are the Languages that have an image under a ceiling.
-func (rt *Runtime) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
+func (cat *Catalog) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 	for _, l := range language.All {
-		if len(rt.rows(l, ceiling)) > 0 {
+		if len(cat.rows(l, ceiling)) > 0 {
 			names = append(names, l.AllNames()...)
 		}
 	}
@@ -137,9 +137,9 @@ func (rt *Runtime) AllowedLanguages(ceiling *policy.Ceiling) (names []string) {
 }
 
 // AllowedImages are the images that a ceiling allows, the user's own among them.
-func (rt *Runtime) AllowedImages(ceiling *policy.Ceiling) (names []string) {
+func (cat *Catalog) AllowedImages(ceiling *policy.Ceiling) (names []string) {
 	for _, l := range language.Interpreted {
-		for _, im := range rt.rows(l, ceiling) {
+		for _, im := range cat.rows(l, ceiling) {
 			names = append(names, im.Payload.Name)
 		}
 	}

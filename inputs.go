@@ -32,7 +32,7 @@ func (a asked) bad(reason string) error {
 }
 
 // findMounts finds what a request names, and opens nothing.
-func (req imageRequest) findMounts() (list []asked, err error) {
+func findMounts(req imageRequest) (list []asked, err error) {
 	for _, part := range []struct {
 		field  string
 		mounts []Mount
@@ -101,8 +101,8 @@ func roundUp(n int64) int64 {
 
 // resolve cuts what is asked for to the ceiling, and adds to brought the files and
 // folders that are granted.
-func (req imageRequest) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
-	want = req.policy()
+func resolve(req imageRequest, ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
+	want = policyOf(req)
 	if req.DirMax < 0 {
 		return want, eff, nil, policy.Bad("dirMax", strconv.FormatInt(req.DirMax, 10), "must be 0, which is the default, or more")
 	}
@@ -111,7 +111,7 @@ func (req imageRequest) resolve(ceiling *policy.Ceiling, brought *hostfiles.Set)
 		return want, eff, nil, err
 	}
 	want.Files, want.Dirs = nil, nil // as they are found
-	list, err := req.findMounts()
+	list, err := findMounts(req)
 	defer func() {
 		for _, a := range list {
 			a.found.Close()

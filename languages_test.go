@@ -207,7 +207,7 @@ func TestCeilingMistyped(t *testing.T) {
 			t.Fatal(text, err)
 		}
 		for _, c := range []*policy.Ceiling{ceiling.For("a"), policy.BuiltIn("", home).With(ceiling).For("a"), policy.BuiltIn("", home).NarrowedBy(ceiling).For("a")} {
-			err := rt.checkCeiling(c)
+			err := rt.Catalog().checkCeiling(c)
 			if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 				t.Errorf("%q: %v", text, err)
 			}
@@ -228,7 +228,7 @@ func TestCeilingMistyped(t *testing.T) {
 	if ceiling, err = policy.ParseCeiling("/x/.unitask.toml", []byte(many)); err != nil {
 		t.Fatal(err)
 	}
-	if err := rt.checkCeiling(ceiling); err == nil || len(err.Error()) > 2000 {
+	if err := rt.Catalog().checkCeiling(ceiling); err == nil || len(err.Error()) > 2000 {
 		t.Errorf("%.3000v", err)
 	}
 }

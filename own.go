@@ -20,13 +20,26 @@ import (
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
 )
 
 // Images of the user's own. What one adds to the image that it begins with lies in the home's own/KEY/files,
 // as it is in the guest; own/NAME.json is what its file said when it was built, and names the key. Runs look
 // only there: a file that was changed means nothing until it is built.
+
+// Catalog finds, lists, pulls and removes images: those that come along, the user's own, and containers'.
+type Catalog struct {
+	Home    string
+	Images  *image.Store
+	Records *record.Store
+	Source  *machine.Source // of templates and pools
+	Journal *audit.Journal
+	Tell    func(run.Event)
+	Enter   func() (leave func(), err error) // fails where the runtime is closed
+}
 
 // OwnImage is one that the user has described, as it was built.
 type OwnImage struct {
@@ -131,14 +144,14 @@ func (o *OwnImage) describe() {
 }
 
 // OwnImages are those that the user has built, by their names; what can't be read is left out.
-func (rt *Runtime) OwnImages() []*OwnImage {
-	list, _ := rt.ownImages()
+func (cat *Catalog) OwnImages() []*OwnImage {
+	list, _ := cat.ownImages()
 	return list
 }
 
 // ownImages are those that can be read, and why others can't.
-func (rt *Runtime) ownImages() (list []*OwnImage, err error) {
-	files, err := os.ReadDir(home.Dir(rt.opts.Home).Custom())
+func (cat *Catalog) ownImages() (list []*OwnImage, err error) {
+	files, err := os.ReadDir(home.Dir(cat.Home).Custom())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -147,7 +160,7 @@ func (rt *Runtime) ownImages() (list []*OwnImage, err error) {
 		if !is {
 			continue
 		}
-		o, e := readOwn(rt.opts.Home, name)
+		o, e := readOwn(cat.Home, name)
 		switch {
 		case e == nil:
 			list = append(list, o)
@@ -166,11 +179,11 @@ type imageRequest struct {
 
 // withOwn finds the user's own image of a request, if that is what it names; one comes before the image of the
 // same name that comes along. One that came along from another host is there for who may have it.
-func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequest, error) {
+func (cat *Catalog) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequest, error) {
 	if req.own != nil { // it is being built, or was found for a session
 		return req, nil
 	}
-	if c := rt.along(req.Image, ceiling); c != nil {
+	if c := cat.along(req.Image, ceiling); c != nil {
 		o, err := ownAlong(c)
 		req.own = o
 		return req, err
@@ -183,9 +196,9 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 		}
 		name = im.Payload.Name
 	}
-	o, err := readOwn(rt.opts.Home, name)
+	o, err := readOwn(cat.Home, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		file := imagefile.Find(name, rt.environments())
+		file := imagefile.Find(name, cat.environments())
 		if imagefile.CheckName(name) != nil || language.OfImage(name) != nil {
 			return req, nil
 		}
@@ -209,12 +222,12 @@ func (rt *Runtime) withOwn(req imageRequest, ceiling *policy.Ceiling) (imageRequ
 }
 
 // environments is the folder of the home with files of images.
-func (rt *Runtime) environments() string { return home.Dir(rt.opts.Home).ImageFiles() }
+func (cat *Catalog) environments() string { return home.Dir(cat.Home).ImageFiles() }
 
 // pruneOwn removes what no image of the user's own has, and what builds left behind: files and layers. Where one can't
 // be read it removes nothing. It is called where no build can be.
-func (rt *Runtime) pruneOwn() error {
-	list, err := rt.ownImages()
+func (cat *Catalog) pruneOwn() error {
+	list, err := cat.ownImages()
 	if err != nil {
 		return err
 	}
@@ -222,21 +235,21 @@ func (rt *Runtime) pruneOwn() error {
 	for _, o := range list {
 		named = append(named, o.Key)
 		for _, digest := range o.Layers {
-			layers = append(layers, rt.layerFile(digest))
+			layers = append(layers, cat.layerFile(digest))
 		}
 	}
-	kept, err := os.ReadDir(rt.layersDir())
+	kept, err := os.ReadDir(cat.layersDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, e := range kept {
-		if file := filepath.Join(rt.layersDir(), e.Name()); !slices.Contains(layers, file) {
+		if file := filepath.Join(cat.layersDir(), e.Name()); !slices.Contains(layers, file) {
 			if err := os.RemoveAll(file); err != nil {
 				return err
 			}
 		}
 	}
-	store := ownStore(rt.opts.Home)
+	store := ownStore(cat.Home)
 	keys, err := store.Keys()
 	for _, key := range keys {
 		if err == nil && !strings.HasSuffix(key, ".json") && !slices.Contains(named, key) {
@@ -247,44 +260,44 @@ func (rt *Runtime) pruneOwn() error {
 }
 
 // tidyOwn is pruneOwn after a build, whose outcome it does not change.
-func (rt *Runtime) tidyOwn() {
-	if err := rt.pruneOwn(); err != nil {
-		rt.opts.Events(Event{Kind: EventImage, Message: "what no image of your own has any more stays for now: " + err.Error()})
+func (cat *Catalog) tidyOwn() {
+	if err := cat.pruneOwn(); err != nil {
+		cat.Tell(Event{Kind: EventImage, Message: "what no image of your own has any more stays for now: " + err.Error()})
 	}
 }
 
 // RemoveOwnImage removes an image of the user's own, and says whether there was one. Its file stays.
-func (rt *Runtime) RemoveOwnImage(ctx context.Context, name string) (bool, error) {
+func (cat *Catalog) RemoveOwnImage(ctx context.Context, name string) (bool, error) {
 	if imagefile.CheckName(name) != nil {
 		return false, nil
 	}
-	held, err := rt.lockOwn(ctx)
+	held, err := cat.lockOwn(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer held.Unlock()
-	o, _ := readOwn(rt.opts.Home, name)
-	err = os.Remove(home.Dir(rt.opts.Home).CustomFile(name))
+	o, _ := readOwn(cat.Home, name)
+	err = os.Remove(home.Dir(cat.Home).CustomFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	rt.AuditChange(audit.ImageRemoved, map[string]any{"names": []string{name}})
+	cat.Journal.Change(audit.ImageRemoved, map[string]any{"names": []string{name}})
 	if o != nil && o.Container != "" {
-		if err := rt.images.UnnameContainer(ctx, o.Arch, name); err != nil {
+		if err := cat.Images.UnnameContainer(ctx, o.Arch, name); err != nil {
 			return true, err
 		}
 	}
-	list, err := rt.images.List()
+	list, err := cat.Images.List()
 	for _, im := range list {
 		if err == nil && im.Base != "" && im.Name == name {
-			_, err = rt.images.Remove(im.Digest)
+			_, err = cat.Images.Remove(im.Digest)
 		}
 	}
 	if err == nil {
-		err = rt.pruneOwn()
+		err = cat.pruneOwn()
 	}
 	return true, err
 }

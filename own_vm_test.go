@@ -100,13 +100,13 @@ func TestOwnImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := rt.AllowedImages(strict); !slices.Equal(got, []string{"words"}) {
+	if got := rt.Catalog().AllowedImages(strict); !slices.Equal(got, []string{"words"}) {
 		t.Errorf("allowed: %v", got)
 	}
-	if list := rt.ListImages(t.Context(), nil); !slices.ContainsFunc(list, func(i unitask.ImageInfo) bool { return i.Name == "words" && i.Ready && i.About == "Words in /opt." }) {
+	if list := rt.Catalog().ListImages(t.Context(), nil); !slices.ContainsFunc(list, func(i unitask.ImageInfo) bool { return i.Name == "words" && i.Ready && i.About == "Words in /opt." }) {
 		t.Errorf("listed: %+v", list)
 	}
-	if about := strings.Join(rt.AboutLanguages(strict), " "); !strings.Contains(about, "image words: Words in /opt)") || strings.Contains(about, "node:") {
+	if about := strings.Join(rt.Catalog().AboutLanguages(strict), " "); !strings.Contains(about, "image words: Words in /opt)") || strings.Contains(about, "node:") {
 		t.Errorf("about: %s", about)
 	}
 	other, err := policy.ParseCeiling("test.toml", []byte(`images = ["node"]`))
@@ -147,7 +147,7 @@ func TestOwnImage(t *testing.T) {
 		t.Errorf("built again: %v", err)
 	}
 
-	if was, err := rt.RemoveOwnImage(t.Context(), "words"); !was || err != nil {
+	if was, err := rt.Catalog().RemoveOwnImage(t.Context(), "words"); !was || err != nil {
 		t.Error(was, err)
 	}
 	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {

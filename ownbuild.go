@@ -127,7 +127,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	if arch, err = image.ParseArch(string(arch)); err != nil {
 		return bad(err)
 	}
-	env, err := imagefile.Read(imagefile.Find(from, rt.environments()), rt.environments(), language.Images())
+	env, err := imagefile.Read(imagefile.Find(from, rt.catalog.environments()), rt.catalog.environments(), language.Images())
 	if err != nil {
 		return bad(err)
 	}
@@ -146,7 +146,7 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	if err != nil {
 		return bad(fmt.Errorf("%s: %w", env.File, err))
 	}
-	held, err := rt.lockOwn(ctx)
+	held, err := rt.catalog.lockOwn(ctx)
 	if err != nil {
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
@@ -157,16 +157,16 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	}
 	im, err := rt.finishOwn(ctx, o, l, lock)
 	if err != nil {
-		rt.tidyOwn()
+		rt.catalog.tidyOwn()
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	return o, im, nil
 }
 
 // lockOwn has one build at a time: another's files, to which no name leads yet, would be taken for left behind.
-func (rt *Runtime) lockOwn(ctx context.Context) (*filelock.Lock, error) {
-	return filelock.Wait(ctx, home.Dir(rt.opts.Home).Lock("own"), func() {
-		rt.opts.Events(Event{Kind: EventImage, Message: "waiting for another unitask that builds an image"})
+func (cat *Catalog) lockOwn(ctx context.Context) (*filelock.Lock, error) {
+	return filelock.Wait(ctx, home.Dir(cat.Home).Lock("own"), func() {
+		cat.Tell(Event{Kind: EventImage, Message: "waiting for another unitask that builds an image"})
 	})
 }
 
@@ -396,8 +396,8 @@ func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
 		return err
 	}
 	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages) + len(o.Debian), "built": true})
-	rt.AuditChange(audit.ImageAdded, audited)
-	rt.tidyOwn()
+	rt.journal.Change(audit.ImageAdded, audited)
+	rt.catalog.tidyOwn()
 	return nil
 }
 

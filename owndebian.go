@@ -150,10 +150,10 @@ func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *imagefil
 	if err != nil {
 		return policy.Bad("image", o.File, "debian: %s %v", o.From, err)
 	}
-	if err := os.MkdirAll(rt.layersDir(), 0o700); err != nil {
+	if err := os.MkdirAll(rt.catalog.layersDir(), 0o700); err != nil {
 		return err
 	}
-	from, err := os.MkdirTemp(rt.layersDir(), ".debs-") // which goes with what builds left behind
+	from, err := os.MkdirTemp(rt.catalog.layersDir(), ".debs-") // which goes with what builds left behind
 	if err != nil {
 		return err
 	}

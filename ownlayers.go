@@ -126,14 +126,14 @@ func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *imagefile.En
 	if err != nil {
 		return nil, nil, policy.Bad("image", env.File, "%v", err)
 	}
-	held, err := rt.lockOwn(ctx)
+	held, err := rt.catalog.lockOwn(ctx)
 	if err != nil {
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	defer held.Unlock()
 	im, err := rt.layOver(ctx, o, env, ref, reached)
 	if err != nil {
-		rt.tidyOwn()
+		rt.catalog.tidyOwn()
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	return o, im, nil
@@ -196,7 +196,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *imagefile.Envi
 	if err != nil {
 		return nil, err
 	}
-	im, err := rt.obtainImage(ctx, images, image.Linux, o.Arch)
+	im, err := rt.catalog.obtainImage(ctx, images, image.Linux, o.Arch)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *imagefile.Envi
 // one that the reference leads to. A lock file leads to no image that has only other names than the reference's.
 func (rt *Runtime) beginning(ctx context.Context, ref, locked string, arch image.Arch) (*image.Container, error) {
 	if locked == "" || strings.HasPrefix(ref, "sha256:") {
-		return rt.container(ctx, ref, arch)
+		return rt.catalog.container(ctx, ref, arch)
 	}
 	name, _, _ := strings.Cut(ref, "@")
 	if tag := strings.LastIndexByte(name, ':'); tag > strings.LastIndexByte(name, '/') {
@@ -227,7 +227,7 @@ func (rt *Runtime) beginning(ctx context.Context, ref, locked string, arch image
 			return c, nil
 		}
 	}
-	c, err := rt.container(ctx, name, arch)
+	c, err := rt.catalog.container(ctx, name, arch)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the lock file names this digest of %s; without the file it is chosen anew", err, ref)
 	}
@@ -243,7 +243,7 @@ func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Ar
 	defer disk.Close()
 	var layers []oci.Layer
 	for _, digest := range digests {
-		layers = append(layers, oci.Layer{Digest: digest, Open: func() (io.ReadCloser, error) { return os.Open(rt.layerFile(digest)) }})
+		layers = append(layers, oci.Layer{Digest: digest, Open: func() (io.ReadCloser, error) { return os.Open(rt.catalog.layerFile(digest)) }})
 	}
 	im, err := oci.Derive(base.Digest, disk, string(arch), config, layers...)
 	if err != nil {
@@ -256,10 +256,10 @@ func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Ar
 	return c, nil
 }
 
-func (rt *Runtime) layersDir() string { return home.Dir(rt.opts.Home).Layers() }
+func (cat *Catalog) layersDir() string { return home.Dir(cat.Home).Layers() }
 
-func (rt *Runtime) layerFile(digest string) string {
-	return filepath.Join(rt.layersDir(), strings.TrimPrefix(digest, "sha256:")+".tar.zst")
+func (cat *Catalog) layerFile(digest string) string {
+	return filepath.Join(cat.layersDir(), strings.TrimPrefix(digest, "sha256:")+".tar.zst")
 }
 
 // hasLayer says that a layer is kept, and is what it was. One that is not is built again, and that takes its place.
@@ -267,7 +267,7 @@ func (rt *Runtime) hasLayer(digest string) bool {
 	if raw, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:")); err != nil || len(raw) != sha256.Size {
 		return false
 	}
-	return isLayer(rt.layerFile(digest), digest, maxLayer)
+	return isLayer(rt.catalog.layerFile(digest), digest, maxLayer)
 }
 
 // isLayer says that a file has the layer of a digest, of at most so many bytes.
@@ -289,10 +289,10 @@ func isLayer(file, digest string, most int64) bool {
 
 // keepLayer keeps what make writes, an archive whose digest it returns.
 func (rt *Runtime) keepLayer(make func(io.Writer) (string, error)) (digest string, err error) {
-	if err := os.MkdirAll(rt.layersDir(), 0o700); err != nil {
+	if err := os.MkdirAll(rt.catalog.layersDir(), 0o700); err != nil {
 		return "", err
 	}
-	f, err := os.CreateTemp(rt.layersDir(), ".new-")
+	f, err := os.CreateTemp(rt.catalog.layersDir(), ".new-")
 	if err != nil {
 		return "", err
 	}
@@ -309,7 +309,7 @@ func (rt *Runtime) keepLayer(make func(io.Writer) (string, error)) (digest strin
 	if err := f.Close(); err != nil {
 		return "", err
 	}
-	return digest, os.Rename(f.Name(), rt.layerFile(digest))
+	return digest, os.Rename(f.Name(), rt.catalog.layerFile(digest))
 }
 
 // keepFiles keeps a description's files as a layer.

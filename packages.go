@@ -59,7 +59,7 @@ const (
 func (rt *Runtime) Packages() *packages.Store {
 	return &packages.Store{
 		Dir: home.Dir(rt.opts.Home).Packages(), MaxBytes: packages.RunsBytes, MaxMany: packages.RunsMany,
-		Removed: func(key string) { rt.AuditChange(audit.PackagesRemoved, map[string]any{"key": key}) },
+		Removed: func(key string) { rt.journal.Change(audit.PackagesRemoved, map[string]any{"key": key}) },
 	}
 }
 
@@ -327,7 +327,7 @@ func (rt *Runtime) keep(store *packages.Store, want *packages.Lock, res *Result)
 	if err := store.Add(want, files); err != nil {
 		return err
 	}
-	rt.AuditChange(audit.PackagesAdded, map[string]any{"key": want.Key, "asked": want.Asked, "count": len(want.Packages), "registry": want.Registry})
+	rt.journal.Change(audit.PackagesAdded, map[string]any{"key": want.Key, "asked": want.Asked, "count": len(want.Packages), "registry": want.Registry})
 	return nil
 }
 

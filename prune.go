@@ -18,21 +18,21 @@ import (
 // PruneImages removes the containers' images that no name leads to any more, and the images that runs would build anew,
 // and says how many there were. The name of an image of the user's own leads to what was built last; those that a run
 // under way or a paused session has stay.
-func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
-	held, err := rt.lockOwn(ctx) // a build's container has no name yet
+func (cat *Catalog) PruneImages(ctx context.Context) (removed int, err error) {
+	held, err := cat.lockOwn(ctx) // a build's container has no name yet
 	if err != nil {
 		return 0, err
 	}
 	defer held.Unlock()
-	list, err := rt.images.List()
+	list, err := cat.Images.List()
 	if err != nil {
 		return 0, err
 	}
-	images, containers, err := rt.inUse(list)
+	images, containers, err := cat.inUse(list)
 	if err != nil {
 		return 0, err
 	}
-	built, err := rt.ownImages()
+	built, err := cat.ownImages()
 	if err != nil { // what it has would be taken for nobody's
 		return 0, run.AsHostError("images", err)
 	}
@@ -46,31 +46,31 @@ func (rt *Runtime) PruneImages(ctx context.Context) (removed int, err error) {
 	leads := func(arch Arch, name, digest string) bool {
 		return imagefile.CheckName(name) != nil || own[string(arch)+" "+name] == digest
 	}
-	gone, err := rt.images.PruneContainers(ctx, leads, containers)
+	gone, err := cat.Images.PruneContainers(ctx, leads, containers)
 	for _, digest := range gone {
-		rt.AuditChange(audit.ImageRemoved, map[string]any{"image": digest})
+		cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": digest})
 	}
 	removed = len(gone)
 	if err != nil {
 		return removed, err
 	}
-	if list, err = rt.images.List(); err != nil {
+	if list, err = cat.Images.List(); err != nil {
 		return removed, err
 	}
-	for _, im := range rt.without(list, images) {
-		if _, err := rt.images.Remove(im.Digest); err != nil {
+	for _, im := range cat.without(list, images) {
+		if _, err := cat.Images.Remove(im.Digest); err != nil {
 			return removed, err
 		}
-		rt.AuditChange(audit.ImageRemoved, map[string]any{"image": im.Digest})
+		cat.Journal.Change(audit.ImageRemoved, map[string]any{"image": im.Digest})
 		removed++
 	}
 	return removed, nil
 }
 
 // without are those of the images that neither are in use nor would be had by a run.
-func (rt *Runtime) without(list []*image.Image, used map[string]bool) (nobodys []*image.Image) {
+func (cat *Catalog) without(list []*image.Image, used map[string]bool) (nobodys []*image.Image) {
 	for _, im := range list {
-		if !used[im.Digest] && !rt.current(im) {
+		if !used[im.Digest] && !cat.current(im) {
 			nobodys = append(nobodys, im)
 		}
 	}
@@ -78,8 +78,8 @@ func (rt *Runtime) without(list []*image.Image, used map[string]bool) (nobodys [
 }
 
 // current says that an image is the one that a run of its kind gets.
-func (rt *Runtime) current(im *image.Image) bool {
-	of, err := rt.images.For(im)
+func (cat *Catalog) current(im *image.Image) bool {
+	of, err := cat.Images.For(im)
 	if err != nil {
 		return false
 	}
@@ -89,17 +89,17 @@ func (rt *Runtime) current(im *image.Image) bool {
 
 // inUse are the digests of the images that runs under way have, of this process or another, and paused sessions, and
 // of the containers' images that these are of.
-func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]bool, err error) {
+func (cat *Catalog) inUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
-	ids, err := rt.runs.IDs()
+	ids, err := cat.Records.IDs()
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, id := range ids {
-		if !rt.runs.Held(id) {
+		if !cat.Records.Held(id) {
 			continue
 		}
-		rec, err := rt.runs.Get(id)
+		rec, err := cat.Records.Get(id)
 		if errors.Is(err, record.ErrNotFound) { // it is being made
 			continue
 		}
@@ -110,7 +110,7 @@ func (rt *Runtime) inUse(list []*image.Image) (images, containers map[string]boo
 			images[rec.Machine.ImageDigest] = true
 		}
 	}
-	paused := paused.Open(rt.opts.Home)
+	paused := paused.Open(cat.Home)
 	if ids, err = paused.IDs(); err != nil {
 		return nil, nil, run.AsHostError("sessions", err)
 	}

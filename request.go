@@ -7,8 +7,8 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// policy is what of a request the policy decides on.
-func (req imageRequest) policy() policy.Request {
+// policyOf is what of a request the policy decides on.
+func policyOf(req imageRequest) policy.Request {
 	asked := policy.Asked(req.Request)
 	if _, im, _, err := req.language(); err == nil {
 		asked.Image = im.Payload.Name
@@ -21,10 +21,10 @@ func (req imageRequest) policy() policy.Request {
 // Resolve returns what a request would be granted under a ceiling (nil is none), and what
 // denied. It looks at the files and folders that the request names.
 func Resolve(req Request, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
-	return imageRequest{Request: req}.granted(ceiling)
+	return grantedOf(imageRequest{Request: req}, ceiling)
 }
 
-func (req imageRequest) granted(ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
+func grantedOf(req imageRequest, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
 	var in hostfiles.Set
 	defer in.Close()
 	ref, err := req.container()
@@ -34,6 +34,6 @@ func (req imageRequest) granted(ceiling *policy.Ceiling) (policy.Effective, []po
 	if err != nil { // no run has it
 		return policy.Effective{}, nil, err
 	}
-	_, eff, denials, err := req.resolve(ceiling, &in)
+	_, eff, denials, err := resolve(req, ceiling, &in)
 	return eff, denials, err
 }

@@ -85,7 +85,7 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 	}
 	var err error
 	if look.build == nil { // whose machine has nothing but what comes along
-		if req, err = rt.withOwn(req, caller.Ceiling); err != nil {
+		if req, err = rt.catalog.withOwn(req, caller.Ceiling); err != nil {
 			return nil, err
 		}
 	}
@@ -214,7 +214,7 @@ func (rt *Runtime) prepare(caller Caller, req imageRequest, streams IO, look ins
 		s.made, err = s.revived.prepare(rt, s)
 		return s.made, err
 	}
-	if err = rt.checkCeiling(caller.Ceiling); err != nil {
+	if err = rt.catalog.checkCeiling(caller.Ceiling); err != nil {
 		return p, err
 	}
 	if p.code, err = checkCode(req); err == nil {
@@ -258,7 +258,7 @@ func (rt *Runtime) prepare(caller Caller, req imageRequest, streams IO, look ins
 // grant resolves what a request asks for against the caller's ceiling, and gives the code
 // its secrets.
 func (rt *Runtime) grant(caller Caller, req imageRequest, code *program) (asked policy.Request, granted Policy, err error) {
-	asked, eff, denials, err := req.resolve(caller.Ceiling, &code.inputs)
+	asked, eff, denials, err := resolve(req, caller.Ceiling, &code.inputs)
 	if err != nil {
 		return asked, granted, err
 	}

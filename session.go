@@ -156,7 +156,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	if asked, err = rt.withOwn(imageRequest{Request: req.Request}, caller.Ceiling); err != nil {
+	if asked, err = rt.catalog.withOwn(imageRequest{Request: req.Request}, caller.Ceiling); err != nil {
 		return nil, err
 	}
 	l, im, _, err := asked.language()

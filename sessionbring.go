@@ -91,7 +91,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	if err != nil {
 		return nil, err
 	}
-	if _, b.granted, b.denials, err = req.resolve(s.ceiling(), &b.set); err != nil {
+	if _, b.granted, b.denials, err = resolve(req, s.ceiling(), &b.set); err != nil {
 		b.close()
 		return nil, err
 	}

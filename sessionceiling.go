@@ -53,12 +53,12 @@ func (s *Session) renewCeiling() error {
 	if err != nil || now.Digest() == s.ceiling().Digest() {
 		return err
 	}
-	if err := s.rt.checkCeiling(now); err != nil {
+	if err := s.rt.catalog.checkCeiling(now); err != nil {
 		return err
 	}
 	req := imageRequest{Request: s.request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = s.rt.withOwn(req, now); err != nil {
+	if req, err = s.rt.catalog.withOwn(req, now); err != nil {
 		return err
 	}
 	if err := stillGranted(req, now, s.Policy.Effective, covers); err != nil {

@@ -18,7 +18,7 @@ func (req SessionRequest) Elsewhere(ceiling *policy.Ceiling) (out SessionRequest
 		return out, nil, err
 	}
 	var none hostfiles.Set
-	_, granted, denials, err := imageRequest{Request: req.Request}.resolve(ceiling, &none)
+	_, granted, denials, err := resolve(imageRequest{Request: req.Request}, ceiling, &none)
 	if err == nil {
 		err = notAsked(granted)
 	}

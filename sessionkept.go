@@ -185,12 +185,12 @@ func (s *Session) renew(ctx context.Context, running []*session.Interpreter) err
 // prepare is the run of a session that goes on: what it was granted, none of the host's files, and
 // the broker that its guest knows.
 func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
-	if err = rt.checkCeiling(s.caller.Ceiling); err != nil {
+	if err = rt.catalog.checkCeiling(s.caller.Ceiling); err != nil {
 		return p, err
 	}
 	req := imageRequest{Request: r.kept.Request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = rt.withOwn(req, s.caller.Ceiling); err != nil {
+	if req, err = rt.catalog.withOwn(req, s.caller.Ceiling); err != nil {
 		return p, err
 	}
 	if p.code, err = checkCode(req); err != nil {
@@ -231,7 +231,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 // stillGranted says whether a ceiling grants a request what it was granted once: holds compares each field.
 func stillGranted(req imageRequest, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
-	_, now, _, err := req.resolve(ceiling, &none)
+	_, now, _, err := resolve(req, ceiling, &none)
 	if err != nil {
 		return err
 	}

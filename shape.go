@@ -60,7 +60,7 @@ func withDefaults(home string, sh Shape) (Shape, error) {
 
 // spec is a shape with its defaults on this host; it builds the image that is missing.
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
-	im, _, err := rt.ensureImage(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
+	im, _, err := rt.catalog.ensureImage(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
 		return machine.Spec{}, run.AsHostError("image", err)
 	}

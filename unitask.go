@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
@@ -113,6 +114,8 @@ type Runtime struct {
 	images       *image.Store
 	runs         *record.Store
 	history      *history.Store
+	journal      *audit.Journal
+	catalog      *Catalog
 	source       *machine.Source
 	grace        time.Duration // collectGrace; tests shorten it
 	approvalTime time.Duration // approvalTime; tests shorten it
@@ -204,6 +207,8 @@ func Open(opts Options) (*Runtime, error) {
 		meters:       newMeters(),
 	}
 	rt.history = &history.Store{Records: rt.runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
+	rt.journal = &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { opts.Events(Event{Kind: EventStore, Message: err.Error()}) }}
+	rt.catalog = &Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source, Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
@@ -218,6 +223,9 @@ func (rt *Runtime) Templates() *machine.Templates { return rt.source.Templates()
 
 // History is what was recorded: lists, records, and requests to run again.
 func (rt *Runtime) History() *history.Store { return rt.history }
+
+// Catalog finds, lists, pulls and removes images.
+func (rt *Runtime) Catalog() *Catalog { return rt.catalog }
 
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }

@@ -23,7 +23,7 @@ func TestBroughtByDigits(t *testing.T) {
 	sum := sha256.Sum256(disk)
 	b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
 	b.Owner.Home = "/"
-	if err := rt.BringImage(t.Context(), "alice", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }); err != nil {
+	if err := rt.Catalog().BringImage(t.Context(), "alice", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }); err != nil {
 		t.Fatal(err)
 	}
 	list, err := rt.Images().Containers()

@@ -131,7 +131,7 @@ func (a *app) imageList() *cobra.Command {
 			}
 			listed := []listedImage{}
 			for _, im := range list {
-				listed = append(listed, listedImage{im, unitask.ImageLanguages(cmp.Or(im.Base, im.Name)), im.Size(), rt.HasTemplate(cmd.Context(), im)})
+				listed = append(listed, listedImage{im, unitask.ImageLanguages(cmp.Or(im.Base, im.Name)), im.Size(), rt.Catalog().HasTemplate(cmd.Context(), im)})
 			}
 			if asJSON {
 				return a.ui.json(listed)
@@ -207,11 +207,11 @@ func (a *app) imageRemove() *cobra.Command {
 					if err := rt.Images().RemoveContainer(cmd.Context(), c); err != nil {
 						return err
 					}
-					rt.AuditChange(audit.ImageRemoved, map[string]any{"image": c.Digest})
+					rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": c.Digest})
 					fmt.Fprintln(a.std.Stdout, c.Digest)
 					continue
 				}
-				if own, err := rt.RemoveOwnImage(cmd.Context(), prefix); err != nil {
+				if own, err := rt.Catalog().RemoveOwnImage(cmd.Context(), prefix); err != nil {
 					return err
 				} else if own {
 					fmt.Fprintln(a.std.Stdout, prefix)
@@ -221,7 +221,7 @@ func (a *app) imageRemove() *cobra.Command {
 				if err != nil {
 					return usage(err)
 				}
-				rt.AuditChange(audit.ImageRemoved, map[string]any{"image": digest})
+				rt.Audit().Change(audit.ImageRemoved, map[string]any{"image": digest})
 				fmt.Fprintln(a.std.Stdout, digest)
 			}
 			return nil
@@ -235,7 +235,7 @@ func (a *app) imagePrune() *cobra.Command {
 		Short: "Remove every template and compiled program, and the packages and images that no run uses",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
-			removed, err := rt.PruneImages(cmd.Context())
+			removed, err := rt.Catalog().PruneImages(cmd.Context())
 			packages, packagesErr := rt.RemovePackages(cmd.Context())
 			programs, programsErr := rt.Compiled().Prune()
 			templates, templatesErr := rt.Templates().Prune(0)

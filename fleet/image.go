@@ -124,7 +124,7 @@ func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (st
 		return key, ceiling, nil
 	}
 	for try := 1; ; try++ {
-		err := h.rt.BringImage(ctx, job.Tenant, *job.Image, job.Disk)
+		err := h.rt.Catalog().BringImage(ctx, job.Tenant, *job.Image, job.Disk)
 		if err == nil || try == imageTries || !away(err) || ctx.Err() != nil {
 			return key, wide, err
 		}

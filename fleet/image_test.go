@@ -90,7 +90,7 @@ func TestAttackImages(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := containers(t, rt)
-		err := rt.BringImage(t.Context(), "mallory", b, func(ctx context.Context) (io.ReadCloser, error) { return s.openImage(ctx, b) })
+		err := rt.Catalog().BringImage(t.Context(), "mallory", b, func(ctx context.Context) (io.ReadCloser, error) { return s.openImage(ctx, b) })
 		switch {
 		case row.says == "" && err != nil:
 			t.Errorf("%s: %v", name, err)

@@ -111,7 +111,7 @@ func TestBroughtImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := local.ImportImage(t.Context(), boxImage(t, base, "acme/box:1", "of the submitter\n"), "", "")
+	c, err := local.Catalog().ImportImage(t.Context(), boxImage(t, base, "acme/box:1", "of the submitter\n"), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,7 +201,7 @@ func TestOwnImageAlong(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = rt.ImportImage(t.Context(), boxImage(t, f.base, "acme/box:1", "of the container\n"), "", "")
+		_, err = rt.Catalog().ImportImage(t.Context(), boxImage(t, f.base, "acme/box:1", "of the container\n"), "", "")
 		if err = errors.Join(err, rt.Close()); err != nil {
 			t.Fatal(err)
 		}

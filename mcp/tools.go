@@ -16,14 +16,14 @@ func (s *Server) addTools() {
 	yes, no := true, false
 	sdk.AddTool(s.sdk, &sdk.Tool{
 		Name: "run_code", Title: "Run code",
-		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " + strings.Join(s.rt.AboutLanguages(s.opts.Ceiling), "; ") + ". " +
+		Description: "Run code in a fresh virtual machine that is destroyed afterwards: " + strings.Join(s.rt.Catalog().AboutLanguages(s.opts.Ceiling), "; ") + ". " +
 			"Returns stdout, stderr and the exit code. Files that the code leaves in /out come back as artifacts.",
 		InputSchema: inputSchema[runArgs](func(p map[string]*jsonschema.Schema) {
 			if !s.rt.HasSessions() {
 				delete(p, "session")
 			}
-			p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.AllowedLanguages(s.opts.Ceiling))))
-			p["image"].Enum = anys(s.rt.AllowedImages(s.opts.Ceiling))
+			p["language"].Enum = anys(slices.Sorted(slices.Values(s.rt.Catalog().AllowedLanguages(s.opts.Ceiling))))
+			p["image"].Enum = anys(s.rt.Catalog().AllowedImages(s.opts.Ceiling))
 			_, longest := policy.FieldOf("timeoutMs").Bounds()
 			least, most := policy.FieldOf("memoryMb").Bounds()
 			p["timeoutSeconds"].ExclusiveMinimum, p["timeoutSeconds"].Maximum = float(0), &longest
