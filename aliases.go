@@ -3,6 +3,7 @@ package unitask
 import (
 	"os"
 
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/paused"
@@ -215,3 +216,10 @@ func Images() []string { return language.Images() }
 
 // SessionImages are the images that come along whose language has steps in sessions.
 func SessionImages() []string { return language.SessionImages() }
+
+// Images, as Catalog has them.
+type (
+	OwnImage     = catalog.Custom    // a custom image, as it was built
+	BroughtImage = catalog.Shipped   // an image that another host has shipped
+	ImageInfo    = catalog.ImageInfo // an image, as models and people are told of it
+)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -22,9 +23,9 @@ func TestAttackBroughtBase(t *testing.T) {
 	}
 	defer rt.Close()
 	disk := bytes.Repeat([]byte("no file system"), 512)
-	b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: sha256Hex(disk), Size: int64(len(disk))}
+	b := catalog.Shipped{Arch: unitask.HostArch(), Disk: sha256Hex(disk), Size: int64(len(disk))}
 	b.Owner.Home = "/"
-	err = rt.Catalog().BringImage(t.Context(), "mallory", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil })
+	err = rt.Catalog().TakeShipped(t.Context(), "mallory", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func TestContainers(t *testing.T) {
 		"test/box:1": {"Cmd": []string{"sh", "-c", "id; pwd"}, "Env": []string{"PATH=/bin", "A=b c"}, "Volumes": map[string]any{"/data/deep": map[string]any{}, "/etc": map[string]any{}}},
 		"test/app:1": {"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Cmd": []string{"of", "its own"}, "Env": []string{"PATH=/bin"}},
 	} {
-		if _, err := rt.Catalog().ImportImage(t.Context(), boxImage(t, name, config), "", ""); err != nil {
+		if _, err := rt.Catalog().Import(t.Context(), boxImage(t, name, config), "", ""); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := rt.MakeTemplate(t.Context(), unitask.Shape{Image: name}); err != nil {
@@ -189,7 +189,7 @@ func TestContainersOfLinks(t *testing.T) {
 	}
 	t.Cleanup(func() { rt.Close() })
 	config := map[string]any{"Env": []string{"PATH=/bin"}, "WorkingDir": "/own/x", "Cmd": []string{"cat", "/proc/sys/kernel/core_pattern"}}
-	if _, err := rt.Catalog().ImportImage(t.Context(), boxImage(t, "test/links:1", config, [2]string{"own", "/proc/1/root"}, [2]string{"kernel", "/proc/sys/kernel"}), "", ""); err != nil {
+	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/links:1", config, [2]string{"own", "/proc/1/root"}, [2]string{"kernel", "/proc/sys/kernel"}), "", ""); err != nil {
 		t.Fatal(err)
 	}
 	// The working folder was made in the image, and is elsewhere in the machine.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
@@ -40,7 +41,7 @@ type DebugOptions struct {
 // long. The record says that it was debugged.
 func (rt *Runtime) Debug(ctx context.Context, caller Caller, req Request, streams IO, opts DebugOptions) (*Result, error) {
 	req.Debug = true
-	return rt.runFor(ctx, caller, imageRequest{Request: req}, streams, inspection{debug: &opts})
+	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{debug: &opts})
 }
 
 // check says why a run can't be debugged.

@@ -189,7 +189,7 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 
 // checkImages says which images there are, a line each.
 func (rt *Runtime) checkImages(ctx context.Context, r *Report) {
-	for _, im := range rt.catalog.ListImages(ctx, nil) {
+	for _, im := range rt.catalog.List(ctx, nil) {
 		text := fmt.Sprintf("%s for %s: ", im.Name, im.Languages[0])
 		switch of, err := rt.images.Of(im.Name); {
 		case im.Template:
@@ -211,14 +211,14 @@ func (rt *Runtime) checkImages(ctx context.Context, r *Report) {
 	list, err := rt.images.List()
 	var used map[string]bool
 	if err == nil {
-		used, _, err = rt.catalog.inUse(list)
+		used, _, err = rt.catalog.InUse(list)
 	}
 	if err != nil {
 		r.add("images", err, "", "unitask image ls")
 		return
 	}
 	var size int64
-	nobodys := rt.catalog.without(list, used)
+	nobodys := rt.catalog.Unused(list, used)
 	for _, im := range nobodys {
 		size += im.Size()
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
@@ -38,7 +39,7 @@ type FleetRun struct {
 	// Inputs are the host's files and folders that were granted, opened.
 	Inputs *hostfiles.Set
 	// Image is the container image, or the user's own, that the run has here, which the other host may lack; nil is none.
-	Image  *BroughtImage
+	Image  *catalog.Shipped
 	Colors string // IO.Colors
 	Stdin  io.Reader
 	// Stdout and Stderr take what the code prints, once and in order; they bound it.
@@ -58,7 +59,7 @@ type FleetRun struct {
 const maxFleetConsole = 4 << 20
 
 // runElsewhere has the fleet run it. It does for a run there what execution.run does for one here.
-func (x *execution) runElsewhere(ctx context.Context, req imageRequest, caller string) error {
+func (x *execution) runElsewhere(ctx context.Context, req catalog.Request, caller string) error {
 	begin := time.Now()
 	request, err := req.GrantedOnly(x.granted)
 	if err != nil {
@@ -168,8 +169,8 @@ func (r *FleetRun) Artifact(name string, perm fs.FileMode, content io.Reader) er
 // HostMemoryMB is the most memory, in MiB, that machines of a run take at once here under a ceiling (nil is
 // none): its own, or before it that in which its packages are installed. What is not granted takes none.
 func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
-	asked := imageRequest{Request: req}
-	if custom, err := rt.catalog.withOwn(asked, ceiling); err == nil { // which may have more than is usual
+	asked := catalog.Request{Request: req}
+	if custom, err := rt.catalog.ResolveCustom(asked, ceiling); err == nil { // which may have more than is usual
 		asked = custom
 	}
 	asked.Files, asked.Dirs = nil, nil
@@ -186,8 +187,8 @@ func (rt *Runtime) HostMemoryMB(req Request, ceiling *policy.Ceiling) int {
 // Refused is the *policy.FieldError of a request that this host refuses under a ceiling, whatever files, code and
 // secrets come with it; nil is that it may run.
 func (rt *Runtime) Refused(req Request, ceiling *policy.Ceiling) error {
-	known := imageRequest{Request: req}
-	if custom, err := rt.catalog.withOwn(known, ceiling); err == nil {
+	known := catalog.Request{Request: req}
+	if custom, err := rt.catalog.ResolveCustom(known, ceiling); err == nil {
 		known = custom
 	}
 	known.Files, known.Dirs = nil, nil

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -150,9 +149,9 @@ func (x *execution) resolveImage(ctx context.Context) error {
 	var contained *image.Container
 	var err error
 	if x.code.image.Payload.Own != nil {
-		x.image, err = x.rt.catalog.obtainImage(ctx, images.With(x.code.image.Payload), image.Kernel(x.granted.Kernel), x.code.arch)
+		x.image, err = x.rt.catalog.Obtain(ctx, images.With(x.code.image.Payload), image.Kernel(x.granted.Kernel), x.code.arch)
 	} else {
-		x.image, contained, err = x.rt.catalog.ensureImage(ctx, images, x.code.image.Payload.Name, image.Kernel(x.granted.Kernel), x.code.arch)
+		x.image, contained, err = x.rt.catalog.Ensure(ctx, images, x.code.image.Payload.Name, image.Kernel(x.granted.Kernel), x.code.arch)
 	}
 	if err != nil {
 		return run.Fail("image", err)
@@ -494,26 +493,3 @@ func describe(m *machine.Machine) *record.Machine {
 
 // debugTime is the time limit of code in a machine that may stand still.
 const debugTime = 24 * time.Hour
-
-// ensureImage returns the image of that name for a kernel, fetching and building what is missing, and
-// the container's image that it is made of, if it is.
-func (cat *Catalog) ensureImage(ctx context.Context, images *image.Store, name string, kernel image.Kernel, arch image.Arch) (*image.Image, *image.Container, error) {
-	images, contained, err := cat.imagesOf(ctx, images, name, arch)
-	if err != nil {
-		return nil, nil, err
-	}
-	im, err := cat.obtainImage(ctx, images, kernel, arch)
-	return im, contained, err
-}
-
-// obtainImage returns the store's image for a kernel, "" for the best one, fetching and building what is missing.
-func (cat *Catalog) obtainImage(ctx context.Context, images *image.Store, kernel image.Kernel, arch image.Arch) (*image.Image, error) {
-	if kernel == "" {
-		kernel = images.Best(arch)
-	}
-	im, err := images.Obtain(ctx, kernel, arch)
-	if errors.Is(err, os.ErrPermission) {
-		err = fmt.Errorf("%w: UNITASK_HOME is %s", err, cat.Home)
-	}
-	return im, err
-}

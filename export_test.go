@@ -7,6 +7,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/node"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
@@ -18,7 +19,7 @@ import (
 func ReadInputs(req Request, ceiling *policy.Ceiling, between func()) (map[string]string, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
-	_, _, denials, err := resolve(imageRequest{Request: req}, ceiling, &brought)
+	_, _, denials, err := resolve(catalog.Request{Request: req}, ceiling, &brought)
 	if err != nil {
 		return nil, denials, err
 	}
@@ -40,7 +41,7 @@ func SetBringTime(d time.Duration) (back func()) {
 func ResolveRequest(req Request, ceiling *policy.Ceiling) (policy.Request, policy.Effective, []policy.Denial, error) {
 	var brought hostfiles.Set
 	defer brought.Close()
-	return resolve(imageRequest{Request: req}, ceiling, &brought)
+	return resolve(catalog.Request{Request: req}, ceiling, &brought)
 }
 
 // contents is a guest that keeps what is put into it.
@@ -80,7 +81,7 @@ func Settle(ctx context.Context, rt *Runtime) { rt.source.Settle(ctx) }
 
 // Alone says that what a request's code is compiled to may be kept for other runs.
 func Alone(rt *Runtime, req Request, streams IO) (bool, error) {
-	made, err := rt.prepare(Caller{}, imageRequest{Request: req}, streams, inspection{})
+	made, err := rt.prepare(Caller{}, catalog.Request{Request: req}, streams, inspection{})
 	if err != nil {
 		return false, err
 	}

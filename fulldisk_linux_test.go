@@ -34,7 +34,7 @@ func TestImportOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	_, err = rt.Catalog().ImportImage(t.Context(), boxImage(t, "test/box:1", nil), "", "")
+	_, err = rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", nil), "", "")
 	if err == nil || !strings.Contains(err.Error(), "no space left on device") || !strings.Contains(err.Error(), "image.tar") {
 		t.Errorf("got %v", err)
 	}

@@ -37,6 +37,7 @@ var floors = [][]string{
 	{"run", "internal/home/config"},
 	{"internal/paused"},
 	{"internal/history", "internal/language"},
+	{"internal/catalog"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},
@@ -95,12 +96,12 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":             64,
-	"lines of the root":             11_922,
-	"methods of Runtime":            115,
+	"files of the root":             60,
+	"lines of the root":             10_847,
+	"methods of Runtime":            86,
 	"functions of over 80 lines":    16,
 	"tests of over 80 lines":        99,
-	"files of over 500 lines":       16,
+	"files of over 500 lines":       15,
 	"lines of over 120 characters":  5100,
 	"calls of time.Sleep in a test": 96,
 }

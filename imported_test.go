@@ -20,7 +20,7 @@ func TestAttackImportedName(t *testing.T) {
 	}
 	defer rt.Close()
 	const name = "ghcr.io/acme/tool:1"
-	c, err := rt.Catalog().ImportImage(t.Context(), boxImage(t, "docker.io/library/tool:1", nil), name, "")
+	c, err := rt.Catalog().Import(t.Context(), boxImage(t, "docker.io/library/tool:1", nil), name, "")
 	if err != nil {
 		t.Fatal(err)
 	}

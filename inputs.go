@@ -11,6 +11,7 @@ import (
 
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/policy"
 )
@@ -32,7 +33,7 @@ func (a asked) bad(reason string) error {
 }
 
 // findMounts finds what a request names, and opens nothing.
-func findMounts(req imageRequest) (list []asked, err error) {
+func findMounts(req catalog.Request) (list []asked, err error) {
 	for _, part := range []struct {
 		field  string
 		mounts []Mount
@@ -101,7 +102,7 @@ func roundUp(n int64) int64 {
 
 // resolve cuts what is asked for to the ceiling, and adds to brought the files and
 // folders that are granted.
-func resolve(req imageRequest, ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
+func resolve(req catalog.Request, ceiling *policy.Ceiling, brought *hostfiles.Set) (want policy.Request, eff policy.Effective, denials []policy.Denial, err error) {
 	want = policyOf(req)
 	if req.DirMax < 0 {
 		return want, eff, nil, policy.Bad("dirMax", strconv.FormatInt(req.DirMax, 10), "must be 0, which is the default, or more")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
@@ -66,7 +67,7 @@ func TestLanguageOfARequest(t *testing.T) {
 		{Request{Language: "shell", Env: map[string]string{"NAME": "\xff"}}, "", "env \"NAME\": is not UTF-8"},
 		{Request{Language: "shell", Secrets: map[string]string{"TOKEN": "123456\xff"}}, "", "secrets \"TOKEN\": is not UTF-8"},
 	} {
-		p, err := checkCode(imageRequest{Request: c.req})
+		p, err := checkCode(catalog.Request{Request: c.req})
 		if c.language == "" {
 			var field *policy.FieldError
 			if !errors.As(err, &field) || !strings.Contains(err.Error(), c.path) {
@@ -82,7 +83,7 @@ func TestLanguageOfARequest(t *testing.T) {
 
 // What only Node knows does not reach the others.
 func TestNodesOwn(t *testing.T) {
-	p, err := checkCode(imageRequest{Request: Request{Path: "x.py", PackageType: "module"}})
+	p, err := checkCode(catalog.Request{Request: Request{Path: "x.py", PackageType: "module"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +112,7 @@ func TestLanguagesKernel(t *testing.T) {
 		{Request{Language: "go"}, "", image.Linux, true},
 		{Request{Language: "go"}, image.Nanos, "", false},
 	} {
-		p, err := checkCode(imageRequest{Request: c.req})
+		p, err := checkCode(catalog.Request{Request: c.req})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +208,7 @@ func TestCeilingMistyped(t *testing.T) {
 			t.Fatal(text, err)
 		}
 		for _, c := range []*policy.Ceiling{ceiling.For("a"), policy.BuiltIn("", home).With(ceiling).For("a"), policy.BuiltIn("", home).NarrowedBy(ceiling).For("a")} {
-			err := rt.Catalog().checkCeiling(c)
+			err := rt.Catalog().CheckCeiling(c)
 			if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 				t.Errorf("%q: %v", text, err)
 			}
@@ -228,7 +229,7 @@ func TestCeilingMistyped(t *testing.T) {
 	if ceiling, err = policy.ParseCeiling("/x/.unitask.toml", []byte(many)); err != nil {
 		t.Fatal(err)
 	}
-	if err := rt.Catalog().checkCeiling(ceiling); err == nil || len(err.Error()) > 2000 {
+	if err := rt.Catalog().CheckCeiling(ceiling); err == nil || len(err.Error()) > 2000 {
 		t.Errorf("%.3000v", err)
 	}
 }

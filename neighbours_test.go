@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
@@ -39,7 +40,7 @@ func TestNeighbours(t *testing.T) {
 		{[]Neighbour{{Name: "a", Content: strings.Repeat("x", run.MaxNeighbourBytes)}, {Name: "b", Content: "x"}}, "must have at most 4194304 together"},
 		{many, "must be at most 100"},
 	} {
-		p, err := checkCode(imageRequest{Request: Request{Path: "/w/main.py", Neighbours: c.list}})
+		p, err := checkCode(catalog.Request{Request: Request{Path: "/w/main.py", Neighbours: c.list}})
 		if err != nil {
 			if field := new(policy.FieldError); !errors.As(err, &field) || field.Field != "neighbours" || c.want == "" || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v does not say %s", err, c.want)
@@ -54,11 +55,11 @@ func TestNeighbours(t *testing.T) {
 			t.Errorf("%q, want %s", got, c.want)
 		}
 	}
-	if _, err := checkCode(imageRequest{Request: Request{Path: "/x.py", Neighbours: []Neighbour{{Name: "etc/passwd", Content: "x"}}}}); err == nil {
+	if _, err := checkCode(catalog.Request{Request: Request{Path: "/x.py", Neighbours: []Neighbour{{Name: "etc/passwd", Content: "x"}}}}); err == nil {
 		t.Error("a file of the guest's own")
 	}
 	// The caller's package.json is the one that counts.
-	p, err := checkCode(imageRequest{Request: Request{Path: "/w/main.js", PackageType: "module", Neighbours: []Neighbour{{Name: "package.json", Content: "{}"}}}})
+	p, err := checkCode(catalog.Request{Request: Request{Path: "/w/main.js", PackageType: "module", Neighbours: []Neighbour{{Name: "package.json", Content: "{}"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -103,7 +104,7 @@ func TestOwnImage(t *testing.T) {
 	if got := rt.Catalog().AllowedImages(strict); !slices.Equal(got, []string{"words"}) {
 		t.Errorf("allowed: %v", got)
 	}
-	if list := rt.Catalog().ListImages(t.Context(), nil); !slices.ContainsFunc(list, func(i unitask.ImageInfo) bool { return i.Name == "words" && i.Ready && i.About == "Words in /opt." }) {
+	if list := rt.Catalog().List(t.Context(), nil); !slices.ContainsFunc(list, func(i catalog.ImageInfo) bool { return i.Name == "words" && i.Ready && i.About == "Words in /opt." }) {
 		t.Errorf("listed: %+v", list)
 	}
 	if about := strings.Join(rt.Catalog().AboutLanguages(strict), " "); !strings.Contains(about, "image words: Words in /opt)") || strings.Contains(about, "node:") {
@@ -147,7 +148,7 @@ func TestOwnImage(t *testing.T) {
 		t.Errorf("built again: %v", err)
 	}
 
-	if was, err := rt.Catalog().RemoveOwnImage(t.Context(), "words"); !was || err != nil {
+	if was, err := rt.Catalog().RemoveCustom(t.Context(), "words"); !was || err != nil {
 		t.Error(was, err)
 	}
 	if left, _ := os.ReadDir(filepath.Join(home, "own")); len(left) != 0 {
@@ -346,7 +347,7 @@ func TestOwnImageNpm(t *testing.T) {
 	r.put("box-1.0.0.tgz", box("exports.name = 'box'; exports.made = require('./made.js')\n"))
 	dir := t.TempDir()
 	file, lock := describe(t, dir, "tools", "from = 'node'\nnpm = ['box@^1']\nmemoryMb = 300\n"), filepath.Join(dir, "tools.lock.json")
-	build := func() (*unitask.Runtime, *unitask.OwnImage, error) {
+	build := func() (*unitask.Runtime, *catalog.Custom, error) {
 		rt, err := unitask.Open(unitask.Options{Home: newHome(t), Machines: unitask.Booted()})
 		if err != nil {
 			t.Fatal(err)

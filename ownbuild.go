@@ -21,7 +21,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/audit"
-	"github.com/unitask/unitask/internal/filelock"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/language"
@@ -54,18 +54,18 @@ type ownBuild struct {
 }
 
 func readOwnLock(file string) (l ownLock, err error) {
-	text, err := regular.Read(file, maxOwnText)
+	text, err := regular.Read(file, catalog.MaxLockText)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
 	if err == nil {
-		err = nesting.Check(text, maxOwnNesting, maxOwnValues)
+		err = nesting.Check(text, catalog.MaxLockNesting, catalog.MaxLockValues)
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &l)
 	}
-	if err == nil && l.Schema != ownSchema {
-		err = fmt.Errorf("has schema %d, not %d", l.Schema, ownSchema)
+	if err == nil && l.Schema != catalog.CustomSchema {
+		err = fmt.Errorf("has schema %d, not %d", l.Schema, catalog.CustomSchema)
 	}
 	for _, b := range l.Builds {
 		if err == nil {
@@ -115,38 +115,38 @@ func (b ownBuild) sameAs(other ownBuild) bool {
 // the versions that the lock file beside it says; it writes that file where there is none. Foreign code runs in
 // machines only, and reaches no more than the runtime's ceiling allows. Runs that name the image have this one from
 // the moment that it is whole.
-func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*OwnImage, *image.Image, error) {
+func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*catalog.Custom, *image.Image, error) {
 	leave, err := rt.enter()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer leave()
-	bad := func(err error) (*OwnImage, *image.Image, error) {
+	bad := func(err error) (*catalog.Custom, *image.Image, error) {
 		return nil, nil, policy.Bad("image", fmt.Sprintf("%.200q", from), "%v", err)
 	}
 	if arch, err = image.ParseArch(string(arch)); err != nil {
 		return bad(err)
 	}
-	env, err := imagefile.Read(imagefile.Find(from, rt.catalog.environments()), rt.catalog.environments(), language.Images())
+	env, err := imagefile.Read(imagefile.Find(from, rt.catalog.ImageFiles()), rt.catalog.ImageFiles(), language.Images())
 	if err != nil {
 		return bad(err)
 	}
 	if env.Name == policy.BroughtImages {
 		return bad(fmt.Errorf("%s is a name that images can't have: in a ceiling it stands for those that come along from other hosts", env.Name))
 	}
-	o := &OwnImage{Schema: ownSchema, Name: env.Name, From: env.From, File: env.File, Arch: arch, Description: env.Description, Env: env.Env, Warm: env.Warm, MemoryMB: env.MemoryMB}
+	o := &catalog.Custom{Schema: catalog.CustomSchema, Name: env.Name, From: env.From, File: env.File, Arch: arch, Description: env.Description, Env: env.Env, Warm: env.Warm, MemoryMB: env.MemoryMB}
 	if imagefile.Contained(env.From) {
 		return rt.buildOver(ctx, o, env)
 	}
 	l := language.OfImage(env.From)
-	specs, err := o.check(env, l)
+	specs, err := checkImageFile(o, env, l)
 	if err == nil {
 		err = stepNetwork{}.allowed(rt.opts.Ceiling, o.System, specs)
 	}
 	if err != nil {
 		return bad(fmt.Errorf("%s: %w", env.File, err))
 	}
-	held, err := rt.catalog.lockOwn(ctx)
+	held, err := rt.catalog.LockCustom(ctx)
 	if err != nil {
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
@@ -157,17 +157,10 @@ func (rt *Runtime) BuildImage(ctx context.Context, from string, arch Arch) (*Own
 	}
 	im, err := rt.finishOwn(ctx, o, l, lock)
 	if err != nil {
-		rt.catalog.tidyOwn()
+		rt.catalog.TidyCustom()
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	return o, im, nil
-}
-
-// lockOwn has one build at a time: another's files, to which no name leads yet, would be taken for left behind.
-func (cat *Catalog) lockOwn(ctx context.Context) (*filelock.Lock, error) {
-	return filelock.Wait(ctx, home.Dir(cat.Home).Lock("own"), func() {
-		cat.Tell(Event{Kind: EventImage, Message: "waiting for another unitask that builds an image"})
-	})
 }
 
 func (rt *Runtime) buildFailed(ctx context.Context, err error) error {
@@ -182,7 +175,7 @@ func (rt *Runtime) buildFailed(ctx context.Context, err error) error {
 }
 
 // check holds what a description says against the image that it begins with, and returns its packages.
-func (o *OwnImage) check(env *imagefile.Environment, l *language.Language) (specs []string, err error) {
+func checkImageFile(o *catalog.Custom, env *imagefile.Environment, l *language.Language) (specs []string, err error) {
 	if o.Name == language.ContainerName {
 		return nil, fmt.Errorf("%s is a name that images can't have", o.Name)
 	}
@@ -217,7 +210,7 @@ func (o *OwnImage) check(env *imagefile.Environment, l *language.Language) (spec
 	for _, f := range env.Files {
 		top, _, _ := strings.Cut(f.Guest[1:], "/")
 		taken := []string{"/tmp", contract.OutDir, path.Dir(contract.HomeDir), contract.WorkDir, "/root", "/sbin", "/lost+found", "/node_modules"}
-		if checkGuestPath("files", f.Guest) != nil || !ownTop.MatchString(top) || slices.ContainsFunc(taken, func(dir string) bool { return "/"+top == dir }) {
+		if checkGuestPath("files", f.Guest) != nil || !catalog.Top.MatchString(top) || slices.ContainsFunc(taken, func(dir string) bool { return "/"+top == dir }) {
 			return nil, fmt.Errorf("files: %s is not where an image can have files: use a folder like /opt, /srv or /data", f.Guest)
 		}
 		if !slices.Contains(o.Folders, "/"+top) {
@@ -231,14 +224,14 @@ func (o *OwnImage) check(env *imagefile.Environment, l *language.Language) (spec
 		}
 	}
 	all := slices.Concat(l.Image(o.From).Payload.Folders, o.Folders)
-	if len(o.Folders) > maxOwnTops || len(strings.Join(all, "\n")) > maxFolders {
+	if len(o.Folders) > catalog.MaxTops || len(strings.Join(all, "\n")) > catalog.MaxFolders {
 		return nil, fmt.Errorf("files: lie in %d folders at the root, which are too many or have too long names: put them into one", len(o.Folders))
 	}
 	return specs, nil
 }
 
 // fill installs the packages, and puts all that the image brings into the store; nil if that is nothing.
-func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language.Language, specs []string) (*packages.Lock, error) {
+func (rt *Runtime) fill(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, l *language.Language, specs []string) (*packages.Lock, error) {
 	all := &packages.Lock{System: o.System, Asked: specs, Arch: string(o.Arch), Runtime: l.Name, Links: len(env.Debian) > 0}
 	if len(specs)+len(env.Debian)+len(env.Files) == 0 {
 		return nil, nil
@@ -246,7 +239,7 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *imagefile.Environ
 	if len(specs)+len(env.Debian) == 0 {
 		return all, rt.keepOwn(all, env, "", "", "")
 	}
-	lockFile := strings.TrimSuffix(env.File, imagefile.Extension) + ownLockEnds
+	lockFile := strings.TrimSuffix(env.File, imagefile.Extension) + catalog.LockFileEnds
 	locks, err := readOwnLock(lockFile)
 	if err != nil {
 		return nil, err
@@ -289,7 +282,7 @@ func (rt *Runtime) fill(ctx context.Context, o *OwnImage, env *imagefile.Environ
 }
 
 // fillPackages installs what pip or npm is asked for, as it is locked, and uses it at its place in the guest.
-func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language.Language, was, now *ownBuild, use func(kept *packages.Lock, place string) error) error {
+func (rt *Runtime) fillPackages(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, l *language.Language, was, now *ownBuild, use func(kept *packages.Lock, place string) error) error {
 	var locked *packages.Lock
 	if was != nil && was.System == o.System && slices.Equal(was.Asked, now.Asked) {
 		locked = &packages.Lock{Packages: was.Packages, Npm: was.Npm}
@@ -320,7 +313,7 @@ func (rt *Runtime) fillPackages(ctx context.Context, o *OwnImage, env *imagefile
 
 // write writes the lock file, if it says something else.
 func (l ownLock) write(file string) error {
-	l.Schema = ownSchema
+	l.Schema = catalog.CustomSchema
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return err
@@ -350,7 +343,7 @@ func (rt *Runtime) keepOwn(all *packages.Lock, env *imagefile.Environment, folde
 		}
 		w.CloseWithError(err)
 	}()
-	store := ownStore(rt.opts.Home)
+	store := catalog.CustomStore(rt.opts.Home)
 	if err := store.Remove(""); err != nil {
 		return err
 	}
@@ -360,14 +353,14 @@ func (rt *Runtime) keepOwn(all *packages.Lock, env *imagefile.Environment, folde
 }
 
 // finishOwn builds the disk, imports ahead what is to be, and has the name lead to the image.
-func (rt *Runtime) finishOwn(ctx context.Context, o *OwnImage, l *language.Language, lock *packages.Lock) (*image.Image, error) {
+func (rt *Runtime) finishOwn(ctx context.Context, o *catalog.Custom, l *language.Language, lock *packages.Lock) (*image.Image, error) {
 	if lock != nil {
 		o.Key, o.Digest, o.Bytes = lock.Key, lock.Digest, lock.Bytes
 	}
-	if err := o.arrange(rt.opts.Home); err != nil {
+	if err := o.Arrange(rt.opts.Home); err != nil {
 		return nil, err
 	}
-	im, err := rt.images.With(o.row.Payload).Obtain(ctx, image.Linux, o.Arch)
+	im, err := rt.images.With(o.Row.Payload).Obtain(ctx, image.Linux, o.Arch)
 	if err != nil {
 		return nil, err
 	}
@@ -383,7 +376,7 @@ func (rt *Runtime) finishOwn(ctx context.Context, o *OwnImage, l *language.Langu
 }
 
 // nameOwn has the name lead to the image, which is whole.
-func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
+func (rt *Runtime) nameOwn(o *catalog.Custom, audited map[string]any) error {
 	o.Built = time.Now().UTC().Truncate(time.Second)
 	text, err := json.MarshalIndent(o, "", "  ")
 	if err != nil {
@@ -397,14 +390,14 @@ func (rt *Runtime) nameOwn(o *OwnImage, audited map[string]any) error {
 	}
 	maps.Copy(audited, map[string]any{"names": []string{o.Name}, "from": o.From, "file": o.File, "packages": len(o.Packages) + len(o.Debian), "built": true})
 	rt.journal.Change(audit.ImageAdded, audited)
-	rt.catalog.tidyOwn()
+	rt.catalog.TidyCustom()
 	return nil
 }
 
 // tryImports finds out, in a machine, whether what is to be imported ahead can be.
-func (rt *Runtime) tryImports(ctx context.Context, o *OwnImage, l *language.Language) error {
+func (rt *Runtime) tryImports(ctx context.Context, o *catalog.Custom, l *language.Language) error {
 	code := "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
-	req := imageRequest{own: o, Request: Request{Code: code, Language: l.Name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: rt.opts.RequireJail}}
+	req := catalog.Request{Custom: o, Request: Request{Code: code, Language: l.Name, Image: o.Name, Arch: o.Arch, Args: o.Warm, MemoryMB: o.MemoryMB, Cold: true, Timeout: python.DataPatience, RequireJail: rt.opts.RequireJail}}
 	res, err := rt.runFor(ctx, Caller{}, req, IO{Events: func(Event) {}}, inspection{})
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
@@ -19,7 +20,7 @@ import (
 
 // unpackDebian fetches an image's packages of Debian and unpacks them into a folder, which is in one of its own, to be
 // removed; "" where there are none.
-func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *imagefile.Environment, l *language.Language, was, now *ownBuild) (folder string, err error) {
+func (rt *Runtime) unpackDebian(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, l *language.Language, was, now *ownBuild) (folder string, err error) {
 	if len(env.Debian) == 0 {
 		return "", nil
 	}
@@ -36,7 +37,7 @@ func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *imagefile
 	if err != nil {
 		return "", err
 	}
-	store := ownStore(rt.opts.Home)
+	store := catalog.CustomStore(rt.opts.Home)
 	if err := os.MkdirAll(store.Dir, 0o700); err != nil {
 		return "", err
 	}
@@ -73,13 +74,13 @@ func (rt *Runtime) unpackDebian(ctx context.Context, o *OwnImage, env *imagefile
 	if len(found.Scripts) > 0 {
 		rt.opts.Events(Event{Kind: EventImage, Message: "unpacked, without their installation scripts: " + strings.Join(found.Scripts, ", ")})
 	}
-	o.takeFolders(found, l)
+	takeFolders(o, found, l)
 	now.Debian = debs
 	return to, nil
 }
 
 // debianFailed says which packages could not be had.
-func debianFailed(ctx context.Context, o *OwnImage, specs []string, err error) error {
+func debianFailed(ctx context.Context, o *catalog.Custom, specs []string, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
@@ -103,11 +104,11 @@ func (rt *Runtime) foundDebs(specs []string, debs []image.Deb, has []string) err
 
 // takeFolders has folders with many files stay on the disk as a whole, as far as there is room to say so, and those at
 // the root that the image has not.
-func (o *OwnImage) takeFolders(found image.DebFolder, l *language.Language) {
+func takeFolders(o *catalog.Custom, found image.DebFolder, l *language.Language) {
 	of := l.Image(o.From).Payload.Folders
 	for _, dir := range slices.Concat(found.Tops, found.Crowded) {
 		there := slices.ContainsFunc(slices.Concat(of, o.Folders), func(other string) bool { return dir == other || strings.HasPrefix(dir, other+"/") })
-		if all := slices.Concat(of, o.Folders, []string{dir}); !there && len(strings.Join(all, "\n")) <= maxFolders {
+		if all := slices.Concat(of, o.Folders, []string{dir}); !there && len(strings.Join(all, "\n")) <= catalog.MaxFolders {
 			o.Folders = append(o.Folders, dir)
 		}
 	}
@@ -129,7 +130,7 @@ rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*
 `
 
 // installDebian installs an image's packages of Debian over a container's image, or takes the layer that came of them.
-func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *imagefile.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
+func (rt *Runtime) installDebian(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
 	now.Wanted = slices.Sorted(slices.Values(env.Debian))
 	var locked []image.Deb
 	if now.sameWanted(was) {
@@ -150,10 +151,10 @@ func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *imagefil
 	if err != nil {
 		return policy.Bad("image", o.File, "debian: %s %v", o.From, err)
 	}
-	if err := os.MkdirAll(rt.catalog.layersDir(), 0o700); err != nil {
+	if err := os.MkdirAll(rt.catalog.LayersDir(), 0o700); err != nil {
 		return err
 	}
-	from, err := os.MkdirTemp(rt.catalog.layersDir(), ".debs-") // which goes with what builds left behind
+	from, err := os.MkdirTemp(rt.catalog.LayersDir(), ".debs-") // which goes with what builds left behind
 	if err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ func (rt *Runtime) installDebian(ctx context.Context, o *OwnImage, env *imagefil
 	if now.Debian = debs; len(debs) == 0 {
 		return nil
 	}
-	c := change{what: "the packages", request: o.changes(installScript)}
+	c := change{what: "the packages", request: changes(o, installScript)}
 	c.request.Dirs = []Mount{{Host: from, Guest: debsAt}}
 	c.tell = fmt.Sprintf("installing %d packages of Debian over %s, in a machine of its own", len(debs), o.From)
 	c.failed = func(res *Result) string {

@@ -353,7 +353,7 @@ func debootstrapped(t *testing.T, rt *unitask.Runtime, name string) *image.Conta
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("mmdebstrap: %v\n%s", err, out)
 	}
-	c, err := rt.Catalog().ImportImage(t.Context(), savedImage(t, name, layer, map[string]any{"Cmd": []string{"bash"}}), "", "")
+	c, err := rt.Catalog().Import(t.Context(), savedImage(t, name, layer, map[string]any{"Cmd": []string{"bash"}}), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -483,7 +483,7 @@ func TestOwnDebianWithout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	if _, err := rt.Catalog().ImportImage(t.Context(), boxImage(t, "test/box:1", nil), "", ""); err != nil {
+	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", nil), "", ""); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = rt.BuildImage(t.Context(), describe(t, t.TempDir(), "x", "from = 'test/box:1'\ndebian = ['jq']\n"), "")

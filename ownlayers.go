@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,7 +17,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/oci"
-	"github.com/unitask/unitask/internal/home"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/policy"
 )
@@ -52,7 +51,7 @@ func (l *ownLayer) check() error {
 		}
 	}
 	for _, digest := range digests {
-		if err == nil && digest != "" && !wholeDigest.MatchString(digest) {
+		if err == nil && digest != "" && !catalog.WholeDigest.MatchString(digest) {
 			err = fmt.Errorf("has the digest %.80q for an image or a layer", digest)
 		}
 	}
@@ -76,7 +75,7 @@ func (l ownLayer) same(other ownLayer) bool {
 }
 
 // checkOver holds what a description says against a container's image as its beginning.
-func (o *OwnImage) checkOver(env *imagefile.Environment, c *policy.Ceiling) (ref string, reached stepNetwork, err error) {
+func checkOver(o *catalog.Custom, env *imagefile.Environment, c *policy.Ceiling) (ref string, reached stepNetwork, err error) {
 	bad := func(format string, args ...any) (string, stepNetwork, error) {
 		return "", reached, fmt.Errorf(format, args...)
 	}
@@ -121,26 +120,26 @@ func (o *OwnImage) checkOver(env *imagefile.Environment, c *policy.Ceiling) (ref
 }
 
 // buildOver builds an image of the user's own that begins with a container's.
-func (rt *Runtime) buildOver(ctx context.Context, o *OwnImage, env *imagefile.Environment) (*OwnImage, *image.Image, error) {
-	ref, reached, err := o.checkOver(env, rt.opts.Ceiling)
+func (rt *Runtime) buildOver(ctx context.Context, o *catalog.Custom, env *imagefile.Environment) (*catalog.Custom, *image.Image, error) {
+	ref, reached, err := checkOver(o, env, rt.opts.Ceiling)
 	if err != nil {
 		return nil, nil, policy.Bad("image", env.File, "%v", err)
 	}
-	held, err := rt.catalog.lockOwn(ctx)
+	held, err := rt.catalog.LockCustom(ctx)
 	if err != nil {
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	defer held.Unlock()
 	im, err := rt.layOver(ctx, o, env, ref, reached)
 	if err != nil {
-		rt.catalog.tidyOwn()
+		rt.catalog.TidyCustom()
 		return nil, nil, rt.buildFailed(ctx, err)
 	}
 	return o, im, nil
 }
 
-func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *imagefile.Environment, ref string, reached stepNetwork) (*image.Image, error) {
-	lockFile := strings.TrimSuffix(env.File, imagefile.Extension) + ownLockEnds
+func (rt *Runtime) layOver(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, ref string, reached stepNetwork) (*image.Image, error) {
+	lockFile := strings.TrimSuffix(env.File, imagefile.Extension) + catalog.LockFileEnds
 	locks, err := readOwnLock(lockFile)
 	if err != nil {
 		return nil, err
@@ -196,7 +195,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *imagefile.Envi
 	if err != nil {
 		return nil, err
 	}
-	im, err := rt.catalog.obtainImage(ctx, images, image.Linux, o.Arch)
+	im, err := rt.catalog.Obtain(ctx, images, image.Linux, o.Arch)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +214,7 @@ func (rt *Runtime) layOver(ctx context.Context, o *OwnImage, env *imagefile.Envi
 // one that the reference leads to. A lock file leads to no image that has only other names than the reference's.
 func (rt *Runtime) beginning(ctx context.Context, ref, locked string, arch image.Arch) (*image.Container, error) {
 	if locked == "" || strings.HasPrefix(ref, "sha256:") {
-		return rt.catalog.container(ctx, ref, arch)
+		return rt.catalog.Container(ctx, ref, arch)
 	}
 	name, _, _ := strings.Cut(ref, "@")
 	if tag := strings.LastIndexByte(name, ':'); tag > strings.LastIndexByte(name, '/') {
@@ -227,7 +226,7 @@ func (rt *Runtime) beginning(ctx context.Context, ref, locked string, arch image
 			return c, nil
 		}
 	}
-	c, err := rt.catalog.container(ctx, name, arch)
+	c, err := rt.catalog.Container(ctx, name, arch)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the lock file names this digest of %s; without the file it is chosen anew", err, ref)
 	}
@@ -243,7 +242,7 @@ func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Ar
 	defer disk.Close()
 	var layers []oci.Layer
 	for _, digest := range digests {
-		layers = append(layers, oci.Layer{Digest: digest, Open: func() (io.ReadCloser, error) { return os.Open(rt.catalog.layerFile(digest)) }})
+		layers = append(layers, oci.Layer{Digest: digest, Open: func() (io.ReadCloser, error) { return os.Open(rt.catalog.LayerFile(digest)) }})
 	}
 	im, err := oci.Derive(base.Digest, disk, string(arch), config, layers...)
 	if err != nil {
@@ -256,18 +255,12 @@ func (rt *Runtime) lay(ctx context.Context, base *image.Container, arch image.Ar
 	return c, nil
 }
 
-func (cat *Catalog) layersDir() string { return home.Dir(cat.Home).Layers() }
-
-func (cat *Catalog) layerFile(digest string) string {
-	return filepath.Join(cat.layersDir(), strings.TrimPrefix(digest, "sha256:")+".tar.zst")
-}
-
 // hasLayer says that a layer is kept, and is what it was. One that is not is built again, and that takes its place.
 func (rt *Runtime) hasLayer(digest string) bool {
 	if raw, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:")); err != nil || len(raw) != sha256.Size {
 		return false
 	}
-	return isLayer(rt.catalog.layerFile(digest), digest, maxLayer)
+	return isLayer(rt.catalog.LayerFile(digest), digest, maxLayer)
 }
 
 // isLayer says that a file has the layer of a digest, of at most so many bytes.
@@ -289,10 +282,10 @@ func isLayer(file, digest string, most int64) bool {
 
 // keepLayer keeps what make writes, an archive whose digest it returns.
 func (rt *Runtime) keepLayer(make func(io.Writer) (string, error)) (digest string, err error) {
-	if err := os.MkdirAll(rt.catalog.layersDir(), 0o700); err != nil {
+	if err := os.MkdirAll(rt.catalog.LayersDir(), 0o700); err != nil {
 		return "", err
 	}
-	f, err := os.CreateTemp(rt.catalog.layersDir(), ".new-")
+	f, err := os.CreateTemp(rt.catalog.LayersDir(), ".new-")
 	if err != nil {
 		return "", err
 	}
@@ -309,7 +302,7 @@ func (rt *Runtime) keepLayer(make func(io.Writer) (string, error)) (digest strin
 	if err := f.Close(); err != nil {
 		return "", err
 	}
-	return digest, os.Rename(f.Name(), rt.catalog.layerFile(digest))
+	return digest, os.Rename(f.Name(), rt.catalog.LayerFile(digest))
 }
 
 // keepFiles keeps a description's files as a layer.

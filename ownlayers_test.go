@@ -29,7 +29,7 @@ func TestHasLayer(t *testing.T) {
 	if err != nil || !rt.hasLayer(digest) {
 		t.Fatal("a layer that was kept is not there:", err)
 	}
-	file := rt.Catalog().layerFile(digest)
+	file := rt.Catalog().LayerFile(digest)
 	for most, want := range map[int64]bool{size: true, size + 1: true, size - 1: false, 0: false} {
 		if isLayer(file, digest, most) != want {
 			t.Errorf("of at most %d bytes, and it has %d: %v", most, size, !want)

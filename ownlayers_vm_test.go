@@ -37,7 +37,7 @@ func TestOwnLayers(t *testing.T) {
 	}
 	defer rt.Close()
 	config := map[string]any{"User": "app", "WorkingDir": "/srv/x", "Entrypoint": []string{"/bin/entry"}, "Env": []string{"PATH=/bin", "A=base"}}
-	base, err := rt.Catalog().ImportImage(t.Context(), boxImage(t, "test/box:1", config), "", "")
+	base, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", config), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,10 +125,10 @@ mkdir /many; for n in z m a y b .c B; do echo > /many/$n; done
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 2 {
 		t.Errorf("layers: %v", kept)
 	}
-	if own := rt.Catalog().OwnImages(); len(own) != 1 || own[0].Digest != first.Digest {
+	if own := rt.Catalog().Customs(); len(own) != 1 || own[0].Digest != first.Digest {
 		t.Errorf("own: %+v", own)
 	}
-	if _, err := rt.Catalog().RemoveOwnImage(t.Context(), "tool"); err != nil {
+	if _, err := rt.Catalog().RemoveCustom(t.Context(), "tool"); err != nil {
 		t.Error(err)
 	}
 	if list, err := rt.Images().Containers(); err != nil || len(list) != 2 {

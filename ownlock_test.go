@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/catalog"
 )
 
 // A lock file that a repository brings, and what a machine prints that has run foreign code, are not written out as
@@ -24,7 +25,7 @@ func TestAttackOwnLock(t *testing.T) {
 		`{"schema":1,"builds":[{"arch":"arm64","npm":[1]}]}`:                                   "no object",
 		`{"schema":1,"builds":[{"layer":{"packages":[{"npm":` + deep + `}]}}]}`:                "brackets",
 		`{"schema":1,"builds":[{"layer":{"packages":[{"npm":[1]}]}}]}`:                         "no object",
-		`{"schema":1,"builds":[{}` + strings.Repeat(",{}", maxOwnValues/2) + `]}`:              "values",
+		`{"schema":1,"builds":[{}` + strings.Repeat(",{}", catalog.MaxLockValues/2) + `]}`:     "values",
 		`{"schema":1,"builds":[{"layer":{"image":"corp/secret:1"}}]}`:                          `"corp/secret:1"`,
 		`{"schema":1,"builds":[{"layer":{"image":"sha256:0123456789ab"}}]}`:                    `"sha256:0123456789ab"`,
 		`{"schema":1,"builds":[{"layer":{"image":"` + whole + `0"}}]}`:                         "has the digest",
@@ -36,7 +37,7 @@ func TestAttackOwnLock(t *testing.T) {
 		`{"schema":1,"builds":[{"arch":"arm64","npm":` + fine + `}]}`:                          "",
 		`{"schema":1,"builds":[{"layer":{"packages":[{"system":"npm","npm":` + fine + `}]}}]}`: "",
 	} {
-		file := filepath.Join(t.TempDir(), "x"+ownLockEnds)
+		file := filepath.Join(t.TempDir(), "x"+catalog.LockFileEnds)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +56,7 @@ func TestAttackOwnLock(t *testing.T) {
 		},
 		"the endless": func(file string) error { return os.Symlink("/dev/random", file) },
 	} {
-		file := filepath.Join(t.TempDir(), "x"+ownLockEnds)
+		file := filepath.Join(t.TempDir(), "x"+catalog.LockFileEnds)
 		if err := put(file); err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,7 @@ func tinyImage(t *testing.T, rt *unitask.Runtime, name string, files ...*tar.Hea
 	if err := errors.Join(w.Close(), os.WriteFile(layer, out.Bytes(), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := rt.Catalog().ImportImage(t.Context(), savedImage(t, name, layer, nil), "", "")
+	c, err := rt.Catalog().Import(t.Context(), savedImage(t, name, layer, nil), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

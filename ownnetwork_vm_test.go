@@ -38,7 +38,7 @@ func TestOwnNetwork(t *testing.T) {
 		return rt
 	}
 	rt := open(nil)
-	if _, err := rt.Catalog().ImportImage(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin"}}), "", ""); err != nil {
+	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin"}}), "", ""); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -116,7 +116,7 @@ wget -q -O /index "$PIP_INDEX_URL/good/" || exit 4
 	if _, _, err := rt.BuildImage(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "step 1 of run") || !strings.Contains(err.Error(), "it was refused the way to a.b.wild.example") {
 		t.Errorf("a host that is not named: %v", err)
 	}
-	if list := rt.Catalog().OwnImages(); len(list) != 1 || list[0].Digest != own.Digest {
+	if list := rt.Catalog().Customs(); len(list) != 1 || list[0].Digest != own.Digest {
 		t.Errorf("own: %+v", list)
 	}
 	if kept, _ := os.ReadDir(filepath.Join(home, "layers")); len(kept) != 1 {

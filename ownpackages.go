@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
@@ -83,7 +84,7 @@ var overScripts = map[string]string{
 }
 
 // installOver installs an image's packages of pip and npm, or takes the layers that came of them.
-func (rt *Runtime) installOver(ctx context.Context, o *OwnImage, env *imagefile.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
+func (rt *Runtime) installOver(ctx context.Context, o *catalog.Custom, env *imagefile.Environment, base *image.Container, was ownLayer, now *ownLayer) error {
 	same := now.sameBase(was) && now.Installed == was.Installed
 	for _, of := range []struct {
 		system string
@@ -117,7 +118,7 @@ func (rt *Runtime) installOver(ctx context.Context, o *OwnImage, env *imagefile.
 }
 
 // installInto has an image's own pip or npm install packages.
-func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Container, before, got *ownInstalled) error {
+func (rt *Runtime) installInto(ctx context.Context, o *catalog.Custom, base *image.Container, before, got *ownInstalled) error {
 	l := language.OfSystem(got.System)
 	registry, err := hostRegistry(l.Packages, func() (string, error) {
 		tool, _, err := rt.images.Tool(ctx, o.Arch, l.Packages.Tool)
@@ -139,7 +140,7 @@ func (rt *Runtime) installInto(ctx context.Context, o *OwnImage, base *image.Con
 	if err != nil {
 		return err
 	}
-	c := change{what: "the packages", request: o.changes(overScripts[got.System]), proxy: way.proxy, ceiling: rt.opts.Ceiling.Reaching()}
+	c := change{what: "the packages", request: changes(o, overScripts[got.System]), proxy: way.proxy, ceiling: rt.opts.Ceiling.Reaching()}
 	c.request.AllowNet, c.request.AllowTCP, c.request.OutputBytes = way.nets, way.tcps, maxLockText
 	c.request.Neighbours = []Neighbour{{Name: "plan.json", Content: string(text)}, {Name: "install", Content: l.Packages.Program}}
 	if p.CA {

@@ -146,10 +146,10 @@ func TestOwnPackagesContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	if _, err := rt.Catalog().ImportImage(t.Context(), toolsImage(t, rt, "test/tools:1"), "", ""); err != nil {
+	if _, err := rt.Catalog().Import(t.Context(), toolsImage(t, rt, "test/tools:1"), "", ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rt.Catalog().ImportImage(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin"}}), "", ""); err != nil {
+	if _, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin"}}), "", ""); err != nil {
 		t.Fatal(err)
 	}
 	r := newRegistry(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/image/oci"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -40,8 +41,8 @@ type change struct {
 }
 
 // runSteps runs steps over an image, and keeps what they have changed as a layer, whose digest it returns.
-func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Container, config oci.Config, steps []string, reached stepNetwork) (string, error) {
-	c := change{what: "the steps", timed: true, ceiling: rt.opts.Ceiling.Reaching(), request: o.changes(stepsScript(base.Config.Dir, steps))}
+func (rt *Runtime) runSteps(ctx context.Context, o *catalog.Custom, base *image.Container, config oci.Config, steps []string, reached stepNetwork) (string, error) {
+	c := change{what: "the steps", timed: true, ceiling: rt.opts.Ceiling.Reaching(), request: changes(o, stepsScript(base.Config.Dir, steps))}
 	var err error
 	if c.proxy, err = reached.give(ctx, rt, &c.request); err != nil {
 		return "", fmt.Errorf("run the steps of %s: %w", o.File, err)
@@ -52,7 +53,7 @@ func (rt *Runtime) runSteps(ctx context.Context, o *OwnImage, base *image.Contai
 }
 
 // changes is a request for a script that changes an image.
-func (o *OwnImage) changes(script string) Request {
+func changes(o *catalog.Custom, script string) Request {
 	return Request{
 		Code: script, Language: "shell", Kernel: image.Linux, Arch: o.Arch, Dir: "/tmp/unitask", Cold: true,
 		MemoryMB: max(buildMemory, o.MemoryMB), Timeout: buildTime, OutputBytes: buildOutput, MaxArtifacts: maxLayer,
@@ -61,7 +62,7 @@ func (o *OwnImage) changes(script string) Request {
 
 // change changes an image with the layers that it has so far, as its root, and keeps what is another then as a layer,
 // whose digest it returns.
-func (rt *Runtime) change(ctx context.Context, o *OwnImage, base *image.Container, config oci.Config, c change) (string, error) {
+func (rt *Runtime) change(ctx context.Context, o *catalog.Custom, base *image.Container, config oci.Config, c change) (string, error) {
 	config.Entrypoint, config.Cmd, config.User = nil, nil, ""
 	under, err := rt.lay(ctx, base, o.Arch, config, o.Layers)
 	if err != nil {
@@ -74,7 +75,7 @@ func (rt *Runtime) change(ctx context.Context, o *OwnImage, base *image.Containe
 	req.Image, req.RequireJail = under.Digest, rt.opts.RequireJail
 	rt.opts.Events(Event{Kind: EventImage, Message: c.tell})
 	start := time.Now()
-	res, err := rt.runFor(ctx, Caller{Ceiling: c.ceiling}, imageRequest{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: c.proxy, layer: true}})
+	res, err := rt.runFor(ctx, Caller{Ceiling: c.ceiling}, catalog.Request{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: c.proxy, layer: true}})
 	if err != nil {
 		return "", fmt.Errorf("run %s of %s: %w", c.what, o.File, err)
 	}

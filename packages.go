@@ -18,6 +18,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/hostfiles"
@@ -284,7 +285,7 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	}
 	b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("installing %s from %s, once, in a machine of its own", strings.Join(want.Asked, " "), want.Registry)})
 	start := time.Now()
-	res, err := rt.runFor(ctx, b.caller, imageRequest{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: way.proxy}})
+	res, err := rt.runFor(ctx, b.caller, catalog.Request{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: way.proxy}})
 	if err != nil {
 		return run.Fail("packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err))
 	}

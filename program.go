@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/language"
@@ -76,14 +77,14 @@ const (
 )
 
 // checkCode checks what of a request is no policy.
-func checkCode(req imageRequest) (program, error) {
+func checkCode(req catalog.Request) (program, error) {
 	bad := func(field, value, reason string) (program, error) {
 		return program{}, policy.Bad(field, value, "%s", reason)
 	}
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, neighbours: req.Neighbours, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale,
 	}}
-	l, im, ext, err := req.language()
+	l, im, ext, err := req.FindLanguage()
 	if err != nil {
 		return program{}, err
 	}
@@ -152,8 +153,8 @@ func checkCode(req imageRequest) (program, error) {
 	if n := sizeOf(req.Request); n > contract.MaxFrame { // it would be on record, and found out by a machine
 		return bad("args", fmt.Sprintf("of %d bytes, with env", n), fmt.Sprintf("must have at most %d: standard input takes more", contract.MaxFrame))
 	}
-	if req.own != nil {
-		maps.Copy(p.env, req.own.Env)
+	if req.Custom != nil {
+		maps.Copy(p.env, req.Custom.Env)
 	}
 	maps.Copy(p.env, req.Env)
 	maps.Copy(p.given, req.Env)

@@ -68,28 +68,28 @@ func TestPruneUnread(t *testing.T) {
 			put(name, "x")
 		}
 		c.spoil()
-		if n, err := rt.Catalog().PruneImages(t.Context()); err == nil || n != 0 || !strings.Contains(err.Error(), c.says) || there(im) != 1 {
+		if n, err := rt.Catalog().Prune(t.Context()); err == nil || n != 0 || !strings.Contains(err.Error(), c.says) || there(im) != 1 {
 			t.Errorf("%s: %d images removed, %d left: %v", name, n, there(im), err)
 		}
 		if c.own {
 			own("mine", 1)
-			if was, err := rt.Catalog().RemoveOwnImage(t.Context(), "mine"); !was || err == nil || !strings.Contains(err.Error(), c.says) || there(others...) != 2 {
+			if was, err := rt.Catalog().RemoveCustom(t.Context(), "mine"); !was || err == nil || !strings.Contains(err.Error(), c.says) || there(others...) != 2 {
 				t.Errorf("%s: %v, %d left: %v", name, was, there(others...), err)
 			}
 		}
 		c.mend()
 		own("mine", 1)
-		if was, err := rt.Catalog().RemoveOwnImage(t.Context(), "mine"); !was || err != nil || there(others...) != 0 {
+		if was, err := rt.Catalog().RemoveCustom(t.Context(), "mine"); !was || err != nil || there(others...) != 0 {
 			t.Errorf("%s, mended: %v, %d left: %v", name, was, there(others...), err)
 		}
-		if n, err := rt.Catalog().PruneImages(t.Context()); err != nil || n != 1 || there(im) != 0 {
+		if n, err := rt.Catalog().Prune(t.Context()); err != nil || n != 1 || there(im) != 0 {
 			t.Errorf("%s, mended: %d images removed, %d left: %v", name, n, there(im), err)
 		}
 	}
 	// What a paused session has stays.
 	put(im, fmt.Sprintf(`{"digest":%q,"kernel":"linux","arch":%q,"name":"old"}`, digest, runtime.GOARCH))
 	put(pause+"/pause.json", fmt.Sprintf(`{"version":1,"imageDigest":%q}`, digest))
-	if n, err := rt.Catalog().PruneImages(t.Context()); err != nil || n != 0 || there(im) != 1 {
+	if n, err := rt.Catalog().Prune(t.Context()); err != nil || n != 0 || there(im) != 1 {
 		t.Errorf("a paused session's: %d images removed, %d left: %v", n, there(im), err)
 	}
 	// The doctor says the same.

@@ -36,7 +36,7 @@ func TestPruneImages(t *testing.T) {
 	defer rt.Close()
 	load := func(by string) string {
 		t.Helper()
-		c, err := rt.Catalog().ImportImage(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin", "BY=" + by}}), "", "")
+		c, err := rt.Catalog().Import(t.Context(), boxImage(t, "test/box:1", map[string]any{"Env": []string{"PATH=/bin", "BY=" + by}}), "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestPruneImages(t *testing.T) {
 	}
 	left := func(want ...string) {
 		t.Helper()
-		if _, err := rt.Catalog().PruneImages(t.Context()); err != nil {
+		if _, err := rt.Catalog().Prune(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		list, err := rt.Images().Containers()
@@ -100,7 +100,7 @@ func TestPruneImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	left(before, own.Digest)
-	if _, err := rt.Catalog().RemoveOwnImage(t.Context(), "tool"); err != nil {
+	if _, err := rt.Catalog().RemoveCustom(t.Context(), "tool"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -163,7 +163,7 @@ func TestPrunePaused(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := build("now")
-	if _, err := rt.Catalog().PruneImages(t.Context()); err != nil {
+	if _, err := rt.Catalog().Prune(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, digest := range []string{then, now} {
@@ -182,7 +182,7 @@ func TestPrunePaused(t *testing.T) {
 	if err := again.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := rt.Catalog().PruneImages(t.Context()); err != nil {
+	if _, err := rt.Catalog().Prune(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err := rt.Images().ByDigest(then); !errors.Is(err, fs.ErrNotExist) {

@@ -91,7 +91,7 @@ func TestRegistryLogins(t *testing.T) {
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := rt.Catalog().PullImage(t.Context(), at+"/acme/tool:1", "")
+		_, err := rt.Catalog().Pull(t.Context(), at+"/acme/tool:1", "")
 		return err
 	}
 	t.Setenv("REGISTRY_PASSWORD", password)

@@ -3,14 +3,15 @@ package unitask
 import (
 	"fmt"
 
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/policy"
 )
 
 // policyOf is what of a request the policy decides on.
-func policyOf(req imageRequest) policy.Request {
+func policyOf(req catalog.Request) policy.Request {
 	asked := policy.Asked(req.Request)
-	if _, im, _, err := req.language(); err == nil {
+	if _, im, _, err := req.FindLanguage(); err == nil {
 		asked.Image = im.Payload.Name
 	}
 	asked.Files, asked.Dirs = nil, nil // as they are found
@@ -21,14 +22,14 @@ func policyOf(req imageRequest) policy.Request {
 // Resolve returns what a request would be granted under a ceiling (nil is none), and what
 // denied. It looks at the files and folders that the request names.
 func Resolve(req Request, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
-	return grantedOf(imageRequest{Request: req}, ceiling)
+	return grantedOf(catalog.Request{Request: req}, ceiling)
 }
 
-func grantedOf(req imageRequest, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
+func grantedOf(req catalog.Request, ceiling *policy.Ceiling) (policy.Effective, []policy.Denial, error) {
 	var in hostfiles.Set
 	defer in.Close()
-	ref, err := req.container()
-	if err == nil && req.Image != "" && ref == "" && req.own == nil && !policy.IsImageName(req.Image) {
+	ref, err := req.Reference()
+	if err == nil && req.Image != "" && ref == "" && req.Custom == nil && !policy.IsImageName(req.Image) {
 		err = policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "is no name of an image, which has small letters, digits, _ and -")
 	}
 	if err != nil { // no run has it

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
@@ -23,7 +24,7 @@ func (rt *Runtime) Run(ctx context.Context, req Request, streams IO) (*Result, e
 
 // RunFor runs a request for a caller, under the caller's Ceiling in place of the runtime's.
 func (rt *Runtime) RunFor(ctx context.Context, caller Caller, req Request, streams IO) (*Result, error) {
-	return rt.runFor(ctx, caller, imageRequest{Request: req}, streams, inspection{})
+	return rt.runFor(ctx, caller, catalog.Request{Request: req}, streams, inspection{})
 }
 
 // inspection is how a developer looks into a run's machine, which is booted for it. The zero
@@ -36,7 +37,7 @@ type inspection struct {
 }
 
 // check says why a run can't be inspected, or its machine kept, as it is asked.
-func (i inspection) check(caller Caller, req imageRequest, streams IO) error {
+func (i inspection) check(caller Caller, req catalog.Request, streams IO) error {
 	if streams.Keep != nil && i.trace != nil {
 		return errors.New("a run that is traced is not kept")
 	}
@@ -47,7 +48,7 @@ func (i inspection) check(caller Caller, req imageRequest, streams IO) error {
 	if streams.Keep != nil {
 		err = checkKeep(streams.Keep, caller.Ceiling, req.Exposed())
 	}
-	if ref, e := req.container(); err == nil && e == nil && ref != "" && i.trace != nil && i.trace.Syscalls {
+	if ref, e := req.Reference(); err == nil && e == nil && ref != "" && i.trace != nil && i.trace.Syscalls {
 		err = policy.Bad("trace", "of system calls with "+ref, "is for the images that come along: strace in the image does it")
 	}
 	if err == nil && i.trace != nil {
@@ -60,7 +61,7 @@ func (i inspection) check(caller Caller, req imageRequest, streams IO) error {
 }
 
 // runFor runs a request, and lets a developer look into its machine.
-func (rt *Runtime) runFor(ctx context.Context, caller Caller, req imageRequest, streams IO, look inspection) (*Result, error) {
+func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
 	begin := time.Now()
 	caller = caller.WithDefaults()
 	leave, err := rt.enter()
@@ -78,14 +79,14 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req imageRequest, 
 }
 
 // made is a run made; without a result it was refused before it had a record.
-func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req imageRequest, streams IO, look inspection) (*Result, error) {
+func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
 	if req.Check {
 		req.Request = req.CheckOnly()
 		streams.Stdin = nil
 	}
 	var err error
 	if look.build == nil { // whose machine has nothing but what comes along
-		if req, err = rt.catalog.withOwn(req, caller.Ceiling); err != nil {
+		if req, err = rt.catalog.ResolveCustom(req, caller.Ceiling); err != nil {
 			return nil, err
 		}
 	}
@@ -205,7 +206,7 @@ type prepared struct {
 }
 
 // prepare checks a request and holds it against the ceiling. A fork is what its session was.
-func (rt *Runtime) prepare(caller Caller, req imageRequest, streams IO, look inspection) (p prepared, err error) {
+func (rt *Runtime) prepare(caller Caller, req catalog.Request, streams IO, look inspection) (p prepared, err error) {
 	if s := look.session; s != nil && s.from != nil {
 		s.made = s.from.run(s)
 		return s.made, nil
@@ -214,7 +215,7 @@ func (rt *Runtime) prepare(caller Caller, req imageRequest, streams IO, look ins
 		s.made, err = s.revived.prepare(rt, s)
 		return s.made, err
 	}
-	if err = rt.catalog.checkCeiling(caller.Ceiling); err != nil {
+	if err = rt.catalog.CheckCeiling(caller.Ceiling); err != nil {
 		return p, err
 	}
 	if p.code, err = checkCode(req); err == nil {
@@ -257,7 +258,7 @@ func (rt *Runtime) prepare(caller Caller, req imageRequest, streams IO, look ins
 
 // grant resolves what a request asks for against the caller's ceiling, and gives the code
 // its secrets.
-func (rt *Runtime) grant(caller Caller, req imageRequest, code *program) (asked policy.Request, granted Policy, err error) {
+func (rt *Runtime) grant(caller Caller, req catalog.Request, code *program) (asked policy.Request, granted Policy, err error) {
 	asked, eff, denials, err := resolve(req, caller.Ceiling, &code.inputs)
 	if err != nil {
 		return asked, granted, err

@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -140,8 +141,8 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	asked := imageRequest{Request: req.Request}
-	ref, err := asked.container()
+	asked := catalog.Request{Request: req.Request}
+	ref, err := asked.Reference()
 	switch {
 	case req.Code != "" || req.Check || req.Exec || len(req.Args) > 0:
 		return bad("code", "of a session", "is given step by step: leave code, args, check and exec away")
@@ -156,10 +157,10 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	if err != nil {
 		return nil, err
 	}
-	if asked, err = rt.catalog.withOwn(imageRequest{Request: req.Request}, caller.Ceiling); err != nil {
+	if asked, err = rt.catalog.ResolveCustom(catalog.Request{Request: req.Request}, caller.Ceiling); err != nil {
 		return nil, err
 	}
-	l, im, _, err := asked.language()
+	l, im, _, err := asked.FindLanguage()
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +196,7 @@ func newSession(rt *Runtime, caller Caller, limits policy.SessionLimits) *Sessio
 
 // begin starts its machine and returns when that waits for steps. over is called when it has ended, or
 // did not begin.
-func (s *Session) begin(ctx context.Context, req imageRequest, tell func(Event), over func()) error {
+func (s *Session) begin(ctx context.Context, req catalog.Request, tell func(Event), over func()) error {
 	live, cancel := context.WithCancelCause(trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx)))
 	s.cancel, s.tell = cancel, tell
 	leave, err := s.rt.hold(s)

@@ -14,6 +14,7 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/internal/userdir"
@@ -81,7 +82,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	if err := s.hasCommands("files of the host for a step, which takes commands,"); err != nil {
 		return nil, err
 	}
-	req := imageRequest{Request: Request{Kernel: s.Kernel, MemoryMB: s.Policy.Effective.MemoryMB}}
+	req := catalog.Request{Request: Request{Kernel: s.Kernel, MemoryMB: s.Policy.Effective.MemoryMB}}
 	if req.Files, err = inWork(step.Files); err == nil {
 		req.Dirs, err = inWork(step.Dirs)
 	}

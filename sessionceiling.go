@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 )
@@ -53,12 +54,12 @@ func (s *Session) renewCeiling() error {
 	if err != nil || now.Digest() == s.ceiling().Digest() {
 		return err
 	}
-	if err := s.rt.catalog.checkCeiling(now); err != nil {
+	if err := s.rt.catalog.CheckCeiling(now); err != nil {
 		return err
 	}
-	req := imageRequest{Request: s.request}
+	req := catalog.Request{Request: s.request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = s.rt.catalog.withOwn(req, now); err != nil {
+	if req, err = s.rt.catalog.ResolveCustom(req, now); err != nil {
 		return err
 	}
 	if err := stillGranted(req, now, s.Policy.Effective, covers); err != nil {

@@ -1,6 +1,7 @@
 package unitask
 
 import (
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -18,7 +19,7 @@ func (req SessionRequest) Elsewhere(ceiling *policy.Ceiling) (out SessionRequest
 		return out, nil, err
 	}
 	var none hostfiles.Set
-	_, granted, denials, err := resolve(imageRequest{Request: req.Request}, ceiling, &none)
+	_, granted, denials, err := resolve(catalog.Request{Request: req.Request}, ceiling, &none)
 	if err == nil {
 		err = notAsked(granted)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest/session"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -184,7 +185,7 @@ func (s *Session) fork(ctx context.Context, f *forking, at int) (*Session, error
 	for _, in := range f.copies[at].running {
 		c.running[in.Language] = in
 	}
-	if err := c.begin(ctx, imageRequest{}, s.tell, func() { s.family.give(1) }); err != nil {
+	if err := c.begin(ctx, catalog.Request{}, s.tell, func() { s.family.give(1) }); err != nil {
 		return nil, err
 	}
 	if err := c.renew(ctx, f.copies[at].running); err != nil {

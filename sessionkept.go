@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/atomicfile"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
@@ -150,7 +151,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if since := s.revived.since; !since.IsZero() {
 		s.lost = fmt.Sprintf("the process that held this session was killed: it goes on from its pause at %s, and what it did after %s is lost", p.At.Local().Format(time.DateTime), since.Local().Format(time.DateTime))
 	}
-	if err := s.begin(ctx, imageRequest{Request: k.Request}, func(Event) {}, func() {}); err != nil {
+	if err := s.begin(ctx, catalog.Request{Request: k.Request}, func(Event) {}, func() {}); err != nil {
 		return nil, err
 	}
 	if err := s.renew(ctx, running); err != nil {
@@ -185,12 +186,12 @@ func (s *Session) renew(ctx context.Context, running []*session.Interpreter) err
 // prepare is the run of a session that goes on: what it was granted, none of the host's files, and
 // the broker that its guest knows.
 func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
-	if err = rt.catalog.checkCeiling(s.caller.Ceiling); err != nil {
+	if err = rt.catalog.CheckCeiling(s.caller.Ceiling); err != nil {
 		return p, err
 	}
-	req := imageRequest{Request: r.kept.Request}
+	req := catalog.Request{Request: r.kept.Request}
 	req.Files, req.Dirs, req.Neighbours = nil, nil, nil
-	if req, err = rt.catalog.withOwn(req, s.caller.Ceiling); err != nil {
+	if req, err = rt.catalog.ResolveCustom(req, s.caller.Ceiling); err != nil {
 		return p, err
 	}
 	if p.code, err = checkCode(req); err != nil {
@@ -229,7 +230,7 @@ func (r *reviving) prepare(rt *Runtime, s *Session) (p prepared, err error) {
 }
 
 // stillGranted says whether a ceiling grants a request what it was granted once: holds compares each field.
-func stillGranted(req imageRequest, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
+func stillGranted(req catalog.Request, ceiling *policy.Ceiling, once policy.Effective, holds func(key string, now, before any) bool) error {
 	var none hostfiles.Set
 	_, now, _, err := resolve(req, ceiling, &none)
 	if err != nil {

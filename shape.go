@@ -1,16 +1,14 @@
 package unitask
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/unitask/unitask/guest"
-	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
-	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/run"
@@ -20,47 +18,9 @@ import (
 // template. Zero values mean the default, as in Request.
 type Shape = machine.Shape
 
-// withDefaults checks a shape and gives it its defaults; a kernel that is not given
-// stays so.
-func withDefaults(home string, sh Shape) (Shape, error) {
-	l := language.All[0]
-	if ref, is, err := policy.Reference(sh.Image); is {
-		if err != nil {
-			return sh, policy.Bad("image", fmt.Sprintf("%.80q", sh.Image), "%v", err)
-		}
-		l, sh.Image = language.InContainer(ref, nil, true), ref
-	} else if o, err := readOwn(home, cmp.Or(sh.Image, l.Images[0].Payload.Name)); err == nil && o.Container != "" {
-		l = language.InContainer(o.Name, nil, true)
-	} else if err == nil {
-		of := *language.OfImage(o.From)
-		of.Images = []language.Image{o.row}
-		l, sh.Image = &of, o.Name
-		if sh.Kernel == "" {
-			sh.Kernel = image.Linux
-		}
-	} else if sh.Image != "" {
-		if l = language.OfImage(sh.Image); l == nil {
-			return sh, language.UnknownImage(sh.Image)
-		}
-	}
-	arch, err := image.ParseArch(string(sh.Arch))
-	if err != nil {
-		return sh, policy.Bad("arch", fmt.Sprintf("%q", sh.Arch), "use amd64 or arm64")
-	}
-	kernel, err := language.FreshKernel(sh.Kernel, sh.FreshProcess, sh.CPUs)
-	if err == nil {
-		kernel, err = l.KernelFor(kernel)
-	}
-	if err != nil {
-		return sh, err
-	}
-	eff, _, err := policy.Resolve(policy.Request{Kernel: string(kernel), MemoryMB: sh.MemoryMB, CPUs: sh.CPUs}, nil)
-	return Shape{Image: l.Image(sh.Image).Payload.Name, Kernel: image.Kernel(eff.Kernel), Arch: arch, MemoryMB: eff.MemoryMB, CPUs: eff.CPUs, FreshProcess: sh.FreshProcess, Folders: sh.Folders}, err
-}
-
 // spec is a shape with its defaults on this host; it builds the image that is missing.
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
-	im, _, err := rt.catalog.ensureImage(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
+	im, _, err := rt.catalog.Ensure(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
 		return machine.Spec{}, run.AsHostError("image", err)
 	}
@@ -93,7 +53,7 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 		return false, err
 	}
 	defer leave()
-	sh, err = withDefaults(rt.opts.Home, sh)
+	sh, err = catalog.WithDefaults(rt.opts.Home, sh)
 	if err != nil {
 		return false, err
 	}
@@ -152,7 +112,7 @@ func (m Machines) check(home string) (machine.Options, Shape, error) {
 	if err := m.from.Pool.Check(); err != nil {
 		return m.from, m.shape, policy.Bad("pool", fmt.Sprintf("%d:%d", m.from.Pool.Min, m.from.Pool.Max), "%v", err)
 	}
-	shape, err := withDefaults(home, m.shape)
+	shape, err := catalog.WithDefaults(home, m.shape)
 	return m.from, shape, err
 }
 

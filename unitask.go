@@ -36,6 +36,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
@@ -115,7 +116,7 @@ type Runtime struct {
 	runs         *record.Store
 	history      *history.Store
 	journal      *audit.Journal
-	catalog      *Catalog
+	catalog      *catalog.Catalog
 	source       *machine.Source
 	grace        time.Duration // collectGrace; tests shorten it
 	approvalTime time.Duration // approvalTime; tests shorten it
@@ -173,18 +174,18 @@ func Open(opts Options) (*Runtime, error) {
 		return nil, &HostError{Op: "open", Err: err}
 	}
 	images.Own = func(name string) (image.Payload, error) {
-		o, err := readOwn(opts.Home, name)
+		o, err := catalog.ReadCustom(opts.Home, name)
 		if err != nil {
 			return image.Payload{}, err
 		}
-		return o.row.Payload, nil
+		return o.Row.Payload, nil
 	}
 	images.Along = func(c *image.Container) (image.Payload, error) {
-		o, err := ownAlong(c)
+		o, err := catalog.ShippedCustom(c)
 		if err != nil {
 			return image.Payload{}, err
 		}
-		return o.row.Payload, nil
+		return o.Row.Payload, nil
 	}
 	images.PartsURL = os.Getenv("UNITASK_PARTS_URL")
 	if images.Offline, err = config.OfflineBy(opts.Offline, opts.Home, conf); err != nil {
@@ -208,7 +209,7 @@ func Open(opts Options) (*Runtime, error) {
 	}
 	rt.history = &history.Store{Records: rt.runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
 	rt.journal = &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { opts.Events(Event{Kind: EventStore, Message: err.Error()}) }}
-	rt.catalog = &Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source, Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
+	rt.catalog = &catalog.Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source, Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
@@ -225,7 +226,7 @@ func (rt *Runtime) Templates() *machine.Templates { return rt.source.Templates()
 func (rt *Runtime) History() *history.Store { return rt.history }
 
 // Catalog finds, lists, pulls and removes images.
-func (rt *Runtime) Catalog() *Catalog { return rt.catalog }
+func (rt *Runtime) Catalog() *catalog.Catalog { return rt.catalog }
 
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }

@@ -25,7 +25,7 @@ that docker login or podman login left.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
 			for _, ref := range args {
-				c, err := rt.Catalog().PullImage(cmd.Context(), ref, unitask.Arch(arch))
+				c, err := rt.Catalog().Pull(cmd.Context(), ref, unitask.Arch(arch))
 				if err != nil {
 					return err
 				}
@@ -48,7 +48,7 @@ an OCI layout (a folder, or an archive of it), and prints the digest that it is 
 by. --name gives it a reference, beside those that it says are its own.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.withRuntime(func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
-			c, err := rt.Catalog().ImportImage(cmd.Context(), args[0], name, unitask.Arch(arch))
+			c, err := rt.Catalog().Import(cmd.Context(), args[0], name, unitask.Arch(arch))
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/testdir"
 )
 
@@ -21,9 +22,9 @@ func TestBroughtByDigits(t *testing.T) {
 	defer rt.Close()
 	disk := make([]byte, 4096)
 	sum := sha256.Sum256(disk)
-	b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
+	b := catalog.Shipped{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(len(disk))}
 	b.Owner.Home = "/"
-	if err := rt.Catalog().BringImage(t.Context(), "alice", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }); err != nil {
+	if err := rt.Catalog().TakeShipped(t.Context(), "alice", b, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(disk)), nil }); err != nil {
 		t.Fatal(err)
 	}
 	list, err := rt.Images().Containers()

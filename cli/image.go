@@ -13,6 +13,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
 )
@@ -131,7 +132,7 @@ func (a *app) imageList() *cobra.Command {
 			}
 			listed := []listedImage{}
 			for _, im := range list {
-				listed = append(listed, listedImage{im, unitask.ImageLanguages(cmp.Or(im.Base, im.Name)), im.Size(), rt.Catalog().HasTemplate(cmd.Context(), im)})
+				listed = append(listed, listedImage{im, catalog.ImageLanguages(cmp.Or(im.Base, im.Name)), im.Size(), rt.Catalog().HasTemplate(cmd.Context(), im)})
 			}
 			if asJSON {
 				return a.ui.json(listed)
@@ -211,7 +212,7 @@ func (a *app) imageRemove() *cobra.Command {
 					fmt.Fprintln(a.std.Stdout, c.Digest)
 					continue
 				}
-				if own, err := rt.Catalog().RemoveOwnImage(cmd.Context(), prefix); err != nil {
+				if own, err := rt.Catalog().RemoveCustom(cmd.Context(), prefix); err != nil {
 					return err
 				} else if own {
 					fmt.Fprintln(a.std.Stdout, prefix)
@@ -235,7 +236,7 @@ func (a *app) imagePrune() *cobra.Command {
 		Short: "Remove every template and compiled program, and the packages and images that no run uses",
 		Args:  cobra.NoArgs,
 		RunE: a.withRuntime(func(cmd *cobra.Command, _ []string, rt *unitask.Runtime) error {
-			removed, err := rt.Catalog().PruneImages(cmd.Context())
+			removed, err := rt.Catalog().Prune(cmd.Context())
 			packages, packagesErr := rt.RemovePackages(cmd.Context())
 			programs, programsErr := rt.Compiled().Prune()
 			templates, templatesErr := rt.Templates().Prune(0)

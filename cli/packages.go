@@ -31,7 +31,7 @@ func (a *app) packageTable(rt *unitask.Runtime) error {
 // ownTable lists the images of the user's own.
 func (a *app) ownTable(rt *unitask.Runtime) {
 	var rows [][]string
-	for _, o := range rt.Catalog().OwnImages() {
+	for _, o := range rt.Catalog().Customs() {
 		var installed []string
 		for _, p := range o.Packages {
 			installed = append(installed, p.Name+" "+p.Version)

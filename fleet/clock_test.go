@@ -6,6 +6,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/catalog"
 )
 
 // What workers say of a run moves the end of their time no further than three attempts.
@@ -52,7 +53,7 @@ func TestLimit(t *testing.T) {
 		t.Error(small)
 	}
 	for name, run := range map[string]*unitask.FleetRun{
-		"an image":   {Image: &unitask.BroughtImage{Size: 1 << 30}},
+		"an image":   {Image: &catalog.Shipped{Size: 1 << 30}},
 		"a pull":     {Request: unitask.Request{Image: "alpine:3.20"}},
 		"packages":   {Request: unitask.Request{Packages: []string{"pip:x"}}},
 		"two limits": {Request: unitask.Request{KernelRetry: true, Timeout: time.Hour}},

@@ -10,8 +10,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -79,7 +79,7 @@ func (s *submission) putImage(ctx context.Context) error {
 }
 
 // openImage opens a disk that a tenant has put there. What comes is not yet known to be what it should be.
-func (s tenantStore) openImage(ctx context.Context, b unitask.BroughtImage) (io.ReadCloser, error) {
+func (s tenantStore) openImage(ctx context.Context, b catalog.Shipped) (io.ReadCloser, error) {
 	if !digestForm.MatchString(b.Disk) {
 		return nil, fmt.Errorf("image %.64q: %w", b.Disk, errMalformed)
 	}
@@ -124,7 +124,7 @@ func (h onHost) image(ctx context.Context, job Job, ceiling *policy.Ceiling) (st
 		return key, ceiling, nil
 	}
 	for try := 1; ; try++ {
-		err := h.rt.Catalog().BringImage(ctx, job.Tenant, *job.Image, job.Disk)
+		err := h.rt.Catalog().TakeShipped(ctx, job.Tenant, *job.Image, job.Disk)
 		if err == nil || try == imageTries || !away(err) || ctx.Err() != nil {
 			return key, wide, err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/policy"
 )
@@ -72,7 +73,7 @@ func TestAttackImages(t *testing.T) {
 		if row.says == "" {
 			sum = sha256.Sum256(disk)
 		}
-		b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: row.size}
+		b := catalog.Shipped{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: row.size}
 		b.Owner.Home = "/"
 		meta := jetstream.ObjectMeta{Name: imagePrefix + b.Disk}
 		if row.change != nil {
@@ -90,7 +91,7 @@ func TestAttackImages(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := containers(t, rt)
-		err := rt.Catalog().BringImage(t.Context(), "mallory", b, func(ctx context.Context) (io.ReadCloser, error) { return s.openImage(ctx, b) })
+		err := rt.Catalog().TakeShipped(t.Context(), "mallory", b, func(ctx context.Context) (io.ReadCloser, error) { return s.openImage(ctx, b) })
 		switch {
 		case row.says == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
@@ -109,7 +110,7 @@ func TestImageWaits(t *testing.T) {
 	s := bucket(t)
 	c := &Client{config: Config{Times: Times{Beat: time.Hour}}, images: make(chan struct{}, 1), seen: []WorkerInfo{{Images: []string{policy.BroughtImages}}}, seenAt: time.Now()}
 	c.images <- struct{}{} // another's goes there, and takes its time
-	image := unitask.BroughtImage{Disk: strings.Repeat("ab", 32)}
+	image := catalog.Shipped{Disk: strings.Repeat("ab", 32)}
 	one := &submission{c: c, store: s, run: &unitask.FleetRun{Image: &image}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -15,6 +15,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/policy"
@@ -111,7 +112,7 @@ func TestBroughtImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := local.Catalog().ImportImage(t.Context(), boxImage(t, base, "acme/box:1", "of the submitter\n"), "", "")
+	c, err := local.Catalog().Import(t.Context(), boxImage(t, base, "acme/box:1", "of the submitter\n"), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,22 +178,22 @@ func TestBroughtImage(t *testing.T) {
 		}
 	})
 	t.Run("forged", func(t *testing.T) {
-		with := func(change func(*unitask.BroughtImage)) unitask.BroughtImage { lie := b; change(&lie); return lie }
+		with := func(change func(*catalog.Shipped)) catalog.Shipped { lie := b; change(&lie); return lie }
 		poison := strings.Repeat("0", 64)
 		if _, err := files.PutString(t.Context(), "image-"+poison, "poison"); err != nil {
 			t.Fatal(err)
 		}
 		for i, row := range []struct {
-			image unitask.BroughtImage
+			image catalog.Shipped
 			says  string
 		}{
-			{with(func(b *unitask.BroughtImage) { b.Disk = poison }), "came along"},
-			{with(func(b *unitask.BroughtImage) { b.Disk = strings.Repeat("1", 64) }), "object not found"},
-			{with(func(b *unitask.BroughtImage) { b.Disk = "../../etc/passwd" }), "digest is"},
-			{with(func(b *unitask.BroughtImage) { b.Size = 1 << 50 }), "whole sectors"},
-			{with(func(b *unitask.BroughtImage) { b.Size = 512 }), "came along"},
-			{with(func(b *unitask.BroughtImage) { b.Arch = "arm6502" }), "this host has"},
-			{with(func(b *unitask.BroughtImage) { b.Owner.Home = "../.." }), "malformed"},
+			{with(func(b *catalog.Shipped) { b.Disk = poison }), "came along"},
+			{with(func(b *catalog.Shipped) { b.Disk = strings.Repeat("1", 64) }), "object not found"},
+			{with(func(b *catalog.Shipped) { b.Disk = "../../etc/passwd" }), "digest is"},
+			{with(func(b *catalog.Shipped) { b.Size = 1 << 50 }), "whole sectors"},
+			{with(func(b *catalog.Shipped) { b.Size = 512 }), "came along"},
+			{with(func(b *catalog.Shipped) { b.Arch = "arm6502" }), "this host has"},
+			{with(func(b *catalog.Shipped) { b.Owner.Home = "../.." }), "malformed"},
 		} {
 			last := forge(t, js, fmt.Sprint("forged-", i), map[string]any{"request": map[string]any{"image": "acme/box:1", "exec": true, "args": []string{"cat", "/what"}}, "image": row.image})
 			if !strings.Contains(last, row.says) || strings.Contains(last, "of the submitter") {

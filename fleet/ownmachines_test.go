@@ -22,6 +22,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/machine"
@@ -201,7 +202,7 @@ func TestOwnImageAlong(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = rt.Catalog().ImportImage(t.Context(), boxImage(t, f.base, "acme/box:1", "of the container\n"), "", "")
+		_, err = rt.Catalog().Import(t.Context(), boxImage(t, f.base, "acme/box:1", "of the container\n"), "", "")
 		if err = errors.Join(err, rt.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -255,7 +256,7 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 		t.Fatal(err)
 	}
 	before := len(tookAlong(t, takes))
-	put := func(headers ...tar.Header) unitask.BroughtImage {
+	put := func(headers ...tar.Header) catalog.Shipped {
 		var content bytes.Buffer
 		w := tar.NewWriter(&content)
 		for _, h := range headers {
@@ -268,42 +269,42 @@ func (f *ownFleet) forgeOwn(t *testing.T, takes *unitask.Runtime) {
 			t.Fatal(err)
 		}
 		sum := sha256.Sum256(content.Bytes())
-		b := unitask.BroughtImage{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(content.Len()), Own: &image.BroughtOwn{Base: "python"}}
+		b := catalog.Shipped{Arch: unitask.HostArch(), Disk: hex.EncodeToString(sum[:]), Size: int64(content.Len()), Own: &image.BroughtOwn{Base: "python"}}
 		if _, err := files.PutBytes(t.Context(), "image-"+b.Disk, compressed(t, content.Bytes())); err != nil {
 			t.Fatal(err)
 		}
 		return b
 	}
 	fine := put(tar.Header{Name: "opt/a", Typeflag: tar.TypeReg})
-	with := func(change func(*unitask.BroughtImage)) unitask.BroughtImage {
+	with := func(change func(*catalog.Shipped)) catalog.Shipped {
 		lie, own := fine, *fine.Own
 		lie.Own = &own
 		change(&lie)
 		return lie
 	}
 	for i, row := range []struct {
-		image unitask.BroughtImage
+		image catalog.Shipped
 		says  string
 	}{
-		{with(func(b *unitask.BroughtImage) {
+		{with(func(b *catalog.Shipped) {
 			b.Disk = put(tar.Header{Name: "opt/b", Typeflag: tar.TypeReg}).Disk
 			b.Size += 512
 		}), "not what its digest says"},
-		{with(func(b *unitask.BroughtImage) { b.Disk = strings.Repeat("1", 64) }), "object not found"},
-		{with(func(b *unitask.BroughtImage) { b.Disk = "../../etc/passwd" }), "digest is"},
-		{with(func(b *unitask.BroughtImage) { b.Size = 2 << 30 }), "whole sectors"},
-		{with(func(b *unitask.BroughtImage) { b.Arch = "arm6502" }), "this host has"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Base = "alpine:3.20" }), "which this host has not"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Base = "words" }), "which this host has not"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Base = "" }), "which this host has not"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Env = map[string]string{"A=B": "c"} }), "can't be a variable"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Env = map[string]string{"A": strings.Repeat("x", 64<<10)} }), "can't be a variable"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Warm = []string{"os\nimport evil"} }), "no name of a module"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Folders = []string{"/"} }), "has a folder"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Folders = []string{"/opt/../../etc"} }), "has a folder"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Folders = []string{"/" + strings.Repeat("f", 2000)} }), "too many folders"},
-		{with(func(b *unitask.BroughtImage) { b.Own.Runtime = "3.11\x1b[2J" }), "is for version"},
-		{with(func(b *unitask.BroughtImage) { b.Own = nil }), "malformed"}, // a disk that it is not
+		{with(func(b *catalog.Shipped) { b.Disk = strings.Repeat("1", 64) }), "object not found"},
+		{with(func(b *catalog.Shipped) { b.Disk = "../../etc/passwd" }), "digest is"},
+		{with(func(b *catalog.Shipped) { b.Size = 2 << 30 }), "whole sectors"},
+		{with(func(b *catalog.Shipped) { b.Arch = "arm6502" }), "this host has"},
+		{with(func(b *catalog.Shipped) { b.Own.Base = "alpine:3.20" }), "which this host has not"},
+		{with(func(b *catalog.Shipped) { b.Own.Base = "words" }), "which this host has not"},
+		{with(func(b *catalog.Shipped) { b.Own.Base = "" }), "which this host has not"},
+		{with(func(b *catalog.Shipped) { b.Own.Env = map[string]string{"A=B": "c"} }), "can't be a variable"},
+		{with(func(b *catalog.Shipped) { b.Own.Env = map[string]string{"A": strings.Repeat("x", 64<<10)} }), "can't be a variable"},
+		{with(func(b *catalog.Shipped) { b.Own.Warm = []string{"os\nimport evil"} }), "no name of a module"},
+		{with(func(b *catalog.Shipped) { b.Own.Folders = []string{"/"} }), "has a folder"},
+		{with(func(b *catalog.Shipped) { b.Own.Folders = []string{"/opt/../../etc"} }), "has a folder"},
+		{with(func(b *catalog.Shipped) { b.Own.Folders = []string{"/" + strings.Repeat("f", 2000)} }), "too many folders"},
+		{with(func(b *catalog.Shipped) { b.Own.Runtime = "3.11\x1b[2J" }), "is for version"},
+		{with(func(b *catalog.Shipped) { b.Own = nil }), "malformed"}, // a disk that it is not
 		{put(tar.Header{Name: "../../outside", Typeflag: tar.TypeReg}), "can't be"},
 		{put(tar.Header{Name: "opt/dev", Typeflag: tar.TypeBlock}), "neither a file nor a link"},
 		{put(tar.Header{Name: "opt/l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, tar.Header{Name: "opt/l/passwd", Typeflag: tar.TypeReg}), "no folder"},

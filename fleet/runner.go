@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -33,7 +34,7 @@ type Job struct {
 	Folder         string // what the run brings, unpacked; "" is nothing
 	// Image is the image, a container's or an own one, that the submitter has, nil for none; Disk opens its disk or archive, of
 	// which nothing is known.
-	Image          *unitask.BroughtImage
+	Image          *catalog.Shipped
 	Disk           func(context.Context) (io.ReadCloser, error)
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer

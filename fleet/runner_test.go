@@ -8,6 +8,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/policy"
 )
@@ -35,10 +36,10 @@ func TestMemoryOfOwnImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	along := &unitask.BroughtImage{Arch: unitask.HostArch(), Disk: strings.Repeat("ab", 32), Size: 512, Own: &image.BroughtOwn{Base: "python"}}
+	along := &catalog.Shipped{Arch: unitask.HostArch(), Disk: strings.Repeat("ab", 32), Size: 512, Own: &image.BroughtOwn{Base: "python"}}
 	for _, row := range []struct {
 		req   unitask.Request
-		image *unitask.BroughtImage
+		image *catalog.Shipped
 		want  int
 	}{
 		{unitask.Request{Image: "node"}, nil, policy.DefaultMemoryMB},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/exact"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
@@ -25,7 +26,7 @@ type task struct {
 	Stdin   bool            `json:"stdin,omitempty"` // the submitter has a standard input for it
 	Files   *blob           `json:"files,omitempty"` // a tar of what it brings, by the paths inside
 	// Image is one that the submitter has, a container's or an own one.
-	Image *unitask.BroughtImage `json:"image,omitempty"`
+	Image *catalog.Shipped `json:"image,omitempty"`
 }
 
 // report is what came of a run.

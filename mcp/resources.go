@@ -31,7 +31,7 @@ const runsURI = "unitask://runs/"
 const imagesURI = "unitask://images"
 
 func (s *Server) listImages(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-	text, err := json.MarshalIndent(s.rt.Catalog().ListImages(ctx, s.caller(req.Extra).Ceiling), "", "  ")
+	text, err := json.MarshalIndent(s.rt.Catalog().List(ctx, s.caller(req.Extra).Ceiling), "", "  ")
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package unitask
+package catalog
 
 import (
 	"archive/tar"
@@ -26,9 +26,9 @@ import (
 // The user's own images that go along to another host: what one adds to the image that it begins with is an archive of
 // its files, and the other host has that image itself. One over a container's image goes as any container image.
 
-// bringOwn describes a request's own image for another host.
-func (o *OwnImage) bringOwn() (b BroughtImage, err error) {
-	b = BroughtImage{Arch: o.Arch, Own: &image.BroughtOwn{Base: o.From, Runtime: o.Runtime, Folders: o.Folders, Env: o.Env, Warm: o.Warm}}
+// Ship describes a request's own image for another host.
+func (o *Custom) Ship() (b Shipped, err error) {
+	b = Shipped{Arch: o.Arch, Own: &image.BroughtOwn{Base: o.From, Runtime: o.Runtime, Folders: o.Folders, Env: o.Env, Warm: o.Warm}}
 	b.Disk, b.Size, err = o.archiveSum()
 	return b, err
 }
@@ -37,8 +37,8 @@ func (o *OwnImage) bringOwn() (b BroughtImage, err error) {
 const archiveFile = "archive.json"
 
 // archiveSum is the archive's SHA-256, and its bytes.
-func (o *OwnImage) archiveSum() (sum string, size int64, err error) {
-	own := o.row.Payload.Own
+func (o *Custom) archiveSum() (sum string, size int64, err error) {
+	own := o.Row.Payload.Own
 	known := filepath.Join(filepath.Dir(own.Folder), archiveFile)
 	var f image.File
 	if own.Folder != "" {
@@ -67,8 +67,8 @@ func (c *counted) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// archive is what the image brings, as it goes along.
-func (o *OwnImage) archive() io.ReadCloser {
+// Archive is what the image brings, as it goes along.
+func (o *Custom) Archive() io.ReadCloser {
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(o.writeArchive(w)) }() // which Close ends
 	return r
@@ -76,9 +76,9 @@ func (o *OwnImage) archive() io.ReadCloser {
 
 // writeArchive writes what the image brings as a tar. It has no times, which no disk of an image has either: the same
 // files are the same archive on any host.
-func (o *OwnImage) writeArchive(to io.Writer) error {
+func (o *Custom) writeArchive(to io.Writer) error {
 	w := tar.NewWriter(to)
-	if folder := o.row.Payload.Own.Folder; folder != "" {
+	if folder := o.Row.Payload.Own.Folder; folder != "" {
 		root, err := os.OpenRoot(folder)
 		if err != nil {
 			return err
@@ -126,21 +126,21 @@ func archiveEntry(w *tar.Writer, root *os.Root, name string, d fs.DirEntry) erro
 	return err
 }
 
-// ownAlong is an own image that came along from another host: it has the digest that it is kept by as its name.
-func ownAlong(c *image.Container) (*OwnImage, error) {
+// ShippedCustom is an own image that came along from another host: it has the digest that it is kept by as its name.
+func ShippedCustom(c *image.Container) (*Custom, error) {
 	if language.OfImage(c.Own.Base) == nil {
 		return nil, fmt.Errorf("the image %s came along over %.40q, which is no image of this host any more", c.Digest, c.Own.Base)
 	}
-	o := &OwnImage{Name: c.Digest, From: c.Own.Base, Arch: c.Arch, Env: c.Own.Env, Warm: c.Own.Warm, Runtime: c.Own.Runtime, Folders: c.Own.Folders, Digest: c.Digest}
+	o := &Custom{Name: c.Digest, From: c.Own.Base, Arch: c.Arch, Env: c.Own.Env, Warm: c.Own.Warm, Runtime: c.Own.Runtime, Folders: c.Own.Folders, Digest: c.Digest}
 	o.describe()
-	o.row.Payload.Own.Archive, o.row.Payload.Own.Container = c.Root(), c.Digest
+	o.Row.Payload.Own.Archive, o.Row.Payload.Own.Container = c.Root(), c.Digest
 	return o, nil
 }
 
-// along is the own image of a digest that came along from another host, nil where there is none that the ceiling
+// shipped is the own image of a digest that came along from another host, nil where there is none that the ceiling
 // allows.
-func (cat *Catalog) along(name string, ceiling *policy.Ceiling) *image.Container {
-	if !wholeDigest.MatchString(name) || !ceiling.Image(name) {
+func (cat *Catalog) shipped(name string, ceiling *policy.Ceiling) *image.Container {
+	if !WholeDigest.MatchString(name) || !ceiling.Image(name) {
 		return nil
 	}
 	c, err := cat.Images.Container(image.HostArch(), name)
@@ -150,15 +150,15 @@ func (cat *Catalog) along(name string, ceiling *policy.Ceiling) *image.Container
 	return c
 }
 
-// wholeDigest is what digests of images and layers are like. A part of one, or a name, could lead to any image that is
+// WholeDigest is what digests of images and layers are like. A part of one, or a name, could lead to any image that is
 // here.
-var wholeDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var WholeDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // runtimeForm is what the versions of programs are like.
 var runtimeForm = regexp.MustCompile(`^[A-Za-z0-9.:+~-]{0,80}$`)
 
-// checkOwn says what is wrong with what somebody says of an own image of his.
-func checkOwn(own *image.BroughtOwn) error {
+// checkShipped says what is wrong with what somebody says of an own image of his.
+func checkShipped(own *image.BroughtOwn) error {
 	l := language.OfImage(own.Base)
 	if l == nil {
 		return fmt.Errorf("begins with %.40q, which this host has not: there are %s", own.Base, strings.Join(language.Images(), ", "))
@@ -173,7 +173,7 @@ func checkOwn(own *image.BroughtOwn) error {
 		}
 	}
 	switch {
-	case len(strings.Join(all, "\n")) > maxFolders:
+	case len(strings.Join(all, "\n")) > MaxFolders:
 		return errors.New("lies in too many folders")
 	case !runtimeForm.MatchString(own.Runtime):
 		return fmt.Errorf("is for version %.80q", own.Runtime)

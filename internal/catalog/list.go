@@ -1,4 +1,4 @@
-package unitask
+package catalog
 
 import (
 	"context"
@@ -26,8 +26,8 @@ type ImageInfo struct {
 	SizeMB   int64 `json:"sizeMb,omitempty"` // on disk, of one that is built
 }
 
-// ListImages are the images that a ceiling allows; nil allows all.
-func (cat *Catalog) ListImages(ctx context.Context, ceiling *policy.Ceiling) []ImageInfo {
+// List are the images that a ceiling allows; nil allows all.
+func (cat *Catalog) List(ctx context.Context, ceiling *policy.Ceiling) []ImageInfo {
 	list := []ImageInfo{}
 	for _, l := range language.All {
 		for _, im := range cat.rows(l, ceiling) {
@@ -44,14 +44,14 @@ func (cat *Catalog) ListImages(ctx context.Context, ceiling *policy.Ceiling) []I
 	return list
 }
 
-// checkCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean
+// CheckCeiling refuses a ceiling that lists a name which looks like that of another image, or only names that mean
 // none: it would allow nothing without a word. Other names may be images that are built later.
-func (cat *Catalog) checkCeiling(ceiling *policy.Ceiling) error {
+func (cat *Catalog) CheckCeiling(ceiling *policy.Ceiling) error {
 	if name, _ := ceiling.MistypedImage(append(language.Images(), policy.BroughtImages), func(string) bool { return true }); name == "" {
 		return nil // and nothing had to be read
 	}
 	known := append(language.Images(), policy.BroughtImages)
-	described, _ := filepath.Glob(filepath.Join(cat.environments(), "*"+imagefile.Extension))
+	described, _ := filepath.Glob(filepath.Join(cat.ImageFiles(), "*"+imagefile.Extension))
 	built, _ := filepath.Glob(home.Dir(cat.Home).CustomFile("*"))
 	for _, file := range append(described, built...) {
 		known = append(known, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)))
@@ -61,7 +61,7 @@ func (cat *Catalog) checkCeiling(ceiling *policy.Ceiling) error {
 		return nil
 	}
 	return of.WrongImage(name, "is no image here: there are "+strings.Join(known[:min(len(known), maxNamed)], ", ")+language.Nearest(name, known)+
-		" (one of your own is described by "+filepath.Join(cat.environments(), name+imagefile.Extension)+", or built by `unitask image build FILE`)")
+		" (one of your own is described by "+filepath.Join(cat.ImageFiles(), name+imagefile.Extension)+", or built by `unitask image build FILE`)")
 }
 
 // maxNamed is how many images an error names.
@@ -71,7 +71,7 @@ const maxNamed = 20
 func (cat *Catalog) HasTemplate(ctx context.Context, im *image.Image) bool {
 	memory := policy.DefaultMemoryMB
 	if im.Base != "" {
-		if o, err := readOwn(cat.Home, im.Name); err == nil && o.MemoryMB > 0 {
+		if o, err := ReadCustom(cat.Home, im.Name); err == nil && o.MemoryMB > 0 {
 			memory = o.MemoryMB
 		}
 	}
@@ -89,16 +89,16 @@ func ImageLanguages(name string) []string {
 // rows are a language's images under a ceiling; those of the user's own come last, and in the place of one with
 // their name.
 func (cat *Catalog) rows(l *language.Language, ceiling *policy.Ceiling) (list []language.Image) {
-	own := cat.OwnImages()
+	own := cat.Customs()
 	for _, im := range l.Images {
-		if !slices.ContainsFunc(own, func(o *OwnImage) bool { return o.Name == im.Payload.Name }) {
+		if !slices.ContainsFunc(own, func(o *Custom) bool { return o.Name == im.Payload.Name }) {
 			im.About = cat.Images.Versions(im.About)
 			list = append(list, im)
 		}
 	}
 	for _, o := range own {
 		if language.OfImage(o.From) == l {
-			row := o.row
+			row := o.Row
 			if o.Description == "" { // it has that of the image that it begins with
 				row.About = cat.Images.Versions(row.About)
 			}

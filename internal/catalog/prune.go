@@ -1,4 +1,4 @@
-package unitask
+package catalog
 
 import (
 	"context"
@@ -15,11 +15,11 @@ import (
 	"github.com/unitask/unitask/run"
 )
 
-// PruneImages removes the containers' images that no name leads to any more, and the images that runs would build anew,
+// Prune removes the containers' images that no name leads to any more, and the images that runs would build anew,
 // and says how many there were. The name of an image of the user's own leads to what was built last; those that a run
 // under way or a paused session has stay.
-func (cat *Catalog) PruneImages(ctx context.Context) (removed int, err error) {
-	held, err := cat.lockOwn(ctx) // a build's container has no name yet
+func (cat *Catalog) Prune(ctx context.Context) (removed int, err error) {
+	held, err := cat.LockCustom(ctx) // a build's container has no name yet
 	if err != nil {
 		return 0, err
 	}
@@ -28,11 +28,11 @@ func (cat *Catalog) PruneImages(ctx context.Context) (removed int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	images, containers, err := cat.inUse(list)
+	images, containers, err := cat.InUse(list)
 	if err != nil {
 		return 0, err
 	}
-	built, err := cat.ownImages()
+	built, err := cat.customs()
 	if err != nil { // what it has would be taken for nobody's
 		return 0, run.AsHostError("images", err)
 	}
@@ -43,7 +43,7 @@ func (cat *Catalog) PruneImages(ctx context.Context) (removed int, err error) {
 			containers[o.Container] = true // also where a build that was killed has had the name lead elsewhere
 		}
 	}
-	leads := func(arch Arch, name, digest string) bool {
+	leads := func(arch run.Arch, name, digest string) bool {
 		return imagefile.CheckName(name) != nil || own[string(arch)+" "+name] == digest
 	}
 	gone, err := cat.Images.PruneContainers(ctx, leads, containers)
@@ -57,7 +57,7 @@ func (cat *Catalog) PruneImages(ctx context.Context) (removed int, err error) {
 	if list, err = cat.Images.List(); err != nil {
 		return removed, err
 	}
-	for _, im := range cat.without(list, images) {
+	for _, im := range cat.Unused(list, images) {
 		if _, err := cat.Images.Remove(im.Digest); err != nil {
 			return removed, err
 		}
@@ -67,8 +67,8 @@ func (cat *Catalog) PruneImages(ctx context.Context) (removed int, err error) {
 	return removed, nil
 }
 
-// without are those of the images that neither are in use nor would be had by a run.
-func (cat *Catalog) without(list []*image.Image, used map[string]bool) (nobodys []*image.Image) {
+// Unused are those of the images that neither are in use nor would be had by a run.
+func (cat *Catalog) Unused(list []*image.Image, used map[string]bool) (nobodys []*image.Image) {
 	for _, im := range list {
 		if !used[im.Digest] && !cat.current(im) {
 			nobodys = append(nobodys, im)
@@ -87,9 +87,9 @@ func (cat *Catalog) current(im *image.Image) bool {
 	return err == nil && now == im.Digest
 }
 
-// inUse are the digests of the images that runs under way have, of this process or another, and paused sessions, and
+// InUse are the digests of the images that runs under way have, of this process or another, and paused sessions, and
 // of the containers' images that these are of.
-func (cat *Catalog) inUse(list []*image.Image) (images, containers map[string]bool, err error) {
+func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bool, err error) {
 	images, containers = map[string]bool{}, map[string]bool{}
 	ids, err := cat.Records.IDs()
 	if err != nil {

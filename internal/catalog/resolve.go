@@ -1,0 +1,169 @@
+package catalog
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/imagefile"
+	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/run"
+)
+
+// Reference is the image's reference in one form, or the name of one of the user's own that is a container's; "" where
+// the request has one that comes along.
+func (req Request) Reference() (string, error) {
+	if req.Custom != nil && req.Custom.Container != "" {
+		return req.Custom.Name, nil
+	}
+	if req.Custom != nil { // whose name may be a digest
+		return "", nil
+	}
+	ref, is, err := policy.Reference(req.Image)
+	if !is {
+		return "", nil
+	}
+	if err != nil {
+		return "", policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "%v", err)
+	}
+	return ref, nil
+}
+
+// containerLanguage is the language of a request whose image is a container's.
+func (req Request) containerLanguage(ref string) (*language.Language, *language.Image, string, error) {
+	if req.Check {
+		return nil, nil, "", policy.Bad("check", "with "+ref, "is for the images that come along")
+	}
+	if req.Exec {
+		switch {
+		case req.Code != "" || req.Language != "" || req.Path != "" || len(req.Neighbours) > 0:
+			return nil, nil, "", policy.Bad("exec", "with code", "runs a command, which stands in args: leave out code, path, language and what lies beside")
+		case len(req.Args) > 0 && req.Args[0] == "":
+			return nil, nil, "", policy.Bad("args", `""`, "is no command")
+		}
+		l := language.InContainer(ref, nil, true)
+		return l, &l.Images[0], ".txt", nil
+	}
+	plain := req
+	plain.Image, plain.Custom = "", nil
+	l, _, ext, err := plain.FindLanguage()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if language.Interpreters[l.Name] == nil {
+		return nil, nil, "", &policy.FieldError{Field: "image", Value: ref, Reason: "has no interpreter of " + l.Name + ", as it may have of JavaScript, Python and shell: --exec runs any command"}
+	}
+	l = language.InContainer(ref, l, false)
+	return l, &l.Images[0], ext, nil
+}
+
+// FindLanguage returns that of a request: the one that it, or its image, names, else that of its
+// file; and the image that it runs in.
+func (req Request) FindLanguage() (l *language.Language, im *language.Image, ext string, err error) {
+	l, ext = language.All[0], language.All[0].Extensions[0]
+	if ref, err := req.Reference(); err != nil {
+		return nil, nil, "", err
+	} else if ref != "" {
+		return req.containerLanguage(ref)
+	}
+	if req.Custom != nil {
+		plain := req
+		plain.Custom, plain.Image = nil, req.Custom.From
+		if l, _, ext, err = plain.FindLanguage(); err != nil {
+			return nil, nil, "", err
+		}
+		return l, &req.Custom.Row, ext, nil
+	}
+	switch {
+	case req.Exec && (req.Image == "" || language.OfImage(req.Image) != nil):
+		return nil, nil, "", policy.Bad("exec", cmp.Or(req.Image, "without an image"), "runs a command of a container image: name one, as alpine:3.20, by image")
+	case req.Language != "":
+		if l, ext, err = language.Named(req.Language); err != nil {
+			return nil, nil, "", policy.Bad("language", fmt.Sprintf("%.40q", req.Language), "%v", err)
+		}
+	case req.Image != "":
+		if l = language.OfImage(req.Image); l == nil {
+			return nil, nil, "", language.UnknownImage(req.Image)
+		}
+		for _, of := range language.All { // of those that the image has
+			if of.Image(req.Image) != nil && slices.Contains(of.Extensions, path.Ext(req.Path)) {
+				l = of
+			}
+		}
+		ext = l.Extensions[0]
+	default:
+		for _, of := range language.All {
+			if slices.Contains(of.Extensions, path.Ext(req.Path)) {
+				l, ext = of, of.Extensions[0]
+			}
+		}
+	}
+	switch im = l.Image(req.Image); {
+	case im != nil:
+		return l, im, ext, nil
+	case language.OfImage(req.Image) == nil:
+		return nil, nil, "", language.UnknownImage(req.Image)
+	}
+	var in []string
+	for _, im := range l.Images {
+		in = append(in, im.Payload.Name)
+	}
+	return nil, nil, "", policy.Bad("image", req.Image, "%s", "has no "+l.Name+", which is in "+strings.Join(in, ", "))
+}
+
+// Request is a request with the custom image that it names, where it names one and that was looked up.
+type Request struct {
+	run.Request
+	Custom *Custom
+}
+
+// ResolveCustom finds the user's own image of a request, if that is what it names; one comes before the image of the
+// same name that comes along. One that came along from another host is there for who may have it.
+func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request, error) {
+	if req.Custom != nil { // it is being built, or was found for a session
+		return req, nil
+	}
+	if c := cat.shipped(req.Image, ceiling); c != nil {
+		o, err := ShippedCustom(c)
+		req.Custom = o
+		return req, err
+	}
+	name := req.Image
+	if name == "" {
+		_, im, _, err := req.FindLanguage()
+		if err != nil {
+			return req, nil // which is told later
+		}
+		name = im.Payload.Name
+	}
+	o, err := ReadCustom(cat.Home, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		file := imagefile.Find(name, cat.ImageFiles())
+		if imagefile.CheckName(name) != nil || language.OfImage(name) != nil {
+			return req, nil
+		}
+		if _, err := os.Stat(file); err == nil {
+			return req, policy.Bad("image", name, "is described by %s and not built: `unitask image build %s` does that", file, name)
+		}
+		return req, nil
+	}
+	if err != nil {
+		return req, run.AsHostError("image", err)
+	}
+	req.Custom = o
+	if req.MemoryMB == 0 {
+		req.MemoryMB = o.MemoryMB
+	}
+	arch, err := image.ParseArch(string(req.Arch))
+	if err == nil && arch != o.Arch {
+		return req, policy.Bad("arch", string(arch), "is not what the image %s was built for, %s: `unitask image build --arch %s %s` builds it for the other one", name, o.Arch, arch, o.File)
+	}
+	return req, nil
+}

@@ -1,0 +1,52 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/policy"
+)
+
+// Shipped is a container's image, but for its disk, or an own one, but for the archive of its files.
+type Shipped = image.Brought
+
+// TakeShipped keeps an image that somebody brings, unless it is there: as KeyFor(who) runs can name it. disk opens its
+// disk, which is held to what was said of it. What nobody has used for a day is removed.
+func (cat *Catalog) TakeShipped(ctx context.Context, who string, b Shipped, disk func(context.Context) (io.ReadCloser, error)) error {
+	if arch := image.HostArch(); b.Arch != arch {
+		return policy.Bad("image", b.Digest(), "came along, and is for %.20q: this host has %s", b.Arch, arch)
+	}
+	if b.Own != nil {
+		if err := checkShipped(b.Own); err != nil {
+			return policy.Bad("image", b.Digest(), "%s", "came along, and "+err.Error())
+		}
+	}
+	leave, err := cat.Enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	used := func() (map[string]bool, error) {
+		list, err := cat.Images.List()
+		if err != nil {
+			return nil, err
+		}
+		_, containers, err := cat.InUse(list)
+		return containers, err
+	}
+	came := false
+	c, err := cat.Images.AddBrought(ctx, who, b, used, func(ctx context.Context) (io.ReadCloser, error) {
+		came = true
+		return disk(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("image %s came along: %w", b.Digest(), err)
+	}
+	if came {
+		cat.Journal.Change(audit.ImageAdded, map[string]any{"image": c.Digest, "brought": b.Digest(), "by": who})
+	}
+	return nil
+}
