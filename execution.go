@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/stopclock"
@@ -266,7 +267,7 @@ func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 
 // configure has the machine's network and its output lead into the record.
 func (x *execution) configure() error {
-	network, relayed := x.rt.networkConfig(x.granted)
+	network, relayed := egress.Network(x.rt.opts.Upstream, x.granted)
 	network.Log = func(d netstack.Decision) {
 		line, _ := x.redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: x.rec.ID, Caller: x.rec.Owner, Worker: "", Decision: d})
 		x.rec.Netlog(line)

@@ -33,7 +33,7 @@ var floors = [][]string{
 		"internal/packages", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
 	},
 	{"guest/session", "image", "netstack", "vmm", "internal/audit/webhook"},
-	{"debug", "internal/hostfiles", "machine", "record"},
+	{"debug", "internal/egress", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
 	{"internal/paused"},
 	{"internal/history", "internal/language"},

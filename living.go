@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
@@ -41,7 +42,7 @@ func (l *living) copy() *living {
 func (l *living) rules(rt *Runtime, granted policy.Effective) []netstack.Rule {
 	granted.AllowNet = slices.Concat(granted.AllowNet, l.allow)
 	granted.Ask = slices.Concat(granted.Ask, l.ask)
-	cfg, _ := rt.networkConfig(granted)
+	cfg, _ := egress.Network(rt.opts.Upstream, granted)
 	for _, r := range l.deny {
 		cfg.Rules = append(cfg.Rules, netstack.Rule{Text: "deny " + r.String(), Host: r.Host, Wildcard: r.Wildcard, Addr: r.Addr, Port: r.Port, Deny: true})
 	}

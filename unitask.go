@@ -37,6 +37,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
@@ -166,7 +167,7 @@ func Open(opts Options) (*Runtime, error) {
 		return nil, policy.Bad("requireJail", "", "%v", err)
 	}
 	if opts.Upstream.Proxy == nil {
-		opts.Upstream.Proxy = environmentProxy()
+		opts.Upstream.Proxy = egress.EnvironmentProxy()
 	}
 	opts.Events = run.OneAtATime(opts.Events)
 	images, err := image.Open(opts.Home, language.Payloads(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })

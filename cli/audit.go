@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/history"
 )
 
 func (a *app) auditCommand() *cobra.Command {
@@ -122,7 +122,7 @@ written, as on a full disk.`,
 			if err != nil {
 				return err
 			}
-			lacks, err := unitask.FindAuditLacks(home, time.Now())
+			lacks, err := history.FindAuditLacks(home, time.Now())
 			if err == nil && lacks.String() != "" {
 				a.code = 1
 				return fmt.Errorf("the audit log has no line of %s", safe(lacks.String()))

@@ -1,4 +1,4 @@
-package unitask
+package history
 
 import (
 	"encoding/json"

@@ -1,4 +1,6 @@
-package unitask
+// Package egress translates what a policy grants into what the network and the broker enforce. It decides and connects
+// nothing.
+package egress
 
 import (
 	"net"
@@ -11,9 +13,9 @@ import (
 	"github.com/unitask/unitask/policy"
 )
 
-// networkConfig is the network of a run, from what was granted.
-func (rt *Runtime) networkConfig(eff policy.Effective) (netstack.Config, []uint16) {
-	cfg := netstack.Config{Upstream: rt.opts.Upstream, Limits: netstack.Limits{
+// Network is the network of a run, from what was granted.
+func Network(upstream netstack.Upstream, eff policy.Effective) (netstack.Config, []uint16) {
+	cfg := netstack.Config{Upstream: upstream, Limits: netstack.Limits{
 		Connections: eff.MaxConnections, BytesUp: eff.MaxUpload, BytesDown: eff.MaxDownload,
 	}}
 	var relayed []uint16 // ports of our loopback, which the guest has at its own
@@ -35,9 +37,9 @@ func (rt *Runtime) networkConfig(eff policy.Effective) (netstack.Config, []uint1
 	return cfg, relayed
 }
 
-// environmentProxy is the proxy that the host's environment names. The guest never
+// EnvironmentProxy is the proxy that the host's environment names. The guest never
 // sees it.
-func environmentProxy() func(host string, port uint16) *url.URL {
+func EnvironmentProxy() func(host string, port uint16) *url.URL {
 	choose := httpproxy.FromEnvironment().ProxyFunc()
 	return func(host string, port uint16) *url.URL {
 		scheme := "https"

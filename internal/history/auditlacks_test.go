@@ -1,4 +1,4 @@
-package unitask
+package history
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func TestAttackAuditLacks(t *testing.T) {
 		if err := log.Append(audit.Entry{Time: ago(2 * time.Hour), Kind: audit.ImageAdded}); err != nil {
 			t.Fatal(err)
 		}
-		rec, err := paused.Open(home).Records.Create(ago(c.created), "", ViaCLI, "code", nil, nil)
+		rec, err := paused.Open(home).Records.Create(ago(c.created), "", record.ViaCLI, "code", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
