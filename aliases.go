@@ -4,6 +4,7 @@ import (
 	"os"
 
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/paused"
@@ -222,4 +223,11 @@ type (
 	OwnImage     = catalog.Custom    // a custom image, as it was built
 	BroughtImage = catalog.Shipped   // an image that another host has shipped
 	ImageInfo    = catalog.ImageInfo // an image, as models and people are told of it
+)
+
+// What Runtime.Doctor reports.
+type (
+	Report      = doctor.Report
+	Check       = doctor.Check
+	AccelReport = doctor.AccelReport
 )

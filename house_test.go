@@ -38,6 +38,7 @@ var floors = [][]string{
 	{"internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
+	{"internal/doctor"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},

@@ -37,6 +37,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/home"
@@ -228,6 +229,29 @@ func (rt *Runtime) History() *history.Store { return rt.history }
 
 // Catalog finds, lists, pulls and removes images.
 func (rt *Runtime) Catalog() *catalog.Catalog { return rt.catalog }
+
+func (rt *Runtime) doctor() *doctor.Doctor {
+	return &doctor.Doctor{Home: rt.opts.Home, Accel: rt.opts.Accel, RequireJail: rt.opts.RequireJail, Images: rt.images, Source: rt.source, Catalog: rt.catalog, Records: rt.runs, Enter: rt.enter}
+}
+
+// Doctor checks everything that a run needs and boots a real machine on every accelerator that
+// might work. It changes nothing but the cache of which ones do.
+func (rt *Runtime) Doctor(ctx context.Context) *doctor.Report { return rt.doctor().Examine(ctx) }
+
+// Jail says what holds machines here, as found out with a stand-in for QEMU.
+func (rt *Runtime) Jail(ctx context.Context) (vmm.Jail, error) { return rt.doctor().Jail(ctx) }
+
+// Accelerator says what machines of the usual image run on here, and why that is not hardware, "" where it is or none
+// was wanted. An image that is not built is an fs.ErrNotExist.
+func (rt *Runtime) Accelerator(ctx context.Context) (accel Accel, whySlow string, err error) {
+	return rt.doctor().Accelerator(ctx)
+}
+
+// Attack has a stand-in for a broken QEMU try, in the jail that machines get here, all
+// that it must not be able to do.
+func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
+	return rt.doctor().Attack(ctx)
+}
 
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/doctor"
 )
 
 // doctorFresh is how long a report of the doctor is good: it boots a machine on every
@@ -15,7 +16,7 @@ const doctorFresh = 30 * time.Second
 
 // checkups are the doctor's reports: one made at a time, for everybody who asks.
 type checkups struct {
-	check func(context.Context) *unitask.Report
+	check func(context.Context) *doctor.Report
 
 	mu     sync.Mutex
 	latest *checkup
@@ -25,12 +26,12 @@ type checkups struct {
 type checkup struct {
 	made   chan struct{}
 	at     time.Time // when it was made
-	report *unitask.Report
+	report *doctor.Report
 	err    error
 }
 
 // report returns a report that is fresh, and waits for one that is being made.
-func (s *Server) report(ctx context.Context, caller unitask.Caller) (*unitask.Report, error) {
+func (s *Server) report(ctx context.Context, caller unitask.Caller) (*doctor.Report, error) {
 	c, err := s.latestCheckup(caller)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -70,10 +71,10 @@ func Granted(s *Server, principal, args string) (policy.Effective, []policy.Deni
 }
 
 // SetDoctor puts another doctor in.
-func SetDoctor(s *Server, check func(context.Context) *unitask.Report) { s.checkups.check = check }
+func SetDoctor(s *Server, check func(context.Context) *doctor.Report) { s.checkups.check = check }
 
 // Doctor calls the tool, without a wire.
-func Doctor(ctx context.Context, s *Server) (*unitask.Report, error) {
+func Doctor(ctx context.Context, s *Server) (*doctor.Report, error) {
 	return s.report(ctx, s.caller(nil))
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
@@ -162,7 +163,7 @@ func (h hider) value(key string, v any) any {
 }
 
 // report hides in place.
-func (h hider) report(r *unitask.Report) {
+func (h hider) report(r *doctor.Report) {
 	for i := range r.Checks {
 		c := &r.Checks[i]
 		c.Detail, c.Remedy = h.all(c.Detail), h.all(c.Remedy)

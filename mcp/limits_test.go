@@ -20,6 +20,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
@@ -245,10 +246,10 @@ func TestAttackDoctor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, bare(t), mcp.Options{Ceiling: noMachine()})
 		var made atomic.Int64
-		mcp.SetDoctor(s, func(context.Context) *unitask.Report {
+		mcp.SetDoctor(s, func(context.Context) *doctor.Report {
 			made.Add(1)
 			time.Sleep(3 * time.Second) // of the bubble's clock
-			return &unitask.Report{OK: true, Checks: []unitask.Check{{Name: "test", OK: true}}, Accelerators: []unitask.AccelReport{}}
+			return &doctor.Report{OK: true, Checks: []doctor.Check{{Name: "test", OK: true}}, Accelerators: []doctor.AccelReport{}}
 		})
 		for range 50 {
 			go func() {

@@ -8,6 +8,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/record"
 )
@@ -132,7 +133,7 @@ func (s *Server) listRuns(ctx context.Context, req *sdk.CallToolRequest, in list
 	return nil, listResult{list, next}, err
 }
 
-func (s *Server) doctor(ctx context.Context, req *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *unitask.Report, error) {
+func (s *Server) doctor(ctx context.Context, req *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, *doctor.Report, error) {
 	caller := s.caller(req.Extra)
 	report, err := s.report(ctx, caller)
 	if err != nil {

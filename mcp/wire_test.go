@@ -23,6 +23,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 	"github.com/unitask/unitask/policy"
@@ -130,9 +131,9 @@ type wire struct {
 func newWire(t *testing.T, rt *unitask.Runtime, opts mcp.Options, revision string) *wire {
 	t.Helper()
 	s := newServer(t, rt, opts)
-	mcp.SetDoctor(s, func(context.Context) *unitask.Report {
-		return &unitask.Report{OK: false, Checks: []unitask.Check{{Name: "qemu", OK: true, Detail: "/usr/bin/qemu 10.0"}, {Name: "records", Detail: "open " + opts.Dir + "/x: no space", Remedy: "make room"}},
-			Accelerators: []unitask.AccelReport{{Accel: "kvm", Reason: "/dev/kvm: permission denied"}, {Accel: "tcg", OK: true, BootMs: 1234}}}
+	mcp.SetDoctor(s, func(context.Context) *doctor.Report {
+		return &doctor.Report{OK: false, Checks: []doctor.Check{{Name: "qemu", OK: true, Detail: "/usr/bin/qemu 10.0"}, {Name: "records", Detail: "open " + opts.Dir + "/x: no space", Remedy: "make room"}},
+			Accelerators: []doctor.AccelReport{{Accel: "kvm", Reason: "/dev/kvm: permission denied"}, {Accel: "tcg", OK: true, BootMs: 1234}}}
 	})
 	w := &wire{t: t, url: serve(t, s, mcp.HTTPOptions{}) + "/mcp", revision: revision, ids: map[string]string{}, dir: opts.Dir}
 	if opts.Ceiling != nil {

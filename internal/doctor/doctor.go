@@ -1,4 +1,6 @@
-package unitask
+// Package doctor examines a host and a home: what a run needs, which accelerators work, what holds QEMU. It boots
+// machines to find out, and changes nothing but the memory of which accelerators work.
+package doctor
 
 import (
 	"context"
@@ -9,12 +11,26 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
 	"github.com/unitask/unitask/vmm"
 )
+
+// Doctor examines a host and a home.
+type Doctor struct {
+	Home        string
+	Accel       vmm.Accel
+	RequireJail []string
+	Images      *image.Store
+	Source      *machine.Source
+	Catalog     *catalog.Catalog
+	Records     *record.Store
+	Enter       func() (leave func(), err error) // fails where the runtime is closed
+}
 
 // Check is one line of the doctor's report.
 type Check struct {
@@ -94,17 +110,17 @@ func (r *Report) jail(jail vmm.Jail, required []string) {
 }
 
 // Jail says what holds machines here, as found out with a stand-in for QEMU.
-func (rt *Runtime) Jail(ctx context.Context) (vmm.Jail, error) {
-	leave, err := rt.enter()
+func (d *Doctor) Jail(ctx context.Context) (vmm.Jail, error) {
+	leave, err := d.Enter()
 	if err != nil {
 		return vmm.Jail{}, err
 	}
 	defer leave()
-	qemu, err := rt.source.QEMU(ctx, image.HostArch())
+	qemu, err := d.Source.QEMU(ctx, image.HostArch())
 	if err != nil {
-		return vmm.Jail{}, &HostError{Op: "jail", Err: err}
+		return vmm.Jail{}, &run.HostError{Op: "jail", Err: err}
 	}
-	jail, err := vmm.TryJail(qemu, rt.opts.Accel)
+	jail, err := vmm.TryJail(qemu, d.Accel)
 	if err != nil {
 		return jail, run.AsHostError("jail", err)
 	}
@@ -114,63 +130,63 @@ func (rt *Runtime) Jail(ctx context.Context) (vmm.Jail, error) {
 // Accelerator says what machines of the usual image run on here, and why that is not hardware, "" where it is or none
 // was wanted. What is not known yet is found out by a boot, and remembered until the host's next one. An image that is
 // not built is an fs.ErrNotExist.
-func (rt *Runtime) Accelerator(ctx context.Context) (accel Accel, whySlow string, err error) {
-	leave, err := rt.enter()
+func (d *Doctor) Accelerator(ctx context.Context) (accel run.Accel, whySlow string, err error) {
+	leave, err := d.Enter()
 	if err != nil {
 		return "", "", err
 	}
 	defer leave()
 	arch := image.HostArch()
-	im, err := rt.images.Lookup(rt.images.Best(arch), arch)
+	im, err := d.Images.Lookup(d.Images.Best(arch), arch)
 	if err != nil {
-		return "", "", &HostError{Op: "image", Err: err}
+		return "", "", &run.HostError{Op: "image", Err: err}
 	}
-	spec, err := rt.source.Spec(ctx, im, Shape{MemoryMB: policy.DefaultMemoryMB})
+	spec, err := d.Source.Spec(ctx, im, machine.Shape{MemoryMB: policy.DefaultMemoryMB})
 	if err == nil {
-		spec, err = rt.source.Probe(ctx, spec)
+		spec, err = d.Source.Probe(ctx, spec)
 	}
 	if err != nil {
 		return "", "", run.AsHostError("boot", err)
 	}
-	return spec.Accel, rt.source.WhySlow(spec), nil
+	return spec.Accel, d.Source.WhySlow(spec), nil
 }
 
 // Attack has a stand-in for a broken QEMU try, in the jail that machines get here, all
 // that it must not be able to do.
-func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
-	leave, err := rt.enter()
+func (d *Doctor) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
+	leave, err := d.Enter()
 	if err != nil {
 		return nil, vmm.Jail{}, err
 	}
 	defer leave()
-	qemu, err := rt.source.QEMU(ctx, image.HostArch())
+	qemu, err := d.Source.QEMU(ctx, image.HostArch())
 	if err != nil {
 		return nil, vmm.Jail{}, err
 	}
-	return vmm.Attack(qemu, rt.opts.Accel)
+	return vmm.Attack(qemu, d.Accel)
 }
 
-// Doctor checks everything that a run needs and boots a real machine on every accelerator that
+// Examine checks everything that a run needs and boots a real machine on every accelerator that
 // might work. It changes nothing but the cache of which ones do.
-func (rt *Runtime) Doctor(ctx context.Context) *Report {
+func (d *Doctor) Examine(ctx context.Context) *Report {
 	r := &Report{OK: true, Accelerators: []AccelReport{}}
-	leave, err := rt.enter()
+	leave, err := d.Enter()
 	if err != nil {
 		r.add("runtime", err, "", "open another one")
 		return r
 	}
 	defer leave()
 	arch := image.HostArch()
-	qemu, qemuErr := rt.source.QEMU(ctx, arch)
+	qemu, qemuErr := d.Source.QEMU(ctx, arch)
 	r.add("qemu", qemuErr, fmt.Sprintf("%s %s", qemu.Path, qemu.Version), "install or update QEMU")
 
-	node, err := rt.images.Part(arch, "node")
+	node, err := d.Images.Part(arch, "node")
 	r.add("node", err, "Node "+node.Version, "make vendor, or unitask image vendor")
-	rt.checkImages(ctx, r)
-	kernel := rt.images.Best(arch)
-	rt.checkKernel(r, arch, kernel)
+	d.checkImages(ctx, r)
+	kernel := d.Images.Best(arch)
+	d.checkKernel(r, arch, kernel)
 
-	im, imageErr := rt.images.Lookup(kernel, arch)
+	im, imageErr := d.Images.Lookup(kernel, arch)
 	if imageErr == nil {
 		r.add("image", nil, fmt.Sprintf("%s %.12s, %d MiB, built %s", im.Kernel, im.Digest, im.Size()>>20, im.Built.Format(time.DateOnly)), "")
 	} else if errors.Is(imageErr, os.ErrNotExist) {
@@ -178,20 +194,20 @@ func (rt *Runtime) Doctor(ctx context.Context) *Report {
 	} else {
 		r.add("image", imageErr, "", "unitask image ls")
 	}
-	r.add("records", rt.writable(), rt.runs.Dir(), "make the folder writable, or set UNITASK_HOME to another")
+	r.add("records", d.writable(), d.Records.Dir(), "make the folder writable, or set UNITASK_HOME to another")
 	if qemuErr == nil && imageErr == nil {
 		spec := machine.Spec{Image: im, QEMU: qemu, MemoryMB: policy.DefaultMemoryMB}
-		rt.checkBoot(ctx, r, spec)
-		rt.checkClone(ctx, r, im)
+		d.checkBoot(ctx, r, spec)
+		d.checkClone(ctx, r, im)
 	}
 	return r
 }
 
 // checkImages says which images there are, a line each.
-func (rt *Runtime) checkImages(ctx context.Context, r *Report) {
-	for _, im := range rt.catalog.List(ctx, nil) {
+func (d *Doctor) checkImages(ctx context.Context, r *Report) {
+	for _, im := range d.Catalog.List(ctx, nil) {
 		text := fmt.Sprintf("%s for %s: ", im.Name, im.Languages[0])
-		switch of, err := rt.images.Of(im.Name); {
+		switch of, err := d.Images.Of(im.Name); {
 		case im.Template:
 			text += fmt.Sprintf("built, %d MiB, with a template", im.SizeMB)
 		case im.Ready:
@@ -208,17 +224,17 @@ func (rt *Runtime) checkImages(ctx context.Context, r *Report) {
 		}
 		r.add("images", nil, text, "")
 	}
-	list, err := rt.images.List()
+	list, err := d.Images.List()
 	var used map[string]bool
 	if err == nil {
-		used, _, err = rt.catalog.InUse(list)
+		used, _, err = d.Catalog.InUse(list)
 	}
 	if err != nil {
 		r.add("images", err, "", "unitask image ls")
 		return
 	}
 	var size int64
-	nobodys := rt.catalog.Unused(list, used)
+	nobodys := d.Catalog.Unused(list, used)
 	for _, im := range nobodys {
 		size += im.Size()
 	}
@@ -239,16 +255,16 @@ func (r *Report) Ceiling(m *policy.ForModels, err error) {
 }
 
 // checkClone restores the default template, and tells of one that failed.
-func (rt *Runtime) checkClone(ctx context.Context, r *Report, im *image.Image) {
+func (d *Doctor) checkClone(ctx context.Context, r *Report, im *image.Image) {
 	if !machine.CanClone {
 		r.add("clone", nil, "not on this system: every run boots", "")
 		return
 	}
 	start := time.Now()
-	spec, err := rt.source.Spec(ctx, im, Shape{MemoryMB: policy.DefaultMemoryMB})
+	spec, err := d.Source.Spec(ctx, im, machine.Shape{MemoryMB: policy.DefaultMemoryMB})
 	var m *machine.Machine
 	if err == nil {
-		m, err = rt.source.Clone(ctx, spec, machine.Config{})
+		m, err = d.Source.Clone(ctx, spec, machine.Config{})
 	}
 	var given *machine.GivenUp
 	switch {
@@ -263,7 +279,7 @@ func (rt *Runtime) checkClone(ctx context.Context, r *Report, im *image.Image) {
 	default:
 		r.add("clone", err, "", "the template was dropped; the next run boots, and has another made")
 	}
-	if at, why := rt.source.LastFailure(); why != "" && time.Since(at) < failureTold {
+	if at, why := d.Source.LastFailure(); why != "" && time.Since(at) < failureTold {
 		r.Checks[len(r.Checks)-1].Remedy = fmt.Sprintf("at %s one was dropped: %s", at.Format(time.RFC3339), why)
 	}
 }
@@ -271,8 +287,8 @@ func (rt *Runtime) checkClone(ctx context.Context, r *Report, im *image.Image) {
 // failureTold is for how long the doctor tells of a template that had to be dropped.
 const failureTold = 24 * time.Hour
 
-func (rt *Runtime) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
-	part, err := rt.images.Part(arch, string(kernel))
+func (d *Doctor) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) {
+	part, err := d.Images.Part(arch, string(kernel))
 	if !r.add("kernel", err, fmt.Sprintf("%s %s", kernel, part.Version), "make vendor, or unitask image vendor") {
 		return
 	}
@@ -284,11 +300,11 @@ func (rt *Runtime) checkKernel(r *Report, arch image.Arch, kernel image.Kernel) 
 }
 
 // writable creates and removes a folder in the run store.
-func (rt *Runtime) writable() error {
-	if err := os.MkdirAll(rt.runs.Dir(), 0o700); err != nil {
+func (d *Doctor) writable() error {
+	if err := os.MkdirAll(d.Records.Dir(), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(rt.runs.Dir(), ".doctor-")
+	f, err := os.CreateTemp(d.Records.Dir(), ".doctor-")
 	if err != nil {
 		return err
 	}
@@ -298,8 +314,8 @@ func (rt *Runtime) writable() error {
 }
 
 // checkBoot boots the image once on each candidate.
-func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) {
-	candidates, rejected, err := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), rt.opts.Accel)
+func (d *Doctor) checkBoot(ctx context.Context, r *Report, spec machine.Spec) {
+	candidates, rejected, err := vmm.ThisHost(spec.QEMU).Candidates(vmm.Arch(spec.Image.Arch), d.Accel)
 	for _, no := range rejected {
 		r.Accelerators = append(r.Accelerators, AccelReport{Accel: no.Accel, Reason: no.Reason})
 	}
@@ -308,7 +324,7 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) 
 	for _, accel := range candidates {
 		start := time.Now()
 		spec.Accel = accel
-		m, err := rt.source.BootOnce(ctx, spec, machine.Config{})
+		m, err := d.Source.BootOnce(ctx, spec, machine.Config{})
 		report := AccelReport{Accel: accel, OK: err == nil}
 		if err == nil {
 			report.BootMs = time.Since(start).Milliseconds()
@@ -316,9 +332,9 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) 
 			m.Close()
 			if best == nil {
 				best = &report
-				rt.source.Works(spec, failed)
+				d.Source.Works(spec, failed)
 				r.add("boot", nil, fmt.Sprintf("%s in %d ms on %s", spec.Image.Kernel, report.BootMs, accel), "")
-				r.jail(jail, rt.opts.RequireJail)
+				r.jail(jail, d.RequireJail)
 			}
 		} else {
 			report.Reason = err.Error()
@@ -332,6 +348,6 @@ func (rt *Runtime) checkBoot(ctx context.Context, r *Report, spec machine.Spec) 
 		if err == nil {
 			err = errors.New("no accelerator boots the image")
 		}
-		r.add("boot", err, "", "see the reasons above; --accel tcg works wherever QEMU does, "+home.Dir(rt.opts.Home).Runs()+" has consoles")
+		r.add("boot", err, "", "see the reasons above; --accel tcg works wherever QEMU does, "+home.Dir(d.Home).Runs()+" has consoles")
 	}
 }
