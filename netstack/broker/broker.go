@@ -179,7 +179,8 @@ func New(cfg Config) (*Broker, error) {
 		var err error
 		if first := slices.IndexFunc(cfg.Secrets[:i], s.same); first < 0 {
 			if together += len(s.Value); together > maxSecretsTogether {
-				return nil, fmt.Errorf("secret %q: the secrets that are bound to hosts have more than %d bytes together", s.Name, maxSecretsTogether)
+				const text = "secret %q: the secrets that are bound to hosts have more than %d bytes together"
+				return nil, fmt.Errorf(text, s.Name, maxSecretsTogether)
 			}
 			s.placeholder, err = cfg.placeholder(s, cfg.Secrets[:i])
 		} else if o := cfg.Secrets[first]; o.Value != s.Value || o.Misdirected != s.Misdirected {
