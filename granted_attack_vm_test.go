@@ -45,6 +45,76 @@ func TestAttackTime(t *testing.T) {
 	}
 }
 
+// Code has no more of the host's memory than it was granted and what QEMU has beside it, wherever it puts it.
+func TestAttackMemory(t *testing.T) {
+	if _, err := os.Stat("/proc/self/status"); err != nil {
+		t.Skip("no /proc on this system")
+	}
+	needVM(t)
+	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	const granted, beside = 256, 512 // MiB
+	const head = `const fs = require("fs"), { spawn } = require("child_process");` + "\n"
+	const ticks = `setInterval(() => console.log("."), 50);`
+	for _, c := range []struct{ name, code string }{
+		{"in buffers", `for (const kept = []; ; console.log(kept.length)) kept.push(Buffer.alloc(16 << 20, 1));`},
+		{"in its disks", `const b = Buffer.alloc(4 << 20, 1);
+for (const d of ["/tmp", "/dev/shm", "/out"])
+	try { for (;;) { fs.appendFileSync(d + "/f", b); console.log(d) } } catch {}` + ticks},
+		{"in processes", `for (let n = 0; n < 4; n++) spawn("sh", ["-c", "x=aaaaaaaa; while :; do x=$x$x; done"]);` + ticks},
+	} {
+		peak := 0
+		streams := unitask.IO{Stdout: writerFunc(func(p []byte) (int, error) {
+			for _, pid := range qemuChildren(t, os.Getpid()) {
+				peak = max(peak, peakOf(pid)>>10)
+			}
+			return len(p), nil
+		})}
+		req := unitask.Request{Code: head + c.code, Kernel: unitask.Linux, Timeout: 3 * time.Second, MemoryMB: granted}
+		res, err := rt.Run(t.Context(), req, streams)
+		if err != nil || res.Outcome != unitask.OutcomeOOM && res.Outcome != unitask.OutcomeTimeout {
+			t.Errorf("%s: %v %+v", c.name, err, res)
+		}
+		const want = "at most 768 MiB, and at least half of what it may have"
+		got := want
+		if peak > granted+beside || peak < granted/2 {
+			got = fmt.Sprintf("%d MiB", peak)
+		}
+		attack.Check(t, "memory of the host that code with 256 MiB takes "+c.name, want, got)
+	}
+}
+
+// Code that prints without end on both streams has no more kept of it than was granted.
+func TestAttackOutput(t *testing.T) {
+	needVM(t)
+	rt := openRuntime(t, unitask.Options{Home: newHome(t)})
+	for _, c := range []struct{ name, code string }{
+		{"on both streams", `const b = Buffer.alloc(1 << 16, "x");
+for (;;) for (const to of [1, 2]) try { fs.writeSync(to, b) } catch {}`},
+		{"by a byte at a time", `for (;;) for (const to of [1, 2]) try { fs.writeSync(to, "x") } catch {}`},
+		{"from many processes", `const print = ["-c", "while :; do echo xxxx; echo xxxx >&2; done"];
+for (let n = 0; n < 8; n++) spawn("sh", print, { stdio: "inherit" });`},
+	} {
+		const most = 1000
+		code := `const fs = require("fs"), { spawn } = require("child_process");` + c.code
+		req := unitask.Request{Code: code, Timeout: 2 * time.Second, OutputBytes: most, Kernel: unitask.Linux}
+		res, err := rt.Run(t.Context(), req, unitask.IO{})
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = fmt.Sprintf("%d and %d bytes, truncated %t, %s", len(res.Stdout), len(res.Stderr), res.Truncated, res.Outcome)
+		}
+		attack.Check(t, "code prints without end "+c.name, "1000 and 1000 bytes, truncated true, timeout", got)
+	}
+}
+
+// peakOf is the most memory that a process has had, in KiB.
+func peakOf(pid int) (n int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // it may have ended
+	if _, rest, found := strings.Cut(string(text), "VmHWM:"); found {
+		_, _ = fmt.Sscan(rest, &n)
+	}
+	return n
+}
+
 // A machine is used once: nothing that code leaves in it is in the next one, which is of the same template.
 func TestAttackLeftInMachine(t *testing.T) {
 	needVM(t)

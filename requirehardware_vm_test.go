@@ -2,15 +2,17 @@ package unitask_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/vmm"
 )
 
 // Where hardware is required, nothing runs in emulation, and the error names the key.
-func TestRequireHardware(t *testing.T) {
+func TestAttackRequireHardware(t *testing.T) {
 	needVM(t)
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t), Accel: vmm.TCG})
 	if err != nil {
@@ -26,8 +28,10 @@ func TestRequireHardware(t *testing.T) {
 		req    unitask.Request
 	}{"by the ceiling": {unitask.Caller{Ceiling: ceiling}, unitask.Request{Code: "1"}}, "by the request": {unitask.Caller{}, unitask.Request{Code: "1", RequireHardware: true}}} {
 		_, err := rt.RunFor(t.Context(), c.caller, c.req, unitask.IO{})
-		if field := (*policy.FieldError)(nil); !errors.As(err, &field) || field.Field != "requireHardware" {
-			t.Errorf("%s: %v", name, err)
+		got := fmt.Sprint(err)
+		if field := (*policy.FieldError)(nil); errors.As(err, &field) {
+			got = "refused for " + field.Field
 		}
+		attack.Check(t, "a run in emulation where hardware is required "+name, "refused for requireHardware", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,6 +55,9 @@ func TestScripts(t *testing.T) {
 					return err
 				}
 			}
+			if err := closeToOthers(env.WorkDir); err != nil {
+				return err
+			}
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("UNITASK_HOME", home)
 			env.Setenv("HOME", env.WorkDir)
@@ -86,6 +90,21 @@ func TestScripts(t *testing.T) {
 				ts.Check(testhome.Borrow(base, ts.MkAbs(args[0])))
 			},
 		},
+	})
+}
+
+// closeToOthers lets only us write a script's files and folders, whatever the umask is: what others can write is
+// refused as a ceiling or a setting.
+func closeToOthers(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil || info.Mode()&fs.ModeSymlink != 0 {
+			return err
+		}
+		return os.Chmod(path, info.Mode().Perm()&^0o022)
 	})
 }
 

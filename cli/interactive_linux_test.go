@@ -14,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 )
 
@@ -176,7 +177,7 @@ func TestInteractiveRefused(t *testing.T) {
 		{[]string{"-t", "--kernel", "nanos", "--code", "1"}, y.tty, "--kernel nanos: has no terminals: use linux"},
 	} {
 		var said strings.Builder
-		args := append([]string{"run", "--home", t.TempDir()}, c.args...)
+		args := append([]string{"run", "--home", testdir.Private(t)}, c.args...)
 		if code := Main(args, Streams{Stdin: strings.NewReader("1"), Stdout: c.out, Stderr: &said}); code != 2 || !strings.Contains(said.String(), c.want) && c.args[1] != "--json" {
 			t.Errorf("%v: exit code %d, %q", c.args, code, said.String())
 		}

@@ -89,7 +89,7 @@ func TestTelemetryFailed(t *testing.T) {
 		"failed":  {[]string{"run", "--offline", "--kernel", "linux", "--code", "1"}, `span image of run in \S+: STATUS_CODE_ERROR error.type=image\n(?s:.*)span run of \S* in \S+: STATUS_CODE_ERROR error.type=failed .*unitask.outcome=failed`},
 	} {
 		c := collector.New(t)
-		if _, stderr, code := ran(t, t.TempDir(), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL}, row.args...); code == 0 {
+		if _, stderr, code := ran(t, testdir.Private(t), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL}, row.args...); code == 0 {
 			t.Errorf("%s: %q", name, stderr)
 		}
 		if got := c.Text(); !regexp.MustCompile(row.want).MatchString(got) {

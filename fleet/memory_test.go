@@ -330,7 +330,7 @@ func crowd(t *testing.T, url, tenant string) {
 // startMeasured is a worker of several tenants in a process of its own, which has sessions.
 func startMeasured(t *testing.T, url string, tenants []string) (id string, pid int) {
 	t.Helper()
-	id, pid, _ = startWorkerProcess(t, url, "", "FLEET_TEST_TENANTS="+strings.Join(tenants, ","), "FLEET_TEST_EMPTY_HOME="+t.TempDir())
+	id, pid, _ = startWorkerProcess(t, url, "", "FLEET_TEST_TENANTS="+strings.Join(tenants, ","), "FLEET_TEST_EMPTY_HOME="+testdir.Private(t))
 	return id, pid
 }
 

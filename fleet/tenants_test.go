@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/internal/testdir"
 )
 
@@ -176,7 +176,7 @@ func TestSecured(t *testing.T) {
 
 // Two tenants with valid credentials, one of whom has all rights in his account and attacks the other
 // and the worker: hers goes on as if he were not there.
-func TestTenantsAttack(t *testing.T) {
+func TestAttackTenants(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
 	dir := t.TempDir()
@@ -225,9 +225,7 @@ func TestTenantsAttack(t *testing.T) {
 		hers <- end{res, err}
 	}()
 	waitFor(t, func() bool { return len(lines(log)) == 2 }) // although he has 19 more that wait
-	if ran := lines(log); ran[1] != "hers" {
-		t.Fatalf("started: %q", ran)
-	}
+	attack.Check(t, "a tenant with 20 runs and 200 that are nonsense: who is started next", "hers", lines(log)[1])
 
 	// While it runs he does to her whatever he can think of.
 	for subject, text := range map[string]string{
@@ -246,9 +244,9 @@ func TestTenantsAttack(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"KV_unitask-runs-alice", "OBJ_unitask-files-alice"} {
-		if _, err := js.Stream(t.Context(), name); !errors.Is(err, jetstream.ErrStreamNotFound) {
-			t.Errorf("he sees %s: %v", name, err)
-		}
+		_, err := js.Stream(t.Context(), name)
+		const row = "a tenant with all rights in his account reads another's "
+		attack.Check(t, row+name, jetstream.ErrStreamNotFound.Error(), fmt.Sprint(err))
 	}
 	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "unitask-runs-alice"}) // in his own account
 	if err == nil {
@@ -257,25 +255,26 @@ func TestTenantsAttack(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "all", Subjects: []string{"all"}, MaxBytes: 1 << 40}); err == nil {
-		t.Error("his account has room without end")
-	}
+	endless := jetstream.StreamConfig{Name: "all", Subjects: []string{"all"}, MaxBytes: 1 << 40}
+	_, err = js.CreateStream(t.Context(), endless)
+	attack.Check(t, "a tenant makes a stream of a terabyte", "refused", refusedOr(err != nil))
 	ask := nats.NewMsg("unitask.drain." + w.Info().ID)
 	ask.Header.Set("Drain", "1")
 	msg, err := nc.RequestMsg(ask, time.Minute)
-	if err == nil && msg.Header.Get("Refused") == "" {
-		t.Fatal("one tenant drains the worker of all")
-	}
 	if err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
+	attack.Check(t, "a tenant drains the worker of all", "refused", refusedOr(msg.Header.Get("Refused") != ""))
 	if err := note(gate, ""); err != nil {
 		t.Fatal(err)
 	}
 	e := <-hers
-	if e.err != nil || string(e.res.Stdout) != "14 bytes\nhers-only\ndone\n" || len(e.res.Artifacts) != 1 || e.res.Retried != "" {
-		t.Fatalf("hers: %v %s", e.err, asJSON(e.res))
+	got := fmt.Sprint(e.err)
+	if e.err == nil {
+		got = fmt.Sprintf("%s, %d artifacts, retried %q", e.res.Stdout, len(e.res.Artifacts), e.res.Retried)
 	}
+	attack.Check(t, "a tenant cancels, forges, asks for, ends and deletes another's run",
+		"14 bytes\nhers-only\ndone\n, 1 artifacts, retried \"\"", got)
 	if err := note(gate+"-his", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -291,15 +290,23 @@ func TestTenantsAttack(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	sawHis := false
+	sawHis, heardHers := false, []string{}
 	for len(heard) > 0 {
 		m := <-heard
 		sawHis = sawHis || strings.Contains(string(m.Data), "nonsense-")
 		if holds(m.Data, "hers-only") || holds(m.Data, "her-own-secret") || holds([]byte(m.Header.Get("Stream")), "hers-only") {
-			t.Errorf("he hears %s %s", m.Subject, m.Data)
+			heardHers = append(heardHers, m.Subject)
 		}
 	}
+	attack.Check(t, "a tenant listens to all subjects: what he hears of another's run", "[]", fmt.Sprint(heardHers))
 	if !sawHis {
 		t.Error("he hears not even himself: the test says nothing")
 	}
+}
+
+func refusedOr(refused bool) string {
+	if refused {
+		return "refused"
+	}
+	return "done"
 }

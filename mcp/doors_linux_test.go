@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/mcp"
 )
 
@@ -38,7 +39,7 @@ func TestAttackStrangers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			addr, _ := startServer(t, t.TempDir(), "--token-file", file, "--pool", "0", "-n", "256")
+			addr, _ := startServer(t, testdir.Private(t), "--token-file", file, "--pool", "0", "-n", "256")
 			for n := range 400 {
 				conn, err := net.DialTimeout("tcp", addr, time.Second)
 				if err != nil {
@@ -78,7 +79,7 @@ func TestAttackCallerConnections(t *testing.T) {
 	if err := os.WriteFile(file, []byte(tokens), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	addr, _ := startServer(t, t.TempDir(), "--token-file", file, "--pool", "0", "-n", "256") // 128 connections
+	addr, _ := startServer(t, testdir.Private(t), "--token-file", file, "--pool", "0", "-n", "256") // 128 connections
 	for n := range 8 {
 		taken, refused, text := 0, 0, ""
 		for range 40 {

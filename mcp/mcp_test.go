@@ -559,7 +559,7 @@ func inMemory(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *sdk.ClientS
 
 // Whatever the arguments: a tool's answer, and no protocol error.
 func FuzzArguments(f *testing.F) {
-	rt, err := unitask.Open(unitask.Options{Home: f.TempDir()})
+	rt, err := unitask.Open(unitask.Options{Home: testdir.Private(f)})
 	if err != nil {
 		f.Fatal(err)
 	}

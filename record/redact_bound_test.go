@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -47,7 +48,7 @@ func TestAttackBoundGuesses(t *testing.T) {
 }
 
 // The whole value is redacted and counted, in any form that is read, and ends the stream the third time.
-func TestBoundExposed(t *testing.T) {
+func TestAttackBoundExposed(t *testing.T) {
 	for name, form := range map[string]string{"as it is": boundToken, "hexadecimal": hex.EncodeToString([]byte(boundToken)), "base64": base64.StdEncoding.EncodeToString([]byte(boundToken)), "upper case": strings.ToUpper(boundToken)} {
 		r, err := NewRedactor(Secrets{Bound: map[string]string{"KEY": boundToken}})
 		if err != nil {
@@ -61,14 +62,19 @@ func TestBoundExposed(t *testing.T) {
 		long := strings.Repeat("long before ", 20_000) + form + " behind "
 		for n, text := range []string{"one " + form + " ", long} {
 			out.Reset()
+			got := fmt.Sprintf("redacted, %d counted", n+1)
 			if _, err := w.Write([]byte(text)); err != nil || strings.Contains(out.String(), form[4:20]) || r.Exposed() != n+1 {
-				t.Errorf("%s: %v, %d counted, %.100q", name, err, r.Exposed(), out.String())
+				got = fmt.Sprintf("%v, %d counted, %.100q", err, r.Exposed(), out.String())
 			}
+			row := fmt.Sprintf("a machine prints a bound secret's value, %s, time %d", name, n+1)
+			attack.Check(t, row, fmt.Sprintf("redacted, %d counted", n+1), got)
 		}
 		out.Reset()
+		got := "redacted, and the run ends"
 		if _, err := w.Write([]byte(form)); !errors.As(err, new(*ExposedError)) || strings.Contains(out.String(), form[4:20]) {
-			t.Errorf("%s a third time: %v %q", name, err, out.String())
+			got = fmt.Sprintf("%v %q", err, out.String())
 		}
+		attack.Check(t, "a machine prints a bound secret's value the third time, "+name, "redacted, and the run ends", got)
 		known, _ := NewRedactor(Secrets{Bound: map[string]string{"KEY": boundToken}})
 		known.Known()
 		if _, err := known.Writer(&out).Write([]byte(strings.Repeat(form+" ", 9))); err != nil || known.Exposed() != 0 {

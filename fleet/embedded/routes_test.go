@@ -18,6 +18,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/fleet"
 	"github.com/unitask/unitask/internal/attack"
+	"github.com/unitask/unitask/internal/testdir"
 )
 
 func freePorts(t *testing.T, n int) (list []string) {
@@ -90,7 +91,7 @@ func (m *member) submit(t *testing.T, lasts string, ids ...string) (ends func() 
 			t.Fatal(err)
 		}
 		client.RunID = id
-		rt, err := unitask.Open(unitask.Options{Home: t.TempDir(), Fleet: client})
+		rt, err := unitask.Open(unitask.Options{Home: testdir.Private(t), Fleet: client})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask"
+	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/internal/testhome"
 )
 
@@ -37,7 +38,7 @@ func newPythonSuite(t *testing.T, n int) *pythonSuite {
 func TestHostFault(t *testing.T) {
 	s := newPythonSuite(t, 2)
 	var err error
-	if s.rt, err = unitask.Open(unitask.Options{Home: t.TempDir()}); err != nil {
+	if s.rt, err = unitask.Open(unitask.Options{Home: testdir.Private(t)}); err != nil {
 		t.Fatal(err)
 	}
 	defer s.rt.Close()

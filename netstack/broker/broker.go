@@ -169,6 +169,7 @@ func New(cfg Config) (*Broker, error) {
 		}
 		domains = append(domains, cfg.Rules[i].Host.domain())
 	}
+	together := 0
 	for i := range cfg.Secrets {
 		s := &cfg.Secrets[i]
 		if err := s.check(); err != nil {
@@ -177,6 +178,10 @@ func New(cfg Config) (*Broker, error) {
 		s.placeholder = ""
 		var err error
 		if first := slices.IndexFunc(cfg.Secrets[:i], s.same); first < 0 {
+			if together += len(s.Value); together > maxSecretsTogether {
+				const text = "secret %q: the secrets that are bound to hosts have more than %d bytes together"
+				return nil, fmt.Errorf(text, s.Name, maxSecretsTogether)
+			}
 			s.placeholder, err = cfg.placeholder(s, cfg.Secrets[:i])
 		} else if o := cfg.Secrets[first]; o.Value != s.Value || o.Misdirected != s.Misdirected {
 			err = fmt.Errorf("secret %q is there twice, and not as the same", s.Name)

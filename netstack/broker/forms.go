@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
@@ -25,21 +26,20 @@ func jsonText(text string) []byte {
 
 // hidden are forms of a text in which it could pass unnoticed, and the same forms of
 // what stands in its place.
-func hidden(text, put string) []pair {
-	forms := []pair{{find: []byte(hex.EncodeToString([]byte(text))), put: []byte(hex.EncodeToString([]byte(put)))}}
-	forms = append(forms, pair{find: bytes.ToUpper(forms[0].find), put: bytes.ToUpper(forms[0].put)})
+func hidden(text, put string, add func(pair)) {
+	lower := pair{find: []byte(hex.EncodeToString([]byte(text))), put: []byte(hex.EncodeToString([]byte(put)))}
+	add(lower)
+	add(pair{find: bytes.ToUpper(lower.find), put: bytes.ToUpper(lower.put)})
 	for _, code := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 		for _, p := range inBase64(code, text, put) {
-			forms = append(forms, p)
+			add(p)
 			if code == base64.RawStdEncoding { // in JSON, in a query
 				for _, write := range []func(string) string{jsonStyle{slash: true}.write, jsonStyle{extra: "+", upper: true}.write, url.QueryEscape} {
-					find := []byte(write(string(p.find)))
-					forms = append(forms, pair{find: find, put: []byte(write(string(p.put)))})
+					add(pair{find: []byte(write(string(p.find))), put: []byte(write(string(p.put)))})
 				}
 			}
 		}
 	}
-	return forms
 }
 
 // maxEdged is up to how many bytes a value's edges in base64 are looked for: each form has a value's whole text.
@@ -82,9 +82,8 @@ func inBase64(code *base64.Encoding, text, put string) (forms []pair) {
 }
 
 // spelled are forms that write each byte by its number.
-func spelled(text, put string) []pair {
-	var forms []pair
-	add := func(format, between string) {
+func spelled(text, put string, add func(pair)) {
+	number := func(format, between string) {
 		write := func(s string) string {
 			var b strings.Builder
 			for i, c := range []byte(s) {
@@ -95,25 +94,23 @@ func spelled(text, put string) []pair {
 			}
 			return b.String()
 		}
-		find := []byte(write(text))
-		forms = append(forms, pair{find: find, put: []byte(write(put))})
+		add(pair{find: []byte(write(text)), put: []byte(write(put))})
 	}
 	for _, digits := range []string{"%02x", "%02X"} {
 		for _, between := range []string{" ", ":", "-"} { // of a dump, of a fingerprint
-			add(digits, between)
+			number(digits, between)
 		}
 		for _, before := range []string{`\x`, "%%", `\u00`, "&#x"} {
-			add(before+digits+strings.Repeat(";", strings.Count(before, "&")), "")
+			number(before+digits+strings.Repeat(";", strings.Count(before, "&")), "")
 		}
 		for _, between := range []string{",", ", "} {
-			add("0x"+digits, between)
+			number("0x"+digits, between)
 		}
 	}
-	add("&#%d;", "")
+	number("&#%d;", "")
 	for _, between := range []string{",", ", ", " "} { // of a Buffer in JSON
-		add("%d", between)
+		number("%d", between)
 	}
-	return forms
 }
 
 // fitted is a text of so many bytes, so that a body's length stays as it was announced.
@@ -123,12 +120,19 @@ func fitted(text []byte, n int) []byte {
 
 // escaped are the forms of a text that is written otherwise in JSON, HTML, a URL, or in
 // another case: as the encoders do that people use.
-func escaped(text, put string) []pair {
-	forms := []pair{{find: []byte(strings.ToLower(text)), put: []byte(strings.ToLower(put))}, {find: []byte(strings.ToUpper(text)), put: []byte(strings.ToUpper(put))}}
-	add := func(written string) {
-		forms = append(forms, pair{find: []byte(written), put: []byte(put)})
+func escaped(text, put string, add func(pair)) {
+	add(pair{find: []byte(strings.ToLower(text)), put: []byte(strings.ToLower(put))})
+	add(pair{find: []byte(strings.ToUpper(text)), put: []byte(strings.ToUpper(put))})
+	same := []byte(put)
+	written := map[string]bool{text: true} // most texts have most forms in common
+	form := func(s string) {
+		if !written[s] {
+			written[s] = true
+			add(pair{find: []byte(s), put: same})
+		}
 	}
-	var inJSON []string
+	inJSON := []string{text}
+	isJSON := map[string]bool{text: true}
 	for _, extra := range []string{"", "<>&", "<>&'", "<>&'=", "<>&'\"", "<>&'\"+`"} {
 		for style := range 16 {
 			write := jsonStyle{extra: extra, upper: style&1 != 0, slash: style&2 != 0}.write
@@ -136,21 +140,29 @@ func escaped(text, put string) []pair {
 			if style&4 != 0 { // Python, PHP, .NET
 				s = jsonStyle{upper: style&8 != 0}.ascii(s)
 			}
-			inJSON = append(inJSON, s, write(s)) // JSON in JSON
+			for _, s := range []string{s, write(s)} { // JSON in JSON
+				if !isJSON[s] {
+					isJSON[s] = true
+					inJSON = append(inJSON, s)
+				}
+			}
 		}
 	}
-	for _, s := range append(inJSON, text) {
-		add(s)
-		for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
-			forms = append(forms, pair{find: wide(s, order), put: wide(put, order)})
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		same := wide(put, order)
+		for _, s := range inJSON {
+			add(pair{find: wide(s, order), put: same})
 		}
+	}
+	for _, s := range inJSON {
+		form(s)
 	}
 	for _, kept := range []string{"-_.~", "-_.!~*'()", "-_.~/", "-_.*", "-_.", ";,/?:@&=+$#-_.!~*'()", "$&+=:@-_.~"} {
 		upper := percent(text, kept)
 		for _, s := range []string{upper, strings.ReplaceAll(upper, "%20", "+")} {
-			add(s)
-			add(lowerPercent(s))
-			add(strings.ReplaceAll(s, "%", "%25")) // a URL in a URL
+			form(s)
+			form(lowerPercent(s))
+			form(strings.ReplaceAll(s, "%", "%25")) // a URL in a URL
 		}
 	}
 	for _, quote := range []string{"&quot;", "&#34;", "&#x22;"} {
@@ -158,23 +170,22 @@ func escaped(text, put string) []pair {
 			base := []string{"&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, quote, "'", apostrophe}
 			for _, more := range [][]string{nil, {"/", "&#x2F;"}, {"/", "&#x2F;", "`", "&#x60;", "=", "&#x3D;"}, {"`", "&#x60;", "=", "&#x3D;"}, {"+", "&#x2B;"}, {"+", "&#43;"}} {
 				s := strings.NewReplacer(append(slices.Clip(base), more...)...).Replace(text)
-				add(s)
-				add(strings.ReplaceAll(s, "&", "&amp;"))
+				form(s)
+				form(strings.ReplaceAll(s, "&", "&amp;"))
 				for _, style := range []string{"&#x%X;", "&#%d;"} {
-					add(asciiOnly(s, style))
+					form(asciiOnly(s, style))
 				}
 			}
 		}
 	}
 	for _, all := range []string{percent(text, ""), lowerPercent(percent(text, ""))} {
-		add(all)
+		form(all)
 	}
 	for _, style := range []string{"&#x%X;", "&#x%x;", "&#%d;"} {
 		all := others(text, "", func(c rune) string { return fmt.Sprintf(style, c) })
-		add(all) // rare, but of a - too
-		add(others(text, " !#$%()*+,-./:;=?@[]^_{|}~", func(c rune) string { return fmt.Sprintf(style, c) }))
+		form(all) // rare, but of a - too
+		form(others(text, " !#$%()*+,-./:;=?@[]^_{|}~", func(c rune) string { return fmt.Sprintf(style, c) }))
 	}
-	return slices.DeleteFunc(forms, func(p pair) bool { return string(p.find) == text })
 }
 
 // others is a text with every character but letters, digits, and those that are kept,
@@ -281,12 +292,20 @@ func wide(text string, order binary.AppendByteOrder) []byte {
 	return b
 }
 
-// distinct keeps one pair of each text to find, the first.
-func distinct(list []pair) []pair {
-	seen := map[string]bool{}
-	return slices.DeleteFunc(list, func(p pair) bool {
-		was := seen[string(p.find)]
-		seen[string(p.find)] = true
-		return was
-	})
+// collection has one pair of each text to find, the first.
+type collection struct {
+	pairs []pair
+	seen  map[[sha256.Size]byte]bool
+}
+
+func (c *collection) add(p pair) {
+	sum := sha256.Sum256(p.find)
+	if c.seen[sum] {
+		return
+	}
+	if c.seen == nil {
+		c.seen = map[[sha256.Size]byte]bool{}
+	}
+	c.seen[sum] = true
+	c.pairs = append(c.pairs, p)
 }

@@ -93,23 +93,26 @@ func (b *Broker) redactor(host string, fit bool, own *pair) *swapper {
 }
 
 // forms are the values in all their forms, and what stands in their places.
-func (b *Broker) forms(key redactorKey) (list []pair) {
+func (b *Broker) forms(key redactorKey) []pair {
+	var list collection
 	for i := range b.cfg.Secrets {
 		c := &b.cfg.Secrets[i]
 		if key.secrets&(1<<i) == 0 || slices.ContainsFunc(b.cfg.Secrets[:i], c.same) && key.secrets&(1<<slices.IndexFunc(b.cfg.Secrets, c.same)) != 0 {
 			continue
 		}
-		whole := pair{find: []byte(c.Value), put: []byte(c.placeholder)}
-		forms := append([]pair{whole}, hidden(c.Value, c.placeholder)...)
-		for _, p := range slices.Concat(forms, spelled(c.Value, c.placeholder), escaped(c.Value, c.placeholder)) {
+		add := func(p pair) {
 			if key.fit {
 				p.put = fitted(p.put, len(p.find))
 			}
 			p.secret = c
-			list = append(list, p)
+			list.add(p)
 		}
+		add(pair{find: []byte(c.Value), put: []byte(c.placeholder)})
+		hidden(c.Value, c.placeholder, add)
+		spelled(c.Value, c.placeholder, add)
+		escaped(c.Value, c.placeholder, add)
 	}
-	return distinct(list)
+	return list.pairs
 }
 
 // maxSignatures is how many of a run's last signatures are looked for.

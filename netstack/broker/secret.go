@@ -49,6 +49,9 @@ const (
 	maxSecret = 8 << 10
 	// maxSecrets is how many entries one run may have: a bit of a uint64 stands for each.
 	maxSecrets = 64
+	// maxSecretsTogether bounds all values of a run: in each form that an answer may have them in, they are a
+	// thousand times as much.
+	maxSecretsTogether = 32 << 10
 )
 
 func (s *Secret) check() error {

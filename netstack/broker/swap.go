@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"sync"
 )
 
 // pair is one text and what stands in its place.
@@ -28,10 +29,10 @@ type pair struct {
 // text: how long a search takes does not tell how much of a secret the guest has guessed.
 type swapper struct {
 	pairs    []pair
-	failures [][]int32 // of each text: the tables of Knuth, Morris and Pratt
-	shortest int       // text
-	longest  int       // text
-	resizes  bool      // a text is not as long as what is put in its place
+	failures func() [][]int32 // of each text: the tables of Knuth, Morris and Pratt. A blind stream needs none
+	shortest int              // text
+	longest  int              // text
+	resizes  bool             // a text is not as long as what is put in its place
 
 	in, out [256]uint64 // what a byte adds to the hash, and takes from it when it leaves
 	maybe   []uint64    // a bit for the upper bits of each text's hash
@@ -50,7 +51,7 @@ func (s *swapper) with(pairs []pair) *swapper {
 	base := s
 	s = &swapper{texts: map[uint64][]int32{}}
 	if base != nil {
-		s.pairs, s.failures = slices.Clip(base.pairs), slices.Clip(base.failures)
+		s.pairs = slices.Clip(base.pairs)
 		s.shortest, s.longest, s.resizes = base.shortest, base.longest, base.resizes
 	}
 	for _, p := range pairs {
@@ -62,12 +63,19 @@ func (s *swapper) with(pairs []pair) *swapper {
 		}
 		s.longest = max(s.longest, len(p.find))
 		s.resizes = s.resizes || len(p.find) != len(p.put)
-		s.pairs, s.failures = append(s.pairs, p), append(s.failures, failures(p.find))
+		s.pairs = append(s.pairs, p)
 	}
 	if len(s.pairs) == 0 {
 		return nil
 	}
 	s.index()
+	s.failures = sync.OnceValue(func() [][]int32 {
+		var list [][]int32
+		for _, p := range s.pairs {
+			list = append(list, failures(p.find))
+		}
+		return list
+	})
 	return s
 }
 
@@ -146,7 +154,7 @@ func failures(text []byte) []int32 {
 // unfinished returns where the earliest end of b begins that could yet become one of
 // the texts; len(b) if none could.
 func (s *swapper) unfinished(b []byte) int {
-	longest := int32(0)
+	longest, tables := int32(0), s.failures()
 	for i, p := range s.pairs {
 		k := int32(0)
 		end := b[max(0, len(b)-len(p.find)+1):]
@@ -157,7 +165,7 @@ func (s *swapper) unfinished(b []byte) int {
 		}
 		for _, c := range end {
 			for k > 0 && c != p.find[k] {
-				k = s.failures[i][k-1]
+				k = tables[i][k-1]
 			}
 			if c == p.find[k] {
 				k++

@@ -14,12 +14,12 @@ func (b *Broker) swapper(key swapperKey) *swapper {
 	if s, ok := b.swappers[key]; ok {
 		return s
 	}
-	var list []pair
+	var list collection
 	put := map[string]bool{}
 	for i := range b.cfg.Secrets {
 		if s := &b.cfg.Secrets[i]; key.put&(1<<i) != 0 && !put[s.Name] {
 			put[s.Name] = true
-			list = append(list, pair{find: []byte(s.placeholder), put: key.written.of(s.Value), secret: s})
+			list.add(pair{find: []byte(s.placeholder), put: key.written.of(s.Value), secret: s})
 		}
 	}
 	for i := range b.cfg.Secrets {
@@ -27,12 +27,10 @@ func (b *Broker) swapper(key swapperKey) *swapper {
 		if put[s.Name] || s.Misdirected == Pass {
 			continue
 		}
-		list = append(list, pair{find: []byte(s.placeholder), secret: s, refuse: true})
-		for _, p := range hidden(s.placeholder, s.placeholder) {
-			list = append(list, pair{find: p.find, secret: s, refuse: true})
-		}
+		list.add(pair{find: []byte(s.placeholder), secret: s, refuse: true})
+		hidden(s.placeholder, s.placeholder, func(p pair) { list.add(pair{find: p.find, secret: s, refuse: true}) })
 	}
-	s := newSwapper(distinct(list))
+	s := newSwapper(list.pairs)
 	b.swappers[key] = s
 	return s
 }

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unitask/unitask/internal/attack"
 )
 
 // Groups are tried in a machine of their own, whose PID 1 this test is (asInit): only there are all
@@ -28,7 +30,14 @@ const (
 	asGuy  = "UNITASK_TEST_GROUP" // what a process in a group does
 )
 
-func TestControlGroups(t *testing.T) {
+// groupAttacks are what inGroups tells of, each in a line of its own.
+var groupAttacks = []string{
+	"200 MiB of memory of 64", "processes without end", "more of a processor than its share", "more of a disk than its share",
+}
+
+const groupRow = "groups: try "
+
+func TestAttackControlGroups(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a machine; not in -short")
 	}
@@ -84,6 +93,14 @@ func TestControlGroups(t *testing.T) {
 	}
 	if err != nil || !bytes.Contains(out, []byte("groups: all is well")) {
 		t.Errorf("%v\n%s", err, out)
+	}
+	for _, name := range groupAttacks {
+		got := "not tried"
+		if _, line, ok := bytes.Cut(out, []byte(groupRow+name+": ")); ok {
+			line, _, _ = bytes.Cut(line, []byte("\n"))
+			got = strings.TrimSpace(string(line))
+		}
+		attack.Check(t, "in a control group: "+name, "held", got)
 	}
 }
 
@@ -210,15 +227,23 @@ func inGroups() error {
 		return strings.TrimSpace(fmt.Sprint(string(out), " ", err)), g
 	}
 	roomy := Bounds{Memory: 64 << 20, CPUs: 2}
+	try := func(name string, held bool, format string, args ...any) {
+		seen := fmt.Sprintf(format, args...)
+		check(held, "%s: %s", name, seen)
+		if held {
+			seen = "held"
+		}
+		fmt.Println(groupRow + name + ": " + seen)
+	}
 	said, g := in("memory", Bounds{Memory: 64<<20 - groupRoom, CPUs: 2})
-	check(said == "signal: killed" && g.outOfMemory(), "200 MiB of 64: %s, out of memory %t", said, g.outOfMemory())
+	try(groupAttacks[0], said == "signal: killed" && g.outOfMemory(), "%s, out of memory %t", said, g.outOfMemory())
 	g.remove()
 	_, err = os.Stat(g.dir)
 	check(err != nil, "a group stayed")
 
 	said, g = in("tasks", roomy)
 	n, _ := strconv.Atoi(strings.Fields(said)[0])
-	check(n > 50 && n < maxTasks && !g.outOfMemory(), "processes: %s", said)
+	try(groupAttacks[1], n > 50 && n < maxTasks && !g.outOfMemory(), "%s", said)
 	g.remove()
 
 	share := func(b Bounds) float64 {
@@ -229,7 +254,7 @@ func inGroups() error {
 		return f
 	}
 	quarter, whole := share(Bounds{Memory: 64 << 20, CPUs: .25}), share(roomy)
-	check(quarter < .35 && whole > 1.5*quarter, "a quarter of a processor: %.2f; two: %.2f", quarter, whole)
+	try(groupAttacks[2], quarter < .35 && whole > 1.5*quarter, "a quarter of a processor: %.2f; two: %.2f", quarter, whole)
 
 	readDisk := func(b Bounds) time.Duration {
 		said, g := in("read", b)
@@ -239,7 +264,7 @@ func inGroups() error {
 		return took
 	}
 	slow, fast := readDisk(Bounds{Memory: 64 << 20, CPUs: 2, IO: diskSize / 2}), readDisk(roomy)
-	check(slow > time.Second && slow > 2*fast, "a disk was read in %s, where it should have taken 2 s; without a bound in %s", slow, fast)
+	try(groupAttacks[3], slow > time.Second && slow > 2*fast, "read in %s, not 2 s; without a bound in %s", slow, fast)
 
 	// A whole jail.
 	program, err := Examine("/init", nil, nil)
