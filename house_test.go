@@ -101,7 +101,7 @@ var budgets = map[string]int{
 	"functions of over 80 lines":    16,
 	"tests of over 80 lines":        99,
 	"files of over 500 lines":       16,
-	"lines of over 120 characters":  5188,
+	"lines of over 120 characters":  5187,
 	"calls of time.Sleep in a test": 96,
 }
 
