@@ -52,6 +52,7 @@ type language struct {
 	// outOfMemory says that the program ended for want of memory, by its signal and the end of its
 	// standard error.
 	outOfMemory func(signal int, stderr string) bool
+	memoryHint  string // for one that did, "" is none
 	// check is a program that checks the syntax of the one that its first argument names.
 	check string
 	// runner is a program that runs the one that its first argument names, "" where that is one by itself; an extension
@@ -163,7 +164,7 @@ var interpreted = []*language{
 			about:   "Go 1.26 with its whole standard library, compiled: one file, as by go run. No modules but those in a vendor folder, no cgo.",
 		}},
 		checkArg: golang.CheckArg, needsProcess: golang.NeedsProcess, process: golang.Process, refused: golang.Refused,
-		outOfMemory: golang.OutOfMemory, check: golang.Check, missing: golang.MissingModule,
+		outOfMemory: golang.OutOfMemory, memoryHint: golang.MemoryHint, check: golang.Check, missing: golang.MissingModule,
 		compiled: &compiledLanguage{alone: golang.Alone, at: golang.Built},
 	},
 }
