@@ -48,7 +48,8 @@ func collect(ctx context.Context, deadline time.Time, conn *guest.Conn, to *reco
 func setEnd(r *Result, l *language.Language, end guest.End, stderrTail string) {
 	switch {
 	case end.OOM || l.OutOfMemory(end.Signal, stderrTail):
-		r.Outcome, r.ExitCode, r.OOM, r.Error = OutcomeOOM, ExitOOM, true, run.OutOfMemory(r.MemoryMB)
+		r.Outcome, r.ExitCode, r.OOM, r.Hint = OutcomeOOM, ExitOOM, true, l.MemoryHint
+		r.Error = run.OutOfMemory(r.MemoryMB)
 	case end.Signal != 0:
 		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, run.ExitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
 	default:

@@ -73,9 +73,6 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	if err != nil {
 		return nil, policy.Bad("language", fmt.Sprintf("%.40q", name), "%v", err)
 	}
-	if len(step.Code) > maxStep {
-		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)), "must be at most %d bytes in a session: write a file", maxStep)
-	}
 	if !utf8.ValidString(step.Code) {
 		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)), "is not UTF-8 text, which steps of a session are: write a file, and run that")
 	}
@@ -93,6 +90,10 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 	at := slices.IndexFunc(session.Languages, func(l session.Language) bool { return l.Name == lang.Name })
 	if at < 0 {
 		return nil, policy.Bad("language", name, "has no steps in a session: a run has it")
+	}
+	if most := cmp.Or(session.Languages[at].MaxCode, MaxCode); len(step.Code) > most {
+		return nil, policy.Bad("code", fmt.Sprintf("of %d bytes", len(step.Code)),
+			"must be at most %d bytes in a session's %s: write a file, and run that", most, lang.Name)
 	}
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -135,9 +136,6 @@ func (s *Session) Run(ctx context.Context, step Step) (*Result, error) {
 		return err
 	})
 }
-
-// maxStep bounds a step's code, in bytes.
-const maxStep = 1 << 20
 
 // start is a command as it is started, if it can be.
 func (s *Session) start(c Command) (session.Exec, error) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/policy"
 )
 
 // A standard input that breaks is no end of it: code that takes the half for the whole has not done well.
@@ -158,5 +160,38 @@ got.startsWith("with the key") + " " + refused`})
 	want := []audit.Kind{audit.SessionStarted, audit.SecretGranted, audit.SecretUsed, audit.NetRefused, audit.SessionStarted, audit.SecretGranted, audit.SessionEnded}
 	if !slices.Equal(kinds, want) {
 		t.Errorf("%q, want %q", kinds, want)
+	}
+}
+
+// A step takes as much code as a run. Bash reads its own byte by byte, so that the shell takes less, and says how much.
+func TestLargeSteps(t *testing.T) {
+	needVM(t)
+	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	for language, line := range map[string]string{"python": "# é\n", "js": "// é\n"} {
+		s, err := rt.NewSession(t.Context(), unitask.SessionRequest{Request: unitask.Request{Language: language}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := strings.Repeat("\n", 1000) + strings.Repeat(strings.Repeat(line[:len(line)-1], 200)+"\n", 3000) + "6 * 7"
+		for range 2 { // what is behind the first one is not lost
+			res, err := s.Run(t.Context(), unitask.Step{Code: code})
+			if err != nil || res.ExitCode != 0 || res.Value != "42" {
+				t.Errorf("%s, %d bytes: %+v %v", language, len(code), res, err)
+			}
+		}
+		_, err = s.Run(t.Context(), unitask.Step{Code: strings.Repeat("#", unitask.MaxCode+1)})
+		var field *policy.FieldError
+		if !errors.As(err, &field) || !strings.Contains(err.Error(), strconv.Itoa(unitask.MaxCode)) {
+			t.Errorf("%s: %v", language, err)
+		}
+		_, err = s.Run(t.Context(), unitask.Step{Code: strings.Repeat("#", 1<<20+1), Language: "shell"})
+		if !errors.As(err, &field) || !strings.Contains(err.Error(), "at most 1048576 bytes in a session's shell") {
+			t.Errorf("%s: %v", language, err)
+		}
+		s.Close()
 	}
 }

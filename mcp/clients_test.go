@@ -1,23 +1,27 @@
 package mcp_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/internal/testhome"
 	"github.com/unitask/unitask/mcp"
 )
 
-// The official Inspector and the TypeScript SDK's client, from npm, on real machines.
+// The official Inspector, from npm, and the program of the docs, on real machines.
 func TestOtherClients(t *testing.T) {
 	nodePath := node(t)
 	path := "PATH=" + filepath.Dir(nodePath) + ":" + os.Getenv("PATH")
@@ -26,8 +30,6 @@ func TestOtherClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	home := testhome.New(t, base)
-	rt := open(t, unitask.PoolSize{})
-	url := serve(t, newServer(t, rt, mcp.Options{}), mcp.HTTPOptions{}) + "/mcp"
 
 	t.Run("inspector", func(t *testing.T) {
 		dir := npm(t, "inspector", "@modelcontextprotocol/inspector@2.12.0")
@@ -70,34 +72,133 @@ func TestOtherClients(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
-	t.Run("typescript", func(t *testing.T) {
-		dir := npm(t, "sdk", "@modelcontextprotocol/sdk@1.32.2")
-		script, err := os.ReadFile("testdata/client.mjs")
-		if err != nil {
-			t.Fatal(err)
-		}
-		name := filepath.Join(dir, "client.mjs") // beside its node_modules
-		if err := os.WriteFile(name, script, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for how, args := range map[string][]string{"stdio": {bin}, "http": {url}} {
-			out, err := run(t, dir, []string{path, "UNITASK_HOME=" + home}, append([]string{name}, args...)...)
+}
+
+// found is what the programs of testdata/client.* find by an SDK.
+type found struct {
+	Tools, Resources, Prompts                            []string
+	Templates, Exit, Sessions                            int
+	Prompt, Cancelled, Value, Command, Waited, Put       string
+	Read                                                 map[string]string
+	Images, Listed, Inspected, Completed, Progress, File bool
+	Doctor, Wrong                                        bool
+}
+
+// The official SDKs for TypeScript and Python use all that there is, on real machines. Both refuse what their schemas
+// do not have, as a resource with neither text nor bytes.
+func TestSDKs(t *testing.T) {
+	nodePath := node(t)
+	bin, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompts := t.TempDir()
+	if err := os.WriteFile(filepath.Join(prompts, "hello.py"), []byte("print('hi')"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for sdk, prepare := range map[string]func(*testing.T) (command, env []string){
+		"typescript": func(t *testing.T) (command, env []string) {
+			name := filepath.Join(npm(t, "sdk", "@modelcontextprotocol/sdk@1.32.2"), "client.mjs") // beside its node_modules
+			script, err := os.ReadFile("testdata/client.mjs")
+			if err == nil {
+				err = os.WriteFile(name, script, 0o600)
+			}
 			if err != nil {
-				t.Errorf("%s: %v\n%s", how, err, out)
-				continue
+				t.Fatal(err)
 			}
-			var got struct {
-				Tools    []string
-				Stdout   string
-				IsError  bool
-				Progress string
-				Exit     int
-			}
-			if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 8 || got.Stdout != "hello from linux\n" || !got.IsError || got.Exit != 7 || !strings.Contains(got.Progress, "one\ntwo\n") {
-				t.Errorf("%s: %v\n%s", how, err, out)
-			}
-		}
-	})
+			return []string{nodePath, name}, nil
+		},
+		"python": func(t *testing.T) (command, env []string) {
+			return []string{"python3", "testdata/client.py"}, []string{"PYTHONPATH=" + pip(t, "sdk", "mcp==2.3.0")}
+		},
+	} {
+		t.Run(sdk, func(t *testing.T) {
+			command, env := prepare(t)
+			t.Run("stdio", func(t *testing.T) {
+				t.Parallel()
+				checkFound(t, lookAround(t, command, env, bin, prompts))
+			})
+			t.Run("http", func(t *testing.T) {
+				t.Parallel()
+				server := newServer(t, open(t, unitask.PoolSize{}), mcp.Options{Prompts: prompts})
+				checkFound(t, lookAround(t, command, env, serve(t, server, mcp.HTTPOptions{})+"/mcp", prompts))
+			})
+		})
+	}
+}
+
+// lookAround has an SDK use a server, which is a program or a URL.
+func lookAround(t *testing.T, command, env []string, at, prompts string) (got found) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], append(slices.Clone(command[1:]), at, prompts)...)
+	cmd.Env = append(append(os.Environ(), env...), "UNITASK_HOME="+testhome.New(t, base))
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &got)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, out, errs.String())
+	}
+	return got
+}
+
+// checkFound compares what an SDK found with what there is.
+func checkFound(t *testing.T, got found) {
+	t.Helper()
+	if _, ok := got.Read["/console"]; !ok {
+		t.Error("no console was read")
+	}
+	delete(got.Read, "/console") // what the kernel says
+	if !strings.Contains(got.Prompt, "print('hi')") {
+		t.Errorf("the prompt is %q", got.Prompt)
+	}
+	got.Prompt = ""
+	want := found{
+		Tools:     []string{"doctor", "files", "inspect_run", "list_runs", "run_code", "run_command", "session", "wait"},
+		Resources: []string{"unitask://images"}, Prompts: []string{"hello"}, Templates: 3,
+		Read: map[string]string{
+			"": "true", "/code": "true", "/neighbours": "true", "/stdout": "é\n", "/stderr": "", "/netlog": "",
+			"/artifacts/bytes": "0001", "/artifacts/none": "",
+		},
+		Images: true, Listed: true, Inspected: true, Completed: true, Exit: 7, Progress: true, Cancelled: "cancelled",
+		Value: "42", Command: "hi\n", File: true, Waited: "cancelled", Put: `{"y":[1,null]}`, Sessions: 1,
+		Doctor: true, Wrong: true,
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// pip installs packages of the registry into a folder that is kept, and returns it. It skips where there is no Python
+// with pip that they run on.
+func pip(t *testing.T, name string, packages ...string) string {
+	t.Helper()
+	check := "import sys, pip; sys.exit(sys.version_info < (3, 10))"
+	if out, err := exec.CommandContext(t.Context(), "python3", "-c", check).CombinedOutput(); err != nil {
+		t.Skipf("no Python 3.10 with pip: %v %s", err, out)
+	}
+	ask := "import sys; print(*sys.version_info[:2], sep='.')"
+	version, err := exec.CommandContext(t.Context(), "python3", "-c", ask).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(base, "cache", "pip-"+name+"-"+strings.TrimSpace(string(version)))
+	if _, err := os.Stat(filepath.Join(dir, "done")); err == nil {
+		return dir
+	}
+	args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "--target", dir}
+	args = append(args, packages...)
+	if out, err := exec.CommandContext(t.Context(), "python3", args...).CombinedOutput(); err != nil {
+		t.Fatalf("pip install %v: %v\n%s", packages, err, out)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "done"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // What `make dist` builds is what the official validator takes, and starts.

@@ -352,16 +352,20 @@
   }
   const queue = []; // the host waits for an answer, but the code may have given one
   const next = () => !under && queue.length && begin(...queue.shift());
-  let waiting = Buffer.alloc(0);
+  let waiting = [], ends = 0;
   box.on('data', (chunk) => {
-    waiting = Buffer.concat([waiting, chunk]);
-    for (;;) {
-      const first = waiting.indexOf(0), second = first < 0 ? -1 : waiting.indexOf(0, first + 1);
-      if (second < 0)
-        break;
-      queue.push([waiting.toString('latin1', 0, first), waiting.toString('utf8', first + 1, second)]);
-      waiting = waiting.subarray(second + 1);
+    waiting.push(chunk);
+    for (let at = chunk.indexOf(0); at >= 0; at = chunk.indexOf(0, at + 1))
+      ends++;
+    if (ends < 2)
+      return;
+    let all = Buffer.concat(waiting);
+    for (; ends >= 2; ends -= 2) {
+      const first = all.indexOf(0), second = all.indexOf(0, first + 1);
+      queue.push([all.toString('latin1', 0, first), all.toString('utf8', first + 1, second)]);
+      all = all.subarray(second + 1);
     }
+    waiting = [Buffer.from(all)];
     next();
   });
   box.on('end', () => process.exit(0));

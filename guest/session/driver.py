@@ -107,12 +107,14 @@ def _drive():
 
     __file__ = tell_exception.__code__.co_filename
     while True:
-        while at.count(b'\0') < 2:
-            more = box.read(65536)
-            if not more:
+        parts, ends = [at], at.count(b'\0')
+        while ends < 2:
+            parts.append(box.read(65536))
+            if not parts[-1]:
                 return
-            at += more
-        head, code, at = at.split(b'\0', 2)
+            ends += parts[-1].count(b'\0')
+        head, code, at = b''.join(parts).split(b'\0', 2)
+        parts = None
         status, value = 0, ''
         try:
             try:

@@ -34,6 +34,8 @@ type Language struct {
 	Without []string
 	// Undriven is what the interpreter reads on its standard input, and so runs, where it has not read the driver.
 	Undriven string
+	// MaxCode bounds a step's code, in bytes; 0 is as many as a run's.
+	MaxCode int
 }
 
 //go:embed driver.js
@@ -55,7 +57,8 @@ var Languages = []Language{
 		// With these bash may ignore BASH_ENV (posix, privileged), end before the first command or behind it (noexec,
 		// errexit, onecmd), or have a file in the place of the driver's pipe (what is compatible with 5.0).
 		Without:  []string{"POSIXLY_CORRECT", "BASH_COMPAT", "SHELLOPTS", "BASHOPTS"},
-		Undriven: "echo 'the step did not run: bash was started in a way in which it ignores BASH_ENV' >&2\nexit 125\n"},
+		Undriven: "echo 'the step did not run: bash was started in a way in which it ignores BASH_ENV' >&2\nexit 125\n",
+		MaxCode:  1 << 20}, // Bash reads it byte by byte
 }
 
 const driverDir = contract.UnitaskDir + "/session/"

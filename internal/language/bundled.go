@@ -112,7 +112,7 @@ var Interpreted = []*Language{
 			About:   "Go 1.26 with its whole standard library, compiled: one file, as by go run. No modules but those in a vendor folder, no cgo.",
 		}},
 		CheckArg: golang.CheckArg, NeedsProcess: golang.NeedsProcess, Process: golang.Process, Refused: golang.Refused,
-		OutOfMemory: golang.OutOfMemory, Check: golang.Check, Missing: golang.MissingModule,
+		OutOfMemory: golang.OutOfMemory, MemoryHint: golang.MemoryHint, Check: golang.Check, Missing: golang.MissingModule,
 		Compiled: &Compiled{Alone: golang.Alone, At: golang.Built},
 	},
 }

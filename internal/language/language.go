@@ -65,6 +65,7 @@ type Language struct {
 	// OutOfMemory says that the program ended for want of memory, by its signal and the end of its
 	// standard error.
 	OutOfMemory func(signal int, stderr string) bool
+	MemoryHint  string // for one that did, "" is none
 	// Check is a program that checks the syntax of the one that its first argument names.
 	Check string
 	// Runner is a program that runs the one that its first argument names, "" where that is one by itself; an extension

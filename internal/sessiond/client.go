@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -177,6 +178,11 @@ func (w *wire) ask(ctx context.Context, req Request, streams Streams) (Answer, e
 	defer w.Close()
 	stop := context.AfterFunc(ctx, func() { w.Close() })
 	defer stop()
+	if req.Op == OpRun && req.Step != nil && len(req.Step.Code) > maxInline {
+		step := *req.Step
+		streams.Stdin, step.Code = strings.NewReader(step.Code), ""
+		req.Op, req.Step = OpRunBy, &step
+	}
 	if err := w.sendJSON(kindRequest, req); err != nil {
 		return Answer{}, err
 	}

@@ -3,6 +3,7 @@ package sessiond
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/testhome"
+	"github.com/unitask/unitask/policy"
 )
 
 // descriptors is how many this process, which is the holder, has open.
@@ -23,6 +25,26 @@ func descriptors(t *testing.T) int {
 		t.Skip(err)
 	}
 	return len(list)
+}
+
+// largeSteps runs code that no request holds: it follows. More than the language takes is refused.
+func largeSteps(t *testing.T, home string) {
+	t.Helper()
+	run := func(code string) (string, error) {
+		var out bytes.Buffer
+		req := Request{Op: OpRun, Session: "build", Step: &Step{Code: code}}
+		_, err := Do(t.Context(), home, req, Streams{Stdout: &out, Stderr: &out}, nil)
+		return out.String(), err
+	}
+	large := strings.Repeat("# "+strings.Repeat("\x01", 97)+"\n", maxInline/50)
+	if out, err := run(large[:1<<20-100] + "\necho read"); out != "read\n" || err != nil {
+		t.Errorf("%q %v", out, err)
+	}
+	var field *policy.FieldError
+	_, err := run(large + strings.Repeat("#", 1<<20))
+	if !errors.As(err, &field) || field.Field != "code" || !strings.Contains(err.Error(), "at most 1048576 bytes") {
+		t.Errorf("%v", err)
+	}
 }
 
 // A client that goes away in the middle of what it sends has written nothing, and holds nothing.
@@ -54,6 +76,7 @@ func TestCut(t *testing.T) {
 		_, out := ask(Request{Op: OpExec, Session: "build", Command: &Command{Args: []string{"sh", "-c", "if [ -e whole ]; then stat -c 'whole? %s' whole; rm whole; fi; find . | sort; cat old; ps -e -o args= | grep -c '[t]ar -x'"}}}, "")
 		return out
 	}
+	largeSteps(t, home)
 	before, held := files(), descriptors(t)
 
 	var folder bytes.Buffer
@@ -70,10 +93,11 @@ func TestCut(t *testing.T) {
 			{OpWrite, "old", bytes.Repeat([]byte("new"), maxPiece)},
 			{OpWrite, "new", bytes.Repeat([]byte("new"), maxPiece)},
 			{OpUnpack, "folder", folder.Bytes()},
+			{OpRunBy, "", bytes.Repeat([]byte(">ran\n#"), maxPiece)},
 			{OpWrite, "whole", bytes.Repeat([]byte("new"), maxPiece)}, // which it ends, and does not wait
 		} {
 			w := reach(t, home)
-			if err := w.sendJSON(kindRequest, Request{Op: row.op, Session: "build", Path: row.path, Mode: 0o644}); err != nil {
+			if err := w.sendJSON(kindRequest, Request{Op: row.op, Session: "build", Path: row.path, Mode: 0o644, Step: &Step{}}); err != nil {
 				t.Fatal(err)
 			}
 			for piece := range slices.Chunk(row.text, maxPiece) {

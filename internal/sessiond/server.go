@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ var ErrRuns = errors.New("a process that holds sessions runs already")
 const (
 	maxClients = 256
 	maxFiles   = 4 // operations on files at once: each may hold one in memory
+	maxLarge   = 4 // steps at once whose code is large: each is in memory
 	maxAway    = 100
 )
 
@@ -38,6 +40,7 @@ type Holder struct {
 	home   string
 	dir    string
 	files  chan struct{}
+	large  chan struct{}
 	leave  context.CancelFunc
 	patron sync.WaitGroup // connections
 	ends   sync.WaitGroup // sessions
@@ -74,7 +77,7 @@ func Serve(ctx context.Context, home string, rt *unitask.Runtime, idle time.Dura
 	}
 	defer lock.Unlock()
 	sweep(home, dir, rt.Runs())
-	h := &Holder{rt: rt, home: home, dir: dir, files: make(chan struct{}, maxFiles), sessions: map[string]*held{}, names: map[string]bool{}, reviving: map[string]chan struct{}{}, since: time.Now(), away: left(home, dir)}
+	h := &Holder{rt: rt, home: home, dir: dir, files: make(chan struct{}, maxFiles), large: make(chan struct{}, maxLarge), sessions: map[string]*held{}, names: map[string]bool{}, reviving: map[string]chan struct{}{}, since: time.Now(), away: left(home, dir)}
 	for _, v := range h.away {
 		h.names[v.Name] = true
 	}
@@ -314,8 +317,9 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 	}
 	switch {
 	case req.Op == OpRun && req.Step != nil:
-		res, err := s.Run(ctx, unitask.Step{Code: req.Step.Code, Language: req.Step.Language, Timeout: time.Duration(req.Step.TimeoutMS), Stdout: c.out(kindStdout), Stderr: c.out(kindStderr)})
-		return Answer{Result: res}, err
+		return c.run(ctx, s, *req.Step)
+	case req.Op == OpRunBy && req.Step != nil:
+		return h.runBy(ctx, c, s, *req.Step)
 	case req.Op == OpExec && req.Command != nil:
 		r := req.Command
 		cmd := unitask.Command{Args: r.Args, Dir: r.Dir, Env: r.Env, Timeout: time.Duration(r.TimeoutMS), Endless: r.Endless}
@@ -357,6 +361,35 @@ func (h *Holder) do(ctx context.Context, c *client, req Request) (Answer, error)
 		return Answer{}, h.file(ctx, c, s, req)
 	}
 	return Answer{}, &Error{Code: CodeUsage, Message: fmt.Sprintf("op %.40q is not one", req.Op)}
+}
+
+// run runs a step.
+func (c *client) run(ctx context.Context, s *held, of Step) (Answer, error) {
+	step := unitask.Step{Code: of.Code, Language: of.Language, Timeout: time.Duration(of.TimeoutMS)}
+	step.Stdout, step.Stderr = c.out(kindStdout), c.out(kindStderr)
+	res, err := s.Run(ctx, step)
+	return Answer{Result: res}, err
+}
+
+// runBy runs a step whose code follows the request.
+func (h *Holder) runBy(ctx context.Context, c *client, s *held, step Step) (Answer, error) {
+	select {
+	case h.large <- struct{}{}:
+		defer func() { <-h.large }()
+	default:
+		what := fmt.Sprintf("%d steps with more than %d KiB of code are under way", maxLarge, maxInline>>10)
+		return Answer{}, &unitask.BusyError{What: what, After: time.Second}
+	}
+	var text strings.Builder
+	_, err := io.Copy(&text, io.LimitReader(c, unitask.MaxCode+1)) // one more is refused as too many
+	if err == nil {
+		err = context.Cause(ctx) // what was cut is no code
+	}
+	if err != nil {
+		return Answer{}, err
+	}
+	step.Code = text.String()
+	return c.run(ctx, s, step)
 }
 
 // file reads or writes one of a session's files.

@@ -118,7 +118,7 @@ func TestHostileClients(t *testing.T) {
 func TestNoSession(t *testing.T) {
 	home, _ := serving(t, time.Hour)
 	reach(t, home)
-	for _, op := range []string{OpRun, OpExec, OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpPut, OpGet, OpPause, OpResume, OpFork, OpWait, OpStop, OpEnd, "x"} {
+	for _, op := range []string{OpRun, OpRunBy, OpExec, OpRead, OpWrite, OpPack, OpUnpack, OpCopy, OpPut, OpGet, OpPause, OpResume, OpFork, OpWait, OpStop, OpEnd, "x"} {
 		for _, name := range []string{"", "build", "../../etc", "20261122-000000000-aaaaaa", strings.Repeat("x", 1<<20), "a\x00b\x1b[2J"} {
 			_, err := Do(t.Context(), home, Request{Op: op, Session: name, Run: name}, Streams{Stdin: strings.NewReader("typed")}, nil)
 			var told *Error

@@ -42,6 +42,8 @@ const version = "unitask sessions 1"
 const (
 	maxText  = 4 << 20  // of a request, and of an answer
 	maxPiece = 32 << 10 // of a stream
+	// maxInline bounds the code that a request has in it: with each byte escaped it is below maxText.
+	maxInline = 512 << 10
 	// patience bounds how long the other end may take for its request, and a client for what is
 	// printed: the session reads for all of its commands.
 	patience = 30 * time.Second
@@ -151,6 +153,7 @@ const (
 	OpNew    = "new"
 	OpList   = "list"
 	OpRun    = "run"
+	OpRunBy  = "runBy" // the same, with code that follows as what is read
 	OpExec   = "exec"
 	OpRead   = "read"
 	OpWrite  = "write"
