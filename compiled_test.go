@@ -45,7 +45,7 @@ func TestCompiledAlone(t *testing.T) {
 		"a terminal":                   {func(_ *unitask.Request, s *unitask.IO) { s.Terminal = &unitask.Terminal{} }, false},
 		"files that go into it":        {func(r *unitask.Request, _ *unitask.IO) { r.Code = "//go:embed x\n" + code }, false},
 		"another language":             {func(r *unitask.Request, _ *unitask.IO) { r.Language = "shell" }, false},
-		"another image":                {func(r *unitask.Request, _ *unitask.IO) { r.Image = "golang:1.26" }, false},
+		"another image":                {func(r *unitask.Request, _ *unitask.IO) { r.Language, r.Code, r.Image = "shell", "true", "golang:1.26" }, false},
 		"a file of another's, by name": {func(r *unitask.Request, _ *unitask.IO) { r.Language, r.Path = "", "x.py" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
