@@ -14,7 +14,7 @@ import (
 func TestGoAttacked(t *testing.T) {
 	needClones(t)
 	if !long() {
-		t.Skip("compiles three programs in machines that are emulated: make long")
+		t.Skip("compiles five programs in machines that are emulated: make long")
 	}
 	rt, err := unitask.Open(unitask.Options{Home: newHome(t)})
 	if err != nil {

@@ -78,7 +78,7 @@ func OutOfMemory(int, string) bool { return false }
 
 // MemoryHint is for a program that ended for want of memory. What would have it end with a trace is not ours to do: the
 // program would import another package, and change another limit's value for code that asks for it.
-const MemoryHint = "a Go stack may grow to 1 GB, which is more than the machine has: if this was an endless recursion, " +
+const MemoryHint = "a Go stack may grow to 1 GB, for which a machine needs some 2 GiB: if this was an endless recursion, " +
 	"debug.SetMaxStack(64 << 20) of runtime/debug ends it with a trace"
 
 // Alone says that nothing but a text goes into what it is compiled to: it takes no other files in, and the arguments do not begin
