@@ -97,13 +97,13 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":             60,
-	"lines of the root":             10_847,
-	"methods of Runtime":            86,
+	"files of the root":             57,
+	"lines of the root":             10_309,
+	"methods of Runtime":            81,
 	"functions of over 80 lines":    16,
 	"tests of over 80 lines":        99,
 	"files of over 500 lines":       15,
-	"lines of over 120 characters":  5100,
+	"lines of over 120 characters":  5092,
 	"calls of time.Sleep in a test": 96,
 }
 
