@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/run"
 )
 
 // Audit is the log of what matters across runs.
@@ -73,7 +73,7 @@ func (a *audited) missing(granted policy.Effective) error {
 	if a.failed == nil || !granted.Audit {
 		return nil
 	}
-	return run.AsHostError("audit", fmt.Errorf("the policy has audit = \"required\": %w", a.failed))
+	return failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", a.failed))
 }
 
 // started writes what a run is granted and denied.

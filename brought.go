@@ -6,7 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/unitask/unitask/internal/catalog"
-	"github.com/unitask/unitask/run"
+	"github.com/unitask/unitask/internal/failure"
 )
 
 // Images that come along from another host, which has them, containers' and the user's own: at the host of the run
@@ -18,7 +18,7 @@ func (x *execution) bringImage(remote *FleetRun, req catalog.Request) error {
 	if o := req.Custom; o != nil && o.Container == "" {
 		b, err := o.Ship()
 		if err != nil {
-			return run.AsHostError("image", err)
+			return failure.Host("image", err)
 		}
 		remote.Image, remote.disk = &b, func() (io.ReadCloser, error) { return o.Archive(), nil }
 		return nil
@@ -35,11 +35,11 @@ func (x *execution) bringImage(remote *FleetRun, req catalog.Request) error {
 		return nil
 	}
 	if err != nil {
-		return run.AsHostError("image", err)
+		return failure.Host("image", err)
 	}
 	b, err := x.rt.images.Bring(c)
 	if err != nil {
-		return run.AsHostError("image", err)
+		return failure.Host("image", err)
 	}
 	remote.Image, remote.disk = &b, func() (io.ReadCloser, error) { return c.Disk() }
 	return nil

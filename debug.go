@@ -61,7 +61,7 @@ func mayDebug(c *policy.Ceiling) error {
 	if c.Debug() {
 		return nil
 	}
-	return policy.Bad("debug", "true", "%s", "the ceiling "+c.Path+" has debug = false")
+	return policy.Bad("debug", "true", "the ceiling %s has debug = false", c.Path)
 }
 
 // debugSocket is, in a run's folder, where others of its user join its machine.

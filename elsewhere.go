@@ -14,11 +14,11 @@ import (
 
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/run"
 )
 
 // Fleet runs on other hosts what was granted on this one; package fleet has it. Everything else
@@ -64,7 +64,7 @@ func (x *execution) runElsewhere(ctx context.Context, req catalog.Request, calle
 	request, err := req.GrantedOnly(x.granted)
 	if err != nil {
 		x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
-		return run.AsHostError("fleet", err)
+		return failure.Host("fleet", err)
 	}
 	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)

@@ -17,14 +17,15 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/run"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -62,7 +63,7 @@ func (x *execution) run(ctx context.Context) error {
 	x.clock = new(stopclock.Clock)
 	x.start = time.Now()
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
-	_, err := phase(ctx, x.rt.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
+	_, err := spans.Phase(ctx, x.rt.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
 	var conn *guest.Conn
 	if err == nil {
 		x.code.compiled = x.compilation()
@@ -119,15 +120,15 @@ func (x *execution) plan(ctx context.Context) error {
 	x.res.Policy.Effective.Kernel = string(x.image.Kernel)
 	if cpus := x.granted.CPUs; cpus != math.Trunc(cpus) {
 		if err := vmm.CanShareProcessor(); err != nil {
-			return run.Fail("cpus", policy.Bad("cpus", strconv.FormatFloat(cpus, 'f', -1, 64), "%v", err))
+			return failure.At("cpus", policy.Bad("cpus", strconv.FormatFloat(cpus, 'f', -1, 64), "%v", err))
 		}
 	}
 	var err error
 	if x.spec, err = x.rt.source.Spec(ctx, x.image, Shape{MemoryMB: x.granted.MemoryMB, CPUs: x.granted.CPUs, FreshProcess: x.code.fresh}); err != nil {
-		return run.Fail("boot", err)
+		return failure.At("boot", err)
 	}
 	if err := x.hardware(); err != nil {
-		return run.Fail("boot", err)
+		return failure.At("boot", err)
 	}
 	if x.code.session != nil && machine.CanClone {
 		x.spec.Life = machine.Lasting
@@ -145,7 +146,7 @@ func (x *execution) resolveImage(ctx context.Context) error {
 		images = images.Tracing()
 	}
 	if err := x.importedName(); err != nil {
-		return run.Fail("image", err)
+		return failure.At("image", err)
 	}
 	var contained *image.Container
 	var err error
@@ -155,7 +156,7 @@ func (x *execution) resolveImage(ctx context.Context) error {
 		x.image, contained, err = x.rt.catalog.Ensure(ctx, images, x.code.image.Payload.Name, image.Kernel(x.granted.Kernel), x.code.arch)
 	}
 	if err != nil {
-		return run.Fail("image", err)
+		return failure.At("image", err)
 	}
 	if s := x.code.session; s != nil && s.revived != nil { // on the image of then, if it is still there
 		if then, err := images.ByDigest(s.revived.digest); err == nil && then.Kernel == x.image.Kernel && then.Arch == x.image.Arch {
@@ -163,11 +164,11 @@ func (x *execution) resolveImage(ctx context.Context) error {
 		}
 	}
 	if contained != nil && contained.Own != nil {
-		return run.Fail("image", policy.Bad("image", x.code.image.Payload.Name, "is no container's image: it is an own one that came along from another host, and is named by its whole digest"))
+		return failure.At("image", policy.Bad("image", x.code.image.Payload.Name, "is no container's image: it is an own one that came along from another host, and is named by its whole digest"))
 	}
 	if contained != nil {
 		if err := x.code.adopt(contained); err != nil {
-			return run.Fail("image", err)
+			return failure.At("image", err)
 		}
 	}
 	return nil
@@ -184,12 +185,12 @@ func (x *execution) chooseMachine(ctx context.Context) error {
 		x.get = x.code.session.revived.goOn(x.rt.source)
 	case debug != nil:
 		if debug.NoJail && len(x.granted.RequireJail) > 0 {
-			return run.Fail("jail", &JailError{Lacks: vmm.Jail{}.Lacks(x.granted.RequireJail)})
+			return failure.At("jail", &JailError{Lacks: vmm.Jail{}.Lacks(x.granted.RequireJail)})
 		}
 		x.config.Debug = &machine.Debug{GDB: debug.GDB, NoJail: debug.NoJail, Started: debug.Started}
 		var err error
 		if x.spec, err = x.rt.source.Probe(ctx, x.spec); err != nil {
-			return run.Fail("boot", err)
+			return failure.At("boot", err)
 		}
 		x.get, x.limit = x.rt.source.BootOnce, debugTime
 	case x.look.trace != nil:
@@ -221,7 +222,7 @@ func (x *execution) hardware() error {
 		return nil
 	}
 	why := cmp.Or(x.rt.source.WhySlow(x.spec), "the accelerator tcg was chosen")
-	return policy.Bad("requireHardware", "true", "%s", "and this host has no hardware virtualization that works: "+why)
+	return policy.Bad("requireHardware", "true", "and this host has no hardware virtualization that works: %s", why)
 }
 
 // importedName says why an image does not run under a name that somebody gave it who imported it: a ceiling lists
@@ -233,7 +234,7 @@ func (x *execution) importedName() error {
 		return nil
 	}
 	if c, err := x.rt.images.Container(x.code.arch, ref); err == nil && c.ImportedAs(ref) {
-		return policy.Bad("image", name, "%s", "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list "+c.Digest)
+		return policy.Bad("image", name, "was imported under that name, and a ceiling's images are those that were pulled: pull it, or list %s", c.Digest)
 	}
 	return nil
 }
@@ -284,7 +285,7 @@ func (x *execution) configure() error {
 		network.Upstream.Proxy = b.proxy
 	}
 	if err := x.approvals(&network); err != nil {
-		return run.Fail("network", err)
+		return failure.At("network", err)
 	}
 	x.code.relayed = relayed
 	serial := x.redactor.Writer(x.rec.Console())
@@ -298,7 +299,7 @@ func (x *execution) configure() error {
 	if trace := x.look.trace; trace != nil {
 		tr, err := trace.begin(x.rec, x.redactor)
 		if err != nil {
-			return run.Fail("trace", err)
+			return failure.At("trace", err)
 		}
 		x.later(tr.end)
 		x.config.Trace = &tr.Trace
@@ -333,9 +334,9 @@ func (x *execution) hold(ctx context.Context, m *machine.Machine, why string) {
 // replaced by a machine that is booted.
 func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 	for {
-		m, err := phase(ctx, x.rt.meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.spec, x.network()) })
+		m, err := spans.Phase(ctx, x.rt.meters, "boot", func(ctx context.Context) (*machine.Machine, error) { return x.get(ctx, x.spec, x.network()) })
 		if err != nil {
-			return nil, run.Fail("boot", err)
+			return nil, failure.At("boot", err)
 		}
 		x.machine = m
 		x.asked.over(m)
@@ -345,15 +346,15 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		}
 		leave, err := x.introduce(m)
 		if err != nil {
-			return nil, run.Fail("record", err)
+			return nil, failure.At("record", err)
 		}
 		x.later(leave)
 		if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
-			return nil, run.Fail("jail", &JailError{Lacks: lacks})
+			return nil, failure.At("jail", &JailError{Lacks: lacks})
 		}
 		booted := time.Now()
 		x.res.Duration.Boot = booted.Sub(x.start)
-		conn, err := phase(ctx, x.rt.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
+		conn, err := spans.Phase(ctx, x.rt.meters, "connect", func(ctx context.Context) (*guest.Conn, error) { return x.begin(ctx, m) })
 		if err == nil {
 			x.code.compiled.sent()
 			x.later(func() { conn.Close() })
@@ -366,7 +367,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 			if !refused && x.kept.wants(ctx, m) {
 				x.hold(ctx, m, m.Explain(err).Error())
 			}
-			return nil, run.Fail("connect", m.Explain(err))
+			return nil, failure.At("connect", m.Explain(err))
 		}
 		err = m.Explain(err)
 		m.Close()
@@ -385,12 +386,12 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	}
 	stdout := bounded.NewStream(x.granted.OutputBytes, x.rec.Stdout(), x.streams.Stdout)
 	stderr := bounded.NewStream(x.granted.OutputBytes, x.rec.Stderr(), x.streams.Stderr)
-	end, err := phase(ctx, x.rt.meters, "code", func(ctx context.Context) (guest.End, error) { return x.stream(ctx, conn, stdout, stderr) })
+	end, err := spans.Phase(ctx, x.rt.meters, "code", func(ctx context.Context) (guest.End, error) { return x.stream(ctx, conn, stdout, stderr) })
 	x.res.Duration.Run = time.Since(started) - x.clock.Stopped()
-	if errors.Is(err, errRetry) {
+	if errors.Is(err, failure.ErrRetry) {
 		m.Close()
 		x.res.Retried = fmt.Sprintf("on the %s kernel the code asked for %s, which it does not have", x.image.Kernel, m.Lacks())
-		return errRetry
+		return failure.ErrRetry
 	}
 	crashed := lost(err)
 	if errors.Is(err, guest.ErrGone) {
@@ -405,7 +406,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 		}
 	}
 	if err == nil && end.Out && x.granted.MaxArtifacts > 0 {
-		_, err = phase(ctx, x.rt.meters, "collect", func(ctx context.Context) (*Result, error) {
+		_, err = spans.Phase(ctx, x.rt.meters, "collect", func(ctx context.Context) (*Result, error) {
 			return x.res, collect(ctx, started.Add(x.limit+x.clock.Stopped()+x.rt.grace), conn, x.rec.Artifacts(x.granted.MaxArtifacts, x.redactor), x.res)
 		})
 	}
@@ -420,12 +421,12 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 		x.streams.Events(Event{Kind: EventNetwork, Message: why})
 	}
 	if err != nil {
-		return run.Fail("run", m.Explain(err))
+		return failure.At("run", m.Explain(err))
 	}
 	setEnd(x.res, x.code.language, end, stderr.Tail.String())
 	x.hint(stderr.Tail.String())
 	if err := conn.StdinErr(); err != nil && x.res.ExitCode == 0 { // it may have done half of its work
-		return run.Fail("run", err)
+		return failure.At("run", err)
 	}
 	return nil
 }
@@ -449,7 +450,7 @@ func (x *execution) stream(ctx context.Context, conn *guest.Conn, stdout, stderr
 	x.machine.Cut() // a guest that lies about its end gets no further
 	err = errors.Join(err, plainOut.Close(), plainErr.Close())
 	if err == nil && first.ended(x.machine, end.Code|end.Signal) {
-		err = errRetry
+		err = failure.ErrRetry
 	}
 	return end, err
 }

@@ -35,6 +35,7 @@ var floors = [][]string{
 	{"guest/session", "image", "netstack", "vmm", "internal/audit/webhook"},
 	{"debug", "internal/egress", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
+	{"internal/failure"},
 	{"internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},

@@ -182,7 +182,7 @@ func kernelFor(k image.Kernel, brought *hostfiles.Set) (image.Kernel, error) {
 	case odd == "" || k == image.Linux:
 		return k, nil
 	case k != "":
-		return k, policy.Bad("dirs", fmt.Sprintf("%.200q", odd), "%s", "has a name that is not UTF-8 text, which the "+string(k)+" kernel can't hold: use linux, or leave it out with "+hostfiles.IgnoreFile)
+		return k, policy.Bad("dirs", fmt.Sprintf("%.200q", odd), "has a name that is not UTF-8 text, which the %s kernel can't hold: use linux, or leave it out with %s", k, hostfiles.IgnoreFile)
 	}
 	return image.Linux, nil
 }

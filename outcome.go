@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/record"
@@ -49,7 +50,7 @@ func setEnd(r *Result, l *language.Language, end guest.End, stderrTail string) {
 	switch {
 	case end.OOM || l.OutOfMemory(end.Signal, stderrTail):
 		r.Outcome, r.ExitCode, r.OOM, r.Hint = OutcomeOOM, ExitOOM, true, l.MemoryHint
-		r.Error = run.OutOfMemory(r.MemoryMB)
+		r.Error = outOfMemory(r.MemoryMB)
 	case end.Signal != 0:
 		r.Outcome, r.ExitCode, r.Error = OutcomeSignaled, run.ExitSignal+end.Signal, fmt.Sprintf("the code was ended by signal %d", end.Signal)
 	default:
@@ -61,11 +62,11 @@ func setEnd(r *Result, l *language.Language, end guest.End, stderrTail string) {
 // time-out, which is a result.
 func (x *execution) classify(ctx context.Context, err error) error {
 	res := x.res
-	if errors.Is(err, errRetry) {
+	if errors.Is(err, failure.ErrRetry) {
 		return err
 	}
 	defer x.hintKernel()
-	var failed run.Failure
+	var failed failure.Failure
 	op := "run"
 	if errors.As(err, &failed) {
 		op, err = failed.Op, failed.Err
@@ -88,9 +89,9 @@ func (x *execution) classify(ctx context.Context, err error) error {
 		op = "files"
 	}
 	if x.diskIsFull() && !errors.Is(err, syscall.ENOSPC) {
-		return run.AsHostError("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.rt.opts.Home, err))
+		return failure.Host("disk", fmt.Errorf("%w: UNITASK_HOME is %s; the first that failed for it: %w", syscall.ENOSPC, x.rt.opts.Home, err))
 	}
-	return run.AsHostError(op, err)
+	return failure.Host(op, err)
 }
 
 // minRoom is what a disk has at least that is not full, in bytes: a machine's files are larger.
@@ -109,4 +110,9 @@ func (x *execution) diskIsFull() bool {
 		}
 	}
 	return false
+}
+
+// outOfMemory is the Result.Error of code that needed more memory than it had.
+func outOfMemory(memoryMB int) string {
+	return fmt.Sprintf("out of memory: the code needed more than its %d MiB; --memory gives more", memoryMB)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/language"
@@ -29,7 +30,6 @@ import (
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/run"
 )
 
 // The build of an image of the user's own: its packages and files, what the lock file beside its description says of
@@ -171,7 +171,7 @@ func (rt *Runtime) buildFailed(ctx context.Context, err error) error {
 	if errors.As(err, &field) {
 		return err
 	}
-	return run.AsHostError("image", err)
+	return failure.Host("image", err)
 }
 
 // check holds what a description says against the image that it begins with, and returns its packages.

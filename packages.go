@@ -19,13 +19,13 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/filelock"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/run"
 )
 
 // Packages for a run: fetched and built once, by the language's own tool, in a machine that reaches the
@@ -144,11 +144,11 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 	slices.Sort(specs)
 	tool, version, err := rt.images.Tool(ctx, b.arch, l.Packages.Tool)
 	if err != nil {
-		return run.Fail("packages", err)
+		return failure.At("packages", err)
 	}
 	registry, err := hostRegistry(l.Packages, func() (string, error) { return tool, nil })
 	if err != nil {
-		return run.Fail("packages", err)
+		return failure.At("packages", err)
 	}
 	what := fmt.Appendf(nil, "%s %s %s %s\n%q\n%q %q %q", l.Packages.System, version, b.arch, b.runtime, specs, registry.URL, registry.More, fmt.Sprint(registry.Scopes))
 	sum := sha256.Sum256(what)
@@ -171,7 +171,7 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 		b.tell(Event{Kind: EventImage, Message: "waiting for another unitask that builds these packages"})
 	})
 	if err != nil {
-		return run.Fail("packages", err)
+		return failure.At("packages", err)
 	}
 	defer held.Unlock()
 	before, err := store.Get(want.Key)
@@ -190,10 +190,10 @@ func (rt *Runtime) obtain(ctx context.Context, b builder, specs []string, locked
 		before = locked
 	}
 	if rt.images.Offline != "" {
-		return run.Fail("packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that", image.ErrOffline, rt.images.Offline, strings.Join(specs, " ")))
+		return failure.At("packages", fmt.Errorf("%w (%s): %s would have to be fetched: a run with --offline=false does that", image.ErrOffline, rt.images.Offline, strings.Join(specs, " ")))
 	}
 	if err := store.Remove(""); err != nil {
-		return run.Fail("packages", err)
+		return failure.At("packages", err)
 	}
 	if err := rt.build(ctx, b, store, want, before, registry, tool); err != nil {
 		return err
@@ -218,7 +218,7 @@ func (x *execution) bring(store *packages.Store, lock *packages.Lock) (err error
 	for _, to := range []*hostfiles.Set{&one, &x.code.inputs} {
 		found, err := hostfiles.Find(lock.Folder(), true)
 		if err != nil {
-			return run.Fail("packages", err)
+			return failure.At("packages", err)
 		}
 		err = to.Add(found, place, packages.MaxBytes)
 		found.Close()
@@ -263,7 +263,7 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	l := b.language
 	way, err := rt.reach(ctx, registry)
 	if err != nil {
-		return run.Fail("packages", err)
+		return failure.At("packages", err)
 	}
 	p := plan{Tool: "/tool/" + filepath.Base(tool), Place: image.At(l.Packages.Place, b.runtime), URL: registry.URL, More: registry.More, Scopes: registry.Scopes, CA: registry.CA != "",
 		Authorities: authorities, Specs: want.Asked, Plain: way.plain}
@@ -287,13 +287,13 @@ func (rt *Runtime) build(ctx context.Context, b builder, store *packages.Store, 
 	start := time.Now()
 	res, err := rt.runFor(ctx, b.caller, catalog.Request{Request: req}, IO{Events: func(Event) {}}, inspection{build: &build{proxy: way.proxy}})
 	if err != nil {
-		return run.Fail("packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err))
+		return failure.At("packages", fmt.Errorf("install %s: %w", strings.Join(want.Asked, " "), err))
 	}
 	if res.Outcome != OutcomeExited || res.ExitCode != 0 {
 		return rt.buildError(l, want, res)
 	}
 	if err := rt.keep(store, want, res); err != nil {
-		return run.Fail("packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", strings.Join(want.Asked, " "), err, res.RunID))
+		return failure.At("packages", fmt.Errorf("keep %s: %w (`unitask inspect %s` has its record)", strings.Join(want.Asked, " "), err, res.RunID))
 	}
 	if n := want.LeftOutMany; n > 0 {
 		b.tell(Event{Kind: EventImage, Message: fmt.Sprintf("left out %d links that lead out of the packages: %s", n, strings.Join(want.LeftOut, ", "))})

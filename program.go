@@ -72,15 +72,8 @@ func (p *program) close() {
 	p.held.Unlock()
 }
 
-const (
-	defaultDir = contract.WorkDir
-)
-
-// checkCode checks what of a request is no policy.
+// checkCode checks what of a request is no policy, and returns its program with the defaults filled in.
 func checkCode(req catalog.Request) (program, error) {
-	bad := func(field, value, reason string) (program, error) {
-		return program{}, policy.Bad(field, value, "%s", reason)
-	}
 	p := program{text: req.Code, path: req.Path, dir: req.Dir, neighbours: req.Neighbours, packageType: req.PackageType, args: req.Args, nodeArgs: req.NodeArgs, env: map[string]string{
 		"PATH": contract.SearchPath, "HOME": contract.HomeDir, "LANG": contract.Locale,
 	}}
@@ -91,92 +84,34 @@ func checkCode(req catalog.Request) (program, error) {
 	if p.language, p.image = l, im; l != language.All[0] {
 		p.packageType = "" // Node's
 	}
-	arch, err := image.ParseArch(string(req.Arch))
-	if err != nil {
-		return bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
+	if p.arch, err = image.ParseArch(string(req.Arch)); err != nil {
+		return program{}, policy.Bad("arch", fmt.Sprintf("%q", req.Arch), "use amd64 or arm64")
 	}
-	p.arch, p.ca, p.check, p.cold, p.fresh, p.retry, p.cpus = arch, req.CA, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.CPUs
+	p.ca, p.check, p.cold, p.fresh, p.retry, p.cpus = req.CA, req.Check, req.Cold, req.FreshProcess, req.KernelRetry, req.CPUs
 	if p.ca != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(p.ca)) {
-		return bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
+		return program{}, policy.Bad("ca", fmt.Sprintf("of %d bytes", len(p.ca)), "holds no certificate in PEM")
 	}
 	p.command, p.ownDir, p.given = req.Exec, p.dir != "", map[string]string{}
-	if p.dir == "" {
-		p.dir = defaultDir
-	}
-	if p.path == "" {
-		p.path = cmp.Or(l.Stem, "code") + ext
-	}
-	if !path.IsAbs(p.dir) {
-		return bad("dir", fmt.Sprintf("%q", p.dir), "must be absolute")
-	}
-	p.dir = path.Clean(p.dir)
-	if !path.IsAbs(p.path) {
-		p.path = path.Join(p.dir, p.path)
-	}
-	p.path = path.Clean(p.path)
-	wrongFile := l.Takes(p.path, req.Language+req.Image != "")
-	if p.command {
-		wrongFile = nil
-	}
-	switch {
-	case len(p.text) > MaxCode:
-		return bad("code", fmt.Sprintf("of %d bytes", len(p.text)), fmt.Sprintf("must be at most %d bytes", MaxCode))
-	case wrongFile != nil:
-		return bad("path", fmt.Sprintf("%q", p.path), wrongFile.Error())
-	case p.packageType != "" && p.packageType != "module" && p.packageType != "commonjs":
-		return bad("packageType", fmt.Sprintf("%q", p.packageType), "must be module or commonjs")
-	}
-	for _, where := range []string{p.path, p.dir} {
-		if err := checkGuestPath("path", where); err != nil {
-			return program{}, err
-		}
+	if err := p.place(req, ext); err != nil {
+		return program{}, err
 	}
 	if err := checkNeighbours(p.neighbours, p.path); err != nil {
 		return program{}, err
 	}
-	for _, a := range p.args {
-		if strings.ContainsRune(a, 0) {
-			return bad("args", fmt.Sprintf("%.80q", a), "must not hold a NUL byte")
-		}
-	}
-	if err := l.CheckPackages(req.Packages); err != nil {
+	if err := checkVariables(req.Request, l); err != nil {
 		return program{}, err
-	}
-	if err := l.CheckTexts(req.Request); err != nil {
-		return program{}, err
-	}
-	for name := range req.Env {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(req.Env[name], 0) {
-			return bad("env", fmt.Sprintf("%.80q", name), "a name must not be empty or hold = or a NUL byte")
-		}
-	}
-	if n := sizeOf(req.Request); n > contract.MaxFrame { // it would be on record, and found out by a machine
-		return bad("args", fmt.Sprintf("of %d bytes, with env", n), fmt.Sprintf("must have at most %d: standard input takes more", contract.MaxFrame))
 	}
 	if req.Custom != nil {
 		maps.Copy(p.env, req.Custom.Env)
 	}
 	maps.Copy(p.env, req.Env)
 	maps.Copy(p.given, req.Env)
-	for name := range req.SecretHosts {
-		if _, there := req.Secrets[name]; !there {
-			return bad("secretHosts", fmt.Sprintf("%.80q", name), "is about no secret of the request")
-		}
-	}
-	for name, value := range req.Secrets {
-		_, twice := req.Env[name]
-		switch {
-		case len(value) < record.MinSecret:
-			return bad("secrets", name, fmt.Sprintf("has %d bytes: a secret of less than %d would be found everywhere", len(value), record.MinSecret))
-		case strings.ContainsRune(value, 0):
-			return bad("secrets", name, "must not hold a NUL byte")
-		case twice:
-			return bad("secrets", name, "is in env too")
-		}
+	if err := checkSecrets(req.Request); err != nil {
+		return program{}, err
 	}
 	for _, arg := range p.nodeArgs {
 		if err := l.CheckArg(arg); err != nil {
-			return bad("nodeArgs", fmt.Sprintf("%.80q", arg), err.Error())
+			return program{}, policy.Bad("nodeArgs", fmt.Sprintf("%.80q", arg), "%v", err)
 		}
 	}
 	all := maps.Clone(p.env)
@@ -184,6 +119,77 @@ func checkCode(req catalog.Request) (program, error) {
 	p.ownProcess = l.NeedsProcess(p.nodeArgs, all)
 	p.fresh = p.fresh || p.ownProcess != ""
 	return p, nil
+}
+
+// place says where the code lies and runs; ext is the extension of a file without a name.
+func (p *program) place(req catalog.Request, ext string) error {
+	p.dir, p.path = cmp.Or(p.dir, contract.WorkDir), cmp.Or(p.path, cmp.Or(p.language.Stem, "code")+ext)
+	if !path.IsAbs(p.dir) {
+		return policy.Bad("dir", fmt.Sprintf("%q", p.dir), "must be absolute")
+	}
+	p.dir = path.Clean(p.dir)
+	if !path.IsAbs(p.path) {
+		p.path = path.Join(p.dir, p.path)
+	}
+	p.path = path.Clean(p.path)
+	if len(p.text) > MaxCode {
+		return policy.Bad("code", fmt.Sprintf("of %d bytes", len(p.text)), "must be at most %d bytes", MaxCode)
+	}
+	if err := p.language.Takes(p.path, req.Language+req.Image != ""); err != nil && !p.command {
+		return policy.Bad("path", fmt.Sprintf("%q", p.path), "%v", err)
+	}
+	if p.packageType != "" && p.packageType != "module" && p.packageType != "commonjs" {
+		return policy.Bad("packageType", fmt.Sprintf("%q", p.packageType), "must be module or commonjs")
+	}
+	if err := checkGuestPath("path", p.path); err != nil {
+		return err
+	}
+	return checkGuestPath("path", p.dir)
+}
+
+// checkVariables checks arguments, packages and variables.
+func checkVariables(req Request, l *language.Language) error {
+	for _, a := range req.Args {
+		if strings.ContainsRune(a, 0) {
+			return policy.Bad("args", fmt.Sprintf("%.80q", a), "must not hold a NUL byte")
+		}
+	}
+	if err := l.CheckPackages(req.Packages); err != nil {
+		return err
+	}
+	if err := l.CheckTexts(req); err != nil {
+		return err
+	}
+	for name, value := range req.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+			return policy.Bad("env", fmt.Sprintf("%.80q", name), "a name must not be empty or hold = or a NUL byte")
+		}
+	}
+	if n := sizeOf(req); n > contract.MaxFrame { // it would be on record, and found out by a machine
+		return policy.Bad("args", fmt.Sprintf("of %d bytes, with env", n), "must have at most %d: standard input takes more", contract.MaxFrame)
+	}
+	return nil
+}
+
+// checkSecrets checks secrets, and what says which hosts they are bound to.
+func checkSecrets(req Request) error {
+	for name := range req.SecretHosts {
+		if _, there := req.Secrets[name]; !there {
+			return policy.Bad("secretHosts", fmt.Sprintf("%.80q", name), "is about no secret of the request")
+		}
+	}
+	for name, value := range req.Secrets {
+		_, twice := req.Env[name]
+		switch {
+		case len(value) < record.MinSecret:
+			return policy.Bad("secrets", name, "has %d bytes: a secret of less than %d would be found everywhere", len(value), record.MinSecret)
+		case strings.ContainsRune(value, 0):
+			return policy.Bad("secrets", name, "must not hold a NUL byte")
+		case twice:
+			return policy.Bad("secrets", name, "is in env too")
+		}
+	}
+	return nil
 }
 
 // recordName is the name of the code's file in a record.
@@ -276,7 +282,7 @@ func (p *program) files() []file {
 	if p.inImage != nil {
 		return files
 	}
-	return append(files, file{guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: p.main()}, ""})
+	return append(files, file{guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: p.main()}, ""})
 }
 
 // inOneProcess says that it is a session whose interpreter is the machine's only process (Nanos).

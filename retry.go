@@ -2,21 +2,18 @@ package unitask
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/machine"
 )
 
 // A run whose kernel was left open may be made again on linux when the code asks for
 // something that nanos lacks, as long as nothing has left the first machine: there is
 // no network and no standard input, and the code has printed nothing.
-
-// errRetry ends the first run.
-var errRetry = errors.New("the kernel lacks what the code asks for")
 
 // attempt watches the first run. A nil one watches none.
 type attempt struct {
@@ -71,7 +68,7 @@ func (a *attempt) watch(m *machine.Machine, cancel context.CancelCauseFunc, done
 	select {
 	case <-m.Lacking():
 		if a.giveUp() {
-			cancel(errRetry)
+			cancel(failure.ErrRetry)
 		}
 	case <-done:
 	}

@@ -10,10 +10,11 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
+	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/run"
 )
 
 // Run runs one request, in this order: resolve the policy, begin the record, get the image,
@@ -34,6 +35,19 @@ type inspection struct {
 	trace   *Trace
 	session *Session // the machine is a session's
 	build   *build   // it installs packages
+}
+
+// kind is what its span is called.
+func (i inspection) kind() string {
+	switch {
+	case i.session != nil:
+		return "session"
+	case i.build != nil:
+		return "packages"
+	case i.debug != nil || i.trace != nil:
+		return "debug"
+	}
+	return "run"
 }
 
 // check says why a run can't be inspected, or its machine kept, as it is asked.
@@ -69,17 +83,17 @@ func (rt *Runtime) runFor(ctx context.Context, caller Caller, req catalog.Reques
 		return nil, err
 	}
 	defer leave()
-	ctx, meter := rt.meters.run(ctx, begin, string(caller.Via), look)
-	res, err := rt.made(ctx, begin, caller, req, streams, look)
-	meter.end(ctx, res)
+	ctx, meter := rt.meters.Begin(ctx, begin, string(caller.Via), look.kind())
+	res, err := rt.execute(ctx, begin, caller, req, streams, look)
+	meter.End(ctx, res)
 	if res == nil && err != nil {
 		rt.AuditRefusal(audit.RunRefused, caller, err, req.Secrets)
 	}
 	return res, err
 }
 
-// made is a run made; without a result it was refused before it had a record.
-func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
+// execute runs a request to its end. A nil result means that it was refused before a record existed.
+func (rt *Runtime) execute(ctx context.Context, begin time.Time, caller Caller, req catalog.Request, streams IO, look inspection) (*Result, error) {
 	if req.Check {
 		req.Request = req.CheckOnly()
 		streams.Stdin = nil
@@ -90,17 +104,16 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 			return nil, err
 		}
 	}
-	made, err := phase(ctx, rt.meters, "prepare", func(context.Context) (prepared, error) { return rt.prepare(caller, req, streams, look) })
+	made, err := spans.Phase(ctx, rt.meters, "prepare", func(context.Context) (prepared, error) { return rt.prepare(caller, req, streams, look) })
 	if err != nil {
 		return nil, err
 	}
-	code, wanted, granted := made.code, made.wanted, made.granted
-	defer code.close()
+	defer made.code.close()
 	// Of the granted secrets only: the code does not have the others, and could else
 	// find out by guesses what they are.
-	redactor, err := record.NewRedactor(code.redacted())
+	redactor, err := record.NewRedactor(made.code.redacted())
 	if err != nil {
-		return nil, policy.Bad("secrets", fmt.Sprintf("of %d names", len(code.secrets)), "%v", err)
+		return nil, policy.Bad("secrets", fmt.Sprintf("of %d names", len(made.code.secrets)), "%v", err)
 	}
 	var out *record.OutFolder // as it is before the code runs: a link may take its place
 	if streams.Out != "" {
@@ -109,93 +122,143 @@ func (rt *Runtime) made(ctx context.Context, begin time.Time, caller Caller, req
 		}
 		defer out.Close()
 	}
-	var rec *record.Run
-	if s := code.session; s != nil && s.revived != nil {
-		rec, s.revived.taken = s.revived.rec, true
-	} else if rec, err = rt.history.Begin(begin, caller, code.recordName(), req.Request, wanted, granted, redactor); err != nil {
+	r := &recordedRun{rt: rt, req: req, caller: caller, code: &made.code, granted: made.granted, look: look, streams: streams, redactor: redactor, out: out}
+	if err := r.begin(begin, made.wanted); err != nil {
 		return nil, err
 	}
-	tell := streams.Events
-	if tell == nil {
-		tell = rt.opts.Events
+	err = r.attempt(ctx)
+	if errors.Is(err, failure.ErrRetry) {
+		err = r.retry(ctx)
 	}
-	streams.Events = func(e Event) {
-		e.RunID = rec.ID
+	err = r.deliver(err)
+	r.res.Duration.Total = time.Since(begin)
+	return r.res, r.conclude(ctx, err)
+}
+
+// recordedRun is a run from the beginning of its record to the end of it.
+type recordedRun struct {
+	rt       *Runtime
+	req      catalog.Request
+	caller   Caller
+	code     *program
+	granted  Policy
+	look     inspection
+	streams  IO
+	redactor *record.Redactor
+	out      *record.OutFolder // nil where nothing is copied
+
+	rec    *record.Run
+	log    *audited
+	res    *Result
+	before Result // as it was when nothing had run
+}
+
+// begin makes the record, and writes down what is granted.
+func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
+	s := r.code.session
+	if s != nil && s.revived != nil {
+		r.rec, s.revived.taken = s.revived.rec, true
+	} else if r.rec, err = r.rt.history.Begin(at, r.caller, r.code.recordName(), r.req.Request, wanted, r.granted, r.redactor); err != nil {
+		return err
+	}
+	tell := r.streams.Events
+	if tell == nil {
+		tell = r.rt.opts.Events
+	}
+	r.streams.Events = func(e Event) {
+		e.RunID = r.rec.ID
 		tell(e)
 	}
-	streams.Events(Event{Kind: EventRecord, Message: rec.ID})
-	code.tell = streams.Events
+	r.streams.Events(Event{Kind: EventRecord, Message: r.rec.ID})
+	r.code.tell = r.streams.Events
+	if s != nil {
+		r.rec.Session, r.rec.Parent = r.rec.ID, s.Parent
+	}
+	r.log = r.rt.audited(r.rec, r.caller.Via, r.redactor, r.streams.Events)
+	r.log.session = s != nil
+	r.log.started(r.granted)
+	r.res = &Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted, Policy: r.granted}
+	if s != nil && s.revived != nil {
+		r.res.PolicyChanges = slices.Clone(r.code.living.taken)
+	}
+	r.before = *r.res
+	return nil
+}
 
-	if code.session != nil {
-		rec.Session, rec.Parent = rec.ID, code.session.Parent
+// attempt runs the code once.
+func (r *recordedRun) attempt(ctx context.Context) error {
+	if err := r.log.missing(r.granted.Effective); err != nil {
+		r.res.Outcome, r.res.ExitCode = OutcomeFailed, ExitHost
+		return err
 	}
-	logged := rt.audited(rec, caller.Via, redactor, streams.Events)
-	logged.session = code.session != nil
-	logged.started(granted)
+	x := &execution{rt: r.rt, code: r.code, look: r.look, granted: r.res.Policy.Effective, streams: r.streams, rec: r.rec, redactor: r.redactor, audit: r.log, res: r.res}
+	if r.rt.opts.Fleet != nil {
+		return x.runElsewhere(ctx, r.req, r.caller.Name)
+	}
+	return x.run(ctx)
+}
 
-	res := &Result{RunID: rec.ID, MemoryMB: granted.Effective.MemoryMB, Redacted: rec.Redacted, Policy: granted}
-	if code.session != nil && code.session.revived != nil {
-		res.PolicyChanges = slices.Clone(code.living.taken)
-	}
-	once := func() error {
-		if err := logged.missing(granted.Effective); err != nil {
-			res.Outcome, res.ExitCode = OutcomeFailed, ExitHost
-			return err
-		}
-		x := &execution{rt: rt, code: &code, look: look, granted: res.Policy.Effective, streams: streams, rec: rec, redactor: redactor, audit: logged, res: res}
-		if rt.opts.Fleet != nil {
-			return x.runElsewhere(ctx, req, caller.Name)
-		}
-		return x.run(ctx)
-	}
-	before := *res
-	err = once()
-	if errors.Is(err, errRetry) {
-		before.Retried = res.Retried
-		*res = before
-		streams.Events(Event{Kind: EventRetry, Message: res.Retried + "; running it again on linux"})
-		res.Policy.Effective.Kernel = string(image.Linux)
-		err = once()
-	}
-	if out != nil && len(res.Artifacts) > 0 {
+// retry runs the code again, on linux.
+func (r *recordedRun) retry(ctx context.Context) error {
+	r.before.Retried = r.res.Retried
+	*r.res = r.before
+	r.streams.Events(Event{Kind: EventRetry, Message: r.res.Retried + "; running it again on linux"})
+	r.res.Policy.Effective.Kernel = string(image.Linux)
+	return r.attempt(ctx)
+}
+
+// deliver copies the artifacts out, and writes into the result how the run ended.
+func (r *recordedRun) deliver(err error) error {
+	res := r.res
+	if r.out != nil && len(res.Artifacts) > 0 {
 		var e error
-		if res.ArtifactsLeft, e = rt.runs.CopyArtifacts(rec.ID, res.Artifacts, out); e != nil && err == nil {
-			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, run.AsHostError("out", e)
+		if res.ArtifactsLeft, e = r.rt.runs.CopyArtifacts(r.rec.ID, res.Artifacts, r.out); e != nil && err == nil {
+			res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, failure.Host("out", e)
 		}
 	}
 	res.NoteUndelivered()
-	res.Duration.Total = time.Since(begin)
 	var gone *GuestError
-	if errors.As(err, &gone) && redactor != nil { // it quotes the guest
-		err = &GuestError{Reason: redactor.String(gone.Reason), Console: redactor.String(gone.Console)}
+	if errors.As(err, &gone) { // it quotes the guest
+		err = &GuestError{Reason: r.redactor.String(gone.Reason), Console: r.redactor.String(gone.Console)}
 	}
 	if err != nil {
 		res.Error = err.Error()
 	}
-	res.Error = redactor.String(res.Error)
-	if s := code.session; s != nil && (s.left || s.revived != nil && s.ID == "") { // it does not go on here
-		rec.Status = record.Paused
-		unsettled := rec.Settle() // before the audit log, which needs the room that this gives back
-		logged.shorten(unsettled)
-		logged.left()
-		return res, errors.Join(err, unsettled, logged.missing(granted.Effective), rec.Leave())
+	res.Error = r.redactor.String(res.Error)
+	return err
+}
+
+// fail has the run fail for what the host could not do.
+func (r *recordedRun) fail(err, as error) error {
+	r.res.Outcome, r.res.ExitCode, r.res.Error = OutcomeFailed, ExitHost, err.Error()
+	return as
+}
+
+// conclude finishes the record, or leaves it where a session does not go on here, and the audit log.
+func (r *recordedRun) conclude(ctx context.Context, err error) error {
+	if s := r.code.session; s != nil && (s.left || s.revived != nil && s.ID == "") {
+		r.rec.Status = record.Paused
+		unsettled := r.rec.Settle() // before the audit log, which needs the room that this gives back
+		r.log.shorten(unsettled)
+		r.log.left()
+		return errors.Join(err, unsettled, r.log.missing(r.granted.Effective), r.rec.Leave())
 	}
-	if e := rec.Err(); e != nil && err == nil { // as its record is to say
-		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
-		err = run.AsHostError("record", e)
+	if e := r.rec.Err(); e != nil && err == nil { // as its record is to say
+		err = r.fail(e, failure.Host("record", e))
 	}
-	if _, e := phase(ctx, rt.meters, "record", func(context.Context) (*Result, error) { return res, history.Finish(rec, redactor, res) }); e != nil && err == nil {
-		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
-		err = run.AsHostError("record", e)
+	_, e := spans.Phase(ctx, r.rt.meters, "record", func(context.Context) (*Result, error) {
+		return r.res, history.Finish(r.rec, r.redactor, r.res)
+	})
+	if e != nil && err == nil {
+		err = r.fail(e, failure.Host("record", e))
 	}
-	logged.shorten(rec.Err())
-	logged.ended(res)
-	if e := logged.missing(granted.Effective); e != nil && (err == nil || errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)) {
-		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
-		err = e
+	r.log.shorten(r.rec.Err())
+	r.log.ended(r.res)
+	if e := r.log.missing(r.granted.Effective); e != nil && (err == nil || errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)) {
+		err = r.fail(e, e)
 	}
-	rt.history.Bound(rec.ID, streams.Events)
-	return res, err
+	r.rt.history.Bound(r.rec.ID, r.streams.Events)
+	return err
 }
 
 // prepared is a run as it was asked for and granted.

@@ -19,11 +19,11 @@ import (
 	"github.com/unitask/unitask/guest/contract"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/run"
 )
 
 // SessionRequest is a machine that stays for several steps, under one policy.
@@ -179,7 +179,7 @@ func (rt *Runtime) NewSessionFor(ctx context.Context, caller Caller, req Session
 	}
 	if err != nil {
 		s.Close()
-		return nil, run.AsHostError("session", err)
+		return nil, failure.Host("session", err)
 	}
 	return s, nil
 }
@@ -301,7 +301,7 @@ func (s *Session) files(p *program) []file {
 	files = append(files, p.beside()...)
 	if p.inOneProcess() {
 		l := s.driver()
-		return append(files, textFile(l.Path, l.Driver), file{guest.File{Path: mainLink, Mode: fs.ModeSymlink, Target: l.Path}, ""})
+		return append(files, textFile(l.Path, l.Driver), file{guest.File{Path: contract.MainLink, Mode: fs.ModeSymlink, Target: l.Path}, ""})
 	}
 	for _, l := range session.Languages {
 		files = append(files, textFile(l.Path, l.Driver))
@@ -340,7 +340,7 @@ func (s *Session) hasCommands(what string) error {
 	if s.Kernel != oneProcess {
 		return nil
 	}
-	return policy.Bad("kernel", string(s.Kernel), "%s", "has no "+what+" in a session: its machines have one process, the interpreter; start the session with kernel linux")
+	return policy.Bad("kernel", string(s.Kernel), "has no %s in a session: its machines have one process, the interpreter; start the session with kernel linux", what)
 }
 
 // started takes what the program would have been started with.

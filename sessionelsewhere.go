@@ -2,10 +2,10 @@ package unitask
 
 import (
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/run"
 )
 
 // Elsewhere is a session's request as a ceiling (nil is none) grants it, for another host that has a ceiling of
@@ -29,7 +29,7 @@ func (req SessionRequest) Elsewhere(ceiling *policy.Ceiling) (out SessionRequest
 	out = req
 	out.Life, out.Idle, out.Events = limits.Life, limits.Idle, nil
 	if out.Request, err = req.GrantedOnly(granted); err != nil {
-		return out, nil, run.AsHostError("fleet", err)
+		return out, nil, failure.Host("fleet", err)
 	}
 	return out, append(denials, cut...), nil
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/export"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/hostfiles"
-	"github.com/unitask/unitask/run"
 )
 
 // LeftOut is something that was not copied to the host, and why.
@@ -70,7 +70,7 @@ func (s *Session) Pack(ctx context.Context, name string, to io.Writer) error {
 func (rt *Runtime) way() (string, error) {
 	dir := home.Dir(rt.opts.Home).Sessions()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", run.AsHostError("session", err)
+		return "", failure.Host("session", err)
 	}
 	return dir, nil
 }
@@ -83,7 +83,7 @@ func (rt *Runtime) nameless() (*os.File, error) {
 	}
 	f, err := os.CreateTemp(dir, ".way-*")
 	if err != nil {
-		return nil, run.AsHostError("session", err)
+		return nil, failure.Host("session", err)
 	}
 	_ = os.Remove(f.Name())
 	return f, nil

@@ -16,12 +16,12 @@ import (
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/atomicfile"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/run"
 )
 
 // A paused session outlives the process that held it: beside its machine's memory lies what another
@@ -125,7 +125,7 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 		return nil, &BusyError{What: "another process holds session " + id, After: time.Second}
 	}
 	if err != nil {
-		return nil, run.AsHostError("session", err)
+		return nil, failure.Host("session", err)
 	}
 	if now, _, err := shelf.Read(id); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
 		return nil, errors.Join(&BusyError{What: "another process held session " + id, After: time.Second}, rec.Leave())

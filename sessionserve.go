@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/guest"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/run"
 )
 
 // A session's machine runs, or lies in a folder of the home, its memory and the state of its devices,
@@ -57,7 +57,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 		input, to := io.Pipe()
 		if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
 			conn.Close()
-			return run.Fail("session", x.machine.Explain(err))
+			return failure.At("session", x.machine.Explain(err))
 		}
 		carried, stop := context.WithCancelCause(timed)
 		over := make(chan error, 1)
@@ -98,7 +98,7 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 					err = x.machine.Explain(err)
 				}
 				if err != nil {
-					return run.Fail("session", err)
+					return failure.At("session", err)
 				}
 				return nil
 			case ask := <-s.pauses:
@@ -128,7 +128,7 @@ func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*gue
 		case ask = <-s.resumes:
 		case <-ctx.Done():
 			s.left = errors.Is(context.Cause(ctx), errEnds)
-			return nil, run.Fail("session", context.Cause(ctx))
+			return nil, failure.At("session", context.Cause(ctx))
 		}
 		conn, whole, err := s.awake(ctx, x, folder)
 		if err == nil {
@@ -139,7 +139,7 @@ func (s *Session) asleep(ctx context.Context, x *execution, folder string) (*gue
 		case err == nil:
 			return conn, nil
 		case !whole:
-			return nil, run.Fail("resume", err)
+			return nil, failure.At("resume", err)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func (s *Session) use(ctx context.Context) (done func(), err error) {
 	}
 	if s.Policy.Effective.Audit { // what is done now has its entries later
 		if err := s.rt.Audit().Room(); err != nil {
-			return nil, run.AsHostError("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
+			return nil, failure.Host("audit", fmt.Errorf("the policy has audit = \"required\": %w", err))
 		}
 	}
 	if err := s.wake(ctx); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/guest/session"
 	"github.com/unitask/unitask/internal/bounded"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/stopclock"
@@ -408,7 +409,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		res.Outcome, res.ExitCode, err = OutcomeCancelled, ExitCancelled, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 	case err != nil:
-		res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, run.AsHostError("session", err)
+		res.Outcome, res.ExitCode, err = OutcomeFailed, ExitHost, failure.Host("session", err)
 	}
 	if err != nil {
 		res.Error = s.redactor.String(err.Error())
@@ -417,7 +418,7 @@ func (x *stepping) finish(ctx context.Context, err error) error {
 	}
 	if e := history.Finish(x.rec, s.redactor, res); e != nil && err == nil {
 		res.Outcome, res.ExitCode, res.Error = OutcomeFailed, ExitHost, e.Error()
-		err = run.AsHostError("record", e)
+		err = failure.Host("record", e)
 	}
 	s.rt.history.Bound(x.rec.ID, s.rt.opts.Events)
 	return err

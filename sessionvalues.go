@@ -14,9 +14,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/run"
 )
 
 // Values are JSON texts by name. The code of a session sees them as files, NAME.json in ValuesDir, whatever
@@ -51,7 +51,7 @@ func (s *Session) Put(ctx context.Context, name string, value any) error {
 	err = encoder.Encode(value)
 	text := out.Bytes()
 	if err != nil {
-		return policy.Bad("value", "of "+name, "%s", "is not JSON: "+err.Error())
+		return policy.Bad("value", "of "+name, "is not JSON: %v", err)
 	}
 	if len(text) > MaxSessionValue {
 		return policy.Bad("value", fmt.Sprintf("of %d bytes", len(text)), "must be at most %d: write a file", MaxSessionValue)
@@ -143,7 +143,7 @@ func (s *Session) copyFile(ctx context.Context, name string, to *Session, target
 		_, err = kept.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return run.AsHostError("session", err)
+		return failure.Host("session", err)
 	}
 	args = []string{"write", to.at(target), fmt.Sprintf("%o", mode)}
 	return to.fileUse(ctx, args, func(ctx context.Context) error { return to.client.FileTo(ctx, kept, io.Discard, args...) })

@@ -8,10 +8,10 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
-	"github.com/unitask/unitask/run"
 )
 
 // Shape is what a run asks of its machine. Runs of one shape are cloned from one
@@ -22,11 +22,11 @@ type Shape = machine.Shape
 func (rt *Runtime) spec(ctx context.Context, sh Shape) (machine.Spec, error) {
 	im, _, err := rt.catalog.Ensure(ctx, rt.images, sh.Image, sh.Kernel, sh.Arch)
 	if err != nil {
-		return machine.Spec{}, run.AsHostError("image", err)
+		return machine.Spec{}, failure.Host("image", err)
 	}
 	spec, err := rt.source.Spec(ctx, im, sh)
 	if err != nil {
-		return spec, run.AsHostError("boot", err)
+		return spec, failure.Host("boot", err)
 	}
 	return spec, nil
 }
@@ -64,13 +64,13 @@ func (rt *Runtime) MakeTemplate(ctx context.Context, sh Shape) (bool, error) {
 	if sh.Folders != "" {
 		steady := &hostfiles.Steady{}
 		if err := json.Unmarshal([]byte(sh.Folders), steady); err != nil {
-			return false, policy.Bad("folders", fmt.Sprintf("%.80q", sh.Folders), "%s", "is not what a run has given: "+err.Error())
+			return false, policy.Bad("folders", fmt.Sprintf("%.80q", sh.Folders), "is not what a run has given: %v", err)
 		}
 		spec.Folders = folders{steady}
 	}
 	made, err := rt.source.MakeTemplate(ctx, spec)
 	if err != nil {
-		return false, run.AsHostError("template", err)
+		return false, failure.Host("template", err)
 	}
 	return made, nil
 }
@@ -146,7 +146,7 @@ func (rt *Runtime) ServePool(ctx context.Context, idle time.Duration) error {
 	}
 	defer leave()
 	if err := rt.source.Serve(ctx, idle, rt.opts.Machines.shape); err != nil {
-		return run.AsHostError("pool", err)
+		return failure.Host("pool", err)
 	}
 	return nil
 }

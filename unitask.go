@@ -43,10 +43,10 @@ import (
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/internal/home/config"
 	"github.com/unitask/unitask/internal/language"
+	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
-	"github.com/unitask/unitask/run"
 	"github.com/unitask/unitask/vmm"
 )
 
@@ -123,7 +123,7 @@ type Runtime struct {
 	grace        time.Duration // collectGrace; tests shorten it
 	approvalTime time.Duration // approvalTime; tests shorten it
 	refusals     refusals
-	meters       *meters
+	meters       *spans.Meters
 	brief        bool // it ends with its run, which does not wait for templates that hold folders
 
 	mu       sync.Mutex
@@ -170,7 +170,7 @@ func Open(opts Options) (*Runtime, error) {
 	if opts.Upstream.Proxy == nil {
 		opts.Upstream.Proxy = egress.EnvironmentProxy()
 	}
-	opts.Events = run.OneAtATime(opts.Events)
+	opts.Events = oneAtATime(opts.Events)
 	images, err := image.Open(opts.Home, language.Payloads(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
@@ -207,7 +207,7 @@ func Open(opts Options) (*Runtime, error) {
 		source:       machine.Open(from),
 		grace:        collectGrace,
 		approvalTime: approvalTime,
-		meters:       newMeters(),
+		meters:       spans.New(),
 	}
 	rt.history = &history.Store{Records: rt.runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
 	rt.journal = &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { opts.Events(Event{Kind: EventStore, Message: err.Error()}) }}
@@ -272,4 +272,17 @@ func (rt *Runtime) Close() error {
 	rt.mu.Unlock()
 	rt.uses.Wait()
 	return rt.source.Close()
+}
+
+// oneAtATime is a sink that is called by one goroutine at a time.
+func oneAtATime(to func(Event)) func(Event) {
+	if to == nil {
+		return func(Event) {}
+	}
+	var mu sync.Mutex
+	return func(e Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		to(e)
+	}
 }

@@ -33,7 +33,7 @@ func (c *Client) NewSession(ctx context.Context, caller unitask.Caller, req unit
 
 func (c *Client) newSession(ctx context.Context, caller unitask.Caller, req unitask.SessionRequest) (view sessiond.View, err error) {
 	if have := language.SessionImages(); req.Image != "" && !slices.Contains(have, req.Image) {
-		return view, policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "%s", "has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use "+strings.Join(have, ", "))
+		return view, policy.Bad("image", fmt.Sprintf("%.80q", req.Image), "has no sessions on a fleet, to which a run takes an image of your own or a container's along, and a session does not: use %s", strings.Join(have, ", "))
 	}
 	req, denials, err := req.Elsewhere(caller.Ceiling)
 	if err != nil {

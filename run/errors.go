@@ -70,32 +70,6 @@ func ExitCode(res *Result, err error) int {
 	return ExitHost
 }
 
-// AsHostError returns a HostError, or err if it wraps one.
-func AsHostError(op string, err error) error {
-	var host *HostError
-	if errors.As(err, &host) {
-		return err
-	}
-	return &HostError{Op: op, Err: err}
-}
-
-// OutOfMemory is the Result.Error of code that needed more memory than it had.
-func OutOfMemory(memoryMB int) string {
-	return fmt.Sprintf("out of memory: the code needed more than its %d MiB; --memory gives more", memoryMB)
-}
-
-// Failure is an error of the host, with what it did.
-type Failure struct {
-	Op  string
-	Err error
-}
-
-func (f Failure) Error() string { return f.Err.Error() }
-func (f Failure) Unwrap() error { return f.Err }
-
-// Fail returns a Failure.
-func Fail(op string, err error) error { return Failure{op, err} }
-
 // SessionError says that a session has ended, and why.
 type SessionError struct {
 	ID  string

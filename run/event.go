@@ -1,8 +1,6 @@
 package run
 
 import (
-	"sync"
-
 	"github.com/unitask/unitask/machine"
 )
 
@@ -31,17 +29,4 @@ type Event struct {
 	Message string // one line for people
 	// RunID is "" before the run has an id, and for events that belong to no run.
 	RunID string
-}
-
-// OneAtATime is a sink that is called by one goroutine at a time.
-func OneAtATime(to func(Event)) func(Event) {
-	if to == nil {
-		return func(Event) {}
-	}
-	var mu sync.Mutex
-	return func(e Event) {
-		mu.Lock()
-		defer mu.Unlock()
-		to(e)
-	}
 }

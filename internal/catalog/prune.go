@@ -8,6 +8,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/machine"
@@ -34,7 +35,7 @@ func (cat *Catalog) Prune(ctx context.Context) (removed int, err error) {
 	}
 	built, err := cat.customs()
 	if err != nil { // what it has would be taken for nobody's
-		return 0, run.AsHostError("images", err)
+		return 0, failure.Host("images", err)
 	}
 	own := map[string]string{}
 	for _, o := range built {
@@ -104,7 +105,7 @@ func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bo
 			continue
 		}
 		if err != nil {
-			return nil, nil, run.AsHostError("images", err)
+			return nil, nil, failure.Host("images", err)
 		}
 		if rec.Machine != nil {
 			images[rec.Machine.ImageDigest] = true
@@ -112,7 +113,7 @@ func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bo
 	}
 	paused := paused.Open(cat.Home)
 	if ids, err = paused.IDs(); err != nil {
-		return nil, nil, run.AsHostError("sessions", err)
+		return nil, nil, failure.Host("sessions", err)
 	}
 	for _, id := range ids {
 		p, err := machine.ReadPause(paused.Folder(id))
@@ -120,7 +121,7 @@ func (cat *Catalog) InUse(list []*image.Image) (images, containers map[string]bo
 			continue
 		}
 		if err != nil {
-			return nil, nil, run.AsHostError("sessions", fmt.Errorf("which image the paused session %s has can't be read: %w (`unitask session rm %[1]s` ends it)", id, err))
+			return nil, nil, failure.Host("sessions", fmt.Errorf("which image the paused session %s has can't be read: %w (`unitask session rm %[1]s` ends it)", id, err))
 		}
 		images[p.ImageDigest] = true
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/imagefile"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/policy"
@@ -115,7 +116,7 @@ func (req Request) FindLanguage() (l *language.Language, im *language.Image, ext
 	for _, im := range l.Images {
 		in = append(in, im.Payload.Name)
 	}
-	return nil, nil, "", policy.Bad("image", req.Image, "%s", "has no "+l.Name+", which is in "+strings.Join(in, ", "))
+	return nil, nil, "", policy.Bad("image", req.Image, "has no %s, which is in %s", l.Name, strings.Join(in, ", "))
 }
 
 // Request is a request with the custom image that it names, where it names one and that was looked up.
@@ -155,7 +156,7 @@ func (cat *Catalog) ResolveCustom(req Request, ceiling *policy.Ceiling) (Request
 		return req, nil
 	}
 	if err != nil {
-		return req, run.AsHostError("image", err)
+		return req, failure.Host("image", err)
 	}
 	req.Custom = o
 	if req.MemoryMB == 0 {

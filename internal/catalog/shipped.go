@@ -21,7 +21,7 @@ func (cat *Catalog) TakeShipped(ctx context.Context, who string, b Shipped, disk
 	}
 	if b.Own != nil {
 		if err := checkShipped(b.Own); err != nil {
-			return policy.Bad("image", b.Digest(), "%s", "came along, and "+err.Error())
+			return policy.Bad("image", b.Digest(), "came along, and %v", err)
 		}
 	}
 	leave, err := cat.Enter()

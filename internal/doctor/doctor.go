@@ -12,6 +12,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -122,7 +123,7 @@ func (d *Doctor) Jail(ctx context.Context) (vmm.Jail, error) {
 	}
 	jail, err := vmm.TryJail(qemu, d.Accel)
 	if err != nil {
-		return jail, run.AsHostError("jail", err)
+		return jail, failure.Host("jail", err)
 	}
 	return jail, nil
 }
@@ -146,7 +147,7 @@ func (d *Doctor) Accelerator(ctx context.Context) (accel run.Accel, whySlow stri
 		spec, err = d.Source.Probe(ctx, spec)
 	}
 	if err != nil {
-		return "", "", run.AsHostError("boot", err)
+		return "", "", failure.Host("boot", err)
 	}
 	return spec.Accel, d.Source.WhySlow(spec), nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/paused"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -164,7 +165,7 @@ var ErrPaused = errors.New("the session is paused")
 func (h *Store) Remove(id string) error {
 	paused, err := paused.Open(h.Home).IDs()
 	if err != nil {
-		return run.AsHostError("record", err)
+		return failure.Host("record", err)
 	}
 	if slices.Contains(paused, id) && !h.Records.Held(id) {
 		return fmt.Errorf("%w: %s: end it first (unitask session rm)", ErrPaused, id)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/run"
@@ -54,11 +55,11 @@ func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted 
 	}
 	rec, err := h.Records.Create(at, caller.Name, caller.Via, name, []byte(text), request)
 	if err != nil {
-		return nil, run.AsHostError("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, h.Home))
+		return nil, failure.Host("record", fmt.Errorf("%w: UNITASK_HOME is %s", err, h.Home))
 	}
 	secret, err := keepNeighbours(rec, req.Neighbours, redactor)
 	if err != nil {
-		return nil, errors.Join(run.AsHostError("record", err), rec.Finish(time.Now()))
+		return nil, errors.Join(failure.Host("record", err), rec.Finish(time.Now()))
 	}
 	if secret && !slices.Contains(redacted, "neighbours") {
 		redacted = append(redacted, "neighbours")
@@ -69,7 +70,7 @@ func (h *Store) Begin(at time.Time, caller run.Caller, name string, req, wanted 
 	rec.Effective, _ = redactor.Marshal(granted.Effective) // what a replay asks for, however this run ends
 	rec.Denials, _ = redactor.Marshal(granted.Denials)
 	if err := rec.Update(); err != nil {
-		return nil, errors.Join(run.AsHostError("record", err), rec.Finish(time.Now()))
+		return nil, errors.Join(failure.Host("record", err), rec.Finish(time.Now()))
 	}
 	return rec, nil
 }

@@ -137,7 +137,7 @@ func Named(name string) (*Language, string, error) {
 
 // UnknownImage says that there is no image of a name.
 func UnknownImage(name string) error {
-	return policy.Bad("image", fmt.Sprintf("%.40q", name), "%s", "use "+strings.Join(Images(), ", ")+", or a container image's reference with its tag, as alpine:3.20"+Nearest(name, Images()))
+	return policy.Bad("image", fmt.Sprintf("%.40q", name), "use %s, or a container image's reference with its tag, as alpine:3.20%s", strings.Join(Images(), ", "), Nearest(name, Images()))
 }
 
 // KernelFor is the kernel that the language has where k is granted, "" for any.
@@ -148,7 +148,7 @@ func (l *Language) KernelFor(k image.Kernel) (image.Kernel, error) {
 	case l.Images[0].Payload.Container && k != "" && k != image.Linux:
 		return k, policy.Bad("kernel", string(k), "does not run container images, whose programs are Linux's and start others: use linux")
 	case k != "" && k != image.Linux:
-		return k, policy.Bad("kernel", string(k), "%s", "does not run "+l.Name+": use linux")
+		return k, policy.Bad("kernel", string(k), "does not run %s: use linux", l.Name)
 	}
 	return image.Linux, nil
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/run"
 )
 
@@ -25,7 +26,7 @@ func Files(home, id string) (*os.File, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, run.AsHostError("session", err)
+		return nil, failure.Host("session", err)
 	}
 	return f, nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/home"
 	"github.com/unitask/unitask/machine"
 	"github.com/unitask/unitask/policy"
@@ -51,7 +52,7 @@ func (p Session) ReadCeiling(home string) (*policy.Ceiling, error) {
 	case p.Origin != nil:
 		return p.Origin.Ceiling(home, p.Owner)
 	case p.Ceiling != "":
-		return nil, policy.Bad("ceiling", p.Ceiling, "%s", "was made by the program that session "+p.ID+" is of, and only there can it go on; unitask session rm ends it")
+		return nil, policy.Bad("ceiling", p.Ceiling, "was made by the program that session %s is of, and only there can it go on; unitask session rm ends it", p.ID)
 	}
 	return nil, nil
 }
@@ -105,7 +106,7 @@ func List(home string) (list []Session, err error) {
 	s := Open(home)
 	ids, err := s.IDs()
 	if err != nil {
-		return nil, run.AsHostError("sessions", err)
+		return nil, failure.Host("sessions", err)
 	}
 	for _, id := range ids {
 		if p, err := Find(home, id); err == nil {
@@ -170,7 +171,7 @@ func (s Store) Read(id string) (p machine.Pause, k Note, err error) {
 		err = s.ReadChanges(id, &k.Changes)
 	}
 	if err != nil {
-		return p, k, run.AsHostError("session", fmt.Errorf("session %s can't be read: %w", id, err))
+		return p, k, failure.Host("session", fmt.Errorf("session %s can't be read: %w", id, err))
 	}
 	return p, k, nil
 }
@@ -184,7 +185,7 @@ func Forget(home, id string) error {
 	}
 	rec, err := s.Records.Reopen(id)
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
-		return run.AsHostError("session", err)
+		return failure.Host("session", err)
 	}
 	err = machine.RemovePause(s.Folder(id))
 	if rec != nil {
@@ -193,7 +194,7 @@ func Forget(home, id string) error {
 		err = errors.Join(err, audit.In(home).Append(audit.Entry{Time: time.Now(), Kind: audit.SessionEnded, Run: id, Caller: rec.Owner, Via: string(rec.Via), Detail: map[string]any{"outcome": "removed"}}))
 	}
 	if err != nil {
-		return run.AsHostError("session", err)
+		return failure.Host("session", err)
 	}
 	return nil
 }

@@ -1,4 +1,6 @@
-package unitask
+// Package spans has the spans and metrics of runs, for the OpenTelemetry providers that a program has set. Nothing in them is
+// text of the request, of the code or of an error.
+package spans
 
 import (
 	"cmp"
@@ -12,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/unitask/unitask/internal/failure"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/run"
 )
@@ -19,9 +22,9 @@ import (
 // scope is whose spans and metrics these are, to who collects them.
 const scope = "github.com/unitask/unitask"
 
-// meters are a runtime's spans and metrics, of the global providers: nothing, unless the program has
+// Meters are a runtime's spans and metrics, of the global providers: nothing, unless the program has
 // set some. What is in them has no text of the request, of the code or of an error.
-type meters struct {
+type Meters struct {
 	tracer   trace.Tracer
 	runs     metric.Int64Counter
 	active   metric.Int64UpDownCounter
@@ -29,8 +32,8 @@ type meters struct {
 	phases   metric.Float64Histogram
 }
 
-func newMeters() *meters {
-	m, meter := &meters{tracer: otel.Tracer(scope)}, otel.Meter(scope)
+func New() *Meters {
+	m, meter := &Meters{tracer: otel.Tracer(scope)}, otel.Meter(scope)
 	seconds := metric.WithExplicitBucketBoundaries(.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300, 1800)
 	var errs [4]error
 	m.runs, errs[0] = meter.Int64Counter("unitask.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that have ended, by outcome."))
@@ -43,33 +46,24 @@ func newMeters() *meters {
 	return m
 }
 
-// measured is a run that is being measured.
-type measured struct {
-	*meters
+// Run is a run that is being measured.
+type Run struct {
+	*Meters
 	begin time.Time
 	span  trace.Span
 	about []attribute.KeyValue // of few values: metrics have them, too
 }
 
-// run begins a run's span, in the trace that ctx is part of.
-func (m *meters) run(ctx context.Context, begin time.Time, via string, look inspection) (context.Context, *measured) {
-	kind := "run"
-	switch {
-	case look.session != nil:
-		kind = "session"
-	case look.build != nil:
-		kind = "packages"
-	case look.debug != nil || look.trace != nil:
-		kind = "debug"
-	}
-	r := &measured{meters: m, begin: begin, about: []attribute.KeyValue{attribute.String("unitask.kind", kind), attribute.String("unitask.via", via)}}
+// Begin begins the span of a run of a kind, in the trace that ctx is part of.
+func (m *Meters) Begin(ctx context.Context, begin time.Time, via, kind string) (context.Context, *Run) {
+	r := &Run{Meters: m, begin: begin, about: []attribute.KeyValue{attribute.String("unitask.kind", kind), attribute.String("unitask.via", via)}}
 	ctx, r.span = m.tracer.Start(ctx, kind, trace.WithTimestamp(begin), trace.WithAttributes(r.about...))
 	m.active.Add(ctx, 1, metric.WithAttributes(r.about...))
 	return ctx, r
 }
 
-// end says how it ended; a run without a result was refused.
-func (r *measured) end(ctx context.Context, res *Result) {
+// End says how it ended; a run without a result was refused.
+func (r *Run) End(ctx context.Context, res *run.Result) {
 	r.active.Add(ctx, -1, metric.WithAttributes(r.about...))
 	outcome := "refused"
 	if res != nil {
@@ -87,7 +81,7 @@ func (r *measured) end(ctx context.Context, res *Result) {
 	}
 	r.about = append(r.about, attribute.String("unitask.outcome", outcome))
 	r.span.SetAttributes(r.about...)
-	if outcome != string(OutcomeExited) && outcome != string(OutcomeCancelled) {
+	if outcome != string(run.OutcomeExited) && outcome != string(run.OutcomeCancelled) {
 		r.span.SetAttributes(attribute.String("error.type", outcome))
 		r.span.SetStatus(codes.Error, outcome)
 	}
@@ -97,20 +91,20 @@ func (r *measured) end(ctx context.Context, res *Result) {
 	r.span.End()
 }
 
-// phase does a part of a run as a span of its own.
-func phase[T any](ctx context.Context, m *meters, name string, do func(context.Context) (T, error)) (T, error) {
+// Phase does a part of a run as a span of its own.
+func Phase[T any](ctx context.Context, m *Meters, name string, do func(context.Context) (T, error)) (T, error) {
 	begin := time.Now()
 	ctx, span := m.tracer.Start(ctx, name)
 	defer span.End()
 	res, err := do(ctx)
 	about := []attribute.KeyValue{attribute.String("unitask.phase", name)}
 	if err != nil {
-		var failed run.Failure
+		var failed failure.Failure
 		kind := attribute.String("error.type", "failed")
 		switch {
 		case errors.Is(err, stopclock.ErrTimeout):
 			kind = attribute.String("error.type", "timeout")
-		case errors.Is(err, errRetry):
+		case errors.Is(err, failure.ErrRetry):
 			kind = attribute.String("error.type", "retry")
 		case errors.As(err, &failed):
 			kind = attribute.String("error.type", cmp.Or(failed.Op, "failed"))

@@ -1,0 +1,34 @@
+// Package failure says what the host was doing when something failed. Everything between the front door and the
+// machines returns these errors; the engine turns them into a run's outcome.
+package failure
+
+import (
+	"errors"
+
+	"github.com/unitask/unitask/run"
+)
+
+// Host returns a HostError, or err if it wraps one.
+func Host(op string, err error) error {
+	var host *run.HostError
+	if errors.As(err, &host) {
+		return err
+	}
+	return &run.HostError{Op: op, Err: err}
+}
+
+// Failure is an error of the host, with what it did.
+type Failure struct {
+	Op  string
+	Err error
+}
+
+func (f Failure) Error() string { return f.Err.Error() }
+
+func (f Failure) Unwrap() error { return f.Err }
+
+// At returns a Failure.
+func At(op string, err error) error { return Failure{op, err} }
+
+// ErrRetry ends a run on nanos that is made again on linux.
+var ErrRetry = errors.New("the kernel lacks what the code asks for")
