@@ -79,22 +79,15 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 		return nil, err
 	}
 	shelf := paused.Open(rt.opts.Home)
-	p, k, err := shelf.Read(id)
-	if err == nil && k.Owner != caller.WithDefaults().Name {
-		err = &SessionError{ID: id, Why: "or never was"} // as one that never was
-	}
-	if err == nil && !time.Now().Before(k.Expires) {
-		_ = paused.Forget(rt.opts.Home, id)
-		err = &SessionError{ID: id, Why: fmt.Sprintf("it had lived for %s", k.Expires.Sub(k.Began).Round(time.Second))}
-	}
-	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err == nil { // the caller may have had it for long
-		caller.Origin = caller.CeilingOrigin()
-		caller.Ceiling, err = readCeiling(caller, rt.opts.Home)
-	}
+	p, k, err := findPaused(rt.opts.Home, shelf, caller, id)
 	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	caller.Origin = caller.CeilingOrigin() // the caller may have had it for long
+	if caller.Ceiling, err = readCeiling(caller, rt.opts.Home); err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -117,18 +110,9 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 	if err != nil {
 		return nil, err
 	}
-	rec, err := rt.runs.Reopen(id)
-	if errors.Is(err, record.ErrNotFound) { // it came from another host
-		rec, err = rt.runs.CreateAs(id, time.Now(), k.Owner, k.Via, "code", nil, k.Request)
-	}
-	if errors.Is(err, record.ErrRunning) {
-		return nil, &BusyError{What: "another process holds session " + id, After: time.Second}
-	}
+	rec, err := takeRecord(rt.runs, shelf, p, k)
 	if err != nil {
-		return nil, failure.Host("session", err)
-	}
-	if now, _, err := shelf.Read(id); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
-		return nil, errors.Join(&BusyError{What: "another process held session " + id, After: time.Second}, rec.Leave())
+		return nil, err
 	}
 	s := newSession(rt, caller, limits)
 	s.denials = denials
@@ -159,6 +143,40 @@ func (rt *Runtime) Revive(ctx context.Context, caller Caller, id string, secrets
 		return nil, err
 	}
 	return s, nil
+}
+
+// findPaused reads a paused session of a caller. The error is a SessionError where there is none, or its life is over.
+func findPaused(home string, shelf paused.Store, caller Caller, id string) (p machine.Pause, k paused.Note, err error) {
+	p, k, err = shelf.Read(id)
+	switch {
+	case err != nil:
+		return p, k, err
+	case k.Owner != caller.WithDefaults().Name:
+		return p, k, &SessionError{ID: id, Why: "or never was"} // as one that never was
+	case !time.Now().Before(k.Expires):
+		_ = paused.Forget(home, id)
+		return p, k, &SessionError{ID: id, Why: fmt.Sprintf("it had lived for %s", k.Expires.Sub(k.Began).Round(time.Second))}
+	}
+	return p, k, nil
+}
+
+// takeRecord opens the record of a paused session, which nobody else has then. The error is a BusyError where somebody
+// had.
+func takeRecord(runs *record.Store, shelf paused.Store, p machine.Pause, k paused.Note) (*record.Run, error) {
+	rec, err := runs.Reopen(k.ID)
+	if errors.Is(err, record.ErrNotFound) { // it came from another host
+		rec, err = runs.CreateAs(k.ID, time.Now(), k.Owner, k.Via, "code", nil, k.Request)
+	}
+	if errors.Is(err, record.ErrRunning) {
+		return nil, &BusyError{What: "another process holds session " + k.ID, After: time.Second}
+	}
+	if err != nil {
+		return nil, failure.Host("session", err)
+	}
+	if now, _, err := shelf.Read(k.ID); err != nil || !now.At.Equal(p.At) { // it went on, and was paused, until we had its record
+		return nil, errors.Join(&BusyError{What: "another process held session " + k.ID, After: time.Second}, rec.Leave())
+	}
+	return rec, nil
 }
 
 // renew has interpreters renew their random numbers, since what they would draw may have been drawn by others.

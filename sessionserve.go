@@ -54,67 +54,76 @@ func (s *Session) serve(ctx context.Context, x *execution, conn *guest.Conn) err
 	tick := time.NewTicker(idleTick(s.limits.Idle))
 	defer tick.Stop()
 	for first := true; ; first = false {
-		input, to := io.Pipe()
-		if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
-			conn.Close()
-			return failure.At("session", x.machine.Explain(err))
-		}
-		carried, stop := context.WithCancelCause(timed)
-		over := make(chan error, 1)
-		go func() {
-			end, err := conn.Stream(carried, input, s.client, serial)
-			if err == nil {
-				setEnd(x.res, x.code.language, end, "")
-			}
-			input.CloseWithError(io.ErrClosedPipe) // nobody reads it any more
-			over <- err
-		}()
-		ended := func(why error) error {
-			stop(why)
-			conn.Close()
-			return <-over
-		}
-		if first {
-			s.begun(x.rec, x.redactor, x.res)
-		}
-		paused := false
-		watch := idleness{limit: s.limits.Idle}
-		for !paused {
-			select {
-			case now := <-tick.C:
-				did := s.work(x.machine)
-				if !did.busy { // what it takes is not taken from a step
-					x.warmNext()
-				}
-				if watch.over(now, did) {
-					if paused = s.doze(timed, x, folder); paused {
-						_ = ended(errPaused)
-					}
-				}
-			case err := <-over:
-				stop(nil)
-				conn.Close()
-				if err != nil && timed.Err() == nil { // else it was ended, which needs no other reason
-					err = x.machine.Explain(err)
-				}
-				if err != nil {
-					return failure.At("session", err)
-				}
-				return nil
-			case ask := <-s.pauses:
-				err := s.sleep(timed, x, folder)
-				if paused = err == nil; paused {
-					_ = ended(errPaused)
-				}
-				ask <- err
-			case ask := <-s.forks:
-				ask <- s.copied(timed, x)
-			}
+		paused, err := s.converse(timed, x, conn, serial, folder, tick.C, first)
+		if err != nil || !paused {
+			return err
 		}
 		x.status(record.Paused)
-		var err error
 		if conn, err = s.asleep(timed, x, folder); err != nil {
 			return err
+		}
+	}
+}
+
+// converse serves a session's machine until it is paused, or ends.
+func (s *Session) converse(timed context.Context, x *execution, conn *guest.Conn, serial io.Writer, folder string, tick <-chan time.Time, first bool) (paused bool, err error) {
+	input, to := io.Pipe()
+	if err := s.client.GoOn(to); err != nil { // before Stream writes to the client; what it says comes when that reads
+		conn.Close()
+		return false, failure.At("session", x.machine.Explain(err))
+	}
+	carried, stop := context.WithCancelCause(timed)
+	defer stop(nil)
+	over := make(chan error, 1)
+	go func() {
+		end, err := conn.Stream(carried, input, s.client, serial)
+		if err == nil {
+			setEnd(x.res, x.code.language, end, "")
+		}
+		input.CloseWithError(io.ErrClosedPipe) // nobody reads it any more
+		over <- err
+	}()
+	end := func() {
+		stop(errPaused)
+		conn.Close()
+		<-over
+	}
+	if first {
+		s.begun(x.rec, x.redactor, x.res)
+	}
+	watch := idleness{limit: s.limits.Idle}
+	for {
+		select {
+		case now := <-tick:
+			did := s.work(x.machine)
+			if !did.busy { // what it takes is not taken from a step
+				x.warmNext()
+			}
+			if watch.over(now, did) && s.doze(timed, x, folder) {
+				end()
+				return true, nil
+			}
+		case err := <-over:
+			stop(nil)
+			conn.Close()
+			if err != nil && timed.Err() == nil { // else it was ended, which needs no other reason
+				err = x.machine.Explain(err)
+			}
+			if err != nil {
+				return false, failure.At("session", err)
+			}
+			return false, nil
+		case ask := <-s.pauses:
+			err := s.sleep(timed, x, folder)
+			if err == nil {
+				end()
+			}
+			ask <- err
+			if err == nil {
+				return true, nil
+			}
+		case ask := <-s.forks:
+			ask <- s.copied(timed, x)
 		}
 	}
 }

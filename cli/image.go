@@ -25,11 +25,16 @@ func (a *app) imageCommand() *cobra.Command {
 	}, a.imageBuild(), a.imageList(), a.imageRemove(), a.imagePrune(), a.imageVendor(), a.imagePull(), a.imageImport())
 }
 
+// buildFlags are those of image build.
+type buildFlags struct {
+	name, kernel, arch, output, folders, held string
+	warm, fresh                               bool
+	cpus                                      float64
+	memory                                    *size
+}
+
 func (a *app) imageBuild() *cobra.Command {
-	var name, kernel, arch, output, folders, held string
-	var warm, fresh bool
-	var cpus float64
-	var memory *size
+	var f buildFlags
 	cmd := &cobra.Command{
 		Use:   "build [NAME|FILE.toml]",
 		Short: "Build an image of your own, or one that comes along ahead of its first run",
@@ -45,74 +50,76 @@ prints its digest. Parts that are missing are fetched first, as by image vendor.
 boots by BIOS on amd64, by UEFI where the release brings a loader, and with
 -kernel.`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: a.withCeiling(&held, func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
-			ar, err := image.ParseArch(arch)
-			if err != nil {
-				return usage(err)
-			}
-			start := time.Now()
-			contained, base := "", name
-			if len(args) > 0 {
-				if cmd.Flags().Changed("image") || output != "" {
-					return usage(errors.New("--image and -o are for images that come along"))
-				}
-				own, _, err := rt.BuildImage(cmd.Context(), args[0], ar)
-				if err != nil {
-					return err
-				}
-				if name, kernel = own.Name, string(image.Linux); memory.n == 0 {
-					memory.n = int64(own.MemoryMB)
-				}
-				contained, base = own.Container, own.From
-			}
-			images, err := rt.Images().Named(ar, cmp.Or(contained, name))
-			if err != nil {
-				return usage(err)
-			}
-			k := image.Kernel(kernel)
-			if k == "" {
-				k = images.Best(ar)
-			}
-			if k != image.Linux && k != image.Nanos {
-				return usage(fmt.Errorf("unknown kernel %q: use linux or nanos", kernel))
-			}
-			im, err := images.Obtain(cmd.Context(), k, ar)
-			if err != nil {
-				return err
-			}
-			if output != "" {
-				if err := im.Export(output); err != nil {
-					return err
-				}
-			}
-			if warm {
-				processes := []bool{fresh}
-				if !cmd.Flags().Changed("fresh-process") && k == image.Linux && slices.Contains(language.SessionImages(), base) {
-					processes = []bool{false, true}
-				}
-				for _, fresh := range processes {
-					if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(memory.n, policy.DefaultMemoryMB)), CPUs: cpus, FreshProcess: fresh, Folders: folders}); err != nil {
-						return err
-					}
-				}
-			}
-			fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
-			a.ui.note("%s image for %s on %s, %d MiB, ready after %.1f s", im.Name, im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
-			return nil
+		RunE: a.withCeiling(&f.held, func(cmd *cobra.Command, args []string, rt *unitask.Runtime) error {
+			return a.buildImage(cmd, args, rt, f)
 		}),
 	}
-	imageVar(cmd, &name)
-	cmd.Flags().StringVar(&held, "policy", "", "with NAME or FILE: a policy file, a ceiling on what the build reaches beside each .unitask.toml from here upwards")
-	cmd.Flags().StringVar(&kernel, "kernel", "", "linux or nanos (default the best there is)")
-	cmd.Flags().StringVar(&arch, "arch", "", "amd64 or arm64 (default this machine's)")
-	cmd.Flags().BoolVar(&warm, "warm", false, "make the template too that runs are cloned from, and (linux) the one of sessions")
-	cmd.Flags().BoolVar(&fresh, "fresh-process", false, "with --warm: only the one of sessions and of runs with --fresh-process; --fresh-process=false: only that of other runs")
-	memory = sizeVar(cmd.Flags(), "memory", 1<<20, "with --warm: "+policy.FieldOf("memoryMb").Usage())
-	cmd.Flags().Float64Var(&cpus, "cpus", 1, "with --warm: processors of the machine")
-	cmd.Flags().StringVar(&folders, "folders", "", "with --warm: what of the host's folders the template holds, as a run names it")
+	imageVar(cmd, &f.name)
+	cmd.Flags().StringVar(&f.held, "policy", "", "with NAME or FILE: a policy file, a ceiling on what the build reaches beside each .unitask.toml from here upwards")
+	cmd.Flags().StringVar(&f.kernel, "kernel", "", "linux or nanos (default the best there is)")
+	cmd.Flags().StringVar(&f.arch, "arch", "", "amd64 or arm64 (default this machine's)")
+	cmd.Flags().BoolVar(&f.warm, "warm", false, "make the template too that runs are cloned from, and (linux) the one of sessions")
+	cmd.Flags().BoolVar(&f.fresh, "fresh-process", false, "with --warm: only the one of sessions and of runs with --fresh-process; --fresh-process=false: only that of other runs")
+	f.memory = sizeVar(cmd.Flags(), "memory", 1<<20, "with --warm: "+policy.FieldOf("memoryMb").Usage())
+	cmd.Flags().Float64Var(&f.cpus, "cpus", 1, "with --warm: processors of the machine")
+	cmd.Flags().StringVar(&f.folders, "folders", "", "with --warm: what of the host's folders the template holds, as a run names it")
 	_ = cmd.Flags().MarkHidden("folders")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "write the disk to this file too (nanos)")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "write the disk to this file too (nanos)")
 	return cmd
+}
+
+// buildImage builds what image build names, and makes its templates if that is asked for.
+func (a *app) buildImage(cmd *cobra.Command, args []string, rt *unitask.Runtime, f buildFlags) error {
+	ar, err := image.ParseArch(f.arch)
+	if err != nil {
+		return usage(err)
+	}
+	start := time.Now()
+	contained, base := "", f.name
+	if len(args) > 0 {
+		if cmd.Flags().Changed("image") || f.output != "" {
+			return usage(errors.New("--image and -o are for images that come along"))
+		}
+		custom, _, err := rt.BuildImage(cmd.Context(), args[0], ar)
+		if err != nil {
+			return err
+		}
+		if f.name, f.kernel = custom.Name, string(image.Linux); f.memory.n == 0 {
+			f.memory.n = int64(custom.MemoryMB)
+		}
+		contained, base = custom.Container, custom.From
+	}
+	images, err := rt.Images().Named(ar, cmp.Or(contained, f.name))
+	if err != nil {
+		return usage(err)
+	}
+	k := cmp.Or(image.Kernel(f.kernel), images.Best(ar))
+	if k != image.Linux && k != image.Nanos {
+		return usage(fmt.Errorf("unknown kernel %q: use linux or nanos", f.kernel))
+	}
+	im, err := images.Obtain(cmd.Context(), k, ar)
+	if err != nil {
+		return err
+	}
+	if f.output != "" {
+		if err := im.Export(f.output); err != nil {
+			return err
+		}
+	}
+	if f.warm {
+		processes := []bool{f.fresh}
+		if !cmd.Flags().Changed("fresh-process") && k == image.Linux && slices.Contains(language.SessionImages(), base) {
+			processes = []bool{false, true}
+		}
+		for _, fresh := range processes {
+			if _, err := rt.MakeTemplate(cmd.Context(), unitask.Shape{Image: f.name, Kernel: k, Arch: ar, MemoryMB: int(cmp.Or(f.memory.n, policy.DefaultMemoryMB)), CPUs: f.cpus, FreshProcess: fresh, Folders: f.folders}); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Fprintf(a.std.Stdout, "%s\n", im.Digest)
+	a.ui.note("%s image for %s on %s, %d MiB, ready after %.1f s", im.Name, im.Kernel, im.Arch, im.Size()>>20, time.Since(start).Seconds())
+	return nil
 }
 
 func (a *app) imageList() *cobra.Command {

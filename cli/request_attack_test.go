@@ -15,8 +15,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// What lies beside code, or in its place, neither holds the command line up nor fills its memory. Of a package.json nobody
-// was asked: a folder above may be anybody's, and a repository has links.
+// What lies beside code, or in its place, neither holds the command line up nor fills its memory. Of a package.json
+// nobody was asked: a folder above may be anybody's, and a repository has links.
 func TestAttackCodeBeside(t *testing.T) {
 	pipe := func(name string) error { return syscall.Mkfifo(name, 0o600) }
 	large := func(name string) error {

@@ -130,8 +130,8 @@ func (f *runFlags) policyFlags(cmd *cobra.Command) {
 	fl.StringVar(&f.policy, "policy", "", "a policy file, a ceiling on the run beside each .unitask.toml from here upwards; alone if you trust it (policy trust)")
 }
 
-// findCeiling reads the files that hold in the working directory, and the one that was named. Where there are several it
-// says which.
+// findCeiling reads the files that hold in the working directory, and the one that was named. Where there are several
+// it says which.
 func (a *app) findCeiling(named string) (*policy.Ceiling, error) {
 	held, err := a.foundCeiling(named)
 	if err != nil {
@@ -362,8 +362,8 @@ func (a *app) warmLater(home string, sh unitask.Shape) {
 	}
 }
 
-// isGiven says that a standard input is for the code, though nobody has asked for that with -i: nobody types it, and it can
-// be read, which that of nohup can't.
+// isGiven says that a standard input is for the code, though nobody has asked for that with -i: nobody types it, and
+// it can be read, which that of nohup can't.
 func isGiven(s any) bool {
 	f, ok := s.(*os.File)
 	if !ok {

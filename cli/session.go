@@ -474,8 +474,8 @@ func (a *app) stepWith(ctx context.Context, req sessiond.Request, f runFlags, wi
 	return err
 }
 
-// remarks says on stderr what the streams and the exit code of a step or a command alone would not. more says what would
-// keep all of its output.
+// remarks says on stderr what the streams and the exit code of a step or a command alone would not. more says what
+// would keep all of its output.
 func (a *app) remarks(res *unitask.Result, more string) {
 	if res.Error != "" {
 		a.ui.note("%s", safe(res.Error))

@@ -31,8 +31,8 @@ const (
 // leastToken is the least length, in bytes, of a token.
 const leastToken = 16
 
-// readMetricsToken reads what readers of the metrics show, "" for a server on a loopback address that takes everybody. They name
-// all tenants of the worker, so on another address nobody reads them without.
+// readMetricsToken reads what readers of the metrics show, "" for a server on a loopback address that takes everybody.
+// They name all tenants of the worker, so on another address nobody reads them without.
 func readMetricsToken(address, file string) (string, error) {
 	if file == "" {
 		if host, _, err := net.SplitHostPort(address); err == nil && !isLoopback(host) {
@@ -52,8 +52,8 @@ func readMetricsToken(address, file string) (string, error) {
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
-// holding lets only requests with the token through; "" is everybody on this host, but no browser that a name which changes
-// its address has led here.
+// holding lets only requests with the token through; "" is everybody on this host, but no browser that a name which
+// changes its address has led here.
 func holding(token string, next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
@@ -72,8 +72,8 @@ func holding(token string, next http.Handler) http.Handler {
 	})
 }
 
-// metricsHandler answers /metrics for Prometheus, to who has the token, and /healthz to everybody, which is 200 while the
-// worker can take runs.
+// metricsHandler answers /metrics for Prometheus, to who has the token, and /healthz to everybody, which is 200 while
+// the worker can take runs.
 func metricsHandler(w *fleet.Worker, pool func() unitask.PoolStats, token string) http.Handler {
 	registry := prometheus.NewRegistry()
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "unitask_fleet_clones_ready", Help: "Machines that wait for code on this worker."},
@@ -106,8 +106,9 @@ func serveMetrics(ctx context.Context, address string, handler http.Handler) (ne
 	return l.Addr(), func() { _ = server.Close(); <-over }, nil
 }
 
-// fewConns is a listener with metricsConns connections at most. For one more any of them ends: who has just come, and asks at
-// once, is most probably not it, however many come. So nobody takes the worker's descriptors, or keeps others out.
+// fewConns is a listener with metricsConns connections at most. For one more any of them ends: who has just come, and
+// asks at once, is most probably not it, however many come. So nobody takes the worker's descriptors, or keeps others
+// out.
 type fewConns struct {
 	net.Listener
 

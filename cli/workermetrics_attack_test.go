@@ -18,7 +18,8 @@ import (
 	"github.com/unitask/unitask/internal/attack"
 )
 
-// A worker's numbers name its tenants: who has no token does not read them, and its health says nothing but that it is so.
+// A worker's numbers name its tenants: who has no token does not read them, and its health says nothing but that it is
+// so.
 func TestAttackWorkerMetrics(t *testing.T) {
 	server, err := embedded.Start(t.Context(), t.TempDir(), embedded.Options{})
 	if err != nil {

@@ -70,8 +70,8 @@ func useSources(t *testing.T, text string) {
 	t.Setenv("APT_CONFIG", filepath.Join(dir, "apt.conf"))
 }
 
-// Where a source can't be read that is not the distribution's own, a library is gone that the distribution lacks; where its own
-// can't be, that is not known, also where apt still has what was in it.
+// Where a source can't be read that is not the distribution's own, a library is gone that the distribution lacks;
+// where its own can't be, that is not known, also where apt still has what was in it.
 func TestAptSourceDown(t *testing.T) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		t.Skip("apt-get is not on this machine")

@@ -40,6 +40,6 @@ func (im *Image) Boot() Boot {
 // an end. IPv6 is off until init switches it on for the loopback. The rest saves boot
 // time: no self-tests, no audit, no zeroing.
 //
-// On amd64 there is no_timer_check besides: a q35's kernel looks for a few ticks of its timer, which a busy host lets it
-// miss, and panics before it has a console. Linux leaves that out by itself where it knows its hypervisor.
+// On amd64 there is no_timer_check besides: a q35's kernel looks for a few ticks of its timer, which a busy host lets
+// it miss, and panics before it has a console. Linux leaves that out by itself where it knows its hypervisor.
 const linuxArgs = "quiet reboot=t panic=-1 cryptomgr.notests ipv6.disable_ipv6=1 lsm=landlock audit=0 init_on_alloc=0 cgroup_disable=memory,pressure"

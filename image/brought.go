@@ -18,8 +18,8 @@ import (
 	"github.com/unitask/unitask/internal/atomicfile"
 )
 
-// Brought is an image that another host has. Of a container's it is all that a machine gets but its disk, which only the
-// machine's own kernel ever reads. Where Own is not nil it is somebody's own, and the disk is an archive.
+// Brought is an image that another host has. Of a container's it is all that a machine gets but its disk, which only
+// the machine's own kernel ever reads. Where Own is not nil it is somebody's own, and the disk is an archive.
 type Brought struct {
 	Arch   Arch       `json:"arch"`
 	Config oci.Config `json:"config"`
@@ -162,7 +162,8 @@ func (s *Store) AddBrought(ctx context.Context, who string, b Brought, used func
 	return c, os.Rename(tmp, c.dir)
 }
 
-// haveBrought is what is there already, nil for nothing that is whole. Nobody removes it from now on as what was not used.
+// haveBrought is what is there already, nil for nothing that is whole. Nobody removes it from now on as what was not
+// used.
 func (s *Store) haveBrought(ctx context.Context, key string) (*Container, error) {
 	if _, err := s.readContainer(key); err != nil {
 		return nil, nil

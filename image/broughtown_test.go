@@ -79,7 +79,8 @@ func holed() []byte {
 	return append(append(block("pax", 'x', pax), block("hole", '0', "0\n"+strings.Repeat("\x00", 510))...), make([]byte, 1024)...)
 }
 
-// The disk of an image has the files and links of an archive that came along, over those of the image that it begins with.
+// The disk of an image has the files and links of an archive that came along, over those of the image that it begins
+// with.
 func TestArchiveOnDisk(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "own.tar")
@@ -134,8 +135,8 @@ func TestArchiveOnDisk(t *testing.T) {
 	}
 }
 
-// Somebody who is not trusted writes such archives: what is not a tree of files and links is refused before a disk is written,
-// and nothing of it stays.
+// Somebody who is not trusted writes such archives: what is not a tree of files and links is refused before a disk is
+// written, and nothing of it stays.
 func TestAttackArchives(t *testing.T) {
 	t.Parallel()
 	many := func(n int, name func(int) string) (list []entry) {

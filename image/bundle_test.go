@@ -68,7 +68,8 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// A package's link among its headers, as numpy's, is not in a bundle: who takes one refuses links that the host follows.
+// A package's link among its headers, as numpy's, is not in a bundle: who takes one refuses links that the host
+// follows.
 func TestBundleOfHeaders(t *testing.T) {
 	s := fakeStore(t)
 	include := filepath.Join(s.vendorDir(HostArch()), "libgcc", "include", "sub")

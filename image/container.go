@@ -201,7 +201,8 @@ func (s *Store) containerNames() (map[string]string, error) {
 // architecture.
 func nameKey(arch Arch, name string) string { return string(arch) + " " + name }
 
-// importedKey is where it is kept that a name was given by who imported an image, and not by the registry that is in it.
+// importedKey is where it is kept that a name was given by who imported an image, and not by the registry that is in
+// it.
 func importedKey(arch Arch, name string) string { return importedMark + nameKey(arch, name) }
 
 const importedMark = "imported "
@@ -378,8 +379,8 @@ func (s *Store) RemoveContainer(ctx context.Context, c *Container) error {
 	})
 }
 
-// PruneContainers removes the images that no name leads to, but for the digests in use, and returns the digests of those
-// that it has removed. A name of which leads says no is forgotten before.
+// PruneContainers removes the images that no name leads to, but for the digests in use, and returns the digests of
+// those that it has removed. A name of which leads says no is forgotten before.
 func (s *Store) PruneContainers(ctx context.Context, leads func(arch Arch, name, digest string) bool, used map[string]bool) (removed []string, err error) {
 	list, err := s.Containers()
 	if err != nil || len(list) == 0 {

@@ -53,8 +53,8 @@ func (s *Store) together(arch Arch, part, other string) bool {
 	return true
 }
 
-// ofOneRelease adds to the parts that are to be fetched those of the same image that are here from another release
-// of the distribution, if one of the former is another release's than vendor.lock's: programs don't run on an older libc.
+// ofOneRelease adds to the parts that are to be fetched those of the same image that are here from another release of
+// the distribution, if one of the former is another release's than vendor.lock's: programs don't run on an older libc.
 func (s *Store) ofOneRelease(ctx context.Context, apt *debian, missing []LockedPart, wanted []string) ([]LockedPart, error) {
 	libc, err := s.Part(apt.arch, libcPart)
 	if err != nil { // none is here
@@ -204,8 +204,8 @@ func (d *debian) archive(ctx context.Context) (*aptIndex, error) {
 	return d.index, err
 }
 
-// packages are those that a part is made of here: the pinned one; where the archive has moved on or is another release's,
-// its successor and what this requires that is not another part of all its images.
+// packages are those that a part is made of here: the pinned one; where the archive has moved on or is another
+// release's, its successor and what this requires that is not another part of all its images.
 func (d *debian) packages(ctx context.Context, p LockedPart) (names []string, behind bool, err error) {
 	names, behind, err = d.found(ctx, p)
 	if len(names) == 0 && d.said != "" && ctx.Err() == nil {

@@ -105,7 +105,8 @@ func (s *Store) DebStatus(arch Arch, asked []string) (status []byte, names []str
 type debApt struct{ debian }
 
 // Debs resolves packages, with what they depend on, and fetches them into dir: the newest that fit, or locked ones
-// with these digests. status is dpkg's of what is there: such packages are left out, and those on hold stay as they are.
+// with these digests. status is dpkg's of what is there: such packages are left out, and those on hold stay as they
+// are.
 func (s *Store) Debs(ctx context.Context, arch Arch, status []byte, specs []string, locked []Deb, dir string) ([]Deb, error) {
 	if err := s.mayFetch("packages of Debian", "`unitask image build --offline=false`"); err != nil {
 		return nil, err

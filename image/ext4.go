@@ -76,8 +76,8 @@ func writeExt4(name string, t tree) (err error) {
 	return f.Chmod(0o444)
 }
 
-// filled is fill. Some of what is written came from other hosts, and go-diskfs was seen to panic: that ends a run, and not
-// all of them.
+// filled is fill. Some of what is written came from other hosts, and go-diskfs was seen to panic: that ends a run, and
+// not all of them.
 func filled(disk *ext4.FileSystem, t tree) (err error) {
 	defer func() {
 		if what := recover(); what != nil {
@@ -87,7 +87,8 @@ func filled(disk *ext4.FileSystem, t tree) (err error) {
 	return fill(disk, t)
 }
 
-// punchZeros gives back the room of a file's blocks of zeros: go-diskfs writes all of its tables, and files have some, too.
+// punchZeros gives back the room of a file's blocks of zeros: go-diskfs writes all of its tables, and files have some,
+// too.
 func punchZeros(f *os.File) error {
 	buf, zeros := make([]byte, 1<<20), make([]byte, ext4BlockSize)
 	for at := int64(0); ; at += int64(len(buf)) {

@@ -16,8 +16,8 @@ import (
 
 const newPrefix = ".new-"
 
-// sweepAge is how old a folder that nobody holds must be to be taken for left behind: one that was just made is not held
-// yet, and what is being removed never is.
+// sweepAge is how old a folder that nobody holds must be to be taken for left behind: one that was just made is not
+// held yet, and what is being removed never is.
 const sweepAge = time.Hour
 
 // newFolder makes a folder that is to be filled and then renamed, and removes what was left behind beside it. done

@@ -113,7 +113,8 @@ func TestGoDownloadFails(t *testing.T) {
 	}
 }
 
-// What `go run -n` prints becomes commands for the guest; what is not known is an error, and no program is compiled otherwise than go does.
+// What `go run -n` prints becomes commands for the guest; what is not known is an error, and no program is compiled
+// otherwise than go does.
 func TestGoRunCommands(t *testing.T) {
 	const compile = `/root/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -buildid bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c -importcfg $WORK/b001/importcfg -pack /tmp/x.go` + "\n"
 	const link = `GOROOT='/root/go' /root/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/x -importcfg $WORK/b001/importcfg.link -s -buildid=qu9MFLw9Ju50jWfuoTnJ/bMB9n1lqtjf0-1GNkj0c/bMB9n1lqtjf0-1GNkj0c/qu9MFLw9Ju50jWfuoTnJ $WORK/b001/_pkg_.a` + "\n"

@@ -14,8 +14,9 @@ import (
 	"strings"
 )
 
-// What `go run` has compiler and linker do for a file that imports nothing but the standard library is asked of it once, where the toolchain
-// is vendored, and put beside it. The guest's program does the same then, without the go command.
+// What `go run` has compiler and linker do for a file that imports nothing but the standard library is asked of it
+// once, where the toolchain is vendored, and put beside it. The guest's program does the same then, without the go
+// command.
 const (
 	goDirect     = goRoot + "/direct"
 	goCommands   = goDirect + "/commands" // an argument a line: the compiler's, an empty line, the linker's
@@ -48,8 +49,8 @@ func (s *Store) ensureGoRun(ctx context.Context, arch Arch) error {
 	return s.directGo(ctx, p.dir)
 }
 
-// directGo fills the goDirect of a part in a folder, whose cache has the standard library, in one step. Where that fails each program
-// is compiled by the go command, which is slower. The caller holds the lock of the parts.
+// directGo fills the goDirect of a part in a folder, whose cache has the standard library, in one step. Where that
+// fails each program is compiled by the go command, which is slower. The caller holds the lock of the parts.
 func (s *Store) directGo(ctx context.Context, dir string) error {
 	err := func() error {
 		tmp, err := os.MkdirTemp(filepath.Dir(dir), fetchPrefix) // which goes with the next lock if we are killed
@@ -76,7 +77,8 @@ func (s *Store) directGo(ctx context.Context, dir string) error {
 	return err
 }
 
-// askGoRun writes what `go run` would do into a folder. What the go command writes beside that goes to tmp: to a copy of the part's cache, too.
+// askGoRun writes what `go run` would do into a folder. What the go command writes beside that goes to tmp: to a copy
+// of the part's cache, too.
 func askGoRun(ctx context.Context, root, cache, tmp, made string) error {
 	own := filepath.Join(tmp, "cache")
 	if err := os.CopyFS(own, os.DirFS(cache)); err != nil {
@@ -144,8 +146,9 @@ var goRunWord = regexp.MustCompile(`(?:'[^']*'|"[^"]*"|[^ '"])+`)
 
 var goBuildID = regexp.MustCompile(`^(-buildid=)?[A-Za-z0-9_-]{20}(?:/[A-Za-z0-9_-]{20})+$`)
 
-// goRunCommands takes from what `go run -n` prints the commands of compiler and linker, as the guest's program reads them: $WORK, $FILE, $NAME
-// and $ID are for its folder, the file, the file's name without .go, and a build id; and the line of importcfg.link that describes the program.
+// goRunCommands takes from what `go run -n` prints the commands of compiler and linker, as the guest's program reads
+// them: $WORK, $FILE, $NAME and $ID are for its folder, the file, the file's name without .go, and a build id; and the
+// line of importcfg.link that describes the program.
 func goRunCommands(said, root, file string) (commands, info string, err error) {
 	work, name, tools := "$WORK/b001/", strings.TrimSuffix(filepath.Base(file), ".go"), filepath.Join(root, "pkg/tool")+"/"
 	var found [2][]string

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// archiveText is of a release in which python3.11 is python3.13, libssl3 has moved to 64-bit times, libicu is another one
-// and ncurses has been split.
+// archiveText is of a release in which python3.11 is python3.13, libssl3 has moved to 64-bit times, libicu is another
+// one and ncurses has been split.
 const archiveText = `Package: python3-minimal
 Version: 3.13.5-1
 Pre-Depends: python3.13-minimal (>= 3.13.5-1~)

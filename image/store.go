@@ -269,7 +269,8 @@ func (s *Store) load(digest string) (*Image, error) {
 	return im, nil
 }
 
-// ByDigest returns the image of a digest, verified; one that another build took the place of is there until it is removed.
+// ByDigest returns the image of a digest, verified; one that another build took the place of is there until it is
+// removed.
 func (s *Store) ByDigest(digest string) (*Image, error) {
 	if digest == "" || digest != filepath.Base(digest) {
 		return nil, fmt.Errorf("%.80q is no digest of an image", digest)

@@ -147,7 +147,8 @@ const (
 	bundlePrefix = ".bundle-"
 )
 
-// lockVendor has one at a time change the parts of an architecture. What others that were killed amid that left behind goes.
+// lockVendor has one at a time change the parts of an architecture. What others that were killed amid that left behind
+// goes.
 func (s *Store) lockVendor(ctx context.Context, arch Arch) (unlock func(), err error) {
 	if unlock, err = s.lock(ctx, "vendor-"+string(arch)); err != nil {
 		return nil, err
@@ -325,10 +326,10 @@ func (s *Store) addPart(arch Arch, name string, fill func(dir string) (Part, err
 	return os.Rename(tmp, dst)
 }
 
-// VendorFrom takes parts that were brought by hand: a folder or a file, or a bundle's
-// address. It understands bundles (WriteBundle), the packages that vendor.lock names (.deb, .tgz, .zip), a Nanos release
-// (its .tar.gz, or a folder with kernel.img, boot.img and klibs), and a vendor
-// folder of another machine's store. It returns the names of the parts taken.
+// VendorFrom takes parts that were brought by hand: a folder or a file, or a bundle's address. It understands bundles
+// (WriteBundle), the packages that vendor.lock names (.deb, .tgz, .zip), a Nanos release (its .tar.gz, or a folder
+// with kernel.img, boot.img and klibs), and a vendor folder of another machine's store. It returns the names of the
+// parts taken.
 func (s *Store) VendorFrom(ctx context.Context, arch Arch, from string) ([]string, error) {
 	unlock, err := s.lockVendor(ctx, arch)
 	if err != nil {

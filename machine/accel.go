@@ -87,7 +87,8 @@ func (s *Source) WhySlow(spec Spec) string {
 	return untried(own)
 }
 
-// untried is why TCG has the place of hardware that was not there before, or that nothing has tried since it was disturbed.
+// untried is why TCG has the place of hardware that was not there before, or that nothing has tried since it was
+// disturbed.
 func untried(hardware vmm.Accel) string {
 	return fmt.Sprintf("%s: it is there now, and whether it works is being found out", hardware)
 }

@@ -71,7 +71,8 @@ func TestAccelMemory(t *testing.T) {
 	}
 }
 
-// Hardware that failed is tried again after a while, and one that was not there when it is, once, and without anybody waiting.
+// Hardware that failed is tried again after a while, and one that was not there when it is, once, and without anybody
+// waiting.
 func TestAccelRetry(t *testing.T) {
 	const own, other = vmm.AMD64, vmm.ARM64
 	for name, c := range map[string]struct {

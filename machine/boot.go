@@ -47,8 +47,8 @@ func (s *Source) Boot(ctx context.Context, spec Spec, cfg Config) (*Machine, err
 	return m, err
 }
 
-// Inconclusive says that the failure of a boot tells nothing of its accelerator: QEMU could not be started, as on a host that
-// has no descriptor left, or somebody killed it.
+// Inconclusive says that the failure of a boot tells nothing of its accelerator: QEMU could not be started, as on a
+// host that has no descriptor left, or somebody killed it.
 func Inconclusive(err error) bool {
 	return killed(err) || !errors.As(err, new(*vmm.ExitError)) && !errors.As(err, new(*GuestError)) && !errors.Is(err, context.DeadlineExceeded)
 }

@@ -155,8 +155,8 @@ func newLeaseServer(from lender, down func()) *leaseServer {
 	return &leaseServer{lender: from, down: down, clients: make(chan struct{}, poolClients)}
 }
 
-// accept serves the connections that next, a listener's method, gives, until that is closed. What is beyond the bound is
-// turned away.
+// accept serves the connections that next, a listener's method, gives, until that is closed. What is beyond the bound
+// is turned away.
 func (s *leaseServer) accept(next func() (*net.UnixConn, error)) {
 	for {
 		conn, err := accepting.Next(next)

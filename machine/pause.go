@@ -151,7 +151,8 @@ func readPause(dir *os.Root) (p Pause, err error) {
 	return p, nil
 }
 
-// damaged is an error of reading a paused machine: ErrPause, unless it is the host's, which says nothing of what is there.
+// damaged is an error of reading a paused machine: ErrPause, unless it is the host's, which says nothing of what is
+// there.
 func damaged(path string, err error) error {
 	var host syscall.Errno
 	if errors.As(err, &host) && !slices.Contains([]syscall.Errno{syscall.ENOENT, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.ENXIO}, host) {
@@ -289,7 +290,8 @@ func RemoveLeftovers(folder string) {
 	}
 }
 
-// RemovePause removes the machine that was paused into a folder, and all that was left beside it: nothing can put it back.
+// RemovePause removes the machine that was paused into a folder, and all that was left beside it: nothing can put it
+// back.
 func RemovePause(folder string) error {
 	RemoveLeftovers(folder)
 	return errors.Join(os.RemoveAll(aside(folder)), os.RemoveAll(folder))

@@ -13,9 +13,9 @@ import (
 	"github.com/unitask/unitask/vmm"
 )
 
-// A place is a file in a template's guest whose pages a clone may begin with other contents in: what is
-// large is there then, and need not go through the guest's network. Its pages are found by their marks (contract.PlaceMark) in the snapshot's memory, wherever
-// the guest's kernel has them.
+// A place is a file in a template's guest whose pages a clone may begin with other contents in: what is large is there
+// then, and need not go through the guest's network. Its pages are found by their marks (contract.PlaceMark) in the
+// snapshot's memory, wherever the guest's kernel has them.
 
 const placePage = 4096
 
@@ -61,8 +61,8 @@ func findPlace(memory *os.File) ([]int64, error) {
 	return found, nil
 }
 
-// putInPlace has a clone that was spawned begin with something in its place, if its template has one that is large enough, and a state of a form
-// that is known.
+// putInPlace has a clone that was spawned begin with something in its place, if its template has one that is large
+// enough, and a state of a form that is known.
 func (m *Machine) putInPlace(what func() []byte) {
 	if m.state != Spawned || what == nil || m.place == nil {
 		return

@@ -125,7 +125,8 @@ func TestReplaceKilled(t *testing.T) {
 	}
 }
 
-// What was moved aside and can't be put back now is not there no more: nothing removes it, and it is there when the disk works.
+// What was moved aside and can't be put back now is not there no more: nothing removes it, and it is there when the
+// disk works.
 func TestRestoreFails(t *testing.T) {
 	defer func(e func(a, b string) error) { exchange, rename = e, os.Rename }(exchange)
 	exchange = func(_, _ string) error { return syscall.EINVAL }

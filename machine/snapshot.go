@@ -279,8 +279,8 @@ func load(memory *os.File, devices []byte, created time.Time, mapped bool) (*Sna
 	return t, nil
 }
 
-// exchange has two names change places; a variable for tests, as if on a file system that can't. So is rename, as if the
-// disk failed.
+// exchange has two names change places; a variable for tests, as if on a file system that can't. So is rename, as if
+// the disk failed.
 var (
 	exchange = renameExchange
 	rename   = os.Rename

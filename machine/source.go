@@ -171,7 +171,8 @@ type Config struct {
 	// guest crashes (Machine.Halt). It is called where that comes before the guest is up, and the
 	// machine is closed when it returns.
 	Keep func(*Machine, error)
-	// Place returns what a clone may have in its template's place when it begins (Machine.Placed), or nil. It is called by the caller's goroutine.
+	// Place returns what a clone may have in its template's place when it begins (Machine.Placed), or nil. It is
+	// called by the caller's goroutine.
 	Place func() []byte
 }
 

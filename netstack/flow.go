@@ -254,8 +254,8 @@ func (fl *flow) dial(ctx context.Context) (net.Conn, error) {
 // connection, all of which are kept. No server has so many.
 const maxFlowAddresses = 256
 
-// leadsTo notes where another connection to the server leads, or says why it may not: rules that change from now on find it,
-// however many there are.
+// leadsTo notes where another connection to the server leads, or says why it may not: rules that change from now on
+// find it, however many there are.
 func (fl *flow) leadsTo(dialled string) (reason string) {
 	fl.f.mu.Lock()
 	defer fl.f.mu.Unlock()

@@ -75,8 +75,8 @@ func (f *forwarder) lives(fl *flow, d Decision) (ended func(), err error) {
 	}, nil
 }
 
-// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, the names that it is for there,
-// and all that may be spoken. One that was asked about may go on where it would be asked about again.
+// denies says why the rules of now do not allow a flow, "" if they do: to where it goes, the names that it is for
+// there, and all that may be spoken. One that was asked about may go on where it would be asked about again.
 func (f *forwarder) denies(fl *flow) string {
 	_, now := f.decide(fl.to)
 	switch {
@@ -162,95 +162,142 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	defer f.flows.Done()
 	id := r.ID()
 	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
-	d := Decision{Proto: "tcp", Addr: to.Addr().String(), Port: to.Port(), Verdict: Denied}
-	deny := func(reason string) {
-		d.Reason = reason
-		f.log.decide(d)
-		r.Complete(true)
-	}
-	t, rule := f.decide(to)
-	d.Name = t.name
-	if rule.rule != nil && rule.rule.loopback() {
-		d.Addr = "127.0.0.1"
-		if t.addr.IsValid() {
-			d.Addr = t.addr.String()
-		}
-	}
-	if rule.rule == nil {
-		deny(rule.reason)
-		return
-	}
-	d.Rule = rule.rule.Text
-	switch {
-	case !f.rate.Allow():
-		deny("more than " + strconv.Itoa(f.limits.NewPerSecond) + " new connections a second")
-		return
-	case f.open.Add(1) > int64(f.limits.Connections):
-		f.open.Add(-1)
-		deny("more than " + strconv.Itoa(f.limits.Connections) + " connections at once")
+	a := &attempt{f: f, r: r, to: to, line: Decision{Proto: "tcp", Addr: to.Addr().String(), Port: to.Port(), Verdict: Denied}}
+	if why := a.admit(); why != "" {
+		a.deny(why)
 		return
 	}
 	defer f.open.Add(-1)
-	var later *Question // asked when a request is there
-	approved := rule.rule.Ask
-	if approved {
-		q := Question{Name: t.name, Port: t.port, Rule: rule.rule.Text}
-		if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
-			q.Addr = t.addr
-			if err := f.upstream.checker(rule.rule, f.denied(t.port))(t.addr); err != nil {
-				deny(dialReason(err))
-				return
-			}
-		}
-		if f.brokered(t, rule.rule) && !f.asker.knows(q) {
-			later = &q
-		} else {
-			said := f.asker.answer(f.ctx, q)
-			if d.Reason = said.Why; !said.Allow {
-				deny("not approved: " + said.Why)
-				return
-			}
-		}
-		rule.rule = q.approved()
+	if why := a.approve(); why != "" {
+		a.deny(why)
+		return
 	}
-	begin := time.Now()
-	d.Time = begin
+	fl := a.connect()
+	if fl == nil {
+		return
+	}
+	fl.ctx, fl.cut = context.WithCancel(f.ctx)
+	defer fl.cut()
+	a.carry(fl)
+}
+
+// attempt is a connection that the guest makes, until it is carried.
+type attempt struct {
+	f     *forwarder
+	r     *tcp.ForwarderRequest
+	to    netip.AddrPort
+	line  Decision // of the netlog
+	begin time.Time
+
+	target   target
+	rule     *Rule
+	approved bool      // somebody is asked about it
+	later    *Question // asked when a request is there
+}
+
+// deny notes why, and resets the connection.
+func (a *attempt) deny(reason string) {
+	a.line.Reason = reason
+	a.f.log.decide(a.line)
+	a.r.Complete(true)
+}
+
+// admit finds the rule that allows it, and counts it; why is the reason for which it is denied.
+func (a *attempt) admit() (why string) {
+	f := a.f
+	t, found := f.decide(a.to)
+	a.target, a.rule, a.line.Name = t, found.rule, t.name
+	if a.rule == nil {
+		return found.reason
+	}
+	if a.rule.loopback() {
+		a.line.Addr = "127.0.0.1"
+		if t.addr.IsValid() {
+			a.line.Addr = t.addr.String()
+		}
+	}
+	a.line.Rule = a.rule.Text
+	if !f.rate.Allow() {
+		return "more than " + strconv.Itoa(f.limits.NewPerSecond) + " new connections a second"
+	}
+	if f.open.Add(1) > int64(f.limits.Connections) {
+		f.open.Add(-1)
+		return "more than " + strconv.Itoa(f.limits.Connections) + " connections at once"
+	}
+	return ""
+}
+
+// approve asks about it where its rule says so, or has that done when a request is there.
+func (a *attempt) approve() (why string) {
+	f, t := a.f, a.target
+	if a.approved = a.rule.Ask; !a.approved {
+		return ""
+	}
+	q := Question{Name: t.name, Port: t.port, Rule: a.rule.Text}
+	if t.name == "" { // of a name it is found out when it is dialled: nothing is looked up for one that was denied
+		q.Addr = t.addr
+		if err := f.upstream.checker(a.rule, f.denied(t.port))(t.addr); err != nil {
+			return dialReason(err)
+		}
+	}
+	if f.brokered(t, a.rule) && !f.asker.knows(q) {
+		a.later = &q
+	} else {
+		said := f.asker.answer(f.ctx, q)
+		if a.line.Reason = said.Why; !said.Allow {
+			return "not approved: " + said.Why
+		}
+	}
+	a.rule = q.approved()
+	return ""
+}
+
+// connect dials, and completes the guest's handshake; it returns nil where there is no connection.
+func (a *attempt) connect() *flow {
+	f, t := a.f, a.target
+	a.begin = time.Now()
+	a.line.Time = a.begin
 	var upstream net.Conn
 	var dialled string
 	var err error
-	if later == nil {
-		upstream, dialled, err = f.upstream.dial(f.ctx, t, rule.rule, f.denied(t.port))
+	if a.later == nil {
+		upstream, dialled, err = f.upstream.dial(f.ctx, t, a.rule, f.denied(t.port))
 	}
-	if d.Dialled = dialled; err != nil {
-		d.Reason, d.DurationMs = dialReason(err), time.Since(begin).Milliseconds()
-		f.log.decide(d)
+	if a.line.Dialled = dialled; err != nil {
+		a.line.Reason, a.line.DurationMs = dialReason(err), time.Since(a.begin).Milliseconds()
+		f.log.decide(a.line)
 		// No answer is passed on as none: the guest's own patience decides.
-		r.Complete(!isTimeout(err))
-		return
+		a.r.Complete(!isTimeout(err))
+		return nil
 	}
-	if _, now := f.decide(to); now.rule == nil { // by now; lives looks again
+	giveUp := func() {
 		if upstream != nil {
 			upstream.Close()
 		}
-		deny(now.reason)
-		return
+	}
+	if _, now := f.decide(a.to); now.rule == nil { // by now; lives looks again
+		giveUp()
+		a.deny(now.reason)
+		return nil
 	}
 	var wq waiter.Queue
-	ep, tcpErr := f.handshake(r, &wq)
+	ep, tcpErr := f.handshake(a.r, &wq)
 	if tcpErr != nil { // the guest gave up
-		if upstream != nil {
-			upstream.Close()
-		}
-		r.Complete(true)
-		return
+		giveUp()
+		a.r.Complete(true)
+		return nil
 	}
-	r.Complete(false)
-	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: rule.rule, question: later, approved: approved, target: t, to: to, line: d, begun: make(chan struct{}), over: make(chan struct{})}
-	fl.ctx, fl.cut = context.WithCancel(f.ctx)
-	defer fl.cut()
+	a.r.Complete(false)
+	fl := &flow{f: f, guest: gonet.NewTCPConn(&wq, ep), ep: ep, upstream: upstream, rule: a.rule, question: a.later, approved: a.approved, target: t, to: a.to, line: a.line, begun: make(chan struct{}), over: make(chan struct{})}
 	if fl.dialled.Store(dialled); dialled != "" {
 		fl.led = []string{dialled}
 	}
+	return fl
+}
+
+// carry passes bytes both ways until the connection ends, and notes that.
+func (a *attempt) carry(fl *flow) {
+	f, d := a.f, a.line
 	ended, err := f.lives(fl, d)
 	if err != nil {
 		fl.abort()
@@ -258,7 +305,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 		f.log.decide(d)
 		return
 	}
-	if f.brokered(t, rule.rule) {
+	if f.brokered(a.target, a.rule) {
 		err = fl.runBroker()
 	} else {
 		err = fl.run()
@@ -271,7 +318,7 @@ func (f *forwarder) handle(r *tcp.ForwarderRequest) {
 	if d.Dialled == "" {
 		d.Dialled = fl.leads()
 	}
-	d.BytesUp, d.BytesDown, d.DurationMs = fl.up.Load(), fl.down.Load(), time.Since(begin).Milliseconds()
+	d.BytesUp, d.BytesDown, d.DurationMs = fl.up.Load(), fl.down.Load(), time.Since(a.begin).Milliseconds()
 	f.log.decide(d)
 }
 

@@ -93,10 +93,10 @@ const (
 	DropCapture   Drop = "pcap"   // frames that the capture had no room for: see Capture
 )
 
-// What a guest is refused must not take the room of what it did. So lines are of two classes. Those of
-// connections and requests that were allowed, or sent and then given up, are all there: when their room is used up, the network is
-// cut. Of the others (what was refused, and names that were asked for) those that are alike become one line
-// with a count.
+// What a guest is refused must not take the room of what it did. So lines are of two classes. Those of connections and
+// requests that were allowed, or sent and then given up, are all there: when their room is used up, the network is
+// cut. Of the others (what was refused, and names that were asked for) those that are alike become one line with a
+// count.
 const (
 	// maxUses bounds the lines of what was allowed, of all networks of a run.
 	maxUses = 100_000

@@ -326,8 +326,8 @@ func TestAttackDeniedAddress(t *testing.T) {
 	}
 }
 
-// The broker may connect a flow more than once, to where the name leads by then: each address is held against rules of later, and one
-// that is denied is not noted as where it leads.
+// The broker may connect a flow more than once, to where the name leads by then: each address is held against rules of
+// later, and one that is denied is not noted as where it leads.
 func TestAttackDeniedAddresses(t *testing.T) {
 	const first, second = "93.184.216.34", "93.184.216.35"
 	echo := echoServer(t)

@@ -46,7 +46,8 @@ func (c *Ceiling) Bringing(folder string) *Ceiling {
 	return &own
 }
 
-// BroughtImages, among a ceiling's images, stands for every image that comes along from another host: containers', and users' own.
+// BroughtImages, among a ceiling's images, stands for every image that comes along from another host: containers', and
+// users' own.
 const BroughtImages = "brought"
 
 // TakesImages says that a ceiling allows some image that comes along.
@@ -78,8 +79,8 @@ func (c *Ceiling) BringingImage(digest, key string) *Ceiling {
 // reachKeys are the keys of a ceiling that bound what is done with a network, wherever it leads.
 var reachKeys = []string{"net", "maxConnections", "maxUploadBytes", "maxDownloadBytes"}
 
-// Reaching is the ceiling of a machine that builds: what this one says of requests by method and path, and of how much goes
-// over the network. What is built, and of what, it leaves to who builds.
+// Reaching is the ceiling of a machine that builds: what this one says of requests by method and path, and of how much
+// goes over the network. What is built, and of what, it leaves to who builds.
 func (c *Ceiling) Reaching() *Ceiling {
 	if c == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 )
 
 // Which files hold in a folder: every CeilingFile in it and above it, by the path that was typed and by the real one,
-// since a link must not hide what is above. Each narrows those above it. One that the user trusts stands for all above it
-// on its path.
+// since a link must not hide what is above. Each narrows those above it. One that the user trusts stands for all above
+// it on its path.
 
 // found is a file that holds.
 type found struct {
@@ -73,8 +73,8 @@ func pathsOf(dir string) ([]string, error) {
 	return []string{typed, real}, nil
 }
 
-// absolute is a folder's path from the root. What is typed may have .. behind a link, and so may $PWD: that leads to where
-// the link does, and is no part of the path.
+// absolute is a folder's path from the root. What is typed may have .. behind a link, and so may $PWD: that leads to
+// where the link does, and is no part of the path.
 func absolute(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		wd, err := userdir.Working()
@@ -146,9 +146,9 @@ type ForPeople struct {
 	Origin  *Origin  // where the ceiling comes from, or would if there was a file
 }
 
-// LoadForPeople makes the ceiling for commands that are typed in a folder: every file there and above narrows it, up to the
-// first on its path that home's list has. named is a file that was named; it narrows them all the same, unless it is on
-// that list.
+// LoadForPeople makes the ceiling for commands that are typed in a folder: every file there and above narrows it, up
+// to the first on its path that home's list has. named is a file that was named; it narrows them all the same, unless
+// it is on that list.
 func LoadForPeople(home, dir, named string) (*ForPeople, error) {
 	dir, err := absolute(dir)
 	if err != nil {

@@ -186,8 +186,8 @@ func TestHTTPHosts(t *testing.T) {
 	}
 }
 
-// A build's machine is held to what a ceiling says of requests and of how much goes over the network, and to nothing else
-// of it; so is one under two ceilings.
+// A build's machine is held to what a ceiling says of requests and of how much goes over the network, and to nothing
+// else of it; so is one under two ceilings.
 func TestReaching(t *testing.T) {
 	parse := func(text string) *Ceiling {
 		t.Helper()

@@ -94,8 +94,9 @@ func allowsImage(list []string, name string) bool {
 	})
 }
 
-// MistypedImage is the first of the images that a ceiling, or one that it narrows, lists by a name that means none, "" where
-// none is so; mistyped judges a name that is none of known. Where no entry of a list can be an image, its first one is mistyped.
+// MistypedImage is the first of the images that a ceiling, or one that it narrows, lists by a name that means none, ""
+// where none is so; mistyped judges a name that is none of known. Where no entry of a list can be an image, its first
+// one is mistyped.
 func (c *Ceiling) MistypedImage(known []string, mistyped func(name string) bool) (name string, of *Ceiling) {
 	for ; c != nil; c = c.over {
 		list, _ := c.most["images"].([]string)

@@ -17,9 +17,9 @@ import (
 // builtInRule is what denials of the built-in ceiling name as their rule.
 const builtInRule = "the built-in ceiling"
 
-// BuiltIn is the ceiling on models' runs, key by key, where no file says otherwise. It allows
-// no images of containers, no packages, no secrets, no raw TCP, and files of dir only; none if dir is "", or is or holds the user's
-// home or home, which is unitask's and has the records of all runs.
+// BuiltIn is the ceiling on models' runs, key by key, where no file says otherwise. It allows no images of containers,
+// no packages, no secrets, no raw TCP, and files of dir only; none if dir is "", or is or holds the user's home or
+// home, which is unitask's and has the records of all runs.
 func BuiltIn(dir, home string) *Ceiling {
 	under := []string{}
 	real, err := realpath.Of(dir)

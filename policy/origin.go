@@ -59,8 +59,8 @@ func (c *Ceiling) fromFile(name string) (*Ceiling, error) {
 	return c.from(&Origin{File: abs}), nil
 }
 
-// tabled is the origin of a ceiling that is narrowed by the table of its caller, who has one name: who makes it again knows
-// the first of several only, and would miss the table that another one has.
+// tabled is the origin of a ceiling that is narrowed by the table of its caller, who has one name: who makes it again
+// knows the first of several only, and would miss the table that another one has.
 func (o *Origin) tabled(names []string) *Origin {
 	if o == nil || !o.Models || len(names) != 1 {
 		return nil
@@ -68,8 +68,8 @@ func (o *Origin) tabled(names []string) *Origin {
 	return o
 }
 
-// Digest is over what the ceiling means, with all that it narrows, "" for none: it is another one where one of the files
-// has changed.
+// Digest is over what the ceiling means, with all that it narrows, "" for none: it is another one where one of the
+// files has changed.
 func (c *Ceiling) Digest() string {
 	if c == nil {
 		return ""

@@ -148,7 +148,8 @@ func TestAttackArtifactFloods(t *testing.T) {
 	}
 }
 
-// Paths that share no folder make 31 folders each: how many there are in all is bounded, and files that need none more are kept.
+// Paths that share no folder make 31 folders each: how many there are in all is bounded, and files that need none more
+// are kept.
 func TestAttackArtifactFolders(t *testing.T) {
 	for name, deep := range map[string]int{"31 deep": 31, "one deep": 1} {
 		r := create(t, Open(t.TempDir()), time.Now())

@@ -204,8 +204,8 @@ func (s *Store) owner(id string) (owner string, stays bool) {
 // the inodes.
 const blockBytes = 4 << 10
 
-// folderSize is the bytes of the disk that a folder takes, with what is in it, and without a run's reserve; what can't be
-// read takes none. Bytes of files alone would not do: code may leave thousands of files and folders that are empty.
+// folderSize is the bytes of the disk that a folder takes, with what is in it, and without a run's reserve; what can't
+// be read takes none. Bytes of files alone would not do: code may leave thousands of files and folders that are empty.
 func folderSize(dir string) (bytes int64) {
 	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == filepath.Join(dir, reserveFile) && filepath.Base(dir) != ArtifactsDir {

@@ -64,7 +64,8 @@ func (r *Redactor) value(v any, path string, fields *[]string) any {
 	return v
 }
 
-// Marshal is a value as a record may hold it, in JSON, and the fields in which secrets stood. A value that has no JSON is null.
+// Marshal is a value as a record may hold it, in JSON, and the fields in which secrets stood. A value that has no JSON
+// is null.
 func (r *Redactor) Marshal(v any) (json.RawMessage, []string) {
 	text, err := json.Marshal(v)
 	if err != nil {

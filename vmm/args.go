@@ -191,12 +191,12 @@ func accelArg(a Accel, at inherited) string {
 	return string(a)
 }
 
-// cpuModel is everything that the accelerator can give, but no nested virtualization
-// and no performance counters: hostile code has no use for them that is not an attack,
-// and some nested hosts can't give them. Under TCG no page tables of five levels: with them Linux 6.1
-// can't read its own memory where it checks for faults, and all paths in /proc are "xxxx". And no erms and fsrm: they
-// say that rep movsb and rep stosb are the fastest way to copy and to clear, so that kernel and C library take it, and QEMU
-// goes through it byte by byte, at some 3 ns each: a page took 12 us more to clear, and a boot 20 % longer.
+// cpuModel is everything that the accelerator can give, but no nested virtualization and no performance counters:
+// hostile code has no use for them that is not an attack, and some nested hosts can't give them. Under TCG no page
+// tables of five levels: with them Linux 6.1 can't read its own memory where it checks for faults, and all paths in
+// /proc are "xxxx". And no erms and fsrm: they say that rep movsb and rep stosb are the fastest way to copy and to
+// clear, so that kernel and C library take it, and QEMU goes through it byte by byte, at some 3 ns each: a page took
+// 12 us more to clear, and a boot 20 % longer.
 func cpuModel(arch Arch, a Accel) string {
 	switch {
 	case a == TCG && arch == ARM64:

@@ -134,7 +134,8 @@ func firmwareSection(number, firmware []byte) []byte {
 	return appendPages(nil, number, firmwareBlock, firmware, func(page int) int64 { return int64(page) * guestPage })
 }
 
-// appendPages appends a section that has pages of a block: where says at which offsets. What the last one lacks is zero.
+// appendPages appends a section that has pages of a block: where says at which offsets. What the last one lacks is
+// zero.
 func appendPages(section, number []byte, block string, content []byte, where func(page int) int64) []byte {
 	section = append(append(section, partSection), number...)
 	for page := 0; len(content) > 0; page++ {

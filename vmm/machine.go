@@ -147,8 +147,8 @@ func Start(ctx context.Context, cfg Config) (_ *Machine, err error) {
 	return m, nil
 }
 
-// Seal has QEMU open nothing from now on, not even its own files. It may be called when all of QEMU is set
-// up: when the guest runs, or its monitor has answered, which seals it by itself. QEMU greets before that. An error ends the
+// Seal has QEMU open nothing from now on, not even its own files. It may be called when all of QEMU is set up: when
+// the guest runs, or its monitor has answered, which seals it by itself. QEMU greets before that. An error ends the
 // machine. It may be called more than once.
 func (m *Machine) Seal() error {
 	if m.seal == nil {

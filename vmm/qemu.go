@@ -226,8 +226,8 @@ func queryVersion(ctx context.Context, path string, options ...string) (string, 
 	return string(m[1]), nil
 }
 
-// errNoAnswer says that a program was not done in its time, could not be started, or was killed: that says nothing about
-// what it can do, and is not remembered as if it had.
+// errNoAnswer says that a program was not done in its time, could not be started, or was killed: that says nothing
+// about what it can do, and is not remembered as if it had.
 var errNoAnswer = errors.New("no answer")
 
 // ask runs a program for what it prints.

@@ -68,8 +68,8 @@ type memory map[string]string
 func (m memory) Get(key string) (string, bool) { v, ok := m[key]; return v, ok }
 func (m memory) Put(key, value string)         { m[key] = value }
 
-// A host that is too busy for an answer in time, or that kills who would give it, is not remembered as one whose QEMU can't
-// do what it was asked about.
+// A host that is too busy for an answer in time, or that kills who would give it, is not remembered as one whose QEMU
+// can't do what it was asked about.
 func TestNoAnswer(t *testing.T) {
 	before := versionTimeout
 	defer func() { versionTimeout = before }()

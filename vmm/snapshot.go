@@ -58,9 +58,9 @@ func (m *Machine) StopAndSave(ctx context.Context) ([]byte, error) {
 	return pausedState(state), nil
 }
 
-// SaveDevices is StopAndSave for a machine whose pages are its own, and that was started Lasting
-// from a state: its memory stays where it is, and is no part of what it returns, but for its firmware. QEMU has this for
-// Xen, whose memory is not QEMU's either.
+// SaveDevices is StopAndSave for a machine whose pages are its own, and that was started Lasting from a state: its
+// memory stays where it is, and is no part of what it returns, but for its firmware. QEMU has this for Xen, whose
+// memory is not QEMU's either.
 func (m *Machine) SaveDevices(ctx context.Context, from []byte) ([]byte, error) {
 	devices, err := m.saveDevices(ctx)
 	var memory memorySections
@@ -114,17 +114,17 @@ func (m *Machine) saveDevices(ctx context.Context) ([]byte, error) {
 	return state, err
 }
 
-// The form of a state (migration/savevm.c): magic and version; in a migration's a section about
-// the machine and those of its memory, which name what is elsewhere and hold what is not; the devices' sections; an end;
-// and in a migration's a description, which may be empty.
+// The form of a state (migration/savevm.c): magic and version; in a migration's a section about the machine and those
+// of its memory, which name what is elsewhere and hold what is not; the devices' sections; an end; and in a
+// migration's a description, which may be empty.
 const (
 	stateHead     = 8
 	deviceSection = 4                      // its type
 	noDescription = "\x06\x00\x00\x00\x00" // type and length
 )
 
-// splice returns the state of a machine that began from a migration's, whose firmware is that, and whose devices are now as
-// Xen's has them.
+// splice returns the state of a machine that began from a migration's, whose firmware is that, and whose devices are
+// now as Xen's has them.
 func splice(from []byte, memory memorySections, firmware, devices []byte) ([]byte, error) {
 	if len(devices) <= stateHead || !bytes.Equal(from[:stateHead], devices[:stateHead]) || devices[stateHead] != deviceSection {
 		return nil, errors.New("it is in no form that is known")

@@ -7,8 +7,9 @@
 // passes then was unsteady, which is said with what it had said, and no failure; never an
 // attack's. So is a package all of whose tests passed, and that failed.
 //
-// It fails where an attack got through (internal/attack), whatever came of that test when it ran again. Where REPORT_ATTACKS is
-// set it prints the attacks of all these tests, as the table that make attack prints of its own, and fails where there are none.
+// It fails where an attack got through (internal/attack), whatever came of that test when it ran again. Where
+// REPORT_ATTACKS is set it prints the attacks of all these tests, as the table that make attack prints of its own, and
+// fails where there are none.
 //
 // The file that REPORT_SUMMARY names gets what failed or was unsteady, each with the end of what
 // it said, and the counts: CI prints that last, where a reader of a cut log still finds it.

@@ -194,8 +194,8 @@ func (s *source) folder(name string, n *node, depth int) error {
 	return nil
 }
 
-// ReadFiles returns the contents of regular files of a disk that Write has written, by their paths without a slash before
-// them; one that is not there, or is a link, is left out. One that is larger than most is an error.
+// ReadFiles returns the contents of regular files of a disk that Write has written, by their paths without a slash
+// before them; one that is not there, or is a link, is left out. One that is larger than most is an error.
 func ReadFiles(disk io.ReaderAt, most int64, names ...string) (map[string][]byte, error) {
 	found := map[string][]byte{}
 	err := walkDisk(disk, func(h *tar.Header, content io.Reader) error {

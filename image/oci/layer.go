@@ -20,10 +20,10 @@ var ErrCut = errors.New("the machine has not sent all that was changed: its memo
 // it is made.
 var LayerTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// CopyLayer writes a layer that a machine has made, which may have run hostile code, as an archive that Derive
-// takes: no entry leads out of the image, there are no devices, and what is at the paths without, or below them, is
-// left out. The layer is whole if its last entry is end, which is not in the copy. Both the layer and the copy, in which
-// holes are filled, have at most limits.Bytes. It returns the copy's digest and the number of its entries.
+// CopyLayer writes a layer that a machine has made, which may have run hostile code, as an archive that Derive takes:
+// no entry leads out of the image, there are no devices, and what is at the paths without, or below them, is left out.
+// The layer is whole if its last entry is end, which is not in the copy. Both the layer and the copy, in which holes
+// are filled, have at most limits.Bytes. It returns the copy's digest and the number of its entries.
 func CopyLayer(ctx context.Context, to io.Writer, from io.Reader, limits Limits, without []string, end string) (digest string, entries int, err error) {
 	sum := sha256.New()
 	w := tar.NewWriter(&filled{io.MultiWriter(to, sum), limits.Bytes, limits.Bytes})

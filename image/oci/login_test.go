@@ -106,7 +106,8 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// Where there is a login from the home's configuration nothing is asked in clear but this host, also where a registry leads to.
+// Where there is a login from the home's configuration nothing is asked in clear but this host, also where a registry
+// leads to.
 func TestAttackLoginInClear(t *testing.T) {
 	told := errors.New("told")
 	for url, want := range map[string]bool{

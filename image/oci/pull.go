@@ -37,8 +37,8 @@ type Login struct {
 // Logins finds that of a registry, by its HOST or HOST:PORT; nil is none.
 type Logins func(ctx context.Context, registry string) (*Login, error)
 
-// Pull finds an image in a registry, for an architecture. Its layers are fetched when it is written.
-// Credentials are those that logins has for its registry, else those that docker login or podman login left on this host.
+// Pull finds an image in a registry, for an architecture. Its layers are fetched when it is written. Credentials are
+// those that logins has for its registry, else those that docker login or podman login left on this host.
 func Pull(ctx context.Context, reference, arch string, logins Logins) (*Image, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
@@ -126,8 +126,8 @@ func pull(ctx context.Context, ref name.Reference, arch string, who remote.Optio
 	return im, nil
 }
 
-// checkManifest says what is wrong with a manifest, before anything that it names is fetched: of a configuration as many
-// bytes are read as it says, and -1 is without an end.
+// checkManifest says what is wrong with a manifest, before anything that it names is fetched: of a configuration as
+// many bytes are read as it says, and -1 is without an end.
 func checkManifest(m *v1.Manifest) error {
 	for _, size := range []int64{m.Config.Size, int64(len(m.Config.Data))} {
 		if size < 0 || size > maxText {
@@ -181,9 +181,9 @@ func codesOf(refused *transport.Error) string {
 	return strings.Join(codes, ", ")
 }
 
-// patient ends an answer that stops coming. What is sealed has a login that is not told in clear: registries of private
-// networks are asked without TLS where they don't answer with it, and whoever is on the way can see to that. It asks nothing
-// in clear, since the answer could be where the login is to be sent.
+// patient ends an answer that stops coming. What is sealed has a login that is not told in clear: registries of
+// private networks are asked without TLS where they don't answer with it, and whoever is on the way can see to that.
+// It asks nothing in clear, since the answer could be where the login is to be sent.
 type patient struct {
 	http.RoundTripper
 	sealed bool

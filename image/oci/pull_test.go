@@ -216,8 +216,8 @@ func TestPullFails(t *testing.T) {
 	}
 }
 
-// An image that is named by its digest is that one, whatever its tag has become; a registry that answers with another is
-// refused, before anything of it is read.
+// An image that is named by its digest is that one, whatever its tag has become; a registry that answers with another
+// is refused, before anything of it is read.
 func TestPullPinned(t *testing.T) {
 	ours, theirs := made(t, "amd64", "", tarOf(t, text("a", "ours"))), made(t, "amd64", "", tarOf(t, text("a", "theirs")))
 	digest, err := ours.Digest()

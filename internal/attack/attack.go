@@ -24,7 +24,8 @@ func Check(t testing.TB, name, want, got string) {
 	}
 }
 
-// most bounds a string in a row, in bytes, of which each is four at most when it is quoted: test2json cuts lines of 4 KiB.
+// most bounds a string in a row, in bytes, of which each is four at most when it is quoted: test2json cuts lines of 4
+// KiB.
 const most = 250
 
 // quote is a string in a row; of a long one the beginning, its length and the beginning of its digest.

@@ -1,7 +1,7 @@
 // Package compiled keeps programs that code was compiled to, in a folder of the home, under a key of all that goes
-// into them. It knows nothing of who compiles: what it is given is of its key, and it gives that back whole or not at all. An entry is
-// sealed by a digest, so one that was damaged is as one that is not there. Nothing here fails a run: what can't be kept
-// is compiled again.
+// into them. It knows nothing of who compiles: what it is given is of its key, and it gives that back whole or not at
+// all. An entry is sealed by a digest, so one that was damaged is as one that is not there. Nothing here fails a run:
+// what can't be kept is compiled again.
 package compiled
 
 import (
@@ -32,13 +32,15 @@ const (
 	format = "unitask compiled 1"
 	// DefaultBytes bounds what is kept of programs, of which one that prints a line has 1.5 MiB.
 	DefaultBytes = 1 << 30
-	// leastRoom is what an entry counts as at least: so there are 4096 of them at most, which are looked at when one is added.
+	// leastRoom is what an entry counts as at least: so there are 4096 of them at most, which are looked at when one
+	// is added.
 	leastRoom = 256 << 10
 	// newPrefix begins the names of what is being written.
 	newPrefix = ".new-"
 )
 
-// Store keeps programs in a folder; the zero MaxBytes is DefaultBytes. Its methods may be called at the same time, by any process.
+// Store keeps programs in a folder; the zero MaxBytes is DefaultBytes. Its methods may be called at the same time, by
+// any process.
 type Store struct {
 	Dir      string
 	MaxBytes int64
@@ -156,8 +158,8 @@ func room(st fs.FileInfo) int64 { return max(st.Size(), leastRoom) }
 
 var errNoRoom = errors.New("there is no room")
 
-// makeRoom removes what was not used for longest, until all that is left has its room: what is being written, too, of which one
-// takes the place of the key's.
+// makeRoom removes what was not used for longest, until all that is left has its room: what is being written, too, of
+// which one takes the place of the key's.
 func (s *Store) makeRoom(key string) error {
 	kept, taken, err := s.entries()
 	if err != nil {
@@ -183,8 +185,8 @@ func (s *Store) makeRoom(key string) error {
 	return nil
 }
 
-// entries are those that there are, what was not used for longest first, and how much what is being written takes. What was
-// left behind goes.
+// entries are those that there are, what was not used for longest first, and how much what is being written takes.
+// What was left behind goes.
 func (s *Store) entries() (kept []fs.FileInfo, writing int64, err error) {
 	list, err := os.ReadDir(s.Dir)
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 // guesses a second for a day finds one of 60 bits with a chance of one in ten million.
 const Least = 60
 
-// Bits estimates the bits that somebody must guess who knows what the secret looks like: of a URL
-// only the password counts, or without one the longest part of its path and query, of JSON and of names with values only
-// the longest value, of NAME:PASSWORD the password, of base64 or hexadecimal of a text only the text. Values whose names
-// say that they are secret count alone. A text of few different characters counts for less. The
-// estimate knows no words: a sentence counts for more than it is worth.
+// Bits estimates the bits that somebody must guess who knows what the secret looks like: of a URL only the password
+// counts, or without one the longest part of its path and query, of JSON and of names with values only the longest
+// value, of NAME:PASSWORD the password, of base64 or hexadecimal of a text only the text. Values whose names say that
+// they are secret count alone. A text of few different characters counts for less. The estimate knows no words: a
+// sentence counts for more than it is worth.
 func Bits(secret string) float64 { return inside(secret, maxDepth) }
 
 // Guessable says that a secret has too few bits to be looked for.

@@ -92,7 +92,8 @@ func hasEnding(base string, endings []string) bool {
 var folds = strings.NewReplacer("\u017f", "s", "\u00df", "ss", "\u1e9e", "ss", "\ufb00", "ff", "\ufb01", "fi", "\ufb02", "fl", "\ufb03", "ffi", "\ufb04", "ffl",
 	"\ufb05", "st", "\ufb06", "st")
 
-// fold is a part of a path as a file system may take it that ignores case, what ends a name on Windows, and streams of NTFS.
+// fold is a part of a path as a file system may take it that ignores case, what ends a name on Windows, and streams of
+// NTFS.
 func fold(part string) string {
 	part, _, _ = strings.Cut(part, ":")
 	return folds.Replace(strings.ToLower(strings.TrimRight(part, ". ")))

@@ -1,8 +1,8 @@
-// Package fetch makes the requests that the host makes for itself: to registries, for keys and for parts. Who
-// answers such a request chooses where the next ones go, by redirects and by the addresses that it names. So only the
-// server that the user named may be in a network that is not public; every other address is checked at the socket,
-// behind the name's lookup. Where the host has a proxy, that looks names up, and they are checked here as far as they can
-// be. It keeps nothing between requests. Packages image, image/oci and mcp call it.
+// Package fetch makes the requests that the host makes for itself: to registries, for keys and for parts. Who answers
+// such a request chooses where the next ones go, by redirects and by the addresses that it names. So only the server
+// that the user named may be in a network that is not public; every other address is checked at the socket, behind the
+// name's lookup. Where the host has a proxy, that looks names up, and they are checked here as far as they can be. It
+// keeps nothing between requests. Packages image, image/oci and mcp call it.
 package fetch
 
 import (
@@ -43,8 +43,8 @@ func (e *AddressError) Error() string {
 func (e *AddressError) Unwrap() error { return e.Err }
 
 // Transport returns a copy of base (nil is http.DefaultTransport) for requests that begin at a server that the user
-// named, as HOST or HOST:PORT. If that server is in a network that is not public, it is asked there alone; if not, it may
-// not lead there later. also are other hosts that the user named.
+// named, as HOST or HOST:PORT. If that server is in a network that is not public, it is asked there alone; if not, it
+// may not lead there later. also are other hosts that the user named.
 func Transport(base *http.Transport, named string, also ...string) *http.Transport {
 	return newGuard(append([]string{named}, also...)).over(base)
 }
@@ -169,9 +169,9 @@ func (g *guard) asked(ctx context.Context, to *url.URL) error {
 	return g.check(host, addr, inner)
 }
 
-// askedByProxy checks a request that a proxy is asked for, which looks up the name itself. So what nobody named must be a
-// name of the Internet's, and by TLS, so that no other server answers for it. A name that this host knows must lead to
-// public addresses. Where the proxy finds it elsewhere, only the proxy can refuse it.
+// askedByProxy checks a request that a proxy is asked for, which looks up the name itself. So what nobody named must
+// be a name of the Internet's, and by TLS, so that no other server answers for it. A name that this host knows must
+// lead to public addresses. Where the proxy finds it elsewhere, only the proxy can refuse it.
 func (g *guard) askedByProxy(ctx context.Context, to *url.URL) error {
 	host := asciiOf(to.Hostname())
 	if g.named[host] {
@@ -207,7 +207,8 @@ func (g *guard) askedByProxy(ctx context.Context, to *url.URL) error {
 // lookupTime bounds the lookup of a name that a proxy looks up again.
 const lookupTime = 2 * time.Second
 
-// asciiOf is the name of a host as net/http dials it, in lower case: letters and digits of full width are plain ones there.
+// asciiOf is the name of a host as net/http dials it, in lower case: letters and digits of full width are plain ones
+// there.
 func asciiOf(host string) string {
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
 		host = ascii

@@ -201,8 +201,9 @@ func takeFolder(dir string, all bool, fill func(io.Writer) error) (left []export
 	return u.list(), nil
 }
 
-// PassFolder passes a folder on to another machine: the tar that fill writes is taken as TakeFolder does, but nothing is left
-// out, modes stay (its owner may read all of it), and use is given what SendFolder makes of it. It is kept in dir meanwhile.
+// PassFolder passes a folder on to another machine: the tar that fill writes is taken as TakeFolder does, but nothing
+// is left out, modes stay (its owner may read all of it), and use is given what SendFolder makes of it. It is kept in
+// dir meanwhile.
 func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) error) error {
 	tmp, lock, err := export.PartialFolder(dir)
 	if err != nil {
@@ -217,8 +218,8 @@ func PassFolder(dir string, fill func(io.Writer) error, use func(io.Reader) erro
 	return SendFolder(folder, use)
 }
 
-// unpacking makes what a tar has below a folder. Nothing in it is believed: what it makes is new, lies in folders that it
-// made, and a link leads to what is in the folder.
+// unpacking makes what a tar has below a folder. Nothing in it is believed: what it makes is new, lies in folders that
+// it made, and a link leads to what is in the folder.
 type unpacking struct {
 	root        *os.Root
 	all         bool // nothing is left out
@@ -272,8 +273,8 @@ func (u *unpacking) unpack(from io.Reader) error {
 	}
 }
 
-// parents makes the folders above a name, each of which counts. One that is there and was not made here, as a link, is an
-// error.
+// parents makes the folders above a name, each of which counts. One that is there and was not made here, as a link, is
+// an error.
 func (u *unpacking) parents(name string) error {
 	dir := path.Dir(name)
 	if u.dirs[dir] {

@@ -223,8 +223,8 @@ func TestFolders(t *testing.T) {
 	}
 }
 
-// A folder that is passed on has the modes that it had, whatever this process's umask is, and a user passes on what only
-// its owner may not read.
+// A folder that is passed on has the modes that it had, whatever this process's umask is, and a user passes on what
+// only its owner may not read.
 func TestPassFolderModes(t *testing.T) { // the umask is the whole process's: this test is not parallel
 	for _, mask := range []int{0o077, 0o027, 0} {
 		before := syscall.Umask(mask)

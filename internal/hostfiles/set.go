@@ -238,7 +238,8 @@ func (s *Set) Paths() (list []string) {
 // Patience is how long it may take to send it all.
 func (s *Set) Patience() time.Duration { return Patience(s.bytes, len(s.entries)) }
 
-// Patience is how long so many bytes in so many files may take on their way into a guest: a second for each MiB, and 10 ms for each file.
+// Patience is how long so many bytes in so many files may take on their way into a guest: a second for each MiB, and
+// 10 ms for each file.
 func Patience(bytes int64, count int) time.Duration {
 	return time.Duration(bytes>>20)*time.Second + time.Duration(count)*10*time.Millisecond
 }

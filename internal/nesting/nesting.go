@@ -3,8 +3,9 @@ package nesting
 
 import "fmt"
 
-// Check says what is wrong with a JSON text: that it has too many brackets in one another, or too many values. What indents
-// it writes spaces for each value, as many as there are brackets around it: of a few MiB it makes any number of GiB.
+// Check says what is wrong with a JSON text: that it has too many brackets in one another, or too many values. What
+// indents it writes spaces for each value, as many as there are brackets around it: of a few MiB it makes any number
+// of GiB.
 func Check(text []byte, brackets, values int) error {
 	depth, count, inString := 0, 0, false
 	for i := 0; i < len(text); i++ {

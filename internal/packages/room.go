@@ -16,13 +16,15 @@ import (
 // Store keeps built packages in a folder of the home.
 type Store struct {
 	Dir string
-	// MaxBytes and MaxMany bound all that is kept: what was not used for longest goes, and what is held stays. 0 is no bound.
+	// MaxBytes and MaxMany bound all that is kept: what was not used for longest goes, and what is held stays. 0 is no
+	// bound.
 	MaxBytes int64
 	MaxMany  int
 	Removed  func(key string) // told of what has gone, if not nil
 }
 
-// Bounds of what is kept for runs. Who asks for packages chooses how, and what is asked for in other words is kept by itself.
+// Bounds of what is kept for runs. Who asks for packages chooses how, and what is asked for in other words is kept by
+// itself.
 const (
 	RunsBytes = 16 << 30 // of the disk
 	RunsMany  = 64

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// What is asked for in ever other words takes no more room than the bounds: what was not used for longest goes, and what a
-// run has stays.
+// What is asked for in ever other words takes no more room than the bounds: what was not used for longest goes, and
+// what a run has stays.
 func TestRoom(t *testing.T) {
 	const each = 10_000
 	stream := archive(&tar.Header{Name: "a/b", Size: each})

@@ -211,9 +211,9 @@ func (c contents) digest() string {
 }
 
 // Add keeps the files of a tar stream, which a machine may have written that ran foreign code: regular files, folders,
-// and links that stay inside (any, where the lock says so). A file's other name becomes a copy, which counts as any file.
-// What is left out is named in the lock. Nothing stays where the stream ends early.
-// Without a key they are kept under their digest.
+// and links that stay inside (any, where the lock says so). A file's other name becomes a copy, which counts as any
+// file. What is left out is named in the lock. Nothing stays where the stream ends early. Without a key they are kept
+// under their digest.
 func (s *Store) Add(l *Lock, stream io.Reader) (err error) {
 	if err := CheckNpm(l.Npm); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Disk mounts a disk of its own on a folder until the test ends. Options are tmpfs', as "size=1m". It skips the test where
-// none can be mounted.
+// Disk mounts a disk of its own on a folder until the test ends. Options are tmpfs', as "size=1m". It skips the test
+// where none can be mounted.
 func Disk(t *testing.T, dir, options string) {
 	t.Helper()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,"+options); err != nil {

@@ -112,8 +112,8 @@ func (v *Vault) Check() error {
 // registry is what the key of a login is like. Names of hosts have no case: in one only none is there twice.
 var registry = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,252}(:[0-9]{1,5})?$`)
 
-// LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user: Password and Token are the values. It is nil
-// where the configuration has nothing of it.
+// LoginTo reads what a registry, by its HOST or HOST:PORT, is told of its user: Password and Token are the values. It
+// is nil where the configuration has nothing of it.
 func (v *Vault) LoginTo(ctx context.Context, host string) (_ *Login, err error) {
 	host = strings.ToLower(host)
 	l, there := v.Registries[host]

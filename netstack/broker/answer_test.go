@@ -118,8 +118,8 @@ func TestEncodedAnswer(t *testing.T) {
 	}
 }
 
-// Messages that a server sends one by one come whole, as programs expect who take each piece for one: of what is kept back
-// no message is cut, as long as it is no longer than what is kept whole.
+// Messages that a server sends one by one come whole, as programs expect who take each piece for one: of what is kept
+// back no message is cut, as long as it is no longer than what is kept whole.
 func TestStreamedAnswer(t *testing.T) {
 	b := &Broker{cfg: Config{Secrets: []Secret{{Name: "KEY", Value: plain, Hosts: []Host{host}, placeholder: strings.Repeat("x", len(plain))}}}, redactors: map[redactorKey]*swapper{}}
 	one := swapping{swapper: b.redactor(host, false, nil), blind: true}

@@ -115,8 +115,8 @@ func TestAttackSameValue(t *testing.T) {
 	})
 }
 
-// What is signed in a query is not good for longer than the run, however that is written; and a signature in a field signs
-// no link.
+// What is signed in a query is not good for longer than the run, however that is written; and a signature in a field
+// signs no link.
 func TestAttackSignedExpiry(t *testing.T) {
 	var real http.Request
 	o := newOrigin(t, originConfig{}, func(w http.ResponseWriter, r *http.Request) { real = *r })

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// A key that requests are signed with is in none of them. The code signs with the placeholder, as any client does; here that
-// signature is checked, and the request signed again with the value: AWS Signature Version 4
+// A key that requests are signed with is in none of them. The code signs with the placeholder, as any client does;
+// here that signature is checked, and the request signed again with the value: AWS Signature Version 4
 // (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html), in the header Authorization or in the query.
 
 const (
@@ -96,7 +96,8 @@ func signatureOf(h http.Header, raw string) (*signature, error) {
 	return s, nil
 }
 
-// of is what a request's signature by a secret is. whole has the path encoded once more, as all services but S3 have it.
+// of is what a request's signature by a secret is. whole has the path encoded once more, as all services but S3 have
+// it.
 func (s *signature) of(secret, method, host, path, query string, h http.Header, length int64, body string, whole bool) string {
 	if path == "" {
 		path = "/"
@@ -181,8 +182,8 @@ func (p *proxy) signers() (list []*Secret) {
 	return list
 }
 
-// sign signs a request again that the code has signed with a placeholder. out is what is sent but for that; in is what the code has
-// sent, whose body may be read here.
+// sign signs a request again that the code has signed with a placeholder. out is what is sent but for that; in is what
+// the code has sent, whose body may be read here.
 func (p *proxy) sign(x *exchange, out, in *http.Request) error {
 	signers := p.signers()
 	if len(signers) == 0 {

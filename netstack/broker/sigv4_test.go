@@ -207,7 +207,8 @@ func TestAttackSigV4(t *testing.T) {
 	}
 }
 
-// TestSigV4Botocore: signatures that botocore 1.44.5, the client of AWS' Python SDK and command line, has made with a key.
+// TestSigV4Botocore: signatures that botocore 1.44.5, the client of AWS' Python SDK and command line, has made with a
+// key.
 func TestSigV4Botocore(t *testing.T) {
 	const key, empty = "placeholderplaceholderplaceholder0123456", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	for _, row := range []struct {

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A control group of version 2 (the kernel's Documentation/admin-guide/cgroup-v2.rst) bounds what
-// a process and its threads use together: memory, tasks, processor time, what goes from and to disks. Groups are made only
-// where that is ours to do (delegated), below the nearest such group that we are in; a rlimit
-// stands behind each of them but the processor's.
+// A control group of version 2 (the kernel's Documentation/admin-guide/cgroup-v2.rst) bounds what a process and its
+// threads use together: memory, tasks, processor time, what goes from and to disks. Groups are made only where that is
+// ours to do (delegated), below the nearest such group that we are in; a rlimit stands behind each of them but the
+// processor's.
 
 // groupPrefix begins the names of our groups; our process id and a number follow.
 const groupPrefix = "unitask-"

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A host that starts no process in a control group has each start leave no descriptor open, though Go's way of starting one
-// with users of its own does.
+// A host that starts no process in a control group has each start leave no descriptor open, though Go's way of
+// starting one with users of its own does.
 func TestGroupRefused(t *testing.T) {
 	defer func(m, in bool) { mapped.Store(m); mappedIn.Store(in) }(mapped.Load(), mappedIn.Load())
 	var self *level

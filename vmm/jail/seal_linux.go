@@ -64,9 +64,9 @@ func (p *Process) canSeal() {
 	}
 }
 
-// Seal has the process open nothing from now on: not even its own program's files. The caller sees to it
-// that it needs nothing more. What it has open stays so, and it may be sent more. Seal may be called more than once, and by
-// several goroutines; where the report says that it does not hold, it does nothing.
+// Seal has the process open nothing from now on: not even its own program's files. The caller sees to it that it needs
+// nothing more. What it has open stays so, and it may be sent more. Seal may be called more than once, and by several
+// goroutines; where the report says that it does not hold, it does nothing.
 func (p *Process) Seal() error {
 	p.sealing.Lock()
 	defer p.sealing.Unlock()

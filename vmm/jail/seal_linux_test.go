@@ -58,7 +58,8 @@ func TestAttackSeal(t *testing.T) {
 	}
 }
 
-// On every level the file that is given goes to the open that it is for, and to no other before: QEMU 7.2 looks for a device of SGX's.
+// On every level the file that is given goes to the open that it is for, and to no other before: QEMU 7.2 looks for a
+// device of SGX's.
 func TestGivenOnLevels(t *testing.T) {
 	needRoot(t)
 	p, err := Examine(someProgram(t), nil, nil)

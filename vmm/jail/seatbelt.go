@@ -39,7 +39,8 @@ func seatbelt(program string, reads []string, listens bool) string {
 	return b.String()
 }
 
-// libraryFolders are where a program of Homebrew's, MacPorts' or one that was installed by hand has its libraries and firmware.
+// libraryFolders are where a program of Homebrew's, MacPorts' or one that was installed by hand has its libraries and
+// firmware.
 func libraryFolders(program string) (list []string) {
 	prefix := filepath.Dir(filepath.Dir(program))
 	sub := []string{"lib", "libexec", "share/qemu"}

@@ -230,10 +230,10 @@ func (l level) run(s Spec, st *stage, f facts, files []*os.File, in *group) (cmd
 // control group and in one.
 var mapped, mappedIn atomic.Bool
 
-// permitted asks the kernel for the namespaces of a level that maps users, in a group, by a process that has nothing to
-// execute: where it refuses these, Go's own way of starting a process with a mapping leaves two descriptors open each time (up
-// to Go 1.26: the pipe by which it tells the child that its users are mapped). The answer holds until what is returned says
-// otherwise.
+// permitted asks the kernel for the namespaces of a level that maps users, in a group, by a process that has nothing
+// to execute: where it refuses these, Go's own way of starting a process with a mapping leaves two descriptors open
+// each time (up to Go 1.26: the pipe by which it tells the child that its users are mapped). The answer holds until
+// what is returned says otherwise.
 func (l level) permitted(in *group) (*atomic.Bool, error) {
 	attr, asked := syscall.SysProcAttr{Cloneflags: l.attr.Cloneflags}, &mapped
 	if in.file != nil {
