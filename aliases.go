@@ -72,14 +72,12 @@ const (
 const (
 	Linux = run.Linux
 	Nanos = run.Nanos
-
 	AMD64 = run.AMD64
 	ARM64 = run.ARM64
-
-	Auto = run.Auto
-	KVM  = run.KVM
-	HVF  = run.HVF
-	TCG  = run.TCG
+	Auto  = run.Auto
+	KVM   = run.KVM
+	HVF   = run.HVF
+	TCG   = run.TCG
 )
 
 // How a run was requested.

@@ -171,7 +171,8 @@ func Open(opts Options) (*Runtime, error) {
 		opts.Upstream.Proxy = egress.EnvironmentProxy()
 	}
 	opts.Events = oneAtATime(opts.Events)
-	images, err := image.Open(opts.Home, language.Payloads(), func(msg string) { opts.Events(Event{Kind: EventImage, Message: msg}) })
+	tell := func(kind EventKind, message string) { opts.Events(Event{Kind: kind, Message: message}) }
+	images, err := image.Open(opts.Home, language.Payloads(), func(msg string) { tell(EventImage, msg) })
 	if err != nil {
 		return nil, &HostError{Op: "open", Err: err}
 	}
@@ -199,7 +200,7 @@ func Open(opts Options) (*Runtime, error) {
 	}
 	from.Home, from.Images, from.Accel = opts.Home, images, opts.Accel
 	from.Programs = language.Programs()
-	from.Events = func(e machine.Event) { opts.Events(Event{Kind: e.Kind, Message: e.Message}) }
+	from.Events = func(e machine.Event) { tell(e.Kind, e.Message) }
 	rt := &Runtime{
 		opts:         opts,
 		images:       images,
@@ -210,8 +211,9 @@ func Open(opts Options) (*Runtime, error) {
 		meters:       spans.New(),
 	}
 	rt.history = &history.Store{Records: rt.runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
-	rt.journal = &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { opts.Events(Event{Kind: EventStore, Message: err.Error()}) }}
-	rt.catalog = &catalog.Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source, Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
+	rt.journal = &audit.Journal{Log: audit.In(opts.Home), OnError: func(err error) { tell(EventStore, err.Error()) }}
+	rt.catalog = &catalog.Catalog{Home: opts.Home, Images: images, Records: rt.runs, Source: rt.source,
+		Journal: rt.journal, Tell: opts.Events, Enter: rt.enter}
 	if from.Pool.Min > 0 {
 		rt.source.Stock(func(ctx context.Context) (machine.Spec, error) { return rt.spec(ctx, shape) })
 	}
@@ -231,7 +233,8 @@ func (rt *Runtime) History() *history.Store { return rt.history }
 func (rt *Runtime) Catalog() *catalog.Catalog { return rt.catalog }
 
 func (rt *Runtime) doctor() *doctor.Doctor {
-	return &doctor.Doctor{Home: rt.opts.Home, Accel: rt.opts.Accel, RequireJail: rt.opts.RequireJail, Images: rt.images, Source: rt.source, Catalog: rt.catalog, Records: rt.runs, Enter: rt.enter}
+	return &doctor.Doctor{Home: rt.opts.Home, Accel: rt.opts.Accel, RequireJail: rt.opts.RequireJail,
+		Images: rt.images, Source: rt.source, Catalog: rt.catalog, Records: rt.runs, Enter: rt.enter}
 }
 
 // Doctor checks everything that a run needs and boots a real machine on every accelerator that
@@ -241,14 +244,12 @@ func (rt *Runtime) Doctor(ctx context.Context) *doctor.Report { return rt.doctor
 // Jail says what holds machines here, as found out with a stand-in for QEMU.
 func (rt *Runtime) Jail(ctx context.Context) (vmm.Jail, error) { return rt.doctor().Jail(ctx) }
 
-// Accelerator says what machines of the usual image run on here, and why that is not hardware, "" where it is or none
-// was wanted. An image that is not built is an fs.ErrNotExist.
+// Accelerator says what machines run on here, and why not on hardware. The error is fs.ErrNotExist before an image is built.
 func (rt *Runtime) Accelerator(ctx context.Context) (accel Accel, whySlow string, err error) {
 	return rt.doctor().Accelerator(ctx)
 }
 
-// Attack has a stand-in for a broken QEMU try, in the jail that machines get here, all
-// that it must not be able to do.
+// Attack has a stand-in for a broken QEMU try, in the jail that machines get here, all that it must not do.
 func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) {
 	return rt.doctor().Attack(ctx)
 }
