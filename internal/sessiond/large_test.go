@@ -52,7 +52,8 @@ func TestAttackSlowCode(t *testing.T) {
 					last = errors.New("they keep them")
 				}
 			}
-			attack.Check(t, "four clients send "+name+" of a large step's code", "the step's code did not come within 2m0s", last.Error())
+			const want = "the step's code did not come within 2m0s"
+			attack.Check(t, "four clients send "+name+" of a large step's code", want, last.Error())
 		})
 	}
 }
