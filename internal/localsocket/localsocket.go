@@ -54,8 +54,8 @@ func Listen(dir, name string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// bind listens on a socket. Linux gives its file the mode of the socket, so that nobody else connects before Listen sets
-// that of the file.
+// bind listens on a socket. Linux gives its file the mode of the socket, so that nobody else connects before Listen
+// sets that of the file.
 func bind(addr *net.UnixAddr) (*net.UnixListener, error) {
 	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		if runtime.GOOS != "linux" {
