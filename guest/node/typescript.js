@@ -112,7 +112,13 @@ function attributes(name, { conditions, importAttributes, parentURL }) {
 
 // locate is the file that a module's path means, undefined for none.
 function locate(name) {
-  const isFile = (file) => fs.statSync(file, { throwIfNoEntry: false })?.isFile();
+  const isFile = (file) => {
+    try {
+      return fs.statSync(file, { throwIfNoEntry: false })?.isFile();
+    } catch {
+      return false; // it can't be a name, or can't be looked at
+    }
+  };
   const ext = path.extname(name);
   const all = [name, ...(WRITTEN_AS[ext] ?? []).map((as) => name.slice(0, -ext.length) + as)];
   for (const stem of [name, path.join(name, 'index')]) all.push(...ENDINGS.map((end) => stem + end));
@@ -124,7 +130,7 @@ function mapped(specifier, from) {
   const { paths, base, baseUrl } = settingsOf(from) ?? {};
   const files = [];
   let best = -1; // the longest prefix counts
-  for (const [pattern, targets] of Object.entries(paths ?? {})) {
+  for (const [pattern, targets] of paths ?? []) {
     const [before, after] = pattern.split('*');
     const star = after !== undefined;
     const fits = star ? specifier.length >= before.length + after.length && specifier.startsWith(before) && specifier.endsWith(after) : specifier === pattern;
@@ -142,37 +148,53 @@ function mapped(specifier, from) {
 function settingsOf(dir) {
   if (settings.has(dir)) return settings.get(dir);
   const up = path.dirname(dir);
-  const found = readSettings(path.join(dir, 'tsconfig.json'), []) ?? (up === dir ? undefined : settingsOf(up));
+  const found = readSettings(path.join(dir, 'tsconfig.json')) ?? (up === dir ? undefined : settingsOf(up));
   settings.set(dir, found);
   return found;
 }
 
-// readSettings reads a tsconfig.json and those that it extends; seen are the ones that led to it.
-function readSettings(file, seen) {
-  let text;
-  try {
-    text = fs.readFileSync(file, 'utf8');
-  } catch {
-    return undefined;
-  }
+// readSettings reads a tsconfig.json and those that it extends, each once. What has another type than tsc asks for does
+// not count.
+function readSettings(file, read = new Map()) {
+  if (read.has(file)) return read.get(file); // undefined while it is read: no file extends itself
+  read.set(file, undefined);
   let config;
   try {
-    config = JSON.parse(text.replace(/^\uFEFF/, '').replace(/("(?:[^"\\]|\\.)*")|\/\/.*|\/\*[^]*?\*\/|,(?=(?:\s|\/\/.*|\/\*[^]*?\*\/)*[\]}])/g, '$1'));
-  } catch {
-    return {}; // esbuild says what is wrong
+    config = parseSettings(fs.readFileSync(file, 'utf8'));
+  } catch (e) {
+    return e instanceof SyntaxError ? {} : undefined; // esbuild says what is wrong
   }
   const dir = path.dirname(file);
   const all = {};
-  for (const of of [config.extends ?? []].flat()) {
-    const base = locateSettings(of, dir);
-    if (base && !seen.includes(base)) Object.assign(all, readSettings(base, [...seen, file]));
+  for (const of of [config?.extends ?? []].flat()) {
+    const base = typeof of === 'string' && locateSettings(of, dir);
+    if (base) Object.assign(all, readSettings(base, read));
   }
-  const own = config.compilerOptions ?? {};
-  Object.assign(all, own);
-  if (own.baseUrl !== undefined) all.baseUrl = path.resolve(dir, own.baseUrl);
-  if (own.paths) all.base = dir;
-  if (own.paths && all.baseUrl) all.base = all.baseUrl;
+  const { jsx, baseUrl, paths } = config?.compilerOptions ?? {};
+  if (typeof jsx === 'string') all.jsx = jsx;
+  if (typeof baseUrl === 'string') all.baseUrl = path.resolve(dir, baseUrl);
+  if (paths && typeof paths === 'object') {
+    all.paths = Object.entries(paths).filter(([, to]) => Array.isArray(to)).map(([from, to]) => [from, to.filter((one) => typeof one === 'string')]);
+    all.base = all.baseUrl ?? dir;
+  }
+  read.set(file, all);
   return all;
+}
+
+// parseSettings is the value of JSON with comments and with commas behind the last members.
+function parseSettings(text) {
+  const parts = [];
+  let comma = -1; // where in parts the last one is, until what follows it is known
+  for (const [part] of text.replace(/^\uFEFF/, '').matchAll(/"[^"\\]*(?:\\[^][^"\\]*)*"?|\/\/.*|\/\*(?:[^]*?\*\/|[^]*)|,|[^",/]+|\//g)) {
+    const comment = /^\/[/*]/.test(part);
+    if (part === ',') comma = parts.length;
+    else if (!comment && /\S/.test(part)) {
+      if (comma >= 0 && /^\s*[\]}]/.test(part)) parts[comma] = '';
+      comma = -1;
+    }
+    parts.push(comment ? ' ' : part);
+  }
+  return JSON.parse(parts.join(''));
 }
 
 // locateSettings is the file that extends names: a path, or one in a package.
@@ -274,13 +296,21 @@ const IMPORT = /^[ \t]*import\s+([\w$\s,{}*]+?)\s*from\s*(['"])([^'"\n]*)\2/gm;
 // imports are those of a program: the names that it gives to what it imports, what they are called there, and from where.
 function imports(source) {
   const all = [];
-  for (const [, clause, , from] of source.matchAll(IMPORT)) {
+  const code = inCode(source);
+  for (const { 0: whole, 1: clause, 3: from, index } of source.matchAll(IMPORT)) {
+    if (!code(index, whole)) continue;
     for (const part of clause.split(/[{},]/)) {
       const [there, here = there] = part.trim().split(/\s+as\s+/);
       if (/^[\w$]+$/.test(here)) all.push({ here, there, from });
     }
   }
   return all;
+}
+
+// inCode tells whether what stands at an index of a program is in no comment and no template.
+function inCode(source) {
+  const code = source.replace(/'(?:[^'\\\n]|\\[^])*'|"(?:[^"\\\n]|\\[^])*"|`(?:[^`\\]|\\[^])*`|\/\/.*|\/\*[^]*?\*\//g, (all) => /^['"]/.test(all) ? all : ' '.repeat(all.length));
+  return (index, text) => code.startsWith(text, index);
 }
 
 // isUnused says that a program names what it imports nowhere else; types are gone from it.
@@ -302,8 +332,9 @@ function isType({ there, from }, file) {
 function withoutImports(source, names) {
   const gone = names.map(({ here }) => here);
   const stays = (part) => part.trim() && !gone.includes(part.trim().split(/\s+as\s+/).pop());
-  return source.replace(IMPORT, (all, clause, quote, from) => {
-    if (!clause.split(/[{},]/).some((part) => part.trim() && !stays(part))) return all;
+  const code = inCode(source);
+  return source.replace(IMPORT, (all, clause, quote, from, index) => {
+    if (!code(index, all) || !clause.split(/[{},]/).some((part) => part.trim() && !stays(part))) return all;
     const [, outer, inner] = /^([^{]*)(?:\{([^}]*)\})?/.exec(clause);
     const parts = outer.split(',').filter(stays);
     const inside = (inner ?? '').split(',').filter(stays);
@@ -325,7 +356,7 @@ function packageKind(file) {
   if (/\.[cm]ts$/.test(file)) return file.endsWith('.mts') ? 'module' : 'commonjs';
   try {
     const { type } = JSON.parse(fs.readFileSync(Module.findPackageJSON(require('node:url').pathToFileURL(file)), 'utf8'));
-    return { module: 'module', commonjs: 'commonjs' }[type];
+    return ['module', 'commonjs'].find((kind) => kind === type);
   } catch {
     return undefined;
   }

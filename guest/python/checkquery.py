@@ -3,6 +3,10 @@ import sqlite3
 import sys
 
 with open(sys.argv[1], encoding='utf-8-sig') as f:
-    text = f.read().strip()
-if text and not sqlite3.complete_statement(text + '\n;'):
+    try:
+        text = f.read().strip()
+        whole = not text or sqlite3.complete_statement(text + '\n;')
+    except ValueError as error:
+        sys.exit(f'{sys.argv[1]}: {error}')
+if not whole:
     sys.exit(f'{sys.argv[1]}: the last statement is not whole')

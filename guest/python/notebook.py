@@ -20,6 +20,8 @@ MIMES = {'_repr_html_': 'text/html', '_repr_markdown_': 'text/markdown', '_repr_
 UNNEEDED = ('matplotlib', 'load_ext', 'reload_ext', 'autoreload', 'config', 'precision', 'pylab')
 
 outputs = []  # of the cell that runs
+room = 16 << 20  # characters that the notebook still takes of what is printed
+FULL = '\n[the notebook has no more of what was printed]\n'
 
 
 class Stream(io.TextIOBase):
@@ -29,17 +31,23 @@ class Stream(io.TextIOBase):
         self._name, self._under = name, under
 
     def write(self, text):
-        if text:
+        global room
+        written = self._under.write(text)
+        if text and room > 0:
             if not (outputs and outputs[-1].get('name') == self._name):
-                outputs.append({'output_type': 'stream', 'name': self._name, 'text': ''})
-            outputs[-1]['text'] += text
-        return self._under.write(text)
+                outputs.append({'output_type': 'stream', 'name': self._name, 'text': io.StringIO()})
+            outputs[-1]['text'].write(text[:room])
+            room -= len(text)
+            if room <= 0:
+                outputs[-1]['text'].write(FULL)
+        return written
 
     def writable(self):
         return True
 
     def flush(self):
-        self._under.flush()
+        if not self._under.closed:  # by the code
+            self._under.flush()
 
     def isatty(self):
         return False
@@ -62,10 +70,15 @@ def bundle(value):
             shown = getattr(value, name)()
         except Exception:  # it has none, or can't make it
             continue
-        if isinstance(shown, tuple):
+        if isinstance(shown, tuple) and shown:
             shown = shown[0]
-        if shown is not None:
-            data[mime] = base64.b64encode(shown).decode() if isinstance(shown, bytes) else shown
+        if isinstance(shown, (str, bytes)):
+            data[mime] = shown if isinstance(shown, str) else base64.b64encode(shown).decode()
+        elif shown is not None and mime == 'application/json':
+            try:
+                data[mime] = json.loads(json.dumps(shown))
+            except (ValueError, TypeError, RecursionError):
+                continue  # it is no JSON
     return data
 
 
@@ -97,7 +110,7 @@ def figures():
 
 
 def shell(command):
-    done = subprocess.run(command, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(command, shell=True, text=True, errors='replace', stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     sys.stdout.write(done.stdout)
 
 
@@ -176,19 +189,32 @@ def failed(error):
     frames = error.__traceback__
     while frames and frames.tb_frame.f_code.co_filename in (__file__, ast.__file__):
         frames = frames.tb_next
+    frame, theirs = frames, None
+    while frame:
+        if frame.tb_frame.f_code.co_filename != __file__:
+            theirs = frame
+        frame = frame.tb_next
+    if theirs:
+        theirs.tb_next = None
     lines = traceback.format_exception(type(error), error, frames)
-    sys.__stderr__.write(''.join(lines))
-    outputs.append({'output_type': 'error', 'ename': type(error).__name__, 'evalue': str(error), 'traceback': ''.join(lines).splitlines()})
+    try:
+        sys.__stderr__.write(''.join(lines))
+    except ValueError:
+        pass  # the code has closed it
+    try:
+        said = str(error)
+    except Exception:
+        said = ''
+    outputs.append({'output_type': 'error', 'ename': type(error).__name__, 'evalue': said, 'traceback': ''.join(lines).splitlines()})
 
 
-def run(cell, count):
+def run(cell, source, goes_on, count):
     """Run a cell; returns the code that the run is to end with, None to go on."""
     global outputs
     outputs = cell['outputs'] = []
     cell['execution_count'] = count
-    goes_on = 'raises-exception' in cell.get('metadata', {}).get('tags', ())
     try:
-        value = execute(text_of(cell), count)
+        value = execute(source, count)
         if value is not None:
             space['_'] = value
             data = bundle(value)
@@ -210,12 +236,35 @@ def text_of(cell):
     return source if isinstance(source, str) else ''.join(source)
 
 
+def read(path):
+    """Return a notebook, and of its cells of code that are not empty: the cell, its code, and whether it may fail."""
+    try:
+        with open(path, encoding='utf-8') as f:
+            notebook = json.load(f)
+        cells = []
+        for cell in notebook['cells']:
+            if cell['cell_type'] == 'code' and text_of(cell).strip():
+                tags = (cell.get('metadata') or {}).get('tags') or ()
+                cells.append((cell, text_of(cell), 'raises-exception' in tags))
+        kernel = (notebook.get('metadata') or {}).get('kernelspec') or {}
+        language = kernel.get('language', 'python')
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        sys.exit(f'{path} is no notebook of format 4: {type(error).__name__}: {error}')
+    if language != 'python':
+        sys.exit(f'{path} is a notebook in {language}: only Python runs')
+    return notebook, cells
+
+
 def save(notebook, name):
-    new = f'{OUT}/.{name}'
-    with open(new, 'w', encoding='utf-8') as f:
-        json.dump(notebook, f, indent=1, ensure_ascii=False)
-        f.write('\n')
-    os.replace(new, f'{OUT}/{name}')
+    new = f'{OUT}/.notebook'
+    try:
+        # Half of a pair of surrogates becomes its escape sequence, which JSON has, too.
+        with open(new, 'w', encoding='utf-8', errors='backslashreplace') as f:
+            json.dump(notebook, f, indent=1, ensure_ascii=False, default=io.StringIO.getvalue)
+            f.write('\n')
+        os.replace(new, f'{OUT}/{name}')
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        sys.exit(f"the notebook can't be written: {type(error).__name__}: {error}")
 
 
 def in_jupyters_place():
@@ -231,15 +280,7 @@ def in_jupyters_place():
 
 
 def main(path):
-    try:
-        with open(path, encoding='utf-8') as f:
-            notebook = json.load(f)
-        cells = [cell for cell in notebook['cells'] if cell['cell_type'] == 'code']
-    except (ValueError, KeyError, TypeError) as error:
-        sys.exit(f'{path} is no notebook of format 4: {type(error).__name__}: {error}')
-    language = notebook.get('metadata', {}).get('kernelspec', {}).get('language', 'python')
-    if language != 'python':
-        sys.exit(f'{path} is a notebook in {language}: only Python runs')
+    notebook, cells = read(path)
     sys.stdout, sys.stderr = Stream('stdout', sys.__stdout__), Stream('stderr', sys.__stderr__)
     try:
         import unitask_figures
@@ -247,14 +288,15 @@ def main(path):
     except ImportError:
         pass  # only the image data has it
     end = None
-    for count, cell in enumerate((cell for cell in cells if text_of(cell).strip()), 1):
-        end = run(cell, count)
+    for count, (cell, source, goes_on) in enumerate(cells, 1):
+        end = run(cell, source, goes_on, count)
         save(notebook, os.path.basename(path))
         if end is not None:
             break
     else:
         save(notebook, os.path.basename(path))
-    sys.__stdout__.flush()
+    if not sys.__stdout__.closed:
+        sys.__stdout__.flush()
     return end or 0
 
 

@@ -2,6 +2,7 @@
 # the second argument; without it the only one in the working directory or beside the file, and in folders there, or else a new one in memory.
 import glob
 import os
+import re
 import sqlite3
 import sys
 import unicodedata
@@ -30,24 +31,29 @@ def connect(name):
     return sqlite3.connect(f'file:{quoted}?immutable=1', uri=True, isolation_level=None)
 
 
+TOKENS = re.compile(r"""(\s+|--[^\n]*|/\*.*?(?:\*/|\Z))|'[^']*'?|"[^"]*"?|`[^`]*`?|\[[^]]*\]?|[^\s;'"`\[/-][^;'"`\[/-]*|.""", re.DOTALL)
+LINE = re.compile('.*')
+
+
 def statements(text):
     """The statements and dot commands of a text, each with the number of its first line."""
-    begin, line, number = '', 1, 1
-    for row in text.splitlines(True):
-        if not begin.strip() and row.startswith('.'):
-            yield number, row.strip()
-            begin = ''
+    at, number, begin, line = 0, 1, None, 1  # begin and line are of a statement
+    while at < len(text):
+        if begin is None and text[at] == '.' and text[at - 1:at] in ('', '\n'):
+            token = LINE.match(text, at)[0]
+            yield number, token.strip()
         else:
-            for piece in row.replace(';', ';\0').split('\0'):
-                if not begin.strip():
-                    begin, line = '', number
-                begin += piece
-                if piece.endswith(';') and sqlite3.complete_statement(begin):
-                    yield line, begin
-                    begin = ''
-        number += 1
-    if begin.strip():
-        yield line, begin
+            match = TOKENS.match(text, at)
+            token = match[0]
+            if begin is None and not match[1]:
+                begin, line = at, number
+            if token == ';' and sqlite3.complete_statement(text[begin:at + 1]):
+                yield line, text[begin:at + 1]
+                begin = None
+        at += len(token)
+        number += token.count('\n')
+    if begin is not None:
+        yield line, text[begin:]
 
 
 def shown(value):
@@ -104,8 +110,13 @@ class Run:
             raise sqlite3.OperationalError(f'.{name} is a command of another shell: statements, .open, .read, .print, .tables and .schema run')
 
     def file(self, path):
-        with open(path, encoding='utf-8-sig') as f:
-            text = f.read()
+        try:
+            with open(path, encoding='utf-8-sig') as f:
+                text = f.read()
+            if '\0' in text:
+                raise ValueError('a NUL character is in it')
+        except ValueError as error:
+            sys.exit(f'{path}: {error}')
         for line, statement in statements(text):
             try:
                 if statement.startswith('.'):
@@ -117,7 +128,7 @@ class Run:
                         print()
                     self.tables += 1
                     table([column[0] for column in cursor.description], cursor.fetchall())
-            except (sqlite3.Error, sqlite3.Warning, OSError, OverflowError) as error:
+            except (sqlite3.Error, sqlite3.Warning, OSError, ValueError, OverflowError, RecursionError) as error:
                 sys.stdout.flush()
                 hint = ' (no database is here: --dir brings one)' if self.name == ':memory:' and 'no such table' in str(error) else ''
                 sys.exit(f'{path}:{line}: {error}{hint}')

@@ -199,7 +199,9 @@ func (in *Interpreter) run(ctx context.Context, head, code string, stdout, stder
 	defer in.out[1].swap(nil)
 	sent := make(chan error, 1)
 	go func() {
-		sent <- in.cmd.give(contract.StepControl, fmt.Appendf(nil, "%s\x00%s\x00", head, code))
+		text := make([]byte, 0, len(head)+len(code)+2) // of its size: code may be large
+		text = append(append(append(append(text, head...), 0), code...), 0)
+		sent <- in.cmd.give(contract.StepControl, text)
 	}()
 	var signalled <-chan error
 	// Twice by SIGINT: one that comes just before a shell starts a command, or Python a call of the system, is

@@ -81,18 +81,22 @@ func (h *Store) asked(rec *record.Record) (run.Request, error) {
 	if err := json.Unmarshal(text, &req); err != nil {
 		return fail(err)
 	}
-	if rec.CodeFile != "code"+path.Ext(rec.CodeFile) {
-		return fail(fmt.Errorf("its code's file can't be %q", rec.CodeFile))
-	}
-	code, err := os.ReadFile(h.Records.Path(id, rec.CodeFile))
-	if err != nil {
+	if req.Code, err = h.code(rec); err != nil {
 		return fail(err)
 	}
-	req.Code = string(code)
 	if err := h.recordedNeighbours(id, &req); err != nil {
 		return fail(err)
 	}
 	return req, nil
+}
+
+// code is a record's code.
+func (h *Store) code(rec *record.Record) (string, error) {
+	if rec.CodeFile != "code"+path.Ext(rec.CodeFile) {
+		return "", fmt.Errorf("its code's file can't be %q", rec.CodeFile)
+	}
+	text, err := os.ReadFile(h.Records.Path(rec.ID, rec.CodeFile))
+	return string(text), err
 }
 
 // orNull is a part of a record, null where there is none.
@@ -193,6 +197,13 @@ func (h *Store) recordedStep(rec *record.Record) (RecordedStep, error) {
 	var eff policy.Effective
 	if err := errors.Join(json.Unmarshal(rec.Request, &req), json.Unmarshal(orNull(rec.Effective), &eff)); err != nil {
 		return RecordedStep{}, err
+	}
+	if len(req.Args) == 0 && req.Code == "" { // records of an older unitask have it in the request
+		code, err := h.code(rec)
+		if err != nil {
+			return RecordedStep{}, err
+		}
+		req.Code = code
 	}
 	s := RecordedStep{ID: rec.ID, Code: req.Code, Language: req.Language, Args: req.Args, Dir: req.Dir, Env: req.Env, Background: rec.Background, Timeout: eff.Timeout}
 	var ended run.Result

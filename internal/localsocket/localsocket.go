@@ -5,12 +5,14 @@ package localsocket
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
+	"syscall"
 
 	"github.com/unitask/unitask/internal/accepting"
 )
@@ -40,7 +42,7 @@ func Listen(dir, name string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer done()
-	l, err := net.ListenUnix("unix", addr)
+	l, err := bind(addr)
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +52,24 @@ func Listen(dir, name string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// bind listens on a socket. Linux gives its file the mode of the socket, so that nobody else connects before Listen
+// sets that of the file.
+func bind(addr *net.UnixAddr) (*net.UnixListener, error) {
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if runtime.GOOS != "linux" {
+			return nil
+		}
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = syscall.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, failed)
+	}}
+	l, err := private.Listen(context.Background(), addr.Net, addr.Name)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
 }
 
 // Dial connects to a socket in a folder. The caller checks SameUser.

@@ -235,6 +235,11 @@ type client struct {
 	cancel  context.CancelCauseFunc
 }
 
+// codePatience bounds how long the code of a large step may take to come.
+const codePatience = 2 * time.Minute
+
+var errLate = fmt.Errorf("the step's code did not come within %s", codePatience)
+
 // errLeft says that the command line has gone away.
 var errLeft = errors.New("the command line has gone away")
 
@@ -380,8 +385,10 @@ func (h *Holder) runBy(ctx context.Context, c *client, s *held, step Step) (Answ
 		what := fmt.Sprintf("%d steps with more than %d KiB of code are under way", maxLarge, maxInline>>10)
 		return Answer{}, &unitask.BusyError{What: what, After: time.Second}
 	}
+	late := time.AfterFunc(codePatience, func() { c.cancel(errLate) }) // who sends nothing holds up no others
 	var text strings.Builder
 	_, err := io.Copy(&text, io.LimitReader(c, unitask.MaxCode+1)) // one more is refused as too many
+	late.Stop()
 	if err == nil {
 		err = context.Cause(ctx) // what was cut is no code
 	}
