@@ -36,6 +36,7 @@ var floors = [][]string{
 	{"debug", "internal/egress", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
 	{"internal/failure"},
+	{"internal/spans"},
 	{"internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
@@ -98,13 +99,13 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            57,
-	"lines of the root":            10_309,
+	"files of the root":            55,
+	"lines of the root":            10_290,
 	"methods of Runtime":           81,
-	"functions of over 80 lines":   16,
+	"functions of over 80 lines":   10,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 5092,
+	"lines of over 120 characters": 4969,
 	"sleeps in tests":              95,
 	"bytes of ARCHITECTURE.md":     10_867,
 }
