@@ -290,9 +290,8 @@ func (x *execution) configure() error {
 	x.code.relayed = relayed
 	serial := x.redactor.Writer(x.rec.Console())
 	x.later(func() { serial.Close() })
-	x.config = machine.Config{Network: network, Console: serial, Events: func(e machine.Event) {
-		x.streams.Events(Event{Kind: e.Kind, Message: e.Message})
-	}}
+	said := func(e machine.Event) { x.streams.Events(Event{Kind: e.Kind, Message: e.Message}) }
+	x.config = machine.Config{Network: network, Console: serial, Events: said}
 	if debug := x.look.debug; debug != nil && debug.Serial != nil {
 		x.config.Console = io.MultiWriter(debug.Serial, serial)
 	}
@@ -358,18 +357,20 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 		if err == nil {
 			x.code.compiled.sent()
 			x.later(func() { conn.Close() })
-			x.streams.Events(Event{Kind: EventStarted, Message: ""})
+			x.streams.Events(Event{Kind: EventStarted})
 			x.res.Duration.Connect = time.Since(booted)
 			return conn, nil
 		}
-		refused := errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError))
-		if m.Origin == machine.Booted || x.goesOn() || ctx.Err() != nil || refused {
-			if !refused && x.kept.wants(ctx, m) {
-				x.hold(ctx, m, m.Explain(err).Error())
-			}
-			return nil, failure.At("connect", m.Explain(err))
+		if errors.As(err, new(*guest.ContentError)) || errors.As(err, new(*policy.FieldError)) { // the caller's
+			return nil, failure.At("connect", err)
 		}
 		err = m.Explain(err)
+		if m.Origin == machine.Booted || x.goesOn() || ctx.Err() != nil {
+			if x.kept.wants(ctx, m) {
+				x.hold(ctx, m, err.Error())
+			}
+			return nil, failure.At("connect", err)
+		}
 		m.Close()
 		m.Unfit(err) // the next ones boot, too
 		x.streams.Events(Event{Kind: EventRetry, Message: "the clone does not answer: " + err.Error() + "; booting instead"})

@@ -1,3 +1,0 @@
-const d = (t: any): any => t;
-@d class Colour { red = 1 }
-console.log(Colour);
