@@ -60,8 +60,7 @@ type execution struct {
 // run fills in the result. A run that reached its time limit has no error.
 func (x *execution) run(ctx context.Context) error {
 	defer x.close()
-	x.clock = new(stopclock.Clock)
-	x.start = time.Now()
+	x.clock, x.start = new(stopclock.Clock), time.Now()
 	x.res.Outcome, x.res.ExitCode = OutcomeFailed, ExitHost
 	_, err := spans.Phase(ctx, x.rt.meters, "image", func(ctx context.Context) (*image.Image, error) { return x.image, x.plan(ctx) })
 	var conn *guest.Conn
@@ -290,8 +289,8 @@ func (x *execution) configure() error {
 	x.code.relayed = relayed
 	serial := x.redactor.Writer(x.rec.Console())
 	x.later(func() { serial.Close() })
-	said := func(e machine.Event) { x.streams.Events(Event{Kind: e.Kind, Message: e.Message}) }
-	x.config = machine.Config{Network: network, Console: serial, Events: said}
+	x.config = machine.Config{Network: network, Console: serial}
+	x.config.Events = func(e machine.Event) { x.streams.Events(Event{Kind: e.Kind, Message: e.Message}) }
 	if debug := x.look.debug; debug != nil && debug.Serial != nil {
 		x.config.Console = io.MultiWriter(debug.Serial, serial)
 	}
