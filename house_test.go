@@ -33,14 +33,14 @@ var floors = [][]string{
 		"internal/packages", "internal/telemetry", "netstack/broker", "policy", "vmm/jail",
 	},
 	{"guest/session", "image", "netstack", "vmm", "internal/audit/webhook"},
-	{"debug", "internal/egress", "internal/hostfiles", "machine", "record"},
+	{"debug", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
-	{"internal/failure"},
+	{"internal/egress", "internal/failure"},
 	{"internal/spans"},
 	{"internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
-	{"internal/doctor"},
+	{"internal/doctor", "internal/program"},
 	{""},
 	{"internal/sessiond", "internal/testhome"},
 	{"fleet", "mcp"},
@@ -99,15 +99,15 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            55,
-	"lines of the root":            10_290,
-	"methods of Runtime":           81,
+	"files of the root":            49,
+	"lines of the root":            9191,
+	"methods of Runtime":           80,
 	"functions of over 80 lines":   10,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
 	"lines of over 120 characters": 4969,
 	"sleeps in tests":              95,
-	"bytes of ARCHITECTURE.md":     10_867,
+	"bytes of ARCHITECTURE.md":     10_859,
 }
 
 func TestBudgets(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/nesting"
 	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/regular"
 	"github.com/unitask/unitask/policy"
 )
@@ -210,7 +211,7 @@ func checkImageFile(o *catalog.Custom, env *imagefile.Environment, l *language.L
 	for _, f := range env.Files {
 		top, _, _ := strings.Cut(f.Guest[1:], "/")
 		taken := []string{"/tmp", contract.OutDir, path.Dir(contract.HomeDir), contract.WorkDir, "/root", "/sbin", "/lost+found", "/node_modules"}
-		if checkGuestPath("files", f.Guest) != nil || !catalog.Top.MatchString(top) || slices.ContainsFunc(taken, func(dir string) bool { return "/"+top == dir }) {
+		if program.CheckGuestPath("files", f.Guest) != nil || !catalog.Top.MatchString(top) || slices.ContainsFunc(taken, func(dir string) bool { return "/"+top == dir }) {
 			return nil, fmt.Errorf("files: %s is not where an image can have files: use a folder like /opt, /srv or /data", f.Guest)
 		}
 		if !slices.Contains(o.Folders, "/"+top) {

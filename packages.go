@@ -25,6 +25,7 @@ import (
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
 )
 
@@ -91,15 +92,15 @@ func (rt *Runtime) RemovePackages(ctx context.Context) (removed int, err error) 
 
 // install puts the packages that the run is granted beside what it brings.
 func (x *execution) install(ctx context.Context) error {
-	if len(x.granted.Packages) == 0 || x.code.installed {
+	if len(x.granted.Packages) == 0 || x.code.Installed {
 		return nil
 	}
-	l := x.code.language
+	l := x.code.Language
 	place := image.At(l.Packages.Place, x.image.Runtime)
-	if own := x.code.image.Payload.Own; own != nil && slices.Contains(x.code.image.Payload.Folders, place) {
-		return policy.Bad("packages", "with the image "+x.code.image.Payload.Name, "which has packages of its own: add these to its file, and build it")
+	if own := x.code.Image.Payload.Own; own != nil && slices.Contains(x.code.Image.Payload.Folders, place) {
+		return policy.Bad("packages", "with the image "+x.code.Image.Payload.Name, "which has packages of its own: add these to its file, and build it")
 	}
-	if x.code.inputs.At(place) {
+	if x.code.Inputs.At(place) {
 		return policy.Bad("packages", "with a folder at "+place, "would lie there: give the folder another path inside")
 	}
 	lock, err := x.rt.installed(ctx, x)
@@ -109,8 +110,8 @@ func (x *execution) install(ctx context.Context) error {
 	for _, p := range lock.Packages {
 		x.res.Packages = append(x.res.Packages, InstalledPackage{Name: lock.System + ":" + p.Name, Version: p.Version, Digest: p.Digest})
 	}
-	x.code.installed = true
-	if no := roomFor(&x.code.inputs, x.image.Kernel, x.granted.MemoryMB); no != nil {
+	x.code.Installed = true
+	if no := program.RoomFor(&x.code.Inputs, x.image.Kernel, x.granted.MemoryMB); no != nil {
 		return no
 	}
 	return nil
@@ -133,8 +134,8 @@ func (rt *Runtime) installed(ctx context.Context, x *execution) (*packages.Lock,
 
 // builder is for the run: in its caller's name, and with as much of the network as that may have.
 func (x *execution) builder() builder {
-	caller := Caller{Name: x.rec.Owner, Via: x.rec.Via, Ceiling: x.code.living.ceiling.Reaching()}
-	return builder{language: x.code.language, arch: x.code.arch, runtime: x.image.Runtime, jail: x.granted.RequireJail, caller: caller, tell: x.streams.Events}
+	caller := Caller{Name: x.rec.Owner, Via: x.rec.Via, Ceiling: x.live.Ceiling.Reaching()}
+	return builder{language: x.code.Language, arch: x.code.Arch, runtime: x.image.Runtime, jail: x.granted.RequireJail, caller: caller, tell: x.streams.Events}
 }
 
 // obtain has the packages that are asked for installed if they are not there, and uses them. locked, if
@@ -212,10 +213,10 @@ func (x *execution) bring(store *packages.Store, lock *packages.Lock) (err error
 			held.Unlock()
 		}
 	}()
-	place := image.At(x.code.language.Packages.Place, x.image.Runtime)
+	place := image.At(x.code.Language.Packages.Place, x.image.Runtime)
 	var one hostfiles.Set // looked at by itself, since it may turn out to be damaged
 	defer one.Close()
-	for _, to := range []*hostfiles.Set{&one, &x.code.inputs} {
+	for _, to := range []*hostfiles.Set{&one, &x.code.Inputs} {
 		found, err := hostfiles.Find(lock.Folder(), true)
 		if err != nil {
 			return failure.At("packages", err)
@@ -235,7 +236,7 @@ func (x *execution) bring(store *packages.Store, lock *packages.Lock) (err error
 			_ = store.Restamp(lock, stamp) // only spares the next look
 		}
 	}
-	x.code.held = held
+	x.code.Held = held
 	return nil
 }
 

@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/language"
 	"github.com/unitask/unitask/internal/packages"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 )
@@ -36,18 +38,18 @@ func TestPackagesHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &execution{code: &program{language: language.OfSystem(policy.Pip)}, image: &image.Image{Runtime: "3.11"}}
-	if err := x.bring(store, lock); err != nil || x.code.inputs.Count() == 0 {
+	x := &execution{code: &program.Program{Language: language.OfSystem(policy.Pip)}, image: &image.Image{Runtime: "3.11"}}
+	if err := x.bring(store, lock); err != nil || x.code.Inputs.Count() == 0 {
 		t.Fatal(err)
 	}
 	if _, err := add("two"); err == nil || !strings.Contains(err.Error(), "wait until some have ended") {
 		t.Errorf("what a run has made room: %v", err)
 	}
-	x.code.close()
+	x.code.Close()
 	if _, err := add("two"); err != nil {
 		t.Error(err)
 	}
-	if err := (&execution{code: &program{language: x.code.language}, image: x.image}).bring(store, lock); err == nil {
+	if err := (&execution{code: &program.Program{Language: x.code.Language}, image: x.image}).bring(store, lock); err == nil {
 		t.Error("what has gone is brought")
 	}
 }
@@ -58,7 +60,7 @@ func TestPackagesReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &execution{code: &program{language: language.OfSystem(policy.Pip), living: &living{ceiling: c}}, rec: &record.Run{}, image: &image.Image{Runtime: "3.11"}}
+	x := &execution{code: &program.Program{Language: language.OfSystem(policy.Pip)}, live: &egress.LiveRules{Ceiling: c}, rec: &record.Run{}, image: &image.Image{Runtime: "3.11"}}
 	x.rec.Owner, x.rec.Via = "alice", record.ViaFleet
 	b := x.builder()
 	granted, denials, err := policy.Resolve(policy.Request{AllowNet: []string{"pypi.example:443"}, MemoryMB: buildMemory}, b.caller.Ceiling)

@@ -16,6 +16,7 @@ import (
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/hostfiles"
+	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/internal/userdir"
 	"github.com/unitask/unitask/policy"
@@ -76,7 +77,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	if len(step.Files)+len(step.Dirs)+len(step.Neighbours) == 0 {
 		return b, nil
 	}
-	if err := checkNeighbours(step.Neighbours, contract.WorkDir+"/."); err != nil {
+	if err := program.CheckNeighbours(step.Neighbours, contract.WorkDir+"/."); err != nil {
 		return nil, err
 	}
 	if err := s.hasCommands("files of the host for a step, which takes commands,"); err != nil {
@@ -92,7 +93,7 @@ func (s *Session) brings(ctx context.Context, step Step) (b *bringing, err error
 	if err != nil {
 		return nil, err
 	}
-	if _, b.granted, b.denials, err = resolve(req, s.ceiling(), &b.set); err != nil {
+	if _, b.granted, b.denials, err = program.Resolve(req, s.ceiling(), &b.set); err != nil {
 		b.close()
 		return nil, err
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/catalog"
+	"github.com/unitask/unitask/internal/compiled"
 	"github.com/unitask/unitask/internal/doctor"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/history"
@@ -256,6 +257,11 @@ func (rt *Runtime) Attack(ctx context.Context) ([]vmm.Attempt, vmm.Jail, error) 
 
 // Runs is the store of records.
 func (rt *Runtime) Runs() *record.Store { return rt.runs }
+
+// Compiled is the store of the programs that code was compiled to.
+func (rt *Runtime) Compiled() *compiled.Store {
+	return &compiled.Store{Dir: home.Dir(rt.opts.Home).Compiled()}
+}
 
 // Pool returns the figures of the runtime's pool; zero without one.
 func (rt *Runtime) Pool() PoolStats { return rt.source.Pool() }
