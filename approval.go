@@ -198,7 +198,7 @@ func (a *approvals) note(done Approval) netstack.Answer {
 	a.mu.Lock()
 	a.x.res.Approvals = append(a.x.res.Approvals, done)
 	a.mu.Unlock()
-	a.x.audit.write(a.x.audit.entry(audit.NetAsked, done))
+	a.x.audit.Note(audit.NetAsked, done)
 	return netstack.Answer{Allow: done.Verdict != Deny, Once: done.Verdict == AllowOnce, None: done.By == "", Why: done.String()}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
@@ -41,7 +42,7 @@ type execution struct {
 	streams  IO
 	rec      *record.Run
 	redactor *record.Redactor
-	audit    *audited
+	audit    *runlog.Log
 	res      *Result // run fills it in
 
 	// How it gets its machine (plan).
@@ -275,7 +276,7 @@ func (x *execution) configure() error {
 		x.rec.Netlog(line)
 	}
 	network.LogLost = x.rec.Err
-	network.Tally = x.audit.decided
+	network.Tally = x.audit.Decided
 	network.Capture = netstack.NewCapture(x.streams.Capture)
 	network.Broker = x.code.Broker
 	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn
@@ -419,7 +420,7 @@ func (x *execution) converse(ctx context.Context, conn *guest.Conn) error {
 	if err := x.config.Network.Capture.Err(); err != nil {
 		x.streams.Events(Event{Kind: EventCapture, Message: err.Error()})
 	}
-	if why := x.audit.cut(); why != "" {
+	if why := x.audit.Cut(); why != "" {
 		x.streams.Events(Event{Kind: EventNetwork, Message: why})
 	}
 	if err != nil {

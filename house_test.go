@@ -36,7 +36,7 @@ var floors = [][]string{
 	{"debug", "internal/hostfiles", "machine", "record"},
 	{"run", "internal/home/config"},
 	{"internal/egress", "internal/failure"},
-	{"internal/spans"},
+	{"internal/audit/runlog", "internal/spans"},
 	{"internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
@@ -99,9 +99,9 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            49,
-	"lines of the root":            9191,
-	"methods of Runtime":           80,
+	"files of the root":            48,
+	"lines of the root":            8940,
+	"methods of Runtime":           79,
 	"functions of over 80 lines":   10,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,

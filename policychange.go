@@ -41,7 +41,7 @@ func (a *approvals) change(c PolicyChange) error {
 	a.mu.Lock()
 	a.x.res.PolicyChanges = append(a.x.res.PolicyChanges, c)
 	a.mu.Unlock()
-	a.x.audit.write(a.x.audit.entry(audit.PolicyChanged, c))
+	a.x.audit.Note(audit.PolicyChanged, c)
 	if a.x.look.session == nil {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unitask/unitask/image"
 	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/catalog"
 	"github.com/unitask/unitask/internal/compiled"
 	"github.com/unitask/unitask/internal/egress"
@@ -153,7 +154,7 @@ type recordedRun struct {
 	out      *record.OutFolder // nil where nothing is copied
 
 	rec    *record.Run
-	log    *audited
+	log    *runlog.Log
 	res    *Result
 	before Result // as it was when nothing had run
 }
@@ -179,9 +180,9 @@ func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 	if s != nil {
 		r.rec.Session, r.rec.Parent = r.rec.ID, s.Parent
 	}
-	r.log = r.rt.audited(r.rec, r.caller.Via, r.redactor, r.streams.Events)
-	r.log.session = s != nil
-	r.log.started(r.granted)
+	r.log = runlog.New(r.rt.journal.Log, r.rec, r.caller.Via, r.redactor, r.streams.Events)
+	r.log.Session = s != nil
+	r.log.Started(r.granted)
 	r.res = &Result{RunID: r.rec.ID, MemoryMB: r.granted.Effective.MemoryMB, Redacted: r.rec.Redacted, Policy: r.granted}
 	if s != nil && s.revived != nil {
 		r.res.PolicyChanges = slices.Clone(r.live.Taken)
@@ -192,7 +193,7 @@ func (r *recordedRun) begin(at time.Time, wanted Request) (err error) {
 
 // attempt runs the code once.
 func (r *recordedRun) attempt(ctx context.Context) error {
-	if err := r.log.missing(r.granted.Effective); err != nil {
+	if err := r.log.Missing(r.granted.Effective); err != nil {
 		r.res.Outcome, r.res.ExitCode = OutcomeFailed, ExitHost
 		return err
 	}
@@ -245,9 +246,9 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	if s := r.look.session; s != nil && (s.left || s.revived != nil && s.ID == "") {
 		r.rec.Status = record.Paused
 		unsettled := r.rec.Settle() // before the audit log, which needs the room that this gives back
-		r.log.shorten(unsettled)
-		r.log.left()
-		return errors.Join(err, unsettled, r.log.missing(r.granted.Effective), r.rec.Leave())
+		r.log.Shorten(unsettled)
+		r.log.Left()
+		return errors.Join(err, unsettled, r.log.Missing(r.granted.Effective), r.rec.Leave())
 	}
 	if e := r.rec.Err(); e != nil && err == nil { // as its record is to say
 		err = r.fail(e, failure.Host("record", e))
@@ -258,9 +259,9 @@ func (r *recordedRun) conclude(ctx context.Context, err error) error {
 	if e != nil && err == nil {
 		err = r.fail(e, failure.Host("record", e))
 	}
-	r.log.shorten(r.rec.Err())
-	r.log.ended(r.res)
-	if e := r.log.missing(r.granted.Effective); e != nil && (err == nil || errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)) {
+	r.log.Shorten(r.rec.Err())
+	r.log.Ended(r.res)
+	if e := r.log.Missing(r.granted.Effective); e != nil && (err == nil || errors.Is(err, errSessionClosed) || errors.Is(err, errEnds)) {
 		err = r.fail(e, e)
 	}
 	r.rt.history.Bound(r.rec.ID, r.streams.Events)
