@@ -58,12 +58,12 @@ func TestAttackApproval(t *testing.T) {
 				switch q.Host {
 				case "good.example:80":
 					time.Sleep(thinks)
-					if list, err := rt.Questions(ctx); err != nil || len(list) != 1 || list[0].Host != q.Host || list[0].RunID != q.RunID || list[0].Rule != "ask good.example" {
+					if list, err := rt.Approvals().Questions(ctx); err != nil || len(list) != 1 || list[0].Host != q.Host || list[0].RunID != q.RunID || list[0].Rule != "ask good.example" {
 						t.Errorf("%+v %v", list, err)
 					}
-					refused("about another port", `it asks about good.example:80, not about "good.example:443"`, rt.Approve(ctx, q.RunID, "good.example:443", "", unitask.AllowRun))
-					refused("that is none", `"perhaps": use deny, once or allow`, rt.Approve(ctx, q.RunID, q.Host, "", "perhaps"))
-					if err := rt.Approve(ctx, q.RunID, q.Host, "", unitask.AllowRun); err != nil {
+					refused("about another port", `it asks about good.example:80, not about "good.example:443"`, rt.Approvals().Approve(ctx, q.RunID, "good.example:443", "", unitask.AllowRun))
+					refused("that is none", `"perhaps": use deny, once or allow`, rt.Approvals().Approve(ctx, q.RunID, q.Host, "", "perhaps"))
+					if err := rt.Approvals().Approve(ctx, q.RunID, q.Host, "", unitask.AllowRun); err != nil {
 						t.Error(err)
 					}
 					<-ctx.Done()
@@ -111,7 +111,7 @@ func TestAttackApproval(t *testing.T) {
 			if len(asked) != 2 || !strings.Contains(asked[0], "host:good.example:80") || !strings.Contains(asked[0], "verdict:allow") {
 				t.Errorf("%q", asked)
 			}
-			if err := rt.Approve(t.Context(), res.RunID, "good.example:80", "", unitask.AllowRun); err == nil {
+			if err := rt.Approvals().Approve(t.Context(), res.RunID, "good.example:80", "", unitask.AllowRun); err == nil {
 				t.Error("a run that has ended takes an answer")
 			}
 		})

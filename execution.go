@@ -15,17 +15,16 @@ import (
 
 	"github.com/unitask/unitask/guest"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/bounded"
 	"github.com/unitask/unitask/internal/egress"
 	"github.com/unitask/unitask/internal/failure"
-	"github.com/unitask/unitask/internal/history"
 	"github.com/unitask/unitask/internal/hostfiles"
 	"github.com/unitask/unitask/internal/program"
 	"github.com/unitask/unitask/internal/spans"
 	"github.com/unitask/unitask/internal/stopclock"
 	"github.com/unitask/unitask/machine"
-	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
 	"github.com/unitask/unitask/vmm"
@@ -55,7 +54,7 @@ type execution struct {
 	warm    bool          // the next ones like it are cloned
 	kept    holding
 	clock   *stopclock.Clock // of the code's time
-	asked   *approvals
+	asked   *approval.Asker
 	machine *machine.Machine
 	undo    []func()
 }
@@ -268,46 +267,6 @@ func (x *execution) begin(ctx context.Context, m *machine.Machine) (*guest.Conn,
 	return m.Connect(ctx, x.code.Inputs.Patience()+x.code.Compiled.Patience(), func(ctx context.Context, conn *guest.Conn) error { return x.code.Put(ctx, conn, part) })
 }
 
-// configure has the machine's network and its output lead into the record.
-func (x *execution) configure() error {
-	network, relayed := egress.Network(x.rt.opts.Upstream, x.granted)
-	network.Log = func(d netstack.Decision) {
-		line, _ := x.redactor.Marshal(history.NetlogLine{Schema: history.NetlogSchema, Run: x.rec.ID, Caller: x.rec.Owner, Worker: "", Decision: d})
-		x.rec.Netlog(line)
-	}
-	network.LogLost = x.rec.Err
-	network.Tally = x.audit.Decided
-	network.Capture = netstack.NewCapture(x.streams.Capture)
-	network.Broker = x.code.Broker
-	network.Traffic = netstack.NewTraffic(0, 0) // of all machines that a session has in turn
-	if s := x.look.session; s != nil && s.revived != nil {
-		network.Traffic = netstack.NewTraffic(s.revived.kept.BytesUp, s.revived.kept.BytesDown)
-	}
-	if b := x.look.build; b != nil && b.proxy != nil {
-		network.Upstream.Proxy = b.proxy
-	}
-	if err := x.approvals(&network); err != nil {
-		return failure.At("network", err)
-	}
-	x.code.Relayed = relayed
-	serial := x.redactor.Writer(x.rec.Console())
-	x.later(func() { serial.Close() })
-	x.config = machine.Config{Network: network, Console: serial}
-	x.config.Events = func(e machine.Event) { x.streams.Events(Event{Kind: e.Kind, Message: e.Message}) }
-	if debug := x.look.debug; debug != nil && debug.Serial != nil {
-		x.config.Console = io.MultiWriter(debug.Serial, serial)
-	}
-	if trace := x.look.trace; trace != nil {
-		tr, err := trace.begin(x.rec, x.redactor)
-		if err != nil {
-			return failure.At("trace", err)
-		}
-		x.later(tr.end)
-		x.config.Trace = &tr.Trace
-	}
-	return nil
-}
-
 // introduce writes down what the machine is, and lets consoles join it until leave.
 func (x *execution) introduce(m *machine.Machine) (leave func(), err error) {
 	x.res.Accelerator, x.res.Cloned, x.res.Pooled = m.Spec.Accel, m.Origin != machine.Booted, m.Origin == machine.Pooled
@@ -340,7 +299,7 @@ func (x *execution) connect(ctx context.Context) (*guest.Conn, error) {
 			return nil, failure.At("boot", err)
 		}
 		x.machine = m
-		x.asked.over(m)
+		x.asked.Over(m)
 		x.later(func() { m.Close() })
 		if weak := m.Jail().Weakness(); weak != "" {
 			x.streams.Events(Event{Kind: EventJail, Message: "QEMU is not held as it should be: " + weak})
@@ -469,7 +428,7 @@ func (x *execution) hint(stderrTail string) {
 			x.res.Hint = fmt.Sprintf("%s is not in the machine: --image %s has it", name, other)
 		}
 	}
-	if why := x.asked.denied(); why != "" {
+	if why := x.asked.Denied(); why != "" {
 		x.res.Hint = why
 	}
 	x.hintKernel()

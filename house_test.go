@@ -37,7 +37,7 @@ var floors = [][]string{
 	{"run", "internal/home/config"},
 	{"internal/egress", "internal/failure"},
 	{"internal/audit/runlog", "internal/spans"},
-	{"internal/paused"},
+	{"internal/approval", "internal/paused"},
 	{"internal/history", "internal/language"},
 	{"internal/catalog"},
 	{"internal/doctor", "internal/program"},
@@ -99,13 +99,13 @@ func TestImportsPointDown(t *testing.T) {
 
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
-	"files of the root":            48,
-	"lines of the root":            8940,
-	"methods of Runtime":           79,
+	"files of the root":            46,
+	"lines of the root":            8509,
+	"methods of Runtime":           75,
 	"functions of over 80 lines":   10,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4969,
+	"lines of over 120 characters": 4965,
 	"sleeps in tests":              95,
 	"bytes of ARCHITECTURE.md":     10_859,
 }

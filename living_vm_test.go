@@ -36,7 +36,7 @@ r`})
 	}
 	set := func(of *unitask.Session, c unitask.PolicyChange) {
 		t.Helper()
-		if err := rt.SetPolicy(t.Context(), "", of.ID, c); err != nil {
+		if err := rt.Approvals().SetPolicy(t.Context(), "", of.ID, c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -104,7 +104,7 @@ r`})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	attack.Check(t, "a change of one that has ended", fmt.Sprintf("no run or session %q of yours is under way", id), fmt.Sprint(rt.SetPolicy(t.Context(), "", id, unitask.PolicyChange{DenyNet: []string{"x.example"}})))
+	attack.Check(t, "a change of one that has ended", fmt.Sprintf("no run or session %q of yours is under way", id), fmt.Sprint(rt.Approvals().SetPolicy(t.Context(), "", id, unitask.PolicyChange{DenyNet: []string{"x.example"}})))
 	changes := 0
 	_ = rt.Audit().Read(func(_ int64, line []byte) error {
 		var e audit.Entry

@@ -6,18 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/stopclock"
 )
 
 // A session whose code connects to what somebody is asked about stands still as a whole: the limits
 // of all of its steps do. Those that wait for a step are asked, the last one first; unitask approve
 // answers for every session.
-
-// questionClock does not count the time for which a machine stands still.
-type questionClock interface {
-	Stop()
-	Resume()
-}
 
 // stepClocks are the clocks of what runs in a session.
 type stepClocks struct {
@@ -92,17 +87,17 @@ func (s *Session) approver() Approver {
 	return *s.askers[len(s.askers)-1]
 }
 
-// standing keeps a session from being paused and forked while somebody is asked. The error is that
-// one of these is under way for longer than ctx.
-func (s *Session) standing(ctx context.Context) (done func(), err error) {
+// standing keeps a session from being paused and forked while somebody is asked, until release. The clock stands for all
+// of its steps. The error is that a pause or a fork is under way for longer than ctx.
+func (s *Session) standing(ctx context.Context) (clock approval.Clock, release func(), err error) {
 	if err := s.change(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { <-s.changing }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uses++
-	return func() {
+	return &s.clocks, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.uses--

@@ -62,7 +62,7 @@ func TestSessionApprover(t *testing.T) {
 	none()
 	one()
 	attack.Check(t, "who is asked", "[two one nobody]", fmt.Sprint(append(got, who())))
-	done, err := s.standing(t.Context())
+	_, done, err := s.standing(t.Context())
 	if err != nil || s.uses != 1 {
 		t.Fatal(err, s.uses)
 	}
@@ -70,7 +70,7 @@ func TestSessionApprover(t *testing.T) {
 	s.changing <- struct{}{} // it is being paused
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.standing(ended); err == nil || s.uses != 0 {
+	if _, _, err := s.standing(ended); err == nil || s.uses != 0 {
 		t.Error(err, s.uses)
 	}
 }

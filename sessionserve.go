@@ -198,7 +198,7 @@ func (s *Session) awake(ctx context.Context, x *execution, folder string) (conn 
 		return nil, !errors.Is(err, machine.ErrPause), err
 	}
 	x.machine = m
-	x.asked.over(m)
+	x.asked.Over(m)
 	x.later(func() { m.Close() })
 	if lacks := m.Jail().Lacks(x.granted.RequireJail); len(lacks) > 0 {
 		err = &JailError{Lacks: lacks}

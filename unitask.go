@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/approval"
 	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/audit/runlog"
 	"github.com/unitask/unitask/internal/catalog"
@@ -123,7 +124,7 @@ type Runtime struct {
 	catalog      *catalog.Catalog
 	source       *machine.Source
 	grace        time.Duration // collectGrace; tests shorten it
-	approvalTime time.Duration // approvalTime; tests shorten it
+	approvalTime time.Duration // approval.Patience; tests shorten it
 	refusals     runlog.Refusals
 	meters       *spans.Meters
 	brief        bool // it ends with its run, which does not wait for templates that hold folders
@@ -209,7 +210,7 @@ func Open(opts Options) (*Runtime, error) {
 		runs:         record.Open(home.Dir(opts.Home).Runs()),
 		source:       machine.Open(from),
 		grace:        collectGrace,
-		approvalTime: approvalTime,
+		approvalTime: approval.Patience,
 		meters:       spans.New(),
 	}
 	rt.history = &history.Store{Records: rt.runs, Home: opts.Home, MaxBytes: opts.StoreBytes}
@@ -239,6 +240,9 @@ func (rt *Runtime) Templates() *machine.Templates { return rt.source.Templates()
 
 // History is what was recorded: lists, records, and requests to run again.
 func (rt *Runtime) History() *history.Store { return rt.history }
+
+// Approvals sees questions of runs that are under way in this home, answers them, and changes their policies.
+func (rt *Runtime) Approvals() *approval.Client { return &approval.Client{Records: rt.runs} }
 
 // Catalog finds, lists, pulls and removes images.
 func (rt *Runtime) Catalog() *catalog.Catalog { return rt.catalog }

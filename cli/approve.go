@@ -55,7 +55,7 @@ the same ceiling, and allows nothing that is not asked about.`,
 			case always:
 				return a.listApproved()
 			case len(args) == 0:
-				list, err := rt.Questions(cmd.Context())
+				list, err := rt.Approvals().Questions(cmd.Context())
 				if err != nil {
 					return err
 				}
@@ -77,7 +77,8 @@ the same ceiling, and allows nothing that is not asked about.`,
 			if len(args) == 3 {
 				request = args[2]
 			}
-			if err := rt.Approve(cmd.Context(), a.sessionID(cmd.Context(), args[0]), args[1], request, verdict); err != nil {
+			id := a.sessionID(cmd.Context(), args[0])
+			if err := rt.Approvals().Approve(cmd.Context(), id, args[1], request, verdict); err != nil {
 				return hint(usage(err), "unitask approve lists what runs ask")
 			}
 			return nil

@@ -25,7 +25,7 @@ that back. The run's record and the audit log have each change.`,
 			if len(change.AllowNet)+len(change.DenyNet) == 0 {
 				return usage(errors.New("nothing would change: give --allow-net or --deny-net"))
 			}
-			err := rt.SetPolicy(cmd.Context(), "", a.sessionID(cmd.Context(), args[0]), change)
+			err := rt.Approvals().SetPolicy(cmd.Context(), "", a.sessionID(cmd.Context(), args[0]), change)
 			if err != nil {
 				return hint(usage(err), "unitask runs ls and unitask session ls show yours")
 			}

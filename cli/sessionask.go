@@ -47,7 +47,7 @@ func (a *app) answerFor(ctx context.Context, rt *unitask.Runtime, session string
 	approve := a.approver(f)
 	var before time.Time
 	for ; ctx.Err() == nil; sleep(ctx, askedPeriod) {
-		q, err := rt.Question(ctx, session)
+		q, err := rt.Approvals().Question(ctx, session)
 		if err != nil || q == nil || q.Until.Equal(before) {
 			continue
 		}
@@ -55,10 +55,13 @@ func (a *app) answerFor(ctx context.Context, rt *unitask.Runtime, session string
 		asked, cancel := context.WithDeadline(ctx, q.Until)
 		var group sync.WaitGroup
 		group.Go(func() { // somebody else may answer it
-			for now, err := q, error(nil); asked.Err() == nil && err == nil && now != nil && now.Until.Equal(q.Until); now, err = rt.Question(asked, session) {
+			defer cancel()
+			for asked.Err() == nil {
+				if now, err := rt.Approvals().Question(asked, session); err != nil || now == nil || !now.Until.Equal(q.Until) {
+					return
+				}
 				sleep(asked, askedPeriod)
 			}
-			cancel()
 		})
 		said := approve(asked, *q)
 		cancel()
@@ -70,7 +73,7 @@ func (a *app) answerFor(ctx context.Context, rt *unitask.Runtime, session string
 			a.ui.note("always is for runs: it is allowed for this session")
 			said = unitask.AllowRun
 		}
-		if err := rt.Approve(ctx, session, q.Host, q.Request, said); err != nil && ctx.Err() == nil {
+		if err := rt.Approvals().Approve(ctx, session, q.Host, q.Request, said); err != nil && ctx.Err() == nil {
 			a.ui.note("%v", err)
 		}
 	}

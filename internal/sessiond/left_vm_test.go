@@ -90,10 +90,10 @@ func TestLeftByOthers(t *testing.T) {
 		t.Errorf("%q %v", out, err)
 	}
 	lists("it goes on", ofModels.ID, Running, ofModels.Began)
-	if err := rt.SetPolicy(t.Context(), "", ofModels.ID, unitask.PolicyChange{DenyNet: []string{"a.example"}}); err != nil {
+	if err := rt.Approvals().SetPolicy(t.Context(), "", ofModels.ID, unitask.PolicyChange{DenyNet: []string{"a.example"}}); err != nil {
 		t.Error(err)
 	}
-	if err := rt.SetPolicy(t.Context(), "", ofModels.ID, unitask.PolicyChange{AllowNet: []string{"b.example"}}); err == nil || !strings.Contains(err.Error(), "b.example is beyond the ceiling") {
+	if err := rt.Approvals().SetPolicy(t.Context(), "", ofModels.ID, unitask.PolicyChange{AllowNet: []string{"b.example"}}); err == nil || !strings.Contains(err.Error(), "b.example is beyond the ceiling") {
 		t.Errorf("beyond its ceiling: %v", err)
 	}
 	if rec, err := rt.Runs().Get(ofModels.ID); err != nil || rec.Via != unitask.ViaMCP {

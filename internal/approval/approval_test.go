@@ -1,4 +1,4 @@
-package unitask
+package approval
 
 import (
 	"bytes"
@@ -18,27 +18,28 @@ import (
 	"time"
 
 	"github.com/unitask/unitask/internal/attack"
-	"github.com/unitask/unitask/internal/audit/runlog"
+	"github.com/unitask/unitask/internal/audit"
 	"github.com/unitask/unitask/internal/localsocket"
 	"github.com/unitask/unitask/internal/testdir"
 	"github.com/unitask/unitask/netstack"
 	"github.com/unitask/unitask/policy"
 	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
 )
 
 // An answer is one of those that there are, from whoever gives it first, in time, while the run
 // lasts; and nothing else is an answer.
 func TestAttackAnswers(t *testing.T) {
-	never := func(ctx context.Context, _ Question) Verdict { <-ctx.Done(); return AllowRun }
-	says := func(v Verdict) func(context.Context, Question) Verdict {
-		return func(context.Context, Question) Verdict { return v }
+	never := func(ctx context.Context, _ run.Question) run.Verdict { <-ctx.Done(); return run.AllowRun }
+	says := func(v run.Verdict) func(context.Context, run.Question) run.Verdict {
+		return func(context.Context, run.Question) run.Verdict { return v }
 	}
 	const host = "a.example:443"
 	for _, row := range []struct {
 		name   string
-		caller func(context.Context, Question) Verdict
-		heard  []approvalAsked // on the socket, once it is asked
-		ends   bool            // the run, once it is asked
+		caller func(context.Context, run.Question) run.Verdict
+		heard  []asked // on the socket, once it is asked
+		ends   bool    // the run, once it is asked
 		want   string
 	}{
 		{"nobody is there", nil, nil, false, "nobody"},
@@ -47,34 +48,36 @@ func TestAttackAnswers(t *testing.T) {
 		{"who is asked says what is no answer", says("allow everything"), nil, false, "nobody"},
 		{"the run ends", never, nil, true, "nobody"},
 		{"the run ends, and nobody is there", nil, nil, true, "nobody"},
-		{"who is asked allows it", says(AllowRun), nil, false, "allow by " + byCaller},
-		{"who is asked allows it for good", says(AllowAlways), nil, false, "always by " + byCaller},
-		{"an MCP client allows it for good", says(AllowAlways), nil, false, "nobody"},
-		{"a caller of a shared server allows it for good", says(AllowAlways), nil, false, "nobody"},
-		{"another process allows it for good", nil, []approvalAsked{{Host: host, Verdict: AllowAlways}}, false, "nobody"},
-		{"another process denies it", never, []approvalAsked{{Host: host, Verdict: Deny}}, false, "deny by " + byCommand},
-		{"another process, where who is asked has nobody", says(""), []approvalAsked{{Host: host, Verdict: AllowOnce}}, false, "once by " + byCommand},
-		{"answers about another host, and none", nil, []approvalAsked{{Host: "b.example:443", Verdict: AllowRun}, {Host: "", Verdict: AllowRun}, {Host: host, Verdict: ""}, {Host: host, Verdict: "yes"}, {Host: "A.EXAMPLE:443", Verdict: AllowRun}, {Host: host + "\x00", Verdict: AllowRun}}, false, "nobody"},
-		{"an answer, and then another", nil, []approvalAsked{{Host: host, Verdict: Deny}, {Host: host, Verdict: AllowRun}}, false, "deny by " + byCommand},
+		{"who is asked allows it", says(run.AllowRun), nil, false, "allow by " + byCaller},
+		{"who is asked allows it for good", says(run.AllowAlways), nil, false, "always by " + byCaller},
+		{"an MCP client allows it for good", says(run.AllowAlways), nil, false, "nobody"},
+		{"a caller of a shared server allows it for good", says(run.AllowAlways), nil, false, "nobody"},
+		{"another process allows it for good", nil, []asked{{Host: host, Verdict: run.AllowAlways}}, false, "nobody"},
+		{"another process denies it", never, []asked{{Host: host, Verdict: run.Deny}}, false, "deny by " + byCommand},
+		{"another process, where who is asked has nobody", says(""), []asked{{Host: host, Verdict: run.AllowOnce}}, false, "once by " + byCommand},
+		{"answers about another host, and none", nil, []asked{
+			{Host: "b.example:443", Verdict: run.AllowRun}, {Host: "", Verdict: run.AllowRun}, {Host: host, Verdict: ""}, {Host: host, Verdict: "yes"}, {Host: "A.EXAMPLE:443", Verdict: run.AllowRun}, {Host: host + "\x00", Verdict: run.AllowRun}}, false, "nobody"},
+		{"an answer, and then another", nil, []asked{{Host: host, Verdict: run.Deny}, {Host: host, Verdict: run.AllowRun}}, false, "deny by " + byCommand},
 	} {
-		via := ViaCLI
+		via := run.ViaCLI
 		switch {
 		case strings.HasPrefix(row.name, "an MCP client"):
-			via = ViaMCP
+			via = run.ViaMCP
 		case strings.HasPrefix(row.name, "a caller of"):
-			via = ViaHTTP
+			via = run.ViaHTTP
 		}
-		a := &approvals{x: &execution{streams: IO{Approve: row.caller}, rec: &record.Run{Record: record.Record{Via: via}}}, wait: 50 * time.Millisecond}
+		a := &Asker{Config: Config{Approver: func() run.Approver { return row.caller },
+			Record: &record.Run{Record: record.Record{Via: via}}, Wait: 50 * time.Millisecond}}
 		if row.heard != nil || row.ends {
-			a.wait = time.Minute
+			a.Wait = time.Minute
 		}
 		if strings.HasPrefix(row.name, "answers about another") || row.heard != nil && row.want == "nobody" {
-			a.wait = time.Second
+			a.Wait = time.Second
 		}
 		ctx, end := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() {
-			for a.hear(approvalAsked{}).Open == nil {
+			for a.hear(asked{}).Open == nil {
 				time.Sleep(time.Millisecond)
 				if ctx.Err() != nil {
 					return
@@ -87,7 +90,7 @@ func TestAttackAnswers(t *testing.T) {
 				a.hear(asked)
 			}
 		})
-		said, by := a.put(ctx, Question{Host: host, Until: time.Now().Add(a.wait)})
+		said, by := a.put(ctx, run.Question{Host: host, Until: time.Now().Add(a.Wait)})
 		end()
 		group.Wait()
 		got := "nobody"
@@ -95,28 +98,24 @@ func TestAttackAnswers(t *testing.T) {
 			got = fmt.Sprintf("%s by %s", said, by)
 		}
 		attack.Check(t, "an answer: "+row.name, row.want, got)
-		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.hear(approvalAsked{Host: host, Verdict: AllowRun}).Error)
+		attack.Check(t, "an answer to what is asked no longer: "+row.name, "it asks nothing now", a.hear(asked{Host: host, Verdict: run.AllowRun}).Error)
 	}
-	a := &approvals{open: &openQuestion{Question: Question{Host: host}, answered: make(chan struct{})}}
-	attack.Check(t, "an answer, not taken yet", "", a.hear(approvalAsked{Host: host, Verdict: Deny}).Error)
-	attack.Check(t, "a second answer", "it was answered already", a.hear(approvalAsked{Host: host, Verdict: AllowRun}).Error)
+	a := &Asker{open: &openQuestion{Question: run.Question{Host: host}, answered: make(chan struct{})}}
+	attack.Check(t, "an answer, not taken yet", "", a.hear(asked{Host: host, Verdict: run.Deny}).Error)
+	attack.Check(t, "a second answer", "it was answered already", a.hear(asked{Host: host, Verdict: run.AllowRun}).Error)
 	attack.Check(t, "what is taken of two answers", "deny", string(a.open.said))
 }
 
 // asking is a run's folder in a home of its own, with a question that is open.
-func asking(t *testing.T, id string) (rt *Runtime, dir string, a *approvals) {
+func asking(t *testing.T, id string) (c *Client, dir string, a *Asker) {
 	t.Helper()
-	rt, err := Open(Options{Home: testdir.Private(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { rt.Close() })
-	dir = filepath.Join(rt.runs.Dir(), id)
+	c = &Client{Records: record.Open(filepath.Join(testdir.Private(t), "runs"))}
+	dir = filepath.Join(c.Records.Dir(), id)
 	text := fmt.Sprintf(`{"schemaVersion": 1, "id": %q, "status": "running"}`, id)
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "run.json"), []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	a = &approvals{talk: time.Hour, open: &openQuestion{Question: Question{RunID: id, Host: "a.example:443"}, answered: make(chan struct{})}}
+	a = &Asker{talk: time.Hour, open: &openQuestion{Question: run.Question{RunID: id, Host: "a.example:443"}, answered: make(chan struct{})}}
 	l, err := localsocket.Listen(dir, controlSocket)
 	if err != nil {
 		t.Fatal(err)
@@ -124,16 +123,16 @@ func asking(t *testing.T, id string) (rt *Runtime, dir string, a *approvals) {
 	var group sync.WaitGroup
 	group.Go(func() { a.listen(l, &group) })
 	t.Cleanup(func() { l.Close(); group.Wait() })
-	return rt, dir, a
+	return c, dir, a
 }
 
 // What comes to the socket that is no answer gets none, and holds up nobody; runs that died leave
 // sockets, which ask nothing.
 func TestAttackApprovalSocket(t *testing.T) {
 	const id = "20261123T000000-aaaaaaaa"
-	rt, dir, a := asking(t, id)
+	c, dir, a := asking(t, id)
 	for name, junk := range map[string]string{
-		"nothing": "", "no JSON": "hello\n", "an endless value": `{"host": "` + strings.Repeat("a", approvalBytes) + `"}`, "deep JSON": strings.Repeat("[", approvalBytes-1) + "\n",
+		"nothing": "", "no JSON": "hello\n", "an endless value": `{"host": "` + strings.Repeat("a", talkBytes) + `"}`, "deep JSON": strings.Repeat("[", talkBytes-1) + "\n",
 		"a list": "[]", "another type": `{"host": 1}`,
 	} {
 		conn, err := net.Dial("unix", filepath.Join(dir, controlSocket))
@@ -196,19 +195,19 @@ func TestAttackApprovalSocket(t *testing.T) {
 		"20261123T000000-dddddddd": func(path string) error { return os.Mkdir(path, 0o700) },
 		"20261123T000000-eeeeeeee": func(path string) error { return syscall.Mkfifo(path, 0o600) },
 	} {
-		at := filepath.Join(rt.runs.Dir(), other)
+		at := filepath.Join(c.Records.Dir(), other)
 		text := fmt.Sprintf(`{"schemaVersion": 1, "id": %q, "status": "running"}`, other)
 		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "run.json"), []byte(text), 0o600), leave(filepath.Join(at, controlSocket))); err != nil {
 			t.Fatal(err)
 		}
 		got := "allowed"
-		if err := rt.Approve(t.Context(), other, "a.example:443", "", AllowRun); err != nil && strings.Contains(err.Error(), "asks nothing: it has ended") {
+		if err := c.Approve(t.Context(), other, "a.example:443", "", run.AllowRun); err != nil && strings.Contains(err.Error(), "asks nothing: it has ended") {
 			got = "refused"
 		}
 		attack.Check(t, "an answer to a run that is gone: "+other, "refused", got)
 	}
 	for { // until the connections above have been let go
-		list, err := rt.Questions(t.Context())
+		list, err := c.Questions(t.Context())
 		if err != nil || len(list) > 1 {
 			t.Fatal(list, err)
 		}
@@ -218,11 +217,11 @@ func TestAttackApprovalSocket(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	for _, name := range []string{"../" + id, ".", "", "x/../" + id} {
-		if err := rt.Approve(t.Context(), name, "a.example:443", "", AllowRun); err == nil {
+		if err := c.Approve(t.Context(), name, "a.example:443", "", run.AllowRun); err == nil {
 			t.Errorf("%q names a run", name)
 		}
 	}
-	if err := rt.Approve(t.Context(), id, "a.example:443", "", AllowRun); err != nil {
+	if err := c.Approve(t.Context(), id, "a.example:443", "", run.AllowRun); err != nil {
 		t.Error(err)
 	}
 	attack.Check(t, "what the run is told after all that", "allow", string(a.open.said))
@@ -235,7 +234,7 @@ func TestAttackApprovalStranger(t *testing.T) {
 	if err != nil || os.Getuid() != 0 {
 		t.Skip("wants root, to become somebody else, and perl")
 	}
-	rt, dir, a := asking(t, "20261123T000000-aaaaaaaa")
+	c, dir, a := asking(t, "20261123T000000-aaaaaaaa")
 	st, err := os.Stat(filepath.Join(dir, controlSocket))
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +251,7 @@ func TestAttackApprovalStranger(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	asked, err := json.Marshal(approvalAsked{Host: "a.example:443", Verdict: AllowRun})
+	asked, err := json.Marshal(asked{Host: "a.example:443", Verdict: run.AllowRun})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +267,7 @@ func TestAttackApprovalStranger(t *testing.T) {
 	a.mu.Lock()
 	attack.Check(t, "the answer of another user's process", "", string(a.open.said))
 	a.mu.Unlock()
-	if err := rt.Approve(t.Context(), "20261123T000000-aaaaaaaa", "a.example:443", "", Deny); err != nil {
+	if err := c.Approve(t.Context(), "20261123T000000-aaaaaaaa", "a.example:443", "", run.Deny); err != nil {
 		t.Error(err)
 	}
 }
@@ -276,24 +275,19 @@ func TestAttackApprovalStranger(t *testing.T) {
 // What was allowed for good is so for the same user's runs under the same ceiling, and for no other; where it can't be
 // written it is allowed for the run, and said.
 func TestAttackAlways(t *testing.T) {
-	rt, err := Open(Options{Home: testdir.Private(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close()
-	run := func(ceiling, owner string, via record.Via) *approvals {
+	home := testdir.Private(t)
+	of := func(ceiling, owner string, via record.Via) *Asker {
 		rec := &record.Run{Record: record.Record{ID: "20261123T000000-aaaaaaaa", Owner: owner, Via: via}}
-		x := &execution{rt: rt, rec: rec, res: &Result{Policy: Policy{Ceiling: ceiling}}, streams: IO{Events: func(Event) {}}}
-		x.audit = runlog.New(rt.journal.Log, rec, via, nil, func(Event) {})
-		return &approvals{x: x}
+		return &Asker{Config: Config{Home: home, Record: rec, Result: &run.Result{Policy: run.Policy{Ceiling: ceiling}},
+			Tell: func(run.Event) {}, Note: func(audit.Kind, any) {}}}
 	}
 	about := netstack.Question{Name: "a.example", Port: 443, Rule: "ask *.example", Method: "GET", Path: "/a"}
-	done := Approval{Host: about.Target(), Verdict: AllowAlways, By: byCaller}
-	first := run("/p/.unitask.toml", "local:me", ViaCLI)
+	done := run.Approval{Host: about.Target(), Verdict: run.AllowAlways, By: byCaller}
+	first := of("/p/.unitask.toml", "local:me", run.ViaCLI)
 	if _, known := first.before(about); known {
 		t.Error("it is known before it was said")
 	}
-	if first.remember(&done); done.Verdict != AllowAlways {
+	if first.remember(&done); done.Verdict != run.AllowAlways {
 		t.Fatal(done)
 	}
 	for _, row := range []struct {
@@ -302,20 +296,20 @@ func TestAttackAlways(t *testing.T) {
 		port                 uint16
 		want                 bool
 	}{
-		{"the next run", "/p/.unitask.toml", "local:me", ViaCLI, 443, true},
-		{"the user's model, in the same folder", "/p/.unitask.toml", "local:me", ViaMCP, 443, true},
-		{"a run elsewhere", "/q/.unitask.toml", "local:me", ViaCLI, 443, false},
-		{"a run without a ceiling", "", "local:me", ViaCLI, 443, false},
-		{"another user's", "/p/.unitask.toml", "local:you", ViaCLI, 443, false},
-		{"a caller of a shared server, by that name", "/p/.unitask.toml", "local:me", ViaHTTP, 443, false},
-		{"another port", "/p/.unitask.toml", "local:me", ViaCLI, 80, false},
+		{"the next run", "/p/.unitask.toml", "local:me", run.ViaCLI, 443, true},
+		{"the user's model, in the same folder", "/p/.unitask.toml", "local:me", run.ViaMCP, 443, true},
+		{"a run elsewhere", "/q/.unitask.toml", "local:me", run.ViaCLI, 443, false},
+		{"a run without a ceiling", "", "local:me", run.ViaCLI, 443, false},
+		{"another user's", "/p/.unitask.toml", "local:you", run.ViaCLI, 443, false},
+		{"a caller of a shared server, by that name", "/p/.unitask.toml", "local:me", run.ViaHTTP, 443, false},
+		{"another port", "/p/.unitask.toml", "local:me", run.ViaCLI, 80, false},
 	} {
 		q := about
 		q.Port = row.port
-		said, known := run(row.ceiling, row.owner, row.via).before(q)
+		said, known := of(row.ceiling, row.owner, row.via).before(q)
 		attack.Check(t, "what was allowed for good, of "+row.name, fmt.Sprint(row.want, row.want), fmt.Sprint(known, said.Allow))
 	}
-	file := filepath.Join(rt.opts.Home, policy.ApprovedFile)
+	file := filepath.Join(home, policy.ApprovedFile)
 	if err := os.WriteFile(file, []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,276 @@
+// Package approval asks somebody when a run's code connects to what its policy asks about. The machine stands still
+// until there is an answer: from who has started the run, or from another process of the same user, over a socket in
+// the run's folder. The same socket takes changes of the policy.
+package approval
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unitask/unitask/internal/audit"
+	"github.com/unitask/unitask/internal/egress"
+	"github.com/unitask/unitask/internal/localsocket"
+	"github.com/unitask/unitask/netstack"
+	"github.com/unitask/unitask/policy"
+	"github.com/unitask/unitask/record"
+	"github.com/unitask/unitask/run"
+)
+
+// maxAskedRequest bounds the request in a question.
+const maxAskedRequest = 200
+
+// askedRequest is a question's request without secrets, and bounded: one that was cut says so.
+func askedRequest(redactor *record.Redactor, about netstack.Question) string {
+	if about.Method == "" {
+		return ""
+	}
+	text := redactor.String(about.Method + " " + about.Path)
+	if len(text) > maxAskedRequest {
+		text = strings.ToValidUTF8(text[:maxAskedRequest], "") + " [cut]"
+	}
+	return text
+}
+
+// Patience is how long somebody has to answer.
+const Patience = time.Minute
+
+const (
+	byCaller  = "the caller of the run" // IO.Approve: a terminal, an MCP client
+	byCommand = "unitask approve"
+	byBefore  = policy.ApprovedFile // it was allowed for good
+)
+
+// Clock does not count the time for which a machine stands still.
+type Clock interface {
+	Stop()
+	Resume()
+}
+
+// Machine stands still for a question, and takes other rules.
+type Machine interface {
+	Stand(ctx context.Context) (goOn func() error, err error)
+	SetRules(rules []netstack.Rule)
+}
+
+// Config is what questions need of their
+type Config struct {
+	Home     string
+	Record   *record.Run
+	Redactor *record.Redactor
+	// Result takes what was asked and changed; its policy's ceiling is the one that answers for good are held against.
+	Result *run.Result
+	Tell   func(run.Event)
+	// Note writes into the audit log.
+	Note func(kind audit.Kind, detail any)
+	// Approver is who is asked first, nil for nobody.
+	Approver func() run.Approver
+	// Hold returns the clock that stands while somebody is asked. Until release the machine is neither paused nor forked.
+	// The error is that it is about to be.
+	Hold func(ctx context.Context) (clock Clock, release func(), err error)
+	// Live are the rules that may change, beside what was granted; Upstream is where they lead.
+	Live     *egress.LiveRules
+	Granted  policy.Effective
+	Upstream netstack.Upstream
+	// Keep stores all changes where the run is a session, which goes on after a pause. It may be nil.
+	Keep func([]run.PolicyChange) error
+	// Wait is how long somebody has to answer.
+	Wait time.Duration
+}
+
+// Asker asks a run's questions.
+type Asker struct {
+	Config
+	talk time.Duration // with one process
+
+	mu      sync.Mutex
+	machine Machine // once there is one
+	open    *openQuestion
+}
+
+// openQuestion is one that waits.
+type openQuestion struct {
+	run.Question
+	said     run.Verdict // and by whom, once answered is closed
+	by       string
+	answered chan struct{}
+}
+
+// answer takes the first answer; a.mu is held.
+func (q *openQuestion) answer(said run.Verdict, by string) bool {
+	if q.said != "" {
+		return false
+	}
+	q.said, q.by = said, by
+	close(q.answered)
+	return true
+}
+
+// Open returns the asker of a run, and has others of the user reach it until done.
+func Open(c Config) (a *Asker, done func(), err error) {
+	a = &Asker{Config: c, talk: talkTime}
+	l, err := localsocket.Listen(c.Record.Dir(), controlSocket)
+	if err != nil {
+		return nil, nil, err
+	}
+	var group sync.WaitGroup
+	group.Go(func() { a.listen(l, &group) })
+	return a, func() {
+		l.Close()
+		group.Wait()
+		_ = os.Remove(filepath.Join(c.Record.Dir(), controlSocket))
+	}, nil
+}
+
+// Over says which machine stands still for questions. A nil asker has no questions.
+func (a *Asker) Over(m Machine) {
+	if a == nil {
+		return
+	}
+	a.Live.Lock()
+	defer a.Live.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.machine = m
+	if len(a.Live.Taken) > 0 { // maybe since it was begun
+		m.SetRules(a.Live.Rules(a.Upstream, a.Granted))
+	}
+}
+
+// Denied is a hint at the first question that was not answered with yes, "" if there is none.
+func (a *Asker) Denied() string {
+	if a == nil {
+		return ""
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, done := range a.Result.Approvals {
+		if done.Verdict == run.Deny {
+			return done.String()
+		}
+	}
+	return ""
+}
+
+// Ask asks one question; the network asks one at a time.
+func (a *Asker) Ask(ctx context.Context, about netstack.Question) netstack.Answer {
+	a.mu.Lock()
+	m := a.machine
+	a.mu.Unlock()
+	if said, known := a.before(about); known {
+		return said
+	}
+	done := run.Approval{Host: about.Target(), Request: askedRequest(a.Redactor, about), Verdict: run.Deny}
+	begin := time.Now()
+	clock, release, err := a.Hold(ctx)
+	if err != nil { // the session is about to be paused: it connects again when it goes on
+		return netstack.Answer{Why: "the session is paused or forked"}
+	}
+	defer release()
+	goOn, err := func() (func() error, error) {
+		if m == nil {
+			return nil, errors.New("the machine has not started yet")
+		}
+		return m.Stand(ctx)
+	}()
+	if err == nil {
+		clock.Stop()
+		done.Verdict, done.By = a.put(ctx, run.Question{
+			RunID: a.Record.ID, Host: done.Host, Request: done.Request, Rule: about.Rule, Until: begin.Add(a.Wait),
+		})
+		if done.Verdict == "" {
+			done.Verdict, done.Why = run.Deny, fmt.Sprintf("nobody answered within %g s", a.Wait.Seconds())
+			if ctx.Err() != nil {
+				done.Why = "the run has ended"
+			}
+		}
+		clock.Resume()
+		if err = goOn(); err != nil {
+			done.Verdict = run.Deny
+		}
+	}
+	if err != nil {
+		done.Why = err.Error()
+	}
+	done.Ms = time.Since(begin).Milliseconds()
+	if done.Verdict == run.AllowAlways {
+		a.remember(&done)
+	}
+	return a.note(done)
+}
+
+// remember has the home remember an approval, or makes it one for the
+func (a *Asker) remember(done *run.Approval) {
+	e := policy.Approved{
+		Host: done.Host, Ceiling: a.Result.Policy.Ceiling, By: a.Record.Owner, Run: a.Record.ID, At: time.Now(),
+	}
+	if err := policy.OpenApprovals(a.Home).Add(e); err != nil {
+		done.Verdict, done.Why = run.AllowRun, "for this run only: "+err.Error()
+		a.Tell(run.Event{Kind: run.EventStore, Message: done.Why})
+	}
+}
+
+// note writes an approval down.
+func (a *Asker) note(done run.Approval) netstack.Answer {
+	a.mu.Lock()
+	a.Result.Approvals = append(a.Result.Approvals, done)
+	a.mu.Unlock()
+	a.Note(audit.NetAsked, done)
+	once := done.Verdict == run.AllowOnce
+	return netstack.Answer{Allow: done.Verdict != run.Deny, Once: once, None: done.By == "", Why: done.String()}
+}
+
+// before answers what was allowed for good by the user whose run this is. A list that can't be read
+// answers nothing: somebody is asked, then.
+func (a *Asker) before(about netstack.Question) (netstack.Answer, bool) {
+	if a.Record.Via == run.ViaHTTP {
+		return netstack.Answer{}, false
+	}
+	_, ok, err := policy.OpenApprovals(a.Home).Find(about.Target(), a.Result.Policy.Ceiling, a.Record.Owner)
+	if err != nil {
+		a.Tell(run.Event{Kind: run.EventStore, Message: err.Error()})
+	}
+	if !ok {
+		return netstack.Answer{}, false
+	}
+	said := a.note(run.Approval{Host: about.Target(), Verdict: run.AllowAlways, By: byBefore})
+	said.Known = true
+	return said, true
+}
+
+// attended says that somebody who asks for a run by it may answer for good.
+func attended(via record.Via) bool { return via == run.ViaCLI || via == run.ViaAPI }
+
+// put has a question open until somebody answers it, or its time is over.
+func (a *Asker) put(ctx context.Context, q run.Question) (said run.Verdict, by string) {
+	ctx, cancel := context.WithDeadline(ctx, q.Until)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	open := &openQuestion{Question: q, answered: make(chan struct{})}
+	a.mu.Lock()
+	a.open = open
+	a.mu.Unlock()
+	if approve := a.Approver(); approve != nil {
+		group.Go(func() {
+			if said := approve(ctx, q); (said.Valid() || said == run.AllowAlways && attended(a.Record.Via)) && ctx.Err() == nil { // else others may
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				open.answer(said, byCaller)
+			}
+		})
+	}
+	select {
+	case <-open.answered:
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open = nil
+	return open.said, open.by
+}
