@@ -100,12 +100,12 @@ func TestImportsPointDown(t *testing.T) {
 // budgets may only fall: who needs less writes the new figure here.
 var budgets = map[string]int{
 	"files of the root":            55,
-	"lines of the root":            10_290,
+	"lines of the root":            10_252,
 	"methods of Runtime":           81,
 	"functions of over 80 lines":   10,
 	"tests of over 80 lines":       99,
 	"files of over 500 lines":      15,
-	"lines of over 120 characters": 4969,
+	"lines of over 120 characters": 4962,
 	"sleeps in tests":              95,
 	"bytes of ARCHITECTURE.md":     10_867,
 }
