@@ -205,18 +205,25 @@ func (a *audited) said(detail map[string]any) map[string]any {
 	return detail
 }
 
-// AuditRefusal writes down that a caller was refused something before there was a record of it: the
-// first of each kind of a caller, then one in auditPeriod, with how many were left out. secrets are
-// values that must not be in it.
-func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, secrets map[string]string) {
+// AuditRefusal writes down that a caller was refused something that it asked for, before there was a record of it: the
+// first of each kind of a caller, then one in auditPeriod, with how many were left out. A reason may quote a part of
+// the request, so it is left out where a secret stands there.
+func (rt *Runtime) AuditRefusal(kind audit.Kind, caller Caller, reason error, asked Request) {
 	caller = caller.WithDefaults()
 	leftOut, now := rt.refusals.count(string(kind)+" "+caller.Name, time.Now())
 	if !now {
 		return
 	}
 	detail := map[string]any{"error": "", "leftOut": leftOut}
-	if redactor, err := record.NewRedactor(record.Secrets{Given: secrets}); err == nil {
+	if redactor, err := record.NewRedactor(record.Secrets{Given: asked.Secrets}); err == nil {
 		detail["error"] = shortened(redactor.String(reason.Error()))
+		_, in := redactor.Marshal(asked)
+		if hosts := fmt.Sprint(asked.SecretHosts); redactor.String(hosts) != hosts {
+			in = append(in, "secrets")
+		}
+		if len(in) > 0 {
+			detail["error"] = "not shown: a secret's value stands in the request's " + shortened(strings.Join(in, ", "))
+		}
 	}
 	rt.journal.Write(audit.Entry{Time: time.Now(), Kind: kind, Caller: caller.Name, Via: string(caller.Via), Detail: detail})
 }
