@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/unitask/unitask"
 	"github.com/unitask/unitask/image"
+	"github.com/unitask/unitask/internal/attack"
 	"github.com/unitask/unitask/machine"
 )
 
@@ -38,8 +40,10 @@ func TestWarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
+	const value = "warm-secret-51c0a7"
 	for _, cloned := range []bool{false, true} {
-		res, err := rt.Run(t.Context(), unitask.Request{Code: `console.log("hi")`}, unitask.IO{})
+		req := unitask.Request{Code: `console.log("hi")`, Secrets: map[string]string{"KEY": value}}
+		res, err := rt.Run(t.Context(), req, unitask.IO{})
 		if err != nil || string(res.Stdout) != "hi\n" || res.Cloned != cloned {
 			t.Fatalf("%v %+v", err, res)
 		}
@@ -49,6 +53,14 @@ func TestWarm(t *testing.T) {
 		}
 		unitask.Settle(t.Context(), rt)
 	}
+	found := []string{}
+	mustDo(t, filepath.WalkDir(filepath.Join(home, "templates"), func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && holds(t, name, value) {
+			found = append(found, name)
+		}
+		return err
+	}))
+	attack.Check(t, "a secret's value in the template that its run has made", "[]", fmt.Sprint(found))
 	// The rehearsals' server, client and fetch have left nothing: no entry, no date.
 	res, err := rt.Run(t.Context(), unitask.Request{Code: `
 const entries = performance.getEntries().length, http = require('node:http');
@@ -58,6 +70,27 @@ const server = http.createServer((q, s) => s.end()).listen(0, '127.0.0.1', () =>
 }));`}, unitask.IO{})
 	if err != nil || string(res.Stdout) != "0 true\n" || !res.Cloned {
 		t.Errorf("%v %+v", err, res)
+	}
+}
+
+// holds says whether a file has a text in it, which may be large.
+func holds(t *testing.T, name, text string) bool {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 4<<20)
+	for kept := 0; ; {
+		n, err := f.Read(buf[kept:])
+		if bytes.Contains(buf[:kept+n], []byte(text)) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		kept = copy(buf, buf[max(0, kept+n-len(text)):kept+n])
 	}
 }
 
